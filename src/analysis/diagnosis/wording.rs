@@ -1,0 +1,148 @@
+//! Findings in words for people: pages, tables and logs. Nothing is judged here.
+
+use crate::analysis::diagnosis::{CreepEvidence, DIAGNOSES, Diagnosis, Evidence};
+
+/// The diagnosis of that kind.
+pub fn diagnosis(kind: &str) -> Option<&'static Diagnosis> {
+    DIAGNOSES.into_iter().find(|diagnosis| diagnosis.kind == kind)
+}
+
+/// The evidence in one sentence without a full stop.
+pub fn sentence(evidence: &Evidence) -> String {
+    match evidence {
+        Evidence::Creep(creep) => creep_sentence(creep),
+        Evidence::Pressure { pressure_ratio, basis, capacity_bytes } => {
+            let of = match *basis {
+                "device" => "in use on the device",
+                "reserved" => "the reserved peak",
+                _ => "the allocated peak",
+            };
+            format!(
+                "{of} is at {} of {}",
+                percent(*pressure_ratio),
+                whole_bytes(*capacity_bytes)
+            )
+        }
+        Evidence::Imbalance { imbalance_ratio, median_bytes, pressure_ratio } => format!(
+            "its peak is {} above the median of the other ranks ({}), at {} of its device",
+            percent(*imbalance_ratio),
+            bytes(*median_bytes),
+            percent(*pressure_ratio)
+        ),
+        Evidence::Fragmentation { fragmentation_ratio, peak_reserved_bytes, .. } => format!(
+            "{} of the {} that the allocator held at its peak was never live at once",
+            percent(*fragmentation_ratio),
+            whole_bytes(*peak_reserved_bytes)
+        ),
+        Evidence::OutsideAllocator { outside_bytes, outside_ratio, .. } => format!(
+            "{} of the process is outside its allocator, {} of the device",
+            bytes(*outside_bytes),
+            percent(*outside_ratio)
+        ),
+    }
+}
+
+fn creep_sentence(creep: &CreepEvidence) -> String {
+    let what = match creep.signal {
+        "reserved" => "reserved memory grows without live memory",
+        "outside_allocator" => "memory outside the allocator grows",
+        _ => "live memory grows",
+    };
+    let mut text = format!(
+        "{what} by {}/step, {} since step {}",
+        bytes(creep.slope_bytes_per_step),
+        bytes(creep.growth_bytes),
+        creep.onset_step
+    );
+    if let Some(headroom) = creep.headroom_bytes {
+        text.push_str(&format!("; {} left", bytes(headroom)));
+    }
+    match (creep.oom_eta_seconds, creep.oom_eta_steps) {
+        (Some(seconds), Some(steps)) => text.push_str(&format!(
+            ", out of memory in about {} ({steps:.0} steps)",
+            duration(seconds)
+        )),
+        (None, Some(steps)) => {
+            text.push_str(&format!(", out of memory in about {steps:.0} steps"));
+        }
+        (_, None) => {}
+    }
+    text
+}
+
+/// A byte count with a binary unit and three figures (`1.25 GiB`).
+pub fn bytes(value: f64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if value.abs() < 1024.0 {
+        return format!("{value:.0} B");
+    }
+    let mut scaled = value / 1024.0;
+    let mut unit = "KiB";
+    for larger in UNITS.into_iter().skip(1) {
+        if scaled.abs() < 1024.0 {
+            break;
+        }
+        scaled /= 1024.0;
+        unit = larger;
+    }
+    let digits = if scaled.abs() < 10.0 {
+        2
+    } else if scaled.abs() < 100.0 {
+        1
+    } else {
+        0
+    };
+    format!("{scaled:.digits$} {unit}")
+}
+
+fn whole_bytes(value: u64) -> String {
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_precision_loss,
+        reason = "three figures are shown"
+    )]
+    bytes(value as f64)
+}
+
+/// A ratio in percent without decimals (`92%`).
+pub fn percent(ratio: f64) -> String {
+    format!("{:.0}%", 100.0 * ratio)
+}
+
+/// A duration in its two largest units (`3 h 20 min`).
+pub fn duration(seconds: f64) -> String {
+    let (minute, hour, day) = (60.0, 3600.0, 86_400.0);
+    let split =
+        |large: f64, small: f64| ((seconds / large).floor(), (seconds % large / small).floor());
+    if seconds < minute {
+        format!("{seconds:.0} s")
+    } else if seconds < hour {
+        let (minutes, rest) = split(minute, 1.0);
+        format!("{minutes} min {rest} s")
+    } else if seconds < day {
+        let (hours, rest) = split(hour, minute);
+        format!("{hours} h {rest} min")
+    } else {
+        let (days, rest) = split(day, hour);
+        format!("{days} d {rest} h")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{bytes, duration, percent};
+
+    #[test]
+    fn figures_read_well() {
+        let mib = 1_048_576.0;
+        assert_eq!(bytes(0.0), "0 B");
+        assert_eq!(bytes(1023.0), "1023 B");
+        assert_eq!(bytes(12.0 * mib), "12.0 MiB");
+        assert_eq!(bytes(1536.0 * mib), "1.50 GiB");
+        assert_eq!(bytes(-2.0 * mib), "-2.00 MiB");
+        assert_eq!(duration(59.0), "59 s");
+        assert_eq!(duration(24.0 * 60.0), "24 min 0 s");
+        assert_eq!(duration(90_061.0), "1 d 1 h");
+        assert_eq!(percent(0.924), "92%");
+    }
+}

@@ -1,0 +1,518 @@
+//! The one owner of all state: events and the time go in, transitions and a status come out.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::analysis::creep::CreepSettings;
+use crate::analysis::diagnosis::imbalance;
+use crate::analysis::diagnosis::{
+    DIAGNOSES, Evidence, Finding, FindingKey, Held, RunScene, Scene, Severity, Thresholds,
+};
+use crate::analysis::sample::{
+    Attribution, Bytes, GpuSample, GpuUnavailable, GpuUuid, Rank, Run, StepSample, Uptime,
+};
+use crate::analysis::status::{
+    DeviceStatus, ExporterStatus, FindingStatus, GpuStatus, RankStatus, RecordCounts,
+    RunStatus, Status,
+};
+use crate::analysis::window::{DeviceView, RankReport, RankWindow, Taken};
+
+/// How often all ranks are judged when no trend of any rank has changed.
+pub const JUDGE_EVERY: Duration = Duration::from_secs(1);
+/// How many different kinds of Xid errors of all devices are told apart.
+pub const XIDS_MAX: usize = 256;
+
+/// What the engine may hold and how it judges.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// The limits of findings.
+    pub thresholds: Thresholds,
+    /// The creep estimator's.
+    pub creep: CreepSettings,
+    /// A rank silent for longer leaves every output.
+    pub rank_ttl: Duration,
+    /// A rank silent for longer is forgotten.
+    pub rank_retention: Duration,
+    /// How many ranks are held, over all runs.
+    pub ranks_max: usize,
+    /// How many runs are held.
+    pub runs_max: usize,
+    /// A device that was not read for longer leaves every output.
+    pub gpu_ttl: Duration,
+    /// How many processes a device are told apart.
+    pub processes_max: usize,
+    /// The length of the intervals of the interval peak.
+    pub peak_interval: Duration,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            thresholds: Thresholds::default(),
+            creep: CreepSettings::default(),
+            rank_ttl: Duration::from_mins(10),
+            rank_retention: Duration::from_hours(6),
+            ranks_max: 1024,
+            runs_max: 64,
+            gpu_ttl: Duration::from_secs(10),
+            processes_max: 64,
+            peak_interval: Duration::from_mins(1),
+        }
+    }
+}
+
+/// One thing that happened.
+#[derive(Debug)]
+pub enum Event {
+    /// A rank pushed a step.
+    Step(StepSample),
+    /// A rank ended (`None`: the whole run).
+    End(Run, Option<Rank>),
+    /// A device was read.
+    Gpu(GpuSample),
+    /// A device, or NVML, gave no answer.
+    GpuUnavailable(GpuUnavailable),
+    /// A device reported an Xid error.
+    Xid(GpuUuid, u64),
+    /// Time passed.
+    Tick,
+}
+
+/// Why a batch may not enter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It would take more ranks than are held.
+    #[error("the batch brings the ranks to {ranks}, which exceeds the limit of {max}")]
+    TooManyRanks {
+        /// How many ranks there would be.
+        ranks: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// It would take more runs than are held.
+    #[error("the batch brings the runs to {runs}, which exceeds the limit of {max}")]
+    TooManyRuns {
+        /// How many runs there would be.
+        runs: usize,
+        /// The limit.
+        max: usize,
+    },
+}
+
+/// A finding that was raised, changed its severity, or was cleared.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Transition {
+    /// When, as a Unix time with milliseconds.
+    pub time: f64,
+    /// The rank's last train step.
+    pub step: Option<u64>,
+    /// The run.
+    pub run: Run,
+    /// The rank.
+    pub rank: Rank,
+    /// The diagnosis.
+    pub kind: &'static str,
+    /// Whether it holds from now on.
+    pub state: TransitionState,
+    /// How much it matters; of a cleared one, how much it mattered.
+    pub severity: Severity,
+    /// The figures behind it; of a cleared one, the last that it had.
+    pub evidence: Evidence,
+}
+
+/// Whether a finding holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TransitionState {
+    /// It holds from now on, at this severity.
+    Raised,
+    /// It no longer holds.
+    Cleared,
+}
+
+/// All state of the analysis.
+#[derive(Debug)]
+pub struct Engine {
+    config: EngineConfig,
+    /// The Unix time at which the uptime was 0.
+    started: f64,
+    runs: BTreeMap<Run, BTreeMap<Rank, RankWindow>>,
+    // Invariant: the number of windows in `runs`.
+    n_ranks: usize,
+    devices: BTreeMap<GpuUuid, Device>,
+    gpu: GpuStatus,
+    findings: BTreeMap<FindingKey, Held>,
+    records: RecordCounts,
+    records_dropped: u64,
+    last_judged: Uptime,
+}
+
+#[derive(Debug)]
+struct Device {
+    sample: GpuSample,
+    read_at: Uptime,
+}
+
+impl Engine {
+    /// An engine without a rank; `started` is the Unix time at uptime 0.
+    pub fn new(config: EngineConfig, started: f64) -> Self {
+        Self {
+            config,
+            started,
+            runs: BTreeMap::new(),
+            n_ranks: 0,
+            devices: BTreeMap::new(),
+            gpu: GpuStatus::default(),
+            findings: BTreeMap::new(),
+            records: RecordCounts::default(),
+            records_dropped: 0,
+            last_judged: Uptime::default(),
+        }
+    }
+
+    /// Says whether a batch may enter as a whole, making room by forgetting ranks that have left the outputs.
+    ///
+    /// # Errors
+    /// The bound that it would break; it is then counted as refused and must not be applied.
+    pub fn admit(&mut self, batch: &[StepSample], now: Uptime) -> Result<(), Refusal> {
+        let is_known = |sample: &StepSample| {
+            self.runs.get(&sample.run).is_some_and(|ranks| ranks.contains_key(&sample.rank))
+        };
+        if batch.iter().all(is_known) {
+            return Ok(());
+        }
+        let (max_ranks, max_runs) = (self.config.ranks_max, self.config.runs_max);
+        let (mut ranks, mut runs) = self.with_newcomers(batch);
+        if ranks > max_ranks || runs > max_runs {
+            self.forget(now, self.config.rank_ttl);
+            (ranks, runs) = self.with_newcomers(batch);
+        }
+        let refusal = if ranks > max_ranks {
+            Refusal::TooManyRanks { ranks, max: max_ranks }
+        } else if runs > max_runs {
+            Refusal::TooManyRuns { runs, max: max_runs }
+        } else {
+            return Ok(());
+        };
+        self.records_dropped += u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        Err(refusal)
+    }
+
+    /// Takes one event that happened at `now`, and returns what it raised, changed or cleared. `now` never falls.
+    pub fn apply(&mut self, event: Event, now: Uptime) -> Vec<Transition> {
+        let is_changed = match event {
+            Event::Step(sample) => self.step(sample, now),
+            Event::End(run, rank) => self.end(&run, rank),
+            Event::Gpu(sample) => self.gpu(sample, now),
+            Event::GpuUnavailable(unavailable) => {
+                self.gpu_unavailable(&unavailable);
+                false
+            }
+            Event::Xid(device, xid) => {
+                self.xid(device, xid);
+                false
+            }
+            Event::Tick => {
+                self.forget(now, self.config.rank_retention);
+                let ttl = self.config.gpu_ttl;
+                self.devices.retain(|_, device| now.since(device.read_at) <= ttl);
+                false
+            }
+        };
+        if is_changed || now.since(self.last_judged) >= JUDGE_EVERY {
+            self.judge(now)
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// The Unix time at `now`.
+    pub fn unix_time(&self, now: Uptime) -> f64 {
+        self.started + now.0.as_secs_f64()
+    }
+
+    /// Everything at `now`, with how the exporter itself is.
+    pub fn status(&self, now: Uptime, exporter: ExporterStatus) -> Status {
+        let mut runs = Vec::new();
+        let mut ranks = Vec::new();
+        for scene in self.scenes(now) {
+            let balance = imbalance::balance(&scene.ranks);
+            runs.push(RunStatus::of(&scene, balance.as_ref()));
+            for (rank, report) in &scene.ranks {
+                let own = balance.as_ref().and_then(|balance| balance.of(*rank));
+                let last_push_time = self.unix_time(report.last_seen);
+                ranks.push(RankStatus::of((scene.run, *rank), report, own, last_push_time));
+            }
+        }
+        let devices = self
+            .devices
+            .values()
+            .filter(|device| now.since(device.read_at) <= self.config.gpu_ttl)
+            .map(|device| {
+                let owners = self.owners(&device.sample, now);
+                DeviceStatus::of(&device.sample, &owners, self.config.processes_max)
+            })
+            .collect();
+        Status {
+            time: self.unix_time(now),
+            runs,
+            ranks,
+            devices,
+            findings: self.findings.values().map(FindingStatus::of).collect(),
+            records: self.records,
+            gpu: self.gpu.clone(),
+            exporter,
+        }
+    }
+
+    /// How many records were left out to keep a bound.
+    pub fn records_dropped(&self) -> u64 {
+        self.records_dropped
+    }
+
+    fn step(&mut self, sample: StepSample, now: Uptime) -> bool {
+        let arrival = self.unix_time(now);
+        let is_inconsistent = sample.is_inconsistent();
+        let free = sample.free;
+        let total = sample.total;
+        if !self.runs.contains_key(&sample.run) {
+            self.runs.insert(sample.run.clone(), BTreeMap::new());
+        }
+        let Some(ranks) = self.runs.get_mut(&sample.run) else { return false };
+        let window = match ranks.entry(sample.rank) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                self.n_ranks += 1;
+                let creep = self.config.creep.clone();
+                entry.insert(RankWindow::new(creep, self.config.peak_interval, now))
+            }
+        };
+        let time = sample.time.map_or(arrival, |time| time.get());
+        let (taken, mut is_changed) = window.push(sample, now, arrival);
+        let records = &mut self.records;
+        match taken {
+            Taken::Accepted => records.accepted += 1,
+            Taken::Restarted => {
+                records.accepted += 1;
+                records.restarted += 1;
+            }
+            Taken::Duplicate => records.duplicate += 1,
+            Taken::Late => records.late += 1,
+        }
+        if matches!(taken, Taken::Accepted | Taken::Restarted) {
+            records.inconsistent += u64::from(is_inconsistent);
+            // Where NVML does not read the device, what the process sees of it tells how much others hold.
+            let is_read = window
+                .identity()
+                .device
+                .as_ref()
+                .is_some_and(|device| self.devices.contains_key(device));
+            if let (false, Some(total), Some(free)) = (is_read, total, free) {
+                let used = Bytes::new(total.get().saturating_sub(free.get())).ok();
+                let view = DeviceView { total: Some(total), used, process_used: None };
+                is_changed |= window.device(view, time);
+            }
+        }
+        is_changed
+    }
+
+    fn end(&mut self, run: &Run, rank: Option<Rank>) -> bool {
+        let Some(ranks) = self.runs.get_mut(run) else { return false };
+        match rank {
+            Some(rank) => ranks.get_mut(&rank).into_iter().for_each(RankWindow::end),
+            None => ranks.values_mut().for_each(RankWindow::end),
+        }
+        true
+    }
+
+    fn gpu(&mut self, sample: GpuSample, now: Uptime) -> bool {
+        let time = self.unix_time(now);
+        self.gpu.is_up = Some(true);
+        self.gpu.last_success_time = Some(time);
+        let mut is_changed = false;
+        for window in self.runs.values_mut().flat_map(BTreeMap::values_mut) {
+            if window.identity().device.as_ref() == Some(&sample.device)
+                && window.is_present(now, self.config.rank_ttl)
+            {
+                let view = device_view(&sample, window.identity().pid);
+                is_changed |= window.device(view, time);
+            }
+        }
+        let device = sample.device.clone();
+        self.devices.insert(device, Device { sample, read_at: now });
+        is_changed
+    }
+
+    fn gpu_unavailable(&mut self, unavailable: &GpuUnavailable) {
+        match &unavailable.device {
+            Some(device) => drop(self.devices.remove(device)),
+            None => {
+                self.gpu.is_up = Some(false);
+                self.devices.clear();
+            }
+        }
+        let code = unavailable.code;
+        match self.gpu.errors.binary_search_by_key(&code, |error| error.0) {
+            Ok(idx) => {
+                self.gpu.errors.get_mut(idx).into_iter().for_each(|error| error.1 += 1);
+            }
+            Err(idx) => self.gpu.errors.insert(idx, (code, 1)),
+        }
+    }
+
+    fn xid(&mut self, device: GpuUuid, xid: u64) {
+        let xids = &mut self.gpu.xids;
+        if let Some(seen) = xids.iter_mut().find(|seen| seen.0 == device && seen.1 == xid) {
+            seen.2 += 1;
+        } else if xids.len() < XIDS_MAX {
+            xids.push((device, xid, 1));
+        } else {
+            self.records_dropped += 1;
+        }
+    }
+
+    /// Forgets the ranks that have been silent for longer than `silence`, and runs without a rank.
+    fn forget(&mut self, now: Uptime, silence: Duration) {
+        for ranks in self.runs.values_mut() {
+            ranks.retain(|_, window| now.since(window.last_seen()) <= silence);
+        }
+        self.runs.retain(|_, ranks| !ranks.is_empty());
+        self.n_ranks = self.runs.values().map(BTreeMap::len).sum();
+    }
+
+    /// How many ranks and runs there would be with those of the batch.
+    fn with_newcomers(&self, batch: &[StepSample]) -> (usize, usize) {
+        let mut ranks = BTreeSet::new();
+        let mut runs = BTreeSet::new();
+        for sample in batch {
+            match self.runs.get(&sample.run) {
+                Some(known) if known.contains_key(&sample.rank) => {}
+                Some(_) => drop(ranks.insert((&sample.run, sample.rank))),
+                None => {
+                    ranks.insert((&sample.run, sample.rank));
+                    runs.insert(&sample.run);
+                }
+            }
+        }
+        (self.n_ranks + ranks.len(), self.runs.len() + runs.len())
+    }
+
+    fn report<'a>(&'a self, window: &'a RankWindow, now: Uptime) -> RankReport<'a> {
+        let identity = window.identity();
+        let view = identity
+            .device
+            .as_ref()
+            .and_then(|device| self.devices.get(device))
+            .filter(|device| now.since(device.read_at) <= self.config.gpu_ttl)
+            .map(|device| device_view(&device.sample, identity.pid))
+            .unwrap_or_default();
+        window.report(view, now)
+    }
+
+    /// The present ranks of every run that has one, ascending.
+    fn scenes(&self, now: Uptime) -> Vec<RunScene<'_>> {
+        self.runs
+            .iter()
+            .map(|(run, windows)| RunScene {
+                run,
+                ranks: windows
+                    .iter()
+                    .filter(|(_, window)| window.is_present(now, self.config.rank_ttl))
+                    .map(|(rank, window)| (*rank, self.report(window, now)))
+                    .collect(),
+            })
+            .filter(|scene| !scene.ranks.is_empty())
+            .collect()
+    }
+
+    /// The present ranks that push from processes seen on the device, by pid.
+    fn owners(&self, sample: &GpuSample, now: Uptime) -> BTreeMap<u32, (Run, Rank)> {
+        let mut owners = BTreeMap::new();
+        if !sees_training_pids(sample.attribution) {
+            return owners;
+        }
+        for (run, ranks) in &self.runs {
+            for (rank, window) in ranks {
+                let identity = window.identity();
+                if let (Some(pid), true, true) = (
+                    identity.pid,
+                    identity.device.as_ref() == Some(&sample.device),
+                    window.is_present(now, self.config.rank_ttl),
+                ) {
+                    owners.insert(pid, (run.clone(), *rank));
+                }
+            }
+        }
+        owners
+    }
+
+    fn judge(&mut self, now: Uptime) -> Vec<Transition> {
+        self.last_judged = now;
+        let scenes = self.scenes(now);
+        let thresholds = &self.config.thresholds;
+        let scene = Scene { runs: &scenes, thresholds, held: &self.findings };
+        let found: Vec<Finding> =
+            DIAGNOSES.iter().flat_map(|diagnosis| (diagnosis.find)(&scene)).collect();
+        if found.is_empty() && self.findings.is_empty() {
+            return Vec::new();
+        }
+        self.transit(found, now)
+    }
+
+    /// Replaces what held by what was found, and says what is different.
+    fn transit(&mut self, found: Vec<Finding>, now: Uptime) -> Vec<Transition> {
+        let time = self.unix_time(now);
+        let mut before = std::mem::take(&mut self.findings);
+        let mut raised = Vec::new();
+        for finding in found {
+            let key = (finding.run.clone(), finding.rank, finding.kind);
+            let held = before.remove(&key);
+            if held.as_ref().map(|held| held.finding.severity) != Some(finding.severity) {
+                raised.push(self.transition(&finding, TransitionState::Raised, time));
+            }
+            let since = held.map_or(time, |held| held.since);
+            self.findings.insert(key, Held { finding, since });
+        }
+        let mut transitions: Vec<Transition> = before
+            .values()
+            .map(|held| self.transition(&held.finding, TransitionState::Cleared, time))
+            .collect();
+        transitions.append(&mut raised);
+        transitions
+    }
+
+    fn transition(&self, finding: &Finding, state: TransitionState, time: f64) -> Transition {
+        let window = self.runs.get(&finding.run).and_then(|ranks| ranks.get(&finding.rank));
+        Transition {
+            time: (time * 1000.0).round() / 1000.0,
+            step: window.and_then(RankWindow::last_step),
+            run: finding.run.clone(),
+            rank: finding.rank,
+            kind: finding.kind,
+            state,
+            severity: finding.severity,
+            evidence: finding.evidence.clone(),
+        }
+    }
+}
+
+/// What a reading of a device says to the rank whose process has that id.
+fn device_view(sample: &GpuSample, pid: Option<u32>) -> DeviceView {
+    let process_used = pid.filter(|_| sees_training_pids(sample.attribution)).and_then(|pid| {
+        let idx = sample.processes.binary_search_by_key(&pid, |process| process.pid).ok()?;
+        sample.processes.get(idx)?.used
+    });
+    DeviceView {
+        total: sample.memory.map(|memory| memory.total),
+        used: sample.memory.map(|memory| memory.used),
+        process_used,
+    }
+}
+
+/// Whether the process ids of a list can be those that training processes push.
+fn sees_training_pids(attribution: Attribution) -> bool {
+    matches!(attribution, Attribution::Host | Attribution::SharedPidNamespace)
+}

@@ -1,0 +1,16 @@
+//! The mind: events and the time come in, a status goes out. Pure: nothing here waits, logs, reads a clock, spawns
+//! or touches files.
+
+pub mod sample;
+
+pub mod estimate;
+
+pub mod creep;
+
+pub mod window;
+
+pub mod diagnosis;
+
+pub mod status;
+
+pub mod engine;

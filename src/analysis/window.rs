@@ -1,0 +1,494 @@
+//! One rank's bounded memory: which pushes count, where a new life begins, and what the last steps looked like.
+//! Judging what that means is not done here.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::analysis::creep::{CreepEstimator, CreepSettings, DeviceReading, Push};
+use crate::analysis::sample::{
+    Bytes, Count, GpuUuid, Phase, Rank, Seconds, StepSample, Uptime,
+};
+
+/// How far a step may fall back, without a time of its own or a newer attempt, and still be a late push: more than
+/// a client's batches overtake one another, fewer than lie between two checkpoints.
+pub const STEP_FALLBACK_TOLERANCE: u64 = 32;
+/// The parts that the recent window is made of; the oldest leaves when a new one begins.
+pub const RECENT_PARTS: usize = 8;
+/// A part of the recent window ends after this many pushes, so that the window holds at most 512.
+pub const RECENT_PART_PUSHES: u32 = 64;
+/// A part of the recent window also ends after this time, so that the window reaches at most ten minutes back.
+pub const RECENT_PART_DURATION: Duration = Duration::from_secs(75);
+/// A push that resumes a run on the very next step shows as a fall of allocated below this share of its last value…
+const RESUME_FALL_RATIO: f64 = 0.75;
+/// …after a gap of more than this many seconds…
+const RESUME_GAP_SECONDS: f64 = 30.0;
+/// …and of more than this many times the usual gap.
+const RESUME_GAP_RATIO: f64 = 15.0;
+
+/// Readings of the device reach the estimator at most this often, in seconds: it counts readings, and was tuned on
+/// one every 15 seconds.
+pub const DEVICE_READING_EVERY: f64 = 10.0;
+
+/// What became of one push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It was used.
+    Accepted,
+    /// It was used, and began a new life of the rank.
+    Restarted,
+    /// Its step was seen before.
+    Duplicate,
+    /// A later step was seen before.
+    Late,
+}
+
+/// One rank's state: acceptance, the recent peaks and the creep estimator.
+#[derive(Debug)]
+pub struct RankWindow {
+    identity: Identity,
+    clock: PushClock,
+    last_train: Option<LastTrain>,
+    recent: RecentPeaks,
+    interval: IntervalPeak,
+    creep: CreepEstimator,
+    steps_total: u64,
+    last_seen: Uptime,
+    is_ended: bool,
+    /// The capacity that NVML gave for its device, for ranks that push none.
+    device_total: Option<Bytes>,
+    /// When the estimator last took a reading of its device, as a Unix time.
+    device_read_at: Option<f64>,
+}
+
+/// What a rank says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Identity {
+    /// The restart count of the run.
+    pub attempt: Count,
+    /// The device that its figures are about.
+    pub device: Option<GpuUuid>,
+    /// Its process id, in its own namespace.
+    pub pid: Option<u32>,
+    /// Its rank within the node.
+    pub local_rank: Option<Rank>,
+    /// Its node's rank.
+    pub node_rank: Option<Rank>,
+    /// How many ranks the run has.
+    pub world_size: Option<u32>,
+    /// The device's capacity as the process sees it.
+    #[serde(skip)]
+    pub total: Option<Bytes>,
+}
+
+/// The figures of the last train step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LastTrain {
+    /// Its number.
+    pub step: Count,
+    /// How long it took.
+    pub step_seconds: Option<Seconds>,
+    /// Live tensor memory at its end.
+    #[serde(rename = "allocated_bytes")]
+    pub allocated: Bytes,
+    /// Maximum of allocated within it.
+    #[serde(rename = "peak_allocated_bytes")]
+    pub peak_allocated: Option<Bytes>,
+    /// What the allocator held at its end.
+    #[serde(rename = "reserved_bytes")]
+    pub reserved: Option<Bytes>,
+    /// Maximum of reserved within it.
+    #[serde(rename = "peak_reserved_bytes")]
+    pub peak_reserved: Option<Bytes>,
+    /// Free parts of split blocks.
+    #[serde(rename = "inactive_split_bytes")]
+    pub inactive_split: Option<Bytes>,
+    /// Failed mallocs that flushed the cache, since the process started.
+    pub alloc_retries: Option<Count>,
+    /// Out-of-memory errors, since the process started.
+    pub ooms: Option<Count>,
+    /// The device's free memory as the process saw it.
+    #[serde(rename = "free_bytes")]
+    pub free: Option<Bytes>,
+}
+
+/// What NVML says of the rank's device, where it does.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DeviceView {
+    /// The capacity.
+    pub total: Option<Bytes>,
+    /// What everything on the device uses.
+    pub used: Option<Bytes>,
+    /// What the rank's own process uses.
+    pub process_used: Option<Bytes>,
+}
+
+/// The state of one rank at one time, borrowed from its window: what diagnoses look at.
+#[derive(Clone, Copy, Debug)]
+pub struct RankReport<'a> {
+    /// What the rank says of itself.
+    pub identity: &'a Identity,
+    /// The last train step, if there was one.
+    pub last_train: Option<LastTrain>,
+    /// The greatest allocated of the recent window, evaluation included.
+    pub recent_peak_allocated: Option<Bytes>,
+    /// The greatest reserved of the recent window, evaluation included.
+    pub recent_peak_reserved: Option<Bytes>,
+    /// The greatest allocated of this and the previous interval.
+    pub interval_peak_allocated: Option<Bytes>,
+    /// The rank's own capacity: as pushed, else as NVML says.
+    pub capacity: Option<Bytes>,
+    /// What NVML says of its device.
+    pub device: DeviceView,
+    /// The estimator, for its trends and slopes.
+    pub creep: &'a CreepEstimator,
+    /// Train steps accepted since the exporter began.
+    pub steps_total: u64,
+    /// When the last push came.
+    pub last_seen: Uptime,
+}
+
+impl RankReport<'_> {
+    /// Device memory that is not this rank's allocator's, smoothed; `None` before anything told.
+    pub fn other_bytes(&self) -> Option<f64> {
+        self.creep.outside_bytes()
+    }
+
+    /// What the rank can still take before its device is full: capacity less what others hold less the recent peak
+    /// of live memory, at least 0. Memory that the allocator holds but does not use counts as available.
+    pub fn headroom_bytes(&self) -> Option<f64> {
+        let capacity = self.capacity?.as_f64();
+        let peak = self.recent_peak_allocated?.as_f64();
+        Some((capacity - self.other_bytes().unwrap_or(0.0) - peak).max(0.0))
+    }
+
+    /// The share of what the allocator holds that was not live at the end of the last train step, 0 to 1.
+    pub fn fragmentation_ratio(&self) -> Option<f64> {
+        let last = self.last_train?;
+        let reserved = last.reserved?.as_f64();
+        (reserved > 0.0).then(|| ((reserved - last.allocated.as_f64()) / reserved).max(0.0))
+    }
+
+    /// What the rank's process uses on the device beyond what its allocator holds, in bytes.
+    pub fn outside_allocator_bytes(&self) -> Option<f64> {
+        let process = self.device.process_used?.as_f64();
+        let reserved = self.last_train?.reserved?.as_f64();
+        Some((process - reserved).max(0.0))
+    }
+}
+
+impl RankWindow {
+    /// An empty window of a rank first heard of at `now`.
+    pub fn new(creep: CreepSettings, peak_interval: Duration, now: Uptime) -> Self {
+        Self {
+            identity: Identity::default(),
+            clock: PushClock::default(),
+            last_train: None,
+            recent: RecentPeaks::default(),
+            interval: IntervalPeak::new(peak_interval),
+            creep: CreepEstimator::new(creep),
+            steps_total: 0,
+            last_seen: now,
+            is_ended: false,
+            device_total: None,
+            device_read_at: None,
+        }
+    }
+
+    /// Takes one push that arrived at `now`, which is the Unix time `arrival`. The second value says whether a trend
+    /// was raised, changed or cleared.
+    pub fn push(&mut self, sample: StepSample, now: Uptime, arrival: f64) -> (Taken, bool) {
+        self.last_seen = now;
+        let time = sample.time.map_or(arrival, Seconds::get);
+        let verdict = self.clock.judge(&sample, time, self.identity.attempt, self.last_train);
+        if matches!(verdict, Taken::Duplicate | Taken::Late) {
+            return (verdict, false);
+        }
+        self.is_ended = false;
+        let mut changed = false;
+        if verdict == Taken::Restarted {
+            changed = self.creep.trends().next().is_some();
+            self.begin_life();
+        }
+        let figures = LastTrain::of(&sample);
+        let peak = figures.peak_allocated.unwrap_or(figures.allocated).max(figures.allocated);
+        let peak_reserved = figures.peak_reserved.max(figures.reserved);
+        self.recent.add(peak, peak_reserved, now);
+        self.interval.add(peak, now);
+        self.identify(&sample);
+        self.clock.advance(&sample, time);
+        let capacity =
+            self.identity.total.or(self.device_total).filter(|total| total.get() > 0);
+        let capacity = capacity.map(Bytes::as_f64);
+        let push = creep_push(&figures, time);
+        if sample.phase == Phase::Train {
+            self.last_train = Some(figures);
+            self.steps_total += 1;
+            changed |= self.creep.train(&push, capacity);
+        } else {
+            self.creep.other_phase(&push);
+        }
+        (verdict, changed)
+    }
+
+    /// Takes what is known of the rank's device at the Unix time `time`; whether a trend changed by it.
+    pub fn device(&mut self, view: DeviceView, time: f64) -> bool {
+        let Some(device_used) = view.used.map(Bytes::as_f64) else { return false };
+        if self.last_train.is_none_or(|last| last.reserved.is_none()) {
+            return false;
+        }
+        if self.device_read_at.is_some_and(|read_at| time - read_at < DEVICE_READING_EVERY) {
+            return false;
+        }
+        self.device_read_at = Some(time);
+        let process_used = view.process_used.map(Bytes::as_f64);
+        let capacity = self.capacity(view).map(Bytes::as_f64);
+        self.device_total = view.total;
+        self.creep.device(&DeviceReading { time, device_used, process_used }, capacity)
+    }
+
+    /// Marks the rank as ended: it leaves every output until a newer push comes.
+    pub fn end(&mut self) {
+        self.is_ended = true;
+    }
+
+    /// Whether the rank belongs in the outputs: not ended, and heard of within `ttl`.
+    pub fn is_present(&self, now: Uptime, ttl: Duration) -> bool {
+        !self.is_ended && now.since(self.last_seen) <= ttl
+    }
+
+    /// When the last push came, accepted or not.
+    pub fn last_seen(&self) -> Uptime {
+        self.last_seen
+    }
+
+    /// The number of the last train step.
+    pub fn last_step(&self) -> Option<u64> {
+        self.last_train.map(|last| last.step.get())
+    }
+
+    /// What the rank says of itself.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The rank's state at `now`, with what NVML says of its device.
+    pub fn report(&self, device: DeviceView, now: Uptime) -> RankReport<'_> {
+        let (recent_peak_allocated, recent_peak_reserved) = self.recent.max();
+        RankReport {
+            identity: &self.identity,
+            last_train: self.last_train,
+            recent_peak_allocated,
+            recent_peak_reserved,
+            interval_peak_allocated: self.interval.at(now),
+            capacity: self.capacity(device),
+            device,
+            creep: &self.creep,
+            steps_total: self.steps_total,
+            last_seen: self.last_seen,
+        }
+    }
+
+    fn capacity(&self, device: DeviceView) -> Option<Bytes> {
+        self.identity.total.or(device.total).filter(|total| total.get() > 0)
+    }
+
+    fn begin_life(&mut self) {
+        self.creep.new_life();
+        self.clock.newest = None;
+        self.recent = RecentPeaks::default();
+        self.last_train = None;
+    }
+
+    /// What a record leaves out keeps its last value; the attempt is always said.
+    fn identify(&mut self, sample: &StepSample) {
+        let identity = &mut self.identity;
+        identity.attempt = sample.attempt;
+        if sample.device.is_some() && sample.device != identity.device {
+            identity.device.clone_from(&sample.device);
+        }
+        identity.pid = sample.pid.or(identity.pid);
+        identity.local_rank = sample.local_rank.or(identity.local_rank);
+        identity.node_rank = sample.node_rank.or(identity.node_rank);
+        identity.world_size = sample.world_size.or(identity.world_size);
+        identity.total = sample.total.or(identity.total);
+    }
+}
+
+impl LastTrain {
+    fn of(sample: &StepSample) -> Self {
+        Self {
+            step: sample.step,
+            step_seconds: sample.step_seconds,
+            allocated: sample.allocated,
+            peak_allocated: sample.peak_allocated,
+            reserved: sample.reserved,
+            peak_reserved: sample.peak_reserved,
+            inactive_split: sample.inactive_split,
+            alloc_retries: sample.alloc_retries,
+            ooms: sample.ooms,
+            free: sample.free,
+        }
+    }
+}
+
+fn creep_push(figures: &LastTrain, time: f64) -> Push {
+    Push {
+        step: figures.step.as_f64(),
+        time,
+        allocated: figures.allocated.as_f64(),
+        peak: figures.peak_allocated.unwrap_or(figures.allocated).as_f64(),
+        reserved: figures.reserved.map(Bytes::as_f64),
+        peak_reserved: figures.peak_reserved.map(Bytes::as_f64),
+    }
+}
+
+/// Which pushes are new, and which begin a new life.
+#[derive(Debug, Default)]
+struct PushClock {
+    /// The greatest time and train step accepted in this life, if any was.
+    newest: Option<Newest>,
+    /// The usual gap between two train pushes, in seconds.
+    usual_gap: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Newest {
+    time: f64,
+    step: Option<Count>,
+}
+
+impl PushClock {
+    fn judge(
+        &self,
+        sample: &StepSample,
+        time: f64,
+        attempt: Count,
+        last_train: Option<LastTrain>,
+    ) -> Taken {
+        let Some(newest) = self.newest else { return Taken::Accepted };
+        if sample.attempt != attempt {
+            return if sample.attempt > attempt { Taken::Restarted } else { Taken::Late };
+        }
+        let is_newer = time > newest.time;
+        let Some(newest_step) = newest.step else {
+            return if is_newer || sample.phase == Phase::Train {
+                Taken::Accepted
+            } else {
+                Taken::Late
+            };
+        };
+        if sample.phase != Phase::Train {
+            return if is_newer { Taken::Accepted } else { Taken::Late };
+        }
+        if sample.step == newest_step {
+            return Taken::Duplicate;
+        }
+        if sample.step < newest_step {
+            let tolerance = if sample.time.is_some() { 0 } else { STEP_FALLBACK_TOLERANCE };
+            let fall = newest_step.get() - sample.step.get();
+            return if is_newer && fall > tolerance { Taken::Restarted } else { Taken::Late };
+        }
+        let gap = time - newest.time;
+        let resumed = gap > RESUME_GAP_SECONDS
+            && gap > RESUME_GAP_RATIO * self.usual_gap
+            && last_train.is_some_and(|last| {
+                sample.allocated.as_f64() < RESUME_FALL_RATIO * last.allocated.as_f64()
+            });
+        if resumed { Taken::Restarted } else { Taken::Accepted }
+    }
+
+    fn advance(&mut self, sample: &StepSample, time: f64) {
+        let is_train = sample.phase == Phase::Train;
+        if let (Some(newest), true) = (self.newest, is_train) {
+            let gap = (time - newest.time).max(0.0);
+            self.usual_gap = if self.usual_gap > 0.0 {
+                self.usual_gap + 0.02 * (gap.min(5.0 * self.usual_gap) - self.usual_gap)
+            } else {
+                gap
+            };
+        }
+        let step = if is_train {
+            Some(sample.step)
+        } else {
+            self.newest.and_then(|newest| newest.step)
+        };
+        self.newest = Some(Newest { time, step });
+    }
+}
+
+/// The greatest figures of the last [`RECENT_PARTS`] parts.
+#[derive(Debug, Default)]
+struct RecentPeaks {
+    parts: [Option<(Bytes, Option<Bytes>)>; RECENT_PARTS],
+    pushes: u32,
+    began: Uptime,
+}
+
+impl RecentPeaks {
+    fn add(&mut self, allocated: Bytes, reserved: Option<Bytes>, now: Uptime) {
+        let is_full =
+            self.pushes >= RECENT_PART_PUSHES || now.since(self.began) >= RECENT_PART_DURATION;
+        if is_full {
+            self.parts.rotate_right(1);
+        }
+        let [newest, ..] = &mut self.parts;
+        match newest {
+            Some((peak_allocated, peak_reserved)) if !is_full => {
+                *peak_allocated = allocated.max(*peak_allocated);
+                *peak_reserved = reserved.max(*peak_reserved);
+            }
+            _ => {
+                *newest = Some((allocated, reserved));
+                self.pushes = 0;
+                self.began = now;
+            }
+        }
+        self.pushes += 1;
+    }
+
+    fn max(&self) -> (Option<Bytes>, Option<Bytes>) {
+        let parts = self.parts.iter().flatten();
+        (parts.clone().map(|part| part.0).max(), parts.filter_map(|part| part.1).max())
+    }
+}
+
+/// The greatest allocated of the current and the last whole interval, so that whoever reads at least once an
+/// interval sees every spike, and reading changes nothing.
+#[derive(Debug)]
+struct IntervalPeak {
+    interval: Duration,
+    current: Option<(u128, Bytes)>,
+    previous: Option<(u128, Bytes)>,
+}
+
+impl IntervalPeak {
+    fn new(interval: Duration) -> Self {
+        Self { interval, current: None, previous: None }
+    }
+
+    fn index(&self, now: Uptime) -> u128 {
+        now.0.as_nanos() / self.interval.as_nanos().max(1)
+    }
+
+    fn add(&mut self, peak: Bytes, now: Uptime) {
+        let index = self.index(now);
+        match &mut self.current {
+            Some((current, value)) if *current == index => *value = peak.max(*value),
+            _ => {
+                self.previous = self.current;
+                self.current = Some((index, peak));
+            }
+        }
+    }
+
+    fn at(&self, now: Uptime) -> Option<Bytes> {
+        let index = self.index(now);
+        [self.current, self.previous]
+            .into_iter()
+            .flatten()
+            .filter(|(of, _)| *of + 1 >= index)
+            .map(|(_, value)| value)
+            .max()
+    }
+}

@@ -1,0 +1,236 @@
+//! The commands: what each takes and what it calls. What they do is done elsewhere.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{Arg, ArgAction, ArgMatches, Command};
+use tracing_subscriber::EnvFilter;
+
+use crate::config::{FILE_VARIABLE, LogSettings, SETTINGS, Setting, Settings, Sources};
+use crate::{app, demo, overview, replay};
+
+/// The settings that `replay` takes, by the beginning of their keys.
+const REPLAY_PREFIXES: [&str; 5] = ["rank.", "run.", "creep.", "pressure.", "imbalance."];
+/// Where `status` looks when no `--url` is given.
+const STATUS_URL: &str = "http://127.0.0.1:9477";
+
+/// Parses the arguments, the program's name first, and does what they say.
+///
+/// # Errors
+/// What stopped the command. Help and mistakes in the arguments are printed, not returned.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<ExitCode> {
+    let matches = match command().try_get_matches_from(arguments) {
+        Ok(matches) => matches,
+        Err(error) => {
+            error.print()?;
+            return Ok(if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS });
+        }
+    };
+    // Whoever installed one before us decides.
+    rustls::crypto::ring::default_provider().install_default().ok();
+    match matches.subcommand() {
+        Some(("serve", matches)) => {
+            let settings = Settings::read(&sources(matches, |_| true))?;
+            log_to_stderr(&settings.log);
+            let gpu = app::nvml_source(&settings);
+            app::run(settings, gpu, |_| std::future::pending())?;
+        }
+        Some(("demo", matches)) => {
+            let settings = Settings::read(&sources(matches, |_| true))?;
+            log_to_stderr(&settings.log);
+            demo::run(settings)?;
+        }
+        Some(("replay", matches)) => {
+            let settings = Settings::read(&sources(matches, is_replay_setting))?;
+            let files = matches.get_many::<PathBuf>("FILE").into_iter().flatten();
+            whole_or_hung_up(replay::run(files, settings.engine, io::stdout().lock()))?;
+        }
+        Some(("status", matches)) => {
+            let url = matches.get_one::<String>("url").map_or(STATUS_URL, String::as_str);
+            let text = overview::fetch(url, matches.get_flag("json"))?;
+            whole_or_hung_up(
+                io::stdout().lock().write_all(text.as_bytes()).map_err(Into::into),
+            )?;
+        }
+        Some(("check", matches)) => {
+            let settings = Settings::read(&sources(matches, |_| true))?;
+            whole_or_hung_up(check(&settings, io::stdout().lock()))?;
+        }
+        _ => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The command line.
+fn command() -> Command {
+    let styles = Styles::styled()
+        .header(AnsiColor::Green.on_default().bold())
+        .literal(AnsiColor::Cyan.on_default().bold())
+        .placeholder(AnsiColor::Cyan.on_default());
+    Command::new("stepmem")
+        .version(env!("CARGO_PKG_VERSION"))
+        .about("Is this run's GPU memory creeping, on which rank, and when does it die?")
+        .styles(styles)
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(with_settings(
+            Command::new("serve").about("Run the exporter: take pushes, ask NVML, expose metrics").after_help(
+                "Try it:\n  stepmem serve &\n  curl -d '{\"rank\":0,\"step\":1,\"allocated_bytes\":1}' \
+                 -H 'content-type: application/json' localhost:9478/v1/steps\n  curl localhost:9477/metrics",
+            ),
+            |_| true,
+        ))
+        .subcommand(with_settings(
+            Command::new("demo").about(
+                "Run the exporter with a simulated job of 8 ranks on simulated GPUs; one leaks",
+            ),
+            |_| true,
+        ))
+        .subcommand(with_settings(
+            Command::new("replay")
+                .about("Run recorded pushes through the detector: one JSON line per diagnosis that is raised or cleared")
+                .arg(
+                    Arg::new("FILE")
+                        .help("Recordings as JSON lines (push records and NVML readings); - is standard input")
+                        .value_parser(clap::value_parser!(PathBuf))
+                        .num_args(1..)
+                        .required(true),
+                ),
+            is_replay_setting,
+        ))
+        .subcommand(
+            Command::new("status")
+                .about("Show the runs and ranks of a running exporter")
+                .arg(
+                    Arg::new("url")
+                        .long("url")
+                        .value_name("URL")
+                        .help(format!("Where it serves its page [default: {STATUS_URL}]")),
+                )
+                .arg(
+                    Arg::new("json")
+                        .long("json")
+                        .action(ArgAction::SetTrue)
+                        .help("Print the status as JSON"),
+                ),
+        )
+        .subcommand(with_settings(
+            Command::new("check").about(
+                "Check the settings, say what would be listened on and whether NVML is there",
+            ),
+            |_| true,
+        ))
+}
+
+fn is_replay_setting(setting: &Setting) -> bool {
+    REPLAY_PREFIXES.iter().any(|prefix| setting.key.starts_with(prefix))
+}
+
+fn with_settings(command: Command, takes: impl Fn(&Setting) -> bool) -> Command {
+    let file = Arg::new("config.file")
+        .long("config.file")
+        .value_name("PATH")
+        .value_parser(clap::value_parser!(PathBuf))
+        .help(format!("A TOML or YAML file with settings [env: {FILE_VARIABLE}]"));
+    SETTINGS.iter().filter(|setting| takes(setting)).fold(
+        command.arg(file),
+        |command, setting| {
+            let default = match setting.default {
+                "" | "false" => String::new(),
+                default => format!(" [default: {default}]"),
+            };
+            let help = format!("{}{default} [env: {}]", setting.help, setting.variable());
+            let arg = Arg::new(setting.key).long(setting.key).help(help);
+            command.arg(if setting.is_switch() {
+                arg.action(ArgAction::SetTrue)
+            } else {
+                arg.action(ArgAction::Append).value_name(setting.value_name)
+            })
+        },
+    )
+}
+
+fn sources(matches: &ArgMatches, takes: impl Fn(&Setting) -> bool) -> Sources {
+    let mut sources = Sources {
+        file: matches.get_one::<PathBuf>("config.file").cloned(),
+        ..Sources::default()
+    };
+    for setting in SETTINGS.iter().filter(|setting| takes(setting)) {
+        if setting.is_switch() {
+            if matches.get_flag(setting.key) {
+                sources.flags.insert(setting.key, vec!["true".to_owned()]);
+            }
+        } else if let Some(values) = matches.get_many::<String>(setting.key) {
+            sources.flags.insert(setting.key, values.cloned().collect());
+        }
+    }
+    sources
+}
+
+fn log_to_stderr(log: &LogSettings) {
+    let builder = tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
+        .with_target(false)
+        .with_env_filter(EnvFilter::new(format!("{},opentelemetry_sdk=warn", log.level)));
+    if log.is_json { builder.json().init() } else { builder.init() }
+}
+
+/// A reader of our output that has seen enough (`| head`) is no error.
+fn whole_or_hung_up(result: anyhow::Result<()>) -> anyhow::Result<()> {
+    match result {
+        Err(error)
+            if error
+                .downcast_ref::<io::Error>()
+                .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
+    for address in &settings.web_addresses {
+        writeln!(out, "page and metrics: http://{address}{}", settings.telemetry_path)?;
+    }
+    for address in &settings.push_addresses {
+        writeln!(out, "pushes:           http://{address}/v1/steps")?;
+    }
+    if let Some((path, mode)) = &settings.push_socket {
+        writeln!(out, "pushes:           {} (mode {mode:o})", path.display())?;
+    }
+    writeln!(
+        out,
+        "push token:       {}",
+        if settings.push.token.is_some() { "required" } else { "none" }
+    )?;
+    match &settings.otlp {
+        Some(otlp) => writeln!(
+            out,
+            "OTLP:             {} every {}",
+            otlp.endpoint.as_deref().unwrap_or("as OTEL_EXPORTER_OTLP_… says"),
+            humantime::format_duration(otlp.interval)
+        )?,
+        None => writeln!(out, "OTLP:             off")?,
+    }
+    let Some(mut source) = app::nvml_source(settings) else {
+        writeln!(out, "NVML:             off")?;
+        return Ok(());
+    };
+    let poll = source();
+    for sample in &poll.samples {
+        let model = sample.info.model.as_deref().unwrap_or("unknown model");
+        writeln!(out, "NVML:             {} {model}", sample.device)?;
+    }
+    for gone in &poll.unavailable {
+        writeln!(out, "NVML:             not there ({}): {}", gone.code, gone.message)?;
+    }
+    if poll.samples.is_empty() && poll.unavailable.is_empty() {
+        writeln!(out, "NVML:             no device")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,565 @@
+//! The settings: one row each with flag, environment variable, file key, default, unit and help, and how they become
+//! the rooms' own configurations. The only file that reads the environment.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::analysis::engine::EngineConfig;
+use crate::input::http;
+use crate::output::otlp::{self, Transport};
+
+/// One setting.
+#[derive(Debug)]
+pub struct Setting {
+    /// The flag without its dashes, and the key in a file.
+    pub key: &'static str,
+    /// What stands for the value in help; empty for a switch.
+    pub value_name: &'static str,
+    /// Whether it may be given several times (in the environment: separated by commas).
+    pub is_repeatable: bool,
+    /// What it is without being given, as it would be written; empty for nothing.
+    pub default: &'static str,
+    /// What it does, in one sentence.
+    pub help: &'static str,
+    set: fn(&mut Settings, &[String]) -> Result<(), String>,
+}
+
+impl Setting {
+    /// Its environment variable.
+    pub fn variable(&self) -> String {
+        format!("STEPMEM_{}", self.key.to_ascii_uppercase().replace(['.', '-'], "_"))
+    }
+
+    /// Whether it takes no value.
+    pub fn is_switch(&self) -> bool {
+        self.value_name.is_empty()
+    }
+}
+
+/// What `serve` does, checked.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Where the page and the metrics are served.
+    pub web_addresses: Vec<SocketAddr>,
+    /// The path of the metrics.
+    pub telemetry_path: String,
+    /// Where pushes are taken over TCP.
+    pub push_addresses: Vec<SocketAddr>,
+    /// Where pushes are taken over a Unix socket, with the socket's mode.
+    pub push_socket: Option<(PathBuf, u32)>,
+    /// How pushes are taken.
+    pub push: http::Config,
+    /// What the engine may hold and how it judges.
+    pub engine: EngineConfig,
+    /// Where the table is pushed to; `None` without an endpoint.
+    pub otlp: Option<otlp::Config>,
+    /// How NVML is asked; `None` when it is not.
+    pub nvml: Option<NvmlSettings>,
+    /// What is logged, and how.
+    pub log: LogSettings,
+    /// How long the web server answers after the rest has stopped.
+    pub linger: Duration,
+}
+
+/// How NVML is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NvmlSettings {
+    /// The library; `None` for the system's.
+    pub library: Option<PathBuf>,
+    /// The time between two rounds.
+    pub interval: Duration,
+    /// How long a round may take before its devices count as unknown.
+    pub timeout: Duration,
+}
+
+/// What is logged, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogSettings {
+    /// The least level, or directives as `tracing` writes them.
+    pub level: String,
+    /// Whether lines are JSON.
+    pub is_json: bool,
+}
+
+/// Everything that is wrong with the settings, one mistake a line.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .mistakes.join("\n"))]
+pub struct ConfigError {
+    /// The mistakes, each naming the setting, the value and what it should be.
+    pub mistakes: Vec<String>,
+}
+
+/// Where values come from: what was given as flags, by key, and a file.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// Values given as flags.
+    pub flags: BTreeMap<&'static str, Vec<String>>,
+    /// The file, if one was named.
+    pub file: Option<PathBuf>,
+}
+
+/// The variable that names the file when no flag does.
+pub const FILE_VARIABLE: &str = "STEPMEM_CONFIG_FILE";
+
+/// Every setting, in the order of help.
+#[rustfmt::skip]
+pub const SETTINGS: &[Setting] = &[
+    one("web.listen-address", "ADDRESS", "0.0.0.0:9477",
+        "Where the page and /metrics are served; :PORT means every address.",
+        |s, v| { s.web_addresses = addresses(v)?; Ok(()) }).repeatable(),
+    one("web.telemetry-path", "PATH", "/metrics", "The path of the metrics.", |s, v| {
+        s.telemetry_path = telemetry_path(only(v))?; Ok(()) }),
+    one("push.listen-address", "ADDRESS", "127.0.0.1:9478",
+        "Where pushes are taken over TCP; empty for nowhere.",
+        |s, v| { s.push_addresses = addresses(v)?; Ok(()) }).repeatable(),
+    one("push.unix-socket", "PATH[:MODE]", "",
+        "Where pushes are taken over a Unix socket; its mode is 666 unless given in octal.",
+        |s, v| { s.push_socket = socket(only(v))?; Ok(()) }),
+    one("push.token-file", "PATH", "",
+        "A file with the token that pushers must show as `Authorization: Bearer TOKEN`.",
+        |s, v| { s.push.token = token(only(v))?; Ok(()) }),
+    one("push.body-max", "BYTES", "1048576", "The greatest push body, decoded, in bytes (1024 to 8388608).",
+        |s, v| { s.push.body_bytes_max = number(only(v), 1024, http::BODIES_BYTES_MAX)?; Ok(()) }),
+    one("rank.ttl", "DURATION", "10m", "A rank silent for longer leaves every output; keep it far above a checkpoint's pause.",
+        |s, v| { s.engine.rank_ttl = duration(only(v))?; Ok(()) }),
+    one("rank.retention", "DURATION", "6h", "A rank silent for longer is forgotten; until then it may come back to its window.",
+        |s, v| { s.engine.rank_retention = duration(only(v))?; Ok(()) }),
+    one("rank.max", "N", "1024", "How many ranks are held, over all runs (1 to 65536); each takes up to 64 KiB.",
+        |s, v| { s.engine.ranks_max = number(only(v), 1, 65_536)?; Ok(()) }),
+    one("rank.peak-interval", "DURATION", "1m", "The interval of rank_interval_peak_allocated_bytes; at least the scrape interval.",
+        |s, v| { s.engine.peak_interval = duration(only(v))?; Ok(()) }),
+    one("run.max", "N", "64", "How many runs are held (1 to 65536).",
+        |s, v| { s.engine.runs_max = number(only(v), 1, 65_536)?; Ok(()) }),
+    one("creep.warmup-steps", "N", "96", "How many steps at the start of a rank's life creep detection does not look at (0 to 1000000).",
+        |s, v| { s.engine.creep.warmup_pushes = number(only(v), 0, 1_000_000)?; Ok(()) }),
+    one("creep.critical-eta", "DURATION", "6h", "MEMORY CREEP is critical when out-of-memory is nearer than this.",
+        |s, v| { s.engine.thresholds.creep_critical_eta_seconds = duration(only(v))?.as_secs_f64(); Ok(()) }),
+    one("pressure.warning", "RATIO", "0.92", "Peak by capacity from which HIGH PRESSURE is a warning (0 to 10).",
+        |s, v| { s.engine.thresholds.pressure_warning = ratio(only(v))?; Ok(()) }),
+    one("pressure.critical", "RATIO", "0.97", "Peak by capacity from which HIGH PRESSURE is critical (0 to 10).",
+        |s, v| { s.engine.thresholds.pressure_critical = ratio(only(v))?; Ok(()) }),
+    one("imbalance.warning", "RATIO", "0.2", "Skew from which IMBALANCE is a warning (0 to 10).",
+        |s, v| { s.engine.thresholds.imbalance_warning = ratio(only(v))?; Ok(()) }),
+    one("imbalance.critical", "RATIO", "0.3", "Skew from which IMBALANCE is critical (0 to 10).",
+        |s, v| { s.engine.thresholds.imbalance_critical = ratio(only(v))?; Ok(()) }),
+    one("no-nvml", "", "false", "Do not ask NVML; pushes are all there is.",
+        |s, v| { if switch(only(v))? { s.nvml = None; } Ok(()) }),
+    one("nvml.library", "PATH", "", "The NVML library; empty for the system's libnvidia-ml.so.1.",
+        |s, v| { let path = path(only(v)); nvml(s, |nvml| nvml.library = path); Ok(()) }),
+    one("nvml.interval", "DURATION", "5s", "The time between two rounds of NVML.",
+        |s, v| { let interval = duration(only(v))?; nvml(s, |nvml| nvml.interval = interval); Ok(()) }),
+    one("nvml.timeout", "DURATION", "5s", "How long a round of NVML may take before its devices count as unknown.",
+        |s, v| { let timeout = duration(only(v))?; nvml(s, |nvml| nvml.timeout = timeout); Ok(()) }),
+    one("nvml.processes-max", "N", "64", "How many processes a device are told apart (0 to 4096); the rest is summed up.",
+        |s, v| { s.engine.processes_max = number(only(v), 0, 4096)?; Ok(()) }),
+    one("otlp.endpoint", "URL", "", "The OTLP collector; empty for none, unless OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_METRICS_ENDPOINT names one.",
+        |s, v| { let endpoint = endpoint(only(v))?; otlp(s, |otlp| name_collector(otlp, endpoint)); Ok(()) }),
+    one("otlp.protocol", "PROTOCOL", "", "http/protobuf or grpc; empty for what OTEL_EXPORTER_OTLP_METRICS_PROTOCOL or OTEL_EXPORTER_OTLP_PROTOCOL says, else http/protobuf.",
+        |s, v| { let transport = transport(only(v))?; otlp(s, |otlp| otlp.transport = transport.unwrap_or(otlp.transport)); Ok(()) }),
+    one("otlp.interval", "DURATION", "", "The time between two OTLP exports; empty for OTEL_METRIC_EXPORT_INTERVAL (milliseconds), else 1m.",
+        |s, v| { if !only(v).is_empty() { let interval = duration(only(v))?; otlp(s, |otlp| otlp.interval = interval); } Ok(()) }),
+    one("otlp.semconv", "", "false", "Add the names of the OpenTelemetry hardware conventions (hw.gpu.memory.*).",
+        |s, v| { let semconv = switch(only(v))?; otlp(s, |otlp| otlp.semconv = semconv); Ok(()) }),
+    one("stop.linger", "DURATION", "0s", "How long the page and /metrics answer after a SIGTERM, for a last scrape.",
+        |s, v| { s.linger = any_duration(only(v))?; Ok(()) }),
+    one("log.level", "LEVEL", "info", "error, warn, info, debug or trace.", |s, v| {
+        s.log.level = one_of(only(v), &["error", "warn", "info", "debug", "trace"])?; Ok(()) }),
+    one("log.format", "FORMAT", "text", "text or json.", |s, v| {
+        s.log.is_json = one_of(only(v), &["text", "json"])? == "json"; Ok(()) }),
+];
+
+impl Settings {
+    /// Reads every setting from the strongest source that has it: flags, the environment, the file, the default.
+    ///
+    /// # Errors
+    /// Every mistake in any of them.
+    pub fn read(sources: &Sources) -> Result<Self, ConfigError> {
+        Self::read_with(sources, &|name| {
+            #[expect(clippy::disallowed_methods, reason = "this is config.rs")]
+            std::env::var(name).ok()
+        })
+    }
+
+    fn read_with(
+        sources: &Sources,
+        environment: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
+        let mut mistakes = Vec::new();
+        let file =
+            sources.file.clone().or_else(|| environment(FILE_VARIABLE).map(PathBuf::from));
+        let in_file = match file.as_deref().map_or_else(|| Ok(BTreeMap::new()), read_file) {
+            Ok(values) => values,
+            Err(mistake) => {
+                mistakes.push(mistake);
+                BTreeMap::new()
+            }
+        };
+        for key in in_file.keys() {
+            if !SETTINGS.iter().any(|setting| setting.key == key) {
+                mistakes.push(format!("{key}: no such setting"));
+            }
+        }
+        let mut settings = Self::bare(environment);
+        for setting in SETTINGS {
+            let given = sources
+                .flags
+                .get(setting.key)
+                .map(|values| (format!("--{}", setting.key), values.clone()))
+                .or_else(|| {
+                    let variable = setting.variable();
+                    let value = environment(&variable)?;
+                    let values = if setting.is_repeatable {
+                        value.split(',').map(|part| part.trim().to_owned()).collect()
+                    } else {
+                        vec![value]
+                    };
+                    Some((variable, values))
+                })
+                .or_else(|| Some((setting.key.to_owned(), in_file.get(setting.key)?.clone())));
+            let (source, values) = given
+                .unwrap_or_else(|| (setting.key.to_owned(), vec![setting.default.to_owned()]));
+            if values.len() > 1 && !setting.is_repeatable {
+                mistakes
+                    .push(format!("{source}: given {} times, may be given once", values.len()));
+            } else if let Err(problem) = (setting.set)(&mut settings, &values) {
+                mistakes.push(format!("{source}: {problem}"));
+            }
+        }
+        settings.finish(&mut mistakes);
+        if mistakes.is_empty() { Ok(settings) } else { Err(ConfigError { mistakes }) }
+    }
+
+    /// The settings before any row was read; OTLP as its own variables say.
+    fn bare(environment: &dyn Fn(&str) -> Option<String>) -> Self {
+        let first = |names: [&str; 2]| {
+            names
+                .into_iter()
+                .find_map(|name| environment(name).filter(|value| !value.is_empty()))
+        };
+        let named =
+            first(["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"]);
+        let protocol =
+            first(["OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"]);
+        let milliseconds = environment("OTEL_METRIC_EXPORT_INTERVAL")
+            .and_then(|value| value.parse().ok())
+            .unwrap_or(60_000);
+        let otlp = otlp::Config {
+            endpoint: None,
+            transport: if protocol.as_deref() == Some("grpc") {
+                Transport::Grpc
+            } else {
+                Transport::Http
+            },
+            interval: Duration::from_millis(milliseconds),
+            semconv: false,
+            is_tls: named.as_deref().is_some_and(has_tls),
+            is_from_environment: named.is_some(),
+        };
+        Self {
+            web_addresses: Vec::new(),
+            telemetry_path: String::new(),
+            push_addresses: Vec::new(),
+            push_socket: None,
+            push: http::Config { body_bytes_max: 0, token: None },
+            engine: EngineConfig::default(),
+            otlp: Some(otlp),
+            nvml: Some(NvmlSettings {
+                library: None,
+                interval: Duration::ZERO,
+                timeout: Duration::ZERO,
+            }),
+            log: LogSettings { level: String::new(), is_json: false },
+            linger: Duration::ZERO,
+        }
+    }
+
+    /// What no single row can tell.
+    fn finish(&mut self, mistakes: &mut Vec<String>) {
+        let limits = &self.engine.thresholds;
+        for (name, warning, critical) in [
+            ("pressure", limits.pressure_warning, limits.pressure_critical),
+            ("imbalance", limits.imbalance_warning, limits.imbalance_critical),
+        ] {
+            if warning > critical {
+                mistakes.push(format!(
+                    "{name}.warning: {warning} exceeds {name}.critical, which is {critical}"
+                ));
+            }
+        }
+        self.otlp =
+            self.otlp.take().filter(|otlp| otlp.endpoint.is_some() || otlp.is_from_environment);
+        if self.engine.rank_retention < self.engine.rank_ttl {
+            mistakes.push("rank.retention: it is shorter than rank.ttl".to_owned());
+        }
+        if let Some(nvml) = &self.nvml {
+            self.engine.gpu_ttl = nvml.interval * 2 + nvml.timeout;
+        }
+    }
+}
+
+/// The settings as a page of documentation.
+pub fn document() -> String {
+    let mut page = String::from(
+        "# Settings\n\nGenerated from `src/config.rs`. A flag is stronger than its environment variable, which is \
+         stronger than the file\n(`--config.file`, or `STEPMEM_CONFIG_FILE`; TOML or YAML by its ending, keys \
+         nested or dotted), which is stronger than\nthe default. Durations are written as `90s`, `10m` or \
+         `1h 30m`.\n\n| flag, file key | environment | default | what |\n|---|---|---|---|\n",
+    );
+    for setting in SETTINGS {
+        let value = if setting.is_switch() {
+            String::new()
+        } else {
+            format!(" {}", setting.value_name)
+        };
+        let default = match setting.default {
+            "" => "none".to_owned(),
+            default => format!("`{default}`"),
+        };
+        let repeatable = if setting.is_repeatable { " Repeatable." } else { "" };
+        let (key, variable, help) = (setting.key, setting.variable(), setting.help);
+        writeln!(page, "| `--{key}{value}` | `{variable}` | {default} | {help}{repeatable} |")
+            .expect("writing to a string does not fail");
+    }
+    page
+}
+
+const fn one(
+    key: &'static str,
+    value_name: &'static str,
+    default: &'static str,
+    help: &'static str,
+    set: fn(&mut Settings, &[String]) -> Result<(), String>,
+) -> Setting {
+    Setting { key, value_name, is_repeatable: false, default, help, set }
+}
+
+impl Setting {
+    const fn repeatable(mut self) -> Self {
+        self.is_repeatable = true;
+        self
+    }
+}
+
+fn read_file(path: &Path) -> Result<BTreeMap<String, Vec<String>>, String> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
+    let value: Value = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("toml") => toml::from_str(&text).map_err(|error| format!("{shown}: {error}"))?,
+        Some("yaml" | "yml") => {
+            serde_norway::from_str(&text).map_err(|error| format!("{shown}: {error}"))?
+        }
+        _ => return Err(format!("{shown}: the name ends in none of .toml, .yaml, .yml")),
+    };
+    let mut values = BTreeMap::new();
+    flatten("", &value, &mut values);
+    Ok(values)
+}
+
+/// Joins the keys of nested tables by dots.
+fn flatten(prefix: &str, value: &Value, values: &mut BTreeMap<String, Vec<String>>) {
+    match value {
+        Value::Object(table) => {
+            for (key, inner) in table {
+                let key =
+                    if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+                flatten(&key, inner, values);
+            }
+        }
+        Value::Array(items) => {
+            values.insert(prefix.to_owned(), items.iter().map(plain).collect());
+        }
+        Value::Null if prefix.is_empty() => {}
+        scalar => {
+            values.insert(prefix.to_owned(), vec![plain(scalar)]);
+        }
+    }
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+fn only(values: &[String]) -> &str {
+    values.first().map_or("", String::as_str)
+}
+
+fn nvml(settings: &mut Settings, change: impl FnOnce(&mut NvmlSettings)) {
+    if let Some(nvml) = &mut settings.nvml {
+        change(nvml);
+    }
+}
+
+fn otlp(settings: &mut Settings, change: impl FnOnce(&mut otlp::Config)) {
+    if let Some(otlp) = &mut settings.otlp {
+        change(otlp);
+    }
+}
+
+fn addresses(values: &[String]) -> Result<Vec<SocketAddr>, String> {
+    values.iter().filter(|value| !value.is_empty()).map(|value| address(value)).collect()
+}
+
+fn address(value: &str) -> Result<SocketAddr, String> {
+    let full =
+        if value.starts_with(':') { format!("0.0.0.0{value}") } else { value.to_owned() };
+    full.to_socket_addrs()
+        .ok()
+        .and_then(|mut addresses| addresses.next())
+        .ok_or_else(|| format!("{value:?} is not HOST:PORT or :PORT"))
+}
+
+fn telemetry_path(value: &str) -> Result<String, String> {
+    let is_plain =
+        |character: char| character.is_ascii_alphanumeric() || "/-_.".contains(character);
+    if value.starts_with('/') && value.chars().all(is_plain) && !TAKEN_PATHS.contains(&value) {
+        Ok(value.to_owned())
+    } else {
+        Err(format!("{value:?} is not a path of letters, digits, / - _ . that is free"))
+    }
+}
+
+/// Paths that the web server needs itself.
+const TAKEN_PATHS: [&str; 6] =
+    ["/", "/style.css", "/page.js", "/api/v1/status", "/-/healthy", "/-/ready"];
+
+/// Who reaches the directory of a Unix socket may push, as whoever runs on the node may push to its loopback.
+const SOCKET_MODE_DEFAULT: u32 = 0o666;
+
+fn socket(value: &str) -> Result<Option<(PathBuf, u32)>, String> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    let (path, mode) = match value.rsplit_once(':') {
+        Some((path, mode)) => (path, parse_mode(mode)?),
+        None => (value, SOCKET_MODE_DEFAULT),
+    };
+    if path.starts_with('/') {
+        Ok(Some((PathBuf::from(path), mode)))
+    } else {
+        Err(format!("{path:?} is not an absolute path"))
+    }
+}
+
+fn parse_mode(mode: &str) -> Result<u32, String> {
+    u32::from_str_radix(mode, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o777)
+        .ok_or_else(|| format!("mode {mode:?} is not octal 0..=777"))
+}
+
+/// The longest token that is read, in bytes.
+const TOKEN_BYTES_MAX: usize = 4096;
+
+fn token(value: &str) -> Result<Option<Vec<u8>>, String> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    let bytes = std::fs::read(value).map_err(|error| format!("{value}: {error}"))?;
+    let token = bytes.trim_ascii();
+    if token.is_empty() || token.len() > TOKEN_BYTES_MAX {
+        let n_bytes = token.len();
+        return Err(format!(
+            "{value}: a token of {n_bytes} bytes is outside 1..={TOKEN_BYTES_MAX}"
+        ));
+    }
+    Ok(Some(token.to_vec()))
+}
+
+fn path(value: &str) -> Option<PathBuf> {
+    (!value.is_empty()).then(|| PathBuf::from(value))
+}
+
+fn number<N: TryFrom<u64>>(value: &str, min: u64, max: impl TryInto<u64>) -> Result<N, String> {
+    let max = max.try_into().unwrap_or(u64::MAX);
+    value
+        .parse::<u64>()
+        .ok()
+        .filter(|number| (min..=max).contains(number))
+        .and_then(|number| N::try_from(number).ok())
+        .ok_or_else(|| format!("{value:?} is not an integer of {min}..={max}"))
+}
+
+fn ratio(value: &str) -> Result<f64, String> {
+    value
+        .parse::<f64>()
+        .ok()
+        .filter(|ratio| (0.0..=10.0).contains(ratio))
+        .ok_or_else(|| format!("{value:?} is not a number of 0..=10"))
+}
+
+/// The longest duration that is taken: a year.
+const DURATION_MAX: Duration = Duration::from_hours(366 * 24);
+
+fn any_duration(value: &str) -> Result<Duration, String> {
+    humantime::parse_duration(value)
+        .ok()
+        .filter(|duration| *duration <= DURATION_MAX)
+        .ok_or_else(|| {
+            format!("{value:?} is not a duration such as 90s, 10m or 6h, up to a year")
+        })
+}
+
+fn duration(value: &str) -> Result<Duration, String> {
+    any_duration(value).and_then(|duration| {
+        if duration.is_zero() {
+            Err("a duration of 0 makes no sense here".to_owned())
+        } else {
+            Ok(duration)
+        }
+    })
+}
+
+fn switch(value: &str) -> Result<bool, String> {
+    match value {
+        "true" | "1" => Ok(true),
+        "false" | "0" | "" => Ok(false),
+        other => Err(format!("{other:?} is neither true nor false")),
+    }
+}
+
+fn one_of(value: &str, allowed: &[&str]) -> Result<String, String> {
+    if allowed.contains(&value) {
+        Ok(value.to_owned())
+    } else {
+        Err(format!("{value:?} is none of {}", allowed.join(", ")))
+    }
+}
+
+fn transport(value: &str) -> Result<Option<Transport>, String> {
+    match value {
+        "" => Ok(None),
+        "grpc" => Ok(Some(Transport::Grpc)),
+        "http/protobuf" => Ok(Some(Transport::Http)),
+        other => Err(format!("{other:?} is neither http/protobuf nor grpc")),
+    }
+}
+
+fn name_collector(otlp: &mut otlp::Config, endpoint: Option<String>) {
+    if let Some(endpoint) = endpoint {
+        otlp.is_tls = has_tls(&endpoint);
+        otlp.endpoint = Some(endpoint);
+    }
+}
+
+fn has_tls(url: &str) -> bool {
+    url.starts_with("https://")
+}
+
+fn endpoint(value: &str) -> Result<Option<String>, String> {
+    if value.is_empty() {
+        Ok(None)
+    } else if ["http://", "https://"].into_iter().any(|scheme| value.starts_with(scheme)) {
+        Ok(Some(value.to_owned()))
+    } else {
+        Err(format!("{value:?} begins with neither http:// nor https://"))
+    }
+}

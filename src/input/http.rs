@@ -1,0 +1,260 @@
+//! The push endpoint: limits, authorisation and status codes around the push format, on TCP and on a Unix socket.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use http_body_util::BodyExt;
+use subtle::ConstantTimeEq;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tower_http::decompression::RequestDecompressionLayer;
+
+use crate::analysis::sample::{Run, Uptime};
+use crate::input::inbox::{Delivery, Inbox, OfferError, PushResult};
+use crate::input::wire::{self, DecodeError, Layout};
+
+/// How many bytes of bodies are held at once, over all requests: with the connections' own buffers this bounds what a
+/// flood can make the exporter hold.
+pub const BODIES_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// How many records one batch holds at most.
+pub const RECORDS_MAX: usize = 8192;
+/// A body must be whole within this time.
+pub const BODY_WITHIN: Duration = Duration::from_secs(10);
+/// When a pusher that was turned away may come again, in seconds.
+const RETRY_AFTER_SECONDS: &str = "1";
+/// The media type of a refusal.
+const PROBLEM_JSON: &str = "application/problem+json";
+
+/// How pushes are taken.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The greatest body, decoded, in bytes.
+    pub body_bytes_max: usize,
+    /// What a pusher must show; `None` lets everybody in.
+    pub token: Option<Vec<u8>>,
+}
+
+/// Reads the time since the start.
+pub type Clock = Arc<dyn Fn() -> Uptime + Send + Sync>;
+
+/// The routes of the push endpoint.
+pub fn router(config: Config, inbox: Inbox, clock: Clock) -> Router {
+    let door =
+        Arc::new(Door { config, inbox, clock, bodies: Semaphore::new(BODIES_BYTES_MAX) });
+    Router::new()
+        .route("/v1/steps", post(steps))
+        .route("/v1/runs/{run}/end", post(end))
+        .fallback(|| async {
+            let detail = "the push endpoint has POST /v1/steps and POST /v1/runs/RUN/end";
+            problem(StatusCode::NOT_FOUND, "No such path", detail)
+        })
+        .layer(RequestDecompressionLayer::new())
+        .with_state(door)
+}
+
+struct Door {
+    config: Config,
+    inbox: Inbox,
+    clock: Clock,
+    bodies: Semaphore,
+}
+
+async fn steps(State(door): State<Arc<Door>>, request: Request<Body>) -> Response {
+    door.timed(async |door| {
+        door.authorize(request.headers())?;
+        let layout = layout_of(request.headers())?;
+        let (body, _held) = door.body(request.into_body()).await?;
+        let batch = wire::decode(&body, layout)?;
+        if batch.len() > RECORDS_MAX {
+            return Err(Refused::TooManyRecords(batch.len()));
+        }
+        door.offer(Delivery::Steps(batch)).await
+    })
+    .await
+}
+
+async fn end(
+    State(door): State<Arc<Door>>,
+    Path(run): Path<String>,
+    request: Request<Body>,
+) -> Response {
+    door.timed(async |door| {
+        door.authorize(request.headers())?;
+        if layout_of(request.headers())? != Layout::Json {
+            return Err(Refused::MediaType("application/x-ndjson".to_owned()));
+        }
+        let (body, _held) = door.body(request.into_body()).await?;
+        let run = Run::new(&run).map_err(|error| Refused::Run(error.to_string()))?;
+        let end = wire::decode_end(&body)?;
+        door.offer(Delivery::End(run, end.rank)).await
+    })
+    .await
+}
+
+impl Door {
+    /// Answers by what `handle` makes of the request, counts it and its duration.
+    async fn timed(
+        &self,
+        handle: impl AsyncFnOnce(&Self) -> Result<usize, Refused>,
+    ) -> Response {
+        let began = (self.clock)();
+        let outcome = handle(self).await;
+        let result = outcome.as_ref().map_or_else(Refused::result, |_| PushResult::Accepted);
+        self.inbox.counts().add(result, (self.clock)().since(began));
+        match outcome {
+            Ok(accepted) => {
+                ([(CONTENT_TYPE, "application/json")], wire::encode_accepted(accepted))
+                    .into_response()
+            }
+            Err(refused) => {
+                tracing::debug!(error = %refused, "push refused");
+                refused.into_response()
+            }
+        }
+    }
+
+    fn authorize(&self, headers: &HeaderMap) -> Result<(), Refused> {
+        let Some(token) = &self.config.token else { return Ok(()) };
+        let shown = headers
+            .get(AUTHORIZATION)
+            .map(HeaderValue::as_bytes)
+            .and_then(|value| value.split_at_checked(b"Bearer ".len()))
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer "))
+            .ok_or(Refused::NoToken)?
+            .1;
+        if bool::from(shown.ct_eq(token)) { Ok(()) } else { Err(Refused::WrongToken) }
+    }
+
+    /// Reads a body within the limits of size and time; its bytes count against those of all bodies until the second
+    /// value is dropped.
+    async fn body(&self, body: Body) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), Refused> {
+        tokio::time::timeout(BODY_WITHIN, self.read(body)).await.map_err(|_| Refused::Slow)?
+    }
+
+    async fn read(&self, body: Body) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), Refused> {
+        let limit = self.config.body_bytes_max;
+        let mut body = body;
+        let mut bytes = Vec::new();
+        let mut held = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| Refused::Interrupted(error.to_string()))?;
+            let Some(chunk) = frame.data_ref() else { continue };
+            if bytes.len() + chunk.len() > limit {
+                return Err(Refused::TooLarge(limit));
+            }
+            let n_permits = u32::try_from(chunk.len()).unwrap_or(u32::MAX);
+            held.push(self.bodies.try_acquire_many(n_permits).map_err(|_| Refused::Flooded)?);
+            bytes.extend_from_slice(chunk);
+        }
+        Ok((bytes, held))
+    }
+
+    async fn offer(&self, delivery: Delivery) -> Result<usize, Refused> {
+        self.inbox.offer(delivery).await.map_err(Refused::Offer)
+    }
+}
+
+fn layout_of(headers: &HeaderMap) -> Result<Layout, Refused> {
+    let value = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let media = value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    if media.eq_ignore_ascii_case(b"application/json") {
+        Ok(Layout::Json)
+    } else if media.eq_ignore_ascii_case(b"application/x-ndjson") {
+        Ok(Layout::NdJson)
+    } else {
+        Err(Refused::MediaType(String::from_utf8_lossy(media).into_owned()))
+    }
+}
+
+/// Why a push was not taken. The message goes to the pusher.
+#[derive(Debug, thiserror::Error)]
+enum Refused {
+    #[error("the header Authorization: Bearer TOKEN is missing")]
+    NoToken,
+    #[error("the token is not the one of this exporter")]
+    WrongToken,
+    #[error("content type {0:?} is neither application/json nor application/x-ndjson")]
+    MediaType(String),
+    #[error("the decoded body exceeds {0} bytes")]
+    TooLarge(usize),
+    #[error("the batch of {0} records exceeds {RECORDS_MAX}")]
+    TooManyRecords(usize),
+    #[error("the body was not whole within {BODY_WITHIN:?}")]
+    Slow,
+    #[error("the body could not be read: {0}")]
+    Interrupted(String),
+    #[error("all bodies together exceed {BODIES_BYTES_MAX} bytes")]
+    Flooded,
+    #[error("run: {0}")]
+    Run(String),
+    #[error(transparent)]
+    Malformed(#[from] DecodeError),
+    #[error(transparent)]
+    Offer(OfferError),
+}
+
+impl Refused {
+    fn result(&self) -> PushResult {
+        match self {
+            Self::NoToken | Self::WrongToken => PushResult::Unauthorized,
+            Self::MediaType(_) => PushResult::UnsupportedMediaType,
+            Self::TooLarge(_) | Self::TooManyRecords(_) => PushResult::TooLarge,
+            Self::Slow => PushResult::Timeout,
+            Self::Interrupted(_) => PushResult::Interrupted,
+            Self::Run(_) => PushResult::OutOfRange,
+            Self::Malformed(error) if error.is_out_of_range() => PushResult::OutOfRange,
+            Self::Malformed(_) => PushResult::Malformed,
+            Self::Offer(OfferError::Refused(_)) => PushResult::TooMany,
+            Self::Flooded | Self::Offer(OfferError::Full | OfferError::Closed) => {
+                PushResult::Busy
+            }
+        }
+    }
+
+    fn status(&self) -> (StatusCode, &'static str) {
+        match self.result() {
+            PushResult::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
+            PushResult::UnsupportedMediaType => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported content type")
+            }
+            PushResult::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "Body too large"),
+            PushResult::Timeout => (StatusCode::REQUEST_TIMEOUT, "Body too slow"),
+            PushResult::TooMany => (StatusCode::TOO_MANY_REQUESTS, "Too many ranks or runs"),
+            PushResult::Busy => (StatusCode::SERVICE_UNAVAILABLE, "No room"),
+            PushResult::Accepted
+            | PushResult::Malformed
+            | PushResult::OutOfRange
+            | PushResult::Interrupted => (StatusCode::BAD_REQUEST, "Not a push"),
+        }
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let (status, title) = self.status();
+        let mut response = problem(status, title, &self.to_string());
+        let header = match status {
+            StatusCode::UNAUTHORIZED => Some((WWW_AUTHENTICATE, "Bearer")),
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
+                Some((RETRY_AFTER, RETRY_AFTER_SECONDS))
+            }
+            _ => None,
+        };
+        if let Some((name, value)) = header {
+            let (name, value): (HeaderName, _) = (name, HeaderValue::from_static(value));
+            response.headers_mut().insert(name, value);
+        }
+        response
+    }
+}
+
+fn problem(status: StatusCode, title: &str, detail: &str) -> Response {
+    let body = wire::encode_problem(status.as_u16(), title, detail);
+    (status, [(CONTENT_TYPE, PROBLEM_JSON)], body).into_response()
+}

@@ -1,0 +1,11 @@
+//! Bytes and devices come in: decoded, checked and handed to the engine. Nothing here knows an output.
+
+pub mod wire;
+
+pub mod inbox;
+
+pub mod http;
+
+pub mod process;
+
+pub mod nvml;

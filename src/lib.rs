@@ -1,0 +1,23 @@
+#![doc = include_str!("../ARCHITECTURE.md")]
+
+pub mod analysis;
+
+pub mod metrics;
+
+pub mod server;
+
+pub mod input;
+
+pub mod output;
+
+pub mod config;
+
+pub mod app;
+
+pub mod demo;
+
+pub mod replay;
+
+pub mod overview;
+
+pub mod cli;

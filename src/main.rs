@@ -1,0 +1,16 @@
+//! Parses, runs, exits: the only file that prints an error or exits.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match stepmem::cli::run(std::env::args_os()) {
+        Ok(code) => code,
+        Err(error) => {
+            #[expect(clippy::print_stderr, reason = "the one voice for errors")]
+            {
+                eprintln!("error: {error:#}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! What people and scrapers read: the page, `/metrics`, health and the status as JSON.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, VARY};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::sync::{mpsc, oneshot, watch};
+use tower_http::compression::CompressionLayer;
+
+use crate::analysis::status::Status;
+use crate::output::prometheus::{Format, render};
+
+/// How long a reader waits for a status made for it before it takes the last one.
+pub const FRESH_WITHIN: Duration = Duration::from_millis(50);
+/// How many readers may wait for a fresh status; the next one takes the last one at once.
+pub const READERS_MAX: usize = 64;
+
+const INDEX_HTML: &str = include_str!("page/index.html");
+const STYLE_CSS: &str = include_str!("page/style.css");
+const PAGE_JS: &str = include_str!("page/page.js");
+const SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; \
+     connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; \
+     frame-ancestors 'none'";
+
+/// Asks for a status made now.
+pub type Request = oneshot::Sender<Arc<Status>>;
+
+/// Where outputs find the status.
+#[derive(Clone, Debug)]
+pub struct StatusSource {
+    latest: watch::Receiver<Arc<Status>>,
+    requests: mpsc::Sender<Request>,
+}
+
+impl StatusSource {
+    /// A source over the last published status, with the side that fresh ones are asked from.
+    pub fn new(latest: watch::Receiver<Arc<Status>>) -> (Self, mpsc::Receiver<Request>) {
+        let (requests, asked) = mpsc::channel(READERS_MAX);
+        (Self { latest, requests }, asked)
+    }
+
+    /// A status that holds every push answered before this call; the last published one where none comes in time.
+    pub async fn fresh(&self) -> Arc<Status> {
+        let (answer, answered) = oneshot::channel();
+        if self.requests.try_send(answer).is_ok()
+            && let Ok(Ok(status)) = tokio::time::timeout(FRESH_WITHIN, answered).await
+        {
+            return status;
+        }
+        Arc::clone(&self.latest.borrow())
+    }
+}
+
+/// What the routes need.
+#[derive(Clone, Debug)]
+struct Site {
+    source: StatusSource,
+    index: Arc<str>,
+    stop: watch::Receiver<bool>,
+}
+
+/// The routes of the web server; the table is at `telemetry_path`.
+pub fn router(
+    telemetry_path: &str,
+    source: StatusSource,
+    stop: watch::Receiver<bool>,
+) -> Router {
+    let index = INDEX_HTML.replace("{{telemetry_path}}", telemetry_path).into();
+    Router::new()
+        .route("/", get(index_page))
+        .route("/style.css", get(|| async { asset("text/css; charset=utf-8", STYLE_CSS) }))
+        .route("/page.js", get(|| async { asset("text/javascript; charset=utf-8", PAGE_JS) }))
+        .route(telemetry_path, get(metrics))
+        .route("/api/v1/status", get(status))
+        .route("/-/healthy", get(|| async { "stepmem is healthy.\n" }))
+        .route("/-/ready", get(ready))
+        .fallback(|| async { (StatusCode::NOT_FOUND, "no such path; / links what there is\n") })
+        .layer(CompressionLayer::new())
+        .with_state(Site { source, index, stop })
+}
+
+async fn index_page(State(site): State<Site>) -> Response {
+    let headers = [
+        (CONTENT_TYPE, "text/html; charset=utf-8"),
+        (CONTENT_SECURITY_POLICY, SECURITY_POLICY),
+        (CACHE_CONTROL, "no-cache"),
+    ];
+    (headers, site.index.to_string()).into_response()
+}
+
+fn asset(content_type: &'static str, text: &'static str) -> Response {
+    ([(CONTENT_TYPE, content_type), (CACHE_CONTROL, "no-cache")], text).into_response()
+}
+
+async fn metrics(State(site): State<Site>, headers: HeaderMap) -> Response {
+    let accept: Vec<&str> =
+        headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
+    let format = Format::negotiate(&accept.join(","));
+    let text = render(&*site.source.fresh().await, format);
+    let headers = [(CONTENT_TYPE, format.content_type()), (VARY, "accept")];
+    (headers, text).into_response()
+}
+
+async fn status(State(site): State<Site>) -> Response {
+    match serde_json::to_vec(&*site.source.fresh().await) {
+        Ok(json) => {
+            let json_type = HeaderValue::from_static("application/json");
+            ([(CONTENT_TYPE, json_type)], Body::from(json)).into_response()
+        }
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+async fn ready(State(site): State<Site>) -> (StatusCode, &'static str) {
+    if *site.stop.borrow() {
+        (StatusCode::SERVICE_UNAVAILABLE, "stepmem is stopping.\n")
+    } else {
+        (StatusCode::OK, "stepmem is ready.\n")
+    }
+}

@@ -1,0 +1,378 @@
+//! The table over OTLP: observable instruments that read the last published status, pushed in an interval.
+//!
+//! The SDK's cumulative reader goes on exporting a gauge's series that is no longer observed; its delta reader
+//! forgets it, and a gauge is the same in both. Counters must stay cumulative. So gauges and counters go out through
+//! two readers of their own.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use opentelemetry::KeyValue;
+use opentelemetry::metrics::{Meter, MeterProvider};
+use opentelemetry_otlp::{
+    ExporterBuildError, MetricExporter, MetricExporterBuilder, Protocol, WithExportConfig,
+    WithHttpConfig,
+};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::metrics::data::ResourceMetrics;
+use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
+use opentelemetry_sdk::metrics::{
+    Instrument, PeriodicReader, SdkMeterProvider, Stream, Temporality,
+};
+use tokio::sync::watch;
+
+use crate::analysis::status::{DurationCounts, Status};
+use crate::metrics::{Kind, METRICS, Metric, Read};
+
+/// How many series of one instrument are exported; the SDK sums up the rest. More than all ranks times all signals.
+pub const SERIES_PER_INSTRUMENT_MAX: usize = 16 * 1024;
+/// How long the last export may take when the exporter stops.
+pub const FLUSH_WITHIN: Duration = Duration::from_secs(5);
+
+/// Where and how to export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The collector (`http://host:4318`); `None` leaves it to the variables `OTEL_EXPORTER_OTLP_…`.
+    pub endpoint: Option<String>,
+    /// Which transport.
+    pub transport: Transport,
+    /// The time between two exports.
+    pub interval: Duration,
+    /// Whether to add the names of the OpenTelemetry hardware conventions.
+    pub semconv: bool,
+    /// Whether the collector is spoken to over TLS.
+    pub is_tls: bool,
+    /// Whether the variables `OTEL_EXPORTER_OTLP_…` name a collector.
+    pub is_from_environment: bool,
+}
+
+/// OTLP's transports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// gRPC.
+    Grpc,
+    /// Protobuf over HTTP.
+    Http,
+}
+
+/// What became of the exports.
+#[derive(Debug, Default)]
+pub struct ExportCounts {
+    success: AtomicU64,
+    failure: AtomicU64,
+}
+
+impl ExportCounts {
+    /// Exports by result.
+    pub fn results(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("failure", self.failure.load(Ordering::Relaxed)),
+            ("success", self.success.load(Ordering::Relaxed)),
+        ]
+    }
+}
+
+/// The running export.
+#[derive(Debug)]
+pub struct Export {
+    gauges: SdkMeterProvider,
+    counters: SdkMeterProvider,
+}
+
+impl Export {
+    /// Begins to export. It blocks for a moment, and with gRPC it must be called within a runtime, which then carries
+    /// the connection.
+    ///
+    /// # Errors
+    /// The endpoint is no address, or its transport cannot be had.
+    pub fn start(
+        config: &Config,
+        latest: &watch::Receiver<Arc<Status>>,
+        counts: &Arc<ExportCounts>,
+    ) -> Result<Self, ExporterBuildError> {
+        let provider = |temporality| -> Result<SdkMeterProvider, ExporterBuildError> {
+            let exporter =
+                Counted { inner: exporter(config, temporality)?, counts: Arc::clone(counts) };
+            let reader =
+                PeriodicReader::builder(exporter).with_interval(config.interval).build();
+            let resource = Resource::builder()
+                .with_attribute(KeyValue::new("service.name", "stepmem"))
+                .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
+                .build();
+            let bound = |_: &Instrument| {
+                Stream::builder().with_cardinality_limit(SERIES_PER_INSTRUMENT_MAX).build().ok()
+            };
+            Ok(SdkMeterProvider::builder()
+                .with_reader(reader)
+                .with_resource(resource)
+                .with_view(bound)
+                .build())
+        };
+        let export = Self {
+            gauges: provider(Temporality::Delta)?,
+            counters: provider(Temporality::Cumulative)?,
+        };
+        let (gauges, counters) =
+            (export.gauges.meter("stepmem"), export.counters.meter("stepmem"));
+        for metric in METRICS {
+            let Some(name) = metric.otel else { continue };
+            match (metric.kind, &metric.read) {
+                (Kind::Gauge | Kind::Info, Read::Series(read)) => {
+                    observe_gauge(&gauges, (name, metric), *read, latest);
+                }
+                (_, Read::Series(read)) => {
+                    observe_counter(&counters, (name, metric), *read, latest);
+                }
+                (_, Read::Durations(read)) => {
+                    observe_durations(&counters, (name, metric), *read, latest);
+                }
+            }
+        }
+        if config.semconv {
+            semconv(&gauges, latest);
+        }
+        Ok(export)
+    }
+
+    /// Exports once more and ends; blocks for at most twice [`FLUSH_WITHIN`].
+    pub fn stop(self) {
+        for provider in [self.gauges, self.counters] {
+            if let Err(error) = provider.shutdown_with_timeout(FLUSH_WITHIN) {
+                tracing::warn!(%error, "last OTLP export failed");
+            }
+        }
+    }
+}
+
+fn exporter(
+    config: &Config,
+    temporality: Temporality,
+) -> Result<MetricExporter, ExporterBuildError> {
+    let builder = MetricExporterBuilder::new().with_temporality(temporality);
+    let endpoint = config.endpoint.as_deref();
+    match config.transport {
+        Transport::Grpc => {
+            let builder = builder.with_tonic();
+            match endpoint {
+                Some(endpoint) => builder.with_endpoint(endpoint).build(),
+                None => builder.build(),
+            }
+        }
+        Transport::Http => {
+            let mut builder = builder.with_http().with_protocol(Protocol::HttpBinary);
+            if !config.is_tls {
+                builder = builder.with_http_client(plain_client()?);
+            }
+            match endpoint {
+                Some(endpoint) => builder.with_endpoint(metrics_url(endpoint)).build(),
+                None => builder.build(),
+            }
+        }
+    }
+}
+
+/// A client that does without the system's certificates, which a small image lacks.
+fn plain_client() -> Result<reqwest::blocking::Client, ExporterBuildError> {
+    reqwest::blocking::Client::builder()
+        .tls_certs_only([])
+        .build()
+        .map_err(|error| ExporterBuildError::InternalFailure(error.to_string()))
+}
+
+/// The URL that metrics go to: an endpoint without a path gets the one of the OTLP specification.
+fn metrics_url(endpoint: &str) -> String {
+    const PATH: &str = "/v1/metrics";
+    let authority = endpoint.split_once("://").map_or(endpoint, |(_, authority)| authority);
+    match authority.split_once('/') {
+        None => format!("{endpoint}{PATH}"),
+        Some((_, "")) => format!("{}{PATH}", endpoint.trim_end_matches('/')),
+        Some(_) => endpoint.to_owned(),
+    }
+}
+
+type SeriesReader = fn(&Status, &mut crate::metrics::Visit<'_>);
+type Latest = watch::Receiver<Arc<Status>>;
+
+fn attributes(metric: &Metric, values: &[&str]) -> Vec<KeyValue> {
+    metric
+        .labels
+        .iter()
+        .zip(values)
+        .filter(|(_, value)| !value.is_empty())
+        .map(|(label, value)| KeyValue::new(*label, (*value).to_owned()))
+        .collect()
+}
+
+fn observe_gauge(
+    meter: &Meter,
+    (name, metric): (&'static str, &'static Metric),
+    read: SeriesReader,
+    latest: &Latest,
+) {
+    let latest = latest.clone();
+    let instrument = meter.f64_observable_gauge(name);
+    let instrument = instrument.with_unit(metric.unit.as_ucum()).with_description(metric.help);
+    drop(
+        instrument
+            .with_callback(move |observer| {
+                read(&latest.borrow(), &mut |values, value| {
+                    observer.observe(value, &attributes(metric, values));
+                });
+            })
+            .build(),
+    );
+}
+
+fn observe_counter(
+    meter: &Meter,
+    (name, metric): (&'static str, &'static Metric),
+    read: SeriesReader,
+    latest: &Latest,
+) {
+    let latest = latest.clone();
+    let instrument = meter.f64_observable_counter(name);
+    let instrument = instrument.with_unit(metric.unit.as_ucum()).with_description(metric.help);
+    drop(
+        instrument
+            .with_callback(move |observer| {
+                read(&latest.borrow(), &mut |values, value| {
+                    observer.observe(value, &attributes(metric, values));
+                });
+            })
+            .build(),
+    );
+}
+
+/// The API has no observable histogram: its parts go out as the counters that Prometheus makes of one.
+fn observe_durations(
+    meter: &Meter,
+    (name, metric): (&'static str, &'static Metric),
+    read: fn(&Status) -> &DurationCounts,
+    latest: &Latest,
+) {
+    let of = latest.clone();
+    let counts = move |observe: &mut dyn FnMut(u64, Option<f64>)| {
+        let status = of.borrow();
+        let durations = read(&status);
+        for (upper, n_within) in &durations.buckets {
+            observe(*n_within, Some(*upper));
+        }
+        observe(durations.count, None);
+    };
+    drop(
+        meter
+            .u64_observable_counter(format!("{name}.bucket"))
+            .with_description(metric.help)
+            .with_callback(move |observer| {
+                counts(&mut |n_within, upper| {
+                    let upper = upper.map_or("+Inf".to_owned(), |upper| upper.to_string());
+                    observer.observe(n_within, &[KeyValue::new("le", upper)]);
+                });
+            })
+            .build(),
+    );
+    let of = latest.clone();
+    drop(
+        meter
+            .u64_observable_counter(format!("{name}.count"))
+            .with_description(metric.help)
+            .with_callback(move |observer| observer.observe(read(&of.borrow()).count, &[]))
+            .build(),
+    );
+    let of = latest.clone();
+    drop(
+        meter
+            .f64_observable_counter(format!("{name}.sum"))
+            .with_unit(metric.unit.as_ucum())
+            .with_description(metric.help)
+            .with_callback(move |observer| {
+                observer.observe(read(&of.borrow()).sum_seconds, &[])
+            })
+            .build(),
+    );
+}
+
+/// The devices' memory by the names of the OpenTelemetry hardware conventions (`hw.gpu.memory.*`, development status).
+fn semconv(meter: &Meter, latest: &Latest) {
+    type ReadMemory = fn(&crate::analysis::sample::DeviceMemory) -> f64;
+    let rows: [(&str, &str, &str, ReadMemory); 3] = [
+        ("hw.gpu.memory.limit", "By", "Size of the GPU's memory.", |m| m.total.as_f64()),
+        ("hw.gpu.memory.usage", "By", "GPU memory used.", |m| m.used.as_f64()),
+        ("hw.gpu.memory.utilization", "1", "Fraction of GPU memory used.", |m| {
+            m.used.as_f64() / m.total.as_f64().max(1.0)
+        }),
+    ];
+    for (name, unit, help, read) in rows {
+        let latest = latest.clone();
+        let instrument =
+            meter.f64_observable_gauge(name).with_unit(unit).with_description(help);
+        drop(
+            instrument
+                .with_callback(move |observer| {
+                    for device in &latest.borrow().devices {
+                        let Some(memory) = &device.memory else { continue };
+                        let mut attributes =
+                            vec![KeyValue::new("hw.id", device.uuid.to_string())];
+                        if let Some(model) = &device.info.model {
+                            attributes.push(KeyValue::new("hw.model", model.clone()));
+                        }
+                        observer.observe(read(memory), &attributes);
+                    }
+                })
+                .build(),
+        );
+    }
+}
+
+/// Counts what becomes of the exports of another exporter.
+struct Counted {
+    inner: MetricExporter,
+    counts: Arc<ExportCounts>,
+}
+
+impl fmt::Debug for Counted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Counted").field("counts", &self.counts).finish_non_exhaustive()
+    }
+}
+
+impl PushMetricExporter for Counted {
+    async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
+        let result = self.inner.export(metrics).await;
+        match &result {
+            Ok(()) => self.counts.success.fetch_add(1, Ordering::Relaxed),
+            Err(error) => {
+                tracing::warn!(%error, "OTLP export failed");
+                self.counts.failure.fetch_add(1, Ordering::Relaxed)
+            }
+        };
+        result
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.inner.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.inner.shutdown_with_timeout(timeout)
+    }
+
+    fn temporality(&self) -> Temporality {
+        self.inner.temporality()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::metrics_url;
+
+    #[test]
+    fn an_endpoint_without_a_path_gets_that_of_metrics() {
+        assert_eq!(metrics_url("http://c:4318"), "http://c:4318/v1/metrics");
+        assert_eq!(metrics_url("http://c:4318/"), "http://c:4318/v1/metrics");
+        assert_eq!(metrics_url("http://c:4318/x/v1/metrics"), "http://c:4318/x/v1/metrics");
+    }
+}

@@ -1,0 +1,218 @@
+//! The table as text: Prometheus' text format 0.0.4 and OpenMetrics 1.0, and which of the two a client wants.
+
+use std::fmt::Write;
+
+use crate::analysis::status::{DurationCounts, Status};
+use crate::metrics::{Kind, METRICS, Metric, Read};
+
+/// One of the formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Prometheus' text format 0.0.4.
+    Text,
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// The value of the header `Content-Type`.
+    pub fn content_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+
+    /// Chooses by the header `Accept`: OpenMetrics only where it is asked for by name, in a version that we speak,
+    /// and not with a lower weight than text.
+    pub fn negotiate(accept: &str) -> Self {
+        let mut open_metrics: f64 = 0.0;
+        let mut text: f64 = 0.0;
+        for range in accept.split(',') {
+            let mut parts = range.split(';').map(str::trim);
+            let media = parts.next().unwrap_or_default().to_ascii_lowercase();
+            let mut weight: f64 = 1.0;
+            let mut version = None;
+            for parameter in parts {
+                match parameter.split_once('=').map(|(key, value)| (key.trim(), value.trim())) {
+                    Some(("q", value)) => weight = value.parse().unwrap_or(0.0),
+                    Some(("version", value)) => version = Some(value.trim_matches('"')),
+                    _ => {}
+                }
+            }
+            match media.as_str() {
+                "application/openmetrics-text"
+                    if matches!(version, None | Some("1.0.0" | "0.0.1")) =>
+                {
+                    open_metrics = weight.max(open_metrics);
+                }
+                "text/plain" if matches!(version, None | Some("0.0.4")) => {
+                    text = weight.max(text);
+                }
+                _ => {}
+            }
+        }
+        if open_metrics > 0.0 && open_metrics >= text { Self::OpenMetrics } else { Self::Text }
+    }
+}
+
+/// Renders the whole table. A metric without a series is left out, HELP and TYPE included.
+pub fn render(status: &Status, format: Format) -> String {
+    let mut page = Page { text: String::with_capacity(16 * 1024), format };
+    for metric in METRICS {
+        page.family(metric, status);
+    }
+    if format == Format::OpenMetrics {
+        page.text.push_str("# EOF\n");
+    }
+    page.text
+}
+
+struct Page {
+    text: String,
+    format: Format,
+}
+
+impl Page {
+    fn family(&mut self, metric: &Metric, status: &Status) {
+        match metric.read {
+            Read::Series(read) => {
+                let mut is_begun = false;
+                read(status, &mut |labels, value| {
+                    if !is_begun {
+                        self.head(metric);
+                        is_begun = true;
+                    }
+                    self.sample((metric.name, ""), metric.labels, labels, value);
+                });
+            }
+            Read::Durations(read) => {
+                self.head(metric);
+                self.durations(metric, read(status));
+            }
+        }
+    }
+
+    fn head(&mut self, metric: &Metric) {
+        let family = match (self.format, metric.kind) {
+            (Format::OpenMetrics, Kind::Counter) => metric.name.trim_end_matches("_total"),
+            (Format::OpenMetrics, Kind::Info) => metric.name.trim_end_matches("_info"),
+            _ => metric.name,
+        };
+        let kind = match (self.format, metric.kind) {
+            (_, Kind::Counter) => "counter",
+            (_, Kind::Histogram) => "histogram",
+            (Format::OpenMetrics, Kind::Info) => "info",
+            (_, Kind::Gauge) | (Format::Text, Kind::Info) => "gauge",
+        };
+        self.line(&["# HELP ", family, " "]);
+        escape(&mut self.text, metric.help, self.format == Format::OpenMetrics);
+        self.line(&["\n# TYPE ", family, " ", kind, "\n"]);
+        if let (Format::OpenMetrics, Some(unit)) = (self.format, metric.unit.as_suffix()) {
+            self.line(&["# UNIT ", family, " ", unit, "\n"]);
+        }
+    }
+
+    fn durations(&mut self, metric: &Metric, durations: &DurationCounts) {
+        for (upper, n_within) in &durations.buckets {
+            self.sample((metric.name, "_bucket"), &["le"], &[&float(*upper)], count(*n_within));
+        }
+        let all = count(durations.count);
+        self.sample((metric.name, "_bucket"), &["le"], &["+Inf"], all);
+        self.sample((metric.name, "_sum"), &[], &[], durations.sum_seconds);
+        self.sample((metric.name, "_count"), &[], &[], all);
+    }
+
+    fn sample(
+        &mut self,
+        (name, suffix): (&str, &str),
+        label_names: &[&str],
+        label_values: &[&str],
+        value: f64,
+    ) {
+        self.line(&[name, suffix]);
+        let mut separator = '{';
+        for (label, label_value) in label_names.iter().zip(label_values) {
+            self.text.push(separator);
+            self.line(&[label, "=\""]);
+            escape(&mut self.text, label_value, true);
+            self.text.push('"');
+            separator = ',';
+        }
+        if separator == ',' {
+            self.text.push('}');
+        }
+        self.text.push(' ');
+        write_value(&mut self.text, value);
+        self.text.push('\n');
+    }
+
+    fn line(&mut self, parts: &[&str]) {
+        parts.iter().for_each(|part| self.text.push_str(part));
+    }
+}
+
+fn write_value(text: &mut String, value: f64) {
+    let written = if value.is_nan() {
+        text.write_str("NaN")
+    } else if value.is_infinite() {
+        text.write_str(if value > 0.0 { "+Inf" } else { "-Inf" })
+    } else {
+        write!(text, "{value}")
+    };
+    written.expect("writing to a string does not fail");
+}
+
+/// A bucket's bound as OpenMetrics wants it: always with a fraction.
+fn float(value: f64) -> String {
+    format!("{value:?}")
+}
+
+#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "exact up to 2^53")]
+fn count(value: u64) -> f64 {
+    value as f64
+}
+
+fn escape(text: &mut String, raw: &str, with_quotes: bool) {
+    for character in raw.chars() {
+        match character {
+            '\\' => text.push_str("\\\\"),
+            '\n' => text.push_str("\\n"),
+            '"' if with_quotes => text.push_str("\\\""),
+            other => text.push(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Format, render};
+    use crate::analysis::status::Status;
+
+    #[test]
+    fn formats_are_negotiated() {
+        let check = |accept: &str, expected: Format| {
+            assert_eq!(Format::negotiate(accept), expected, "{accept}");
+        };
+        let open_metrics = "application/openmetrics-text";
+        check("", Format::Text);
+        check("*/*", Format::Text);
+        check(open_metrics, Format::OpenMetrics);
+        check(&format!("{open_metrics}; version=1.0.0"), Format::OpenMetrics);
+        check(&format!("{open_metrics};version=2.0.0,text/plain"), Format::Text);
+        check(&format!("{open_metrics};q=0.3,text/plain;q=0.8"), Format::Text);
+        check(&format!("{open_metrics};q=0"), Format::Text);
+        check(
+            "application/vnd.google.protobuf;q=0.7,application/openmetrics-text;version=1.0.0;\
+             q=0.6,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            Format::OpenMetrics,
+        );
+    }
+
+    #[test]
+    fn an_empty_status_has_no_rank_and_ends_properly() {
+        let text = render(&Status::default(), Format::OpenMetrics);
+        assert!(!text.contains("stepmem_rank_"), "{text}");
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

@@ -1,0 +1,14 @@
+//! Behaviour through the front door: real sockets, the real binary, real peers.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::disallowed_methods,
+    missing_docs,
+    reason = "tests stop at the first surprise"
+)]
+
+mod rig;
+
+mod push;

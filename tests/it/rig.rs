@@ -1,0 +1,264 @@
+//! The one helper: starts the real binary on free ports, pushes to it, reads what it says.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// How long anything may take that is awaited.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A running exporter; it is killed when this goes.
+pub struct Exporter {
+    child: Child,
+    pub web: SocketAddr,
+    pub push: SocketAddr,
+    log: Arc<Mutex<Vec<Value>>>,
+    reader: Option<std::thread::JoinHandle<()>>,
+}
+
+/// An answer to a request.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: BTreeMap<String, String>,
+    pub body: String,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body)
+            .unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+}
+
+impl Exporter {
+    /// `stepmem serve` without NVML.
+    pub fn start(arguments: &[&str]) -> Self {
+        let arguments: Vec<&str> = ["--no-nvml"].iter().chain(arguments).copied().collect();
+        Self::start_command("serve", &arguments, &[])
+    }
+
+    /// Any serving command with further environment variables.
+    pub fn start_command(
+        command: &str,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_stepmem"))
+            .arg(command)
+            .args(["--web.listen-address", "127.0.0.1:0"])
+            .args(["--push.listen-address", "127.0.0.1:0", "--log.format", "json"])
+            .args(arguments)
+            .envs(variables.iter().copied())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let log = Arc::<Mutex<Vec<Value>>>::default();
+        let lines = BufReader::new(child.stderr.take().expect("piped"));
+        let sink = Arc::clone(&log);
+        let reader = std::thread::spawn(move || {
+            for line in lines.lines().map_while(Result::ok) {
+                let entry = serde_json::from_str(&line).unwrap_or(Value::String(line));
+                sink.lock().unwrap().push(entry);
+            }
+        });
+        let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut exporter =
+            Self { child, web: unknown, push: unknown, log, reader: Some(reader) };
+        exporter.web = exporter.listening("web");
+        exporter.push = exporter.listening("push");
+        exporter
+    }
+
+    fn listening(&mut self, what: &str) -> SocketAddr {
+        let began = Instant::now();
+        loop {
+            let found = self.log.lock().unwrap().iter().find_map(|entry| {
+                let fields = entry.get("fields")?;
+                (fields["message"] == "listening" && fields["what"] == what)
+                    .then(|| fields["address"].as_str()?.parse().ok())?
+            });
+            if let Some(address) = found {
+                return address;
+            }
+            if let Some(status) = self.child.try_wait().unwrap() {
+                panic!("it ended with {status}: {:?}", self.log.lock().unwrap());
+            }
+            assert!(began.elapsed() < DEADLINE, "no {what} address in time");
+            std::thread::yield_now();
+        }
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has logged so far, one JSON object a line.
+    pub fn log(&self) -> Vec<Value> {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// Pushes JSON and returns the answer.
+    pub fn post(&self, body: impl Into<Vec<u8>>) -> Answer {
+        self.request("POST", "/v1/steps", &[("content-type", "application/json")], &body.into())
+    }
+
+    /// Any request to the push port.
+    pub fn request(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Answer {
+        request(self.push, &head(method, path, headers, body.len()), body)
+    }
+
+    /// A GET on the web port.
+    pub fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        request(self.web, &head("GET", path, headers, 0), b"")
+    }
+
+    /// The text format's samples, by `name{labels}`.
+    pub fn metrics(&self) -> BTreeMap<String, f64> {
+        let answer = self.get("/metrics", &[]);
+        assert_eq!(answer.status, 200);
+        samples(&answer.body)
+    }
+
+    /// One sample; `None` when it is absent.
+    pub fn metric(&self, series: &str) -> Option<f64> {
+        self.metrics().get(series).copied()
+    }
+
+    /// `/api/v1/status`.
+    pub fn status(&self) -> Value {
+        self.get("/api/v1/status", &[]).json()
+    }
+
+    /// Asks again and again until `is_so` of the metrics.
+    pub fn await_metrics(&self, what: &str, is_so: impl Fn(&BTreeMap<String, f64>) -> bool) {
+        let began = Instant::now();
+        loop {
+            let metrics = self.metrics();
+            if is_so(&metrics) {
+                return;
+            }
+            assert!(began.elapsed() < DEADLINE, "{what} did not come: {metrics:#?}");
+        }
+    }
+
+    /// Sends a signal by name.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill")
+            .args([format!("-{name}"), self.pid().to_string()])
+            .status()
+            .expect("kill runs");
+        assert!(status.success());
+    }
+
+    /// Waits for the end.
+    pub fn wait(mut self) -> (ExitStatus, Vec<Value>) {
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(began.elapsed() < DEADLINE, "it did not end");
+            std::thread::yield_now();
+        };
+        self.reader.take().expect("once").join().unwrap();
+        let log = self.log();
+        (status, log)
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// The head of a request.
+pub fn head(method: &str, path: &str, headers: &[(&str, &str)], n_bytes: usize) -> String {
+    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
+    for (name, value) in headers {
+        head.push_str(&format!("{name}: {value}\r\n"));
+    }
+    head.push_str(&format!("content-length: {n_bytes}\r\n\r\n"));
+    head
+}
+
+/// Sends head and body as they are, and reads the answer to its end.
+pub fn request(address: SocketAddr, head: &str, body: &[u8]) -> Answer {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream.write_all(head.as_bytes()).unwrap();
+    // A server may answer and close before it has read everything.
+    stream.write_all(body).ok();
+    read_answer(&mut stream)
+}
+
+/// Reads an answer to the end of the connection.
+pub fn read_answer(stream: &mut impl Read) -> Answer {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).ok();
+    let end = memchr::memmem::find(&bytes, b"\r\n\r\n")
+        .unwrap_or_else(|| panic!("no answer: {:?}", String::from_utf8_lossy(&bytes)));
+    let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
+    let mut lines = head.lines();
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let headers = lines
+        .filter_map(|line| line.split_once(':'))
+        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
+        .collect::<BTreeMap<_, _>>();
+    let mut body = bytes[end + 4..].to_vec();
+    if headers.get("transfer-encoding").is_some_and(|encoding| encoding == "chunked") {
+        body = unchunked(&body);
+    }
+    Answer { status, headers, body: String::from_utf8_lossy(&body).into_owned() }
+}
+
+fn unchunked(mut rest: &[u8]) -> Vec<u8> {
+    let mut body = Vec::new();
+    while let Some(end) = memchr::memmem::find(rest, b"\r\n") {
+        let size = std::str::from_utf8(&rest[..end]).unwrap();
+        let size = usize::from_str_radix(size.trim(), 16).unwrap();
+        body.extend_from_slice(&rest[end + 2..end + 2 + size]);
+        rest = &rest[end + 2 + size + 2..];
+        if size == 0 {
+            break;
+        }
+    }
+    body
+}
+
+/// Samples of the text format, by `name{labels}`.
+pub fn samples(text: &str) -> BTreeMap<String, f64> {
+    text.lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+        .map(|line| {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            (series.to_owned(), value.parse().unwrap())
+        })
+        .collect()
+}
+
+/// One push record as JSON text: a rank's step with live and peak memory.
+pub fn record(rank: u32, step: u64, allocated: u64) -> String {
+    format!(r#"{{"rank":{rank},"step":{step},"allocated_bytes":{allocated}}}"#)
+}
+
+/// The repository's root.
+pub fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}

@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Installs the third-party programs that the exporter is checked against.
+#
+#     tests/peers/install.sh          what the tests need
+#     tests/peers/install.sh bench    also what benches/load.py needs
+#
+# Idempotent: says nothing, and needs no network, when everything is there. Python packages go into
+# target/tools/venv (exact versions, requirements.txt); programs come from Debian. No service is started.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+tools=$(cd "$here/../.." && pwd)/target/tools
+venv=$tools/venv
+requirements=$here/requirements.txt
+python=${PYTHON:-python3}
+
+say() { printf 'tests/peers/install.sh: %s\n' "$*" >&2; }
+die() { say "$@"; exit 1; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+install_venv() {
+    local checksum stamp=$venv/.requirements.sha256
+    checksum=$(sha256sum <"$requirements")
+    if [ -x "$venv/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$checksum" ]; then
+        return
+    fi
+    have "$python" || die "no $python: install Python 3.10 or newer (Debian: apt-get install python3 python3-venv)"
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+        || die "$("$python" --version) is too old: rotel and opentelemetry-proto need 3.10 (PYTHON=/path/to/python3 chooses another)"
+    say "making $venv"
+    "$python" -m venv --clear "$venv" || die "python3 -m venv did not work (Debian: apt-get install python3-venv)"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements" \
+        || die "pip could not install $requirements"
+    printf '%s\n' "$checksum" >"$stamp"
+}
+
+# require PACKAGE PROGRAM... notes the Debian package when one of its programs is not there.
+missing=()
+require() {
+    local package=$1 program
+    shift
+    for program in "$@"; do
+        have "$program" || { missing+=("$package"); return; }
+    done
+}
+
+# rotel-agent is linked to the libpython of its wheel's version: Python's own, or else Debian's package.
+require_libpython() {
+    local library_path library
+    library_path=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_config_var("LIBDIR"))')
+    library=$(LD_LIBRARY_PATH=$library_path ldd "$venv"/lib/python3.*/site-packages/rotel/rotel-agent \
+        | sed -n 's/^[[:space:]]*\(libpython3\.[0-9]*\)\.so.* not found.*/\1/p')
+    [ -z "$library" ] || missing+=("$library")
+}
+
+install_missing() {
+    have apt-get || die "missing programs, and no apt-get here: install what Debian calls ${missing[*]}"
+    if [ "$(id -u)" -ne 0 ]; then
+        if ! have sudo || ! sudo -n true 2>/dev/null; then
+            die "missing programs; as root: apt-get install --no-install-recommends ${missing[*]}"
+        fi
+        as_root=(sudo -n)
+    fi
+
+    say "installing ${missing[*]}"
+    deny_service_starts
+    "${as_root[@]}" apt-get -qq -o DPkg::Lock::Timeout=120 update \
+        || say "apt-get update did not work; going on with the lists there are"
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get -qq -o DPkg::Lock::Timeout=120 install -y --no-install-recommends "${missing[@]}" >&2 \
+        || die "apt-get could not install ${missing[*]}"
+    # They are wanted as programs; their services shall not come up at the next boot either.
+    if have systemctl; then
+        local package
+        for package in "${missing[@]}"; do
+            "${as_root[@]}" systemctl --quiet disable "$package" 2>/dev/null || true # not all have one
+        done
+    fi
+}
+
+# Debian's packages ask this file whether they may start their service; 101 is no. It is taken away again.
+policy=${POLICY_RC_D:-/usr/sbin/policy-rc.d}
+as_root=()
+deny_service_starts() {
+    [ ! -e "$policy" ] || return 0
+    trap '"${as_root[@]}" rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+    "${as_root[@]}" chmod 755 "$policy"
+}
+
+case "${1-}" in
+    "" | bench) ;;
+    *) die "unknown argument $1: nothing, or bench" ;;
+esac
+
+mkdir -p "$tools"
+exec 9>"$tools/.lock"
+flock 9 # tests run at once; one of them installs, the others wait for it
+install_venv
+require_libpython
+require prometheus prometheus promtool
+if [ "${1-}" = bench ]; then
+    require wrk wrk
+    require prometheus-pushgateway prometheus-pushgateway
+    require prometheus-node-exporter prometheus-node-exporter
+fi
+[ ${#missing[@]} -eq 0 ] || install_missing
