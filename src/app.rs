@@ -437,8 +437,12 @@ impl Keeper {
             is_success: unavailable.is_empty(),
         });
         // What failed comes first: a device that answers beside it shows that NVML is up.
-        unavailable.into_iter().for_each(|gone| self.apply(Event::GpuUnavailable(gone)));
-        samples.into_iter().for_each(|sample| self.apply(Event::Gpu(sample)));
+        for gone in unavailable {
+            self.apply(Event::GpuUnavailable(gone));
+        }
+        for sample in samples {
+            self.apply(Event::Gpu(sample));
+        }
     }
 
     fn apply(&mut self, event: Event) {
@@ -479,24 +483,24 @@ async fn poll_gpu(
     rounds: mpsc::Sender<GpuRound>,
 ) -> anyhow::Result<()> {
     let (asks, asked) = sync_channel(1);
-    let (replies, mut replied) = mpsc::channel(1);
+    let (answers, mut polls) = mpsc::channel(1);
     std::thread::Builder::new()
         .name("nvml".to_owned())
         .stack_size(GPU_THREAD_STACK_BYTES)
-        .spawn(move || read_devices(source, &asked, &replies))?;
+        .spawn(move || read_devices(source, &asked, &answers))?;
     let mut failing = Vec::new();
     let mut pause = settings.interval;
     loop {
         let began = Instant::now();
         asks.send(()).context("the thread that reads the devices died")?;
-        let poll = match tokio::time::timeout(settings.timeout, replied.recv()).await {
-            Ok(poll) => poll,
-            Err(_) => {
-                let poll = timed_out(settings.timeout);
-                log_gpu(&mut failing, &poll.unavailable);
-                rounds.send(GpuRound { poll, took: began.elapsed() }).await?;
-                replied.recv().await
-            }
+        let in_time = tokio::time::timeout(settings.timeout, polls.recv()).await;
+        let poll = if let Ok(poll) = in_time {
+            poll
+        } else {
+            let poll = timed_out(settings.timeout);
+            log_gpu(&mut failing, &poll.unavailable);
+            rounds.send(GpuRound { poll, took: began.elapsed() }).await?;
+            polls.recv().await
         };
         let poll = poll.context("the thread that reads the devices died")?;
         log_gpu(&mut failing, &poll.unavailable);
@@ -510,10 +514,10 @@ async fn poll_gpu(
 fn read_devices(
     mut source: GpuSource,
     asked: &ThreadReceiver<()>,
-    replies: &mpsc::Sender<GpuPoll>,
+    answers: &mpsc::Sender<GpuPoll>,
 ) {
     while asked.recv().is_ok() {
-        if replies.blocking_send(source()).is_err() {
+        if answers.blocking_send(source()).is_err() {
             return;
         }
     }

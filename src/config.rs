@@ -2,7 +2,6 @@
 //! the rooms' own configurations. The only file that reads the environment.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -109,68 +108,64 @@ pub const FILE_VARIABLE: &str = "STEPMEM_CONFIG_FILE";
 /// Every setting, in the order of help.
 #[rustfmt::skip]
 pub const SETTINGS: &[Setting] = &[
-    one("web.listen-address", "ADDRESS", "0.0.0.0:9477",
-        "Where the page and /metrics are served; :PORT means every address.",
-        |s, v| { s.web_addresses = addresses(v)?; Ok(()) }).repeatable(),
-    one("web.telemetry-path", "PATH", "/metrics", "The path of the metrics.", |s, v| {
-        s.telemetry_path = telemetry_path(only(v))?; Ok(()) }),
-    one("push.listen-address", "ADDRESS", "127.0.0.1:9478",
-        "Where pushes are taken over TCP; empty for nowhere.",
-        |s, v| { s.push_addresses = addresses(v)?; Ok(()) }).repeatable(),
-    one("push.unix-socket", "PATH[:MODE]", "",
-        "Where pushes are taken over a Unix socket; its mode is 666 unless given in octal.",
+    one("web.listen-address", "ADDRESS", "Where the page and /metrics are served; :PORT means every address.",
+        |s, v| { s.web_addresses = addresses(v)?; Ok(()) }).by_default("0.0.0.0:9477").repeatable(),
+    one("web.telemetry-path", "PATH", "The path of the metrics.", |s, v| {
+        s.telemetry_path = telemetry_path(only(v))?; Ok(()) }).by_default("/metrics"),
+    one("push.listen-address", "ADDRESS", "Where pushes are taken over TCP; empty for nowhere.",
+        |s, v| { s.push_addresses = addresses(v)?; Ok(()) }).by_default("127.0.0.1:9478").repeatable(),
+    one("push.unix-socket", "PATH[:MODE]", "Where pushes are taken over a Unix socket; its mode is 666 unless given in octal.",
         |s, v| { s.push_socket = socket(only(v))?; Ok(()) }),
-    one("push.token-file", "PATH", "",
-        "A file with the token that pushers must show as `Authorization: Bearer TOKEN`.",
+    one("push.token-file", "PATH", "A file with the token that pushers must show as `Authorization: Bearer TOKEN`.",
         |s, v| { s.push.token = token(only(v))?; Ok(()) }),
-    one("push.body-max", "BYTES", "1048576", "The greatest push body, decoded, in bytes (1024 to 8388608).",
-        |s, v| { s.push.body_bytes_max = number(only(v), 1024, http::BODIES_BYTES_MAX)?; Ok(()) }),
-    one("rank.ttl", "DURATION", "10m", "A rank silent for longer leaves every output; keep it far above a checkpoint's pause.",
-        |s, v| { s.engine.rank_ttl = duration(only(v))?; Ok(()) }),
-    one("rank.retention", "DURATION", "6h", "A rank silent for longer is forgotten; until then it may come back to its window.",
-        |s, v| { s.engine.rank_retention = duration(only(v))?; Ok(()) }),
-    one("rank.max", "N", "1024", "How many ranks are held, over all runs (1 to 65536); each takes up to 64 KiB.",
-        |s, v| { s.engine.ranks_max = number(only(v), 1, 65_536)?; Ok(()) }),
-    one("rank.peak-interval", "DURATION", "1m", "The interval of rank_interval_peak_allocated_bytes; at least the scrape interval.",
-        |s, v| { s.engine.peak_interval = duration(only(v))?; Ok(()) }),
-    one("run.max", "N", "64", "How many runs are held (1 to 65536).",
-        |s, v| { s.engine.runs_max = number(only(v), 1, 65_536)?; Ok(()) }),
-    one("creep.warmup-steps", "N", "96", "How many steps at the start of a rank's life creep detection does not look at (0 to 1000000).",
-        |s, v| { s.engine.creep.warmup_pushes = number(only(v), 0, 1_000_000)?; Ok(()) }),
-    one("creep.critical-eta", "DURATION", "6h", "MEMORY CREEP is critical when out-of-memory is nearer than this.",
-        |s, v| { s.engine.thresholds.creep_critical_eta_seconds = duration(only(v))?.as_secs_f64(); Ok(()) }),
-    one("pressure.warning", "RATIO", "0.92", "Peak by capacity from which HIGH PRESSURE is a warning (0 to 10).",
-        |s, v| { s.engine.thresholds.pressure_warning = ratio(only(v))?; Ok(()) }),
-    one("pressure.critical", "RATIO", "0.97", "Peak by capacity from which HIGH PRESSURE is critical (0 to 10).",
-        |s, v| { s.engine.thresholds.pressure_critical = ratio(only(v))?; Ok(()) }),
-    one("imbalance.warning", "RATIO", "0.2", "Skew from which IMBALANCE is a warning (0 to 10).",
-        |s, v| { s.engine.thresholds.imbalance_warning = ratio(only(v))?; Ok(()) }),
-    one("imbalance.critical", "RATIO", "0.3", "Skew from which IMBALANCE is critical (0 to 10).",
-        |s, v| { s.engine.thresholds.imbalance_critical = ratio(only(v))?; Ok(()) }),
-    one("no-nvml", "", "false", "Do not ask NVML; pushes are all there is.",
-        |s, v| { if switch(only(v))? { s.nvml = None; } Ok(()) }),
-    one("nvml.library", "PATH", "", "The NVML library; empty for the system's libnvidia-ml.so.1.",
+    one("push.body-max", "BYTES", "The greatest push body, decoded, in bytes (1024 to 8388608).",
+        |s, v| { s.push.body_bytes_max = number(only(v), 1024, http::BODIES_BYTES_MAX)?; Ok(()) }).by_default("1048576"),
+    one("rank.ttl", "DURATION", "A rank silent for longer leaves every output; keep it far above a checkpoint's pause.",
+        |s, v| { s.engine.rank_ttl = duration(only(v))?; Ok(()) }).by_default("10m"),
+    one("rank.retention", "DURATION", "A rank silent for longer is forgotten; until then it may come back to its window.",
+        |s, v| { s.engine.rank_retention = duration(only(v))?; Ok(()) }).by_default("6h"),
+    one("rank.max", "N", "How many ranks are held, over all runs (1 to 65536); each takes up to 64 KiB.",
+        |s, v| { s.engine.ranks_max = number(only(v), 1, 65_536)?; Ok(()) }).by_default("1024"),
+    one("rank.peak-interval", "DURATION", "The interval of rank_interval_peak_allocated_bytes; at least the scrape interval.",
+        |s, v| { s.engine.peak_interval = duration(only(v))?; Ok(()) }).by_default("1m"),
+    one("run.max", "N", "How many runs are held (1 to 65536).",
+        |s, v| { s.engine.runs_max = number(only(v), 1, 65_536)?; Ok(()) }).by_default("64"),
+    one("creep.warmup-steps", "N", "How many steps at the start of a rank's life creep detection does not look at (0 to 1000000).",
+        |s, v| { s.engine.creep.warmup_pushes = number(only(v), 0, 1_000_000)?; Ok(()) }).by_default("96"),
+    one("creep.critical-eta", "DURATION", "MEMORY CREEP is critical when out-of-memory is nearer than this.",
+        |s, v| { s.engine.thresholds.creep_critical_eta_seconds = duration(only(v))?.as_secs_f64(); Ok(()) }).by_default("6h"),
+    one("pressure.warning", "RATIO", "Peak by capacity from which HIGH PRESSURE is a warning (0 to 10).",
+        |s, v| { s.engine.thresholds.pressure_warning = ratio(only(v))?; Ok(()) }).by_default("0.92"),
+    one("pressure.critical", "RATIO", "Peak by capacity from which HIGH PRESSURE is critical (0 to 10).",
+        |s, v| { s.engine.thresholds.pressure_critical = ratio(only(v))?; Ok(()) }).by_default("0.97"),
+    one("imbalance.warning", "RATIO", "Skew from which IMBALANCE is a warning (0 to 10).",
+        |s, v| { s.engine.thresholds.imbalance_warning = ratio(only(v))?; Ok(()) }).by_default("0.2"),
+    one("imbalance.critical", "RATIO", "Skew from which IMBALANCE is critical (0 to 10).",
+        |s, v| { s.engine.thresholds.imbalance_critical = ratio(only(v))?; Ok(()) }).by_default("0.3"),
+    one("no-nvml", "", "Do not ask NVML; pushes are all there is.",
+        |s, v| { if switch(only(v))? { s.nvml = None; } Ok(()) }).by_default("false"),
+    one("nvml.library", "PATH", "The NVML library; empty for the system's libnvidia-ml.so.1.",
         |s, v| { let path = path(only(v)); nvml(s, |nvml| nvml.library = path); Ok(()) }),
-    one("nvml.interval", "DURATION", "5s", "The time between two rounds of NVML.",
-        |s, v| { let interval = duration(only(v))?; nvml(s, |nvml| nvml.interval = interval); Ok(()) }),
-    one("nvml.timeout", "DURATION", "5s", "How long a round of NVML may take before its devices count as unknown.",
-        |s, v| { let timeout = duration(only(v))?; nvml(s, |nvml| nvml.timeout = timeout); Ok(()) }),
-    one("nvml.processes-max", "N", "64", "How many processes a device are told apart (0 to 4096); the rest is summed up.",
-        |s, v| { s.engine.processes_max = number(only(v), 0, 4096)?; Ok(()) }),
-    one("otlp.endpoint", "URL", "", "The OTLP collector; empty for none, unless OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_METRICS_ENDPOINT names one.",
+    one("nvml.interval", "DURATION", "The time between two rounds of NVML.",
+        |s, v| { let interval = duration(only(v))?; nvml(s, |nvml| nvml.interval = interval); Ok(()) }).by_default("5s"),
+    one("nvml.timeout", "DURATION", "How long a round of NVML may take before its devices count as unknown.",
+        |s, v| { let timeout = duration(only(v))?; nvml(s, |nvml| nvml.timeout = timeout); Ok(()) }).by_default("5s"),
+    one("nvml.processes-max", "N", "How many processes a device are told apart (0 to 4096); the rest is summed up.",
+        |s, v| { s.engine.processes_max = number(only(v), 0, 4096)?; Ok(()) }).by_default("64"),
+    one("otlp.endpoint", "URL", "The OTLP collector; empty for none, unless OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_METRICS_ENDPOINT names one.",
         |s, v| { let endpoint = endpoint(only(v))?; otlp(s, |otlp| name_collector(otlp, endpoint)); Ok(()) }),
-    one("otlp.protocol", "PROTOCOL", "", "http/protobuf or grpc; empty for what OTEL_EXPORTER_OTLP_METRICS_PROTOCOL or OTEL_EXPORTER_OTLP_PROTOCOL says, else http/protobuf.",
+    one("otlp.protocol", "PROTOCOL", "http/protobuf or grpc; empty for what OTEL_EXPORTER_OTLP_METRICS_PROTOCOL or OTEL_EXPORTER_OTLP_PROTOCOL says, else http/protobuf.",
         |s, v| { let transport = transport(only(v))?; otlp(s, |otlp| otlp.transport = transport.unwrap_or(otlp.transport)); Ok(()) }),
-    one("otlp.interval", "DURATION", "", "The time between two OTLP exports; empty for OTEL_METRIC_EXPORT_INTERVAL (milliseconds), else 1m.",
+    one("otlp.interval", "DURATION", "The time between two OTLP exports; empty for OTEL_METRIC_EXPORT_INTERVAL (milliseconds), else 1m.",
         |s, v| { if !only(v).is_empty() { let interval = duration(only(v))?; otlp(s, |otlp| otlp.interval = interval); } Ok(()) }),
-    one("otlp.semconv", "", "false", "Add the names of the OpenTelemetry hardware conventions (hw.gpu.memory.*).",
-        |s, v| { let semconv = switch(only(v))?; otlp(s, |otlp| otlp.semconv = semconv); Ok(()) }),
-    one("stop.linger", "DURATION", "0s", "How long the page and /metrics answer after a SIGTERM, for a last scrape.",
-        |s, v| { s.linger = any_duration(only(v))?; Ok(()) }),
-    one("log.level", "LEVEL", "info", "error, warn, info, debug or trace.", |s, v| {
-        s.log.level = one_of(only(v), &["error", "warn", "info", "debug", "trace"])?; Ok(()) }),
-    one("log.format", "FORMAT", "text", "text or json.", |s, v| {
-        s.log.is_json = one_of(only(v), &["text", "json"])? == "json"; Ok(()) }),
+    one("otlp.semconv", "", "Add the names of the OpenTelemetry hardware conventions (hw.gpu.memory.*).",
+        |s, v| { let semconv = switch(only(v))?; otlp(s, |otlp| otlp.semconv = semconv); Ok(()) }).by_default("false"),
+    one("stop.linger", "DURATION", "How long the page and /metrics answer after a SIGTERM, for a last scrape.",
+        |s, v| { s.linger = any_duration(only(v))?; Ok(()) }).by_default("0s"),
+    one("log.level", "LEVEL", "error, warn, info, debug or trace.", |s, v| {
+        s.log.level = one_of(only(v), &["error", "warn", "info", "debug", "trace"])?; Ok(()) }).by_default("info"),
+    one("log.format", "FORMAT", "text or json.", |s, v| {
+        s.log.is_json = one_of(only(v), &["text", "json"])? == "json"; Ok(()) }).by_default("text"),
 ];
 
 impl Settings {
@@ -322,8 +317,9 @@ pub fn document() -> String {
         };
         let repeatable = if setting.is_repeatable { " Repeatable." } else { "" };
         let (key, variable, help) = (setting.key, setting.variable(), setting.help);
-        writeln!(page, "| `--{key}{value}` | `{variable}` | {default} | {help}{repeatable} |")
-            .expect("writing to a string does not fail");
+        let row =
+            format!("| `--{key}{value}` | `{variable}` | {default} | {help}{repeatable} |\n");
+        page.push_str(&row);
     }
     page
 }
@@ -331,14 +327,18 @@ pub fn document() -> String {
 const fn one(
     key: &'static str,
     value_name: &'static str,
-    default: &'static str,
     help: &'static str,
     set: fn(&mut Settings, &[String]) -> Result<(), String>,
 ) -> Setting {
-    Setting { key, value_name, is_repeatable: false, default, help, set }
+    Setting { key, value_name, is_repeatable: false, default: "", help, set }
 }
 
 impl Setting {
+    const fn by_default(mut self, default: &'static str) -> Self {
+        self.default = default;
+        self
+    }
+
     const fn repeatable(mut self) -> Self {
         self.is_repeatable = true;
         self

@@ -204,7 +204,7 @@ fn announcement(web: SocketAddr, telemetry_path: &str) -> String {
     )
 }
 
-/// A small generator of even noise (SplitMix64, Steele, Lea and Flood 2014).
+/// A small generator of even noise (`SplitMix64`, Steele, Lea and Flood 2014).
 struct Noise(u64);
 
 impl Noise {

@@ -331,8 +331,9 @@ const LISTENER: &[&str] = &["listener"];
 const COLLECTOR: &[&str] = &["collector"];
 const REASON: &[&str] = &["reason"];
 
+/// A count as every output gives it.
 #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "exact up to 2^53")]
-fn float(value: u64) -> f64 {
+pub fn float(value: u64) -> f64 {
     value as f64
 }
 
@@ -486,8 +487,9 @@ fn counts(counts: &[(&'static str, u64)], visit: &mut Visit<'_>) {
 }
 
 fn process(status: &Status, visit: &mut Visit<'_>, name: &str) {
-    let found = status.exporter.process.iter().find(|figure| figure.0 == name);
-    found.into_iter().for_each(|figure| visit(&[], figure.1));
+    if let Some((_, value)) = status.exporter.process.iter().find(|figure| figure.0 == name) {
+        visit(&[], *value);
+    }
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ fn table(status: &Value, is_coloured: bool) -> String {
         }
     }
     for finding in findings {
-        page.push_str(&format!(
+        let paragraph = format!(
             "\n{} ({}), rank {} of {}: {}\n  {}\n",
             text(finding, "status"),
             text(finding, "severity"),
@@ -94,7 +94,8 @@ fn table(status: &Value, is_coloured: bool) -> String {
             text(finding, "run"),
             text(finding, "sentence"),
             text(finding, "advice"),
-        ));
+        );
+        page.push_str(&paragraph);
     }
     page
 }
@@ -121,18 +122,19 @@ fn row(rank: &Value, findings: &[&Value]) -> Vec<Cell> {
         },
     );
     let diagnosis = Cell::new(diagnoses.join(", "));
-    let known = |value: Option<String>| Cell::new(value.unwrap_or_else(|| UNKNOWN.to_owned()));
+    let or_unknown =
+        |value: Option<String>| Cell::new(value.unwrap_or_else(|| UNKNOWN.to_owned()));
     vec![
         Cell::new(text(rank, "run")),
         Cell::new(text(rank, "rank")),
-        known(rank.get("step").map(Value::to_string)),
-        known(bytes("allocated_bytes")),
-        known(bytes("recent_peak_allocated_bytes")),
-        known(bytes("reserved_bytes")),
-        known(bytes("capacity_bytes")),
-        known(pressure.map(wording::percent)),
-        known(slope.map(wording::bytes)),
-        known(number(rank, "oom_eta_seconds").map(wording::duration)),
+        or_unknown(rank.get("step").map(Value::to_string)),
+        or_unknown(bytes("allocated_bytes")),
+        or_unknown(bytes("recent_peak_allocated_bytes")),
+        or_unknown(bytes("reserved_bytes")),
+        or_unknown(bytes("capacity_bytes")),
+        or_unknown(pressure.map(wording::percent)),
+        or_unknown(slope.map(wording::bytes)),
+        or_unknown(number(rank, "oom_eta_seconds").map(wording::duration)),
         match colour {
             Some(colour) => diagnosis.fg(colour),
             None => diagnosis,

@@ -10,7 +10,7 @@ use anyhow::Context;
 use serde::Serialize;
 
 use crate::analysis::engine::{Engine, EngineConfig, Event, Transition};
-use crate::analysis::sample::Uptime;
+use crate::analysis::sample::{Seconds, Uptime};
 use crate::analysis::status::{ExporterStatus, Status};
 use crate::input::wire::{self, Recorded};
 
@@ -85,7 +85,7 @@ impl<W: Write> Replay<W> {
             Recorded::Gpu(_, time) => Some(*time),
         };
         let (engine, started) = self.engine.get_or_insert_with(|| {
-            let started = time.map_or(0.0, |time| time.get());
+            let started = time.map_or(0.0, Seconds::get);
             (Engine::new(self.config.clone(), started), started)
         });
         if let Some(time) = time {

@@ -205,20 +205,22 @@ async fn answer(
 
 impl Listener {
     async fn accept(&self) -> io::Result<Pin<Box<dyn Stream>>> {
-        let accepted = match self {
-            Self::Tcp(listener) => listener.accept().await.and_then(|(stream, _)| {
-                stream.set_nodelay(true)?;
-                Ok(Box::pin(stream) as Pin<Box<dyn Stream>>)
-            }),
-            Self::Unix(listener) => listener
-                .accept()
-                .await
-                .map(|(stream, _)| Box::pin(stream) as Pin<Box<dyn Stream>>),
-        };
+        let accepted = self.try_accept().await;
         if accepted.is_err() {
             tokio::time::sleep(ACCEPT_PAUSE).await;
         }
         accepted
+    }
+
+    async fn try_accept(&self) -> io::Result<Pin<Box<dyn Stream>>> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                Ok(Box::pin(stream))
+            }
+            Self::Unix(listener) => Ok(Box::pin(listener.accept().await?.0)),
+        }
     }
 }
 

@@ -12,7 +12,8 @@ use crate::analysis::diagnosis::{
     DIAGNOSES, Evidence, Finding, FindingKey, Held, RunScene, Scene, Severity, Thresholds,
 };
 use crate::analysis::sample::{
-    Attribution, Bytes, GpuSample, GpuUnavailable, GpuUuid, Rank, Run, StepSample, Uptime,
+    Attribution, Bytes, GpuSample, GpuUnavailable, GpuUuid, Rank, Run, Seconds, StepSample,
+    Uptime,
 };
 use crate::analysis::status::{
     DeviceStatus, ExporterStatus, FindingStatus, GpuStatus, RankStatus, RecordCounts,
@@ -204,7 +205,7 @@ impl Engine {
     /// Takes one event that happened at `now`, and returns what it raised, changed or cleared. `now` never falls.
     pub fn apply(&mut self, event: Event, now: Uptime) -> Vec<Transition> {
         let is_changed = match event {
-            Event::Step(sample) => self.step(sample, now),
+            Event::Step(sample) => self.step(&sample, now),
             Event::End(run, rank) => self.end(&run, rank),
             Event::Gpu(sample) => self.gpu(sample, now),
             Event::GpuUnavailable(unavailable) => {
@@ -273,11 +274,8 @@ impl Engine {
         self.records_dropped
     }
 
-    fn step(&mut self, sample: StepSample, now: Uptime) -> bool {
+    fn step(&mut self, sample: &StepSample, now: Uptime) -> bool {
         let arrival = self.unix_time(now);
-        let is_inconsistent = sample.is_inconsistent();
-        let free = sample.free;
-        let total = sample.total;
         if !self.runs.contains_key(&sample.run) {
             self.runs.insert(sample.run.clone(), BTreeMap::new());
         }
@@ -286,11 +284,11 @@ impl Engine {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
                 self.n_ranks += 1;
-                let creep = self.config.creep.clone();
+                let creep = self.config.creep;
                 entry.insert(RankWindow::new(creep, self.config.peak_interval, now))
             }
         };
-        let time = sample.time.map_or(arrival, |time| time.get());
+        let time = sample.time.map_or(arrival, Seconds::get);
         let (taken, mut is_changed) = window.push(sample, now, arrival);
         let records = &mut self.records;
         match taken {
@@ -303,14 +301,14 @@ impl Engine {
             Taken::Late => records.late += 1,
         }
         if matches!(taken, Taken::Accepted | Taken::Restarted) {
-            records.inconsistent += u64::from(is_inconsistent);
+            records.inconsistent += u64::from(sample.is_inconsistent());
             // Where NVML does not read the device, what the process sees of it tells how much others hold.
             let is_read = window
                 .identity()
                 .device
                 .as_ref()
                 .is_some_and(|device| self.devices.contains_key(device));
-            if let (false, Some(total), Some(free)) = (is_read, total, free) {
+            if let (false, Some(total), Some(free)) = (is_read, sample.total, sample.free) {
                 let used = Bytes::new(total.get().saturating_sub(free.get())).ok();
                 let view = DeviceView { total: Some(total), used, process_used: None };
                 is_changed |= window.device(view, time);
@@ -347,17 +345,18 @@ impl Engine {
     }
 
     fn gpu_unavailable(&mut self, unavailable: &GpuUnavailable) {
-        match &unavailable.device {
-            Some(device) => drop(self.devices.remove(device)),
-            None => {
-                self.gpu.is_up = Some(false);
-                self.devices.clear();
-            }
+        if let Some(device) = &unavailable.device {
+            self.devices.remove(device);
+        } else {
+            self.gpu.is_up = Some(false);
+            self.devices.clear();
         }
         let code = unavailable.code;
         match self.gpu.errors.binary_search_by_key(&code, |error| error.0) {
             Ok(idx) => {
-                self.gpu.errors.get_mut(idx).into_iter().for_each(|error| error.1 += 1);
+                if let Some(error) = self.gpu.errors.get_mut(idx) {
+                    error.1 += 1;
+                }
             }
             Err(idx) => self.gpu.errors.insert(idx, (code, 1)),
         }

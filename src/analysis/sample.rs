@@ -36,7 +36,7 @@ pub enum OutOfRange {
 }
 
 impl OutOfRange {
-    fn number(value: impl ToString, min: impl ToString, max: impl ToString) -> Self {
+    fn number(value: &impl ToString, min: &impl ToString, max: &impl ToString) -> Self {
         Self::Number { value: value.to_string(), min: min.to_string(), max: max.to_string() }
     }
 }
@@ -86,7 +86,7 @@ impl Rank {
             .ok()
             .filter(|rank| *rank <= Self::MAX)
             .map(Self)
-            .ok_or_else(|| OutOfRange::number(value, 0, Self::MAX))
+            .ok_or_else(|| OutOfRange::number(&value, &0, &Self::MAX))
     }
 
     /// The rank as a number.
@@ -205,7 +205,7 @@ impl Seconds {
         if (0.0..=Self::MAX).contains(&value) {
             Ok(Self(value))
         } else {
-            Err(OutOfRange::number(value, 0, Self::MAX))
+            Err(OutOfRange::number(&value, &0, &Self::MAX))
         }
     }
 
@@ -419,6 +419,6 @@ fn checked_integer(value: u64) -> Result<u64, OutOfRange> {
     if value <= INTEGER_MAX {
         Ok(value)
     } else {
-        Err(OutOfRange::number(value, 0, INTEGER_MAX))
+        Err(OutOfRange::number(&value, &0, &INTEGER_MAX))
     }
 }

@@ -1,6 +1,7 @@
 //! One rank's bounded memory: which pushes count, where a new life begins, and what the last steps looked like.
 //! Judging what that means is not done here.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -197,10 +198,10 @@ impl RankWindow {
 
     /// Takes one push that arrived at `now`, which is the Unix time `arrival`. The second value says whether a trend
     /// was raised, changed or cleared.
-    pub fn push(&mut self, sample: StepSample, now: Uptime, arrival: f64) -> (Taken, bool) {
+    pub fn push(&mut self, sample: &StepSample, now: Uptime, arrival: f64) -> (Taken, bool) {
         self.last_seen = now;
         let time = sample.time.map_or(arrival, Seconds::get);
-        let verdict = self.clock.judge(&sample, time, self.identity.attempt, self.last_train);
+        let verdict = self.clock.judge(sample, time);
         if matches!(verdict, Taken::Duplicate | Taken::Late) {
             return (verdict, false);
         }
@@ -210,13 +211,13 @@ impl RankWindow {
             changed = self.creep.trends().next().is_some();
             self.begin_life();
         }
-        let figures = LastTrain::of(&sample);
+        let figures = LastTrain::of(sample);
         let peak = figures.peak_allocated.unwrap_or(figures.allocated).max(figures.allocated);
         let peak_reserved = figures.peak_reserved.max(figures.reserved);
         self.recent.add(peak, peak_reserved, now);
         self.interval.add(peak, now);
-        self.identify(&sample);
-        self.clock.advance(&sample, time);
+        self.identify(sample);
+        self.clock.advance(sample, time);
         let capacity =
             self.identity.total.or(self.device_total).filter(|total| total.get() > 0);
         let capacity = capacity.map(Bytes::as_f64);
@@ -346,7 +347,7 @@ fn creep_push(figures: &LastTrain, time: f64) -> Push {
 /// Which pushes are new, and which begin a new life.
 #[derive(Debug, Default)]
 struct PushClock {
-    /// The greatest time and train step accepted in this life, if any was.
+    /// What the newest accepted push of this life was; `None` before one.
     newest: Option<Newest>,
     /// The usual gap between two train pushes, in seconds.
     usual_gap: f64,
@@ -354,66 +355,56 @@ struct PushClock {
 
 #[derive(Clone, Copy, Debug)]
 struct Newest {
+    attempt: Count,
     time: f64,
-    step: Option<Count>,
+    /// The step of the last train push, and what was allocated at its end.
+    train: Option<(Count, Bytes)>,
 }
 
 impl PushClock {
-    fn judge(
-        &self,
-        sample: &StepSample,
-        time: f64,
-        attempt: Count,
-        last_train: Option<LastTrain>,
-    ) -> Taken {
+    fn judge(&self, sample: &StepSample, time: f64) -> Taken {
         let Some(newest) = self.newest else { return Taken::Accepted };
-        if sample.attempt != attempt {
-            return if sample.attempt > attempt { Taken::Restarted } else { Taken::Late };
+        if sample.attempt != newest.attempt {
+            let is_new = sample.attempt > newest.attempt;
+            return if is_new { Taken::Restarted } else { Taken::Late };
         }
         let is_newer = time > newest.time;
-        let Some(newest_step) = newest.step else {
-            return if is_newer || sample.phase == Phase::Train {
-                Taken::Accepted
-            } else {
-                Taken::Late
-            };
-        };
         if sample.phase != Phase::Train {
             return if is_newer { Taken::Accepted } else { Taken::Late };
         }
-        if sample.step == newest_step {
-            return Taken::Duplicate;
+        let Some((last_step, last_allocated)) = newest.train else { return Taken::Accepted };
+        match sample.step.cmp(&last_step) {
+            Ordering::Equal => Taken::Duplicate,
+            Ordering::Less => {
+                let tolerance = if sample.time.is_some() { 0 } else { STEP_FALLBACK_TOLERANCE };
+                let fall = last_step.get() - sample.step.get();
+                if is_newer && fall > tolerance { Taken::Restarted } else { Taken::Late }
+            }
+            Ordering::Greater => {
+                let gap = time - newest.time;
+                let is_resumed = gap > RESUME_GAP_SECONDS
+                    && gap > RESUME_GAP_RATIO * self.usual_gap
+                    && sample.allocated.as_f64() < RESUME_FALL_RATIO * last_allocated.as_f64();
+                if is_resumed { Taken::Restarted } else { Taken::Accepted }
+            }
         }
-        if sample.step < newest_step {
-            let tolerance = if sample.time.is_some() { 0 } else { STEP_FALLBACK_TOLERANCE };
-            let fall = newest_step.get() - sample.step.get();
-            return if is_newer && fall > tolerance { Taken::Restarted } else { Taken::Late };
-        }
-        let gap = time - newest.time;
-        let resumed = gap > RESUME_GAP_SECONDS
-            && gap > RESUME_GAP_RATIO * self.usual_gap
-            && last_train.is_some_and(|last| {
-                sample.allocated.as_f64() < RESUME_FALL_RATIO * last.allocated.as_f64()
-            });
-        if resumed { Taken::Restarted } else { Taken::Accepted }
     }
 
     fn advance(&mut self, sample: &StepSample, time: f64) {
-        let is_train = sample.phase == Phase::Train;
-        if let (Some(newest), true) = (self.newest, is_train) {
-            let gap = (time - newest.time).max(0.0);
-            self.usual_gap = if self.usual_gap > 0.0 {
-                self.usual_gap + 0.02 * (gap.min(5.0 * self.usual_gap) - self.usual_gap)
-            } else {
-                gap
-            };
-        }
-        let step = if is_train {
-            Some(sample.step)
+        let train = if sample.phase == Phase::Train {
+            if let Some(newest) = self.newest {
+                let gap = (time - newest.time).max(0.0);
+                self.usual_gap = if self.usual_gap > 0.0 {
+                    self.usual_gap + 0.02 * (gap.min(5.0 * self.usual_gap) - self.usual_gap)
+                } else {
+                    gap
+                };
+            }
+            Some((sample.step, sample.allocated))
         } else {
-            self.newest.and_then(|newest| newest.step)
+            self.newest.and_then(|newest| newest.train)
         };
-        self.newest = Some(Newest { time, step });
+        self.newest = Some(Newest { attempt: sample.attempt, time, train });
     }
 }
 

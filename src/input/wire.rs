@@ -195,16 +195,16 @@ fn decode_step(record: &[u8]) -> Result<StepSample, DecodeError> {
 
 /// Parses quickly, and once more with the path kept when that fails.
 fn parse<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, DecodeError> {
-    serde_json::from_slice(json).or_else(|first| {
+    serde_json::from_slice(json).map_err(|first| {
         let mut deserializer = serde_json::Deserializer::from_slice(json);
         match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
-            Err(error) => Err(DecodeError::json(&error)),
+            Err(error) => DecodeError::json(&error),
             // The value was whole and something follows it.
-            Ok(_) => Err(DecodeError {
+            Ok(_) => DecodeError {
                 record: None,
                 field: String::new(),
                 problem: Problem::Json(first.to_string()),
-            }),
+            },
         }
     })
 }

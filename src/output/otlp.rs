@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
-use opentelemetry::metrics::{Meter, MeterProvider};
+use opentelemetry::metrics::{AsyncInstrument, Meter, MeterProvider};
 use opentelemetry_otlp::{
     ExporterBuildError, MetricExporter, MetricExporterBuilder, Protocol, WithExportConfig,
     WithHttpConfig,
@@ -24,8 +24,9 @@ use opentelemetry_sdk::metrics::{
 };
 use tokio::sync::watch;
 
+use crate::analysis::sample::DeviceMemory;
 use crate::analysis::status::{DurationCounts, Status};
-use crate::metrics::{Kind, METRICS, Metric, Read};
+use crate::metrics::{Kind, METRICS, Metric, Read, Visit, float};
 
 /// How many series of one instrument are exported; the SDK sums up the rest. More than all ranks times all signals.
 pub const SERIES_PER_INSTRUMENT_MAX: usize = 16 * 1024;
@@ -118,21 +119,10 @@ impl Export {
         let (gauges, counters) =
             (export.gauges.meter("stepmem"), export.counters.meter("stepmem"));
         for metric in METRICS {
-            let Some(name) = metric.otel else { continue };
-            match (metric.kind, &metric.read) {
-                (Kind::Gauge | Kind::Info, Read::Series(read)) => {
-                    observe_gauge(&gauges, (name, metric), *read, latest);
-                }
-                (_, Read::Series(read)) => {
-                    observe_counter(&counters, (name, metric), *read, latest);
-                }
-                (_, Read::Durations(read)) => {
-                    observe_durations(&counters, (name, metric), *read, latest);
-                }
-            }
+            register(&gauges, &counters, metric, latest);
         }
         if config.semconv {
-            semconv(&gauges, latest);
+            register_semconv(&gauges, latest);
         }
         Ok(export)
     }
@@ -193,111 +183,81 @@ fn metrics_url(endpoint: &str) -> String {
     }
 }
 
-type SeriesReader = fn(&Status, &mut crate::metrics::Visit<'_>);
+type SeriesReader = fn(&Status, &mut Visit<'_>);
 type Latest = watch::Receiver<Arc<Status>>;
 
+/// Registers one metric of the table; the SDK keeps what it registers.
+fn register(gauges: &Meter, counters: &Meter, metric: &'static Metric, latest: &Latest) {
+    let Some(name) = metric.otel else { return };
+    let (unit, help) = (metric.unit.as_ucum(), metric.help);
+    match (metric.kind, &metric.read) {
+        (Kind::Gauge | Kind::Info, Read::Series(read)) => {
+            let builder = gauges.f64_observable_gauge(name).with_unit(unit);
+            builder.with_description(help).with_callback(series(metric, *read, latest)).build();
+        }
+        (_, Read::Series(read)) => {
+            let builder = counters.f64_observable_counter(name).with_unit(unit);
+            builder.with_description(help).with_callback(series(metric, *read, latest)).build();
+        }
+        (_, Read::Durations(read)) => register_durations(counters, metric, *read, latest),
+    }
+}
+
+fn series(
+    metric: &'static Metric,
+    read: SeriesReader,
+    latest: &Latest,
+) -> impl Fn(&dyn AsyncInstrument<f64>) + Send + Sync + 'static {
+    let latest = latest.clone();
+    move |observer| {
+        read(&latest.borrow(), &mut |values, value| {
+            observer.observe(value, &attributes(metric, values));
+        });
+    }
+}
+
 fn attributes(metric: &Metric, values: &[&str]) -> Vec<KeyValue> {
-    metric
-        .labels
-        .iter()
-        .zip(values)
-        .filter(|(_, value)| !value.is_empty())
-        .map(|(label, value)| KeyValue::new(*label, (*value).to_owned()))
-        .collect()
-}
-
-fn observe_gauge(
-    meter: &Meter,
-    (name, metric): (&'static str, &'static Metric),
-    read: SeriesReader,
-    latest: &Latest,
-) {
-    let latest = latest.clone();
-    let instrument = meter.f64_observable_gauge(name);
-    let instrument = instrument.with_unit(metric.unit.as_ucum()).with_description(metric.help);
-    drop(
-        instrument
-            .with_callback(move |observer| {
-                read(&latest.borrow(), &mut |values, value| {
-                    observer.observe(value, &attributes(metric, values));
-                });
-            })
-            .build(),
-    );
-}
-
-fn observe_counter(
-    meter: &Meter,
-    (name, metric): (&'static str, &'static Metric),
-    read: SeriesReader,
-    latest: &Latest,
-) {
-    let latest = latest.clone();
-    let instrument = meter.f64_observable_counter(name);
-    let instrument = instrument.with_unit(metric.unit.as_ucum()).with_description(metric.help);
-    drop(
-        instrument
-            .with_callback(move |observer| {
-                read(&latest.borrow(), &mut |values, value| {
-                    observer.observe(value, &attributes(metric, values));
-                });
-            })
-            .build(),
-    );
+    let labels = metric.labels.iter().zip(values).filter(|(_, value)| !value.is_empty());
+    labels.map(|(label, value)| KeyValue::new(*label, (*value).to_owned())).collect()
 }
 
 /// The API has no observable histogram: its parts go out as the counters that Prometheus makes of one.
-fn observe_durations(
-    meter: &Meter,
-    (name, metric): (&'static str, &'static Metric),
+fn register_durations(
+    counters: &Meter,
+    metric: &'static Metric,
     read: fn(&Status) -> &DurationCounts,
     latest: &Latest,
 ) {
-    let of = latest.clone();
-    let counts = move |observe: &mut dyn FnMut(u64, Option<f64>)| {
-        let status = of.borrow();
-        let durations = read(&status);
-        for (upper, n_within) in &durations.buckets {
-            observe(*n_within, Some(*upper));
-        }
-        observe(durations.count, None);
+    let name = metric.otel.unwrap_or(metric.name);
+    let part = |part: &str| {
+        counters.f64_observable_counter(format!("{name}.{part}")).with_description(metric.help)
     };
-    drop(
-        meter
-            .u64_observable_counter(format!("{name}.bucket"))
-            .with_description(metric.help)
-            .with_callback(move |observer| {
-                counts(&mut |n_within, upper| {
-                    let upper = upper.map_or("+Inf".to_owned(), |upper| upper.to_string());
-                    observer.observe(n_within, &[KeyValue::new("le", upper)]);
-                });
-            })
-            .build(),
-    );
     let of = latest.clone();
-    drop(
-        meter
-            .u64_observable_counter(format!("{name}.count"))
-            .with_description(metric.help)
-            .with_callback(move |observer| observer.observe(read(&of.borrow()).count, &[]))
-            .build(),
-    );
+    part("bucket")
+        .with_callback(move |observer| {
+            let status = of.borrow();
+            let durations = read(&status);
+            for (upper, n_within) in &durations.buckets {
+                let upper = KeyValue::new("le", format!("{upper:?}"));
+                observer.observe(float(*n_within), &[upper]);
+            }
+            observer.observe(float(durations.count), &[KeyValue::new("le", "+Inf")]);
+        })
+        .build();
     let of = latest.clone();
-    drop(
-        meter
-            .f64_observable_counter(format!("{name}.sum"))
-            .with_unit(metric.unit.as_ucum())
-            .with_description(metric.help)
-            .with_callback(move |observer| {
-                observer.observe(read(&of.borrow()).sum_seconds, &[])
-            })
-            .build(),
-    );
+    part("count")
+        .with_callback(move |observer| observer.observe(float(read(&of.borrow()).count), &[]))
+        .build();
+    let of = latest.clone();
+    part("sum")
+        .with_unit(metric.unit.as_ucum())
+        .with_callback(move |observer| observer.observe(read(&of.borrow()).sum_seconds, &[]))
+        .build();
 }
 
-/// The devices' memory by the names of the OpenTelemetry hardware conventions (`hw.gpu.memory.*`, development status).
-fn semconv(meter: &Meter, latest: &Latest) {
-    type ReadMemory = fn(&crate::analysis::sample::DeviceMemory) -> f64;
+/// The devices' memory by the names of the OpenTelemetry hardware conventions (`hw.gpu.memory.*`, in development).
+fn register_semconv(gauges: &Meter, latest: &Latest) {
+    type ReadMemory = fn(&DeviceMemory) -> f64;
     let rows: [(&str, &str, &str, ReadMemory); 3] = [
         ("hw.gpu.memory.limit", "By", "Size of the GPU's memory.", |m| m.total.as_f64()),
         ("hw.gpu.memory.usage", "By", "GPU memory used.", |m| m.used.as_f64()),
@@ -307,23 +267,19 @@ fn semconv(meter: &Meter, latest: &Latest) {
     ];
     for (name, unit, help, read) in rows {
         let latest = latest.clone();
-        let instrument =
-            meter.f64_observable_gauge(name).with_unit(unit).with_description(help);
-        drop(
-            instrument
-                .with_callback(move |observer| {
-                    for device in &latest.borrow().devices {
-                        let Some(memory) = &device.memory else { continue };
-                        let mut attributes =
-                            vec![KeyValue::new("hw.id", device.uuid.to_string())];
-                        if let Some(model) = &device.info.model {
-                            attributes.push(KeyValue::new("hw.model", model.clone()));
-                        }
-                        observer.observe(read(memory), &attributes);
-                    }
-                })
-                .build(),
-        );
+        let builder = gauges.f64_observable_gauge(name).with_unit(unit).with_description(help);
+        builder
+            .with_callback(move |observer| {
+                for device in &latest.borrow().devices {
+                    let Some(memory) = &device.memory else { continue };
+                    let model =
+                        device.info.model.clone().map(|model| KeyValue::new("hw.model", model));
+                    let id = KeyValue::new("hw.id", device.uuid.to_string());
+                    let attributes: Vec<KeyValue> = model.into_iter().chain([id]).collect();
+                    observer.observe(read(memory), &attributes);
+                }
+            })
+            .build();
     }
 }
 

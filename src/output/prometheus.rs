@@ -1,9 +1,7 @@
 //! The table as text: Prometheus' text format 0.0.4 and OpenMetrics 1.0, and which of the two a client wants.
 
-use std::fmt::Write;
-
 use crate::analysis::status::{DurationCounts, Status};
-use crate::metrics::{Kind, METRICS, Metric, Read};
+use crate::metrics::{self, Kind, METRICS, Metric, Read};
 
 /// One of the formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +66,14 @@ pub fn render(status: &Status, format: Format) -> String {
     page.text
 }
 
+/// What names one sample.
+struct Series<'a> {
+    name: &'a str,
+    suffix: &'a str,
+    label_names: &'a [&'a str],
+    label_values: &'a [&'a str],
+}
+
 struct Page {
     text: String,
     format: Format,
@@ -83,7 +89,13 @@ impl Page {
                         self.head(metric);
                         is_begun = true;
                     }
-                    self.sample((metric.name, ""), metric.labels, labels, value);
+                    let series = Series {
+                        name: metric.name,
+                        suffix: "",
+                        label_names: metric.labels,
+                        label_values: labels,
+                    };
+                    self.sample(&series, value);
                 });
             }
             Read::Durations(read) => {
@@ -114,22 +126,24 @@ impl Page {
     }
 
     fn durations(&mut self, metric: &Metric, durations: &DurationCounts) {
+        let part =
+            |suffix| Series { name: metric.name, suffix, label_names: &[], label_values: &[] };
+        let bucket = Series { label_names: &["le"], ..part("_bucket") };
         for (upper, n_within) in &durations.buckets {
-            self.sample((metric.name, "_bucket"), &["le"], &[&float(*upper)], count(*n_within));
+            let upper = float(*upper);
+            self.sample(
+                &Series { label_values: &[&upper], ..bucket },
+                metrics::float(*n_within),
+            );
         }
-        let all = count(durations.count);
-        self.sample((metric.name, "_bucket"), &["le"], &["+Inf"], all);
-        self.sample((metric.name, "_sum"), &[], &[], durations.sum_seconds);
-        self.sample((metric.name, "_count"), &[], &[], all);
+        let all = metrics::float(durations.count);
+        self.sample(&Series { label_values: &["+Inf"], ..bucket }, all);
+        self.sample(&part("_sum"), durations.sum_seconds);
+        self.sample(&part("_count"), all);
     }
 
-    fn sample(
-        &mut self,
-        (name, suffix): (&str, &str),
-        label_names: &[&str],
-        label_values: &[&str],
-        value: f64,
-    ) {
+    fn sample(&mut self, series: &Series<'_>, value: f64) {
+        let Series { name, suffix, label_names, label_values } = *series;
         self.line(&[name, suffix]);
         let mut separator = '{';
         for (label, label_value) in label_names.iter().zip(label_values) {
@@ -142,35 +156,30 @@ impl Page {
         if separator == ',' {
             self.text.push('}');
         }
-        self.text.push(' ');
-        write_value(&mut self.text, value);
-        self.text.push('\n');
+        self.line(&[" ", &written(value), "\n"]);
     }
 
     fn line(&mut self, parts: &[&str]) {
-        parts.iter().for_each(|part| self.text.push_str(part));
+        for part in parts {
+            self.text.push_str(part);
+        }
     }
 }
 
-fn write_value(text: &mut String, value: f64) {
-    let written = if value.is_nan() {
-        text.write_str("NaN")
+/// A value as both formats write it.
+fn written(value: f64) -> String {
+    if value.is_nan() {
+        "NaN".to_owned()
     } else if value.is_infinite() {
-        text.write_str(if value > 0.0 { "+Inf" } else { "-Inf" })
+        if value > 0.0 { "+Inf" } else { "-Inf" }.to_owned()
     } else {
-        write!(text, "{value}")
-    };
-    written.expect("writing to a string does not fail");
+        value.to_string()
+    }
 }
 
 /// A bucket's bound as OpenMetrics wants it: always with a fraction.
 fn float(value: f64) -> String {
     format!("{value:?}")
-}
-
-#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "exact up to 2^53")]
-fn count(value: u64) -> f64 {
-    value as f64
 }
 
 fn escape(text: &mut String, raw: &str, with_quotes: bool) {

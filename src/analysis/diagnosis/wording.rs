@@ -55,19 +55,16 @@ fn creep_sentence(creep: &CreepEvidence) -> String {
         creep.onset_step
     );
     if let Some(headroom) = creep.headroom_bytes {
-        text.push_str(&format!("; {} left", bytes(headroom)));
+        text = format!("{text}; {} left", bytes(headroom));
     }
-    match (creep.oom_eta_seconds, creep.oom_eta_steps) {
-        (Some(seconds), Some(steps)) => text.push_str(&format!(
-            ", out of memory in about {} ({steps:.0} steps)",
-            duration(seconds)
-        )),
-        (None, Some(steps)) => {
-            text.push_str(&format!(", out of memory in about {steps:.0} steps"));
+    let eta = match (creep.oom_eta_seconds, creep.oom_eta_steps) {
+        (Some(seconds), Some(steps)) => {
+            format!(", out of memory in about {} ({steps:.0} steps)", duration(seconds))
         }
-        (_, None) => {}
-    }
-    text
+        (None, Some(steps)) => format!(", out of memory in about {steps:.0} steps"),
+        (_, None) => String::new(),
+    };
+    text + &eta
 }
 
 /// A byte count with a binary unit and three figures (`1.25 GiB`).
@@ -85,12 +82,10 @@ pub fn bytes(value: f64) -> String {
         scaled /= 1024.0;
         unit = larger;
     }
-    let digits = if scaled.abs() < 10.0 {
-        2
-    } else if scaled.abs() < 100.0 {
-        1
-    } else {
-        0
+    let digits = match scaled.abs() {
+        ..10.0 => 2,
+        ..100.0 => 1,
+        _ => 0,
     };
     format!("{scaled:.digits$} {unit}")
 }
