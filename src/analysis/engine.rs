@@ -1,6 +1,5 @@
 //! The one owner of all state: events and the time go in, transitions and a status come out.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -276,18 +275,15 @@ impl Engine {
 
     fn step(&mut self, sample: &StepSample, now: Uptime) -> bool {
         let arrival = self.unix_time(now);
-        if !self.runs.contains_key(&sample.run) {
-            self.runs.insert(sample.run.clone(), BTreeMap::new());
-        }
-        let Some(ranks) = self.runs.get_mut(&sample.run) else { return false };
-        let window = match ranks.entry(sample.rank) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => {
-                self.n_ranks += 1;
-                let creep = self.config.creep;
-                entry.insert(RankWindow::new(creep, self.config.peak_interval, now))
-            }
+        // The name is cloned for a new run only.
+        let ranks = match self.runs.get_mut(&sample.run) {
+            Some(ranks) => ranks,
+            None => self.runs.entry(sample.run.clone()).or_default(),
         };
+        let window = ranks.entry(sample.rank).or_insert_with(|| {
+            self.n_ranks += 1;
+            RankWindow::new(self.config.creep, self.config.peak_interval, now)
+        });
         let time = sample.time.map_or(arrival, Seconds::get);
         let (taken, mut is_changed) = window.push(sample, now, arrival);
         let records = &mut self.records;

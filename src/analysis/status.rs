@@ -292,7 +292,7 @@ impl RankStatus {
             rank,
             rank_label: rank.to_string(),
             identity: report.identity.clone(),
-            last_train: report.last_train,
+            last_train: report.last_train.copied(),
             steps_total: report.steps_total,
             last_push_time,
             interval_peak_allocated: report.interval_peak_allocated,

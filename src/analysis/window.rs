@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::analysis::creep::{CreepEstimator, CreepSettings, DeviceReading, Push};
+use crate::analysis::estimate;
 use crate::analysis::sample::{
     Bytes, Count, GpuUuid, Phase, Rank, Seconds, StepSample, Uptime,
 };
@@ -30,6 +31,9 @@ const RESUME_GAP_RATIO: f64 = 15.0;
 /// Readings of the device reach the estimator at most this often, in seconds: it counts readings, and was tuned on
 /// one every 15 seconds.
 pub const DEVICE_READING_EVERY: f64 = 10.0;
+
+/// How many readings the figure of memory outside the allocator is the median of.
+const OUTSIDE_READINGS: usize = 5;
 
 /// What became of one push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +64,10 @@ pub struct RankWindow {
     device_total: Option<Bytes>,
     /// When the estimator last took a reading of its device, as a Unix time.
     device_read_at: Option<f64>,
+    /// What the process used beyond its allocator, at the last readings, in bytes.
+    outside: [f64; OUTSIDE_READINGS],
+    /// How many readings this life has had.
+    n_outside: usize,
 }
 
 /// What a rank says of itself.
@@ -130,7 +138,7 @@ pub struct RankReport<'a> {
     /// What the rank says of itself.
     pub identity: &'a Identity,
     /// The last train step, if there was one.
-    pub last_train: Option<LastTrain>,
+    pub last_train: Option<&'a LastTrain>,
     /// The greatest allocated of the recent window, evaluation included.
     pub recent_peak_allocated: Option<Bytes>,
     /// The greatest reserved of the recent window, evaluation included.
@@ -147,6 +155,10 @@ pub struct RankReport<'a> {
     pub steps_total: u64,
     /// When the last push came.
     pub last_seen: Uptime,
+    /// What the process used beyond its allocator, at the last readings in any order…
+    outside: [f64; OUTSIDE_READINGS],
+    /// …of which there were as many as this.
+    n_outside: usize,
 }
 
 impl RankReport<'_> {
@@ -170,11 +182,14 @@ impl RankReport<'_> {
         (reserved > 0.0).then(|| ((reserved - last.allocated.as_f64()) / reserved).max(0.0))
     }
 
-    /// What the rank's process uses on the device beyond what its allocator holds, in bytes.
+    /// What the rank's process uses on the device beyond what its allocator holds, in bytes: the median of the last
+    /// readings, since a reading and a push are never of quite the same moment.
     pub fn outside_allocator_bytes(&self) -> Option<f64> {
-        let process = self.device.process_used?.as_f64();
-        let reserved = self.last_train?.reserved?.as_f64();
-        Some((process - reserved).max(0.0))
+        self.device.process_used?;
+        let mut readings = self.outside;
+        let n_readings = readings.len().min(self.n_outside);
+        let median = estimate::median(readings.get_mut(..n_readings)?)?;
+        Some(median.max(0.0))
     }
 }
 
@@ -193,6 +208,8 @@ impl RankWindow {
             is_ended: false,
             device_total: None,
             device_read_at: None,
+            outside: [0.0; OUTSIDE_READINGS],
+            n_outside: 0,
         }
     }
 
@@ -235,8 +252,14 @@ impl RankWindow {
     /// Takes what is known of the rank's device at the Unix time `time`; whether a trend changed by it.
     pub fn device(&mut self, view: DeviceView, time: f64) -> bool {
         let Some(device_used) = view.used.map(Bytes::as_f64) else { return false };
-        if self.last_train.is_none_or(|last| last.reserved.is_none()) {
+        let Some(reserved) = self.last_train.and_then(|last| last.reserved) else {
             return false;
+        };
+        if let Some(process_used) = view.process_used {
+            if let Some(slot) = self.outside.get_mut(self.n_outside % OUTSIDE_READINGS) {
+                *slot = process_used.as_f64() - reserved.as_f64();
+            }
+            self.n_outside += 1;
         }
         if self.device_read_at.is_some_and(|read_at| time - read_at < DEVICE_READING_EVERY) {
             return false;
@@ -278,7 +301,7 @@ impl RankWindow {
         let (recent_peak_allocated, recent_peak_reserved) = self.recent.max();
         RankReport {
             identity: &self.identity,
-            last_train: self.last_train,
+            last_train: self.last_train.as_ref(),
             recent_peak_allocated,
             recent_peak_reserved,
             interval_peak_allocated: self.interval.at(now),
@@ -287,6 +310,8 @@ impl RankWindow {
             creep: &self.creep,
             steps_total: self.steps_total,
             last_seen: self.last_seen,
+            outside: self.outside,
+            n_outside: self.n_outside,
         }
     }
 
@@ -297,6 +322,7 @@ impl RankWindow {
     fn begin_life(&mut self) {
         self.creep.new_life();
         self.clock.newest = None;
+        self.n_outside = 0;
         self.recent = RecentPeaks::default();
         self.last_train = None;
     }

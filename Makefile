@@ -1,0 +1,39 @@
+# `make` or `make help` says what there is.
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench fuzz lint tools bless
+SHELL := /bin/bash
+CARGO ?= cargo
+# What the tests and lints need beside Rust and Python goes here, and nowhere else.
+TOOLS := target/tools
+
+help: ## Show the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: ## Run the exporter with a simulated job of 8 ranks; one leaks
+	$(CARGO) run --release -- demo
+
+tools: ## Install what the tests need, by pinned version
+	@tests/peers/install.sh
+
+test: tools ## Run every test; quiet when green
+	@$(CARGO) build --quiet --workspace
+	@$(CARGO) test --quiet --workspace
+
+bless: ## Write the generated documents and recorded answers anew
+	STEPMEM_BLESS=1 $(CARGO) test --quiet --test it
+
+bench: ## Measure: benchmarks of the parts, then the load beside Pushgateway and node-exporter
+	@tests/peers/install.sh bench
+	$(CARGO) bench --quiet --bench parts
+	$(CARGO) build --quiet --release
+	python3 benches/load.py target/release/stepmem
+
+fuzz: ## Fuzz the push decoder for a minute (FUZZ_SECONDS=…)
+	fuzz/run.sh $(or $(FUZZ_SECONDS),60)
+
+lint: ## Format check, clippy, licences and unused dependencies
+	$(CARGO) fmt --check
+	$(CARGO) clippy --all-targets -- -D warnings
+	@tests/lint/install.sh
+	$(TOOLS)/bin/cargo-deny --log-level error check licenses bans sources
+	$(TOOLS)/bin/cargo-machete

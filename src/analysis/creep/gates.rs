@@ -1,0 +1,378 @@
+//! What a window must show before it counts as growth, and how fast that growth then is.
+
+use crate::analysis::creep::pyramid::{BLOCKS_MAX, Block, Level, Pyramid, count};
+use crate::analysis::creep::room::{Room, Use};
+use crate::analysis::creep::{
+    MEBIBYTE, PUSHES_PER_BLOCK, READINGS_PER_BLOCK, Signal, Stage, Trend,
+};
+use crate::analysis::estimate;
+
+/// The least growth of any interest, whatever the headroom: a few segments of a caching
+/// allocator (2 to 20 MiB).
+const GROWTH_BYTES_MIN: f64 = 32.0 * MEBIBYTE;
+/// First cheap gate: the ends of a window differ by nearly the growth that the fit must show.
+const RISE_OF_NEED: f64 = 0.8;
+/// The last quarter gains at least this share of what the first did; a cache that fills up does
+/// not.
+const STEADY_GAIN_RATIO: f64 = 0.8;
+/// The end stands above all that left the window by this share of the growth; a sawtooth does
+/// not.
+pub(super) const NEW_HIGH_OF_GROWTH: f64 = 0.5;
+/// How many spreads of the random walk with the same moves the interval reaches to either side:
+/// 95 %.
+const INTERVAL_SPREADS: f64 = 1.96;
+/// Windows shorter than full length must show more: by the root of what they lack, at most this
+/// often.
+const SHORT_WINDOW_FACTOR_MAX: f64 = 3.0;
+/// Reserved memory creeps by fragmentation only if its slack (reserved less peak) carries this
+/// share of the slope.
+const SLACK_OF_SLOPE: f64 = 0.8;
+/// The same, cheaply, between the first and the last quarter.
+const SLACK_OF_GAIN: f64 = 0.5;
+/// The working set grows when the peaks' tau is above this and their slope above
+/// [`WORKING_SET_OF_SLOPE`].
+const WORKING_SET_TAU: f64 = 0.5;
+/// See [`WORKING_SET_TAU`]: the share of the reserved slope.
+const WORKING_SET_OF_SLOPE: f64 = 0.01;
+
+/// What one signal must show before it counts as a trend.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SignalRules {
+    /// The growth of a [`Stage::Rising`] trend as a share of headroom and growth, 0 to 1.
+    pub rising_share_ratio: f64,
+    /// The same of a [`Stage::Creeping`] trend.
+    pub creeping_share_ratio: f64,
+    /// The share from which a window shorter than `records_min` may call [`Stage::Creeping`];
+    /// above 1: never.
+    pub urgent_share_ratio: f64,
+    /// The least number of equal moves that the path of the window must be worth: a random walk
+    /// gets as far as its root in spreads, √10 = 3.2 once in 1,300 windows.
+    pub straightness_min: f64,
+    /// The fewest blocks in a window.
+    pub blocks_min: usize,
+    /// The fewest records between a window's first and last block for [`Stage::Creeping`].
+    pub records_min: f64,
+    /// From how many records on a window need not show more than its shares.
+    pub records_full: f64,
+    /// How much of what the peak leaves counts as headroom although the allocator holds it in
+    /// its cache, 0 to 1.
+    pub peak_weight: f64,
+}
+
+impl SignalRules {
+    /// The rules of [`Signal::Allocated`], tuned on simulated jobs: 1 of 780 healthy ones
+    /// paged.
+    pub const ALLOCATED: Self = Self {
+        rising_share_ratio: 0.02,
+        creeping_share_ratio: 0.07,
+        urgent_share_ratio: 0.40,
+        straightness_min: 10.0,
+        blocks_min: 12,
+        records_min: 256.0,
+        records_full: 2048.0,
+        peak_weight: 0.5,
+    };
+    /// The rules of [`Signal::Reserved`]: caches settle for long, so that only long windows
+    /// count.
+    pub const RESERVED: Self = Self {
+        rising_share_ratio: 0.03,
+        creeping_share_ratio: 0.08,
+        urgent_share_ratio: 9.0,
+        blocks_min: 16,
+        records_min: 2048.0,
+        ..Self::ALLOCATED
+    };
+    /// The rules of [`Signal::OutsideAllocator`], whose records are readings: few and slow.
+    pub const OUTSIDE_ALLOCATOR: Self = Self {
+        rising_share_ratio: 0.03,
+        creeping_share_ratio: 0.08,
+        urgent_share_ratio: 9.0,
+        straightness_min: 9.0,
+        records_min: 20.0,
+        records_full: 1.0,
+        peak_weight: 0.0,
+        ..Self::ALLOCATED
+    };
+}
+
+/// The gates of one signal.
+#[derive(Clone, Debug)]
+pub(super) struct Gates {
+    pub(super) signal: Signal,
+    pub(super) rules: SignalRules,
+}
+
+impl Gates {
+    /// Tests one window, the cheapest gates first; `None` when it shows no growth worth a word.
+    pub(super) fn judge(&self, level_idx: usize, level: &Level, room: &Room) -> Option<Trend> {
+        let (rules, blocks) = (&self.rules, level.blocks.as_slice());
+        if blocks.len() < rules.blocks_min {
+            return None;
+        }
+        let curve = Curve::of(blocks, |block| block.value(self.signal))?;
+        let points = curve.points();
+        let headroom = room.headroom(Use::of(level.newer_half()), rules.peak_weight);
+        let need = (rules.rising_share_ratio * headroom).max(GROWTH_BYTES_MIN);
+
+        let path = estimate::path(points)?;
+        let straightness = path.straightness()?;
+        let gains = estimate::quarter_gains(points)?;
+        let is_straight =
+            path.rise >= RISE_OF_NEED * need && straightness >= rules.straightness_min;
+        let is_steady = gains.last > 0.0 && gains.last >= STEADY_GAIN_RATIO * gains.first;
+        if !is_straight || !is_steady || !self.may_be_slack(blocks, gains.whole) {
+            return None;
+        }
+
+        let slope = estimate::theil_sen(points)?.slope;
+        let ((first_step, _), (last_step, last_value)) = (points.first()?, points.last()?);
+        let span = last_step - first_step;
+        let growth = slope * span;
+        let is_new_high = *last_value >= level.high(self.signal) + NEW_HIGH_OF_GROWTH * growth;
+        if growth < need || !is_new_high || !self.is_slack(blocks, slope) {
+            return None;
+        }
+        let growth = growth - self.batch_growth(blocks, room.batch_share) * span;
+        if growth < need {
+            return None;
+        }
+
+        let share_ratio = growth / (headroom + growth);
+        let stage = self.stage(level_idx, blocks.len(), share_ratio)?;
+        let rate = Rate::of(points, slope, straightness);
+        Some(Trend {
+            signal: self.signal,
+            stage: if room.is_near(headroom, slope) { stage } else { Stage::Rising },
+            raised_step: room.step,
+            raised_time: room.time,
+            onset_step: rate.onset_step.unwrap_or(*first_step),
+            slope_bytes_per_step: rate.slope,
+            slope_lower_bytes_per_step: rate.slope - rate.spread,
+            slope_upper_bytes_per_step: rate.slope + rate.spread,
+            growth_bytes: growth,
+            headroom_bytes: room.capacity.map(|_| headroom),
+            share_ratio,
+            confidence_ratio: room.confidence(straightness, count(blocks.len()) - 1.0),
+            seconds_per_step: room.seconds_per_step,
+        })
+    }
+
+    /// What a share of the headroom amounts to in a window of a level; short windows need more.
+    fn stage(&self, level_idx: usize, n_blocks: usize, share_ratio: f64) -> Option<Stage> {
+        let records_per_block = f64::from(match self.signal {
+            Signal::Allocated | Signal::Reserved => PUSHES_PER_BLOCK,
+            Signal::OutsideAllocator => READINGS_PER_BLOCK,
+        });
+        let rules = &self.rules;
+        let n_records = (count(n_blocks) - 1.0) * records_per_block * count(1 << level_idx);
+        let lack = (rules.records_full / n_records.max(1.0)).sqrt();
+        let factor = lack.clamp(1.0, SHORT_WINDOW_FACTOR_MAX);
+        let is_long = n_records >= rules.records_min || share_ratio >= rules.urgent_share_ratio;
+        if is_long && share_ratio >= rules.creeping_share_ratio * factor {
+            Some(Stage::Creeping)
+        } else {
+            (share_ratio >= rules.rising_share_ratio * factor).then_some(Stage::Rising)
+        }
+    }
+
+    /// The slope that larger batches explain: of live memory only, and only as far as it rises.
+    fn batch_growth(&self, blocks: &[Block], batch_share: f64) -> f64 {
+        if self.signal != Signal::Allocated || batch_share <= 0.0 {
+            return 0.0;
+        }
+        Curve::of(blocks, |block| block.transient_floor)
+            .and_then(|curve| estimate::theil_sen(curve.points()))
+            .map_or(0.0, |fit| batch_share.min(1.0) * fit.slope.max(0.0))
+    }
+
+    /// Whether slack may carry the growth of reserved memory; always true of other signals.
+    fn may_be_slack(&self, blocks: &[Block], gain: f64) -> bool {
+        self.signal != Signal::Reserved
+            || Curve::of(blocks, slack)
+                .and_then(|curve| estimate::quarter_gains(curve.points()))
+                .is_some_and(|gains| gains.whole >= SLACK_OF_GAIN * gain)
+    }
+
+    /// Whether slack carries the slope of reserved memory and the working set does not grow;
+    /// always true of other signals.
+    fn is_slack(&self, blocks: &[Block], slope: f64) -> bool {
+        let fit = |value: fn(&Block) -> f64| {
+            Curve::of(blocks, value).and_then(|curve| estimate::theil_sen(curve.points()))
+        };
+        let carries = || fit(slack).is_some_and(|slack| slack.slope >= SLACK_OF_SLOPE * slope);
+        let grows = |peaks: estimate::TheilSen| {
+            peaks.tau > WORKING_SET_TAU && peaks.slope > WORKING_SET_OF_SLOPE * slope
+        };
+        self.signal != Signal::Reserved
+            || carries() && !fit(|block| block.peak_max).is_some_and(grows)
+    }
+
+    /// The slope of the longest window and the ends of its interval, from every other block of
+    /// it.
+    pub(super) fn overview(&self, pyramid: &Pyramid) -> Option<(f64, f64, f64)> {
+        let has_enough = |level: &&Level| level.blocks.len() >= self.rules.blocks_min;
+        let level = pyramid.levels.iter().rev().find(has_enough)?;
+        let curve = Curve::of(&level.blocks, |block| block.value(self.signal))?;
+        let mut thinned = [(0.0, 0.0); BLOCKS_MAX.div_ceil(2)];
+        let n_thinned = curve.n_points.div_ceil(2);
+        for (to, from) in thinned.iter_mut().zip(curve.points().iter().rev().step_by(2)) {
+            *to = *from;
+        }
+        let points = thinned.get_mut(..n_thinned)?;
+        points.reverse();
+        let slope = estimate::theil_sen(points)?.slope;
+        let ((first_step, _), (last_step, _)) = (points.first()?, points.last()?);
+        let spread = INTERVAL_SPREADS * estimate::path(points)?.squared_moves.sqrt()
+            / (last_step - first_step);
+        Some((slope, slope - spread, slope + spread))
+    }
+}
+
+/// What the allocator holds at least beyond the most that was live: what a fragmented cache
+/// cannot give.
+fn slack(block: &Block) -> f64 {
+    block.reserved_floor - block.peak_max
+}
+
+/// How fast a window grows since it does.
+struct Rate {
+    /// Where the growth sets in within the window, if it does.
+    onset_step: Option<f64>,
+    slope: f64,
+    /// Half the width of the interval around the slope.
+    spread: f64,
+}
+
+impl Rate {
+    /// The slope of a whole window unless its first part is level: then of the rest.
+    fn of(points: &[(f64, f64)], slope: f64, straightness: f64) -> Self {
+        Self::since_bend(points).unwrap_or(Self {
+            onset_step: None,
+            slope,
+            spread: INTERVAL_SPREADS * slope / straightness.sqrt(),
+        })
+    }
+
+    fn since_bend(points: &[(f64, f64)]) -> Option<Self> {
+        let onset_idx = estimate::bend(points).filter(|idx| *idx > 0)?;
+        let rest = points.get(onset_idx..)?;
+        let slope =
+            estimate::theil_sen(rest).map(|fit| fit.slope).filter(|slope| *slope > 0.0)?;
+        let straightness = estimate::path(rest)?.straightness()?;
+        let (onset_step, _) = rest.first()?;
+        Some(Self {
+            onset_step: Some(*onset_step),
+            slope,
+            spread: INTERVAL_SPREADS * slope / straightness.sqrt(),
+        })
+    }
+}
+
+/// The points of one window, (step, bytes).
+struct Curve {
+    points: [(f64, f64); BLOCKS_MAX],
+    n_points: usize,
+}
+
+impl Curve {
+    /// Reads a value off every block; `None` when one of them is unknown.
+    fn of(blocks: &[Block], value: impl Fn(&Block) -> f64) -> Option<Self> {
+        let mut curve = Self { points: [(0.0, 0.0); BLOCKS_MAX], n_points: 0 };
+        for (point, block) in curve.points.iter_mut().zip(blocks) {
+            *point = (block.step, value(block));
+            curve.n_points += 1;
+        }
+        curve.points().iter().all(|(_, y)| y.is_finite()).then_some(curve)
+    }
+
+    fn points(&self) -> &[(f64, f64)] {
+        self.points.get(..self.n_points).unwrap_or(&[])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::analysis::creep::job::{Job, assert_within, noise, push};
+    use crate::analysis::creep::{GIBIBYTE, MEBIBYTE, Push, Signal, Slope, Stage};
+
+    #[test]
+    fn noise_sawtooth_and_saturating_cache_raise_no_creep() {
+        let noisy = |step| push(step, GIBIBYTE * noise(step + 0.5));
+        let sawtooth = |step: f64| push(step, 8.0 * MEBIBYTE * (step % 700.0));
+        let saturating =
+            |step: f64| push(step, 4.0 * GIBIBYTE * (1.0 - (-step / 3000.0).exp()));
+        let healthy: [&dyn Fn(f64) -> Push; 3] = [&noisy, &sawtooth, &saturating];
+        for of_step in healthy {
+            let mut job = Job::new();
+            job.run(30_000, of_step);
+            assert!(job.stage(Signal::Allocated) < Some(Stage::Creeping));
+            assert_eq!(job.stage(Signal::Reserved), None);
+        }
+    }
+
+    #[test]
+    fn growth_that_the_batch_explains_is_no_leak() {
+        let mut job = Job::new();
+        let longer = |step: f64| {
+            let batch = 2.0 * MEBIBYTE * step + GIBIBYTE * noise(step);
+            let mut longer = push(step, 0.0);
+            longer.allocated += 0.3 * batch;
+            longer.peak = longer.allocated + 8.0 * GIBIBYTE + batch;
+            longer
+        };
+        job.run(6000, longer);
+        assert_eq!(job.trend(Signal::Allocated), None);
+    }
+
+    #[test]
+    fn onset_is_where_the_growth_sets_in() {
+        let mut job = Job::new();
+        job.run(4000, |step| push(step, 0.0));
+        let late = |step: f64| push(step, 3.0 * MEBIBYTE * (step - 4000.0).max(0.0));
+        assert!(job.run_until_change(4000, late));
+        let trend = job.trend(Signal::Allocated).unwrap();
+        assert_within(trend.onset_step, 4000.0, 200.0);
+    }
+
+    #[test]
+    fn fragmentation_is_told_from_a_growing_working_set() {
+        let fragmenting = |step: f64| Push {
+            reserved: Some(32.0 * GIBIBYTE + 0.5 * MEBIBYTE * step),
+            ..push(step, 0.0)
+        };
+        let mut job = Job::new();
+        job.run(20_000, fragmenting);
+        assert_eq!(job.stage(Signal::Reserved), Some(Stage::Creeping));
+        assert_eq!(job.stage(Signal::Allocated), None);
+        let trend = job.trend(Signal::Reserved).unwrap();
+        assert_within(trend.slope_bytes_per_step, 0.5 * MEBIBYTE, 0.01 * MEBIBYTE);
+
+        let mut job = Job::new();
+        job.run(20_000, |step| push(step, 0.5 * MEBIBYTE * step));
+        assert_eq!(job.stage(Signal::Reserved), None);
+        assert_eq!(job.stage(Signal::Allocated), Some(Stage::Creeping));
+    }
+
+    #[test]
+    fn slope_is_shown_also_when_nothing_is_wrong() {
+        let mut job = Job::new();
+        assert_eq!(job.estimator.slope(Signal::Allocated), None);
+        job.run(2000, |step| push(step, 1024.0 * step));
+        assert_eq!(job.trend(Signal::Allocated), None);
+        let Slope { per_step, lower, upper, per_second } =
+            job.estimator.slope(Signal::Allocated).unwrap();
+        assert_within(per_step, 1024.0, 1.0);
+        assert!(lower < 1024.0 && upper > 1024.0);
+        assert_within(per_second.unwrap(), 1024.0, 1.0);
+        assert_eq!(job.estimator.slope(Signal::OutsideAllocator), None);
+    }
+
+    #[test]
+    fn slope_of_a_trend_is_the_one_that_is_shown() {
+        let mut job = Job::new();
+        job.run(4000, |step| push(step, 2.0 * MEBIBYTE * step));
+        let shown = job.estimator.slope(Signal::Allocated).unwrap().per_step;
+        let trend = job.trend(Signal::Allocated).unwrap().slope_bytes_per_step;
+        assert_within(shown, trend, 0.0);
+    }
+}

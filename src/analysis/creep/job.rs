@@ -1,0 +1,85 @@
+//! A simulated job for the tests of this folder.
+
+use crate::analysis::creep::{
+    CreepEstimator, CreepSettings, GIBIBYTE, Push, Signal, Stage, Trend,
+};
+
+pub(super) const CAPACITY: Option<f64> = Some(80.0 * GIBIBYTE);
+
+/// Noise of -0.5 to 0.5 that is the same in every run.
+pub(super) fn noise(step: f64) -> f64 {
+    (step * 12.9898).sin() * 43_758.545_3 % 0.5
+}
+
+/// A push of one step a second with noise in the batch; `leak` of it is live and reserved.
+pub(super) fn push(step: f64, leak: f64) -> Push {
+    let allocated = 20.0 * GIBIBYTE + leak;
+    let peak = allocated + GIBIBYTE * (10.0 + noise(step));
+    let reserved = Some(32.0 * GIBIBYTE + leak);
+    Push { step, time: 1e9 + step, allocated, peak, reserved, peak_reserved: reserved }
+}
+
+/// An estimator that took a leak's bytes at each step, and how often something changed.
+pub(super) struct Job {
+    pub(super) estimator: CreepEstimator,
+    pub(super) step: f64,
+    pub(super) n_changes: u32,
+}
+
+impl Job {
+    pub(super) fn new() -> Self {
+        let estimator = CreepEstimator::new(CreepSettings::default());
+        Self { estimator, step: 0.0, n_changes: 0 }
+    }
+
+    pub(super) fn run(&mut self, n_pushes: u32, of_step: impl Fn(f64) -> Push) {
+        for _ in 0..n_pushes {
+            self.n_changes += u32::from(self.estimator.train(&of_step(self.step), CAPACITY));
+            self.step += 1.0;
+        }
+    }
+
+    /// Runs until something changes, for at most a number of pushes.
+    pub(super) fn run_until_change(
+        &mut self,
+        n_pushes_max: u32,
+        of_step: impl Fn(f64) -> Push,
+    ) -> bool {
+        (0..n_pushes_max).any(|_| {
+            let is_changed = self.estimator.train(&of_step(self.step), CAPACITY);
+            self.step += 1.0;
+            is_changed
+        })
+    }
+
+    pub(super) fn trend(&self, signal: Signal) -> Option<Trend> {
+        self.estimator.trends().find(|trend| trend.signal == signal).copied()
+    }
+
+    pub(super) fn stage(&self, signal: Signal) -> Option<Stage> {
+        self.trend(signal).map(|trend| trend.stage)
+    }
+}
+
+pub(super) fn assert_within(value: f64, expected: f64, tolerance: f64) {
+    assert!((value - expected).abs() <= tolerance, "{value} is not {expected} ± {tolerance}");
+}
+
+pub(super) fn assert_finite(trend: &Trend) {
+    for value in [
+        trend.slope_bytes_per_step,
+        trend.slope_lower_bytes_per_step,
+        trend.slope_upper_bytes_per_step,
+        trend.growth_bytes,
+        trend.headroom_bytes.unwrap_or(0.0),
+        trend.share_ratio,
+        trend.confidence_ratio,
+        trend.seconds_per_step,
+        trend.eta_steps().unwrap_or(0.0),
+        trend.eta_seconds().unwrap_or(0.0),
+    ] {
+        assert!(value.is_finite(), "{trend:?}");
+    }
+    assert!((0.0..=1.0).contains(&trend.confidence_ratio), "{trend:?}");
+    assert!((0.0..=1.0).contains(&trend.share_ratio), "{trend:?}");
+}

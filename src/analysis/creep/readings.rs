@@ -1,0 +1,166 @@
+//! What is kept of the readings of a rank's device: memory outside its caching allocator.
+
+use crate::analysis::creep::gates::SignalRules;
+use crate::analysis::creep::pace::Pace;
+use crate::analysis::creep::pyramid::{Block, Open, Pyramid};
+use crate::analysis::creep::room::Room;
+use crate::analysis::creep::watch::Watch;
+use crate::analysis::creep::{DeviceReading, Push, READINGS_PER_BLOCK, Signal};
+use crate::analysis::estimate;
+
+/// How many readings pass before libraries have loaded what they load at start.
+const WARMUP_READINGS: u32 = 8;
+/// After so much time of pushes without a reading nobody knows whether what grew outside the
+/// allocator still does: as long as a silent rank stays in the outputs.
+const SILENCE_SECONDS: f64 = 600.0;
+/// How many blocks of pushes must be without a reading as well, for ranks with slow steps.
+const SILENCE_BLOCKS: u32 = 2;
+/// Half of a device's or process's last readings must agree before a figure moves.
+const READINGS_SMOOTHED: usize = 5;
+
+/// What is kept of the readings of the device.
+#[derive(Clone, Debug)]
+pub(super) struct Readings {
+    /// Bytes on the device that are not the caching allocator's.
+    beside: Recent,
+    /// Bytes of the process that are not the caching allocator's.
+    own: Recent,
+    /// The median of `beside`.
+    pub(super) outside_bytes: Option<f64>,
+    n_taken: u32,
+    /// The time of the push that the last reading was held against.
+    push_time: f64,
+    /// How many blocks of pushes came since.
+    n_silent_blocks: u32,
+    open_block: Open,
+    pub(super) pace: Pace,
+    pub(super) pyramid: Pyramid,
+    pub(super) watch: Watch,
+}
+
+impl Readings {
+    pub(super) fn new(rules: SignalRules) -> Self {
+        Self {
+            beside: Recent::default(),
+            own: Recent::default(),
+            outside_bytes: None,
+            n_taken: 0,
+            push_time: 0.0,
+            n_silent_blocks: 0,
+            open_block: Open::default(),
+            pace: Pace::default(),
+            pyramid: Pyramid::default(),
+            watch: Watch::new(Signal::OutsideAllocator, rules),
+        }
+    }
+
+    /// Takes a reading while the allocator holds `reserved` bytes; a block when it fills one.
+    pub(super) fn take(
+        &mut self,
+        reading: &DeviceReading,
+        push: &Push,
+        reserved: f64,
+    ) -> Option<Block> {
+        self.outside_bytes = self.beside.add(reading.device_used - reserved);
+        let outside = self.own.add(reading.process_used? - reserved)?;
+        self.push_time = push.time;
+        self.n_silent_blocks = 0;
+        self.n_taken = self.n_taken.saturating_add(1);
+        if self.n_taken <= WARMUP_READINGS {
+            return None;
+        }
+        let block =
+            self.open_block.add(Block::of_reading(push, outside), READINGS_PER_BLOCK)?;
+        self.pace.advance(push.step, reading.time);
+        Some(block)
+    }
+
+    /// Adds a finished block and looks at every window that it changed.
+    pub(super) fn take_block(&mut self, block: Block, room: &Room) {
+        let n_grown = self.pyramid.add(block);
+        for (idx, level) in self.pyramid.levels.iter().enumerate().take(n_grown) {
+            self.watch.look(idx, level, room);
+        }
+        self.watch.refresh(&self.pyramid, room);
+    }
+
+    /// Clears the trend when pushes go on and readings of the process don't.
+    pub(super) fn notice_silence(&mut self, time: f64) {
+        self.n_silent_blocks = self.n_silent_blocks.saturating_add(1);
+        if self.n_silent_blocks >= SILENCE_BLOCKS && time - self.push_time > SILENCE_SECONDS {
+            self.watch.clear();
+        }
+    }
+
+    /// Forgets what belonged to the rank's process and keeps what others use on its device.
+    pub(super) fn forget_process(&mut self) {
+        self.own = Recent::default();
+        self.n_taken = 0;
+        self.open_block = Open::default();
+        self.pace = Pace::default();
+        self.pyramid.clear();
+        self.watch.clear();
+    }
+}
+
+/// The last few figures of a kind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recent {
+    values: [f64; READINGS_SMOOTHED],
+    n_values: usize,
+    next_idx: usize,
+}
+
+impl Recent {
+    /// Adds a figure and returns the median of those that it keeps.
+    fn add(&mut self, value: f64) -> Option<f64> {
+        *self.values.get_mut(self.next_idx)? = value;
+        self.next_idx = (self.next_idx + 1) % READINGS_SMOOTHED;
+        self.n_values = READINGS_SMOOTHED.min(self.n_values + 1);
+        let mut values = self.values;
+        estimate::median(values.get_mut(..self.n_values)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::analysis::creep::job::{CAPACITY, Job, assert_finite, assert_within, push};
+    use crate::analysis::creep::{
+        CreepEstimator, CreepSettings, DeviceReading, GIBIBYTE, MEBIBYTE, Push, Signal, Stage,
+    };
+
+    #[test]
+    fn growth_outside_the_allocator_is_found() {
+        let mut job = Job::new();
+        for i in 0..400 {
+            job.run(10, |step| push(step, 0.0));
+            let process = 34.0 * GIBIBYTE + 20.0 * MEBIBYTE * f64::from(i);
+            let reading = DeviceReading {
+                time: 1e9 + job.step,
+                device_used: process + GIBIBYTE,
+                process_used: Some(process),
+            };
+            job.n_changes += u32::from(job.estimator.device(&reading, CAPACITY));
+        }
+        let trend = job.trend(Signal::OutsideAllocator).unwrap();
+        assert_eq!(trend.stage, Stage::Creeping);
+        assert_within(trend.slope_bytes_per_step, 2.0 * MEBIBYTE, 0.02 * MEBIBYTE);
+        assert_eq!(job.estimator.trends().count(), 1);
+        assert_within(
+            job.estimator.outside_bytes().unwrap(),
+            3.0 * GIBIBYTE + 20.0 * MEBIBYTE * 397.0,
+            1.0,
+        );
+        assert_finite(&trend);
+    }
+
+    #[test]
+    fn reading_without_anything_to_hold_it_against_tells_nothing() {
+        let reading = DeviceReading { time: 1.0, device_used: 1e9, process_used: Some(1e8) };
+        let mut estimator = CreepEstimator::new(CreepSettings::default());
+        assert!(!estimator.device(&reading, CAPACITY));
+        estimator.train(&Push { reserved: None, ..push(0.0, 0.0) }, CAPACITY);
+        assert!(!estimator.device(&reading, CAPACITY));
+        assert_eq!(estimator.outside_bytes(), None);
+    }
+}

@@ -1,0 +1,106 @@
+//! The device around a series: what is left to grow into, and what its growth is worth.
+
+use crate::analysis::creep::GIBIBYTE;
+use crate::analysis::creep::pyramid::Block;
+use crate::analysis::estimate;
+
+/// Headroom never counts as less than this share of the capacity, lest noise on a full device
+/// looks like the end.
+const HEADROOM_RATIO_MIN: f64 = 0.01;
+/// Stands in for a capacity that nobody told: 80 GiB, what most training GPUs have (A100,
+/// H100). Doubled until what was seen in use fits.
+const STAND_IN_CAPACITY_BYTES: f64 = 80.0 * GIBIBYTE;
+/// What a confidence is worth when the headroom behind it is a guess.
+const STAND_IN_CONFIDENCE_RATIO: f64 = 0.8;
+
+/// What the tests of one block share: the device around the series and the moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub(super) capacity: Option<f64>,
+    pub(super) outside_bytes: f64,
+    /// How much of a larger batch stays live between steps, 0 to 1 and a little around.
+    pub(super) batch_share: f64,
+    pub(super) seconds_per_step: f64,
+    pub(super) horizon_seconds: f64,
+    pub(super) step: f64,
+    pub(super) time: f64,
+}
+
+impl Room {
+    /// How many bytes are left to grow into, at least a hundredth of the capacity.
+    pub(super) fn headroom(&self, most: Use, peak_weight: f64) -> f64 {
+        let capacity = self.capacity.unwrap_or_else(|| {
+            let mut capacity = STAND_IN_CAPACITY_BYTES;
+            while capacity < most.peak.max(most.reserved) + self.outside_bytes {
+                capacity *= 2.0;
+            }
+            capacity
+        });
+        let free = capacity - self.outside_bytes;
+        (free - most.reserved)
+            .max(peak_weight * (free - most.peak))
+            .max(HEADROOM_RATIO_MIN * capacity)
+    }
+
+    /// Whether the headroom is gone within the horizon at this slope.
+    pub(super) fn is_near(&self, headroom: f64, slope: f64) -> bool {
+        headroom / slope * self.seconds_per_step <= self.horizon_seconds
+    }
+
+    /// The chance that growth worth `straightness` equal moves of `n_moves` is more than a
+    /// random walk's.
+    pub(super) fn confidence(&self, straightness: f64, n_moves: f64) -> f64 {
+        let chance = estimate::succession(estimate::normal_cdf(straightness.sqrt()), n_moves);
+        if self.capacity.is_some() { chance } else { STAND_IN_CONFIDENCE_RATIO * chance }
+    }
+}
+
+/// The most that some blocks had in use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Use {
+    peak: f64,
+    reserved: f64,
+}
+
+impl Use {
+    pub(super) fn of<'a>(blocks: impl IntoIterator<Item = &'a Block>) -> Self {
+        let none = Self { peak: 0.0, reserved: 0.0 };
+        blocks.into_iter().fold(none, |most, block| Self {
+            peak: most.peak.max(block.peak_max),
+            reserved: most.reserved.max(block.reserved_max),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::analysis::creep::job::{CAPACITY, assert_finite, assert_within, push};
+    use crate::analysis::creep::{
+        CreepEstimator, CreepSettings, GIBIBYTE, MEBIBYTE, Push, Signal, Stage,
+    };
+
+    #[test]
+    fn leak_is_found_without_capacity_and_reserved_bytes() {
+        let of = |capacity: Option<f64>| {
+            let mut estimator = CreepEstimator::new(CreepSettings::default());
+            for i in 0..4000 {
+                let step = f64::from(i);
+                let leak = push(step, 2.0 * MEBIBYTE * step);
+                estimator
+                    .train(&Push { reserved: None, peak_reserved: None, ..leak }, capacity);
+            }
+            assert_eq!(estimator.slope(Signal::Reserved), None);
+            *estimator.trends().next().unwrap()
+        };
+        let (blind, seeing) = (of(None), of(CAPACITY));
+        assert_eq!(blind.stage, Stage::Creeping);
+        assert_eq!(
+            (blind.headroom_bytes, blind.eta_steps(), blind.eta_seconds()),
+            (None, None, None)
+        );
+        assert!(blind.confidence_ratio < seeing.confidence_ratio);
+        // What the peak leaves: 80 - 20 - 10.5 - 7.8 GiB.
+        assert_within(seeing.headroom_bytes.unwrap(), 41.7 * GIBIBYTE, 0.3 * GIBIBYTE);
+        assert_finite(&blind);
+    }
+}

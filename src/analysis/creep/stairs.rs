@@ -1,0 +1,354 @@
+//! Leaks once per evaluation or checkpoint: equal, evenly spaced, never reverted steps of live memory, whose
+//! windows are not straight.
+
+use crate::analysis::creep::gates::{NEW_HIGH_OF_GROWTH, SignalRules};
+use crate::analysis::creep::pyramid::{Block, count};
+use crate::analysis::creep::room::{Room, Use};
+use crate::analysis::creep::{Signal, Stage, Trend};
+
+/// How many steps of the floor are remembered; six make the longest flight.
+pub(super) const STAIRS_MAX: usize = 8;
+/// How many stairs suffice when at most [`STAIRS_LEFT_MAX`] more fit.
+const STAIRS_FEW: usize = 3;
+/// How many stairs suffice when they have eaten [`STAIRS_SHARE_RATIO`].
+const STAIRS_MANY: usize = 6;
+/// See [`STAIRS_FEW`].
+const STAIRS_LEFT_MAX: f64 = 4.0;
+/// See [`STAIRS_MANY`]: a share of headroom and growth.
+const STAIRS_SHARE_RATIO: f64 = 0.10;
+/// The least height of a stair, as a share of the headroom: more than the batch's noise in a
+/// floor.
+const STAIR_OF_HEADROOM: f64 = 0.015;
+/// A step that the transient bytes share by more than this is the batch's.
+const STAIR_TRANSIENT_RATIO: f64 = 0.5;
+/// How far heights and distances may be from their means.
+const STAIR_TOLERANCE: f64 = 0.3;
+/// How far a stair's foot may be from the top of the one before, in heights.
+const LANDING_TOLERANCE: f64 = 0.25;
+/// How far the whole climb may be from the sum of the stairs.
+const CLIMB_TOLERANCE: f64 = 0.2;
+/// Stairs are at least this many blocks apart: closer ones are a ramp, which windows see.
+const STAIR_BLOCKS_MIN: f64 = 3.0;
+/// A fall by this share of the last stair takes the flight back.
+const STAIR_FALL_RATIO: f64 = 0.5;
+/// After so many distances without a stair the flight has ended. Evaluations keep their rhythm
+/// to a third, and pushes that got lost hide one or two of them; three new stairs are needed to
+/// raise it again.
+const STAIRS_QUIET_DISTANCES: f64 = 4.0;
+
+/// One step of the floor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stair {
+    step: f64,
+    time: f64,
+    /// The floor before it.
+    foot: f64,
+    height: f64,
+    /// The highest floor of this life before it.
+    high: f64,
+}
+
+/// The last block before the current one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Landing {
+    block: Block,
+    /// When it ended.
+    time: f64,
+}
+
+/// What a block showed of a stair within it; the next block shows the rest.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HalfStair {
+    height: f64,
+    transient_height: f64,
+    foot: f64,
+}
+
+/// Equal, evenly spaced, never reverted steps of live memory: leaks once per evaluation or
+/// checkpoint, whose windows are not straight.
+#[derive(Clone, Debug)]
+pub(super) struct Stairs {
+    // Invariant: at most STAIRS_MAX, the oldest first.
+    pub(super) steps: Vec<Stair>,
+    landing: Option<Landing>,
+    half: Option<HalfStair>,
+    /// The floor on top of the newest stair.
+    top: f64,
+    /// The highest floor of this life.
+    high: f64,
+    pub(super) trend: Option<Trend>,
+    /// How many stairs raised the trend.
+    n_flight: usize,
+    /// What the flight of the trend started from.
+    foot: f64,
+}
+
+impl Default for Stairs {
+    fn default() -> Self {
+        Self {
+            steps: Vec::with_capacity(STAIRS_MAX),
+            landing: None,
+            half: None,
+            top: 0.0,
+            high: f64::NEG_INFINITY,
+            trend: None,
+            n_flight: 0,
+            foot: 0.0,
+        }
+    }
+}
+
+/// The means and extremes of some stairs in a row.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    first: Stair,
+    n_stairs: f64,
+    height: f64,
+    distance_steps: f64,
+    distance_seconds: f64,
+    lower_bytes_per_step: f64,
+    upper_bytes_per_step: f64,
+}
+
+impl Flight {
+    /// Sums up stairs in a row; `None` for fewer than two or when their steps do not rise.
+    fn of(stairs: &[Stair]) -> Option<Self> {
+        let [first, .., last] = stairs else { return None };
+        let n_stairs = count(stairs.len());
+        let n_distances = n_stairs - 1.0;
+        let distance_steps = (last.step - first.step) / n_distances;
+        if distance_steps <= 0.0 {
+            return None;
+        }
+        let heights = || stairs.iter().map(|stair| stair.height);
+        let lowest = heights().fold(f64::INFINITY, f64::min);
+        let highest = heights().fold(0.0, f64::max);
+        let distances = || pairs(stairs).map(|(before, stair)| stair.step - before.step);
+        let nearest = distances().fold(f64::INFINITY, f64::min).max(1.0);
+        let farthest = distances().fold(1.0, f64::max);
+        Some(Self {
+            first: *first,
+            n_stairs,
+            height: heights().map(|height| height / n_stairs).sum(),
+            distance_steps,
+            distance_seconds: (last.time - first.time) / n_distances,
+            lower_bytes_per_step: lowest / farthest,
+            upper_bytes_per_step: highest / nearest,
+        })
+    }
+
+    /// Whether `stairs`, which this sums up, are equal, evenly spaced and as high as the climb
+    /// to `floor`.
+    fn is_even(&self, stairs: &[Stair], floor: f64, block_steps: f64) -> bool {
+        let (height, distance) = (self.height, self.distance_steps);
+        let climb = self.n_stairs * height;
+        let is_flat_between =
+            (floor - self.first.foot - climb).abs() <= CLIMB_TOLERANCE * climb;
+        let is_new_high = floor >= self.first.high + NEW_HIGH_OF_GROWTH * climb;
+        let is_apart = distance >= STAIR_BLOCKS_MIN * block_steps;
+        is_flat_between
+            && is_new_high
+            && is_apart
+            && stairs
+                .iter()
+                .all(|stair| (stair.height - height).abs() <= STAIR_TOLERANCE * height)
+            && pairs(stairs).all(|(before, stair)| {
+                let off_distance = (stair.step - before.step - distance).abs();
+                let off_landing = (stair.foot - before.foot - before.height).abs();
+                off_distance <= STAIR_TOLERANCE * distance
+                    && off_landing <= LANDING_TOLERANCE * height
+            })
+    }
+
+    /// The trend that this flight is: its interval spans the least and the most favourable of
+    /// its stairs.
+    fn trend(&self, growth: f64, block: &Block, room: &Room) -> Trend {
+        let headroom = room.headroom(Use::of([block]), SignalRules::ALLOCATED.peak_weight);
+        Trend {
+            signal: Signal::Allocated,
+            stage: Stage::Creeping,
+            raised_step: room.step,
+            raised_time: room.time,
+            onset_step: self.first.step,
+            slope_bytes_per_step: self.height / self.distance_steps,
+            slope_lower_bytes_per_step: self.lower_bytes_per_step,
+            slope_upper_bytes_per_step: self.upper_bytes_per_step,
+            growth_bytes: growth,
+            headroom_bytes: room.capacity.map(|_| headroom),
+            share_ratio: growth / (headroom + growth),
+            confidence_ratio: room.confidence(self.n_stairs, self.n_stairs),
+            seconds_per_step: room.seconds_per_step,
+        }
+    }
+}
+
+/// Every stair but the first with the one before it.
+fn pairs(stairs: &[Stair]) -> impl Iterator<Item = (&Stair, &Stair)> {
+    stairs.iter().zip(stairs.iter().skip(1))
+}
+
+impl Stairs {
+    pub(super) fn clear(&mut self) {
+        self.steps.clear();
+        self.landing = None;
+        self.half = None;
+        self.high = f64::NEG_INFINITY;
+        self.trend = None;
+    }
+
+    /// Takes a block of [`STAIRS_LEVEL_IDX`].
+    pub(super) fn add(&mut self, block: &Block, room: &Room) {
+        let headroom = room.headroom(Use::of([block]), SignalRules::ALLOCATED.peak_weight);
+        if let Some(landing) = self.landing {
+            if let Some(stair) = self.climb(&landing, block, STAIR_OF_HEADROOM * headroom) {
+                if self.steps.len() == STAIRS_MAX {
+                    self.steps.remove(0);
+                }
+                self.steps.push(stair);
+                self.top = block.floor;
+                self.judge(block, block.step - landing.block.step, room);
+            }
+            self.end(block);
+        }
+        if self.half.is_none() {
+            self.high = self.high.max(block.floor);
+        }
+        self.landing = Some(Landing { block: *block, time: room.time });
+    }
+
+    /// A stair that is complete with this block: a stair inside a block shows in two.
+    fn climb(&mut self, landing: &Landing, block: &Block, height_min: f64) -> Option<Stair> {
+        let (before, half) = (&landing.block, self.half.take());
+        let begun = half.unwrap_or(HalfStair {
+            height: 0.0,
+            transient_height: 0.0,
+            foot: before.floor,
+        });
+        let sum = HalfStair {
+            height: begun.height + block.floor - before.floor,
+            transient_height: begun.transient_height + block.transient_floor
+                - before.transient_floor,
+            foot: begun.foot,
+        };
+        if sum.height <= height_min {
+            return None;
+        }
+        if half.is_none() {
+            self.half = Some(sum);
+            return None;
+        }
+        (sum.transient_height < STAIR_TRANSIENT_RATIO * sum.height).then_some(Stair {
+            step: before.step,
+            time: landing.time,
+            foot: sum.foot,
+            height: sum.height,
+            high: self.high,
+        })
+    }
+
+    /// Raises a trend when a flight is even and leads to the end, or follows the one that
+    /// holds.
+    fn judge(&mut self, block: &Block, block_steps: f64, room: &Room) {
+        if let Some(held) = &mut self.trend {
+            let newest = self.steps.len().saturating_sub(self.n_flight);
+            if let Some(flight) = self.steps.get(newest..).and_then(Flight::of) {
+                let growth = (block.floor - self.foot).max(flight.height);
+                held.follow(&flight.trend(growth, block, room));
+            }
+            return;
+        }
+        for n_flight in [STAIRS_FEW, STAIRS_MANY] {
+            let Some(newest) = self.steps.len().checked_sub(n_flight) else { continue };
+            let Some(stairs) = self.steps.get(newest..) else { continue };
+            let Some(flight) = Flight::of(stairs) else { continue };
+            let trend = flight.trend(flight.n_stairs * flight.height, block, room);
+            let headroom = room.headroom(Use::of([block]), SignalRules::ALLOCATED.peak_weight);
+            let n_left = headroom / flight.height;
+            let is_big = if n_flight == STAIRS_FEW {
+                n_left <= STAIRS_LEFT_MAX
+            } else {
+                trend.share_ratio >= STAIRS_SHARE_RATIO
+            };
+            let is_near = n_left * flight.distance_seconds <= room.horizon_seconds;
+            if is_big && is_near && flight.is_even(stairs, block.floor, block_steps) {
+                self.n_flight = n_flight;
+                self.foot = flight.first.foot;
+                self.trend = Some(trend);
+                return;
+            }
+        }
+    }
+
+    /// Ends the flight when the floor falls below the newest stair or no further one comes.
+    fn end(&mut self, block: &Block) {
+        let Some(last) = self.steps.last() else { return };
+        let has_fallen = block.floor < self.top - STAIR_FALL_RATIO * last.height;
+        let newest = self.steps.len().saturating_sub(self.n_flight);
+        let is_quiet = self.trend.is_some()
+            && self.steps.get(newest..).and_then(Flight::of).is_none_or(|flight| {
+                block.step - last.step > STAIRS_QUIET_DISTANCES * flight.distance_steps
+            });
+        if has_fallen || is_quiet {
+            self.steps.clear();
+            self.trend = None;
+        }
+    }
+
+    /// Brings headroom and pace of the trend up to date with the newest block of the pyramid.
+    pub(super) fn refresh(&mut self, newest: &Block, room: &Room) {
+        let most = Use::of(self.landing.iter().map(|landing| &landing.block).chain([newest]));
+        if let Some(trend) = &mut self.trend {
+            trend.refresh(most, SignalRules::ALLOCATED.peak_weight, room);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::analysis::creep::job::{Job, assert_finite, assert_within, push};
+    use crate::analysis::creep::{GIBIBYTE, Push, Signal, Stage};
+
+    /// One stair of 2 GiB every 2,000 pushes from the 4,000th on, up to a step.
+    fn stairs(step: f64, last_step: f64) -> Push {
+        let n_stairs = (step.min(last_step) / 2000.0).floor() - 1.0;
+        push(step, 32.0 * GIBIBYTE + 2.0 * GIBIBYTE * n_stairs.max(0.0))
+    }
+
+    #[test]
+    fn even_stairs_creep_until_they_end() {
+        let mut job = Job::new();
+        let climbing = |step| stairs(step, 14_500.0);
+        assert!(job.run_until_change(14_500, climbing));
+        let trend = job.trend(Signal::Allocated).unwrap();
+        assert_eq!(trend.stage, Stage::Creeping);
+        assert_within(trend.slope_bytes_per_step, GIBIBYTE / 1000.0, 0.2 * GIBIBYTE / 1000.0);
+        assert!(trend.slope_lower_bytes_per_step <= trend.slope_bytes_per_step);
+        assert!(trend.slope_upper_bytes_per_step >= trend.slope_bytes_per_step);
+        assert_finite(&trend);
+        job.run(16_000 - 14_500, climbing);
+        assert!(job.run_until_change(12_000, climbing), "no stair after the 14,000th push");
+        assert_eq!(job.trend(Signal::Allocated), None);
+        assert_within(job.step, 14_000.0 + 4.0 * 2000.0, 1000.0);
+        assert!(!job.run_until_change(20_000, climbing));
+    }
+
+    #[test]
+    fn stairs_that_fall_are_cleared_at_once() {
+        let mut job = Job::new();
+        assert!(job.run_until_change(14_500, |step| stairs(step, 14_500.0)));
+        assert!(job.run_until_change(600, |step| push(step, 32.0 * GIBIBYTE)));
+        assert_eq!(job.trend(Signal::Allocated), None);
+    }
+
+    #[test]
+    fn uneven_stairs_raise_nothing() {
+        let mut job = Job::new();
+        let uneven = |step: f64| {
+            let n_stairs =
+                [3000.0, 4500.0, 9000.0, 9900.0, 14_000.0].iter().filter(|at| step >= **at);
+            push(step, GIBIBYTE * (34.0 + 2.0 * n_stairs.map(|_| 1.0).sum::<f64>()))
+        };
+        job.run(16_000, uneven);
+        assert_eq!(job.n_changes, 0);
+    }
+}

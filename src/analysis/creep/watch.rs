@@ -1,0 +1,141 @@
+//! One signal's windows over time: when a trend is raised, which window it follows and when it is cleared.
+
+use crate::analysis::creep::gates::{Gates, SignalRules};
+use crate::analysis::creep::pyramid::{Block, Level, Pyramid};
+use crate::analysis::creep::room::{Room, Use};
+use crate::analysis::creep::{Signal, Stage, Trend};
+
+/// A trend is stale when its last eight blocks grew less than this share of its rate.
+const STALE_RATE_RATIO: f64 = 0.25;
+/// Over how many blocks growth is compared with the rate.
+const STALE_BLOCKS: usize = 8;
+/// How many blocks in a row must be stale before the trend is cleared: with the eight that are
+/// compared, half a full window.
+const STALE_TIMES: u32 = 8;
+
+/// One signal's windows under watch.
+#[derive(Clone, Debug)]
+pub(super) struct Watch {
+    pub(super) gates: Gates,
+    pub(super) trend: Option<Trend>,
+    /// The level of the longest window that showed the trend.
+    level_idx: usize,
+    /// How many blocks in a row of that level were stale.
+    n_stale: u32,
+}
+
+impl Watch {
+    pub(super) fn new(signal: Signal, rules: SignalRules) -> Self {
+        Self { gates: Gates { signal, rules }, trend: None, level_idx: 0, n_stale: 0 }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.trend = None;
+        self.n_stale = 0;
+    }
+
+    /// Looks at a level that just got a block, in rising order of levels.
+    ///
+    /// Windows below the one that called a creep have nothing to add while it holds.
+    pub(super) fn look(&mut self, level_idx: usize, level: &Level, room: &Room) {
+        let is_creeping = self.trend.is_some_and(|trend| trend.stage == Stage::Creeping);
+        if (level_idx >= self.level_idx || !is_creeping)
+            && let Some(found) = self.gates.judge(level_idx, level, room)
+        {
+            self.n_stale = 0;
+            self.take(level_idx, found);
+        }
+        if level_idx == self.level_idx {
+            self.age(&level.blocks);
+        }
+    }
+
+    /// Raises a trend or a higher stage of it; follows the one that holds if the window is as
+    /// long.
+    fn take(&mut self, level_idx: usize, found: Trend) {
+        match &mut self.trend {
+            Some(held) if found.stage <= held.stage => {
+                if level_idx >= self.level_idx {
+                    held.follow(&found);
+                    self.level_idx = level_idx;
+                }
+            }
+            _ => {
+                self.trend = Some(found);
+                self.level_idx = level_idx;
+            }
+        }
+    }
+
+    /// Clears the trend when the window that showed it has stopped to grow.
+    fn age(&mut self, blocks: &[Block]) {
+        let Some(trend) = &self.trend else { return };
+        let Some([before, .., last]) = blocks.last_chunk::<{ STALE_BLOCKS + 1 }>() else {
+            return;
+        };
+        let growth = last.value(self.gates.signal) - before.value(self.gates.signal);
+        let rate = trend.slope_bytes_per_step * (last.step - before.step);
+        // Growth that is not known (NaN) is none.
+        self.n_stale = if growth >= STALE_RATE_RATIO * rate { 0 } else { self.n_stale + 1 };
+        if self.n_stale >= STALE_TIMES {
+            self.clear();
+        }
+    }
+
+    /// Brings headroom and pace of the trend up to date with the newest block.
+    pub(super) fn refresh(&mut self, pyramid: &Pyramid, room: &Room) {
+        let Some(trend) = &mut self.trend else { return };
+        let longest = pyramid.levels.get(self.level_idx).map_or(&[][..], Level::newer_half);
+        let newest = pyramid.levels.first().and_then(|level| level.blocks.last());
+        trend.refresh(
+            Use::of(longest.iter().chain(newest)),
+            self.gates.rules.peak_weight,
+            room,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::analysis::creep::job::{CAPACITY, Job, push};
+    use crate::analysis::creep::{DeviceReading, GIBIBYTE, MEBIBYTE, Push, Signal, Stage};
+
+    #[test]
+    fn leak_that_stops_is_cleared_and_stays_cleared() {
+        let mut job = Job::new();
+        job.run(2000, |step| push(step, 4.0 * MEBIBYTE * step));
+        assert_eq!(job.stage(Signal::Allocated), Some(Stage::Creeping));
+        let stopped = |step| push(step, 8000.0 * MEBIBYTE);
+        assert!(job.run_until_change(4000, stopped));
+        assert_eq!(job.trend(Signal::Allocated), None);
+        let n_changes = job.n_changes;
+        job.run(30_000, stopped);
+        assert_eq!(job.n_changes, n_changes);
+    }
+
+    #[test]
+    fn trend_whose_figures_stop_to_come_is_cleared() {
+        let mut job = Job::new();
+        job.run(20_000, |step| Push {
+            reserved: Some(32.0 * GIBIBYTE + 0.5 * MEBIBYTE * step),
+            ..push(step, 0.0)
+        });
+        assert_eq!(job.stage(Signal::Reserved), Some(Stage::Creeping));
+        assert!(
+            job.run_until_change(20_000, |step| Push { reserved: None, ..push(step, 0.0) })
+        );
+        assert_eq!(job.stage(Signal::Reserved), None);
+
+        let mut job = Job::new();
+        for i in 0..400 {
+            job.run(10, |step| push(step, 0.0));
+            let used = 34.0 * GIBIBYTE + 20.0 * MEBIBYTE * f64::from(i);
+            let time = 1e9 + job.step;
+            let reading = DeviceReading { time, device_used: used, process_used: Some(used) };
+            job.estimator.device(&reading, CAPACITY);
+        }
+        assert_eq!(job.stage(Signal::OutsideAllocator), Some(Stage::Creeping));
+        assert!(job.run_until_change(700, |step| push(step, 0.0)));
+        assert_eq!(job.stage(Signal::OutsideAllocator), None);
+    }
+}
