@@ -190,7 +190,13 @@ impl App {
             let serving = serve_http(listener, push_router.clone(), counts, stopped);
             app.push_servers.spawn(ended(serving));
         }
-        let web_router = output::http::router(&settings.telemetry_path, source, push_stopped);
+        let push_url = match (addresses.push.first(), &app.socket) {
+            (Some(address), _) => format!("http://{address}"),
+            (None, Some(socket)) => format!("unix:{}", socket.display()),
+            (None, None) => String::new(),
+        };
+        let site = output::http::Config { telemetry_path: settings.telemetry_path, push_url };
+        let web_router = output::http::router(&site, source, push_stopped);
         for listener in web {
             let (counts, stopped) = (Arc::clone(&web_counts), web_stopped.clone());
             let serving = serve_http(listener, web_router.clone(), counts, stopped);

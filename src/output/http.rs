@@ -65,13 +65,22 @@ struct Site {
     stop: watch::Receiver<bool>,
 }
 
-/// The routes of the web server; the table is at `telemetry_path`.
-pub fn router(
-    telemetry_path: &str,
-    source: StatusSource,
-    stop: watch::Receiver<bool>,
-) -> Router {
-    let index = INDEX_HTML.replace("{{telemetry_path}}", telemetry_path).into();
+/// What the page links.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The path of the table: letters, digits, `/`, `-`, `_` and `.`.
+    pub telemetry_path: String,
+    /// Where pushes are taken (`http://127.0.0.1:9478`, `unix:/run/stepmem/push.sock`).
+    pub push_url: String,
+}
+
+/// The routes of the web server.
+pub fn router(config: &Config, source: StatusSource, stop: watch::Receiver<bool>) -> Router {
+    let Config { telemetry_path, push_url } = config;
+    let index = INDEX_HTML
+        .replace("{{telemetry_path}}", telemetry_path)
+        .replace("{{push_url}}", &escaped(push_url))
+        .into();
     Router::new()
         .route("/", get(index_page))
         .route("/style.css", get(|| async { asset("text/css; charset=utf-8", STYLE_CSS) }))
@@ -83,6 +92,11 @@ pub fn router(
         .fallback(|| async { (StatusCode::NOT_FOUND, "no such path; / links what there is\n") })
         .layer(CompressionLayer::new())
         .with_state(Site { source, index, stop })
+}
+
+/// A text as an attribute's value.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
 }
 
 async fn index_page(State(site): State<Site>) -> Response {

@@ -396,7 +396,8 @@ const factRows = new Rows($("exporter-list"), makeFact, updateFact);
 
 function short(uuid) {
   const [kind, first] = uuid.split("-");
-  return first && uuid.length > 16 ? `${kind}-${first}` : uuid;
+  const index = last.devices.find((device) => device.uuid === uuid)?.index;
+  return (isKnown(index) ? `${index} · ` : "") + (first && uuid.length > 16 ? `${kind}-${first}` : uuid);
 }
 
 function counts(pairs) {
@@ -429,6 +430,7 @@ function facts({ exporter, records, gpu }) {
     ["Batches waiting", number(exporter.inbox_depth)],
     ["Collectors", collectors.join(", ") || DASH],
     ["Series", number(exporter.series) + (dropped.length > 0 ? `; left out: ${counts(dropped)}` : "")],
+    ["Connections shed", counts(exporter.connections_shed ?? [])],
     ["OTLP exports", exporter.otlp_exports.length > 0 ? counts(exporter.otlp_exports) : "not configured"],
   ];
 }
@@ -464,7 +466,7 @@ function judge(status, findings) {
 function curl() {
   const url = document.querySelector('meta[name="push-url"]').content;
   const record = '{"run":"demo","rank":0,"step":1,"allocated_bytes":1073741824}';
-  const base = url && !url.includes("{{") ? url.replace(/\/$/, "") : "http://HOST:PORT";
+  const base = url && !url.includes("{{") ? url.replace(/\/$/, "") : "http://127.0.0.1:9478";
   const where = base.startsWith("unix:") ? `--unix-socket ${base.slice(5)} http://localhost/v1/steps` : `${base}/v1/steps`;
   return `curl -H 'content-type: application/json' -d '${record}' ${where}`;
 }
