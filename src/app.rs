@@ -185,11 +185,8 @@ impl App {
         app.engine.spawn(keeper.keep(offers, requests, gpu_polls));
         let push_router =
             input::http::router(settings.push, inbox, Arc::new(move || clock.now()));
-        for listener in push {
-            let (counts, stopped) = (Arc::clone(&push_counts), push_stopped.clone());
-            let serving = serve_http(listener, push_router.clone(), counts, stopped);
-            app.push_servers.spawn(ended(serving));
-        }
+        let door = (push_counts, push_stopped.clone());
+        spawn_servers(&mut app.push_servers, push, &push_router, &door);
         let push_url = match (addresses.push.first(), &app.socket) {
             (Some(address), _) => format!("http://{address}"),
             (None, Some(socket)) => format!("unix:{}", socket.display()),
@@ -197,11 +194,7 @@ impl App {
         };
         let site = output::http::Config { telemetry_path: settings.telemetry_path, push_url };
         let web_router = output::http::router(&site, source, push_stopped);
-        for listener in web {
-            let (counts, stopped) = (Arc::clone(&web_counts), web_stopped.clone());
-            let serving = serve_http(listener, web_router.clone(), counts, stopped);
-            app.web_servers.spawn(ended(serving));
-        }
+        spawn_servers(&mut app.web_servers, web, &web_router, &(web_counts, web_stopped));
         if let (Some(nvml), Some(source)) = (settings.nvml, gpu) {
             app.gpu.spawn(poll_gpu(nvml, source, polls));
         }
@@ -262,9 +255,19 @@ impl App {
     }
 }
 
-async fn ended(serving: impl Future<Output = ()>) -> anyhow::Result<()> {
-    serving.await;
-    Ok(())
+fn spawn_servers(
+    tasks: &mut Tasks,
+    listeners: Vec<Listener>,
+    router: &axum::Router,
+    (counts, stopped): &(Arc<ServerCounts>, watch::Receiver<bool>),
+) {
+    for listener in listeners {
+        let serving = serve_http(listener, router.clone(), Arc::clone(counts), stopped.clone());
+        tasks.spawn(async {
+            serving.await;
+            Ok(())
+        });
+    }
 }
 
 async fn listen(

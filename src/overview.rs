@@ -121,7 +121,7 @@ fn row(rank: &Value, findings: &[&Value]) -> Vec<Cell> {
             (_, worst) => worst,
         },
     );
-    let diagnosis = Cell::new(diagnoses.join(", "));
+    let named = Cell::new(diagnoses.join(", "));
     let or_unknown =
         |value: Option<String>| Cell::new(value.unwrap_or_else(|| UNKNOWN.to_owned()));
     vec![
@@ -136,8 +136,8 @@ fn row(rank: &Value, findings: &[&Value]) -> Vec<Cell> {
         or_unknown(slope.map(wording::bytes)),
         or_unknown(number(rank, "oom_eta_seconds").map(wording::duration)),
         match colour {
-            Some(colour) => diagnosis.fg(colour),
-            None => diagnosis,
+            Some(colour) => named.fg(colour),
+            None => named,
         },
     ]
 }
