@@ -1,0 +1,29 @@
+//! Whatever comes over the socket or stands in a recording is decoded or refused, and what was decoded can be applied.
+#![no_main]
+
+use std::time::Duration;
+
+use libfuzzer_sys::fuzz_target;
+use stepmem::analysis::engine::{Engine, EngineConfig, Event};
+use stepmem::analysis::sample::Uptime;
+use stepmem::analysis::status::ExporterStatus;
+use stepmem::input::wire::{Layout, Recorded, decode, decode_end, decode_recorded};
+use stepmem::output::prometheus::{Format, render};
+
+fuzz_target!(|body: &[u8]| {
+    drop(decode(body, Layout::Json));
+    drop(decode_end(body));
+    let mut engine = Engine::new(EngineConfig::default(), 0.0);
+    let mut now = Uptime::default();
+    let lines = body.split(|byte| *byte == b'\n');
+    for recorded in lines.filter_map(|line| decode_recorded(line).ok()) {
+        now = Uptime(now.0 + Duration::from_millis(700));
+        let event = match recorded {
+            Recorded::Step(sample) => Event::Step(sample),
+            Recorded::Gpu(sample, _) => Event::Gpu(sample),
+        };
+        engine.apply(event, now);
+    }
+    let status = engine.status(now, ExporterStatus::default());
+    render(&status, Format::OpenMetrics);
+});
