@@ -5,7 +5,9 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{
+    BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
+};
 use prometheus::{Encoder, GaugeVec, Opts, Registry, TextEncoder};
 use stepmem::analysis::engine::{Engine, EngineConfig, Event};
 use stepmem::analysis::sample::{StepSample, Uptime};

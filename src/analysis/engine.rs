@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::analysis::creep::CreepSettings;
 use crate::analysis::diagnosis::imbalance;
 use crate::analysis::diagnosis::{
-    DIAGNOSES, Evidence, Finding, FindingKey, Held, RunScene, Scene, Severity, Thresholds,
+    DIAGNOSES, Evidence, Finding, Findings, Held, RunScene, Scene, Severity, Thresholds,
 };
 use crate::analysis::sample::{
     Attribution, Bytes, GpuSample, GpuUnavailable, GpuUuid, Rank, Run, Seconds, StepSample,
@@ -20,8 +20,8 @@ use crate::analysis::status::{
 };
 use crate::analysis::window::{DeviceView, RankReport, RankWindow, Taken};
 
-/// How often all ranks are judged when no trend of any rank has changed.
-pub const JUDGE_EVERY: Duration = Duration::from_secs(1);
+/// How often pushes and readings have all ranks judged when no trend of any rank has changed; a tick always does.
+pub const JUDGE_EVERY: Duration = Duration::from_secs(5);
 /// How many different kinds of Xid errors of all devices are told apart.
 pub const XIDS_MAX: usize = 256;
 
@@ -144,7 +144,7 @@ pub struct Engine {
     n_ranks: usize,
     devices: BTreeMap<GpuUuid, Device>,
     gpu: GpuStatus,
-    findings: BTreeMap<FindingKey, Held>,
+    findings: Findings,
     records: RecordCounts,
     records_dropped: u64,
     last_judged: Uptime,
@@ -166,7 +166,7 @@ impl Engine {
             n_ranks: 0,
             devices: BTreeMap::new(),
             gpu: GpuStatus::default(),
-            findings: BTreeMap::new(),
+            findings: Findings::default(),
             records: RecordCounts::default(),
             records_dropped: 0,
             last_judged: Uptime::default(),
@@ -203,6 +203,7 @@ impl Engine {
 
     /// Takes one event that happened at `now`, and returns what it raised, changed or cleared. `now` never falls.
     pub fn apply(&mut self, event: Event, now: Uptime) -> Vec<Transition> {
+        let is_due = matches!(event, Event::Tick) || now.since(self.last_judged) >= JUDGE_EVERY;
         let is_changed = match event {
             Event::Step(sample) => self.step(&sample, now),
             Event::End(run, rank) => self.end(&run, rank),
@@ -222,11 +223,7 @@ impl Engine {
                 false
             }
         };
-        if is_changed || now.since(self.last_judged) >= JUDGE_EVERY {
-            self.judge(now)
-        } else {
-            Vec::new()
-        }
+        if is_changed || is_due { self.judge(now) } else { Vec::new() }
     }
 
     /// The Unix time at `now`.
@@ -261,7 +258,7 @@ impl Engine {
             runs,
             ranks,
             devices,
-            findings: self.findings.values().map(FindingStatus::of).collect(),
+            findings: self.findings.iter().map(FindingStatus::of).collect(),
             records: self.records,
             gpu: self.gpu.clone(),
             exporter,
@@ -463,16 +460,15 @@ impl Engine {
         let mut before = std::mem::take(&mut self.findings);
         let mut raised = Vec::new();
         for finding in found {
-            let key = (finding.run.clone(), finding.rank, finding.kind);
-            let held = before.remove(&key);
+            let held = before.remove(&finding);
             if held.as_ref().map(|held| held.finding.severity) != Some(finding.severity) {
                 raised.push(self.transition(&finding, TransitionState::Raised, time));
             }
             let since = held.map_or(time, |held| held.since);
-            self.findings.insert(key, Held { finding, since });
+            self.findings.insert(Held { finding, since });
         }
         let mut transitions: Vec<Transition> = before
-            .values()
+            .iter()
             .map(|held| self.transition(&held.finding, TransitionState::Cleared, time))
             .collect();
         transitions.append(&mut raised);

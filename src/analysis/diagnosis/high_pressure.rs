@@ -1,6 +1,8 @@
 //! HIGH PRESSURE: a recent peak is near the rank's own capacity.
 
-use crate::analysis::diagnosis::{Diagnosis, Evidence, Finding, Scene, Thresholds, graded};
+use crate::analysis::diagnosis::{
+    Diagnosis, Evidence, Finding, RELEASE_MARGIN, Scene, Thresholds, graded,
+};
 use crate::analysis::sample::Bytes;
 use crate::analysis::window::RankReport;
 
@@ -53,6 +55,9 @@ fn find(scene: &Scene<'_>) -> Vec<Finding> {
         .subjects()
         .filter_map(|subject| {
             let Pressure { basis, ratio, capacity } = highest(subject.report)?;
+            if ratio < pressure_warning - RELEASE_MARGIN {
+                return None;
+            }
             let held = scene.held(&subject, kind);
             let severity = graded(ratio, pressure_warning, pressure_critical, held)?;
             let capacity_bytes = capacity.get();

@@ -219,7 +219,7 @@ pub struct Scene<'a> {
     /// The limits.
     pub thresholds: &'a Thresholds,
     /// What held at the last look: findings let go later than they take hold.
-    pub held: &'a BTreeMap<FindingKey, Held>,
+    pub held: &'a Findings,
 }
 
 /// The present ranks of one run.
@@ -239,8 +239,42 @@ pub struct Held {
     pub since: f64,
 }
 
-/// What tells two findings apart.
-pub type FindingKey = (Run, Rank, &'static str);
+/// The findings that hold, ascending by run, rank and kind.
+#[derive(Debug, Default)]
+pub struct Findings {
+    by_run: BTreeMap<Run, BTreeMap<(Rank, &'static str), Held>>,
+}
+
+impl Findings {
+    /// Every finding, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &Held> {
+        self.by_run.values().flat_map(BTreeMap::values)
+    }
+
+    /// Whether nothing holds.
+    pub fn is_empty(&self) -> bool {
+        self.by_run.is_empty()
+    }
+
+    /// Takes a finding in, in place of the one of its run, rank and kind.
+    pub fn insert(&mut self, held: Held) {
+        let key = (held.finding.rank, held.finding.kind);
+        if let Some(of_run) = self.by_run.get_mut(&held.finding.run) {
+            of_run.insert(key, held);
+        } else {
+            self.by_run.insert(held.finding.run.clone(), BTreeMap::from([(key, held)]));
+        }
+    }
+
+    /// Takes out the finding of the same run, rank and kind.
+    pub fn remove(&mut self, finding: &Finding) -> Option<Held> {
+        self.by_run.get_mut(&finding.run)?.remove(&(finding.rank, finding.kind))
+    }
+
+    fn get(&self, run: &Run, rank: Rank, kind: &'static str) -> Option<&Held> {
+        self.by_run.get(run)?.get(&(rank, kind))
+    }
+}
 
 /// One rank of the scene.
 #[derive(Clone, Copy)]
@@ -280,11 +314,7 @@ impl<'a> Scene<'a> {
 
     /// The severity with which `kind` held for the rank at the last look.
     pub fn held(&self, subject: &Subject<'_, '_>, kind: &'static str) -> Option<Severity> {
-        if self.held.is_empty() {
-            return None;
-        }
-        let key = (subject.run.clone(), subject.rank, kind);
-        self.held.get(&key).map(|held| held.finding.severity)
+        self.held.get(subject.run, subject.rank, kind).map(|held| held.finding.severity)
     }
 }
 
