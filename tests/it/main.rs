@@ -11,4 +11,6 @@
 
 mod rig;
 
+mod architecture;
+
 mod push;
