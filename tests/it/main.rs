@@ -12,5 +12,6 @@
 mod rig;
 
 mod architecture;
+mod generated;
 
 mod push;
