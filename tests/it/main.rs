@@ -13,5 +13,7 @@ mod rig;
 
 mod architecture;
 mod generated;
+mod nvml;
+mod peers;
 
 mod push;

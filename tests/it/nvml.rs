@@ -31,12 +31,12 @@ enum Namespace {
 }
 
 /// A copy of the fake library with its scenario and a procfs, removed at the end.
-struct Fake {
+pub(super) struct Fake {
     dir: PathBuf,
 }
 
 impl Fake {
-    fn new(name: &str, scenario: &Value) -> Self {
+    pub(super) fn new(name: &str, scenario: &Value) -> Self {
         let dir = env::temp_dir().join(format!("stepmem-nvml-{name}-{}", process::id()));
         fs::create_dir_all(&dir).unwrap();
         let fake = Self { dir };
@@ -46,7 +46,7 @@ impl Fake {
         fake
     }
 
-    fn library(&self) -> PathBuf {
+    pub(super) fn library(&self) -> PathBuf {
         self.dir.join("libnvidia-ml.so.1")
     }
 
@@ -55,7 +55,7 @@ impl Fake {
     }
 
     /// Changes what the library answers from now on.
-    fn set(&self, scenario: &Value) {
+    pub(super) fn set(&self, scenario: &Value) {
         let fresh = self.dir.join("fresh.json");
         fs::write(&fresh, scenario.to_string()).unwrap();
         fs::rename(fresh, self.library_with(".json")).unwrap();

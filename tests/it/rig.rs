@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -18,8 +18,15 @@ pub struct Exporter {
     child: Child,
     pub web: SocketAddr,
     pub push: SocketAddr,
-    log: Arc<Mutex<Vec<Value>>>,
+    log: Arc<Log>,
     reader: Option<std::thread::JoinHandle<()>>,
+}
+
+/// What an exporter logs, as it comes.
+#[derive(Default)]
+struct Log {
+    entries: Mutex<Vec<Value>>,
+    grown: Condvar,
 }
 
 /// An answer to a request.
@@ -60,13 +67,14 @@ impl Exporter {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the binary starts");
-        let log = Arc::<Mutex<Vec<Value>>>::default();
+        let log = Arc::<Log>::default();
         let lines = BufReader::new(child.stderr.take().expect("piped"));
         let sink = Arc::clone(&log);
         let reader = std::thread::spawn(move || {
             for line in lines.lines().map_while(Result::ok) {
                 let entry = serde_json::from_str(&line).unwrap_or(Value::String(line));
-                sink.lock().unwrap().push(entry);
+                sink.entries.lock().unwrap().push(entry);
+                sink.grown.notify_all();
             }
         });
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
@@ -80,7 +88,7 @@ impl Exporter {
     fn listening(&mut self, what: &str) -> SocketAddr {
         let began = Instant::now();
         loop {
-            let found = self.log.lock().unwrap().iter().find_map(|entry| {
+            let found = self.log.entries.lock().unwrap().iter().find_map(|entry| {
                 let fields = entry.get("fields")?;
                 (fields["message"] == "listening" && fields["what"] == what)
                     .then(|| fields["address"].as_str()?.parse().ok())?
@@ -89,7 +97,7 @@ impl Exporter {
                 return address;
             }
             if let Some(status) = self.child.try_wait().unwrap() {
-                panic!("it ended with {status}: {:?}", self.log.lock().unwrap());
+                panic!("it ended with {status}: {:?}", self.log.entries.lock().unwrap());
             }
             assert!(began.elapsed() < DEADLINE, "no {what} address in time");
             std::thread::yield_now();
@@ -103,7 +111,24 @@ impl Exporter {
 
     /// What it has logged so far, one JSON object a line.
     pub fn log(&self) -> Vec<Value> {
-        self.log.lock().unwrap().clone()
+        self.log.entries.lock().unwrap().clone()
+    }
+
+    /// Waits until `is_so` of something that it logs.
+    pub fn await_log(
+        &self,
+        what: &str,
+        deadline: Duration,
+        is_so: impl Fn(&Value) -> bool,
+    ) -> Value {
+        let entries = self.log.entries.lock().unwrap();
+        let (entries, waited) = self
+            .log
+            .grown
+            .wait_timeout_while(entries, deadline, |entries| !entries.iter().any(&is_so))
+            .unwrap();
+        assert!(!waited.timed_out(), "{what} was not logged in time: {entries:#?}");
+        entries.iter().find(|entry| is_so(entry)).cloned().unwrap()
     }
 
     /// Pushes JSON and returns the answer.
@@ -186,6 +211,11 @@ impl Drop for Exporter {
         self.child.kill().ok();
         self.child.wait().ok();
     }
+}
+
+/// Runs any command of the binary to its end.
+pub fn stepmem(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_stepmem")).args(arguments).output().expect("it starts")
 }
 
 /// The head of a request.
