@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use opentelemetry::KeyValue;
 use opentelemetry::metrics::{AsyncInstrument, Meter, MeterProvider};
+use opentelemetry::{Key, KeyValue, Value};
 use opentelemetry_otlp::{
     ExporterBuildError, MetricExporter, MetricExporterBuilder, Protocol, WithExportConfig,
     WithHttpConfig,
@@ -33,6 +33,8 @@ pub const SERIES_PER_INSTRUMENT_MAX: usize = 16 * 1024;
 /// How long the last export may take when the exporter stops.
 pub const FLUSH_WITHIN: Duration = Duration::from_secs(5);
 
+const SERVICE_NAME: Key = Key::from_static_str("service.name");
+
 /// Where and how to export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -42,6 +44,8 @@ pub struct Config {
     pub transport: Transport,
     /// The time between two exports.
     pub interval: Duration,
+    /// How long an export may take.
+    pub timeout: Duration,
     /// Whether to add the names of the OpenTelemetry hardware conventions.
     pub semconv: bool,
     /// Whether the collector is spoken to over TLS.
@@ -99,16 +103,12 @@ impl Export {
                 Counted { inner: exporter(config, temporality)?, counts: Arc::clone(counts) };
             let reader =
                 PeriodicReader::builder(exporter).with_interval(config.interval).build();
-            let resource = Resource::builder()
-                .with_attribute(KeyValue::new("service.name", "stepmem"))
-                .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
-                .build();
             let bound = |_: &Instrument| {
                 Stream::builder().with_cardinality_limit(SERIES_PER_INSTRUMENT_MAX).build().ok()
             };
             Ok(SdkMeterProvider::builder()
                 .with_reader(reader)
-                .with_resource(resource)
+                .with_resource(resource())
                 .with_view(bound)
                 .build())
         };
@@ -145,7 +145,7 @@ fn exporter(
     let endpoint = config.endpoint.as_deref();
     match config.transport {
         Transport::Grpc => {
-            let builder = builder.with_tonic();
+            let builder = builder.with_tonic().with_timeout(config.timeout);
             match endpoint {
                 Some(endpoint) => builder.with_endpoint(endpoint).build(),
                 None => builder.build(),
@@ -153,8 +153,9 @@ fn exporter(
         }
         Transport::Http => {
             let mut builder = builder.with_http().with_protocol(Protocol::HttpBinary);
+            builder = builder.with_timeout(config.timeout);
             if !config.is_tls {
-                builder = builder.with_http_client(plain_client()?);
+                builder = builder.with_http_client(plain_client(config.timeout)?);
             }
             match endpoint {
                 Some(endpoint) => builder.with_endpoint(metrics_url(endpoint)).build(),
@@ -164,9 +165,23 @@ fn exporter(
     }
 }
 
+/// Who exports: what the variables `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` say, and else a stepmem.
+fn resource() -> Resource {
+    let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
+    let detected = Resource::builder().with_attribute(version.clone()).build();
+    // What the SDK calls a service that nobody named.
+    let is_unnamed = |name: Value| name.as_str().starts_with("unknown_service");
+    if detected.get(&SERVICE_NAME).is_none_or(is_unnamed) {
+        let name = KeyValue::new(SERVICE_NAME, "stepmem");
+        return Resource::builder().with_attributes([version, name]).build();
+    }
+    detected
+}
+
 /// A client that does without the system's certificates, which a small image lacks.
-fn plain_client() -> Result<reqwest::blocking::Client, ExporterBuildError> {
+fn plain_client(timeout: Duration) -> Result<reqwest::blocking::Client, ExporterBuildError> {
     reqwest::blocking::Client::builder()
+        .timeout(timeout)
         .tls_certs_only([])
         .build()
         .map_err(|error| ExporterBuildError::InternalFailure(error.to_string()))
