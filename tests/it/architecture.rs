@@ -34,7 +34,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("analysis::sample", &[]),
     ("analysis::estimate", &[]),
     ("analysis::creep", &["analysis::estimate"]),
-    ("analysis::window", &["analysis::creep", "analysis::sample"]),
+    ("analysis::window", &["analysis::creep", "analysis::estimate", "analysis::sample"]),
     ("analysis::diagnosis", &["analysis::creep", "analysis::sample", "analysis::window"]),
     (
         "analysis::status",
