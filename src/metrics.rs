@@ -149,24 +149,21 @@ pub fn document() -> String {
          OpenTelemetry\n(`--otlp.endpoint`) a label that is empty is absent, an info metric is a gauge, and a \
          histogram goes out as the counters\n`.bucket`, `.count` and `.sum`.\n",
     );
+    let code = |text: &str| format!("`{text}`");
     let mut group = None;
     for metric in METRICS {
         if group != Some(metric.group) {
             group = Some(metric.group);
-            let heading = metric.group.heading();
-            page.push_str(&format!(
-                "\n## {heading}\n\n| name | OpenTelemetry | type | unit | labels | what |\n|---|---|---|---|---|---|\n"
-            ));
+            let heading = format!("\n## {}\n\n", metric.group.heading());
+            page.push_str(&heading);
+            page.push_str("| name | OpenTelemetry | type | unit | labels | what |\n|---|---|---|---|---|---|\n");
         }
-        let code = |text: &str| format!("`{text}`");
         let otel = metric.otel.map_or("–".to_owned(), code);
         let labels: Vec<String> = metric.labels.iter().map(|label| code(label)).collect();
         let (name, kind, unit) = (metric.name, metric.kind.as_label(), metric.unit.as_ucum());
-        page.push_str(&format!(
-            "| `{name}` | {otel} | {kind} | `{unit}` | {} | {} |\n",
-            labels.join(", "),
-            metric.help
-        ));
+        let (labels, help) = (labels.join(", "), metric.help);
+        let row = format!("| `{name}` | {otel} | {kind} | `{unit}` | {labels} | {help} |\n");
+        page.push_str(&row);
     }
     page
 }

@@ -257,30 +257,22 @@ impl Paths {
             match token {
                 Token::Sign('{') => depth += 1,
                 Token::Sign('}') => {
+                    inline.retain(|(_, at)| *at < depth);
                     depth -= 1;
-                    inline.retain(|(_, at)| *at < depth + 1);
                 }
-                Token::Word(word) => {
-                    let rest = &tokens[idx + 1..];
-                    if let [(Token::Word(name), _), (Token::Sign('{'), _), ..] = rest
-                        && word == "mod"
+                Token::Word(word) if word == "mod" => {
+                    if let [(Token::Word(name), _), (Token::Sign('{'), _), ..] =
+                        &tokens[idx + 1..]
                     {
                         inline.push((name.clone(), depth + 1));
                     }
-                    let starts = rest.len() > 1
-                        && rest[0].0 == Token::Sign(':')
-                        && rest[1].0 == Token::Sign(':')
-                        && !(idx > 0 && matches!(tokens[idx - 1].0, Token::Sign(':' | '.')));
-                    let is_use = idx > 0 && tokens[idx - 1].0 == Token::Word("use".to_owned());
-                    if starts || is_use {
-                        let mut cursor = tokens[idx..].iter().peekable();
-                        let mut found = Vec::new();
-                        tree(&mut cursor, &mut Vec::new(), &mut found);
-                        let here = [self.module.clone(), names(&inline)].concat();
-                        found.into_iter().for_each(|path| {
-                            paths.push((self.absolute(path, &here), *line));
-                        });
-                    }
+                }
+                Token::Word(_) if begins_path(tokens, idx) => {
+                    let mut found = Vec::new();
+                    tree(&mut tokens[idx..].iter().peekable(), &mut Vec::new(), &mut found);
+                    let here = [self.module.clone(), names(&inline)].concat();
+                    let absolute = |path| (self.absolute(path, &here), *line);
+                    paths.extend(found.into_iter().map(absolute));
                 }
                 _ => {}
             }
@@ -310,6 +302,15 @@ impl Paths {
         }
         [vec!["crate".to_owned()], here, rest.to_vec()].concat()
     }
+}
+
+/// Whether the word there is the first of a path, or of what `use` takes.
+fn begins_path(tokens: &[(Token, usize)], idx: usize) -> bool {
+    let before = idx.checked_sub(1).map(|before| &tokens[before].0);
+    let is_joined = tokens[idx + 1..].iter().take(2).all(|(t, _)| *t == Token::Sign(':'))
+        && tokens.len() > idx + 2;
+    let is_first = !matches!(before, Some(Token::Sign(':' | '.')));
+    is_joined && is_first || before == Some(&Token::Word("use".to_owned()))
 }
 
 fn words(module: &str) -> Vec<String> {

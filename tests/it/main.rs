@@ -5,7 +5,7 @@
     clippy::panic,
     clippy::indexing_slicing,
     clippy::disallowed_methods,
-    missing_docs,
+    unreachable_pub,
     reason = "tests stop at the first surprise"
 )]
 

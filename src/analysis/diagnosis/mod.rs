@@ -49,7 +49,8 @@ pub fn document() -> String {
          in `/api/v1/status`, on\nthe page, and a series of the metric `diagnosis` with the label `kind`.\n",
     );
     for Diagnosis { kind, status, help, advice, .. } in DIAGNOSES {
-        page.push_str(&format!("\n## {status}\n\n`{kind}`. {help}\n\n{advice}\n"));
+        let part = format!("\n## {status}\n\n`{kind}`. {help}\n\n{advice}\n");
+        page.push_str(&part);
     }
     page
 }
