@@ -1,8 +1,4 @@
 //! The table over OTLP: observable instruments that read the last published status, pushed in an interval.
-//!
-//! The SDK's cumulative reader goes on exporting a gauge's series that is no longer observed; its delta reader
-//! forgets it, and a gauge is the same in both. Counters must stay cumulative. So gauges and counters go out through
-//! two readers of their own.
 
 use std::fmt;
 use std::sync::Arc;
@@ -83,8 +79,7 @@ impl ExportCounts {
 /// The running export.
 #[derive(Debug)]
 pub struct Export {
-    gauges: SdkMeterProvider,
-    counters: SdkMeterProvider,
+    provider: SdkMeterProvider,
 }
 
 impl Export {
@@ -98,50 +93,36 @@ impl Export {
         latest: &watch::Receiver<Arc<Status>>,
         counts: &Arc<ExportCounts>,
     ) -> Result<Self, ExporterBuildError> {
-        let provider = |temporality| -> Result<SdkMeterProvider, ExporterBuildError> {
-            let exporter =
-                Counted { inner: exporter(config, temporality)?, counts: Arc::clone(counts) };
-            let reader =
-                PeriodicReader::builder(exporter).with_interval(config.interval).build();
-            let bound = |_: &Instrument| {
-                Stream::builder().with_cardinality_limit(SERIES_PER_INSTRUMENT_MAX).build().ok()
-            };
-            Ok(SdkMeterProvider::builder()
-                .with_reader(reader)
-                .with_resource(resource())
-                .with_view(bound)
-                .build())
+        let exporter = Counted { inner: exporter(config)?, counts: Arc::clone(counts) };
+        let reader = PeriodicReader::builder(exporter).with_interval(config.interval).build();
+        let bound = |_: &Instrument| {
+            Stream::builder().with_cardinality_limit(SERIES_PER_INSTRUMENT_MAX).build().ok()
         };
-        let export = Self {
-            gauges: provider(Temporality::Delta)?,
-            counters: provider(Temporality::Cumulative)?,
-        };
-        let (gauges, counters) =
-            (export.gauges.meter("stepmem"), export.counters.meter("stepmem"));
+        let provider = SdkMeterProvider::builder()
+            .with_reader(reader)
+            .with_resource(resource())
+            .with_view(bound)
+            .build();
+        let meter = provider.meter("stepmem");
         for metric in METRICS {
-            register(&gauges, &counters, metric, latest);
+            register(&meter, metric, latest);
         }
         if config.semconv {
-            register_semconv(&gauges, latest);
+            register_semconv(&meter, latest);
         }
-        Ok(export)
+        Ok(Self { provider })
     }
 
-    /// Exports once more and ends; blocks for at most twice [`FLUSH_WITHIN`].
+    /// Exports once more and ends; blocks for at most [`FLUSH_WITHIN`].
     pub fn stop(self) {
-        for provider in [self.gauges, self.counters] {
-            if let Err(error) = provider.shutdown_with_timeout(FLUSH_WITHIN) {
-                tracing::warn!(%error, "last OTLP export failed");
-            }
+        if let Err(error) = self.provider.shutdown_with_timeout(FLUSH_WITHIN) {
+            tracing::warn!(%error, "last OTLP export failed");
         }
     }
 }
 
-fn exporter(
-    config: &Config,
-    temporality: Temporality,
-) -> Result<MetricExporter, ExporterBuildError> {
-    let builder = MetricExporterBuilder::new().with_temporality(temporality);
+fn exporter(config: &Config) -> Result<MetricExporter, ExporterBuildError> {
+    let builder = MetricExporterBuilder::new().with_temporality(Temporality::Cumulative);
     let endpoint = config.endpoint.as_deref();
     match config.transport {
         Transport::Grpc => {
@@ -202,19 +183,19 @@ type SeriesReader = fn(&Status, &mut Visit<'_>);
 type Latest = watch::Receiver<Arc<Status>>;
 
 /// Registers one metric of the table; the SDK keeps what it registers.
-fn register(gauges: &Meter, counters: &Meter, metric: &'static Metric, latest: &Latest) {
+fn register(meter: &Meter, metric: &'static Metric, latest: &Latest) {
     let Some(name) = metric.otel else { return };
     let (unit, help) = (metric.unit.as_ucum(), metric.help);
     match (metric.kind, &metric.read) {
         (Kind::Gauge | Kind::Info, Read::Series(read)) => {
-            let builder = gauges.f64_observable_gauge(name).with_unit(unit);
+            let builder = meter.f64_observable_gauge(name).with_unit(unit);
             builder.with_description(help).with_callback(series(metric, *read, latest)).build();
         }
         (_, Read::Series(read)) => {
-            let builder = counters.f64_observable_counter(name).with_unit(unit);
+            let builder = meter.f64_observable_counter(name).with_unit(unit);
             builder.with_description(help).with_callback(series(metric, *read, latest)).build();
         }
-        (_, Read::Durations(read)) => register_durations(counters, metric, *read, latest),
+        (_, Read::Durations(read)) => register_durations(meter, metric, *read, latest),
     }
 }
 
@@ -238,14 +219,14 @@ fn attributes(metric: &Metric, values: &[&str]) -> Vec<KeyValue> {
 
 /// The API has no observable histogram: its parts go out as the counters that Prometheus makes of one.
 fn register_durations(
-    counters: &Meter,
+    meter: &Meter,
     metric: &'static Metric,
     read: fn(&Status) -> &DurationCounts,
     latest: &Latest,
 ) {
     let name = metric.otel.unwrap_or(metric.name);
     let part = |part: &str| {
-        counters.f64_observable_counter(format!("{name}.{part}")).with_description(metric.help)
+        meter.f64_observable_counter(format!("{name}.{part}")).with_description(metric.help)
     };
     let of = latest.clone();
     part("bucket")

@@ -656,8 +656,8 @@ struct Otlp {
     stdin: Option<ChildStdin>,
     exports: Receiver<Value>,
     ports: Value,
-    /// The last export of gauges and that of counters, which come apart.
-    latest: BTreeMap<String, Vec<Value>>,
+    /// The metrics of the last export.
+    latest: Vec<Value>,
     resource: Value,
     transport: String,
 }
@@ -682,7 +682,7 @@ impl Otlp {
             }
         });
         let stdin = child.stdin.take();
-        let (latest, resource) = (BTreeMap::new(), Value::Null);
+        let (latest, resource) = (Vec::new(), Value::Null);
         let transport = String::new();
         let mut otlp =
             Self { child, stdin, exports, ports: Value::Null, latest, resource, transport };
@@ -722,17 +722,12 @@ impl Otlp {
         Exporter::start_command("serve", &arguments, variables)
     }
 
-    /// Takes the next export; it replaces the last one of its kind.
+    /// Takes the next export; it replaces the last one.
     fn next_export(&mut self) {
         let export = self.receive();
-        let metrics = export["metrics"].as_array().unwrap();
-        let kinds: BTreeSet<&str> =
-            metrics.iter().map(|metric| metric["kind"].as_str().unwrap()).collect();
-        assert_eq!(kinds.len(), 1, "one export holds {kinds:?}");
-        let kind = kinds.first().unwrap().to_string();
         self.resource = export["resource"].clone();
         export["transport"].as_str().unwrap().clone_into(&mut self.transport);
-        self.latest.insert(kind, metrics.clone());
+        self.latest.clone_from(export["metrics"].as_array().unwrap());
     }
 
     /// Forgets what came so far, also what has come and was not looked at.
@@ -747,7 +742,7 @@ impl Otlp {
         });
     }
 
-    /// Takes exports until gauges and counters have come and `is_so` has no objection.
+    /// Takes exports until `is_so` has no objection.
     fn await_because(
         &mut self,
         what: &str,
@@ -764,7 +759,7 @@ impl Otlp {
     }
 
     fn metrics(&self) -> impl Iterator<Item = &Value> {
-        self.latest.values().flatten()
+        self.latest.iter()
     }
 
     fn names(&self) -> Vec<String> {
