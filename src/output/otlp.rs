@@ -252,30 +252,45 @@ fn register_durations(
 }
 
 /// The devices' memory by the names of the OpenTelemetry hardware conventions (`hw.gpu.memory.*`, in development).
-fn register_semconv(gauges: &Meter, latest: &Latest) {
-    type ReadMemory = fn(&DeviceMemory) -> f64;
-    let rows: [(&str, &str, &str, ReadMemory); 3] = [
-        ("hw.gpu.memory.limit", "By", "Size of the GPU's memory.", |m| m.total.as_f64()),
-        ("hw.gpu.memory.usage", "By", "GPU memory used.", |m| m.used.as_f64()),
-        ("hw.gpu.memory.utilization", "1", "Fraction of GPU memory used.", |m| {
-            m.used.as_f64() / m.total.as_f64().max(1.0)
-        }),
-    ];
-    for (name, unit, help, read) in rows {
-        let latest = latest.clone();
-        let builder = gauges.f64_observable_gauge(name).with_unit(unit).with_description(help);
-        builder
-            .with_callback(move |observer| {
-                for device in &latest.borrow().devices {
-                    let Some(memory) = &device.memory else { continue };
-                    let model =
-                        device.info.model.clone().map(|model| KeyValue::new("hw.model", model));
-                    let id = KeyValue::new("hw.id", device.uuid.to_string());
-                    let attributes: Vec<KeyValue> = model.into_iter().chain([id]).collect();
-                    observer.observe(read(memory), &attributes);
-                }
-            })
-            .build();
+fn register_semconv(meter: &Meter, latest: &Latest) {
+    let bytes = |name| meter.f64_observable_up_down_counter(name).with_unit("By");
+    bytes("hw.gpu.memory.limit")
+        .with_description("Size of the GPU's memory.")
+        .with_callback(memory(|memory| memory.total.as_f64(), latest))
+        .build();
+    bytes("hw.gpu.memory.usage")
+        .with_description("GPU memory used.")
+        .with_callback(memory(|memory| memory.used.as_f64(), latest))
+        .build();
+    let share = |memory: &DeviceMemory| memory.used.as_f64() / memory.total.as_f64().max(1.0);
+    meter
+        .f64_observable_gauge("hw.gpu.memory.utilization")
+        .with_unit("1")
+        .with_description("Fraction of GPU memory used.")
+        .with_callback(memory(share, latest))
+        .build();
+}
+
+fn memory(
+    read: fn(&DeviceMemory) -> f64,
+    latest: &Latest,
+) -> impl Fn(&dyn AsyncInstrument<f64>) + Send + Sync + 'static {
+    let latest = latest.clone();
+    move |observer| {
+        for device in &latest.borrow().devices {
+            let Some(memory) = &device.memory else { continue };
+            let mut attributes = vec![KeyValue::new("hw.id", device.uuid.to_string())];
+            let described = [
+                ("hw.model", &device.info.model),
+                ("hw.driver_version", &device.info.driver_version),
+            ];
+            attributes.extend(
+                described
+                    .into_iter()
+                    .filter_map(|(name, value)| Some(KeyValue::new(name, value.clone()?))),
+            );
+            observer.observe(read(memory), &attributes);
+        }
     }
 }
 

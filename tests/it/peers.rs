@@ -298,17 +298,21 @@ fn hardware_conventions_are_exported_when_asked_for() {
         otlp.names().into_iter().filter(|name| name.starts_with("hw.")).collect();
     let expected = ["hw.gpu.memory.limit", "hw.gpu.memory.usage", "hw.gpu.memory.utilization"];
     assert_eq!(names, expected.map(str::to_owned).into());
-    for (name, unit, expected) in [
-        ("hw.gpu.memory.limit", "By", as_f64(80 * GIB)),
-        ("hw.gpu.memory.usage", "By", as_f64(30 * GIB)),
-        ("hw.gpu.memory.utilization", "1", 0.375),
+    for (name, unit, kind, expected) in [
+        ("hw.gpu.memory.limit", "By", "sum", as_f64(80 * GIB)),
+        ("hw.gpu.memory.usage", "By", "sum", as_f64(30 * GIB)),
+        ("hw.gpu.memory.utilization", "1", "gauge", 0.375),
     ] {
         let metric = otlp.metric(name).unwrap();
-        assert_eq!(metric["unit"], unit);
+        assert_eq!((&metric["unit"], &metric["kind"]), (&unit.into(), &kind.into()), "{name}");
+        // What goes up and down and may be summed up.
+        assert_ne!(metric["monotonic"], true, "{name}");
+        assert_ne!(metric["temporality"], "delta", "{name}");
         let [point] = &metric["points"].as_array().unwrap()[..] else { panic!("{metric}") };
         assert_eq!(point["value"].as_f64(), Some(expected), "{name}");
         assert_eq!(point["attributes"]["hw.id"], "GPU-a");
         assert_eq!(point["attributes"]["hw.model"], "NVIDIA H100 80GB HBM3");
+        assert_eq!(point["attributes"]["hw.driver_version"], "570.86.15");
     }
     assert!(otlp.metric("stepmem.device.memory.used").is_some(), "ours stay beside them");
     drop(exporter);
