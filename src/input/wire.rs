@@ -3,8 +3,10 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 
-use serde::de::{Deserializer, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::sample::{
@@ -100,10 +102,10 @@ pub fn decode(body: &[u8], layout: Layout) -> Result<Vec<StepSample>, DecodeErro
             .map(|(index, line)| decode_step(line).map_err(|error| error.at(index)))
             .collect(),
         Layout::Json if body.trim_ascii_start().first() == Some(&b'[') => {
-            parse::<Vec<RawStep<'_>>>(body)?
+            parse::<Vec<Object<RawStep<'_>>>>(body)?
                 .into_iter()
                 .enumerate()
-                .map(|(index, raw)| raw.checked().map_err(|error| error.at(index)))
+                .map(|(index, raw)| raw.0.checked().map_err(|error| error.at(index)))
                 .collect()
         }
         Layout::Json => Ok(vec![decode_step(body).map_err(|error| error.at(0))?]),
@@ -125,7 +127,7 @@ pub enum Recorded {
 /// The line is neither.
 pub fn decode_recorded(line: &[u8]) -> Result<Recorded, DecodeError> {
     if has_key_nvml(line) {
-        let (sample, time) = parse::<RawReading<'_>>(line)?.checked()?;
+        let (sample, time) = parse::<Object<RawReading<'_>>>(line)?.0.checked()?;
         Ok(Recorded::Gpu(sample, time))
     } else {
         decode_step(line).map(Recorded::Step)
@@ -158,7 +160,7 @@ pub enum Outcome {
 /// # Errors
 /// The body is not `{"rank": …, "outcome": …}`.
 pub fn decode_end(body: &[u8]) -> Result<RunEnd, DecodeError> {
-    let raw = parse::<RawEnd>(body)?;
+    let raw = parse::<Object<RawEnd>>(body)?.0;
     let rank = raw.rank.map(|rank| rank_of("rank", rank)).transpose()?;
     Ok(RunEnd { rank, outcome: raw.outcome })
 }
@@ -190,7 +192,7 @@ fn to_vec(value: &impl Serialize) -> Vec<u8> {
 }
 
 fn decode_step(record: &[u8]) -> Result<StepSample, DecodeError> {
-    parse::<RawStep<'_>>(record)?.checked()
+    parse::<Object<RawStep<'_>>>(record)?.0.checked()
 }
 
 /// Parses quickly, and once more with the path kept when that fails.
@@ -215,6 +217,25 @@ fn has_key_nvml(line: &[u8]) -> bool {
     memchr::memmem::find(line, KEY)
         .and_then(|at| line.get(at + KEY.len()..))
         .is_some_and(|rest| rest.trim_ascii_start().first() == Some(&b':'))
+}
+
+/// What must stand as a JSON object: a derived reader alone would take a list of its values in order as well.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+            type Value = Object<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+    }
 }
 
 #[derive(Deserialize)]
