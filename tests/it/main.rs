@@ -5,10 +5,15 @@
     clippy::panic,
     clippy::indexing_slicing,
     clippy::disallowed_methods,
-    missing_docs,
+    unreachable_pub,
     reason = "tests stop at the first surprise"
 )]
 
 mod rig;
 
+mod lifecycle;
+mod nvml;
+mod nvml_faults;
+mod outputs;
 mod push;
+mod settings;
