@@ -11,6 +11,7 @@
 
 mod rig;
 
+mod diagnoses;
 mod lifecycle;
 mod nvml;
 mod nvml_faults;

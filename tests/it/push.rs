@@ -33,8 +33,7 @@ fn check_refused(
     let answer = send(exporter);
     check_problem(&answer, status, detail);
     let next = of(steps) + 1.0;
-    let answer =
-        exporter.post(format!(r#"{{"rank":0,"step":{next},"allocated_bytes":1}}"#));
+    let answer = exporter.post(format!(r#"{{"rank":0,"step":{next},"allocated_bytes":1}}"#));
     assert_eq!(answer.status, 200, "{}", answer.body);
     let after = (of(&refused), of(accepted), of(steps));
     assert_eq!(after, (before.0 + 1.0, before.1 + 1.0, before.2 + 1.0), "{detail}");
