@@ -12,15 +12,19 @@ use crate::rig::{Exporter, record, text};
 
 /// What a scrape may take, whatever the driver does.
 const SCRAPE_WITHIN: Duration = Duration::from_millis(100);
-const PACE: [&str; 4] = ["--nvml.interval", "50ms", "--nvml.timeout", "200ms"];
+/// A round that takes longer than this counts as one that hangs.
+const HANGS_AFTER: &str = "200ms";
+/// No round of a driver that answers takes that long, however busy the machine is.
+const NEVER_HANGS: &str = "10s";
 
 fn start(fake: &Fake) -> Exporter {
-    start_with(&text(&fake.library()))
+    start_with(&text(&fake.library()), NEVER_HANGS)
 }
 
-fn start_with(library: &str) -> Exporter {
-    let arguments = [&["--nvml.library", library], &PACE[..]].concat();
-    Exporter::start_command("serve", &arguments, &[])
+fn start_with(library: &str, timeout: &str) -> Exporter {
+    let nvml =
+        ["--nvml.library", library, "--nvml.interval", "50ms", "--nvml.timeout", timeout];
+    Exporter::start_command("serve", &nvml, &[])
 }
 
 fn errors(metrics: &BTreeMap<String, f64>, code: &str) -> f64 {
@@ -89,7 +93,7 @@ fn with_call(scenario: &Value, symbol: &str, order: Value) -> Value {
 
 #[test]
 fn missing_library_is_a_normal_state() {
-    let exporter = start_with("/nowhere/libnvidia-ml.so.1");
+    let exporter = start_with("/nowhere/libnvidia-ml.so.1", NEVER_HANGS);
     check_down(&exporter, "library_missing", 2.0);
     let log = exporter.log();
     let line = log.iter().find(|entry| entry["level"] == "WARN").unwrap();
@@ -121,7 +125,7 @@ fn version_mismatch_says_that_only_a_restart_helps() {
 fn hanging_call_delays_no_scrape_and_no_push_until_it_returns() {
     let healthy = driver(&json!([gpu("GPU-a")]));
     let fake = Fake::new("it-hang", &healthy);
-    let exporter = start(&fake);
+    let exporter = start_with(&text(&fake.library()), HANGS_AFTER);
     exporter.await_metrics("the device", |metrics| used(metrics, "GPU-a").is_some());
     assert_eq!(exporter.metric("stepmem_collector_success{collector=\"nvml\"}"), Some(1.0));
     fake.set(&with_call(&healthy, "nvmlDeviceGetMemoryInfo_v2", json!({ "hang": true })));
@@ -138,7 +142,7 @@ fn call_that_hangs_from_the_start_lets_the_exporter_start_and_stop() {
     let healthy = driver(&json!([gpu("GPU-a")]));
     let fake =
         Fake::new("it-stuck", &with_call(&healthy, "nvmlInit_v2", json!({ "hang": true })));
-    let exporter = start(&fake);
+    let exporter = start_with(&text(&fake.library()), HANGS_AFTER);
     check_down(&exporter, "timeout", 1.0);
     let began = Instant::now();
     exporter.signal("TERM");

@@ -363,8 +363,3 @@ pub fn await_true(what: &str, is_so: impl Fn() -> bool) {
         std::thread::park_timeout(LOOK);
     }
 }
-
-/// The repository's root.
-pub fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}

@@ -98,8 +98,7 @@ fn all_mistakes_are_told_at_once_with_source_value_and_limit() {
         "loud",
         "--log.level",
         "info",
-        "--stop.linger",
-        "-1s",
+        "--stop.linger=-1s",
         "--nvml.interval",
         "0s",
     ];
