@@ -245,8 +245,11 @@ fn memory_of_a_pushing_process_is_told_apart_and_judged() {
         format!("stepmem_{name}{{run=\"llm\",rank=\"3\",uuid=\"GPU-a\"{more}}}")
     };
     let gib = 1024_f64.powi(3);
+    let outside = rank("memory_outside_allocator_bytes", "");
+    exporter
+        .await_metrics("a reading after the push", |metrics| metrics.contains_key(&outside));
     let metrics = exporter.metrics();
-    assert_eq!(metrics[&rank("memory_outside_allocator_bytes", "")], 10.0 * gib);
+    assert_eq!(metrics[&outside], 10.0 * gib);
     assert_eq!(metrics[&rank("pressure_ratio", ",basis=\"device\"")], 0.919);
     assert_eq!(metrics[&rank("pressure_ratio", ",basis=\"allocated\"")], 0.04);
     let process = format!("{{uuid=\"GPU-a\",pid=\"{pid}\",rank=\"3\",run=\"llm\"}}");
