@@ -341,8 +341,11 @@ impl Engine {
         if let Some(device) = &unavailable.device {
             self.devices.remove(device);
         } else {
-            self.gpu.is_up = Some(false);
             self.devices.clear();
+        }
+        // A device that still answers says so itself.
+        if self.devices.is_empty() {
+            self.gpu.is_up = Some(false);
         }
         let code = unavailable.code;
         match self.gpu.errors.binary_search_by_key(&code, |error| error.0) {

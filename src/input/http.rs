@@ -1,12 +1,17 @@
 //! The push endpoint: limits, authorisation and status codes around the push format, on TCP and on a Unix socket.
 
+use std::error::Error;
+use std::iter::successors;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{
+    AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -28,6 +33,8 @@ pub const RECORDS_MAX: usize = 8192;
 pub const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// When a pusher that was turned away may come again, in seconds.
 const RETRY_AFTER_SECONDS: &str = "1";
+/// What there is, for those who ask for something else.
+const ROUTES: &str = "the push endpoint has POST /v1/steps and POST /v1/runs/RUN/end";
 /// The media type of a refusal.
 const PROBLEM_JSON: &str = "application/problem+json";
 
@@ -50,11 +57,12 @@ pub fn router(config: Config, inbox: Inbox, clock: Clock) -> Router {
     Router::new()
         .route("/v1/steps", post(steps))
         .route("/v1/runs/{run}/end", post(end))
-        .fallback(|| async {
-            let detail = "the push endpoint has POST /v1/steps and POST /v1/runs/RUN/end";
-            problem(StatusCode::NOT_FOUND, "No such path", detail)
+        .fallback(|| async { problem(StatusCode::NOT_FOUND, "No such path", ROUTES) })
+        .method_not_allowed_fallback(|| async {
+            problem(StatusCode::METHOD_NOT_ALLOWED, "No such method", ROUTES)
         })
-        .layer(RequestDecompressionLayer::new())
+        // What it cannot decode it passes on, so that the refusal is ours.
+        .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
         .with_state(door)
 }
 
@@ -81,7 +89,7 @@ async fn steps(State(door): State<Arc<Door>>, request: Request<Body>) -> Respons
 
 async fn end(
     State(door): State<Arc<Door>>,
-    Path(run): Path<String>,
+    run: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
     door.timed(async |door| {
@@ -90,6 +98,7 @@ async fn end(
             return Err(Refused::MediaType("application/x-ndjson".to_owned()));
         }
         let (body, _held) = door.body(request.into_body()).await?;
+        let Path(run) = run.map_err(|error| Refused::Run(error.body_text()))?;
         let run = Run::new(&run).map_err(|error| Refused::Run(error.to_string()))?;
         let end = wire::decode_end(&body)?;
         door.offer(Delivery::End(run, end.rank)).await
@@ -143,7 +152,7 @@ impl Door {
         let mut bytes = Vec::new();
         let mut held = Vec::new();
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| Refused::Interrupted(error.to_string()))?;
+            let frame = frame.map_err(|error| Refused::of_body(&error))?;
             let Some(chunk) = frame.data_ref() else { continue };
             if bytes.len() + chunk.len() > limit {
                 return Err(Refused::TooLarge(limit));
@@ -161,6 +170,11 @@ impl Door {
 }
 
 fn layout_of(headers: &HeaderMap) -> Result<Layout, Refused> {
+    let encoding =
+        headers.get(CONTENT_ENCODING).map_or(&b"identity"[..], HeaderValue::as_bytes);
+    if !encoding.eq_ignore_ascii_case(b"identity") {
+        return Err(Refused::Encoding(String::from_utf8_lossy(encoding).into_owned()));
+    }
     let value = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let media = value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     if media.eq_ignore_ascii_case(b"application/json") {
@@ -181,6 +195,8 @@ enum Refused {
     WrongToken,
     #[error("content type {0:?} is neither application/json nor application/x-ndjson")]
     MediaType(String),
+    #[error("content encoding {0:?} is neither gzip nor identity")]
+    Encoding(String),
     #[error("the decoded body exceeds {0} bytes")]
     TooLarge(usize),
     #[error("the batch of {0} records exceeds {RECORDS_MAX}")]
@@ -189,6 +205,8 @@ enum Refused {
     Slow,
     #[error("the body could not be read: {0}")]
     Interrupted(String),
+    #[error("the body is no gzip: {0}")]
+    NoGzip(String),
     #[error("all bodies together exceed {BODIES_BYTES_MAX} bytes")]
     Flooded,
     #[error("run: {0}")]
@@ -200,16 +218,24 @@ enum Refused {
 }
 
 impl Refused {
+    /// Whose fault it is that a body cannot be read: the connection's, or what was sent as gzip.
+    fn of_body(error: &axum::Error) -> Self {
+        let is_connection = successors(error.source(), |error| (*error).source())
+            .any(<dyn Error>::is::<hyper::Error>);
+        let reason = error.to_string();
+        if is_connection { Self::Interrupted(reason) } else { Self::NoGzip(reason) }
+    }
+
     fn result(&self) -> PushResult {
         match self {
             Self::NoToken | Self::WrongToken => PushResult::Unauthorized,
-            Self::MediaType(_) => PushResult::UnsupportedMediaType,
+            Self::MediaType(_) | Self::Encoding(_) => PushResult::UnsupportedMediaType,
             Self::TooLarge(_) | Self::TooManyRecords(_) => PushResult::TooLarge,
             Self::Slow => PushResult::Timeout,
             Self::Interrupted(_) => PushResult::Interrupted,
             Self::Run(_) => PushResult::OutOfRange,
             Self::Malformed(error) if error.is_out_of_range() => PushResult::OutOfRange,
-            Self::Malformed(_) => PushResult::Malformed,
+            Self::NoGzip(_) | Self::Malformed(_) => PushResult::Malformed,
             Self::Offer(OfferError::Refused(_)) => PushResult::TooMany,
             Self::Flooded | Self::Offer(OfferError::Full | OfferError::Closed) => {
                 PushResult::Busy
@@ -221,7 +247,7 @@ impl Refused {
         match self.result() {
             PushResult::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
             PushResult::UnsupportedMediaType => {
-                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported content type")
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported content")
             }
             PushResult::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "Body too large"),
             PushResult::Timeout => (StatusCode::REQUEST_TIMEOUT, "Body too slow"),

@@ -3,8 +3,10 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 
-use serde::de::{Deserializer, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::sample::{
@@ -56,6 +58,11 @@ impl DecodeError {
         self
     }
 
+    /// A body that is no JSON as a whole.
+    fn whole(error: &impl ToString) -> Self {
+        Self { record: None, field: String::new(), problem: Problem::Json(error.to_string()) }
+    }
+
     fn json(error: &serde_path_to_error::Error<serde_json::Error>) -> Self {
         use serde_path_to_error::Segment;
         let mut record = None;
@@ -100,10 +107,10 @@ pub fn decode(body: &[u8], layout: Layout) -> Result<Vec<StepSample>, DecodeErro
             .map(|(index, line)| decode_step(line).map_err(|error| error.at(index)))
             .collect(),
         Layout::Json if body.trim_ascii_start().first() == Some(&b'[') => {
-            parse::<Vec<RawStep<'_>>>(body)?
+            parse::<Vec<Object<RawStep<'_>>>>(body)?
                 .into_iter()
                 .enumerate()
-                .map(|(index, raw)| raw.checked().map_err(|error| error.at(index)))
+                .map(|(index, raw)| raw.0.checked().map_err(|error| error.at(index)))
                 .collect()
         }
         Layout::Json => Ok(vec![decode_step(body).map_err(|error| error.at(0))?]),
@@ -125,7 +132,7 @@ pub enum Recorded {
 /// The line is neither.
 pub fn decode_recorded(line: &[u8]) -> Result<Recorded, DecodeError> {
     if has_key_nvml(line) {
-        let (sample, time) = parse::<RawReading<'_>>(line)?.checked()?;
+        let (sample, time) = parse::<Object<RawReading<'_>>>(line)?.0.checked()?;
         Ok(Recorded::Gpu(sample, time))
     } else {
         decode_step(line).map(Recorded::Step)
@@ -158,7 +165,7 @@ pub enum Outcome {
 /// # Errors
 /// The body is not `{"rank": …, "outcome": …}`.
 pub fn decode_end(body: &[u8]) -> Result<RunEnd, DecodeError> {
-    let raw = parse::<RawEnd>(body)?;
+    let raw = parse::<Object<RawEnd>>(body)?.0;
     let rank = raw.rank.map(|rank| rank_of("rank", rank)).transpose()?;
     Ok(RunEnd { rank, outcome: raw.outcome })
 }
@@ -190,21 +197,19 @@ fn to_vec(value: &impl Serialize) -> Vec<u8> {
 }
 
 fn decode_step(record: &[u8]) -> Result<StepSample, DecodeError> {
-    parse::<RawStep<'_>>(record)?.checked()
+    parse::<Object<RawStep<'_>>>(record)?.0.checked()
 }
 
 /// Parses quickly, and once more with the path kept when that fails.
 fn parse<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, DecodeError> {
-    serde_json::from_slice(json).map_err(|first| {
-        let mut deserializer = serde_json::Deserializer::from_slice(json);
+    // Checked once as a whole, the texts within need no check of their own.
+    let json = std::str::from_utf8(json).map_err(|error| DecodeError::whole(&error))?;
+    serde_json::from_str(json).map_err(|first| {
+        let mut deserializer = serde_json::Deserializer::from_str(json);
         match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
             Err(error) => DecodeError::json(&error),
             // The value was whole and something follows it.
-            Ok(_) => DecodeError {
-                record: None,
-                field: String::new(),
-                problem: Problem::Json(first.to_string()),
-            },
+            Ok(_) => DecodeError::whole(&first),
         }
     })
 }
@@ -215,6 +220,25 @@ fn has_key_nvml(line: &[u8]) -> bool {
     memchr::memmem::find(line, KEY)
         .and_then(|at| line.get(at + KEY.len()..))
         .is_some_and(|rest| rest.trim_ascii_start().first() == Some(&b':'))
+}
+
+/// What must stand as a JSON object: a derived reader alone would take a list of its values in order as well.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+            type Value = Object<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+    }
 }
 
 #[derive(Deserialize)]

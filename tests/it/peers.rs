@@ -67,7 +67,8 @@ fn demo_shows_memory_creep_for_the_leaking_rank_and_only_for_it() {
         (&json!(3), &json!("MEMORY CREEP"))
     );
 
-    let table = stdout(&rig::stepmem(&["status", "--url", &format!("http://{}", demo.web)]));
+    let url = format!("http://{}", demo.web);
+    let table = rig::stepmem(&["status", "--url", &url], &[], b"").out;
     let creeping: Vec<&str> = table.lines().filter(|line| line.contains("MEMORY")).collect();
     let [row, sentence] = creeping[..] else { panic!("{table}") };
     let cells: Vec<&str> = row.split_whitespace().collect();
