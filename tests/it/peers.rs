@@ -86,6 +86,14 @@ fn demo_shows_memory_creep_for_the_leaking_rank_and_only_for_it() {
     let creeping: Vec<&str> =
         rows.split("<tr").filter(|row| row.contains("MEMORY CREEP")).collect();
     assert_eq!(creeping.len(), 1, "{rows}");
+
+    // Nor did it say so of another rank on the way.
+    for entry in demo.log() {
+        let fields = &entry["fields"];
+        if fields["kind"].as_str().is_some_and(|kind| kind.starts_with("CREEP")) {
+            assert_eq!(fields["rank"], LEAKING, "{entry}");
+        }
+    }
 }
 
 #[test]
