@@ -608,3 +608,14 @@ fn unix_socket_that_nobody_serves_is_replaced_and_any_other_file_is_not() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
     drop(exporter);
 }
+
+#[test]
+fn socket_that_somebody_removed_does_not_spoil_the_stop() {
+    let folder = Folder::new("removed");
+    let path = folder.path("push.sock");
+    let exporter = Exporter::start(&["--push.unix-socket", &text(&path)]);
+    std::fs::remove_file(&path).unwrap();
+    exporter.signal("TERM");
+    let (status, log) = exporter.wait();
+    assert!(status.success(), "{status}: {log:?}");
+}
