@@ -236,9 +236,11 @@ impl App {
         while let Some(joined) = self.push_servers.join_next().await {
             joined??;
         }
-        if let Some(socket) = &self.socket {
-            std::fs::remove_file(socket)
-                .with_context(|| format!("{} is not removed", socket.display()))?;
+        if let Some(socket) = &self.socket
+            && let Err(error) = std::fs::remove_file(socket)
+        {
+            // The last scrape and the last export matter more than a file.
+            tracing::warn!(%error, socket = %socket.display(), "socket not removed");
         }
         tokio::time::sleep(self.linger).await;
         self.stop_web.send_replace(true);

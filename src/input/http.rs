@@ -1,7 +1,6 @@
 //! The push endpoint: limits, authorisation and status codes around the push format, on TCP and on a Unix socket.
 
 use std::error::Error;
-use std::iter::successors;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,8 +26,6 @@ use crate::input::wire::{self, DecodeError, Layout};
 /// How many bytes of bodies are held at once, over all requests: with the connections' own buffers this bounds what a
 /// flood can make the exporter hold.
 pub const BODIES_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// How many records one batch holds at most.
-pub const RECORDS_MAX: usize = 8192;
 /// A body must be whole within this time.
 pub const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// When a pusher that was turned away may come again, in seconds.
@@ -79,9 +76,6 @@ async fn steps(State(door): State<Arc<Door>>, request: Request<Body>) -> Respons
         let layout = layout_of(request.headers())?;
         let (body, _held) = door.body(request.into_body()).await?;
         let batch = wire::decode(&body, layout)?;
-        if batch.len() > RECORDS_MAX {
-            return Err(Refused::TooManyRecords(batch.len()));
-        }
         door.offer(Delivery::Steps(batch)).await
     })
     .await
@@ -199,8 +193,6 @@ enum Refused {
     Encoding(String),
     #[error("the decoded body exceeds {0} bytes")]
     TooLarge(usize),
-    #[error("the batch of {0} records exceeds {RECORDS_MAX}")]
-    TooManyRecords(usize),
     #[error("the body was not whole within {BODY_WITHIN:?}")]
     Slow,
     #[error("the body could not be read: {0}")]
@@ -220,20 +212,26 @@ enum Refused {
 impl Refused {
     /// Whose fault it is that a body cannot be read: the connection's, or what was sent as gzip.
     fn of_body(error: &axum::Error) -> Self {
-        let is_connection = successors(error.source(), |error| (*error).source())
-            .any(<dyn Error>::is::<hyper::Error>);
         let reason = error.to_string();
-        if is_connection { Self::Interrupted(reason) } else { Self::NoGzip(reason) }
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            if error.is::<hyper::Error>() {
+                return Self::Interrupted(reason);
+            }
+            cause = error.source();
+        }
+        Self::NoGzip(reason)
     }
 
     fn result(&self) -> PushResult {
         match self {
             Self::NoToken | Self::WrongToken => PushResult::Unauthorized,
             Self::MediaType(_) | Self::Encoding(_) => PushResult::UnsupportedMediaType,
-            Self::TooLarge(_) | Self::TooManyRecords(_) => PushResult::TooLarge,
+            Self::TooLarge(_) => PushResult::TooLarge,
             Self::Slow => PushResult::Timeout,
             Self::Interrupted(_) => PushResult::Interrupted,
             Self::Run(_) => PushResult::OutOfRange,
+            Self::Malformed(error) if error.is_too_long() => PushResult::TooLarge,
             Self::Malformed(error) if error.is_out_of_range() => PushResult::OutOfRange,
             Self::NoGzip(_) | Self::Malformed(_) => PushResult::Malformed,
             Self::Offer(OfferError::Refused(_)) => PushResult::TooMany,

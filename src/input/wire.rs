@@ -6,7 +6,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use serde::de::value::MapAccessDeserializer;
-use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::sample::{
@@ -16,6 +16,10 @@ use crate::analysis::sample::{
 
 /// The run of a record that names none.
 pub const RUN_DEFAULT: &str = "default";
+
+/// How many records one batch holds at most. A decoded record takes more than ten times the bytes that the shortest
+/// one has in a body, so that the limit of bodies alone would not bound a batch.
+pub const RECORDS_MAX: usize = 8192;
 
 /// How the records of a body are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +47,8 @@ enum Problem {
     NotInteger(f64),
     #[error("{0:?} is not one of {1}")]
     NotOneOf(String, &'static str),
+    #[error("the batch of {0} records exceeds {RECORDS_MAX}")]
+    TooManyRecords(usize),
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),
 }
@@ -50,7 +56,12 @@ enum Problem {
 impl DecodeError {
     /// Whether the body was well formed and a value of it was not.
     pub fn is_out_of_range(&self) -> bool {
-        !matches!(self.problem, Problem::Json(_))
+        !matches!(self.problem, Problem::Json(_) | Problem::TooManyRecords(_))
+    }
+
+    /// Whether there were more than [`RECORDS_MAX`] records.
+    pub fn is_too_long(&self) -> bool {
+        matches!(self.problem, Problem::TooManyRecords(_))
     }
 
     fn at(mut self, record: usize) -> Self {
@@ -95,14 +106,22 @@ impl fmt::Display for Place<'_> {
 /// The first record that is not one of the push protocol; nothing of the body is taken then.
 pub fn decode(body: &[u8], layout: Layout) -> Result<Vec<StepSample>, DecodeError> {
     match layout {
-        Layout::NdJson => body
-            .split(|byte| *byte == b'\n')
-            .filter(|line| !line.trim_ascii().is_empty())
-            .enumerate()
-            .map(|(index, line)| decode_step(line).map_err(|error| error.at(index)))
-            .collect(),
+        Layout::NdJson => {
+            let lines =
+                body.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+            if memchr::memchr_iter(b'\n', body).count() >= RECORDS_MAX {
+                check_count(lines.clone().count())?;
+            }
+            lines
+                .enumerate()
+                .map(|(index, line)| decode_step(line).map_err(|error| error.at(index)))
+                .collect()
+        }
         Layout::Json if body.trim_ascii_start().first() == Some(&b'[') => {
-            parse::<Vec<Object<RawStep<'_>>>>(body)?
+            let batch = parse::<Batch<'_>>(body)?;
+            check_count(batch.n_records)?;
+            batch
+                .records
                 .into_iter()
                 .enumerate()
                 .map(|(index, raw)| raw.0.checked().map_err(|error| error.at(index)))
@@ -110,6 +129,14 @@ pub fn decode(body: &[u8], layout: Layout) -> Result<Vec<StepSample>, DecodeErro
         }
         Layout::Json => Ok(vec![decode_step(body).map_err(|error| error.at(0))?]),
     }
+}
+
+fn check_count(n_records: usize) -> Result<(), DecodeError> {
+    if n_records <= RECORDS_MAX {
+        return Ok(());
+    }
+    let problem = Problem::TooManyRecords(n_records);
+    Err(DecodeError { record: None, field: String::new(), problem })
 }
 
 /// One line of a recording.
@@ -221,6 +248,38 @@ fn has_key_nvml(line: &[u8]) -> bool {
     memchr::memmem::find(line, KEY)
         .and_then(|at| line.get(at + KEY.len()..))
         .is_some_and(|rest| rest.trim_ascii_start().first() == Some(&b':'))
+}
+
+/// The records of a JSON array: the first [`RECORDS_MAX`], and how many there are.
+struct Batch<'a> {
+    records: Vec<Object<RawStep<'a>>>,
+    n_records: usize,
+}
+
+impl<'de> Deserialize<'de> for Batch<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct BatchVisitor;
+        impl<'de> Visitor<'de> for BatchVisitor {
+            type Value = Batch<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an array of objects")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Batch<'de>, A::Error> {
+                let mut records = Vec::new();
+                while records.len() < RECORDS_MAX
+                    && let Some(record) = seq.next_element()?
+                {
+                    records.push(record);
+                }
+                let mut n_records = records.len();
+                while seq.next_element::<IgnoredAny>()?.is_some() {
+                    n_records += 1;
+                }
+                Ok(Batch { records, n_records })
+            }
+        }
+        deserializer.deserialize_seq(BatchVisitor)
+    }
 }
 
 /// What must stand as a JSON object: a derived reader alone would take a list of its values in order as well.

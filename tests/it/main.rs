@@ -5,6 +5,10 @@
     clippy::panic,
     clippy::indexing_slicing,
     clippy::disallowed_methods,
+    clippy::float_cmp,
+    clippy::format_push_string,
+    clippy::string_slice,
+    clippy::too_many_arguments,
     unreachable_pub,
     reason = "tests stop at the first surprise"
 )]

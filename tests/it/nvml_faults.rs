@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::nvml::{Fake, GIB, driver, gpu, gpu_with};
-use crate::rig::{Exporter, record, text};
+use crate::rig::{DEADLINE, Exporter, await_true, record, text};
 
 /// What a scrape may take, whatever the driver does.
 const SCRAPE_WITHIN: Duration = Duration::from_millis(100);
@@ -57,35 +57,44 @@ fn logged(exporter: &Exporter) -> (usize, usize) {
 fn check_down(exporter: &Exporter, code: &str, times: f64) {
     let began = Instant::now();
     let mut slowest = Duration::ZERO;
-    let mut n_scrapes = 0;
+    let mut n_scrapes = 0_u32;
     loop {
         let scraped = Instant::now();
         let metrics = exporter.metrics();
         slowest = scraped.elapsed().max(slowest);
         n_scrapes += 1;
-        let answer = exporter.post(record(0, n_scrapes, 1));
+        let answer = exporter.post(record(0, n_scrapes.into(), 1));
         assert_eq!(answer.status, 200, "{}", answer.body);
         let is_down = errors(&metrics, code) >= times && up(&metrics) == Some(0.0);
         if is_down && !has_device(&metrics) && n_scrapes >= 50 {
             break;
         }
-        assert!(began.elapsed() < crate::rig::DEADLINE, "{code} did not come: {metrics:#?}");
+        assert!(began.elapsed() < DEADLINE, "{code} did not come: {metrics:#?}");
     }
     assert!(slowest < SCRAPE_WITHIN, "the slowest of {n_scrapes} scrapes took {slowest:?}");
     assert_eq!(exporter.metric("stepmem_collector_success{collector=\"nvml\"}"), Some(0.0));
-    assert_eq!(logged(exporter), (1, 0), "{:?}", exporter.log());
+    await_true("the word", || logged(exporter) == (1, 0));
     let steps = r#"stepmem_rank_step{run="default",rank="0",uuid=""}"#;
-    assert_eq!(exporter.metric(steps), Some(n_scrapes as f64));
+    assert_eq!(exporter.metric(steps), Some(f64::from(n_scrapes)));
 }
 
 fn check_recovered(exporter: &Exporter, uuid: &str) {
     exporter.await_metrics("the device", |metrics| {
         up(metrics) == Some(1.0) && used(metrics, uuid).is_some()
     });
-    crate::rig::await_true("the word", || logged(exporter) == (1, 1));
+    await_true("the word", || logged(exporter).1 == 1);
+    assert_eq!(logged(exporter), (1, 1), "{:?}", exporter.log());
 }
 
-fn with_call(scenario: &Value, symbol: &str, order: Value) -> Value {
+/// Stops the exporter, and checks that all it ever warned of was this one thing.
+fn check_told_once(exporter: Exporter) {
+    exporter.signal("TERM");
+    let (status, log) = exporter.wait();
+    assert!(status.success());
+    assert_eq!(log.iter().filter(|entry| entry["level"] == "WARN").count(), 1, "{log:?}");
+}
+
+fn with_call(scenario: &Value, symbol: &str, order: &Value) -> Value {
     let mut scenario = scenario.clone();
     scenario["calls"] = json!({ symbol: order });
     scenario
@@ -98,14 +107,13 @@ fn missing_library_is_a_normal_state() {
     let log = exporter.log();
     let line = log.iter().find(|entry| entry["level"] == "WARN").unwrap();
     assert!(line["fields"]["message"].as_str().unwrap().contains("/nowhere/libnvidia-ml.so.1"));
-    exporter.signal("TERM");
-    assert!(exporter.wait().0.success());
+    check_told_once(exporter);
 }
 
 #[test]
 fn failing_init_is_told_once_and_asked_again() {
     let healthy = driver(&json!([gpu("GPU-a")]));
-    let fake = Fake::new("it-init", &with_call(&healthy, "nvmlInit_v2", json!({ "code": 9 })));
+    let fake = Fake::new("it-init", &with_call(&healthy, "nvmlInit_v2", &json!({ "code": 9 })));
     let exporter = start(&fake);
     check_down(&exporter, "driver_not_loaded", 2.0);
     fake.set(&healthy);
@@ -115,10 +123,11 @@ fn failing_init_is_told_once_and_asked_again() {
 #[test]
 fn version_mismatch_says_that_only_a_restart_helps() {
     let healthy = driver(&json!([gpu("GPU-a")]));
-    let fake = Fake::new("it-18", &with_call(&healthy, "nvmlInit_v2", json!({ "code": 18 })));
+    let fake = Fake::new("it-18", &with_call(&healthy, "nvmlInit_v2", &json!({ "code": 18 })));
     let exporter = start(&fake);
     check_down(&exporter, "lib_rm_version_mismatch", 2.0);
     assert_eq!(exporter.logged("WARN", "only a restart"), 1);
+    check_told_once(exporter);
 }
 
 #[test]
@@ -128,7 +137,7 @@ fn hanging_call_delays_no_scrape_and_no_push_until_it_returns() {
     let exporter = start_with(&text(&fake.library()), HANGS_AFTER);
     exporter.await_metrics("the device", |metrics| used(metrics, "GPU-a").is_some());
     assert_eq!(exporter.metric("stepmem_collector_success{collector=\"nvml\"}"), Some(1.0));
-    fake.set(&with_call(&healthy, "nvmlDeviceGetMemoryInfo_v2", json!({ "hang": true })));
+    fake.set(&with_call(&healthy, "nvmlDeviceGetMemoryInfo_v2", &json!({ "hang": true })));
     check_down(&exporter, "timeout", 1.0);
     let before = exporter.metric("stepmem_nvml_last_success_timestamp_seconds").unwrap();
     fake.set(&healthy);
@@ -141,7 +150,7 @@ fn hanging_call_delays_no_scrape_and_no_push_until_it_returns() {
 fn call_that_hangs_from_the_start_lets_the_exporter_start_and_stop() {
     let healthy = driver(&json!([gpu("GPU-a")]));
     let fake =
-        Fake::new("it-stuck", &with_call(&healthy, "nvmlInit_v2", json!({ "hang": true })));
+        Fake::new("it-stuck", &with_call(&healthy, "nvmlInit_v2", &json!({ "hang": true })));
     let exporter = start_with(&text(&fake.library()), HANGS_AFTER);
     check_down(&exporter, "timeout", 1.0);
     let began = Instant::now();
@@ -196,16 +205,17 @@ fn lost_device_leaves_and_the_others_stay() {
     assert_eq!(left, [""; 0]);
     assert_eq!((metrics.get(&pressure), metrics.get(&headroom)), (None, None));
     assert_eq!(metrics.get(&allocated), Some(&(40.0 * 1024_f64.powi(3))));
-    assert_eq!(logged(&exporter), (1, 0));
+    await_true("the word", || logged(&exporter) == (1, 0));
     fake.set(&healthy);
     exporter.await_metrics("both devices", both);
-    crate::rig::await_true("the word", || logged(&exporter) == (1, 1));
+    await_true("the word", || logged(&exporter).1 == 1);
+    assert_eq!(logged(&exporter), (1, 1), "{:?}", exporter.log());
 }
 
 #[test]
 fn wrong_struct_version_falls_back_to_the_older_query() {
     let healthy = driver(&json!([gpu("GPU-a")]));
-    let refusing = with_call(&healthy, "nvmlDeviceGetMemoryInfo_v2", json!({ "code": 25 }));
+    let refusing = with_call(&healthy, "nvmlDeviceGetMemoryInfo_v2", &json!({ "code": 25 }));
     let fake = Fake::new("it-v1", &refusing);
     let exporter = start(&fake);
     exporter.await_metrics("the device", |metrics| used(metrics, "GPU-a").is_some());

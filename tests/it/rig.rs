@@ -199,10 +199,10 @@ impl Exporter {
         self.log().iter().filter(is_it).count()
     }
 
-    /// Resident memory in bytes.
-    pub fn resident_bytes(&self) -> u64 {
+    /// The most resident memory that it has ever had, in bytes.
+    pub fn resident_bytes_max(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
         1024 * line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
     }
 
