@@ -21,11 +21,12 @@ use tokio::time::Instant;
 
 use crate::analysis::diagnosis::wording;
 use crate::analysis::engine::{Engine, Event, Transition, TransitionState};
-use crate::analysis::sample::{GpuUnavailable, Uptime};
+use crate::analysis::sample::{GpuUnavailable, Rank, Uptime};
 use crate::analysis::status::{CollectorStatus, ExporterStatus, Status};
 use crate::config::{NvmlSettings, Settings};
 use crate::input::inbox::{Delivery, Inbox, Offer, PushCounts};
 use crate::input::nvml::{self, GpuPoll, Poller};
+use crate::input::wire::RunEnd;
 use crate::metrics;
 use crate::output::http::{Request, StatusSource};
 use crate::output::otlp::{self, Export, ExportCounts};
@@ -437,10 +438,19 @@ impl Keeper {
                     n_records
                 })
             }
-            Delivery::End(run, rank) => {
+            Delivery::End(run, RunEnd { rank, outcome }) => {
+                let shown = rank.map(Rank::get);
+                tracing::info!(%run, rank = shown, ?outcome, "ended");
                 self.apply(Event::End(run, rank));
                 Ok(1)
             }
+            Delivery::Ack(ack) => self.engine.admit_ack(&ack).map(|()| {
+                let ((run, rank), kind) = (ack.about(), ack.kind());
+                let reason = ack.reason();
+                tracing::info!(%run, rank = rank.get(), kind, reason, "acknowledged");
+                self.apply(Event::Ack(ack));
+                1
+            }),
         };
         // A pusher that hung up does not hear what was taken.
         answer.send(taken).ok();

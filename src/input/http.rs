@@ -19,6 +19,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tower_http::decompression::RequestDecompressionLayer;
 
+use crate::analysis::engine::Refusal;
 use crate::analysis::sample::{Run, Uptime};
 use crate::input::inbox::{Delivery, Inbox, OfferError, PushResult};
 use crate::input::wire::{self, DecodeError, Layout};
@@ -31,7 +32,8 @@ pub const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// When a pusher that was turned away may come again, in seconds.
 const RETRY_AFTER_SECONDS: &str = "1";
 /// What there is, for those who ask for something else.
-const ROUTES: &str = "the push endpoint has POST /v1/steps and POST /v1/runs/RUN/end";
+const ROUTES: &str =
+    "the push endpoint has POST /v1/steps, /v1/runs/RUN/end and /v1/runs/RUN/ack";
 /// The media type of a refusal.
 const PROBLEM_JSON: &str = "application/problem+json";
 
@@ -54,6 +56,7 @@ pub fn router(config: Config, inbox: Inbox, clock: Clock) -> Router {
     Router::new()
         .route("/v1/steps", post(steps))
         .route("/v1/runs/{run}/end", post(end))
+        .route("/v1/runs/{run}/ack", post(ack))
         .fallback(|| async { problem(StatusCode::NOT_FOUND, "No such path", ROUTES) })
         .method_not_allowed_fallback(|| async {
             problem(StatusCode::METHOD_NOT_ALLOWED, "No such method", ROUTES)
@@ -87,15 +90,22 @@ async fn end(
     request: Request<Body>,
 ) -> Response {
     door.timed(async |door| {
-        door.authorize(request.headers())?;
-        if layout_of(request.headers())? != Layout::Json {
-            return Err(Refused::MediaType("application/x-ndjson".to_owned()));
-        }
-        let (body, _held) = door.body(request.into_body()).await?;
-        let Path(run) = run.map_err(|error| Refused::Run(error.body_text()))?;
-        let run = Run::new(&run).map_err(|error| Refused::Run(error.to_string()))?;
+        let (run, body, _held) = door.about_run(run, request).await?;
         let end = wire::decode_end(&body)?;
-        door.offer(Delivery::End(run, end.rank)).await
+        door.offer(Delivery::End(run, end)).await
+    })
+    .await
+}
+
+async fn ack(
+    State(door): State<Arc<Door>>,
+    run: Result<Path<String>, PathRejection>,
+    request: Request<Body>,
+) -> Response {
+    door.timed(async |door| {
+        let (run, body, _held) = door.about_run(run, request).await?;
+        let ack = wire::decode_ack(run, &body)?;
+        door.offer(Delivery::Ack(ack)).await
     })
     .await
 }
@@ -120,6 +130,22 @@ impl Door {
                 refused.into_response()
             }
         }
+    }
+
+    /// Lets in a request about one run, with its body as JSON; the third value is that of [`Self::body`].
+    async fn about_run(
+        &self,
+        run: Result<Path<String>, PathRejection>,
+        request: Request<Body>,
+    ) -> Result<(Run, Vec<u8>, Vec<SemaphorePermit<'_>>), Refused> {
+        self.authorize(request.headers())?;
+        if layout_of(request.headers())? != Layout::Json {
+            return Err(Refused::MediaType("application/x-ndjson".to_owned()));
+        }
+        let (body, held) = self.body(request.into_body()).await?;
+        let Path(run) = run.map_err(|error| Refused::Run(error.body_text()))?;
+        let run = Run::new(&run).map_err(|error| Refused::Run(error.to_string()))?;
+        Ok((run, body, held))
     }
 
     fn authorize(&self, headers: &HeaderMap) -> Result<(), Refused> {
@@ -234,6 +260,9 @@ impl Refused {
             Self::Malformed(error) if error.is_too_long() => PushResult::TooLarge,
             Self::Malformed(error) if error.is_out_of_range() => PushResult::OutOfRange,
             Self::NoGzip(_) | Self::Malformed(_) => PushResult::Malformed,
+            Self::Offer(OfferError::Refused(Refusal::UnknownRank { .. })) => {
+                PushResult::UnknownRank
+            }
             Self::Offer(OfferError::Refused(_)) => PushResult::TooMany,
             Self::Flooded | Self::Offer(OfferError::Full | OfferError::Closed) => {
                 PushResult::Busy
@@ -249,7 +278,8 @@ impl Refused {
             }
             PushResult::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "Body too large"),
             PushResult::Timeout => (StatusCode::REQUEST_TIMEOUT, "Body too slow"),
-            PushResult::TooMany => (StatusCode::TOO_MANY_REQUESTS, "Too many ranks or runs"),
+            PushResult::TooMany => (StatusCode::TOO_MANY_REQUESTS, "Too many"),
+            PushResult::UnknownRank => (StatusCode::NOT_FOUND, "No such rank"),
             PushResult::Busy => (StatusCode::SERVICE_UNAVAILABLE, "No room"),
             PushResult::Accepted
             | PushResult::Malformed

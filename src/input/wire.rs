@@ -9,6 +9,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::acks::{self, Ack, FOR_SECONDS_MAX};
 use crate::analysis::sample::{
     Attribution, Bytes, Count, DeviceInfo, DeviceMemory, GpuSample, GpuUuid, INTEGER_MAX,
     OutOfRange, Phase, ProcessMemory, Rank, Run, Seconds, StepSample,
@@ -190,6 +191,19 @@ pub fn decode_end(body: &[u8]) -> Result<RunEnd, DecodeError> {
     let raw = parse::<Object<RawEnd>>(body)?.0;
     let rank = raw.rank.map(|rank| rank_of("rank", rank)).transpose()?;
     Ok(RunEnd { rank, outcome: raw.outcome })
+}
+
+/// Decodes the body of `POST /v1/runs/RUN/ack`.
+///
+/// # Errors
+/// The body is not `{"rank": …, "kind": …, "for_seconds": …, "reason": …}`.
+pub fn decode_ack(run: Run, body: &[u8]) -> Result<Ack, DecodeError> {
+    let raw = parse::<Object<RawAck<'_>>>(body)?.0;
+    let rank = rank_of("rank", raw.rank)?;
+    let not_one = || Problem::NotOneOf(raw.kind.0.clone().into_owned(), acks::KINDS);
+    let kind = in_field("kind", acks::kind(&raw.kind.0).ok_or_else(not_one))?;
+    let for_seconds = small_of("for_seconds", raw.for_seconds, 1, FOR_SECONDS_MAX)?;
+    in_field("reason", Ack::new((run, rank), kind, for_seconds, &raw.reason.0))
 }
 
 /// The answer to a push that was taken.
@@ -483,6 +497,17 @@ impl RawReading<'_> {
 struct RawEnd {
     rank: Option<Number>,
     outcome: Outcome,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawAck<'a> {
+    rank: Number,
+    #[serde(borrow)]
+    kind: Text<'a>,
+    for_seconds: Number,
+    #[serde(borrow)]
+    reason: Text<'a>,
 }
 
 /// The greatest process id that is taken: what a Linux kernel can be configured to (`PID_MAX_LIMIT`).

@@ -369,3 +369,56 @@ fn replay_stops_at_a_bad_line_and_names_it() {
     assert_eq!(absent.code, Some(1));
     assert!(absent.err.contains("/nowhere/job.jsonl"), "{}", absent.err);
 }
+
+fn acknowledge(exporter: &Exporter, run: &str, body: &Value) -> crate::rig::Answer {
+    let path = format!("/v1/runs/{run}/ack");
+    let json = [("content-type", "application/json")];
+    exporter.request("POST", &path, &json, body.to_string().as_bytes())
+}
+
+#[test]
+fn acknowledged_finding_is_info_until_it_expires() {
+    let exporter = Exporter::start(&[]);
+    push(&exporter, &job("leaky", 0..3000, 4 * MIB));
+    let of = ("leaky", 2);
+    await_severity(&exporter, "CREEP_CONFIRMED", of, Some(2.0));
+
+    let reason = "a cache fills until step 40k";
+    let ack = |for_seconds: u32| json!({"rank": 2, "kind": "CREEP_CONFIRMED", "for_seconds": for_seconds, "reason": reason});
+    assert_eq!(acknowledge(&exporter, "leaky", &ack(3600)).status, 200);
+    await_severity(&exporter, "CREEP_CONFIRMED", of, Some(1.0));
+    let status = exporter.status();
+    let [held] = &status["acks"].as_array().unwrap()[..] else { panic!("{}", status["acks"]) };
+    assert_eq!((&held["run"], &held["rank"]), (&json!("leaky"), &json!(2)));
+    assert_eq!(held["reason"], json!(reason));
+    let lasts = held["until"].as_f64().unwrap() - held["since"].as_f64().unwrap();
+    assert!((lasts - 3600.0).abs() < 1.0, "{lasts}");
+
+    // A newer one takes its place, and expires by itself.
+    assert_eq!(acknowledge(&exporter, "leaky", &ack(1)).status, 200);
+    await_severity(&exporter, "CREEP_CONFIRMED", of, Some(2.0));
+    assert_eq!(exporter.status()["acks"], json!([]));
+}
+
+#[test]
+fn acknowledgement_of_what_is_not_there_is_refused() {
+    let exporter = Exporter::start(&[]);
+    push(&exporter, &job("calm", 0..2, 0));
+    let good = json!({"rank": 2, "kind": "IMBALANCE", "for_seconds": 60, "reason": "known"});
+    for (field, value, status, said) in [
+        ("rank", json!(9), 404, "no rank 9 of that run"),
+        ("kind", json!("CREEP"), 400, "kind: \"CREEP\" is not one of CREEP_CONFIRMED"),
+        ("for_seconds", json!(0), 400, "for_seconds: 0 is outside 1..=2592000"),
+        ("reason", json!(""), 400, "reason: a text of 0 bytes is outside 1..=512"),
+        ("until", json!(1), 400, "unknown field `until`"),
+    ] {
+        let mut ack = good.clone();
+        ack[field] = value;
+        let answer = acknowledge(&exporter, "calm", &ack);
+        assert_eq!(answer.status, status, "{}", answer.body);
+        assert!(answer.json()["detail"].as_str().unwrap().contains(said), "{}", answer.body);
+    }
+    assert_eq!(acknowledge(&exporter, "elsewhere", &good).status, 404);
+    assert_eq!(exporter.status()["acks"], json!([]));
+    assert_eq!(acknowledge(&exporter, "calm", &good).status, 200);
+}
