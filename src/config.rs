@@ -240,9 +240,12 @@ impl Settings {
             first(["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"]);
         let protocol =
             first(["OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"]);
-        let milliseconds = environment("OTEL_METRIC_EXPORT_INTERVAL")
-            .and_then(|value| value.parse().ok())
-            .unwrap_or(60_000);
+        let milliseconds = |value: Option<String>, default| {
+            Duration::from_millis(value.and_then(|value| value.parse().ok()).unwrap_or(default))
+        };
+        let interval = environment("OTEL_METRIC_EXPORT_INTERVAL");
+        let timeout =
+            first(["OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"]);
         let otlp = otlp::Config {
             endpoint: None,
             transport: if protocol.as_deref() == Some("grpc") {
@@ -250,7 +253,8 @@ impl Settings {
             } else {
                 Transport::Http
             },
-            interval: Duration::from_millis(milliseconds),
+            interval: milliseconds(interval, 60_000),
+            timeout: milliseconds(timeout, 10_000),
             semconv: false,
             is_tls: named.as_deref().is_some_and(has_tls),
             is_from_environment: named.is_some(),

@@ -95,6 +95,30 @@ pub enum Group {
     Own,
 }
 
+impl Kind {
+    /// The type in Prometheus' formats and in prose.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::Gauge => "gauge",
+            Self::Counter => "counter",
+            Self::Info => "info",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+impl Group {
+    /// The heading of the part.
+    fn heading(self) -> &'static str {
+        match self {
+            Self::Nvml => "From NVML",
+            Self::Pushed => "As pushed",
+            Self::Derived => "Derived",
+            Self::Own => "Of the exporter itself",
+        }
+    }
+}
+
 /// How the values of a metric are read.
 pub enum Read {
     /// Hands each series, as the values of its labels and its value, to the visitor.
@@ -116,6 +140,32 @@ pub fn count_series(status: &Status) -> usize {
         }
     }
     n_series
+}
+
+/// The metrics as a page of documentation.
+pub fn document() -> String {
+    let mut page = String::from(
+        "# Metrics\n\nGenerated from `src/metrics.rs`. A value that is not known is a series that is not there. In \
+         OpenTelemetry\n(`--otlp.endpoint`) a label that is empty is absent, an info metric is a gauge, and a \
+         histogram goes out as the counters\n`.bucket`, `.count` and `.sum`.\n",
+    );
+    let code = |text: &str| format!("`{text}`");
+    let mut group = None;
+    for metric in METRICS {
+        if group != Some(metric.group) {
+            group = Some(metric.group);
+            let heading = format!("\n## {}\n\n", metric.group.heading());
+            page.push_str(&heading);
+            page.push_str("| name | OpenTelemetry | type | unit | labels | what |\n|---|---|---|---|---|---|\n");
+        }
+        let otel = metric.otel.map_or("–".to_owned(), code);
+        let labels: Vec<String> = metric.labels.iter().map(|label| code(label)).collect();
+        let (name, kind, unit) = (metric.name, metric.kind.as_label(), metric.unit.as_ucum());
+        let (labels, help) = (labels.join(", "), metric.help);
+        let row = format!("| `{name}` | {otel} | {kind} | `{unit}` | {labels} | {help} |\n");
+        page.push_str(&row);
+    }
+    page
 }
 
 const RANK: &[&str] = &["run", "rank", "uuid"];

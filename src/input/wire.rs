@@ -69,6 +69,11 @@ impl DecodeError {
         self
     }
 
+    /// A body that is no JSON as a whole.
+    fn whole(error: &impl ToString) -> Self {
+        Self { record: None, field: String::new(), problem: Problem::Json(error.to_string()) }
+    }
+
     fn json(error: &serde_path_to_error::Error<serde_json::Error>) -> Self {
         use serde_path_to_error::Segment;
         let mut record = None;
@@ -224,16 +229,14 @@ fn decode_step(record: &[u8]) -> Result<StepSample, DecodeError> {
 
 /// Parses quickly, and once more with the path kept when that fails.
 fn parse<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, DecodeError> {
-    serde_json::from_slice(json).map_err(|first| {
-        let mut deserializer = serde_json::Deserializer::from_slice(json);
+    // Checked once as a whole, the texts within need no check of their own.
+    let json = std::str::from_utf8(json).map_err(|error| DecodeError::whole(&error))?;
+    serde_json::from_str(json).map_err(|first| {
+        let mut deserializer = serde_json::Deserializer::from_str(json);
         match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
             Err(error) => DecodeError::json(&error),
             // The value was whole and something follows it.
-            Ok(_) => DecodeError {
-                record: None,
-                field: String::new(),
-                problem: Problem::Json(first.to_string()),
-            },
+            Ok(_) => DecodeError::whole(&first),
         }
     })
 }

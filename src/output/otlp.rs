@@ -1,16 +1,12 @@
 //! The table over OTLP: observable instruments that read the last published status, pushed in an interval.
-//!
-//! The SDK's cumulative reader goes on exporting a gauge's series that is no longer observed; its delta reader
-//! forgets it, and a gauge is the same in both. Counters must stay cumulative. So gauges and counters go out through
-//! two readers of their own.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use opentelemetry::KeyValue;
 use opentelemetry::metrics::{AsyncInstrument, Meter, MeterProvider};
+use opentelemetry::{Key, KeyValue, Value};
 use opentelemetry_otlp::{
     ExporterBuildError, MetricExporter, MetricExporterBuilder, Protocol, WithExportConfig,
     WithHttpConfig,
@@ -33,6 +29,8 @@ pub const SERIES_PER_INSTRUMENT_MAX: usize = 16 * 1024;
 /// How long the last export may take when the exporter stops.
 pub const FLUSH_WITHIN: Duration = Duration::from_secs(5);
 
+const SERVICE_NAME: Key = Key::from_static_str("service.name");
+
 /// Where and how to export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -42,6 +40,8 @@ pub struct Config {
     pub transport: Transport,
     /// The time between two exports.
     pub interval: Duration,
+    /// How long an export may take.
+    pub timeout: Duration,
     /// Whether to add the names of the OpenTelemetry hardware conventions.
     pub semconv: bool,
     /// Whether the collector is spoken to over TLS.
@@ -79,8 +79,7 @@ impl ExportCounts {
 /// The running export.
 #[derive(Debug)]
 pub struct Export {
-    gauges: SdkMeterProvider,
-    counters: SdkMeterProvider,
+    provider: SdkMeterProvider,
 }
 
 impl Export {
@@ -94,58 +93,40 @@ impl Export {
         latest: &watch::Receiver<Arc<Status>>,
         counts: &Arc<ExportCounts>,
     ) -> Result<Self, ExporterBuildError> {
-        let provider = |temporality| -> Result<SdkMeterProvider, ExporterBuildError> {
-            let exporter =
-                Counted { inner: exporter(config, temporality)?, counts: Arc::clone(counts) };
-            let reader =
-                PeriodicReader::builder(exporter).with_interval(config.interval).build();
-            let resource = Resource::builder()
-                .with_attribute(KeyValue::new("service.name", "stepmem"))
-                .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
-                .build();
-            let bound = |_: &Instrument| {
-                Stream::builder().with_cardinality_limit(SERIES_PER_INSTRUMENT_MAX).build().ok()
-            };
-            Ok(SdkMeterProvider::builder()
-                .with_reader(reader)
-                .with_resource(resource)
-                .with_view(bound)
-                .build())
+        let exporter = Counted { inner: exporter(config)?, counts: Arc::clone(counts) };
+        let reader = PeriodicReader::builder(exporter).with_interval(config.interval).build();
+        let bound = |_: &Instrument| {
+            Stream::builder().with_cardinality_limit(SERIES_PER_INSTRUMENT_MAX).build().ok()
         };
-        let export = Self {
-            gauges: provider(Temporality::Delta)?,
-            counters: provider(Temporality::Cumulative)?,
-        };
-        let (gauges, counters) =
-            (export.gauges.meter("stepmem"), export.counters.meter("stepmem"));
+        let provider = SdkMeterProvider::builder()
+            .with_reader(reader)
+            .with_resource(resource())
+            .with_view(bound)
+            .build();
+        let meter = provider.meter("stepmem");
         for metric in METRICS {
-            register(&gauges, &counters, metric, latest);
+            register(&meter, metric, latest);
         }
         if config.semconv {
-            register_semconv(&gauges, latest);
+            register_semconv(&meter, latest);
         }
-        Ok(export)
+        Ok(Self { provider })
     }
 
-    /// Exports once more and ends; blocks for at most twice [`FLUSH_WITHIN`].
+    /// Exports once more and ends; blocks for at most [`FLUSH_WITHIN`].
     pub fn stop(self) {
-        for provider in [self.gauges, self.counters] {
-            if let Err(error) = provider.shutdown_with_timeout(FLUSH_WITHIN) {
-                tracing::warn!(%error, "last OTLP export failed");
-            }
+        if let Err(error) = self.provider.shutdown_with_timeout(FLUSH_WITHIN) {
+            tracing::warn!(%error, "last OTLP export failed");
         }
     }
 }
 
-fn exporter(
-    config: &Config,
-    temporality: Temporality,
-) -> Result<MetricExporter, ExporterBuildError> {
-    let builder = MetricExporterBuilder::new().with_temporality(temporality);
+fn exporter(config: &Config) -> Result<MetricExporter, ExporterBuildError> {
+    let builder = MetricExporterBuilder::new().with_temporality(Temporality::Cumulative);
     let endpoint = config.endpoint.as_deref();
     match config.transport {
         Transport::Grpc => {
-            let builder = builder.with_tonic();
+            let builder = builder.with_tonic().with_timeout(config.timeout);
             match endpoint {
                 Some(endpoint) => builder.with_endpoint(endpoint).build(),
                 None => builder.build(),
@@ -153,8 +134,9 @@ fn exporter(
         }
         Transport::Http => {
             let mut builder = builder.with_http().with_protocol(Protocol::HttpBinary);
+            builder = builder.with_timeout(config.timeout);
             if !config.is_tls {
-                builder = builder.with_http_client(plain_client()?);
+                builder = builder.with_http_client(plain_client(config.timeout)?);
             }
             match endpoint {
                 Some(endpoint) => builder.with_endpoint(metrics_url(endpoint)).build(),
@@ -164,9 +146,23 @@ fn exporter(
     }
 }
 
+/// Who exports: what the variables `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` say, and else a stepmem.
+fn resource() -> Resource {
+    let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
+    let detected = Resource::builder().with_attribute(version.clone()).build();
+    // What the SDK calls a service that nobody named.
+    let is_unnamed = |name: Value| name.as_str().starts_with("unknown_service");
+    if detected.get(&SERVICE_NAME).is_none_or(is_unnamed) {
+        let name = KeyValue::new(SERVICE_NAME, "stepmem");
+        return Resource::builder().with_attributes([version, name]).build();
+    }
+    detected
+}
+
 /// A client that does without the system's certificates, which a small image lacks.
-fn plain_client() -> Result<reqwest::blocking::Client, ExporterBuildError> {
+fn plain_client(timeout: Duration) -> Result<reqwest::blocking::Client, ExporterBuildError> {
     reqwest::blocking::Client::builder()
+        .timeout(timeout)
         .tls_certs_only([])
         .build()
         .map_err(|error| ExporterBuildError::InternalFailure(error.to_string()))
@@ -187,19 +183,19 @@ type SeriesReader = fn(&Status, &mut Visit<'_>);
 type Latest = watch::Receiver<Arc<Status>>;
 
 /// Registers one metric of the table; the SDK keeps what it registers.
-fn register(gauges: &Meter, counters: &Meter, metric: &'static Metric, latest: &Latest) {
+fn register(meter: &Meter, metric: &'static Metric, latest: &Latest) {
     let Some(name) = metric.otel else { return };
     let (unit, help) = (metric.unit.as_ucum(), metric.help);
     match (metric.kind, &metric.read) {
         (Kind::Gauge | Kind::Info, Read::Series(read)) => {
-            let builder = gauges.f64_observable_gauge(name).with_unit(unit);
+            let builder = meter.f64_observable_gauge(name).with_unit(unit);
             builder.with_description(help).with_callback(series(metric, *read, latest)).build();
         }
         (_, Read::Series(read)) => {
-            let builder = counters.f64_observable_counter(name).with_unit(unit);
+            let builder = meter.f64_observable_counter(name).with_unit(unit);
             builder.with_description(help).with_callback(series(metric, *read, latest)).build();
         }
-        (_, Read::Durations(read)) => register_durations(counters, metric, *read, latest),
+        (_, Read::Durations(read)) => register_durations(meter, metric, *read, latest),
     }
 }
 
@@ -223,14 +219,14 @@ fn attributes(metric: &Metric, values: &[&str]) -> Vec<KeyValue> {
 
 /// The API has no observable histogram: its parts go out as the counters that Prometheus makes of one.
 fn register_durations(
-    counters: &Meter,
+    meter: &Meter,
     metric: &'static Metric,
     read: fn(&Status) -> &DurationCounts,
     latest: &Latest,
 ) {
     let name = metric.otel.unwrap_or(metric.name);
     let part = |part: &str| {
-        counters.f64_observable_counter(format!("{name}.{part}")).with_description(metric.help)
+        meter.f64_observable_counter(format!("{name}.{part}")).with_description(metric.help)
     };
     let of = latest.clone();
     part("bucket")
@@ -256,30 +252,45 @@ fn register_durations(
 }
 
 /// The devices' memory by the names of the OpenTelemetry hardware conventions (`hw.gpu.memory.*`, in development).
-fn register_semconv(gauges: &Meter, latest: &Latest) {
-    type ReadMemory = fn(&DeviceMemory) -> f64;
-    let rows: [(&str, &str, &str, ReadMemory); 3] = [
-        ("hw.gpu.memory.limit", "By", "Size of the GPU's memory.", |m| m.total.as_f64()),
-        ("hw.gpu.memory.usage", "By", "GPU memory used.", |m| m.used.as_f64()),
-        ("hw.gpu.memory.utilization", "1", "Fraction of GPU memory used.", |m| {
-            m.used.as_f64() / m.total.as_f64().max(1.0)
-        }),
-    ];
-    for (name, unit, help, read) in rows {
-        let latest = latest.clone();
-        let builder = gauges.f64_observable_gauge(name).with_unit(unit).with_description(help);
-        builder
-            .with_callback(move |observer| {
-                for device in &latest.borrow().devices {
-                    let Some(memory) = &device.memory else { continue };
-                    let model =
-                        device.info.model.clone().map(|model| KeyValue::new("hw.model", model));
-                    let id = KeyValue::new("hw.id", device.uuid.to_string());
-                    let attributes: Vec<KeyValue> = model.into_iter().chain([id]).collect();
-                    observer.observe(read(memory), &attributes);
-                }
-            })
-            .build();
+fn register_semconv(meter: &Meter, latest: &Latest) {
+    let bytes = |name| meter.f64_observable_up_down_counter(name).with_unit("By");
+    bytes("hw.gpu.memory.limit")
+        .with_description("Size of the GPU's memory.")
+        .with_callback(memory(|memory| memory.total.as_f64(), latest))
+        .build();
+    bytes("hw.gpu.memory.usage")
+        .with_description("GPU memory used.")
+        .with_callback(memory(|memory| memory.used.as_f64(), latest))
+        .build();
+    let share = |memory: &DeviceMemory| memory.used.as_f64() / memory.total.as_f64().max(1.0);
+    meter
+        .f64_observable_gauge("hw.gpu.memory.utilization")
+        .with_unit("1")
+        .with_description("Fraction of GPU memory used.")
+        .with_callback(memory(share, latest))
+        .build();
+}
+
+fn memory(
+    read: fn(&DeviceMemory) -> f64,
+    latest: &Latest,
+) -> impl Fn(&dyn AsyncInstrument<f64>) + Send + Sync + 'static {
+    let latest = latest.clone();
+    move |observer| {
+        for device in &latest.borrow().devices {
+            let Some(memory) = &device.memory else { continue };
+            let mut attributes = vec![KeyValue::new("hw.id", device.uuid.to_string())];
+            let described = [
+                ("hw.model", &device.info.model),
+                ("hw.driver_version", &device.info.driver_version),
+            ];
+            attributes.extend(
+                described
+                    .into_iter()
+                    .filter_map(|(name, value)| Some(KeyValue::new(name, value.clone()?))),
+            );
+            observer.observe(read(memory), &attributes);
+        }
     }
 }
 

@@ -15,10 +15,13 @@
 
 mod rig;
 
+mod architecture;
 mod diagnoses;
+mod generated;
 mod lifecycle;
 mod nvml;
 mod nvml_faults;
 mod outputs;
+mod peers;
 mod push;
 mod settings;

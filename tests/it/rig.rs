@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -21,8 +21,15 @@ pub struct Exporter {
     child: Child,
     pub web: SocketAddr,
     pub push: SocketAddr,
-    log: Arc<Mutex<Vec<Value>>>,
+    log: Arc<Log>,
     reader: Option<std::thread::JoinHandle<()>>,
+}
+
+/// What an exporter logs, as it comes.
+#[derive(Default)]
+struct Log {
+    entries: Mutex<Vec<Value>>,
+    grown: Condvar,
 }
 
 /// An answer to a request.
@@ -69,13 +76,14 @@ impl Exporter {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the binary starts");
-        let log = Arc::<Mutex<Vec<Value>>>::default();
+        let log = Arc::<Log>::default();
         let lines = BufReader::new(child.stderr.take().expect("piped"));
         let sink = Arc::clone(&log);
         let reader = std::thread::spawn(move || {
             for line in lines.lines().map_while(Result::ok) {
                 let entry = serde_json::from_str(&line).unwrap_or(Value::String(line));
-                sink.lock().unwrap().push(entry);
+                sink.entries.lock().unwrap().push(entry);
+                sink.grown.notify_all();
             }
         });
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
@@ -89,7 +97,7 @@ impl Exporter {
     fn listening(&mut self, what: &str) -> SocketAddr {
         let began = Instant::now();
         loop {
-            let found = self.log.lock().unwrap().iter().find_map(|entry| {
+            let found = self.log.entries.lock().unwrap().iter().find_map(|entry| {
                 let fields = entry.get("fields")?;
                 (fields["message"] == "listening" && fields["what"] == what)
                     .then(|| fields["address"].as_str()?.parse().ok())?
@@ -98,7 +106,7 @@ impl Exporter {
                 return address;
             }
             if let Some(status) = self.child.try_wait().unwrap() {
-                panic!("it ended with {status}: {:?}", self.log.lock().unwrap());
+                panic!("it ended with {status}: {:?}", self.log.entries.lock().unwrap());
             }
             assert!(began.elapsed() < DEADLINE, "no {what} address in time");
             std::thread::park_timeout(LOOK);
@@ -112,7 +120,24 @@ impl Exporter {
 
     /// What it has logged so far, one JSON object a line.
     pub fn log(&self) -> Vec<Value> {
-        self.log.lock().unwrap().clone()
+        self.log.entries.lock().unwrap().clone()
+    }
+
+    /// Waits until `is_so` of something that it logs.
+    pub fn await_log(
+        &self,
+        what: &str,
+        deadline: Duration,
+        is_so: impl Fn(&Value) -> bool,
+    ) -> Value {
+        let entries = self.log.entries.lock().unwrap();
+        let (entries, waited) = self
+            .log
+            .grown
+            .wait_timeout_while(entries, deadline, |entries| !entries.iter().any(&is_so))
+            .unwrap();
+        assert!(!waited.timed_out(), "{what} was not logged in time: {entries:#?}");
+        entries.iter().find(|entry| is_so(entry)).cloned().unwrap()
     }
 
     /// Pushes JSON and returns the answer.
@@ -291,6 +316,11 @@ pub fn samples(text: &str) -> BTreeMap<String, f64> {
 /// One push record as JSON text: a rank's step with live and peak memory.
 pub fn record(rank: u32, step: u64, allocated: u64) -> String {
     format!(r#"{{"rank":{rank},"step":{step},"allocated_bytes":{allocated}}}"#)
+}
+
+/// The repository's root.
+pub fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// What a command that ends said.

@@ -99,6 +99,7 @@ flock 9 # tests run at once; one of them installs, the others wait for it
 install_venv
 require_libpython
 require prometheus prometheus promtool
+require chromium chromium # renders the page
 if [ "${1-}" = bench ]; then
     require wrk wrk
     require prometheus-pushgateway prometheus-pushgateway

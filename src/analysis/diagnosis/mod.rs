@@ -42,6 +42,19 @@ pub struct Diagnosis {
     pub find: fn(&Scene<'_>) -> Vec<Finding>,
 }
 
+/// The diagnoses as a page of documentation.
+pub fn document() -> String {
+    let mut page = String::from(
+        "# Diagnoses\n\nGenerated from `src/analysis/diagnosis/`, the worst first. While one holds for a rank, it is \
+         in `/api/v1/status`, on\nthe page, and a series of the metric `diagnosis` with the label `kind`.\n",
+    );
+    for Diagnosis { kind, status, help, advice, .. } in DIAGNOSES {
+        let part = format!("\n## {status}\n\n`{kind}`. {help}\n\n{advice}\n");
+        page.push_str(&part);
+    }
+    page
+}
+
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]

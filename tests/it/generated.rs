@@ -1,0 +1,198 @@
+//! What is generated from the tables is as the tables are, and what names their rows names rows that exist.
+//! `STEPMEM_BLESS=1 cargo test --test it generated` writes the pages anew.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use stepmem::analysis::diagnosis::{self, DIAGNOSES};
+use stepmem::config;
+use stepmem::metrics::{self, METRICS};
+
+use super::rig;
+
+/// The metrics that were promised, without the prefix `stepmem_`.
+const PROMISED: &[&str] = &[
+    // from NVML
+    "device_memory_total_bytes",
+    "device_memory_used_bytes",
+    "device_memory_free_bytes",
+    "device_memory_reserved_bytes",
+    "device_info",
+    "device_memory_attributed_bytes",
+    "device_memory_unattributed_bytes",
+    "process_memory_used_bytes",
+    "process_memory_other_bytes",
+    "process_attribution",
+    "device_xid_errors_total",
+    // as pushed
+    "rank_step",
+    "rank_steps_total",
+    "rank_last_push_timestamp_seconds",
+    "rank_step_seconds",
+    "rank_memory_allocated_bytes",
+    "rank_memory_peak_allocated_bytes",
+    "rank_memory_reserved_bytes",
+    "rank_memory_peak_reserved_bytes",
+    "rank_memory_inactive_split_bytes",
+    "rank_interval_peak_allocated_bytes",
+    "rank_alloc_retries_total",
+    "rank_ooms_total",
+    "rank_info",
+    // derived
+    "creep_slope_bytes_per_step",
+    "creep_slope_bytes_per_second",
+    "creep_slope_lower_bytes_per_step",
+    "creep_slope_upper_bytes_per_step",
+    "creep_growth_bytes",
+    "creep_onset_step",
+    "creep_confidence_ratio",
+    "oom_eta_seconds",
+    "oom_eta_steps",
+    "headroom_bytes",
+    "pressure_ratio",
+    "fragmentation_ratio",
+    "memory_outside_allocator_bytes",
+    "imbalance_ratio",
+    "run_imbalance_ratio",
+    "run_worst_rank",
+    "run_ranks",
+    "run_ranks_expected",
+    "diagnosis",
+    "diagnosis_severity",
+    "diagnosis_since_timestamp_seconds",
+    // of the exporter itself
+    "up",
+    "build_info",
+    "nvml_up",
+    "nvml_last_success_timestamp_seconds",
+    "nvml_errors_total",
+    "pushes_total",
+    "push_records_total",
+    "push_duration_seconds",
+    "inbox_depth",
+    "collector_duration_seconds",
+    "collector_success",
+    "series",
+    "series_dropped_total",
+    "otlp_exports_total",
+];
+
+/// The kinds of diagnosis that were promised.
+const PROMISED_KINDS: [&str; 6] = [
+    "CREEP_CONFIRMED",
+    "CREEP_EARLY",
+    "HIGH_PRESSURE",
+    "IMBALANCE",
+    "FRAGMENTATION",
+    "OUTSIDE_ALLOCATOR",
+];
+
+/// Compares a page with what is generated, or writes it when blessed.
+fn is_current(page: &str, generated: &str) {
+    let path = rig::root().join("docs").join(page);
+    if env::var_os("STEPMEM_BLESS").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, generated).unwrap();
+    }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    let stale = generated.lines().zip(written.lines()).find(|(new, old)| new != old);
+    assert!(
+        written == generated,
+        "docs/{page} is stale ({stale:?}): STEPMEM_BLESS=1 cargo test --test it generated"
+    );
+}
+
+#[test]
+fn the_page_of_metrics_is_as_the_table() {
+    is_current("metrics.md", &metrics::document());
+}
+
+#[test]
+fn the_page_of_settings_is_as_the_table() {
+    is_current("settings.md", &config::document());
+}
+
+#[test]
+fn the_page_of_diagnoses_is_as_the_table() {
+    is_current("diagnoses.md", &diagnosis::document());
+}
+
+#[test]
+fn no_cell_of_a_generated_table_breaks_its_row() {
+    for page in [metrics::document(), config::document()] {
+        let mut n_columns = 0;
+        for line in page.lines() {
+            let n_bars = line.matches('|').count();
+            if line.starts_with('|') && n_columns > 0 {
+                assert_eq!(n_bars, n_columns, "{line}");
+            }
+            n_columns = if line.starts_with('|') { n_bars } else { 0 };
+        }
+    }
+}
+
+#[test]
+fn every_promised_metric_is_in_the_table() {
+    let names: BTreeSet<&str> = METRICS.iter().map(|metric| metric.name).collect();
+    let missing: Vec<_> = PROMISED
+        .iter()
+        .filter(|name| !names.contains(format!("stepmem_{name}").as_str()))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    assert!(names.contains("process_resident_memory_bytes"));
+    assert!(names.contains("process_cpu_seconds_total"));
+}
+
+#[test]
+fn every_promised_diagnosis_is_in_the_table() {
+    let kinds: BTreeSet<&str> = DIAGNOSES.iter().map(|diagnosis| diagnosis.kind).collect();
+    assert_eq!(kinds, BTreeSet::from(PROMISED_KINDS));
+}
+
+#[test]
+fn every_metric_of_the_bundle_is_in_the_table() {
+    let unknown: Vec<String> = ["dashboards", "alerts", "helm"]
+        .iter()
+        .flat_map(|folder| files(&rig::root().join(folder)))
+        .flat_map(|path| {
+            let text = fs::read_to_string(&path).unwrap();
+            unknown_metrics(&text)
+                .into_iter()
+                .map(|name| format!("{}: {name}", path.display()))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert!(unknown.is_empty(), "{}", unknown.join("\n"));
+}
+
+#[test]
+fn a_planted_unknown_metric_is_found() {
+    let text = "expr: stepmem_oom_eta_seconds < 60 and stepmem_rank_stepp > 0\n\
+                histogram_quantile(0.9, rate(stepmem_push_duration_seconds_bucket[5m]))\n\
+                record: run:stepmem_imbalance:ratio # stepmem_creep_slope";
+    assert_eq!(unknown_metrics(text), ["stepmem_rank_stepp", "stepmem_creep_slope"]);
+}
+
+/// The names of metrics in a text that no row of the table has. What stands between colons is a recording rule's.
+fn unknown_metrics(text: &str) -> Vec<String> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    let is_known = |word: &str| {
+        METRICS.iter().any(|metric| {
+            let rest = word.strip_prefix(metric.name);
+            rest.is_some_and(|rest| ["", "_bucket", "_count", "_sum"].contains(&rest))
+        })
+    };
+    text.split(|c| !is_part(c))
+        .filter(|word| word.starts_with("stepmem_") && !word.contains(':') && !is_known(word))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    entries
+        .map(|entry| entry.unwrap().path())
+        .flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] })
+        .collect()
+}
