@@ -28,7 +28,7 @@ use crate::input::inbox::{Delivery, Inbox, Offer, PushCounts};
 use crate::input::nvml::{self, GpuPoll, Poller};
 use crate::metrics;
 use crate::output::http::{Request, StatusSource};
-use crate::output::otlp::{Export, ExportCounts};
+use crate::output::otlp::{self, Export, ExportCounts};
 use crate::server::{Listener, ServerCounts, serve as serve_http};
 use crate::{input, output};
 
@@ -151,6 +151,7 @@ impl App {
         let export_counts = Arc::<ExportCounts>::default();
         let export = match settings.otlp {
             Some(otlp) => {
+                let otlp = otlp::Config { instance: instance(), ..otlp };
                 let counts = Arc::clone(&export_counts);
                 let starting = move || Export::start(&otlp, &latest, &counts);
                 let export = tokio::task::spawn_blocking(starting).await?;
@@ -255,6 +256,12 @@ impl App {
         }
         Ok(())
     }
+}
+
+/// What tells this exporter from others: the host (in Kubernetes the pod) and the process.
+fn instance() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}:{}", host.trim(), std::process::id())
 }
 
 fn spawn_servers(

@@ -1,7 +1,6 @@
 //! The push endpoint: limits, authorisation and status codes around the push format, on TCP and on a Unix socket.
 
 use std::error::Error;
-use std::iter::successors;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -213,10 +212,15 @@ enum Refused {
 impl Refused {
     /// Whose fault it is that a body cannot be read: the connection's, or what was sent as gzip.
     fn of_body(error: &axum::Error) -> Self {
-        let is_connection = successors(error.source(), |error| (*error).source())
-            .any(<dyn Error>::is::<hyper::Error>);
         let reason = error.to_string();
-        if is_connection { Self::Interrupted(reason) } else { Self::NoGzip(reason) }
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            if error.is::<hyper::Error>() {
+                return Self::Interrupted(reason);
+            }
+            cause = error.source();
+        }
+        Self::NoGzip(reason)
     }
 
     fn result(&self) -> PushResult {

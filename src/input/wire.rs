@@ -69,11 +69,6 @@ impl DecodeError {
         self
     }
 
-    /// A body that is no JSON as a whole.
-    fn whole(error: &impl ToString) -> Self {
-        Self { record: None, field: String::new(), problem: Problem::Json(error.to_string()) }
-    }
-
     fn json(error: &serde_path_to_error::Error<serde_json::Error>) -> Self {
         use serde_path_to_error::Segment;
         let mut record = None;
@@ -227,18 +222,24 @@ fn decode_step(record: &[u8]) -> Result<StepSample, DecodeError> {
     parse::<Object<RawStep<'_>>>(record)?.0.checked()
 }
 
-/// Parses quickly, and once more with the path kept when that fails.
+/// Parses quickly; what fails is parsed once more to say where.
 fn parse<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, DecodeError> {
     // Checked once as a whole, the texts within need no check of their own.
-    let json = std::str::from_utf8(json).map_err(|error| DecodeError::whole(&error))?;
-    serde_json::from_str(json).map_err(|first| {
-        let mut deserializer = serde_json::Deserializer::from_str(json);
-        match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
-            Err(error) => DecodeError::json(&error),
-            // The value was whole and something follows it.
-            Ok(_) => DecodeError::whole(&first),
-        }
-    })
+    let text = std::str::from_utf8(json).ok();
+    let parsed = text.and_then(|text| serde_json::from_str(text).ok());
+    parsed.ok_or_else(|| explain::<T>(json))
+}
+
+/// Why `json` is no `T`.
+fn explain<'de, T: Deserialize<'de>>(json: &'de [u8]) -> DecodeError {
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    if let Err(error) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
+        return DecodeError::json(&error);
+    }
+    // The value was whole and something follows it.
+    let rest = deserializer.end().err().map(|error| error.to_string());
+    let problem = Problem::Json(rest.unwrap_or_default());
+    DecodeError { record: None, field: String::new(), problem }
 }
 
 /// Whether `"nvml"` stands as a key: within a text its quotes would be escaped, and no colon follows a value.
