@@ -560,6 +560,14 @@ fn other_paths_and_methods_are_told_what_there_is() {
     assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
 }
 
+/// An exporter that listens on a Unix socket as well, which it does last of all.
+fn start_with_socket(path: &Path, mode: &str) -> Exporter {
+    let exporter =
+        Exporter::start(&["--push.unix-socket", &format!("{}{mode}", path.display())]);
+    await_true("the socket", || exporter.logged("INFO", &text(path)) == 1);
+    exporter
+}
+
 fn unix_push(socket: &Path, body: &str) -> Answer {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -570,13 +578,13 @@ fn unix_push(socket: &Path, body: &str) -> Answer {
 fn unix_socket_takes_pushes_has_its_mode_and_goes_at_the_stop() {
     let folder = Folder::new("socket");
     let (path, plain) = (folder.path("push.sock"), folder.path("plain.sock"));
-    let exporter = Exporter::start(&["--push.unix-socket", &format!("{}:640", text(&path))]);
+    let exporter = start_with_socket(&path, ":640");
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(&path), 0o640);
     assert_eq!(unix_push(&path, &record(0, 1, 1)).status, 200);
     check_problem(&unix_push(&path, &record(0, 1, 1)[1..]), 400, "expected");
     assert_eq!(exporter.metric(r#"stepmem_run_ranks{run="default"}"#), Some(1.0));
-    let other = Exporter::start(&["--push.unix-socket", &text(&plain)]);
+    let other = start_with_socket(&plain, "");
     assert_eq!(mode(&plain), 0o666);
     drop(other);
     exporter.signal("TERM");
@@ -589,7 +597,7 @@ fn unix_socket_that_nobody_serves_is_replaced_and_any_other_file_is_not() {
     let folder = Folder::new("stale");
     let path = folder.path("push.sock");
     drop(UnixListener::bind(&path).unwrap());
-    let exporter = Exporter::start(&["--push.unix-socket", &text(&path)]);
+    let exporter = start_with_socket(&path, "");
     assert_eq!(unix_push(&path, &record(0, 1, 1)).status, 200);
     let refused = |path: &Path| {
         let arguments = ["serve", "--no-nvml", "--web.listen-address", "127.0.0.1:0"];
@@ -613,7 +621,7 @@ fn unix_socket_that_nobody_serves_is_replaced_and_any_other_file_is_not() {
 fn socket_that_somebody_removed_does_not_spoil_the_stop() {
     let folder = Folder::new("removed");
     let path = folder.path("push.sock");
-    let exporter = Exporter::start(&["--push.unix-socket", &text(&path)]);
+    let exporter = start_with_socket(&path, "");
     std::fs::remove_file(&path).unwrap();
     exporter.signal("TERM");
     let (status, log) = exporter.wait();
