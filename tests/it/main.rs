@@ -12,6 +12,7 @@
 mod rig;
 
 mod architecture;
+mod creep;
 mod generated;
 mod nvml;
 mod peers;
