@@ -16,6 +16,7 @@
 mod rig;
 
 mod architecture;
+mod creep;
 mod diagnoses;
 mod generated;
 mod lifecycle;

@@ -95,6 +95,90 @@ impl SignalRules {
     };
 }
 
+/// What a window is asked before its growth counts, in the order of asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Gate {
+    /// There are enough blocks: how many there are.
+    Blocks,
+    /// Every block knows the figure: how many do.
+    Known,
+    /// The last block is above the first: by how many bytes.
+    Rise,
+    /// The way there was straight: how many equal moves it is worth.
+    Straight,
+    /// The growth goes on: what the last quarter gained, as a share of what the first did.
+    Steady,
+    /// Slack gained along: its share of what reserved memory gained.
+    SlackGain,
+    /// The line through the window climbs: by how many bytes.
+    Growth,
+    /// It was never as high before in this life: how many bytes at the end.
+    NewHigh,
+    /// Slack carries the slope: its share of it.
+    SlackSlope,
+    /// The working set does not grow along: its slope by that of reserved memory, at most.
+    WorkingSet,
+    /// What larger batches explain taken off, the line still climbs: by how many bytes.
+    BatchGrowth,
+    /// The growth is a notable share of growth and headroom.
+    Share,
+    /// To creep, the window is long enough: how many records.
+    Records,
+    /// To creep, the end is near: how many seconds are left, at most.
+    Horizon,
+    /// Stairs are equally high: how far one is off, as a share of the height, at most.
+    StairHeights,
+    /// Stairs are evenly spaced: how far one is off, as a share of the distance, at most.
+    StairDistances,
+    /// It is level between stairs: how far it is off, as a share of the height, at most.
+    StairLandings,
+    /// The climb is that of the stairs: how far it is off, as a share of it, at most.
+    StairClimb,
+    /// Stairs are far enough apart not to be a ramp: how many steps.
+    StairsApart,
+    /// Of few stairs, few more fit: how many, at most.
+    StairsLeft,
+}
+
+/// The gate that stopped a window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stop {
+    /// Which one.
+    pub gate: Gate,
+    /// What the window showed, in the unit of the gate.
+    pub value: f64,
+    /// What it had to show.
+    pub limit: f64,
+}
+
+impl Stop {
+    pub(super) fn below(gate: Gate, value: f64, limit: f64) -> Result<(), Self> {
+        Self::unless(value >= limit, gate, value, limit)
+    }
+
+    pub(super) fn above(gate: Gate, value: f64, limit: f64) -> Result<(), Self> {
+        Self::unless(value <= limit, gate, value, limit)
+    }
+
+    /// Stops what is off by more than a share of `whole`.
+    pub(super) fn off(gate: Gate, off: f64, whole: f64, limit: f64) -> Result<(), Self> {
+        Self::unless(off <= limit * whole, gate, off / whole, limit)
+    }
+
+    fn unless(is_passed: bool, gate: Gate, value: f64, limit: f64) -> Result<(), Self> {
+        if is_passed { Ok(()) } else { Err(Self { gate, value, limit }) }
+    }
+}
+
+/// A window whose growth counts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Passed {
+    /// The trend that it shows.
+    pub trend: Trend,
+    /// What keeps a [`Stage::Rising`] trend from being [`Stage::Creeping`].
+    pub held_back: Option<Stop>,
+}
+
 /// The gates of one signal.
 #[derive(Clone, Debug)]
 pub(super) struct Gates {
@@ -103,46 +187,49 @@ pub(super) struct Gates {
 }
 
 impl Gates {
-    /// Tests one window, the cheapest gates first; `None` when it shows no growth worth a word.
-    pub(super) fn judge(&self, level_idx: usize, level: &Level, room: &Room) -> Option<Trend> {
+    /// Tests one window, the cheapest gates first.
+    ///
+    /// # Errors
+    /// The first gate that stopped it: it shows no growth worth a word.
+    pub(super) fn judge(
+        &self,
+        level_idx: usize,
+        level: &Level,
+        room: &Room,
+    ) -> Result<Passed, Stop> {
         let (rules, blocks) = (&self.rules, level.blocks.as_slice());
-        if blocks.len() < rules.blocks_min {
-            return None;
-        }
-        let curve = Curve::of(blocks, |block| block.value(self.signal))?;
+        let (n_blocks, n_min) = (count(blocks.len()), count(rules.blocks_min));
+        Stop::below(Gate::Blocks, n_blocks, n_min)?;
+        let n_known = || {
+            count(blocks.iter().filter(|block| block.value(self.signal).is_finite()).count())
+        };
+        let curve = Curve::of(blocks, |block| block.value(self.signal))
+            .ok_or_else(|| Stop { gate: Gate::Known, value: n_known(), limit: n_blocks })?;
         let points = curve.points();
-        let headroom = room.headroom(Use::of(level.newer_half()), rules.peak_weight);
+        let headroom = self.headroom(level, room);
         let need = (rules.rising_share_ratio * headroom).max(GROWTH_BYTES_MIN);
+        let straightness = self.shape(blocks, points, need)?;
 
-        let path = estimate::path(points)?;
-        let straightness = path.straightness()?;
-        let gains = estimate::quarter_gains(points)?;
-        let is_straight =
-            path.rise >= RISE_OF_NEED * need && straightness >= rules.straightness_min;
-        let is_steady = gains.last > 0.0 && gains.last >= STEADY_GAIN_RATIO * gains.first;
-        if !is_straight || !is_steady || !self.may_be_slack(blocks, gains.whole) {
-            return None;
-        }
-
-        let slope = estimate::theil_sen(points)?.slope;
-        let ((first_step, _), (last_step, last_value)) = (points.first()?, points.last()?);
+        let unfit = Stop { gate: Gate::Growth, value: 0.0, limit: need };
+        let slope = estimate::theil_sen(points).ok_or(unfit)?.slope;
+        let [(first_step, _), .., (last_step, last_value)] = points else { return Err(unfit) };
         let span = last_step - first_step;
         let growth = slope * span;
-        let is_new_high = *last_value >= level.high(self.signal) + NEW_HIGH_OF_GROWTH * growth;
-        if growth < need || !is_new_high || !self.is_slack(blocks, slope) {
-            return None;
-        }
+        Stop::below(Gate::Growth, growth, need)?;
+        let new_high = level.high(self.signal) + NEW_HIGH_OF_GROWTH * growth;
+        Stop::below(Gate::NewHigh, *last_value, new_high)?;
+        self.slack_carries(blocks, slope)?;
         let growth = growth - self.batch_growth(blocks, room.batch_share) * span;
-        if growth < need {
-            return None;
-        }
+        Stop::below(Gate::BatchGrowth, growth, need)?;
 
         let share_ratio = growth / (headroom + growth);
-        let stage = self.stage(level_idx, blocks.len(), share_ratio)?;
+        let left = Left { seconds: room.seconds_left(headroom, slope), share_ratio };
+        let n_records = self.n_records(level_idx, blocks.len());
+        let (stage, held_back) = self.stage(n_records, left, room.horizon_seconds)?;
         let rate = Rate::of(points, slope, straightness);
-        Some(Trend {
+        let trend = Trend {
             signal: self.signal,
-            stage: if room.is_near(headroom, slope) { stage } else { Stage::Rising },
+            stage,
             raised_step: room.step,
             raised_time: room.time,
             onset_step: rate.onset_step.unwrap_or(*first_step),
@@ -152,27 +239,71 @@ impl Gates {
             growth_bytes: growth,
             headroom_bytes: room.capacity.map(|_| headroom),
             share_ratio,
-            confidence_ratio: room.confidence(straightness, count(blocks.len()) - 1.0),
+            confidence_ratio: room.confidence(straightness, n_blocks - 1.0),
             seconds_per_step: room.seconds_per_step,
-        })
+        };
+        Ok(Passed { trend, held_back })
     }
 
-    /// What a share of the headroom amounts to in a window of a level; short windows need more.
-    fn stage(&self, level_idx: usize, n_blocks: usize, share_ratio: f64) -> Option<Stage> {
+    /// What is left to grow into by the newer half of a window.
+    pub(super) fn headroom(&self, level: &Level, room: &Room) -> f64 {
+        room.headroom(Use::of(level.newer_half()), self.rules.peak_weight)
+    }
+
+    /// How many records lie between the first and the last block of a window.
+    pub(super) fn n_records(&self, level_idx: usize, n_blocks: usize) -> f64 {
         let records_per_block = f64::from(match self.signal {
             Signal::Allocated | Signal::Reserved => PUSHES_PER_BLOCK,
             Signal::OutsideAllocator => READINGS_PER_BLOCK,
         });
-        let rules = &self.rules;
-        let n_records = (count(n_blocks) - 1.0) * records_per_block * count(1 << level_idx);
+        (count(n_blocks) - 1.0) * records_per_block * count(1 << level_idx)
+    }
+
+    /// The gates that cost no fit; the straightness of what passes.
+    fn shape(&self, blocks: &[Block], points: &[(f64, f64)], need: f64) -> Result<f64, Stop> {
+        let still = Stop { gate: Gate::Rise, value: 0.0, limit: RISE_OF_NEED * need };
+        let path = estimate::path(points).ok_or(still)?;
+        Stop::below(Gate::Rise, path.rise, still.limit)?;
+        let straightness = path.straightness().ok_or(still)?;
+        Stop::below(Gate::Straight, straightness, self.rules.straightness_min)?;
+        let gains = estimate::quarter_gains(points).ok_or(still)?;
+        let is_steady = gains.last > 0.0 && gains.last >= STEADY_GAIN_RATIO * gains.first;
+        let kept = if gains.first > 0.0 { gains.last / gains.first } else { 0.0 };
+        Stop::unless(is_steady, Gate::Steady, kept, STEADY_GAIN_RATIO)?;
+        if self.signal == Signal::Reserved {
+            let slack_gain = Curve::of(blocks, slack)
+                .and_then(|curve| estimate::quarter_gains(curve.points()))
+                .map_or(f64::NEG_INFINITY, |gains| gains.whole);
+            let is_slack = slack_gain >= SLACK_OF_GAIN * gains.whole;
+            let share = slack_gain / gains.whole;
+            Stop::unless(is_slack, Gate::SlackGain, share, SLACK_OF_GAIN)?;
+        }
+        Ok(straightness)
+    }
+
+    /// What growth amounts to in a window of a level, and what keeps it from more; short
+    /// windows need more.
+    fn stage(
+        &self,
+        n_records: f64,
+        left: Left,
+        horizon_seconds: f64,
+    ) -> Result<(Stage, Option<Stop>), Stop> {
+        let (rules, share) = (&self.rules, left.share_ratio);
         let lack = (rules.records_full / n_records.max(1.0)).sqrt();
         let factor = lack.clamp(1.0, SHORT_WINDOW_FACTOR_MAX);
-        let is_long = n_records >= rules.records_min || share_ratio >= rules.urgent_share_ratio;
-        if is_long && share_ratio >= rules.creeping_share_ratio * factor {
-            Some(Stage::Creeping)
-        } else {
-            (share_ratio >= rules.rising_share_ratio * factor).then_some(Stage::Rising)
+        let is_long = n_records >= rules.records_min || share >= rules.urgent_share_ratio;
+        let creeping = Stop::below(Gate::Share, share, rules.creeping_share_ratio * factor)
+            .and(Stop::unless(is_long, Gate::Records, n_records, rules.records_min));
+        if creeping.is_err() {
+            Stop::below(Gate::Share, share, rules.rising_share_ratio * factor)?;
         }
+        let is_near = left.seconds <= horizon_seconds;
+        let horizon = Stop::unless(is_near, Gate::Horizon, left.seconds, horizon_seconds);
+        Ok(match creeping.and(horizon) {
+            Ok(()) => (Stage::Creeping, None),
+            Err(stop) => (Stage::Rising, Some(stop)),
+        })
     }
 
     /// The slope that larger batches explain: of live memory only, and only as far as it rises.
@@ -185,26 +316,21 @@ impl Gates {
             .map_or(0.0, |fit| batch_share.min(1.0) * fit.slope.max(0.0))
     }
 
-    /// Whether slack may carry the growth of reserved memory; always true of other signals.
-    fn may_be_slack(&self, blocks: &[Block], gain: f64) -> bool {
-        self.signal != Signal::Reserved
-            || Curve::of(blocks, slack)
-                .and_then(|curve| estimate::quarter_gains(curve.points()))
-                .is_some_and(|gains| gains.whole >= SLACK_OF_GAIN * gain)
-    }
-
     /// Whether slack carries the slope of reserved memory and the working set does not grow;
-    /// always true of other signals.
-    fn is_slack(&self, blocks: &[Block], slope: f64) -> bool {
+    /// other signals pass.
+    fn slack_carries(&self, blocks: &[Block], slope: f64) -> Result<(), Stop> {
+        if self.signal != Signal::Reserved {
+            return Ok(());
+        }
         let fit = |value: fn(&Block) -> f64| {
             Curve::of(blocks, value).and_then(|curve| estimate::theil_sen(curve.points()))
         };
-        let carries = || fit(slack).is_some_and(|slack| slack.slope >= SLACK_OF_SLOPE * slope);
-        let grows = |peaks: estimate::TheilSen| {
-            peaks.tau > WORKING_SET_TAU && peaks.slope > WORKING_SET_OF_SLOPE * slope
-        };
-        self.signal != Signal::Reserved
-            || carries() && !fit(|block| block.peak_max).is_some_and(grows)
+        let carried = fit(slack).map_or(f64::NEG_INFINITY, |slack| slack.slope);
+        let is_carried = carried >= SLACK_OF_SLOPE * slope;
+        Stop::unless(is_carried, Gate::SlackSlope, carried / slope, SLACK_OF_SLOPE)?;
+        let Some(peaks) = fit(|block| block.peak_max) else { return Ok(()) };
+        let grows = peaks.tau > WORKING_SET_TAU && peaks.slope > WORKING_SET_OF_SLOPE * slope;
+        Stop::unless(!grows, Gate::WorkingSet, peaks.slope / slope, WORKING_SET_OF_SLOPE)
     }
 
     /// The slope of the longest window and the ends of its interval, from every other block of
@@ -226,6 +352,15 @@ impl Gates {
             / (last_step - first_step);
         Some((slope, slope - spread, slope + spread))
     }
+}
+
+/// How far growth has come towards the end.
+#[derive(Clone, Copy)]
+struct Left {
+    /// Until the headroom is gone at this slope.
+    seconds: f64,
+    /// The growth as a share of growth and headroom.
+    share_ratio: f64,
 }
 
 /// What the allocator holds at least beyond the most that was live: what a fragmented cache

@@ -9,6 +9,7 @@ mod job;
 mod pace;
 mod pyramid;
 mod readings;
+pub mod report;
 mod room;
 mod stairs;
 mod watch;
@@ -280,15 +281,7 @@ impl CreepEstimator {
         }
         self.peak = 0.0;
         self.pace.advance(push.step, push.time);
-        let room = Room {
-            capacity: capacity.filter(|bytes| *bytes > 0.0),
-            outside_bytes: self.readings.outside_bytes.unwrap_or(0.0),
-            batch_share: self.batch.ratio(),
-            seconds_per_step: self.pace.seconds_per_step,
-            horizon_seconds: self.settings.horizon_seconds,
-            step: push.step,
-            time: push.time,
-        };
+        let room = self.room(push, capacity);
         self.take_block(block, &room)
     }
 
@@ -309,21 +302,12 @@ impl CreepEstimator {
         else {
             return false;
         };
-        let readings = &mut self.readings;
-        let before = key(readings.watch.trend.as_ref());
-        if let Some(block) = readings.take(reading, &push, reserved) {
-            let room = Room {
-                capacity: capacity.filter(|bytes| *bytes > 0.0),
-                outside_bytes: readings.outside_bytes.unwrap_or(0.0),
-                batch_share: 0.0,
-                seconds_per_step: readings.pace.seconds_per_step,
-                horizon_seconds: self.settings.horizon_seconds,
-                step: push.step,
-                time: reading.time,
-            };
-            readings.take_block(block, &room);
+        let before = key(self.readings.watch.trend.as_ref());
+        if let Some(block) = self.readings.take(reading, &push, reserved) {
+            let room = self.reading_room(&Push { time: reading.time, ..push }, capacity);
+            self.readings.take_block(block, &room);
         }
-        key(readings.watch.trend.as_ref()) != before
+        key(self.readings.watch.trend.as_ref()) != before
     }
 
     /// Forgets the old life of a rank that restarted; what others use on its device stays
@@ -352,13 +336,7 @@ impl CreepEstimator {
     /// That of its trend, else of every other block of its longest window; `None` until a
     /// window holds enough blocks. Costs at most 120 pairs.
     pub fn slope(&self, signal: Signal) -> Option<Slope> {
-        let (pyramid, pace, watch) = match signal {
-            Signal::Allocated => (&self.pyramid, &self.pace, &self.allocated),
-            Signal::Reserved => (&self.pyramid, &self.pace, &self.reserved),
-            Signal::OutsideAllocator => {
-                (&self.readings.pyramid, &self.readings.pace, &self.readings.watch)
-            }
-        };
+        let (watch, pyramid, pace) = self.series(signal);
         let (per_step, lower, upper) = match self.trend(signal) {
             Some(trend) => (
                 trend.slope_bytes_per_step,
@@ -392,6 +370,39 @@ impl CreepEstimator {
                 .max_by_key(|trend| trend.stage),
             Signal::Reserved => self.reserved.trend.as_ref(),
             Signal::OutsideAllocator => self.readings.watch.trend.as_ref(),
+        }
+    }
+
+    /// What is kept of a signal.
+    fn series(&self, signal: Signal) -> (&Watch, &Pyramid, &Pace) {
+        match signal {
+            Signal::Allocated => (&self.allocated, &self.pyramid, &self.pace),
+            Signal::Reserved => (&self.reserved, &self.pyramid, &self.pace),
+            Signal::OutsideAllocator => {
+                (&self.readings.watch, &self.readings.pyramid, &self.readings.pace)
+            }
+        }
+    }
+
+    /// What the tests of the block that ends with this push share.
+    fn room(&self, push: &Push, capacity: Option<f64>) -> Room {
+        Room {
+            capacity: capacity.filter(|bytes| *bytes > 0.0),
+            outside_bytes: self.readings.outside_bytes.unwrap_or(0.0),
+            batch_share: self.batch.ratio(),
+            seconds_per_step: self.pace.seconds_per_step,
+            horizon_seconds: self.settings.horizon_seconds,
+            step: push.step,
+            time: push.time,
+        }
+    }
+
+    /// The same of a block of readings.
+    fn reading_room(&self, push: &Push, capacity: Option<f64>) -> Room {
+        Room {
+            batch_share: 0.0,
+            seconds_per_step: self.readings.pace.seconds_per_step,
+            ..self.room(push, capacity)
         }
     }
 

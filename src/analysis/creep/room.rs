@@ -42,9 +42,9 @@ impl Room {
             .max(HEADROOM_RATIO_MIN * capacity)
     }
 
-    /// Whether the headroom is gone within the horizon at this slope.
-    pub(super) fn is_near(&self, headroom: f64, slope: f64) -> bool {
-        headroom / slope * self.seconds_per_step <= self.horizon_seconds
+    /// How long the headroom lasts at this slope.
+    pub(super) fn seconds_left(&self, headroom: f64, slope: f64) -> f64 {
+        headroom / slope * self.seconds_per_step
     }
 
     /// The chance that growth worth `straightness` equal moves of `n_moves` is more than a

@@ -1,8 +1,9 @@
 //! Leaks once per evaluation or checkpoint: equal, evenly spaced, never reverted steps of live memory, whose
 //! windows are not straight.
 
-use crate::analysis::creep::gates::{NEW_HIGH_OF_GROWTH, SignalRules};
+use crate::analysis::creep::gates::{Gate, NEW_HIGH_OF_GROWTH, SignalRules, Stop};
 use crate::analysis::creep::pyramid::{Block, count};
+use crate::analysis::creep::report::StairsReport;
 use crate::analysis::creep::room::{Room, Use};
 use crate::analysis::creep::{Signal, Stage, Trend};
 
@@ -77,6 +78,8 @@ pub(super) struct Stairs {
     /// The highest floor of this life.
     high: f64,
     pub(super) trend: Option<Trend>,
+    /// What kept the newest stair from raising one.
+    stop: Option<Stop>,
     /// How many stairs raised the trend.
     n_flight: usize,
     /// What the flight of the trend started from.
@@ -92,6 +95,7 @@ impl Default for Stairs {
             top: 0.0,
             high: f64::NEG_INFINITY,
             trend: None,
+            stop: None,
             n_flight: 0,
             foot: 0.0,
         }
@@ -139,25 +143,40 @@ impl Flight {
 
     /// Whether `stairs`, which this sums up, are equal, evenly spaced and as high as the climb
     /// to `floor`.
-    fn is_even(&self, stairs: &[Stair], floor: f64, block_steps: f64) -> bool {
+    fn is_even(&self, stairs: &[Stair], floor: f64, block_steps: f64) -> Result<(), Stop> {
         let (height, distance) = (self.height, self.distance_steps);
         let climb = self.n_stairs * height;
-        let is_flat_between =
-            (floor - self.first.foot - climb).abs() <= CLIMB_TOLERANCE * climb;
-        let is_new_high = floor >= self.first.high + NEW_HIGH_OF_GROWTH * climb;
-        let is_apart = distance >= STAIR_BLOCKS_MIN * block_steps;
-        is_flat_between
-            && is_new_high
-            && is_apart
-            && stairs
-                .iter()
-                .all(|stair| (stair.height - height).abs() <= STAIR_TOLERANCE * height)
-            && pairs(stairs).all(|(before, stair)| {
-                let off_distance = (stair.step - before.step - distance).abs();
-                let off_landing = (stair.foot - before.foot - before.height).abs();
-                off_distance <= STAIR_TOLERANCE * distance
-                    && off_landing <= LANDING_TOLERANCE * height
-            })
+        let worst =
+            |offs: &mut dyn Iterator<Item = f64>| offs.map(f64::abs).fold(0.0, f64::max);
+        let off_climb = (floor - self.first.foot - climb).abs();
+        let off_height = worst(&mut stairs.iter().map(|stair| stair.height - height));
+        let off_distance = worst(
+            &mut pairs(stairs).map(|(before, stair)| stair.step - before.step - distance),
+        );
+        let off_landing = worst(
+            &mut pairs(stairs).map(|(before, stair)| stair.foot - before.foot - before.height),
+        );
+        Stop::off(Gate::StairHeights, off_height, height, STAIR_TOLERANCE)?;
+        Stop::off(Gate::StairDistances, off_distance, distance, STAIR_TOLERANCE)?;
+        Stop::off(Gate::StairLandings, off_landing, height, LANDING_TOLERANCE)?;
+        Stop::off(Gate::StairClimb, off_climb, climb, CLIMB_TOLERANCE)?;
+        Stop::below(Gate::NewHigh, floor, self.first.high + NEW_HIGH_OF_GROWTH * climb)?;
+        Stop::below(Gate::StairsApart, distance, STAIR_BLOCKS_MIN * block_steps)
+    }
+
+    /// The trend that this flight is if it leads to the end: few stairs when few more fit, many
+    /// when they have eaten enough.
+    fn judge(&self, n_flight: usize, block: &Block, room: &Room) -> Result<Trend, Stop> {
+        let trend = self.trend(self.n_stairs * self.height, block, room);
+        let headroom = room.headroom(Use::of([block]), SignalRules::ALLOCATED.peak_weight);
+        let n_left = headroom / self.height;
+        if n_flight == STAIRS_FEW {
+            Stop::above(Gate::StairsLeft, n_left, STAIRS_LEFT_MAX)?;
+        } else {
+            Stop::below(Gate::Share, trend.share_ratio, STAIRS_SHARE_RATIO)?;
+        }
+        Stop::above(Gate::Horizon, n_left * self.distance_seconds, room.horizon_seconds)?;
+        Ok(trend)
     }
 
     /// The trend that this flight is: its interval spans the least and the most favourable of
@@ -194,6 +213,7 @@ impl Stairs {
         self.half = None;
         self.high = f64::NEG_INFINITY;
         self.trend = None;
+        self.stop = None;
     }
 
     /// Takes a block of [`STAIRS_LEVEL_IDX`].
@@ -261,21 +281,26 @@ impl Stairs {
             let Some(newest) = self.steps.len().checked_sub(n_flight) else { continue };
             let Some(stairs) = self.steps.get(newest..) else { continue };
             let Some(flight) = Flight::of(stairs) else { continue };
-            let trend = flight.trend(flight.n_stairs * flight.height, block, room);
-            let headroom = room.headroom(Use::of([block]), SignalRules::ALLOCATED.peak_weight);
-            let n_left = headroom / flight.height;
-            let is_big = if n_flight == STAIRS_FEW {
-                n_left <= STAIRS_LEFT_MAX
-            } else {
-                trend.share_ratio >= STAIRS_SHARE_RATIO
-            };
-            let is_near = n_left * flight.distance_seconds <= room.horizon_seconds;
-            if is_big && is_near && flight.is_even(stairs, block.floor, block_steps) {
-                self.n_flight = n_flight;
-                self.foot = flight.first.foot;
-                self.trend = Some(trend);
-                return;
+            let even = flight.is_even(stairs, block.floor, block_steps);
+            match even.and_then(|()| flight.judge(n_flight, block, room)) {
+                Ok(trend) => {
+                    self.n_flight = n_flight;
+                    self.foot = flight.first.foot;
+                    self.trend = Some(trend);
+                    self.stop = None;
+                    return;
+                }
+                Err(stop) => self.stop = Some(stop),
             }
+        }
+    }
+
+    /// What is remembered.
+    pub(super) fn report(&self) -> StairsReport {
+        StairsReport {
+            n_stairs: self.steps.len(),
+            mean: Flight::of(&self.steps).map(|flight| (flight.height, flight.distance_steps)),
+            stop: self.stop,
         }
     }
 

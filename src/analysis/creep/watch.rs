@@ -34,16 +34,20 @@ impl Watch {
         self.n_stale = 0;
     }
 
-    /// Looks at a level that just got a block, in rising order of levels.
-    ///
-    /// Windows below the one that called a creep have nothing to add while it holds.
-    pub(super) fn look(&mut self, level_idx: usize, level: &Level, room: &Room) {
+    /// Whether a level's windows are tested: those below the one that called a creep have
+    /// nothing to add while it holds.
+    pub(super) fn asks(&self, level_idx: usize) -> bool {
         let is_creeping = self.trend.is_some_and(|trend| trend.stage == Stage::Creeping);
-        if (level_idx >= self.level_idx || !is_creeping)
-            && let Some(found) = self.gates.judge(level_idx, level, room)
+        level_idx >= self.level_idx || !is_creeping
+    }
+
+    /// Looks at a level that just got a block, in rising order of levels.
+    pub(super) fn look(&mut self, level_idx: usize, level: &Level, room: &Room) {
+        if self.asks(level_idx)
+            && let Ok(found) = self.gates.judge(level_idx, level, room)
         {
             self.n_stale = 0;
-            self.take(level_idx, found);
+            self.take(level_idx, found.trend);
         }
         if level_idx == self.level_idx {
             self.age(&level.blocks);

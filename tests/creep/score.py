@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""creepjobs.py's score, and beside it what confidence_ratio is worth: of the findings that claim so much, how many are true.
+
+    PYTHONPATH=../shared/data/creep tests/creep/score.py score [creepjobs.py's options] -- stepmem replay -
+    tests/creep/score.py table ROWS.jsonl       the same tables again from the rows of --out
+
+A finding is true when the rank leaks and the leak has begun. Raising it again at another severity is no new finding.
+Jobs whose truth nobody can know while they run (cls "ambiguous") are left out of the share and counted beside it.
+"""
+import json
+import sys
+
+PAGING = ("CREEP_CONFIRMED", "FRAGMENTATION", "OUTSIDE_ALLOCATOR")
+BINS = (0.0, 0.5, 0.8, 0.9, 0.95, 1.01)
+
+
+def findings(run, events):
+    """What was raised, once until it is cleared: kind, confidence, whether it is true, whether it would page."""
+    held, found = {}, []
+    for event in events:
+        key = event["rank"], event["kind"]
+        if event["state"] == "cleared":
+            held.pop(key, None)
+            continue
+        confidence = (event.get("evidence") or {}).get("confidence_ratio")
+        pages = event["kind"] in PAGING and event["severity"] in ("warning", "critical")
+        if confidence is None or (key in held and held[key] >= pages):
+            continue
+        held[key] = pages
+        truth = run.truth
+        is_true = bool(truth["leak"]) and event["rank"] in truth["leak_ranks"] and event["time"] >= truth["onset_time"]
+        found.append(dict(kind=event["kind"], rank=event["rank"], step=event["step"], confidence=confidence, true=is_true, pages=pages))
+    return found
+
+
+def calibration(rows, pages):
+    def picked(row): return [f for f in row.get("findings", []) if f["pages"] == pages]
+    known = [f for row in rows if row["cls"] != "ambiguous" for f in picked(row)]
+    unknown = [f for row in rows if row["cls"] == "ambiguous" for f in picked(row)]
+    print(f"\n{'pages' if pages else 'CREEP_EARLY (info)'}: confidence  findings  true   share  of jobs that nobody can judge")
+    for low, high in list(zip(BINS, BINS[1:])) + [(0.9, 1.01)]:
+        within = [f for f in known if low <= f["confidence"] < high]
+        beside = sum(low <= f["confidence"] < high for f in unknown)
+        n_true = sum(f["true"] for f in within)
+        share = f"{n_true / len(within):.3f}" if within else "    -"
+        name = f"{low:.2f} to {min(high, 1.0):.2f}"
+        print(f"  {name:>28} {len(within):9d} {n_true:5d}   {share}  {beside}")
+
+
+def tables(rows):
+    calibration(rows, True)
+    calibration(rows, False)
+
+
+def main():
+    if sys.argv[1:2] == ["table"]:
+        rows = [row for row in map(json.loads, open(sys.argv[2])) if "error" not in row]
+        try:
+            import creepjobs
+            print(json.dumps(creepjobs.totals(rows)))
+        except ImportError:
+            pass
+        return tables(rows)
+    import creepjobs
+
+    judge, totals = creepjobs.judge, creepjobs.totals
+    kept = []
+    creepjobs.judge = lambda run, events: {**judge(run, events), "findings": findings(run, events)}
+    creepjobs.totals = lambda rows: kept.extend(rows) or totals(rows)
+    creepjobs.main()
+    tables(kept)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+//! Small recorded jobs with known truth through the real binary: the same transitions as ever, byte for byte, and
+//! none that the truth forbids. `tests/creep/golden.py` writes the jobs, `STEPMEM_BLESS=1` the transitions.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::rig::root;
+
+/// Every job in `tests/data/creep`, healthy ones first.
+const JOBS: [&str; 12] = [
+    "gc_sawtooth",
+    "cache_exp",
+    "curriculum_linear",
+    "restart_resume",
+    "kitchen_sink",
+    "replay_fill",
+    "one_rank",
+    "late_onset",
+    "with_restarts",
+    "per_checkpoint",
+    "reserved_only",
+    "external",
+];
+/// What pages when it is a warning or worse.
+const PAGING: [&str; 3] = ["CREEP_CONFIRMED", "FRAGMENTATION", "OUTSIDE_ALLOCATOR"];
+
+fn file(job: &str, ending: &str) -> PathBuf {
+    root().join("tests/data/creep").join(format!("{job}.{ending}"))
+}
+
+fn recording(job: &str) -> Vec<u8> {
+    let packed = File::open(file(job, "jsonl.gz")).unwrap();
+    let unpacked = Command::new("gzip").arg("-dc").stdin(packed).output().unwrap();
+    assert!(unpacked.status.success(), "{job}: {unpacked:?}");
+    unpacked.stdout
+}
+
+/// What a command of the binary prints when it reads a recording from its standard input.
+fn answer(arguments: &[&str], recording: Vec<u8>) -> String {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_stepmem"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    let mut input = child.stdin.take().expect("piped");
+    let writer = std::thread::spawn(move || input.write_all(&recording));
+    let mut text = String::new();
+    child.stdout.take().expect("piped").read_to_string(&mut text).unwrap();
+    writer.join().unwrap().expect("it reads to the end");
+    assert!(child.wait().unwrap().success(), "{arguments:?}: {text}");
+    text
+}
+
+/// The transitions of a job, a line each; the final status is not among them.
+fn transitions(job: &str) -> String {
+    answer(&["replay", "-"], recording(job))
+        .split_inclusive('\n')
+        .filter(|line| !line.starts_with(r#"{"status""#))
+        .collect()
+}
+
+fn is_page(transition: &Value) -> bool {
+    PAGING.iter().any(|kind| transition["kind"] == *kind) && transition["severity"] != "info"
+}
+
+#[test]
+fn recorded_jobs_give_the_same_transitions_as_ever() {
+    for job in JOBS {
+        let found = transitions(job);
+        let path = file(job, "expected.jsonl");
+        if std::env::var_os("STEPMEM_BLESS").is_some() {
+            fs::write(&path, &found).unwrap();
+        }
+        let expected = fs::read_to_string(&path).unwrap();
+        assert!(
+            found == expected,
+            "{job}: other transitions than in {}\n{found}",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn healthy_job_pages_nobody_and_a_leak_pages_its_own_rank_in_time() {
+    for job in JOBS {
+        let truth: Value =
+            serde_json::from_slice(&fs::read(file(job, "truth.json")).unwrap()).unwrap();
+        let found: Vec<Value> = transitions(job)
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .filter(is_page)
+            .collect();
+        let (raised, cleared): (Vec<_>, Vec<_>) =
+            found.iter().partition(|page| page["state"] == "raised");
+        match truth["cls"].as_str() {
+            Some("healthy") => assert!(raised.is_empty(), "{job}: {raised:?}"),
+            // Nobody can know before the growth ends; then it must be taken back.
+            Some("ambiguous") => assert_eq!(raised.len(), cleared.len(), "{job}: {found:?}"),
+            _ => {
+                assert!(!raised.is_empty(), "{job} is not found");
+                let ranks = truth["leak_ranks"].as_array().unwrap();
+                for page in raised {
+                    let time = page["time"].as_f64();
+                    assert!(ranks.contains(&page["rank"]), "{job}: {page}");
+                    assert!(time >= truth["onset_time"].as_f64(), "{job}: {page}");
+                    let is_in_time =
+                        truth["oom_time"].as_f64().is_none_or(|oom| time < Some(oom));
+                    assert!(is_in_time, "{job}: {page}");
+                }
+            }
+        }
+    }
+}
