@@ -35,7 +35,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Exit
         Some(("serve", matches)) => {
             let settings = Settings::read(&sources(matches, |_| true))?;
             log_to_stderr(&settings.log);
-            let gpu = app::nvml_source(&settings);
+            let gpu = app::gpu::nvml_source(&settings);
             app::run(settings, gpu, |_| std::future::pending())?;
         }
         Some(("demo", matches)) => {
@@ -217,7 +217,7 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
         )?,
         None => writeln!(out, "OTLP:             off")?,
     }
-    let Some(mut source) = app::nvml_source(settings) else {
+    let Some(mut source) = app::gpu::nvml_source(settings) else {
         writeln!(out, "NVML:             off")?;
         return Ok(());
     };

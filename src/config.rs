@@ -59,6 +59,8 @@ pub struct Settings {
     pub otlp: Option<otlp::Config>,
     /// How NVML is asked; `None` when it is not.
     pub nvml: Option<NvmlSettings>,
+    /// Where the windows of all ranks outlast a restart.
+    pub state_file: Option<PathBuf>,
     /// What is logged, and how.
     pub log: LogSettings,
     /// How long the web server answers after the rest has stopped.
@@ -163,6 +165,9 @@ pub const SETTINGS: &[Setting] = &[
         |s, v| { if !only(v).is_empty() { let interval = duration(only(v))?; otlp(s, |otlp| otlp.interval = interval); } Ok(()) }),
     one("otlp.semconv", "", "Add the names of the OpenTelemetry hardware conventions (hw.gpu.memory.*).",
         |s, v| { let semconv = switch(only(v))?; otlp(s, |otlp| otlp.semconv = semconv); Ok(()) }).by_default("false"),
+    one("state.file", "PATH",
+        "Where the windows of all ranks outlast a restart of the exporter: at most 64 KiB a rank, written every 10 s and at the stop; empty for nowhere.",
+        |s, v| { s.state_file = path(only(v)); Ok(()) }),
     one("stop.linger", "DURATION", "How long the page and /metrics answer after a SIGTERM, for a last scrape.",
         |s, v| { s.linger = any_duration(only(v))?; Ok(()) }).by_default("0s"),
     one("log.level", "LEVEL", "error, warn, info, debug or trace.", |s, v| {
@@ -248,6 +253,7 @@ impl Settings {
                 interval: Duration::ZERO,
                 timeout: Duration::ZERO,
             }),
+            state_file: None,
             log: LogSettings { level: String::new(), is_json: false },
             linger: Duration::ZERO,
         }

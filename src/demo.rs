@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use crate::analysis::sample::{
     Attribution, Bytes, DeviceInfo, DeviceMemory, GpuSample, GpuUuid, OutOfRange, ProcessMemory,
 };
-use crate::app::{self, Addresses, GpuSource};
+use crate::app::gpu::GpuSource;
+use crate::app::{self, Addresses};
 use crate::config::{NvmlSettings, Settings};
 use crate::input::nvml::GpuPoll;
 

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::analysis::diagnosis::{DIAGNOSES, Finding};
 use crate::analysis::sample::{OutOfRange, Rank, Run, Uptime, checked_text};
 
@@ -73,6 +75,34 @@ pub struct HeldAck {
     pub since: Uptime,
     /// When it expires.
     pub until: Uptime,
+}
+
+/// An acknowledgement as it outlasts a restart of the exporter.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct SavedAck {
+    run: Run,
+    rank: Rank,
+    kind: String,
+    reason: String,
+    since: Uptime,
+    until: Uptime,
+}
+
+impl SavedAck {
+    /// What is held, to be saved.
+    pub fn of(held: &HeldAck) -> Self {
+        let Ack { run, rank, kind, lasts: _, reason } = held.ack.clone();
+        let (kind, reason) = (kind.to_owned(), reason.into());
+        Self { run, rank, kind, reason, since: held.since, until: held.until }
+    }
+
+    /// What was held, and since when; `None` when it has expired or its diagnosis is gone.
+    pub fn restored(self, now: Uptime) -> Option<(Ack, Uptime)> {
+        let Self { run, rank, kind: name, reason, since, until } = self;
+        let lasts = until.since(since);
+        let ack = Ack { run, rank, kind: kind(&name)?, lasts, reason: reason.into() };
+        (until > now).then_some((ack, since))
+    }
 }
 
 /// The acknowledgements that are held, by run, rank and diagnosis; a newer one takes the place of an older one.

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::analysis::acks::{ACKS_MAX, Ack, Acks, HeldAck};
+use crate::analysis::acks::{ACKS_MAX, Ack, Acks, HeldAck, SavedAck};
 use crate::analysis::creep::CreepSettings;
 use crate::analysis::diagnosis::imbalance;
 use crate::analysis::diagnosis::{
@@ -145,6 +145,19 @@ pub enum TransitionState {
     Cleared,
 }
 
+/// What outlasts a restart of the exporter: the windows of all ranks, since when findings hold, and what was
+/// acknowledged. Its size is bounded by `ranks_max` times the bytes of a window.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct SavedState {
+    /// The Unix time at which the uptime was 0.
+    pub started: f64,
+    /// The uptime at which this was saved.
+    pub uptime: Uptime,
+    runs: BTreeMap<Run, BTreeMap<Rank, RankWindow>>,
+    since: Vec<(Run, Rank, String, f64)>,
+    acks: Vec<SavedAck>,
+}
+
 /// All state of the analysis.
 #[derive(Debug)]
 pub struct Engine {
@@ -185,6 +198,44 @@ impl Engine {
             records_dropped: 0,
             last_judged: Uptime::default(),
         }
+    }
+
+    /// What a later engine needs to go on where this one stands at `now`.
+    pub fn save(&self, now: Uptime) -> SavedState {
+        SavedState {
+            started: self.started,
+            uptime: now,
+            runs: self.runs.clone(),
+            since: self
+                .findings
+                .iter()
+                .map(|Held { finding, since }| {
+                    (finding.run.clone(), finding.rank, finding.kind.to_owned(), *since)
+                })
+                .collect(),
+            acks: self.acks.iter().map(SavedAck::of).collect(),
+        }
+    }
+
+    /// An engine that goes on where another stood; what held then and still does is not raised anew.
+    pub fn resume(config: EngineConfig, saved: SavedState, now: Uptime) -> Self {
+        let mut engine = Self::new(config, saved.started);
+        engine.runs = saved.runs;
+        for window in engine.runs.values_mut().flat_map(BTreeMap::values_mut) {
+            window.configure(engine.config.creep, engine.config.peak_interval);
+        }
+        for ack in saved.acks {
+            if let Some((ack, since)) = ack.restored(now) {
+                engine.acks.hold(ack, since);
+            }
+        }
+        engine.forget(now, engine.config.rank_retention);
+        // What is raised here was raised before.
+        drop(engine.judge(now));
+        for (run, rank, kind, since) in saved.since {
+            engine.findings.held_since((&run, rank, &kind), since);
+        }
+        engine
     }
 
     /// Says whether a batch may enter as a whole, making room by forgetting ranks that have left the outputs.
@@ -292,6 +343,11 @@ impl Engine {
             gpu: self.gpu.clone(),
             exporter,
         }
+    }
+
+    /// What became of the records that were taken.
+    pub fn records(&self) -> RecordCounts {
+        self.records
     }
 
     /// How many records were left out to keep a bound.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The largest byte count and step that is taken: 2^53, above which an `f64` no longer tells neighbours apart.
 pub const INTEGER_MAX: u64 = 1 << 53;
@@ -216,7 +216,9 @@ impl Seconds {
 }
 
 /// How long the program (or the replayed recording) had run when something happened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize,
+)]
 pub struct Uptime(pub Duration);
 
 impl Uptime {
@@ -425,5 +427,48 @@ fn checked_integer(value: u64) -> Result<u64, OutOfRange> {
         Ok(value)
     } else {
         Err(OutOfRange::number(&value, &0, &INTEGER_MAX))
+    }
+}
+
+/// How the samples' types are written in a status and in saved state, and read back from the latter: through the
+/// constructors, so that what exists is in range.
+mod serialized {
+    use std::borrow::Cow;
+
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::analysis::sample::{Attribution, Bytes, Count, GpuUuid, Rank, Run, Seconds};
+
+    macro_rules! serialized {
+        ($type:ty as $plain:ty, $write:ident, $get:ident, |$read:ident| $new:expr) => {
+            impl Serialize for $type {
+                fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                    serializer.$write(self.$get())
+                }
+            }
+
+            impl<'de> Deserialize<'de> for $type {
+                fn deserialize<D: Deserializer<'de>>(
+                    deserializer: D,
+                ) -> Result<Self, D::Error> {
+                    let $read = <$plain>::deserialize(deserializer)?;
+                    $new.map_err(D::Error::custom)
+                }
+            }
+        };
+    }
+
+    serialized!(Bytes as u64, serialize_u64, get, |read| Bytes::new(read));
+    serialized!(Count as u64, serialize_u64, get, |read| Count::new(read));
+    serialized!(Seconds as f64, serialize_f64, get, |read| Seconds::new(read));
+    serialized!(Rank as u32, serialize_u32, get, |read| Rank::new(read.into()));
+    serialized!(Run as Cow<'de, str>, serialize_str, as_str, |read| Run::new(&read));
+    serialized!(GpuUuid as Cow<'de, str>, serialize_str, as_str, |read| GpuUuid::new(&read));
+
+    impl Serialize for Attribution {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.serialize_str(self.as_label())
+        }
     }
 }

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 
 use crate::analysis::creep::{CreepEstimator, Signal, Stage, Trend};
 use crate::analysis::diagnosis::imbalance::{Balance, RankBalance};
 use crate::analysis::diagnosis::{Evidence, Held, RunScene, Severity, high_pressure, wording};
 use crate::analysis::sample::{
-    Attribution, Bytes, Count, DeviceInfo, DeviceMemory, GpuSample, GpuUuid, ProcessMemory,
-    Rank, Run, Seconds,
+    Attribution, Bytes, DeviceInfo, DeviceMemory, GpuSample, GpuUuid, ProcessMemory, Rank, Run,
 };
 use crate::analysis::window::{Identity, LastTrain, RankReport};
 
@@ -415,47 +414,5 @@ impl FindingStatus {
             sentence: wording::sentence(&finding.evidence),
             advice: diagnosis.map_or("", |diagnosis| diagnosis.advice),
         }
-    }
-}
-
-impl Serialize for Bytes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u64(self.get())
-    }
-}
-
-impl Serialize for Count {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u64(self.get())
-    }
-}
-
-impl Serialize for Seconds {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_f64(self.get())
-    }
-}
-
-impl Serialize for Rank {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u32(self.get())
-    }
-}
-
-impl Serialize for Run {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl Serialize for GpuUuid {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl Serialize for Attribution {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_label())
     }
 }

@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::analysis::creep::{CreepEstimator, CreepSettings, DeviceReading, Push};
 use crate::analysis::estimate;
@@ -49,7 +49,7 @@ pub enum Taken {
 }
 
 /// One rank's state: acceptance, the recent peaks and the creep estimator.
-#[derive(Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RankWindow {
     identity: Identity,
     clock: PushClock,
@@ -71,7 +71,7 @@ pub struct RankWindow {
 }
 
 /// What a rank says of itself.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Identity {
     /// The restart count of the run.
     pub attempt: Count,
@@ -86,12 +86,12 @@ pub struct Identity {
     /// How many ranks the run has.
     pub world_size: Option<u32>,
     /// The device's capacity as the process sees it.
-    #[serde(skip)]
+    #[serde(rename = "total_bytes")]
     pub total: Option<Bytes>,
 }
 
 /// The figures of the last train step.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct LastTrain {
     /// Its number.
     pub step: Count,
@@ -213,6 +213,12 @@ impl RankWindow {
         }
     }
 
+    /// Goes on with other settings, as after a restart of the exporter.
+    pub fn configure(&mut self, creep: CreepSettings, peak_interval: Duration) {
+        self.creep.configure(creep);
+        self.interval.interval = peak_interval;
+    }
+
     /// Takes one push that arrived at `now`, which is the Unix time `arrival`. The second value says whether a trend
     /// was raised, changed or cleared.
     pub fn push(&mut self, sample: &StepSample, now: Uptime, arrival: f64) -> (Taken, bool) {
@@ -251,6 +257,7 @@ impl RankWindow {
 
     /// Takes what is known of the rank's device at the Unix time `time`; whether a trend changed by it.
     pub fn device(&mut self, view: DeviceView, time: f64) -> bool {
+        self.device_total = view.total;
         let Some(device_used) = view.used.map(Bytes::as_f64) else { return false };
         let Some(reserved) = self.last_train.and_then(|last| last.reserved) else {
             return false;
@@ -267,7 +274,6 @@ impl RankWindow {
         self.device_read_at = Some(time);
         let process_used = view.process_used.map(Bytes::as_f64);
         let capacity = self.capacity(view).map(Bytes::as_f64);
-        self.device_total = view.total;
         self.creep.device(&DeviceReading { time, device_used, process_used }, capacity)
     }
 
@@ -371,7 +377,7 @@ fn creep_push(figures: &LastTrain, time: f64) -> Push {
 }
 
 /// Which pushes are new, and which begin a new life.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct PushClock {
     /// What the newest accepted push of this life was; `None` before one.
     newest: Option<Newest>,
@@ -379,7 +385,7 @@ struct PushClock {
     usual_gap: f64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct Newest {
     attempt: Count,
     time: f64,
@@ -435,7 +441,7 @@ impl PushClock {
 }
 
 /// The greatest figures of the last [`RECENT_PARTS`] parts.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct RecentPeaks {
     parts: [Option<(Bytes, Option<Bytes>)>; RECENT_PARTS],
     pushes: u32,
@@ -472,7 +478,7 @@ impl RecentPeaks {
 
 /// The greatest allocated of the current and the last whole interval, so that whoever reads at least once an
 /// interval sees every spike, and reading changes nothing.
-#[derive(Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 struct IntervalPeak {
     interval: Duration,
     current: Option<(u128, Bytes)>,

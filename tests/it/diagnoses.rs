@@ -24,7 +24,7 @@ fn await_severity(exporter: &Exporter, kind: &str, of: (&str, u32), level: Optio
     crate::rig::await_true(&what, || severity(exporter, kind, of) == level);
 }
 
-fn push(exporter: &Exporter, records: &[Value]) {
+pub fn push(exporter: &Exporter, records: &[Value]) {
     for batch in records.chunks(2000) {
         let answer = exporter.post(json!(batch).to_string());
         assert_eq!(answer.status, 200, "{}", answer.body);
@@ -39,7 +39,7 @@ fn noise(state: &mut u64, range: u64) -> u64 {
 }
 
 /// Four ranks with 16 MiB of noise on 20 GiB of 80 GiB, ten seconds a step; rank 2 leaks.
-fn job(run: &str, steps: std::ops::Range<u64>, leak_bytes_per_step: u64) -> Vec<Value> {
+pub fn job(run: &str, steps: std::ops::Range<u64>, leak_bytes_per_step: u64) -> Vec<Value> {
     let mut state = steps.start;
     let mut records = Vec::new();
     for step in steps {

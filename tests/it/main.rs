@@ -26,3 +26,4 @@ mod outputs;
 mod peers;
 mod push;
 mod settings;
+mod state;

@@ -1,10 +1,12 @@
 //! How much of a larger batch stays live from one step to the next.
 
+use serde::{Deserialize, Serialize};
+
 use crate::analysis::creep::{MEBIBYTE, Push};
 
 /// How much of a larger batch stays live from one step to the next: a regression of the moves
 /// of live memory on the moves of what the steps need on top.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct BatchShare {
     /// Live and transient bytes of the last push.
     last: Option<(f64, f64)>,

@@ -1,5 +1,7 @@
 //! What a window must show before it counts as growth, and how fast that growth then is.
 
+use serde::{Deserialize, Serialize};
+
 use crate::analysis::creep::pyramid::{BLOCKS_MAX, Block, Level, Pyramid, count};
 use crate::analysis::creep::room::{Room, Use};
 use crate::analysis::creep::{
@@ -36,7 +38,7 @@ const WORKING_SET_TAU: f64 = 0.5;
 const WORKING_SET_OF_SLOPE: f64 = 0.01;
 
 /// What one signal must show before it counts as a trend.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct SignalRules {
     /// The growth of a [`Stage::Rising`] trend as a share of headroom and growth, 0 to 1.
     pub rising_share_ratio: f64,
@@ -180,7 +182,7 @@ pub struct Passed {
 }
 
 /// The gates of one signal.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Gates {
     pub(super) signal: Signal,
     pub(super) rules: SignalRules,

@@ -14,6 +14,8 @@ mod room;
 mod stairs;
 mod watch;
 
+use serde::{Deserialize, Serialize};
+
 use crate::analysis::creep::batch::BatchShare;
 use crate::analysis::creep::gates::SignalRules;
 use crate::analysis::creep::pace::Pace;
@@ -41,7 +43,7 @@ const MEBIBYTE: f64 = 1024.0 * 1024.0;
 const GIBIBYTE: f64 = 1024.0 * MEBIBYTE;
 
 /// Which series grows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub enum Signal {
     /// Live tensor memory that survives every step.
     Allocated,
@@ -66,7 +68,7 @@ impl Signal {
 }
 
 /// How sure and how pressing a trend is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub enum Stage {
     /// Grows steadily, but has eaten little of the headroom or leaves more time than the
     /// horizon.
@@ -76,7 +78,7 @@ pub enum Stage {
 }
 
 /// The estimator's settings.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct CreepSettings {
     /// How many train pushes at the start of a life are not used.
     pub warmup_pushes: u32,
@@ -103,7 +105,7 @@ impl Default for CreepSettings {
 }
 
 /// One accepted record of a rank; every figure is finite, bytes are 0 to 2^53.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Push {
     /// The global step just completed.
     pub step: f64,
@@ -144,7 +146,7 @@ pub struct Slope {
 }
 
 /// Growth that holds now: steady, unreverted and not yet known to stop.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Trend {
     /// The series that grows.
     pub signal: Signal,
@@ -217,7 +219,7 @@ impl Trend {
 /// It holds at most [`Self::BYTES_MAX`] bytes (about 54 KiB) however long the run is; a level
 /// is allocated when its first block comes, and nothing after that. A push costs a few
 /// comparisons, and a few tests of windows at every 16th.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct CreepEstimator {
     settings: CreepSettings,
     newest: Option<Push>,
@@ -258,6 +260,14 @@ impl CreepEstimator {
             stairs: Stairs::default(),
             readings: Readings::new(settings.outside_allocator),
         }
+    }
+
+    /// Goes on with other settings, as after a restart of the exporter.
+    pub fn configure(&mut self, settings: CreepSettings) {
+        self.settings = settings;
+        self.allocated.gates.rules = settings.allocated;
+        self.reserved.gates.rules = settings.reserved;
+        self.readings.watch.gates.rules = settings.outside_allocator;
     }
 
     /// Takes a train push that comes after all others; `capacity` in bytes, if known.

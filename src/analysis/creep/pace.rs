@@ -1,7 +1,9 @@
 //! How long a step takes.
 
+use serde::{Deserialize, Serialize};
+
 /// How long a step takes, smoothed.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Pace {
     /// The step and the time of the last block.
     last: Option<(f64, f64)>,

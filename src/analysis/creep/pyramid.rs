@@ -1,6 +1,8 @@
 //! Windows of growing length over one sequence of records: blocks, and levels of blocks twice as long. What a
 //! window means is decided elsewhere.
 
+use serde::{Deserialize, Serialize};
+
 use crate::analysis::creep::{Push, Signal};
 use crate::analysis::estimate::POINTS_MAX;
 
@@ -12,7 +14,7 @@ pub(super) const LEVELS_MAX: usize = 17;
 
 /// Windows of growing length over one sequence of blocks: a block of a level is two of the
 /// level below.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Pyramid {
     pub(super) levels: Vec<Level>,
 }
@@ -52,7 +54,7 @@ impl Pyramid {
 }
 
 /// One window of a pyramid.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Level {
     // Invariant: at most BLOCKS_MAX, the oldest first, in room allocated once.
     pub(super) blocks: Vec<Block>,
@@ -101,7 +103,7 @@ impl Level {
 }
 
 /// What is left of some consecutive records.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Block {
     /// The step at its end.
     pub(super) step: f64,
@@ -162,7 +164,7 @@ impl Block {
 }
 
 /// A block that is not full yet.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Open {
     block: Option<Block>,
     n_records: u32,

@@ -1,5 +1,7 @@
 //! What is kept of the readings of a rank's device: memory outside its caching allocator.
 
+use serde::{Deserialize, Serialize};
+
 use crate::analysis::creep::gates::SignalRules;
 use crate::analysis::creep::pace::Pace;
 use crate::analysis::creep::pyramid::{Block, Open, Pyramid};
@@ -19,7 +21,7 @@ const SILENCE_BLOCKS: u32 = 2;
 const READINGS_SMOOTHED: usize = 5;
 
 /// What is kept of the readings of the device.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Readings {
     /// Bytes on the device that are not the caching allocator's.
     beside: Recent,
@@ -104,7 +106,7 @@ impl Readings {
 }
 
 /// The last few figures of a kind.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 struct Recent {
     values: [f64; READINGS_SMOOTHED],
     n_values: usize,

@@ -1,6 +1,8 @@
 //! Leaks once per evaluation or checkpoint: equal, evenly spaced, never reverted steps of live memory, whose
 //! windows are not straight.
 
+use serde::{Deserialize, Serialize};
+
 use crate::analysis::creep::gates::{Gate, NEW_HIGH_OF_GROWTH, SignalRules, Stop};
 use crate::analysis::creep::pyramid::{Block, count};
 use crate::analysis::creep::report::StairsReport;
@@ -38,7 +40,7 @@ const STAIR_FALL_RATIO: f64 = 0.5;
 const STAIRS_QUIET_DISTANCES: f64 = 4.0;
 
 /// One step of the floor.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Stair {
     step: f64,
     time: f64,
@@ -50,7 +52,7 @@ pub(super) struct Stair {
 }
 
 /// The last block before the current one.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Landing {
     block: Block,
     /// When it ended.
@@ -58,7 +60,7 @@ pub(super) struct Landing {
 }
 
 /// What a block showed of a stair within it; the next block shows the rest.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct HalfStair {
     height: f64,
     transient_height: f64,
@@ -67,7 +69,7 @@ pub(super) struct HalfStair {
 
 /// Equal, evenly spaced, never reverted steps of live memory: leaks once per evaluation or
 /// checkpoint, whose windows are not straight.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Stairs {
     // Invariant: at most STAIRS_MAX, the oldest first.
     pub(super) steps: Vec<Stair>,
@@ -79,6 +81,7 @@ pub(super) struct Stairs {
     high: f64,
     pub(super) trend: Option<Trend>,
     /// What kept the newest stair from raising one.
+    #[serde(skip)]
     stop: Option<Stop>,
     /// How many stairs raised the trend.
     n_flight: usize,

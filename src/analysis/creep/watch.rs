@@ -1,5 +1,7 @@
 //! One signal's windows over time: when a trend is raised, which window it follows and when it is cleared.
 
+use serde::{Deserialize, Serialize};
+
 use crate::analysis::creep::gates::{Gates, SignalRules};
 use crate::analysis::creep::pyramid::{Block, Level, Pyramid};
 use crate::analysis::creep::room::{Room, Use};
@@ -14,7 +16,7 @@ const STALE_BLOCKS: usize = 8;
 const STALE_TIMES: u32 = 8;
 
 /// One signal's windows under watch.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Watch {
     pub(super) gates: Gates,
     pub(super) trend: Option<Trend>,

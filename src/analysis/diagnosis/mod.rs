@@ -284,6 +284,14 @@ impl Findings {
         self.by_run.get_mut(&finding.run)?.remove(&(finding.rank, finding.kind))
     }
 
+    /// Says since when a finding that holds has held.
+    pub fn held_since(&mut self, (run, rank, kind): (&Run, Rank, &str), since: f64) {
+        let of_run = self.by_run.get_mut(run).into_iter().flat_map(BTreeMap::iter_mut);
+        for (_, held) in of_run.filter(|((of, named), _)| *of == rank && *named == kind) {
+            held.since = since;
+        }
+    }
+
     fn get(&self, run: &Run, rank: Rank, kind: &'static str) -> Option<&Held> {
         self.by_run.get(run)?.get(&(rank, kind))
     }

@@ -1,0 +1,39 @@
+//! The clock of the exporter: its uptime, and what that is in Unix time.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+use crate::analysis::engine::SavedState;
+use crate::analysis::sample::Uptime;
+
+/// Reads the time: the uptime of this exporter, or of the one whose state it goes on with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    started: Instant,
+    /// The uptime at `started`.
+    before: Duration,
+    /// The Unix time at which the uptime was 0.
+    pub(super) started_unix: f64,
+}
+
+impl Clock {
+    #[expect(clippy::disallowed_methods, reason = "this is app/")]
+    pub(super) fn start(saved: Option<&SavedState>) -> Self {
+        let unix =
+            SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let (before, started_unix) = match saved {
+            Some(saved) => {
+                let since = Duration::try_from_secs_f64(unix - saved.started);
+                // The uptime never falls, also when the system's clock did.
+                (since.unwrap_or_default().max(saved.uptime.0), saved.started)
+            }
+            None => (Duration::ZERO, unix),
+        };
+        Self { started: Instant::now(), before, started_unix }
+    }
+
+    pub(super) fn now(self) -> Uptime {
+        Uptime(self.before + self.started.elapsed())
+    }
+}

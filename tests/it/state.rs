@@ -1,0 +1,140 @@
+//! What outlasts a restart of the exporter, and what is never trusted.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::diagnoses::{job, push};
+use crate::rig::{Exporter, Folder, text};
+
+const MIB: u64 = 1 << 20;
+
+fn start(folder: &Folder) -> Exporter {
+    Exporter::start(&["--state.file", &text(&folder.path("state"))])
+}
+
+fn stop(exporter: Exporter) -> Vec<Value> {
+    exporter.signal("TERM");
+    let (status, log) = exporter.wait();
+    assert!(status.success(), "{log:#?}");
+    log
+}
+
+fn findings(exporter: &Exporter) -> Value {
+    exporter.status()["findings"].clone()
+}
+
+fn warnings(log: &[Value]) -> Vec<String> {
+    let is_warning = |entry: &&Value| entry["level"] == "WARN";
+    log.iter().filter(is_warning).map(|entry| entry["fields"].to_string()).collect()
+}
+
+#[test]
+fn restart_in_the_middle_of_a_leak_forgets_nothing() {
+    let whole = Exporter::start(&[]);
+    push(&whole, &job("leaky", 0..3000, 4 * MIB));
+
+    let folder = Folder::new("state-leak");
+    let first = start(&folder);
+    push(&first, &job("leaky", 0..1500, 4 * MIB));
+    stop(first);
+    let second = start(&folder);
+    push(&second, &job("leaky", 1500..3000, 4 * MIB));
+
+    let forgetful = Exporter::start(&[]);
+    push(&forgetful, &job("leaky", 1500..3000, 4 * MIB));
+
+    let creep = |exporter: &Exporter| {
+        let found = findings(exporter);
+        let of_rank = |finding: &&Value| finding["kind"] == "CREEP_CONFIRMED";
+        found
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(of_rank)
+            .map(|finding| finding["evidence"].clone())
+    };
+    // The halves of the job have noise of their own; the growth and its onset are what counts.
+    let (whole, second) = (creep(&whole).unwrap(), creep(&second).unwrap());
+    let onset = |evidence: &Value| evidence["onset_step"].as_u64().unwrap();
+    assert!(onset(&second) < 1500, "{second:#}");
+    assert!(onset(&second).abs_diff(onset(&whole)) <= 64, "{second:#} {whole:#}");
+    assert!(creep(&forgetful).is_none_or(|evidence| onset(&evidence) >= 1500));
+}
+
+#[test]
+fn finding_goes_on_holding_since_it_was_raised_and_is_not_raised_anew() {
+    let folder = Folder::new("state-since");
+    let first = start(&folder);
+    push(&first, &job("leaky", 0..3000, 4 * MIB));
+    let body = json!({"rank": 2, "kind": "IMBALANCE", "for_seconds": 3600, "reason": "known"});
+    let json = [("content-type", "application/json")];
+    let path = "/v1/runs/leaky/ack";
+    assert_eq!(first.request("POST", path, &json, body.to_string().as_bytes()).status, 200);
+    first.await_metrics("creep", |metrics| {
+        metrics
+            .contains_key(r#"stepmem_diagnosis{run="leaky",rank="2",kind="CREEP_CONFIRMED"}"#)
+    });
+    let before = (findings(&first), first.status()["acks"].clone());
+    stop(first);
+
+    let second = start(&folder);
+    let after = (findings(&second), second.status()["acks"].clone());
+    assert_eq!(before, after);
+    let raised = |entry: &Value| entry["fields"]["message"] == "raised";
+    assert!(!stop(second).iter().any(raised));
+}
+
+#[test]
+fn file_that_is_not_to_be_trusted_is_set_aside_with_one_line() {
+    let folder = Folder::new("state-broken");
+    let first = start(&folder);
+    push(&first, &job("calm", 0..200, 0));
+    stop(first);
+    let good = fs::read(folder.path("state")).unwrap();
+    let mut flipped = good.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    let newer = String::from_utf8_lossy(&good[..8]).into_owned() + "state 99.0.0 1\n";
+    let cut = good[..good.len() / 2].to_vec();
+
+    for (bytes, said) in [
+        (flipped, "checksum"),
+        (cut, "checksum"),
+        (newer.into_bytes(), "is no state of stepmem"),
+        (Vec::new(), "is no state of stepmem"),
+        (vec![0; 80 * 1024 * 1024], "exceeds"),
+    ] {
+        fs::write(folder.path("state"), &bytes).unwrap();
+        let exporter = start(&folder);
+        assert_eq!(exporter.status()["ranks"], json!([]));
+        assert_eq!(exporter.post(crate::rig::record(0, 1, 1)).status, 200);
+        let log = stop(exporter);
+        let [warning] = &warnings(&log)[..] else { panic!("{log:#?}") };
+        assert!(warning.contains(said), "{warning}");
+        assert_eq!(fs::read(folder.path("state.set-aside")).unwrap(), bytes);
+        let fresh = start(&folder);
+        assert_eq!(fresh.status()["ranks"].as_array().unwrap().len(), 1);
+    }
+}
+
+#[test]
+fn what_a_crash_left_beside_the_file_is_not_looked_at() {
+    let folder = Folder::new("state-crash");
+    let first = start(&folder);
+    push(&first, &job("calm", 0..200, 0));
+    stop(first);
+    fs::write(folder.path("state.new"), "half a state").unwrap();
+    let second = start(&folder);
+    assert_eq!(second.status()["ranks"].as_array().unwrap().len(), 4);
+    assert_eq!(warnings(&stop(second)), Vec::<String>::new());
+}
+
+#[test]
+fn folder_that_cannot_be_written_is_said_once_and_disturbs_nothing() {
+    let exporter = Exporter::start(&["--state.file", "/nowhere/at/all/state"]);
+    push(&exporter, &job("calm", 0..200, 0));
+    assert_eq!(exporter.status()["ranks"].as_array().unwrap().len(), 4);
+    let warnings = warnings(&stop(exporter));
+    let [warning] = &warnings[..] else { panic!("{warnings:#?}") };
+    assert!(warning.contains("/nowhere/at/all/state"), "{warning}");
+}
