@@ -18,6 +18,8 @@ pub mod demo;
 
 pub mod replay;
 
+pub mod explain;
+
 pub mod overview;
 
 pub mod cli;
