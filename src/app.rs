@@ -21,14 +21,15 @@ use tokio::time::Instant;
 
 use crate::analysis::diagnosis::wording;
 use crate::analysis::engine::{Engine, Event, Transition, TransitionState};
-use crate::analysis::sample::{GpuUnavailable, Uptime};
+use crate::analysis::sample::{GpuUnavailable, Rank, Uptime};
 use crate::analysis::status::{CollectorStatus, ExporterStatus, Status};
 use crate::config::{NvmlSettings, Settings};
 use crate::input::inbox::{Delivery, Inbox, Offer, PushCounts};
 use crate::input::nvml::{self, GpuPoll, Poller};
+use crate::input::wire::RunEnd;
 use crate::metrics;
 use crate::output::http::{Request, StatusSource};
-use crate::output::otlp::{Export, ExportCounts};
+use crate::output::otlp::{self, Export, ExportCounts};
 use crate::server::{Listener, ServerCounts, serve as serve_http};
 use crate::{input, output};
 
@@ -151,6 +152,7 @@ impl App {
         let export_counts = Arc::<ExportCounts>::default();
         let export = match settings.otlp {
             Some(otlp) => {
+                let otlp = otlp::Config { instance: instance(), ..otlp };
                 let counts = Arc::clone(&export_counts);
                 let starting = move || Export::start(&otlp, &latest, &counts);
                 let export = tokio::task::spawn_blocking(starting).await?;
@@ -235,9 +237,11 @@ impl App {
         while let Some(joined) = self.push_servers.join_next().await {
             joined??;
         }
-        if let Some(socket) = &self.socket {
-            std::fs::remove_file(socket)
-                .with_context(|| format!("{} is not removed", socket.display()))?;
+        if let Some(socket) = &self.socket
+            && let Err(error) = std::fs::remove_file(socket)
+        {
+            // The last scrape and the last export matter more than a file.
+            tracing::warn!(%error, socket = %socket.display(), "socket not removed");
         }
         tokio::time::sleep(self.linger).await;
         self.stop_web.send_replace(true);
@@ -253,6 +257,12 @@ impl App {
         }
         Ok(())
     }
+}
+
+/// What tells this exporter from others: the host (in Kubernetes the pod) and the process.
+fn instance() -> String {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    format!("{}:{}", host.trim(), std::process::id())
 }
 
 fn spawn_servers(
@@ -428,10 +438,19 @@ impl Keeper {
                     n_records
                 })
             }
-            Delivery::End(run, rank) => {
+            Delivery::End(run, RunEnd { rank, outcome }) => {
+                let shown = rank.map(Rank::get);
+                tracing::info!(%run, rank = shown, ?outcome, "ended");
                 self.apply(Event::End(run, rank));
                 Ok(1)
             }
+            Delivery::Ack(ack) => self.engine.admit_ack(&ack).map(|()| {
+                let ((run, rank), kind) = (ack.about(), ack.kind());
+                let reason = ack.reason();
+                tracing::info!(%run, rank = rank.get(), kind, reason, "acknowledged");
+                self.apply(Event::Ack(ack));
+                1
+            }),
         };
         // A pusher that hung up does not hear what was taken.
         answer.send(taken).ok();

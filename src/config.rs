@@ -105,6 +105,9 @@ pub struct Sources {
 /// The variable that names the file when no flag does.
 pub const FILE_VARIABLE: &str = "STEPMEM_CONFIG_FILE";
 
+/// OpenTelemetry's own variable for the time between two exports, in milliseconds.
+const OTLP_INTERVAL_VARIABLE: &str = "OTEL_METRIC_EXPORT_INTERVAL";
+
 /// Every setting, in the order of help.
 #[rustfmt::skip]
 pub const SETTINGS: &[Setting] = &[
@@ -199,7 +202,8 @@ impl Settings {
                 mistakes.push(format!("{key}: no such setting"));
             }
         }
-        let mut settings = Self::bare(environment);
+        let otlp = otlp_of_environment(environment, &mut mistakes);
+        let mut settings = Self::bare(otlp);
         for setting in SETTINGS {
             let given = sources
                 .flags
@@ -229,36 +233,8 @@ impl Settings {
         if mistakes.is_empty() { Ok(settings) } else { Err(ConfigError { mistakes }) }
     }
 
-    /// The settings before any row was read; OTLP as its own variables say.
-    fn bare(environment: &dyn Fn(&str) -> Option<String>) -> Self {
-        let first = |names: [&str; 2]| {
-            names
-                .into_iter()
-                .find_map(|name| environment(name).filter(|value| !value.is_empty()))
-        };
-        let named =
-            first(["OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"]);
-        let protocol =
-            first(["OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"]);
-        let milliseconds = |value: Option<String>, default| {
-            Duration::from_millis(value.and_then(|value| value.parse().ok()).unwrap_or(default))
-        };
-        let interval = environment("OTEL_METRIC_EXPORT_INTERVAL");
-        let timeout =
-            first(["OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "OTEL_EXPORTER_OTLP_TIMEOUT"]);
-        let otlp = otlp::Config {
-            endpoint: None,
-            transport: if protocol.as_deref() == Some("grpc") {
-                Transport::Grpc
-            } else {
-                Transport::Http
-            },
-            interval: milliseconds(interval, 60_000),
-            timeout: milliseconds(timeout, 10_000),
-            semconv: false,
-            is_tls: named.as_deref().is_some_and(has_tls),
-            is_from_environment: named.is_some(),
-        };
+    /// The settings before any row was read.
+    fn bare(otlp: otlp::Config) -> Self {
         Self {
             web_addresses: Vec::new(),
             telemetry_path: String::new(),
@@ -544,6 +520,55 @@ fn transport(value: &str) -> Result<Option<Transport>, String> {
         "grpc" => Ok(Some(Transport::Grpc)),
         "http/protobuf" => Ok(Some(Transport::Http)),
         other => Err(format!("{other:?} is neither http/protobuf nor grpc")),
+    }
+}
+
+/// OTLP as its own variables say; those about metrics are stronger than those about all signals.
+fn otlp_of_environment(
+    environment: &dyn Fn(&str) -> Option<String>,
+    mistakes: &mut Vec<String>,
+) -> otlp::Config {
+    let given = |name: &str| {
+        let names = [
+            format!("OTEL_EXPORTER_OTLP_METRICS_{name}"),
+            format!("OTEL_EXPORTER_OTLP_{name}"),
+        ];
+        let mut found = names.into_iter().map(|name| (environment(&name), name));
+        found.find_map(|(value, name)| Some((name, value.filter(|value| !value.is_empty())?)))
+    };
+    let mut milliseconds = |given: Option<(String, String)>, default| match given {
+        None => Duration::from_millis(default),
+        Some((name, value)) => {
+            let parsed = value.parse().inspect_err(|_| {
+                mistakes.push(format!("{name}: {value:?} is not a number of milliseconds"));
+            });
+            Duration::from_millis(parsed.unwrap_or(default))
+        }
+    };
+    let interval = environment(OTLP_INTERVAL_VARIABLE)
+        .map(|value| (OTLP_INTERVAL_VARIABLE.to_owned(), value));
+    let interval = milliseconds(interval, 60_000);
+    let timeout = milliseconds(given("TIMEOUT"), 10_000);
+    let transport = match given("PROTOCOL") {
+        None => Transport::Http,
+        Some((name, value)) => match transport(&value) {
+            Ok(transport) => transport.unwrap_or(Transport::Http),
+            Err(problem) => {
+                mistakes.push(format!("{name}: {problem}"));
+                Transport::Http
+            }
+        },
+    };
+    let endpoint = given("ENDPOINT");
+    otlp::Config {
+        endpoint: None,
+        transport,
+        interval,
+        timeout,
+        semconv: false,
+        is_tls: endpoint.as_ref().is_some_and(|(_, url)| has_tls(url)),
+        is_from_environment: endpoint.is_some(),
+        instance: String::new(),
     }
 }
 

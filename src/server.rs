@@ -6,6 +6,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
@@ -13,7 +14,7 @@ use axum::body::Body;
 use axum::http::{Request, Response};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -104,8 +105,8 @@ async fn is_stopping(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|is_stopping| *is_stopping).await);
 }
 
-/// Makes the connection without a request in flight that was active least lately give way; false when every
-/// connection has one.
+/// Makes the connection that was active least lately give way, of those that wait for their client; false when
+/// every one has a whole request in flight.
 fn give_way(places: &mut Vec<Arc<Place>>) -> bool {
     let oldest = places
         .iter()
@@ -119,6 +120,7 @@ fn give_way(places: &mut Vec<Arc<Place>>) -> bool {
 /// One connection's place among the [`CONNECTIONS_MAX`].
 #[derive(Debug)]
 struct Place {
+    /// Whether a request is whole and not yet answered.
     is_busy: AtomicBool,
     /// Counts what the connections of the listener do: an order, not a time.
     order: Arc<AtomicU64>,
@@ -197,10 +199,43 @@ async fn answer(
 ) -> Result<Response<Body>, Infallible> {
     place.requested.notify_one();
     place.act();
-    place.is_busy.store(true, Ordering::Relaxed);
-    let response = router.oneshot(request.map(Body::new)).await;
+    place.is_busy.store(request.body().is_end_stream(), Ordering::Relaxed);
+    let arriving = Arc::clone(&place);
+    let request = request.map(|body| Body::new(Arriving { body, place: arriving }));
+    let response = router.oneshot(request).await;
     place.is_busy.store(false, Ordering::Relaxed);
     response
+}
+
+/// The body of a request, which tells its place when more of it came and when it is whole.
+struct Arriving {
+    body: Incoming,
+    place: Arc<Place>,
+}
+
+impl hyper::body::Body for Arriving {
+    type Data = <Incoming as hyper::body::Body>::Data;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        self.place.act();
+        self.place
+            .is_busy
+            .store(self.body.is_end_stream() || frame.is_none(), Ordering::Relaxed);
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 impl Listener {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::analysis::acks::{ACKS_MAX, Ack, Acks, HeldAck};
 use crate::analysis::creep::CreepSettings;
 use crate::analysis::diagnosis::imbalance;
 use crate::analysis::diagnosis::{
@@ -15,8 +16,8 @@ use crate::analysis::sample::{
     Uptime,
 };
 use crate::analysis::status::{
-    DeviceStatus, ExporterStatus, FindingStatus, GpuStatus, RankStatus, RecordCounts,
-    RunStatus, Status,
+    AckStatus, DeviceStatus, ExporterStatus, FindingStatus, GpuStatus, RankStatus,
+    RecordCounts, RunStatus, Status,
 };
 use crate::analysis::window::{DeviceView, RankReport, RankWindow, Taken};
 
@@ -69,6 +70,8 @@ impl Default for EngineConfig {
 pub enum Event {
     /// A rank pushed a step.
     Step(StepSample),
+    /// Somebody lowered a finding; [`Engine::admit_ack`] must have let it in.
+    Ack(Ack),
     /// A rank ended (`None`: the whole run).
     End(Run, Option<Rank>),
     /// A device was read.
@@ -100,6 +103,15 @@ pub enum Refusal {
         /// The limit.
         max: usize,
     },
+    /// It is about a rank that is not held.
+    #[error("no rank {rank} of that run has pushed here")]
+    UnknownRank {
+        /// The rank.
+        rank: Rank,
+    },
+    /// It would take more acknowledgements than are held.
+    #[error("the acknowledgements would exceed {ACKS_MAX}")]
+    TooManyAcks,
 }
 
 /// A finding that was raised, changed its severity, or was cleared.
@@ -145,6 +157,7 @@ pub struct Engine {
     devices: BTreeMap<GpuUuid, Device>,
     gpu: GpuStatus,
     findings: Findings,
+    acks: Acks,
     records: RecordCounts,
     records_dropped: u64,
     last_judged: Uptime,
@@ -167,6 +180,7 @@ impl Engine {
             devices: BTreeMap::new(),
             gpu: GpuStatus::default(),
             findings: Findings::default(),
+            acks: Acks::default(),
             records: RecordCounts::default(),
             records_dropped: 0,
             last_judged: Uptime::default(),
@@ -201,11 +215,24 @@ impl Engine {
         Err(refusal)
     }
 
+    /// Says whether an acknowledgement may enter.
+    ///
+    /// # Errors
+    /// Its rank is not held, or there is no room for it.
+    pub fn admit_ack(&self, ack: &Ack) -> Result<(), Refusal> {
+        let (run, rank) = ack.about();
+        if !self.runs.get(run).is_some_and(|ranks| ranks.contains_key(&rank)) {
+            return Err(Refusal::UnknownRank { rank });
+        }
+        if self.acks.iter().count() >= ACKS_MAX { Err(Refusal::TooManyAcks) } else { Ok(()) }
+    }
+
     /// Takes one event that happened at `now`, and returns what it raised, changed or cleared. `now` never falls.
     pub fn apply(&mut self, event: Event, now: Uptime) -> Vec<Transition> {
         let is_due = matches!(event, Event::Tick) || now.since(self.last_judged) >= JUDGE_EVERY;
         let is_changed = match event {
             Event::Step(sample) => self.step(&sample, now),
+            Event::Ack(ack) => self.acks.hold(ack, now),
             Event::End(run, rank) => self.end(&run, rank),
             Event::Gpu(sample) => self.gpu(sample, now),
             Event::GpuUnavailable(unavailable) => {
@@ -217,6 +244,7 @@ impl Engine {
                 false
             }
             Event::Tick => {
+                self.acks.expire(now);
                 self.forget(now, self.config.rank_retention);
                 let ttl = self.config.gpu_ttl;
                 self.devices.retain(|_, device| now.since(device.read_at) <= ttl);
@@ -259,6 +287,7 @@ impl Engine {
             ranks,
             devices,
             findings: self.findings.iter().map(FindingStatus::of).collect(),
+            acks: self.acks.iter().map(|held| self.ack_status(held)).collect(),
             records: self.records,
             gpu: self.gpu.clone(),
             exporter,
@@ -279,6 +308,18 @@ impl Engine {
     /// How many records were left out to keep a bound.
     pub fn records_dropped(&self) -> u64 {
         self.records_dropped
+    }
+
+    fn ack_status(&self, held: &HeldAck) -> AckStatus {
+        let (run, rank) = held.ack.about();
+        AckStatus {
+            run: run.clone(),
+            rank,
+            kind: held.ack.kind(),
+            reason: held.ack.reason().to_owned(),
+            since: self.unix_time(held.since),
+            until: self.unix_time(held.until),
+        }
     }
 
     fn step(&mut self, sample: &StepSample, now: Uptime) -> bool {
@@ -352,8 +393,11 @@ impl Engine {
         if let Some(device) = &unavailable.device {
             self.devices.remove(device);
         } else {
-            self.gpu.is_up = Some(false);
             self.devices.clear();
+        }
+        // A device that still answers says so itself.
+        if self.devices.is_empty() {
+            self.gpu.is_up = Some(false);
         }
         let code = unavailable.code;
         match self.gpu.errors.binary_search_by_key(&code, |error| error.0) {
@@ -457,8 +501,13 @@ impl Engine {
         let scenes = self.scenes(now);
         let thresholds = &self.config.thresholds;
         let scene = Scene { runs: &scenes, thresholds, held: &self.findings };
-        let found: Vec<Finding> =
+        let mut found: Vec<Finding> =
             DIAGNOSES.iter().flat_map(|diagnosis| (diagnosis.find)(&scene)).collect();
+        for finding in &mut found {
+            if self.acks.lowers(finding, now) {
+                finding.severity = Severity::Info;
+            }
+        }
         if found.is_empty() && self.findings.is_empty() {
             return Vec::new();
         }

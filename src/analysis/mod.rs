@@ -11,6 +11,8 @@ pub mod window;
 
 pub mod diagnosis;
 
+pub mod acks;
+
 pub mod status;
 
 pub mod engine;

@@ -405,11 +405,16 @@ pub struct GpuUnavailable {
     pub message: String,
 }
 
-fn checked_text(text: &str, bytes_max: usize) -> Result<Box<str>, OutOfRange> {
+/// Takes a text of 1 to `bytes_max` bytes without control characters.
+///
+/// # Errors
+/// Says which of the two limits `text` breaks.
+pub fn checked_text(text: &str, bytes_max: usize) -> Result<Box<str>, OutOfRange> {
     if text.is_empty() || text.len() > bytes_max {
         return Err(OutOfRange::Length { bytes: text.len(), max: bytes_max });
     }
-    if text.chars().any(char::is_control) {
+    let is_plain = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    if !is_plain && text.chars().any(char::is_control) {
         return Err(OutOfRange::Control(text.to_owned()));
     }
     Ok(text.into())

@@ -26,6 +26,8 @@ pub struct Status {
     pub devices: Vec<DeviceStatus>,
     /// What holds now, ascending by run, rank and kind.
     pub findings: Vec<FindingStatus>,
+    /// What somebody lowered to info for a time.
+    pub acks: Vec<AckStatus>,
     /// What became of the records since the exporter began.
     pub records: RecordCounts,
     /// How NVML is.
@@ -179,6 +181,23 @@ pub struct FindingStatus {
     pub sentence: String,
     /// What to look at first.
     pub advice: &'static str,
+}
+
+/// One finding that somebody lowered to info for a time.
+#[derive(Clone, Debug, Serialize)]
+pub struct AckStatus {
+    /// The run.
+    pub run: Run,
+    /// The rank.
+    pub rank: Rank,
+    /// The diagnosis that is lowered.
+    pub kind: &'static str,
+    /// Why.
+    pub reason: String,
+    /// Since when, as a Unix time.
+    pub since: f64,
+    /// Until when, as a Unix time.
+    pub until: f64,
 }
 
 /// What became of the records of accepted pushes.

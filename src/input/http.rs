@@ -1,12 +1,16 @@
 //! The push endpoint: limits, authorisation and status codes around the push format, on TCP and on a Unix socket.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::header::{
+    AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
+};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -15,6 +19,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tower_http::decompression::RequestDecompressionLayer;
 
+use crate::analysis::engine::Refusal;
 use crate::analysis::sample::{Run, Uptime};
 use crate::input::inbox::{Delivery, Inbox, OfferError, PushResult};
 use crate::input::wire::{self, DecodeError, Layout};
@@ -22,12 +27,13 @@ use crate::input::wire::{self, DecodeError, Layout};
 /// How many bytes of bodies are held at once, over all requests: with the connections' own buffers this bounds what a
 /// flood can make the exporter hold.
 pub const BODIES_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// How many records one batch holds at most.
-pub const RECORDS_MAX: usize = 8192;
 /// A body must be whole within this time.
 pub const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// When a pusher that was turned away may come again, in seconds.
 const RETRY_AFTER_SECONDS: &str = "1";
+/// What there is, for those who ask for something else.
+const ROUTES: &str =
+    "the push endpoint has POST /v1/steps, /v1/runs/RUN/end and /v1/runs/RUN/ack";
 /// The media type of a refusal.
 const PROBLEM_JSON: &str = "application/problem+json";
 
@@ -50,11 +56,13 @@ pub fn router(config: Config, inbox: Inbox, clock: Clock) -> Router {
     Router::new()
         .route("/v1/steps", post(steps))
         .route("/v1/runs/{run}/end", post(end))
-        .fallback(|| async {
-            let detail = "the push endpoint has POST /v1/steps and POST /v1/runs/RUN/end";
-            problem(StatusCode::NOT_FOUND, "No such path", detail)
+        .route("/v1/runs/{run}/ack", post(ack))
+        .fallback(|| async { problem(StatusCode::NOT_FOUND, "No such path", ROUTES) })
+        .method_not_allowed_fallback(|| async {
+            problem(StatusCode::METHOD_NOT_ALLOWED, "No such method", ROUTES)
         })
-        .layer(RequestDecompressionLayer::new())
+        // What it cannot decode it passes on, so that the refusal is ours.
+        .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
         .with_state(door)
 }
 
@@ -71,9 +79,6 @@ async fn steps(State(door): State<Arc<Door>>, request: Request<Body>) -> Respons
         let layout = layout_of(request.headers())?;
         let (body, _held) = door.body(request.into_body()).await?;
         let batch = wire::decode(&body, layout)?;
-        if batch.len() > RECORDS_MAX {
-            return Err(Refused::TooManyRecords(batch.len()));
-        }
         door.offer(Delivery::Steps(batch)).await
     })
     .await
@@ -81,18 +86,26 @@ async fn steps(State(door): State<Arc<Door>>, request: Request<Body>) -> Respons
 
 async fn end(
     State(door): State<Arc<Door>>,
-    Path(run): Path<String>,
+    run: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
     door.timed(async |door| {
-        door.authorize(request.headers())?;
-        if layout_of(request.headers())? != Layout::Json {
-            return Err(Refused::MediaType("application/x-ndjson".to_owned()));
-        }
-        let (body, _held) = door.body(request.into_body()).await?;
-        let run = Run::new(&run).map_err(|error| Refused::Run(error.to_string()))?;
+        let (run, body, _held) = door.about_run(run, request).await?;
         let end = wire::decode_end(&body)?;
-        door.offer(Delivery::End(run, end.rank)).await
+        door.offer(Delivery::End(run, end)).await
+    })
+    .await
+}
+
+async fn ack(
+    State(door): State<Arc<Door>>,
+    run: Result<Path<String>, PathRejection>,
+    request: Request<Body>,
+) -> Response {
+    door.timed(async |door| {
+        let (run, body, _held) = door.about_run(run, request).await?;
+        let ack = wire::decode_ack(run, &body)?;
+        door.offer(Delivery::Ack(ack)).await
     })
     .await
 }
@@ -119,6 +132,22 @@ impl Door {
         }
     }
 
+    /// Lets in a request about one run, with its body as JSON; the third value is that of [`Self::body`].
+    async fn about_run(
+        &self,
+        run: Result<Path<String>, PathRejection>,
+        request: Request<Body>,
+    ) -> Result<(Run, Vec<u8>, Vec<SemaphorePermit<'_>>), Refused> {
+        self.authorize(request.headers())?;
+        if layout_of(request.headers())? != Layout::Json {
+            return Err(Refused::MediaType("application/x-ndjson".to_owned()));
+        }
+        let (body, held) = self.body(request.into_body()).await?;
+        let Path(run) = run.map_err(|error| Refused::Run(error.body_text()))?;
+        let run = Run::new(&run).map_err(|error| Refused::Run(error.to_string()))?;
+        Ok((run, body, held))
+    }
+
     fn authorize(&self, headers: &HeaderMap) -> Result<(), Refused> {
         let Some(token) = &self.config.token else { return Ok(()) };
         let shown = headers
@@ -143,7 +172,7 @@ impl Door {
         let mut bytes = Vec::new();
         let mut held = Vec::new();
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| Refused::Interrupted(error.to_string()))?;
+            let frame = frame.map_err(|error| Refused::of_body(&error))?;
             let Some(chunk) = frame.data_ref() else { continue };
             if bytes.len() + chunk.len() > limit {
                 return Err(Refused::TooLarge(limit));
@@ -161,6 +190,11 @@ impl Door {
 }
 
 fn layout_of(headers: &HeaderMap) -> Result<Layout, Refused> {
+    let encoding =
+        headers.get(CONTENT_ENCODING).map_or(&b"identity"[..], HeaderValue::as_bytes);
+    if !encoding.eq_ignore_ascii_case(b"identity") {
+        return Err(Refused::Encoding(String::from_utf8_lossy(encoding).into_owned()));
+    }
     let value = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let media = value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     if media.eq_ignore_ascii_case(b"application/json") {
@@ -181,14 +215,16 @@ enum Refused {
     WrongToken,
     #[error("content type {0:?} is neither application/json nor application/x-ndjson")]
     MediaType(String),
+    #[error("content encoding {0:?} is neither gzip nor identity")]
+    Encoding(String),
     #[error("the decoded body exceeds {0} bytes")]
     TooLarge(usize),
-    #[error("the batch of {0} records exceeds {RECORDS_MAX}")]
-    TooManyRecords(usize),
     #[error("the body was not whole within {BODY_WITHIN:?}")]
     Slow,
     #[error("the body could not be read: {0}")]
     Interrupted(String),
+    #[error("the body is no gzip: {0}")]
+    NoGzip(String),
     #[error("all bodies together exceed {BODIES_BYTES_MAX} bytes")]
     Flooded,
     #[error("run: {0}")]
@@ -200,16 +236,33 @@ enum Refused {
 }
 
 impl Refused {
+    /// Whose fault it is that a body cannot be read: the connection's, or what was sent as gzip.
+    fn of_body(error: &axum::Error) -> Self {
+        let reason = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            if error.is::<hyper::Error>() {
+                return Self::Interrupted(reason);
+            }
+            cause = error.source();
+        }
+        Self::NoGzip(reason)
+    }
+
     fn result(&self) -> PushResult {
         match self {
             Self::NoToken | Self::WrongToken => PushResult::Unauthorized,
-            Self::MediaType(_) => PushResult::UnsupportedMediaType,
-            Self::TooLarge(_) | Self::TooManyRecords(_) => PushResult::TooLarge,
+            Self::MediaType(_) | Self::Encoding(_) => PushResult::UnsupportedMediaType,
+            Self::TooLarge(_) => PushResult::TooLarge,
             Self::Slow => PushResult::Timeout,
             Self::Interrupted(_) => PushResult::Interrupted,
             Self::Run(_) => PushResult::OutOfRange,
+            Self::Malformed(error) if error.is_too_long() => PushResult::TooLarge,
             Self::Malformed(error) if error.is_out_of_range() => PushResult::OutOfRange,
-            Self::Malformed(_) => PushResult::Malformed,
+            Self::NoGzip(_) | Self::Malformed(_) => PushResult::Malformed,
+            Self::Offer(OfferError::Refused(Refusal::UnknownRank { .. })) => {
+                PushResult::UnknownRank
+            }
             Self::Offer(OfferError::Refused(_)) => PushResult::TooMany,
             Self::Flooded | Self::Offer(OfferError::Full | OfferError::Closed) => {
                 PushResult::Busy
@@ -221,11 +274,12 @@ impl Refused {
         match self.result() {
             PushResult::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
             PushResult::UnsupportedMediaType => {
-                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported content type")
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported content")
             }
             PushResult::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "Body too large"),
             PushResult::Timeout => (StatusCode::REQUEST_TIMEOUT, "Body too slow"),
-            PushResult::TooMany => (StatusCode::TOO_MANY_REQUESTS, "Too many ranks or runs"),
+            PushResult::TooMany => (StatusCode::TOO_MANY_REQUESTS, "Too many"),
+            PushResult::UnknownRank => (StatusCode::NOT_FOUND, "No such rank"),
             PushResult::Busy => (StatusCode::SERVICE_UNAVAILABLE, "No room"),
             PushResult::Accepted
             | PushResult::Malformed

@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
+use crate::analysis::acks::Ack;
 use crate::analysis::engine::Refusal;
-use crate::analysis::sample::{Rank, Run, StepSample};
+use crate::analysis::sample::{Run, StepSample};
 use crate::analysis::status::DurationCounts;
+use crate::input::wire::RunEnd;
 
 /// How many batches wait at most. A batch waits for microseconds; this many means that the engine is gone or the
 /// machine is out of processor time.
@@ -25,7 +27,9 @@ pub enum Delivery {
     /// A batch of steps, taken whole or not at all.
     Steps(Vec<StepSample>),
     /// The end of a rank, or of a whole run.
-    End(Run, Option<Rank>),
+    End(Run, RunEnd),
+    /// Somebody lowers a finding.
+    Ack(Ack),
 }
 
 /// A delivery, and where its answer goes: how many records were taken, or why none was.
@@ -56,6 +60,7 @@ pub enum PushResult {
     TooLarge,
     UnsupportedMediaType,
     TooMany,
+    UnknownRank,
     Busy,
     Timeout,
     Interrupted,
@@ -63,7 +68,7 @@ pub enum PushResult {
 
 impl PushResult {
     /// Every result with its label, in order of declaration.
-    pub const LABELS: [&'static str; 10] = [
+    pub const LABELS: [&'static str; 11] = [
         "accepted",
         "malformed",
         "out_of_range",
@@ -71,6 +76,7 @@ impl PushResult {
         "too_large",
         "unsupported_media_type",
         "too_many",
+        "unknown_rank",
         "busy",
         "timeout",
         "interrupted",

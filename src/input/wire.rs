@@ -3,10 +3,13 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 
-use serde::de::{Deserializer, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::acks::{self, Ack, FOR_SECONDS_MAX};
 use crate::analysis::sample::{
     Attribution, Bytes, Count, DeviceInfo, DeviceMemory, GpuSample, GpuUuid, INTEGER_MAX,
     OutOfRange, Phase, ProcessMemory, Rank, Run, Seconds, StepSample,
@@ -14,6 +17,10 @@ use crate::analysis::sample::{
 
 /// The run of a record that names none.
 pub const RUN_DEFAULT: &str = "default";
+
+/// How many records one batch holds at most. A decoded record takes more than ten times the bytes that the shortest
+/// one has in a body, so that the limit of bodies alone would not bound a batch.
+pub const RECORDS_MAX: usize = 8192;
 
 /// How the records of a body are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +48,8 @@ enum Problem {
     NotInteger(f64),
     #[error("{0:?} is not one of {1}")]
     NotOneOf(String, &'static str),
+    #[error("the batch of {0} records exceeds {RECORDS_MAX}")]
+    TooManyRecords(usize),
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),
 }
@@ -48,7 +57,12 @@ enum Problem {
 impl DecodeError {
     /// Whether the body was well formed and a value of it was not.
     pub fn is_out_of_range(&self) -> bool {
-        !matches!(self.problem, Problem::Json(_))
+        !matches!(self.problem, Problem::Json(_) | Problem::TooManyRecords(_))
+    }
+
+    /// Whether there were more than [`RECORDS_MAX`] records.
+    pub fn is_too_long(&self) -> bool {
+        matches!(self.problem, Problem::TooManyRecords(_))
     }
 
     fn at(mut self, record: usize) -> Self {
@@ -93,21 +107,37 @@ impl fmt::Display for Place<'_> {
 /// The first record that is not one of the push protocol; nothing of the body is taken then.
 pub fn decode(body: &[u8], layout: Layout) -> Result<Vec<StepSample>, DecodeError> {
     match layout {
-        Layout::NdJson => body
-            .split(|byte| *byte == b'\n')
-            .filter(|line| !line.trim_ascii().is_empty())
-            .enumerate()
-            .map(|(index, line)| decode_step(line).map_err(|error| error.at(index)))
-            .collect(),
+        Layout::NdJson => {
+            let lines =
+                body.split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+            if memchr::memchr_iter(b'\n', body).count() >= RECORDS_MAX {
+                check_count(lines.clone().count())?;
+            }
+            lines
+                .enumerate()
+                .map(|(index, line)| decode_step(line).map_err(|error| error.at(index)))
+                .collect()
+        }
         Layout::Json if body.trim_ascii_start().first() == Some(&b'[') => {
-            parse::<Vec<RawStep<'_>>>(body)?
+            let batch = parse::<Batch<'_>>(body)?;
+            check_count(batch.n_records)?;
+            batch
+                .records
                 .into_iter()
                 .enumerate()
-                .map(|(index, raw)| raw.checked().map_err(|error| error.at(index)))
+                .map(|(index, raw)| raw.0.checked().map_err(|error| error.at(index)))
                 .collect()
         }
         Layout::Json => Ok(vec![decode_step(body).map_err(|error| error.at(0))?]),
     }
+}
+
+fn check_count(n_records: usize) -> Result<(), DecodeError> {
+    if n_records <= RECORDS_MAX {
+        return Ok(());
+    }
+    let problem = Problem::TooManyRecords(n_records);
+    Err(DecodeError { record: None, field: String::new(), problem })
 }
 
 /// One line of a recording.
@@ -125,7 +155,7 @@ pub enum Recorded {
 /// The line is neither.
 pub fn decode_recorded(line: &[u8]) -> Result<Recorded, DecodeError> {
     if has_key_nvml(line) {
-        let (sample, time) = parse::<RawReading<'_>>(line)?.checked()?;
+        let (sample, time) = parse::<Object<RawReading<'_>>>(line)?.0.checked()?;
         Ok(Recorded::Gpu(sample, time))
     } else {
         decode_step(line).map(Recorded::Step)
@@ -158,9 +188,22 @@ pub enum Outcome {
 /// # Errors
 /// The body is not `{"rank": …, "outcome": …}`.
 pub fn decode_end(body: &[u8]) -> Result<RunEnd, DecodeError> {
-    let raw = parse::<RawEnd>(body)?;
+    let raw = parse::<Object<RawEnd>>(body)?.0;
     let rank = raw.rank.map(|rank| rank_of("rank", rank)).transpose()?;
     Ok(RunEnd { rank, outcome: raw.outcome })
+}
+
+/// Decodes the body of `POST /v1/runs/RUN/ack`.
+///
+/// # Errors
+/// The body is not `{"rank": …, "kind": …, "for_seconds": …, "reason": …}`.
+pub fn decode_ack(run: Run, body: &[u8]) -> Result<Ack, DecodeError> {
+    let raw = parse::<Object<RawAck<'_>>>(body)?.0;
+    let rank = rank_of("rank", raw.rank)?;
+    let not_one = || Problem::NotOneOf(raw.kind.0.clone().into_owned(), acks::KINDS);
+    let kind = in_field("kind", acks::kind(&raw.kind.0).ok_or_else(not_one))?;
+    let for_seconds = small_of("for_seconds", raw.for_seconds, 1, FOR_SECONDS_MAX)?;
+    in_field("reason", Ack::new((run, rank), kind, for_seconds, &raw.reason.0))
 }
 
 /// The answer to a push that was taken.
@@ -190,23 +233,27 @@ fn to_vec(value: &impl Serialize) -> Vec<u8> {
 }
 
 fn decode_step(record: &[u8]) -> Result<StepSample, DecodeError> {
-    parse::<RawStep<'_>>(record)?.checked()
+    parse::<Object<RawStep<'_>>>(record)?.0.checked()
 }
 
-/// Parses quickly, and once more with the path kept when that fails.
+/// Parses quickly; what fails is parsed once more to say where.
 fn parse<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, DecodeError> {
-    serde_json::from_slice(json).map_err(|first| {
-        let mut deserializer = serde_json::Deserializer::from_slice(json);
-        match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
-            Err(error) => DecodeError::json(&error),
-            // The value was whole and something follows it.
-            Ok(_) => DecodeError {
-                record: None,
-                field: String::new(),
-                problem: Problem::Json(first.to_string()),
-            },
-        }
-    })
+    // Checked once as a whole, the texts within need no check of their own.
+    let text = std::str::from_utf8(json).ok();
+    let parsed = text.and_then(|text| serde_json::from_str(text).ok());
+    parsed.ok_or_else(|| explain::<T>(json))
+}
+
+/// Why `json` is no `T`.
+fn explain<'de, T: Deserialize<'de>>(json: &'de [u8]) -> DecodeError {
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    if let Err(error) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
+        return DecodeError::json(&error);
+    }
+    // The value was whole and something follows it.
+    let rest = deserializer.end().err().map(|error| error.to_string());
+    let problem = Problem::Json(rest.unwrap_or_default());
+    DecodeError { record: None, field: String::new(), problem }
 }
 
 /// Whether `"nvml"` stands as a key: within a text its quotes would be escaped, and no colon follows a value.
@@ -215,6 +262,57 @@ fn has_key_nvml(line: &[u8]) -> bool {
     memchr::memmem::find(line, KEY)
         .and_then(|at| line.get(at + KEY.len()..))
         .is_some_and(|rest| rest.trim_ascii_start().first() == Some(&b':'))
+}
+
+/// The records of a JSON array: the first [`RECORDS_MAX`], and how many there are.
+struct Batch<'a> {
+    records: Vec<Object<RawStep<'a>>>,
+    n_records: usize,
+}
+
+impl<'de> Deserialize<'de> for Batch<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct BatchVisitor;
+        impl<'de> Visitor<'de> for BatchVisitor {
+            type Value = Batch<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an array of objects")
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Batch<'de>, A::Error> {
+                let mut records = Vec::new();
+                while records.len() < RECORDS_MAX
+                    && let Some(record) = seq.next_element()?
+                {
+                    records.push(record);
+                }
+                let mut n_records = records.len();
+                while seq.next_element::<IgnoredAny>()?.is_some() {
+                    n_records += 1;
+                }
+                Ok(Batch { records, n_records })
+            }
+        }
+        deserializer.deserialize_seq(BatchVisitor)
+    }
+}
+
+/// What must stand as a JSON object: a derived reader alone would take a list of its values in order as well.
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+            type Value = Object<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+    }
 }
 
 #[derive(Deserialize)]
@@ -399,6 +497,17 @@ impl RawReading<'_> {
 struct RawEnd {
     rank: Option<Number>,
     outcome: Outcome,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawAck<'a> {
+    rank: Number,
+    #[serde(borrow)]
+    kind: Text<'a>,
+    for_seconds: Number,
+    #[serde(borrow)]
+    reason: Text<'a>,
 }
 
 /// The greatest process id that is taken: what a Linux kernel can be configured to (`PID_MAX_LIMIT`).

@@ -30,6 +30,7 @@ pub const SERIES_PER_INSTRUMENT_MAX: usize = 16 * 1024;
 pub const FLUSH_WITHIN: Duration = Duration::from_secs(5);
 
 const SERVICE_NAME: Key = Key::from_static_str("service.name");
+const SERVICE_INSTANCE: Key = Key::from_static_str("service.instance.id");
 
 /// Where and how to export.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub struct Config {
     pub semconv: bool,
     /// Whether the collector is spoken to over TLS.
     pub is_tls: bool,
+    /// What tells this exporter from others (`service.instance.id`), unless `OTEL_RESOURCE_ATTRIBUTES` does.
+    pub instance: String,
     /// Whether the variables `OTEL_EXPORTER_OTLP_…` name a collector.
     pub is_from_environment: bool,
 }
@@ -100,7 +103,7 @@ impl Export {
         };
         let provider = SdkMeterProvider::builder()
             .with_reader(reader)
-            .with_resource(resource())
+            .with_resource(resource(&config.instance))
             .with_view(bound)
             .build();
         let meter = provider.meter("stepmem");
@@ -147,16 +150,18 @@ fn exporter(config: &Config) -> Result<MetricExporter, ExporterBuildError> {
 }
 
 /// Who exports: what the variables `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` say, and else a stepmem.
-fn resource() -> Resource {
-    let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
-    let detected = Resource::builder().with_attribute(version.clone()).build();
+fn resource(instance: &str) -> Resource {
+    let named = Resource::builder().build();
     // What the SDK calls a service that nobody named.
     let is_unnamed = |name: Value| name.as_str().starts_with("unknown_service");
-    if detected.get(&SERVICE_NAME).is_none_or(is_unnamed) {
-        let name = KeyValue::new(SERVICE_NAME, "stepmem");
-        return Resource::builder().with_attributes([version, name]).build();
+    let mut ours = vec![KeyValue::new("service.version", env!("CARGO_PKG_VERSION"))];
+    if named.get(&SERVICE_NAME).is_none_or(is_unnamed) {
+        ours.push(KeyValue::new(SERVICE_NAME, "stepmem"));
     }
-    detected
+    if named.get(&SERVICE_INSTANCE).is_none() {
+        ours.push(KeyValue::new(SERVICE_INSTANCE, instance.to_owned()));
+    }
+    Resource::builder().with_attributes(ours).build()
 }
 
 /// A client that does without the system's certificates, which a small image lacks.
@@ -199,6 +204,11 @@ fn register(meter: &Meter, metric: &'static Metric, latest: &Latest) {
     }
 }
 
+/// The last status, without holding up who publishes the next.
+fn last(latest: &Latest) -> Arc<Status> {
+    Arc::clone(&latest.borrow())
+}
+
 fn series(
     metric: &'static Metric,
     read: SeriesReader,
@@ -206,7 +216,7 @@ fn series(
 ) -> impl Fn(&dyn AsyncInstrument<f64>) + Send + Sync + 'static {
     let latest = latest.clone();
     move |observer| {
-        read(&latest.borrow(), &mut |values, value| {
+        read(&last(&latest), &mut |values, value| {
             observer.observe(value, &attributes(metric, values));
         });
     }
@@ -231,7 +241,7 @@ fn register_durations(
     let of = latest.clone();
     part("bucket")
         .with_callback(move |observer| {
-            let status = of.borrow();
+            let status = last(&of);
             let durations = read(&status);
             for (upper, n_within) in &durations.buckets {
                 let upper = KeyValue::new("le", format!("{upper:?}"));
@@ -242,12 +252,12 @@ fn register_durations(
         .build();
     let of = latest.clone();
     part("count")
-        .with_callback(move |observer| observer.observe(float(read(&of.borrow()).count), &[]))
+        .with_callback(move |observer| observer.observe(float(read(&last(&of)).count), &[]))
         .build();
     let of = latest.clone();
     part("sum")
         .with_unit(metric.unit.as_ucum())
-        .with_callback(move |observer| observer.observe(read(&of.borrow()).sum_seconds, &[]))
+        .with_callback(move |observer| observer.observe(read(&last(&of)).sum_seconds, &[]))
         .build();
 }
 
@@ -277,7 +287,7 @@ fn memory(
 ) -> impl Fn(&dyn AsyncInstrument<f64>) + Send + Sync + 'static {
     let latest = latest.clone();
     move |observer| {
-        for device in &latest.borrow().devices {
+        for device in &last(&latest).devices {
             let Some(memory) = &device.memory else { continue };
             let mut attributes = vec![KeyValue::new("hw.id", device.uuid.to_string())];
             let described = [

@@ -33,9 +33,18 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("overview", &["analysis::diagnosis::wording"]),
     ("config", &["analysis::engine", "input::http", "output::otlp"]),
     ("server", &[]),
-    ("input::wire", &["analysis::sample"]),
-    ("input::inbox", &["analysis::engine", "analysis::sample", "analysis::status"]),
-    ("input::http", &["analysis::sample", "input::inbox", "input::wire"]),
+    ("input::wire", &["analysis::acks", "analysis::sample"]),
+    (
+        "input::inbox",
+        &[
+            "analysis::acks",
+            "analysis::engine",
+            "analysis::sample",
+            "analysis::status",
+            "input::wire",
+        ],
+    ),
+    ("input::http", &["analysis::engine", "analysis::sample", "input::inbox", "input::wire"]),
     ("input::process", &[]),
     ("input::nvml", &["analysis::sample", "input::process"]),
     ("output::prometheus", &["analysis::status", "metrics"]),
@@ -51,6 +60,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "analysis::status",
         &["analysis::creep", "analysis::diagnosis", "analysis::sample", "analysis::window"],
     ),
+    ("analysis::acks", &["analysis::diagnosis", "analysis::sample"]),
     ("analysis::engine", &["analysis"]),
 ];
 

@@ -5,6 +5,10 @@
     clippy::panic,
     clippy::indexing_slicing,
     clippy::disallowed_methods,
+    clippy::float_cmp,
+    clippy::format_push_string,
+    clippy::string_slice,
+    clippy::too_many_arguments,
     unreachable_pub,
     reason = "tests stop at the first surprise"
 )]
@@ -13,8 +17,12 @@ mod rig;
 
 mod architecture;
 mod creep;
+mod diagnoses;
 mod generated;
+mod lifecycle;
 mod nvml;
+mod nvml_faults;
+mod outputs;
 mod peers;
-
 mod push;
+mod settings;

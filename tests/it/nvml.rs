@@ -1,10 +1,5 @@
 //! The GPU poller against a library with NVML's C ABI: loaded by `dlopen` as the driver's is, a copy for every test,
 //! told by a file beside it what to answer.
-#![expect(
-    clippy::unwrap_used,
-    clippy::indexing_slicing,
-    reason = "a test stops where something is not as it must be"
-)]
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -18,7 +13,7 @@ use serde_json::{Value, json};
 use stepmem::analysis::sample::{Attribution, Bytes, GpuSample, GpuUuid, ProcessMemory};
 use stepmem::input::nvml::{Config, GpuPoll, Poller};
 
-const GIB: u64 = 1 << 30;
+pub const GIB: u64 = 1 << 30;
 
 /// Where the poller runs.
 #[derive(Clone, Copy)]
@@ -31,12 +26,12 @@ enum Namespace {
 }
 
 /// A copy of the fake library with its scenario and a procfs, removed at the end.
-pub(super) struct Fake {
+pub struct Fake {
     dir: PathBuf,
 }
 
 impl Fake {
-    pub(super) fn new(name: &str, scenario: &Value) -> Self {
+    pub fn new(name: &str, scenario: &Value) -> Self {
         let dir = env::temp_dir().join(format!("stepmem-nvml-{name}-{}", process::id()));
         fs::create_dir_all(&dir).unwrap();
         let fake = Self { dir };
@@ -46,7 +41,7 @@ impl Fake {
         fake
     }
 
-    pub(super) fn library(&self) -> PathBuf {
+    pub fn library(&self) -> PathBuf {
         self.dir.join("libnvidia-ml.so.1")
     }
 
@@ -55,14 +50,14 @@ impl Fake {
     }
 
     /// Changes what the library answers from now on.
-    pub(super) fn set(&self, scenario: &Value) {
+    pub fn set(&self, scenario: &Value) {
         let fresh = self.dir.join("fresh.json");
         fs::write(&fresh, scenario.to_string()).unwrap();
         fs::rename(fresh, self.library_with(".json")).unwrap();
     }
 
     /// Takes a symbol out of the library, which must not be loaded yet.
-    fn without(self, symbol: &str) -> Self {
+    pub fn without(self, symbol: &str) -> Self {
         let mut bytes = fs::read(self.library()).unwrap();
         let wanted = [b"\0", symbol.as_bytes(), b"\0"].concat();
         let places: Vec<usize> = (0..bytes.len() - wanted.len())
@@ -133,12 +128,12 @@ fn built_library() -> &'static Path {
     })
 }
 
-fn driver(devices: &Value) -> Value {
+pub fn driver(devices: &Value) -> Value {
     json!({ "driver_version": "570.86.15", "devices": devices })
 }
 
 /// A GPU of 80 GiB with 30 GiB used and nothing running.
-fn gpu(uuid: &str) -> Value {
+pub fn gpu(uuid: &str) -> Value {
     json!({
         "uuid": uuid,
         "name": "NVIDIA H100 80GB HBM3",
@@ -150,7 +145,7 @@ fn gpu(uuid: &str) -> Value {
     })
 }
 
-fn gpu_with(uuid: &str, changes: &Value) -> Value {
+pub fn gpu_with(uuid: &str, changes: &Value) -> Value {
     let mut gpu = gpu(uuid);
     for (key, value) in changes.as_object().unwrap() {
         gpu[key] = value.clone();

@@ -67,7 +67,8 @@ fn demo_shows_memory_creep_for_the_leaking_rank_and_only_for_it() {
         (&json!(3), &json!("MEMORY CREEP"))
     );
 
-    let table = stdout(&rig::stepmem(&["status", "--url", &format!("http://{}", demo.web)]));
+    let url = format!("http://{}", demo.web);
+    let table = rig::stepmem(&["status", "--url", &url], &[], b"").out;
     let creeping: Vec<&str> = table.lines().filter(|line| line.contains("MEMORY")).collect();
     let [row, sentence] = creeping[..] else { panic!("{table}") };
     let cells: Vec<&str> = row.split_whitespace().collect();
@@ -85,6 +86,14 @@ fn demo_shows_memory_creep_for_the_leaking_rank_and_only_for_it() {
     let creeping: Vec<&str> =
         rows.split("<tr").filter(|row| row.contains("MEMORY CREEP")).collect();
     assert_eq!(creeping.len(), 1, "{rows}");
+
+    // Nor did it say so of another rank on the way.
+    for entry in demo.log() {
+        let fields = &entry["fields"];
+        if fields["kind"].as_str().is_some_and(|kind| kind.starts_with("CREEP")) {
+            assert_eq!(fields["rank"], LEAKING, "{entry}");
+        }
+    }
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,9 @@ use serde_json::Value;
 
 /// How long anything may take that is awaited.
 pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether what is awaited has come.
+const LOOK: Duration = Duration::from_millis(2);
 
 /// A running exporter; it is killed when this goes.
 pub struct Exporter {
@@ -35,12 +38,18 @@ pub struct Answer {
     pub status: u16,
     pub headers: BTreeMap<String, String>,
     pub body: String,
+    /// The body as it came.
+    pub bytes: Vec<u8>,
 }
 
 impl Answer {
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body)
             .unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", String::as_str)
     }
 }
 
@@ -100,7 +109,7 @@ impl Exporter {
                 panic!("it ended with {status}: {:?}", self.log.entries.lock().unwrap());
             }
             assert!(began.elapsed() < DEADLINE, "no {what} address in time");
-            std::thread::yield_now();
+            std::thread::park_timeout(LOOK);
         }
     }
 
@@ -178,7 +187,23 @@ impl Exporter {
                 return;
             }
             assert!(began.elapsed() < DEADLINE, "{what} did not come: {metrics:#?}");
+            std::thread::park_timeout(LOOK);
         }
+    }
+
+    /// How many lines of this level it has logged whose fields contain `part`.
+    pub fn logged(&self, level: &str, part: &str) -> usize {
+        let is_it = |entry: &&Value| {
+            entry["level"] == level && entry["fields"].to_string().contains(part)
+        };
+        self.log().iter().filter(is_it).count()
+    }
+
+    /// The most resident memory that it has ever had, in bytes.
+    pub fn resident_bytes_max(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        1024 * line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
     }
 
     /// Sends a signal by name.
@@ -198,7 +223,7 @@ impl Exporter {
                 break status;
             }
             assert!(began.elapsed() < DEADLINE, "it did not end");
-            std::thread::yield_now();
+            std::thread::park_timeout(LOOK);
         };
         self.reader.take().expect("once").join().unwrap();
         let log = self.log();
@@ -213,11 +238,6 @@ impl Drop for Exporter {
     }
 }
 
-/// Runs any command of the binary to its end.
-pub fn stepmem(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_stepmem")).args(arguments).output().expect("it starts")
-}
-
 /// The head of a request.
 pub fn head(method: &str, path: &str, headers: &[(&str, &str)], n_bytes: usize) -> String {
     let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
@@ -230,12 +250,22 @@ pub fn head(method: &str, path: &str, headers: &[(&str, &str)], n_bytes: usize) 
 
 /// Sends head and body as they are, and reads the answer to its end.
 pub fn request(address: SocketAddr, head: &str, body: &[u8]) -> Answer {
-    let mut stream = TcpStream::connect(address).expect("it listens");
+    converse(&mut connect(address), head, body)
+}
+
+/// A connection on which nothing has been said.
+pub fn connect(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(address).expect("it listens");
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
+    stream
+}
+
+/// Sends head and body as they are on any kind of connection, and reads the answer to its end.
+pub fn converse(stream: &mut (impl Read + Write), head: &str, body: &[u8]) -> Answer {
     stream.write_all(head.as_bytes()).unwrap();
     // A server may answer and close before it has read everything.
     stream.write_all(body).ok();
-    read_answer(&mut stream)
+    read_answer(stream)
 }
 
 /// Reads an answer to the end of the connection.
@@ -255,7 +285,7 @@ pub fn read_answer(stream: &mut impl Read) -> Answer {
     if headers.get("transfer-encoding").is_some_and(|encoding| encoding == "chunked") {
         body = unchunked(&body);
     }
-    Answer { status, headers, body: String::from_utf8_lossy(&body).into_owned() }
+    Answer { status, headers, body: String::from_utf8_lossy(&body).into_owned(), bytes: body }
 }
 
 fn unchunked(mut rest: &[u8]) -> Vec<u8> {
@@ -291,4 +321,75 @@ pub fn record(rank: u32, step: u64, allocated: u64) -> String {
 /// The repository's root.
 pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// What a command that ends said.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+/// Runs the binary to its end.
+pub fn stepmem(arguments: &[&str], variables: &[(&str, &str)], input: &[u8]) -> Ended {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_stepmem"))
+        .args(arguments)
+        .envs(variables.iter().copied())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    // It may end before it has read everything.
+    child.stdin.take().expect("piped").write_all(input).ok();
+    let output = child.wait_with_output().unwrap();
+    Ended {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// A directory that goes with the test.
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// A fresh one; the name tells tests apart.
+    pub fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("stepmem-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    /// The path of a file in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Writes a file in it, and says where.
+    pub fn write(&self, name: &str, content: &str) -> String {
+        std::fs::write(self.path(name), content).unwrap();
+        text(&self.path(name))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+/// A path as an argument.
+pub fn text(path: &Path) -> String {
+    path.to_str().unwrap().to_owned()
+}
+
+/// Looks again and again until `is_so`.
+pub fn await_true(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < DEADLINE, "{what} did not come");
+        std::thread::park_timeout(LOOK);
+    }
 }

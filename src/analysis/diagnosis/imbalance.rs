@@ -77,8 +77,9 @@ pub fn balance(ranks: &[(Rank, RankReport<'_>)]) -> Option<Balance> {
         .map(|(own_idx, (rank, peak))| {
             let without_own = |idx: usize| at(if idx < own_idx { idx } else { idx + 1 });
             let median_bytes = middle(peaks.len() - 1, without_own)?;
+            // One rounding, as in the skew: 12 by 10, less 1, would stay below 0.2.
             let imbalance_ratio =
-                if median_bytes > 0.0 { peak / median_bytes - 1.0 } else { 0.0 };
+                if median_bytes > 0.0 { (peak - median_bytes) / median_bytes } else { 0.0 };
             Some(RankBalance { rank: *rank, median_bytes, imbalance_ratio })
         })
         .collect::<Option<Vec<_>>>()?;

@@ -1,0 +1,424 @@
+//! What the engine makes of pushes and recordings: which rank is in trouble, from which figure on, and which is not.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::rig::{Exporter, Folder, stepmem};
+
+const GB: u64 = 1_000_000_000;
+const MIB: u64 = 1 << 20;
+
+/// The severity (1 info, 2 warning, 3 critical) of a diagnosis that holds, by run.
+fn severity(exporter: &Exporter, kind: &str, (run, rank): (&str, u32)) -> Option<f64> {
+    let labels = format!("{{run=\"{run}\",rank=\"{rank}\",kind=\"{kind}\"}}");
+    let metrics = exporter.metrics();
+    let holds = metrics.get(&format!("stepmem_diagnosis{labels}"));
+    let severity = metrics.get(&format!("stepmem_diagnosis_severity{labels}")).copied();
+    assert_eq!(holds.copied(), severity.map(|_| 1.0));
+    severity
+}
+
+fn await_severity(exporter: &Exporter, kind: &str, of: (&str, u32), level: Option<f64>) {
+    let what = format!("{kind} {level:?} of {of:?}");
+    crate::rig::await_true(&what, || severity(exporter, kind, of) == level);
+}
+
+fn push(exporter: &Exporter, records: &[Value]) {
+    for batch in records.chunks(2000) {
+        let answer = exporter.post(json!(batch).to_string());
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+}
+
+/// Pseudo-random noise of 0 to `range` that is the same in every run of the test.
+fn noise(state: &mut u64, range: u64) -> u64 {
+    *state =
+        state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % range
+}
+
+/// Four ranks with 16 MiB of noise on 20 GiB of 80 GiB, ten seconds a step; rank 2 leaks.
+fn job(run: &str, steps: std::ops::Range<u64>, leak_bytes_per_step: u64) -> Vec<Value> {
+    let mut state = steps.start;
+    let mut records = Vec::new();
+    for step in steps {
+        for rank in 0..4 {
+            let leaked = if rank == 2 { leak_bytes_per_step * step } else { 0 };
+            let allocated = 20_480 * MIB + noise(&mut state, 16 * MIB) + leaked;
+            records.push(json!({
+                "run": run,
+                "rank": rank,
+                "step": step,
+                "time": 1_764_000_000 + 10 * step,
+                "allocated_bytes": allocated,
+                "peak_allocated_bytes": allocated + 20_480 * MIB,
+                "reserved_bytes": 49_152 * MIB,
+                "total_bytes": 81_920 * MIB,
+            }));
+        }
+    }
+    records
+}
+
+#[test]
+fn leak_is_rising_then_creep_on_its_own_rank_and_flat_noise_is_nothing() {
+    let exporter = Exporter::start(&[]);
+    push(&exporter, &job("flat", 1..2500, 0));
+    push(&exporter, &job("leaky", 1..900, 4 * MIB));
+    await_severity(&exporter, "CREEP_EARLY", ("leaky", 2), Some(1.0));
+    assert_eq!(severity(&exporter, "CREEP_CONFIRMED", ("leaky", 2)), None);
+    push(&exporter, &job("leaky", 900..1500, 4 * MIB));
+    await_severity(&exporter, "CREEP_CONFIRMED", ("leaky", 2), Some(2.0));
+    let status = exporter.status();
+    let findings = status["findings"].as_array().unwrap();
+    let found: Vec<_> = findings
+        .iter()
+        .map(|f| (f["run"].as_str(), f["rank"].as_u64(), f["kind"].as_str()))
+        .collect();
+    assert_eq!(found, [(Some("leaky"), Some(2), Some("CREEP_CONFIRMED"))]);
+    assert_eq!(findings[0]["status"], "MEMORY CREEP");
+    let evidence = &findings[0]["evidence"];
+    let of = |key: &str| evidence[key].as_f64().unwrap();
+    let leak = 4.0 * 1_048_576.0;
+    assert!((of("slope_bytes_per_step") / leak - 1.0).abs() < 0.02, "{evidence}");
+    assert!((of("slope_bytes_per_second") / leak * 10.0 - 1.0).abs() < 0.02, "{evidence}");
+    assert!(
+        of("slope_lower_bytes_per_step") <= leak && leak <= of("slope_upper_bytes_per_step")
+    );
+    assert!(of("onset_step") < 256.0, "{evidence}");
+    assert!((0.0..=1.0).contains(&of("confidence_ratio")), "{evidence}");
+
+    let metrics = exporter.metrics();
+    let rank =
+        |name: &str| metrics[&format!("stepmem_{name}{{run=\"leaky\",rank=\"2\",uuid=\"\"}}")];
+    let signal = |name: &str| {
+        let labels = "{run=\"leaky\",rank=\"2\",uuid=\"\",signal=\"allocated\"}";
+        metrics[&format!("stepmem_creep_{name}{labels}")]
+    };
+    let (steps, seconds) = (rank("oom_eta_steps"), rank("oom_eta_seconds"));
+    assert!((seconds / steps / 10.0 - 1.0).abs() < 0.01, "{seconds} s, {steps} steps");
+    let left = 40_960.0 * 1_048_576.0 - signal("growth_bytes");
+    let expected = left / signal("slope_bytes_per_step");
+    assert!((steps / expected - 1.0).abs() < 0.3, "{steps} steps, about {expected} expected");
+    let eta_of_others = metrics.keys().filter(|series| {
+        series.starts_with("stepmem_oom_eta_steps") && !series.contains("leaky")
+    });
+    assert_eq!(eta_of_others.count(), 0);
+}
+
+/// One record whose figures are shares of a capacity.
+fn pressed(run: &str, step: u64, figures: &[(&str, u64)], capacity: u64) -> Value {
+    let mut record = json!({ "run": run, "rank": 0, "step": step, "allocated_bytes": GB, "total_bytes": capacity });
+    for (field, bytes) in figures {
+        record[*field] = json!(bytes);
+    }
+    record
+}
+
+#[test]
+fn pressure_counts_from_exactly_its_limits_on_and_of_the_ranks_own_capacity() {
+    let exporter = Exporter::start(&[]);
+    let mut batch = Vec::new();
+    for (basis, fields) in [
+        ("current", &["allocated_bytes"][..]),
+        ("allocated", &["peak_allocated_bytes"]),
+        ("reserved", &["reserved_bytes"]),
+        ("peak_reserved", &["reserved_bytes", "peak_reserved_bytes"]),
+    ] {
+        for (capacity, name) in [(100 * GB, "large"), (50 * GB, "small")] {
+            for (percent, off, level) in
+                [(92, 0, "warning"), (92, 1, "none"), (97, 0, "critical"), (97, 1, "high")]
+            {
+                let bytes = capacity / 100 * percent - off;
+                let run = format!("{basis}-{name}-{level}");
+                let figures: Vec<_> = fields.iter().map(|field| (*field, bytes)).collect();
+                batch.push(pressed(&run, 1, &figures, capacity));
+            }
+        }
+    }
+    push(&exporter, &batch);
+    await_severity(&exporter, "HIGH_PRESSURE", ("current-large-critical", 0), Some(3.0));
+    for record in &batch {
+        let run = record["run"].as_str().unwrap();
+        let expected = match run.rsplit_once('-').unwrap().1 {
+            "critical" => Some(3.0),
+            "warning" | "high" => Some(2.0),
+            _ => None,
+        };
+        assert_eq!(severity(&exporter, "HIGH_PRESSURE", (run, 0)), expected, "{run}");
+    }
+    let ratio = r#"stepmem_pressure_ratio{run="allocated-small-warning",rank="0",uuid="",basis="allocated"}"#;
+    assert_eq!(exporter.metric(ratio), Some(0.92));
+}
+
+#[test]
+fn pressure_lets_go_two_percent_below_its_limits() {
+    let exporter = Exporter::start(&[]);
+    let mut step = 0;
+    for (per_mille, level) in [
+        (970, 3.0),
+        (951, 3.0),
+        (949, 2.0),
+        (969, 2.0),
+        (901, 2.0),
+        (899, 0.0),
+        (919, 0.0),
+        (920, 2.0),
+    ] {
+        // Longer than the window of recent peaks.
+        let records: Vec<Value> = (0..600)
+            .map(|_| {
+                step += 1;
+                pressed("r", step, &[("peak_allocated_bytes", per_mille * GB / 10)], 100 * GB)
+            })
+            .collect();
+        push(&exporter, &records);
+        let ratio = records[0]["peak_allocated_bytes"].as_f64().unwrap() / 100e9;
+        if level > 0.0 {
+            crate::rig::await_true("the judgement", || {
+                exporter.status()["findings"][0]["evidence"]["pressure_ratio"] == ratio
+            });
+            assert_eq!(
+                severity(&exporter, "HIGH_PRESSURE", ("r", 0)),
+                Some(level),
+                "{per_mille}"
+            );
+        } else {
+            await_severity(&exporter, "HIGH_PRESSURE", ("r", 0), None);
+        }
+    }
+}
+
+/// Ranks of a run by their peaks, on devices of one capacity.
+fn balanced(run: &str, peaks: &[u64], capacity: u64) -> Vec<Value> {
+    let of_rank = |(rank, peak): (usize, &u64)| json!({ "run": run, "rank": rank, "step": 1, "allocated_bytes": peak, "total_bytes": capacity });
+    peaks.iter().enumerate().map(of_rank).collect()
+}
+
+#[test]
+fn imbalance_counts_from_exactly_its_limits_on_and_for_two_ranks_as_well() {
+    let exporter = Exporter::start(&[]);
+    let cases = [
+        ("warning", &[10 * GB, 10 * GB, 12 * GB][..], 40 * GB, Some(2.0)),
+        ("skew below", &[10 * GB, 10 * GB, 12 * GB - 1], 40 * GB, None),
+        ("pressure below", &[10 * GB, 10 * GB, 12 * GB], 40 * GB + 1, None),
+        ("critical", &[10 * GB, 10 * GB, 13 * GB], 26 * GB, Some(3.0)),
+        ("skew below critical", &[10 * GB, 10 * GB, 13 * GB - 1], 25 * GB, Some(2.0)),
+        ("pressure below critical", &[10 * GB, 10 * GB, 13 * GB], 26 * GB + 1, Some(2.0)),
+        ("two", &[8 * GB, 12 * GB], 40 * GB, Some(2.0)),
+        ("two below", &[8 * GB + 2, 12 * GB], 40 * GB, None),
+        ("two critical", &[7 * GB, 13 * GB], 26 * GB, Some(3.0)),
+        ("eight", &[9, 9, 10, 10, 10, 10, 11, 12].map(|peak| peak * GB), 40 * GB, Some(2.0)),
+        ("even", &[30 * GB, 30 * GB, 30 * GB], 40 * GB, None),
+        ("one", &[39 * GB], 40 * GB, None),
+    ];
+    for (run, peaks, capacity, _) in &cases {
+        push(&exporter, &balanced(run, peaks, *capacity));
+    }
+    await_severity(&exporter, "HIGH_PRESSURE", ("one", 0), Some(3.0));
+    let found: Vec<(String, u64)> = exporter.status()["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|finding| finding["kind"] == "IMBALANCE")
+        .map(|finding| {
+            (finding["run"].as_str().unwrap().to_owned(), finding["rank"].as_u64().unwrap())
+        })
+        .collect();
+    for (run, peaks, _, level) in &cases {
+        let last = u32::try_from(peaks.len() - 1).unwrap();
+        assert_eq!(severity(&exporter, "IMBALANCE", (run, last)), *level, "{run}");
+        let blamed: Vec<u64> = found.iter().filter(|of| of.0 == *run).map(|of| of.1).collect();
+        let expected: Vec<u64> = level.iter().map(|_| u64::from(last)).collect();
+        assert_eq!(blamed, expected, "{run}");
+    }
+    let metrics = exporter.metrics();
+    assert_eq!(metrics[r#"stepmem_run_imbalance_ratio{run="two"}"#], 0.2);
+    assert_eq!(metrics[r#"stepmem_run_worst_rank{run="two"}"#], 1.0);
+    assert_eq!(metrics[r#"stepmem_imbalance_ratio{run="two",rank="1",uuid=""}"#], 0.5);
+    assert_eq!(metrics.get(r#"stepmem_imbalance_ratio{run="one",rank="0",uuid=""}"#), None);
+}
+
+#[test]
+fn headroom_and_fragmentation_follow_from_the_figures() {
+    let exporter = Exporter::start(&[]);
+    let record = json!({
+        "rank": 0, "step": 1, "allocated_bytes": 45 * GB, "peak_allocated_bytes": 50 * GB,
+        "reserved_bytes": 60 * GB, "total_bytes": 100 * GB, "free_bytes": 30 * GB,
+    });
+    let bare = json!({ "rank": 1, "step": 1, "allocated_bytes": 45 * GB });
+    push(&exporter, &[record, bare]);
+    let metrics = exporter.metrics();
+    let of = |name: &str, rank: u32| {
+        metrics
+            .get(&format!("stepmem_{name}{{run=\"default\",rank=\"{rank}\",uuid=\"\"}}"))
+            .copied()
+    };
+    assert_eq!(of("headroom_bytes", 0), Some(40e9));
+    assert_eq!(of("fragmentation_ratio", 0), Some(0.25));
+    assert_eq!((of("headroom_bytes", 1), of("fragmentation_ratio", 1)), (None, None));
+    let basis = |basis: &str| {
+        let labels = format!("{{run=\"default\",rank=\"0\",uuid=\"\",basis=\"{basis}\"}}");
+        metrics.get(&format!("stepmem_pressure_ratio{labels}")).copied()
+    };
+    assert_eq!(basis("allocated"), Some(0.5));
+    assert_eq!(basis("reserved"), Some(0.6));
+    assert_eq!(basis("device"), None);
+}
+
+/// The job as a recording, with a reading of a device of its leaking rank among the records.
+fn recording() -> String {
+    let mut lines = Vec::new();
+    for mut record in job("leaky", 1..1500, 4 * MIB) {
+        if record["rank"] == 2 {
+            record["device"] = json!("GPU-2");
+            record["pid"] = json!(42);
+            let used = record["reserved_bytes"].as_u64().unwrap() + 1024 * MIB;
+            let reading = json!({
+                "nvml": true, "time": record["time"], "device": "GPU-2", "used_bytes": used,
+                "total_bytes": 81_920 * MIB, "processes": [{ "pid": 42, "used_bytes": used }],
+            });
+            lines.push(reading.to_string());
+        }
+        lines.push(record.to_string());
+    }
+    lines.join("\n")
+}
+
+fn keys(value: &Value) -> BTreeSet<&str> {
+    value.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[test]
+fn replay_gives_the_documented_lines_and_the_same_bytes_twice() {
+    let folder = Folder::new("replay");
+    let file = folder.write("job.jsonl", &recording());
+    let replayed = stepmem(&["replay", &file], &[], b"");
+    assert_eq!(replayed.code, Some(0), "{}", replayed.err);
+    assert_eq!(stepmem(&["replay", &file], &[], b"").out, replayed.out);
+    assert_eq!(stepmem(&["replay", "-"], &[], recording().as_bytes()).out, replayed.out);
+    let lines: Vec<Value> =
+        replayed.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (status, transitions) = lines.split_last().unwrap();
+    let said: Vec<_> = transitions
+        .iter()
+        .map(|line| (line["kind"].as_str().unwrap(), line["state"].as_str().unwrap()))
+        .collect();
+    assert_eq!(
+        said,
+        [("CREEP_EARLY", "raised"), ("CREEP_EARLY", "cleared"), ("CREEP_CONFIRMED", "raised")]
+    );
+    for line in transitions {
+        let expected = ["evidence", "kind", "rank", "run", "severity", "state", "step", "time"];
+        assert_eq!(keys(line), BTreeSet::from(expected));
+        let of_creep = [
+            "confidence_ratio",
+            "growth_bytes",
+            "headroom_bytes",
+            "onset_step",
+            "oom_eta_seconds",
+            "oom_eta_steps",
+            "signal",
+            "slope_bytes_per_second",
+            "slope_bytes_per_step",
+            "slope_lower_bytes_per_step",
+            "slope_upper_bytes_per_step",
+        ];
+        assert_eq!(keys(&line["evidence"]), BTreeSet::from(of_creep));
+        assert_eq!((&line["run"], &line["rank"]), (&json!("leaky"), &json!(2)));
+        let step = line["step"].as_f64().unwrap();
+        assert_eq!(line["time"].as_f64().unwrap(), 1_764_000_000.0 + 10.0 * step);
+    }
+    assert_eq!(keys(status), BTreeSet::from(["status"]));
+    let status = &status["status"];
+    assert_eq!(status["time"], 1_764_014_990.0);
+    assert_eq!(status["ranks"].as_array().unwrap().len(), 4);
+    assert_eq!(status["findings"][0]["kind"], "CREEP_CONFIRMED");
+    assert_eq!(status["devices"][0]["uuid"], "GPU-2");
+    assert_eq!(status["ranks"][2]["outside_allocator_bytes"], 1_073_741_824.0);
+}
+
+#[test]
+fn replay_stops_at_a_bad_line_and_names_it() {
+    let folder = Folder::new("bad");
+    let good = r#"{"rank":0,"step":1,"time":1,"allocated_bytes":1}"#;
+    let long = format!("{}\n", " ".repeat(1_048_577));
+    for (name, lines, problem) in [
+        ("json", format!("{good}\n\nnot json\n"), "line 3: expected ident"),
+        (
+            "range",
+            format!("{good}\n{{\"rank\":0,\"step\":2,\"allocated_bytes\":-1}}"),
+            "line 2: allocated_bytes: -1 is outside",
+        ),
+        (
+            "reading",
+            "{\"nvml\":true,\"time\":1,\"device\":\"GPU-0\",\"used_bytes\":1}".to_owned(),
+            "line 1: missing field `total_bytes`",
+        ),
+        ("long", long, "line 1 exceeds 1048576 bytes"),
+    ] {
+        let file = folder.write(&format!("{name}.jsonl"), &lines);
+        let ended = stepmem(&["replay", &file], &[], b"");
+        assert_eq!(ended.code, Some(1), "{name}");
+        let message = format!("error: {file}: ");
+        assert!(ended.err.starts_with(&message), "{name}: {}", ended.err);
+        assert!(ended.err.contains(problem), "{name}: {}", ended.err);
+    }
+    let absent = stepmem(&["replay", "/nowhere/job.jsonl"], &[], b"");
+    assert_eq!(absent.code, Some(1));
+    assert!(absent.err.contains("/nowhere/job.jsonl"), "{}", absent.err);
+}
+
+fn acknowledge(exporter: &Exporter, run: &str, body: &Value) -> crate::rig::Answer {
+    let path = format!("/v1/runs/{run}/ack");
+    let json = [("content-type", "application/json")];
+    exporter.request("POST", &path, &json, body.to_string().as_bytes())
+}
+
+#[test]
+fn acknowledged_finding_is_info_until_it_expires() {
+    let exporter = Exporter::start(&[]);
+    push(&exporter, &job("leaky", 0..3000, 4 * MIB));
+    let of = ("leaky", 2);
+    await_severity(&exporter, "CREEP_CONFIRMED", of, Some(2.0));
+
+    let reason = "a cache fills until step 40k";
+    let ack = |for_seconds: u32| json!({"rank": 2, "kind": "CREEP_CONFIRMED", "for_seconds": for_seconds, "reason": reason});
+    assert_eq!(acknowledge(&exporter, "leaky", &ack(3600)).status, 200);
+    await_severity(&exporter, "CREEP_CONFIRMED", of, Some(1.0));
+    let status = exporter.status();
+    let [held] = &status["acks"].as_array().unwrap()[..] else { panic!("{}", status["acks"]) };
+    assert_eq!((&held["run"], &held["rank"]), (&json!("leaky"), &json!(2)));
+    assert_eq!(held["reason"], json!(reason));
+    let lasts = held["until"].as_f64().unwrap() - held["since"].as_f64().unwrap();
+    assert!((lasts - 3600.0).abs() < 1.0, "{lasts}");
+
+    // A newer one takes its place, and expires by itself.
+    assert_eq!(acknowledge(&exporter, "leaky", &ack(1)).status, 200);
+    await_severity(&exporter, "CREEP_CONFIRMED", of, Some(2.0));
+    assert_eq!(exporter.status()["acks"], json!([]));
+}
+
+#[test]
+fn acknowledgement_of_what_is_not_there_is_refused() {
+    let exporter = Exporter::start(&[]);
+    push(&exporter, &job("calm", 0..2, 0));
+    let good = json!({"rank": 2, "kind": "IMBALANCE", "for_seconds": 60, "reason": "known"});
+    for (field, value, status, said) in [
+        ("rank", json!(9), 404, "no rank 9 of that run"),
+        ("kind", json!("CREEP"), 400, "kind: \"CREEP\" is not one of CREEP_CONFIRMED"),
+        ("for_seconds", json!(0), 400, "for_seconds: 0 is outside 1..=2592000"),
+        ("reason", json!(""), 400, "reason: a text of 0 bytes is outside 1..=512"),
+        ("until", json!(1), 400, "unknown field `until`"),
+    ] {
+        let mut ack = good.clone();
+        ack[field] = value;
+        let answer = acknowledge(&exporter, "calm", &ack);
+        assert_eq!(answer.status, status, "{}", answer.body);
+        assert!(answer.json()["detail"].as_str().unwrap().contains(said), "{}", answer.body);
+    }
+    assert_eq!(acknowledge(&exporter, "elsewhere", &good).status, 404);
+    assert_eq!(exporter.status()["acks"], json!([]));
+    assert_eq!(acknowledge(&exporter, "calm", &good).status, 200);
+}

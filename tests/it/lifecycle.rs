@@ -1,0 +1,324 @@
+//! How ranks come, go and come back, and how the exporter itself stops.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::rig::{Exporter, await_true, connect, head, read_answer, record, stepmem};
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+/// A value of rank 0 of the default run.
+fn of_rank(metrics: &BTreeMap<String, f64>, name: &str) -> Option<f64> {
+    metrics
+        .get(&format!("stepmem_rank_{name}{{run=\"default\",rank=\"0\",uuid=\"\"}}"))
+        .copied()
+}
+
+/// How many records became what, of every result that is not zero.
+fn records(metrics: &BTreeMap<String, f64>) -> Vec<(&str, f64)> {
+    metrics
+        .iter()
+        .filter_map(|(series, count)| {
+            let result = series.strip_prefix("stepmem_push_records_total{result=\"")?;
+            (*count > 0.0).then_some((result.trim_end_matches("\"}"), *count))
+        })
+        .collect()
+}
+
+fn has_rank(metrics: &BTreeMap<String, f64>) -> bool {
+    metrics.keys().any(|series| series.contains("rank=\"") || series.contains("run=\""))
+}
+
+fn push(exporter: &Exporter, record: impl Into<Vec<u8>>) {
+    let answer = exporter.post(record);
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+fn end(exporter: &Exporter, run: &str, body: &str) -> u16 {
+    let path = format!("/v1/runs/{run}/end");
+    exporter.request("POST", &path, &[JSON], body.as_bytes()).status
+}
+
+#[test]
+fn duplicate_and_late_steps_are_counted_and_change_nothing() {
+    let exporter = Exporter::start(&[]);
+    push(&exporter, record(0, 100, 1000));
+    push(&exporter, record(0, 100, 2000));
+    push(&exporter, record(0, 99, 3000));
+    push(&exporter, record(0, 68, 4000));
+    let metrics = exporter.metrics();
+    assert_eq!(records(&metrics), [("accepted", 1.0), ("duplicate", 1.0), ("late", 2.0)]);
+    assert_eq!(of_rank(&metrics, "memory_allocated_bytes"), Some(1000.0));
+    assert_eq!(of_rank(&metrics, "interval_peak_allocated_bytes"), Some(1000.0));
+    assert_eq!(of_rank(&metrics, "steps_total"), Some(1.0));
+    assert_eq!(of_rank(&metrics, "step"), Some(100.0));
+}
+
+#[test]
+fn missing_steps_are_no_restart() {
+    let exporter = Exporter::start(&[]);
+    push(&exporter, record(0, 1, 1000));
+    push(&exporter, record(0, 1_000_000, 2000));
+    let metrics = exporter.metrics();
+    assert_eq!(records(&metrics), [("accepted", 2.0)]);
+    assert_eq!(of_rank(&metrics, "step"), Some(1_000_000.0));
+    assert_eq!(of_rank(&metrics, "steps_total"), Some(2.0));
+}
+
+#[test]
+fn step_that_falls_beyond_the_tolerance_is_a_restart() {
+    let exporter = Exporter::start(&[]);
+    push(&exporter, record(0, 100, 5000));
+    push(&exporter, record(0, 67, 1000));
+    let metrics = exporter.metrics();
+    assert_eq!(records(&metrics), [("accepted", 2.0), ("restarted", 1.0)]);
+    assert_eq!(of_rank(&metrics, "step"), Some(67.0));
+    assert_eq!(of_rank(&metrics, "steps_total"), Some(2.0));
+    assert_eq!(exporter.status()["ranks"][0]["recent_peak_allocated_bytes"], 1000);
+}
+
+#[test]
+fn step_that_falls_at_a_later_time_of_its_own_is_a_restart() {
+    let exporter = Exporter::start(&[]);
+    let at = |step: u64, time: f64| {
+        json!({ "rank": 0, "step": step, "time": time, "allocated_bytes": step }).to_string()
+    };
+    push(&exporter, at(100, 1_700_000_000.0));
+    push(&exporter, at(90, 1_699_999_990.0));
+    push(&exporter, at(90, 1_700_000_100.0));
+    let metrics = exporter.metrics();
+    assert_eq!(records(&metrics), [("accepted", 2.0), ("late", 1.0), ("restarted", 1.0)]);
+    assert_eq!(of_rank(&metrics, "step"), Some(90.0));
+}
+
+#[test]
+fn higher_attempt_restarts_and_a_lower_one_is_late() {
+    let exporter = Exporter::start(&[]);
+    let of = |attempt: u64, step: u64, allocated: u64| {
+        json!({ "rank": 0, "attempt": attempt, "step": step, "allocated_bytes": allocated })
+            .to_string()
+    };
+    push(&exporter, of(0, 100, 5000));
+    push(&exporter, of(1, 100, 1000));
+    push(&exporter, of(0, 101, 9000));
+    let metrics = exporter.metrics();
+    assert_eq!(records(&metrics), [("accepted", 2.0), ("late", 1.0), ("restarted", 1.0)]);
+    assert_eq!(of_rank(&metrics, "memory_allocated_bytes"), Some(1000.0));
+    let rank = &exporter.status()["ranks"][0];
+    assert_eq!(
+        (&rank["attempt"], &rank["recent_peak_allocated_bytes"]),
+        (&json!(1), &json!(1000))
+    );
+}
+
+#[test]
+fn evaluation_and_checkpoints_leave_the_figures_of_the_last_train_step() {
+    let exporter = Exporter::start(&[]);
+    push(&exporter, record(0, 10, 1000));
+    for (phase, allocated) in [("eval", 7000), ("checkpoint", 3000)] {
+        let other =
+            json!({ "rank": 0, "step": 10, "phase": phase, "allocated_bytes": allocated });
+        push(&exporter, other.to_string());
+    }
+    let metrics = exporter.metrics();
+    assert_eq!(records(&metrics), [("accepted", 3.0)]);
+    assert_eq!(of_rank(&metrics, "memory_allocated_bytes"), Some(1000.0));
+    assert_eq!(of_rank(&metrics, "steps_total"), Some(1.0));
+    assert_eq!(of_rank(&metrics, "step"), Some(10.0));
+    assert_eq!(of_rank(&metrics, "interval_peak_allocated_bytes"), Some(7000.0));
+    push(&exporter, record(0, 11, 2000));
+    assert_eq!(of_rank(&exporter.metrics(), "memory_allocated_bytes"), Some(2000.0));
+}
+
+#[test]
+fn figures_that_contradict_each_other_are_taken_and_counted() {
+    let exporter = Exporter::start(&[]);
+    for (step, (field, value)) in [
+        ("peak_allocated_bytes", 99),
+        ("reserved_bytes", 99),
+        ("total_bytes", 99),
+        ("peak_allocated_bytes", 100),
+        ("reserved_bytes", 100),
+        ("total_bytes", 100),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut record = json!({ "rank": 0, "step": step, "allocated_bytes": 100 });
+        record[field] = json!(value);
+        push(&exporter, record.to_string());
+    }
+    assert_eq!(records(&exporter.metrics()), [("accepted", 6.0), ("inconsistent", 3.0)]);
+}
+
+#[test]
+fn silent_rank_leaves_every_output_and_comes_back_with_its_count() {
+    let exporter = Exporter::start(&["--rank.ttl", "1s"]);
+    push(&exporter, record(0, 1, 1000));
+    push(&exporter, record(0, 2, 1000));
+    assert!(has_rank(&exporter.metrics()));
+    assert_eq!(exporter.status()["ranks"][0]["steps_total"], 2);
+    exporter.await_metrics("silence", |metrics| !has_rank(metrics));
+    let status = exporter.status();
+    assert_eq!((&status["ranks"], &status["runs"]), (&json!([]), &json!([])));
+    assert!(!exporter.get("/metrics", &[]).body.contains("stepmem_rank_"));
+    push(&exporter, record(0, 3, 1000));
+    assert_eq!(of_rank(&exporter.metrics(), "steps_total"), Some(3.0));
+}
+
+#[test]
+fn finding_of_a_silent_rank_goes_with_it() {
+    let exporter = Exporter::start(&["--rank.ttl", "2s"]);
+    let full = json!({ "rank": 0, "step": 1, "allocated_bytes": 99, "total_bytes": 100 });
+    push(&exporter, full.to_string());
+    let pressed = r#"stepmem_diagnosis{run="default",rank="0",kind="HIGH_PRESSURE"}"#;
+    exporter.await_metrics("pressure", |metrics| metrics.contains_key(pressed));
+    exporter.await_metrics("silence", |metrics| !has_rank(metrics));
+    exporter.await_metrics("clearance", |metrics| !metrics.contains_key(pressed));
+    assert_eq!(exporter.logged("INFO", "\"cleared\""), 1);
+}
+
+#[test]
+fn ended_rank_leaves_at_once_and_the_others_stay() {
+    let exporter = Exporter::start(&[]);
+    push(&exporter, format!("[{},{}]", record(0, 1, 1000), record(1, 1, 1000)));
+    assert_eq!(end(&exporter, "default", r#"{"rank":0,"outcome":"completed"}"#), 200);
+    let metrics = exporter.metrics();
+    assert_eq!(of_rank(&metrics, "step"), None);
+    assert_eq!(metrics[r#"stepmem_run_ranks{run="default"}"#], 1.0);
+    push(&exporter, record(0, 1, 1000));
+    assert_eq!(
+        of_rank(&exporter.metrics(), "step"),
+        None,
+        "a duplicate does not bring it back"
+    );
+    push(&exporter, record(0, 2, 1000));
+    assert_eq!(of_rank(&exporter.metrics(), "steps_total"), Some(2.0));
+}
+
+#[test]
+fn ended_run_leaves_with_all_its_ranks() {
+    let exporter = Exporter::start(&[]);
+    let of = |run: &str, rank: u32| {
+        json!({ "run": run, "rank": rank, "step": 1, "allocated_bytes": 1 }).to_string()
+    };
+    let odd = "a \"b\" \\ ü/ö";
+    push(&exporter, format!("[{},{},{}]", of(odd, 0), of(odd, 1), of("other", 0)));
+    let path = "a%20%22b%22%20%5C%20%C3%BC%2F%C3%B6";
+    assert_eq!(end(&exporter, path, r#"{"outcome":"failed"}"#), 200);
+    let runs = &exporter.status()["runs"];
+    assert_eq!(runs.as_array().unwrap().len(), 1, "{runs}");
+    assert_eq!(runs[0]["run"], "other");
+}
+
+#[test]
+fn end_of_an_unknown_run_is_no_mistake_and_leaves_no_trace() {
+    let exporter = Exporter::start(&[]);
+    push(&exporter, record(0, 1, 1000));
+    assert_eq!(end(&exporter, "nobody", r#"{"rank":0,"outcome":"oom"}"#), 200);
+    assert_eq!(end(&exporter, "default", r#"{"rank":5,"outcome":"oom"}"#), 200);
+    let metrics = exporter.metrics();
+    assert!(!metrics.keys().any(|series| series.contains("nobody")));
+    assert_eq!(metrics[r#"stepmem_run_ranks{run="default"}"#], 1.0);
+}
+
+#[test]
+fn end_that_makes_no_sense_is_refused_and_ends_nothing() {
+    let exporter = Exporter::start(&[]);
+    push(&exporter, record(0, 1, 1000));
+    for (run, body, detail) in [
+        ("default", "{\"rank\":0}", "missing field `outcome`"),
+        ("default", "{\"rank\":0,\"outcome\":\"bored\"}", "unknown variant `bored`"),
+        ("default", "{\"rank\":-1,\"outcome\":\"oom\"}", "rank: -1 is outside 0..=1048575"),
+        ("default", "[0,\"oom\"]", "expected an object"),
+        ("default", "", "EOF"),
+        ("%FF", "{\"outcome\":\"oom\"}", "run"),
+        ("a%0Ab", "{\"outcome\":\"oom\"}", "run: \"a\\nb\" contains a control character"),
+    ] {
+        let path = format!("/v1/runs/{run}/end");
+        let answer = exporter.request("POST", &path, &[JSON], body.as_bytes());
+        assert_eq!(answer.status, 400, "{run} {body}");
+        assert_eq!(answer.header("content-type"), "application/problem+json", "{run} {body}");
+        let told = answer.json()["detail"].as_str().unwrap().to_owned();
+        assert!(told.contains(detail), "{told}");
+    }
+    assert_eq!(of_rank(&exporter.metrics(), "steps_total"), Some(1.0));
+}
+
+#[test]
+fn push_in_flight_ends_well_and_the_last_scrape_sees_it() {
+    let exporter = Exporter::start(&["--stop.linger", "1s"]);
+    let body = record(0, 1, 1000);
+    let mut stream = connect(exporter.push);
+    stream.write_all(head("POST", "/v1/steps", &[JSON], body.len()).as_bytes()).unwrap();
+    stream.write_all(&body.as_bytes()[..10]).unwrap();
+    assert_eq!(exporter.get("/-/ready", &[]).status, 200);
+    exporter.signal("TERM");
+    await_true("the stop", || exporter.get("/-/ready", &[]).status == 503);
+    assert_eq!(of_rank(&exporter.metrics(), "step"), None);
+    stream.write_all(&body.as_bytes()[10..]).unwrap();
+    let answer = read_answer(&mut stream);
+    assert_eq!((answer.status, &answer.json()["accepted"]), (200, &json!(1)));
+    assert_eq!(of_rank(&exporter.metrics(), "step"), Some(1.0));
+    assert_eq!(exporter.get("/-/healthy", &[]).status, 200);
+    let (status, log) = exporter.wait();
+    assert!(status.success(), "{status}: {log:?}");
+    assert!(!log.iter().any(|entry| entry["level"] == "WARN" || entry["level"] == "ERROR"));
+}
+
+#[test]
+fn new_pushes_find_nobody_once_the_exporter_stops() {
+    let exporter = Exporter::start(&["--stop.linger", "1s"]);
+    exporter.signal("INT");
+    await_true("the stop", || exporter.get("/-/ready", &[]).status == 503);
+    await_true("the closed door", || std::net::TcpStream::connect(exporter.push).is_err());
+    assert_eq!(exporter.metric("stepmem_up"), Some(1.0));
+    assert!(exporter.wait().0.success());
+}
+
+#[test]
+fn idle_and_silent_connections_do_not_hold_up_the_stop() {
+    let exporter = Exporter::start(&[]);
+    let silent = [connect(exporter.push), connect(exporter.web)];
+    let mut idle = connect(exporter.web);
+    idle.write_all(b"GET /-/healthy HTTP/1.1\r\nhost: test\r\n\r\n").unwrap();
+    let mut first = [0];
+    std::io::Read::read_exact(&mut idle, &mut first).unwrap();
+    let began = Instant::now();
+    exporter.signal("TERM");
+    assert!(exporter.wait().0.success());
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(4), "it took {took:?}");
+    drop((silent, idle));
+}
+
+#[test]
+fn second_signal_aborts() {
+    let exporter = Exporter::start(&["--stop.linger", "1h"]);
+    exporter.signal("TERM");
+    await_true("the stop", || exporter.get("/-/ready", &[]).status == 503);
+    exporter.signal("TERM");
+    let (status, log) = exporter.wait();
+    assert_eq!(status.code(), Some(1));
+    assert!(log.iter().any(|entry| entry == "error: aborted by a second signal"), "{log:?}");
+}
+
+#[test]
+fn address_that_is_taken_is_named() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for (flag, other, what) in [
+        ("--web.listen-address", "--push.listen-address", "web"),
+        ("--push.listen-address", "--web.listen-address", "push"),
+    ] {
+        let ended =
+            stepmem(&["serve", "--no-nvml", flag, &address, other, "127.0.0.1:0"], &[], b"");
+        assert_eq!(ended.code, Some(1), "{}", ended.err);
+        let message = format!("error: cannot listen on {address} ({what})");
+        assert!(ended.err.contains(&message), "{}", ended.err);
+    }
+}

@@ -1,0 +1,290 @@
+//! The exporter while NVML fails: the running binary against the fake library. Scrapes and pushes go on, what is
+//! not known any more is absent, and the reason is a metric and one line of the log.
+
+use std::collections::BTreeMap;
+use std::process;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::nvml::{Fake, GIB, driver, gpu, gpu_with};
+use crate::rig::{DEADLINE, Exporter, await_true, record, text};
+
+/// What a scrape may take, whatever the driver does.
+const SCRAPE_WITHIN: Duration = Duration::from_millis(100);
+/// A round that takes longer than this counts as one that hangs.
+const HANGS_AFTER: &str = "200ms";
+/// No round of a driver that answers takes that long, however busy the machine is.
+const NEVER_HANGS: &str = "10s";
+
+fn start(fake: &Fake) -> Exporter {
+    start_with(&text(&fake.library()), NEVER_HANGS)
+}
+
+fn start_with(library: &str, timeout: &str) -> Exporter {
+    let nvml =
+        ["--nvml.library", library, "--nvml.interval", "50ms", "--nvml.timeout", timeout];
+    Exporter::start_command("serve", &nvml, &[])
+}
+
+fn errors(metrics: &BTreeMap<String, f64>, code: &str) -> f64 {
+    let series = format!("stepmem_nvml_errors_total{{code=\"{code}\"}}");
+    metrics.get(&series).copied().unwrap_or_default()
+}
+
+fn used(metrics: &BTreeMap<String, f64>, uuid: &str) -> Option<f64> {
+    metrics.get(&format!("stepmem_device_memory_used_bytes{{uuid=\"{uuid}\"}}")).copied()
+}
+
+fn has_device(metrics: &BTreeMap<String, f64>) -> bool {
+    let is_of_device = |series: &String| {
+        ["stepmem_device_", "stepmem_process_"].iter().any(|start| series.starts_with(start))
+    };
+    metrics.keys().any(is_of_device)
+}
+
+fn up(metrics: &BTreeMap<String, f64>) -> Option<f64> {
+    metrics.get("stepmem_nvml_up").copied()
+}
+
+/// How often the log has said that NVML fails and that it answers again.
+fn logged(exporter: &Exporter) -> (usize, usize) {
+    (exporter.logged("WARN", "NVML: "), exporter.logged("INFO", "NVML answers again"))
+}
+
+/// Awaits that NVML fails with this code and goes on failing, scraping and pushing at least 50 times; checks that no
+/// scrape is slow, that the devices are gone, and that the log says it once.
+fn check_down(exporter: &Exporter, code: &str, times: f64) {
+    let began = Instant::now();
+    let mut slowest = Duration::ZERO;
+    let mut n_scrapes = 0_u32;
+    loop {
+        let scraped = Instant::now();
+        let metrics = exporter.metrics();
+        slowest = scraped.elapsed().max(slowest);
+        n_scrapes += 1;
+        let answer = exporter.post(record(0, n_scrapes.into(), 1));
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let is_down = errors(&metrics, code) >= times && up(&metrics) == Some(0.0);
+        if is_down && !has_device(&metrics) && n_scrapes >= 50 {
+            break;
+        }
+        assert!(began.elapsed() < DEADLINE, "{code} did not come: {metrics:#?}");
+    }
+    assert!(slowest < SCRAPE_WITHIN, "the slowest of {n_scrapes} scrapes took {slowest:?}");
+    assert_eq!(exporter.metric("stepmem_collector_success{collector=\"nvml\"}"), Some(0.0));
+    await_true("the word", || logged(exporter) == (1, 0));
+    let steps = r#"stepmem_rank_step{run="default",rank="0",uuid=""}"#;
+    assert_eq!(exporter.metric(steps), Some(f64::from(n_scrapes)));
+}
+
+fn check_recovered(exporter: &Exporter, uuid: &str) {
+    exporter.await_metrics("the device", |metrics| {
+        up(metrics) == Some(1.0) && used(metrics, uuid).is_some()
+    });
+    await_true("the word", || logged(exporter).1 == 1);
+    assert_eq!(logged(exporter), (1, 1), "{:?}", exporter.log());
+}
+
+/// Stops the exporter, and checks that all it ever warned of was this one thing.
+fn check_told_once(exporter: Exporter) {
+    exporter.signal("TERM");
+    let (status, log) = exporter.wait();
+    assert!(status.success());
+    assert_eq!(log.iter().filter(|entry| entry["level"] == "WARN").count(), 1, "{log:?}");
+}
+
+fn with_call(scenario: &Value, symbol: &str, order: &Value) -> Value {
+    let mut scenario = scenario.clone();
+    scenario["calls"] = json!({ symbol: order });
+    scenario
+}
+
+#[test]
+fn missing_library_is_a_normal_state() {
+    let exporter = start_with("/nowhere/libnvidia-ml.so.1", NEVER_HANGS);
+    check_down(&exporter, "library_missing", 2.0);
+    let log = exporter.log();
+    let line = log.iter().find(|entry| entry["level"] == "WARN").unwrap();
+    assert!(line["fields"]["message"].as_str().unwrap().contains("/nowhere/libnvidia-ml.so.1"));
+    check_told_once(exporter);
+}
+
+#[test]
+fn failing_init_is_told_once_and_asked_again() {
+    let healthy = driver(&json!([gpu("GPU-a")]));
+    let fake = Fake::new("it-init", &with_call(&healthy, "nvmlInit_v2", &json!({ "code": 9 })));
+    let exporter = start(&fake);
+    check_down(&exporter, "driver_not_loaded", 2.0);
+    fake.set(&healthy);
+    check_recovered(&exporter, "GPU-a");
+}
+
+#[test]
+fn version_mismatch_says_that_only_a_restart_helps() {
+    let healthy = driver(&json!([gpu("GPU-a")]));
+    let fake = Fake::new("it-18", &with_call(&healthy, "nvmlInit_v2", &json!({ "code": 18 })));
+    let exporter = start(&fake);
+    check_down(&exporter, "lib_rm_version_mismatch", 2.0);
+    assert_eq!(exporter.logged("WARN", "only a restart"), 1);
+    check_told_once(exporter);
+}
+
+#[test]
+fn hanging_call_delays_no_scrape_and_no_push_until_it_returns() {
+    let healthy = driver(&json!([gpu("GPU-a")]));
+    let fake = Fake::new("it-hang", &healthy);
+    let exporter = start_with(&text(&fake.library()), HANGS_AFTER);
+    exporter.await_metrics("the device", |metrics| used(metrics, "GPU-a").is_some());
+    assert_eq!(exporter.metric("stepmem_collector_success{collector=\"nvml\"}"), Some(1.0));
+    fake.set(&with_call(&healthy, "nvmlDeviceGetMemoryInfo_v2", &json!({ "hang": true })));
+    check_down(&exporter, "timeout", 1.0);
+    let before = exporter.metric("stepmem_nvml_last_success_timestamp_seconds").unwrap();
+    fake.set(&healthy);
+    check_recovered(&exporter, "GPU-a");
+    let after = exporter.metric("stepmem_nvml_last_success_timestamp_seconds").unwrap();
+    assert!(after > before, "{after} is not after {before}");
+}
+
+#[test]
+fn call_that_hangs_from_the_start_lets_the_exporter_start_and_stop() {
+    let healthy = driver(&json!([gpu("GPU-a")]));
+    let fake =
+        Fake::new("it-stuck", &with_call(&healthy, "nvmlInit_v2", &json!({ "hang": true })));
+    let exporter = start_with(&text(&fake.library()), HANGS_AFTER);
+    check_down(&exporter, "timeout", 1.0);
+    let began = Instant::now();
+    exporter.signal("TERM");
+    assert!(exporter.wait().0.success());
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(3), "it took {took:?}");
+}
+
+#[test]
+fn only_device_that_is_lost_takes_nvml_down_and_brings_it_back() {
+    let healthy = driver(&json!([gpu("GPU-a")]));
+    let fake = Fake::new("it-only", &healthy);
+    let exporter = start(&fake);
+    exporter.await_metrics("the device", |metrics| used(metrics, "GPU-a").is_some());
+    fake.set(&driver(&json!([gpu_with("GPU-a", &json!({ "code": 15 }))])));
+    check_down(&exporter, "gpu_is_lost", 2.0);
+    fake.set(&healthy);
+    check_recovered(&exporter, "GPU-a");
+}
+
+#[test]
+fn lost_device_leaves_and_the_others_stay() {
+    let healthy = driver(&json!([gpu("GPU-a"), gpu("GPU-b")]));
+    let fake = Fake::new("it-lost", &healthy);
+    let exporter = start(&fake);
+    let both = |metrics: &BTreeMap<String, f64>| {
+        used(metrics, "GPU-a").is_some() && used(metrics, "GPU-b").is_some()
+    };
+    exporter.await_metrics("both devices", both);
+    let push = json!({ "rank": 0, "step": 1, "device": "GPU-b", "allocated_bytes": 40 * GIB });
+    assert_eq!(exporter.post(push.to_string()).status, 200);
+    let rank = |name: &str, more: &str| {
+        format!("stepmem_{name}{{run=\"default\",rank=\"0\",uuid=\"GPU-b\"{more}}}")
+    };
+    let allocated = rank("rank_memory_allocated_bytes", "");
+    let (pressure, headroom) =
+        (rank("pressure_ratio", ",basis=\"device\""), rank("headroom_bytes", ""));
+    assert_eq!(exporter.metric(&pressure), Some(30.0 / 80.0));
+    assert!(exporter.metric(&headroom).is_some());
+    fake.set(&driver(&json!([gpu("GPU-a"), gpu_with("GPU-b", &json!({ "code": 15 }))])));
+    exporter.await_metrics("the loss", |metrics| errors(metrics, "gpu_is_lost") >= 3.0);
+    let metrics = exporter.metrics();
+    assert_eq!(
+        (up(&metrics), used(&metrics, "GPU-a")),
+        (Some(1.0), Some(30.0 * 1024_f64.powi(3)))
+    );
+    let left: Vec<&String> = metrics
+        .keys()
+        .filter(|series| series.starts_with("stepmem_device_") && series.contains("GPU-b"))
+        .collect();
+    assert_eq!(left, [""; 0]);
+    assert_eq!((metrics.get(&pressure), metrics.get(&headroom)), (None, None));
+    assert_eq!(metrics.get(&allocated), Some(&(40.0 * 1024_f64.powi(3))));
+    await_true("the word", || logged(&exporter) == (1, 0));
+    fake.set(&healthy);
+    exporter.await_metrics("both devices", both);
+    await_true("the word", || logged(&exporter).1 == 1);
+    assert_eq!(logged(&exporter), (1, 1), "{:?}", exporter.log());
+}
+
+#[test]
+fn wrong_struct_version_falls_back_to_the_older_query() {
+    let healthy = driver(&json!([gpu("GPU-a")]));
+    let refusing = with_call(&healthy, "nvmlDeviceGetMemoryInfo_v2", &json!({ "code": 25 }));
+    let fake = Fake::new("it-v1", &refusing);
+    let exporter = start(&fake);
+    exporter.await_metrics("the device", |metrics| used(metrics, "GPU-a").is_some());
+    let metrics = exporter.metrics();
+    let of = |name: &str| {
+        metrics.get(&format!("stepmem_device_memory_{name}_bytes{{uuid=\"GPU-a\"}}")).copied()
+    };
+    let gib = 1024_f64.powi(3);
+    assert_eq!(of("total"), Some(80.0 * gib));
+    assert_eq!(of("used"), Some(31.0 * gib));
+    assert_eq!(of("free"), Some(49.0 * gib));
+    assert_eq!(of("reserved"), None);
+    assert_eq!(up(&metrics), Some(1.0));
+    assert_eq!(logged(&exporter), (0, 0));
+}
+
+#[test]
+fn memory_of_a_pushing_process_is_told_apart_and_judged() {
+    let pid = process::id();
+    let at = |per_mille: u64| {
+        let memory = json!({ "total": 1000 * GIB, "reserved": 0, "used": per_mille * GIB });
+        let compute = json!([{ "pid": pid, "used": 60 * GIB }, { "pid": 1, "used": 5 * GIB }]);
+        driver(&json!([gpu_with("GPU-a", &json!({ "memory": memory, "compute": compute }))]))
+    };
+    let fake = Fake::new("it-process", &at(919));
+    let exporter = start(&fake);
+    let push = |step: u64| {
+        let record = json!({
+            "run": "llm", "rank": 3, "step": step, "device": "GPU-a", "pid": pid,
+            "allocated_bytes": 40 * GIB, "reserved_bytes": 50 * GIB,
+        });
+        assert_eq!(exporter.post(record.to_string()).status, 200);
+    };
+    exporter.await_metrics("the device", |metrics| used(metrics, "GPU-a").is_some());
+    push(1);
+    let rank = |name: &str, more: &str| {
+        format!("stepmem_{name}{{run=\"llm\",rank=\"3\",uuid=\"GPU-a\"{more}}}")
+    };
+    let gib = 1024_f64.powi(3);
+    let outside = rank("memory_outside_allocator_bytes", "");
+    exporter
+        .await_metrics("a reading after the push", |metrics| metrics.contains_key(&outside));
+    let metrics = exporter.metrics();
+    assert_eq!(metrics[&outside], 10.0 * gib);
+    assert_eq!(metrics[&rank("pressure_ratio", ",basis=\"device\"")], 0.919);
+    assert_eq!(metrics[&rank("pressure_ratio", ",basis=\"allocated\"")], 0.04);
+    let process = format!("{{uuid=\"GPU-a\",pid=\"{pid}\",rank=\"3\",run=\"llm\"}}");
+    assert_eq!(metrics[&format!("stepmem_process_memory_used_bytes{process}")], 60.0 * gib);
+    assert_eq!(metrics[r#"stepmem_device_memory_attributed_bytes{uuid="GPU-a"}"#], 65.0 * gib);
+    assert_eq!(
+        metrics[r#"stepmem_device_memory_unattributed_bytes{uuid="GPU-a"}"#],
+        854.0 * gib
+    );
+    let of = "{run=\"llm\",rank=\"3\",kind=\"HIGH_PRESSURE\"}";
+    let (holds, severity) =
+        (format!("stepmem_diagnosis{of}"), format!("stepmem_diagnosis_severity{of}"));
+    assert_eq!(metrics.get(&holds), None);
+    for (per_mille, level) in [(920, 2.0), (970, 3.0)] {
+        fake.set(&at(per_mille));
+        exporter.await_metrics("pressure", |metrics| metrics.get(&severity) == Some(&level));
+    }
+    fake.set(&at(300));
+    exporter.await_metrics("relief", |metrics| !metrics.contains_key(&holds));
+}
+
+#[test]
+fn no_nvml_says_nothing_of_nvml() {
+    let exporter = Exporter::start(&[]);
+    let metrics = exporter.metrics();
+    assert!(!metrics.keys().any(|series| series.contains("nvml")), "{metrics:#?}");
+    assert!(!has_device(&metrics));
+}

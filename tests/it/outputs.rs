@@ -1,0 +1,181 @@
+//! What readers get: formats, encodings, escapes and health.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+
+use flate2::read::GzDecoder;
+use serde_json::json;
+
+use crate::rig::{Exporter, head, record, request, samples};
+
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+fn accepting(accept: &str, exporter: &Exporter) -> (String, String) {
+    let answer = exporter.get("/metrics", &[("accept", accept)]);
+    assert_eq!(answer.status, 200, "{accept}");
+    (answer.header("content-type").to_owned(), answer.body)
+}
+
+#[test]
+fn format_is_what_the_reader_prefers() {
+    let exporter = Exporter::start(&[]);
+    for (accept, expected) in [
+        ("", TEXT),
+        ("*/*", TEXT),
+        ("text/html,*/*;q=0.8", TEXT),
+        ("application/openmetrics-text", OPEN_METRICS),
+        ("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.9", TEXT),
+        (
+            "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
+            OPEN_METRICS,
+        ),
+        ("application/openmetrics-text;version=9.0.0,text/plain;q=0.1", TEXT),
+        ("application/openmetrics-text;q=0", TEXT),
+    ] {
+        let (content_type, body) = accepting(accept, &exporter);
+        assert_eq!(content_type, expected, "{accept}");
+        assert_eq!(body.ends_with("# EOF\n"), expected == OPEN_METRICS, "{accept}");
+    }
+}
+
+#[test]
+fn metrics_are_compressed_for_those_who_ask() {
+    let exporter = Exporter::start(&[]);
+    assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
+    let plain = exporter.get("/metrics", &[]);
+    assert_eq!(plain.header("content-encoding"), "");
+    let packed = exporter.get("/metrics", &[("accept-encoding", "gzip")]);
+    assert_eq!(packed.header("content-encoding"), "gzip");
+    assert_eq!(packed.header("content-type"), TEXT);
+    assert!(packed.bytes.len() < plain.bytes.len() / 2);
+    let mut text = String::new();
+    GzDecoder::new(&packed.bytes[..]).read_to_string(&mut text).unwrap();
+    let names = |text: &str| samples(text).into_keys().collect::<Vec<_>>();
+    assert_eq!(names(&text), names(&plain.body));
+}
+
+/// Checks that every family says HELP and TYPE once, before its samples, and that these stand together.
+fn check_families(text: &str) {
+    let mut seen = BTreeSet::new();
+    let mut typed = BTreeSet::new();
+    let mut current = String::new();
+    for line in text.lines().filter(|line| *line != "# EOF") {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next()) {
+            (Some("#"), Some("HELP"), Some(family)) => {
+                assert!(seen.insert(family.to_owned()), "{family} stands twice");
+                assert!(words.next().is_some_and(|help| !help.is_empty()), "{line}");
+                family.clone_into(&mut current);
+            }
+            (Some("#"), Some("TYPE"), Some(family)) => {
+                assert_eq!(family, current);
+                assert!(typed.insert(family.to_owned()), "{family} has two types");
+            }
+            (Some("#"), Some("UNIT"), Some(family)) => assert_eq!(family, current),
+            _ => {
+                let name = line.split(['{', ' ']).next().unwrap();
+                let suffix = name.strip_prefix(&current).unwrap_or("?");
+                let suffixes = ["", "_total", "_info", "_bucket", "_sum", "_count"];
+                assert!(suffixes.contains(&suffix), "{line} stands under {current}");
+                assert!(typed.contains(&current), "{line} has no type");
+            }
+        }
+    }
+    assert_eq!(typed, seen);
+    assert!(typed.len() > 15, "{text}");
+}
+
+#[test]
+fn families_are_described_once_and_stand_together() {
+    let exporter = Exporter::start(&[]);
+    let batch: Vec<String> = (0..3).map(|rank| record(rank, 1, 1)).collect();
+    assert_eq!(exporter.post(format!("[{}]", batch.join(","))).status, 200);
+    check_families(&accepting("", &exporter).1);
+    check_families(&accepting("application/openmetrics-text", &exporter).1);
+}
+
+#[test]
+fn run_of_any_letters_is_escaped_in_every_output() {
+    let exporter = Exporter::start(&[]);
+    let run = "a\"b\\c {x=\"1\"} ü🚂 \\n";
+    let record = json!({ "run": run, "rank": 0, "step": 1, "allocated_bytes": 5 });
+    assert_eq!(exporter.post(record.to_string()).status, 200);
+    let line = r#"stepmem_rank_memory_allocated_bytes{run="a\"b\\c {x=\"1\"} ü🚂 \\n",rank="0",uuid=""} 5"#;
+    for accept in ["", "application/openmetrics-text"] {
+        let body = accepting(accept, &exporter).1;
+        assert!(body.lines().any(|each| each == line), "{body}");
+    }
+    assert_eq!(exporter.status()["ranks"][0]["run"], run);
+}
+
+#[test]
+fn health_and_readiness_are_told() {
+    let exporter = Exporter::start(&[]);
+    for path in ["/-/healthy", "/-/ready"] {
+        let answer = exporter.get(path, &[]);
+        assert_eq!((answer.status, answer.body.is_empty()), (200, false), "{path}");
+    }
+}
+
+#[test]
+fn page_is_served_under_a_strict_policy_and_links_what_there_is() {
+    let exporter = Exporter::start(&["--web.telemetry-path", "/prom/metrics"]);
+    let page = exporter.get("/", &[]);
+    assert_eq!(page.status, 200);
+    assert_eq!(page.header("content-type"), "text/html; charset=utf-8");
+    let policy = page.header("content-security-policy");
+    assert!(policy.starts_with("default-src 'none'"), "{policy}");
+    assert!(!policy.contains("unsafe"), "{policy}");
+    for (link, path) in [
+        ("/prom/metrics", "/prom/metrics"),
+        ("api/v1/status", "/api/v1/status"),
+        ("-/healthy", "/-/healthy"),
+        ("-/ready", "/-/ready"),
+        ("style.css", "/style.css"),
+        ("page.js", "/page.js"),
+    ] {
+        assert!(page.body.contains(&format!("=\"{link}\"")), "the page does not link {link}");
+        assert_eq!(exporter.get(path, &[]).status, 200, "{path}");
+    }
+    assert!(!page.body.contains("{{"), "a place was not filled in");
+    assert_eq!(exporter.get("/metrics", &[]).status, 404);
+}
+
+#[test]
+fn what_is_not_there_is_404_and_what_is_not_asked_so_405() {
+    let exporter = Exporter::start(&[]);
+    assert_eq!(exporter.get("/metricz", &[]).status, 404);
+    assert_eq!(exporter.get("/v1/steps", &[]).status, 404);
+    for path in ["/metrics", "/", "/api/v1/status"] {
+        let answer = request(exporter.web, &head("POST", path, &[], 0), b"");
+        assert_eq!(answer.status, 405, "{path}");
+        let answer = request(exporter.web, &head("HEAD", path, &[], 0), b"");
+        assert_eq!((answer.status, answer.body.as_str()), (200, ""), "{path}");
+    }
+}
+
+#[test]
+fn exporter_tells_of_itself_and_leaves_out_what_it_does_not_know() {
+    let exporter = Exporter::start(&[]);
+    exporter.await_metrics("its own figures", |metrics| {
+        metrics.contains_key("process_resident_memory_bytes")
+    });
+    let metrics = exporter.metrics();
+    assert_eq!(metrics["stepmem_up"], 1.0);
+    assert_eq!(metrics["stepmem_inbox_depth"], 0.0);
+    let version = format!("stepmem_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(metrics[&version], 1.0);
+    assert_eq!(metrics["stepmem_push_duration_seconds_count"], 0.0);
+    for absent in
+        ["stepmem_nvml", "stepmem_device", "stepmem_rank", "stepmem_run", "stepmem_otlp"]
+    {
+        let found = metrics.keys().find(|series| series.starts_with(absent));
+        assert_eq!(found, None);
+    }
+    assert!(metrics.values().all(|value| value.is_finite() && *value >= 0.0));
+    assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
+    let metrics = exporter.metrics();
+    assert_eq!(metrics["stepmem_push_duration_seconds_count"], 1.0);
+    assert_eq!(metrics[r#"stepmem_push_duration_seconds_bucket{le="+Inf"}"#], 1.0);
+}

@@ -1,0 +1,300 @@
+//! Settings from every source, what is wrong with them, and the commands that end.
+
+use std::path::Path;
+
+use serde_json::json;
+use stepmem::config::SETTINGS;
+
+use crate::rig::{Exporter, Folder, record, stepmem};
+
+/// What `check` says, without asking NVML.
+fn check(arguments: &[&str], variables: &[(&str, &str)]) -> String {
+    let ended = stepmem(&[&["check", "--no-nvml"], arguments].concat(), variables, b"");
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert_eq!(ended.err, "");
+    ended.out
+}
+
+/// The mistakes that `check` finds, line by line.
+fn mistakes(arguments: &[&str], variables: &[(&str, &str)]) -> Vec<String> {
+    let ended = stepmem(&[&["check"], arguments].concat(), variables, b"");
+    assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""));
+    let told = ended.err.strip_prefix("error: ").unwrap();
+    told.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn flag_is_stronger_than_variable_than_file_than_default() {
+    let folder = Folder::new("precedence");
+    let toml = folder.write("a.toml", "[web]\ntelemetry-path = \"/file\"\n");
+    let yaml = folder.write("b.yaml", "web:\n  telemetry-path: /yaml\n");
+    let path = |arguments: &[&str], variables: &[(&str, &str)]| {
+        let out = check(arguments, variables);
+        out.lines().next().unwrap().rsplit_once("9477").unwrap().1.to_owned()
+    };
+    let variable = ("STEPMEM_WEB_TELEMETRY_PATH", "/variable");
+    let (file, flag) = (["--config.file", &toml], ["--web.telemetry-path", "/flag"]);
+    assert_eq!(path(&[], &[]), "/metrics");
+    assert_eq!(path(&file, &[]), "/file");
+    assert_eq!(path(&[], &[("STEPMEM_CONFIG_FILE", &yaml)]), "/yaml");
+    assert_eq!(path(&file, &[("STEPMEM_CONFIG_FILE", &yaml)]), "/file");
+    assert_eq!(path(&file, &[variable]), "/variable");
+    assert_eq!(path(&[&file[..], &flag].concat(), &[variable]), "/flag");
+}
+
+#[test]
+fn toml_and_yaml_nested_or_dotted_say_the_same() {
+    let folder = Folder::new("files");
+    let toml = folder.write(
+        "nested.toml",
+        "no-nvml = true\n[web]\nlisten-address = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n\
+         [push]\nlisten-address = \":3\"\nunix-socket = \"/run/s.sock:600\"\n[rank]\nmax = 12\n",
+    );
+    let dotted = folder.write(
+        "dotted.toml",
+        "no-nvml = \"true\"\n\"web.listen-address\" = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n\
+         \"push.listen-address\" = [\":3\"]\n\"push.unix-socket\" = \"/run/s.sock:600\"\n",
+    );
+    let yaml = folder.write(
+        "nested.yml",
+        "no-nvml: true\nweb:\n  listen-address:\n    - 127.0.0.1:1\n    - 127.0.0.1:2\n\
+         push:\n  listen-address: :3\n  unix-socket: /run/s.sock:600\n",
+    );
+    let expected = "page and metrics: http://127.0.0.1:1/metrics\n\
+                    page and metrics: http://127.0.0.1:2/metrics\n\
+                    pushes:           http://0.0.0.0:3/v1/steps\n\
+                    pushes:           /run/s.sock (mode 600)\n\
+                    push token:       none\n\
+                    OTLP:             off\n\
+                    NVML:             off\n";
+    for file in [&toml, &dotted, &yaml] {
+        assert_eq!(check(&["--config.file", file], &[]), expected, "{file}");
+    }
+    let variables = [
+        ("STEPMEM_WEB_LISTEN_ADDRESS", "127.0.0.1:1, 127.0.0.1:2"),
+        ("STEPMEM_PUSH_LISTEN_ADDRESS", ":3"),
+        ("STEPMEM_PUSH_UNIX_SOCKET", "/run/s.sock:600"),
+    ];
+    assert_eq!(check(&[], &variables), expected);
+}
+
+#[test]
+fn all_mistakes_are_told_at_once_with_source_value_and_limit() {
+    let folder = Folder::new("mistakes");
+    let file = folder.write(
+        "bad.toml",
+        "rank.max = 0\nrun.max = true\n[push]\nbody-max = \"1 MB\"\nbuddy-max = 5\n",
+    );
+    let arguments = [
+        "--config.file",
+        &file,
+        "--rank.ttl",
+        "soon",
+        "--pressure.warning",
+        "0.99",
+        "--web.telemetry-path",
+        "metrics",
+        "--log.level",
+        "loud",
+        "--log.level",
+        "info",
+        "--stop.linger=-1s",
+        "--nvml.interval",
+        "0s",
+    ];
+    let variables =
+        [("STEPMEM_WEB_LISTEN_ADDRESS", "nowhere"), ("STEPMEM_PUSH_UNIX_SOCKET", "s.sock:9")];
+    let mut told = mistakes(&arguments, &variables);
+    told.sort();
+    let mut expected = [
+        "push.buddy-max: no such setting",
+        "STEPMEM_WEB_LISTEN_ADDRESS: \"nowhere\" is not HOST:PORT or :PORT",
+        "--web.telemetry-path: \"metrics\" is not a path of letters, digits, / - _ . that is free",
+        "STEPMEM_PUSH_UNIX_SOCKET: mode \"9\" is not octal 0..=777",
+        "push.body-max: \"1 MB\" is not an integer of 1024..=8388608",
+        "--rank.ttl: \"soon\" is not a duration such as 90s, 10m or 6h, up to a year",
+        "rank.max: \"0\" is not an integer of 1..=65536",
+        "run.max: \"true\" is not an integer of 1..=65536",
+        "--nvml.interval: a duration of 0 makes no sense here",
+        "--stop.linger: \"-1s\" is not a duration such as 90s, 10m or 6h, up to a year",
+        "--log.level: given 2 times, may be given once",
+        "pressure.warning: 0.99 exceeds pressure.critical, which is 0.97",
+    ];
+    expected.sort_unstable();
+    assert_eq!(told, expected);
+    let served = stepmem(&["serve", "--rank.max", "0", "--run.max", "0"], &[], b"");
+    assert_eq!(served.code, Some(1));
+    assert_eq!(served.err.lines().count(), 2, "{}", served.err);
+}
+
+#[test]
+fn file_that_cannot_be_read_is_named() {
+    let folder = Folder::new("unreadable");
+    let broken = folder.write("broken.toml", "rank.max = = 3\n");
+    let yaml = folder.write("broken.yaml", "rank: [1\n");
+    let ini = folder.write("settings.ini", "rank.max = 3\n");
+    for (file, problem) in [
+        ("/nowhere/settings.toml", "No such file"),
+        (&broken, "TOML parse error"),
+        (&yaml, "did not find expected"),
+        (&ini, "the name ends in none of .toml, .yaml, .yml"),
+    ] {
+        let told = mistakes(&["--config.file", file], &[]).join("\n");
+        assert!(told.starts_with(&format!("{file}: ")), "{told}");
+        assert!(told.contains(problem), "{told}");
+    }
+}
+
+#[test]
+fn check_says_what_there_would_be() {
+    let folder = Folder::new("check");
+    let token = folder.write("token", "secret\n");
+    let out = check(
+        &[
+            "--push.token-file",
+            &token,
+            "--otlp.endpoint",
+            "http://collector:4318",
+            "--otlp.interval",
+            "90s",
+        ],
+        &[],
+    );
+    for line in [
+        "page and metrics: http://0.0.0.0:9477/metrics",
+        "pushes:           http://127.0.0.1:9478/v1/steps",
+        "push token:       required",
+        "OTLP:             http://collector:4318 every 1m 30s",
+    ] {
+        assert!(out.lines().any(|each| each == line), "{out}");
+    }
+    assert!(!out.contains("secret"));
+    let absent = stepmem(&["check", "--nvml.library", "/nowhere/lib.so"], &[], b"");
+    assert_eq!(absent.code, Some(0), "{}", absent.err);
+    assert!(
+        absent.out.contains("NVML:             not there (library_missing)"),
+        "{}",
+        absent.out
+    );
+    let empty = folder.write("empty", "\n");
+    let told = mistakes(&["--push.token-file", &empty], &[]);
+    assert_eq!(
+        told,
+        [format!("--push.token-file: {empty}: a token of 0 bytes is outside 1..=4096")]
+    );
+}
+
+#[test]
+fn status_is_a_table_for_people_and_json_for_programs() {
+    let exporter = Exporter::start(&[]);
+    let url = format!("http://{}", exporter.web);
+    let status = |more: &[&str]| {
+        let ended = stepmem(&[&["status", "--url", &url], more].concat(), &[], b"");
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        ended.out
+    };
+    assert_eq!(status(&[]), "No rank pushes.\n");
+    let gib = 1_u64 << 30;
+    let pressed = json!({ "run": "llm", "rank": 12, "step": 7, "allocated_bytes": 79 * gib, "total_bytes": 80 * gib });
+    let batch = format!("[{},{pressed}]", record(0, 1, gib));
+    assert_eq!(exporter.post(batch).status, 200);
+    exporter.await_metrics("pressure", |metrics| {
+        metrics.contains_key(r#"stepmem_diagnosis{run="llm",rank="12",kind="HIGH_PRESSURE"}"#)
+    });
+    let table = status(&[]);
+    let lines: Vec<&str> = table.lines().collect();
+    let of = |text: &str| {
+        let line =
+            lines.iter().find(|line| line.contains(text)).unwrap_or_else(|| panic!("{table}"));
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(
+        of("RUN"),
+        "RUN RANK STEP ALLOCATED PEAK RESERVED CAPACITY PRESSURE SLOPE/STEP OOM IN DIAGNOSIS"
+    );
+    assert_eq!(of("llm "), "llm 12 7 79.0 GiB 79.0 GiB – 80.0 GiB 99% – – HIGH PRESSURE");
+    assert_eq!(of("default "), "default 0 1 1.00 GiB 1.00 GiB – – – – –");
+    let column = |line: &str, text: &str| {
+        line.chars()
+            .collect::<String>()
+            .find(text)
+            .map(|at| line[..at].chars().count() + text.chars().count())
+    };
+    let ends: Vec<_> = [("RUN", "ALLOCATED"), ("llm ", "79.0 GiB"), ("default ", "1.00 GiB")]
+        .map(|(start, text)| {
+            column(lines.iter().find(|line| line.contains(start)).unwrap(), text)
+        })
+        .into();
+    assert!(ends[0].is_some() && ends.iter().all(|end| *end == ends[0]), "{table}");
+    let sentence =
+        "HIGH PRESSURE (critical), rank 12 of llm: the allocated peak is at 99% of 80.0 GiB";
+    assert!(table.contains(sentence), "{table}");
+    assert!(!table.contains('\u{1b}'), "colours in a pipe");
+    let json: serde_json::Value = serde_json::from_str(&status(&["--json"])).unwrap();
+    assert_eq!(json["ranks"][1]["allocated_bytes"], 79 * gib);
+    drop(exporter);
+    let nobody = stepmem(&["status", "--url", &url], &[], b"");
+    assert_eq!(nobody.code, Some(1));
+    assert!(
+        nobody.err.contains(&format!("no exporter answers at {url}/api/v1/status")),
+        "{}",
+        nobody.err
+    );
+}
+
+#[test]
+fn every_help_renders_and_names_every_setting() {
+    for command in ["serve", "demo", "check"] {
+        let ended = stepmem(&[command, "--help"], &[], b"");
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{command}");
+        for setting in SETTINGS {
+            assert!(
+                ended.out.contains(&format!("--{}", setting.key)),
+                "{command} {}",
+                setting.key
+            );
+            assert!(ended.out.contains(&setting.variable()), "{command} {}", setting.key);
+        }
+    }
+    for (arguments, part) in [
+        (&["--help"][..], "serve"),
+        (&["replay", "--help"], "JSON lines"),
+        (&["status", "--help"], "--json"),
+        (&["help", "serve"], "curl"),
+        (&["--version"], env!("CARGO_PKG_VERSION")),
+    ] {
+        let ended = stepmem(arguments, &[], b"");
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{arguments:?}");
+        assert!(ended.out.contains(part), "{arguments:?}: {}", ended.out);
+    }
+}
+
+#[test]
+fn wrong_arguments_are_told_on_stderr() {
+    for (arguments, part) in [
+        (&[][..], "Usage"),
+        (&["surf"], "surf"),
+        (&["serve", "--rank.tttl", "1s"], "--rank.ttl"),
+        (&["replay"], "FILE"),
+    ] {
+        let ended = stepmem(arguments, &[], b"");
+        assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{arguments:?}");
+        assert!(ended.err.contains(part), "{arguments:?}: {}", ended.err);
+    }
+}
+
+#[test]
+fn settings_of_the_file_reach_the_exporter() {
+    let folder = Folder::new("reach");
+    let file =
+        folder.write("stepmem.yaml", "run.max: 1\npressure: {warning: 0.5, critical: 0.6}\n");
+    assert!(Path::new(&file).exists());
+    let exporter = Exporter::start(&["--config.file", &file]);
+    let push = |run: &str| {
+        let record = json!({ "run": run, "rank": 0, "step": 1, "allocated_bytes": 55, "total_bytes": 100 });
+        exporter.post(record.to_string()).status
+    };
+    assert_eq!((push("a"), push("b")), (200, 429));
+    let severity = r#"stepmem_diagnosis_severity{run="a",rank="0",kind="HIGH_PRESSURE"}"#;
+    exporter.await_metrics("pressure", |metrics| metrics.get(severity) == Some(&2.0));
+}
