@@ -193,6 +193,14 @@ fn marks(page: &mut Page, story: &Story, of: Signal) {
     }
 }
 
+/// What a signal's windows are made of.
+fn records(of: Signal) -> &'static str {
+    match of {
+        Signal::Allocated | Signal::Reserved => "pushes",
+        Signal::OutsideAllocator => "readings",
+    }
+}
+
 /// A signal in words, at the beginning of a sentence.
 fn what(signal: Signal) -> &'static str {
     match signal {
@@ -244,11 +252,12 @@ fn shown(page: &mut Page, window: &WindowReport, story: &Story) {
     page.paragraph(
         6,
         &format!(
-            "seen in steps {} to {} ({} records): +{} at {}/step (95%: {} to {}), which is {} of that \
+            "seen in steps {} to {} ({} {}): +{} at {}/step (95%: {} to {}), which is {} of that \
              and the {} left{stand_in}; confidence {:.2}",
             whole(window.first_step),
             whole(window.last_step),
             whole(window.n_records),
+            records(window.signal),
             bytes(trend.growth_bytes),
             bytes(trend.slope_bytes_per_step),
             bytes(trend.slope_lower_bytes_per_step),
@@ -286,7 +295,7 @@ fn windows(page: &mut Page, story: &Story, of: Signal) {
         tallies.iter().flat_map(|tally| tally.ends.keys().copied()).collect();
     ends.sort();
     ends.dedup();
-    let records = if of == Signal::OutsideAllocator { "readings" } else { "pushes" };
+    let records = records(of);
     page.line("");
     match ends.as_slice() {
         [] => page.line(&format!("{}: no window was long enough to be tested", what(of))),
@@ -327,6 +336,7 @@ fn mostly(tally: &Tally) -> String {
     let mut ends: Vec<_> = tally.ends.iter().map(|(end, n)| (*n, *end)).collect();
     ends.sort_by(|a, b| b.cmp(a));
     let of_tests = |n: u32| percent(f64::from(n) / f64::from(tally.n_tests));
+    ends.retain(|(n, _)| of_tests(*n) != "0%");
     let words: Vec<_> = ends
         .iter()
         .take(2)
