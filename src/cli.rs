@@ -9,7 +9,9 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use tracing_subscriber::EnvFilter;
 
+use crate::analysis::sample::{Rank, Run};
 use crate::config::{FILE_VARIABLE, LogSettings, SETTINGS, Setting, Settings, Sources};
+use crate::explain::{self, Subject};
 use crate::{app, demo, overview, replay};
 
 /// The settings that `replay` takes, by the beginning of their keys.
@@ -47,6 +49,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Exit
             let settings = Settings::read(&sources(matches, is_replay_setting))?;
             let files = matches.get_many::<PathBuf>("FILE").into_iter().flatten();
             whole_or_hung_up(replay::run(files, settings.engine, io::stdout().lock()))?;
+        }
+        Some(("explain", matches)) => {
+            let settings = Settings::read(&sources(matches, is_replay_setting))?;
+            let files = matches.get_many::<PathBuf>("FILE").into_iter().flatten();
+            let subject = subject(matches)?;
+            let out = io::stdout().lock();
+            whole_or_hung_up(explain::run(files, &settings.engine, &subject, out))?;
         }
         Some(("status", matches)) => {
             let url = matches.get_one::<String>("url").map_or(STATUS_URL, String::as_str);
@@ -92,15 +101,10 @@ fn command() -> Command {
         .subcommand(with_settings(
             Command::new("replay")
                 .about("Run recorded pushes through the detector: one JSON line per diagnosis that is raised or cleared")
-                .arg(
-                    Arg::new("FILE")
-                        .help("Recordings as JSON lines (push records and NVML readings); - is standard input")
-                        .value_parser(clap::value_parser!(PathBuf))
-                        .num_args(1..)
-                        .required(true),
-                ),
+                .arg(recordings()),
             is_replay_setting,
         ))
+        .subcommand(with_settings(explain_command(), is_replay_setting))
         .subcommand(
             Command::new("status")
                 .about("Show the runs and ranks of a running exporter")
@@ -123,6 +127,41 @@ fn command() -> Command {
             ),
             |_| true,
         ))
+}
+
+fn explain_command() -> Command {
+    Command::new("explain")
+        .about("Tell the story of a rank in recorded pushes: what was said of it, and what stopped the rest")
+        .arg(recordings())
+        .arg(
+            Arg::new("run")
+                .long("run")
+                .value_name("RUN")
+                .help("Whose; may be left out when the recordings hold one run"),
+        )
+        .arg(
+            Arg::new("rank")
+                .long("rank")
+                .value_name("N")
+                .value_parser(clap::value_parser!(u64))
+                .required(true)
+                .help("The global rank"),
+        )
+}
+
+fn recordings() -> Arg {
+    Arg::new("FILE")
+        .help("Recordings as JSON lines (push records and NVML readings); - is standard input")
+        .value_parser(clap::value_parser!(PathBuf))
+        .num_args(1..)
+        .required(true)
+}
+
+/// Whose story is asked for.
+fn subject(matches: &ArgMatches) -> anyhow::Result<Subject> {
+    let run = matches.get_one::<String>("run").map(|run| Run::new(run)).transpose()?;
+    let rank = matches.get_one::<u64>("rank").copied().unwrap_or_default();
+    Ok(Subject { run, rank: Rank::new(rank)? })
 }
 
 fn is_replay_setting(setting: &Setting) -> bool {

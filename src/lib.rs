@@ -20,6 +20,8 @@ pub mod state;
 
 pub mod replay;
 
+pub mod explain;
+
 pub mod overview;
 
 pub mod cli;

@@ -21,21 +21,48 @@ const READ_BUFFER_BYTES: usize = 256 * 1024;
 /// In a recording a device counts as read until this long after its last reading.
 const GPU_TTL: Duration = Duration::from_mins(10);
 
-/// Replays the files one after the other as one recording (`-` is standard input).
+/// Replays the files one after the other as one recording (`-` is standard input), and writes what it raised and
+/// cleared, and the final status.
 ///
 /// # Errors
-/// A file cannot be read, a line is neither a push record nor a reading, or a bound on ranks or runs is exceeded; what
-/// came before has been written then.
+/// As of [`play`], or `out` takes no more; what came before has been written then.
 pub fn run<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     config: EngineConfig,
     out: impl Write,
 ) -> anyhow::Result<()> {
+    let mut out = BufWriter::new(out);
+    let played = play(files, config, |_, _, transitions| {
+        for transition in transitions {
+            write_line(&mut out, &Line::Transition(transition))?;
+        }
+        Ok(())
+    });
+    out.flush()?;
+    let (engine, now) = played?;
+    let exporter =
+        ExporterStatus { version: env!("CARGO_PKG_VERSION"), ..ExporterStatus::default() };
+    write_line(&mut out, &Line::Status { status: &engine.status(now, exporter) })?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Applies the files one after the other as one recording (`-` is standard input) to a new engine, and shows it to
+/// `see` after each record and after the end, with what that raised and cleared.
+///
+/// # Errors
+/// A file cannot be read, a line is neither a push record nor a reading, a bound on ranks or runs is exceeded, or what
+/// `see` says.
+pub fn play<'f>(
+    files: impl IntoIterator<Item = &'f PathBuf>,
+    config: EngineConfig,
+    see: impl FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>,
+) -> anyhow::Result<(Engine, Uptime)> {
     let mut replay = Replay {
         config: EngineConfig { gpu_ttl: GPU_TTL, ..config },
         engine: None,
         now: Uptime::default(),
-        out: BufWriter::new(out),
+        see,
     };
     for file in files {
         let lines: Box<dyn Read> = if file == Path::new("-") {
@@ -43,21 +70,21 @@ pub fn run<'f>(
         } else {
             Box::new(File::open(file).with_context(|| file.display().to_string())?)
         };
-        let read = replay.read(BufReader::with_capacity(READ_BUFFER_BYTES, lines));
-        replay.out.flush()?;
-        read.with_context(|| file.display().to_string())?;
+        replay
+            .read(BufReader::with_capacity(READ_BUFFER_BYTES, lines))
+            .with_context(|| file.display().to_string())?;
     }
     replay.finish()
 }
 
-struct Replay<W: Write> {
+struct Replay<S> {
     config: EngineConfig,
     engine: Option<(Engine, f64)>,
     now: Uptime,
-    out: BufWriter<W>,
+    see: S,
 }
 
-impl<W: Write> Replay<W> {
+impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Replay<S> {
     fn read(&mut self, mut lines: impl BufRead) -> anyhow::Result<()> {
         let mut line = Vec::new();
         let mut number = 0_u64;
@@ -99,26 +126,16 @@ impl<W: Write> Replay<W> {
             }
             Recorded::Gpu(sample, _) => Event::Gpu(sample),
         };
-        for transition in engine.apply(event, self.now) {
-            write_line(&mut self.out, &Line::Transition(&transition))?;
-        }
-        Ok(())
+        let transitions = engine.apply(event, self.now);
+        (self.see)(engine, self.now, &transitions)
     }
 
-    fn finish(mut self) -> anyhow::Result<()> {
+    fn finish(mut self) -> anyhow::Result<(Engine, Uptime)> {
         let (mut engine, _) =
             self.engine.take().unwrap_or_else(|| (Engine::new(self.config.clone(), 0.0), 0.0));
-        for transition in engine.apply(Event::Tick, self.now) {
-            write_line(&mut self.out, &Line::Transition(&transition))?;
-        }
-        let exporter =
-            ExporterStatus { version: env!("CARGO_PKG_VERSION"), ..ExporterStatus::default() };
-        write_line(
-            &mut self.out,
-            &Line::Status { status: &engine.status(self.now, exporter) },
-        )?;
-        self.out.flush()?;
-        Ok(())
+        let transitions = engine.apply(Event::Tick, self.now);
+        (self.see)(&engine, self.now, &transitions)?;
+        Ok((engine, self.now))
     }
 }
 

@@ -350,6 +350,17 @@ impl Engine {
         self.records
     }
 
+    /// Every run that is held, ascending.
+    pub fn runs(&self) -> impl Iterator<Item = &Run> {
+        self.runs.keys()
+    }
+
+    /// One rank at `now`, present or silent; `None` when it is not held.
+    pub fn rank(&self, run: &Run, rank: Rank, now: Uptime) -> Option<RankReport<'_>> {
+        let window = self.runs.get(run)?.get(&rank)?;
+        Some(self.report(window, now))
+    }
+
     /// How many records were left out to keep a bound.
     pub fn records_dropped(&self) -> u64 {
         self.records_dropped

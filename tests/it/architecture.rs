@@ -15,10 +15,21 @@ use super::rig;
 /// fits a file counts for it. Files of a room to the left may import each other.
 const ARROWS: &[(&str, &[&str])] = &[
     ("main", &["cli"]),
-    ("cli", &["app", "config", "demo", "overview", "replay"]),
+    ("cli", &["analysis::sample", "app", "config", "demo", "explain", "overview", "replay"]),
     ("app", &["analysis", "config", "input", "metrics", "output", "server", "state"]),
     ("demo", &["analysis::sample", "app", "config", "input::nvml"]),
     ("replay", &["analysis::engine", "analysis::sample", "analysis::status", "input::wire"]),
+    (
+        "explain",
+        &[
+            "analysis::creep",
+            "analysis::diagnosis",
+            "analysis::engine",
+            "analysis::sample",
+            "analysis::window",
+            "replay",
+        ],
+    ),
     ("overview", &["analysis::diagnosis::wording"]),
     ("config", &["analysis::engine", "input::http", "output::otlp"]),
     ("server", &[]),

@@ -116,3 +116,43 @@ fn healthy_job_pages_nobody_and_a_leak_pages_its_own_rank_in_time() {
         }
     }
 }
+
+#[test]
+fn story_of_a_rank_tells_all_that_was_said_of_it_within_100_columns() {
+    for job in JOBS {
+        let truth: Value =
+            serde_json::from_slice(&fs::read(file(job, "truth.json")).unwrap()).unwrap();
+        let rank = truth["leak_ranks"][0].as_u64().unwrap_or(0);
+        let story = answer(&["explain", "-", "--rank", &rank.to_string()], recording(job));
+        for line in story.lines() {
+            assert!(line.chars().count() <= 100, "{job}: {line}");
+        }
+        let expected = fs::read_to_string(file(job, "expected.jsonl")).unwrap();
+        let transitions =
+            expected.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        for said in transitions.filter(|said| said["rank"] == rank && said["state"] == "raised")
+        {
+            let words = format!(
+                "{}, {}:",
+                said["kind"].as_str().unwrap(),
+                said["severity"].as_str().unwrap()
+            );
+            assert!(story.contains(&words), "{job}: {said}\n{story}");
+        }
+        assert!(story.contains("Live memory: "), "{job}: {story}");
+    }
+}
+
+#[test]
+fn story_of_a_rank_that_is_not_there_is_an_error() {
+    let told = Command::new(env!("CARGO_BIN_EXE_stepmem"))
+        .args(["explain", "-", "--run", "nobody", "--rank", "7"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&told.stderr);
+    assert!(
+        !told.status.success() && error.contains("no train step of rank 7 of run nobody"),
+        "{error}"
+    );
+}

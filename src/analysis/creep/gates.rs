@@ -154,6 +154,32 @@ pub struct Stop {
 }
 
 impl Stop {
+    /// Whether the limit is the most that may be shown, not the least that must.
+    pub fn is_at_most(&self) -> bool {
+        match self.gate {
+            Gate::Blocks
+            | Gate::Known
+            | Gate::Rise
+            | Gate::Straight
+            | Gate::Steady
+            | Gate::SlackGain
+            | Gate::Growth
+            | Gate::NewHigh
+            | Gate::SlackSlope
+            | Gate::BatchGrowth
+            | Gate::Share
+            | Gate::Records
+            | Gate::StairsApart => false,
+            Gate::WorkingSet
+            | Gate::Horizon
+            | Gate::StairHeights
+            | Gate::StairDistances
+            | Gate::StairLandings
+            | Gate::StairClimb
+            | Gate::StairsLeft => true,
+        }
+    }
+
     pub(super) fn below(gate: Gate, value: f64, limit: f64) -> Result<(), Self> {
         Self::unless(value >= limit, gate, value, limit)
     }
