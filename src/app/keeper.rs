@@ -90,6 +90,7 @@ impl Keeper {
         mut requests: mpsc::Receiver<Request>,
         mut gpu_rounds: mpsc::Receiver<GpuRound>,
     ) -> anyhow::Result<()> {
+        self.own.read_process();
         let mut tick = tokio::time::interval(TICK);
         let mut is_open = true;
         loop {

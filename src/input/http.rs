@@ -33,7 +33,7 @@ pub const BODY_WITHIN: Duration = Duration::from_secs(10);
 const RETRY_AFTER_SECONDS: &str = "1";
 /// What there is, for those who ask for something else.
 const ROUTES: &str =
-    "the push endpoint has POST /v1/steps, /v1/runs/RUN/end and /v1/runs/RUN/ack";
+    "the push endpoint has POST /v1/steps and POST /v1/runs/RUN/end and POST /v1/runs/RUN/ack";
 /// The media type of a refusal.
 const PROBLEM_JSON: &str = "application/problem+json";
 
