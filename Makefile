@@ -1,6 +1,6 @@
 # `make` or `make help` says what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench fuzz lint tools bless
+.PHONY: help demo test bench fuzz lint tools bless creep
 SHELL := /bin/bash
 CARGO ?= cargo
 # What the tests and lints need beside Rust and Python goes here, and nowhere else.
@@ -27,6 +27,10 @@ bench: ## Measure: benchmarks of the parts, then the load beside Pushgateway and
 	$(CARGO) bench --quiet --bench parts
 	$(CARGO) build --quiet --release
 	python3 benches/load.py target/release/stepmem
+
+creep: ## Score the detector on simulated jobs with known truth (an hour; needs ../shared/data/creep)
+	$(CARGO) build --quiet --release
+	tests/creep/score.sh
 
 fuzz: ## Fuzz the push decoder for a minute (FUZZ_SECONDS=…)
 	fuzz/run.sh $(or $(FUZZ_SECONDS),60)
