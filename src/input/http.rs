@@ -89,12 +89,8 @@ async fn end(
     run: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
-    door.timed(async |door| {
-        let (run, body, _held) = door.about_run(run, request).await?;
-        let end = wire::decode_end(&body)?;
-        door.offer(Delivery::End(run, end)).await
-    })
-    .await
+    let read = |run, body: &[u8]| Ok(Delivery::End(run, wire::decode_end(body)?));
+    door.about_run(run, request, read).await
 }
 
 async fn ack(
@@ -102,12 +98,8 @@ async fn ack(
     run: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
-    door.timed(async |door| {
-        let (run, body, _held) = door.about_run(run, request).await?;
-        let ack = wire::decode_ack(run, &body)?;
-        door.offer(Delivery::Ack(ack)).await
-    })
-    .await
+    let read = |run, body: &[u8]| Ok(Delivery::Ack(wire::decode_ack(run, body)?));
+    door.about_run(run, request, read).await
 }
 
 impl Door {
@@ -132,20 +124,24 @@ impl Door {
         }
     }
 
-    /// Lets in a request about one run, with its body as JSON; the third value is that of [`Self::body`].
+    /// Answers a request about one run, whose body is the JSON that `read` understands.
     async fn about_run(
         &self,
         run: Result<Path<String>, PathRejection>,
         request: Request<Body>,
-    ) -> Result<(Run, Vec<u8>, Vec<SemaphorePermit<'_>>), Refused> {
-        self.authorize(request.headers())?;
-        if layout_of(request.headers())? != Layout::Json {
-            return Err(Refused::MediaType("application/x-ndjson".to_owned()));
-        }
-        let (body, held) = self.body(request.into_body()).await?;
-        let Path(run) = run.map_err(|error| Refused::Run(error.body_text()))?;
-        let run = Run::new(&run).map_err(|error| Refused::Run(error.to_string()))?;
-        Ok((run, body, held))
+        read: impl FnOnce(Run, &[u8]) -> Result<Delivery, DecodeError>,
+    ) -> Response {
+        self.timed(async |door| {
+            door.authorize(request.headers())?;
+            if layout_of(request.headers())? != Layout::Json {
+                return Err(Refused::MediaType("application/x-ndjson".to_owned()));
+            }
+            let (body, _held) = door.body(request.into_body()).await?;
+            let Path(run) = run.map_err(|error| Refused::Run(error.body_text()))?;
+            let run = Run::new(&run).map_err(|error| Refused::Run(error.to_string()))?;
+            door.offer(read(run, &body)?).await
+        })
+        .await
     }
 
     fn authorize(&self, headers: &HeaderMap) -> Result<(), Refused> {

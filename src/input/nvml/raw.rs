@@ -1,0 +1,118 @@
+//! The calls that `nvml-wrapper` lacks, and the process lists, whose buffers it makes too small for the drivers (535.43
+//! to 535.86) that write 32-byte rows. The only unsafe code of the program, but for the end of a session.
+
+use std::ptr;
+
+use nvml_wrapper::Device;
+use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
+use nvml_wrapper_sys::bindings::{
+    nvmlDeviceAddressingMode_t, nvmlMemory_t,
+    nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
+    nvmlReturn_enum_NVML_SUCCESS as SUCCESS,
+};
+
+use crate::input::nvml::{PROCESS_ROWS_MAX, ProcessKind, Row};
+
+/// How often a process list is asked for again when it grew between the count and the list.
+const LIST_TRIES: usize = 3;
+/// 24 bytes: pid and padding, memory, two instance ids.
+const ROW_WORDS: usize = 3;
+/// 32 bytes, as the drivers with the wrong stride write them.
+const WRONG_ROW_WORDS: usize = 4;
+/// What stands in the buffer where NVML has written nothing; no id and no size looks like it.
+pub(super) const UNWRITTEN: u64 = 0xa5a5_a5a5_a5a5_a5a5;
+/// `NVML_STRUCT_VERSION(DeviceAddressingMode, 1)`: the version above, the size of 8 bytes below.
+const ADDRESSING_MODE_VERSION: u32 = (1 << 24) | 8;
+const _: () = assert!(size_of::<nvmlDeviceAddressingMode_t>() == 8);
+
+/// A process list as NVML wrote it.
+pub(super) struct ProcessList {
+    /// Room for the rows asked for, at the larger stride.
+    pub(super) words: Vec<u64>,
+    /// How many rows NVML says that it wrote.
+    pub(super) n_rows: usize,
+}
+
+impl ProcessList {
+    /// The rows; `None` where NVML wrote past the end of as many 24-byte rows as it was allowed.
+    pub(super) fn rows(&self) -> Option<Vec<Row>> {
+        let n_asked = self.words.len() / WRONG_ROW_WORDS;
+        let mut beyond = self.words.iter().skip(n_asked * ROW_WORDS);
+        if self.n_rows > n_asked || beyond.any(|word| *word != UNWRITTEN) {
+            return None;
+        }
+        let rows = self.words.chunks_exact(ROW_WORDS).take(self.n_rows);
+        rows.map(|words| match words {
+            [pid, used, _] => Some(Row {
+                pid: pid_of(*pid),
+                used_bytes: Some(*used).filter(|used| *used != u64::MAX),
+            }),
+            _ => None,
+        })
+        .collect()
+    }
+}
+
+/// The first four bytes in memory, which is where the C structure has the id.
+fn pid_of(word: u64) -> u32 {
+    let [a, b, c, d, ..] = word.to_ne_bytes();
+    u32::from_ne_bytes([a, b, c, d])
+}
+
+pub(super) fn processes(
+    device: &Device<'_>,
+    kind: ProcessKind,
+) -> Result<ProcessList, NvmlError> {
+    let lib = device.nvml().lib();
+    let list = *nvml_sym(match kind {
+        ProcessKind::Compute => lib.nvmlDeviceGetComputeRunningProcesses_v3.as_ref(),
+        ProcessKind::Graphics => lib.nvmlDeviceGetGraphicsRunningProcesses_v3.as_ref(),
+        ProcessKind::Mps => lib.nvmlDeviceGetMPSComputeRunningProcesses_v3.as_ref(),
+    })?;
+    let mut count = 0;
+    // SAFETY: the handle comes from this library; a count of 0 lets it write nothing but the count.
+    let mut code = unsafe { list(device.handle(), &raw mut count, ptr::null_mut()) };
+    for _ in 0..LIST_TRIES {
+        if code != INSUFFICIENT_SIZE {
+            break;
+        }
+        let n_asked = usize::try_from(count).unwrap_or(usize::MAX);
+        if n_asked > PROCESS_ROWS_MAX {
+            break;
+        }
+        let mut words = vec![UNWRITTEN; n_asked * WRONG_ROW_WORDS];
+        let rows = words.as_mut_ptr().cast();
+        // SAFETY: as above; the buffer holds `count` rows of either stride, at their alignment.
+        code = unsafe { list(device.handle(), &raw mut count, rows) };
+        if code == SUCCESS {
+            let n_rows = usize::try_from(count).unwrap_or(usize::MAX);
+            return Ok(ProcessList { words, n_rows });
+        }
+    }
+    nvml_try(code)?;
+    Ok(ProcessList { words: Vec::new(), n_rows: 0 })
+}
+
+pub(super) fn memory_v1(device: &Device<'_>) -> Result<nvmlMemory_t, NvmlError> {
+    let info = *nvml_sym(device.nvml().lib().nvmlDeviceGetMemoryInfo.as_ref())?;
+    let mut memory = nvmlMemory_t { total: 0, free: 0, used: 0 };
+    // SAFETY: the handle comes from this library, the structure is the one that it declares.
+    nvml_try(unsafe { info(device.handle(), &raw mut memory) })?;
+    Ok(memory)
+}
+
+pub(super) fn addressing_mode(device: &Device<'_>) -> Result<u32, NvmlError> {
+    let read = *nvml_sym(device.nvml().lib().nvmlDeviceGetAddressingMode.as_ref())?;
+    let mut mode = nvmlDeviceAddressingMode_t { version: ADDRESSING_MODE_VERSION, value: 0 };
+    // SAFETY: the handle comes from this library, the structure is the one that it declares.
+    nvml_try(unsafe { read(device.handle(), &raw mut mode) })?;
+    Ok(mode.value)
+}
+
+pub(super) fn gpu_instance_id(device: &Device<'_>) -> Result<u32, NvmlError> {
+    let read = *nvml_sym(device.nvml().lib().nvmlDeviceGetGpuInstanceId.as_ref())?;
+    let mut id = 0;
+    // SAFETY: the handle comes from this library; it writes one number.
+    nvml_try(unsafe { read(device.handle(), &raw mut id) })?;
+    Ok(id)
+}
