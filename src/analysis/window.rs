@@ -58,6 +58,8 @@ pub struct RankWindow {
     interval: IntervalPeak,
     creep: CreepEstimator,
     steps_total: u64,
+    /// Train steps of this life.
+    life_steps: u32,
     last_seen: Uptime,
     is_ended: bool,
     /// The capacity that NVML gave for its device, for ranks that push none.
@@ -153,6 +155,8 @@ pub struct RankReport<'a> {
     pub creep: &'a CreepEstimator,
     /// Train steps accepted since the exporter began.
     pub steps_total: u64,
+    /// Train steps of this life.
+    pub life_steps: u32,
     /// When the last push came.
     pub last_seen: Uptime,
     /// What the process used beyond its allocator, at the last readings in any order…
@@ -204,6 +208,7 @@ impl RankWindow {
             interval: IntervalPeak::new(peak_interval),
             creep: CreepEstimator::new(creep),
             steps_total: 0,
+            life_steps: 0,
             last_seen: now,
             is_ended: false,
             device_total: None,
@@ -248,6 +253,7 @@ impl RankWindow {
         if sample.phase == Phase::Train {
             self.last_train = Some(figures);
             self.steps_total += 1;
+            self.life_steps = self.life_steps.saturating_add(1);
             changed |= self.creep.train(&push, capacity);
         } else {
             self.creep.other_phase(&push);
@@ -315,6 +321,7 @@ impl RankWindow {
             device,
             creep: &self.creep,
             steps_total: self.steps_total,
+            life_steps: self.life_steps,
             last_seen: self.last_seen,
             outside: self.outside,
             n_outside: self.n_outside,
@@ -329,6 +336,7 @@ impl RankWindow {
         self.creep.new_life();
         self.clock.newest = None;
         self.n_outside = 0;
+        self.life_steps = 0;
         self.recent = RecentPeaks::default();
         self.last_train = None;
     }

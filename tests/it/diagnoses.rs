@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use stepmem::analysis::diagnosis::imbalance::COMPARABLE_STEPS_MIN;
+
 use crate::rig::{Exporter, Folder, stepmem};
 
 const GB: u64 = 1_000_000_000;
@@ -191,9 +193,46 @@ fn pressure_lets_go_two_percent_below_its_limits() {
 }
 
 /// Ranks of a run by their peaks, on devices of one capacity.
+/// Ranks with these peaks, for as many steps as make them comparable.
 fn balanced(run: &str, peaks: &[u64], capacity: u64) -> Vec<Value> {
-    let of_rank = |(rank, peak): (usize, &u64)| json!({ "run": run, "rank": rank, "step": 1, "allocated_bytes": peak, "total_bytes": capacity });
-    peaks.iter().enumerate().map(of_rank).collect()
+    let steps = 1..=COMPARABLE_STEPS_MIN;
+    let of_step = |step: u32| {
+        peaks.iter().enumerate().map(move |(rank, peak)| {
+            json!({"run": run, "rank": rank, "step": step, "allocated_bytes": peak, "total_bytes": capacity})
+        })
+    };
+    steps.flat_map(of_step).collect()
+}
+
+#[test]
+fn ranks_that_restart_one_after_the_other_are_not_out_of_balance() {
+    let record = |rank: u32, attempt: u32, step: u64, (time, allocated): (u64, u64)| {
+        let time = 1_764_000_000 + time;
+        json!({"run": "elastic", "rank": rank, "attempt": attempt, "step": step, "time": time,
+               "allocated_bytes": allocated, "total_bytes": 80 * GB})
+    };
+    let mut records = Vec::new();
+    for second in 0..200 {
+        records.push(record(0, 0, second, (second, 60 * GB)));
+        records.push(record(1, 0, second, (second, 60 * GB)));
+    }
+    // Rank 0 is back 60 s before rank 1, and both begin small.
+    for second in 200..400 {
+        records.push(record(
+            0,
+            1,
+            second - 200,
+            (second, if second < 210 { 20 } else { 60 } * GB),
+        ));
+        let since = second.saturating_sub(260);
+        if second >= 260 {
+            records.push(record(1, 1, since, (second, if since < 10 { 20 } else { 60 } * GB)));
+        }
+    }
+    let recording = records.iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
+    let replayed = stepmem(&["replay", "-"], &[], recording.as_bytes());
+    assert_eq!(replayed.code, Some(0), "{}", replayed.err);
+    assert_eq!(replayed.out.lines().filter(|line| line.contains("IMBALANCE")).count(), 0);
 }
 
 #[test]

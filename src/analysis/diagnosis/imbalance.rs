@@ -2,7 +2,7 @@
 
 use crate::analysis::diagnosis::high_pressure::pressures;
 use crate::analysis::diagnosis::{
-    Diagnosis, Evidence, Finding, Scene, Severity, Subject, graded,
+    Diagnosis, Evidence, Finding, RunScene, Scene, Severity, Subject, graded,
 };
 use crate::analysis::sample::Rank;
 use crate::analysis::window::RankReport;
@@ -12,12 +12,17 @@ pub const PRESSURE_WARNING_MIN: f64 = 0.30;
 /// …and a critical finding this one.
 pub const PRESSURE_CRITICAL_MIN: f64 = 0.50;
 
+/// A rank is weighed against others from this many train steps of its life on: the first ones allocate optimizer state,
+/// and ranks that restart do so one after the other.
+pub const COMPARABLE_STEPS_MIN: u32 = 16;
+
 /// A rank stands out from the others of its run.
 pub const IMBALANCE: Diagnosis = Diagnosis {
     kind: "IMBALANCE",
     status: "IMBALANCE",
     help: "The recent peak of allocated memory of the rank is well above the median of the other ranks, \
-           the run is skewed by as much, and the rank's device is not nearly empty.",
+           the run is skewed by as much, and the rank's device is not nearly empty. Ranks \
+           in their first 16 steps are left out.",
     advice: "Inspect the work of the rank: input shapes, uneven shards or pipeline stages, extra work such \
              as logging or evaluation on one rank.",
     find,
@@ -98,7 +103,7 @@ fn middle(n: usize, at: impl Fn(usize) -> Option<f64>) -> Option<f64> {
 }
 
 fn find(scene: &Scene<'_>) -> Vec<Finding> {
-    let balances: Vec<_> = scene.runs.iter().map(|run| balance(&run.ranks)).collect();
+    let balances: Vec<_> = scene.runs.iter().map(comparable_balance).collect();
     let of_run = scene.runs.iter().zip(&balances);
     scene
         .subjects()
@@ -109,6 +114,14 @@ fn find(scene: &Scene<'_>) -> Vec<Finding> {
             Some(subject.finding(IMBALANCE.kind, judged))
         })
         .collect()
+}
+
+/// Weighs the ranks of a run that have come far enough in their lives.
+fn comparable_balance(run: &RunScene<'_>) -> Option<Balance> {
+    let is_comparable =
+        |(_, report): &&(Rank, RankReport<'_>)| report.life_steps >= COMPARABLE_STEPS_MIN;
+    let comparable: Vec<_> = run.ranks.iter().filter(is_comparable).copied().collect();
+    balance(&comparable)
 }
 
 fn judge(
