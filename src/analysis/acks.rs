@@ -112,12 +112,18 @@ pub struct Acks {
 }
 
 impl Acks {
-    /// Holds an acknowledgement from `now` on; false, and not held, when there are [`ACKS_MAX`] others.
+    /// Whether an acknowledgement can be held: there are fewer than [`ACKS_MAX`], or it takes the place of one.
+    pub fn has_room(&self, ack: &Ack) -> bool {
+        self.held.len() < ACKS_MAX
+            || self.held.contains_key(&(ack.run.clone(), ack.rank, ack.kind))
+    }
+
+    /// Holds an acknowledgement from `now` on; false, and not held, when there is no room for it.
     pub fn hold(&mut self, ack: Ack, now: Uptime) -> bool {
-        let key = (ack.run.clone(), ack.rank, ack.kind);
-        if self.held.len() >= ACKS_MAX && !self.held.contains_key(&key) {
+        if !self.has_room(&ack) {
             return false;
         }
+        let key = (ack.run.clone(), ack.rank, ack.kind);
         let until = Uptime(now.0 + ack.lasts);
         self.held.insert(key, HeldAck { ack, since: now, until });
         true
@@ -193,6 +199,7 @@ mod tests {
         for rank in 0..u64::try_from(ACKS_MAX).unwrap() {
             assert!(acks.hold(ack(rank, 60), at(0)));
         }
+        assert!(!acks.has_room(&ack(5000, 60)) && acks.has_room(&ack(7, 120)));
         assert!(!acks.hold(ack(5000, 60), at(0)));
         assert!(acks.hold(ack(7, 120), at(0)), "a newer one takes the older one's place");
     }

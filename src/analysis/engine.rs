@@ -275,7 +275,7 @@ impl Engine {
         if !self.runs.get(run).is_some_and(|ranks| ranks.contains_key(&rank)) {
             return Err(Refusal::UnknownRank { rank });
         }
-        if self.acks.iter().count() >= ACKS_MAX { Err(Refusal::TooManyAcks) } else { Ok(()) }
+        if self.acks.has_room(ack) { Ok(()) } else { Err(Refusal::TooManyAcks) }
     }
 
     /// Takes one event that happened at `now`, and returns what it raised, changed or cleared. `now` never falls.
