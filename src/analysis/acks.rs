@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::diagnosis::{DIAGNOSES, Finding};
+use crate::analysis::diagnosis::{Finding, wording};
 use crate::analysis::sample::{OutOfRange, Rank, Run, Uptime, checked_text};
 
 /// How many acknowledgements are held at once.
@@ -22,7 +22,7 @@ pub const KINDS: &str =
 
 /// The diagnosis of that name.
 pub fn kind(name: &str) -> Option<&'static str> {
-    DIAGNOSES.iter().map(|diagnosis| diagnosis.kind).find(|kind| *kind == name)
+    wording::diagnosis(name).map(|diagnosis| diagnosis.kind)
 }
 
 /// What somebody says about a finding.
