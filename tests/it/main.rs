@@ -24,6 +24,7 @@ mod nvml;
 mod nvml_faults;
 mod outputs;
 mod peers;
+mod processes;
 mod push;
 mod settings;
 mod state;
