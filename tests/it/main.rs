@@ -19,6 +19,7 @@ mod architecture;
 mod creep;
 mod diagnoses;
 mod generated;
+mod invariance;
 mod lifecycle;
 mod nvml;
 mod nvml_faults;

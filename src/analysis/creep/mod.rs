@@ -598,6 +598,23 @@ mod tests {
     }
 
     #[test]
+    fn ten_million_steps_take_no_more_memory_and_do_not_drift() {
+        // 1 KiB a step takes 40 million steps to eat the headroom: more than the horizon.
+        let slow = |step| push(step, 1024.0 * step);
+        let mut job = Job::new();
+        job.run(6_000_000, slow);
+        let before = job.estimator.pyramid.heap_bytes();
+        job.run(4_000_000, slow);
+        // 375,000 and 625,000 blocks: both less than the 2^20 that open the next level.
+        assert_eq!(job.estimator.pyramid.heap_bytes(), before);
+        assert_eq!(job.stage(Signal::Allocated), Some(Stage::Rising));
+        let trend = job.trend(Signal::Allocated).unwrap();
+        assert_within(trend.slope_bytes_per_step, 1024.0, 0.1);
+        assert_within(trend.seconds_per_step, 1.0, 1e-9);
+        assert_finite(&trend);
+    }
+
+    #[test]
     fn everything_full_fits_the_memory_of_a_rank() {
         let mut job = Job::new();
         let block = Block::of_push(&push(0.0, 0.0));
@@ -673,6 +690,39 @@ mod tests {
             let ratio = there.slope_bytes_per_step / here.slope_bytes_per_step;
             prop_assert!((ratio - 1.0).abs() < 1e-9);
             prop_assert!((there.share_ratio - here.share_ratio).abs() < 1e-9);
+        }
+
+        #[test]
+        fn trend_scales_with_bytes_and_steps(
+            bytes_factor in 1_u32..1000, step_factor in 1_u32..1000
+        ) {
+            let (bytes_factor, step_factor) = (f64::from(bytes_factor), f64::from(step_factor));
+            let trend = |bytes_factor: f64, step_factor: f64| {
+                let mut estimator = CreepEstimator::new(CreepSettings::default());
+                for i in 0..2000 {
+                    let Push { step, time, allocated, peak, reserved, .. } =
+                        push(f64::from(i), 2.0 * MEBIBYTE * f64::from(i));
+                    let reserved = reserved.map(|bytes| bytes * bytes_factor);
+                    estimator.train(
+                        &Push {
+                            step: step * step_factor,
+                            time,
+                            allocated: allocated * bytes_factor,
+                            peak: peak * bytes_factor,
+                            reserved,
+                            peak_reserved: reserved,
+                        },
+                        CAPACITY.map(|bytes| bytes * bytes_factor),
+                    );
+                }
+                *estimator.trends().next().unwrap()
+            };
+            let (here, there) = (trend(1.0, 1.0), trend(bytes_factor, step_factor));
+            prop_assert_eq!(there.stage, here.stage);
+            prop_assert!((there.raised_time - here.raised_time).abs() < 1e-6);
+            let ratio = there.slope_bytes_per_step / here.slope_bytes_per_step;
+            prop_assert!((ratio * step_factor / bytes_factor - 1.0).abs() < 1e-9);
+            prop_assert!((there.share_ratio - here.share_ratio).abs() < 1e-6);
         }
 
         #[test]

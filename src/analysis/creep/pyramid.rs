@@ -194,19 +194,3 @@ impl Open {
 pub(super) fn count(n: usize) -> f64 {
     u32::try_from(n).map_or(f64::MAX, f64::from)
 }
-
-#[cfg(test)]
-mod tests {
-    use crate::analysis::creep::job::{Job, push};
-
-    #[test]
-    fn million_pushes_take_no_more_memory() {
-        let mut job = Job::new();
-        job.run(600_000, |step| push(step, 0.0));
-        let before = job.estimator.pyramid.heap_bytes();
-        job.run(400_000, |step| push(step, 0.0));
-        // 37,500 and 62,500 blocks: both less than the 2^16 that open the next level.
-        assert_eq!(job.estimator.pyramid.heap_bytes(), before);
-        assert_eq!(job.n_changes, 0);
-    }
-}
