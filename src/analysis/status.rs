@@ -350,7 +350,7 @@ impl SignalStatus {
                 growth_bytes: trend.growth_bytes,
                 onset_step: of_steps(trend.onset_step),
                 onset_time: trend.onset_time,
-                confidence_ratio: trend.confidence_ratio,
+                confidence_ratio: trend.confidence_ratio(),
             }),
         })
     }
