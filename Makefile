@@ -14,6 +14,7 @@ demo: ## Run the exporter with a simulated job of 8 ranks; one leaks
 
 tools: ## Install what the tests need, by pinned version
 	@tests/peers/install.sh
+	@tests/ops/install.sh
 
 test: tools ## Run every test; quiet when green
 	@$(CARGO) build --quiet --workspace
