@@ -2,7 +2,7 @@
 The container, once for all modes. In a chart of your own that has this one as a dependency:
 
     initContainers:
-      - {{- include "stepmem.sidecar" .Subcharts.stepmem | nindent 8 }}
+      - {{ include "stepmem.sidecar" .Subcharts.stepmem | nindent 8 | trim }}
 
 A native sidecar: it starts before training, does not keep a Job from completing, and gets its SIGTERM when training has
 ended. There is no readiness or startup probe: readiness would count for the pod, and startup would hold training back.
