@@ -22,6 +22,7 @@ mod generated;
 mod lifecycle;
 mod nvml;
 mod nvml_faults;
+mod ops;
 mod outputs;
 mod peers;
 mod push;
