@@ -82,8 +82,11 @@ BAND = [
 
 def slope(selector, legend):
     """A slope with the ends of its 95 % interval."""
-    each = [("", "{}"), ("_lower", "{} low"), ("_upper", "{} high")]
-    return [q(f"stepmem_creep_slope{end}_bytes_per_step{{{selector}}}", name.format(legend)) for end, name in each]
+    return [
+        q(f"stepmem_creep_slope_bytes_per_step{{{selector}}}", legend),
+        q(f"stepmem_creep_slope_lower_bytes_per_step{{{selector}}}", f"{legend} low"),
+        q(f"stepmem_creep_slope_upper_bytes_per_step{{{selector}}}", f"{legend} high"),
+    ]
 
 
 RUN_PANELS = [

@@ -43,6 +43,7 @@ FASTER = 60
 PAGE_SECONDS_MAX = 75
 RESOLVE_SECONDS_MAX = 75
 DATA_SECONDS_MAX = 60
+LOOK_SECONDS = 120
 
 GIB, MIB = 1 << 30, 1 << 20
 LEAKING = 2
@@ -80,6 +81,12 @@ def show(demo, push, faulty, work, dump):
             try:
                 answers_on_empty(work)
                 awaits_pages(receiver, job)
+                if dump:
+                    # A picture wants as much history as the demo's first attempt has.
+                    job.is_leaking = False
+                    threading.Event().wait(max(0.0, job.began + LOOK_SECONDS - time.monotonic()))
+                    panels_show_data(port, dump)
+                    return
                 panels_show_data(port, dump)
                 rules_are_healthy(port)
                 job.is_leaking = False
@@ -186,6 +193,7 @@ class Job:
 
     def __init__(self, address):
         self.address, self.is_leaking, self.has_stopped, self.problem = address, True, False, None
+        self.began = time.monotonic()
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
 
@@ -198,9 +206,9 @@ class Job:
     def run(self):
         connection = http.client.HTTPConnection(self.address, timeout=10)
         step = leaked = 0
-        began, job_began = time.monotonic(), time.time() - 4 * 3600
+        job_began = time.time() - 4 * 3600
         while not self.has_stopped:
-            due = int((time.monotonic() - began) * self.STEPS_PER_SECOND)
+            due = int((time.monotonic() - self.began) * self.STEPS_PER_SECOND)
             records = []
             while step < due:
                 step += 1
