@@ -74,20 +74,24 @@ def fixed(colour):
 DASHED = ("custom.lineStyle", {"fill": "dash", "dash": [8, 6]})
 NO_FILL = ("custom.fillOpacity", 0)
 CAPACITY = override("/^capacity/", fixed("red"), DASHED, NO_FILL, ("custom.lineWidth", 2))
-BAND = [
-    override("/ low$/", ("custom.lineWidth", 0), NO_FILL, ("custom.hideFrom", {"legend": True, "tooltip": False, "viz": False})),
-    override("/ high$/", ("custom.lineWidth", 0), ("custom.hideFrom", {"legend": True, "tooltip": False, "viz": False})),
-]
+HIDDEN = ("custom.hideFrom", {"legend": True, "tooltip": False, "viz": False})
 
 
-def slope(selector, legend):
-    """A slope with the ends of its 95 % interval."""
+def band(name):
+    """The area between a series' low and high end."""
     return [
-        q(f"stepmem_creep_slope_bytes_per_step{{{selector}}}", legend),
-        q(f"stepmem_creep_slope_lower_bytes_per_step{{{selector}}}", f"{legend} low"),
-        q(f"stepmem_creep_slope_upper_bytes_per_step{{{selector}}}", f"{legend} high"),
+        override(f"{name} low", ("custom.lineWidth", 0), NO_FILL, HIDDEN),
+        override(f"{name} high", ("custom.lineWidth", 0), ("custom.fillOpacity", 25), ("custom.fillBelowTo", f"{name} low"), HIDDEN),
     ]
 
+
+SIGNALS = {"allocated": "green", "reserved": "blue", "outside_allocator": "orange", "process": "purple"}
+BANDS = [each for signal, colour in SIGNALS.items() for each in [override(f"/^{signal}( low| high)?$/", fixed(colour)), *band(signal)]]
+
+
+# Of many ranks the steepest has its interval drawn.
+SLOPE = f'stepmem_creep_slope_bytes_per_step{{{RANKS},signal=~"allocated|process"}}'
+STEEPEST = f"on (rank, signal) topk(1, {SLOPE})"
 
 RUN_PANELS = [
     stat("Verdict", 4, "The worst severity of any diagnosis that holds for a rank of the run.",
@@ -102,7 +106,7 @@ RUN_PANELS = [
     panel("stat", "Ranks", (4, 4), "Ranks that push, and how many there are by the run's own word.",
           [q(f"count(count by (rank) (stepmem_rank_step{{{RUN}}}))", "seen", True), q(f"max(stepmem_run_ranks_expected{{{RUN}}})", "expected", True)]),
     stat("Steps per second", 4, "Train steps of the slowest rank.",
-         f"min(rate(stepmem_rank_steps_total{{{RANKS}}}[$__rate_interval]))", "none", decimals=2),
+         f"min(rate(stepmem_rank_steps_total{{{RANKS}}}[$__rate_interval]))", "none", decimals=1),
     panel("state-timeline", "Diagnoses", (24, 7), "What was diagnosed, for which rank, when, and how severe. Empty: nothing was.",
           [q(f"max by (rank, kind) (stepmem_diagnosis_severity{{{RANKS}}})", "rank {{rank}} · {{kind}}")],
           mappings="severity", no_value="nothing diagnosed"),
@@ -112,8 +116,11 @@ RUN_PANELS = [
            q(f"min(stepmem_device_memory_total_bytes{{{PLACE}}} and on (uuid) stepmem_rank_step{{{RANKS}}})", "capacity")],
           "bytes", overrides=[CAPACITY], fill=0),
     row("Creep"),
-    panel("timeseries", "Slope of live memory, with its interval", (12, 9), "Theil–Sen slope and its 95 % interval, of the ranks that grow or may. A band that lies above 0 is growth.",
-          slope(f'{RANKS},signal=~"allocated|process"', "rank {{rank}}"), "bytes", overrides=BAND, fill=0, zero=True, band=True),
+    panel("timeseries", "Slope of live memory, with its interval", (12, 9), "Theil–Sen slope of each rank, and the 95 % interval of the steepest. A band that lies above 0 is growth.",
+          [q(f"max by (rank) ({SLOPE})", "rank {{rank}}"),
+           q(f"max(stepmem_creep_slope_lower_bytes_per_step{{{RANKS}}} and {STEEPEST})", "steepest low"),
+           q(f"max(stepmem_creep_slope_upper_bytes_per_step{{{RANKS}}} and {STEEPEST})", "steepest high")],
+          "bytes", overrides=[override("/^steepest/", fixed("orange")), *band("steepest")], fill=0, zero=True),
     panel("timeseries", "Out of memory in", (12, 9), "Headroom by slope, of the ranks that creep.",
           [q(f"min by (rank) (stepmem_oom_eta_seconds{{{RANKS}}})", "rank {{rank}}")], "s", no_value="nothing creeps", min=0),
     panel("timeseries", "Grown since the onset", (12, 8), "By how much the signal has grown since the step at which it began to.",
@@ -128,15 +135,15 @@ RUN_PANELS = [
           [q(f"min by (rank) (stepmem_headroom_bytes{{{RANKS}}})", "rank {{rank}}")], "bytes", fill=0, min=0),
     panel("status-history", "Imbalance", (24, 9), "Each rank's recent peak by the median of the run's ranks, less 1, over all its pods.",
           [q(f"max by (rank) (stepmem_rank_interval_peak_allocated_bytes{{{RANKS}}}) / scalar(quantile(0.5, max by (rank) (stepmem_rank_interval_peak_allocated_bytes{{{RUN}}}))) - 1", "rank {{rank}}")],
-          "percentunit", scheme="continuous-BlYlRd", decimals=0, min=-0.3, max=0.3, points=60),
+          "percentunit", scheme="continuous-GrYlRd", decimals=0, min=0, max=0.3, points=60),
     row("What live memory does not show"),
     panel("timeseries", "Fragmentation", (8, 8), "The share of reserved memory that is not live at the end of the step.",
           [q(f"max by (rank) (stepmem_fragmentation_ratio{{{RANKS}}})", "rank {{rank}}")], "percentunit", fill=0, min=0, max=1),
     panel("timeseries", "Outside the allocator", (8, 8), "Device memory of the rank's process that its allocator does not hold: CUDA context, NCCL, other libraries.",
           [q(f"max by (rank) (stepmem_memory_outside_allocator_bytes{{{RANKS}}})", "rank {{rank}}")], "bytes", fill=0, min=0),
-    panel("timeseries", "Retries and out-of-memory errors", (8, 8), "Failed allocations that flushed the allocator's cache, and out-of-memory errors, in the interval.",
-          [q(f"sum by (rank) (increase(stepmem_rank_alloc_retries_total{{{RANKS}}}[$__rate_interval]))", "rank {{rank}} retries"),
-           q(f"sum by (rank) (increase(stepmem_rank_ooms_total{{{RANKS}}}[$__rate_interval]))", "rank {{rank}} OOMs")], "short", bars=True, min=0),
+    panel("timeseries", "Retries and out-of-memory errors", (8, 8), "Failed allocations that flushed the allocator's cache, and out-of-memory errors, of all ranks in the interval.",
+          [q(f"sum(increase(stepmem_rank_alloc_retries_total{{{RANKS}}}[$__rate_interval]))", "retries"),
+           q(f"sum(increase(stepmem_rank_ooms_total{{{RANKS}}}[$__rate_interval]))", "OOMs")], "short", bars=True, min=0),
     row("Pace"),
     panel("timeseries", "Steps per second", (12, 8), "Train steps by rank.",
           [q(f"sum by (rank) (rate(stepmem_rank_steps_total{{{RANKS}}}[$__rate_interval]))", "rank {{rank}}")], "none", fill=0, min=0),
@@ -148,7 +155,7 @@ RUN_PANELS = [
            q(f'max by (run, rank, namespace, pod) (stepmem_pressure_ratio{{{RANKS},basis="allocated"}})', "Pressure", True),
            q(f'max by (run, rank, namespace, pod) (stepmem_creep_slope_bytes_per_step{{{RANKS},signal="allocated"}})', "Slope / step", True),
            q(f"min by (run, rank, namespace, pod) (stepmem_oom_eta_seconds{{{RANKS}}})", "Out of memory in", True)],
-          columns={"Peak": "bytes", "Pressure": "percentunit", "Slope / step": "bytes", "Out of memory in": "s"},
+          columns={"Step": "none", "Peak": "bytes", "Pressure": "percentunit", "Slope / step": "bytes", "Out of memory in": "s"},
           sort="Pressure", link=("rank", "stepmem-rank")),
 ]
 
@@ -169,13 +176,17 @@ RANK_PANELS = [
            q(f"max(stepmem_rank_memory_allocated_bytes{{{RANK}}})", "allocated"),
            q(f"max(stepmem_device_memory_total_bytes{{{PLACE}}} and on (uuid) {RANK_UUID})", "capacity")],
           "bytes", overrides=[CAPACITY, override("device used", fixed("#5b6270")), override("process", fixed("purple")),
-                              override("reserved", fixed("blue")), override("peak allocated", fixed("yellow")), override("allocated", fixed("green"))],
-          fill=18, min=0),
+                              override("reserved", fixed("blue")), override("peak allocated", fixed("yellow"), NO_FILL),
+                              override("allocated", fixed("green"), ("custom.fillOpacity", 30))],
+          fill=12, min=0),
     panel("state-timeline", "Diagnoses", (24, 5), "What was diagnosed, when, and how severe. Empty: nothing was.",
           [q(f"max by (kind) (stepmem_diagnosis_severity{{{RANK}}})", "{{kind}}")], mappings="severity", no_value="nothing diagnosed"),
     row("Creep"),
     panel("timeseries", "Slope with its interval, by signal", (12, 9), "Theil–Sen slope and its 95 % interval: of live memory, of what the allocator holds, of what it does not hold.",
-          slope(RANK, "{{signal}}"), "bytes", overrides=BAND, fill=0, zero=True, band=True),
+          [q(f"max by (signal) (stepmem_creep_slope_bytes_per_step{{{RANK}}})", "{{signal}}"),
+           q(f"max by (signal) (stepmem_creep_slope_lower_bytes_per_step{{{RANK}}})", "{{signal}} low"),
+           q(f"max by (signal) (stepmem_creep_slope_upper_bytes_per_step{{{RANK}}})", "{{signal}} high")],
+          "bytes", overrides=BANDS, fill=0, zero=True),
     panel("timeseries", "Grown since the onset", (12, 9), "By how much each signal has grown since the step at which it began to.",
           [q(f"stepmem_creep_growth_bytes{{{RANK}}}", "{{signal}}")], "bytes", no_value="nothing grows", min=0),
     panel("timeseries", "Confidence", (8, 7), "How sure the estimator is that the signal grows, while it does.",
@@ -211,14 +222,14 @@ FLEET_PANELS = [
     stat("Creeping ranks", 3, "Ranks with MEMORY CREEP.",
          f'count(count by ({BY_RUN}, rank) (stepmem_diagnosis{{{PLACE},kind="CREEP_CONFIRMED"}})) or 0 * count(stepmem_up{{{PLACE}}})', "none",
          thresholds=[(None, "green"), (1, "red")]),
-    stat("Next out of memory", 3, "The shortest time to out-of-memory of all; no value while nothing creeps.",
+    stat("Next OOM", 3, "The shortest time to out-of-memory of all; no value while nothing creeps.",
          f"min(stepmem_oom_eta_seconds{{{PLACE}}})", "s", thresholds=ETA, no_value="–"),
     stat("Silent ranks", 3, "Ranks that have not pushed for five minutes and are not forgotten yet.",
          f"count(time() - max by ({BY_RUN}, rank) (stepmem_rank_last_push_timestamp_seconds{{{PLACE}}}) > 300) or 0 * count(stepmem_up{{{PLACE}}})", "none",
          thresholds=[(None, "green"), (1, "orange")]),
     stat("GPUs", 3, "Devices that an exporter sees; one that two see counts once.",
          f"count(count by (uuid) (stepmem_device_memory_total_bytes{{{PLACE}}}))", "none"),
-    stat("GPU memory in use", 3, "Memory in use by capacity, over all devices.",
+    stat("Memory in use", 3, "Memory in use by capacity, over all devices.",
          f"sum(max by (uuid) (stepmem_device_memory_used_bytes{{{PLACE}}})) / sum(max by (uuid) (stepmem_device_memory_total_bytes{{{PLACE}}}))",
          "percentunit", thresholds=PRESSURE, gauge=True),
     stat("Exporters", 3, "Exporters that answer.", f"sum(stepmem_up{{{PLACE}}})", "none"),
@@ -388,7 +399,7 @@ def drawn(spec):
     if kind == "bargauge":
         return {"reduceOptions": reduced, "displayMode": "lcd", "orientation": "horizontal", "showUnfilled": True, "valueMode": "color",
                 "namePlacement": "auto", "sizing": "auto", "minVizWidth": 8, "minVizHeight": 16, "maxVizHeight": 40,
-                "legend": legend | {"showLegend": False}}, {}
+                "legend": legend | {"showLegend": False}, "text": {"titleSize": 14, "valueSize": 18}}, {}
     if kind == "table":
         sort = spec.get("sort", "")
         by = [{"displayName": sort.lstrip("-"), "desc": not sort.startswith("-")}] if sort else []

@@ -61,7 +61,7 @@ def main():
     chart = Chart.load(str(CHART))
     problems = []
     for check in [copies_are_current, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, survives_null,
-                  nothing_twice, pods_are_restricted, injects, arguments_are_known, examples_have_the_sidecar]:
+                  nothing_twice, pods_are_restricted, injects, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
         try:
             check(Bench(chart, stepmem, is_bless))
         except Problem as problem:
@@ -420,6 +420,19 @@ def examples_have_the_sidecar(bench):
             expect(volume in spec["volumes"], f"{path.relative_to(ROOT)}: its volume is not the chart's")
             expect(any(mount in container.get("volumeMounts", []) for container in spec["containers"]), f"{path.relative_to(ROOT)}: nothing mounts the socket")
             expect(pod["metadata"]["labels"].get("stepmem.io/sidecar") == "true", f"{path.relative_to(ROOT)}: no label stepmem.io/sidecar")
+
+
+def the_readme_installs_it(bench):
+    """The command of the README, as far as rendering goes."""
+    commands = re.findall(r"^helm install (.+?[^\\])$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    expect(len(commands) == 1, f"the README installs the chart {len(commands)} times")
+    words = commands[0].replace("\\\n", " ").split()
+    words[words.index("helm/stepmem")] = str(CHART)
+    status, out, err = helm3("template", *words, "--kube-version", "1.29.0")
+    expect(status == 0, f"helm install {' '.join(words)}: {err}")
+    kinds = sorted(document["kind"] for document in load_all(out) if document)
+    expect(kinds == ["ConfigMap"] * 5 + ["PodMonitor", "PrometheusRule"], f"{kinds}")
+    expect("registry.example/stepmem:0.1.0" in out and "https://grafana.mycompany.example/d/stepmem-run" in out, "a value of the README has no effect")
 
 
 def pod_templates(value):

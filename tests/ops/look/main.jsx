@@ -85,7 +85,7 @@ function Stats({ panel, width, height }) {
 function Bars({ panel, width, height }) {
   const all = fieldsOf(panel);
   return all.map(({ field, points, name }, idx) => (
-    <BarGauge key={idx} width={width} height={Math.min(60, height / all.length)} field={field.config} display={field.display} value={{ ...field.display(points.at(-1)[1]), title: name }} orientation="horizontal" displayMode={panel.options.displayMode} theme={theme} itemSpacing={6} />
+    <BarGauge key={idx} width={width} height={Math.min(60, height / all.length)} field={field.config} display={field.display} value={{ ...field.display(points.at(-1)[1]), title: name }} orientation="horizontal" displayMode={panel.options.displayMode} theme={theme} itemSpacing={6} text={panel.options.text} />
   ));
 }
 
