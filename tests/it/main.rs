@@ -23,6 +23,7 @@ mod invariance;
 mod lifecycle;
 mod nvml;
 mod nvml_faults;
+mod ops;
 mod outputs;
 mod peers;
 mod processes;
