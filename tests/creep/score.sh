@@ -3,9 +3,11 @@
 #
 #     tests/creep/score.sh                               every family, seeds 0 to 4: about an hour on one core
 #     tests/creep/score.sh --families fast,cache_exp --seeds 0-1 --out rows.jsonl
+#     tests/creep/score.sh --peer traceml-live …         the same of what others would have paged (peers.py lists them)
+#     tests/creep/score.sh --agree                       the detector against the design's reference, on 30 jobs
 #
 # The jobs come from ../shared/data/creep (CREEP_JOBS=… names another folder); without them nothing is scored.
-# STEPMEM=… names another binary than target/release/stepmem. numpy and numba go into target/tools/creep.
+# STEPMEM=… names another binary than target/release/stepmem. numpy, numba and scipy go into target/tools/creep.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -18,11 +20,27 @@ if [ ! -f "$jobs/creepjobs.py" ]; then
     printf 'tests/creep/score.sh: no creepjobs.py in %s, nothing scored\n' "$jobs" >&2
     exit 0
 fi
-if ! "$python" -c 'import numpy, numba' 2>/dev/null; then
+if ! "$python" -c 'import numpy, numba, scipy' 2>/dev/null; then
     "${PYTHON3:-python3}" -m venv "$venv"
     python=$venv/bin/python
-    "$python" -m pip install --quiet --disable-pip-version-check numpy==2.4.6 numba==0.68.1
+    "$python" -m pip install --quiet --disable-pip-version-check numpy==2.4.6 numba==0.68.1 scipy==1.17.1
 fi
-[ -x "$binary" ] || (cd "$root" && cargo build --quiet --release)
+export PYTHONPATH=$jobs
+command=("$binary" replay -)
+if [ "${1:-}" = --peer ]; then
+    peer=${2:?--peer needs a name}
+    shift 2
+    if ! "$python" "$root/tests/creep/peers.py" list | grep -qxF -- "$peer"; then
+        printf 'tests/creep/score.sh: no peer %s; tests/creep/peers.py list names them\n' "$peer" >&2
+        exit 2
+    fi
+    command=("$python" "$root/tests/creep/peers.py" "$peer")
+elif [ ! -x "$binary" ]; then
+    (cd "$root" && cargo build --quiet --release)
+fi
+if [ "${1:-}" = --agree ]; then
+    shift
+    exec "$python" "$root/tests/creep/agree.py" "$binary" "$@"
+fi
 [ $# -gt 0 ] || set -- --seeds 0-4 --jobs "${JOBS:-1}"
-PYTHONPATH=$jobs exec "$python" "$root/tests/creep/score.py" score "$@" -- "$binary" replay -
+exec "$python" "$root/tests/creep/score.py" score "$@" -- "${command[@]}"
