@@ -12,8 +12,8 @@ use crate::analysis::diagnosis::{
     DIAGNOSES, Evidence, Finding, Findings, Held, RunScene, Scene, Severity, Thresholds,
 };
 use crate::analysis::sample::{
-    Attribution, Bytes, GpuSample, GpuUnavailable, GpuUuid, Rank, Run, Seconds, StepSample,
-    Uptime,
+    Bytes, DevicePod, GpuSample, GpuUnavailable, GpuUuid, ProcessMemory, Rank, Run, Seconds,
+    StepSample, Uptime,
 };
 use crate::analysis::status::{
     AckStatus, DeviceStatus, ExporterStatus, FindingStatus, GpuStatus, RankStatus,
@@ -78,8 +78,12 @@ pub enum Event {
     Gpu(GpuSample),
     /// A device, or NVML, gave no answer.
     GpuUnavailable(GpuUnavailable),
+    /// NVML is not asked for now.
+    GpuReleased,
     /// A device reported an Xid error.
     Xid(GpuUuid, u64),
+    /// The kubelet told which containers it gave devices to.
+    DevicePods(Vec<DevicePod>),
     /// Time passed.
     Tick,
 }
@@ -168,6 +172,7 @@ pub struct Engine {
     // Invariant: the number of windows in `runs`.
     n_ranks: usize,
     devices: BTreeMap<GpuUuid, Device>,
+    device_pods: Vec<DevicePod>,
     gpu: GpuStatus,
     findings: Findings,
     acks: Acks,
@@ -191,6 +196,7 @@ impl Engine {
             runs: BTreeMap::new(),
             n_ranks: 0,
             devices: BTreeMap::new(),
+            device_pods: Vec::new(),
             gpu: GpuStatus::default(),
             findings: Findings::default(),
             acks: Acks::default(),
@@ -290,8 +296,18 @@ impl Engine {
                 self.gpu_unavailable(&unavailable);
                 false
             }
+            Event::GpuReleased => {
+                self.devices.clear();
+                self.gpu.is_up = None;
+                false
+            }
             Event::Xid(device, xid) => {
                 self.xid(device, xid);
+                false
+            }
+            Event::DevicePods(mut pods) => {
+                pods.sort_unstable();
+                self.device_pods = pods;
                 false
             }
             Event::Tick => {
@@ -323,7 +339,7 @@ impl Engine {
                 ranks.push(RankStatus::of((scene.run, *rank), report, own, last_push_time));
             }
         }
-        let devices = self
+        let mut devices: Vec<DeviceStatus> = self
             .devices
             .values()
             .filter(|device| now.since(device.read_at) <= self.config.gpu_ttl)
@@ -332,11 +348,13 @@ impl Engine {
                 DeviceStatus::of(&device.sample, &owners, self.config.processes_max)
             })
             .collect();
+        DeviceStatus::share_memory(&mut devices);
         Status {
             time: self.unix_time(now),
             runs,
             ranks,
             devices,
+            device_pods: self.device_pods.clone(),
             findings: self.findings.iter().map(FindingStatus::of).collect(),
             acks: self.acks.iter().map(|held| self.ack_status(held)).collect(),
             records: self.records,
@@ -359,6 +377,11 @@ impl Engine {
     pub fn rank(&self, run: &Run, rank: Rank, now: Uptime) -> Option<RankReport<'_>> {
         let window = self.runs.get(run)?.get(&rank)?;
         Some(self.report(window, now))
+    }
+
+    /// How NVML is.
+    pub fn gpu_status(&self) -> &GpuStatus {
+        &self.gpu
     }
 
     /// How many records were left out to keep a bound.
@@ -440,6 +463,8 @@ impl Engine {
                 is_changed |= window.device(view, time);
             }
         }
+        let dropped = sample.processes.len().saturating_sub(self.config.processes_max);
+        self.gpu.processes_dropped += u64::try_from(dropped).unwrap_or(u64::MAX);
         let device = sample.device.clone();
         self.devices.insert(device, Device { sample, read_at: now });
         is_changed
@@ -473,7 +498,7 @@ impl Engine {
         } else if xids.len() < XIDS_MAX {
             xids.push((device, xid, 1));
         } else {
-            self.records_dropped += 1;
+            self.gpu.xids_dropped += 1;
         }
     }
 
@@ -531,21 +556,25 @@ impl Engine {
             .collect()
     }
 
-    /// The present ranks that push from processes seen on the device, by pid.
+    /// The present ranks that push from processes seen on the device, by the pid that the process is listed under. Of
+    /// several ranks that claim one process, the others are former ones: the newest counts.
     fn owners(&self, sample: &GpuSample, now: Uptime) -> BTreeMap<u32, (Run, Rank)> {
-        let mut owners = BTreeMap::new();
-        if !sees_training_pids(sample.attribution) {
-            return owners;
-        }
+        let mut owners: BTreeMap<u32, (Run, Rank)> = BTreeMap::new();
+        let mut newest: BTreeMap<u32, Uptime> = BTreeMap::new();
         for (run, ranks) in &self.runs {
             for (rank, window) in ranks {
                 let identity = window.identity();
-                if let (Some(pid), true, true) = (
-                    identity.pid,
-                    identity.device.as_ref() == Some(&sample.device),
-                    window.is_present(now, self.config.rank_ttl),
-                ) {
-                    owners.insert(pid, (run.clone(), *rank));
+                let pid = identity.pid.filter(|_| {
+                    identity.device.as_ref() == Some(&sample.device)
+                        && window.is_present(now, self.config.rank_ttl)
+                });
+                let Some(process) = pid.and_then(|pid| process_of(sample, pid)) else {
+                    continue;
+                };
+                let seen = window.last_seen();
+                if newest.get(&process.pid).is_none_or(|before| *before <= seen) {
+                    newest.insert(process.pid, seen);
+                    owners.insert(process.pid, (run.clone(), *rank));
                 }
             }
         }
@@ -608,10 +637,7 @@ impl Engine {
 
 /// What a reading of a device says to the rank whose process has that id.
 fn device_view(sample: &GpuSample, pid: Option<u32>) -> DeviceView {
-    let process_used = pid.filter(|_| sees_training_pids(sample.attribution)).and_then(|pid| {
-        let idx = sample.processes.binary_search_by_key(&pid, |process| process.pid).ok()?;
-        sample.processes.get(idx)?.used
-    });
+    let process_used = pid.and_then(|pid| process_of(sample, pid)?.used);
     DeviceView {
         total: sample.memory.map(|memory| memory.total),
         used: sample.memory.map(|memory| memory.used),
@@ -619,7 +645,9 @@ fn device_view(sample: &GpuSample, pid: Option<u32>) -> DeviceView {
     }
 }
 
-/// Whether the process ids of a list can be those that training processes push.
-fn sees_training_pids(attribution: Attribution) -> bool {
-    matches!(attribution, Attribution::Host | Attribution::SharedPidNamespace)
+/// The process of the device that knows itself by `pid`; `None` where there is none, or several in containers of their
+/// own.
+fn process_of(sample: &GpuSample, pid: u32) -> Option<&ProcessMemory> {
+    let mut own = sample.processes.iter().filter(|process| process.own_pid == Some(pid));
+    own.next().filter(|_| own.next().is_none())
 }

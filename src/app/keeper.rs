@@ -1,5 +1,6 @@
 //! The one task that owns the engine: it takes what comes in, and publishes what comes out.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::analysis::engine::{Engine, Event, Transition, TransitionState};
 use crate::analysis::sample::Rank;
 use crate::analysis::status::{CollectorStatus, ExporterStatus, Status};
 use crate::app::clock::Clock;
-use crate::app::gpu::GpuRound;
+use crate::app::gpu::Collected;
 use crate::app::state_file::StateFile;
 use crate::input::inbox::{Delivery, Offer, PushCounts};
 use crate::input::nvml::GpuPoll;
@@ -30,21 +31,30 @@ pub(super) struct Own {
     pub(super) push: Arc<PushCounts>,
     pub(super) servers: [(&'static str, Arc<ServerCounts>); 2],
     pub(super) export: Option<Arc<ExportCounts>>,
-    pub(super) collector: Option<CollectorStatus>,
-    pub(super) processes_dropped: u64,
+    pub(super) collectors: BTreeMap<&'static str, CollectorStatus>,
+    pub(super) dropped: Dropped,
     pub(super) process: Vec<(String, f64)>,
     pub(super) series: usize,
 }
 
+/// What the collectors left out to keep their bounds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Dropped {
+    devices: u64,
+    pods: u64,
+    processes: u64,
+}
+
 impl Own {
-    fn status(&self, inbox_depth: usize, records_dropped: u64) -> ExporterStatus {
+    fn status(&self, inbox_depth: usize, engine: &Engine) -> ExporterStatus {
+        let gpu = engine.gpu_status();
         let shed = self.servers.iter().map(|(listener, counts)| (*listener, counts.shed()));
         ExporterStatus {
             version: env!("CARGO_PKG_VERSION"),
             pushes: self.push.results(),
             push_seconds: self.push.durations(),
             inbox_depth,
-            collectors: self.collector.into_iter().collect(),
+            collectors: self.collectors.values().copied().collect(),
             connections_shed: shed.collect(),
             otlp_exports: self
                 .export
@@ -53,8 +63,11 @@ impl Own {
                 .unwrap_or_default(),
             series: self.series,
             series_dropped: vec![
-                ("processes", self.processes_dropped),
-                ("ranks", records_dropped),
+                ("devices", self.dropped.devices),
+                ("pods", self.dropped.pods),
+                ("processes", self.dropped.processes + gpu.processes_dropped),
+                ("ranks", engine.records_dropped()),
+                ("xids", gpu.xids_dropped),
             ],
             process: self.process.clone(),
         }
@@ -88,7 +101,7 @@ impl Keeper {
         mut self,
         mut offers: mpsc::Receiver<Offer>,
         mut requests: mpsc::Receiver<Request>,
-        mut gpu_rounds: mpsc::Receiver<GpuRound>,
+        mut collected: mpsc::Receiver<Collected>,
     ) -> anyhow::Result<()> {
         self.own.read_process();
         let mut tick = tokio::time::interval(TICK);
@@ -104,7 +117,7 @@ impl Keeper {
                     Some(request) => drop(request.send(self.publish(offers.len()))),
                     None => break,
                 },
-                Some(round) = gpu_rounds.recv() => self.take_gpu(round),
+                Some(collected) = collected.recv() => self.take_collected(collected),
                 _ = tick.tick() => {
                     self.apply(Event::Tick);
                     self.own.read_process();
@@ -155,19 +168,35 @@ impl Keeper {
         answer.send(taken).ok();
     }
 
-    fn take_gpu(&mut self, round: GpuRound) {
-        let GpuPoll { samples, unavailable, processes_dropped } = round.poll;
-        self.own.processes_dropped += processes_dropped;
-        self.own.collector = Some(CollectorStatus {
-            collector: "nvml",
-            duration_seconds: round.took.as_secs_f64(),
-            is_success: unavailable.is_empty(),
-        });
+    fn take_collected(&mut self, collected: Collected) {
+        match collected {
+            Collected::Devices(poll, status) => {
+                self.own.collectors.insert(status.collector, status);
+                self.take_poll(poll);
+            }
+            Collected::Xid(device, xid) => {
+                tracing::warn!(%device, xid, "xid error");
+                self.apply(Event::Xid(device, xid));
+            }
+            Collected::DevicePods(pods, dropped, status) => {
+                self.own.collectors.insert(status.collector, status);
+                self.own.dropped.pods += dropped;
+                self.apply(Event::DevicePods(pods));
+            }
+        }
+    }
+
+    fn take_poll(&mut self, poll: GpuPoll) {
+        self.own.dropped.processes += poll.processes_dropped;
+        self.own.dropped.devices += poll.devices_dropped;
+        if poll.is_released {
+            self.apply(Event::GpuReleased);
+        }
         // What failed comes first: a device that answers beside it shows that NVML is up.
-        for gone in unavailable {
+        for gone in poll.unavailable {
             self.apply(Event::GpuUnavailable(gone));
         }
-        for sample in samples {
+        for sample in poll.samples {
             self.apply(Event::Gpu(sample));
         }
     }
@@ -177,7 +206,7 @@ impl Keeper {
     }
 
     fn publish(&self, inbox_depth: usize) -> Arc<Status> {
-        let own = self.own.status(inbox_depth, self.engine.records_dropped());
+        let own = self.own.status(inbox_depth, &self.engine);
         let status = Arc::new(self.engine.status(self.clock.now(), own));
         self.publisher.send_replace(Arc::clone(&status));
         status

@@ -35,6 +35,32 @@ pub enum Delivery {
 /// A delivery, and where its answer goes: how many records were taken, or why none was.
 pub type Offer = (Delivery, oneshot::Sender<Result<usize, Refusal>>);
 
+/// Somebody wants no device held open for a time (zero: wants devices read again at once), and hears when that is so. The
+/// answer is dropped when a call of the driver hangs.
+pub type ReleaseRequest = (Duration, oneshot::Sender<()>);
+
+/// The way to the one that holds devices open; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Releases(mpsc::Sender<ReleaseRequest>);
+
+impl Releases {
+    /// A way there, with the side that takes; one request waits at most.
+    pub fn new() -> (Self, mpsc::Receiver<ReleaseRequest>) {
+        let (requests, taken) = mpsc::channel(1);
+        (Self(requests), taken)
+    }
+
+    /// Asks for a release and waits until nothing is open.
+    ///
+    /// # Errors
+    /// Another request waits, or a call of the driver hangs.
+    pub async fn release(&self, time: Duration) -> Result<(), OfferError> {
+        let (answer, answered) = oneshot::channel();
+        self.0.try_send((time, answer)).map_err(|_| OfferError::Hanging)?;
+        answered.await.map_err(|_| OfferError::Hanging)
+    }
+}
+
 /// Why an offer was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OfferError {
@@ -44,6 +70,9 @@ pub enum OfferError {
     /// The exporter stops.
     #[error("the exporter is stopping")]
     Closed,
+    /// The devices cannot be released for now.
+    #[error("a call of the driver hangs, which holds the devices open")]
+    Hanging,
     /// The engine refused it.
     #[error(transparent)]
     Refused(#[from] Refusal),

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -204,6 +205,19 @@ pub fn decode_ack(run: Run, body: &[u8]) -> Result<Ack, DecodeError> {
     let kind = in_field("kind", acks::kind(&raw.kind.0).ok_or_else(not_one))?;
     let for_seconds = small_of("for_seconds", raw.for_seconds, 1, FOR_SECONDS_MAX)?;
     in_field("reason", Ack::new((run, rank), kind, for_seconds, &raw.reason.0))
+}
+
+/// The longest time that devices are released for on request, in seconds: a day.
+pub const RELEASE_SECONDS_MAX: u32 = 86_400;
+
+/// Decodes the body of `POST /v1/nvml/release`.
+///
+/// # Errors
+/// The body is not `{"for_seconds": …}` of 0 (read them again at once) to [`RELEASE_SECONDS_MAX`].
+pub fn decode_release(body: &[u8]) -> Result<Duration, DecodeError> {
+    let raw = parse::<Object<RawRelease>>(body)?.0;
+    let seconds = small_of("for_seconds", raw.for_seconds, 0, RELEASE_SECONDS_MAX)?;
+    Ok(Duration::from_secs(seconds.into()))
 }
 
 /// The answer to a push that was taken.
@@ -472,7 +486,7 @@ impl RawReading<'_> {
             .map(|process| {
                 let pid = small_of("pid", process.pid, 0, PID_MAX)?;
                 let used = optional_bytes("used_bytes", process.used_bytes)?;
-                Ok(ProcessMemory { pid, used })
+                Ok(ProcessMemory::new(pid, used))
             })
             .collect::<Result<Vec<_>, DecodeError>>()?;
         processes.sort_unstable_by_key(|process| process.pid);
@@ -508,6 +522,12 @@ struct RawAck<'a> {
     for_seconds: Number,
     #[serde(borrow)]
     reason: Text<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRelease {
+    for_seconds: Number,
 }
 
 /// The greatest process id that is taken: what a Linux kernel can be configured to (`PID_MAX_LIMIT`).
