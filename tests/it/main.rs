@@ -22,6 +22,8 @@ mod generated;
 mod lifecycle;
 mod nvml;
 mod nvml_faults;
+mod nvml_soak;
+mod nvml_who;
 mod outputs;
 mod peers;
 mod push;

@@ -72,8 +72,13 @@ impl Fake {
         self
     }
 
+    /// Has the library, which must not be loaded yet, not tell its calls.
+    pub fn count_no_calls(&self) {
+        fs::remove_file(self.library_with(".calls")).unwrap();
+    }
+
     /// How often the library was called by this name.
-    fn n_calls(&self, symbol: &str) -> usize {
+    pub fn n_calls(&self, symbol: &str) -> usize {
         let calls = fs::read_to_string(self.library_with(".calls")).unwrap();
         calls.lines().filter(|line| *line == symbol).count()
     }
@@ -102,7 +107,7 @@ impl Fake {
         Poller::new(self.config(namespace, pids))
     }
 
-    fn host(&self) -> Poller {
+    pub fn host(&self) -> Poller {
         self.poller(Namespace::Host, &[])
     }
 }
@@ -155,7 +160,7 @@ pub fn gpu_with(uuid: &str, changes: &Value) -> Value {
     gpu
 }
 
-fn instance(uuid: &str, gpu_instance: u32, profile: &str) -> Value {
+pub fn instance(uuid: &str, gpu_instance: u32, profile: &str) -> Value {
     json!({
         "uuid": uuid,
         "name": format!("NVIDIA H100 80GB HBM3 MIG {profile}"),

@@ -66,11 +66,23 @@ impl Exporter {
         arguments: &[&str],
         variables: &[(&str, &str)],
     ) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_stepmem"))
-            .arg(command)
+        Self::start_in(&[], &[&[command], arguments].concat(), variables)
+    }
+
+    /// `stepmem serve` as the last words of another command, which begins with `wrapper`.
+    pub fn start_within(wrapper: &[&str], arguments: &[&str]) -> Self {
+        Self::start_in(wrapper, &[&["serve"], arguments].concat(), &[])
+    }
+
+    fn start_in(wrapper: &[&str], arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let words = [wrapper, &[env!("CARGO_BIN_EXE_stepmem")], &arguments[..1]].concat();
+        let mut child = Command::new(words[0])
+            .args(&words[1..])
+            // What the tests run in is not what they are about.
+            .env_remove("KUBERNETES_SERVICE_HOST")
             .args(["--web.listen-address", "127.0.0.1:0"])
             .args(["--push.listen-address", "127.0.0.1:0", "--log.format", "json"])
-            .args(arguments)
+            .args(&arguments[1..])
             .envs(variables.iter().copied())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
