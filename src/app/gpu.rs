@@ -199,11 +199,14 @@ impl GpuTask {
                 let began = Instant::now();
                 let poll = self.round(Ask::Release).await?;
                 self.collect(poll, began).await?;
-                if self.unwatch().await {
-                    tracing::info!(?time, "NVML released on request");
-                    // Whoever asked may have gone; it is released all the same.
-                    answer.send(()).ok();
+                if !self.unwatch().await {
+                    // Whoever asked hears that it is not released: the way to answer goes.
+                    tracing::warn!("NVML not released: the wait for an event hangs");
+                    break;
                 }
+                tracing::info!(?time, "NVML released on request");
+                // Whoever asked may have gone; it is released all the same.
+                answer.send(()).ok();
                 until = began + time;
             }
             tokio::select! {

@@ -23,6 +23,7 @@ mod lifecycle;
 mod nvml;
 mod nvml_faults;
 mod nvml_soak;
+mod nvml_storm;
 mod nvml_who;
 mod outputs;
 mod peers;
