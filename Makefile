@@ -1,6 +1,6 @@
 # `make` or `make help` says what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench fuzz lint tools bless creep
+.PHONY: help demo test bench fuzz lint tools bless creep soak
 SHELL := /bin/bash
 CARGO ?= cargo
 # What the tests and lints need beside Rust and Python goes here, and nowhere else.
@@ -26,11 +26,15 @@ bench: ## Measure: benchmarks of the parts, then the load beside Pushgateway and
 	@tests/peers/install.sh bench
 	$(CARGO) bench --quiet --bench parts
 	$(CARGO) build --quiet --release
-	python3 benches/load.py target/release/stepmem
+	$(CARGO) build --quiet --release --package fake-nvml
+	python3 benches/load.py target/release/stepmem --fake-nvml target/release/libfake_nvml.so
 
 creep: ## Score the detector on simulated jobs with known truth (an hour; needs ../shared/data/creep)
 	$(CARGO) build --quiet --release
 	tests/creep/score.sh
+
+soak: ## Poll the stand-in for NVML as often as in an hour at 100 Hz, with faults at random (minutes)
+	STEPMEM_SOAK_POLLS=360000 $(CARGO) test --test it -- --exact nvml_soak::soak --ignored --nocapture
 
 fuzz: ## Fuzz the push decoder for a minute (FUZZ_SECONDS=…)
 	fuzz/run.sh $(or $(FUZZ_SECONDS),60)

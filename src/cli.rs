@@ -269,7 +269,7 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
         writeln!(out, "NVML:             not there ({}): {}", gone.code, gone.message)?;
     }
     if poll.is_released {
-        writeln!(out, "NVML:             not asked before a rank pushes from a device")?;
+        writeln!(out, "NVML:             not asked, no device is wanted so far")?;
     } else if poll.samples.is_empty() && poll.unavailable.is_empty() {
         writeln!(out, "NVML:             no device")?;
     }

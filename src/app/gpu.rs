@@ -18,7 +18,7 @@ use crate::config::{NvmlSettings, Settings};
 use crate::input::inbox::ReleaseRequest;
 use crate::input::kubelet::{Assignments, Kubelet};
 use crate::input::nvml::xid::{self, Ended};
-use crate::input::nvml::{self, GpuPoll, LIBRARY_MISSING, Poller};
+use crate::input::nvml::{self, GpuPoll, LIBRARY_MISSING, Poller, RELEASED};
 
 /// The longest pause between two rounds of an NVML that does not answer.
 const BACKOFF_MAX: Duration = Duration::from_mins(1);
@@ -52,15 +52,13 @@ impl GpuSource {
         match (self, ask) {
             (Self::Nvml(poller), Ask::Release) => {
                 poller.release();
-                GpuPoll { is_released: true, ..GpuPoll::default() }
+                RELEASED
             }
             (Self::Nvml(poller), Ask::Read(pushed)) => {
                 poller.look_for(pushed);
                 poller.poll()
             }
-            (Self::Simulated(_), Ask::Release) => {
-                GpuPoll { is_released: true, ..GpuPoll::default() }
-            }
+            (Self::Simulated(_), Ask::Release) => RELEASED,
             (Self::Simulated(simulation), Ask::Read(_)) => simulation(),
         }
     }
@@ -154,8 +152,9 @@ impl GpuTask {
             let poll = self.round(Ask::Read(self.pushed())).await?;
             log_gpu(&mut self.failing, &poll.unavailable);
             let is_dead = poll.samples.is_empty() && !poll.unavailable.is_empty();
-            self.watch(&poll.samples);
+            let gpus = if poll.is_shut_down { BTreeSet::new() } else { gpus_of(&poll.samples) };
             self.collect(poll, began).await?;
+            self.watch(gpus).await;
             pause = if is_dead { (pause * 2).min(BACKOFF_MAX) } else { self.settings.interval };
             let next = Instant::now() + pause;
             tokio::select! {
@@ -233,13 +232,16 @@ impl GpuTask {
         Ok(self.collected.send(Collected::Devices(poll, status)).await?)
     }
 
-    /// Has the GPUs that answered watched for Xid errors.
-    fn watch(&mut self, samples: &[GpuSample]) {
-        let gpu =
-            |sample: &GpuSample| sample.info.parent.as_ref().unwrap_or(&sample.device).clone();
-        let gpus: BTreeSet<GpuUuid> = samples.iter().map(gpu).collect();
-        if gpus != self.watched
-            && let Some(watches) = &self.watches
+    /// Has these GPUs watched for Xid errors; without any, waits until nothing is held open for that.
+    async fn watch(&mut self, gpus: BTreeSet<GpuUuid>) {
+        if gpus == self.watched {
+            return;
+        }
+        if gpus.is_empty() {
+            if !self.unwatch().await {
+                tracing::debug!("the wait for an event hangs");
+            }
+        } else if let Some(watches) = &self.watches
             // A watch that hangs hears of it after a later round.
             && watches.try_send((gpus.clone(), oneshot::channel().0)).is_ok()
         {
@@ -257,6 +259,13 @@ impl GpuTask {
         self.watched.clear();
         timeout(WATCH_ENDS_WITHIN, has_closed).await.is_ok_and(|closed| closed.is_ok())
     }
+}
+
+/// The GPUs that these are, or are part of.
+fn gpus_of(samples: &[GpuSample]) -> BTreeSet<GpuUuid> {
+    let gpu =
+        |sample: &GpuSample| sample.info.parent.as_ref().unwrap_or(&sample.device).clone();
+    samples.iter().map(gpu).collect()
 }
 
 fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {

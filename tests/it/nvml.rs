@@ -12,7 +12,9 @@ use std::{env, fs, thread};
 
 use serde_json::{Value, json};
 use stepmem::analysis::sample::{Attribution, Bytes, GpuSample, GpuUuid, ProcessMemory};
-use stepmem::input::nvml::{Config, DeviceName, Devices, FAILURES_MAX, GpuPoll, Poller};
+use stepmem::input::nvml::{
+    Config, DeviceName, Devices, FAILURES_MAX, GpuPoll, Poller, RELEASED,
+};
 
 pub const GIB: u64 = 1 << 30;
 
@@ -844,10 +846,9 @@ fn listed_index_is_that_of_nvml() {
 fn nvml_is_not_touched_before_a_device_is_pushed_from() {
     let fake = Fake::new("pushed", &driver(&json!([gpu("GPU-a"), gpu("GPU-b")])));
     let mut poller = poller_of(&fake, Devices::Pushed);
-    let nothing = GpuPoll { is_released: true, ..GpuPoll::default() };
-    assert_eq!(poller.poll(), nothing);
+    assert_eq!(poller.poll(), RELEASED);
     poller.look_for(&uuids(&["cpu", "cuda:0"]));
-    assert_eq!(poller.poll(), nothing);
+    assert_eq!(poller.poll(), RELEASED);
     assert_eq!(fake.n_calls("nvmlInit_v2"), 0);
     poller.look_for(&uuids(&["GPU-b"]));
     assert_eq!(sampled(&poller.poll()), ["GPU-b"]);
@@ -863,6 +864,10 @@ fn device_that_nobody_pushes_from_any_more_is_closed() {
     poller.look_for(&uuids(&["GPU-b"]));
     let poll = poller.poll();
     assert_eq!((sampled(&poll), unavailable(&poll)), (vec!["GPU-b"], Vec::new()));
+    assert!(poll.is_shut_down);
+    assert_eq!(fake.n_calls("closed"), 1);
+    let poll = poller.poll();
+    assert_eq!((sampled(&poll), poll.is_shut_down), (vec!["GPU-b"], false));
     assert_eq!((fake.n_calls("nvmlShutdown"), fake.n_calls("nvmlInit_v2")), (1, 2));
     poller.look_for(&BTreeSet::new());
     assert!(poller.poll().is_released);

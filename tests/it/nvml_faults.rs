@@ -432,6 +432,23 @@ fn xid_errors_are_counted_by_device_and_number() {
 }
 
 #[test]
+fn lost_device_is_closed_although_events_are_waited_for() {
+    let healthy = driver(&json!([gpu("GPU-a"), gpu("GPU-b")]));
+    let fake = Fake::new("it-closed", &healthy);
+    let exporter = start(&fake);
+    let both = |metrics: &BTreeMap<String, f64>| {
+        used(metrics, "GPU-a").is_some() && used(metrics, "GPU-b").is_some()
+    };
+    exporter.await_metrics("both devices", both);
+    await_true("the watch", || fake.n_calls("nvmlEventSetWait_v2") > 0);
+    assert_eq!(fake.n_calls("closed"), 0);
+    fake.set(&driver(&json!([gpu("GPU-a"), gpu_with("GPU-b", &json!({ "code": 15 }))])));
+    await_true("the end of every session", || fake.n_calls("closed") >= 2);
+    fake.set(&healthy);
+    exporter.await_metrics("both devices", both);
+}
+
+#[test]
 fn driver_without_events_is_asked_for_them_once() {
     let mut silent = driver(&json!([gpu("GPU-a")]));
     silent["has_events"] = json!(false);

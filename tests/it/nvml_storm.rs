@@ -118,14 +118,14 @@ fn with_call(symbol: &str, order: &Value) -> Value {
     scenario
 }
 
-/// Brings each fault about, waits until it shows, and mends it.
-fn storm(exporter: &Exporter, fake: &Fake) {
-    let mend = || {
-        fake.set(&healthy());
-        exporter.await_metrics("health", is_healthy);
-    };
-    mend();
+fn mend(exporter: &Exporter, fake: &Fake) {
+    fake.set(&healthy());
+    exporter.await_metrics("health", is_healthy);
+}
 
+/// A GPU dies, a call hangs, the driver is updated: brings each about, waits until it shows, and mends it.
+fn driver_faults(exporter: &Exporter, fake: &Fake) {
+    let mend = || mend(exporter, fake);
     let mut dead = healthy();
     dead["devices"][1] = json!({ "uuid": "GPU-b", "code": 15 });
     fake.set(&dead);
@@ -158,7 +158,11 @@ fn storm(exporter: &Exporter, fake: &Fake) {
     assert!(!has_used(&exporter.metrics(), "GPU-a"));
     assert_eq!(exporter.logged("WARN", "only a restart"), 1);
     mend();
+}
 
+/// Lists that say little or nonsense, and an instance that comes and goes.
+fn list_faults(exporter: &Exporter, fake: &Fake) {
+    let mend = || mend(exporter, fake);
     let one = instance("MIG-x", 1, "1g.10gb");
     let hidden = json!([{ "pid": process::id() }, { "pid": 1 }]);
     fake.set(&machine(&hidden, std::slice::from_ref(&one)));
@@ -214,11 +218,11 @@ fn scrapes_stay_quick_and_true_while_everything_goes_wrong() {
     let is_over = AtomicBool::new(false);
     let seen = std::thread::scope(|scope| {
         let scraper = scope.spawn(|| scrape_until(&exporter, &is_over));
-        storm(&exporter, &fake);
+        driver_faults(&exporter, &fake);
+        list_faults(&exporter, &fake);
         is_over.store(true, Ordering::SeqCst);
         scraper.join().unwrap()
     });
-    eprintln!("{seen:?}");
     assert!(seen.slowest < SCRAPE_WITHIN, "{seen:?}");
     assert!(seen.n_scrapes >= 300, "{seen:?}");
     exporter.await_metrics("no thread left", |metrics| {

@@ -18,6 +18,7 @@ const GIB_F: f64 = 1_073_741_824.0;
 const OWN_NAMESPACE: [&str; 4] = ["unshare", "--pid", "--kill-child", "--mount-proc"];
 
 /// Whether this machine lets us make namespaces; says so where it does not.
+#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
 fn has_namespaces() -> bool {
     let made = Command::new("unshare").args(&OWN_NAMESPACE[1..]).arg("true").output();
     let is_made = made.as_ref().is_ok_and(|output| output.status.success());

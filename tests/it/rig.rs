@@ -347,6 +347,7 @@ pub struct Ended {
 pub fn stepmem(arguments: &[&str], variables: &[(&str, &str)], input: &[u8]) -> Ended {
     let mut child = Command::new(env!("CARGO_BIN_EXE_stepmem"))
         .args(arguments)
+        .env_remove("KUBERNETES_SERVICE_HOST")
         .envs(variables.iter().copied())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -94,7 +94,20 @@ pub struct GpuPoll {
     pub devices_dropped: u64,
     /// Whether NVML was not asked, as no device is wanted, and holds nothing open.
     pub is_released: bool,
+    /// Whether NVML was shut down, so that the next poll initialises it anew. It counts its users: it closes devices,
+    /// and initialises anything anew, only when [`xid::watch`] has ended, too.
+    pub is_shut_down: bool,
 }
+
+/// What a poll finds of an NVML that is not asked.
+pub const RELEASED: GpuPoll = GpuPoll {
+    samples: Vec::new(),
+    unavailable: Vec::new(),
+    processes_dropped: 0,
+    devices_dropped: 0,
+    is_released: true,
+    is_shut_down: true,
+};
 
 /// Polls NVML, initialising it when it must.
 #[derive(Debug)]
@@ -144,17 +157,17 @@ impl Poller {
             Devices::Listed(names) => Some(names.clone()),
             Devices::Pushed => Some(self.pushed.clone()),
         };
-        if let Some(wanted) = &wanted {
-            self.close_unwanted(wanted);
-        }
+        let has_unwanted = wanted.as_ref().is_some_and(|wanted| self.forget_unwanted(wanted));
         if wanted.as_ref().is_some_and(Vec::is_empty) {
             self.release();
-            return GpuPoll { is_released: true, ..GpuPoll::default() };
+            return RELEASED;
         }
         let started = self.session.take().map_or_else(|| Session::start(self.library()), Ok);
         let session = match started {
             Ok(session) => session,
-            Err(error) => return nothing_answers(&error),
+            Err(error) => {
+                return GpuPoll { is_shut_down: true, ..nothing_answers(&error) };
+            }
         };
         let mut cycle = Cycle::default();
         let counted = self.read_all(&mut cycle, &session, wanted);
@@ -171,10 +184,12 @@ impl Poller {
             }
             Err(error) => (nothing_answers(&error), error.wants_restart()),
         };
-        if !self.restart.is_due(wants_restart, poll.samples.is_empty()) {
+        let is_due = self.restart.is_due(wants_restart, poll.samples.is_empty());
+        let is_shut_down = is_due || has_unwanted;
+        if !is_shut_down {
             self.session = Some(session);
         }
-        poll
+        GpuPoll { is_shut_down, ..poll }
     }
 
     /// Shuts NVML down, so that no device file stays open; the next poll initialises it again.
@@ -186,14 +201,13 @@ impl Poller {
         self.config.library.as_deref()
     }
 
-    /// Closes what was opened and is not wanted any more. NVML closes nothing before its shutdown.
-    fn close_unwanted(&mut self, wanted: &[DeviceName]) {
+    /// Forgets the devices that are not wanted any more, and says whether there were any. They are open until NVML is
+    /// shut down.
+    fn forget_unwanted(&mut self, wanted: &[DeviceName]) -> bool {
         let n_known = self.known.len();
         self.known.retain(|_, known| wanted.contains(&known.name));
         self.failing.retain(|name, _| wanted.contains(name));
-        if self.known.len() < n_known {
-            self.session = None;
-        }
+        self.known.len() < n_known
     }
 
     /// Reads every wanted device and gives the number of devices that there are, rested ones included.

@@ -187,7 +187,9 @@ extern "C" fn nvmlInit_v2() -> c_uint {
 #[unsafe(no_mangle)]
 extern "C" fn nvmlShutdown() -> c_uint {
     call("nvmlShutdown", |_| {
-        INITIALISED.fetch_sub(1, Ordering::SeqCst);
+        if INITIALISED.fetch_sub(1, Ordering::SeqCst) == 1 {
+            scenario::count("closed");
+        }
         SUCCESS
     })
 }
