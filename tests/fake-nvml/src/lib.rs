@@ -29,6 +29,9 @@ static EVENTS_DELIVERED: AtomicUsize = AtomicUsize::new(0);
 /// How long a hanging call sleeps before it looks whether the scenario still tells it to hang.
 const HANG_LOOK: Duration = Duration::from_millis(10);
 
+/// How long a wait for an event sleeps before it looks whether the scenario has one; a driver is woken by it instead.
+const EVENT_LOOK: Duration = Duration::from_millis(100);
+
 /// A device handle as a number: never dereferenced, so any number does.
 type Handle = usize;
 const HANDLE_TAG: Handle = 0x4e56_0000;
@@ -521,7 +524,7 @@ unsafe extern "C" fn nvmlEventSetWait_v2(
         if code != TIMEOUT || waited >= deadline {
             return code;
         }
-        thread::sleep(HANG_LOOK);
-        waited += HANG_LOOK;
+        thread::sleep(EVENT_LOOK);
+        waited += EVENT_LOOK;
     }
 }
