@@ -16,11 +16,11 @@ use tonic_prost::ProstCodec;
 use crate::analysis::sample::{DevicePod, GpuUuid, checked_text};
 
 /// The longest answer that is read, in bytes: as the kubelet's own clients do.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
+pub const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// How long one question may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// How many pairs of device and container are taken of one answer; a node has a few hundred pods at most.
-const DEVICE_PODS_MAX: usize = 4096;
+pub const DEVICE_PODS_MAX: usize = 4096;
 /// The longest name that is taken, in bytes: Kubernetes allows 253.
 const NAME_BYTES_MAX: usize = 253;
 /// The question.
