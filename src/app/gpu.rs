@@ -217,10 +217,11 @@ impl GpuTask {
         Ok(())
     }
 
-    /// The devices that ranks push from.
+    /// The devices that ranks push from; processes that stand for ranks do not count.
     fn pushed(&self) -> BTreeSet<GpuUuid> {
         let latest = self.latest.borrow();
-        latest.ranks.iter().filter_map(|rank| rank.identity.device.clone()).collect()
+        let pushing = latest.ranks.iter().filter(|rank| rank.last_push_time.is_some());
+        pushing.filter_map(|rank| rank.identity.device.clone()).collect()
     }
 
     async fn collect(&self, poll: GpuPoll, began: Instant) -> anyhow::Result<()> {

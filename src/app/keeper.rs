@@ -66,6 +66,7 @@ impl Own {
                 ("devices", self.dropped.devices),
                 ("pods", self.dropped.pods),
                 ("processes", self.dropped.processes + gpu.processes_dropped),
+                ("processes_judged", engine.processes_dropped()),
                 ("ranks", engine.records_dropped()),
                 ("xids", gpu.xids_dropped),
             ],

@@ -61,6 +61,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("analysis::estimate", &[]),
     ("analysis::creep", &["analysis::estimate"]),
     ("analysis::window", &["analysis::creep", "analysis::estimate", "analysis::sample"]),
+    ("analysis::processes", &["analysis::creep", "analysis::sample", "analysis::window"]),
     ("analysis::diagnosis", &["analysis::creep", "analysis::sample", "analysis::window"]),
     (
         "analysis::status",

@@ -314,8 +314,10 @@ fn release(exporter: &Exporter, body: &str) -> Answer {
 
 #[test]
 fn only_devices_that_ranks_push_from_are_opened() {
-    let fake =
-        Fake::new("it-pushed", &driver(&json!([gpu("GPU-a"), gpu("GPU-b"), gpu("GPU-c")])));
+    // A process that does not push is no reason to keep a device open.
+    let compute = json!([{ "pid": process::id(), "used": 5 * GIB }]);
+    let busy = gpu_with("GPU-b", &json!({ "compute": compute }));
+    let fake = Fake::new("it-pushed", &driver(&json!([gpu("GPU-a"), busy, gpu("GPU-c")])));
     let nvml = ["--nvml.library", &text(&fake.library()), "--nvml.interval", "50ms"];
     let in_pod = [("KUBERNETES_SERVICE_HOST", "10.0.0.1")];
     let exporter = Exporter::start_command("serve", &nvml, &in_pod);

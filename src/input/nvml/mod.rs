@@ -144,9 +144,7 @@ impl Poller {
     /// Says which devices ranks push from, which counts for [`Devices::Pushed`] only. Names that are no UUID of a GPU or
     /// MIG device are passed over.
     pub fn look_for(&mut self, pushed: &BTreeSet<GpuUuid>) {
-        let is_gpu = |uuid: &&GpuUuid| {
-            ["GPU-", MIG_PREFIX].iter().any(|prefix| uuid.as_str().starts_with(prefix))
-        };
+        let is_gpu = |uuid: &&GpuUuid| uuid.as_str() != GpuUuid::CPU && !uuid.is_unknown_gpu();
         self.pushed = pushed.iter().filter(is_gpu).cloned().map(DeviceName::Uuid).collect();
     }
 
