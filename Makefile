@@ -1,6 +1,6 @@
 # `make` or `make help` says what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench fuzz lint tools bless creep soak
+.PHONY: help demo test bench fuzz lint tools bless creep look soak
 SHELL := /bin/bash
 CARGO ?= cargo
 # What the tests and lints need beside Rust and Python goes here, and nowhere else.
@@ -14,13 +14,21 @@ demo: ## Run the exporter with a simulated job of 8 ranks; one leaks
 
 tools: ## Install what the tests need, by pinned version
 	@tests/peers/install.sh
+	@tests/ops/install.sh
 
 test: tools ## Run every test; quiet when green
 	@$(CARGO) build --quiet --workspace
 	@$(CARGO) test --quiet --workspace
 
 bless: ## Write the generated documents and recorded answers anew
+	dashboards/build.py
 	STEPMEM_BLESS=1 $(CARGO) test --quiet --test it
+
+look: ## Draw the dashboards of a demo into docs/ (four minutes; half a GB from npm)
+	@tests/peers/install.sh
+	$(CARGO) build --quiet --release
+	tests/ops/look/look.sh target/look
+	for each in run rank fleet exporter; do cp target/look/stepmem-$$each.png docs/dashboard-$$each.png; done
 
 bench: ## Measure: benchmarks of the parts, then the load beside Pushgateway and node-exporter
 	@tests/peers/install.sh bench

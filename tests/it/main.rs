@@ -26,6 +26,7 @@ mod nvml_faults;
 mod nvml_soak;
 mod nvml_storm;
 mod nvml_who;
+mod ops;
 mod outputs;
 mod peers;
 mod processes;
