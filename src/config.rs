@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::analysis::engine::EngineConfig;
+use crate::analysis::sample::Run;
 use crate::input::http;
 use crate::output::otlp::{self, Transport};
 
@@ -110,6 +111,9 @@ pub const FILE_VARIABLE: &str = "STEPMEM_CONFIG_FILE";
 /// OpenTelemetry's own variable for the time between two exports, in milliseconds.
 const OTLP_INTERVAL_VARIABLE: &str = "OTEL_METRIC_EXPORT_INTERVAL";
 
+/// The longest warm-up, in steps.
+const WARMUP_STEPS_MAX: u32 = 1_000_000;
+
 /// Every setting, in the order of help.
 #[rustfmt::skip]
 pub const SETTINGS: &[Setting] = &[
@@ -135,8 +139,12 @@ pub const SETTINGS: &[Setting] = &[
         |s, v| { s.engine.peak_interval = duration(only(v))?; Ok(()) }).by_default("1m"),
     one("run.max", "N", "How many runs are held (1 to 65536).",
         |s, v| { s.engine.runs_max = number(only(v), 1, 65_536)?; Ok(()) }).by_default("64"),
-    one("creep.warmup-steps", "N", "How many steps at the start of a rank's life creep detection does not look at (0 to 1000000).",
-        |s, v| { s.engine.creep.warmup_pushes = number(only(v), 0, 1_000_000)?; Ok(()) }).by_default("96"),
+    one("creep.warmup-steps", "[RUN=]N", "How many steps at the start of a rank's life creep detection does not look at (0 to 1000000), of every run or of one.",
+        warmups).by_default("96").repeatable(),
+    one("creep.process-warmup", "DURATION", "How long a process that does not push is not looked at: it loads its model and fills its cache.",
+        |s, v| { s.engine.creep.process_warmup_seconds = any_duration(only(v))?.as_secs_f64(); Ok(()) }).by_default("10m"),
+    one("creep.process-interval", "DURATION", "Creep detection takes a reading of a process that does not push at most this often; its windows hold 32 to 60000000 of them.",
+        |s, v| { s.engine.process_reading_every = duration(only(v))?; Ok(()) }).by_default("10s"),
     one("creep.critical-eta", "DURATION", "MEMORY CREEP is critical when out-of-memory is nearer than this.",
         |s, v| { s.engine.thresholds.creep_critical_eta_seconds = duration(only(v))?.as_secs_f64(); Ok(()) }).by_default("6h"),
     one("pressure.warning", "RATIO", "Peak by capacity from which HIGH PRESSURE is a warning (0 to 10).",
@@ -376,6 +384,26 @@ fn plain(value: &Value) -> String {
 
 fn only(values: &[String]) -> &str {
     values.first().map_or("", String::as_str)
+}
+
+/// A warm-up of every run, or of the run that is named before the last `=`.
+fn warmups(settings: &mut Settings, values: &[String]) -> Result<(), String> {
+    for value in values {
+        let (run, steps) = match value.rsplit_once('=') {
+            Some((run, steps)) => (Some(run), steps),
+            None => (None, value.as_str()),
+        };
+        let steps = number(steps, 0, WARMUP_STEPS_MAX)?;
+        match run {
+            Some(run) => {
+                let run =
+                    Run::new(run).map_err(|problem| format!("{value:?}: run: {problem}"))?;
+                settings.engine.warmup_pushes.insert(run, steps);
+            }
+            None => settings.engine.creep.warmup_pushes = steps,
+        }
+    }
+    Ok(())
 }
 
 fn nvml(settings: &mut Settings, change: impl FnOnce(&mut NvmlSettings)) {

@@ -108,8 +108,11 @@ fn row(rank: &Value, findings: &[&Value]) -> Vec<Cell> {
         .reduce(f64::max);
     let slope = items(rank, "creep")
         .iter()
-        .find(|signal| signal.get("signal").and_then(Value::as_str) == Some("allocated"))
-        .and_then(|signal| number(signal, "slope_bytes_per_step"));
+        .find(|signal| {
+            let of = signal.get("signal").and_then(Value::as_str);
+            of == Some("allocated") || of == Some("process")
+        })
+        .and_then(|signal| slope(signal));
     let diagnoses: Vec<String> =
         findings.iter().map(|finding| text(finding, "status")).collect();
     let colour = findings.iter().filter_map(|finding| finding.get("severity")?.as_str()).fold(
@@ -133,13 +136,22 @@ fn row(rank: &Value, findings: &[&Value]) -> Vec<Cell> {
         or_unknown(bytes("reserved_bytes")),
         or_unknown(bytes("capacity_bytes")),
         or_unknown(pressure.map(wording::percent)),
-        or_unknown(slope.map(wording::bytes)),
+        or_unknown(slope),
         or_unknown(number(rank, "oom_eta_seconds").map(wording::duration)),
         match colour {
             Some(colour) => named.fg(colour),
             None => named,
         },
     ]
+}
+
+/// How fast a signal grows: by step, or by hour for want of steps.
+fn slope(signal: &Value) -> Option<String> {
+    let of_step = number(signal, "slope_bytes_per_step").map(wording::bytes);
+    of_step.or_else(|| {
+        let of_second = number(signal, "slope_bytes_per_second")?;
+        Some(format!("{}/h", wording::bytes(3600.0 * of_second)))
+    })
 }
 
 fn items<'v>(value: &'v Value, key: &str) -> Vec<&'v Value> {

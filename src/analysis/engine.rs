@@ -11,6 +11,7 @@ use crate::analysis::diagnosis::imbalance;
 use crate::analysis::diagnosis::{
     DIAGNOSES, Evidence, Finding, Findings, Held, RunScene, Scene, Severity, Thresholds,
 };
+use crate::analysis::processes::{ProcessSettings, Processes, Reading};
 use crate::analysis::sample::{
     Attribution, Bytes, GpuSample, GpuUnavailable, GpuUuid, Rank, Run, Seconds, StepSample,
     Uptime,
@@ -33,6 +34,8 @@ pub struct EngineConfig {
     pub thresholds: Thresholds,
     /// The creep estimator's.
     pub creep: CreepSettings,
+    /// How many train pushes at the start of a life are not used, of runs that have a number of their own.
+    pub warmup_pushes: BTreeMap<Run, u32>,
     /// A rank silent for longer leaves every output.
     pub rank_ttl: Duration,
     /// A rank silent for longer is forgotten.
@@ -47,6 +50,8 @@ pub struct EngineConfig {
     pub processes_max: usize,
     /// The length of the intervals of the interval peak.
     pub peak_interval: Duration,
+    /// How often the estimator of a process that does not push gets a reading.
+    pub process_reading_every: Duration,
 }
 
 impl Default for EngineConfig {
@@ -54,6 +59,7 @@ impl Default for EngineConfig {
         Self {
             thresholds: Thresholds::default(),
             creep: CreepSettings::default(),
+            warmup_pushes: BTreeMap::new(),
             rank_ttl: Duration::from_mins(10),
             rank_retention: Duration::from_hours(6),
             ranks_max: 1024,
@@ -61,6 +67,18 @@ impl Default for EngineConfig {
             gpu_ttl: Duration::from_secs(10),
             processes_max: 64,
             peak_interval: Duration::from_mins(1),
+            process_reading_every: Duration::from_secs(10),
+        }
+    }
+}
+
+impl EngineConfig {
+    /// The creep estimator's settings for the ranks of a run.
+    fn creep_of(&self, run: &Run) -> CreepSettings {
+        let warmup_pushes = self.warmup_pushes.get(run).copied();
+        CreepSettings {
+            warmup_pushes: warmup_pushes.unwrap_or(self.creep.warmup_pushes),
+            ..self.creep
         }
     }
 }
@@ -154,6 +172,7 @@ pub struct SavedState {
     /// The uptime at which this was saved.
     pub uptime: Uptime,
     runs: BTreeMap<Run, BTreeMap<Rank, RankWindow>>,
+    processes: Processes,
     since: Vec<(Run, Rank, String, f64)>,
     acks: Vec<SavedAck>,
 }
@@ -167,12 +186,15 @@ pub struct Engine {
     runs: BTreeMap<Run, BTreeMap<Rank, RankWindow>>,
     // Invariant: the number of windows in `runs`.
     n_ranks: usize,
+    /// The processes that do not push.
+    processes: Processes,
     devices: BTreeMap<GpuUuid, Device>,
     gpu: GpuStatus,
     findings: Findings,
     acks: Acks,
     records: RecordCounts,
     records_dropped: u64,
+    processes_dropped: u64,
     last_judged: Uptime,
 }
 
@@ -190,12 +212,14 @@ impl Engine {
             started,
             runs: BTreeMap::new(),
             n_ranks: 0,
+            processes: Processes::default(),
             devices: BTreeMap::new(),
             gpu: GpuStatus::default(),
             findings: Findings::default(),
             acks: Acks::default(),
             records: RecordCounts::default(),
             records_dropped: 0,
+            processes_dropped: 0,
             last_judged: Uptime::default(),
         }
     }
@@ -206,6 +230,7 @@ impl Engine {
             started: self.started,
             uptime: now,
             runs: self.runs.clone(),
+            processes: self.processes.clone(),
             since: self
                 .findings
                 .iter()
@@ -221,9 +246,14 @@ impl Engine {
     pub fn resume(config: EngineConfig, saved: SavedState, now: Uptime) -> Self {
         let mut engine = Self::new(config, saved.started);
         engine.runs = saved.runs;
-        for window in engine.runs.values_mut().flat_map(BTreeMap::values_mut) {
-            window.configure(engine.config.creep, engine.config.peak_interval);
+        for (run, ranks) in &mut engine.runs {
+            let creep = engine.config.creep_of(run);
+            for window in ranks.values_mut() {
+                window.configure(creep, engine.config.peak_interval);
+            }
         }
+        engine.processes = saved.processes;
+        engine.processes.configure(engine.config.creep, engine.config.peak_interval);
         for ack in saved.acks {
             if let Some((ack, since)) = ack.restored(now) {
                 engine.acks.hold(ack, since);
@@ -272,7 +302,7 @@ impl Engine {
     /// Its rank is not held, or there is no room for it.
     pub fn admit_ack(&self, ack: &Ack) -> Result<(), Refusal> {
         let (run, rank) = ack.about();
-        if !self.runs.get(run).is_some_and(|ranks| ranks.contains_key(&rank)) {
+        if self.held(run, rank).is_none() {
             return Err(Refusal::UnknownRank { rank });
         }
         if self.acks.has_room(ack) { Ok(()) } else { Err(Refusal::TooManyAcks) }
@@ -297,6 +327,7 @@ impl Engine {
             Event::Tick => {
                 self.acks.expire(now);
                 self.forget(now, self.config.rank_retention);
+                self.processes.forget(now, self.config.rank_retention);
                 let ttl = self.config.gpu_ttl;
                 self.devices.retain(|_, device| now.since(device.read_at) <= ttl);
                 false
@@ -316,10 +347,13 @@ impl Engine {
         let mut ranks = Vec::new();
         for scene in self.scenes(now) {
             let balance = imbalance::balance(&scene.ranks);
-            runs.push(RunStatus::of(&scene, balance.as_ref()));
+            if self.runs.contains_key(scene.run) {
+                runs.push(RunStatus::of(&scene, balance.as_ref()));
+            }
             for (rank, report) in &scene.ranks {
                 let own = balance.as_ref().and_then(|balance| balance.of(*rank));
-                let last_push_time = self.unix_time(report.last_seen);
+                let last_push_time =
+                    report.process.is_none().then(|| self.unix_time(report.last_seen));
                 ranks.push(RankStatus::of((scene.run, *rank), report, own, last_push_time));
             }
         }
@@ -350,20 +384,30 @@ impl Engine {
         self.records
     }
 
-    /// Every run that is held, ascending.
+    /// Every run that is held, ascending, and those that processes stand for.
     pub fn runs(&self) -> impl Iterator<Item = &Run> {
-        self.runs.keys()
+        self.runs.keys().chain(self.processes.runs().map(|(run, _)| run))
     }
 
     /// One rank at `now`, present or silent; `None` when it is not held.
     pub fn rank(&self, run: &Run, rank: Rank, now: Uptime) -> Option<RankReport<'_>> {
-        let window = self.runs.get(run)?.get(&rank)?;
-        Some(self.report(window, now))
+        Some(self.report(self.held(run, rank)?, now))
+    }
+
+    /// How many readings of processes that do not push were left out to keep a bound.
+    pub fn processes_dropped(&self) -> u64 {
+        self.processes_dropped
     }
 
     /// How many records were left out to keep a bound.
     pub fn records_dropped(&self) -> u64 {
         self.records_dropped
+    }
+
+    /// The window of a rank, or of the process that stands for it.
+    fn held(&self, run: &Run, rank: Rank) -> Option<&RankWindow> {
+        let pushed = self.runs.get(run).and_then(|ranks| ranks.get(&rank));
+        pushed.or_else(|| self.processes.rank(run, rank))
     }
 
     fn ack_status(&self, held: &HeldAck) -> AckStatus {
@@ -387,7 +431,8 @@ impl Engine {
         };
         let window = ranks.entry(sample.rank).or_insert_with(|| {
             self.n_ranks += 1;
-            RankWindow::new(self.config.creep, self.config.peak_interval, now)
+            let creep = self.config.creep_of(&sample.run);
+            RankWindow::new(creep, self.config.peak_interval, now)
         });
         let time = sample.time.map_or(arrival, Seconds::get);
         let (taken, mut is_changed) = window.push(sample, now, arrival);
@@ -440,8 +485,35 @@ impl Engine {
                 is_changed |= window.device(view, time);
             }
         }
+        is_changed |= self.read_processes(&sample, now, time);
         let device = sample.device.clone();
         self.devices.insert(device, Device { sample, read_at: now });
+        is_changed
+    }
+
+    /// Looks at the processes of a device that no rank pushes about. A rank that does not say its device, or not by
+    /// its UUID, may be any of them, so that none is judged beside it.
+    fn read_processes(&mut self, sample: &GpuSample, now: Uptime, time: f64) -> bool {
+        if !sees_training_pids(sample.attribution) {
+            return false;
+        }
+        let is_pushed_about = self.runs.values().flat_map(BTreeMap::values).any(|window| {
+            let device = window.identity().device.as_ref();
+            device.is_none_or(|device| *device == sample.device || device.is_unknown_gpu())
+                && window.is_present(now, self.config.rank_ttl)
+        });
+        if is_pushed_about {
+            self.processes.leave(sample);
+            return false;
+        }
+        let settings = ProcessSettings {
+            creep: self.config.creep,
+            reading_every: self.config.process_reading_every.as_secs_f64(),
+            ttl: self.config.gpu_ttl,
+        };
+        let (is_changed, n_refused) =
+            self.processes.read(&Reading { sample, now, time }, &settings);
+        self.processes_dropped += n_refused;
         is_changed
     }
 
@@ -515,15 +587,18 @@ impl Engine {
         window.report(view, now)
     }
 
-    /// The present ranks of every run that has one, ascending.
+    /// The present ranks of every run that has one, and the processes that do not push after them, each ascending.
     fn scenes(&self, now: Uptime) -> Vec<RunScene<'_>> {
-        self.runs
-            .iter()
-            .map(|(run, windows)| RunScene {
+        let EngineConfig { rank_ttl, gpu_ttl, .. } = self.config;
+        let pushing = self.runs.iter().map(|(run, windows)| (run, windows, rank_ttl));
+        let silent = self.processes.runs().filter(|(run, _)| !self.runs.contains_key(run));
+        pushing
+            .chain(silent.map(|(run, windows)| (run, windows, gpu_ttl)))
+            .map(|(run, windows, ttl)| RunScene {
                 run,
                 ranks: windows
                     .iter()
-                    .filter(|(_, window)| window.is_present(now, self.config.rank_ttl))
+                    .filter(|(_, window)| window.is_present(now, ttl))
                     .map(|(rank, window)| (*rank, self.report(window, now)))
                     .collect(),
             })
@@ -531,13 +606,13 @@ impl Engine {
             .collect()
     }
 
-    /// The present ranks that push from processes seen on the device, by pid.
+    /// The present ranks that push from processes seen on the device, or that processes stand for, by pid.
     fn owners(&self, sample: &GpuSample, now: Uptime) -> BTreeMap<u32, (Run, Rank)> {
         let mut owners = BTreeMap::new();
         if !sees_training_pids(sample.attribution) {
             return owners;
         }
-        for (run, ranks) in &self.runs {
+        for (run, ranks) in self.runs.iter().chain(self.processes.runs()) {
             for (rank, window) in ranks {
                 let identity = window.identity();
                 if let (Some(pid), true, true) = (
@@ -592,7 +667,7 @@ impl Engine {
     }
 
     fn transition(&self, finding: &Finding, state: TransitionState, time: f64) -> Transition {
-        let window = self.runs.get(&finding.run).and_then(|ranks| ranks.get(&finding.rank));
+        let window = self.held(&finding.run, finding.rank);
         Transition {
             time: (time * 1000.0).round() / 1000.0,
             step: window.and_then(RankWindow::last_step),

@@ -9,6 +9,8 @@ pub mod creep;
 
 pub mod window;
 
+pub mod processes;
+
 pub mod diagnosis;
 
 pub mod acks;

@@ -123,6 +123,12 @@ impl GpuUuid {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Whether it is neither host memory nor written as NVML writes UUIDs (`GPU-…`, `MIG-…`), so that it may be any
+    /// GPU.
+    pub fn is_unknown_gpu(&self) -> bool {
+        self.as_str() != Self::CPU && !["GPU-", "MIG-"].iter().any(|of| self.0.starts_with(of))
+    }
 }
 
 impl fmt::Display for GpuUuid {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::analysis::creep::{CreepEstimator, Signal, Stage, Trend};
+use crate::analysis::creep::{CreepEstimator, Signal, Stage};
 use crate::analysis::diagnosis::imbalance::{Balance, RankBalance};
 use crate::analysis::diagnosis::{Evidence, Held, RunScene, Severity, high_pressure, wording};
 use crate::analysis::sample::{
@@ -68,8 +68,8 @@ pub struct RankStatus {
     pub last_train: Option<LastTrain>,
     /// Train steps accepted since the exporter began.
     pub steps_total: u64,
-    /// When its last push came, as a Unix time.
-    pub last_push_time: f64,
+    /// When its last push came, as a Unix time; `None` of a process that does not push.
+    pub last_push_time: Option<f64>,
     /// The greatest allocated of this and the last whole interval.
     #[serde(rename = "interval_peak_allocated_bytes")]
     pub interval_peak_allocated: Option<Bytes>,
@@ -81,7 +81,7 @@ pub struct RankStatus {
     pub capacity: Option<Bytes>,
     /// What it can still take before its device is full, in bytes.
     pub headroom_bytes: Option<f64>,
-    /// Peak by capacity, by basis: `allocated`, `reserved`, `device`.
+    /// Peak by capacity, by basis: `allocated`, `reserved`, `device`, or `process` of one that does not push.
     pub pressures: Vec<(&'static str, f64)>,
     /// The share of reserved that was not live at the end of the last train step.
     pub fragmentation_ratio: Option<f64>,
@@ -100,14 +100,14 @@ pub struct RankStatus {
 /// The growth of one signal of one rank.
 #[derive(Clone, Debug, Serialize)]
 pub struct SignalStatus {
-    /// `allocated`, `reserved` or `outside_allocator`.
+    /// Which: a label of [`Signal`].
     pub signal: &'static str,
-    /// Its slope, in bytes per step.
-    pub slope_bytes_per_step: f64,
+    /// Its slope, in bytes per step; `None` of a process that does not push.
+    pub slope_bytes_per_step: Option<f64>,
     /// The lower end of the 95 % interval of the slope.
-    pub slope_lower_bytes_per_step: f64,
+    pub slope_lower_bytes_per_step: Option<f64>,
     /// The upper end of the 95 % interval of the slope.
-    pub slope_upper_bytes_per_step: f64,
+    pub slope_upper_bytes_per_step: Option<f64>,
     /// The slope in time.
     pub slope_bytes_per_second: Option<f64>,
     /// The rest, while it is rising or creeping.
@@ -119,8 +119,10 @@ pub struct SignalStatus {
 pub struct TrendStatus {
     /// Grown since the onset, in bytes.
     pub growth_bytes: f64,
-    /// The step at which it began.
-    pub onset_step: f64,
+    /// The step at which it began; `None` of a process that does not push.
+    pub onset_step: Option<f64>,
+    /// When it began, as a Unix time.
+    pub onset_time: f64,
     /// How sure the estimator is, 0 to 1.
     pub confidence_ratio: f64,
 }
@@ -155,7 +157,7 @@ pub struct ProcessStatus {
     /// What it uses; `None` when the driver does not know.
     #[serde(rename = "used_bytes")]
     pub used: Option<Bytes>,
-    /// The rank that pushes from it.
+    /// The rank that pushes from it, or that it is itself.
     pub owner: Option<(Run, Rank)>,
 }
 
@@ -292,19 +294,19 @@ impl RunStatus {
 }
 
 impl RankStatus {
-    /// A rank by its report; `last_push_time` is a Unix time.
+    /// A rank by its report; `last_push_time` is a Unix time, of a process that pushes.
     pub fn of(
         (run, rank): (&Run, Rank),
         report: &RankReport<'_>,
         balance: Option<&RankBalance>,
-        last_push_time: f64,
+        last_push_time: Option<f64>,
     ) -> Self {
         let soonest = report
             .creep
             .trends()
             .filter(|trend| trend.stage == Stage::Creeping)
-            .filter(|trend| trend.eta_steps().is_some())
-            .min_by(|a, b| eta_order(a).total_cmp(&eta_order(b)));
+            .filter_map(|trend| Some((trend, trend.eta()?.steps)))
+            .min_by(|a, b| a.1.total_cmp(&b.1));
         Self {
             run: run.clone(),
             rank,
@@ -325,30 +327,30 @@ impl RankStatus {
                 .into_iter()
                 .filter_map(|signal| SignalStatus::of(signal, report.creep))
                 .collect(),
-            oom_eta_steps: soonest.and_then(Trend::eta_steps),
-            oom_eta_seconds: soonest.and_then(Trend::eta_seconds),
+            oom_eta_steps: soonest
+                .filter(|(trend, _)| trend.signal.counts_steps())
+                .map(|(_, steps)| steps),
+            oom_eta_seconds: soonest.and_then(|(trend, _)| trend.eta_seconds()),
         }
     }
-}
-
-fn eta_order(trend: &Trend) -> f64 {
-    trend.eta_steps().unwrap_or(f64::INFINITY)
 }
 
 impl SignalStatus {
     fn of(signal: Signal, creep: &CreepEstimator) -> Option<Self> {
         let slope = creep.slope(signal)?;
         let trend = creep.trends().find(|trend| trend.signal == signal);
+        let of_steps = |value: f64| Some(value).filter(|_| signal.counts_steps());
         Some(Self {
             signal: signal.as_label(),
-            slope_bytes_per_step: slope.per_step,
-            slope_lower_bytes_per_step: slope.lower,
-            slope_upper_bytes_per_step: slope.upper,
+            slope_bytes_per_step: of_steps(slope.per_step),
+            slope_lower_bytes_per_step: of_steps(slope.lower),
+            slope_upper_bytes_per_step: of_steps(slope.upper),
             slope_bytes_per_second: slope.per_second,
             trend: trend.map(|trend| TrendStatus {
                 growth_bytes: trend.growth_bytes,
-                onset_step: trend.onset_step,
-                confidence_ratio: trend.confidence_ratio,
+                onset_step: of_steps(trend.onset_step),
+                onset_time: trend.onset_time,
+                confidence_ratio: trend.confidence_ratio(),
             }),
         })
     }

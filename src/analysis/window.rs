@@ -32,6 +32,10 @@ const RESUME_GAP_RATIO: f64 = 15.0;
 /// one every 15 seconds.
 pub const DEVICE_READING_EVERY: f64 = 10.0;
 
+/// A process that does not push and holds less than this share of what it held is another one with the same id, or
+/// begins anew.
+const PROCESS_FALL_RATIO: f64 = 0.25;
+
 /// How many readings the figure of memory outside the allocator is the median of.
 const OUTSIDE_READINGS: usize = 5;
 
@@ -70,6 +74,8 @@ pub struct RankWindow {
     outside: [f64; OUTSIDE_READINGS],
     /// How many readings this life has had.
     n_outside: usize,
+    /// What the process holds on the device; `None` of one that pushes.
+    process: Option<Bytes>,
 }
 
 /// What a rank says of itself.
@@ -157,8 +163,10 @@ pub struct RankReport<'a> {
     pub steps_total: u64,
     /// Train steps of this life.
     pub life_steps: u32,
-    /// When the last push came.
+    /// When the last push came, or the process was last listed.
     pub last_seen: Uptime,
+    /// What the process holds on the device; `None` of one that pushes.
+    pub process: Option<Bytes>,
     /// What the process used beyond its allocator, at the last readings in any order…
     outside: [f64; OUTSIDE_READINGS],
     /// …of which there were as many as this.
@@ -172,10 +180,10 @@ impl RankReport<'_> {
     }
 
     /// What the rank can still take before its device is full: capacity less what others hold less the recent peak
-    /// of live memory, at least 0. Memory that the allocator holds but does not use counts as available.
+    /// of live memory (of one that does not push, less all that it holds), at least 0. Memory that the allocator holds but does not use counts as available.
     pub fn headroom_bytes(&self) -> Option<f64> {
         let capacity = self.capacity?.as_f64();
-        let peak = self.recent_peak_allocated?.as_f64();
+        let peak = self.recent_peak_allocated.or(self.process)?.as_f64();
         Some((capacity - self.other_bytes().unwrap_or(0.0) - peak).max(0.0))
     }
 
@@ -215,6 +223,17 @@ impl RankWindow {
             device_read_at: None,
             outside: [0.0; OUTSIDE_READINGS],
             n_outside: 0,
+            process: None,
+        }
+    }
+
+    /// An empty window of a process that does not push, first listed at `now`.
+    pub fn of_process(creep: CreepSettings, device: GpuUuid, pid: u32, now: Uptime) -> Self {
+        Self {
+            identity: Identity { device: Some(device), pid: Some(pid), ..Identity::default() },
+            creep: CreepEstimator::of_process(creep),
+            process: Bytes::new(0).ok(),
+            ..Self::new(creep, Duration::ZERO, now)
         }
     }
 
@@ -283,6 +302,38 @@ impl RankWindow {
         self.creep.device(&DeviceReading { time, device_used, process_used }, capacity)
     }
 
+    /// Takes a reading of a process that does not push, made at `now`, which is the Unix time `time`; whether a trend
+    /// changed by it. The estimator gets at most one every `reading_every` seconds.
+    pub fn process(
+        &mut self,
+        view: DeviceView,
+        reading_every: f64,
+        (now, time): (Uptime, f64),
+    ) -> bool {
+        self.last_seen = now;
+        self.device_total = view.total;
+        let (Some(device_used), Some(used)) = (view.used, view.process_used) else {
+            return false;
+        };
+        let before = self.process.replace(used).map_or(0.0, Bytes::as_f64);
+        let mut is_changed = false;
+        if used.as_f64() < PROCESS_FALL_RATIO * before {
+            is_changed = self.creep.trends().next().is_some();
+            self.creep.new_life();
+        }
+        if self.device_read_at.is_some_and(|read_at| time - read_at < reading_every) {
+            return is_changed;
+        }
+        self.device_read_at = Some(time);
+        let reading = DeviceReading {
+            time,
+            device_used: device_used.as_f64(),
+            process_used: Some(used.as_f64()),
+        };
+        let capacity = self.capacity(view).map(Bytes::as_f64);
+        self.creep.process(&reading, capacity) || is_changed
+    }
+
     /// Marks the rank as ended: it leaves every output until a newer push comes.
     pub fn end(&mut self) {
         self.is_ended = true;
@@ -293,7 +344,7 @@ impl RankWindow {
         !self.is_ended && now.since(self.last_seen) <= ttl
     }
 
-    /// When the last push came, accepted or not.
+    /// When the last push came, accepted or not, or the process was last listed.
     pub fn last_seen(&self) -> Uptime {
         self.last_seen
     }
@@ -323,6 +374,7 @@ impl RankWindow {
             steps_total: self.steps_total,
             life_steps: self.life_steps,
             last_seen: self.last_seen,
+            process: self.process,
             outside: self.outside,
             n_outside: self.n_outside,
         }

@@ -37,7 +37,7 @@ pub(super) struct Own {
 }
 
 impl Own {
-    fn status(&self, inbox_depth: usize, records_dropped: u64) -> ExporterStatus {
+    fn status(&self, inbox_depth: usize, engine: &Engine) -> ExporterStatus {
         let shed = self.servers.iter().map(|(listener, counts)| (*listener, counts.shed()));
         ExporterStatus {
             version: env!("CARGO_PKG_VERSION"),
@@ -54,7 +54,8 @@ impl Own {
             series: self.series,
             series_dropped: vec![
                 ("processes", self.processes_dropped),
-                ("ranks", records_dropped),
+                ("processes_judged", engine.processes_dropped()),
+                ("ranks", engine.records_dropped()),
             ],
             process: self.process.clone(),
         }
@@ -177,7 +178,7 @@ impl Keeper {
     }
 
     fn publish(&self, inbox_depth: usize) -> Arc<Status> {
-        let own = self.own.status(inbox_depth, self.engine.records_dropped());
+        let own = self.own.status(inbox_depth, &self.engine);
         let status = Arc::new(self.engine.status(self.clock.now(), own));
         self.publisher.send_replace(Arc::clone(&status));
         status

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::analysis::creep::gates::{Gate, Passed, Stop};
 use crate::analysis::creep::report::{StairsReport, WindowReport};
 use crate::analysis::creep::{Signal, Stage};
-use crate::analysis::diagnosis::Evidence;
+use crate::analysis::diagnosis::{Evidence, LIVE_SIGNALS};
 use crate::analysis::engine::{EngineConfig, Transition, TransitionState};
 use crate::analysis::sample::{Bytes, Rank, Run, Uptime};
 use crate::analysis::window::RankReport;
@@ -26,7 +26,9 @@ pub struct Story {
     pub device: Option<String>,
     /// What its device holds, if that is known.
     pub capacity: Option<Bytes>,
-    /// How many train steps were accepted.
+    /// Whether it is a process that does not push, of which there are readings instead of steps.
+    pub is_process: bool,
+    /// How many train steps were accepted, or how many readings there were.
     pub n_steps: u64,
     /// The first and the last of them.
     pub span: Option<(Moment, Moment)>,
@@ -55,7 +57,7 @@ pub struct Story {
 /// A point of the story.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Moment {
-    /// The step.
+    /// The step; 0 of readings.
     pub step: u64,
     /// The Unix time.
     pub time: f64,
@@ -139,6 +141,7 @@ impl Story {
             rank,
             device: None,
             capacity: None,
+            is_process: false,
             n_steps: 0,
             span: None,
             n_restarts: 0,
@@ -166,11 +169,17 @@ impl Story {
         if self.n_steps == 0 || is_restarted {
             self.n_warmup = self.warmup_pushes;
         }
-        if let Some(last) = report.last_train
-            && report.steps_total != self.n_steps
-        {
-            let moment = Moment { step: last.step.get(), time };
-            self.n_steps = report.steps_total;
+        self.is_process = report.process.is_some();
+        let n_steps = if self.is_process {
+            let is_read = self.span.is_none_or(|(_, last)| last.time < time);
+            self.n_steps + u64::from(is_read && report.last_seen == now)
+        } else {
+            report.steps_total
+        };
+        if n_steps != self.n_steps {
+            let step = report.last_train.map_or(0, |last| last.step.get());
+            let moment = Moment { step, time };
+            self.n_steps = n_steps;
             self.capacity = report.capacity;
             self.device = report.identity.device.as_ref().map(ToString::to_string);
             self.span = Some((self.span.map_or(moment, |(first, _)| first), moment));
@@ -199,7 +208,7 @@ impl Story {
 
     /// Adds what the last step left to the pictures.
     fn picture(&mut self, report: &RankReport<'_>) {
-        if self.n_warmup > 0 {
+        if self.n_warmup > 0 && !self.is_process {
             self.n_warmup -= 1;
             return;
         }
@@ -208,6 +217,7 @@ impl Story {
             (Signal::Allocated, last.map(|last| last.allocated.as_f64())),
             (Signal::Reserved, last.and_then(|last| last.reserved).map(Bytes::as_f64)),
             (Signal::OutsideAllocator, report.outside_allocator_bytes()),
+            (Signal::Process, report.process.map(Bytes::as_f64)),
         ] {
             self.floors.entry(signal).or_default().add(bytes.unwrap_or(f64::NAN));
         }
@@ -227,7 +237,7 @@ impl Story {
         let is_stairs = of_signal == Some(Signal::Allocated) && window.is_none();
         self.told.push(Told {
             transition: transition.clone(),
-            n_pictured: self.floors.get(&Signal::Allocated).map_or(0, |floor| floor.n_added),
+            n_pictured: self.floors.values().map(|floor| floor.n_added).max().unwrap_or(0),
             window,
             stairs: is_stairs.then(|| report.creep.stairs()),
             cause,
@@ -241,7 +251,7 @@ impl Story {
         let had_window = std::mem::take(&mut self.has_window);
         for signal in Signal::ALL {
             for window in report.creep.windows(signal, capacity) {
-                self.has_window |= signal == Signal::Allocated;
+                self.has_window |= LIVE_SIGNALS.contains(&signal);
                 let key = (signal, window.level_idx);
                 let is_new = |tally: &Tally| {
                     tally.last.last_step.to_bits() != window.last_step.to_bits()

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::analysis::creep::Signal;
 use crate::analysis::creep::gates::{Gate, Stop};
 use crate::analysis::creep::report::{StairsReport, WindowReport};
+use crate::analysis::diagnosis::LIVE_SIGNALS;
 use crate::analysis::diagnosis::wording::{bytes, duration, percent, sentence};
 use crate::analysis::engine::TransitionState;
 use crate::explain::story::{Cause, Closest, End, Story, Tally, Told, signal};
@@ -23,8 +24,8 @@ const STAIRS_TOLD_MIN: usize = 3;
 pub fn render(story: &Story) -> String {
     let mut page = Page::default();
     head(&mut page, story);
-    for signal in Signal::ALL {
-        if signal == Signal::Allocated || is_told(story, signal) {
+    for signal in signals(story) {
+        if LIVE_SIGNALS.contains(&signal) || is_told(story, signal) {
             picture(&mut page, story, signal);
         }
     }
@@ -36,12 +37,17 @@ pub fn render(story: &Story) -> String {
     if story.told.is_empty() {
         page.line("  Nothing.");
     }
-    for signal in Signal::ALL {
+    for signal in signals(story) {
         windows(&mut page, story, signal);
     }
     stairs(&mut page, story);
     glossary(&mut page, story);
     page.text
+}
+
+/// The signals that there are of such a rank.
+fn signals(story: &Story) -> impl Iterator<Item = Signal> {
+    Signal::ALL.into_iter().filter(|signal| signal.counts_steps() != story.is_process)
 }
 
 fn is_told(story: &Story, of: Signal) -> bool {
@@ -97,15 +103,16 @@ fn head(page: &mut Page, story: &Story) {
         &format!("Run {}, rank {}{device} ({capacity})", story.run.as_str(), story.rank),
     );
     if let Some((first, last)) = story.span {
-        let words = format!(
-            "{} train steps{restarts}, from step {} at {} to step {} at {} ({})",
-            grouped(story.n_steps),
-            grouped(first.step),
-            at(first.time),
-            grouped(last.step),
-            at(last.time),
-            duration(last.time - first.time),
-        );
+        let (n_steps, lasted) = (grouped(story.n_steps), duration(last.time - first.time));
+        let (from, to) = (at(first.time), at(last.time));
+        let words = if story.is_process {
+            format!("{n_steps} readings, it does not push; {from} to {to} ({lasted})")
+        } else {
+            let (first, last) = (grouped(first.step), grouped(last.step));
+            format!(
+                "{n_steps} train steps{restarts}, from step {first} at {from} to step {last} at {to} ({lasted})"
+            )
+        };
         page.paragraph(0, &words);
     }
     let held: Vec<String> = held(story)
@@ -135,13 +142,15 @@ fn picture(page: &mut Page, story: &Story, of: Signal) {
     if lowest > highest {
         return;
     }
+    let (after, unit) =
+        if story.is_process { ("", "reading") } else { (" after each step", "step") };
     let each = match floor.steps_per_point() {
-        1 => "step".to_owned(),
-        n => format!("{} steps", grouped(n)),
+        1 => unit.to_owned(),
+        n => format!("{} {unit}s", grouped(n)),
     };
     page.line("");
     let words = format!(
-        "{} after each step, the least of each {each}: {} to {}",
+        "{}{after}, the least of each {each}: {} to {}",
         what(of),
         bytes(lowest),
         bytes(highest)
@@ -197,7 +206,7 @@ fn marks(page: &mut Page, story: &Story, of: Signal) {
 fn records(of: Signal) -> &'static str {
     match of {
         Signal::Allocated | Signal::Reserved => "pushes",
-        Signal::OutsideAllocator => "readings",
+        Signal::OutsideAllocator | Signal::Process => "readings",
     }
 }
 
@@ -207,13 +216,15 @@ fn what(signal: Signal) -> &'static str {
         Signal::Allocated => "Live memory",
         Signal::Reserved => "Reserved memory",
         Signal::OutsideAllocator => "Memory outside the allocator",
+        Signal::Process => "Memory of the process",
     }
 }
 
 fn tell(page: &mut Page, told: &Told, story: &Story) {
     let transition = &told.transition;
-    let step = transition.step.map_or_else(|| "no step".to_owned(), grouped);
-    let when = format!("step {step}, {}:", at(transition.time));
+    let step =
+        transition.step.map_or(String::new(), |step| format!("step {}, ", grouped(step)));
+    let when = format!("{step}{}:", at(transition.time));
     let kind = transition.kind;
     match (transition.state, told.cause) {
         // The next line says it.
@@ -248,27 +259,36 @@ fn tell(page: &mut Page, told: &Told, story: &Story) {
 fn shown(page: &mut Page, window: &WindowReport, story: &Story) {
     let Ok(passed) = window.verdict else { return };
     let trend = passed.trend;
+    let (scale, per) = if story.is_process { (3600.0, "h") } else { (1.0, "step") };
     let stand_in = if story.capacity.is_some() { "" } else { " (of a stand-in)" };
     page.paragraph(
         6,
         &format!(
-            "seen in steps {} to {} ({} {}): +{} at {}/step (95%: {} to {}), which is {} of that \
-             and the {} left{stand_in}; confidence {:.2}",
-            whole(window.first_step),
-            whole(window.last_step),
+            "seen in {} ({} {}): +{} at {}/{per} (95%: {} to {}), which is {} of that and the {} \
+             left{stand_in}; confidence {:.2}",
+            extent(window),
             whole(window.n_records),
             records(window.signal),
             bytes(trend.growth_bytes),
-            bytes(trend.slope_bytes_per_step),
-            bytes(trend.slope_lower_bytes_per_step),
-            bytes(trend.slope_upper_bytes_per_step),
+            bytes(scale * trend.slope_bytes_per_step),
+            bytes(scale * trend.slope_lower_bytes_per_step),
+            bytes(scale * trend.slope_upper_bytes_per_step),
             share(trend.share_ratio),
             bytes(window.headroom_bytes),
-            trend.confidence_ratio,
+            trend.confidence_ratio(),
         ),
     );
     if let Some(stop) = passed.held_back {
         page.paragraph(6, &format!("not yet creep: {}", reason(&stop)));
+    }
+}
+
+/// Which part of the run a window spans.
+fn extent(window: &WindowReport) -> String {
+    if window.signal.counts_steps() {
+        format!("steps {} to {}", whole(window.first_step), whole(window.last_step))
+    } else {
+        format!("the last {}", duration(window.last_step - window.first_step))
     }
 }
 
@@ -379,15 +399,12 @@ fn closest_word(page: &mut Page, closest: &Closest) {
         Err(Stop { gate: Gate::Known | Gate::Rise, .. }) => return,
         Err(stop) => reason(stop),
     };
-    page.paragraph(
-        2,
-        &format!(
-            "Nearest to a creep at step {}, over steps {} to {}: {words}",
-            grouped(closest.step),
-            whole(window.first_step),
-            whole(window.last_step),
-        ),
-    );
+    let when = if window.signal.counts_steps() {
+        format!("step {}, over {}", grouped(closest.step), extent(window))
+    } else {
+        format!("its {}, over {}", duration(window.last_step), extent(window))
+    };
+    page.paragraph(2, &format!("Nearest to a creep at {when}: {words}"));
 }
 
 fn stairs(page: &mut Page, story: &Story) {

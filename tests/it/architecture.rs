@@ -31,7 +31,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("overview", &["analysis::diagnosis::wording"]),
-    ("config", &["analysis::engine", "input::http", "output::otlp"]),
+    ("config", &["analysis::engine", "analysis::sample", "input::http", "output::otlp"]),
     ("server", &[]),
     ("state", &["analysis::creep", "analysis::engine"]),
     ("input::wire", &["analysis::acks", "analysis::sample"]),
@@ -56,6 +56,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("analysis::estimate", &[]),
     ("analysis::creep", &["analysis::estimate"]),
     ("analysis::window", &["analysis::creep", "analysis::estimate", "analysis::sample"]),
+    ("analysis::processes", &["analysis::creep", "analysis::sample", "analysis::window"]),
     ("analysis::diagnosis", &["analysis::creep", "analysis::sample", "analysis::window"]),
     (
         "analysis::status",

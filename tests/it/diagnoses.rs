@@ -330,6 +330,27 @@ fn keys(value: &Value) -> BTreeSet<&str> {
 }
 
 #[test]
+fn warmup_is_of_every_run_or_of_one() {
+    let creeps = |arguments: &[&str]| {
+        let arguments = [&["replay", "-"], arguments].concat();
+        let replayed = stepmem(&arguments, &[], recording().as_bytes());
+        assert_eq!(replayed.code, Some(0), "{}", replayed.err);
+        replayed.out.contains("CREEP_CONFIRMED")
+    };
+    assert!(creeps(&[]));
+    assert!(!creeps(&["--creep.warmup-steps", "20000"]));
+    assert!(!creeps(&["--creep.warmup-steps", "leaky=20000"]));
+    assert!(creeps(&["--creep.warmup-steps", "20000", "--creep.warmup-steps", "leaky=96"]));
+    assert!(creeps(&["--creep.warmup-steps", "other=20000"]));
+    let refused = stepmem(&["check", "--creep.warmup-steps", "leaky=many"], &[], b"");
+    assert!(
+        refused.err.contains("\"many\" is not an integer of 0..=1000000"),
+        "{}",
+        refused.err
+    );
+}
+
+#[test]
 fn replay_gives_the_documented_lines_and_the_same_bytes_twice() {
     let folder = Folder::new("replay");
     let file = folder.write("job.jsonl", &recording());
@@ -356,12 +377,19 @@ fn replay_gives_the_documented_lines_and_the_same_bytes_twice() {
             "growth_bytes",
             "headroom_bytes",
             "onset_step",
+            "onset_time",
+            "oom_eta_lower_seconds",
+            "oom_eta_lower_steps",
             "oom_eta_seconds",
             "oom_eta_steps",
+            "oom_eta_upper_seconds",
+            "oom_eta_upper_steps",
             "signal",
             "slope_bytes_per_second",
             "slope_bytes_per_step",
+            "slope_lower_bytes_per_second",
             "slope_lower_bytes_per_step",
+            "slope_upper_bytes_per_second",
             "slope_upper_bytes_per_step",
         ];
         assert_eq!(keys(&line["evidence"]), BTreeSet::from(of_creep));

@@ -67,7 +67,7 @@ impl SignalRules {
     pub const ALLOCATED: Self = Self {
         rising_share_ratio: 0.02,
         creeping_share_ratio: 0.07,
-        urgent_share_ratio: 0.40,
+        urgent_share_ratio: 0.30,
         straightness_min: 10.0,
         blocks_min: 12,
         records_min: 256.0,
@@ -83,6 +83,16 @@ impl SignalRules {
         blocks_min: 16,
         records_min: 2048.0,
         ..Self::ALLOCATED
+    };
+    /// The rules of [`Signal::Process`], whose records are readings of what a caching allocator
+    /// holds: a staircase while it settles, so that short windows must show much.
+    pub const PROCESS: Self = Self {
+        rising_share_ratio: 0.04,
+        creeping_share_ratio: 0.15,
+        blocks_min: 16,
+        records_min: 60.0,
+        records_full: 720.0,
+        ..Self::OUTSIDE_ALLOCATOR
     };
     /// The rules of [`Signal::OutsideAllocator`], whose records are readings: few and slow.
     pub const OUTSIDE_ALLOCATOR: Self = Self {
@@ -240,7 +250,10 @@ impl Gates {
 
         let unfit = Stop { gate: Gate::Growth, value: 0.0, limit: need };
         let slope = estimate::theil_sen(points).ok_or(unfit)?.slope;
-        let [(first_step, _), .., (last_step, last_value)] = points else { return Err(unfit) };
+        let ([(first_step, _), .., (last_step, last_value)], [first, ..]) = (points, blocks)
+        else {
+            return Err(unfit);
+        };
         let span = last_step - first_step;
         let growth = slope * span;
         Stop::below(Gate::Growth, growth, need)?;
@@ -255,19 +268,21 @@ impl Gates {
         let n_records = self.n_records(level_idx, blocks.len());
         let (stage, held_back) = self.stage(n_records, left, room.horizon_seconds)?;
         let rate = Rate::of(points, slope, straightness);
+        let onset = blocks.get(rate.onset_idx).unwrap_or(first);
         let trend = Trend {
             signal: self.signal,
             stage,
             raised_step: room.step,
             raised_time: room.time,
-            onset_step: rate.onset_step.unwrap_or(*first_step),
+            onset_step: onset.step,
+            onset_time: onset.time,
             slope_bytes_per_step: rate.slope,
             slope_lower_bytes_per_step: rate.slope - rate.spread,
             slope_upper_bytes_per_step: rate.slope + rate.spread,
             growth_bytes: growth,
             headroom_bytes: room.capacity.map(|_| headroom),
             share_ratio,
-            confidence_ratio: room.confidence(straightness, n_blocks - 1.0),
+            growth_chance: room.confidence(straightness, n_blocks - 1.0),
             seconds_per_step: room.seconds_per_step,
         };
         Ok(Passed { trend, held_back })
@@ -282,7 +297,7 @@ impl Gates {
     pub(super) fn n_records(&self, level_idx: usize, n_blocks: usize) -> f64 {
         let records_per_block = f64::from(match self.signal {
             Signal::Allocated | Signal::Reserved => PUSHES_PER_BLOCK,
-            Signal::OutsideAllocator => READINGS_PER_BLOCK,
+            Signal::OutsideAllocator | Signal::Process => READINGS_PER_BLOCK,
         });
         (count(n_blocks) - 1.0) * records_per_block * count(1 << level_idx)
     }
@@ -399,8 +414,8 @@ fn slack(block: &Block) -> f64 {
 
 /// How fast a window grows since it does.
 struct Rate {
-    /// Where the growth sets in within the window, if it does.
-    onset_step: Option<f64>,
+    /// The block from which it grows; 0 unless the growth sets in within the window.
+    onset_idx: usize,
     slope: f64,
     /// Half the width of the interval around the slope.
     spread: f64,
@@ -410,7 +425,7 @@ impl Rate {
     /// The slope of a whole window unless its first part is level: then of the rest.
     fn of(points: &[(f64, f64)], slope: f64, straightness: f64) -> Self {
         Self::since_bend(points).unwrap_or(Self {
-            onset_step: None,
+            onset_idx: 0,
             slope,
             spread: INTERVAL_SPREADS * slope / straightness.sqrt(),
         })
@@ -422,12 +437,7 @@ impl Rate {
         let slope =
             estimate::theil_sen(rest).map(|fit| fit.slope).filter(|slope| *slope > 0.0)?;
         let straightness = estimate::path(rest)?.straightness()?;
-        let (onset_step, _) = rest.first()?;
-        Some(Self {
-            onset_step: Some(*onset_step),
-            slope,
-            spread: INTERVAL_SPREADS * slope / straightness.sqrt(),
-        })
+        Some(Self { onset_idx, slope, spread: INTERVAL_SPREADS * slope / straightness.sqrt() })
     }
 }
 

@@ -73,13 +73,16 @@ pub(super) fn assert_finite(trend: &Trend) {
         trend.growth_bytes,
         trend.headroom_bytes.unwrap_or(0.0),
         trend.share_ratio,
-        trend.confidence_ratio,
+        trend.confidence_ratio(),
         trend.seconds_per_step,
-        trend.eta_steps().unwrap_or(0.0),
+        trend.eta().map_or(0.0, |eta| eta.steps),
+        trend.eta().map_or(0.0, |eta| eta.lower_steps),
+        trend.eta().and_then(|eta| eta.upper_steps).unwrap_or(0.0),
+        trend.onset_time,
         trend.eta_seconds().unwrap_or(0.0),
     ] {
         assert!(value.is_finite(), "{trend:?}");
     }
-    assert!((0.0..=1.0).contains(&trend.confidence_ratio), "{trend:?}");
+    assert!((0.0..=1.0).contains(&trend.confidence_ratio()), "{trend:?}");
     assert!((0.0..=1.0).contains(&trend.share_ratio), "{trend:?}");
 }

@@ -35,9 +35,16 @@ const STAIRS_LEVEL_IDX: usize = 4;
 /// How many train pushes a life starts with that tell nothing: lazy optimizer state,
 /// autotuning, skipped AMP steps.
 const WARMUP_PUSHES: u32 = 96;
+/// How long a process that does not push is not looked at: it loads its model and its cache
+/// settles.
+const PROCESS_WARMUP_SECONDS: f64 = 600.0;
 /// A leak that leaves more time than this is left to a later window: three days, a long
 /// weekend.
 const HORIZON_SECONDS: f64 = 72.0 * 3600.0;
+
+/// What a confidence is worth while a trend only rises: of those that do, one in seven is a cache
+/// that fills up.
+const RISING_CONFIDENCE_RATIO: f64 = 0.9;
 
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
 const GIBIBYTE: f64 = 1024.0 * MEBIBYTE;
@@ -51,11 +58,15 @@ pub enum Signal {
     Reserved,
     /// What the process holds beside its caching allocator: communication buffers, libraries.
     OutsideAllocator,
+    /// All that a process holds that does not push, by the driver's word. Where records of the
+    /// others count steps, its count seconds since the first reading.
+    Process,
 }
 
 impl Signal {
     /// Every signal, in the order of declaration.
-    pub const ALL: [Self; 3] = [Self::Allocated, Self::Reserved, Self::OutsideAllocator];
+    pub const ALL: [Self; 4] =
+        [Self::Allocated, Self::Reserved, Self::OutsideAllocator, Self::Process];
 
     /// The signal as a label's value.
     pub fn as_label(self) -> &'static str {
@@ -63,7 +74,13 @@ impl Signal {
             Self::Allocated => "allocated",
             Self::Reserved => "reserved",
             Self::OutsideAllocator => "outside_allocator",
+            Self::Process => "process",
         }
+    }
+
+    /// Whether its records count steps; else they count seconds.
+    pub fn counts_steps(self) -> bool {
+        self != Self::Process
     }
 }
 
@@ -82,6 +99,8 @@ pub enum Stage {
 pub struct CreepSettings {
     /// How many train pushes at the start of a life are not used.
     pub warmup_pushes: u32,
+    /// How long a process that does not push is not looked at after its first reading.
+    pub process_warmup_seconds: f64,
     /// A leak that leaves more time than this does not become [`Stage::Creeping`].
     pub horizon_seconds: f64,
     /// What live memory must show.
@@ -90,16 +109,20 @@ pub struct CreepSettings {
     pub reserved: SignalRules,
     /// What memory outside the allocator must show.
     pub outside_allocator: SignalRules,
+    /// What a process that does not push must show.
+    pub process: SignalRules,
 }
 
 impl Default for CreepSettings {
     fn default() -> Self {
         Self {
             warmup_pushes: WARMUP_PUSHES,
+            process_warmup_seconds: PROCESS_WARMUP_SECONDS,
             horizon_seconds: HORIZON_SECONDS,
             allocated: SignalRules::ALLOCATED,
             reserved: SignalRules::RESERVED,
             outside_allocator: SignalRules::OUTSIDE_ALLOCATOR,
+            process: SignalRules::PROCESS,
         }
     }
 }
@@ -158,6 +181,8 @@ pub struct Trend {
     pub raised_time: f64,
     /// The step from which the growth is seen; it stays as it was when the stage was raised.
     pub onset_step: f64,
+    /// When that step ended, in Unix seconds.
+    pub onset_time: f64,
     /// The rate by the latest window that shows it.
     pub slope_bytes_per_step: f64,
     /// The lower end of its 95 % interval.
@@ -173,25 +198,39 @@ pub struct Trend {
     /// The chance that the growth is more than a random walk's, 0 to 1: the normal tail of the
     /// window's rise in spreads of a walk with the same moves, drawn to one half by the rule of
     /// succession for its number of moves, and by a fifth lower when the capacity is unknown.
-    pub confidence_ratio: f64,
+    growth_chance: f64,
     /// The pace of the steps, smoothed; 0 while it is unknown.
     pub seconds_per_step: f64,
 }
 
 impl Trend {
+    /// Returns the chance that this is a leak, 0 to 1: that it grows, and while it only rises a
+    /// tenth less.
+    pub fn confidence_ratio(&self) -> f64 {
+        match self.stage {
+            Stage::Rising => RISING_CONFIDENCE_RATIO * self.growth_chance,
+            Stage::Creeping => self.growth_chance,
+        }
+    }
+
     /// Returns how many steps are left at this rate; `None` when the headroom is unknown.
-    pub fn eta_steps(&self) -> Option<f64> {
-        self.headroom_bytes
-            .filter(|_| self.slope_bytes_per_step > 0.0)
-            .map(|headroom| headroom / self.slope_bytes_per_step)
+    pub fn eta(&self) -> Option<Eta> {
+        let headroom = self.headroom_bytes?;
+        let at = |slope: f64| {
+            Some(headroom / slope).filter(|steps| slope > 0.0 && steps.is_finite())
+        };
+        Some(Eta {
+            steps: at(self.slope_bytes_per_step)?,
+            lower_steps: at(self.slope_upper_bytes_per_step)?,
+            upper_steps: at(self.slope_lower_bytes_per_step),
+        })
     }
 
     /// Returns how many seconds are left at this rate; `None` when the headroom or the pace is
     /// unknown.
     pub fn eta_seconds(&self) -> Option<f64> {
-        self.eta_steps()
-            .filter(|_| self.seconds_per_step > 0.0)
-            .map(|steps| steps * self.seconds_per_step)
+        let pace = Some(self.seconds_per_step).filter(|seconds| *seconds > 0.0)?;
+        Some(self.eta()?.steps * pace)
     }
 
     /// Takes over what `latest` measured and keeps when and as what this was raised.
@@ -201,6 +240,7 @@ impl Trend {
             raised_step: self.raised_step,
             raised_time: self.raised_time,
             onset_step: self.onset_step,
+            onset_time: self.onset_time,
             ..*latest
         };
     }
@@ -214,9 +254,20 @@ impl Trend {
     }
 }
 
+/// How many steps are left until the headroom is used up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Eta {
+    /// At the slope.
+    pub steps: f64,
+    /// At the upper end of its interval.
+    pub lower_steps: f64,
+    /// At the lower end of its interval; `None` when that is no growth.
+    pub upper_steps: Option<f64>,
+}
+
 /// The estimator of one rank.
 ///
-/// It holds at most [`Self::BYTES_MAX`] bytes (about 54 KiB) however long the run is; a level
+/// It holds at most [`Self::BYTES_MAX`] bytes (about 63 KiB) however long the run is; a level
 /// is allocated when its first block comes, and nothing after that. A push costs a few
 /// comparisons, and a few tests of windows at every 16th.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -239,7 +290,7 @@ pub struct CreepEstimator {
 
 impl CreepEstimator {
     /// The most memory that one estimator holds, in bytes: itself, two pyramids of 17 levels of
-    /// 32 blocks of 48 bytes, and the stairs.
+    /// 32 blocks of 56 bytes, and the stairs.
     pub const BYTES_MAX: usize = size_of::<Self>()
         + 2 * LEVELS_MAX * (size_of::<Level>() + BLOCKS_MAX * size_of::<Block>())
         + STAIRS_MAX * size_of::<Stair>();
@@ -258,7 +309,15 @@ impl CreepEstimator {
             allocated: Watch::new(Signal::Allocated, settings.allocated),
             reserved: Watch::new(Signal::Reserved, settings.reserved),
             stairs: Stairs::default(),
-            readings: Readings::new(settings.outside_allocator),
+            readings: Readings::new(Signal::OutsideAllocator, settings.outside_allocator),
+        }
+    }
+
+    /// Starts without any memory of a process that does not push: it takes readings only.
+    pub fn of_process(settings: CreepSettings) -> Self {
+        Self {
+            readings: Readings::new(Signal::Process, settings.process),
+            ..Self::new(settings)
         }
     }
 
@@ -267,7 +326,10 @@ impl CreepEstimator {
         self.settings = settings;
         self.allocated.gates.rules = settings.allocated;
         self.reserved.gates.rules = settings.reserved;
-        self.readings.watch.gates.rules = settings.outside_allocator;
+        self.readings.watch.gates.rules = match self.readings.watch.gates.signal {
+            Signal::Process => settings.process,
+            _ => settings.outside_allocator,
+        };
     }
 
     /// Takes a train push that comes after all others; `capacity` in bytes, if known.
@@ -308,16 +370,27 @@ impl CreepEstimator {
     /// A reading before the first push or of a rank whose reserved bytes are unknown tells
     /// nothing. Returns true when a trend was raised, changed its stage or was cleared.
     pub fn device(&mut self, reading: &DeviceReading, capacity: Option<f64>) -> bool {
-        let Some((push, reserved)) = self.newest.and_then(|push| Some((push, push.reserved?)))
-        else {
-            return false;
+        let Some(push) = self.newest else { return false };
+        self.read(reading, &push, capacity)
+    }
+
+    /// Takes a reading of a process that does not push, as [`Self::device`] takes one of a rank
+    /// that does.
+    pub fn process(&mut self, reading: &DeviceReading, capacity: Option<f64>) -> bool {
+        let Some(used) = reading.process_used else { return false };
+        let push = Push {
+            step: self.readings.seconds_since_first(reading.time),
+            time: reading.time,
+            allocated: used,
+            peak: used,
+            reserved: Some(used),
+            peak_reserved: Some(used),
         };
-        let before = key(self.readings.watch.trend.as_ref());
-        if let Some(block) = self.readings.take(reading, &push, reserved) {
-            let room = self.reading_room(&Push { time: reading.time, ..push }, capacity);
-            self.readings.take_block(block, &room);
+        self.newest = Some(push);
+        if push.step < self.settings.process_warmup_seconds {
+            return false;
         }
-        key(self.readings.watch.trend.as_ref()) != before
+        self.read(reading, &push, capacity)
     }
 
     /// Forgets the old life of a rank that restarted; what others use on its device stays
@@ -346,7 +419,7 @@ impl CreepEstimator {
     /// That of its trend, else of every other block of its longest window; `None` until a
     /// window holds enough blocks. Costs at most 120 pairs.
     pub fn slope(&self, signal: Signal) -> Option<Slope> {
-        let (watch, pyramid, pace) = self.series(signal);
+        let (watch, pyramid, pace) = self.series(signal)?;
         let (per_step, lower, upper) = match self.trend(signal) {
             Some(trend) => (
                 trend.slope_bytes_per_step,
@@ -379,19 +452,33 @@ impl CreepEstimator {
                 .flatten()
                 .max_by_key(|trend| trend.stage),
             Signal::Reserved => self.reserved.trend.as_ref(),
-            Signal::OutsideAllocator => self.readings.watch.trend.as_ref(),
+            Signal::OutsideAllocator | Signal::Process => {
+                self.readings.watch.trend.as_ref().filter(|trend| trend.signal == signal)
+            }
         }
     }
 
-    /// What is kept of a signal.
-    fn series(&self, signal: Signal) -> (&Watch, &Pyramid, &Pace) {
-        match signal {
+    /// What is kept of a signal; `None` of a process that pushes and of the rest of one that
+    /// doesn't.
+    fn series(&self, signal: Signal) -> Option<(&Watch, &Pyramid, &Pace)> {
+        let (watch, pyramid, pace) = match signal {
             Signal::Allocated => (&self.allocated, &self.pyramid, &self.pace),
             Signal::Reserved => (&self.reserved, &self.pyramid, &self.pace),
-            Signal::OutsideAllocator => {
+            Signal::OutsideAllocator | Signal::Process => {
                 (&self.readings.watch, &self.readings.pyramid, &self.readings.pace)
             }
+        };
+        (watch.gates.signal == signal).then_some((watch, pyramid, pace))
+    }
+
+    /// Takes a reading and holds it against `push`.
+    fn read(&mut self, reading: &DeviceReading, push: &Push, capacity: Option<f64>) -> bool {
+        let before = key(self.readings.watch.trend.as_ref());
+        if let Some(block) = self.readings.take(reading, push) {
+            let room = self.reading_room(&Push { time: reading.time, ..*push }, capacity);
+            self.readings.take_block(block, &room);
         }
+        key(self.readings.watch.trend.as_ref()) != before
     }
 
     /// What the tests of the block that ends with this push share.
@@ -436,7 +523,7 @@ impl CreepEstimator {
         self.keys() != before
     }
 
-    fn keys(&self) -> [Option<(Stage, u64)>; 3] {
+    fn keys(&self) -> [Option<(Stage, u64)>; 4] {
         Signal::ALL.map(|signal| key(self.trend(signal)))
     }
 }
@@ -469,9 +556,12 @@ mod tests {
         assert!(trend.slope_lower_bytes_per_step < 2.0 * MEBIBYTE);
         assert!(trend.slope_upper_bytes_per_step > 2.0 * MEBIBYTE);
         assert_within(trend.headroom_bytes.unwrap(), 40.25 * GIBIBYTE, 0.5 * GIBIBYTE);
-        assert_within(trend.eta_steps().unwrap(), 20_600.0, 500.0);
-        assert_within(trend.eta_seconds().unwrap(), trend.eta_steps().unwrap(), 1e-3);
-        assert!(trend.confidence_ratio > 0.9);
+        let eta = trend.eta().unwrap();
+        assert_within(eta.steps, 20_600.0, 500.0);
+        assert!(eta.lower_steps < eta.steps && eta.steps < eta.upper_steps.unwrap());
+        assert_within(trend.onset_time, 1e9 + trend.onset_step, 1e-3);
+        assert_within(trend.eta_seconds().unwrap(), eta.steps, 1e-3);
+        assert!(trend.confidence_ratio() > 0.9);
         assert!(trend.onset_step < trend.raised_step && trend.raised_step < 2500.0);
         assert_finite(&trend);
     }
@@ -518,6 +608,23 @@ mod tests {
             job.trend(Signal::Allocated).unwrap().headroom_bytes.unwrap()
         };
         assert!(headroom(20.0 * GIBIBYTE) < headroom(0.0) - 5.0 * GIBIBYTE);
+    }
+
+    #[test]
+    fn ten_million_steps_take_no_more_memory_and_do_not_drift() {
+        // 1 KiB a step takes 40 million steps to eat the headroom: more than the horizon.
+        let slow = |step| push(step, 1024.0 * step);
+        let mut job = Job::new();
+        job.run(6_000_000, slow);
+        let before = job.estimator.pyramid.heap_bytes();
+        job.run(4_000_000, slow);
+        // 375,000 and 625,000 blocks: both less than the 2^20 that open the next level.
+        assert_eq!(job.estimator.pyramid.heap_bytes(), before);
+        assert_eq!(job.stage(Signal::Allocated), Some(Stage::Rising));
+        let trend = job.trend(Signal::Allocated).unwrap();
+        assert_within(trend.slope_bytes_per_step, 1024.0, 0.1);
+        assert_within(trend.seconds_per_step, 1.0, 1e-9);
+        assert_finite(&trend);
     }
 
     #[test]
@@ -596,6 +703,39 @@ mod tests {
             let ratio = there.slope_bytes_per_step / here.slope_bytes_per_step;
             prop_assert!((ratio - 1.0).abs() < 1e-9);
             prop_assert!((there.share_ratio - here.share_ratio).abs() < 1e-9);
+        }
+
+        #[test]
+        fn trend_scales_with_bytes_and_steps(
+            bytes_factor in 1_u32..1000, step_factor in 1_u32..1000
+        ) {
+            let (bytes_factor, step_factor) = (f64::from(bytes_factor), f64::from(step_factor));
+            let trend = |bytes_factor: f64, step_factor: f64| {
+                let mut estimator = CreepEstimator::new(CreepSettings::default());
+                for i in 0..2000 {
+                    let Push { step, time, allocated, peak, reserved, .. } =
+                        push(f64::from(i), 2.0 * MEBIBYTE * f64::from(i));
+                    let reserved = reserved.map(|bytes| bytes * bytes_factor);
+                    estimator.train(
+                        &Push {
+                            step: step * step_factor,
+                            time,
+                            allocated: allocated * bytes_factor,
+                            peak: peak * bytes_factor,
+                            reserved,
+                            peak_reserved: reserved,
+                        },
+                        CAPACITY.map(|bytes| bytes * bytes_factor),
+                    );
+                }
+                *estimator.trends().next().unwrap()
+            };
+            let (here, there) = (trend(1.0, 1.0), trend(bytes_factor, step_factor));
+            prop_assert_eq!(there.stage, here.stage);
+            prop_assert!((there.raised_time - here.raised_time).abs() < 1e-6);
+            let ratio = there.slope_bytes_per_step / here.slope_bytes_per_step;
+            prop_assert!((ratio * step_factor / bytes_factor - 1.0).abs() < 1e-9);
+            prop_assert!((there.share_ratio - here.share_ratio).abs() < 1e-6);
         }
 
         #[test]

@@ -96,7 +96,7 @@ impl Level {
     pub(super) fn high(&self, signal: Signal) -> f64 {
         let [floor, reserved] = self.high;
         match signal {
-            Signal::Allocated | Signal::OutsideAllocator => floor,
+            Signal::Allocated | Signal::OutsideAllocator | Signal::Process => floor,
             Signal::Reserved => reserved,
         }
     }
@@ -105,9 +105,11 @@ impl Level {
 /// What is left of some consecutive records.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Block {
-    /// The step at its end.
+    /// The step at its end; of a process's readings the seconds since the first.
     pub(super) step: f64,
-    /// The least live bytes of pushes, the least bytes outside the allocator of readings.
+    /// When it ended, in Unix seconds.
+    pub(super) time: f64,
+    /// The least live bytes of pushes, the least bytes of the series of readings.
     pub(super) floor: f64,
     /// The least that a step needed on top of what was live; 0 for readings.
     pub(super) transient_floor: f64,
@@ -123,6 +125,7 @@ impl Block {
     pub(super) fn of_push(push: &Push) -> Self {
         Self {
             step: push.step,
+            time: push.time,
             floor: push.allocated,
             transient_floor: push.peak - push.allocated,
             reserved_floor: push.reserved.unwrap_or(f64::INFINITY),
@@ -131,10 +134,12 @@ impl Block {
         }
     }
 
-    pub(super) fn of_reading(push: &Push, outside: f64) -> Self {
+    /// What a reading says at the moment of `push`.
+    pub(super) fn of_reading(push: &Push, bytes: f64) -> Self {
         Self {
             step: push.step,
-            floor: outside,
+            time: push.time,
+            floor: bytes,
             transient_floor: 0.0,
             reserved_floor: f64::INFINITY,
             peak_max: push.peak,
@@ -146,6 +151,7 @@ impl Block {
     fn joined(&self, later: &Self) -> Self {
         Self {
             step: later.step,
+            time: later.time,
             floor: self.floor.min(later.floor),
             transient_floor: self.transient_floor.min(later.transient_floor),
             reserved_floor: self.reserved_floor.min(later.reserved_floor),
@@ -157,7 +163,7 @@ impl Block {
     /// What the block says of a signal; of a block of readings only the floor has a meaning.
     pub(super) fn value(&self, signal: Signal) -> f64 {
         match signal {
-            Signal::Allocated | Signal::OutsideAllocator => self.floor,
+            Signal::Allocated | Signal::OutsideAllocator | Signal::Process => self.floor,
             Signal::Reserved => self.reserved_floor,
         }
     }
@@ -187,20 +193,4 @@ impl Open {
 /// A small number as a float.
 pub(super) fn count(n: usize) -> f64 {
     u32::try_from(n).map_or(f64::MAX, f64::from)
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::analysis::creep::job::{Job, push};
-
-    #[test]
-    fn million_pushes_take_no_more_memory() {
-        let mut job = Job::new();
-        job.run(600_000, |step| push(step, 0.0));
-        let before = job.estimator.pyramid.heap_bytes();
-        job.run(400_000, |step| push(step, 0.0));
-        // 37,500 and 62,500 blocks: both less than the 2^16 that open the next level.
-        assert_eq!(job.estimator.pyramid.heap_bytes(), before);
-        assert_eq!(job.n_changes, 0);
-    }
 }

@@ -1,4 +1,5 @@
-//! What is kept of the readings of a rank's device: memory outside its caching allocator.
+//! What is kept of the readings of a rank's device: memory outside its caching allocator, or all memory of a process
+//! that does not push.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,8 @@ pub(super) struct Readings {
     /// The median of `beside`.
     pub(super) outside_bytes: Option<f64>,
     n_taken: u32,
+    /// When the first one was taken, in Unix seconds.
+    first_time: Option<f64>,
     /// The time of the push that the last reading was held against.
     push_time: f64,
     /// How many blocks of pushes came since.
@@ -41,38 +44,41 @@ pub(super) struct Readings {
 }
 
 impl Readings {
-    pub(super) fn new(rules: SignalRules) -> Self {
+    pub(super) fn new(signal: Signal, rules: SignalRules) -> Self {
         Self {
             beside: Recent::default(),
             own: Recent::default(),
             outside_bytes: None,
             n_taken: 0,
+            first_time: None,
             push_time: 0.0,
             n_silent_blocks: 0,
             open_block: Open::default(),
             pace: Pace::default(),
             pyramid: Pyramid::default(),
-            watch: Watch::new(Signal::OutsideAllocator, rules),
+            watch: Watch::new(signal, rules),
         }
     }
 
-    /// Takes a reading while the allocator holds `reserved` bytes; a block when it fills one.
-    pub(super) fn take(
-        &mut self,
-        reading: &DeviceReading,
-        push: &Push,
-        reserved: f64,
-    ) -> Option<Block> {
+    /// How long ago the first reading was.
+    pub(super) fn seconds_since_first(&mut self, time: f64) -> f64 {
+        time - *self.first_time.get_or_insert(time)
+    }
+
+    /// Takes a reading and holds it against `push`; a block when it fills one.
+    pub(super) fn take(&mut self, reading: &DeviceReading, push: &Push) -> Option<Block> {
+        let is_process = self.watch.gates.signal == Signal::Process;
+        let reserved = push.reserved?;
         self.outside_bytes = self.beside.add(reading.device_used - reserved);
-        let outside = self.own.add(reading.process_used? - reserved)?;
+        let used = reading.process_used?;
+        let bytes = self.own.add(if is_process { used } else { used - reserved })?;
         self.push_time = push.time;
         self.n_silent_blocks = 0;
         self.n_taken = self.n_taken.saturating_add(1);
         if self.n_taken <= WARMUP_READINGS {
             return None;
         }
-        let block =
-            self.open_block.add(Block::of_reading(push, outside), READINGS_PER_BLOCK)?;
+        let block = self.open_block.add(Block::of_reading(push, bytes), READINGS_PER_BLOCK)?;
         self.pace.advance(push.step, reading.time);
         Some(block)
     }
@@ -98,6 +104,7 @@ impl Readings {
     pub(super) fn forget_process(&mut self) {
         self.own = Recent::default();
         self.n_taken = 0;
+        self.first_time = None;
         self.open_block = Open::default();
         self.pace = Pace::default();
         self.pyramid.clear();

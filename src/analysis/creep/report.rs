@@ -48,25 +48,28 @@ impl CreepEstimator {
         signal: Signal,
         capacity: Option<f64>,
     ) -> impl Iterator<Item = WindowReport> {
-        let (watch, pyramid, _) = self.series(signal);
         let room = self.newest.map(|push| match signal {
             Signal::Allocated | Signal::Reserved => self.room(&push, capacity),
-            Signal::OutsideAllocator => self.reading_room(&push, capacity),
+            Signal::OutsideAllocator | Signal::Process => self.reading_room(&push, capacity),
         });
-        let levels = pyramid.levels.iter().enumerate();
-        levels.zip(room.into_iter().cycle()).filter_map(move |((level_idx, level), room)| {
-            let (first, last) = (level.blocks.first()?, level.blocks.last()?);
-            Some(WindowReport {
-                signal,
-                level_idx,
-                n_records: watch.gates.n_records(level_idx, level.blocks.len()),
-                first_step: first.step,
-                last_step: last.step,
-                headroom_bytes: watch.gates.headroom(level, &room),
-                is_asked: watch.asks(level_idx),
-                verdict: watch.gates.judge(level_idx, level, &room),
-            })
-        })
+        let levels = self.series(signal).into_iter().flat_map(|(watch, pyramid, _)| {
+            pyramid.levels.iter().enumerate().map(move |(idx, level)| (watch, idx, level))
+        });
+        levels.zip(room.into_iter().cycle()).filter_map(
+            move |((watch, level_idx, level), room)| {
+                let (first, last) = (level.blocks.first()?, level.blocks.last()?);
+                Some(WindowReport {
+                    signal,
+                    level_idx,
+                    n_records: watch.gates.n_records(level_idx, level.blocks.len()),
+                    first_step: first.step,
+                    last_step: last.step,
+                    headroom_bytes: watch.gates.headroom(level, &room),
+                    is_asked: watch.asks(level_idx),
+                    verdict: watch.gates.judge(level_idx, level, &room),
+                })
+            },
+        )
     }
 
     /// Returns what is remembered of stairs.

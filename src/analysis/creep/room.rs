@@ -95,10 +95,10 @@ mod tests {
         let (blind, seeing) = (of(None), of(CAPACITY));
         assert_eq!(blind.stage, Stage::Creeping);
         assert_eq!(
-            (blind.headroom_bytes, blind.eta_steps(), blind.eta_seconds()),
+            (blind.headroom_bytes, blind.eta(), blind.eta_seconds()),
             (None, None, None)
         );
-        assert!(blind.confidence_ratio < seeing.confidence_ratio);
+        assert!(blind.confidence_ratio() < seeing.confidence_ratio());
         // What the peak leaves: 80 - 20 - 10.5 - 7.8 GiB.
         assert_within(seeing.headroom_bytes.unwrap(), 41.7 * GIBIBYTE, 0.3 * GIBIBYTE);
         assert_finite(&blind);

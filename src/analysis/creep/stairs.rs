@@ -51,14 +51,6 @@ pub(super) struct Stair {
     high: f64,
 }
 
-/// The last block before the current one.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub(super) struct Landing {
-    block: Block,
-    /// When it ended.
-    time: f64,
-}
-
 /// What a block showed of a stair within it; the next block shows the rest.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct HalfStair {
@@ -73,7 +65,8 @@ pub(super) struct HalfStair {
 pub(super) struct Stairs {
     // Invariant: at most STAIRS_MAX, the oldest first.
     pub(super) steps: Vec<Stair>,
-    landing: Option<Landing>,
+    /// The last block before the current one.
+    landing: Option<Block>,
     half: Option<HalfStair>,
     /// The floor on top of the newest stair.
     top: f64,
@@ -192,13 +185,14 @@ impl Flight {
             raised_step: room.step,
             raised_time: room.time,
             onset_step: self.first.step,
+            onset_time: self.first.time,
             slope_bytes_per_step: self.height / self.distance_steps,
             slope_lower_bytes_per_step: self.lower_bytes_per_step,
             slope_upper_bytes_per_step: self.upper_bytes_per_step,
             growth_bytes: growth,
             headroom_bytes: room.capacity.map(|_| headroom),
             share_ratio: growth / (headroom + growth),
-            confidence_ratio: room.confidence(self.n_stairs, self.n_stairs),
+            growth_chance: room.confidence(self.n_stairs, self.n_stairs),
             seconds_per_step: room.seconds_per_step,
         }
     }
@@ -229,19 +223,19 @@ impl Stairs {
                 }
                 self.steps.push(stair);
                 self.top = block.floor;
-                self.judge(block, block.step - landing.block.step, room);
+                self.judge(block, block.step - landing.step, room);
             }
             self.end(block);
         }
         if self.half.is_none() {
             self.high = self.high.max(block.floor);
         }
-        self.landing = Some(Landing { block: *block, time: room.time });
+        self.landing = Some(*block);
     }
 
     /// A stair that is complete with this block: a stair inside a block shows in two.
-    fn climb(&mut self, landing: &Landing, block: &Block, height_min: f64) -> Option<Stair> {
-        let (before, half) = (&landing.block, self.half.take());
+    fn climb(&mut self, before: &Block, block: &Block, height_min: f64) -> Option<Stair> {
+        let half = self.half.take();
         let begun = half.unwrap_or(HalfStair {
             height: 0.0,
             transient_height: 0.0,
@@ -262,7 +256,7 @@ impl Stairs {
         }
         (sum.transient_height < STAIR_TRANSIENT_RATIO * sum.height).then_some(Stair {
             step: before.step,
-            time: landing.time,
+            time: before.time,
             foot: sum.foot,
             height: sum.height,
             high: self.high,
@@ -324,7 +318,7 @@ impl Stairs {
 
     /// Brings headroom and pace of the trend up to date with the newest block of the pyramid.
     pub(super) fn refresh(&mut self, newest: &Block, room: &Room) {
-        let most = Use::of(self.landing.iter().map(|landing| &landing.block).chain([newest]));
+        let most = Use::of(self.landing.iter().chain([newest]));
         if let Some(trend) = &mut self.trend {
             trend.refresh(most, SignalRules::ALLOCATED.peak_weight, room);
         }

@@ -1,16 +1,16 @@
 //! MEMORY RISING: live memory grows steadily, not yet far enough to be called creep.
 
-use crate::analysis::creep::{Signal, Stage};
+use crate::analysis::creep::Stage;
 use crate::analysis::diagnosis::{
-    CreepEvidence, Diagnosis, Evidence, Finding, Scene, Severity,
+    CreepEvidence, Diagnosis, Evidence, Finding, LIVE_SIGNALS, Scene, Severity,
 };
 
 /// Live memory grows, and has not yet eaten enough of the headroom to page.
 pub const CREEP_EARLY: Diagnosis = Diagnosis {
     kind: "CREEP_EARLY",
     status: "MEMORY RISING",
-    help: "Live tensor memory at the end of the step grows steadily; it has not yet eaten enough of the \
-           headroom to be called creep.",
+    help: "Live tensor memory at the end of the step, or all memory of a process that does not push, grows \
+           steadily; it has not yet eaten enough of the headroom to be called creep.",
     advice: "Watch it: if it goes on, it becomes MEMORY CREEP.",
     find,
 };
@@ -19,8 +19,8 @@ fn find(scene: &Scene<'_>) -> Vec<Finding> {
     scene
         .subjects()
         .filter_map(|subject| {
-            let trend = subject.trend(Signal::Allocated, Stage::Rising)?;
-            let evidence = Evidence::Creep(CreepEvidence::of(trend));
+            let trend = LIVE_SIGNALS.iter().find_map(|of| subject.trend(*of, Stage::Rising))?;
+            let evidence = Evidence::Creep(Box::new(CreepEvidence::of(trend)));
             Some(subject.finding(CREEP_EARLY.kind, (Severity::Info, evidence)))
         })
         .collect()

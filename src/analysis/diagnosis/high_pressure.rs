@@ -20,7 +20,7 @@ pub const HIGH_PRESSURE: Diagnosis = Diagnosis {
 /// One way of measuring pressure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pressure {
-    /// `allocated`, `reserved` or `device`.
+    /// `allocated`, `reserved`, `device` or `process`.
     pub basis: &'static str,
     /// Peak by capacity; above 1 where the figures contradict each other.
     pub ratio: f64,
@@ -29,12 +29,16 @@ pub struct Pressure {
 }
 
 /// Every pressure that is known of a rank: of allocated and reserved by their recent peaks, of the device by what
-/// NVML last said.
+/// NVML last said; of a process that does not push by what it holds.
 pub fn pressures(report: &RankReport<'_>) -> impl Iterator<Item = Pressure> {
+    let device_total = report.device.total.filter(|total| total.get() > 0);
+    // What others hold on the device is said once, of the ranks that push.
+    let device_used = report.device.used.filter(|_| report.process.is_none());
     [
         ("allocated", report.recent_peak_allocated, report.capacity),
         ("reserved", report.recent_peak_reserved, report.capacity),
-        ("device", report.device.used, report.device.total.filter(|total| total.get() > 0)),
+        ("device", device_used, device_total),
+        ("process", report.process, report.capacity),
     ]
     .into_iter()
     .filter_map(|(basis, peak, capacity)| {

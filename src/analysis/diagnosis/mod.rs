@@ -27,6 +27,9 @@ pub const DIAGNOSES: [&Diagnosis; 6] = [
     &creep_early::CREEP_EARLY,
 ];
 
+/// What MEMORY CREEP and MEMORY RISING are about: of a rank that pushes what is live, else all that the driver knows.
+pub const LIVE_SIGNALS: [Signal; 2] = [Signal::Allocated, Signal::Process];
+
 /// One thing that can be wrong with a rank.
 #[derive(Debug)]
 pub struct Diagnosis {
@@ -107,12 +110,12 @@ pub struct Finding {
 #[serde(untagged)]
 pub enum Evidence {
     /// A series that grows.
-    Creep(CreepEvidence),
+    Creep(Box<CreepEvidence>),
     /// A peak near the capacity.
     Pressure {
         /// Peak by capacity.
         pressure_ratio: f64,
-        /// Whose peak: `allocated`, `reserved` or `device`.
+        /// Whose peak: `allocated`, `reserved`, `device` or `process`.
         basis: &'static str,
         /// The capacity.
         capacity_bytes: u64,
@@ -146,33 +149,58 @@ pub enum Evidence {
     },
 }
 
-/// The evidence of a series that grows. What is not known is absent.
+/// The evidence of a series that grows. What is not known is absent: steps and figures per step of a process that
+/// does not push.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CreepEvidence {
-    /// Which series: `allocated`, `reserved` or `outside_allocator`.
+    /// Which series: a label of [`Signal`].
     pub signal: &'static str,
     /// How fast it grows.
-    pub slope_bytes_per_step: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_bytes_per_step: Option<f64>,
     /// The lower end of the 95 % interval of the slope.
-    pub slope_lower_bytes_per_step: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_lower_bytes_per_step: Option<f64>,
     /// The upper end of the 95 % interval of the slope.
-    pub slope_upper_bytes_per_step: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_upper_bytes_per_step: Option<f64>,
     /// The same slope in time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slope_bytes_per_second: Option<f64>,
+    /// The lower end of its 95 % interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_lower_bytes_per_second: Option<f64>,
+    /// The upper end of its 95 % interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_upper_bytes_per_second: Option<f64>,
     /// How much it has grown since the onset.
     pub growth_bytes: f64,
     /// The step at which it began.
-    pub onset_step: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub onset_step: Option<u64>,
+    /// When it began, as a Unix time with milliseconds.
+    pub onset_time: f64,
     /// What is left for it to grow into.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headroom_bytes: Option<f64>,
     /// Steps until that is used up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_eta_steps: Option<f64>,
+    /// The same at the upper end of the slope's interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_eta_lower_steps: Option<f64>,
+    /// The same at its lower end; absent when that is no growth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_eta_upper_steps: Option<f64>,
     /// Seconds until that is used up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_eta_seconds: Option<f64>,
+    /// The same at the upper end of the slope's interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_eta_lower_seconds: Option<f64>,
+    /// The same at its lower end; absent when that is no growth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_eta_upper_seconds: Option<f64>,
     /// How sure the estimator is that it grows, 0 to 1.
     pub confidence_ratio: f64,
 }
@@ -180,20 +208,36 @@ pub struct CreepEvidence {
 impl CreepEvidence {
     /// The evidence of one trend.
     pub fn of(trend: &Trend) -> Self {
-        let per_step = trend.slope_bytes_per_step;
+        let pace = Some(trend.seconds_per_step).filter(|seconds| *seconds > 0.0);
+        let steps = |value: Option<f64>| value.filter(|_| trend.signal.counts_steps());
+        let in_time = |slope: Option<f64>| Some(slope? / pace?);
+        let seconds = |n_steps: Option<f64>| Some(n_steps? * pace?);
+        let slope = Some(trend.slope_bytes_per_step);
+        let slope_lower = Some(trend.slope_lower_bytes_per_step);
+        let slope_upper = Some(trend.slope_upper_bytes_per_step);
+        let eta = trend.eta();
+        let eta_lower = eta.map(|eta| eta.lower_steps);
+        let eta_upper = eta.and_then(|eta| eta.upper_steps);
+        let eta = eta.map(|eta| eta.steps);
         Self {
             signal: trend.signal.as_label(),
-            slope_bytes_per_step: per_step,
-            slope_lower_bytes_per_step: trend.slope_lower_bytes_per_step,
-            slope_upper_bytes_per_step: trend.slope_upper_bytes_per_step,
-            slope_bytes_per_second: (trend.seconds_per_step > 0.0)
-                .then(|| per_step / trend.seconds_per_step),
+            slope_bytes_per_step: steps(slope),
+            slope_lower_bytes_per_step: steps(slope_lower),
+            slope_upper_bytes_per_step: steps(slope_upper),
+            slope_bytes_per_second: in_time(slope),
+            slope_lower_bytes_per_second: in_time(slope_lower),
+            slope_upper_bytes_per_second: in_time(slope_upper),
             growth_bytes: trend.growth_bytes,
-            onset_step: whole_step(trend.onset_step),
+            onset_step: steps(Some(trend.onset_step)).map(whole_step),
+            onset_time: (trend.onset_time * 1000.0).round() / 1000.0,
             headroom_bytes: trend.headroom_bytes,
-            oom_eta_steps: trend.eta_steps(),
-            oom_eta_seconds: trend.eta_seconds(),
-            confidence_ratio: trend.confidence_ratio,
+            oom_eta_steps: steps(eta),
+            oom_eta_lower_steps: steps(eta_lower),
+            oom_eta_upper_steps: steps(eta_upper),
+            oom_eta_seconds: seconds(eta),
+            oom_eta_lower_seconds: seconds(eta_lower),
+            oom_eta_upper_seconds: seconds(eta_upper),
+            confidence_ratio: trend.confidence_ratio(),
         }
     }
 }
@@ -380,7 +424,7 @@ pub fn creeping(
     let is_full = high_pressure::highest(subject.report)
         .is_some_and(|pressure| pressure.ratio >= scene.thresholds.pressure_warning - margin);
     let severity = if is_soon || is_full { Severity::Critical } else { Severity::Warning };
-    Some((severity, Evidence::Creep(CreepEvidence::of(trend))))
+    Some((severity, Evidence::Creep(Box::new(CreepEvidence::of(trend)))))
 }
 
 #[expect(

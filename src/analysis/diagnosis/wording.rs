@@ -15,6 +15,7 @@ pub fn sentence(evidence: &Evidence) -> String {
             let of = match *basis {
                 "device" => "in use on the device",
                 "reserved" => "the reserved peak",
+                "process" => "the process",
                 _ => "the allocated peak",
             };
             format!(
@@ -46,14 +47,23 @@ fn creep_sentence(creep: &CreepEvidence) -> String {
     let what = match creep.signal {
         "reserved" => "reserved memory grows without live memory",
         "outside_allocator" => "memory outside the allocator grows",
+        "process" => "memory of the process grows",
         _ => "live memory grows",
     };
-    let mut text = format!(
-        "{what} by {}/step, {} since step {}",
-        bytes(creep.slope_bytes_per_step),
-        bytes(creep.growth_bytes),
-        creep.onset_step
-    );
+    let growth = bytes(creep.growth_bytes);
+    let mut text = match (creep.slope_bytes_per_step, creep.onset_step) {
+        (Some(slope), Some(step)) => {
+            format!("{what} by {}/step, {growth} since step {step}", bytes(slope))
+        }
+        _ => format!("{what}, {growth} so far"),
+    };
+    if let (None, Some(slope)) = (creep.slope_bytes_per_step, creep.slope_bytes_per_second) {
+        text = format!(
+            "{what} by {}/h, {growth} in {}",
+            bytes(3600.0 * slope),
+            duration(creep.growth_bytes / slope)
+        );
+    }
     if let Some(headroom) = creep.headroom_bytes {
         text = format!("{text}; {} left", bytes(headroom));
     }
@@ -61,8 +71,9 @@ fn creep_sentence(creep: &CreepEvidence) -> String {
         (Some(seconds), Some(steps)) => {
             format!(", out of memory in about {} ({steps:.0} steps)", duration(seconds))
         }
+        (Some(seconds), None) => format!(", out of memory in about {}", duration(seconds)),
         (None, Some(steps)) => format!(", out of memory in about {steps:.0} steps"),
-        (_, None) => String::new(),
+        (None, None) => String::new(),
     };
     text + &eta
 }

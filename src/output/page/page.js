@@ -10,6 +10,7 @@ const SIGNAL_KINDS = {
   allocated: ["CREEP_CONFIRMED", "CREEP_EARLY"],
   reserved: ["FRAGMENTATION"],
   outside_allocator: ["OUTSIDE_ALLOCATOR"],
+  process: ["CREEP_CONFIRMED", "CREEP_EARLY"],
 };
 const ATTRIBUTION_WORDS = {
   own_pid_namespace: "in another PID namespace, not seen from here",
@@ -250,13 +251,20 @@ function arrow(slope) {
   return slope.slope_upper_bytes_per_step < 0 ? "↘" : "→";
 }
 
+// A process that does not push has no steps.
+function slopeText({ slope_bytes_per_step: step, slope_bytes_per_second: second }) {
+  return isKnown(step) ? bytes(step) : known(second, (slope) => `${bytes(3600 * slope)}/h`);
+}
+
 function slopeWords(slope) {
   const lower = bytes(slope.slope_lower_bytes_per_step);
   const upper = bytes(slope.slope_upper_bytes_per_step);
-  const words = `${slope.signal}: ${bytes(slope.slope_bytes_per_step)} per step (95% interval ${lower} to ${upper})`;
+  const perStep = isKnown(slope.slope_bytes_per_step) ? ` per step (95% interval ${lower} to ${upper})` : "";
+  const words = `${slope.signal}: ${slopeText(slope)}${perStep}`;
   if (!slope.trend) return words;
-  const { growth_bytes: growth, onset_step: onset, confidence_ratio: confidence } = slope.trend;
-  return `${words}, ${bytes(growth)} since step ${number(Math.round(onset))}, confidence ${percent(confidence)}`;
+  const { growth_bytes: growth, onset_step: step, onset_time: time, confidence_ratio: confidence } = slope.trend;
+  const onset = isKnown(step) ? `step ${number(Math.round(step))}` : stamp(time);
+  return `${words}, ${bytes(growth)} since ${onset}, confidence ${percent(confidence)}`;
 }
 
 function makeFinding() {
@@ -327,7 +335,7 @@ function updateRank(row, rank) {
   row.badges.set(rank.findings, (finding) => finding.kind);
   text(device, known(rank.device, short), rank.device ?? "");
   text(step, known(rank.step, number), known(rank.step_seconds, (seconds) => `${seconds.toFixed(3)} s per step`));
-  text(pushed, ago(rank.last_push_time), stamp(rank.last_push_time));
+  text(pushed, known(rank.last_push_time, ago), known(rank.last_push_time, stamp));
   text(allocated, known(rank.allocated_bytes, bytes));
   row.spark(keyOf(rank), level(...SIGNAL_KINDS.allocated));
   text(peak, known(rank.recent_peak_allocated_bytes, bytes), `in the last step ${known(rank.peak_allocated_bytes, bytes)}`);
@@ -336,12 +344,13 @@ function updateRank(row, rank) {
   const highest = most(rank.pressures.map(([, ratio]) => ratio));
   row.pressure(highest, known(highest, percent), level("HIGH_PRESSURE"));
   hint(pressure, rank.pressures.map(([basis, ratio]) => `${basis} ${percent(ratio)}`).join(", "));
-  const main = rank.creep.find((signal) => signal.trend) ?? rank.creep.find((signal) => signal.signal === "allocated");
+  const isMain = ({ signal }) => signal === "allocated" || signal === "process";
+  const main = rank.creep.find((signal) => signal.trend) ?? rank.creep.find(isMain);
   const direction = main ? arrow(main) : "";
   const other = main && main.signal !== "allocated" ? ` ${main.signal.replace("_allocator", "")}` : "";
   toned(slope, main?.trend ? level(...SIGNAL_KINDS[main.signal]) : 0);
   text(row.slope[0], direction);
-  text(row.slope[1], main ? bytes(main.slope_bytes_per_step) + other : DASH);
+  text(row.slope[1], main ? slopeText(main) + other : DASH);
   tone(row.slope[1], null, direction === "→" ? "quiet" : "");
   hint(slope, rank.creep.map(slopeWords).join("\n"));
   text(oom, eta(rank), known(rank.oom_eta_steps, (steps) => plural(Math.round(steps), "step")));
@@ -366,7 +375,8 @@ function updateDevice(row, device) {
   row.used(share, memory ? `${bytes(memory.used_bytes)} of ${bytes(memory.total_bytes)} (${known(share, percent)})` : DASH);
   text(rest, known(device.unattributed_bytes, bytes));
   const lines = processes.map(({ pid, used_bytes: used, owner }) => {
-    const whose = owner ? `rank ${owner[1]} of ${owner[0]}` : "does not push";
+    const isPushing = owner && owner[0] !== `pid-${pid}`;
+    const whose = isPushing ? `rank ${owner[1]} of ${owner[0]}` : "does not push";
     return { key: pid, words: `${known(used, bytes)} · pid ${pid} · ${whose}` };
   });
   if (isKnown(others)) lines.push({ key: "others", words: `${bytes(others)} · others` });

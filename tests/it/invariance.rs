@@ -1,0 +1,145 @@
+//! What must not change what is found: the numbers of the ranks, records that come twice or late, a clock that goes
+//! back, and how records are put into pushes.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
+use serde_json::{Value, json};
+use stepmem::analysis::engine::{Engine, EngineConfig, Event, TransitionState};
+use stepmem::analysis::sample::Uptime;
+use stepmem::input::wire::{Recorded, decode_recorded};
+
+use crate::rig::Exporter;
+
+const MIB: u64 = 1 << 20;
+const START: u64 = 1_764_000_000;
+const STEPS: u64 = 900;
+const LEAKING: u64 = 1;
+
+/// Three ranks of one step a second and 16 MiB of noise; one leaks 24 MiB a step, so that it creeps before the end.
+fn job(noise: u64) -> Vec<Value> {
+    let mut state = noise;
+    let mut records = Vec::new();
+    for step in 0..STEPS {
+        for rank in 0..3 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let leaked = if rank == LEAKING { 24 * MIB * step } else { 0 };
+            let allocated = 20_480 * MIB + (state >> 33) % (16 * MIB) + leaked;
+            records.push(json!({
+                "run": "job",
+                "rank": rank,
+                "step": step,
+                "time": START + step,
+                "allocated_bytes": allocated,
+                "peak_allocated_bytes": allocated + 10_240 * MIB,
+                "reserved_bytes": 65_536 * MIB,
+                "total_bytes": 81_920 * MIB,
+            }));
+        }
+    }
+    records
+}
+
+/// What was raised (or cleared) of which rank at which step.
+type Told = (u32, &'static str, bool, Option<u64>);
+
+/// What the engine tells of records that arrive in this order, and how many lives it saw begin.
+fn told(records: &[Value]) -> (Vec<Told>, u64) {
+    let began = records[0]["time"].as_f64().unwrap();
+    let mut engine = Engine::new(EngineConfig::default(), began);
+    let mut now = Uptime::default();
+    let mut told = Vec::new();
+    for record in records {
+        let line = record.to_string();
+        let Recorded::Step(sample) = decode_recorded(line.as_bytes()).unwrap() else {
+            panic!("{line} is no push");
+        };
+        let since = record["time"].as_f64().unwrap() - began;
+        now = now.max(Uptime(Duration::try_from_secs_f64(since).unwrap_or_default()));
+        for it in engine.apply(Event::Step(sample), now) {
+            told.push((it.rank.get(), it.kind, it.state == TransitionState::Raised, it.step));
+        }
+    }
+    (told, engine.records().restarted)
+}
+
+/// What was told of creep.
+fn creep(told: &[Told]) -> Vec<Told> {
+    told.iter().filter(|it| it.1.starts_with("CREEP")).copied().collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn numbers_of_ranks_do_not_matter(noise in any::<u64>(), numbers in proptest::collection::btree_set(0_u32..=1_048_575, 3), turn in 0_usize..3) {
+        let mut numbers: Vec<u32> = numbers.into_iter().collect();
+        numbers.rotate_left(turn);
+        let plain = job(noise);
+        let renamed: Vec<Value> = plain.iter().cloned().map(|mut record| {
+            record["rank"] = json!(numbers[usize::try_from(record["rank"].as_u64().unwrap()).unwrap()]);
+            record
+        }).collect();
+        let expected: BTreeSet<Told> = told(&plain).0.into_iter()
+            .map(|(rank, kind, is_raised, step)| (numbers[usize::try_from(rank).unwrap()], kind, is_raised, step))
+            .collect();
+        let leaking = numbers[usize::try_from(LEAKING).unwrap()];
+        prop_assert!(expected.iter().any(|it| it.0 == leaking && it.1 == "CREEP_CONFIRMED"));
+        prop_assert!(expected.iter().all(|it| it.0 == leaking || it.1 == "FRAGMENTATION"));
+        prop_assert_eq!(told(&renamed).0.into_iter().collect::<BTreeSet<_>>(), expected);
+    }
+
+    #[test]
+    fn records_that_come_twice_or_late_do_not_matter(noise in any::<u64>(), every in 1_usize..20, by in 1_usize..60) {
+        let plain = job(noise);
+        let mut disturbed = Vec::new();
+        for (idx, record) in plain.iter().enumerate() {
+            disturbed.push(record.clone());
+            if idx % every == 0 {
+                disturbed.push(record.clone());
+                disturbed.push(plain[idx.saturating_sub(3 * by)].clone());
+            }
+        }
+        let (disturbed, n_restarts) = told(&disturbed);
+        prop_assert_eq!(disturbed, told(&plain).0);
+        prop_assert_eq!(n_restarts, 0);
+    }
+
+    #[test]
+    fn clock_that_goes_back_begins_no_new_life(noise in any::<u64>(), at in 1_u64..STEPS, by in 1_u32..100_000) {
+        let plain = job(noise);
+        let turned: Vec<Value> = plain.iter().cloned().map(|mut record| {
+            if record["step"].as_u64().unwrap() >= at {
+                record["time"] = json!(record["time"].as_f64().unwrap() - f64::from(by));
+            }
+            record
+        }).collect();
+        let (turned, n_restarts) = told(&turned);
+        prop_assert_eq!(n_restarts, 0);
+        prop_assert_eq!(creep(&turned), creep(&told(&plain).0));
+    }
+}
+
+#[test]
+fn how_records_are_put_into_pushes_does_not_matter() {
+    let records = job(7);
+    let [one, many] = [1, 500].map(|n_records| {
+        let exporter = Exporter::start(&[]);
+        for batch in records.chunks(n_records) {
+            let body =
+                if n_records == 1 { batch[0].to_string() } else { json!(batch).to_string() };
+            assert_eq!(exporter.post(body).status, 200);
+        }
+        exporter.await_metrics("the creep", |metrics| {
+            metrics.contains_key(
+                "stepmem_diagnosis{run=\"job\",rank=\"1\",kind=\"CREEP_CONFIRMED\"}",
+            )
+        });
+        let status = exporter.status();
+        let kept = ["rank", "step", "steps_total", "creep", "headroom_bytes", "oom_eta_steps"];
+        let ranks = status["ranks"].as_array().unwrap().iter();
+        ranks.map(|rank| kept.map(|key| rank[key].clone())).collect::<Vec<_>>()
+    });
+    assert_eq!(one, many);
+}
