@@ -339,6 +339,7 @@ impl Engine {
             devices,
             findings: self.findings.iter().map(FindingStatus::of).collect(),
             acks: self.acks.iter().map(|held| self.ack_status(held)).collect(),
+            snapshots: Vec::new(),
             records: self.records,
             gpu: self.gpu.clone(),
             exporter,

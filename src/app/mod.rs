@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::analysis::engine::{Engine, EngineConfig, SavedState};
+use crate::analysis::snapshots::Snapshots;
 use crate::app::clock::Clock;
 use crate::app::gpu::{GpuSource, poll_gpu};
 use crate::app::keeper::{Keeper, Own};
@@ -152,7 +153,8 @@ impl App {
         };
         let engine = engine_of(settings.engine, saved, clock);
         let state = settings.state_file.map(StateFile::new);
-        let keeper = Keeper { engine, clock, publisher, own, state };
+        let snapshots = Snapshots::new(settings.snapshots);
+        let keeper = Keeper { engine, snapshots, clock, publisher, own, state };
 
         let mut app = Self {
             linger: settings.linger,

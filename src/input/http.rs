@@ -21,7 +21,7 @@ use tower_http::decompression::RequestDecompressionLayer;
 
 use crate::analysis::engine::Refusal;
 use crate::analysis::sample::{Run, Uptime};
-use crate::input::inbox::{Delivery, Inbox, OfferError, PushResult};
+use crate::input::inbox::{Delivery, Inbox, OfferError, PushResult, Taken};
 use crate::input::wire::{self, DecodeError, Layout};
 
 /// How many bytes of bodies are held at once, over all requests: with the connections' own buffers this bounds what a
@@ -32,8 +32,7 @@ pub const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// When a pusher that was turned away may come again, in seconds.
 const RETRY_AFTER_SECONDS: &str = "1";
 /// What there is, for those who ask for something else.
-const ROUTES: &str =
-    "the push endpoint has POST /v1/steps and POST /v1/runs/RUN/end and POST /v1/runs/RUN/ack";
+const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end and /v1/runs/RUN/ack";
 /// The media type of a refusal.
 const PROBLEM_JSON: &str = "application/problem+json";
 
@@ -55,6 +54,7 @@ pub fn router(config: Config, inbox: Inbox, clock: Clock) -> Router {
         Arc::new(Door { config, inbox, clock, bodies: Semaphore::new(BODIES_BYTES_MAX) });
     Router::new()
         .route("/v1/steps", post(steps))
+        .route("/v1/snapshots", post(snapshots))
         .route("/v1/runs/{run}/end", post(end))
         .route("/v1/runs/{run}/ack", post(ack))
         .fallback(|| async { problem(StatusCode::NOT_FOUND, "No such path", ROUTES) })
@@ -84,6 +84,15 @@ async fn steps(State(door): State<Arc<Door>>, request: Request<Body>) -> Respons
     .await
 }
 
+async fn snapshots(State(door): State<Arc<Door>>, request: Request<Body>) -> Response {
+    door.timed(async |door| {
+        door.authorize(request.headers())?;
+        let (body, _held) = door.json(request).await?;
+        door.offer(Delivery::Snapshot(wire::decode_snapshot(&body)?)).await
+    })
+    .await
+}
+
 async fn end(
     State(door): State<Arc<Door>>,
     run: Result<Path<String>, PathRejection>,
@@ -106,16 +115,16 @@ impl Door {
     /// Answers by what `handle` makes of the request, counts it and its duration.
     async fn timed(
         &self,
-        handle: impl AsyncFnOnce(&Self) -> Result<usize, Refused>,
+        handle: impl AsyncFnOnce(&Self) -> Result<Taken, Refused>,
     ) -> Response {
         let began = (self.clock)();
         let outcome = handle(self).await;
         let result = outcome.as_ref().map_or_else(Refused::result, |_| PushResult::Accepted);
         self.inbox.counts().add(result, (self.clock)().since(began));
         match outcome {
-            Ok(accepted) => {
-                ([(CONTENT_TYPE, "application/json")], wire::encode_accepted(accepted))
-                    .into_response()
+            Ok(Taken { n_records, asks }) => {
+                let body = wire::encode_accepted(n_records, &asks);
+                ([(CONTENT_TYPE, "application/json")], body).into_response()
             }
             Err(refused) => {
                 tracing::debug!(error = %refused, "push refused");
@@ -133,10 +142,7 @@ impl Door {
     ) -> Response {
         self.timed(async |door| {
             door.authorize(request.headers())?;
-            if layout_of(request.headers())? != Layout::Json {
-                return Err(Refused::MediaType("application/x-ndjson".to_owned()));
-            }
-            let (body, _held) = door.body(request.into_body()).await?;
+            let (body, _held) = door.json(request).await?;
             let Path(run) = run.map_err(|error| Refused::Run(error.body_text()))?;
             let run = Run::new(&run).map_err(|error| Refused::Run(error.to_string()))?;
             door.offer(read(run, &body)?).await
@@ -154,6 +160,17 @@ impl Door {
             .ok_or(Refused::NoToken)?
             .1;
         if bool::from(shown.ct_eq(token)) { Ok(()) } else { Err(Refused::WrongToken) }
+    }
+
+    /// Reads a body that is one JSON value.
+    async fn json(
+        &self,
+        request: Request<Body>,
+    ) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), Refused> {
+        if layout_of(request.headers())? != Layout::Json {
+            return Err(Refused::MediaType("application/x-ndjson".to_owned()));
+        }
+        self.body(request.into_body()).await
     }
 
     /// Reads a body within the limits of size and time; its bytes count against those of all bodies until the second
@@ -180,7 +197,7 @@ impl Door {
         Ok((bytes, held))
     }
 
-    async fn offer(&self, delivery: Delivery) -> Result<usize, Refused> {
+    async fn offer(&self, delivery: Delivery) -> Result<Taken, Refused> {
         self.inbox.offer(delivery).await.map_err(Refused::Offer)
     }
 }

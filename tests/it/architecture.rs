@@ -31,16 +31,17 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("overview", &["analysis::diagnosis::wording"]),
-    ("config", &["analysis::engine", "input::http", "output::otlp"]),
+    ("config", &["analysis::engine", "analysis::snapshots", "input::http", "output::otlp"]),
     ("server", &[]),
     ("state", &["analysis::creep", "analysis::engine"]),
-    ("input::wire", &["analysis::acks", "analysis::sample"]),
+    ("input::wire", &["analysis::acks", "analysis::sample", "analysis::snapshots"]),
     (
         "input::inbox",
         &[
             "analysis::acks",
             "analysis::engine",
             "analysis::sample",
+            "analysis::snapshots",
             "analysis::status",
             "input::wire",
         ],
@@ -62,6 +63,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["analysis::creep", "analysis::diagnosis", "analysis::sample", "analysis::window"],
     ),
     ("analysis::acks", &["analysis::diagnosis", "analysis::sample"]),
+    ("analysis::snapshots", &["analysis::sample"]),
     ("analysis::engine", &["analysis"]),
 ];
 

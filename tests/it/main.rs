@@ -26,4 +26,5 @@ mod outputs;
 mod peers;
 mod push;
 mod settings;
+mod snapshots;
 mod state;
