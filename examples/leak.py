@@ -9,7 +9,7 @@ import time
 
 import stepmem
 
-STEPS = 1600
+STEPS = 1200
 ACTIVATION_BYTES = 256 * 1024
 
 # Never more than 1 GiB of your machine; stepmem sees the limit, and knows what is left.

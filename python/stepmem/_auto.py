@@ -68,7 +68,7 @@ class _WaitForTorch:
         if name != OPTIMIZER_MODULE:
             return None
         try:
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
         except ValueError:
             pass
         from importlib.util import find_spec

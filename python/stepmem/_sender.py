@@ -165,12 +165,12 @@ class Sender:
             if is_asked:
                 self._wake.clear()
                 self._round(self._deadline, True)
-                if not self._is_left():
-                    self._flushed.set()
             elif now >= self._not_before:
                 is_full = len(self.ring) >= BATCH_RECORDS_MAX
                 if is_full or (self._is_left() and now - self._sent_at >= SEND_EVERY):
                     self._round(now + ANSWER_WITHIN, False)
+            if not self._is_left():
+                self._flushed.set()
             if is_last:
                 self._connection.close()
                 return
@@ -211,11 +211,13 @@ class Sender:
 
     def _push(self, deadline: float) -> bool:
         """Pushes the pending batch; whether it is done with."""
-        n_records = min(len(self._pending), self._batch_max)
-        body = self._encode(self._pending[:n_records])
-        if self._deliver("/v1/steps", body, "application/x-ndjson", deadline):
-            del self._pending[:n_records]
-            return True
+        n_records = 0
+        while n_records != min(len(self._pending), self._batch_max):  # again when it was cut as too large
+            n_records = min(len(self._pending), self._batch_max)
+            body = self._encode(self._pending[:n_records])
+            if self._deliver("/v1/steps", body, "application/x-ndjson", deadline):
+                del self._pending[:n_records]
+                return True
         if len(self.ring) == RING_CAPACITY:
             # These are the oldest.
             self._n_lost += len(self._pending)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import functools
 import os
-import pickle
 import re
 import sys
 import threading
@@ -183,6 +182,8 @@ class Snapshots:
         return os.path.join(directory, name)
 
     def _save(self, path: str, state: Any, reason: str, step: int, asked: Optional[str]) -> Optional[str]:
+        import pickle  # only who writes a snapshot pays for it
+
         unfinished = f"{path}.{os.getpid()}.unfinished"
         try:
             os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
