@@ -69,19 +69,24 @@ class _WaitForTorch:
             return None
         try:
             sys.meta_path.remove(self)
-        except ValueError:
-            pass
-        from importlib.util import find_spec
+            return _hooked(name)
+        except Exception as error:  # those behind it find the module all the same
+            warn_once("hook", f"optimizer steps are not counted: {error!r}")
+            return None
 
-        spec = find_spec(name)
-        loader = spec.loader if spec is not None else None
-        execute = getattr(loader, "exec_module", None)
-        if spec is None or execute is None:
-            return spec
 
-        def exec_module(module: "ModuleType") -> None:
-            execute(module)
-            _install(module)
+def _hooked(name: str) -> "Optional[ModuleSpec]":
+    from importlib.util import find_spec
 
-        loader.exec_module = exec_module  # type: ignore[union-attr, method-assign]
+    spec = find_spec(name)
+    loader = spec.loader if spec is not None else None
+    execute = getattr(loader, "exec_module", None)
+    if spec is None or execute is None:
         return spec
+
+    def exec_module(module: "ModuleType") -> None:
+        execute(module)
+        _install(module)
+
+    loader.exec_module = exec_module  # type: ignore[union-attr, method-assign]
+    return spec

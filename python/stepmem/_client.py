@@ -127,8 +127,8 @@ class Client:
             time.time(),
             -1.0 if began is None else now - began,
             self._n_records,
-            self._source,
             n,
+            self._source,
             phase,
             *self._reader.read(),  # type: ignore[union-attr]
             *self._capacity,

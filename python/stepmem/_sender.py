@@ -18,14 +18,14 @@ from ._warn import warn_once
 
 Ring = Deque[bytes]
 
-RECORD = struct.Struct("<2d13q")
-"""A record in the ring: time, seconds of the step, sequence number, source, step, phase, and the readers' figures."""
+RECORD = struct.Struct("<dfqqBB5q2i2q")
+"""A record in the ring: time, seconds of the step, sequence number, step, source, phase, and the readers' figures."""
 
 RING_CAPACITY = 8192
-"""How many records wait at most, 140 bytes each; the oldest gives way and is counted."""
+"""How many records wait at most, 128 bytes each; the oldest gives way and is counted."""
 
-BATCH_RECORDS_MAX = 1024
-"""How many records one request holds at most: half a MiB."""
+BATCH_RECORDS_MAX = 256
+"""How many records one request holds at most: 120 KiB."""
 
 LETTERS_CAPACITY = 32
 """How many requests beside steps wait at most."""
@@ -278,7 +278,7 @@ class Sender:
         lines: List[str] = []
         dropped = max(0, self._n_dropped) + self._n_lost
         for record in records:
-            time_, seconds, _, source, step, phase, *figures = RECORD.unpack(record)
+            time_, seconds, _, step, source, phase, *figures = RECORD.unpack(record)
             line = f'{self._sources[source]}, "step": {step}, "time": {time_:.6f}, "dropped_records": {dropped}'
             if seconds >= 0:
                 line += f', "step_seconds": {seconds:.6f}'

@@ -63,14 +63,18 @@ class Snapshots:
         self._is_oom_wanted = False
         self._is_attached = False
         self.n_ooms = 0
-        self.is_waiting = False
+        self._oom_entries = 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the end of a step has to be looked at."""
+        return bool(self._plans) or (self._is_oom_wanted and not self._is_attached)
 
     def plan(self, plan: Plan) -> None:
         """Has a recording done; too many at once are refused."""
         if len(self._plans) >= PLANS_MAX:
             raise ValueError(f"{PLANS_MAX} recordings wait already")
         self._plans.append(plan)
-        self.is_waiting = True
 
     def asked(self, action: Dict[str, Any]) -> None:
         """The exporter asks for a snapshot; it may ask for the same several times."""
@@ -106,7 +110,6 @@ class Snapshots:
                 warn_once("missed", f"steps {plan.first} to {plan.last} were over before they could be recorded")
             elif not plan.is_recording and step >= plan.first - 1:
                 self._begin(plan, step)
-        self.is_waiting = bool(self._plans) or (self._is_oom_wanted and not self._is_attached)
 
     def _begin(self, plan: Plan, step: int) -> None:
         try:
@@ -224,7 +227,6 @@ class Snapshots:
         if not self._is_oom_wanted:
             self._is_oom_wanted = True
             self._oom_entries = max_entries
-            self.is_waiting = True
         if not self._is_attached and cuda_torch() is not None:
             self.attach()
 

@@ -1,7 +1,8 @@
-"""Says each thing once, through `logging`; never raises."""
+"""Says each thing once, through `logging` where the program uses it; never raises."""
 
 from __future__ import annotations
 
+import sys
 from typing import Set
 
 _said: Set[str] = set()
@@ -11,13 +12,15 @@ SAID_MAX = 64
 
 
 def warn_once(topic: str, message: str) -> None:
-    """Logs `message` as a warning of the logger `stepmem`, the first time that it is about `topic`."""
+    """Logs `message` as a warning of the logger `stepmem`, or prints it, the first time that it is about `topic`."""
     if topic in _said or len(_said) >= SAID_MAX:
         return
     _said.add(topic)
     try:
-        import logging  # only a process that is warned pays for it
-
-        logging.getLogger("stepmem").warning("stepmem: %s", message)
+        logging = sys.modules.get("logging")  # importing it would take a MiB
+        if logging is not None:
+            logging.getLogger("stepmem").warning("stepmem: %s", message)
+        elif sys.stderr is not None:
+            sys.stderr.write(f"stepmem: {message}\n")
     except Exception:
         pass

@@ -192,11 +192,11 @@ impl Snapshots {
     }
 
     /// What these ranks are asked for; the same until they report, since an answer may get lost.
-    pub fn asks<'a>(&self, ranks: impl Iterator<Item = (&'a Run, Rank)> + Clone) -> Vec<Ask> {
+    pub fn asks(&self, ranks: &[(Run, Rank)]) -> Vec<Ask> {
         let waiting = self.listed.iter().map(|listed| &listed.report);
         waiting
             .filter(|report| report.outcome == Outcome::Waiting)
-            .filter(|report| ranks.clone().any(|of| of == (&report.run, report.rank)))
+            .filter(|report| ranks.iter().any(|of| of.0 == report.run && of.1 == report.rank))
             .filter_map(|report| {
                 Some(Ask {
                     id: report.id.as_deref()?.to_owned(),
@@ -207,11 +207,6 @@ impl Snapshots {
                 })
             })
             .collect()
-    }
-
-    /// Whether any rank is asked for one.
-    pub fn is_waiting(&self) -> bool {
-        self.listed.iter().any(|listed| listed.report.outcome == Outcome::Waiting)
     }
 
     /// Takes a report; it settles what it was asked under, or is listed as new.
@@ -309,15 +304,15 @@ mod tests {
     #[test]
     fn a_creeping_rank_is_asked_until_it_reports() {
         let mut snapshots = snapshots();
-        let ((run, rank), (_, other)) = (who(3), who(4));
+        let (run, rank) = who(3);
         snapshots.creeps(&run, rank, Uptime::default());
         snapshots.creeps(&run, rank, Uptime(Duration::from_secs(1)));
-        assert_eq!(snapshots.asks([(&run, other)].into_iter()), []);
-        let asks = snapshots.asks([(&run, other), (&run, rank)].into_iter());
+        assert_eq!(snapshots.asks(&[who(4)]), []);
+        let asks = snapshots.asks(&[who(4), who(3)]);
         let [ask] = &asks[..] else { panic!("{asks:?}") };
         assert_eq!((ask.steps, ask.directory.as_str()), (3, "/snapshots"));
         snapshots.take(report(3, Some(&ask.id)), Uptime(Duration::from_secs(2)));
-        assert_eq!(snapshots.asks([(&run, rank)].into_iter()), []);
+        assert_eq!(snapshots.asks(&[who(3)]), []);
         assert_eq!(snapshots.iter().count(), 1);
         assert_eq!((result(&snapshots, "failed"), result(&snapshots, "limited")), (1, 0));
     }
@@ -326,9 +321,7 @@ mod tests {
     fn a_run_is_asked_at_most_so_often() {
         let mut snapshots = snapshots();
         let ((run, rank), (_, other)) = (who(3), who(4));
-        let asks = |snapshots: &Snapshots| {
-            snapshots.asks([(&run, rank), (&run, other)].into_iter()).len()
-        };
+        let asks = |snapshots: &Snapshots| snapshots.asks(&[who(3), who(4)]).len();
         snapshots.creeps(&run, rank, Uptime::default());
         snapshots.creeps(&run, other, Uptime(COOLDOWN / 2));
         assert_eq!((asks(&snapshots), result(&snapshots, "limited")), (1, 1));
@@ -346,7 +339,7 @@ mod tests {
         snapshots.settings.on_creep = false;
         let (run, rank) = who(0);
         snapshots.creeps(&run, rank, Uptime::default());
-        assert!(!snapshots.is_waiting());
+        assert_eq!(snapshots.asks(&[who(0)]), []);
     }
 
     #[test]

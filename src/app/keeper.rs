@@ -11,7 +11,7 @@ use crate::analysis::diagnosis::creep_confirmed::CREEP_CONFIRMED;
 use crate::analysis::diagnosis::wording;
 use crate::analysis::engine::{Engine, Event, Transition, TransitionState};
 use crate::analysis::sample::{Rank, Run, StepSample};
-use crate::analysis::snapshots::{Ask, Listed, Outcome, Snapshots};
+use crate::analysis::snapshots::{Listed, Outcome, Snapshots};
 use crate::analysis::status::{CollectorStatus, ExporterStatus, SnapshotStatus, Status};
 use crate::app::clock::Clock;
 use crate::app::gpu::GpuRound;
@@ -140,7 +140,7 @@ impl Keeper {
                     for sample in batch {
                         self.apply(Event::Step(sample));
                     }
-                    Taken { n_records, asks: self.asks(&ranks) }
+                    Taken { n_records, asks: self.snapshots.asks(&ranks) }
                 })
             }
             Delivery::End(run, RunEnd { rank, outcome }) => {
@@ -194,10 +194,6 @@ impl Keeper {
                 self.snapshots.creeps(&transition.run, transition.rank, now);
             }
         }
-    }
-
-    fn asks(&self, ranks: &[(Run, Rank)]) -> Vec<Ask> {
-        self.snapshots.asks(ranks.iter().map(|(run, rank)| (run, *rank)))
     }
 
     fn snapshot_status(&self, listed: &Listed) -> SnapshotStatus {
