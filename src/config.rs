@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use crate::analysis::engine::EngineConfig;
 use crate::analysis::sample::{GpuUuid, Run};
+use crate::analysis::snapshots::SnapshotSettings;
 use crate::input::http;
 use crate::input::nvml::{DeviceName, Devices};
 use crate::output::otlp::{self, Transport};
@@ -57,6 +58,8 @@ pub struct Settings {
     pub push: http::Config,
     /// What the engine may hold and how it judges.
     pub engine: EngineConfig,
+    /// When ranks are asked for memory snapshots.
+    pub snapshots: SnapshotSettings,
     /// Where the table is pushed to; `None` without an endpoint.
     pub otlp: Option<otlp::Config>,
     /// How NVML is asked; `None` when it is not.
@@ -194,6 +197,16 @@ pub const SETTINGS: &[Setting] = &[
         |s, v| { let socket = absolute(only(v))?; nvml(s, |nvml| nvml.kubelet_socket = socket); Ok(()) }),
     one("nvml.processes.max", "N", "How many processes a device are told apart (0 to 4096); the rest is summed up.",
         |s, v| { s.engine.processes_max = number(only(v), 0, 4096)?; Ok(()) }).by_default("64"),
+    one("snapshot.on-creep", "", "Ask a rank for a PyTorch memory snapshot when MEMORY CREEP is raised for it; needs --snapshot.directory.",
+        |s, v| { s.snapshots.on_creep = switch(only(v))?; Ok(()) }).by_default("false"),
+    one("snapshot.directory", "PATH", "Where training processes write these snapshots, as they see it: a volume that outlasts the pod.",
+        |s, v| { s.snapshots.directory = directory(only(v))?; Ok(()) }),
+    one("snapshot.steps", "N", "For how many steps a rank records its allocations before it writes (1 to 1000).",
+        |s, v| { s.snapshots.steps = number(only(v), 1, 1000)?; Ok(()) }).by_default("3"),
+    one("snapshot.run-max", "N", "How many snapshots a run is asked for at most (1 to 64).",
+        |s, v| { s.snapshots.run_max = number(only(v), 1, 64)?; Ok(()) }).by_default("3"),
+    one("snapshot.cooldown", "DURATION", "The time between two snapshots that a run is asked for.",
+        |s, v| { s.snapshots.cooldown = any_duration(only(v))?; Ok(()) }).by_default("1h"),
     one("otlp.endpoint", "URL", "The OTLP collector; empty for none, unless OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_METRICS_ENDPOINT names one.",
         |s, v| { let endpoint = endpoint(only(v))?; otlp(s, |otlp| name_collector(otlp, endpoint)); Ok(()) }),
     one("otlp.protocol", "PROTOCOL", "http/protobuf or grpc; empty for what OTEL_EXPORTER_OTLP_METRICS_PROTOCOL or OTEL_EXPORTER_OTLP_PROTOCOL says, else http/protobuf.",
@@ -288,6 +301,13 @@ impl Settings {
             push_socket: None,
             push: http::Config { body_bytes_max: 0, token: None },
             engine: EngineConfig::default(),
+            snapshots: SnapshotSettings {
+                on_creep: false,
+                directory: String::new(),
+                steps: 0,
+                run_max: 0,
+                cooldown: Duration::ZERO,
+            },
             otlp: Some(otlp),
             nvml: Some(NvmlSettings::default()),
             state_file: None,
@@ -315,6 +335,9 @@ impl Settings {
             self.otlp.take().filter(|otlp| otlp.endpoint.is_some() || otlp.is_from_environment);
         if self.engine.rank_retention < self.engine.rank_ttl {
             mistakes.push("rank.retention: it is shorter than rank.ttl".to_owned());
+        }
+        if self.snapshots.on_creep && self.snapshots.directory.is_empty() {
+            mistakes.push("snapshot.on-creep: it needs snapshot.directory".to_owned());
         }
         if let Some(nvml) = &mut self.nvml {
             self.engine.gpu_ttl = nvml.interval * 2 + nvml.timeout;
@@ -497,6 +520,18 @@ fn socket(value: &str) -> Result<Option<(PathBuf, u32)>, String> {
         Err(format!("{path:?} is not an absolute path"))
     }
 }
+
+fn directory(value: &str) -> Result<String, String> {
+    let is_text = value.len() <= DIRECTORY_BYTES_MAX && !value.chars().any(char::is_control);
+    if value.is_empty() || (value.starts_with('/') && is_text) {
+        Ok(value.to_owned())
+    } else {
+        Err(format!("{value:?} is not an absolute path of at most {DIRECTORY_BYTES_MAX} bytes"))
+    }
+}
+
+/// The longest directory of snapshots, in bytes: with a file's name it is a path that a report can hold.
+const DIRECTORY_BYTES_MAX: usize = 768;
 
 fn parse_mode(mode: &str) -> Result<u32, String> {
     u32::from_str_radix(mode, 8)

@@ -391,6 +391,7 @@ impl Engine {
             device_pods: self.device_pods.clone(),
             findings: self.findings.iter().map(FindingStatus::of).collect(),
             acks: self.acks.iter().map(|held| self.ack_status(held)).collect(),
+            snapshots: Vec::new(),
             records: self.records,
             gpu: self.gpu.clone(),
             exporter,

@@ -15,6 +15,8 @@ pub mod diagnosis;
 
 pub mod acks;
 
+pub mod snapshots;
+
 pub mod status;
 
 pub mod engine;

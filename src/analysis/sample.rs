@@ -287,6 +287,8 @@ pub struct StepSample {
     pub alloc_retries: Option<Count>,
     /// Out-of-memory errors, since the process started.
     pub ooms: Option<Count>,
+    /// Records that the pusher gave up before this one, since its process started.
+    pub dropped_records: Option<Count>,
     /// The device's capacity as the process sees it.
     pub total: Option<Bytes>,
     /// The device's free memory as the process sees it.

@@ -8,8 +8,8 @@ use crate::analysis::creep::{CreepEstimator, Signal, Stage};
 use crate::analysis::diagnosis::imbalance::{Balance, RankBalance};
 use crate::analysis::diagnosis::{Evidence, Held, RunScene, Severity, high_pressure, wording};
 use crate::analysis::sample::{
-    Attribution, Bytes, Container, DeviceInfo, DeviceMemory, DevicePod, GpuSample, GpuUuid,
-    ProcessMemory, Rank, Run,
+    Attribution, Bytes, Container, Count, DeviceInfo, DeviceMemory, DevicePod, GpuSample,
+    GpuUuid, ProcessMemory, Rank, Run,
 };
 use crate::analysis::window::{Identity, LastTrain, RankReport};
 
@@ -30,6 +30,8 @@ pub struct Status {
     pub findings: Vec<FindingStatus>,
     /// What somebody lowered to info for a time.
     pub acks: Vec<AckStatus>,
+    /// The last memory snapshots that were asked for or reported, the oldest first.
+    pub snapshots: Vec<SnapshotStatus>,
     /// What became of the records since the exporter began.
     pub records: RecordCounts,
     /// How NVML is.
@@ -206,6 +208,29 @@ pub struct AckStatus {
     pub until: f64,
 }
 
+/// One memory snapshot.
+#[derive(Clone, Debug, Serialize)]
+pub struct SnapshotStatus {
+    /// The run.
+    pub run: Run,
+    /// The rank.
+    pub rank: Rank,
+    /// Why it is taken: `creep`, `oom` or `manual`.
+    pub reason: &'static str,
+    /// What became of it: `waiting`, `written`, `failed` or `unanswered`.
+    pub outcome: &'static str,
+    /// When it was asked for, or reported when nobody asked, as a Unix time.
+    pub since: f64,
+    /// The last step that it shows.
+    pub step: Option<Count>,
+    /// Where it is, as the training process sees it.
+    pub path: Option<String>,
+    /// How large it is.
+    pub bytes: Option<Bytes>,
+    /// Why there is none.
+    pub error: Option<String>,
+}
+
 /// What became of the records of accepted pushes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RecordCounts {
@@ -251,6 +276,8 @@ pub struct ExporterStatus {
     pub inbox_depth: usize,
     /// How each collector is.
     pub collectors: Vec<CollectorStatus>,
+    /// Memory snapshots by what became of them.
+    pub snapshots: Vec<(&'static str, u64)>,
     /// Connections that gave way, or found no place, by listener.
     pub connections_shed: Vec<(&'static str, u64)>,
     /// OTLP exports by result; empty when none is configured.

@@ -124,6 +124,8 @@ pub struct LastTrain {
     pub alloc_retries: Option<Count>,
     /// Out-of-memory errors, since the process started.
     pub ooms: Option<Count>,
+    /// Records that the pusher gave up, since the process started.
+    pub dropped_records: Option<Count>,
     /// The device's free memory as the process saw it.
     #[serde(rename = "free_bytes")]
     pub free: Option<Bytes>,
@@ -425,6 +427,7 @@ impl LastTrain {
             inactive_split: sample.inactive_split,
             alloc_retries: sample.alloc_retries,
             ooms: sample.ooms,
+            dropped_records: sample.dropped_records,
             free: sample.free,
         }
     }

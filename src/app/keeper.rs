@@ -8,14 +8,16 @@ use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
 use tokio::sync::{mpsc, watch};
 
+use crate::analysis::diagnosis::creep_confirmed::CREEP_CONFIRMED;
 use crate::analysis::diagnosis::wording;
 use crate::analysis::engine::{Engine, Event, Transition, TransitionState};
-use crate::analysis::sample::Rank;
-use crate::analysis::status::{CollectorStatus, ExporterStatus, Status};
+use crate::analysis::sample::{Rank, Run, StepSample};
+use crate::analysis::snapshots::{Listed, Outcome, Snapshots};
+use crate::analysis::status::{CollectorStatus, ExporterStatus, SnapshotStatus, Status};
 use crate::app::clock::Clock;
 use crate::app::gpu::Collected;
 use crate::app::state_file::StateFile;
-use crate::input::inbox::{Delivery, Offer, PushCounts};
+use crate::input::inbox::{Delivery, Offer, PushCounts, Taken};
 use crate::input::nvml::GpuPoll;
 use crate::input::wire::RunEnd;
 use crate::metrics;
@@ -55,6 +57,7 @@ impl Own {
             push_seconds: self.push.durations(),
             inbox_depth,
             collectors: self.collectors.values().copied().collect(),
+            snapshots: Vec::new(),
             connections_shed: shed.collect(),
             otlp_exports: self
                 .export
@@ -91,6 +94,7 @@ impl Own {
 /// The one task that owns the engine.
 pub(super) struct Keeper {
     pub(super) engine: Engine,
+    pub(super) snapshots: Snapshots,
     pub(super) clock: Clock,
     pub(super) publisher: watch::Sender<Arc<Status>>,
     pub(super) own: Own,
@@ -121,6 +125,7 @@ impl Keeper {
                 Some(collected) = collected.recv() => self.take_collected(collected),
                 _ = tick.tick() => {
                     self.apply(Event::Tick);
+                    self.snapshots.expire(self.clock.now());
                     self.own.read_process();
                     let status = self.publish(offers.len());
                     self.own.series = metrics::count_series(&status);
@@ -145,24 +150,32 @@ impl Keeper {
                 let now = self.clock.now();
                 self.engine.admit(&batch, now).map(|()| {
                     let n_records = batch.len();
+                    let ranks = ranks_of(&batch);
                     for sample in batch {
                         self.apply(Event::Step(sample));
                     }
-                    n_records
+                    Taken { n_records, asks: self.snapshots.asks(&ranks) }
                 })
             }
             Delivery::End(run, RunEnd { rank, outcome }) => {
                 let shown = rank.map(Rank::get);
                 tracing::info!(%run, rank = shown, ?outcome, "ended");
                 self.apply(Event::End(run, rank));
-                Ok(1)
+                Ok(ONE)
+            }
+            Delivery::Snapshot(report) => {
+                let (run, rank) = (&report.run, report.rank.get());
+                let outcome = report.outcome.as_label();
+                tracing::info!(%run, rank, outcome, "snapshot");
+                self.snapshots.take(report, self.clock.now());
+                Ok(ONE)
             }
             Delivery::Ack(ack) => self.engine.admit_ack(&ack).map(|()| {
                 let ((run, rank), kind) = (ack.about(), ack.kind());
                 let reason = ack.reason();
                 tracing::info!(%run, rank = rank.get(), kind, reason, "acknowledged");
                 self.apply(Event::Ack(ack));
-                1
+                ONE
             }),
         };
         // A pusher that hung up does not hear what was taken.
@@ -203,15 +216,59 @@ impl Keeper {
     }
 
     fn apply(&mut self, event: Event) {
-        self.engine.apply(event, self.clock.now()).iter().for_each(log);
+        let now = self.clock.now();
+        for transition in self.engine.apply(event, now) {
+            log(&transition);
+            let is_raised = transition.state == TransitionState::Raised;
+            if is_raised && transition.kind == CREEP_CONFIRMED.kind {
+                self.snapshots.creeps(&transition.run, transition.rank, now);
+            }
+        }
+    }
+
+    fn snapshot_status(&self, listed: &Listed) -> SnapshotStatus {
+        let Listed { report, since } = listed;
+        let (path, bytes, error) = match &report.outcome {
+            Outcome::Written { path, bytes } => (Some(path), *bytes, None),
+            Outcome::Failed { error } => (None, None, Some(error)),
+            Outcome::Waiting | Outcome::Unanswered => (None, None, None),
+        };
+        SnapshotStatus {
+            run: report.run.clone(),
+            rank: report.rank,
+            reason: report.reason.as_label(),
+            outcome: report.outcome.as_label(),
+            since: self.engine.unix_time(*since),
+            step: report.step,
+            path: path.map(ToString::to_string),
+            bytes,
+            error: error.map(ToString::to_string),
+        }
     }
 
     fn publish(&self, inbox_depth: usize) -> Arc<Status> {
-        let own = self.own.status(inbox_depth, &self.engine);
-        let status = Arc::new(self.engine.status(self.clock.now(), own));
+        let mut own = self.own.status(inbox_depth, &self.engine);
+        own.snapshots = self.snapshots.results();
+        let mut status = self.engine.status(self.clock.now(), own);
+        status.snapshots = self.snapshots.iter().map(|s| self.snapshot_status(s)).collect();
+        let status = Arc::new(status);
         self.publisher.send_replace(Arc::clone(&status));
         status
     }
+}
+
+/// What is said to a delivery of one thing that asks for nothing.
+const ONE: Taken = Taken { n_records: 1, asks: Vec::new() };
+
+/// The ranks of a batch; one may stand there twice.
+fn ranks_of(batch: &[StepSample]) -> Vec<(Run, Rank)> {
+    let mut ranks: Vec<(Run, Rank)> = Vec::new();
+    for sample in batch {
+        if ranks.last().is_none_or(|(run, rank)| *run != sample.run || *rank != sample.rank) {
+            ranks.push((sample.run.clone(), sample.rank));
+        }
+    }
+    ranks
 }
 
 fn log(transition: &Transition) {

@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::analysis::engine::{Engine, EngineConfig, SavedState};
+use crate::analysis::snapshots::Snapshots;
 use crate::analysis::status::Status;
 use crate::app::clock::Clock;
 use crate::app::gpu::{Collected, GpuSource, GpuTask, ask_kubelet};
@@ -145,7 +146,9 @@ impl App {
         };
         let engine = engine_of(settings.engine, saved, clock);
         let state = settings.state_file.map(StateFile::new);
-        let keeper = Keeper { engine, clock, publisher, own, state };
+        let snapshots = Snapshots::new(settings.snapshots);
+        let keeper = Keeper { engine, snapshots, clock, publisher, own, state };
+
         let mut app = Self {
             linger: settings.linger,
             export,

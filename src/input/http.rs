@@ -21,7 +21,7 @@ use tower_http::decompression::RequestDecompressionLayer;
 
 use crate::analysis::engine::Refusal;
 use crate::analysis::sample::{Run, Uptime};
-use crate::input::inbox::{Delivery, Inbox, OfferError, PushResult, Releases};
+use crate::input::inbox::{Delivery, Inbox, OfferError, PushResult, Releases, Taken};
 use crate::input::wire::{self, DecodeError, Layout};
 
 /// How many bytes of bodies are held at once, over all requests: with the connections' own buffers this bounds what a
@@ -32,8 +32,7 @@ pub const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// When a pusher that was turned away may come again, in seconds.
 const RETRY_AFTER_SECONDS: &str = "1";
 /// What there is, for those who ask for something else.
-const ROUTES: &str = "the push endpoint has POST /v1/steps and POST /v1/runs/RUN/end and \
-                      POST /v1/runs/RUN/ack and POST /v1/nvml/release";
+const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end, /v1/runs/RUN/ack and /v1/nvml/release";
 /// The media type of a refusal.
 const PROBLEM_JSON: &str = "application/problem+json";
 
@@ -61,6 +60,7 @@ pub fn router(
     let door = Arc::new(Door { config, inbox, releases, clock, bodies });
     Router::new()
         .route("/v1/steps", post(steps))
+        .route("/v1/snapshots", post(snapshots))
         .route("/v1/runs/{run}/end", post(end))
         .route("/v1/runs/{run}/ack", post(ack))
         .route("/v1/nvml/release", post(release))
@@ -92,6 +92,15 @@ async fn steps(State(door): State<Arc<Door>>, request: Request<Body>) -> Respons
     .await
 }
 
+async fn snapshots(State(door): State<Arc<Door>>, request: Request<Body>) -> Response {
+    door.timed(async |door| {
+        door.authorize(request.headers())?;
+        let (body, _held) = door.json(request).await?;
+        door.offer(Delivery::Snapshot(wire::decode_snapshot(&body)?)).await
+    })
+    .await
+}
+
 async fn end(
     State(door): State<Arc<Door>>,
     run: Result<Path<String>, PathRejection>,
@@ -113,14 +122,13 @@ async fn ack(
 async fn release(State(door): State<Arc<Door>>, request: Request<Body>) -> Response {
     door.timed(async |door| {
         door.authorize(request.headers())?;
-        require_json(request.headers())?;
-        let (body, _held) = door.body(request.into_body()).await?;
+        let (body, _held) = door.json(request).await?;
         let time = wire::decode_release(&body)?;
         // Without NVML nothing is open.
         if let Some(releases) = &door.releases {
             releases.release(time).await.map_err(Refused::Offer)?;
         }
-        Ok(1)
+        Ok(Taken { n_records: 1, asks: Vec::new() })
     })
     .await
 }
@@ -129,16 +137,16 @@ impl Door {
     /// Answers by what `handle` makes of the request, counts it and its duration.
     async fn timed(
         &self,
-        handle: impl AsyncFnOnce(&Self) -> Result<usize, Refused>,
+        handle: impl AsyncFnOnce(&Self) -> Result<Taken, Refused>,
     ) -> Response {
         let began = (self.clock)();
         let outcome = handle(self).await;
         let result = outcome.as_ref().map_or_else(Refused::result, |_| PushResult::Accepted);
         self.inbox.counts().add(result, (self.clock)().since(began));
         match outcome {
-            Ok(accepted) => {
-                ([(CONTENT_TYPE, "application/json")], wire::encode_accepted(accepted))
-                    .into_response()
+            Ok(Taken { n_records, asks }) => {
+                let body = wire::encode_accepted(n_records, &asks);
+                ([(CONTENT_TYPE, "application/json")], body).into_response()
             }
             Err(refused) => {
                 tracing::debug!(error = %refused, "push refused");
@@ -156,8 +164,7 @@ impl Door {
     ) -> Response {
         self.timed(async |door| {
             door.authorize(request.headers())?;
-            require_json(request.headers())?;
-            let (body, _held) = door.body(request.into_body()).await?;
+            let (body, _held) = door.json(request).await?;
             let Path(run) = run.map_err(|error| Refused::Run(error.body_text()))?;
             let run = Run::new(&run).map_err(|error| Refused::Run(error.to_string()))?;
             door.offer(read(run, &body)?).await
@@ -175,6 +182,17 @@ impl Door {
             .ok_or(Refused::NoToken)?
             .1;
         if bool::from(shown.ct_eq(token)) { Ok(()) } else { Err(Refused::WrongToken) }
+    }
+
+    /// Reads a body that is one JSON value.
+    async fn json(
+        &self,
+        request: Request<Body>,
+    ) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), Refused> {
+        if layout_of(request.headers())? != Layout::Json {
+            return Err(Refused::MediaType("application/x-ndjson".to_owned()));
+        }
+        self.body(request.into_body()).await
     }
 
     /// Reads a body within the limits of size and time; its bytes count against those of all bodies until the second
@@ -201,15 +219,8 @@ impl Door {
         Ok((bytes, held))
     }
 
-    async fn offer(&self, delivery: Delivery) -> Result<usize, Refused> {
+    async fn offer(&self, delivery: Delivery) -> Result<Taken, Refused> {
         self.inbox.offer(delivery).await.map_err(Refused::Offer)
-    }
-}
-
-fn require_json(headers: &HeaderMap) -> Result<(), Refused> {
-    match layout_of(headers)? {
-        Layout::Json => Ok(()),
-        Layout::NdJson => Err(Refused::MediaType("application/x-ndjson".to_owned())),
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::analysis::acks::Ack;
 use crate::analysis::engine::Refusal;
 use crate::analysis::sample::{Run, StepSample};
+use crate::analysis::snapshots::{Ask, SnapshotReport};
 use crate::analysis::status::DurationCounts;
 use crate::input::wire::RunEnd;
 
@@ -30,10 +31,21 @@ pub enum Delivery {
     End(Run, RunEnd),
     /// Somebody lowers a finding.
     Ack(Ack),
+    /// What became of a memory snapshot.
+    Snapshot(SnapshotReport),
 }
 
-/// A delivery, and where its answer goes: how many records were taken, or why none was.
-pub type Offer = (Delivery, oneshot::Sender<Result<usize, Refusal>>);
+/// What the engine says to a delivery that it took.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// How many records it held.
+    pub n_records: usize,
+    /// What its ranks are asked for.
+    pub asks: Vec<Ask>,
+}
+
+/// A delivery, and where its answer goes: what was taken, or why nothing was.
+pub type Offer = (Delivery, oneshot::Sender<Result<Taken, Refusal>>);
 
 /// Somebody wants no device held open for a time (zero: wants devices read again at once), and hears when that is so. The
 /// answer is dropped when a call of the driver hangs.
@@ -145,7 +157,7 @@ impl Inbox {
     ///
     /// # Errors
     /// There is no room, the exporter stops, or the engine refuses it; nothing was taken then.
-    pub async fn offer(&self, delivery: Delivery) -> Result<usize, OfferError> {
+    pub async fn offer(&self, delivery: Delivery) -> Result<Taken, OfferError> {
         let (answer, answered) = oneshot::channel();
         self.offers.try_send((delivery, answer)).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => OfferError::Full,

@@ -33,17 +33,25 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("overview", &["analysis::diagnosis::wording"]),
     (
         "config",
-        &["analysis::engine", "analysis::sample", "input::http", "input::nvml", "output::otlp"],
+        &[
+            "analysis::engine",
+            "analysis::sample",
+            "analysis::snapshots",
+            "input::http",
+            "input::nvml",
+            "output::otlp",
+        ],
     ),
     ("server", &[]),
     ("state", &["analysis::creep", "analysis::engine"]),
-    ("input::wire", &["analysis::acks", "analysis::sample"]),
+    ("input::wire", &["analysis::acks", "analysis::sample", "analysis::snapshots"]),
     (
         "input::inbox",
         &[
             "analysis::acks",
             "analysis::engine",
             "analysis::sample",
+            "analysis::snapshots",
             "analysis::status",
             "input::wire",
         ],
@@ -68,6 +76,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["analysis::creep", "analysis::diagnosis", "analysis::sample", "analysis::window"],
     ),
     ("analysis::acks", &["analysis::diagnosis", "analysis::sample"]),
+    ("analysis::snapshots", &["analysis::sample"]),
     ("analysis::engine", &["analysis"]),
 ];
 

@@ -32,4 +32,5 @@ mod peers;
 mod processes;
 mod push;
 mod settings;
+mod snapshots;
 mod state;
