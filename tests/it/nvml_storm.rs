@@ -2,14 +2,14 @@
 //! none shows a value that the machine does not have, and states and counters say what was.
 
 use std::collections::BTreeMap;
+use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use std::{fs, process};
 
 use serde_json::{Value, json};
 
 use crate::nvml::{Fake, GIB, driver, gpu, gpu_with, instance};
-use crate::rig::{Exporter, text};
+use crate::rig::{Exporter, starved, text};
 
 /// What a scrape may take, whatever the driver does.
 const SCRAPE_WITHIN: Duration = Duration::from_millis(100);
@@ -65,18 +65,6 @@ struct Scrapes {
     /// Without the time for which exporter and scraper were ready and the machine had no processor for them.
     slowest: Duration,
     n_scrapes: u32,
-}
-
-/// For how long these threads have been ready without a processor, by the scheduler's own count.
-fn starved(exporter: &Exporter) -> Duration {
-    let pid = exporter.pid();
-    let main_thread = format!("/proc/{pid}/task/{pid}/schedstat");
-    let waited = |path: &str| -> Duration {
-        let text = fs::read_to_string(path).unwrap_or_default();
-        let nanoseconds = text.split_whitespace().nth(1).and_then(|word| word.parse().ok());
-        Duration::from_nanos(nanoseconds.unwrap_or_default())
-    };
-    waited(&main_thread) + waited("/proc/thread-self/schedstat")
 }
 
 fn scrape_until(exporter: &Exporter, is_over: &AtomicBool) -> Scrapes {

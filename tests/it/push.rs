@@ -551,11 +551,11 @@ fn head_over_the_limit_is_refused() {
 fn other_paths_and_methods_are_told_what_there_is() {
     let exporter = Exporter::start(&[]);
     let get = |path| exporter.request("GET", path, &[], b"");
-    check_problem(&get("/v1/stepz"), 404, "POST /v1/steps and POST /v1/runs/RUN/end");
-    check_problem(&get("/metrics"), 404, "POST /v1/steps and POST /v1/runs/RUN/end");
+    check_problem(&get("/v1/stepz"), 404, "POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end");
+    check_problem(&get("/metrics"), 404, "POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end");
     for path in ["/v1/steps", "/v1/runs/default/end"] {
         let answer = get(path);
-        check_problem(&answer, 405, "POST /v1/steps and POST /v1/runs/RUN/end");
+        check_problem(&answer, 405, "POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end");
         assert_eq!(answer.header("allow"), "POST", "{path}");
     }
     assert_eq!(exporter.post(record(0, 1, 1)).status, 200);

@@ -398,6 +398,18 @@ pub fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
+/// For how long these threads have been ready without a processor, by the scheduler's own count.
+pub fn starved(exporter: &Exporter) -> Duration {
+    let pid = exporter.pid();
+    let main_thread = format!("/proc/{pid}/task/{pid}/schedstat");
+    let waited = |path: &str| -> Duration {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let nanoseconds = text.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+        Duration::from_nanos(nanoseconds.unwrap_or_default())
+    };
+    waited(&main_thread) + waited("/proc/thread-self/schedstat")
+}
+
 /// Looks again and again until `is_so`.
 pub fn await_true(what: &str, is_so: impl Fn() -> bool) {
     let began = Instant::now();
