@@ -32,7 +32,8 @@ pub const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// When a pusher that was turned away may come again, in seconds.
 const RETRY_AFTER_SECONDS: &str = "1";
 /// What there is, for those who ask for something else.
-const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end and /v1/runs/RUN/ack";
+const ROUTES: &str = "the push endpoint has POST /v1/steps and POST /v1/runs/RUN/end and \
+                      POST /v1/runs/RUN/ack and POST /v1/snapshots";
 /// The media type of a refusal.
 const PROBLEM_JSON: &str = "application/problem+json";
 
