@@ -43,6 +43,7 @@ STUB_ABSENT = "step_end, stubbed counters, exporter absent"
 STUB_HANGING = "step_end, stubbed counters, exporter hanging"
 RESIDENT_UP = "step_end, resident memory, exporter up"
 THEIRS = "TraceML trace_step, CPU"
+NOTHING = "nothing: how noisy this machine is"
 
 TIMED = """
 import json, sys, time
@@ -65,6 +66,7 @@ print(json.dumps([sorted(each[cold:])[(len(each) - cold) * share // 100] * 1e-9 
 """
 
 STUBBED = TIMED.format(setup="import torch, stepmem; torch.malloc(1 << 20)", before="torch.malloc(64)", step="stepmem.step_end(n)")
+EMPTY = TIMED.format(setup="def nothing(): pass", before="", step="nothing()")
 RESIDENT = TIMED.format(setup="import stepmem", before="", step="stepmem.step_end(n)")
 TRACEML = TIMED.format(
     setup="""
@@ -147,6 +149,7 @@ def measure(python, exporter, urls, has_traceml, effort):
     """The p50 and p99 of each case in seconds, the median of the rounds, the cases in turn."""
     (up, down), (n_steps, n_rounds) = urls, effort
     cases = [
+        (NOTHING, EMPTY, down, False),
         (STUB_UP, STUBBED, up, True),
         (STUB_ABSENT, STUBBED, down, True),
         (RESIDENT_UP, RESIDENT, up, False),
@@ -167,6 +170,7 @@ def measure(python, exporter, urls, has_traceml, effort):
 def report(figures, memory, effort):
     """Prints the table."""
     row(f"a step a ms, {effort[0]} steps, median of {effort[1]}", "p50 / p99", "target")
+    row(NOTHING, both(*figures[NOTHING]))
     for name in (STUB_UP, STUB_ABSENT, STUB_HANGING):
         p50, p99, *_ = figures[name]
         row(name, both(*figures[name]), "<= 10 / 30 us", p50 <= P50_SECONDS_MAX and p99 <= P99_SECONDS_MAX)
