@@ -12,6 +12,7 @@ use tracing_subscriber::EnvFilter;
 use crate::analysis::sample::{Rank, Run};
 use crate::config::{FILE_VARIABLE, LogSettings, SETTINGS, Setting, Settings, Sources};
 use crate::explain::{self, Subject};
+use crate::summary::{self, Policy, Question};
 use crate::{app, demo, overview, replay};
 
 /// The settings that `replay` takes, by the beginning of their keys.
@@ -56,6 +57,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Exit
             let subject = subject(matches)?;
             let out = io::stdout().lock();
             whole_or_hung_up(explain::run(files, &settings.engine, &subject, out))?;
+        }
+        Some(("summary", matches)) => {
+            let settings = Settings::read(&sources(matches, is_replay_setting))?;
+            let files = matches.get_many::<PathBuf>("FILE").into_iter().flatten();
+            let question = question(matches)?;
+            let out = io::stdout().lock();
+            whole_or_hung_up(summary::run(files, settings.engine, &question, out))?;
         }
         Some(("status", matches)) => {
             let url = matches.get_one::<String>("url").map_or(STATUS_URL, String::as_str);
@@ -105,6 +113,7 @@ fn command() -> Command {
             is_replay_setting,
         ))
         .subcommand(with_settings(explain_command(), is_replay_setting))
+        .subcommand(with_settings(summary_command(), is_replay_setting))
         .subcommand(
             Command::new("status")
                 .about("Show the runs and ranks of a running exporter")
@@ -147,6 +156,46 @@ fn explain_command() -> Command {
                 .required(true)
                 .help("The global rank"),
         )
+}
+
+fn summary_command() -> Command {
+    Command::new("summary")
+        .about("Sum up recorded pushes: the verdict, why, what to do next, and every rank")
+        .arg(recordings())
+        .arg(
+            Arg::new("run")
+                .long("run")
+                .value_name("RUN")
+                .help("Which; may be left out when the recordings hold one run"),
+        )
+        .arg(
+            Arg::new("policy")
+                .long("policy")
+                .value_name("POLICY")
+                .default_value("stepmem")
+                .help(
+                    "Whose words: stepmem, or traceml for what TraceML 0.3.6 would have said",
+                ),
+        )
+        .arg(
+            Arg::new("window")
+                .long("window")
+                .value_name("STEPS")
+                .value_parser(clap::value_parser!(u32).range(1..))
+                .help("How many of the last common steps TraceML looks at [default: 10000]"),
+        )
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON"))
+}
+
+/// What `summary` is asked for.
+fn question(matches: &ArgMatches) -> anyhow::Result<Question> {
+    let policy = matches.get_one::<String>("policy").map_or("", String::as_str);
+    let window = matches.get_one::<u32>("window").map(|steps| usize::try_from(*steps));
+    Ok(Question {
+        policy: Policy::read(policy, window.transpose()?)?,
+        run: matches.get_one::<String>("run").map(|run| Run::new(run)).transpose()?,
+        is_json: matches.get_flag("json"),
+    })
 }
 
 fn recordings() -> Arg {

@@ -18,7 +18,13 @@ pub mod demo;
 
 pub mod state;
 
+pub mod recording;
+
 pub mod replay;
+
+pub mod summary;
+
+pub mod report;
 
 pub mod explain;
 

@@ -7,13 +7,14 @@ use std::path::{Path, PathBuf};
 
 use crate::analysis::creep::CreepEstimator;
 use crate::analysis::engine::SavedState;
+use crate::analysis::tally::Tally;
 
 /// What every state file begins with; the version follows, since another one may keep other things.
-const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 1\n");
+const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 2\n");
 /// The bytes between the beginning and the content: the length and the checksum (CRC-32) of the content.
 const HEADER_BYTES: usize = 12;
-/// What a rank takes in the file beside its estimator, in bytes at most.
-const RANK_BYTES_MAX: usize = CreepEstimator::BYTES_MAX + 4096;
+/// What a rank takes in the file beside its estimator and its tally, in bytes at most.
+const RANK_BYTES_MAX: usize = CreepEstimator::BYTES_MAX + Tally::BYTES_MAX + 4096;
 /// What a state file takes beside its ranks, in bytes at most.
 const OTHER_BYTES_MAX: usize = 1024 * 1024;
 
