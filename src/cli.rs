@@ -12,7 +12,7 @@ use tracing_subscriber::EnvFilter;
 use crate::analysis::sample::{Rank, Run};
 use crate::config::{FILE_VARIABLE, LogSettings, SETTINGS, Setting, Settings, Sources};
 use crate::explain::{self, Subject};
-use crate::summary::{self, Policy, Question};
+use crate::summary::{self, CannotCompare, Policy, Question};
 use crate::{app, demo, overview, replay};
 
 /// The settings that `replay` takes, by the beginning of their keys.
@@ -65,6 +65,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Exit
             let out = io::stdout().lock();
             whole_or_hung_up(summary::run(files, settings.engine, &question, out))?;
         }
+        Some(("compare", matches)) => {
+            let file = |name| matches.get_one::<PathBuf>(name).cloned().unwrap_or_default();
+            let (old, new, is_json) = (file("OLD"), file("NEW"), matches.get_flag("json"));
+            let verdict = summary::compare(&old, &new, is_json, io::stdout().lock())?;
+            return Ok(ExitCode::from(verdict.exit_code()));
+        }
         Some(("status", matches)) => {
             let url = matches.get_one::<String>("url").map_or(STATUS_URL, String::as_str);
             let text = overview::fetch(url, matches.get_flag("json"))?;
@@ -79,6 +85,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Exit
         _ => {}
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the program exits with after an error.
+pub fn exit_code(error: &anyhow::Error) -> ExitCode {
+    if error.is::<CannotCompare>() { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 
 /// The command line.
@@ -114,6 +125,7 @@ fn command() -> Command {
         ))
         .subcommand(with_settings(explain_command(), is_replay_setting))
         .subcommand(with_settings(summary_command(), is_replay_setting))
+        .subcommand(compare_command())
         .subcommand(
             Command::new("status")
                 .about("Show the runs and ranks of a running exporter")
@@ -185,6 +197,20 @@ fn summary_command() -> Command {
                 .help("How many of the last common steps TraceML looks at [default: 10000]"),
         )
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON"))
+}
+
+fn compare_command() -> Command {
+    let file = |name: &'static str, help: &'static str| {
+        Arg::new(name).help(help).value_parser(clap::value_parser!(PathBuf)).required(true)
+    };
+    Command::new("compare")
+        .about("Compare two summaries: did the fix work, did anything get worse?")
+        .arg(file("OLD", "A final_summary.json of ours or of TraceML, before"))
+        .arg(file("NEW", "The same, after"))
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON"))
+        .after_help(
+            "Exits with 0 for no regression, 1 for REGRESSION or MIXED, 2 when there is no telling.",
+        )
 }
 
 /// What `summary` is asked for.

@@ -1,7 +1,9 @@
-//! `stepmem summary`: what recorded pushes amount to, by our own words or by TraceML's.
+//! `stepmem summary` and `stepmem compare`: what recorded pushes amount to, by our own words or by TraceML's, and two
+//! summaries against each other.
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -11,9 +13,19 @@ use crate::analysis::sample::Run;
 use crate::input::wire::Recorded;
 use crate::recording;
 use crate::replay::Replay;
+use crate::report::compare::{Comparison, Verdict};
+use crate::report::side::Side;
 use crate::report::summary::Summary;
 use crate::report::traceml::{self, Rows};
 use crate::report::{card, traceml_card};
+
+/// The greatest summary that is compared, in bytes: 65,536 ranks of 2 KiB.
+pub const SUMMARY_BYTES_MAX: u64 = 128 * 1024 * 1024;
+
+/// Why two files cannot be compared; a command exits with 2 then.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot compare")]
+pub struct CannotCompare;
 
 /// Who judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,6 +88,37 @@ pub fn run<'f>(
     };
     out.write_all(text.as_bytes())?;
     Ok(())
+}
+
+/// Compares two summaries, ours or TraceML's, and says what that comes to.
+///
+/// # Errors
+/// A file cannot be read or is no summary: [`CannotCompare`] with the reason; or `out` takes no more.
+pub fn compare(
+    old: &Path,
+    new: &Path,
+    is_json: bool,
+    mut out: impl Write,
+) -> anyhow::Result<Verdict> {
+    let side = |path: &Path| read_side(path).map_err(|error| error.context(CannotCompare));
+    let comparison = Comparison::of(&side(old)?, &side(new)?);
+    let text = if is_json { json(&comparison)? } else { comparison.render() };
+    out.write_all(text.as_bytes())?;
+    Ok(comparison.verdict)
+}
+
+fn read_side(path: &Path) -> anyhow::Result<Side> {
+    let shown = || path.display().to_string();
+    let mut bytes = Vec::new();
+    let file = File::open(path).with_context(shown)?;
+    file.take(SUMMARY_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(shown)?;
+    anyhow::ensure!(
+        u64::try_from(bytes.len())? <= SUMMARY_BYTES_MAX,
+        "{} exceeds {SUMMARY_BYTES_MAX} bytes",
+        shown()
+    );
+    let value = serde_json::from_slice(&bytes).with_context(shown)?;
+    Side::read(&value).with_context(shown)
 }
 
 fn json(value: &impl serde::Serialize) -> serde_json::Result<String> {

@@ -7,6 +7,10 @@ pub mod section;
 
 pub mod card;
 
+pub mod side;
+
+pub mod compare;
+
 pub mod traceml;
 
 pub mod traceml_card;
