@@ -16,6 +16,8 @@ pub mod app;
 
 pub mod demo;
 
+pub mod file;
+
 pub mod state;
 
 pub mod recording;

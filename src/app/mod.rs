@@ -5,6 +5,7 @@ mod clock;
 pub mod gpu;
 mod keeper;
 mod state_file;
+mod summaries;
 
 use std::fs::Permissions;
 use std::io;
@@ -23,8 +24,9 @@ use tokio::task::JoinSet;
 use crate::analysis::engine::{Engine, EngineConfig, SavedState};
 use crate::app::clock::Clock;
 use crate::app::gpu::{GpuSource, poll_gpu};
-use crate::app::keeper::{Keeper, Own};
+use crate::app::keeper::{Keeper, Own, Requests};
 use crate::app::state_file::{StateFile, read_state};
+use crate::app::summaries::Summaries;
 use crate::config::Settings;
 use crate::input::inbox::Inbox;
 use crate::output::http::StatusSource;
@@ -117,7 +119,7 @@ impl App {
         let web_counts = Arc::<ServerCounts>::default();
         let (inbox, offers) = Inbox::new();
         let (publisher, latest) = watch::channel(Arc::default());
-        let (source, requests) = StatusSource::new(latest.clone());
+        let (source, requests, summary_requests) = StatusSource::new(latest.clone());
         let (stop_push, push_stopped) = watch::channel(false);
         let (stop_web, web_stopped) = watch::channel(false);
         let (polls, gpu_polls) = mpsc::channel(GPU_POLLS_CAPACITY);
@@ -152,7 +154,9 @@ impl App {
         };
         let engine = engine_of(settings.engine, saved, clock);
         let state = settings.state_file.map(StateFile::new);
-        let keeper = Keeper { engine, clock, publisher, own, state };
+        let summaries = Summaries::new(settings.summary_dir);
+        let keeper = Keeper { engine, clock, publisher, own, state, summaries };
+        let requests = Requests { status: requests, summary: summary_requests };
 
         let mut app = Self {
             linger: settings.linger,
