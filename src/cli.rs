@@ -49,7 +49,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Exit
         Some(("replay", matches)) => {
             let settings = Settings::read(&sources(matches, is_replay_setting))?;
             let files = matches.get_many::<PathBuf>("FILE").into_iter().flatten();
-            whole_or_hung_up(replay::run(files, settings.engine, io::stdout().lock()))?;
+            let out = io::stdout().lock();
+            whole_or_hung_up(match policy(matches)? {
+                Policy::Stepmem => replay::run(files, settings.engine, out),
+                Policy::TraceMl(window) => summary::replay_traceml(files, window, out),
+            })?;
         }
         Some(("explain", matches)) => {
             let settings = Settings::read(&sources(matches, is_replay_setting))?;
@@ -120,7 +124,8 @@ fn command() -> Command {
         .subcommand(with_settings(
             Command::new("replay")
                 .about("Run recorded pushes through the detector: one JSON line per diagnosis that is raised or cleared")
-                .arg(recordings()),
+                .arg(recordings())
+                .args(policy_args()),
             is_replay_setting,
         ))
         .subcommand(with_settings(explain_command(), is_replay_setting))
@@ -213,12 +218,32 @@ fn compare_command() -> Command {
         )
 }
 
+fn policy_args() -> [Arg; 2] {
+    [
+        Arg::new("policy")
+            .long("policy")
+            .value_name("POLICY")
+            .default_value("stepmem")
+            .help("Whose words: stepmem, or traceml for what TraceML 0.3.6 would have said"),
+        Arg::new("window")
+            .long("window")
+            .value_name("STEPS")
+            .value_parser(clap::value_parser!(u32).range(1..))
+            .help("How many of the last common steps TraceML looks at [default: 10000]"),
+    ]
+}
+
+/// Who judges.
+fn policy(matches: &ArgMatches) -> anyhow::Result<Policy> {
+    let name = matches.get_one::<String>("policy").map_or("", String::as_str);
+    let window = matches.get_one::<u32>("window").map(|steps| usize::try_from(*steps));
+    Policy::read(name, window.transpose()?)
+}
+
 /// What `summary` is asked for.
 fn question(matches: &ArgMatches) -> anyhow::Result<Question> {
-    let policy = matches.get_one::<String>("policy").map_or("", String::as_str);
-    let window = matches.get_one::<u32>("window").map(|steps| usize::try_from(*steps));
     Ok(Question {
-        policy: Policy::read(policy, window.transpose()?)?,
+        policy: policy(matches)?,
         run: matches.get_one::<String>("run").map(|run| Run::new(run)).transpose()?,
         is_json: matches.get_flag("json"),
     })

@@ -90,6 +90,20 @@ pub fn run<'f>(
     Ok(())
 }
 
+/// Says in one line of JSON what TraceML would have said of the files, where `replay` has our own words.
+///
+/// # Errors
+/// As of [`run`].
+pub fn replay_traceml<'f>(
+    files: impl IntoIterator<Item = &'f PathBuf>,
+    window: usize,
+    mut out: impl Write,
+) -> anyhow::Result<()> {
+    let answer = traceml_rows(files, window, None)?.answer();
+    serde_json::to_writer(&mut out, &serde_json::json!({ "status": answer }))?;
+    Ok(out.write_all(b"\n")?)
+}
+
 /// Compares two summaries, ours or TraceML's, and says what that comes to.
 ///
 /// # Errors

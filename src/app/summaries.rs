@@ -116,8 +116,9 @@ fn write(directory: &Path, summary: &Summary) -> anyhow::Result<()> {
     let folder = directory.join(folder_name(&summary.run));
     fs::create_dir_all(&folder)?;
     let json = serde_json::to_vec_pretty(summary)?;
-    file::replace(&folder.join("final_summary.json"), &[&json, b"\n"])?;
     file::replace(&folder.join("final_summary.txt"), &[summary.text.as_bytes()])?;
+    // Last, so that whoever waits for it finds both.
+    file::replace(&folder.join("final_summary.json"), &[&json, b"\n"])?;
     let (shown, verdict) = (folder.display(), summary.diagnosis.status);
     tracing::info!(run = %summary.run, folder = %shown, verdict, "summary written");
     Ok(())

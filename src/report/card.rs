@@ -95,7 +95,12 @@ fn verdict(page: &mut Page, issue: &Issue) {
         String::new()
     };
     page.paragraph((0, 2), &format!("{}{about}", issue.status));
-    page.paragraph((2, 7), &format!("Why: {}.", issue.summary));
+    // Of several ranks the sentence is about the worst.
+    let of = match issue.ranks.as_slice() {
+        [worst, _, ..] if issue.phase.is_some() => format!("rank {worst}: "),
+        _ => String::new(),
+    };
+    page.paragraph((2, 7), &format!("Why: {of}{}.", issue.summary));
     page.paragraph((2, 8), &format!("Next: {}", issue.action));
     page.line("");
 }

@@ -205,7 +205,8 @@ impl Comparison {
         let rank =
             |side: &Diagnosis| side.worst_rank.map_or("–".to_owned(), |r| r.to_string());
         page.line(&format!("{:24} {:>20} {:>20}", "worst rank", rank(old), rank(new)));
-        for change in self.metrics.values() {
+        let known = |change: &&Change| change.old.is_some() || change.new.is_some();
+        for change in self.metrics.values().filter(known) {
             let shown =
                 |value: Option<f64>| value.map_or("–".to_owned(), |v| change.shown(v));
             let (label, old, new) = (change.label, shown(change.old), shown(change.new));

@@ -9,6 +9,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::analysis::creep::{Signal, Stage, Trend};
+use crate::analysis::diagnosis::imbalance::{
+    COMPARABLE_STEPS_MIN, IMBALANCE, PRESSURE_WARNING_MIN,
+};
 use crate::analysis::diagnosis::wording::{self, bytes, percent};
 use crate::analysis::diagnosis::{
     DIAGNOSES, Diagnosis, Evidence, Finding, LIVE_SIGNALS, Severity, high_pressure,
@@ -131,6 +134,13 @@ pub enum Basis {
         capacity_bytes: u64,
         /// The first step that had it; absent outside train steps.
         step: Option<u64>,
+    },
+    /// A peak far below the other ranks'.
+    Below {
+        /// This rank's peak by the median of the others, less 1: negative.
+        imbalance_ratio: f64,
+        /// The median of the other ranks' peaks.
+        median_bytes: f64,
     },
     /// Nothing is wrong, or nothing is known.
     Neutral {
@@ -470,7 +480,7 @@ fn rank_summaries(report: &RunReport<'_>, coverage: &Coverage) -> Vec<RankSummar
                 .chain(high_pressure::highest(of_rank).map(|now| now.ratio))
                 .reduce(f64::max),
             headroom_bytes: of_rank.headroom_bytes(),
-            imbalance_ratio: imbalance(&peaks, *rank),
+            imbalance_ratio: imbalance(&peaks, *rank).map(|(ratio, _)| ratio),
             fragmentation_ratio: of_rank.fragmentation_ratio(),
             outside_allocator_bytes: of_rank.outside_allocator_bytes(),
             trend: LIVE_SIGNALS.iter().find_map(|signal| rank_trend(of_rank, *signal)),
@@ -535,12 +545,13 @@ fn peaks(report: &RunReport<'_>, of: fn(&Tally) -> &Figure) -> Vec<(Rank, f64)> 
     report.ranks.iter().filter_map(peak).collect()
 }
 
-fn imbalance(peaks: &[(Rank, f64)], rank: Rank) -> Option<f64> {
+/// A rank's peak by the median of the others', less 1, and that median.
+fn imbalance(peaks: &[(Rank, f64)], rank: Rank) -> Option<(f64, f64)> {
     let own = peaks.iter().find(|(of, _)| *of == rank)?.1;
     let mut others: Vec<f64> =
         peaks.iter().filter(|(of, _)| *of != rank).map(|(_, peak)| *peak).collect();
     let median = estimate::median(&mut others).filter(|median| *median > 0.0)?;
-    Some((own - median) / median)
+    Some(((own - median) / median, median))
 }
 
 fn metrics(report: &RunReport<'_>, ranks: &[RankSummary]) -> BTreeMap<&'static str, Metric> {
@@ -642,12 +653,18 @@ fn issues(report: &RunReport<'_>) -> Vec<Issue> {
         if let (false, Some(past)) = (told.iter().any(is_told), past_pressure(of_rank)) {
             let limits = report.thresholds;
             let severity = match past.ratio {
-                ratio if ratio >= limits.pressure_critical => Level::Crit,
-                ratio if ratio >= limits.pressure_warning => Level::Warn,
+                // It went by: one level less than one that holds.
+                ratio if ratio >= limits.pressure_critical => Level::Warn,
+                ratio if ratio >= limits.pressure_warning => Level::Info,
                 _ => continue,
             };
             told.push(past.told(*rank, severity));
         }
+    }
+    let idx = DIAGNOSES.iter().position(|diagnosis| diagnosis.kind == IMBALANCE.kind);
+    let told = by_kind.entry(idx.unwrap_or(usize::MAX)).or_default();
+    if told.is_empty() {
+        *told = below(report);
     }
     let mut issues: Vec<(usize, Issue)> = by_kind
         .into_iter()
@@ -678,6 +695,40 @@ fn issue(diagnosis: &Diagnosis, mut told: Vec<Told>) -> Option<Issue> {
         ranks,
         evidence: worst.evidence,
     })
+}
+
+/// The ranks whose peak is far below that of the others, which then do more than their share: good to know on devices
+/// that are not nearly empty.
+fn below(report: &RunReport<'_>) -> Vec<Told> {
+    let peaks = peaks(report, |tally| &tally.peak_allocated);
+    let is_in_use = |(_, rank): &(Rank, RankReport<'_>)| {
+        past_pressure(rank).is_some_and(|past| past.ratio >= PRESSURE_WARNING_MIN)
+    };
+    if !report.ranks.iter().any(is_in_use) {
+        return Vec::new();
+    }
+    let comparable = report
+        .ranks
+        .iter()
+        .filter(|(_, rank)| rank.life_steps >= COMPARABLE_STEPS_MIN)
+        .map(|(rank, _)| *rank);
+    comparable
+        .filter_map(|rank| {
+            let (imbalance_ratio, median_bytes) = imbalance(&peaks, rank)?;
+            (imbalance_ratio <= -report.thresholds.imbalance_warning).then(|| Told {
+                rank,
+                severity: Level::Info,
+                metric: PEAK_ALLOCATED,
+                score: -imbalance_ratio,
+                sentence: format!(
+                    "its peak is {} below the median of the other ranks ({}), which do more",
+                    percent(-imbalance_ratio),
+                    bytes(median_bytes)
+                ),
+                evidence: Basis::Below { imbalance_ratio, median_bytes },
+            })
+        })
+        .collect()
 }
 
 /// One diagnosis of one rank.

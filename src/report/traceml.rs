@@ -18,7 +18,7 @@ const ROWS_MIN: usize = 15_000;
 const CANDIDATES_PER_STEP: usize = 20;
 
 /// Fewer common steps tell nothing.
-const STEPS_MIN: usize = 50;
+pub const STEPS_MIN: usize = 50;
 const PRESSURE_WARN: f64 = 0.92;
 const PRESSURE_CRIT: f64 = 0.97;
 /// Skew and pressure from which an imbalance is a warning, and from which it is critical.

@@ -1,22 +1,29 @@
 //! What TraceML would have said, as lines for a terminal.
 
 use crate::analysis::diagnosis::wording::{bytes, percent};
-use crate::report::traceml::{Answer, Issue, Metric};
+use crate::report::card::Page;
+use crate::report::traceml::{Answer, Issue, Metric, STEPS_MIN};
 
 /// Puts an answer into words.
 pub fn render(answer: &Answer) -> String {
-    let mut text = String::new();
+    let mut page = Page::default();
     for (idx, issue) in answer.issues.iter().enumerate() {
-        let lead = if idx == 0 { "TraceML 0.3.6 says" } else { "              and" };
+        let lead = if idx == 0 { "TraceML 0.3.6 would have said" } else { "  and" };
         let metric = answer.metrics.get(issue.metric);
-        let line = format!("{lead} {}\n", sentence(issue, metric));
-        text.push_str(&line);
+        page.paragraph((0, 2), &format!("{lead} {}", sentence(issue, metric)));
     }
-    text
+    page.text
 }
 
 fn sentence(issue: &Issue, metric: Option<&Metric>) -> String {
     let severity = issue.severity.as_label();
+    if issue.kind == "NO_DATA" {
+        return format!(
+            "{} ({severity}): it needs {STEPS_MIN} steps that all ranks have, with peak_allocated_bytes and \
+             peak_reserved_bytes",
+            issue.status
+        );
+    }
     let Some(metric) = metric else { return format!("{} ({severity})", issue.status) };
     let name = metric.metric.replace('_', " ");
     let pressure = metric

@@ -16,6 +16,7 @@
 mod rig;
 
 mod architecture;
+mod compare;
 mod creep;
 mod diagnoses;
 mod generated;
@@ -29,3 +30,6 @@ mod processes;
 mod push;
 mod settings;
 mod state;
+mod summaries;
+mod summary;
+mod traceml;
