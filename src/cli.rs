@@ -185,22 +185,7 @@ fn summary_command() -> Command {
                 .value_name("RUN")
                 .help("Which; may be left out when the recordings hold one run"),
         )
-        .arg(
-            Arg::new("policy")
-                .long("policy")
-                .value_name("POLICY")
-                .default_value("stepmem")
-                .help(
-                    "Whose words: stepmem, or traceml for what TraceML 0.3.6 would have said",
-                ),
-        )
-        .arg(
-            Arg::new("window")
-                .long("window")
-                .value_name("STEPS")
-                .value_parser(clap::value_parser!(u32).range(1..))
-                .help("How many of the last common steps TraceML looks at [default: 10000]"),
-        )
+        .args(policy_args())
         .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON"))
 }
 

@@ -236,6 +236,15 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str) {
             }
         }
     }
+    if let (Some(others), Some(object)) =
+        (schema["additionalProperties"].as_object(), value.as_object())
+    {
+        let named = schema["properties"].as_object();
+        let is_other = |key: &String| named.is_none_or(|named| !named.contains_key(key));
+        for (key, value) in object.iter().filter(|(key, _)| is_other(key)) {
+            check(root, &json!(others), value, &format!("{at}/{key}"));
+        }
+    }
     if let (Some(items), Some(array)) = (schema.get("items"), value.as_array()) {
         for (idx, value) in array.iter().enumerate() {
             check(root, items, value, &format!("{at}/{idx}"));
@@ -262,6 +271,18 @@ fn recordings_of_more_than_one_run_ask_for_its_name() {
     assert!(ended.err.contains("no run c") && ended.code == Some(1), "{}", ended.err);
     let ended = stepmem(&["summary", "--window", "5", "-"], &[], two.concat().as_bytes());
     assert!(ended.err.contains("--policy traceml") && ended.code == Some(1), "{}", ended.err);
+}
+
+#[test]
+fn replay_by_traceml_says_its_last_word_in_a_line() {
+    let records = Job::new(2, 60).live(|_, _| 79 * GIB).records();
+    let ended = stepmem(&["replay", "--policy", "traceml", "-"], &[], records.as_bytes());
+    let line: Value = serde_json::from_str(&ended.out).unwrap();
+    assert_eq!(line["status"]["diagnosis"]["kind"], "NO_DATA", "no peaks were pushed");
+    let ended = stepmem(&["summary", "--policy", "traceml", "-"], &[], records.as_bytes());
+    assert!(ended.out.contains("peak_reserved_bytes"), "{}", ended.out);
+    let ended = stepmem(&["replay", "--policy", "ours", "-"], &[], records.as_bytes());
+    assert!(ended.err.contains("neither stepmem nor traceml"), "{}", ended.err);
 }
 
 static TROUBLED: LazyLock<(Vec<String>, Value)> = LazyLock::new(|| {
