@@ -44,7 +44,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Exit
         Some(("demo", matches)) => {
             let settings = Settings::read(&sources(matches, |_| true))?;
             log_to_stderr(&settings.log);
-            demo::run(settings)?;
+            demo::run(settings, matches.get_flag("fixed"))?;
         }
         Some(("replay", matches)) => {
             let settings = Settings::read(&sources(matches, is_replay_setting))?;
@@ -116,9 +116,14 @@ fn command() -> Command {
             |_| true,
         ))
         .subcommand(with_settings(
-            Command::new("demo").about(
-                "Run the exporter with a simulated job of 8 ranks on simulated GPUs; one leaks",
-            ),
+            Command::new("demo")
+                .about("Run the exporter with a simulated job of 8 ranks on simulated GPUs; one leaks")
+                .arg(
+                    Arg::new("fixed")
+                        .long("fixed")
+                        .action(ArgAction::SetTrue)
+                        .help("The same job with the leak fixed, to compare"),
+                ),
             |_| true,
         ))
         .subcommand(with_settings(
