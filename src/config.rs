@@ -66,6 +66,8 @@ pub struct Settings {
     pub nvml: Option<NvmlSettings>,
     /// Where the windows of all ranks outlast a restart.
     pub state_file: Option<PathBuf>,
+    /// Where summaries of runs are written.
+    pub summary_dir: Option<PathBuf>,
     /// What is logged, and how.
     pub log: LogSettings,
     /// How long the web server answers after the rest has stopped.
@@ -158,7 +160,7 @@ pub const SETTINGS: &[Setting] = &[
         |s, v| { s.engine.rank_ttl = duration(only(v))?; Ok(()) }).by_default("10m"),
     one("rank.retention", "DURATION", "A rank silent for longer is forgotten; until then it may come back to its window.",
         |s, v| { s.engine.rank_retention = duration(only(v))?; Ok(()) }).by_default("6h"),
-    one("rank.max", "N", "How many ranks are held, over all runs (1 to 65536); each takes up to 64 KiB.",
+    one("rank.max", "N", "How many ranks are held, over all runs (1 to 65536); each takes up to 70 KiB.",
         |s, v| { s.engine.ranks_max = number(only(v), 1, 65_536)?; Ok(()) }).by_default("1024"),
     one("rank.peak-interval", "DURATION", "The interval of rank_interval_peak_allocated_bytes; at least the scrape interval.",
         |s, v| { s.engine.peak_interval = duration(only(v))?; Ok(()) }).by_default("1m"),
@@ -216,8 +218,11 @@ pub const SETTINGS: &[Setting] = &[
     one("otlp.semconv", "", "Add the names of the OpenTelemetry hardware conventions (hw.gpu.memory.*).",
         |s, v| { let semconv = switch(only(v))?; otlp(s, |otlp| otlp.semconv = semconv); Ok(()) }).by_default("false"),
     one("state.file", "PATH",
-        "Where the windows of all ranks outlast a restart of the exporter: at most 64 KiB a rank, written every 10 s and at the stop; empty for nowhere.",
+        "Where the windows of all ranks outlast a restart of the exporter: at most 70 KiB a rank, written every 10 s and at the stop; empty for nowhere.",
         |s, v| { s.state_file = path(only(v)); Ok(()) }),
+    one("summary.dir", "PATH",
+        "Where final_summary.json and .txt of each run are written, in a directory of its name, when it ends and at the stop; empty for nowhere.",
+        |s, v| { s.summary_dir = path(only(v)); Ok(()) }),
     one("stop.linger", "DURATION", "How long the page and /metrics answer after a SIGTERM, for a last scrape.",
         |s, v| { s.linger = any_duration(only(v))?; Ok(()) }).by_default("0s"),
     one("log.level", "LEVEL", "error, warn, info, debug or trace.", |s, v| {
@@ -311,6 +316,7 @@ impl Settings {
             otlp: Some(otlp),
             nvml: Some(NvmlSettings::default()),
             state_file: None,
+            summary_dir: None,
             log: LogSettings { level: String::new(), is_json: false },
             linger: Duration::ZERO,
             devices: None,

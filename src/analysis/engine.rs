@@ -136,6 +136,25 @@ pub enum Refusal {
     TooManyAcks,
 }
 
+/// One run as a summary sees it: every rank of its latest attempt, also those that have left the outputs.
+#[derive(Debug)]
+pub struct RunReport<'a> {
+    /// The run.
+    pub run: &'a Run,
+    /// When this was made, as a Unix time.
+    pub time: f64,
+    /// The ranks, ascending.
+    pub ranks: Vec<(Rank, RankReport<'a>)>,
+    /// Those among them whose end was announced, and those that have been silent for longer than a rank may be.
+    pub ended: BTreeSet<Rank>,
+    /// See `ended`.
+    pub silent: BTreeSet<Rank>,
+    /// What is true of the ranks by their last figures, the worst diagnosis first and then by rank.
+    pub findings: Vec<Finding>,
+    /// The limits that they were judged by.
+    pub thresholds: &'a Thresholds,
+}
+
 /// A finding that was raised, changed its severity, or was cleared.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Transition {
@@ -411,6 +430,38 @@ impl Engine {
     /// One rank at `now`, present or silent; `None` when it is not held.
     pub fn rank(&self, run: &Run, rank: Rank, now: Uptime) -> Option<RankReport<'_>> {
         Some(self.report(self.held(run, rank)?, now))
+    }
+
+    /// A run as a summary sees it; `None` when no rank of it is held.
+    ///
+    /// Its findings are judged anew from what the ranks have come to, so that they do not depend on when others were.
+    pub fn run_report(&self, run: &Run, now: Uptime) -> Option<RunReport<'_>> {
+        let EngineConfig { rank_ttl, gpu_ttl, ref thresholds, .. } = self.config;
+        let pushing = self.runs.get_key_value(run).map(|held| (held, rank_ttl));
+        let silent = || self.processes.runs().find(|(of, _)| *of == run);
+        let ((run, windows), ttl) = pushing.or_else(|| Some((silent()?, gpu_ttl)))?;
+        let attempt = windows.values().map(|window| window.identity().attempt).max()?;
+        let latest: Vec<_> =
+            windows.iter().filter(|(_, window)| window.identity().attempt == attempt).collect();
+        let ranks_where = |is: &dyn Fn(&RankWindow) -> bool| {
+            let those = latest.iter().filter(|(_, window)| is(window));
+            those.map(|(rank, _)| **rank).collect()
+        };
+        let ended = ranks_where(&RankWindow::is_ended);
+        let silent = ranks_where(&|window| !window.is_ended() && !window.is_present(now, ttl));
+        let reports =
+            latest.iter().map(|(rank, window)| (**rank, self.report(window, now))).collect();
+        let scenes = [RunScene { run, ranks: reports }];
+        let held = Findings::default();
+        let scene = Scene { runs: &scenes, thresholds, held: &held };
+        let mut findings: Vec<Finding> =
+            DIAGNOSES.iter().flat_map(|diagnosis| (diagnosis.find)(&scene)).collect();
+        for finding in findings.iter_mut().filter(|finding| self.acks.lowers(finding, now)) {
+            finding.severity = Severity::Info;
+        }
+        let [RunScene { ranks, .. }] = scenes;
+        let time = self.unix_time(now);
+        Some(RunReport { run, time, ranks, ended, silent, findings, thresholds })
     }
 
     /// How many readings of processes that do not push were left out to keep a bound.

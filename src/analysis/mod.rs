@@ -7,6 +7,8 @@ pub mod estimate;
 
 pub mod creep;
 
+pub mod tally;
+
 pub mod window;
 
 pub mod processes;

@@ -1,6 +1,6 @@
 //! The one task that owns the engine: it takes what comes in, and publishes what comes out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,11 +17,12 @@ use crate::analysis::status::{CollectorStatus, ExporterStatus, SnapshotStatus, S
 use crate::app::clock::Clock;
 use crate::app::gpu::Collected;
 use crate::app::state_file::StateFile;
+use crate::app::summaries::{self, Summaries};
 use crate::input::inbox::{Delivery, Offer, PushCounts, Taken};
 use crate::input::nvml::GpuPoll;
 use crate::input::wire::RunEnd;
 use crate::metrics;
-use crate::output::http::Request;
+use crate::output::http::{Request, SummaryRequest};
 use crate::output::otlp::ExportCounts;
 use crate::server::ServerCounts;
 
@@ -99,13 +100,20 @@ pub(super) struct Keeper {
     pub(super) publisher: watch::Sender<Arc<Status>>,
     pub(super) own: Own,
     pub(super) state: Option<StateFile>,
+    pub(super) summaries: Summaries,
+}
+
+/// What readers ask for.
+pub(super) struct Requests {
+    pub(super) status: mpsc::Receiver<Request>,
+    pub(super) summary: mpsc::Receiver<SummaryRequest>,
 }
 
 impl Keeper {
     pub(super) async fn keep(
         mut self,
         mut offers: mpsc::Receiver<Offer>,
-        mut requests: mpsc::Receiver<Request>,
+        mut requests: Requests,
         mut collected: mpsc::Receiver<Collected>,
     ) -> anyhow::Result<()> {
         self.own.read_process();
@@ -115,9 +123,15 @@ impl Keeper {
             tokio::select! {
                 offer = offers.recv(), if is_open => match offer {
                     Some(offer) => self.take(offer),
-                    None => is_open = false,
+                    None => {
+                        is_open = false;
+                        self.summaries.stop(&self.engine, self.clock.now()).await;
+                    }
                 },
-                request = requests.recv() => match request {
+                Some(request) = requests.summary.recv() => {
+                    summaries::answer(&self.engine, request, self.clock.now());
+                }
+                request = requests.status.recv() => match request {
                     // The reader may have gone; the status is published all the same.
                     Some(request) => drop(request.send(self.publish(offers.len()))),
                     None => break,
@@ -129,6 +143,7 @@ impl Keeper {
                     self.own.read_process();
                     let status = self.publish(offers.len());
                     self.own.series = metrics::count_series(&status);
+                    self.keep_summaries(&status).await;
                     if let Some(state) = &mut self.state {
                         state.keep(&self.engine, self.clock.now()).await;
                     }
@@ -136,12 +151,18 @@ impl Keeper {
             }
         }
         self.publish(offers.len());
+        self.summaries.written().await;
         if let Some(state) = &mut self.state {
             state.written().await;
             state.write(&self.engine, self.clock.now());
             state.written().await;
         }
         Ok(())
+    }
+
+    async fn keep_summaries(&mut self, status: &Status) {
+        let present: BTreeSet<_> = status.runs.iter().map(|run| run.run.clone()).collect();
+        self.summaries.keep(&self.engine, present, self.clock.now()).await;
     }
 
     fn take(&mut self, (delivery, answer): Offer) {
@@ -160,6 +181,7 @@ impl Keeper {
             Delivery::End(run, RunEnd { rank, outcome }) => {
                 let shown = rank.map(Rank::get);
                 tracing::info!(%run, rank = shown, ?outcome, "ended");
+                self.summaries.ended(&run);
                 self.apply(Event::End(run, rank));
                 Ok(ONE)
             }

@@ -5,6 +5,7 @@ mod clock;
 pub mod gpu;
 mod keeper;
 mod state_file;
+mod summaries;
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -26,8 +27,9 @@ use crate::analysis::snapshots::Snapshots;
 use crate::analysis::status::Status;
 use crate::app::clock::Clock;
 use crate::app::gpu::{Collected, GpuSource, GpuTask, ask_kubelet};
-use crate::app::keeper::{Dropped, Keeper, Own};
+use crate::app::keeper::{Dropped, Keeper, Own, Requests};
 use crate::app::state_file::{StateFile, read_state};
+use crate::app::summaries::Summaries;
 use crate::config::{NvmlSettings, Settings};
 use crate::input::inbox::{Inbox, Releases};
 use crate::input::kubelet::Kubelet;
@@ -120,7 +122,7 @@ impl App {
         let (push_counts, web_counts) = <(Arc<ServerCounts>, Arc<ServerCounts>)>::default();
         let (inbox, offers) = Inbox::new();
         let (publisher, latest) = watch::channel(Arc::default());
-        let (source, requests) = StatusSource::new(latest.clone());
+        let (source, requests, summary_requests) = StatusSource::new(latest.clone());
         let (stop_push, push_stopped) = watch::channel(false);
         let (stop_web, web_stopped) = watch::channel(false);
         let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
@@ -147,7 +149,9 @@ impl App {
         let engine = engine_of(settings.engine, saved, clock);
         let state = settings.state_file.map(StateFile::new);
         let snapshots = Snapshots::new(settings.snapshots);
-        let keeper = Keeper { engine, snapshots, clock, publisher, own, state };
+        let summaries = Summaries::new(settings.summary_dir);
+        let keeper = Keeper { engine, snapshots, clock, publisher, own, state, summaries };
+        let requests = Requests { status: requests, summary: summary_requests };
 
         let mut app = Self {
             linger: settings.linger,

@@ -151,6 +151,16 @@ pub enum Recorded {
     Gpu(GpuSample, Seconds),
 }
 
+impl Recorded {
+    /// Its Unix time, if it has one.
+    pub fn time(&self) -> Option<Seconds> {
+        match self {
+            Self::Step(sample) => sample.time,
+            Self::Gpu(_, time) => Some(*time),
+        }
+    }
+}
+
 /// Decodes one line of a recording: a push record or an NVML reading (an object with the key `nvml`).
 ///
 /// # Errors

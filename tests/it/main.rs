@@ -16,6 +16,7 @@
 mod rig;
 
 mod architecture;
+mod compare;
 mod creep;
 mod diagnoses;
 mod generated;
@@ -34,3 +35,6 @@ mod push;
 mod settings;
 mod snapshots;
 mod state;
+mod summaries;
+mod summary;
+mod traceml;
