@@ -105,13 +105,14 @@ impl Keeper {
         let mut is_open = true;
         loop {
             tokio::select! {
-                offer = offers.recv(), if is_open => match offer {
-                    Some(offer) => self.take(offer),
-                    None => {
+                offer = offers.recv(), if is_open => {
+                    if let Some(offer) = offer {
+                        self.take(offer);
+                    } else {
                         is_open = false;
                         self.summaries.stop(&self.engine, self.clock.now()).await;
                     }
-                },
+                }
                 Some(request) = requests.summary.recv() => {
                     summaries::answer(&self.engine, request, self.clock.now());
                 }

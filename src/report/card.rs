@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use crate::analysis::diagnosis::wording::{bytes, duration, percent};
+use crate::analysis::sample::Count;
 use crate::report::summary::{Figures, Issue, RankSummary, Summary};
 
 /// No line is longer.
@@ -164,8 +165,7 @@ fn scope(page: &mut Page, summary: &Summary) {
         };
         page.paragraph((0, 2), &format!("Lost: {}{more}.", lost.join(", ")));
     }
-    let ooms: u64 =
-        summary.ranks.iter().filter_map(|rank| rank.ooms).map(|count| count.get()).sum();
+    let ooms: u64 = summary.ranks.iter().filter_map(|rank| rank.ooms).map(Count::get).sum();
     if ooms > 0 {
         page.paragraph((0, 2), &format!("Out-of-memory errors: {ooms}."));
     }

@@ -537,8 +537,10 @@ fn rank_trend(rank: &RankReport<'_>, signal: Signal) -> Option<RankTrend> {
     })
 }
 
+type FigureOf = fn(&Tally) -> &Figure;
+
 /// The greatest value of a figure, by rank.
-fn peaks(report: &RunReport<'_>, of: fn(&Tally) -> &Figure) -> Vec<(Rank, f64)> {
+fn peaks(report: &RunReport<'_>, of: FigureOf) -> Vec<(Rank, f64)> {
     let peak = |(rank, of_rank): &(Rank, RankReport<'_>)| {
         Some((*rank, of(of_rank.tally).max?.0.as_f64()))
     };
@@ -555,7 +557,7 @@ fn imbalance(peaks: &[(Rank, f64)], rank: Rank) -> Option<(f64, f64)> {
 }
 
 fn metrics(report: &RunReport<'_>, ranks: &[RankSummary]) -> BTreeMap<&'static str, Metric> {
-    let all: [(&'static str, fn(&Tally) -> &Figure, Kept); 2] = [
+    let all: [(&'static str, FigureOf, Kept); 2] = [
         (PEAK_ALLOCATED, |tally| &tally.peak_allocated, Kept::PeakAllocated),
         (PEAK_RESERVED, |tally| &tally.peak_reserved, Kept::PeakReserved),
     ];
