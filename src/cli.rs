@@ -350,7 +350,7 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
         writeln!(out, "NVML:             off")?;
         return Ok(());
     };
-    let poll = source();
+    let poll = source.read();
     for sample in &poll.samples {
         let model = sample.info.model.as_deref().unwrap_or("unknown model");
         writeln!(out, "NVML:             {} {model}", sample.device)?;
@@ -358,7 +358,9 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
     for gone in &poll.unavailable {
         writeln!(out, "NVML:             not there ({}): {}", gone.code, gone.message)?;
     }
-    if poll.samples.is_empty() && poll.unavailable.is_empty() {
+    if poll.is_released {
+        writeln!(out, "NVML:             not asked, no device is wanted so far")?;
+    } else if poll.samples.is_empty() && poll.unavailable.is_empty() {
         writeln!(out, "NVML:             no device")?;
     }
     Ok(())

@@ -37,8 +37,11 @@ const DEVICES_EVERY: Duration = Duration::from_secs(1);
 /// # Errors
 /// The exporter's, or a push that it did not take.
 pub fn run(mut settings: Settings, is_fixed: bool) -> anyhow::Result<()> {
-    settings.nvml =
-        Some(NvmlSettings { library: None, interval: DEVICES_EVERY, timeout: DEVICES_EVERY });
+    settings.nvml = Some(NvmlSettings {
+        interval: DEVICES_EVERY,
+        timeout: DEVICES_EVERY,
+        ..NvmlSettings::default()
+    });
     let telemetry_path = settings.telemetry_path.clone();
     let leak_bytes_per_step = if is_fixed { 0 } else { LEAK_BYTES_PER_STEP };
     let job = Arc::new(Mutex::new(Job::new(leak_bytes_per_step)));
@@ -140,17 +143,17 @@ fn device(rank: u32, memory: &RankMemory) -> Result<GpuSample, OutOfRange> {
             free: Some(Bytes::new(CAPACITY - used)?),
             reserved: None,
         }),
-        processes: vec![ProcessMemory { pid: pid(rank), used: Some(Bytes::new(used)?) }],
+        processes: vec![ProcessMemory::new(pid(rank), Some(Bytes::new(used)?))],
         attribution: Attribution::SharedPidNamespace,
     })
 }
 
 fn devices_of(job: Arc<Mutex<Job>>) -> GpuSource {
-    Box::new(move || {
+    GpuSource::Simulated(Box::new(move || {
         let samples =
             job.lock().map(|job| job.devices().unwrap_or_default()).unwrap_or_default();
-        GpuPoll { samples, unavailable: Vec::new(), processes_dropped: 0 }
-    })
+        GpuPoll { samples, ..GpuPoll::default() }
+    }))
 }
 
 /// Steps the job and pushes every rank's record on its own, as real ranks do.

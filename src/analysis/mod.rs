@@ -17,6 +17,8 @@ pub mod diagnosis;
 
 pub mod acks;
 
+pub mod snapshots;
+
 pub mod status;
 
 pub mod engine;

@@ -126,6 +126,8 @@ pub struct LastTrain {
     pub alloc_retries: Option<Count>,
     /// Out-of-memory errors, since the process started.
     pub ooms: Option<Count>,
+    /// Records that the pusher gave up, since the process started.
+    pub dropped_records: Option<Count>,
     /// The device's free memory as the process saw it.
     #[serde(rename = "free_bytes")]
     pub free: Option<Bytes>,
@@ -355,6 +357,11 @@ impl RankWindow {
         self.is_ended
     }
 
+    /// Whether it is of a process that does not push.
+    pub fn is_process(&self) -> bool {
+        self.process.is_some()
+    }
+
     /// When the last push came, accepted or not, or the process was last listed.
     pub fn last_seen(&self) -> Uptime {
         self.last_seen
@@ -433,6 +440,7 @@ impl LastTrain {
             inactive_split: sample.inactive_split,
             alloc_retries: sample.alloc_retries,
             ooms: sample.ooms,
+            dropped_records: sample.dropped_records,
             free: sample.free,
         }
     }

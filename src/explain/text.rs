@@ -275,7 +275,7 @@ fn shown(page: &mut Page, window: &WindowReport, story: &Story) {
             bytes(scale * trend.slope_upper_bytes_per_step),
             share(trend.share_ratio),
             bytes(window.headroom_bytes),
-            trend.confidence_ratio,
+            trend.confidence_ratio(),
         ),
     );
     if let Some(stop) = passed.held_back {

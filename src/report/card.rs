@@ -39,6 +39,7 @@ pub fn render(summary: &Summary) -> String {
         verdict(&mut page, issue);
     }
     scope(&mut page, summary);
+    snapshots(&mut page, summary);
     table(&mut page, summary);
     page.text
 }
@@ -168,6 +169,17 @@ fn scope(page: &mut Page, summary: &Summary) {
     let ooms: u64 = summary.ranks.iter().filter_map(|rank| rank.ooms).map(Count::get).sum();
     if ooms > 0 {
         page.paragraph((0, 2), &format!("Out-of-memory errors: {ooms}."));
+    }
+}
+
+fn snapshots(page: &mut Page, summary: &Summary) {
+    let written = summary.snapshots.iter().flatten().filter(|of| of.outcome == "written");
+    for snapshot in written {
+        let path = snapshot.path.as_deref().unwrap_or(UNKNOWN);
+        let step = snapshot.step.map_or(String::new(), |step| format!(", step {}", step.get()));
+        let words =
+            format!("Snapshot of rank {}{step} ({}): {path}", snapshot.rank, snapshot.reason);
+        page.paragraph((0, 2), &words);
     }
 }
 

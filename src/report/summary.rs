@@ -19,6 +19,7 @@ use crate::analysis::diagnosis::{
 use crate::analysis::engine::RunReport;
 use crate::analysis::estimate;
 use crate::analysis::sample::{Bytes, Count, GpuUuid, Rank, Run};
+use crate::analysis::status::SnapshotStatus;
 use crate::analysis::tally::{Bands, Figure, Kept, Moment, PhaseTally, Tally};
 use crate::analysis::window::RankReport;
 use crate::report::traceml::Severity as Level;
@@ -64,6 +65,8 @@ pub struct Summary {
     pub worst_rank: Option<Rank>,
     /// Every rank, ascending.
     pub ranks: Vec<RankSummary>,
+    /// The memory snapshots that were asked for or reported, the oldest first; absent in a recording.
+    pub snapshots: Option<Vec<SnapshotStatus>>,
     /// The same as `diagnosis`, where TraceML has its verdict.
     pub primary_diagnosis: Issue,
     /// No data: not ours.
@@ -336,8 +339,8 @@ pub struct Ran {
 }
 
 impl Summary {
-    /// Sums up a run.
-    pub fn of(report: &RunReport<'_>) -> Self {
+    /// Sums up a run; `snapshots` are those of the run, `None` where nobody knows, as in a recording.
+    pub fn of(report: &RunReport<'_>, snapshots: Option<Vec<SnapshotStatus>>) -> Self {
         let coverage = coverage(report);
         let ranks: Vec<RankSummary> = rank_summaries(report, &coverage);
         let metrics = metrics(report, &ranks);
@@ -386,6 +389,7 @@ impl Summary {
             metrics,
             coverage,
             ranks,
+            snapshots,
             system: section::no_data("system"),
             process: section::no_data("process"),
             step_time: section::no_data("step_time"),
@@ -530,7 +534,7 @@ fn rank_trend(rank: &RankReport<'_>, signal: Signal) -> Option<RankTrend> {
         growth_bytes: trend.map(|trend| trend.growth_bytes),
         onset_step: trend.and_then(|trend| steps(trend.onset_step)),
         onset_time: trend.map(|trend| trend.onset_time),
-        confidence_ratio: trend.map(|trend| trend.confidence_ratio),
+        confidence_ratio: trend.map(Trend::confidence_ratio),
         oom_eta_steps: trend.and_then(Trend::eta).and_then(|eta| steps(eta.steps)),
         oom_eta_seconds: trend.and_then(Trend::eta_seconds),
         bands: rank.tally.bands(Kept::Allocated),

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
+use serde_json::Value;
 use stepmem::analysis::diagnosis::{self, DIAGNOSES};
 use stepmem::config;
 use stepmem::metrics::{self, METRICS};
@@ -38,6 +39,7 @@ const PROMISED: &[&str] = &[
     "rank_interval_peak_allocated_bytes",
     "rank_alloc_retries_total",
     "rank_ooms_total",
+    "rank_dropped_records_total",
     "rank_info",
     // derived
     "creep_slope_bytes_per_step",
@@ -152,7 +154,7 @@ fn every_promised_diagnosis_is_in_the_table() {
 
 #[test]
 fn every_metric_of_the_bundle_is_in_the_table() {
-    let unknown: Vec<String> = ["dashboards", "alerts", "helm"]
+    let unknown: Vec<String> = ["dashboards", "alerts", "helm", "docs/runbooks"]
         .iter()
         .flat_map(|folder| files(&rig::root().join(folder)))
         .flat_map(|path| {
@@ -164,6 +166,42 @@ fn every_metric_of_the_bundle_is_in_the_table() {
         })
         .collect();
     assert!(unknown.is_empty(), "{}", unknown.join("\n"));
+}
+
+#[test]
+fn every_diagnosis_has_an_alert_with_a_runbook() {
+    let rules = fs::read_to_string(rig::root().join("alerts/stepmem.rules.yaml")).unwrap();
+    let rules: Value = serde_norway::from_str(&rules).unwrap();
+    let rules = rules["groups"].as_array().unwrap().iter().flat_map(|group| {
+        group["rules"].as_array().unwrap().iter().filter(|rule| rule["alert"].is_string())
+    });
+    let alerts: Vec<(&str, &str)> = rules
+        .map(|rule| (rule["alert"].as_str().unwrap(), rule["expr"].as_str().unwrap()))
+        .collect();
+    for diagnosis in DIAGNOSES {
+        let name = alerts.iter().find(|(_, expr)| expr.contains(diagnosis.kind));
+        let (name, _) = name.unwrap_or_else(|| panic!("{} has no alert", diagnosis.kind));
+        let runbook = rig::root().join(format!("docs/runbooks/{name}.md"));
+        assert!(runbook.exists(), "{} is not there", runbook.display());
+    }
+}
+
+#[test]
+fn the_chart_takes_the_settings_that_there_are_and_no_others() {
+    let path = rig::root().join("helm/stepmem/values.schema.json");
+    let schema = fs::read_to_string(&path).unwrap();
+    let (before, rest) = schema.split_once(r#""propertyNames": {"enum": ["#).unwrap();
+    let (known, after) = rest.split_once(']').unwrap();
+    let mut keys: Vec<String> =
+        config::SETTINGS.iter().map(|setting| format!("{:?}", setting.key)).collect();
+    keys.sort();
+    let expected = keys.join(", ");
+    if env::var_os("STEPMEM_BLESS").is_some() {
+        let open = r#""propertyNames": {"enum": ["#;
+        fs::write(&path, format!("{before}{open}{expected}]{after}")).unwrap();
+    } else {
+        assert_eq!(known, expected, "STEPMEM_BLESS=1 cargo test --test it generated");
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use stepmem::input::wire::{Recorded, decode_recorded};
 use crate::rig::Exporter;
 
 const MIB: u64 = 1 << 20;
-const START: f64 = 1_764_000_000.0;
+const START: u64 = 1_764_000_000;
 const STEPS: u64 = 900;
 const LEAKING: u64 = 1;
 
@@ -30,7 +30,7 @@ fn job(noise: u64) -> Vec<Value> {
                 "run": "job",
                 "rank": rank,
                 "step": step,
-                "time": START + step as f64,
+                "time": START + step,
                 "allocated_bytes": allocated,
                 "peak_allocated_bytes": allocated + 10_240 * MIB,
                 "reserved_bytes": 65_536 * MIB,
@@ -46,7 +46,8 @@ type Told = (u32, &'static str, bool, Option<u64>);
 
 /// What the engine tells of records that arrive in this order, and how many lives it saw begin.
 fn told(records: &[Value]) -> (Vec<Told>, u64) {
-    let mut engine = Engine::new(EngineConfig::default(), START);
+    let began = records[0]["time"].as_f64().unwrap();
+    let mut engine = Engine::new(EngineConfig::default(), began);
     let mut now = Uptime::default();
     let mut told = Vec::new();
     for record in records {
@@ -54,7 +55,7 @@ fn told(records: &[Value]) -> (Vec<Told>, u64) {
         let Recorded::Step(sample) = decode_recorded(line.as_bytes()).unwrap() else {
             panic!("{line} is no push");
         };
-        let since = record["time"].as_f64().unwrap() - START;
+        let since = record["time"].as_f64().unwrap() - began;
         now = now.max(Uptime(Duration::try_from_secs_f64(since).unwrap_or_default()));
         for it in engine.apply(Event::Step(sample), now) {
             told.push((it.rank.get(), it.kind, it.state == TransitionState::Raised, it.step));

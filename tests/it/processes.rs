@@ -10,24 +10,41 @@ use crate::nvml::{Fake, GIB, driver, gpu};
 use crate::rig::{Exporter, await_true, stepmem};
 
 const MIB: u64 = 1 << 20;
-const START: f64 = 1_764_000_000.0;
+const START: u64 = 1_764_000_000;
+/// 20 MiB in 15 seconds.
+const LEAK_BYTES_PER_SECOND: f64 = 20.0 * 1_048_576.0 / 15.0;
+
+/// A recording of these records.
+fn lines(records: impl Iterator<Item = Value>) -> String {
+    records.map(|record| record.to_string() + "\n").collect()
+}
 
 /// One reading of an 80 GiB device every 15 seconds, 1 GiB of it not the process's.
 fn readings(n_readings: u64, used_bytes: impl Fn(u64) -> u64) -> String {
-    (0..n_readings)
-        .map(|i| {
-            let used = used_bytes(i);
-            let reading = json!({
-                "nvml": true,
-                "time": START + 15.0 * i as f64,
-                "device": "GPU-7",
-                "used_bytes": used + GIB,
-                "total_bytes": 80 * GIB,
-                "processes": [{"pid": 4711, "used_bytes": used}],
-            });
-            format!("{reading}\n")
+    lines((0..n_readings).map(|i| {
+        let used = used_bytes(i);
+        json!({
+            "nvml": true,
+            "time": START + 15 * i,
+            "device": "GPU-7",
+            "used_bytes": used + GIB,
+            "total_bytes": 80 * GIB,
+            "processes": [{"pid": 4711, "used_bytes": used}],
         })
-        .collect()
+    }))
+}
+
+/// A push every 30 seconds about a device, if one is named.
+fn pushes(device: Option<&str>) -> String {
+    lines((0..600).map(|i| {
+        json!({
+            "rank": 0,
+            "step": i,
+            "time": START + 30 * i,
+            "allocated_bytes": GIB,
+            "device": device,
+        })
+    }))
 }
 
 /// What a recording raises and clears, and the final status.
@@ -52,18 +69,18 @@ fn process_that_leaks_is_diagnosed_without_a_push() {
     assert_eq!(page["step"], Value::Null);
     let evidence = &page["evidence"];
     assert_eq!(evidence["signal"], "process");
-    let slope = 20.0 * MIB as f64 / 15.0;
+    let slope = LEAK_BYTES_PER_SECOND;
     let figure =
         |name: &str| evidence[name].as_f64().unwrap_or_else(|| panic!("{name}: {page}"));
     assert!((figure("slope_bytes_per_second") / slope - 1.0).abs() < 0.01);
     assert!(figure("slope_lower_bytes_per_second") < slope);
     assert!(figure("slope_upper_bytes_per_second") > slope);
-    let since = page["time"].as_f64().unwrap() - START;
+    let since = page["time"].as_f64().unwrap() - 1_764_000_000.0;
     assert!(since < 3.0 * 3600.0, "{since} s");
-    let left = 49.0 * GIB as f64 / slope - since;
+    let left = 49.0 * 1_073_741_824.0 / slope - since;
     assert!((figure("oom_eta_seconds") / left - 1.0).abs() < 0.02, "{page}");
     assert!(figure("oom_eta_lower_seconds") < left && figure("oom_eta_upper_seconds") > left);
-    assert!((START..START + since).contains(&figure("onset_time")));
+    assert!((0.0..since).contains(&(figure("onset_time") - 1_764_000_000.0)));
     for name in ["slope_bytes_per_step", "onset_step", "oom_eta_steps", "oom_eta_lower_steps"] {
         assert_eq!(evidence[name], Value::Null, "there are no steps");
     }
@@ -80,43 +97,27 @@ fn process_whose_allocator_settles_is_not_diagnosed() {
         let evaluation = if i % 240 < 12 { 2 * GIB } else { 0 };
         30 * GIB + 256 * MIB * u64::from(n_segments) + evaluation
     }));
-    assert_eq!(transitions, [] as [Value; 0]);
+    assert!(transitions.is_empty(), "{transitions:?}");
 }
 
 #[test]
 fn process_that_loads_its_model_is_not_diagnosed() {
     let (transitions, _) = replayed(&readings(2000, |i| GIB + 1500 * MIB * i.min(36)));
-    assert_eq!(transitions, [] as [Value; 0]);
+    assert!(transitions.is_empty(), "{transitions:?}");
 }
 
 #[test]
 fn process_beside_a_rank_that_pushes_is_not_judged() {
     let leak = readings(1200, |i| 30 * GIB + 20 * MIB * i);
-    for device in [r#","device":"GPU-7""#, "", r#","device":"cuda:0""#] {
-        let pushed: String = (0..600)
-            .map(|i| {
-                let time = START + 30.0 * f64::from(i);
-                format!(
-                    "{{\"rank\":0,\"step\":{i},\"time\":{time},\"allocated_bytes\":1000000{device}}}\n"
-                )
-            })
-            .collect();
-        let both = in_order(&[&pushed, &leak]);
-        let (transitions, status) = replayed(&both);
+    for device in [Some("GPU-7"), None, Some("cuda:0")] {
+        let (transitions, status) = replayed(&in_order(&[&pushes(device), &leak]));
         let creeps = |it: &&Value| it["kind"].as_str().unwrap().starts_with("CREEP");
-        assert_eq!(transitions.iter().find(creeps), None, "{device}");
+        assert_eq!(transitions.iter().find(creeps), None, "{device:?}");
         assert_eq!(status["ranks"].as_array().unwrap().len(), 1);
     }
     // Host memory is no GPU, and another GPU is not this one.
     for device in ["cpu", "GPU-8"] {
-        let pushed: String = (0..600)
-            .map(|i| {
-                let time = START + 30.0 * f64::from(i);
-                let record = json!({"rank": 0, "step": i, "time": time, "allocated_bytes": 1, "device": device});
-                format!("{record}\n")
-            })
-            .collect();
-        let (transitions, _) = replayed(&in_order(&[&pushed, &leak]));
+        let (transitions, _) = replayed(&in_order(&[&pushes(Some(device)), &leak]));
         assert!(transitions.iter().any(|it| it["kind"] == "CREEP_CONFIRMED"), "{device}");
     }
 }
@@ -188,15 +189,18 @@ fn leaking_process_of_a_real_driver_call_is_diagnosed_until_its_rank_pushes() {
     let run = format!("pid-{pid}");
     let creeps =
         format!("stepmem_diagnosis{{run=\"{run}\",rank=\"0\",kind=\"CREEP_CONFIRMED\"}}");
-    let used = Cell::new(10 * GIB);
+    // In parts of 128 MiB: 10 GiB, and one more as soon as the last one was read.
+    let used = Cell::new(80_u32);
     await_true("the leak is found", || {
         let metrics = exporter.metrics();
         let held = format!(
             "stepmem_process_memory_used_bytes{{uuid=\"GPU-a\",pid=\"{pid}\",rank=\"0\",run=\"{run}\"}}"
         );
-        if metrics.get(&held).copied() == Some(used.get() as f64) && used.get() < 60 * GIB {
-            used.set(used.get() + 128 * MIB);
-            fake.set(&scenario(used.get()));
+        let is_read =
+            metrics.get(&held).copied() == Some(f64::from(used.get()) * 134_217_728.0);
+        if is_read && used.get() < 480 {
+            used.set(used.get() + 1);
+            fake.set(&scenario(u64::from(used.get()) * 128 * MIB));
         }
         metrics.contains_key(&creeps)
     });

@@ -99,7 +99,10 @@ flock 9 # tests run at once; one of them installs, the others wait for it
 install_venv
 require_libpython
 require prometheus prometheus promtool
+require prometheus-alertmanager prometheus-alertmanager amtool
 require chromium chromium # renders the page
+require nodejs node # runs what tests/ops has from npm
+require npm npm
 if [ "${1-}" = bench ]; then
     require wrk wrk
     require prometheus-pushgateway prometheus-pushgateway

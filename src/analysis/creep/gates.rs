@@ -282,7 +282,7 @@ impl Gates {
             growth_bytes: growth,
             headroom_bytes: room.capacity.map(|_| headroom),
             share_ratio,
-            confidence_ratio: room.confidence(straightness, n_blocks - 1.0),
+            growth_chance: room.confidence(straightness, n_blocks - 1.0),
             seconds_per_step: room.seconds_per_step,
         };
         Ok(Passed { trend, held_back })

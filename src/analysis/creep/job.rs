@@ -73,7 +73,7 @@ pub(super) fn assert_finite(trend: &Trend) {
         trend.growth_bytes,
         trend.headroom_bytes.unwrap_or(0.0),
         trend.share_ratio,
-        trend.confidence_ratio,
+        trend.confidence_ratio(),
         trend.seconds_per_step,
         trend.eta().map_or(0.0, |eta| eta.steps),
         trend.eta().map_or(0.0, |eta| eta.lower_steps),
@@ -83,6 +83,6 @@ pub(super) fn assert_finite(trend: &Trend) {
     ] {
         assert!(value.is_finite(), "{trend:?}");
     }
-    assert!((0.0..=1.0).contains(&trend.confidence_ratio), "{trend:?}");
+    assert!((0.0..=1.0).contains(&trend.confidence_ratio()), "{trend:?}");
     assert!((0.0..=1.0).contains(&trend.share_ratio), "{trend:?}");
 }

@@ -42,6 +42,10 @@ const PROCESS_WARMUP_SECONDS: f64 = 600.0;
 /// weekend.
 const HORIZON_SECONDS: f64 = 72.0 * 3600.0;
 
+/// What a confidence is worth while a trend only rises: of those that do, one in seven is a cache
+/// that fills up.
+const RISING_CONFIDENCE_RATIO: f64 = 0.9;
+
 const MEBIBYTE: f64 = 1024.0 * 1024.0;
 const GIBIBYTE: f64 = 1024.0 * MEBIBYTE;
 
@@ -194,12 +198,21 @@ pub struct Trend {
     /// The chance that the growth is more than a random walk's, 0 to 1: the normal tail of the
     /// window's rise in spreads of a walk with the same moves, drawn to one half by the rule of
     /// succession for its number of moves, and by a fifth lower when the capacity is unknown.
-    pub confidence_ratio: f64,
+    growth_chance: f64,
     /// The pace of the steps, smoothed; 0 while it is unknown.
     pub seconds_per_step: f64,
 }
 
 impl Trend {
+    /// Returns the chance that this is a leak, 0 to 1: that it grows, and while it only rises a
+    /// tenth less.
+    pub fn confidence_ratio(&self) -> f64 {
+        match self.stage {
+            Stage::Rising => RISING_CONFIDENCE_RATIO * self.growth_chance,
+            Stage::Creeping => self.growth_chance,
+        }
+    }
+
     /// Returns how many steps are left at this rate; `None` when the headroom is unknown.
     pub fn eta(&self) -> Option<Eta> {
         let headroom = self.headroom_bytes?;
@@ -548,7 +561,7 @@ mod tests {
         assert!(eta.lower_steps < eta.steps && eta.steps < eta.upper_steps.unwrap());
         assert_within(trend.onset_time, 1e9 + trend.onset_step, 1e-3);
         assert_within(trend.eta_seconds().unwrap(), eta.steps, 1e-3);
-        assert!(trend.confidence_ratio > 0.9);
+        assert!(trend.confidence_ratio() > 0.9);
         assert!(trend.onset_step < trend.raised_step && trend.raised_step < 2500.0);
         assert_finite(&trend);
     }

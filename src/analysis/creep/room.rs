@@ -98,7 +98,7 @@ mod tests {
             (blind.headroom_bytes, blind.eta(), blind.eta_seconds()),
             (None, None, None)
         );
-        assert!(blind.confidence_ratio < seeing.confidence_ratio);
+        assert!(blind.confidence_ratio() < seeing.confidence_ratio());
         // What the peak leaves: 80 - 20 - 10.5 - 7.8 GiB.
         assert_within(seeing.headroom_bytes.unwrap(), 41.7 * GIBIBYTE, 0.3 * GIBIBYTE);
         assert_finite(&blind);

@@ -192,7 +192,7 @@ impl Flight {
             growth_bytes: growth,
             headroom_bytes: room.capacity.map(|_| headroom),
             share_ratio: growth / (headroom + growth),
-            confidence_ratio: room.confidence(self.n_stairs, self.n_stairs),
+            growth_chance: room.confidence(self.n_stairs, self.n_stairs),
             seconds_per_step: room.seconds_per_step,
         }
     }

@@ -237,7 +237,7 @@ impl CreepEvidence {
             oom_eta_seconds: seconds(eta),
             oom_eta_lower_seconds: seconds(eta_lower),
             oom_eta_upper_seconds: seconds(eta_upper),
-            confidence_ratio: trend.confidence_ratio,
+            confidence_ratio: trend.confidence_ratio(),
         }
     }
 }

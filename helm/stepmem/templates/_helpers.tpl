@@ -1,0 +1,43 @@
+{{/* Names and labels. */}}
+
+{{- define "stepmem.name" -}}
+{{ .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "stepmem.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{ .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}
+{{- else if contains (include "stepmem.name" .) .Release.Name -}}
+{{ .Release.Name | trunc 52 | trimSuffix "-" }}
+{{- else -}}
+{{ printf "%s-%s" .Release.Name (include "stepmem.name" .) | trunc 52 | trimSuffix "-" }}
+{{- end -}}
+{{- end }}
+
+{{- define "stepmem.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "stepmem.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "stepmem.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{ include "stepmem.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: stepmem
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end }}
+
+{{- define "stepmem.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end -}}
+{{- end }}
+
+{{/* The labels by which pods with an exporter are found. */}}
+{{- define "stepmem.podSelector" -}}
+{{- if eq .Values.mode "daemonset" -}}
+{{ include "stepmem.selectorLabels" . }}
+{{- else -}}
+stepmem.io/{{ .Values.mode }}: "true"
+{{- end -}}
+{{- end }}

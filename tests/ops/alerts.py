@@ -1,0 +1,132 @@
+"""Checks alerts/: the rules and every test of them by promtool, the example of Alertmanager by amtool.
+
+Every alert has a test in which it fires and one in which it does not, and a runbook; every threshold and every link is
+where the chart and the reader look for it.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import yaml
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+RULES = ROOT / "alerts/stepmem.rules.yaml"
+TESTS = ROOT / "alerts/tests"
+RUNBOOKS = ROOT / "docs/runbooks"
+EXAMPLE = ROOT / "alerts/alertmanager.example.yaml"
+
+SEVERITIES = {"critical", "warning", "info"}
+HEADINGS = ["Meaning", "Impact", "Diagnosis", "What usually causes it", "Confirm", "Fix", "Silence"]
+RECORDED = re.compile(r"^(rank|run|cluster):stepmem_[a-z_]+:[a-z0-9]+$")
+
+# Labels of an alert, and who gets it.
+ROUTES = [
+    ({"alertname": "StepmemMemoryCreep", "severity": "critical", "run": "llm"}, "pager"),
+    ({"alertname": "StepmemMemoryCreep", "severity": "warning", "run": "llm"}, "team"),
+    ({"alertname": "StepmemMemoryRising", "severity": "info", "run": "llm"}, "nobody"),
+    ({"alertname": "SomethingElse", "severity": "critical"}, "team"),
+]
+
+
+def main():
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    problems = [
+        *promtool("check", "rules", "--lint-fatal", RULES),
+        *promtool("test", "rules", *sorted(TESTS.glob("*.yaml"))),
+        *wording(groups, alerts),
+        *tested({alert["alert"] for alert in alerts}),
+        *runbooks({alert["alert"] for alert in alerts}),
+        *routing(),
+    ]
+    sys.exit("\n".join(problems) if problems else 0)
+
+
+def run(*words):
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, cwd=TESTS)
+    return done.returncode, done.stdout + done.stderr
+
+
+def promtool(*words):
+    status, said = run("promtool", *words)
+    # Of many files only those that failed are worth reading.
+    failed = [part for part in said.split("Unit Testing:") if "SUCCESS" not in part]
+    return [f"promtool {words[0]} {words[1]}:\n{''.join(failed)}"] if status else []
+
+
+def wording(groups, alerts):
+    """Names, severities, links and thresholds."""
+    for group in groups:
+        for rule in group["rules"]:
+            if "record" in rule and not RECORDED.match(rule["record"]):
+                yield f"{rule['record']} is not level:metric:operations"
+    for alert in alerts:
+        name, annotations = alert["alert"], alert["annotations"]
+        if alert["labels"].get("severity") not in SEVERITIES:
+            yield f"{name}: severity {alert['labels'].get('severity')} is none of {sorted(SEVERITIES)}"
+        if annotations["runbook_url"] != f"https://stepmem.example/runbooks/{name}.md":
+            yield f"{name}: runbook_url {annotations['runbook_url']}"
+        if not annotations["dashboard_url"].startswith("https://grafana.example/d/stepmem-"):
+            yield f"{name}: dashboard_url {annotations['dashboard_url']}"
+        if "$labels.run" in annotations["summary"] and "var-run={{ $labels.run | urlquery }}" not in annotations["dashboard_url"]:
+            yield f"{name}: its dashboard_url does not preselect the run"
+        if "irst look" not in annotations["description"]:
+            yield f"{name}: its description does not say what to look at first"
+        if "for" not in alert:
+            yield f"{name}: it has no duration"
+    # A number behind a comparison is a threshold, and has a name; 0 and 1 are counts and severities.
+    for alert in alerts:
+        for line in alert["expr"].splitlines():
+            compared = re.search(r"[<>]=? ([0-9.]+)", line)
+            if compared and compared[1] not in ("0", "1") and " # " not in line:
+                yield f"{alert['alert']}: a threshold without a name: {line.strip()}"
+
+
+def tested(names):
+    """Each alert has a file of tests; it fires in some and is absent in others."""
+    for name in sorted(names):
+        path = TESTS / f"{name}.yaml"
+        if not path.exists():
+            yield f"{name}: no {path.relative_to(ROOT)}"
+            continue
+        checks = [check for test in yaml.safe_load(path.read_text())["tests"] for check in test["alert_rule_test"]]
+        fires = [check for check in checks if check["exp_alerts"]]
+        if not fires or len(fires) == len(checks):
+            yield f"{name}: {path.relative_to(ROOT)} does not show that it fires, or that it does not"
+        for alert in (alert for check in fires for alert in check["exp_alerts"]):
+            if "exp_labels" not in alert or "exp_annotations" not in alert:
+                yield f"{name}: a test without exp_labels or exp_annotations"
+    for path in TESTS.glob("*.yaml"):
+        if path.stem not in names:
+            yield f"{path.relative_to(ROOT)} is of no alert"
+
+
+def runbooks(names):
+    for name in sorted(names):
+        path = RUNBOOKS / f"{name}.md"
+        if not path.exists():
+            yield f"{name}: no {path.relative_to(ROOT)}"
+            continue
+        headings = re.findall(r"^## (.+)$", path.read_text(), re.MULTILINE)
+        if headings != HEADINGS:
+            yield f"{path.relative_to(ROOT)}: its headings are {headings}, not {HEADINGS}"
+    for path in RUNBOOKS.glob("*.md"):
+        if path.stem not in names and path.stem != "README":
+            yield f"{path.relative_to(ROOT)} is of no alert"
+
+
+def routing():
+    status, said = run("amtool", "check-config", EXAMPLE)
+    if status:
+        yield f"amtool check-config:\n{said}"
+    for labels, receiver in ROUTES:
+        words = [f"{name}={value}" for name, value in labels.items()]
+        status, said = run("amtool", "config", "routes", "test", f"--config.file={EXAMPLE}", f"--verify.receivers={receiver}", *words)
+        if status:
+            yield f"{labels} does not go to {receiver}: {said}"
+
+
+if __name__ == "__main__":
+    main()

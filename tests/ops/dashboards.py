@@ -1,0 +1,128 @@
+"""Checks dashboards/: they are what build.py writes, Grafana's own schema loses nothing of them, and they hold together.
+
+The schema is that of the Grafana Foundation SDK: a dashboard goes through its types and back, and what they do not know
+(a misspelt key, an option of another plugin) is lost on the way.
+"""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "dashboards"
+UIDS = {"stepmem-run", "stepmem-rank", "stepmem-fleet", "stepmem-exporter"}
+JOINS = {"joinByField", "joinByLabels", "concatenate", "seriesToColumns"}
+"""Transformations that lose rows, or mix them up, when a series is missing."""
+
+
+def main():
+    register_default_plugins()
+    problems = built() + planted()
+    paths = sorted(FOLDER.glob("*.json"))
+    if {path.stem for path in paths} != UIDS:
+        problems.append(f"dashboards: {[path.stem for path in paths]} are not {sorted(UIDS)}")
+    for path in paths:
+        dashboard = json.loads(path.read_text())
+        problems += [f"{path.name}: {problem}" for problem in [*lost_by_the_schema(dashboard), *conventions(dashboard, path.stem)]]
+    sys.exit("\n".join(problems) if problems else 0)
+
+
+def built():
+    done = subprocess.run([sys.executable, FOLDER / "build.py", "--check"], capture_output=True, text=True)
+    return [done.stderr.strip()] if done.returncode else []
+
+
+def lost_by_the_schema(dashboard):
+    back = json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard)))
+    return [f"{path} is not in Grafana's schema" for path in lost(dashboard, back)]
+
+
+def planted():
+    """The schema must notice a misspelt key at every depth; if it does not, it shows nothing."""
+    dashboard = json.loads((FOLDER / "stepmem-run.json").read_text())
+    panel = next(panel for panel in dashboard["panels"] if panel["type"] == "timeseries")
+    for place in [dashboard, panel, panel["options"], panel["targets"][0], panel["fieldConfig"]["defaults"]["custom"]]:
+        place["misspelt"] = 1
+        found = lost_by_the_schema(dashboard)
+        if len(found) != 1 or "misspelt" not in found[0]:
+            return [f"the schema does not see a planted key: {found}"]
+        del place["misspelt"]
+    return []
+
+
+def lost(ours, back, path=""):
+    if isinstance(ours, dict) and isinstance(back, dict):
+        for key, value in ours.items():
+            yield from lost(value, back[key], f"{path}.{key}") if key in back else [f"{path}.{key}"]
+    elif isinstance(ours, list) and isinstance(back, list) and len(ours) == len(back):
+        for i, (one, other) in enumerate(zip(ours, back)):
+            yield from lost(one, other, f"{path}[{i}]")
+    elif ours != back:
+        yield path
+
+
+def conventions(dashboard, stem):
+    """What a reader of any of them can count on."""
+    names = [variable["name"] for variable in dashboard["templating"]["list"]]
+    if dashboard["uid"] != stem:
+        yield f"uid {dashboard['uid']}"
+    if dashboard["schemaVersion"] != 42:
+        yield f"schemaVersion {dashboard['schemaVersion']} is not the SDK's, 42"
+    if names[0] != "datasource":
+        yield f"the first variable is {names[0]}, not datasource"
+    targets = " ".join(link["url"] for link in dashboard["links"])
+    for other in UIDS - {stem}:
+        if f"/d/{other}?" not in targets:
+            yield f"no link to {other}"
+    if "/runbooks" not in targets:
+        yield "no link to the runbooks"
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(dashboard)))
+    for name in names:
+        if name not in used:
+            yield f"variable {name} is not used"
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    if len(set(ids)) != len(ids):
+        yield "two panels have one id"
+    for panel in dashboard["panels"]:
+        yield from (f"{panel['title']}: {problem}" for problem in conventions_of_a_panel(panel))
+    yield from overlaps(dashboard["panels"])
+
+
+def conventions_of_a_panel(panel):
+    if panel["type"] == "row":
+        return
+    if len(panel["description"]) < 20:
+        yield "no description"
+    if not panel["fieldConfig"]["defaults"]["unit"]:
+        yield "no unit"
+    if panel["datasource"]["uid"] != "${datasource}":
+        yield "its data source is not the variable"
+    if not panel["targets"]:
+        yield "no query"
+    for transformation in panel.get("transformations", []):
+        if transformation["id"] in JOINS:
+            yield f"{transformation['id']} breaks on a series that is missing"
+
+
+def overlaps(panels):
+    taken = {}
+    for panel in panels:
+        at = panel["gridPos"]
+        if at["x"] + at["w"] > 24:
+            yield f"{panel['title']} is wider than the grid"
+        for x in range(at["x"], at["x"] + at["w"]):
+            for y in range(at["y"], at["y"] + at["h"]):
+                if (x, y) in taken:
+                    yield f"{panel['title']} lies on {taken[x, y]}"
+                    return
+                taken[x, y] = panel["title"]
+
+
+if __name__ == "__main__":
+    main()

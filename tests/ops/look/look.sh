@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Draws the dashboards from a demo that a real Prometheus has scraped: tests/ops/look/look.sh OUT_FOLDER
+set -euo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+look=$root/target/tools/look
+out=${1:?a folder for the pictures}
+mkdir -p "$out"
+out=$(realpath "$out")
+"$here/../install.sh" look
+work=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
+
+# address LOG WHAT waits for the address that an exporter logs.
+address() {
+    for _ in $(seq 200); do
+        if grep -q "\"what\":\"$2\"" "$1"; then
+            sed -n "s/.*\"address\":\"\([^\"]*\)\".*\"what\":\"$2\".*/\1/p;s/.*\"what\":\"$2\".*\"address\":\"\([^\"]*\)\".*/\1/p" "$1" | head -1
+            return
+        fi
+        read -rt 0.05 <> <(:) || true
+    done
+    echo "no $2 in $1" >&2
+    exit 1
+}
+common=(--web.listen-address 127.0.0.1:0 --push.listen-address 127.0.0.1:0 --log.format json)
+"$root/target/release/stepmem" demo "${common[@]}" >/dev/null 2>"$work/demo.log" &
+"$root/target/release/stepmem" serve "${common[@]}" --otlp.endpoint http://127.0.0.1:1 --otlp.interval 1s >/dev/null 2>"$work/faulty.log" &
+"$root/target/tools/ops/bin/python" "$here/../live.py" "$(address "$work/demo.log" web)" "$(address "$work/demo.log" push)" \
+    "$(address "$work/faulty.log" web)" "$work/live" --dump "$out/dump.json"
+
+cp "$here"/{index.html,main.jsx,shoot.mjs} "$look/"
+cd "$look"
+node shoot.mjs "$out/dump.json" "$root/dashboards" "$out"
