@@ -24,7 +24,7 @@ const SAME_TIME_MAX: usize = 8192;
 /// The records of one file, in its order.
 pub struct Lines {
     name: String,
-    lines: Box<dyn BufRead>,
+    text: Box<dyn BufRead>,
     line: Vec<u8>,
     number: u64,
 }
@@ -36,13 +36,13 @@ impl Lines {
     /// There is no such file.
     pub fn open(path: &Path, buffer_bytes: usize) -> anyhow::Result<Self> {
         let name = path.display().to_string();
-        let lines: Box<dyn Read> = if path == Path::new("-") {
+        let text: Box<dyn Read> = if path == Path::new("-") {
             Box::new(io::stdin().lock())
         } else {
             Box::new(File::open(path).with_context(|| name.clone())?)
         };
-        let lines = Box::new(BufReader::with_capacity(buffer_bytes, lines));
-        Ok(Self { name, lines, line: Vec::new(), number: 0 })
+        let text = Box::new(BufReader::with_capacity(buffer_bytes, text));
+        Ok(Self { name, text, line: Vec::new(), number: 0 })
     }
 
     /// Where the last record stands, for a message.
@@ -54,12 +54,12 @@ impl Lines {
     ///
     /// # Errors
     /// The file cannot be read, a line is too long, or is neither a push record nor a reading.
-    pub fn next(&mut self) -> anyhow::Result<Option<Recorded>> {
+    pub fn record(&mut self) -> anyhow::Result<Option<Recorded>> {
         loop {
             self.line.clear();
             self.number += 1;
             let limit = LINE_BYTES_MAX + 1;
-            let read = self.lines.by_ref().take(limit).read_until(b'\n', &mut self.line);
+            let read = self.text.by_ref().take(limit).read_until(b'\n', &mut self.line);
             if read.with_context(|| self.place())? == 0 {
                 return Ok(None);
             }
@@ -85,7 +85,7 @@ impl Lines {
 /// without any time comes before the files after it.
 ///
 /// # Errors
-/// As of [`Lines::next`], or what `take` says.
+/// As of [`Lines::record`], or what `take` says.
 pub fn merged<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     mut take: impl FnMut(Recorded) -> anyhow::Result<()>,
@@ -98,13 +98,13 @@ pub fn merged<'f>(
         .collect::<anyhow::Result<Vec<_>>>()?;
     let mut next = BinaryHeap::new();
     for (idx, lines) in sources.iter_mut().enumerate() {
-        next.extend(lines.next()?.map(|record| Reverse(Next::of(record, 0.0, idx))));
+        next.extend(lines.record()?.map(|record| Reverse(Next::of(record, 0.0, idx))));
     }
     let mut group = Group { time: None, records: Vec::new() };
     while let Some(Reverse(Next { time, idx, record })) = next.pop() {
         group.take(record, &mut take)?;
         if let Some(lines) = sources.get_mut(idx) {
-            let follower = lines.next().map(|record| Some(Next::of(record?, time, idx)))?;
+            let follower = lines.record().map(|record| Some(Next::of(record?, time, idx)))?;
             next.extend(follower.map(Reverse));
         }
     }

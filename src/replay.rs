@@ -57,7 +57,7 @@ pub fn play<'f>(
     let mut replay = Replay::new(config, see);
     for file in files {
         let mut lines = Lines::open(file, READ_BUFFER_BYTES)?;
-        while let Some(recorded) = lines.next()? {
+        while let Some(recorded) = lines.record()? {
             replay.take(recorded).with_context(|| lines.place())?;
         }
     }

@@ -194,5 +194,5 @@ fn summarize<'f>(
     let report = engine
         .run_report(run, now)
         .with_context(|| format!("the recording holds no run {run}, but: {}", names()))?;
-    Ok(Summary::of(&report))
+    Ok(Summary::of(&report, None))
 }

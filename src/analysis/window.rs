@@ -352,14 +352,14 @@ impl RankWindow {
         !self.is_ended && now.since(self.last_seen) <= ttl
     }
 
-    /// Whether it is of a process that does not push.
-    pub fn is_process(&self) -> bool {
-        self.process.is_some()
-    }
-
     /// Whether its end was announced, and no newer push came.
     pub fn is_ended(&self) -> bool {
         self.is_ended
+    }
+
+    /// Whether it is of a process that does not push.
+    pub fn is_process(&self) -> bool {
+        self.process.is_some()
     }
 
     /// When the last push came, accepted or not, or the process was last listed.

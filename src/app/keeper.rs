@@ -11,13 +11,13 @@ use tokio::sync::{mpsc, watch};
 use crate::analysis::diagnosis::creep_confirmed::CREEP_CONFIRMED;
 use crate::analysis::diagnosis::wording;
 use crate::analysis::engine::{Engine, Event, Transition, TransitionState};
-use crate::analysis::sample::{Rank, Run, StepSample};
+use crate::analysis::sample::{Rank, Run, StepSample, Uptime};
 use crate::analysis::snapshots::{Listed, Outcome, Snapshots};
 use crate::analysis::status::{CollectorStatus, ExporterStatus, SnapshotStatus, Status};
 use crate::app::clock::Clock;
 use crate::app::gpu::Collected;
 use crate::app::state_file::StateFile;
-use crate::app::summaries::{self, Summaries};
+use crate::app::summaries::{self, Known, Summaries};
 use crate::input::inbox::{Delivery, Offer, PushCounts, Taken};
 use crate::input::nvml::GpuPoll;
 use crate::input::wire::RunEnd;
@@ -121,15 +121,18 @@ impl Keeper {
         let mut is_open = true;
         loop {
             tokio::select! {
-                offer = offers.recv(), if is_open => match offer {
-                    Some(offer) => self.take(offer),
-                    None => {
+                offer = offers.recv(), if is_open => {
+                    if let Some(offer) = offer {
+                        self.take(offer);
+                    } else {
                         is_open = false;
-                        self.summaries.stop(&self.engine, self.clock.now()).await;
+                        let known = known(&self.engine, &self.snapshots, self.clock.now());
+                        self.summaries.stop(&known).await;
                     }
-                },
+                }
                 Some(request) = requests.summary.recv() => {
-                    summaries::answer(&self.engine, request, self.clock.now());
+                    let known = known(&self.engine, &self.snapshots, self.clock.now());
+                    summaries::answer(&known, request);
                 }
                 request = requests.status.recv() => match request {
                     // The reader may have gone; the status is published all the same.
@@ -162,7 +165,8 @@ impl Keeper {
 
     async fn keep_summaries(&mut self, status: &Status) {
         let present: BTreeSet<_> = status.runs.iter().map(|run| run.run.clone()).collect();
-        self.summaries.keep(&self.engine, present, self.clock.now()).await;
+        let known = known(&self.engine, &self.snapshots, self.clock.now());
+        self.summaries.keep(&known, present).await;
     }
 
     fn take(&mut self, (delivery, answer): Offer) {
@@ -248,34 +252,41 @@ impl Keeper {
         }
     }
 
-    fn snapshot_status(&self, listed: &Listed) -> SnapshotStatus {
-        let Listed { report, since } = listed;
-        let (path, bytes, error) = match &report.outcome {
-            Outcome::Written { path, bytes } => (Some(path), *bytes, None),
-            Outcome::Failed { error } => (None, None, Some(error)),
-            Outcome::Waiting | Outcome::Unanswered => (None, None, None),
-        };
-        SnapshotStatus {
-            run: report.run.clone(),
-            rank: report.rank,
-            reason: report.reason.as_label(),
-            outcome: report.outcome.as_label(),
-            since: self.engine.unix_time(*since),
-            step: report.step,
-            path: path.map(ToString::to_string),
-            bytes,
-            error: error.map(ToString::to_string),
-        }
-    }
-
     fn publish(&self, inbox_depth: usize) -> Arc<Status> {
         let mut own = self.own.status(inbox_depth, &self.engine);
         own.snapshots = self.snapshots.results();
         let mut status = self.engine.status(self.clock.now(), own);
-        status.snapshots = self.snapshots.iter().map(|s| self.snapshot_status(s)).collect();
+        status.snapshots =
+            self.snapshots.iter().map(|s| snapshot_status(&self.engine, s)).collect();
         let status = Arc::new(status);
         self.publisher.send_replace(Arc::clone(&status));
         status
+    }
+}
+
+/// What summaries are made of.
+fn known<'a>(engine: &'a Engine, snapshots: &Snapshots, now: Uptime) -> Known<'a> {
+    let snapshots = snapshots.iter().map(|listed| snapshot_status(engine, listed)).collect();
+    Known { engine, snapshots, now }
+}
+
+fn snapshot_status(engine: &Engine, listed: &Listed) -> SnapshotStatus {
+    let Listed { report, since } = listed;
+    let (path, bytes, error) = match &report.outcome {
+        Outcome::Written { path, bytes } => (Some(path), *bytes, None),
+        Outcome::Failed { error } => (None, None, Some(error)),
+        Outcome::Waiting | Outcome::Unanswered => (None, None, None),
+    };
+    SnapshotStatus {
+        run: report.run.clone(),
+        rank: report.rank,
+        reason: report.reason.as_label(),
+        outcome: report.outcome.as_label(),
+        since: engine.unix_time(*since),
+        step: report.step,
+        path: path.map(ToString::to_string),
+        bytes,
+        error: error.map(ToString::to_string),
     }
 }
 

@@ -148,8 +148,8 @@ impl App {
         };
         let engine = engine_of(settings.engine, saved, clock);
         let state = settings.state_file.map(StateFile::new);
-        let snapshots = Snapshots::new(settings.snapshots);
         let summaries = Summaries::new(settings.summary_dir);
+        let snapshots = Snapshots::new(settings.snapshots);
         let keeper = Keeper { engine, snapshots, clock, publisher, own, state, summaries };
         let requests = Requests { status: requests, summary: summary_requests };
 

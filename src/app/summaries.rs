@@ -10,12 +10,20 @@ use tokio::task::JoinHandle;
 
 use crate::analysis::engine::Engine;
 use crate::analysis::sample::{Run, Uptime};
+use crate::analysis::status::SnapshotStatus;
 use crate::file;
 use crate::output::http::{SummaryFormat, SummaryRequest};
 use crate::report::summary::Summary;
 
 /// The longest name of a run's directory, in bytes; file systems take 255.
 const NAME_BYTES_MAX: usize = 200;
+
+/// What summaries are made of.
+pub(super) struct Known<'a> {
+    pub(super) engine: &'a Engine,
+    pub(super) snapshots: Vec<SnapshotStatus>,
+    pub(super) now: Uptime,
+}
 
 /// The summaries of the runs, and the directory they are written to, if there is one.
 pub(super) struct Summaries {
@@ -45,32 +53,32 @@ impl Summaries {
     }
 
     /// Writes the summaries of runs that ended, or that no rank is present of any more, one round at a time.
-    pub(super) async fn keep(&mut self, engine: &Engine, present: BTreeSet<Run>, now: Uptime) {
+    pub(super) async fn keep(&mut self, known: &Known<'_>, present: BTreeSet<Run>) {
         let gone = self.present.difference(&present).cloned();
         self.due.extend(gone);
         self.present = present;
         if self.writing.as_ref().is_none_or(JoinHandle::is_finished) {
             self.written().await;
-            self.write(engine, now);
+            self.write(known);
         }
     }
 
     /// Writes the summaries of what ended and of every run that goes on.
-    pub(super) async fn stop(&mut self, engine: &Engine, now: Uptime) {
+    pub(super) async fn stop(&mut self, known: &Known<'_>) {
         let going_on = std::mem::take(&mut self.present);
         self.due.extend(going_on);
         self.written().await;
-        self.write(engine, now);
+        self.write(known);
     }
 
     /// Begins to write what is due, on a thread of its own.
-    fn write(&mut self, engine: &Engine, now: Uptime) {
+    fn write(&mut self, known: &Known<'_>) {
         let due = std::mem::take(&mut self.due);
         let Some(directory) = self.directory.clone().filter(|_| !due.is_empty()) else {
             return;
         };
         let summaries: Vec<Summary> =
-            due.iter().filter_map(|run| summary(engine, run, now)).collect();
+            due.iter().filter_map(|run| summary(known, run)).collect();
         self.writing = Some(tokio::task::spawn_blocking(move || {
             summaries.iter().try_for_each(|summary| write(&directory, summary))
         }));
@@ -88,9 +96,9 @@ impl Summaries {
 }
 
 /// Answers a request for the summary of a run; one that is not held gets no answer.
-pub(super) fn answer(engine: &Engine, request: SummaryRequest, now: Uptime) {
+pub(super) fn answer(known: &Known<'_>, request: SummaryRequest) {
     let SummaryRequest { run, format, answer } = request;
-    let found = Run::new(&run).ok().and_then(|run| summary(engine, &run, now));
+    let found = Run::new(&run).ok().and_then(|run| summary(known, &run));
     let Some(summary) = found else { return };
     // Many ranks make a long text, which the engine does not wait for.
     drop(tokio::task::spawn_blocking(move || respond(&summary, format, answer)));
@@ -106,10 +114,11 @@ fn respond(summary: &Summary, format: SummaryFormat, answer: oneshot::Sender<Str
 }
 
 /// The summary of a run that pushes, or did.
-fn summary(engine: &Engine, run: &Run, now: Uptime) -> Option<Summary> {
-    let report = engine.run_report(run, now)?;
+fn summary(known: &Known<'_>, run: &Run) -> Option<Summary> {
+    let report = known.engine.run_report(run, known.now)?;
     let pushes = report.ranks.iter().any(|(_, rank)| rank.process.is_none());
-    pushes.then(|| Summary::of(&report))
+    let snapshots = known.snapshots.iter().filter(|snapshot| snapshot.run == *run).cloned();
+    pushes.then(|| Summary::of(&report, Some(snapshots.collect())))
 }
 
 fn write(directory: &Path, summary: &Summary) -> anyhow::Result<()> {

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use crate::analysis::diagnosis::wording::{bytes, duration, percent};
+use crate::analysis::sample::Count;
 use crate::report::summary::{Figures, Issue, RankSummary, Summary};
 
 /// No line is longer.
@@ -38,6 +39,7 @@ pub fn render(summary: &Summary) -> String {
         verdict(&mut page, issue);
     }
     scope(&mut page, summary);
+    snapshots(&mut page, summary);
     table(&mut page, summary);
     page.text
 }
@@ -164,10 +166,20 @@ fn scope(page: &mut Page, summary: &Summary) {
         };
         page.paragraph((0, 2), &format!("Lost: {}{more}.", lost.join(", ")));
     }
-    let ooms: u64 =
-        summary.ranks.iter().filter_map(|rank| rank.ooms).map(|count| count.get()).sum();
+    let ooms: u64 = summary.ranks.iter().filter_map(|rank| rank.ooms).map(Count::get).sum();
     if ooms > 0 {
         page.paragraph((0, 2), &format!("Out-of-memory errors: {ooms}."));
+    }
+}
+
+fn snapshots(page: &mut Page, summary: &Summary) {
+    let written = summary.snapshots.iter().flatten().filter(|of| of.outcome == "written");
+    for snapshot in written {
+        let path = snapshot.path.as_deref().unwrap_or(UNKNOWN);
+        let step = snapshot.step.map_or(String::new(), |step| format!(", step {}", step.get()));
+        let words =
+            format!("Snapshot of rank {}{step} ({}): {path}", snapshot.rank, snapshot.reason);
+        page.paragraph((0, 2), &words);
     }
 }
 

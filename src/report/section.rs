@@ -10,7 +10,7 @@ use crate::analysis::estimate;
 use crate::report::summary::{Figures, PEAK_ALLOCATED, RankSummary, Summary};
 
 /// TraceML's names of the two metrics of the section, in its order.
-const METRICS: [(&str, fn(&RankSummary) -> Option<&Figures>); 2] = [
+const METRICS: [(&str, Of); 2] = [
     ("peak_allocated_bytes", |rank| rank.peak_allocated.as_ref()),
     ("peak_reserved_bytes", |rank| rank.peak_reserved.as_ref()),
 ];
@@ -54,8 +54,8 @@ pub fn step_memory(summary: &Summary) -> Value {
                 "window_size": null,
             },
             "average": by_metric(|of| average(summary, of)),
-            "median": by_metric(|of| point(&means(summary, of), nearest_to_median)),
-            "worst": by_metric(|of| point(&means(summary, of), worst)),
+            "median": by_metric(|of| point(nearest_to_median(&means(summary, of)))),
+            "worst": by_metric(|of| point(worst(&means(summary, of)))),
         },
         "groups": { "by": "global_rank", "rows": rows(summary) },
         "units": { "memory": "bytes" },
@@ -142,8 +142,7 @@ fn average(summary: &Summary, of: Of) -> Value {
     (!means.is_empty()).then(|| sum / n_ranks).into()
 }
 
-fn point(means: &[(u32, f64)], pick: fn(&[(u32, f64)]) -> Option<(u32, f64)>) -> Value {
-    let picked = pick(means);
+fn point(picked: Option<(u32, f64)>) -> Value {
     json!({
         "value": picked.map(|(_, mean)| mean),
         "idx": picked.map(|(rank, _)| rank.to_string()),

@@ -19,6 +19,7 @@ use crate::analysis::diagnosis::{
 use crate::analysis::engine::RunReport;
 use crate::analysis::estimate;
 use crate::analysis::sample::{Bytes, Count, GpuUuid, Rank, Run};
+use crate::analysis::status::SnapshotStatus;
 use crate::analysis::tally::{Bands, Figure, Kept, Moment, PhaseTally, Tally};
 use crate::analysis::window::RankReport;
 use crate::report::traceml::Severity as Level;
@@ -64,6 +65,8 @@ pub struct Summary {
     pub worst_rank: Option<Rank>,
     /// Every rank, ascending.
     pub ranks: Vec<RankSummary>,
+    /// The memory snapshots that were asked for or reported, the oldest first; absent in a recording.
+    pub snapshots: Option<Vec<SnapshotStatus>>,
     /// The same as `diagnosis`, where TraceML has its verdict.
     pub primary_diagnosis: Issue,
     /// No data: not ours.
@@ -336,8 +339,8 @@ pub struct Ran {
 }
 
 impl Summary {
-    /// Sums up a run.
-    pub fn of(report: &RunReport<'_>) -> Self {
+    /// Sums up a run; `snapshots` are those of the run, `None` where nobody knows, as in a recording.
+    pub fn of(report: &RunReport<'_>, snapshots: Option<Vec<SnapshotStatus>>) -> Self {
         let coverage = coverage(report);
         let ranks: Vec<RankSummary> = rank_summaries(report, &coverage);
         let metrics = metrics(report, &ranks);
@@ -386,6 +389,7 @@ impl Summary {
             metrics,
             coverage,
             ranks,
+            snapshots,
             system: section::no_data("system"),
             process: section::no_data("process"),
             step_time: section::no_data("step_time"),
@@ -537,8 +541,10 @@ fn rank_trend(rank: &RankReport<'_>, signal: Signal) -> Option<RankTrend> {
     })
 }
 
+type FigureOf = fn(&Tally) -> &Figure;
+
 /// The greatest value of a figure, by rank.
-fn peaks(report: &RunReport<'_>, of: fn(&Tally) -> &Figure) -> Vec<(Rank, f64)> {
+fn peaks(report: &RunReport<'_>, of: FigureOf) -> Vec<(Rank, f64)> {
     let peak = |(rank, of_rank): &(Rank, RankReport<'_>)| {
         Some((*rank, of(of_rank.tally).max?.0.as_f64()))
     };
@@ -555,7 +561,7 @@ fn imbalance(peaks: &[(Rank, f64)], rank: Rank) -> Option<(f64, f64)> {
 }
 
 fn metrics(report: &RunReport<'_>, ranks: &[RankSummary]) -> BTreeMap<&'static str, Metric> {
-    let all: [(&'static str, fn(&Tally) -> &Figure, Kept); 2] = [
+    let all: [(&'static str, FigureOf, Kept); 2] = [
         (PEAK_ALLOCATED, |tally| &tally.peak_allocated, Kept::PeakAllocated),
         (PEAK_RESERVED, |tally| &tally.peak_reserved, Kept::PeakReserved),
     ];

@@ -152,13 +152,12 @@ impl Rows {
         let steps = common_steps(&latest, self.window);
         let window: Vec<(Rank, Vec<Row>)> =
             latest.into_iter().map(|(rank, rows)| (rank, only(rows, &steps))).collect();
-        if steps.is_empty() {
-            return Vec::new();
-        }
-        [(PEAK_ALLOCATED, peak_allocated as fn(&Row) -> f64), (PEAK_RESERVED, peak_reserved)]
-            .into_iter()
-            .filter_map(|(metric, value)| self.metric(metric, &steps, &window, value))
-            .collect()
+        let metric = |metric, value| self.metric((metric, value), &steps, &window);
+        let both = [
+            metric(PEAK_ALLOCATED, |row: &Row| row.peak_allocated),
+            metric(PEAK_RESERVED, |row: &Row| row.peak_reserved),
+        ];
+        both.into_iter().flatten().collect()
     }
 
     /// The latest row of each step, ascending, of as many of the highest steps as are looked at.
@@ -175,10 +174,9 @@ impl Rows {
 
     fn metric(
         &self,
-        metric: &'static str,
+        (metric, value): (&'static str, fn(&Row) -> f64),
         steps: &[u64],
         window: &[(Rank, Vec<Row>)],
-        value: fn(&Row) -> f64,
     ) -> Option<Metric> {
         let mut column = Vec::with_capacity(window.len());
         let mut worst = Vec::with_capacity(steps.len());
@@ -509,14 +507,6 @@ impl Levels {
 
 const PEAK_ALLOCATED: &str = "peak_allocated";
 const PEAK_RESERVED: &str = "peak_reserved";
-
-fn peak_allocated(row: &Row) -> f64 {
-    row.peak_allocated
-}
-
-fn peak_reserved(row: &Row) -> f64 {
-    row.peak_reserved
-}
 
 fn status(kind: &'static str) -> &'static str {
     match kind {

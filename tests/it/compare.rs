@@ -141,7 +141,7 @@ fn traceml(status: (&str, &str, &str), mean: u64) -> Value {
         "evidence": {},
     });
     let point = |mean: u64, rank: &str| {
-        let point = json!({ "value": mean as f64, "idx": rank });
+        let point = json!({ "value": mean, "idx": rank });
         json!({ "peak_allocated_bytes": point, "peak_reserved_bytes": point })
     };
     json!({

@@ -55,7 +55,7 @@ impl Job {
 
     /// Attempts begin an hour after one another.
     pub fn attempt(self, attempt: u64) -> Self {
-        Self { attempt, start: START + 3600.0 * attempt as f64, ..self }
+        Self { attempt, start: START + 3600.0 * float(attempt), ..self }
     }
 
     pub fn starting_at(self, seconds: f64) -> Self {
@@ -104,7 +104,7 @@ impl Job {
             "attempt": self.attempt,
             "rank": rank,
             "step": step,
-            "time": self.start + n as f64,
+            "time": self.start + float(n),
             "world_size": self.world,
             "device": self.device,
             "allocated_bytes": (self.live)(rank, step),
@@ -113,6 +113,14 @@ impl Job {
             "total_bytes": self.capacity,
         })
     }
+}
+
+fn float(n: u64) -> f64 {
+    f64::from(u32::try_from(n).unwrap())
+}
+
+fn index(n: u64) -> usize {
+    usize::try_from(n).unwrap()
 }
 
 /// Even noise of 0 to `range` that is the same in every run of the tests.
@@ -231,7 +239,7 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str) {
             match properties.get(key) {
                 Some(schema) => check(root, schema, value, &at),
                 None => {
-                    assert!(schema["additionalProperties"] != json!(false), "{at}: unknown")
+                    assert!(schema["additionalProperties"] != json!(false), "{at}: unknown");
                 }
             }
         }
@@ -299,7 +307,7 @@ proptest! {
         let (records, expected) = &*TROUBLED;
         let mut steps: Vec<Vec<String>> = records.chunks(6).map(<[String]>::to_vec).collect();
         for (idx, ranks) in (0_u64..).zip(&mut steps) {
-            ranks.rotate_left(noise(seed, idx, 6) as usize);
+            ranks.rotate_left(index(noise(seed, idx, 6)));
             if noise(seed, idx, 2) == 1 {
                 ranks.reverse();
             }
@@ -311,7 +319,7 @@ proptest! {
     fn pushes_that_come_twice_say_nothing(seed in any::<u64>()) {
         let (records, expected) = &*TROUBLED;
         let twice = (0_u64..).zip(records).flat_map(|(idx, record)| {
-            std::iter::repeat_n(record.as_str(), 1 + noise(seed, idx, 3) as usize)
+            std::iter::repeat_n(record.as_str(), 1 + index(noise(seed, idx, 3)))
         });
         let twice: Vec<&str> = twice.collect();
         prop_assert_eq!(&summary(&twice.join("\n")), expected);
@@ -328,7 +336,7 @@ proptest! {
         }
         let mut paths: Vec<String> =
             files.iter().enumerate().map(|(idx, text)| folder.write(&format!("{idx}"), text)).collect();
-        paths.rotate_left(noise(seed, 0, n_files as u64) as usize);
+        paths.rotate_left(index(seed % 5) % n_files);
         let arguments: Vec<&str> =
             ["summary", "--json"].into_iter().chain(paths.iter().map(String::as_str)).collect();
         let ended = stepmem(&arguments, &[], b"");

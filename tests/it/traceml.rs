@@ -54,7 +54,7 @@ fn recording(input: &Value) -> String {
             lines.push(line);
         }
     }
-    lines.iter().map(|line| format!("{line}\n")).collect()
+    lines.iter().fold(String::new(), |text, line| text + &line.to_string() + "\n")
 }
 
 /// Whether two values are the same, floats within a relative 1e-9.
@@ -412,10 +412,8 @@ fn means_are_not_called_peaks() {
     assert_eq!((&peak["max_bytes"], &peak["max_step"]), (&json!(60 * GIB), &json!(200)));
     let mean = peak["mean_bytes"].as_f64().unwrap();
     assert!(mean < 41.0 * 1_073_741_824.0, "{mean}");
-    assert_eq!(
-        summary["metrics"]["peak_allocated"]["worst_peak_bytes"],
-        json!((60 * GIB) as f64)
-    );
+    let worst = summary["metrics"]["peak_allocated"]["worst_peak_bytes"].as_f64();
+    assert_eq!(worst, Some(60.0 * 1_073_741_824.0));
     // Where TraceML has means, there are means.
     let shared = &summary["step_memory"]["global"]["worst"]["peak_allocated_bytes"];
     assert_eq!(shared["value"].as_f64().unwrap(), mean);
