@@ -1,13 +1,13 @@
 # `make` or `make help` says what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench fuzz lint tools bless creep look
+.PHONY: help demo test test-python test-torch bench bench-client fuzz lint tools bless creep look soak
 SHELL := /bin/bash
 CARGO ?= cargo
 # What the tests and lints need beside Rust and Python goes here, and nowhere else.
 TOOLS := target/tools
 
 help: ## Show the targets
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 demo: ## Run the exporter with a simulated job of 8 ranks; one leaks
 	$(CARGO) run --release -- demo
@@ -19,6 +19,17 @@ tools: ## Install what the tests need, by pinned version
 test: tools ## Run every test; quiet when green
 	@$(CARGO) build --quiet --workspace
 	@$(CARGO) test --quiet --workspace
+	@$(MAKE) --no-print-directory test-python
+
+test-python: ## Test the Python client against the exporter (a minute)
+	@python/tests/install.sh
+	@$(CARGO) build --quiet
+	@cd python && ../$(TOOLS)/python-venv/bin/python -m pytest -n 4 -p no:cacheprovider -m "not torch"
+
+test-torch: ## Test it with the real PyTorch, Transformers, Accelerate, Lightning and torchrun (installs 6 GB)
+	@python/tests/install.sh torch
+	@$(CARGO) build --quiet
+	@cd python && ../$(TOOLS)/torch-venv/bin/python -m pytest -n 2 -p no:cacheprovider tests/test_torch.py
 
 bless: ## Write the generated documents and recorded answers anew
 	dashboards/build.py
@@ -34,18 +45,29 @@ bench: ## Measure: benchmarks of the parts, then the load beside Pushgateway and
 	@tests/peers/install.sh bench
 	$(CARGO) bench --quiet --bench parts
 	$(CARGO) build --quiet --release
-	python3 benches/load.py target/release/stepmem
+	$(CARGO) build --quiet --release --package fake-nvml
+	python3 benches/load.py target/release/stepmem --fake-nvml target/release/libfake_nvml.so
+
+bench-client: ## Measure what the Python client costs a training thread, beside TraceML (installs 6 GB)
+	@python/tests/install.sh torch
+	$(CARGO) build --quiet --release
+	python3 benches/client.py target/release/stepmem --python $(TOOLS)/torch-venv/bin/python
 
 creep: ## Score the detector on simulated jobs with known truth (an hour; needs ../shared/data/creep)
 	$(CARGO) build --quiet --release
 	tests/creep/score.sh
 
+soak: ## Poll the stand-in for NVML as often as in an hour at 100 Hz, with faults at random (minutes)
+	STEPMEM_SOAK_POLLS=360000 $(CARGO) test --test it -- --exact nvml_soak::soak --ignored --nocapture
+
 fuzz: ## Fuzz the push decoder for a minute (FUZZ_SECONDS=…)
 	fuzz/run.sh $(or $(FUZZ_SECONDS),60)
 
-lint: ## Format check, clippy, licences and unused dependencies
+lint: ## Format check, clippy, licences, unused dependencies and the Python client's types
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets -- -D warnings
 	@tests/lint/install.sh
 	$(TOOLS)/bin/cargo-deny --log-level error check licenses bans sources
 	$(TOOLS)/bin/cargo-machete
+	@python/tests/install.sh
+	cd python && ../$(TOOLS)/python-venv/bin/python -m mypy --no-error-summary stepmem

@@ -3,7 +3,9 @@
 Pushes and scrapes are loaded with `wrk` (one thread, 8 connections), the programs in turn, several rounds,
 medians. Scrapes are also timed alone: one connection, one scrape after the other, nothing else going on, once
 plain and once as Prometheus asks (OpenMetrics, gzip); these times include the client's, which is Python. Then
-memory after many steps, CPU while scraped once a second, and the time from start to the first scrape.
+memory after many steps, CPU while scraped once a second, and the time from start to the first scrape. Last, what
+asking NVML costs: memory, and CPU of the threads that ask, with a stand-in for the driver (tests/fake-nvml), whose own
+cost counts as ours; a driver's calls cost more.
 
 Prints a table with the targets beside the figures; every row that has a target ends in PASS or MISS.
 Traffic stays on loopback, is bounded, and every program started here ends with this one.
@@ -18,6 +20,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import socket
 import statistics
 import subprocess
@@ -41,6 +44,9 @@ RSS_BYTES_MAX = 12 << 20
 RSS_GROWTH_BYTES_MAX = 256 << 10  # "flat": an allocator's slack, not something kept per step
 IDLE_CPU_RATIO_MAX = 0.002
 COLD_START_SECONDS_MAX = 0.1
+N_DEVICES = 8
+N_PROCESSES = 64
+POLL_CPU_RATIO_MAX = 0.001
 
 REQUEST_SECONDS_MAX = 10.0
 DRAIN_SECONDS_MAX = 60.0
@@ -67,19 +73,20 @@ class Effort:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stepmem", help="path of the stepmem binary, built with --release")
+    parser.add_argument("--fake-nvml", help="path of libfake_nvml.so, built with --release; without it NVML is left out")
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes, rough figures")
     args = parser.parse_args()
     end_on_sigterm()
     try:
         with tempfile.TemporaryDirectory(prefix="stepmem-load-") as folder:
-            print(measure(args.stepmem, Effort(args.quick), folder).text())
+            print(measure(args.stepmem, args.fake_nvml, Effort(args.quick), folder).text())
     except (Failure, OSError, http.client.HTTPException) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("interrupted")
 
 
-def measure(stepmem, effort, folder):
+def measure(stepmem, fake_nvml, effort, folder):
     """Takes every measure; returns the table."""
     table = Table()
     programs = [Stepmem(stepmem, folder), Pushgateway(folder), NodeExporter(folder)]
@@ -116,6 +123,10 @@ def measure(stepmem, effort, folder):
     finally:
         for each in programs:
             each.stop()
+
+    if fake_nvml:
+        say(f"NVML asked once a second for {effort.idle_seconds} s, {N_DEVICES} devices, {N_PROCESSES} processes")
+        table.nvml(*nvml_cost(WithNvml(stepmem, folder, fake_nvml), effort.idle_seconds))
 
     say(f"memory, {2 * effort.memory_steps} steps of {N_RANKS} ranks")
     table.memory(effort.memory_steps, *memory_after_steps(programs[0], effort.memory_steps))
@@ -268,6 +279,42 @@ class Stepmem(Program):
     def served_steps(self):
         body = get(self.web_port, "/metrics").decode()
         return [int(step) for step in re.findall(r"^stepmem_rank_step\{[^\n]*\} (\d+)$", body, re.MULTILINE)]
+
+
+class WithNvml(Stepmem):
+    """stepmem beside a simulated driver."""
+
+    name = "stepmem-nvml"
+
+    def __init__(self, binary, folder, fake_nvml):
+        super().__init__(binary, folder)
+        self.library = os.path.join(folder, "libnvidia-ml.so.1")
+        shutil.copy(fake_nvml, self.library)
+        # Processes that exist, as a shared namespace shows them; this one and its ancestors will do.
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+        pids = (pids + list(range(1 << 21, (1 << 21) + N_PROCESSES)))[:N_PROCESSES]
+        devices = [self.device(idx, pids[idx::N_DEVICES]) for idx in range(N_DEVICES)]
+        with open(f"{self.library}.json", "w") as scenario:
+            json.dump({"driver_version": "570.86.15", "devices": devices}, scenario)
+
+    @staticmethod
+    def device(idx, pids):
+        return {
+            "uuid": f"GPU-00000000-0000-0000-0000-00000000000{idx}",
+            "name": "NVIDIA H100 80GB HBM3",
+            "memory": {"total": DEVICE_BYTES, "reserved": 1 << 30, "used": 40 << 30},
+            "addressing": 1,
+            "compute": [{"pid": pid, "used": 1 << 30} for pid in pids],
+            "graphics": [],
+            "mps": [],
+        }
+
+    def argv(self, *ports):
+        nvml = ["--nvml.library", self.library, "--nvml.interval", "1s", "--nvml.devices", "all"]
+        return [word for word in super().argv(*ports) if word != "--no-nvml"] + nvml
+
+    def n_processes(self):
+        return get(self.web_port, "/metrics").decode().count("\nstepmem_process_memory_used_bytes{")
 
 
 BYTES_FIELDS = [
@@ -488,6 +535,31 @@ def memory_after_steps(stepmem, n_steps):
         stepmem.stop()
 
 
+def nvml_cost(program, seconds):
+    """(VmRSS with the devices read and ranks that push, VmHWM, share of a core of the threads that ask NVML)."""
+    program.start()
+    try:
+        told = lambda: f"{program.n_processes()} of {N_PROCESSES} processes are shown:\n{program.child.log_tail()}"
+        wait_until(lambda: program.n_processes() == N_PROCESSES, REQUEST_SECONDS_MAX, told)
+        program.push_steps(0, FILL_STEPS)
+        before, begin = nvml_cpu_seconds(program.child.pid), time.monotonic()
+        for tick in range(1, seconds + 1):
+            get(program.web_port, "/metrics")
+            time.sleep(max(0.0, begin + tick - time.monotonic()))  # the pace, not a wait for something
+        ratio = (nvml_cpu_seconds(program.child.pid) - before) / (time.monotonic() - begin)
+        memory = memory_bytes(program.child.pid)
+        return memory["VmRSS"], memory["VmHWM"], ratio
+    finally:
+        program.stop()
+
+
+def nvml_cpu_seconds(pid):
+    """CPU time of the threads that ask NVML."""
+    tasks = [f"/proc/{pid}/task/{task}" for task in os.listdir(f"/proc/{pid}/task")]
+    asking = [task for task in tasks if read(f"{task}/comm").startswith("nvml")]
+    return sum(int(read(f"{task}/schedstat").split()[0]) for task in asking) / 1e9
+
+
 def memory_bytes(pid):
     """VmRSS and VmHWM from /proc/PID/status."""
     with open(f"/proc/{pid}/status") as lines:
@@ -601,6 +673,14 @@ class Table:
         self.row("  growth over as many more", {"stepmem": growth}, mebibytes, target, is_flat)
         self.row("  peak", {"stepmem": peak}, mebibytes)
 
+    def nvml(self, resident, peak, ratio):
+        label = f"RSS with NVML, {N_DEVICES} devices, {N_PROCESSES} processes"
+        self.row(label, {"stepmem": resident}, mebibytes, f"<= {mebibytes(RSS_BYTES_MAX)}", resident <= RSS_BYTES_MAX)
+        self.row("  peak", {"stepmem": peak}, mebibytes)
+        is_cheap = ratio <= POLL_CPU_RATIO_MAX
+        target = f"<= {percent(POLL_CPU_RATIO_MAX)}"
+        self.row("  CPU of a core, polling at 1 Hz", {"stepmem": ratio}, fine_percent, target, is_cheap)
+
     def idle_cpu(self, seconds, ratios):
         is_idle = ratios["stepmem"] <= IDLE_CPU_RATIO_MAX
         label = f"CPU of a core, scraped at 1 Hz, {seconds} s"
@@ -640,6 +720,10 @@ def milliseconds(seconds):
 
 def mebibytes(n_bytes):
     return f"{n_bytes / (1 << 20):.2f} MiB"
+
+
+def fine_percent(ratio):
+    return f"{ratio * 100:.3f} %"
 
 
 def percent(ratio):

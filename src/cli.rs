@@ -12,6 +12,7 @@ use tracing_subscriber::EnvFilter;
 use crate::analysis::sample::{Rank, Run};
 use crate::config::{FILE_VARIABLE, LogSettings, SETTINGS, Setting, Settings, Sources};
 use crate::explain::{self, Subject};
+use crate::summary::{self, CannotCompare, Policy, Question};
 use crate::{app, demo, overview, replay};
 
 /// The settings that `replay` takes, by the beginning of their keys.
@@ -43,12 +44,16 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Exit
         Some(("demo", matches)) => {
             let settings = Settings::read(&sources(matches, |_| true))?;
             log_to_stderr(&settings.log);
-            demo::run(settings)?;
+            demo::run(settings, matches.get_flag("fixed"))?;
         }
         Some(("replay", matches)) => {
             let settings = Settings::read(&sources(matches, is_replay_setting))?;
             let files = matches.get_many::<PathBuf>("FILE").into_iter().flatten();
-            whole_or_hung_up(replay::run(files, settings.engine, io::stdout().lock()))?;
+            let out = io::stdout().lock();
+            whole_or_hung_up(match policy(matches)? {
+                Policy::Stepmem => replay::run(files, settings.engine, out),
+                Policy::TraceMl(window) => summary::replay_traceml(files, window, out),
+            })?;
         }
         Some(("explain", matches)) => {
             let settings = Settings::read(&sources(matches, is_replay_setting))?;
@@ -56,6 +61,19 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Exit
             let subject = subject(matches)?;
             let out = io::stdout().lock();
             whole_or_hung_up(explain::run(files, &settings.engine, &subject, out))?;
+        }
+        Some(("summary", matches)) => {
+            let settings = Settings::read(&sources(matches, is_replay_setting))?;
+            let files = matches.get_many::<PathBuf>("FILE").into_iter().flatten();
+            let question = question(matches)?;
+            let out = io::stdout().lock();
+            whole_or_hung_up(summary::run(files, settings.engine, &question, out))?;
+        }
+        Some(("compare", matches)) => {
+            let file = |name| matches.get_one::<PathBuf>(name).cloned().unwrap_or_default();
+            let (old, new, is_json) = (file("OLD"), file("NEW"), matches.get_flag("json"));
+            let verdict = summary::compare(&old, &new, is_json, io::stdout().lock())?;
+            return Ok(ExitCode::from(verdict.exit_code()));
         }
         Some(("status", matches)) => {
             let url = matches.get_one::<String>("url").map_or(STATUS_URL, String::as_str);
@@ -71,6 +89,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Exit
         _ => {}
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the program exits with after an error.
+pub fn exit_code(error: &anyhow::Error) -> ExitCode {
+    if error.is::<CannotCompare>() { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 
 /// The command line.
@@ -93,18 +116,26 @@ fn command() -> Command {
             |_| true,
         ))
         .subcommand(with_settings(
-            Command::new("demo").about(
-                "Run the exporter with a simulated job of 8 ranks on simulated GPUs; one leaks",
-            ),
+            Command::new("demo")
+                .about("Run the exporter with a simulated job of 8 ranks on simulated GPUs; one leaks")
+                .arg(
+                    Arg::new("fixed")
+                        .long("fixed")
+                        .action(ArgAction::SetTrue)
+                        .help("The same job with the leak fixed, to compare"),
+                ),
             |_| true,
         ))
         .subcommand(with_settings(
             Command::new("replay")
                 .about("Run recorded pushes through the detector: one JSON line per diagnosis that is raised or cleared")
-                .arg(recordings()),
+                .arg(recordings())
+                .args(policy_args()),
             is_replay_setting,
         ))
         .subcommand(with_settings(explain_command(), is_replay_setting))
+        .subcommand(with_settings(summary_command(), is_replay_setting))
+        .subcommand(compare_command())
         .subcommand(
             Command::new("status")
                 .about("Show the runs and ranks of a running exporter")
@@ -147,6 +178,65 @@ fn explain_command() -> Command {
                 .required(true)
                 .help("The global rank"),
         )
+}
+
+fn summary_command() -> Command {
+    Command::new("summary")
+        .about("Sum up recorded pushes: the verdict, why, what to do next, and every rank")
+        .arg(recordings())
+        .arg(
+            Arg::new("run")
+                .long("run")
+                .value_name("RUN")
+                .help("Which; may be left out when the recordings hold one run"),
+        )
+        .args(policy_args())
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON"))
+}
+
+fn compare_command() -> Command {
+    let file = |name: &'static str, help: &'static str| {
+        Arg::new(name).help(help).value_parser(clap::value_parser!(PathBuf)).required(true)
+    };
+    Command::new("compare")
+        .about("Compare two summaries: did the fix work, did anything get worse?")
+        .arg(file("OLD", "A final_summary.json of ours or of TraceML, before"))
+        .arg(file("NEW", "The same, after"))
+        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON"))
+        .after_help(
+            "Exits with 0 for no regression, 1 for REGRESSION or MIXED, 2 when there is no telling.",
+        )
+}
+
+fn policy_args() -> [Arg; 2] {
+    [
+        Arg::new("policy")
+            .long("policy")
+            .value_name("POLICY")
+            .default_value("stepmem")
+            .help("Whose words: stepmem, or traceml for what TraceML 0.3.6 would have said"),
+        Arg::new("window")
+            .long("window")
+            .value_name("STEPS")
+            .value_parser(clap::value_parser!(u32).range(1..))
+            .help("How many of the last common steps TraceML looks at [default: 10000]"),
+    ]
+}
+
+/// Who judges.
+fn policy(matches: &ArgMatches) -> anyhow::Result<Policy> {
+    let name = matches.get_one::<String>("policy").map_or("", String::as_str);
+    let window = matches.get_one::<u32>("window").map(|steps| usize::try_from(*steps));
+    Policy::read(name, window.transpose()?)
+}
+
+/// What `summary` is asked for.
+fn question(matches: &ArgMatches) -> anyhow::Result<Question> {
+    Ok(Question {
+        policy: policy(matches)?,
+        run: matches.get_one::<String>("run").map(|run| Run::new(run)).transpose()?,
+        is_json: matches.get_flag("json"),
+    })
 }
 
 fn recordings() -> Arg {
@@ -260,7 +350,7 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
         writeln!(out, "NVML:             off")?;
         return Ok(());
     };
-    let poll = source();
+    let poll = source.read();
     for sample in &poll.samples {
         let model = sample.info.model.as_deref().unwrap_or("unknown model");
         writeln!(out, "NVML:             {} {model}", sample.device)?;
@@ -268,7 +358,9 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
     for gone in &poll.unavailable {
         writeln!(out, "NVML:             not there ({}): {}", gone.code, gone.message)?;
     }
-    if poll.samples.is_empty() && poll.unavailable.is_empty() {
+    if poll.is_released {
+        writeln!(out, "NVML:             not asked, no device is wanted so far")?;
+    } else if poll.samples.is_empty() && poll.unavailable.is_empty() {
         writeln!(out, "NVML:             no device")?;
     }
     Ok(())

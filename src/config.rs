@@ -9,8 +9,10 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::analysis::engine::EngineConfig;
-use crate::analysis::sample::Run;
+use crate::analysis::sample::{GpuUuid, Run};
+use crate::analysis::snapshots::SnapshotSettings;
 use crate::input::http;
+use crate::input::nvml::{DeviceName, Devices};
 use crate::output::otlp::{self, Transport};
 
 /// One setting.
@@ -56,20 +58,35 @@ pub struct Settings {
     pub push: http::Config,
     /// What the engine may hold and how it judges.
     pub engine: EngineConfig,
+    /// When ranks are asked for memory snapshots.
+    pub snapshots: SnapshotSettings,
     /// Where the table is pushed to; `None` without an endpoint.
     pub otlp: Option<otlp::Config>,
     /// How NVML is asked; `None` when it is not.
     pub nvml: Option<NvmlSettings>,
     /// Where the windows of all ranks outlast a restart.
     pub state_file: Option<PathBuf>,
+    /// Where summaries of runs are written.
+    pub summary_dir: Option<PathBuf>,
     /// What is logged, and how.
     pub log: LogSettings,
     /// How long the web server answers after the rest has stopped.
     pub linger: Duration,
+    /// Which devices are opened; `None` where nothing is said.
+    devices: Option<Devices>,
+    seen: Seen,
+}
+
+/// What the environment says of devices.
+#[derive(Clone, Debug)]
+struct Seen {
+    is_in_pod: bool,
+    /// The devices that the process sees, or what is wrong with the variable that says so.
+    visible: Result<Devices, String>,
 }
 
 /// How NVML is asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NvmlSettings {
     /// The library; `None` for the system's.
     pub library: Option<PathBuf>,
@@ -77,6 +94,10 @@ pub struct NvmlSettings {
     pub interval: Duration,
     /// How long a round may take before its devices count as unknown.
     pub timeout: Duration,
+    /// Which devices are opened.
+    pub devices: Devices,
+    /// The kubelet's pod-resources socket; `None` where it is not asked.
+    pub kubelet_socket: Option<PathBuf>,
 }
 
 /// What is logged, and how.
@@ -104,6 +125,12 @@ pub struct Sources {
     /// The file, if one was named.
     pub file: Option<PathBuf>,
 }
+
+/// The variable by which a process knows that it runs in a pod.
+const IN_POD_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";
+
+/// The variables that say which devices a process sees, the stronger first.
+const VISIBLE_VARIABLES: [&str; 2] = ["CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"];
 
 /// The variable that names the file when no flag does.
 pub const FILE_VARIABLE: &str = "STEPMEM_CONFIG_FILE";
@@ -133,7 +160,7 @@ pub const SETTINGS: &[Setting] = &[
         |s, v| { s.engine.rank_ttl = duration(only(v))?; Ok(()) }).by_default("10m"),
     one("rank.retention", "DURATION", "A rank silent for longer is forgotten; until then it may come back to its window.",
         |s, v| { s.engine.rank_retention = duration(only(v))?; Ok(()) }).by_default("6h"),
-    one("rank.max", "N", "How many ranks are held, over all runs (1 to 65536); each takes up to 64 KiB.",
+    one("rank.max", "N", "How many ranks are held, over all runs (1 to 65536); each takes up to 70 KiB.",
         |s, v| { s.engine.ranks_max = number(only(v), 1, 65_536)?; Ok(()) }).by_default("1024"),
     one("rank.peak-interval", "DURATION", "The interval of rank_interval_peak_allocated_bytes; at least the scrape interval.",
         |s, v| { s.engine.peak_interval = duration(only(v))?; Ok(()) }).by_default("1m"),
@@ -163,8 +190,25 @@ pub const SETTINGS: &[Setting] = &[
         |s, v| { let interval = duration(only(v))?; nvml(s, |nvml| nvml.interval = interval); Ok(()) }).by_default("5s"),
     one("nvml.timeout", "DURATION", "How long a round of NVML may take before its devices count as unknown.",
         |s, v| { let timeout = duration(only(v))?; nvml(s, |nvml| nvml.timeout = timeout); Ok(()) }).by_default("5s"),
-    one("nvml.processes-max", "N", "How many processes a device are told apart (0 to 4096); the rest is summed up.",
+    one("nvml.devices", "DEVICES",
+        "Which devices are opened: all, visible (by CUDA_VISIBLE_DEVICES, else NVIDIA_VISIBLE_DEVICES), pushed (only those that ranks push from), \
+         or UUIDs separated by commas; empty for pushed in a pod without --kubelet.socket, else all.",
+        |s, v| { s.devices = devices(v, &s.seen)?; Ok(()) }).repeatable(),
+    one("kubelet.socket", "PATH",
+        "The kubelet's pod-resources socket, for an exporter that watches a whole node: it tells which containers have which devices; empty for nowhere.",
+        |s, v| { let socket = absolute(only(v))?; nvml(s, |nvml| nvml.kubelet_socket = socket); Ok(()) }),
+    one("nvml.processes.max", "N", "How many processes a device are told apart (0 to 4096); the rest is summed up.",
         |s, v| { s.engine.processes_max = number(only(v), 0, 4096)?; Ok(()) }).by_default("64"),
+    one("snapshot.on-creep", "", "Ask a rank for a PyTorch memory snapshot when MEMORY CREEP is raised for it; needs --snapshot.directory.",
+        |s, v| { s.snapshots.on_creep = switch(only(v))?; Ok(()) }).by_default("false"),
+    one("snapshot.directory", "PATH", "Where training processes write these snapshots, as they see it: a volume that outlasts the pod.",
+        |s, v| { s.snapshots.directory = directory(only(v))?; Ok(()) }),
+    one("snapshot.steps", "N", "For how many steps a rank records its allocations before it writes (1 to 1000).",
+        |s, v| { s.snapshots.steps = number(only(v), 1, 1000)?; Ok(()) }).by_default("3"),
+    one("snapshot.run-max", "N", "How many snapshots a run is asked for at most (1 to 64).",
+        |s, v| { s.snapshots.run_max = number(only(v), 1, 64)?; Ok(()) }).by_default("3"),
+    one("snapshot.cooldown", "DURATION", "The time between two snapshots that a run is asked for.",
+        |s, v| { s.snapshots.cooldown = any_duration(only(v))?; Ok(()) }).by_default("1h"),
     one("otlp.endpoint", "URL", "The OTLP collector; empty for none, unless OTEL_EXPORTER_OTLP_ENDPOINT or OTEL_EXPORTER_OTLP_METRICS_ENDPOINT names one.",
         |s, v| { let endpoint = endpoint(only(v))?; otlp(s, |otlp| name_collector(otlp, endpoint)); Ok(()) }),
     one("otlp.protocol", "PROTOCOL", "http/protobuf or grpc; empty for what OTEL_EXPORTER_OTLP_METRICS_PROTOCOL or OTEL_EXPORTER_OTLP_PROTOCOL says, else http/protobuf.",
@@ -174,8 +218,11 @@ pub const SETTINGS: &[Setting] = &[
     one("otlp.semconv", "", "Add the names of the OpenTelemetry hardware conventions (hw.gpu.memory.*).",
         |s, v| { let semconv = switch(only(v))?; otlp(s, |otlp| otlp.semconv = semconv); Ok(()) }).by_default("false"),
     one("state.file", "PATH",
-        "Where the windows of all ranks outlast a restart of the exporter: at most 64 KiB a rank, written every 10 s and at the stop; empty for nowhere.",
+        "Where the windows of all ranks outlast a restart of the exporter: at most 70 KiB a rank, written every 10 s and at the stop; empty for nowhere.",
         |s, v| { s.state_file = path(only(v)); Ok(()) }),
+    one("summary.dir", "PATH",
+        "Where final_summary.json and .txt of each run are written, in a directory of its name, when it ends and at the stop; empty for nowhere.",
+        |s, v| { s.summary_dir = path(only(v)); Ok(()) }),
     one("stop.linger", "DURATION", "How long the page and /metrics answer after a SIGTERM, for a last scrape.",
         |s, v| { s.linger = any_duration(only(v))?; Ok(()) }).by_default("0s"),
     one("log.level", "LEVEL", "error, warn, info, debug or trace.", |s, v| {
@@ -216,7 +263,11 @@ impl Settings {
             }
         }
         let otlp = otlp_of_environment(environment, &mut mistakes);
-        let mut settings = Self::bare(otlp);
+        let seen = Seen {
+            is_in_pod: environment(IN_POD_VARIABLE).is_some(),
+            visible: visible_devices(environment),
+        };
+        let mut settings = Self::bare(otlp, seen);
         for setting in SETTINGS {
             let given = sources
                 .flags
@@ -247,7 +298,7 @@ impl Settings {
     }
 
     /// The settings before any row was read.
-    fn bare(otlp: otlp::Config) -> Self {
+    fn bare(otlp: otlp::Config, seen: Seen) -> Self {
         Self {
             web_addresses: Vec::new(),
             telemetry_path: String::new(),
@@ -255,15 +306,21 @@ impl Settings {
             push_socket: None,
             push: http::Config { body_bytes_max: 0, token: None },
             engine: EngineConfig::default(),
+            snapshots: SnapshotSettings {
+                on_creep: false,
+                directory: String::new(),
+                steps: 0,
+                run_max: 0,
+                cooldown: Duration::ZERO,
+            },
             otlp: Some(otlp),
-            nvml: Some(NvmlSettings {
-                library: None,
-                interval: Duration::ZERO,
-                timeout: Duration::ZERO,
-            }),
+            nvml: Some(NvmlSettings::default()),
             state_file: None,
+            summary_dir: None,
             log: LogSettings { level: String::new(), is_json: false },
             linger: Duration::ZERO,
+            devices: None,
+            seen,
         }
     }
 
@@ -285,8 +342,15 @@ impl Settings {
         if self.engine.rank_retention < self.engine.rank_ttl {
             mistakes.push("rank.retention: it is shorter than rank.ttl".to_owned());
         }
-        if let Some(nvml) = &self.nvml {
+        if self.snapshots.on_creep && self.snapshots.directory.is_empty() {
+            mistakes.push("snapshot.on-creep: it needs snapshot.directory".to_owned());
+        }
+        if let Some(nvml) = &mut self.nvml {
             self.engine.gpu_ttl = nvml.interval * 2 + nvml.timeout;
+            // Beside a job, only its own devices are opened; who watches a node opens all.
+            let is_beside_a_job = self.seen.is_in_pod && nvml.kubelet_socket.is_none();
+            let by_default = if is_beside_a_job { Devices::Pushed } else { Devices::All };
+            nvml.devices = self.devices.take().unwrap_or(by_default);
         }
     }
 }
@@ -463,6 +527,18 @@ fn socket(value: &str) -> Result<Option<(PathBuf, u32)>, String> {
     }
 }
 
+fn directory(value: &str) -> Result<String, String> {
+    let is_text = value.len() <= DIRECTORY_BYTES_MAX && !value.chars().any(char::is_control);
+    if value.is_empty() || (value.starts_with('/') && is_text) {
+        Ok(value.to_owned())
+    } else {
+        Err(format!("{value:?} is not an absolute path of at most {DIRECTORY_BYTES_MAX} bytes"))
+    }
+}
+
+/// The longest directory of snapshots, in bytes: with a file's name it is a path that a report can hold.
+const DIRECTORY_BYTES_MAX: usize = 768;
+
 fn parse_mode(mode: &str) -> Result<u32, String> {
     u32::from_str_radix(mode, 8)
         .ok()
@@ -486,6 +562,74 @@ fn token(value: &str) -> Result<Option<Vec<u8>>, String> {
         ));
     }
     Ok(Some(token.to_vec()))
+}
+
+/// Which devices are opened; `None` where nothing is said.
+fn devices(values: &[String], seen: &Seen) -> Result<Option<Devices>, String> {
+    let words: Vec<&str> = values
+        .iter()
+        .flat_map(|value| value.split(','))
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+        .collect();
+    match words[..] {
+        [] => Ok(None),
+        ["all"] => Ok(Some(Devices::All)),
+        ["pushed"] => Ok(Some(Devices::Pushed)),
+        ["visible"] => seen.visible.clone().map(Some),
+        _ => {
+            let names = words.iter().map(|word| {
+                uuid(word).ok_or_else(|| {
+                    format!(
+                        "{word:?} is none of all, visible, pushed and no UUID (GPU-…, MIG-…)"
+                    )
+                })
+            });
+            Ok(Some(Devices::Listed(names.collect::<Result<_, _>>()?)))
+        }
+    }
+}
+
+fn uuid(word: &str) -> Option<DeviceName> {
+    let is_uuid = word.starts_with("GPU-") || word.starts_with("MIG-");
+    is_uuid.then(|| GpuUuid::new(word).ok().map(DeviceName::Uuid))?
+}
+
+/// What the variables of CUDA and of the container toolkit say. The toolkit numbers the devices that it gives to a
+/// container anew, so that its indices say nothing in there: what NVML counts is what is visible.
+fn visible_devices(environment: &dyn Fn(&str) -> Option<String>) -> Result<Devices, String> {
+    let [cuda, toolkit] = VISIBLE_VARIABLES;
+    let words = |value: &str| -> Vec<String> {
+        value.split(',').map(|word| word.trim().to_owned()).collect()
+    };
+    if let Some(value) = environment(cuda) {
+        let words = words(&value);
+        // CUDA sees nothing from the first word on that is no device.
+        let usable =
+            words.iter().take_while(|word| !["", "-1", "NoDevFiles"].contains(&word.as_str()));
+        let names = usable.map(|word| {
+            let index = word.parse().ok().map(DeviceName::Index);
+            index.or_else(|| uuid(word)).ok_or_else(|| {
+                format!("{cuda}: {word:?} is neither an index nor a UUID (GPU-…, MIG-…)")
+            })
+        });
+        return Ok(Devices::Listed(names.collect::<Result<_, _>>()?));
+    }
+    let value = environment(toolkit).unwrap_or_default();
+    let names: Vec<DeviceName> = words(&value).iter().filter_map(|word| uuid(word)).collect();
+    Ok(match value.as_str() {
+        "none" => Devices::Listed(Vec::new()),
+        _ if names.is_empty() => Devices::All,
+        _ => Devices::Listed(names),
+    })
+}
+
+fn absolute(value: &str) -> Result<Option<PathBuf>, String> {
+    match value {
+        "" => Ok(None),
+        path if path.starts_with('/') => Ok(Some(PathBuf::from(path))),
+        path => Err(format!("{path:?} is not an absolute path")),
+    }
 }
 
 fn path(value: &str) -> Option<PathBuf> {

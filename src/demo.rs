@@ -32,15 +32,19 @@ const LEAK_FROM_STEP: u64 = 150;
 const LEAK_BYTES_PER_STEP: u64 = 5 * MIB;
 const DEVICES_EVERY: Duration = Duration::from_secs(1);
 
-/// Runs the exporter with the simulated job until a signal ends it.
+/// Runs the exporter with the simulated job until a signal ends it; one that is fixed does not leak.
 ///
 /// # Errors
 /// The exporter's, or a push that it did not take.
-pub fn run(mut settings: Settings) -> anyhow::Result<()> {
-    settings.nvml =
-        Some(NvmlSettings { library: None, interval: DEVICES_EVERY, timeout: DEVICES_EVERY });
+pub fn run(mut settings: Settings, is_fixed: bool) -> anyhow::Result<()> {
+    settings.nvml = Some(NvmlSettings {
+        interval: DEVICES_EVERY,
+        timeout: DEVICES_EVERY,
+        ..NvmlSettings::default()
+    });
     let telemetry_path = settings.telemetry_path.clone();
-    let job = Arc::new(Mutex::new(Job::new()));
+    let leak_bytes_per_step = if is_fixed { 0 } else { LEAK_BYTES_PER_STEP };
+    let job = Arc::new(Mutex::new(Job::new(leak_bytes_per_step)));
     app::run(settings, Some(devices_of(Arc::clone(&job))), |addresses| {
         train(job, addresses, telemetry_path)
     })
@@ -48,6 +52,7 @@ pub fn run(mut settings: Settings) -> anyhow::Result<()> {
 
 /// The state of the job that its ranks and its devices share.
 struct Job {
+    leak_bytes_per_step: u64,
     attempt: u64,
     step: u64,
     ranks: Vec<RankMemory>,
@@ -62,9 +67,10 @@ struct RankMemory {
 }
 
 impl Job {
-    fn new() -> Self {
+    fn new(leak_bytes_per_step: u64) -> Self {
         let n_ranks = usize::try_from(N_RANKS).unwrap_or_default();
         Self {
+            leak_bytes_per_step,
             attempt: 0,
             step: 0,
             ranks: vec![RankMemory::default(); n_ranks],
@@ -78,7 +84,7 @@ impl Job {
         for (rank, memory) in (0..).zip(&mut self.ranks) {
             let weights = if rank == HEAVY { 41 * GIB } else { 30 * GIB };
             let leaked = if rank == LEAKING {
-                LEAK_BYTES_PER_STEP * self.step.saturating_sub(LEAK_FROM_STEP)
+                self.leak_bytes_per_step * self.step.saturating_sub(LEAK_FROM_STEP)
             } else {
                 0
             };
@@ -88,7 +94,7 @@ impl Job {
         }
         let most = self.ranks.iter().map(|memory| memory.peak).max().unwrap_or_default();
         if most + OUTSIDE_ALLOCATOR > CAPACITY {
-            *self = Self { attempt: self.attempt + 1, ..Self::new() };
+            *self = Self { attempt: self.attempt + 1, ..Self::new(self.leak_bytes_per_step) };
             self.step();
         }
     }
@@ -137,17 +143,17 @@ fn device(rank: u32, memory: &RankMemory) -> Result<GpuSample, OutOfRange> {
             free: Some(Bytes::new(CAPACITY - used)?),
             reserved: None,
         }),
-        processes: vec![ProcessMemory { pid: pid(rank), used: Some(Bytes::new(used)?) }],
+        processes: vec![ProcessMemory::new(pid(rank), Some(Bytes::new(used)?))],
         attribution: Attribution::SharedPidNamespace,
     })
 }
 
 fn devices_of(job: Arc<Mutex<Job>>) -> GpuSource {
-    Box::new(move || {
+    GpuSource::Simulated(Box::new(move || {
         let samples =
             job.lock().map(|job| job.devices().unwrap_or_default()).unwrap_or_default();
-        GpuPoll { samples, unavailable: Vec::new(), processes_dropped: 0 }
-    })
+        GpuPoll { samples, ..GpuPoll::default() }
+    }))
 }
 
 /// Steps the job and pushes every rank's record on its own, as real ranks do.
@@ -158,7 +164,9 @@ async fn train(
 ) -> anyhow::Result<()> {
     let push = addresses.push.first().context("the demo needs --push.listen-address")?;
     let web = addresses.web.first().context("the demo needs --web.listen-address")?;
-    stdout().lock().write_all(announcement(*web, &telemetry_path).as_bytes())?;
+    let is_fixed = job.lock().is_ok_and(|job| job.leak_bytes_per_step == 0);
+    let text = announcement(*web, &telemetry_path, is_fixed);
+    stdout().lock().write_all(text.as_bytes())?;
     let url = format!("http://{}/v1/steps", reachable(*push));
     let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).build()?;
     let mut tick = tokio::time::interval(STEP_EVERY);
@@ -190,18 +198,24 @@ fn reachable(address: SocketAddr) -> SocketAddr {
     address
 }
 
-fn announcement(web: SocketAddr, telemetry_path: &str) -> String {
+fn announcement(web: SocketAddr, telemetry_path: &str, is_fixed: bool) -> String {
     let web = reachable(web);
+    let leak = if is_fixed {
+        "\x20  never     a leak: it is fixed\n".to_owned()
+    } else {
+        format!(
+            "\x20  ~3 s      rank {LEAKING} begins to leak 5 MiB a step\n\
+             \x20  ~10 s     MEMORY RISING on rank {LEAKING}\n\
+             \x20  ~25 s     MEMORY CREEP on rank {LEAKING}, with its time to out-of-memory\n\
+             \x20  ~2.5 min  rank {LEAKING} is out of memory; the job begins again as its next attempt\n"
+        )
+    };
     format!(
         "A simulated job of {N_RANKS} ranks trains on simulated GPUs of 80 GiB and pushes to this exporter.\n\
          \n  page     http://{web}/\n  metrics  http://{web}{telemetry_path}\n  status   stepmem status --url http://{web}\n\
          \nWhat is going to happen, at 50 steps a second:\n\
          \x20  now       rank {HEAVY} holds more than the others: IMBALANCE\n\
-         \x20  ~3 s      rank {LEAKING} begins to leak 5 MiB a step\n\
-         \x20  ~10 s     MEMORY RISING on rank {LEAKING}\n\
-         \x20  ~25 s     MEMORY CREEP on rank {LEAKING}, with its time to out-of-memory\n\
-         \x20  ~2.5 min  rank {LEAKING} is out of memory; the job begins again as its next attempt\n\
-         \nCtrl-C ends it.\n\n"
+         {leak}\nCtrl-C ends it.\n\n"
     )
 }
 

@@ -16,9 +16,17 @@ pub mod app;
 
 pub mod demo;
 
+pub mod file;
+
 pub mod state;
 
+pub mod recording;
+
 pub mod replay;
+
+pub mod summary;
+
+pub mod report;
 
 pub mod explain;
 

@@ -10,7 +10,7 @@ fn main() -> ExitCode {
             {
                 eprintln!("error: {error:#}");
             }
-            ExitCode::FAILURE
+            stepmem::cli::exit_code(&error)
         }
     }
 }

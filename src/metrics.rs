@@ -233,8 +233,15 @@ pub const METRICS: &[Metric] = &[
     row!(Nvml Gauge "stepmem_process_memory_other_bytes" "process.memory.other", BYTES, DEVICE,
         "What the processes beyond the bound on series use together.",
         |s, v| devices(s, v, |d| whole(d.other_processes_bytes))),
+    row!(Nvml Info "stepmem_process_info" "process.info", STATES, PROCESS_INFO,
+        "The container that a process on the device runs in, where its control group is seen; pod_uid is empty where only the container is.",
+        process_info),
+    row!(Nvml Info "stepmem_device_pod_info" "device.pod.info", STATES, DEVICE_POD,
+        "A container that the kubelet gave the device to; only with --kubelet.socket.", device_pods),
     row!(Nvml Gauge "stepmem_process_attribution" "process.attribution", STATES, DEVICE_STATE,
-        "1 for what the process list of the device can mean from here.", attribution),
+        "1 for what the process list of the device can mean from here: host and shared_pid_namespace find a rank's process, own_pid_namespace sees none, \
+         foreign_pid_namespace sees ids of the host's that nobody here can resolve (no series for a process then), memory_hidden sees no memory, \
+         unsupported no list that makes sense.", attribution),
     row!(Nvml Counter "stepmem_device_xid_errors_total" "device.xid_errors", EVENTS, DEVICE_XID,
         "Xid errors that the driver reported for the device.", xid_errors),
 
@@ -265,6 +272,9 @@ pub const METRICS: &[Metric] = &[
         |s, v| ranks(s, v, |r| count(r.last_train?.alloc_retries))),
     row!(Pushed Counter "stepmem_rank_ooms_total" "rank.ooms", EVENTS, RANK,
         "Out-of-memory errors, since the training process started.", |s, v| ranks(s, v, |r| count(r.last_train?.ooms))),
+    row!(Pushed Counter "stepmem_rank_dropped_records_total" "rank.dropped_records", EVENTS, RANK,
+        "Records that the rank's pusher gave up, since the training process started: no exporter took them in time.",
+        |s, v| ranks(s, v, |r| count(r.last_train?.dropped_records))),
     row!(Pushed Info "stepmem_rank_info" "rank.info", STATES, RANK_INFO,
         "What the rank says of itself; a label is empty where it does not say.", rank_info),
 
@@ -339,6 +349,9 @@ pub const METRICS: &[Metric] = &[
     row!(Own Counter "stepmem_connections_shed_total" "connections.shed", EVENTS, LISTENER,
         "Connections that gave way to newer ones, or found no place, at the bound on connections.",
         |s, v| counts(&s.exporter.connections_shed, v)),
+    row!(Own Counter "stepmem_snapshots_total" "snapshots", EVENTS, RESULT,
+        "Memory snapshots by what became of them; limited ones were not asked for, to keep --snapshot.run-max and --snapshot.cooldown.",
+        |s, v| counts(&s.exporter.snapshots, v)),
     row!(Own Gauge "stepmem_collector_duration_seconds" "collector.duration", SECONDS, COLLECTOR,
         "How long the collector's last round took.",
         |s, v| s.exporter.collectors.iter().for_each(|c| v(&[c.collector], c.duration_seconds))),
@@ -348,7 +361,7 @@ pub const METRICS: &[Metric] = &[
     row!(Own Gauge "stepmem_series" "series", EVENTS, NONE,
         "How many series this table gives.", |s, v| size(s.exporter.series, v)),
     row!(Own Counter "stepmem_series_dropped_total" "series.dropped", EVENTS, REASON,
-        "What was left out to keep a bound: records of ranks or runs over their limit, readings of processes over theirs.",
+        "What was left out to keep a bound: records of ranks or runs over their limit, readings of processes, devices or pods over theirs, kinds of Xid errors.",
         |s, v| counts(&s.exporter.series_dropped, v)),
     row!(Own Counter "stepmem_otlp_exports_total" "otlp.exports", EVENTS, RESULT,
         "OTLP exports by result; absent when none is configured.", |s, v| counts(&s.exporter.otlp_exports, v)),
@@ -373,6 +386,8 @@ const DEVICE_INFO: &[&str] =
 const DEVICE_STATE: &[&str] = &["uuid", "state"];
 const DEVICE_XID: &[&str] = &["uuid", "xid"];
 const PROCESS: &[&str] = &["uuid", "pid", "rank", "run"];
+const PROCESS_INFO: &[&str] = &["uuid", "pid", "container_id", "pod_uid"];
+const DEVICE_POD: &[&str] = &["uuid", "pod_namespace", "pod_name", "container_name"];
 const RANK_INFO: &[&str] =
     &["run", "rank", "uuid", "local_rank", "node_rank", "world_size", "attempt", "pid"];
 const RANK_BASIS: &[&str] = &["run", "rank", "uuid", "basis"];
@@ -504,6 +519,24 @@ fn process_memory(status: &Status, visit: &mut Visit<'_>) {
             let labels = [device.uuid.as_str(), &process.pid.to_string(), &rank, run];
             visit(&labels, used.as_f64());
         }
+    }
+}
+
+fn process_info(status: &Status, visit: &mut Visit<'_>) {
+    for device in &status.devices {
+        for process in &device.processes {
+            let Some(container) = &process.container else { continue };
+            let pod_uid = container.pod_uid.as_deref().unwrap_or_default();
+            let labels =
+                [device.uuid.as_str(), &process.pid.to_string(), &container.id, pod_uid];
+            visit(&labels, 1.0);
+        }
+    }
+}
+
+fn device_pods(status: &Status, visit: &mut Visit<'_>) {
+    for of in &status.device_pods {
+        visit(&[of.uuid.as_str(), &of.namespace, &of.pod, &of.container], 1.0);
     }
 }
 

@@ -1,9 +1,8 @@
 //! Recordings through the engine, at their own time and as fast as it goes: transitions come out as JSON lines, and
 //! the final status last. The same input gives the same bytes.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -12,12 +11,9 @@ use serde::Serialize;
 use crate::analysis::engine::{Engine, EngineConfig, Event, Transition};
 use crate::analysis::sample::{Seconds, Uptime};
 use crate::analysis::status::{ExporterStatus, Status};
-use crate::input::wire::{self, Recorded};
+use crate::input::wire::Recorded;
+use crate::recording::{Lines, READ_BUFFER_BYTES};
 
-/// The longest line that is read, in bytes.
-pub const LINE_BYTES_MAX: u64 = 1024 * 1024;
-/// The buffer between a recording and its lines, in bytes.
-const READ_BUFFER_BYTES: usize = 256 * 1024;
 /// In a recording a device counts as read until this long after its last reading.
 const GPU_TTL: Duration = Duration::from_mins(10);
 
@@ -58,26 +54,18 @@ pub fn play<'f>(
     config: EngineConfig,
     see: impl FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>,
 ) -> anyhow::Result<(Engine, Uptime)> {
-    let mut replay = Replay {
-        config: EngineConfig { gpu_ttl: GPU_TTL, ..config },
-        engine: None,
-        now: Uptime::default(),
-        see,
-    };
+    let mut replay = Replay::new(config, see);
     for file in files {
-        let lines: Box<dyn Read> = if file == Path::new("-") {
-            Box::new(io::stdin().lock())
-        } else {
-            Box::new(File::open(file).with_context(|| file.display().to_string())?)
-        };
-        replay
-            .read(BufReader::with_capacity(READ_BUFFER_BYTES, lines))
-            .with_context(|| file.display().to_string())?;
+        let mut lines = Lines::open(file, READ_BUFFER_BYTES)?;
+        while let Some(recorded) = lines.record()? {
+            replay.take(recorded).with_context(|| lines.place())?;
+        }
     }
     replay.finish()
 }
 
-struct Replay<S> {
+/// Recorded records on their way through a new engine.
+pub struct Replay<S> {
     config: EngineConfig,
     engine: Option<(Engine, f64)>,
     now: Uptime,
@@ -85,32 +73,18 @@ struct Replay<S> {
 }
 
 impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Replay<S> {
-    fn read(&mut self, mut lines: impl BufRead) -> anyhow::Result<()> {
-        let mut line = Vec::new();
-        let mut number = 0_u64;
-        loop {
-            line.clear();
-            number += 1;
-            if lines.by_ref().take(LINE_BYTES_MAX + 1).read_until(b'\n', &mut line)? == 0 {
-                return Ok(());
-            }
-            anyhow::ensure!(
-                u64::try_from(line.len())? <= LINE_BYTES_MAX,
-                "line {number} exceeds {LINE_BYTES_MAX} bytes"
-            );
-            let record = line.trim_ascii();
-            if !record.is_empty() {
-                self.take(record).with_context(|| format!("line {number}"))?;
-            }
-        }
+    /// A new engine, which is shown to `see` after each record and after the end, with what that raised and cleared.
+    pub fn new(config: EngineConfig, see: S) -> Self {
+        let config = EngineConfig { gpu_ttl: GPU_TTL, ..config };
+        Self { config, engine: None, now: Uptime::default(), see }
     }
 
-    fn take(&mut self, line: &[u8]) -> anyhow::Result<()> {
-        let recorded = wire::decode_recorded(line)?;
-        let time = match &recorded {
-            Recorded::Step(sample) => sample.time,
-            Recorded::Gpu(_, time) => Some(*time),
-        };
+    /// Takes one record at its own time.
+    ///
+    /// # Errors
+    /// A bound on ranks or runs is exceeded, or what `see` says.
+    pub fn take(&mut self, recorded: Recorded) -> anyhow::Result<()> {
+        let time = recorded.time();
         let (engine, started) = self.engine.get_or_insert_with(|| {
             let started = time.map_or(0.0, Seconds::get);
             (Engine::new(self.config.clone(), started), started)
@@ -130,7 +104,11 @@ impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Replay<S> {
         (self.see)(engine, self.now, &transitions)
     }
 
-    fn finish(mut self) -> anyhow::Result<(Engine, Uptime)> {
+    /// Judges once more, and gives the engine and the time of the last record.
+    ///
+    /// # Errors
+    /// What `see` says.
+    pub fn finish(mut self) -> anyhow::Result<(Engine, Uptime)> {
         let (mut engine, _) =
             self.engine.take().unwrap_or_else(|| (Engine::new(self.config.clone(), 0.0), 0.0));
         let transitions = engine.apply(Event::Tick, self.now);

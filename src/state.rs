@@ -2,18 +2,20 @@
 //! broken or from another version.
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use crate::analysis::creep::CreepEstimator;
 use crate::analysis::engine::SavedState;
+use crate::analysis::tally::Tally;
+use crate::file;
 
 /// What every state file begins with; the version follows, since another one may keep other things.
-const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 1\n");
+const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 2\n");
 /// The bytes between the beginning and the content: the length and the checksum (CRC-32) of the content.
 const HEADER_BYTES: usize = 12;
-/// What a rank takes in the file beside its estimator, in bytes at most.
-const RANK_BYTES_MAX: usize = CreepEstimator::BYTES_MAX + 4096;
+/// What a rank takes in the file beside its estimator and its tally, in bytes at most.
+const RANK_BYTES_MAX: usize = CreepEstimator::BYTES_MAX + Tally::BYTES_MAX + 4096;
 /// What a state file takes beside its ranks, in bytes at most.
 const OTHER_BYTES_MAX: usize = 1024 * 1024;
 
@@ -97,14 +99,7 @@ pub fn write(path: &Path, state: &SavedState) -> Result<(), StateError> {
     let of_io = |source| StateError::Io { path: shown.clone(), source };
     let content = postcard::to_allocvec(state)
         .map_err(|source| StateError::Content { path: shown.clone(), source })?;
-    let fresh = beside(path, "new");
-    let mut file = File::create(&fresh).map_err(of_io)?;
-    [MAGIC.as_bytes(), &header_of(&content), &content]
-        .into_iter()
-        .try_for_each(|part| file.write_all(part))
-        .and_then(|()| file.sync_all())
-        .and_then(|()| fs::rename(&fresh, path))
-        .map_err(of_io)
+    file::replace(path, &[MAGIC.as_bytes(), &header_of(&content), &content]).map_err(of_io)
 }
 
 /// Moves a file that is not to be trusted out of the way, and says where to.
@@ -112,15 +107,8 @@ pub fn write(path: &Path, state: &SavedState) -> Result<(), StateError> {
 /// # Errors
 /// The file system refused.
 pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
-    let aside = beside(path, "set-aside");
+    let aside = file::beside(path, "set-aside");
     fs::rename(path, &aside).map(|()| aside)
-}
-
-fn beside(path: &Path, ending: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".");
-    name.push(ending);
-    PathBuf::from(name)
 }
 
 /// The length and the checksum of a content.

@@ -7,12 +7,15 @@ use libfuzzer_sys::fuzz_target;
 use stepmem::analysis::engine::{Engine, EngineConfig, Event};
 use stepmem::analysis::sample::Uptime;
 use stepmem::analysis::status::ExporterStatus;
-use stepmem::input::wire::{Layout, Recorded, decode, decode_end, decode_recorded};
+use stepmem::input::wire::{
+    Layout, Recorded, decode, decode_end, decode_recorded, decode_snapshot,
+};
 use stepmem::output::prometheus::{Format, render};
 
 fuzz_target!(|body: &[u8]| {
     drop(decode(body, Layout::Json));
     drop(decode_end(body));
+    drop(decode_snapshot(body));
     let mut engine = Engine::new(EngineConfig::default(), 0.0);
     let mut now = Uptime::default();
     let lines = body.split(|byte| *byte == b'\n');

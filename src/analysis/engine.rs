@@ -13,8 +13,8 @@ use crate::analysis::diagnosis::{
 };
 use crate::analysis::processes::{ProcessSettings, Processes, Reading};
 use crate::analysis::sample::{
-    Attribution, Bytes, GpuSample, GpuUnavailable, GpuUuid, Rank, Run, Seconds, StepSample,
-    Uptime,
+    Attribution, Bytes, DevicePod, GpuSample, GpuUnavailable, GpuUuid, ProcessMemory, Rank,
+    Run, Seconds, StepSample, Uptime,
 };
 use crate::analysis::status::{
     AckStatus, DeviceStatus, ExporterStatus, FindingStatus, GpuStatus, RankStatus,
@@ -96,8 +96,12 @@ pub enum Event {
     Gpu(GpuSample),
     /// A device, or NVML, gave no answer.
     GpuUnavailable(GpuUnavailable),
+    /// NVML is not asked for now.
+    GpuReleased,
     /// A device reported an Xid error.
     Xid(GpuUuid, u64),
+    /// The kubelet told which containers it gave devices to.
+    DevicePods(Vec<DevicePod>),
     /// Time passed.
     Tick,
 }
@@ -130,6 +134,25 @@ pub enum Refusal {
     /// It would take more acknowledgements than are held.
     #[error("the acknowledgements would exceed {ACKS_MAX}")]
     TooManyAcks,
+}
+
+/// One run as a summary sees it: every rank of its latest attempt, also those that have left the outputs.
+#[derive(Debug)]
+pub struct RunReport<'a> {
+    /// The run.
+    pub run: &'a Run,
+    /// When this was made, as a Unix time.
+    pub time: f64,
+    /// The ranks, ascending.
+    pub ranks: Vec<(Rank, RankReport<'a>)>,
+    /// Those among them whose end was announced, and those that have been silent for longer than a rank may be.
+    pub ended: BTreeSet<Rank>,
+    /// See `ended`.
+    pub silent: BTreeSet<Rank>,
+    /// What is true of the ranks by their last figures, the worst diagnosis first and then by rank.
+    pub findings: Vec<Finding>,
+    /// The limits that they were judged by.
+    pub thresholds: &'a Thresholds,
 }
 
 /// A finding that was raised, changed its severity, or was cleared.
@@ -189,6 +212,7 @@ pub struct Engine {
     /// The processes that do not push.
     processes: Processes,
     devices: BTreeMap<GpuUuid, Device>,
+    device_pods: Vec<DevicePod>,
     gpu: GpuStatus,
     findings: Findings,
     acks: Acks,
@@ -214,6 +238,7 @@ impl Engine {
             n_ranks: 0,
             processes: Processes::default(),
             devices: BTreeMap::new(),
+            device_pods: Vec::new(),
             gpu: GpuStatus::default(),
             findings: Findings::default(),
             acks: Acks::default(),
@@ -320,8 +345,18 @@ impl Engine {
                 self.gpu_unavailable(&unavailable);
                 false
             }
+            Event::GpuReleased => {
+                self.devices.clear();
+                self.gpu.is_up = None;
+                false
+            }
             Event::Xid(device, xid) => {
                 self.xid(device, xid);
+                false
+            }
+            Event::DevicePods(mut pods) => {
+                pods.sort_unstable();
+                self.device_pods = pods;
                 false
             }
             Event::Tick => {
@@ -357,7 +392,7 @@ impl Engine {
                 ranks.push(RankStatus::of((scene.run, *rank), report, own, last_push_time));
             }
         }
-        let devices = self
+        let mut devices: Vec<DeviceStatus> = self
             .devices
             .values()
             .filter(|device| now.since(device.read_at) <= self.config.gpu_ttl)
@@ -366,13 +401,16 @@ impl Engine {
                 DeviceStatus::of(&device.sample, &owners, self.config.processes_max)
             })
             .collect();
+        DeviceStatus::share_memory(&mut devices);
         Status {
             time: self.unix_time(now),
             runs,
             ranks,
             devices,
+            device_pods: self.device_pods.clone(),
             findings: self.findings.iter().map(FindingStatus::of).collect(),
             acks: self.acks.iter().map(|held| self.ack_status(held)).collect(),
+            snapshots: Vec::new(),
             records: self.records,
             gpu: self.gpu.clone(),
             exporter,
@@ -394,9 +432,46 @@ impl Engine {
         Some(self.report(self.held(run, rank)?, now))
     }
 
+    /// A run as a summary sees it; `None` when no rank of it is held.
+    ///
+    /// Its findings are judged anew from what the ranks have come to, so that they do not depend on when others were.
+    pub fn run_report(&self, run: &Run, now: Uptime) -> Option<RunReport<'_>> {
+        let EngineConfig { rank_ttl, gpu_ttl, ref thresholds, .. } = self.config;
+        let pushing = self.runs.get_key_value(run).map(|held| (held, rank_ttl));
+        let silent = || self.processes.runs().find(|(of, _)| *of == run);
+        let ((run, windows), ttl) = pushing.or_else(|| Some((silent()?, gpu_ttl)))?;
+        let attempt = windows.values().map(|window| window.identity().attempt).max()?;
+        let latest: Vec<_> =
+            windows.iter().filter(|(_, window)| window.identity().attempt == attempt).collect();
+        let ranks_where = |is: &dyn Fn(&RankWindow) -> bool| {
+            let those = latest.iter().filter(|(_, window)| is(window));
+            those.map(|(rank, _)| **rank).collect()
+        };
+        let ended = ranks_where(&RankWindow::is_ended);
+        let silent = ranks_where(&|window| !window.is_ended() && !window.is_present(now, ttl));
+        let reports =
+            latest.iter().map(|(rank, window)| (**rank, self.report(window, now))).collect();
+        let scenes = [RunScene { run, ranks: reports }];
+        let held = Findings::default();
+        let scene = Scene { runs: &scenes, thresholds, held: &held };
+        let mut findings: Vec<Finding> =
+            DIAGNOSES.iter().flat_map(|diagnosis| (diagnosis.find)(&scene)).collect();
+        for finding in findings.iter_mut().filter(|finding| self.acks.lowers(finding, now)) {
+            finding.severity = Severity::Info;
+        }
+        let [RunScene { ranks, .. }] = scenes;
+        let time = self.unix_time(now);
+        Some(RunReport { run, time, ranks, ended, silent, findings, thresholds })
+    }
+
     /// How many readings of processes that do not push were left out to keep a bound.
     pub fn processes_dropped(&self) -> u64 {
         self.processes_dropped
+    }
+
+    /// How NVML is.
+    pub fn gpu_status(&self) -> &GpuStatus {
+        &self.gpu
     }
 
     /// How many records were left out to keep a bound.
@@ -481,10 +556,12 @@ impl Engine {
             if window.identity().device.as_ref() == Some(&sample.device)
                 && window.is_present(now, self.config.rank_ttl)
             {
-                let view = device_view(&sample, window.identity().pid);
+                let view = device_view(&sample, window);
                 is_changed |= window.device(view, time);
             }
         }
+        let dropped = sample.processes.len().saturating_sub(self.config.processes_max);
+        self.gpu.processes_dropped += u64::try_from(dropped).unwrap_or(u64::MAX);
         is_changed |= self.read_processes(&sample, now, time);
         let device = sample.device.clone();
         self.devices.insert(device, Device { sample, read_at: now });
@@ -545,7 +622,7 @@ impl Engine {
         } else if xids.len() < XIDS_MAX {
             xids.push((device, xid, 1));
         } else {
-            self.records_dropped += 1;
+            self.gpu.xids_dropped += 1;
         }
     }
 
@@ -582,7 +659,7 @@ impl Engine {
             .as_ref()
             .and_then(|device| self.devices.get(device))
             .filter(|device| now.since(device.read_at) <= self.config.gpu_ttl)
-            .map(|device| device_view(&device.sample, identity.pid))
+            .map(|device| device_view(&device.sample, window))
             .unwrap_or_default();
         window.report(view, now)
     }
@@ -606,21 +683,22 @@ impl Engine {
             .collect()
     }
 
-    /// The present ranks that push from processes seen on the device, or that processes stand for, by pid.
+    /// The present ranks that push from processes seen on the device, or that processes stand for, by the pid that the
+    /// process is listed under. Of several ranks that claim one process, the others are former ones: the newest counts.
     fn owners(&self, sample: &GpuSample, now: Uptime) -> BTreeMap<u32, (Run, Rank)> {
-        let mut owners = BTreeMap::new();
-        if !sees_training_pids(sample.attribution) {
-            return owners;
-        }
+        let mut owners: BTreeMap<u32, (Run, Rank)> = BTreeMap::new();
+        let mut newest: BTreeMap<u32, Uptime> = BTreeMap::new();
         for (run, ranks) in self.runs.iter().chain(self.processes.runs()) {
             for (rank, window) in ranks {
-                let identity = window.identity();
-                if let (Some(pid), true, true) = (
-                    identity.pid,
-                    identity.device.as_ref() == Some(&sample.device),
-                    window.is_present(now, self.config.rank_ttl),
-                ) {
-                    owners.insert(pid, (run.clone(), *rank));
+                let is_here = window.identity().device.as_ref() == Some(&sample.device)
+                    && window.is_present(now, self.config.rank_ttl);
+                let Some(process) = process_of(sample, window).filter(|_| is_here) else {
+                    continue;
+                };
+                let seen = window.last_seen();
+                if newest.get(&process.pid).is_none_or(|before| *before <= seen) {
+                    newest.insert(process.pid, seen);
+                    owners.insert(process.pid, (run.clone(), *rank));
                 }
             }
         }
@@ -681,20 +759,27 @@ impl Engine {
     }
 }
 
-/// What a reading of a device says to the rank whose process has that id.
-fn device_view(sample: &GpuSample, pid: Option<u32>) -> DeviceView {
-    let process_used = pid.filter(|_| sees_training_pids(sample.attribution)).and_then(|pid| {
-        let idx = sample.processes.binary_search_by_key(&pid, |process| process.pid).ok()?;
-        sample.processes.get(idx)?.used
-    });
+/// What a reading of a device says to a rank.
+fn device_view(sample: &GpuSample, window: &RankWindow) -> DeviceView {
     DeviceView {
         total: sample.memory.map(|memory| memory.total),
         used: sample.memory.map(|memory| memory.used),
-        process_used,
+        process_used: process_of(sample, window).and_then(|process| process.used),
     }
 }
 
-/// Whether the process ids of a list can be those that training processes push.
+/// The process of the device that a rank pushes from, which is the one that knows itself by the pushed id, or that stands
+/// for the rank. `None` where there is none, or several in containers of their own.
+fn process_of<'a>(sample: &'a GpuSample, window: &RankWindow) -> Option<&'a ProcessMemory> {
+    let pid = window.identity().pid?;
+    let is_it = |process: &&ProcessMemory| {
+        if window.is_process() { process.pid == pid } else { process.own_pid == Some(pid) }
+    };
+    let mut found = sample.processes.iter().filter(is_it);
+    found.next().filter(|_| found.next().is_none())
+}
+
+/// Whether the process ids of a list can be those of training processes that are seen from here.
 fn sees_training_pids(attribution: Attribution) -> bool {
     matches!(attribution, Attribution::Host | Attribution::SharedPidNamespace)
 }

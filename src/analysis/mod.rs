@@ -7,6 +7,8 @@ pub mod estimate;
 
 pub mod creep;
 
+pub mod tally;
+
 pub mod window;
 
 pub mod processes;
@@ -14,6 +16,8 @@ pub mod processes;
 pub mod diagnosis;
 
 pub mod acks;
+
+pub mod snapshots;
 
 pub mod status;
 

@@ -287,6 +287,8 @@ pub struct StepSample {
     pub alloc_retries: Option<Count>,
     /// Out-of-memory errors, since the process started.
     pub ooms: Option<Count>,
+    /// Records that the pusher gave up before this one, since its process started.
+    pub dropped_records: Option<Count>,
     /// The device's capacity as the process sees it.
     pub total: Option<Bytes>,
     /// The device's free memory as the process sees it.
@@ -337,6 +339,8 @@ pub struct DeviceInfo {
     pub parent: Option<GpuUuid>,
     /// How its memory is addressed (`none`, `hmm`, `ats`).
     pub addressing: Option<String>,
+    /// The MIG device whose memory this is too, as both are of one GPU instance; `None` where the memory is its own.
+    pub memory_of: Option<GpuUuid>,
 }
 
 /// A device's memory.
@@ -357,12 +361,45 @@ pub struct DeviceMemory {
 }
 
 /// One process on a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProcessMemory {
     /// Its id in the namespace that the driver answered for.
     pub pid: u32,
     /// What it uses on the device; `None` when the driver does not know (N/A, or its false zero).
     pub used: Option<Bytes>,
+    /// The id by which the process knows itself, and pushes; `None` where it cannot be told from here.
+    pub own_pid: Option<u32>,
+    /// The container that it runs in, where that can be seen.
+    pub container: Option<Container>,
+}
+
+impl ProcessMemory {
+    /// A process that is listed by the id that it knows itself by.
+    pub fn new(pid: u32, used: Option<Bytes>) -> Self {
+        Self { pid, used, own_pid: Some(pid), container: None }
+    }
+}
+
+/// A container, as the control group of its processes names it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Container {
+    /// The container runtime's id, 64 hexadecimal digits.
+    pub id: Box<str>,
+    /// The UID of its pod; `None` outside Kubernetes, and where only the container's own group is seen.
+    pub pod_uid: Option<Box<str>>,
+}
+
+/// A container that the kubelet gave a device to.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct DevicePod {
+    /// The device.
+    pub uuid: GpuUuid,
+    /// The pod's namespace.
+    pub namespace: Box<str>,
+    /// The pod's name.
+    pub pod: Box<str>,
+    /// The container's name.
+    pub container: Box<str>,
 }
 
 /// What a device's process list can mean from where the exporter runs.
@@ -374,6 +411,8 @@ pub enum Attribution {
     SharedPidNamespace,
     /// The exporter's own namespace hides the training processes.
     OwnPidNamespace,
+    /// The ids are those of another namespace (an older driver's, from within a container): nobody here can tell whose.
+    ForeignPidNamespace,
     /// Processes are seen, their memory is not.
     MemoryHidden,
     /// The driver gives no process list that makes sense.
@@ -382,10 +421,11 @@ pub enum Attribution {
 
 impl Attribution {
     /// Every state, in the order of declaration.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Host,
         Self::SharedPidNamespace,
         Self::OwnPidNamespace,
+        Self::ForeignPidNamespace,
         Self::MemoryHidden,
         Self::Unsupported,
     ];
@@ -396,6 +436,7 @@ impl Attribution {
             Self::Host => "host",
             Self::SharedPidNamespace => "shared_pid_namespace",
             Self::OwnPidNamespace => "own_pid_namespace",
+            Self::ForeignPidNamespace => "foreign_pid_namespace",
             Self::MemoryHidden => "memory_hidden",
             Self::Unsupported => "unsupported",
         }

@@ -8,7 +8,8 @@ use crate::analysis::creep::{CreepEstimator, Signal, Stage};
 use crate::analysis::diagnosis::imbalance::{Balance, RankBalance};
 use crate::analysis::diagnosis::{Evidence, Held, RunScene, Severity, high_pressure, wording};
 use crate::analysis::sample::{
-    Attribution, Bytes, DeviceInfo, DeviceMemory, GpuSample, GpuUuid, ProcessMemory, Rank, Run,
+    Attribution, Bytes, Container, Count, DeviceInfo, DeviceMemory, DevicePod, GpuSample,
+    GpuUuid, ProcessMemory, Rank, Run,
 };
 use crate::analysis::window::{Identity, LastTrain, RankReport};
 
@@ -23,10 +24,14 @@ pub struct Status {
     pub ranks: Vec<RankStatus>,
     /// The devices that answer, ascending.
     pub devices: Vec<DeviceStatus>,
+    /// The containers that the kubelet gave devices to, ascending; empty where it is not asked.
+    pub device_pods: Vec<DevicePod>,
     /// What holds now, ascending by run, rank and kind.
     pub findings: Vec<FindingStatus>,
     /// What somebody lowered to info for a time.
     pub acks: Vec<AckStatus>,
+    /// The last memory snapshots that were asked for or reported, the oldest first.
+    pub snapshots: Vec<SnapshotStatus>,
     /// What became of the records since the exporter began.
     pub records: RecordCounts,
     /// How NVML is.
@@ -159,6 +164,8 @@ pub struct ProcessStatus {
     pub used: Option<Bytes>,
     /// The rank that pushes from it, or that it is itself.
     pub owner: Option<(Run, Rank)>,
+    /// The container that it runs in, where that can be seen.
+    pub container: Option<Container>,
 }
 
 /// One diagnosis that holds.
@@ -201,6 +208,29 @@ pub struct AckStatus {
     pub until: f64,
 }
 
+/// One memory snapshot.
+#[derive(Clone, Debug, Serialize)]
+pub struct SnapshotStatus {
+    /// The run.
+    pub run: Run,
+    /// The rank.
+    pub rank: Rank,
+    /// Why it is taken: `creep`, `oom` or `manual`.
+    pub reason: &'static str,
+    /// What became of it: `waiting`, `written`, `failed` or `unanswered`.
+    pub outcome: &'static str,
+    /// When it was asked for, or reported when nobody asked, as a Unix time.
+    pub since: f64,
+    /// The last step that it shows.
+    pub step: Option<Count>,
+    /// Where it is, as the training process sees it.
+    pub path: Option<String>,
+    /// How large it is.
+    pub bytes: Option<Bytes>,
+    /// Why there is none.
+    pub error: Option<String>,
+}
+
 /// What became of the records of accepted pushes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RecordCounts {
@@ -227,6 +257,10 @@ pub struct GpuStatus {
     pub errors: Vec<(&'static str, u64)>,
     /// Xid errors by device and number.
     pub xids: Vec<(GpuUuid, u64, u64)>,
+    /// Xid errors of further kinds.
+    pub xids_dropped: u64,
+    /// Readings of processes beyond the bound on series.
+    pub processes_dropped: u64,
 }
 
 /// How the exporter itself is; the composition root fills it in.
@@ -242,6 +276,8 @@ pub struct ExporterStatus {
     pub inbox_depth: usize,
     /// How each collector is.
     pub collectors: Vec<CollectorStatus>,
+    /// Memory snapshots by what became of them.
+    pub snapshots: Vec<(&'static str, u64)>,
     /// Connections that gave way, or found no place, by listener.
     pub connections_shed: Vec<(&'static str, u64)>,
     /// OTLP exports by result; empty when none is configured.
@@ -373,7 +409,12 @@ impl DeviceStatus {
         };
         let mut by_size = sample.processes.clone();
         by_size.sort_by_key(|process| std::cmp::Reverse(process.used));
-        let (largest, rest) = by_size.split_at(processes_max.min(by_size.len()));
+        // An id that means nothing here names no process.
+        let processes_max = match sample.attribution {
+            Attribution::ForeignPidNamespace => 0,
+            _ => processes_max.min(by_size.len()),
+        };
+        let (largest, rest) = by_size.split_at(processes_max);
         let attributed_bytes = sum(&sample.processes);
         let used = sample.memory.map(|memory| memory.used.as_f64());
         let attributed =
@@ -393,9 +434,36 @@ impl DeviceStatus {
                     pid: process.pid,
                     used: process.used,
                     owner: owners.get(&process.pid).cloned(),
+                    container: process.container.clone(),
                 })
                 .collect(),
             other_processes_bytes: sum(rest),
+        }
+    }
+
+    /// Lets the device that stands for the memory of a GPU instance show it for the MIG devices that share it, so that
+    /// sums over devices count it once.
+    pub fn share_memory(devices: &mut [Self]) {
+        let shared: Vec<(GpuUuid, Option<u64>)> = devices
+            .iter_mut()
+            .filter_map(|device| {
+                let holder = device.info.memory_of.clone()?;
+                device.memory = None;
+                device.unattributed_bytes = None;
+                Some((holder, device.attributed_bytes.take()))
+            })
+            .collect();
+        for (holder, attributed) in shared {
+            let Some(device) = devices.iter_mut().find(|device| device.uuid == holder) else {
+                continue;
+            };
+            let sum = [device.attributed_bytes, attributed].into_iter().flatten();
+            device.attributed_bytes = sum.reduce(u64::saturating_add);
+            let attributed = device.attributed_bytes.and_then(|sum| Bytes::new(sum).ok());
+            device.unattributed_bytes = device
+                .memory
+                .zip(attributed)
+                .map(|(memory, attributed)| memory.used.as_f64() - attributed.as_f64());
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::analysis::estimate;
 use crate::analysis::sample::{
     Bytes, Count, GpuUuid, Phase, Rank, Seconds, StepSample, Uptime,
 };
+use crate::analysis::tally::Tally;
 
 /// How far a step may fall back, without a time of its own or a newer attempt, and still be a late push: more than
 /// a client's batches overtake one another, fewer than lie between two checkpoints.
@@ -61,6 +62,7 @@ pub struct RankWindow {
     recent: RecentPeaks,
     interval: IntervalPeak,
     creep: CreepEstimator,
+    tally: Tally,
     steps_total: u64,
     /// Train steps of this life.
     life_steps: u32,
@@ -124,6 +126,8 @@ pub struct LastTrain {
     pub alloc_retries: Option<Count>,
     /// Out-of-memory errors, since the process started.
     pub ooms: Option<Count>,
+    /// Records that the pusher gave up, since the process started.
+    pub dropped_records: Option<Count>,
     /// The device's free memory as the process saw it.
     #[serde(rename = "free_bytes")]
     pub free: Option<Bytes>,
@@ -159,6 +163,8 @@ pub struct RankReport<'a> {
     pub device: DeviceView,
     /// The estimator, for its trends and slopes.
     pub creep: &'a CreepEstimator,
+    /// This life, summed up.
+    pub tally: &'a Tally,
     /// Train steps accepted since the exporter began.
     pub steps_total: u64,
     /// Train steps of this life.
@@ -215,6 +221,7 @@ impl RankWindow {
             recent: RecentPeaks::default(),
             interval: IntervalPeak::new(peak_interval),
             creep: CreepEstimator::new(creep),
+            tally: Tally::default(),
             steps_total: 0,
             life_steps: 0,
             last_seen: now,
@@ -263,6 +270,7 @@ impl RankWindow {
         let peak_reserved = figures.peak_reserved.max(figures.reserved);
         self.recent.add(peak, peak_reserved, now);
         self.interval.add(peak, now);
+        self.tally.add(sample, time);
         self.identify(sample);
         self.clock.advance(sample, time);
         let capacity =
@@ -344,6 +352,16 @@ impl RankWindow {
         !self.is_ended && now.since(self.last_seen) <= ttl
     }
 
+    /// Whether its end was announced, and no newer push came.
+    pub fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    /// Whether it is of a process that does not push.
+    pub fn is_process(&self) -> bool {
+        self.process.is_some()
+    }
+
     /// When the last push came, accepted or not, or the process was last listed.
     pub fn last_seen(&self) -> Uptime {
         self.last_seen
@@ -371,6 +389,7 @@ impl RankWindow {
             capacity: self.capacity(device),
             device,
             creep: &self.creep,
+            tally: &self.tally,
             steps_total: self.steps_total,
             life_steps: self.life_steps,
             last_seen: self.last_seen,
@@ -386,6 +405,7 @@ impl RankWindow {
 
     fn begin_life(&mut self) {
         self.creep.new_life();
+        self.tally.begin_life();
         self.clock.newest = None;
         self.n_outside = 0;
         self.life_steps = 0;
@@ -420,6 +440,7 @@ impl LastTrain {
             inactive_split: sample.inactive_split,
             alloc_retries: sample.alloc_retries,
             ooms: sample.ooms,
+            dropped_records: sample.dropped_records,
             free: sample.free,
         }
     }

@@ -5,7 +5,9 @@ mod clock;
 pub mod gpu;
 mod keeper;
 mod state_file;
+mod summaries;
 
+use std::collections::BTreeMap;
 use std::fs::Permissions;
 use std::io;
 use std::net::SocketAddr;
@@ -21,19 +23,23 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::analysis::engine::{Engine, EngineConfig, SavedState};
+use crate::analysis::snapshots::Snapshots;
+use crate::analysis::status::Status;
 use crate::app::clock::Clock;
-use crate::app::gpu::{GpuSource, poll_gpu};
-use crate::app::keeper::{Keeper, Own};
+use crate::app::gpu::{Collected, GpuSource, GpuTask, ask_kubelet};
+use crate::app::keeper::{Dropped, Keeper, Own, Requests};
 use crate::app::state_file::{StateFile, read_state};
-use crate::config::Settings;
-use crate::input::inbox::Inbox;
+use crate::app::summaries::Summaries;
+use crate::config::{NvmlSettings, Settings};
+use crate::input::inbox::{Inbox, Releases};
+use crate::input::kubelet::Kubelet;
 use crate::output::http::StatusSource;
 use crate::output::otlp::{self, Export, ExportCounts};
 use crate::server::{Listener, ServerCounts, serve as serve_http};
 use crate::{input, output};
 
-/// How many readings of devices wait for the engine.
-const GPU_POLLS_CAPACITY: usize = 4;
+/// How many findings of collectors wait for the engine.
+const COLLECTED_CAPACITY: usize = 4;
 
 /// Where the exporter listens.
 #[derive(Clone, Debug, Default)]
@@ -113,14 +119,14 @@ impl App {
             .as_deref()
             .and_then(|path| read_state(path, settings.engine.ranks_max));
         let clock = Clock::start(saved.as_ref());
-        let push_counts = Arc::<ServerCounts>::default();
-        let web_counts = Arc::<ServerCounts>::default();
+        let (push_counts, web_counts) = <(Arc<ServerCounts>, Arc<ServerCounts>)>::default();
         let (inbox, offers) = Inbox::new();
         let (publisher, latest) = watch::channel(Arc::default());
-        let (source, requests) = StatusSource::new(latest.clone());
+        let (source, requests, summary_requests) = StatusSource::new(latest.clone());
         let (stop_push, push_stopped) = watch::channel(false);
         let (stop_web, web_stopped) = watch::channel(false);
-        let (polls, gpu_polls) = mpsc::channel(GPU_POLLS_CAPACITY);
+        let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
+        let (releases, release_requests) = Releases::new();
 
         let (web, web_addresses) = listen("web", &settings.web_addresses).await?;
         let (mut push, push_addresses) = listen("push", &settings.push_addresses).await?;
@@ -128,31 +134,24 @@ impl App {
             push.push(bind_socket(path, *mode).await?);
         }
         let addresses = Addresses { web: web_addresses, push: push_addresses };
-
         let export_counts = Arc::<ExportCounts>::default();
-        let export = match settings.otlp {
-            Some(otlp) => {
-                let otlp = otlp::Config { instance: instance(), ..otlp };
-                let counts = Arc::clone(&export_counts);
-                let starting = move || Export::start(&otlp, &latest, &counts);
-                let export = tokio::task::spawn_blocking(starting).await?;
-                Some(export.context("OTLP export cannot be set up")?)
-            }
-            None => None,
-        };
+        let export = start_export(settings.otlp, latest.clone(), &export_counts).await?;
 
         let own = Own {
             push: inbox.counts(),
             servers: [("push", Arc::clone(&push_counts)), ("web", Arc::clone(&web_counts))],
             export: export.is_some().then_some(export_counts),
-            collector: None,
-            processes_dropped: 0,
+            collectors: BTreeMap::new(),
+            dropped: Dropped::default(),
             process: Vec::new(),
             series: 0,
         };
         let engine = engine_of(settings.engine, saved, clock);
         let state = settings.state_file.map(StateFile::new);
-        let keeper = Keeper { engine, clock, publisher, own, state };
+        let summaries = Summaries::new(settings.summary_dir);
+        let snapshots = Snapshots::new(settings.snapshots);
+        let keeper = Keeper { engine, snapshots, clock, publisher, own, state, summaries };
+        let requests = Requests { status: requests, summary: summary_requests };
 
         let mut app = Self {
             linger: settings.linger,
@@ -165,9 +164,10 @@ impl App {
             engine: JoinSet::new(),
             gpu: JoinSet::new(),
         };
-        app.engine.spawn(keeper.keep(offers, requests, gpu_polls));
-        let push_router =
-            input::http::router(settings.push, inbox, Arc::new(move || clock.now()));
+        app.engine.spawn(keeper.keep(offers, requests, collected));
+        let releases = (settings.nvml.is_some() && gpu.is_some()).then_some(releases);
+        let clock = Arc::new(move || clock.now());
+        let push_router = input::http::router(settings.push, inbox, releases, clock);
         let door = (push_counts, push_stopped.clone());
         spawn_servers(&mut app.push_servers, push, &push_router, &door);
         let push_url = push_url(&addresses, app.socket.as_deref());
@@ -175,7 +175,9 @@ impl App {
         let web_router = output::http::router(&site, source, push_stopped);
         spawn_servers(&mut app.web_servers, web, &web_router, &(web_counts, web_stopped));
         if let (Some(nvml), Some(source)) = (settings.nvml, gpu) {
-            app.gpu.spawn(poll_gpu(nvml, source, polls));
+            spawn_collectors(&mut app.gpu, &nvml, &collect)?;
+            let task = GpuTask::start(nvml, source, latest, (collect, release_requests))?;
+            app.gpu.spawn(task.run());
         }
         Ok((app, addresses))
     }
@@ -236,6 +238,19 @@ impl App {
     }
 }
 
+async fn start_export(
+    otlp: Option<otlp::Config>,
+    latest: watch::Receiver<Arc<Status>>,
+    counts: &Arc<ExportCounts>,
+) -> anyhow::Result<Option<Export>> {
+    let Some(otlp) = otlp else { return Ok(None) };
+    let otlp = otlp::Config { instance: instance(), ..otlp };
+    let counts = Arc::clone(counts);
+    let starting = move || Export::start(&otlp, &latest, &counts);
+    let export = tokio::task::spawn_blocking(starting).await?;
+    Ok(Some(export.context("OTLP export cannot be set up")?))
+}
+
 /// What tells this exporter from others: the host (in Kubernetes the pod) and the process.
 fn instance() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -257,6 +272,19 @@ fn push_url(addresses: &Addresses, socket: Option<&Path>) -> String {
         (None, Some(socket)) => format!("unix:{}", socket.display()),
         (None, None) => String::new(),
     }
+}
+
+/// What is asked beside the devices themselves.
+fn spawn_collectors(
+    tasks: &mut Tasks,
+    nvml: &NvmlSettings,
+    collect: &mpsc::Sender<Collected>,
+) -> anyhow::Result<()> {
+    if let Some(socket) = &nvml.kubelet_socket {
+        let kubelet = Kubelet::new(socket)?;
+        tasks.spawn(ask_kubelet(kubelet, nvml.interval, collect.clone()));
+    }
+    Ok(())
 }
 
 fn spawn_servers(

@@ -21,7 +21,7 @@ use tower_http::decompression::RequestDecompressionLayer;
 
 use crate::analysis::engine::Refusal;
 use crate::analysis::sample::{Run, Uptime};
-use crate::input::inbox::{Delivery, Inbox, OfferError, PushResult};
+use crate::input::inbox::{Delivery, Inbox, OfferError, PushResult, Releases, Taken};
 use crate::input::wire::{self, DecodeError, Layout};
 
 /// How many bytes of bodies are held at once, over all requests: with the connections' own buffers this bounds what a
@@ -32,8 +32,7 @@ pub const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// When a pusher that was turned away may come again, in seconds.
 const RETRY_AFTER_SECONDS: &str = "1";
 /// What there is, for those who ask for something else.
-const ROUTES: &str =
-    "the push endpoint has POST /v1/steps and POST /v1/runs/RUN/end and POST /v1/runs/RUN/ack";
+const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end, /v1/runs/RUN/ack and /v1/nvml/release";
 /// The media type of a refusal.
 const PROBLEM_JSON: &str = "application/problem+json";
 
@@ -50,13 +49,21 @@ pub struct Config {
 pub type Clock = Arc<dyn Fn() -> Uptime + Send + Sync>;
 
 /// The routes of the push endpoint.
-pub fn router(config: Config, inbox: Inbox, clock: Clock) -> Router {
-    let door =
-        Arc::new(Door { config, inbox, clock, bodies: Semaphore::new(BODIES_BYTES_MAX) });
+/// `releases`: the way to the one that holds devices open; `None` where nobody does.
+pub fn router(
+    config: Config,
+    inbox: Inbox,
+    releases: Option<Releases>,
+    clock: Clock,
+) -> Router {
+    let bodies = Semaphore::new(BODIES_BYTES_MAX);
+    let door = Arc::new(Door { config, inbox, releases, clock, bodies });
     Router::new()
         .route("/v1/steps", post(steps))
+        .route("/v1/snapshots", post(snapshots))
         .route("/v1/runs/{run}/end", post(end))
         .route("/v1/runs/{run}/ack", post(ack))
+        .route("/v1/nvml/release", post(release))
         .fallback(|| async { problem(StatusCode::NOT_FOUND, "No such path", ROUTES) })
         .method_not_allowed_fallback(|| async {
             problem(StatusCode::METHOD_NOT_ALLOWED, "No such method", ROUTES)
@@ -69,6 +76,7 @@ pub fn router(config: Config, inbox: Inbox, clock: Clock) -> Router {
 struct Door {
     config: Config,
     inbox: Inbox,
+    releases: Option<Releases>,
     clock: Clock,
     bodies: Semaphore,
 }
@@ -80,6 +88,15 @@ async fn steps(State(door): State<Arc<Door>>, request: Request<Body>) -> Respons
         let (body, _held) = door.body(request.into_body()).await?;
         let batch = wire::decode(&body, layout)?;
         door.offer(Delivery::Steps(batch)).await
+    })
+    .await
+}
+
+async fn snapshots(State(door): State<Arc<Door>>, request: Request<Body>) -> Response {
+    door.timed(async |door| {
+        door.authorize(request.headers())?;
+        let (body, _held) = door.json(request).await?;
+        door.offer(Delivery::Snapshot(wire::decode_snapshot(&body)?)).await
     })
     .await
 }
@@ -102,20 +119,34 @@ async fn ack(
     door.about_run(run, request, read).await
 }
 
+async fn release(State(door): State<Arc<Door>>, request: Request<Body>) -> Response {
+    door.timed(async |door| {
+        door.authorize(request.headers())?;
+        let (body, _held) = door.json(request).await?;
+        let time = wire::decode_release(&body)?;
+        // Without NVML nothing is open.
+        if let Some(releases) = &door.releases {
+            releases.release(time).await.map_err(Refused::Offer)?;
+        }
+        Ok(Taken { n_records: 1, asks: Vec::new() })
+    })
+    .await
+}
+
 impl Door {
     /// Answers by what `handle` makes of the request, counts it and its duration.
     async fn timed(
         &self,
-        handle: impl AsyncFnOnce(&Self) -> Result<usize, Refused>,
+        handle: impl AsyncFnOnce(&Self) -> Result<Taken, Refused>,
     ) -> Response {
         let began = (self.clock)();
         let outcome = handle(self).await;
         let result = outcome.as_ref().map_or_else(Refused::result, |_| PushResult::Accepted);
         self.inbox.counts().add(result, (self.clock)().since(began));
         match outcome {
-            Ok(accepted) => {
-                ([(CONTENT_TYPE, "application/json")], wire::encode_accepted(accepted))
-                    .into_response()
+            Ok(Taken { n_records, asks }) => {
+                let body = wire::encode_accepted(n_records, &asks);
+                ([(CONTENT_TYPE, "application/json")], body).into_response()
             }
             Err(refused) => {
                 tracing::debug!(error = %refused, "push refused");
@@ -133,10 +164,7 @@ impl Door {
     ) -> Response {
         self.timed(async |door| {
             door.authorize(request.headers())?;
-            if layout_of(request.headers())? != Layout::Json {
-                return Err(Refused::MediaType("application/x-ndjson".to_owned()));
-            }
-            let (body, _held) = door.body(request.into_body()).await?;
+            let (body, _held) = door.json(request).await?;
             let Path(run) = run.map_err(|error| Refused::Run(error.body_text()))?;
             let run = Run::new(&run).map_err(|error| Refused::Run(error.to_string()))?;
             door.offer(read(run, &body)?).await
@@ -154,6 +182,17 @@ impl Door {
             .ok_or(Refused::NoToken)?
             .1;
         if bool::from(shown.ct_eq(token)) { Ok(()) } else { Err(Refused::WrongToken) }
+    }
+
+    /// Reads a body that is one JSON value.
+    async fn json(
+        &self,
+        request: Request<Body>,
+    ) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), Refused> {
+        if layout_of(request.headers())? != Layout::Json {
+            return Err(Refused::MediaType("application/x-ndjson".to_owned()));
+        }
+        self.body(request.into_body()).await
     }
 
     /// Reads a body within the limits of size and time; its bytes count against those of all bodies until the second
@@ -180,7 +219,7 @@ impl Door {
         Ok((bytes, held))
     }
 
-    async fn offer(&self, delivery: Delivery) -> Result<usize, Refused> {
+    async fn offer(&self, delivery: Delivery) -> Result<Taken, Refused> {
         self.inbox.offer(delivery).await.map_err(Refused::Offer)
     }
 }
@@ -260,7 +299,8 @@ impl Refused {
                 PushResult::UnknownRank
             }
             Self::Offer(OfferError::Refused(_)) => PushResult::TooMany,
-            Self::Flooded | Self::Offer(OfferError::Full | OfferError::Closed) => {
+            Self::Flooded
+            | Self::Offer(OfferError::Full | OfferError::Closed | OfferError::Hanging) => {
                 PushResult::Busy
             }
         }

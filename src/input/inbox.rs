@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::analysis::acks::Ack;
 use crate::analysis::engine::Refusal;
 use crate::analysis::sample::{Run, StepSample};
+use crate::analysis::snapshots::{Ask, SnapshotReport};
 use crate::analysis::status::DurationCounts;
 use crate::input::wire::RunEnd;
 
@@ -30,10 +31,47 @@ pub enum Delivery {
     End(Run, RunEnd),
     /// Somebody lowers a finding.
     Ack(Ack),
+    /// What became of a memory snapshot.
+    Snapshot(SnapshotReport),
 }
 
-/// A delivery, and where its answer goes: how many records were taken, or why none was.
-pub type Offer = (Delivery, oneshot::Sender<Result<usize, Refusal>>);
+/// What the engine says to a delivery that it took.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// How many records it held.
+    pub n_records: usize,
+    /// What its ranks are asked for.
+    pub asks: Vec<Ask>,
+}
+
+/// A delivery, and where its answer goes: what was taken, or why nothing was.
+pub type Offer = (Delivery, oneshot::Sender<Result<Taken, Refusal>>);
+
+/// Somebody wants no device held open for a time (zero: wants devices read again at once), and hears when that is so. The
+/// answer is dropped when a call of the driver hangs.
+pub type ReleaseRequest = (Duration, oneshot::Sender<()>);
+
+/// The way to the one that holds devices open; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Releases(mpsc::Sender<ReleaseRequest>);
+
+impl Releases {
+    /// A way there, with the side that takes; one request waits at most.
+    pub fn new() -> (Self, mpsc::Receiver<ReleaseRequest>) {
+        let (requests, taken) = mpsc::channel(1);
+        (Self(requests), taken)
+    }
+
+    /// Asks for a release and waits until nothing is open.
+    ///
+    /// # Errors
+    /// Another request waits, or a call of the driver hangs.
+    pub async fn release(&self, time: Duration) -> Result<(), OfferError> {
+        let (answer, answered) = oneshot::channel();
+        self.0.try_send((time, answer)).map_err(|_| OfferError::Hanging)?;
+        answered.await.map_err(|_| OfferError::Hanging)
+    }
+}
 
 /// Why an offer was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +82,9 @@ pub enum OfferError {
     /// The exporter stops.
     #[error("the exporter is stopping")]
     Closed,
+    /// The devices cannot be released for now.
+    #[error("a call of the driver hangs, which holds the devices open")]
+    Hanging,
     /// The engine refused it.
     #[error(transparent)]
     Refused(#[from] Refusal),
@@ -116,7 +157,7 @@ impl Inbox {
     ///
     /// # Errors
     /// There is no room, the exporter stops, or the engine refuses it; nothing was taken then.
-    pub async fn offer(&self, delivery: Delivery) -> Result<usize, OfferError> {
+    pub async fn offer(&self, delivery: Delivery) -> Result<Taken, OfferError> {
         let (answer, answered) = oneshot::channel();
         self.offers.try_send((delivery, answer)).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => OfferError::Full,

@@ -6,6 +6,10 @@ pub mod inbox;
 
 pub mod http;
 
+pub mod cgroup;
+
 pub mod process;
 
 pub mod nvml;
+
+pub mod kubelet;

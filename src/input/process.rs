@@ -4,6 +4,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::analysis::sample::Container;
+use crate::input::cgroup::container_of;
+
 /// How `/proc/self/ns/pid` reads in the host's PID namespace: the kernel gives the first one a fixed number.
 const HOST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
@@ -54,6 +57,12 @@ impl Procfs {
     /// kernel does not say. Tells something new only where `pid` is seen from further out, as from the host.
     pub fn innermost_pid(&self, pid: u32) -> Option<u32> {
         innermost_pid(&self.status(&pid.to_string())?)
+    }
+
+    /// The container that process `pid` runs in; `None` where there is none, or it is not seen from here.
+    pub fn container(&self, pid: u32) -> Option<Container> {
+        let cgroup = fs::read_to_string(self.root.join(pid.to_string()).join("cgroup")).ok()?;
+        container_of(&cgroup)
     }
 
     /// The ancestor of this process that has no parent within the namespace.

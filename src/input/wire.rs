@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
+use std::time::Duration;
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -12,8 +13,9 @@ use serde::{Deserialize, Serialize};
 use crate::analysis::acks::{self, Ack, FOR_SECONDS_MAX};
 use crate::analysis::sample::{
     Attribution, Bytes, Count, DeviceInfo, DeviceMemory, GpuSample, GpuUuid, INTEGER_MAX,
-    OutOfRange, Phase, ProcessMemory, Rank, Run, Seconds, StepSample,
+    OutOfRange, Phase, ProcessMemory, Rank, Run, Seconds, StepSample, checked_text,
 };
+use crate::analysis::snapshots::{self, Ask, Reason, SnapshotReport};
 
 /// The run of a record that names none.
 pub const RUN_DEFAULT: &str = "default";
@@ -149,6 +151,16 @@ pub enum Recorded {
     Gpu(GpuSample, Seconds),
 }
 
+impl Recorded {
+    /// Its Unix time, if it has one.
+    pub fn time(&self) -> Option<Seconds> {
+        match self {
+            Self::Step(sample) => sample.time,
+            Self::Gpu(_, time) => Some(*time),
+        }
+    }
+}
+
 /// Decodes one line of a recording: a push record or an NVML reading (an object with the key `nvml`).
 ///
 /// # Errors
@@ -206,15 +218,72 @@ pub fn decode_ack(run: Run, body: &[u8]) -> Result<Ack, DecodeError> {
     in_field("reason", Ack::new((run, rank), kind, for_seconds, &raw.reason.0))
 }
 
-/// The answer to a push that was taken.
-pub fn encode_accepted(accepted: usize) -> Vec<u8> {
+/// The longest time that devices are released for on request, in seconds: a day.
+pub const RELEASE_SECONDS_MAX: u32 = 86_400;
+
+/// Decodes the body of `POST /v1/nvml/release`.
+///
+/// # Errors
+/// The body is not `{"for_seconds": …}` of 0 (read them again at once) to [`RELEASE_SECONDS_MAX`].
+pub fn decode_release(body: &[u8]) -> Result<Duration, DecodeError> {
+    let raw = parse::<Object<RawRelease>>(body)?.0;
+    let seconds = small_of("for_seconds", raw.for_seconds, 0, RELEASE_SECONDS_MAX)?;
+    Ok(Duration::from_secs(seconds.into()))
+}
+
+/// Decodes the body of `POST /v1/snapshots`.
+///
+/// # Errors
+/// The body is not `{"rank": …, "outcome": "written", "path": …}` or `{…, "outcome": "failed", "error": …}`.
+pub fn decode_snapshot(body: &[u8]) -> Result<SnapshotReport, DecodeError> {
+    let raw = parse::<Object<RawSnapshot<'_>>>(body)?.0;
+    let text = |field, text: Option<Text<'_>>, max| {
+        text.map(|text| in_field(field, checked_text(&text.0, max))).transpose()
+    };
+    let missing = |field: &str| DecodeError {
+        record: None,
+        field: String::new(),
+        problem: Problem::Json(format!("missing field `{field}`")),
+    };
+    let path = text("path", raw.path, snapshots::PATH_BYTES_MAX)?;
+    let error = text("error", raw.error, snapshots::ERROR_BYTES_MAX)?;
+    let bytes = optional(raw.bytes, |n| bytes_of("bytes", n))?;
+    let outcome = match (raw.outcome, path, error) {
+        (RawOutcome::Written, Some(path), _) => snapshots::Outcome::Written { path, bytes },
+        (RawOutcome::Failed, _, Some(error)) => snapshots::Outcome::Failed { error },
+        (RawOutcome::Written, None, _) => return Err(missing("path")),
+        (RawOutcome::Failed, _, None) => return Err(missing("error")),
+    };
+    Ok(SnapshotReport {
+        run: run_of(raw.run.as_ref().map_or(RUN_DEFAULT, |run| &run.0))?,
+        rank: rank_of("rank", raw.rank)?,
+        id: text("id", raw.id, SNAPSHOT_ID_BYTES_MAX)?,
+        reason: raw.reason.map_or(Reason::Manual, RawReason::checked),
+        step: optional(raw.step, |n| count_of("step", n))?,
+        outcome,
+    })
+}
+
+/// The answer to a push that was taken: how many records, and what the ranks are asked for.
+pub fn encode_accepted(accepted: usize, asks: &[Ask]) -> Vec<u8> {
     #[derive(Serialize)]
-    struct Answer {
+    struct Answer<'a> {
         accepted: usize,
-        /// Reserved for requests to the training process; none exists yet.
-        actions: [(); 0],
+        actions: Vec<Action<'a>>,
     }
-    to_vec(&Answer { accepted, actions: [] })
+    #[derive(Serialize)]
+    #[serde(tag = "type", rename_all = "snake_case")]
+    enum Action<'a> {
+        Snapshot { id: &'a str, run: &'a Run, rank: Rank, steps: u32, directory: &'a str },
+    }
+    let actions = asks.iter().map(|ask| Action::Snapshot {
+        id: &ask.id,
+        run: &ask.run,
+        rank: ask.rank,
+        steps: ask.steps,
+        directory: &ask.directory,
+    });
+    to_vec(&Answer { accepted, actions: actions.collect() })
 }
 
 /// The answer to a request that was refused, as problem+json (RFC 9457).
@@ -401,6 +470,7 @@ struct RawStep<'a> {
     inactive_split_bytes: Option<Number>,
     alloc_retries: Option<Number>,
     ooms: Option<Number>,
+    dropped_records: Option<Number>,
     total_bytes: Option<Number>,
     free_bytes: Option<Number>,
 }
@@ -434,6 +504,7 @@ impl RawStep<'_> {
             inactive_split: optional_bytes("inactive_split_bytes", self.inactive_split_bytes)?,
             alloc_retries: optional_count("alloc_retries", self.alloc_retries)?,
             ooms: optional_count("ooms", self.ooms)?,
+            dropped_records: optional_count("dropped_records", self.dropped_records)?,
             total: optional_bytes("total_bytes", self.total_bytes)?,
             free: optional_bytes("free_bytes", self.free_bytes)?,
         })
@@ -472,7 +543,7 @@ impl RawReading<'_> {
             .map(|process| {
                 let pid = small_of("pid", process.pid, 0, PID_MAX)?;
                 let used = optional_bytes("used_bytes", process.used_bytes)?;
-                Ok(ProcessMemory { pid, used })
+                Ok(ProcessMemory::new(pid, used))
             })
             .collect::<Result<Vec<_>, DecodeError>>()?;
         processes.sort_unstable_by_key(|process| process.pid);
@@ -509,6 +580,58 @@ struct RawAck<'a> {
     #[serde(borrow)]
     reason: Text<'a>,
 }
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRelease {
+    for_seconds: Number,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSnapshot<'a> {
+    #[serde(borrow)]
+    run: Option<Text<'a>>,
+    rank: Number,
+    #[serde(borrow)]
+    id: Option<Text<'a>>,
+    reason: Option<RawReason>,
+    step: Option<Number>,
+    outcome: RawOutcome,
+    #[serde(borrow)]
+    path: Option<Text<'a>>,
+    bytes: Option<Number>,
+    #[serde(borrow)]
+    error: Option<Text<'a>>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RawReason {
+    Creep,
+    Oom,
+    Manual,
+}
+
+impl RawReason {
+    fn checked(self) -> Reason {
+        match self {
+            Self::Creep => Reason::Creep,
+            Self::Oom => Reason::Oom,
+            Self::Manual => Reason::Manual,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RawOutcome {
+    Written,
+    Failed,
+}
+
+/// The longest name of an ask that is taken, in bytes.
+const SNAPSHOT_ID_BYTES_MAX: usize = 64;
 
 /// The greatest process id that is taken: what a Linux kernel can be configured to (`PID_MAX_LIMIT`).
 const PID_MAX: u32 = 1 << 22;

@@ -39,6 +39,7 @@ const PROMISED: &[&str] = &[
     "rank_interval_peak_allocated_bytes",
     "rank_alloc_retries_total",
     "rank_ooms_total",
+    "rank_dropped_records_total",
     "rank_info",
     // derived
     "creep_slope_bytes_per_step",

@@ -16,6 +16,7 @@
 mod rig;
 
 mod architecture;
+mod compare;
 mod creep;
 mod diagnoses;
 mod generated;
@@ -23,10 +24,17 @@ mod invariance;
 mod lifecycle;
 mod nvml;
 mod nvml_faults;
+mod nvml_soak;
+mod nvml_storm;
+mod nvml_who;
 mod ops;
 mod outputs;
 mod peers;
 mod processes;
 mod push;
 mod settings;
+mod snapshots;
 mod state;
+mod summaries;
+mod summary;
+mod traceml;

@@ -1,6 +1,7 @@
 //! The GPU poller against a library with NVML's C ABI: loaded by `dlopen` as the driver's is, a copy for every test,
 //! told by a file beside it what to answer.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
@@ -11,7 +12,9 @@ use std::{env, fs, thread};
 
 use serde_json::{Value, json};
 use stepmem::analysis::sample::{Attribution, Bytes, GpuSample, GpuUuid, ProcessMemory};
-use stepmem::input::nvml::{Config, GpuPoll, Poller};
+use stepmem::input::nvml::{
+    Config, DeviceName, Devices, FAILURES_MAX, GpuPoll, Poller, RELEASED,
+};
 
 pub const GIB: u64 = 1 << 30;
 
@@ -71,8 +74,13 @@ impl Fake {
         self
     }
 
+    /// Has the library, which must not be loaded yet, not tell its calls.
+    pub fn count_no_calls(&self) {
+        fs::remove_file(self.library_with(".calls")).unwrap();
+    }
+
     /// How often the library was called by this name.
-    fn n_calls(&self, symbol: &str) -> usize {
+    pub fn n_calls(&self, symbol: &str) -> usize {
         let calls = fs::read_to_string(self.library_with(".calls")).unwrap();
         calls.lines().filter(|line| *line == symbol).count()
     }
@@ -93,14 +101,15 @@ impl Fake {
         for pid in pids {
             fs::create_dir_all(procfs.join(pid.to_string())).unwrap();
         }
-        Config { library: Some(self.library()), procfs, processes_max: 64 }
+        let library = Some(self.library());
+        Config { library, procfs, processes_max: 64, devices: Devices::All }
     }
 
     fn poller(&self, namespace: Namespace, pids: &[u32]) -> Poller {
         Poller::new(self.config(namespace, pids))
     }
 
-    fn host(&self) -> Poller {
+    pub fn host(&self) -> Poller {
         self.poller(Namespace::Host, &[])
     }
 }
@@ -153,7 +162,7 @@ pub fn gpu_with(uuid: &str, changes: &Value) -> Value {
     gpu
 }
 
-fn instance(uuid: &str, gpu_instance: u32, profile: &str) -> Value {
+pub fn instance(uuid: &str, gpu_instance: u32, profile: &str) -> Value {
     json!({
         "uuid": uuid,
         "name": format!("NVIDIA H100 80GB HBM3 MIG {profile}"),
@@ -311,11 +320,22 @@ fn own_namespace_counts_as_shared_once_a_training_process_was_seen_in_it() {
 }
 
 #[test]
-fn ids_that_do_not_exist_in_a_container_are_the_hosts() {
+fn ids_that_do_not_exist_in_a_container_are_another_namespaces() {
     let compute = json!([{ "pid": 48_211, "used": GIB }]);
-    let sample = poll_processes("old", Namespace::Own, "525.147.05", &compute);
-    assert_eq!(sample.attribution, Attribution::Host);
-    assert_eq!(processes(&sample), [(48_211, Some(GIB))]);
+    for namespace in [Namespace::Own, Namespace::Shared] {
+        let sample = poll_processes("old", namespace, "570.86.15", &compute);
+        assert_eq!(sample.attribution, Attribution::ForeignPidNamespace);
+        assert_eq!(processes(&sample), [(48_211, Some(GIB))]);
+        assert_eq!(sample.processes[0].own_pid, None);
+    }
+}
+
+#[test]
+fn ids_of_a_driver_that_does_not_translate_are_never_taken_for_own_ones() {
+    let compute = json!([{ "pid": 41, "used": GIB }]);
+    let sample = poll_processes("untranslated", Namespace::Shared, "525.147.05", &compute);
+    assert_eq!(sample.attribution, Attribution::ForeignPidNamespace);
+    assert_eq!(sample.processes[0].own_pid, None);
 }
 
 #[test]
@@ -483,15 +503,19 @@ fn mig_instance_is_reported_once_under_its_own_uuid() {
 }
 
 #[test]
-fn mig_devices_of_one_gpu_instance_count_its_memory_once() {
+fn mig_devices_of_one_gpu_instance_say_whose_memory_it_is() {
     let mut second = instance("MIG-y", 1, "1c.2g.20gb");
     second["compute"] = json!([{ "pid": 300, "used": 2 * GIB }]);
-    let mig = json!([instance("MIG-x", 1, "1c.2g.20gb"), second]);
+    let mig =
+        json!([instance("MIG-x", 1, "1c.2g.20gb"), second, instance("MIG-z", 2, "1g.10gb")]);
     let fake =
         Fake::new("mig-shared", &driver(&json!([gpu_with("GPU-a", &json!({ "mig": mig }))])));
     let poll = fake.host().poll();
-    assert_eq!(sampled(&poll), ["MIG-x"]);
-    assert_eq!(processes(&poll.samples[0]), [(101, Some(GIB)), (300, Some(2 * GIB))]);
+    assert_eq!(sampled(&poll), ["MIG-x", "MIG-y", "MIG-z"]);
+    let memory_of = |idx: usize| poll.samples[idx].info.memory_of.as_ref().map(GpuUuid::as_str);
+    assert_eq!([memory_of(0), memory_of(1), memory_of(2)], [None, Some("MIG-x"), None]);
+    assert_eq!(processes(&poll.samples[0]), [(101, Some(GIB))]);
+    assert_eq!(processes(&poll.samples[1]), [(300, Some(2 * GIB))]);
 }
 
 #[test]
@@ -764,4 +788,143 @@ fn hanging_call_holds_the_poll_until_the_driver_answers() {
     fake.set(&healthy);
     assert_eq!(sampled(&polls.recv().unwrap()), ["GPU-a"]);
     thread.join().unwrap();
+}
+
+fn uuids(names: &[&str]) -> BTreeSet<GpuUuid> {
+    names.iter().map(|name| GpuUuid::new(name).unwrap()).collect()
+}
+
+fn named(names: &[&str]) -> Devices {
+    Devices::Listed(uuids(names).into_iter().map(DeviceName::Uuid).collect())
+}
+
+fn poller_of(fake: &Fake, devices: Devices) -> Poller {
+    Poller::new(Config { devices, ..fake.config(Namespace::Host, &[]) })
+}
+
+#[test]
+fn listed_devices_alone_are_looked_up() {
+    let mig = json!([instance("MIG-x", 1, "1g.10gb"), null, instance("MIG-y", 2, "1g.10gb")]);
+    let split = gpu_with("GPU-c", &json!({ "mig": mig }));
+    let fake = Fake::new("listed", &driver(&json!([gpu("GPU-a"), gpu("GPU-b"), split])));
+    let poll = poller_of(&fake, named(&["GPU-b", "MIG-y"])).poll();
+    assert_eq!(sampled(&poll), ["GPU-b", "MIG-y"]);
+    let [gpu, instance] = &poll.samples[..] else { panic!("{poll:?}") };
+    assert_eq!(gpu.info.index.as_deref(), Some("1"));
+    assert_eq!(instance.info.index.as_deref(), Some("2:2"));
+    assert_eq!(instance.info.parent.as_ref().map(GpuUuid::as_str), Some("GPU-c"));
+    assert_eq!(instance.info.mig_profile.as_deref(), Some("1g.10gb"));
+    assert_eq!(processes(instance), [(102, Some(GIB))]);
+    assert_eq!(fake.n_calls("nvmlDeviceGetCount_v2"), 0);
+    assert_eq!(fake.n_calls("nvmlDeviceGetHandleByIndex_v2"), 0);
+}
+
+#[test]
+fn listed_gpu_that_is_divided_gives_its_mig_devices() {
+    let mig = json!([instance("MIG-x", 1, "1g.10gb"), instance("MIG-y", 2, "1g.10gb")]);
+    let split = gpu_with("GPU-a", &json!({ "mig": mig }));
+    let fake = Fake::new("listed-mig", &driver(&json!([split, gpu("GPU-b")])));
+    assert_eq!(sampled(&poller_of(&fake, named(&["GPU-a"])).poll()), ["MIG-x", "MIG-y"]);
+}
+
+#[test]
+fn listed_device_that_does_not_exist_is_named() {
+    let fake = Fake::new("listed-none", &driver(&json!([gpu("GPU-a")])));
+    let poll = poller_of(&fake, named(&["GPU-a", "GPU-x"])).poll();
+    assert_eq!(sampled(&poll), ["GPU-a"]);
+    assert_eq!(unavailable(&poll), [(Some("GPU-x"), "not_found")]);
+}
+
+#[test]
+fn listed_index_is_that_of_nvml() {
+    let fake = Fake::new("listed-index", &driver(&json!([gpu("GPU-a"), gpu("GPU-b")])));
+    let devices = Devices::Listed(vec![DeviceName::Index(1)]);
+    assert_eq!(sampled(&poller_of(&fake, devices).poll()), ["GPU-b"]);
+}
+
+#[test]
+fn nvml_is_not_touched_before_a_device_is_pushed_from() {
+    let fake = Fake::new("pushed", &driver(&json!([gpu("GPU-a"), gpu("GPU-b")])));
+    let mut poller = poller_of(&fake, Devices::Pushed);
+    assert_eq!(poller.poll(), RELEASED);
+    poller.look_for(&uuids(&["cpu", "cuda:0"]));
+    assert_eq!(poller.poll(), RELEASED);
+    assert_eq!(fake.n_calls("nvmlInit_v2"), 0);
+    poller.look_for(&uuids(&["GPU-b"]));
+    assert_eq!(sampled(&poller.poll()), ["GPU-b"]);
+    assert_eq!(fake.n_calls("nvmlDeviceGetHandleByIndex_v2"), 0);
+}
+
+#[test]
+fn device_that_nobody_pushes_from_any_more_is_closed() {
+    let fake = Fake::new("pushed-less", &driver(&json!([gpu("GPU-a"), gpu("GPU-b")])));
+    let mut poller = poller_of(&fake, Devices::Pushed);
+    poller.look_for(&uuids(&["GPU-a", "GPU-b"]));
+    assert_eq!(sampled(&poller.poll()), ["GPU-a", "GPU-b"]);
+    poller.look_for(&uuids(&["GPU-b"]));
+    let poll = poller.poll();
+    assert_eq!((sampled(&poll), unavailable(&poll)), (vec!["GPU-b"], Vec::new()));
+    assert!(poll.is_shut_down);
+    assert_eq!(fake.n_calls("closed"), 1);
+    let poll = poller.poll();
+    assert_eq!((sampled(&poll), poll.is_shut_down), (vec!["GPU-b"], false));
+    assert_eq!((fake.n_calls("nvmlShutdown"), fake.n_calls("nvmlInit_v2")), (1, 2));
+    poller.look_for(&BTreeSet::new());
+    assert!(poller.poll().is_released);
+    assert_eq!((fake.n_calls("nvmlShutdown"), fake.n_calls("nvmlInit_v2")), (2, 2));
+}
+
+#[test]
+fn device_that_fails_for_long_is_closed_and_left_alone_but_still_reported() {
+    for (code, label) in [(15, "gpu_is_lost"), (10, "timeout")] {
+        let lost = gpu_with("GPU-b", &json!({ "code": code }));
+        let fake =
+            Fake::new(&format!("rest-{code}"), &driver(&json!([gpu("GPU-a"), gpu("GPU-b")])));
+        let mut poller = fake.host();
+        poller.poll();
+        fake.set(&driver(&json!([gpu("GPU-a"), lost])));
+        for _ in 0..FAILURES_MAX {
+            poller.poll();
+        }
+        let asked = || fake.n_calls("nvmlDeviceGetHandleByIndex_v2");
+        let mut n_left_alone = 0;
+        for _ in 0..100 {
+            let (before, n_inits) = (asked(), fake.n_calls("nvmlInit_v2"));
+            let poll = poller.poll();
+            assert_eq!(sampled(&poll), ["GPU-a"]);
+            assert_eq!(unavailable(&poll), [(Some("GPU-b"), label)]);
+            n_left_alone += usize::from(asked() == before + 1);
+            // Who touched the lost device closes it in the same poll: the next one opens NVML anew.
+            let has_closed =
+                fake.n_calls("nvmlShutdown") == n_inits.max(fake.n_calls("nvmlInit_v2"));
+            assert_eq!(has_closed, asked() == before + 2, "{code}");
+        }
+        assert!(n_left_alone > 90, "left alone in {n_left_alone} of 100 polls");
+        fake.set(&driver(&json!([gpu("GPU-a"), gpu("GPU-b")])));
+        let is_back = (0..=64).any(|_| sampled(&poller.poll()) == ["GPU-a", "GPU-b"]);
+        assert!(is_back);
+        assert_eq!(poller.poll().unavailable, []);
+    }
+}
+
+#[test]
+fn process_is_known_by_its_own_id_and_its_container() {
+    let compute = json!([{ "pid": 48_211, "used": GIB }, { "pid": 48_212, "used": GIB }]);
+    let fake = Fake::new(
+        "own-id",
+        &driver(&json!([gpu_with("GPU-a", &json!({ "compute": compute }))])),
+    );
+    let config = fake.config(Namespace::Host, &[48_211]);
+    let process = config.procfs.join("48211");
+    fs::write(process.join("status"), "Pid:\t48211\nNSpid:\t48211\t9\t1\n").unwrap();
+    let id = "c".repeat(64);
+    let pod = "8dbc5577-d0e2-4706-8787-57d52c03ddf2";
+    let group = format!("0::/kubepods/burstable/pod{pod}/{id}\n");
+    fs::write(process.join("cgroup"), group).unwrap();
+    let poll = Poller::new(config).poll();
+    let [in_pod, gone] = &poll.samples[0].processes[..] else { panic!("{poll:?}") };
+    assert_eq!(in_pod.own_pid, Some(1));
+    let container = in_pod.container.as_ref().unwrap();
+    assert_eq!((&*container.id, container.pod_uid.as_deref()), (&*id, Some(pod)));
+    assert_eq!((gone.own_pid, &gone.container), (None, &None));
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::nvml::{Fake, GIB, driver, gpu, gpu_with};
-use crate::rig::{DEADLINE, Exporter, await_true, record, text};
+use crate::nvml::{Fake, GIB, driver, gpu, gpu_with, instance};
+use crate::rig::{Answer, DEADLINE, Exporter, Folder, await_true, record, starved, text};
 
 /// What a scrape may take, whatever the driver does.
 const SCRAPE_WITHIN: Duration = Duration::from_millis(100);
@@ -59,9 +59,11 @@ fn check_down(exporter: &Exporter, code: &str, times: f64) {
     let mut slowest = Duration::ZERO;
     let mut n_scrapes = 0_u32;
     loop {
-        let scraped = Instant::now();
+        let (scraped, starved_before) = (Instant::now(), starved(exporter));
         let metrics = exporter.metrics();
-        slowest = scraped.elapsed().max(slowest);
+        let took = scraped.elapsed();
+        slowest =
+            slowest.max(took.saturating_sub(starved(exporter).saturating_sub(starved_before)));
         n_scrapes += 1;
         let answer = exporter.post(record(0, n_scrapes.into(), 1));
         assert_eq!(answer.status, 200, "{}", answer.body);
@@ -73,7 +75,9 @@ fn check_down(exporter: &Exporter, code: &str, times: f64) {
     }
     assert!(slowest < SCRAPE_WITHIN, "the slowest of {n_scrapes} scrapes took {slowest:?}");
     assert_eq!(exporter.metric("stepmem_collector_success{collector=\"nvml\"}"), Some(0.0));
-    await_true("the word", || logged(exporter) == (1, 0));
+    let level = if code == "library_missing" { "INFO" } else { "WARN" };
+    await_true("the word", || exporter.logged(level, "NVML: ") == 1);
+    assert_eq!(logged(exporter).1, 0);
     let steps = r#"stepmem_rank_step{run="default",rank="0",uuid=""}"#;
     assert_eq!(exporter.metric(steps), Some(f64::from(n_scrapes)));
 }
@@ -105,9 +109,12 @@ fn missing_library_is_a_normal_state() {
     let exporter = start_with("/nowhere/libnvidia-ml.so.1", NEVER_HANGS);
     check_down(&exporter, "library_missing", 2.0);
     let log = exporter.log();
-    let line = log.iter().find(|entry| entry["level"] == "WARN").unwrap();
-    assert!(line["fields"]["message"].as_str().unwrap().contains("/nowhere/libnvidia-ml.so.1"));
-    check_told_once(exporter);
+    let told = log.iter().find(|entry| entry["fields"]["code"] == "library_missing").unwrap();
+    assert!(told["fields"]["message"].as_str().unwrap().contains("/nowhere/libnvidia-ml.so.1"));
+    exporter.signal("TERM");
+    let (status, log) = exporter.wait();
+    assert!(status.success());
+    assert_eq!(log.iter().filter(|entry| entry["level"] == "WARN").count(), 0, "{log:?}");
 }
 
 #[test]
@@ -287,4 +294,191 @@ fn no_nvml_says_nothing_of_nvml() {
     let metrics = exporter.metrics();
     assert!(!metrics.keys().any(|series| series.contains("nvml")), "{metrics:#?}");
     assert!(!has_device(&metrics));
+}
+
+fn device_info(metrics: &BTreeMap<String, f64>) -> Vec<String> {
+    let uuid = |series: &String| {
+        let rest = series.strip_prefix("stepmem_device_info{uuid=\"")?;
+        Some(rest.split_once('"')?.0.to_owned())
+    };
+    metrics.keys().filter_map(uuid).collect()
+}
+
+fn push_from(exporter: &Exporter, rank: u32, device: &str) {
+    let push = json!({ "rank": rank, "step": 1, "device": device, "allocated_bytes": GIB });
+    assert_eq!(exporter.post(push.to_string()).status, 200);
+}
+
+fn release(exporter: &Exporter, body: &str) -> Answer {
+    let headers = [("content-type", "application/json")];
+    exporter.request("POST", "/v1/nvml/release", &headers, body.as_bytes())
+}
+
+#[test]
+fn only_devices_that_ranks_push_from_are_opened() {
+    // A process that does not push is no reason to keep a device open.
+    let compute = json!([{ "pid": process::id(), "used": 5 * GIB }]);
+    let busy = gpu_with("GPU-b", &json!({ "compute": compute }));
+    let fake = Fake::new("it-pushed", &driver(&json!([gpu("GPU-a"), busy, gpu("GPU-c")])));
+    let nvml = ["--nvml.library", &text(&fake.library()), "--nvml.interval", "50ms"];
+    let in_pod = [("KUBERNETES_SERVICE_HOST", "10.0.0.1")];
+    let exporter = Exporter::start_command("serve", &nvml, &in_pod);
+    let collected = "stepmem_collector_success{collector=\"nvml\"}";
+    exporter.await_metrics("a round", |metrics| metrics.get(collected) == Some(&1.0));
+    assert_eq!(fake.n_calls("nvmlInit_v2"), 0);
+    assert_eq!(up(&exporter.metrics()), None);
+    push_from(&exporter, 0, "GPU-b");
+    push_from(&exporter, 1, "cpu");
+    exporter.await_metrics("the device", |metrics| up(metrics) == Some(1.0));
+    assert_eq!(device_info(&exporter.metrics()), ["GPU-b"]);
+    push_from(&exporter, 2, "GPU-c");
+    exporter.await_metrics("both", |metrics| device_info(metrics) == ["GPU-b", "GPU-c"]);
+    assert_eq!(fake.n_calls("nvmlDeviceGetHandleByIndex_v2"), 0);
+    let ended = exporter.request(
+        "POST",
+        "/v1/runs/default/end",
+        &[("content-type", "application/json")],
+        br#"{"outcome":"completed"}"#,
+    );
+    assert_eq!(ended.status, 200);
+    exporter.await_metrics("the end", |metrics| up(metrics).is_none());
+    assert!(!has_device(&exporter.metrics()));
+    await_true("everything closed", || {
+        fake.n_calls("nvmlShutdown") == fake.n_calls("nvmlInit_v2")
+    });
+}
+
+#[test]
+fn devices_are_released_for_a_time_on_request() {
+    let healthy = driver(&json!([gpu("GPU-a")]));
+    let fake = Fake::new("it-release", &healthy);
+    let exporter = start_with(&text(&fake.library()), HANGS_AFTER);
+    let is_there = |metrics: &BTreeMap<String, f64>| used(metrics, "GPU-a").is_some();
+    exporter.await_metrics("the device", is_there);
+    await_true("the watch", || fake.n_calls("nvmlEventSetWait_v2") > 0);
+    for body in ["", "{}", r#"{"for_seconds": -1}"#, r#"{"for_seconds": 86401}"#] {
+        assert_eq!(release(&exporter, body).status, 400, "{body}");
+    }
+    assert_eq!(release(&exporter, r#"{"for_seconds": 3600}"#).status, 200);
+    // It was answered when nothing was open any more: neither for polls nor for events.
+    assert_eq!(fake.n_calls("nvmlShutdown"), fake.n_calls("nvmlInit_v2"));
+    let metrics = exporter.metrics();
+    assert_eq!(up(&metrics), None);
+    assert!(!has_device(&metrics), "{metrics:#?}");
+    let n_inits = fake.n_calls("nvmlInit_v2");
+    assert_eq!(release(&exporter, r#"{"for_seconds": 60}"#).status, 200);
+    assert_eq!(fake.n_calls("nvmlInit_v2"), n_inits);
+    assert_eq!(release(&exporter, r#"{"for_seconds": 0}"#).status, 200);
+    exporter.await_metrics("the device", is_there);
+    assert_eq!(release(&exporter, r#"{"for_seconds": 1}"#).status, 200);
+    exporter.await_metrics("the device by itself", is_there);
+
+    // A call that hangs cannot be ended; whoever asks hears so.
+    fake.set(&with_call(&healthy, "nvmlDeviceGetMemoryInfo_v2", &json!({ "hang": true })));
+    exporter.await_metrics("the hang", |metrics| errors(metrics, "timeout") >= 1.0);
+    let answer = release(&exporter, r#"{"for_seconds": 3600}"#);
+    assert_eq!(answer.status, 503, "{}", answer.body);
+    assert!(answer.body.contains("hangs"), "{}", answer.body);
+    fake.set(&healthy);
+    exporter.await_metrics("the device", is_there);
+}
+
+#[test]
+fn release_needs_the_token_and_no_nvml() {
+    let folder = Folder::new("release-token");
+    let token = folder.write("token", "secret");
+    let exporter = Exporter::start(&["--push.token-file", &token]);
+    let body = r#"{"for_seconds": 60}"#;
+    assert_eq!(release(&exporter, body).status, 401);
+    let headers = [("content-type", "application/json"), ("authorization", "Bearer secret")];
+    let answer = exporter.request("POST", "/v1/nvml/release", &headers, body.as_bytes());
+    assert_eq!(answer.status, 200);
+}
+
+fn with_events(scenario: &Value, events: &[(u32, u64)]) -> Value {
+    let mut scenario = scenario.clone();
+    let event = |(device, xid): &(u32, u64)| json!({ "device": device, "xid": xid });
+    scenario["events"] = events.iter().map(event).collect();
+    scenario
+}
+
+fn xids(metrics: &BTreeMap<String, f64>, uuid: &str, xid: u64) -> Option<f64> {
+    let series = format!("stepmem_device_xid_errors_total{{uuid=\"{uuid}\",xid=\"{xid}\"}}");
+    metrics.get(&series).copied()
+}
+
+#[test]
+fn xid_errors_are_counted_by_device_and_number() {
+    let mig = json!([instance("MIG-x", 1, "1g.10gb")]);
+    let healthy =
+        driver(&json!([gpu("GPU-a"), gpu("GPU-b"), gpu_with("GPU-c", &json!({ "mig": mig }))]));
+    let fake = Fake::new("it-xid", &healthy);
+    let exporter = start(&fake);
+    exporter.await_metrics("the device", |metrics| used(metrics, "GPU-a").is_some());
+    assert_eq!(xids(&exporter.metrics(), "GPU-b", 79), None);
+    let mut events = vec![(1, 79), (1, 79), (0, 31)];
+    fake.set(&with_events(&healthy, &events));
+    exporter.await_metrics("the events", |metrics| {
+        xids(metrics, "GPU-b", 79) == Some(2.0) && xids(metrics, "GPU-a", 31) == Some(1.0)
+    });
+    // The GPU that was lost leaves the watch; the others stay in it, those in MIG mode as a whole.
+    let mut lost = healthy.clone();
+    lost["devices"][1]["code"] = json!(15);
+    fake.set(&with_events(&lost, &events));
+    exporter.await_metrics("the loss", |metrics| used(metrics, "GPU-b").is_none());
+    events.extend([(0, 31), (2, 13)]);
+    fake.set(&with_events(&lost, &events));
+    exporter.await_metrics("further events", |metrics| {
+        xids(metrics, "GPU-a", 31) == Some(2.0) && xids(metrics, "GPU-c", 13) == Some(1.0)
+    });
+    assert_eq!(xids(&exporter.metrics(), "GPU-b", 79), Some(2.0));
+    await_true("the word", || exporter.logged("WARN", "xid error") == 5);
+}
+
+#[test]
+fn lost_device_is_closed_although_events_are_waited_for() {
+    let healthy = driver(&json!([gpu("GPU-a"), gpu("GPU-b")]));
+    let fake = Fake::new("it-closed", &healthy);
+    let exporter = start(&fake);
+    let both = |metrics: &BTreeMap<String, f64>| {
+        used(metrics, "GPU-a").is_some() && used(metrics, "GPU-b").is_some()
+    };
+    exporter.await_metrics("both devices", both);
+    await_true("the watch", || fake.n_calls("nvmlEventSetWait_v2") > 0);
+    assert_eq!(fake.n_calls("closed"), 0);
+    fake.set(&driver(&json!([gpu("GPU-a"), gpu_with("GPU-b", &json!({ "code": 15 }))])));
+    await_true("the end of every session", || fake.n_calls("closed") >= 2);
+    fake.set(&healthy);
+    exporter.await_metrics("both devices", both);
+}
+
+#[test]
+fn driver_without_events_is_asked_for_them_once() {
+    let mut silent = driver(&json!([gpu("GPU-a")]));
+    silent["has_events"] = json!(false);
+    let fake = Fake::new("it-no-xid", &silent);
+    let exporter = start(&fake);
+    exporter.await_metrics("the device", |metrics| used(metrics, "GPU-a").is_some());
+    let polls = || fake.n_calls("nvmlDeviceGetMemoryInfo_v2");
+    await_true("the question", || fake.n_calls("nvmlDeviceRegisterEvents") == 1);
+    let before = polls();
+    await_true("further rounds", || polls() > before + 10);
+    assert_eq!(fake.n_calls("nvmlDeviceRegisterEvents"), 1);
+    assert_eq!(fake.n_calls("nvmlEventSetWait_v2"), 0);
+    assert_eq!(logged(&exporter), (0, 0));
+}
+
+#[test]
+fn events_that_hang_hinder_no_poll() {
+    let healthy = driver(&json!([gpu("GPU-a")]));
+    let hanging = with_call(&healthy, "nvmlEventSetWait_v2", &json!({ "hang": true }));
+    let fake = Fake::new("it-xid-hang", &hanging);
+    let exporter = start(&fake);
+    await_true("the wait", || fake.n_calls("nvmlEventSetWait_v2") == 1);
+    let polls = || fake.n_calls("nvmlDeviceGetMemoryInfo_v2");
+    let before = polls();
+    await_true("further rounds", || polls() > before + 10);
+    assert_eq!(up(&exporter.metrics()), Some(1.0));
+    assert_eq!(fake.n_calls("nvmlEventSetWait_v2"), 1);
+    assert_eq!(release(&exporter, r#"{"for_seconds": 60}"#).status, 503);
 }

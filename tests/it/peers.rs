@@ -594,7 +594,7 @@ fn scrape(exporter: &Exporter) -> Value {
     run_peer("scrape.py", &[&format!("http://{}/metrics", exporter.web)])
 }
 
-fn python() -> PathBuf {
+pub fn python() -> PathBuf {
     let python = rig::root().join("target/tools/venv/bin/python");
     assert!(python.exists(), "{} is not there: run make test", python.display());
     python

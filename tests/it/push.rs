@@ -79,13 +79,13 @@ fn every_field_of_the_protocol_is_taken_and_null_is_absent() {
     let full = r#"{"run":"llm","attempt":2,"rank":5,"local_rank":1,"world_size":8,"node_rank":0,
         "step":40,"time":1700000000.5,"step_seconds":0.25,"phase":"train","device":"GPU-a","pid":77,
         "allocated_bytes":10,"peak_allocated_bytes":20,"reserved_bytes":30,"peak_reserved_bytes":40,
-        "inactive_split_bytes":5,"alloc_retries":2,"ooms":1,"total_bytes":100,"free_bytes":50}"#;
+        "inactive_split_bytes":5,"alloc_retries":2,"ooms":1,"dropped_records":7,"total_bytes":100,"free_bytes":50}"#;
     assert_eq!(exporter.post(full).status, 200);
     let sparse = r#"{"run":null,"attempt":null,"rank":0,"local_rank":null,"world_size":null,
         "node_rank":null,"step":0,"time":null,"step_seconds":null,"phase":null,"device":null,
         "pid":null,"allocated_bytes":9007199254740992,"peak_allocated_bytes":null,
         "reserved_bytes":null,"peak_reserved_bytes":null,"inactive_split_bytes":null,
-        "alloc_retries":null,"ooms":null,"total_bytes":null,"free_bytes":null}"#;
+        "alloc_retries":null,"ooms":null,"dropped_records":null,"total_bytes":null,"free_bytes":null}"#;
     assert_eq!(exporter.post(sparse).status, 200);
     let metrics = exporter.metrics();
     for (name, value) in [
@@ -100,6 +100,7 @@ fn every_field_of_the_protocol_is_taken_and_null_is_absent() {
         ("rank_interval_peak_allocated_bytes", 20.0),
         ("rank_alloc_retries_total", 2.0),
         ("rank_ooms_total", 1.0),
+        ("rank_dropped_records_total", 7.0),
     ] {
         let series = format!("stepmem_{name}{{run=\"llm\",rank=\"5\",uuid=\"GPU-a\"}}");
         assert_eq!(metrics.get(&series), Some(&value), "{series}");
@@ -550,11 +551,11 @@ fn head_over_the_limit_is_refused() {
 fn other_paths_and_methods_are_told_what_there_is() {
     let exporter = Exporter::start(&[]);
     let get = |path| exporter.request("GET", path, &[], b"");
-    check_problem(&get("/v1/stepz"), 404, "POST /v1/steps and POST /v1/runs/RUN/end");
-    check_problem(&get("/metrics"), 404, "POST /v1/steps and POST /v1/runs/RUN/end");
+    check_problem(&get("/v1/stepz"), 404, "POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end");
+    check_problem(&get("/metrics"), 404, "POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end");
     for path in ["/v1/steps", "/v1/runs/default/end"] {
         let answer = get(path);
-        check_problem(&answer, 405, "POST /v1/steps and POST /v1/runs/RUN/end");
+        check_problem(&answer, 405, "POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end");
         assert_eq!(answer.header("allow"), "POST", "{path}");
     }
     assert_eq!(exporter.post(record(0, 1, 1)).status, 200);

@@ -66,11 +66,23 @@ impl Exporter {
         arguments: &[&str],
         variables: &[(&str, &str)],
     ) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_stepmem"))
-            .arg(command)
+        Self::start_in(&[], &[&[command], arguments].concat(), variables)
+    }
+
+    /// `stepmem serve` as the last words of another command, which begins with `wrapper`.
+    pub fn start_within(wrapper: &[&str], arguments: &[&str]) -> Self {
+        Self::start_in(wrapper, &[&["serve"], arguments].concat(), &[])
+    }
+
+    fn start_in(wrapper: &[&str], arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let words = [wrapper, &[env!("CARGO_BIN_EXE_stepmem")], &arguments[..1]].concat();
+        let mut child = Command::new(words[0])
+            .args(&words[1..])
+            // What the tests run in is not what they are about.
+            .env_remove("KUBERNETES_SERVICE_HOST")
             .args(["--web.listen-address", "127.0.0.1:0"])
             .args(["--push.listen-address", "127.0.0.1:0", "--log.format", "json"])
-            .args(arguments)
+            .args(&arguments[1..])
             .envs(variables.iter().copied())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -335,6 +347,7 @@ pub struct Ended {
 pub fn stepmem(arguments: &[&str], variables: &[(&str, &str)], input: &[u8]) -> Ended {
     let mut child = Command::new(env!("CARGO_BIN_EXE_stepmem"))
         .args(arguments)
+        .env_remove("KUBERNETES_SERVICE_HOST")
         .envs(variables.iter().copied())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -383,6 +396,18 @@ impl Drop for Folder {
 /// A path as an argument.
 pub fn text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
+}
+
+/// For how long these threads have been ready without a processor, by the scheduler's own count.
+pub fn starved(exporter: &Exporter) -> Duration {
+    let pid = exporter.pid();
+    let main_thread = format!("/proc/{pid}/task/{pid}/schedstat");
+    let waited = |path: &str| -> Duration {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let nanoseconds = text.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+        Duration::from_nanos(nanoseconds.unwrap_or_default())
+    };
+    waited(&main_thread) + waited("/proc/thread-self/schedstat")
 }
 
 /// Looks again and again until `is_so`.

@@ -5,7 +5,8 @@ use std::path::Path;
 use serde_json::json;
 use stepmem::config::SETTINGS;
 
-use crate::rig::{Exporter, Folder, record, stepmem};
+use crate::nvml::{Fake, driver, gpu};
+use crate::rig::{Exporter, Folder, record, stepmem, text};
 
 /// What `check` says, without asking NVML.
 fn check(arguments: &[&str], variables: &[(&str, &str)]) -> String {
@@ -297,4 +298,70 @@ fn settings_of_the_file_reach_the_exporter() {
     assert_eq!((push("a"), push("b")), (200, 429));
     let severity = r#"stepmem_diagnosis_severity{run="a",rank="0",kind="HIGH_PRESSURE"}"#;
     exporter.await_metrics("pressure", |metrics| metrics.get(severity) == Some(&2.0));
+}
+
+#[test]
+fn devices_are_those_that_the_setting_chooses() {
+    let devices = json!([gpu("GPU-a"), gpu("GPU-b"), gpu("GPU-c")]);
+    let fake = Fake::new("choice", &driver(&devices));
+    let library = text(&fake.library());
+    let check = |arguments: &[&str], variables: &[(&str, &str)], expected: &[&str]| {
+        let arguments = [&["check", "--nvml.library", &library], arguments].concat();
+        let ended = stepmem(&arguments, variables, b"");
+        assert_eq!(ended.code, Some(0), "{}", ended.err);
+        let said: Vec<&str> = ended
+            .out
+            .lines()
+            .filter_map(|line| line.strip_prefix("NVML:")?.split_whitespace().next())
+            .collect();
+        assert_eq!(said, expected, "{arguments:?} {variables:?}");
+    };
+    let all = ["GPU-a", "GPU-b", "GPU-c"];
+    let nothing = ["not"];
+    check(&[], &[], &all);
+    check(&["--nvml.devices", ""], &[], &all);
+    check(&["--nvml.devices", "all"], &[], &all);
+    check(&["--nvml.devices", "pushed"], &[], &nothing);
+    check(&["--nvml.devices", "GPU-c, GPU-a"], &[], &["GPU-c", "GPU-a"]);
+    check(&["--nvml.devices", "GPU-c", "--nvml.devices", "GPU-b"], &[], &["GPU-c", "GPU-b"]);
+    check(&[], &[("STEPMEM_NVML_DEVICES", "GPU-b,GPU-a")], &["GPU-b", "GPU-a"]);
+    // Beside a job, only what ranks push from, unless it is said otherwise.
+    let in_pod = ("KUBERNETES_SERVICE_HOST", "10.0.0.1");
+    check(&[], &[in_pod], &nothing);
+    check(&["--kubelet.socket", "/nowhere/kubelet.sock"], &[in_pod], &all);
+    check(&["--nvml.devices", "all"], &[in_pod], &all);
+    let visible = |variables: &[(&str, &str)], expected: &[&str]| {
+        check(&["--nvml.devices", "visible"], variables, expected);
+    };
+    visible(&[], &all);
+    visible(&[("CUDA_VISIBLE_DEVICES", "2,0")], &["GPU-c", "GPU-a"]);
+    visible(&[("CUDA_VISIBLE_DEVICES", "GPU-b")], &["GPU-b"]);
+    visible(&[("CUDA_VISIBLE_DEVICES", "1,-1,2")], &["GPU-b"]);
+    visible(&[("CUDA_VISIBLE_DEVICES", "")], &nothing);
+    visible(&[("NVIDIA_VISIBLE_DEVICES", "GPU-c,GPU-a")], &["GPU-c", "GPU-a"]);
+    visible(&[("NVIDIA_VISIBLE_DEVICES", "none")], &nothing);
+    for value in ["all", "void", "", "0,1"] {
+        visible(&[("NVIDIA_VISIBLE_DEVICES", value)], &all);
+    }
+    let both = [("CUDA_VISIBLE_DEVICES", "1"), ("NVIDIA_VISIBLE_DEVICES", "GPU-a")];
+    visible(&both, &["GPU-b"]);
+}
+
+#[test]
+fn choice_of_devices_that_names_none_is_told() {
+    let told = |words: &str| mistakes(&["--nvml.devices", words], &[]).join("\n");
+    for words in ["gpu-1", "GPU-a,1", "all,GPU-a", "GPU-a,pushed"] {
+        assert!(told(words).contains("no UUID (GPU-…, MIG-…)"), "{words}: {}", told(words));
+    }
+    let variables = [("CUDA_VISIBLE_DEVICES", "card7")];
+    assert_eq!(
+        mistakes(&["--nvml.devices", "visible"], &variables),
+        [
+            "--nvml.devices: CUDA_VISIBLE_DEVICES: \"card7\" is neither an index nor a UUID (GPU-…, MIG-…)"
+        ]
+    );
+    assert_eq!(
+        mistakes(&["--kubelet.socket", "kubelet.sock"], &[]),
+        ["--kubelet.socket: \"kubelet.sock\" is not an absolute path"]
+    );
 }

@@ -36,7 +36,7 @@ MODES = {
     "inject": ({"mode": "inject"}, "1.36"),
     "inject-v1beta1": ({"mode": "inject"}, "1.34"),
     "inject-kyverno": ({"mode": "inject", "inject": {"engine": "Kyverno"}}, "1.29"),
-    "daemonset": ({"mode": "daemonset", "daemonset": {"runtimeClassName": "nvidia", "nodeSelector": {"nvidia.com/gpu.present": "true"}}}, "1.29"),
+    "daemonset": ({"mode": "daemonset", "networkPolicy": {"enabled": True}, "daemonset": {"runtimeClassName": "nvidia", "nodeSelector": {"nvidia.com/gpu.present": "true"}}}, "1.29"),
 }
 DIGEST = {"image": {"repository": "registry.example/stepmem", "digest": "sha256:" + "0123456789abcdef" * 4}}
 

@@ -1,43 +1,51 @@
 //! Reads GPUs and MIG instances through NVML: every poll gives a [`GpuSample`] or a [`GpuUnavailable`] for each.
 //! A call may hang as long as the driver does; bounding the wait, pacing and the thread are the caller's.
 
+mod error;
+
+mod processes;
+
 #[expect(unsafe_code, reason = "C calls that nvml-wrapper has no sound form of")]
 mod raw;
 
+pub mod xid;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::ManuallyDrop;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use tracing::debug;
 
 use crate::analysis::sample::{
-    Attribution, Bytes, DeviceInfo, DeviceMemory, GpuSample, GpuUnavailable, GpuUuid,
-    OutOfRange, ProcessMemory,
+    Bytes, DeviceInfo, DeviceMemory, GpuSample, GpuUnavailable, GpuUuid,
 };
-use crate::input::process::{PidNamespace, Procfs};
+use crate::input::nvml::error::{Code, GpuError, label, refused};
+use crate::input::nvml::processes::{View, attribute, driver_of, identify, keep_largest, list};
+use crate::input::process::Procfs;
 
-/// The most GPUs that are read; no machine has more.
-const GPUS_MAX: u32 = 256;
+/// The most GPUs that are read, and the most devices that are looked up by name; no machine has more.
+pub const DEVICES_MAX: u32 = 256;
 
 /// The most MIG devices of one GPU that are read; no product has more than a quarter of it.
 const MIG_DEVICES_MAX: u32 = 64;
 
-/// The most rows that are taken of one process list; a longer list counts as one that makes no sense.
-const PROCESS_ROWS_MAX: usize = 65_536;
-
-/// The greatest process id of a Linux kernel (`PID_MAX_LIMIT`, 2^22); a greater one was read from a wrong place.
-const PID_MAX: u32 = 1 << 22;
-
 /// The most polls that a new initialisation is put off while some devices answer.
 const RESTART_WAIT_POLLS_MAX: u32 = 64;
 
-/// The drivers (major, minor) that tell a container the processes but zero for their memory.
-const MEMORY_HIDDEN_DRIVERS: std::ops::RangeInclusive<(u32, u32)> = (535, 113)..=(560, 35);
+/// How many polls in a row a device may fail before it is closed and left alone until NVML is next initialised: who
+/// holds its file open hinders its reset.
+pub const FAILURES_MAX: u32 = 5;
+
+/// The code of an NVML that is not installed.
+pub const LIBRARY_MISSING: &str = "library_missing";
 
 /// The addressing mode of GPUs whose memory the operating system may manage.
 const ADDRESSING_ATS: &str = "ats";
+
+/// How the UUID of a MIG device begins.
+const MIG_PREFIX: &str = "MIG-";
 
 /// What the poller must know.
 #[derive(Clone, Debug)]
@@ -48,6 +56,29 @@ pub struct Config {
     pub procfs: PathBuf,
     /// How many processes of one device are reported, largest first.
     pub processes_max: usize,
+    /// Which devices are opened.
+    pub devices: Devices,
+}
+
+/// Which devices are opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Devices {
+    /// Every GPU that NVML counts, with its MIG devices.
+    #[default]
+    All,
+    /// These.
+    Listed(Vec<DeviceName>),
+    /// Those that ranks push from, as [`Poller::look_for`] was told last.
+    Pushed,
+}
+
+/// How a device is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DeviceName {
+    /// The GPU with this index of NVML.
+    Index(u32),
+    /// The GPU or MIG device with this UUID.
+    Uuid(GpuUuid),
 }
 
 /// What one poll found.
@@ -59,7 +90,24 @@ pub struct GpuPoll {
     pub unavailable: Vec<GpuUnavailable>,
     /// How many processes were left out of these samples by [`Config::processes_max`].
     pub processes_dropped: u64,
+    /// How many devices were not looked up, being more than [`DEVICES_MAX`].
+    pub devices_dropped: u64,
+    /// Whether NVML was not asked, as no device is wanted, and holds nothing open.
+    pub is_released: bool,
+    /// Whether NVML was shut down, so that the next poll initialises it anew. It counts its users: it closes devices,
+    /// and initialises anything anew, only when [`xid::watch`] has ended, too.
+    pub is_shut_down: bool,
 }
+
+/// What a poll finds of an NVML that is not asked.
+pub const RELEASED: GpuPoll = GpuPoll {
+    samples: Vec::new(),
+    unavailable: Vec::new(),
+    processes_dropped: 0,
+    devices_dropped: 0,
+    is_released: true,
+    is_shut_down: true,
+};
 
 /// Polls NVML, initialising it when it must.
 #[derive(Debug)]
@@ -67,51 +115,79 @@ pub struct Poller {
     config: Config,
     view: View,
     session: Option<Session>,
+    /// The devices that ranks push from, ascending.
+    pushed: Vec<DeviceName>,
     known: BTreeMap<GpuUuid, Known>,
+    /// What fails poll after poll.
+    failing: BTreeMap<DeviceName, Failing>,
+    /// How many GPUs NVML counted last, where it was asked.
+    n_gpus: Option<u32>,
     restart: RestartWait,
 }
 
 impl Poller {
     /// Makes a poller; NVML is not touched before the first poll.
     pub fn new(config: Config) -> Self {
-        let procfs = Procfs::new(&config.procfs);
-        let namespace = procfs.pid_namespace();
+        let view = View::new(Procfs::new(&config.procfs));
         Self {
             config,
-            view: View { procfs, namespace },
+            view,
             session: None,
+            pushed: Vec::new(),
             known: BTreeMap::new(),
+            failing: BTreeMap::new(),
+            n_gpus: None,
             restart: RestartWait::default(),
         }
     }
 
+    /// Says which devices ranks push from, which counts for [`Devices::Pushed`] only. Names that are no UUID of a GPU or
+    /// MIG device are passed over.
+    pub fn look_for(&mut self, pushed: &BTreeSet<GpuUuid>) {
+        let is_gpu = |uuid: &&GpuUuid| uuid.as_str() != GpuUuid::CPU && !uuid.is_unknown_gpu();
+        self.pushed = pushed.iter().filter(is_gpu).cloned().map(DeviceName::Uuid).collect();
+    }
+
     /// Reads every device once. Blocks as long as the driver does.
     pub fn poll(&mut self) -> GpuPoll {
-        let session = match self.session.take().map_or_else(|| Session::start(&self.config), Ok)
-        {
+        let wanted = match &self.config.devices {
+            Devices::All => None,
+            Devices::Listed(names) => Some(names.clone()),
+            Devices::Pushed => Some(self.pushed.clone()),
+        };
+        let has_unwanted = wanted.as_ref().is_some_and(|wanted| self.forget_unwanted(wanted));
+        if wanted.as_ref().is_some_and(Vec::is_empty) {
+            self.release();
+            return RELEASED;
+        }
+        let started = self.session.take().map_or_else(|| Session::start(self.library()), Ok);
+        let session = match started {
             Ok(session) => session,
-            Err(error) => return nothing_answers(&error),
+            Err(error) => {
+                return GpuPoll { is_shut_down: true, ..nothing_answers(&error) };
+            }
         };
         let mut cycle = Cycle::default();
-        let counted = cycle.read_all(&session, &mut self.view, self.config.processes_max);
-        let poll = match counted {
+        let counted = self.read_all(&mut cycle, &session, wanted);
+        self.view.end_cycle();
+        let (poll, wants_restart) = match counted {
             Ok(0) if !self.known.is_empty() => {
-                cycle.wants_restart = true;
-                nothing_answers(&GpuError::NoDevices { before: self.known.len() })
+                let error = GpuError::NoDevices { before: self.known.len() };
+                (nothing_answers(&error), true)
             }
             Ok(_) => {
                 self.account_for_missing(&mut cycle);
-                cycle.poll
+                self.count_failures(&mut cycle);
+                cycle.end()
             }
-            Err(error) => {
-                cycle.wants_restart = error.wants_restart();
-                nothing_answers(&error)
-            }
+            Err(error) => (nothing_answers(&error), error.wants_restart()),
         };
-        if !self.restart.is_due(cycle.wants_restart, poll.samples.is_empty()) {
+        let is_due = self.restart.is_due(wants_restart, poll.samples.is_empty());
+        let is_shut_down = is_due || has_unwanted;
+        if !is_shut_down {
             self.session = Some(session);
         }
-        poll
+        GpuPoll { is_shut_down, ..poll }
     }
 
     /// Shuts NVML down, so that no device file stays open; the next poll initialises it again.
@@ -119,19 +195,73 @@ impl Poller {
         self.session = None;
     }
 
+    fn library(&self) -> Option<&Path> {
+        self.config.library.as_deref()
+    }
+
+    /// Forgets the devices that are not wanted any more, and says whether there were any. They are open until NVML is
+    /// shut down.
+    fn forget_unwanted(&mut self, wanted: &[DeviceName]) -> bool {
+        let n_known = self.known.len();
+        self.known.retain(|_, known| wanted.contains(&known.name));
+        self.failing.retain(|name, _| wanted.contains(name));
+        self.known.len() < n_known
+    }
+
+    /// Reads every wanted device and gives the number of devices that there are, rested ones included.
+    fn read_all(
+        &mut self,
+        cycle: &mut Cycle,
+        session: &Session,
+        wanted: Option<Vec<DeviceName>>,
+    ) -> Result<usize, GpuError> {
+        let mut names = if let Some(names) = wanted {
+            names
+        } else {
+            let count =
+                session.nvml.device_count().map_err(refused("nvmlDeviceGetCount_v2"))?;
+            // Indices move when a GPU is gone; what failed is then to be found anew.
+            if self.n_gpus.replace(count).is_some_and(|before| before != count) {
+                self.failing.clear();
+            }
+            (0..count).map(DeviceName::Index).collect()
+        };
+        let n_max = usize::try_from(DEVICES_MAX).unwrap_or(usize::MAX);
+        let dropped = names.len().saturating_sub(n_max);
+        cycle.poll.devices_dropped = u64::try_from(dropped).unwrap_or(u64::MAX);
+        names.truncate(n_max);
+        for name in &names {
+            if self.restart.is_waiting()
+                && let Some(failing) = self.failing.get(name)
+                && failing.polls >= FAILURES_MAX
+            {
+                cycle.rest(name, failing);
+                continue;
+            }
+            let processes_max = self.config.processes_max;
+            let view = &mut self.view;
+            let mut reader = Reader { session, view, processes_max, cycle, name };
+            if let Err(error) = reader.read_named() {
+                cycle.unnamed.push((name.clone(), error));
+            }
+        }
+        cycle.wants_restart |= cycle.unnamed.iter().any(|(_, error)| error.wants_restart());
+        Ok(names.len())
+    }
+
     /// Reports the devices of earlier polls that this one did not find, and remembers those that it did.
     fn account_for_missing(&mut self, cycle: &mut Cycle) {
         let mut unnamed = std::mem::take(&mut cycle.unnamed);
         let mut claimed = BTreeSet::new();
         for (uuid, known) in &mut self.known {
-            if cycle.found.contains_key(uuid) {
+            if cycle.found.contains_key(uuid) || cycle.rested.contains(&known.name) {
                 continue;
             }
-            let own = unnamed.iter().find(|(gpu_idx, _)| *gpu_idx == known.gpu_idx);
+            let own = unnamed.iter().find(|(name, _)| *name == known.name);
             known.is_reconfigured = own.is_none() && cycle.has_answered(uuid, known);
             let (code, message) = match own {
-                Some((gpu_idx, error)) => {
-                    claimed.insert(*gpu_idx);
+                Some((name, error)) => {
+                    claimed.insert(name.clone());
                     (error.as_label(), error.to_string())
                 }
                 None if known.is_reconfigured => {
@@ -142,12 +272,28 @@ impl Poller {
             cycle.wants_restart |= !known.is_reconfigured;
             known.code = Some(code);
             let device = Some(uuid.clone());
-            cycle.poll.unavailable.push(GpuUnavailable { device, code, message });
+            cycle.report(&known.name, GpuUnavailable { device, code, message });
         }
-        unnamed.retain(|(gpu_idx, _)| !claimed.contains(gpu_idx));
+        unnamed.retain(|(name, _)| !claimed.contains(name));
         cycle.report_unnamed(&unnamed);
         self.known.retain(|_, known| !known.is_reconfigured);
         self.known.append(&mut cycle.found);
+    }
+
+    /// Counts how long each device has failed. One that has for too long is closed by a new initialisation.
+    fn count_failures(&mut self, cycle: &mut Cycle) {
+        let mut failing = BTreeMap::new();
+        for (name, reports) in &cycle.reports {
+            if cycle.answered.contains(name) {
+                continue;
+            }
+            let before = self.failing.get(name).map_or(0, |failing| failing.polls);
+            let is_rested = cycle.rested.contains(name);
+            let polls = if is_rested { before } else { before.saturating_add(1) };
+            cycle.wants_restart |= polls >= FAILURES_MAX;
+            failing.insert(name.clone(), Failing { polls, reports: reports.clone() });
+        }
+        self.failing = failing;
     }
 }
 
@@ -156,14 +302,23 @@ impl Poller {
 /// Grows only by GPUs that appear: the MIG instances of a GPU that answers are forgotten when they go.
 #[derive(Debug)]
 struct Known {
-    /// The index of the GPU, or of the GPU that the MIG instance is part of.
-    gpu_idx: u32,
+    /// What it was asked for by, or the GPU that it is part of.
+    name: DeviceName,
     /// The GPU that a MIG instance is part of.
     parent: Option<GpuUuid>,
     /// What it was last reported unavailable with.
     code: Option<&'static str>,
     /// Whether it went because its GPU was partitioned anew: reported once, then forgotten.
     is_reconfigured: bool,
+}
+
+/// What fails poll after poll.
+#[derive(Debug)]
+struct Failing {
+    /// In how many polls in a row.
+    polls: u32,
+    /// What was reported last, which holds for as long as nobody asks again.
+    reports: Vec<GpuUnavailable>,
 }
 
 /// How many polls a new initialisation still waits, doubled each time that it changed nothing.
@@ -176,6 +331,10 @@ struct RestartWait {
 }
 
 impl RestartWait {
+    fn is_waiting(&self) -> bool {
+        self.polls_left > 0
+    }
+
     fn is_due(&mut self, is_wanted: bool, is_all_down: bool) -> bool {
         if !is_wanted {
             *self = Self::default();
@@ -193,14 +352,6 @@ impl RestartWait {
     }
 }
 
-/// From where the processes are seen.
-#[derive(Debug)]
-struct View {
-    procfs: Procfs,
-    /// Becomes `Shared` once a listed process was found here.
-    namespace: PidNamespace,
-}
-
 /// NVML between its initialisation and its shutdown.
 #[derive(Debug)]
 struct Session {
@@ -210,9 +361,10 @@ struct Session {
 }
 
 impl Session {
-    fn start(config: &Config) -> Result<Self, GpuError> {
+    /// Initialises NVML from `library`, or from the system's where there is none.
+    fn start(library: Option<&Path>) -> Result<Self, GpuError> {
         let mut builder = Nvml::builder();
-        if let Some(library) = &config.library {
+        if let Some(library) = library {
             builder.lib_path(library.as_os_str());
         }
         let nvml = builder.init().map_err(refused("nvmlInit_v2"))?;
@@ -235,32 +387,29 @@ impl Drop for Session {
 #[derive(Debug, Default)]
 struct Cycle {
     poll: GpuPoll,
+    /// What did not answer, by what it was asked for by.
+    reports: BTreeMap<DeviceName, Vec<GpuUnavailable>>,
+    /// What it was asked for by of which something answered.
+    answered: BTreeSet<DeviceName>,
+    /// What was left alone.
+    rested: BTreeSet<DeviceName>,
     /// The devices that told their UUID and are reported, with or without figures.
     found: BTreeMap<GpuUuid, Known>,
     /// The GPUs that told their UUID and stand behind their MIG instances.
     partitioned: BTreeSet<GpuUuid>,
-    /// What failed before it told its UUID, with the index of the GPU.
-    unnamed: Vec<(u32, GpuError)>,
+    /// The MIG device that stands for the memory of each GPU instance.
+    memory_of: BTreeMap<(GpuUuid, u32), GpuUuid>,
+    /// What failed before it told its UUID.
+    unnamed: Vec<(DeviceName, GpuError)>,
     wants_restart: bool,
 }
 
 impl Cycle {
-    /// Reads every GPU and gives their number.
-    fn read_all(
-        &mut self,
-        session: &Session,
-        view: &mut View,
-        processes_max: usize,
-    ) -> Result<u32, GpuError> {
-        let count = session.nvml.device_count().map_err(refused("nvmlDeviceGetCount_v2"))?;
-        for gpu_idx in 0..count.min(GPUS_MAX) {
-            let mut reader = Reader { session, view, processes_max, cycle: self, gpu_idx };
-            if let Err(error) = reader.read_gpu() {
-                self.unnamed.push((gpu_idx, error));
-            }
-        }
-        self.wants_restart |= self.unnamed.iter().any(|(_, error)| error.wants_restart());
-        Ok(count)
+    /// Leaves a device alone; what was reported of it holds.
+    fn rest(&mut self, name: &DeviceName, failing: &Failing) {
+        self.rested.insert(name.clone());
+        self.reports.insert(name.clone(), failing.reports.clone());
+        self.wants_restart = true;
     }
 
     /// Whether the GPU that `uuid` is, or is part of, answered in this poll.
@@ -269,21 +418,35 @@ impl Cycle {
         is_gpu_found(uuid) || known.parent.as_ref().is_some_and(is_gpu_found)
     }
 
-    fn refuse(&mut self, device: Option<GpuUuid>, error: &GpuError) {
-        self.wants_restart |= error.wants_restart();
-        self.poll.unavailable.push(error.report(device));
+    fn report(&mut self, name: &DeviceName, unavailable: GpuUnavailable) {
+        self.reports.entry(name.clone()).or_default().push(unavailable);
     }
 
-    /// Reports what failed without a name and is no device of an earlier poll.
-    fn report_unnamed(&mut self, unnamed: &[(u32, GpuError)]) {
-        for (gpu_idx, error) in unnamed {
-            // NVML counts the GPUs that a container may not open.
-            if error.code() == Code::Nvml(4) && !self.poll.samples.is_empty() {
-                debug!(gpu_idx, %error, "gpu belongs to someone else");
-            } else {
-                self.refuse(None, error);
+    fn refuse(&mut self, name: &DeviceName, device: Option<GpuUuid>, error: &GpuError) {
+        self.wants_restart |= error.wants_restart();
+        self.report(name, error.report(device));
+    }
+
+    /// Reports what failed before it told its UUID and is no device of an earlier poll.
+    fn report_unnamed(&mut self, unnamed: &[(DeviceName, GpuError)]) {
+        for (name, error) in unnamed {
+            match name {
+                // NVML counts the GPUs that a container may not open.
+                DeviceName::Index(idx)
+                    if error.code() == Code::Nvml(4) && !self.poll.samples.is_empty() =>
+                {
+                    debug!(idx, %error, "gpu belongs to someone else");
+                }
+                DeviceName::Index(_) => self.refuse(name, None, error),
+                DeviceName::Uuid(uuid) => self.refuse(name, Some(uuid.clone()), error),
             }
         }
+    }
+
+    /// What was found, and whether NVML should be initialised anew.
+    fn end(self) -> (GpuPoll, bool) {
+        let unavailable = self.reports.into_values().flatten().collect();
+        (GpuPoll { unavailable, ..self.poll }, self.wants_restart)
     }
 }
 
@@ -293,7 +456,7 @@ struct Reader<'a> {
     view: &'a mut View,
     processes_max: usize,
     cycle: &'a mut Cycle,
-    gpu_idx: u32,
+    name: &'a DeviceName,
 }
 
 /// A GPU or MIG instance that has told its UUID.
@@ -303,115 +466,141 @@ struct Target {
     /// Whether the operating system manages its memory (Grace in NUMA mode), so that the driver's figures say
     /// nothing.
     is_numa_node: bool,
+    /// The GPU instance that a MIG device is of, where the driver says.
+    gpu_instance: Option<u32>,
 }
 
 impl Reader<'_> {
     /// # Errors
-    /// Only what happens before the GPU has told its UUID; later failures are reported under it.
-    fn read_gpu(&mut self) -> Result<(), GpuError> {
-        let device = self
-            .session
-            .nvml
-            .device_by_index(self.gpu_idx)
-            .map_err(refused("nvmlDeviceGetHandleByIndex_v2"))?;
-        let addressing = addressing_of(&device);
-        let gpu = Target {
-            uuid: uuid_of(&device)?,
-            is_numa_node: addressing == Some(ADDRESSING_ATS) && device.numa_node_id().is_ok(),
-            info: DeviceInfo {
-                index: Some(self.gpu_idx.to_string()),
-                model: device.name().ok(),
-                driver_version: self.session.driver_version.clone(),
-                mig_profile: None,
-                parent: None,
-                addressing: addressing.map(str::to_owned),
-            },
-        };
+    /// Only what happens before the device has told its UUID; later failures are reported under it.
+    fn read_named(&mut self) -> Result<(), GpuError> {
+        let nvml = &self.session.nvml;
+        match self.name {
+            DeviceName::Index(idx) => {
+                let device = nvml
+                    .device_by_index(*idx)
+                    .map_err(refused("nvmlDeviceGetHandleByIndex_v2"))?;
+                self.read_gpu(&device, Some(*idx))
+            }
+            DeviceName::Uuid(uuid) => {
+                let device = nvml
+                    .device_by_uuid(uuid.as_str())
+                    .map_err(refused("nvmlDeviceGetHandleByUUID"))?;
+                let idx = device.index().ok();
+                if uuid.as_str().starts_with(MIG_PREFIX) {
+                    self.read_mig_device(&device, idx)
+                } else {
+                    self.read_gpu(&device, idx)
+                }
+            }
+        }
+    }
+
+    fn read_gpu(&mut self, device: &Device<'_>, idx: Option<u32>) -> Result<(), GpuError> {
+        let gpu = self.gpu(device, idx)?;
         if device.mig_mode().is_ok_and(|mode| mode.current == 1) {
             self.cycle.partitioned.insert(gpu.uuid.clone());
-            return self.read_instances(&device, &gpu);
+            return self.read_instances(device, &gpu);
         }
-        self.read(gpu, &[device]);
+        self.read(gpu, device);
         Ok(())
     }
 
-    /// Memory belongs to the GPU instance: MIG devices that share one are read as the first of them.
+    /// Describes a GPU.
+    fn gpu(&self, device: &Device<'_>, idx: Option<u32>) -> Result<Target, GpuError> {
+        let addressing = addressing_of(device);
+        Ok(Target {
+            uuid: uuid_of(device)?,
+            is_numa_node: addressing == Some(ADDRESSING_ATS) && device.numa_node_id().is_ok(),
+            gpu_instance: None,
+            info: DeviceInfo {
+                index: idx.map(|idx| idx.to_string()),
+                model: device.name().ok(),
+                driver_version: self.session.driver_version.clone(),
+                addressing: addressing.map(str::to_owned),
+                ..DeviceInfo::default()
+            },
+        })
+    }
+
     fn read_instances(&mut self, device: &Device<'_>, gpu: &Target) -> Result<(), GpuError> {
         let count =
             device.mig_device_count().map_err(refused("nvmlDeviceGetMaxMigDeviceCount"))?;
-        let mut instances: BTreeMap<u32, Vec<Device<'_>>> = BTreeMap::new();
-        let mut first_idx_of = BTreeMap::new();
         for mig_idx in 0..count.min(MIG_DEVICES_MAX) {
-            match device.mig_device_by_index(mig_idx) {
-                Ok(instance) => {
-                    let first_idx = match raw::gpu_instance_id(&instance) {
-                        Ok(id) => *first_idx_of.entry(id).or_insert(mig_idx),
-                        Err(_) => mig_idx,
-                    };
-                    instances.entry(first_idx).or_default().push(instance);
-                }
+            let read = match device.mig_device_by_index(mig_idx) {
+                Ok(instance) => self.read_instance(gpu, Some(mig_idx), &instance),
                 // Indices are slots: not every one has an instance.
-                Err(NvmlError::NotFound | NvmlError::InvalidArg) => {}
-                Err(error) => {
-                    let error = refused("nvmlDeviceGetMigDeviceHandleByIndex")(error);
-                    self.cycle.unnamed.push((self.gpu_idx, error));
-                }
-            }
-        }
-        for (mig_idx, members) in &instances {
-            if let Err(error) = self.read_instance(gpu, *mig_idx, members) {
-                self.cycle.unnamed.push((self.gpu_idx, error));
+                Err(NvmlError::NotFound | NvmlError::InvalidArg) => Ok(()),
+                Err(error) => Err(refused("nvmlDeviceGetMigDeviceHandleByIndex")(error)),
+            };
+            if let Err(error) = read {
+                self.cycle.unnamed.push((self.name.clone(), error));
             }
         }
         Ok(())
+    }
+
+    /// Reads a MIG device that was asked for by its own UUID.
+    fn read_mig_device(
+        &mut self,
+        device: &Device<'_>,
+        mig_idx: Option<u32>,
+    ) -> Result<(), GpuError> {
+        let parent = device
+            .mig_parent_device()
+            .map_err(refused("nvmlDeviceGetDeviceHandleFromMigDeviceHandle"))?;
+        let gpu = self.gpu(&parent, parent.index().ok())?;
+        self.read_instance(&gpu, mig_idx, device)
     }
 
     fn read_instance(
         &mut self,
         gpu: &Target,
-        mig_idx: u32,
-        members: &[Device<'_>],
+        mig_idx: Option<u32>,
+        device: &Device<'_>,
     ) -> Result<(), GpuError> {
-        let Some(first) = members.first() else { return Ok(()) };
-        let name = first.name().ok();
+        let name = device.name().ok();
         let parts = name.as_deref().map(|name| name.split_once(" MIG ").unwrap_or((name, "")));
+        let index = gpu.info.index.as_ref().zip(mig_idx);
         let instance = Target {
-            uuid: uuid_of(first)?,
+            uuid: uuid_of(device)?,
             info: DeviceInfo {
-                index: Some(format!("{}:{mig_idx}", self.gpu_idx)),
+                index: index.map(|(gpu_idx, mig_idx)| format!("{gpu_idx}:{mig_idx}")),
                 model: parts.map(|(model, _)| model.to_owned()),
                 mig_profile: parts.map(|(_, it)| it.to_owned()).filter(|it| !it.is_empty()),
                 parent: Some(gpu.uuid.clone()),
                 ..gpu.info.clone()
             },
             is_numa_node: gpu.is_numa_node,
+            gpu_instance: raw::gpu_instance_id(device).ok(),
         };
-        self.read(instance, members);
+        self.read(instance, device);
         Ok(())
     }
 
-    /// Reads what `members` share: the memory as the first has it, the processes of all.
-    fn read(&mut self, target: Target, members: &[Device<'_>]) {
-        let Target { uuid, info, is_numa_node } = target;
+    fn read(&mut self, target: Target, device: &Device<'_>) {
+        let Target { uuid, mut info, is_numa_node, gpu_instance } = target;
         let known = Known {
-            gpu_idx: self.gpu_idx,
+            name: self.name.clone(),
             parent: info.parent.clone(),
             code: None,
             is_reconfigured: false,
         };
-        let read = match members.first() {
-            Some(first) if !is_numa_node => memory_of(first),
-            _ => Ok(None),
-        };
-        let read = read.and_then(|memory| Ok((memory, lists_of(members)?)));
-        match read {
-            Ok((memory, lists)) => {
+        let memory = if is_numa_node { Ok(None) } else { memory_of(device) };
+        match memory.and_then(|memory| Ok((memory, list(device)?))) {
+            Ok((memory, rows)) => {
+                // Memory belongs to the GPU instance: the first MIG device of it stands for all.
+                let instance = info.parent.clone().zip(gpu_instance);
+                let holder = instance.map(|instance| {
+                    self.cycle.memory_of.entry(instance).or_insert_with(|| uuid.clone())
+                });
+                info.memory_of = holder.filter(|holder| **holder != uuid).cloned();
                 let total = memory.map(|memory| memory.total);
-                let version = self.session.driver_version.as_deref();
-                let hides_memory = version.is_some_and(hides_memory);
-                let mut seen = attribute(lists, total, hides_memory, self.view);
+                let driver = self.session.driver_version.as_deref().and_then(driver_of);
+                let mut seen = attribute(rows, total, driver, self.view);
                 self.cycle.poll.processes_dropped +=
                     keep_largest(&mut seen.processes, self.processes_max);
+                identify(&mut seen, self.view);
                 self.cycle.poll.samples.push(GpuSample {
                     device: uuid.clone(),
                     info,
@@ -419,10 +608,11 @@ impl Reader<'_> {
                     processes: seen.processes,
                     attribution: seen.attribution,
                 });
+                self.cycle.answered.insert(self.name.clone());
                 self.cycle.found.insert(uuid, known);
             }
             Err(error) => {
-                self.cycle.refuse(Some(uuid.clone()), &error);
+                self.cycle.refuse(self.name, Some(uuid.clone()), &error);
                 self.cycle.found.insert(uuid, Known { code: Some(error.as_label()), ..known });
             }
         }
@@ -476,406 +666,13 @@ fn memory([total, used, free]: [u64; 3], reserved: Option<u64>) -> Option<Device
     Some(memory)
 }
 
-/// One row of a process list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Row {
-    pid: u32,
-    /// `None` where NVML says that it does not know.
-    used_bytes: Option<u64>,
-}
-
-/// The kinds of process that NVML lists apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ProcessKind {
-    Compute,
-    Graphics,
-    Mps,
-}
-
-impl ProcessKind {
-    fn symbol(self) -> &'static str {
-        match self {
-            Self::Compute => "nvmlDeviceGetComputeRunningProcesses_v3",
-            Self::Graphics => "nvmlDeviceGetGraphicsRunningProcesses_v3",
-            Self::Mps => "nvmlDeviceGetMPSComputeRunningProcesses_v3",
-        }
-    }
-}
-
-/// Every process of `members`; `None` where the compute list is refused or its rows make no sense.
-///
-/// # Errors
-/// Only what says that the device itself is out of order.
-fn lists_of(members: &[Device<'_>]) -> Result<Option<Vec<Row>>, GpuError> {
-    let mut rows = Vec::new();
-    for device in members {
-        for kind in [ProcessKind::Compute, ProcessKind::Graphics, ProcessKind::Mps] {
-            match raw::processes(device, kind) {
-                Ok(list) => match list.rows() {
-                    Some(more) => rows.extend(more),
-                    None => return Ok(None),
-                },
-                Err(error) => {
-                    let error = refused(kind.symbol())(error);
-                    if error.is_device_out() {
-                        return Err(error);
-                    }
-                    if kind == ProcessKind::Compute {
-                        return Ok(None);
-                    }
-                }
-            }
-        }
-    }
-    Ok(Some(rows))
-}
-
-/// The processes of a device and what they can mean.
-#[derive(Debug, PartialEq, Eq)]
-struct Seen {
-    processes: Vec<ProcessMemory>,
-    attribution: Attribution,
-}
-
-impl Seen {
-    fn nothing(attribution: Attribution) -> Self {
-        Self { processes: Vec::new(), attribution }
-    }
-}
-
-/// Judges what was listed. `total`: the device's capacity; `hides_memory`: the driver tells containers a false zero.
-fn attribute(
-    rows: Option<Vec<Row>>,
-    total: Option<Bytes>,
-    hides_memory: bool,
-    view: &mut View,
-) -> Seen {
-    let Some(rows) = rows.filter(|rows| rows.iter().all(|row| is_plausible(row, total))) else {
-        return Seen::nothing(Attribution::Unsupported);
-    };
-    let mut processes = merge(&rows);
-    if processes.is_empty() {
-        return Seen::nothing(match view.namespace {
-            PidNamespace::Host => Attribution::Host,
-            PidNamespace::Shared => Attribution::SharedPidNamespace,
-            PidNamespace::Own => Attribution::OwnPidNamespace,
-        });
-    }
-    if view.namespace != PidNamespace::Host {
-        let is_zero = |used: Option<Bytes>| used.is_some_and(|used| used.get() == 0);
-        if hides_memory || processes.iter().all(|process| is_zero(process.used)) {
-            for process in &mut processes {
-                process.used = process.used.filter(|_| !is_zero(process.used));
-            }
-        }
-    }
-    let attribution = listed_from(&processes, view);
-    if processes.iter().all(|process| process.used.is_none()) {
-        return Seen { processes, attribution: Attribution::MemoryHidden };
-    }
-    Seen { processes, attribution }
-}
-
-/// Whether a driver of this version (`560.35.03`) is one of those that tell a container a false zero.
-fn hides_memory(driver_version: &str) -> bool {
-    let mut parts = driver_version.split('.').map(str::parse::<u32>);
-    match (parts.next(), parts.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) => MEMORY_HIDDEN_DRIVERS.contains(&(major, minor)),
-        _ => false,
-    }
-}
-
-/// Whose numbering the listed ids follow. A driver below 535.113 gives a container the host's.
-fn listed_from(processes: &[ProcessMemory], view: &mut View) -> Attribution {
-    if view.namespace == PidNamespace::Host {
-        return Attribution::Host;
-    }
-    if !processes.iter().any(|process| view.procfs.has_process(process.pid)) {
-        return Attribution::Host;
-    }
-    view.namespace = PidNamespace::Shared;
-    Attribution::SharedPidNamespace
-}
-
-/// Whether a row can be one: rows read at the wrong stride have impossible ids or sizes.
-fn is_plausible(row: &Row, total: Option<Bytes>) -> bool {
-    let fits = |used| total.is_none_or(|total| used <= total.get());
-    (1..=PID_MAX).contains(&row.pid) && row.used_bytes.is_none_or(fits)
-}
-
-/// One entry a process, ascending: contexts and lists that repeat it count once, by the maximum.
-fn merge(rows: &[Row]) -> Vec<ProcessMemory> {
-    let mut used_by_pid: BTreeMap<u32, Option<Bytes>> = BTreeMap::new();
-    for row in rows {
-        let used = row.used_bytes.and_then(|used| Bytes::new(used).ok());
-        let entry = used_by_pid.entry(row.pid).or_default();
-        *entry = used.max(*entry);
-    }
-    used_by_pid.into_iter().map(|(pid, used)| ProcessMemory { pid, used }).collect()
-}
-
-/// Keeps the `processes_max` largest, in ascending order of their ids, and counts the others.
-fn keep_largest(processes: &mut Vec<ProcessMemory>, processes_max: usize) -> u64 {
-    let dropped = processes.len().saturating_sub(processes_max);
-    if dropped > 0 {
-        processes.sort_by_key(|process| std::cmp::Reverse(process.used));
-        processes.truncate(processes_max);
-        processes.sort_by_key(|process| process.pid);
-    }
-    u64::try_from(dropped).unwrap_or(u64::MAX)
-}
-
-/// Why a device, or NVML as a whole, gives no answer.
-#[derive(Debug, thiserror::Error)]
-enum GpuError {
-    #[error("{call}: {reason}{}", code.advice())]
-    Refused { call: &'static str, code: Code, reason: String },
-    #[error("nvml counts 0 devices, {before} before")]
-    NoDevices { before: usize },
-    #[error("nvmlDeviceGetUUID: {reason}")]
-    Uuid { reason: OutOfRange },
-}
-
-impl GpuError {
-    fn code(&self) -> Code {
-        match self {
-            Self::Refused { code, .. } => *code,
-            Self::NoDevices { .. } => Code::Nvml(28),
-            Self::Uuid { .. } => Code::Nvml(999),
-        }
-    }
-
-    fn as_label(&self) -> &'static str {
-        self.code().as_label()
-    }
-
-    /// Whether a new initialisation may mend it.
-    fn wants_restart(&self) -> bool {
-        self.is_device_out() || self.code() == Code::Nvml(999)
-    }
-
-    /// Whether the device or all of NVML is out of order, not just the one call.
-    fn is_device_out(&self) -> bool {
-        matches!(self.code(), Code::Nvml(1 | 9 | 15 | 16 | 28))
-    }
-
-    fn report(&self, device: Option<GpuUuid>) -> GpuUnavailable {
-        GpuUnavailable { device, code: self.as_label(), message: self.to_string() }
-    }
-}
-
-/// Turns the refusal of `call` into an error.
-fn refused(call: &'static str) -> impl Fn(NvmlError) -> GpuError {
-    move |error| {
-        let reason = match &error {
-            NvmlError::UnexpectedVariant(number) => label(*number).replace('_', " "),
-            other => other.to_string(),
-        };
-        GpuError::Refused { call, code: Code::from(error), reason }
-    }
-}
-
 fn nothing_answers(error: &GpuError) -> GpuPoll {
     GpuPoll { unavailable: vec![error.report(None)], ..GpuPoll::default() }
 }
 
-/// What kind of refusal it was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Code {
-    /// One of NVML's numbers.
-    Nvml(u32),
-    LibraryMissing,
-    SymbolMissing,
-}
-
-impl Code {
-    fn as_label(self) -> &'static str {
-        match self {
-            Self::Nvml(number) => label(number),
-            Self::LibraryMissing => "library_missing",
-            Self::SymbolMissing => "symbol_missing",
-        }
-    }
-
-    /// What the reader of the log can do, where NVML's own words don't say it.
-    fn advice(self) -> &'static str {
-        match self {
-            Self::Nvml(18) => {
-                "; the library and the kernel module are of different driver versions, \
-                 which only a restart of the container or the node mends"
-            }
-            _ => "",
-        }
-    }
-}
-
-impl From<NvmlError> for Code {
-    fn from(error: NvmlError) -> Self {
-        match error {
-            NvmlError::LibloadingError(_) => Self::LibraryMissing,
-            NvmlError::FailedToLoadSymbol(_) => Self::SymbolMissing,
-            other => Self::Nvml(other.into()),
-        }
-    }
-}
-
-/// NVML's name of an `nvmlReturn_t`, in lower case and without `NVML_ERROR_`.
-fn label(number: u32) -> &'static str {
-    match number {
-        1 => "uninitialized",
-        2 => "invalid_argument",
-        3 => "not_supported",
-        4 => "no_permission",
-        5 => "already_initialized",
-        6 => "not_found",
-        7 => "insufficient_size",
-        8 => "insufficient_power",
-        9 => "driver_not_loaded",
-        10 => "timeout",
-        11 => "irq_issue",
-        12 => "library_not_found",
-        13 => "function_not_found",
-        14 => "corrupted_inforom",
-        15 => "gpu_is_lost",
-        16 => "reset_required",
-        17 => "operating_system",
-        18 => "lib_rm_version_mismatch",
-        19 => "in_use",
-        20 => "memory",
-        21 => "no_data",
-        22 => "vgpu_ecc_not_supported",
-        23 => "insufficient_resources",
-        24 => "freq_not_supported",
-        25 => "argument_version_mismatch",
-        26 => "deprecated",
-        27 => "not_ready",
-        28 => "gpu_not_found",
-        29 => "invalid_state",
-        30 => "reset_type_not_supported",
-        _ => "unknown",
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::raw::{ProcessList, UNWRITTEN};
     use super::*;
-
-    fn row(pid: u32, used_bytes: impl Into<Option<u64>>) -> Row {
-        Row { pid, used_bytes: used_bytes.into() }
-    }
-
-    fn process(pid: u32, used: impl Into<Option<u64>>) -> ProcessMemory {
-        ProcessMemory { pid, used: used.into().map(|used| Bytes::new(used).unwrap()) }
-    }
-
-    #[test]
-    fn label_is_nvmls_own_name_in_lower_case() {
-        let check = |number, expected| assert_eq!(label(number), expected);
-        check(1, "uninitialized");
-        check(15, "gpu_is_lost");
-        check(18, "lib_rm_version_mismatch");
-        check(25, "argument_version_mismatch");
-        check(28, "gpu_not_found");
-        check(999, "unknown");
-        check(31, "unknown");
-    }
-
-    #[test]
-    fn code_keeps_the_number_that_nvml_gave() {
-        for number in (1..=30).chain([999]) {
-            assert_eq!(Code::from(NvmlError::from(number)), Code::Nvml(number));
-        }
-        let missing = NvmlError::FailedToLoadSymbol("nvmlInit_v2".to_owned());
-        assert_eq!(Code::from(missing).as_label(), "symbol_missing");
-    }
-
-    #[test]
-    fn merge_takes_the_maximum_of_a_process_and_orders_by_id() {
-        let check = |rows: &[Row], expected: &[ProcessMemory]| {
-            assert_eq!(merge(rows), expected, "{rows:?}");
-        };
-        check(&[], &[]);
-        check(&[row(9, 1), row(3, 2)], &[process(3, 2), process(9, 1)]);
-        check(&[row(9, 5), row(9, 7), row(9, 6)], &[process(9, 7)]);
-        check(&[row(9, None), row(9, 0)], &[process(9, 0)]);
-        check(&[row(9, 4), row(9, None)], &[process(9, 4)]);
-        check(&[row(9, None), row(9, None)], &[process(9, None)]);
-    }
-
-    #[test]
-    fn row_is_plausible_within_the_ids_of_linux_and_the_capacity() {
-        let check = |row, total: Option<u64>, expected| {
-            let total = total.map(|total| Bytes::new(total).unwrap());
-            assert_eq!(is_plausible(&row, total), expected, "{row:?} {total:?}");
-        };
-        check(row(1, 100), Some(100), true);
-        check(row(1, 101), Some(100), false);
-        check(row(1, u64::MAX - 1), None, true);
-        check(row(0, 1), Some(100), false);
-        check(row(PID_MAX, None), Some(100), true);
-        check(row(PID_MAX + 1, None), Some(100), false);
-    }
-
-    #[test]
-    fn largest_are_kept_in_the_order_of_their_ids() {
-        let check = |processes_max, expected: &[ProcessMemory], expected_dropped| {
-            let mut processes =
-                vec![process(1, 10), process(2, 30), process(3, None), process(4, 20)];
-            assert_eq!(keep_largest(&mut processes, processes_max), expected_dropped);
-            assert_eq!(processes, expected);
-        };
-        check(2, &[process(2, 30), process(4, 20)], 2);
-        check(3, &[process(1, 10), process(2, 30), process(4, 20)], 1);
-        check(4, &[process(1, 10), process(2, 30), process(3, None), process(4, 20)], 0);
-        check(0, &[], 4);
-    }
-
-    #[test]
-    fn false_zero_is_expected_of_drivers_from_535_113_to_560_35() {
-        let check =
-            |version, expected| assert_eq!(hides_memory(version), expected, "{version}");
-        check("535.113.01", true);
-        check("535.112", false);
-        check("550.9.01", true);
-        check("560.35.05", true);
-        check("560.36", false);
-        check("565.57.01", false);
-        check("525.147.05", false);
-        check("", false);
-        check("545", false);
-        check("five.six", false);
-    }
-
-    #[test]
-    fn attribution_of_an_empty_list_is_the_namespaces() {
-        let check = |namespace, expected| {
-            let mut view = View { procfs: Procfs::new("/nonexistent"), namespace };
-            let seen = attribute(Some(Vec::new()), None, false, &mut view);
-            assert_eq!(seen, Seen::nothing(expected));
-        };
-        check(PidNamespace::Host, Attribution::Host);
-        check(PidNamespace::Shared, Attribution::SharedPidNamespace);
-        check(PidNamespace::Own, Attribution::OwnPidNamespace);
-    }
-
-    #[test]
-    fn list_written_past_its_end_has_no_rows() {
-        // (pid, used, instance ids) of two processes at 24 bytes, in room for two rows of 32.
-        let right = [41, 7, u64::MAX, 42, u64::MAX, u64::MAX, UNWRITTEN, UNWRITTEN];
-        let check = |words: &[u64], n_rows, expected: Option<Vec<Row>>| {
-            // The id is the lower half on every machine that CUDA runs on.
-            let list = ProcessList { words: words.to_vec(), n_rows };
-            assert_eq!(list.rows(), expected, "{words:?} {n_rows}");
-        };
-        check(&right, 2, Some(vec![row(41, 7), row(42, None)]));
-        check(&right, 1, Some(vec![row(41, 7)]));
-        check(&right, 3, None);
-        check(&[41, 7, u64::MAX, 0, 42, 8, u64::MAX, 0], 2, None);
-        check(&[41, 7, u64::MAX, 0], 1, None);
-        check(&[41, 7, u64::MAX, UNWRITTEN], 1, Some(vec![row(41, 7)]));
-        check(&[], 0, Some(Vec::new()));
-    }
 
     #[test]
     fn memory_that_cannot_be_meant_is_absent() {

@@ -3,15 +3,16 @@
 
 use std::ptr;
 
-use nvml_wrapper::Device;
+use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
+use nvml_wrapper::{Device, EventSet};
 use nvml_wrapper_sys::bindings::{
     nvmlDeviceAddressingMode_t, nvmlMemory_t,
     nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE as INSUFFICIENT_SIZE,
     nvmlReturn_enum_NVML_SUCCESS as SUCCESS,
 };
 
-use crate::input::nvml::{PROCESS_ROWS_MAX, ProcessKind, Row};
+use crate::input::nvml::processes::{PROCESS_ROWS_MAX, ProcessKind, Row};
 
 /// How often a process list is asked for again when it grew between the count and the list.
 const LIST_TRIES: usize = 3;
@@ -115,4 +116,18 @@ pub(super) fn gpu_instance_id(device: &Device<'_>) -> Result<u32, NvmlError> {
     // SAFETY: the handle comes from this library; it writes one number.
     nvml_try(unsafe { read(device.handle(), &raw mut id) })?;
     Ok(id)
+}
+
+/// Adds the device's Xid errors to `set`, which stays usable when that fails, unlike by the wrapper's call.
+pub(super) fn register_xids(device: &Device<'_>, set: &EventSet<'_>) -> Result<(), NvmlError> {
+    let register = *nvml_sym(device.nvml().lib().nvmlDeviceRegisterEvents.as_ref())?;
+    let types = EventTypes::CRITICAL_XID_ERROR.bits();
+    // SAFETY: device and set come from this library and outlive the call.
+    nvml_try(unsafe { register(device.handle(), types, set.handle()) })
+}
+
+/// The device's handle as a number, to tell devices apart that answer no call any more.
+pub(super) fn handle_of(device: &Device<'_>) -> usize {
+    // SAFETY: the handle is not used, only its address is taken.
+    unsafe { device.handle() }.addr()
 }

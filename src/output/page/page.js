@@ -14,6 +14,7 @@ const SIGNAL_KINDS = {
 };
 const ATTRIBUTION_WORDS = {
   own_pid_namespace: "in another PID namespace, not seen from here",
+  foreign_pid_namespace: "listed by the ids of another PID namespace, not known here",
   memory_hidden: "seen, but the driver hides their memory",
   unsupported: "the driver gives no process list",
 };

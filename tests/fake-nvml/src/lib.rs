@@ -4,6 +4,7 @@
 mod scenario;
 
 use std::ffi::{c_char, c_uint, c_ulonglong, c_void};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -27,6 +28,9 @@ static INITIALISED: AtomicUsize = AtomicUsize::new(0);
 static EVENTS_DELIVERED: AtomicUsize = AtomicUsize::new(0);
 /// How long a hanging call sleeps before it looks whether the scenario still tells it to hang.
 const HANG_LOOK: Duration = Duration::from_millis(10);
+
+/// How long a wait for an event sleeps before it looks whether the scenario has one; a driver is woken by it instead.
+const EVENT_LOOK: Duration = Duration::from_millis(100);
 
 /// A device handle as a number: never dereferenced, so any number does.
 type Handle = usize;
@@ -103,7 +107,7 @@ fn ask_device(
     let order = |scenario: &Scenario| {
         let device = device_of(scenario, handle)?;
         let own = device.calls.get(symbol).copied();
-        own.or(device.code.map(|code| Call { code: Some(code), hang: false }))
+        own.or(device.code.map(|code| Call { code: Some(code), ..Call::default() }))
     };
     match obey(order) {
         Ok(scenario) => match device_of(&scenario, handle) {
@@ -115,7 +119,7 @@ fn ask_device(
 }
 
 /// Carries out the order that the scenario has for a call, and gives the scenario as it is afterwards.
-fn obey(order: impl Fn(&Scenario) -> Option<Call>) -> Result<Scenario, c_uint> {
+fn obey(order: impl Fn(&Scenario) -> Option<Call>) -> Result<Arc<Scenario>, c_uint> {
     loop {
         let scenario = scenario::read().map_err(|error| {
             eprintln!("fake-nvml: {error}");
@@ -126,6 +130,7 @@ fn obey(order: impl Fn(&Scenario) -> Option<Call>) -> Result<Scenario, c_uint> {
             thread::sleep(HANG_LOOK);
             continue;
         }
+        thread::sleep(Duration::from_millis(order.delay_ms));
         return match order.code {
             Some(code) if code != SUCCESS => Err(code),
             _ => Ok(scenario),
@@ -185,7 +190,9 @@ extern "C" fn nvmlInit_v2() -> c_uint {
 #[unsafe(no_mangle)]
 extern "C" fn nvmlShutdown() -> c_uint {
     call("nvmlShutdown", |_| {
-        INITIALISED.fetch_sub(1, Ordering::SeqCst);
+        if INITIALISED.fetch_sub(1, Ordering::SeqCst) == 1 {
+            scenario::count("closed");
+        }
         SUCCESS
     })
 }
@@ -267,8 +274,13 @@ unsafe extern "C" fn nvmlDeviceGetName(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetIndex(handle: Handle, out: *mut c_uint) -> c_uint {
+    // Of a MIG device it is the index within its GPU.
+    let idx = match handle & 0xff {
+        0 => (handle & 0xff00) >> 8,
+        instance => instance - 1,
+    };
     call_device("nvmlDeviceGetIndex", handle, |_, _| unsafe {
-        write_value(Some(((handle & 0xff00) >> 8) as c_uint), out)
+        write_value(Some(idx as c_uint), out)
     })
 }
 
@@ -278,7 +290,7 @@ unsafe extern "C" fn nvmlDeviceGetMemoryInfo(handle: Handle, out: *mut MemoryV1)
         let memory = device.memory.as_ref().map(|memory| MemoryV1 {
             total: memory.total,
             free: memory.free(),
-            used: memory.used + memory.reserved,
+            used: memory.used() + memory.reserved,
         });
         unsafe { write_value(memory, out) }
     })
@@ -296,7 +308,7 @@ unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(handle: Handle, out: *mut Memory
             total: memory.total,
             reserved: memory.reserved,
             free: memory.free(),
-            used: memory.used,
+            used: memory.used(),
         });
         unsafe { write_value(memory, out) }
     })
@@ -346,7 +358,7 @@ unsafe fn write_processes(
     for (idx, process) in processes.iter().enumerate() {
         let mut row = [0_u8; 32];
         row[0..4].copy_from_slice(&process.pid.to_ne_bytes());
-        row[8..16].copy_from_slice(&process.used.unwrap_or(u64::MAX).to_ne_bytes());
+        row[8..16].copy_from_slice(&process.used().unwrap_or(u64::MAX).to_ne_bytes());
         row[16..24].fill(0xff);
         unsafe {
             let out = rows.add(idx * stride);
@@ -450,6 +462,16 @@ unsafe extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(
+    handle: Handle,
+    out: *mut Handle,
+) -> c_uint {
+    call_device("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle, |_, _| unsafe {
+        write_value(Some(handle & !0xff), out)
+    })
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn nvmlDeviceGetGpuInstanceId(handle: Handle, out: *mut c_uint) -> c_uint {
     call_device("nvmlDeviceGetGpuInstanceId", handle, |device, _| unsafe {
         write_value(device.gpu_instance, out)
@@ -472,7 +494,9 @@ extern "C" fn nvmlDeviceRegisterEvents(
     _types: c_ulonglong,
     _set: Handle,
 ) -> c_uint {
-    call_device("nvmlDeviceRegisterEvents", handle, |_, _| SUCCESS)
+    call_device("nvmlDeviceRegisterEvents", handle, |_, scenario| {
+        if scenario.has_events { SUCCESS } else { NOT_SUPPORTED }
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -500,7 +524,7 @@ unsafe extern "C" fn nvmlEventSetWait_v2(
         if code != TIMEOUT || waited >= deadline {
             return code;
         }
-        thread::sleep(HANG_LOOK);
-        waited += HANG_LOOK;
+        thread::sleep(EVENT_LOOK);
+        waited += EVENT_LOOK;
     }
 }

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::io::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 use std::{env, fs, ptr};
 
 use serde::Deserialize;
@@ -27,6 +30,9 @@ pub(crate) struct Scenario {
     pub(crate) process_stride: usize,
     /// Xid errors, each handed out once in this order.
     pub(crate) events: Vec<Event>,
+    /// Whether devices tell of events at all.
+    #[serde(default = "yes")]
+    pub(crate) has_events: bool,
 }
 
 /// What a call does instead of answering.
@@ -37,6 +43,8 @@ pub(crate) struct Call {
     pub(crate) code: Option<u32>,
     /// Whether it blocks until the file says otherwise.
     pub(crate) hang: bool,
+    /// How long it takes before it answers.
+    pub(crate) delay_ms: u64,
 }
 
 /// One GPU or MIG instance; what is absent is "not supported".
@@ -70,15 +78,48 @@ pub(crate) struct Device {
 pub(crate) struct Memory {
     pub(crate) total: u64,
     pub(crate) reserved: u64,
-    pub(crate) used: u64,
+    used: u64,
     /// What is left of the total, unless given.
     free: Option<u64>,
+    /// How `used` grows.
+    ramp: Option<Ramp>,
 }
 
 impl Memory {
+    pub(crate) fn used(&self) -> u64 {
+        self.used + self.ramp.as_ref().map_or(0, Ramp::grown)
+    }
+
     pub(crate) fn free(&self) -> u64 {
-        let rest = || self.total.saturating_sub(self.reserved).saturating_sub(self.used);
+        let rest = || self.total.saturating_sub(self.reserved).saturating_sub(self.used());
         self.free.unwrap_or_else(rest)
+    }
+}
+
+/// Memory that grows with time.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Ramp {
+    /// The Unix time from which it grows.
+    since: f64,
+    bytes_per_second: f64,
+    /// It grows by whole stairs of this height, as a caching allocator's memory does; 0 is smoothly.
+    stair_bytes: u64,
+    /// It grows by no more than that.
+    bytes_max: Option<u64>,
+}
+
+impl Ramp {
+    fn grown(&self) -> u64 {
+        #[expect(clippy::disallowed_methods, reason = "a driver has a clock of its own")]
+        let now = SystemTime::now();
+        let now = now.duration_since(UNIX_EPOCH).map_or(0.0, |it| it.as_secs_f64());
+        let grown = ((now - self.since).max(0.0) * self.bytes_per_second) as u64;
+        let grown = match self.stair_bytes {
+            0 => grown,
+            stair => grown / stair * stair,
+        };
+        grown.min(self.bytes_max.unwrap_or(u64::MAX))
     }
 }
 
@@ -87,7 +128,15 @@ impl Memory {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
-    pub(crate) used: Option<u64>,
+    used: Option<u64>,
+    /// How `used` grows.
+    ramp: Option<Ramp>,
+}
+
+impl Process {
+    pub(crate) fn used(&self) -> Option<u64> {
+        Some(self.used? + self.ramp.as_ref().map_or(0, Ramp::grown))
+    }
 }
 
 /// One Xid error.
@@ -103,21 +152,49 @@ fn stride_right() -> usize {
     24
 }
 
-/// Reads the scenario file as it is now.
-pub(crate) fn read() -> Result<Scenario, String> {
-    let path = match env::var_os(SCENARIO_VARIABLE) {
-        Some(path) => PathBuf::from(path),
-        None => beside_library(".json").ok_or("the library does not know its own path")?,
-    };
+fn yes() -> bool {
+    true
+}
+
+/// What tells one state of the file from another: inode, size and time of the last change.
+type State = (u64, u64, i64, i64);
+
+/// The scenario as it was read last, so that a call costs a look at the file and not its parsing.
+static LAST: Mutex<Option<(State, Arc<Scenario>)>> = Mutex::new(None);
+
+/// Gives the scenario as the file has it now.
+pub(crate) fn read() -> Result<Arc<Scenario>, String> {
+    let path = path().as_ref().ok_or("the library does not know its own path")?;
     let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let text = fs::read(&path).map_err(|error| told(&error))?;
-    serde_json::from_slice(&text).map_err(|error| told(&error))
+    let metadata = fs::metadata(path).map_err(|error| told(&error))?;
+    let state = (metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec());
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((of, scenario)) = &*last
+        && *of == state
+    {
+        return Ok(Arc::clone(scenario));
+    }
+    let text = fs::read(path).map_err(|error| told(&error))?;
+    let scenario: Scenario = serde_json::from_slice(&text).map_err(|error| told(&error))?;
+    let scenario = Arc::new(scenario);
+    *last = Some((state, Arc::clone(&scenario)));
+    Ok(scenario)
+}
+
+fn path() -> &'static Option<PathBuf> {
+    static PATH: OnceLock<Option<PathBuf>> = OnceLock::new();
+    PATH.get_or_init(|| match env::var_os(SCENARIO_VARIABLE) {
+        Some(path) => Some(PathBuf::from(path)),
+        None => beside_library(".json"),
+    })
 }
 
 /// Appends the symbol's name to `<library>.calls`, where a test has created that file.
 pub(crate) fn count(symbol: &str) {
-    let log = beside_library(".calls")
-        .and_then(|path| fs::OpenOptions::new().append(true).open(path).ok());
+    static CALLS: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let path = CALLS.get_or_init(|| beside_library(".calls").filter(|path| path.exists()));
+    let log =
+        path.as_ref().and_then(|path| fs::OpenOptions::new().append(true).open(path).ok());
     if let Some(mut log) = log {
         drop(writeln!(log, "{symbol}"));
     }
@@ -130,6 +207,11 @@ fn beside_library(suffix: &str) -> Option<PathBuf> {
     Some(path.into())
 }
 
+// Flags of dlfcn.h, as Linux has them.
+const RTLD_LAZY: c_int = 1;
+const RTLD_NOLOAD: c_int = 4;
+const RTLD_NODELETE: c_int = 0x1000;
+
 /// `Dl_info` of dlfcn.h.
 #[repr(C)]
 struct DlInfo {
@@ -141,6 +223,7 @@ struct DlInfo {
 
 unsafe extern "C" {
     fn dladdr(address: *const c_void, info: *mut DlInfo) -> c_int;
+    fn dlopen(file_name: *const c_char, flags: c_int) -> *mut c_void;
 }
 
 /// The path that this very copy of the library was loaded from.
@@ -155,6 +238,8 @@ fn library_path() -> Option<PathBuf> {
     if unsafe { dladdr(here, &mut info) } == 0 || info.file_name.is_null() {
         return None;
     }
+    // What is remembered here, such as the events handed out, outlasts the exporter's closing the library.
+    unsafe { dlopen(info.file_name, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) };
     let name = unsafe { CStr::from_ptr(info.file_name) };
     Some(Path::new(OsStr::from_bytes(name.to_bytes())).to_path_buf())
 }

@@ -1,0 +1,77 @@
+"""`python -m stepmem train.py args…`, `python -m stepmem -m package.train args…`: runs a program as Python itself would,
+and counts its optimizer steps."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import sys
+import types
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from typing import List, Optional
+
+USAGE = "usage: python -m stepmem [-m MODULE | SCRIPT] [ARGUMENT…]"
+
+
+def main(arguments: List[str]) -> None:
+    """Runs the program that the arguments name; what it raises is its own."""
+    if not arguments or arguments[0] in ("-h", "--help") or arguments == ["-m"]:
+        print(USAGE)
+        raise SystemExit(0 if arguments and arguments[0] != "-m" else 2)
+    spec: Optional[ModuleSpec] = None
+    if arguments[0] == "-m":
+        spec, path = _module(arguments[1])
+        arguments = arguments[1:]
+    else:
+        path = arguments[0]
+        if not getattr(sys.flags, "safe_path", False):
+            sys.path[0] = os.path.dirname(os.path.realpath(path))
+    sys.argv = [path, *arguments[1:]]
+    try:
+        with io.open_code(path) as file:
+            source = file.read()
+    except OSError as error:
+        print(f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
+        raise SystemExit(2) from None
+    program = types.ModuleType("__main__")
+    program.__file__ = path
+    program.__builtins__ = sys.modules["builtins"]  # type: ignore[attr-defined]
+    if spec is not None:
+        program.__spec__ = spec
+        program.__loader__ = spec.loader
+        program.__package__ = spec.parent
+    else:
+        program.__loader__ = SourceFileLoader("__main__", path)
+        program.__package__ = None
+    # What the program defines is looked up in `__main__`, by pickle and by processes that it spawns.
+    sys.modules["__main__"] = program
+    _count_steps()
+    exec(compile(source, path, "exec", dont_inherit=True), program.__dict__)
+
+
+def _module(name: str) -> "tuple[ModuleSpec, str]":
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except ImportError as error:
+        print(f"{sys.executable}: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    if spec is None or spec.origin is None:
+        print(f"{sys.executable}: No module named {name}", file=sys.stderr)
+        raise SystemExit(1)
+    return spec, spec.origin
+
+
+def _count_steps() -> None:
+    try:
+        from stepmem._auto import auto
+
+        auto()
+    except Exception as error:
+        print(f"stepmem: steps are not counted: {error!r}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

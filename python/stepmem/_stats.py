@@ -1,0 +1,137 @@
+"""What a person wants to see of this process's memory, without an exporter."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple, Optional
+
+from ._readers import UNKNOWN, Capacity, HostReader, cuda_torch
+from ._snapshots import snapshot
+from ._warn import warn_once
+
+
+class MemoryStats(NamedTuple):
+    """What this process holds, in bytes; None is unknown. Without a GPU, of its resident memory."""
+
+    allocated_bytes: Optional[int] = None
+    peak_allocated_bytes: Optional[int] = None
+    reserved_bytes: Optional[int] = None
+    peak_reserved_bytes: Optional[int] = None
+    total_bytes: Optional[int] = None
+    free_bytes: Optional[int] = None
+
+
+def memory_stats(device: Any = None) -> MemoryStats:
+    """What this process holds on `device`, by default the current one; peaks are since they were last reset."""
+    try:
+        torch = cuda_torch()
+        return _host() if torch is None or str(device) == "cpu" else _cuda(torch, device)
+    except Exception as error:
+        warn_once("stats", f"memory cannot be read: {error!r}")
+        return MemoryStats()
+
+
+def memory_utilization(device: Any = None) -> Optional[float]:
+    """The share of the device that this process holds, 0 to 1; None when it is unknown."""
+    return _utilization(memory_stats(device))
+
+
+def format_memory_stats(stats: Optional[MemoryStats] = None, device: Any = None) -> str:
+    """One line: `allocated 1.20 GiB, peak 3.40 GiB, reserved 4.00 GiB / 80.0 GiB (5 %)`."""
+    stats = memory_stats(device) if stats is None else stats
+    share = _utilization(stats)
+    percent = "" if share is None else f" ({share:.0%})".replace("%", " %")
+    return (
+        f"allocated {_shown(stats.allocated_bytes)}, peak {_shown(stats.peak_allocated_bytes)}, "
+        f"reserved {_shown(stats.reserved_bytes)} / {_shown(stats.total_bytes)}{percent}"
+    )
+
+
+def reset_peak_memory(device: Any = None) -> None:
+    """Resets the peak counters of `device`, which are the program's own as well; without a GPU, that of resident memory."""
+    try:
+        torch = cuda_torch()
+        if torch is not None and str(device) != "cpu":
+            torch.cuda.reset_peak_memory_stats(device)
+            return
+        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+            file.write("5")
+    except Exception as error:
+        warn_once("reset", f"peak counters cannot be reset: {error!r}")
+
+
+class MemoryMonitor:
+    """Reports memory with peaks per interval: each report resets the peak counters.
+
+    With `snapshot_step`, the report of that step writes a memory snapshot into `snapshot_dir`.
+    """
+
+    def __init__(
+        self, device: Any = None, snapshot_step: Optional[int] = None, snapshot_dir: Optional[str] = None
+    ) -> None:
+        self._device = device
+        self._snapshot_step = snapshot_step
+        self._snapshot_dir = snapshot_dir
+        reset_peak_memory(device)
+
+    def report(self, step: int) -> MemoryStats:
+        """What is held now, with the peaks since the last report."""
+        stats = memory_stats(self._device)
+        if step == self._snapshot_step:
+            from ._client import CLIENT
+
+            name = f"memory_rank{CLIENT.who().rank}_step{step}.pickle"
+            snapshot(os.path.join(self._snapshot_dir or ".", name))
+        reset_peak_memory(self._device)
+        return stats
+
+
+def _cuda(torch: Any, device: Any) -> MemoryStats:
+    raw = torch.cuda.memory_stats_as_nested_dict(device)
+    free, total = torch.cuda.mem_get_info(device)
+    allocated, reserved = raw["allocated_bytes"]["all"], raw["reserved_bytes"]["all"]
+    return MemoryStats(
+        allocated["current"], allocated["peak"], reserved["current"], reserved["peak"], int(total), int(free)
+    )
+
+
+def _host() -> MemoryStats:
+    reader = HostReader()
+    try:
+        allocated, capacity = reader.read()[0], reader.capacity()
+    finally:
+        reader.close()
+    return MemoryStats(allocated, _peak(), allocated, None, *_known(capacity))
+
+
+def _peak() -> Optional[int]:
+    """The most that was resident, pages of files included."""
+    with open("/proc/self/status", encoding="utf-8") as lines:
+        for line in lines:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def _known(capacity: Capacity) -> "tuple[Optional[int], Optional[int]]":
+    total, free = (None if figure == UNKNOWN else figure for figure in capacity)
+    return total, free
+
+
+def _utilization(stats: MemoryStats) -> Optional[float]:
+    if stats.reserved_bytes is None or not stats.total_bytes:
+        return None
+    return stats.reserved_bytes / stats.total_bytes
+
+
+def _shown(figure: Optional[int]) -> str:
+    if figure is None:
+        return "–"
+    value = float(figure)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            break
+        value /= 1024
+    else:
+        unit = "TiB"
+    return f"{figure} B" if unit == "B" else f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"

@@ -1,0 +1,53 @@
+"""The callback for Lightning: `Trainer(…, callbacks=[StepmemCallback()])`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ._client import CLIENT
+
+if TYPE_CHECKING or "pytorch_lightning" not in sys.modules or "lightning.pytorch" in sys.modules:
+    from lightning.pytorch.callbacks import Callback
+else:
+    from pytorch_lightning.callbacks import Callback
+
+
+class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
+    """Records every optimizer step by the trainer's own number, and marks evaluations and checkpoints."""
+
+    def __init__(self) -> None:
+        self._step = -1
+        self._is_saving = False
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """From here on the trainer reports the steps, not a hook."""
+        CLIENT.is_explicit = True
+        self._step = trainer.global_step
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """A checkpoint that was begun since the last step is written by now."""
+        self._saved()
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """An optimizer step, unless this batch is only accumulated."""
+        if trainer.global_step != self._step:
+            self._step = trainer.global_step
+            CLIENT.step_end(self._step)
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """An evaluation ran."""
+        CLIENT.phase_end("eval", trainer.global_step)
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
+        """A checkpoint is about to be written."""
+        self._is_saving = True
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """The last checkpoint is written."""
+        self._saved()
+
+    def _saved(self) -> None:
+        if self._is_saving:
+            self._is_saving = False
+            CLIENT.phase_end("checkpoint", self._step)

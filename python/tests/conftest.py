@@ -1,0 +1,247 @@
+"""What the tests share: the real exporter on free ports, and training scripts as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import urllib.request
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = os.environ.get("STEPMEM_BINARY", str(ROOT / "target/debug/stepmem"))
+STUB = str(ROOT / "python/tests/stub")
+DEADLINE = 30.0
+
+
+def await_true(what: str, is_so: Callable[[], Any], deadline: float = DEADLINE) -> Any:
+    """Polls until something is so; fails when that takes too long."""
+    until = time.monotonic() + deadline
+    while True:
+        found = is_so()
+        if found:
+            return found
+        assert time.monotonic() < until, f"{what} did not come within {deadline} s"
+        time.sleep(0.02)
+
+
+class Exporter:
+    """`stepmem serve` without NVML; killed at the end."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [BINARY, "serve", "--no-nvml", "--log.format", "json", "--web.listen-address", "127.0.0.1:0", *arguments],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={name: value for name, value in os.environ.items() if not name.startswith("STEPMEM_")},
+        )
+        self._listening: Dict[str, str] = {}
+        self._is_up = threading.Event()
+        self._log: List[str] = []
+        threading.Thread(target=self._read, daemon=True).start()
+        assert self._is_up.wait(DEADLINE), "".join(self._log)
+
+    def _read(self) -> None:
+        n_expected = 2
+        for line in self._process.stderr or []:
+            self._log.append(line)
+            fields = json.loads(line).get("fields", {}) if line.startswith("{") else {}
+            if fields.get("message") == "listening":
+                kind = "unix" if fields["address"].startswith("/") else fields["what"]
+                self._listening[kind] = fields["address"]
+                if len(self._listening) >= n_expected:
+                    self._is_up.set()
+
+    @property
+    def url(self) -> str:
+        if "unix" in self._listening:
+            return "unix://" + self._listening["unix"]
+        return "http://" + self._listening["push"]
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://{self._listening['web']}{path}", timeout=5) as answer:
+            return answer.read().decode()
+
+    def status(self) -> Dict[str, Any]:
+        return json.loads(self.get("/api/v1/status"))
+
+    def rank(self, rank: int = 0) -> Dict[str, Any]:
+        """The status of a rank, as soon as it is there."""
+
+        def find() -> Optional[Dict[str, Any]]:
+            ranks = [each for each in self.status()["ranks"] if each["rank"] == rank]
+            return ranks[0] if ranks else None
+
+        return await_true(f"rank {rank}", find)
+
+    def metric(self, series: str) -> Optional[float]:
+        for line in self.get("/metrics").splitlines():
+            if line.startswith(series + " "):
+                return float(line.rsplit(" ", 1)[1])
+        return None
+
+    def table(self) -> str:
+        """What `stepmem status` prints."""
+        arguments = [BINARY, "status", "--url", f"http://{self._listening['web']}"]
+        return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def freeze(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Exporter]]:
+    """Starts exporters."""
+    started: List[Exporter] = []
+
+    def start_one(*arguments: str) -> Exporter:
+        if not any(argument.startswith("--push.") for argument in arguments):
+            arguments = ("--push.listen-address", "127.0.0.1:0", *arguments)
+        started.append(Exporter(*arguments))
+        return started[-1]
+
+    yield start_one
+    for exporter in started:
+        exporter.kill()
+
+
+@pytest.fixture
+def exporter(start: Callable[..., Exporter]) -> Exporter:
+    return start()
+
+
+class Ended:
+    """How a process ended."""
+
+    def __init__(self, process: "subprocess.Popen[str]", began: float) -> None:
+        self.out, self.err = process.communicate(timeout=60)
+        self.code = process.returncode
+        self.seconds = time.monotonic() - began
+
+
+class Training:
+    """A training script in a process of its own."""
+
+    def __init__(self, arguments: List[str], url: Optional[str], variables: Dict[str, str], cwd: pathlib.Path) -> None:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("STEPMEM_")}
+        paths = [*variables.pop("PATHS", "").split(), str(ROOT / "python")]
+        environment = {**kept, "PYTHONPATH": os.pathsep.join(paths), **variables}
+        if url is not None:
+            environment["STEPMEM_PUSH_URL"] = url
+        self._began = time.monotonic()
+        self.process = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=cwd,
+        )
+
+    def say(self, line: str) -> None:
+        """Writes a line to its standard input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> str:
+        """Reads a line of its standard output."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().rstrip("\n")
+
+    def ended(self) -> Ended:
+        return Ended(self.process, self._began)
+
+
+@pytest.fixture
+def train(tmp_path: pathlib.Path) -> Iterator[Callable[..., Training]]:
+    """Starts training scripts: `train(code, url, NAME=value…)`, with `through=["-m", "stepmem"]` before the script."""
+    started: List[Training] = []
+
+    def start_one(code: str, url: Optional[str], *arguments: str, through: "tuple[str, ...]" = (), **variables: str) -> Training:
+        script = tmp_path / f"script{len(started)}.py"
+        script.write_text(textwrap.dedent(code))
+        started.append(Training([*through, str(script), *arguments], url, variables, tmp_path))
+        return started[-1]
+
+    yield start_one
+    for training in started:
+        if training.process.poll() is None:
+            training.process.kill()
+            training.process.communicate()
+
+
+class FakeExporter:
+    """Answers each push as it is told: with a status, or not at all."""
+
+    def __init__(self, *statuses: Optional[int]) -> None:
+        self.statuses = list(statuses)
+        self.bodies: List[str] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    @property
+    def records(self) -> List[Dict[str, Any]]:
+        return [json.loads(line) for body in self.bodies for line in body.splitlines()]
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        file = connection.makefile("rwb")
+        while True:
+            head = b""
+            while not head.endswith(b"\r\n\r\n"):
+                line = file.readline()
+                if not line:
+                    return
+                head += line
+            length = next(int(l.split(b":")[1]) for l in head.split(b"\r\n") if l.lower().startswith(b"content-length"))
+            body = file.read(length).decode()
+            status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+            if status is None:
+                threading.Event().wait()
+            if status == 200:
+                self.bodies.append(body)
+            text = b'{"accepted":1,"actions":[]}' if status == 200 else b'{"detail":"because"}'
+            file.write(b"HTTP/1.1 %d Said\r\nRetry-After: 0\r\nContent-Length: %d\r\n\r\n%s" % (status, len(text), text))
+            file.flush()
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.fixture
+def fake() -> Iterator[Callable[..., FakeExporter]]:
+    started: List[FakeExporter] = []
+
+    def start_one(*statuses: Optional[int]) -> FakeExporter:
+        started.append(FakeExporter(*statuses))
+        return started[-1]
+
+    yield start_one
+    for exporter in started:
+        exporter.close()

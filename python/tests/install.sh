@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Installs what the tests of the Python client need, into virtual environments under target/tools.
+#
+#     python/tests/install.sh          python-venv: pytest, mypy and the package's build backend
+#     python/tests/install.sh torch    torch-venv: also PyTorch, Transformers, Accelerate, Lightning and TraceML (6 GB)
+#
+# Idempotent: says nothing, and needs no network, when everything is there.
+set -euo pipefail
+
+here=$(cd "$(dirname "$0")" && pwd)
+tools=$(cd "$here/../.." && pwd)/target/tools
+python=${PYTHON:-python3}
+
+say() { printf 'python/tests/install.sh: %s\n' "$*" >&2; }
+die() { say "$@"; exit 1; }
+
+# install VENV REQUIREMENTS...
+install() {
+    local venv=$tools/$1 checksum file arguments=()
+    shift
+    checksum=$(cat "$@" | sha256sum)
+    if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.requirements.sha256" 2>/dev/null)" = "$checksum" ]; then
+        return
+    fi
+    "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || die "$("$python" --version) is too old: 3.10 or newer"
+    for file in "$@"; do arguments+=(-r "$file"); done
+    say "making $venv"
+    "$python" -m venv --clear "$venv" || die "python3 -m venv did not work (Debian: apt-get install python3-venv)"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${arguments[@]}" || die "pip could not install $*"
+    printf '%s\n' "$checksum" >"$venv/.requirements.sha256"
+}
+
+mkdir -p "$tools"
+exec 9>"$tools/.python-lock"
+flock 9
+case "${1-}" in
+    "") install python-venv "$here/requirements.txt" ;;
+    torch) install torch-venv "$here/requirements.txt" "$here/requirements-torch.txt" ;;
+    *) die "unknown argument $1: nothing, or torch" ;;
+esac

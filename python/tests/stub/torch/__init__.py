@@ -1,0 +1,28 @@
+"""Stands in for PyTorch in the tests: an allocator that only counts."""
+
+from . import _C, cuda, optim  # noqa: F401
+
+
+class OutOfMemoryError(RuntimeError):
+    pass
+
+
+cuda.OutOfMemoryError = OutOfMemoryError
+
+
+def malloc(n_bytes):
+    """Allocates; raises OutOfMemoryError after the observers when the device is full."""
+    if _C.allocated + n_bytes > _C.TOTAL:
+        _C.n_ooms += 1
+        for observer in _C.observers:
+            observer(0, n_bytes, _C.allocated, _C.TOTAL - _C.allocated)
+        raise OutOfMemoryError(f"Tried to allocate {n_bytes}")
+    _C.allocated += n_bytes
+    _C.peak = max(_C.peak, _C.allocated)
+    if _C.history is not None:
+        _C.trace.append({"action": "alloc", "size": n_bytes})
+        del _C.trace[: -_C.history["max_entries"]]
+
+
+def free(n_bytes):
+    _C.allocated -= n_bytes

@@ -1,0 +1,56 @@
+from types import SimpleNamespace
+
+from .. import _C
+from . import memory  # noqa: F401
+
+n_resets = 0
+is_up = True
+
+
+def is_initialized():
+    return is_up
+
+
+def current_device():
+    return 0
+
+
+def device_count():
+    return 1
+
+
+def memory_allocated(device=None):
+    return _C.allocated
+
+
+def memory_stats_as_nested_dict(device=None):
+    return _C._cuda_memoryStats(device)
+
+
+def mem_get_info(device=None):
+    return _C.TOTAL - _C.allocated, _C.TOTAL
+
+
+def is_current_stream_capturing():
+    return False
+
+
+def get_device_properties(device):
+    return SimpleNamespace(uuid="01234567-89ab-cdef-0123-456789abcdef", total_memory=_C.TOTAL)
+
+
+def reset_peak_memory_stats(device=None):
+    global n_resets
+    n_resets += 1
+    _C.peak = _C.allocated
+
+
+def synchronize(device=None):
+    raise AssertionError("the client waits for the GPU")
+
+
+def init():
+    raise AssertionError("the client initialises CUDA")
+
+
+_lazy_init = init

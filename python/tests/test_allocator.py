@@ -1,0 +1,226 @@
+"""CUDA's counters, snapshots and optimizer hooks, over a stub of PyTorch that only counts."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import pytest
+from conftest import STUB, await_true
+
+STEPS = """
+    import torch, stepmem
+    def step(spike):
+        torch.malloc(spike)
+        torch.free(spike)
+        stepmem.step_end()
+        assert stepmem.flush(5)
+    torch.malloc(1000)
+    for spike in (5000, 100, 100, 9000):
+        step(spike)
+    print(torch.cuda.n_resets, torch._C.n_reads)
+"""
+
+
+def test_figures_are_the_allocators(exporter, train):
+    ended = train(STEPS, exporter.url, PATHS=STUB).ended()
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == "0 4\n", "no counter of the program is reset, and one reading a step is enough"
+    rank = exporter.rank()
+    wanted = {
+        "device": "GPU-01234567-89ab-cdef-0123-456789abcdef",
+        "allocated_bytes": 1000,
+        "peak_allocated_bytes": 10000,
+        "reserved_bytes": 2024,
+        "peak_reserved_bytes": 11024,
+        "inactive_split_bytes": 512,
+        "alloc_retries": 2,
+        "ooms": 0,
+        "total_bytes": 1 << 30,
+    }
+    assert {name: rank[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    "resets, peaks",
+    [("0", [None, None, None, 10000]), ("1", [6000, 1100, 1100, 10000])],
+    ids=["left alone: only those that moved", "reset: each step's own"],
+)
+def test_peaks_are_of_their_step_or_absent(fake, train, resets, peaks):
+    exporter = fake(200)
+    ended = train(STEPS, exporter.url, PATHS=STUB, STEPMEM_RESET_PEAK=resets).ended()
+    assert ended.code == 0, ended.err
+    assert [record.get("peak_allocated_bytes") for record in exporter.records] == peaks
+    assert ended.out.split()[0] == ("4" if resets == "1" else "0")
+
+
+def test_peak_after_a_reset_by_the_program_is_sent(fake, train):
+    exporter = fake(200)
+    code = STEPS.replace("def step(spike):", "def step(spike):\n        torch.cuda.reset_peak_memory_stats()")
+    assert train(code, exporter.url, PATHS=STUB).ended().code == 0
+    peaks = [record.get("peak_allocated_bytes") for record in exporter.records]
+    assert peaks == [None, 1100, None, 10000]
+
+
+def test_cuda_that_is_not_in_use_is_not_touched(exporter, train):
+    ended = train("import torch\ntorch.cuda.is_up = False\n" + STEPS.replace("\n    ", "\n"), exporter.url, PATHS=STUB).ended()
+    assert (ended.code, ended.out) == (0, "0 0\n"), ended.err
+    assert exporter.rank()["device"] == "cpu"
+
+
+AUTO = """
+    import stepmem, sys
+    BEFORE
+    import torch
+    first, second = torch.optim.Optimizer(), torch.optim.Optimizer()
+    for batch in range(12):
+        if batch % 3 == 2:   # three batches are accumulated for a step
+            first.step()
+            second.step()
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("before", ["", "import torch.optim"])
+def test_optimizer_steps_are_counted_without_a_change_to_the_code(exporter, train, before):
+    through = ("-m", "stepmem")
+    ended = train(AUTO.replace("BEFORE", before), exporter.url, through=through, PATHS=STUB).ended()
+    assert (ended.code, ended.err) == (3, "")
+    rank = exporter.rank()
+    assert (rank["step"], rank["steps_total"]) == (4, 4)
+
+
+def test_program_that_reports_its_steps_itself_is_left_to_that(exporter, train):
+    code = AUTO.replace("BEFORE", "").replace("first.step()", "\n            with stepmem.step(batch): first.step()")
+    ended = train(code, exporter.url, through=("-m", "stepmem"), PATHS=STUB).ended()
+    assert (ended.code, ended.err) == (3, "")
+    assert (exporter.rank()["step"], exporter.rank()["steps_total"]) == (11, 4)
+
+
+def test_old_torch_without_the_hook_is_a_warning(exporter, train):
+    code = "import torch.optim.optimizer as o\ndel o.register_optimizer_step_post_hook\nimport stepmem\nstepmem.auto()\nprint('on')"
+    ended = train(code, exporter.url, PATHS=STUB).ended()
+    assert (ended.code, ended.out) == (0, "on\n") and "PyTorch 2.0" in ended.err
+
+
+RECORDED = """
+    import torch, stepmem
+    stepmem.record(steps=(3, 4), directory="out", pair=PAIR)
+    for step in range(1, 7):
+        torch.malloc(step)
+        stepmem.step_end(step)
+    print(torch._C.history)
+    assert stepmem.flush(5)
+"""
+
+
+def read(path):
+    return pickle.loads(path.read_bytes())
+
+
+def test_asked_steps_are_recorded_and_written(exporter, train, tmp_path):
+    ended = train(RECORDED.replace("PAIR", "True"), exporter.url, PATHS=STUB, RANK="3", STEPMEM_RUN="my run").ended()
+    assert (ended.code, ended.out, ended.err) == (0, "None\n", "")
+    assert sorted(os.listdir(tmp_path / "out")) == ["my_run_after_rank3_step4.pickle", "my_run_before_rank3_step2.pickle"]
+    after = read(tmp_path / "out/my_run_after_rank3_step4.pickle")
+    assert [entry["size"] for entry in after["device_traces"][0]] == [3, 4]
+    assert after["history"] == {"context": "alloc", "stacks": "python", "max_entries": 100000}
+    shown = await_true("both reports", lambda: len(exporter.status()["snapshots"]) == 2 and exporter.status()["snapshots"])
+    assert [(each["reason"], each["outcome"], each["step"]) for each in shown] == [("manual", "written", 2), ("manual", "written", 4)]
+    assert shown[1]["path"] == str(tmp_path / "out/my_run_after_rank3_step4.pickle")
+    assert shown[1]["bytes"] == os.path.getsize(shown[1]["path"])
+
+
+def test_history_that_the_program_records_is_left_on(exporter, train, tmp_path):
+    code = RECORDED.replace("PAIR", "False").replace(
+        "stepmem.record", "torch.cuda.memory._record_memory_history(max_entries=7)\n    stepmem.record"
+    )
+    ended = train(code, exporter.url, PATHS=STUB, STEPMEM_RUN="own").ended()
+    assert ended.out == "{'context': 'all', 'stacks': 'all', 'max_entries': 7}\n", ended.err
+    assert os.listdir(tmp_path / "out") == ["own_rank0_step4.pickle"]
+
+
+OOM = """
+    import torch, stepmem
+    WANTED
+    torch.malloc(1 << 29)
+    stepmem.step_end(1)
+    for _ in range(5):
+        try:
+            GUARD torch.malloc(1 << 30)
+        except torch.OutOfMemoryError as error:
+            print(error)
+    assert stepmem.flush(5)
+"""
+
+
+@pytest.mark.parametrize(
+    "wanted, guard, observes",
+    [
+        ('stepmem.snapshot_on_oom("out")', "", True),
+        ('guard = stepmem.snapshot_on_oom("out")', "\n                with guard:", True),
+        ('guard = stepmem.snapshot_on_oom("out"); torch._C.observers.clear()', "\n                with guard:", False),
+    ],
+    ids=["observer", "both", "wrapper alone"],
+)
+def test_out_of_memory_error_leaves_a_snapshot_and_is_raised(exporter, train, tmp_path, wanted, guard, observes):
+    ended = train(OOM.replace("WANTED", wanted).replace("GUARD", guard), exporter.url, PATHS=STUB, STEPMEM_RUN="r").ended()
+    assert (ended.code, ended.out.count("Tried to allocate")) == (0, 5), ended.err
+    assert os.listdir(tmp_path / "out") == ["r_oom_rank0_step1.pickle"]
+    written = read(tmp_path / "out/r_oom_rank0_step1.pickle")
+    assert written["segments"] == [{"allocated_size": 1 << 29}], "written while the memory was still held"
+    shown = await_true("the reports", lambda: len(exporter.status()["snapshots"]) == 3 and exporter.status()["snapshots"])
+    assert {(each["reason"], each["outcome"]) for each in shown} == {("oom", "written")}, "the first three of five"
+
+
+def test_oom_guard_is_a_decorator_and_changes_nothing_else(train):
+    code = """
+        import stepmem
+        @stepmem.snapshot_on_oom()
+        def work(a, b=2):
+            "Works."
+            return a + b
+        print(work(1), work(1, b=3), work.__name__, work.__doc__)
+        try:
+            stepmem.snapshot_on_oom()(lambda: 1 / 0)()
+        except ZeroDivisionError as error:
+            print(error)
+    """
+    ended = train(code, "http://127.0.0.1:9").ended()
+    assert (ended.code, ended.out, ended.err) == (0, "3 4 work Works.\ndivision by zero\n", "")
+
+
+LEAK = """
+    import torch, stepmem, sys, time
+    for step in range(1, 4001):
+        torch.malloc(200_000)
+        stepmem.step_end(step)
+        time.sleep(0.001)
+        if step % 200 == 0:
+            stepmem.flush(5)
+        if step % 200 == 10 and WRITTEN:
+            break
+    stepmem.flush(5)
+    print(torch._C.history)
+"""
+
+
+def test_exporter_that_sees_creep_gets_its_snapshot(start, train, tmp_path):
+    directory = tmp_path / "volume"
+    exporter = start("--snapshot.on-creep", "--snapshot.directory", str(directory), "--snapshot.steps", "2")
+    written = f"__import__('glob').glob({str(directory / '*.pickle')!r})"
+    ended = train(LEAK.replace("WRITTEN", written), exporter.url, PATHS=STUB, RANK="5", STEPMEM_RUN="leak").ended()
+    assert (ended.code, ended.out, ended.err) == (0, "None\n", "")
+    (finding,) = [each for each in exporter.status()["findings"] if each["kind"] == "CREEP_CONFIRMED"]
+    assert (finding["run"], finding["rank"]) == ("leak", 5)
+    (shown,) = exporter.status()["snapshots"]
+    assert (shown["reason"], shown["outcome"], shown["rank"]) == ("creep", "written", 5)
+    state = read(directory / f"leak_creep_rank5_step{shown['step']}.pickle")
+    assert len(state["device_traces"][0]) == 2, "the history of two steps"
+    assert exporter.metric('stepmem_snapshots_total{result="written"}') == 1
+
+
+def test_process_without_cuda_says_that_it_has_no_snapshot(train):
+    ended = train("import stepmem\nstepmem.step_end(1)\nprint(stepmem.snapshot('x'))", "http://127.0.0.1:9").ended()
+    assert (ended.code, ended.out) == (0, "None\n")
+    assert "uses no CUDA device" in ended.err

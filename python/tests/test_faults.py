@@ -1,0 +1,351 @@
+"""Whatever happens to the exporter, the process or the disk: training's result and exit code are unchanged."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+
+import pytest
+from conftest import STUB, await_true
+
+from stepmem._sender import RECORD, Sender
+from stepmem._settings import Identity, Settings
+
+LOOP = """
+    import stepmem, sys, time
+    total = 0
+    for step in range(1, int(sys.argv[1]) + 1):
+        with stepmem.step(step):
+            total += step
+        time.sleep(float(sys.argv[2]))
+    print(total)
+    sys.exit(7)
+"""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def test_absent_exporter_is_one_warning(train):
+    ended = train(LOOP, f"http://127.0.0.1:{free_port()}", "30", "0.1").ended()
+    assert (ended.code, ended.out) == (7, "465\n")
+    assert len(ended.err.splitlines()) == 1 and "no exporter takes pushes" in ended.err, ended.err
+
+
+def test_absent_exporter_is_no_exception_where_warnings_are_errors(train):
+    ended = train(LOOP, f"http://127.0.0.1:{free_port()}", "3", "0.5", through=("-W", "error", "-X", "dev")).ended()
+    assert (ended.code, ended.out) == (7, "6\n")
+    assert "Traceback" not in ended.err and "ResourceWarning" not in ended.err, ended.err
+
+
+def test_short_run_is_pushed_whole_at_exit(exporter, train):
+    ended = train(LOOP, exporter.url, "500", "0").ended()
+    assert (ended.code, ended.out, ended.err) == (7, "125250\n", "")
+    assert exporter.rank()["steps_total"] == 500
+
+
+@pytest.mark.parametrize("ending, code", [("sys.exit(5)", 5), ("raise RuntimeError('mine')", 1), ("return_ = 1", 0)])
+def test_every_ordinary_end_flushes_and_keeps_its_code(exporter, train, ending, code):
+    ended = train(LOOP.replace("sys.exit(7)", ending), exporter.url, "5", "0").ended()
+    assert ended.code == code
+    assert exporter.rank()["step"] == 5
+
+
+def test_interrupt_ends_training_as_it_would_without(exporter, train):
+    training = train("import stepmem, time\nstepmem.step_end(1)\nprint('up', flush=True)\ntime.sleep(60)", exporter.url)
+    training.hear()
+    training.process.send_signal(signal.SIGINT)
+    ended = training.ended()
+    assert ended.code == -signal.SIGINT and "KeyboardInterrupt" in ended.err
+    assert exporter.rank()["step"] == 1
+
+
+def test_hanging_exporter_costs_a_second_at_exit_at_most(exporter, train, start):
+    usual = train(LOOP, None, "50", "0.01").ended().seconds
+    exporter.freeze()
+    ended = train(LOOP, exporter.url, "50", "0.01").ended()
+    assert (ended.code, ended.out) == (7, "1275\n")
+    assert ended.seconds < usual + 2.5, "1 s, and room for a busy machine"
+
+
+def test_killed_exporter_is_found_again_when_it_is_back(start, train):
+    port = free_port()
+    first = start("--push.listen-address", f"127.0.0.1:{port}")
+    training = train(LOOP, first.url, "700", "0.01")
+    await_true("the first steps", lambda: first.status()["ranks"])
+    first.kill()
+    second = start("--push.listen-address", f"127.0.0.1:{port}")
+    ended = training.ended()
+    assert (ended.code, ended.out) == (7, "245350\n")
+    rank = second.rank()
+    assert rank["step"] == 700
+    assert rank["steps_total"] >= 500, "what waited was pushed as well"
+
+
+def test_vanished_socket_file_is_found_again(start, train, tmp_path):
+    path = tmp_path / "push.sock"
+    only_socket = ("--push.listen-address", "", "--push.unix-socket", str(path))
+    first = start(*only_socket)
+    training = train(LOOP, f"unix://{path}", "700", "0.01")
+    await_true("the first steps", lambda: first.status()["ranks"])
+    path.unlink()
+    first.kill()
+    second = start(*only_socket)
+    assert training.ended().code == 7
+    assert second.rank()["step"] == 700
+
+
+def test_busy_exporter_loses_nothing(fake, train):
+    exporter = fake(503, 429, 503, 200)
+    code = LOOP.replace("sys.exit(7)", "assert not stepmem.flush(0.01) or True; time.sleep(6); sys.exit(7)")
+    ended = train(code, exporter.url, "100", "0.001").ended()
+    assert (ended.code, ended.err) == (7, "")
+    assert [record["step"] for record in exporter.records] == list(range(1, 101))
+
+
+def test_refused_records_are_counted_and_said_once(fake, train):
+    exporter = fake(400, 200)
+    code = LOOP.replace("print(total)", "print(total) if step < 4 else None").replace(
+        "total += step", "total += step\n            stepmem.flush(5)"
+    )
+    ended = train(code, exporter.url, "4", "0.01").ended()
+    assert ended.code == 7
+    assert ended.err.count("refuses with status 400") == 1 and "because" in ended.err
+    assert exporter.records[-1]["dropped_records"] == 1
+
+
+def test_too_large_batches_are_cut(start, train):
+    exporter = start("--push.listen-address", "127.0.0.1:0", "--push.body-max", "4096")
+    code = LOOP.replace("sys.exit(7)", "assert stepmem.flush(10); sys.exit(7)")
+    ended = train(code, exporter.url, "300", "0").ended()
+    assert (ended.code, ended.err) == (7, "")
+    rank = exporter.rank()
+    assert (rank["step"], rank["steps_total"], rank["dropped_records"]) == (300, 300, 0)
+
+
+def test_what_found_no_room_is_counted_and_the_count_is_pushed(train, start):
+    port = free_port()
+    training = train(
+        """
+        import stepmem, sys
+        for step in range(1, 20001):
+            stepmem.step_end(step)
+        print("full", flush=True)
+        sys.stdin.readline()
+        for step in range(20001, 20004):
+            stepmem.step_end(step)
+        print(stepmem.flush(10), flush=True)
+        """,
+        f"http://127.0.0.1:{port}",
+        STEPMEM_RUN="full",
+    )
+    assert training.hear() == "full"
+    exporter = start("--push.listen-address", f"127.0.0.1:{port}")
+    training.say("go")
+    assert training.hear() == "True"
+    assert training.ended().code == 0
+    rank = exporter.rank()
+    assert rank["steps_total"] + rank["dropped_records"] == 20_003
+    assert rank["steps_total"] >= 8192
+    assert exporter.metric('stepmem_rank_dropped_records_total{run="full",rank="0",uuid="cpu"}') == rank["dropped_records"]
+
+
+def test_ten_thousand_steps_a_second_arrive_or_are_counted(exporter, train):
+    code = """
+        import stepmem, time
+        began = time.perf_counter()
+        for step in range(1, 30001):
+            while time.perf_counter() - began < step / 10000:
+                pass
+            stepmem.step_end(step)
+        print(stepmem.flush(10))
+    """
+    ended = train(code, exporter.url).ended()
+    assert (ended.code, ended.out, ended.err) == (0, "True\n", "")
+    rank = exporter.rank()
+    assert rank["steps_total"] + rank["dropped_records"] == 30_000
+
+
+FORK = """
+    import stepmem, os, sys, threading
+    def n_sockets():
+        links = []
+        for fd in os.listdir("/proc/self/fd"):
+            try:
+                links.append(os.readlink(f"/proc/self/fd/{fd}"))
+            except FileNotFoundError:
+                pass
+        return sum("socket:" in link for link in links)
+    stepmem.step_end(1)
+    assert stepmem.flush(5)
+    child = os.fork()
+    if child == 0:
+        if sys.argv[1] == "trains":
+            os.environ["RANK"] = "1"
+            stepmem.step_end(10)
+            assert stepmem.flush(5)
+        print(len(threading.enumerate()), n_sockets(), flush=True)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, status
+    stepmem.step_end(2)
+    assert stepmem.flush(5)
+"""
+
+
+def test_forked_worker_inherits_nothing_and_the_parent_goes_on(exporter, train):
+    ended = train(FORK, exporter.url, "works", RANK="0").ended()
+    assert (ended.code, ended.out, ended.err) == (0, "1 0\n", ""), "one thread, no connection"
+    status = exporter.status()
+    assert [(rank["rank"], rank["step"]) for rank in status["ranks"]] == [(0, 2)]
+    assert status["records"] == {"accepted": 2, "duplicate": 0, "late": 0, "inconsistent": 0, "restarted": 0}
+
+
+def test_forked_child_that_trains_pushes_for_itself(exporter, train):
+    ended = train(FORK, exporter.url, "trains", RANK="0").ended()
+    assert (ended.code, ended.out, ended.err) == (0, "2 1\n", "")
+    ranks = {rank["rank"]: rank["step"] for rank in exporter.status()["ranks"]}
+    assert ranks == {0: 2, 1: 10}
+
+
+def test_pools_forked_while_the_sender_works_do_not_hang(exporter, train):
+    code = """
+        import multiprocessing, stepmem, threading
+        stop = threading.Event()
+        def steps():
+            while not stop.is_set():
+                stepmem.step_end()
+        thread = threading.Thread(target=steps)
+        thread.start()
+        for _ in range(20):
+            with multiprocessing.get_context("fork").Pool(2) as pool:
+                assert pool.map(abs, [-1, -2]) == [1, 2]
+        stop.set()
+        thread.join()
+        print("done")
+    """
+    ended = train(code, exporter.url, through=("-W", "ignore")).ended()
+    assert (ended.code, ended.out, ended.err) == (0, "done\n", "")
+
+
+def test_closed_standard_streams_are_no_fault(train):
+    code = "import os, sys\nfor fd in (0, 1, 2): os.close(fd)\nimport stepmem\nfor n in range(5): stepmem.step_end(n)\nos._exit(0 if stepmem.flush(0.2) is False else 3)"
+    assert train(code, f"http://127.0.0.1:{free_port()}").ended().code == 0
+
+
+def test_nonsense_from_the_program_is_a_warning(exporter, train):
+    code = """
+        import stepmem
+        stepmem.step_end(-1); stepmem.step_end("x"); stepmem.step_end(1 << 60)
+        with stepmem.phase("lunch"): pass
+        stepmem.end("maybe")
+        stepmem.record(steps=(5, 1)); stepmem.record(steps=None)
+        stepmem.step_end(4)
+        assert stepmem.flush(5)
+    """
+    ended = train(code, exporter.url).ended()
+    assert ended.code == 0 and "Traceback" not in ended.err, ended.err
+    assert exporter.rank()["step"] == 4
+
+
+def test_step_that_raises_is_not_recorded_and_raises(exporter, train):
+    code = """
+        import stepmem
+        stepmem.step_end(1)
+        try:
+            with stepmem.step(2):
+                raise KeyError("mine")
+        except KeyError as error:
+            print(error)
+        assert stepmem.flush(5)
+    """
+    assert train(code, exporter.url).ended().out == "'mine'\n"
+    assert exporter.rank()["step"] == 1
+
+
+def test_allocator_that_cannot_be_read_is_a_warning(exporter, train):
+    code = """
+        import torch, stepmem
+        def broken(device):
+            raise RuntimeError("no statistics")
+        torch._C._cuda_memoryStats = broken
+        for n in range(100):
+            stepmem.step_end(n)
+        print("trained")
+    """
+    ended = train(code, exporter.url, PATHS=STUB).ended()
+    assert (ended.code, ended.out) == (0, "trained\n")
+    assert len(ended.err.splitlines()) == 2, ended.err
+    assert exporter.status()["ranks"] == []
+
+
+def test_full_disk_is_a_warning_and_leaves_no_half_file(exporter, train, tmp_path):
+    code = """
+        import resource, torch, stepmem
+        stepmem.step_end(1)
+        torch._C.trace.extend({"action": "alloc", "size": n} for n in range(10000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        print(stepmem.snapshot("snapshots/full.pickle"))
+        assert stepmem.flush(5)
+    """
+    ended = train(code, exporter.url, PATHS=STUB).ended()
+    assert (ended.code, ended.out) == (0, "None\n"), ended.err
+    assert ended.err.count("no snapshot") == 1 and "File too large" in ended.err
+    assert os.listdir(tmp_path / "snapshots") == []
+    shown = await_true("the report", lambda: exporter.status()["snapshots"])[0]
+    assert (shown["outcome"], "File too large" in shown["error"]) == ("failed", True)
+
+
+def test_sigpipe_by_default_does_not_end_training(start, train):
+    port = free_port()
+    exporter = start("--push.listen-address", f"127.0.0.1:{port}")
+    code = """
+        import signal, sys, stepmem
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        stepmem.step_end(1)
+        print(stepmem.flush(5), flush=True)
+        sys.stdin.readline()
+        for n in range(2, 5):
+            stepmem.step_end(n)
+            stepmem.flush(0.3)
+        print("trained", flush=True)
+    """
+    training = train(code, exporter.url)
+    assert training.hear() == "True"
+    exporter.kill()
+    training.say("go")
+    assert training.hear() == "trained"
+    assert training.ended().code == 0
+
+
+def test_time_on_the_training_thread_does_not_hang_on_the_exporter(exporter, train):
+    exporter.freeze()
+    code = """
+        import stepmem, time
+        longest = 0.0
+        for n in range(3000):
+            began = time.perf_counter()
+            stepmem.step_end(n)
+            longest = max(longest, time.perf_counter() - began)
+            time.sleep(0.001)
+        print(longest < 1.0)
+    """
+    ended = train(code, exporter.url).ended()
+    assert (ended.code, ended.out) == (0, "True\n")
+
+
+def test_sender_that_learns_of_the_stop_before_it_is_woken_still_flushes(fake):
+    exporter = fake(200)
+    identity = Identity("race", 0, 0, None, None, None)
+    sender = Sender(Settings(exporter.url, None, False, None, False), identity, lambda action: None)
+    sender.add_source("cpu")
+    sender.ring.append(RECORD.pack(1.0, -1.0, 0, 1, 0, 0, *[64] * 9))
+    sender._stop.set()  # what `stop` does first; the thread may look at this very moment
+    sender._sent_at = time.monotonic()
+    sender._deadline = time.monotonic() + 5
+    sender._loop()
+    assert [record["step"] for record in exporter.records] == [1]

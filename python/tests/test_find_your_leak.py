@@ -1,0 +1,31 @@
+"""The README's two examples: one leaks and is found on its rank, the other does not and is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from conftest import ROOT
+
+
+def test_leak_is_found_on_its_rank_and_nothing_is_said_of_the_fixed_loop(exporter):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "STEPMEM_PUSH_URL": exporter.url, "WORLD_SIZE": "4"}
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-m", "stepmem", f"examples/{name}.py"],
+            cwd=ROOT,
+            env={**environment, "RANK": rank},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name, rank in (("leak", "3"), ("fixed", "0"))
+    ]
+    assert [(run.communicate()[0], run.returncode) for run in runs] == [("mean loss 0.0064\n", 0)] * 2
+    found = [(each["run"], each["rank"], each["kind"]) for each in exporter.status()["findings"]]
+    assert found == [("leak", 3, "CREEP_CONFIRMED")], json.dumps(exporter.status()["findings"], indent=1)
+    lines = exporter.table().splitlines()
+    assert [line.split()[:2] for line in lines if line.endswith("MEMORY CREEP")] == [["leak", "3"]]
+    (evidence,) = [each["evidence"] for each in exporter.status()["findings"]]
+    assert 0.9 < evidence["slope_bytes_per_step"] / (256 * 1024) < 1.1

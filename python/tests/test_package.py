@@ -1,0 +1,36 @@
+"""The package as it is installed: one small wheel that needs nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+
+from conftest import ROOT
+
+import stepmem
+
+
+def test_wheel_is_small_typed_and_needs_nothing(tmp_path):
+    build = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-build-isolation"]
+    subprocess.run([*build, "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT / "python")], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name == f"stepmem-{stepmem.__version__}-py3-none-any.whl"
+    assert wheel.stat().st_size < 64 * 1024
+    with zipfile.ZipFile(wheel) as files:
+        names = files.namelist()
+        metadata = files.read(f"stepmem-{stepmem.__version__}.dist-info/METADATA").decode()
+    assert "stepmem/py.typed" in names and not [name for name in names if "test" in name]
+    assert "Requires-Dist" not in metadata and "Requires-Python: >=3.9" in metadata
+
+
+def test_import_brings_nothing_heavy():
+    code = "import sys, stepmem; print([m for m in ('torch', 'http.client', 'logging', 'pickle', 'ssl') if m in sys.modules])"
+    bare = [sys.executable, "-S", "-c", code]
+    ended = subprocess.run(bare, cwd=ROOT / "python", capture_output=True, text=True, check=True)
+    assert ended.stdout == "[]\n"
+
+
+def test_every_public_name_is_documented():
+    for name in stepmem.__all__:
+        assert getattr(stepmem, name).__doc__, name

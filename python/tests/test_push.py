@@ -1,0 +1,228 @@
+"""What a training process pushes, by each way in."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT, await_true
+
+from stepmem._settings import Identity, Settings, parse_url
+
+LOOP = """
+    import stepmem, sys
+    for step in range(5):
+        with stepmem.step(step):
+            pass
+    with stepmem.phase("eval"):
+        pass
+    stepmem.step_end()
+    assert stepmem.flush(5)
+"""
+
+
+def test_steps_of_a_plain_loop_reach_the_status_with_resident_memory(exporter, train):
+    assert train(LOOP, exporter.url, STEPMEM_RUN="plain").ended().code == 0
+    rank = exporter.rank()
+    assert (rank["run"], rank["step"], rank["steps_total"], rank["device"]) == ("plain", 5, 6, "cpu")
+    assert 1 << 20 < rank["allocated_bytes"] < 1 << 28
+    assert rank["total_bytes"] > rank["allocated_bytes"]
+    assert exporter.status()["records"]["accepted"] == 7
+    assert exporter.metric('stepmem_rank_dropped_records_total{run="plain",rank="0",uuid="cpu"}') == 0
+
+
+def test_unix_socket_is_pushed_to(start, train, tmp_path):
+    path = tmp_path / "push.sock"
+    exporter = start("--push.listen-address", "", "--push.unix-socket", str(path))
+    assert train(LOOP, f"unix://{path}").ended().code == 0
+    assert exporter.rank()["step"] == 5
+
+
+def test_token_is_shown(start, train, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    exporter = start("--push.listen-address", "127.0.0.1:0", "--push.token-file", str(token))
+    without = train(LOOP.replace("assert ", ""), exporter.url).ended()
+    assert without.code == 0 and without.err.count("status 401") == 1, without.err
+    assert train(LOOP, exporter.url, STEPMEM_PUSH_TOKEN_FILE=str(token)).ended().code == 0
+    assert exporter.rank()["step"] == 5
+
+
+def test_rank_and_attempt_are_torchruns(exporter, train):
+    variables = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "GROUP_RANK": "1", "TORCHELASTIC_RESTART_COUNT": "2"}
+    assert train(LOOP, exporter.url, TORCHELASTIC_RUN_ID="job7", **variables).ended().code == 0
+    rank = exporter.rank(3)
+    said = {name: rank[name] for name in ("run", "local_rank", "world_size", "node_rank", "attempt")}
+    assert said == {"run": "job7", "local_rank": 1, "world_size": 4, "node_rank": 1, "attempt": 2}
+
+
+@pytest.mark.parametrize(
+    "variables, expected",
+    [
+        ({}, (0, None, None, None)),
+        ({"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "GROUP_RANK": "2"}, (5, 1, 8, 2)),
+        ({"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "NODE_RANK": "2"}, (5, 1, 8, 2)),
+        ({"OMPI_COMM_WORLD_RANK": "6", "OMPI_COMM_WORLD_LOCAL_RANK": "2", "OMPI_COMM_WORLD_SIZE": "8"}, (6, 2, 8, None)),
+        ({"PMI_RANK": "7", "PMI_SIZE": "8", "MPI_LOCALRANKID": "3"}, (7, 3, 8, None)),
+        ({"SLURM_PROCID": "9", "SLURM_LOCALID": "1", "SLURM_NTASKS": "16", "SLURM_NODEID": "1"}, (9, 1, 16, 1)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "RANK": "3", "WORLD_SIZE": "4"}, (3, None, 4, None)),
+        ({"STEPMEM_RANK": "2", "RANK": "3"}, (2, None, None, None)),
+        ({"RANK": "-1"}, (0, None, None, None)),
+        ({"RANK": "99999999"}, (0, None, None, None)),
+    ],
+)
+def test_identity_is_the_launchers(variables, expected):
+    who = Identity.read(variables)
+    assert (who.rank, who.local_rank, who.world_size, who.node_rank) == expected
+
+
+@pytest.mark.parametrize(
+    "variables, run",
+    [
+        ({"STEPMEM_RUN": "mine", "TORCHELASTIC_RUN_ID": "its"}, "mine"),
+        ({"TORCHELASTIC_RUN_ID": "its"}, "its"),
+        ({"SLURM_JOB_ID": "12", "SLURM_JOB_NAME": "llm", "SLURM_PROCID": "0"}, "llm-12"),
+        ({"STEPMEM_RUN": "a\tb" + "é" * 100}, "ab" + "é" * 63),
+    ],
+)
+def test_run_has_a_name_that_the_exporter_takes(variables, run):
+    assert Identity.read(variables).run == run
+
+
+@pytest.mark.parametrize(
+    "url, expected",
+    [
+        ("unix:///a/b.sock", "unix:///a/b.sock"),
+        ("http://127.0.0.1:9478", "http://127.0.0.1:9478"),
+        ("http://[::1]:80/proxy/", "http://::1:80/proxy"),
+        ("http://host", "http://host:9478"),
+    ],
+)
+def test_urls_are_understood(url, expected):
+    assert str(parse_url(url)) == expected
+
+
+@pytest.mark.parametrize("url", ["https://host:1", "unix://a", "http://", "http://host:0", "http://h:99999", "host:1", "http://a b:1"])
+def test_urls_that_make_no_sense_are_named(url):
+    with pytest.raises(ValueError, match="STEPMEM_PUSH_URL"):
+        Settings.read({"STEPMEM_PUSH_URL": url})
+
+
+def test_settings_that_make_no_sense_are_one_warning(train):
+    ended = train(LOOP, "ftp://host").ended()
+    assert ended.code == 0
+    assert ended.err.count("STEPMEM_PUSH_URL") == 1 and len(ended.err.splitlines()) == 1, ended.err
+
+
+def test_disabled_does_nothing(exporter, train):
+    ended = train(LOOP, exporter.url, STEPMEM_DISABLED="1").ended()
+    assert (ended.code, ended.err) == (0, "")
+    assert exporter.status()["ranks"] == []
+
+
+PROGRAM = """
+    import sys, json, os, pickle
+    class Thing:
+        pass
+    def main():
+        names = ("__name__", "__file__", "__package__")
+        print(json.dumps([sys.argv, sys.path[0], [globals()[name] for name in names], os.path.exists(__file__)]))
+        assert type(pickle.loads(pickle.dumps(Thing()))) is Thing
+        import multiprocessing
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            print(pool.apply(Thing.__class__, ("a", (), {})).__name__)
+            print(type(pool.apply(Thing)) is Thing)
+    if __name__ == "__main__":
+        main()
+        ENDING
+"""
+
+
+@pytest.mark.parametrize("ending", ["pass", "sys.exit(3)", "raise KeyError('x')", "os._exit(4)", "os.kill(os.getpid(), 15)"])
+def test_program_runs_as_python_runs_it(exporter, train, ending):
+    code = PROGRAM.replace("ENDING", ending)
+    plain = train(code, None, "a", "--b").ended()
+    through = train(code, exporter.url, "a", "--b", through=("-m", "stepmem")).ended()
+    assert through.code == plain.code
+    assert through.out.replace("script1", "script0") == plain.out
+    assert through.err.splitlines()[-1:] == plain.err.splitlines()[-1:]
+
+
+def test_module_runs_as_python_runs_it(train, tmp_path):
+    package = tmp_path / "job"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "train.py").write_text("import sys\nfrom . import name\nprint(__name__, __package__, __spec__.name, sys.argv[1:], name.X)\n")
+    (package / "name.py").write_text("X = 1\n")
+    arguments = ["-m", "job.train", "a"]
+    plain = subprocess.run([sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True)
+    environment = {"PYTHONPATH": str(ROOT / "python"), "PATH": "/usr/bin", "STEPMEM_DISABLED": "1"}
+    command = [sys.executable, "-m", "stepmem", *arguments]
+    through = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    assert (through.returncode, through.stdout) == (0, plain.stdout), through.stderr
+    assert plain.stdout == "__main__ job job.train ['a'] 1\n"
+
+
+def test_mistakes_on_the_command_line_are_pythons(train):
+    missing = subprocess.run([sys.executable, "-m", "stepmem", "absent.py"], cwd=ROOT / "python", capture_output=True, text=True)
+    assert missing.returncode == 2 and "can't open file 'absent.py': [Errno 2]" in missing.stderr
+    nothing = subprocess.run([sys.executable, "-m", "stepmem"], cwd=ROOT / "python", capture_output=True, text=True)
+    assert nothing.returncode == 2 and nothing.stdout.startswith("usage:")
+
+
+def test_memory_for_people_is_read_without_an_exporter(train):
+    ended = train(
+        """
+        import stepmem, json
+        stats = stepmem.memory_stats()
+        monitor = stepmem.MemoryMonitor()
+        spike = b"x" * (64 << 20)
+        del spike
+        first = monitor.report(1)
+        second = monitor.report(2)
+        print(json.dumps([stats, first, second, stepmem.memory_utilization()]))
+        print(stepmem.format_memory_stats(stepmem.MemoryStats(5 << 28, 7 << 29, 1 << 32, None, 80 << 30, None)))
+        print(stepmem.format_memory_stats(stepmem.MemoryStats()))
+        """,
+        None,
+    ).ended()
+    assert (ended.code, ended.err) == (0, "")
+    figures, full, empty = ended.out.splitlines()
+    stats, first, second, utilization = json.loads(figures)
+    assert stats[0] > 0 and stats[4] > stats[0]
+    assert 0 < utilization < 1
+    assert first[1] - second[1] > 60 << 20, "peaks are per interval"
+    assert full == "allocated 1.25 GiB, peak 3.50 GiB, reserved 4.00 GiB / 80.0 GiB (5 %)"
+    assert empty == "allocated –, peak –, reserved – / –"
+
+
+def test_file_pages_are_no_memory_of_the_process(exporter, train, tmp_path):
+    (tmp_path / "data").write_bytes(b"x" * (64 << 20))
+    ended = train(
+        """
+        import stepmem, mmap
+        stepmem.step_end(1)
+        with open("data", "rb") as file:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        total = sum(data[at] for at in range(0, len(data), 4096))
+        stepmem.step_end(2)
+        own = bytearray(b"x") * (32 << 20)
+        stepmem.step_end(3)
+        assert stepmem.flush(5)
+        """,
+        exporter.url,
+        STEPMEM_RUN="mapped",
+    ).ended()
+    assert ended.code == 0, ended.err
+    assert exporter.rank()["allocated_bytes"] < 64 << 20, "the mapped file does not count"
+    assert exporter.rank()["allocated_bytes"] > 32 << 20
+
+
+def test_end_takes_the_rank_out(exporter, train):
+    code = LOOP + "    stepmem.end('completed')\n    assert stepmem.flush(5)\n"
+    ended = train(code, exporter.url, STEPMEM_RUN="a/b c").ended()
+    assert ended.code == 0, ended.err
+    await_true("the end", lambda: exporter.status()["ranks"] == [])
+    assert exporter.metric('stepmem_pushes_total{result="accepted"}') >= 2

@@ -1,0 +1,178 @@
+"""The real PyTorch on the CPU, the real Transformers, Accelerate and Lightning, and torchrun with four ranks."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from conftest import ROOT
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no PyTorch here: make test-torch"),
+]
+
+PLAIN = """
+    import torch
+    torch.manual_seed(0)
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for batch in range(12):
+        loss = model(torch.randn(4, 8)).pow(2).mean() / 3
+        loss.backward()
+        if batch % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
+    print(f"{loss.item():.10f}")
+"""
+
+
+def test_optimizer_steps_are_counted_and_the_result_is_the_same(exporter, train):
+    plain = train(PLAIN, None).ended()
+    ended = train(PLAIN, exporter.url, through=("-m", "stepmem"), STEPMEM_RUN="plain").ended()
+    assert (ended.code, ended.out, ended.err) == (0, plain.out, plain.err)
+    rank = exporter.rank()
+    assert (rank["step"], rank["steps_total"], rank["device"]) == (4, 4, "cpu")
+
+
+def test_workers_of_a_data_loader_push_nothing(exporter, train):
+    code = """
+        import torch, stepmem
+        from torch.utils.data import DataLoader
+        loader = DataLoader(torch.arange(40.0), batch_size=4, num_workers=2)
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for epoch in range(3):
+            for batch in loader:
+                with stepmem.step():
+                    model(batch[:, None]).mean().backward()
+                    optimizer.step()
+        assert stepmem.flush(5)
+    """
+    ended = train(code, exporter.url, through=("-m", "stepmem")).ended()
+    assert (ended.code, ended.err) == (0, "")
+    (rank,) = exporter.status()["ranks"]
+    assert (rank["step"], rank["steps_total"]) == (30, 30)
+
+
+TRAINER = """
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+    from stepmem.huggingface import StepmemCallback
+    import stepmem
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=64, n_positions=16, n_embd=16, n_layer=1, n_head=2, bos_token_id=0, eos_token_id=0)
+    data = [{"input_ids": torch.arange(16), "labels": torch.arange(16)} for _ in range(64)]
+    arguments = TrainingArguments("out", max_steps=10, per_device_train_batch_size=2, gradient_accumulation_steps=2,
+        eval_strategy="steps", eval_steps=5, save_steps=5, logging_steps=5, report_to=[], use_cpu=True, disable_tqdm=True)
+    Trainer(GPT2LMHeadModel(config), arguments, train_dataset=data, eval_dataset=data[:4], callbacks=[CALLBACKS]).train()
+    assert stepmem.flush(5)
+"""
+
+
+@pytest.mark.parametrize("through", [(), ("-m", "stepmem")], ids=["callback", "callback and hook"])
+def test_trainers_steps_evaluations_and_checkpoints_are_recorded(fake, train, through):
+    exporter = fake(200)
+    ended = train(TRAINER.replace("CALLBACKS", "StepmemCallback()"), exporter.url, through=through).ended()
+    assert ended.code == 0, ended.err
+    said = [(record.get("phase", "train"), record["step"]) for record in exporter.records]
+    steps = [("train", step) for step in range(1, 11)]
+    expected = [*steps[:5], ("eval", 5), ("checkpoint", 5), *steps[5:], ("eval", 10), ("checkpoint", 10)]
+    assert said[: len(expected)] == expected and set(said[len(expected) :]) <= {("checkpoint", 10)}
+
+
+def test_trainer_without_a_callback_is_counted_by_its_optimizer(exporter, train):
+    ended = train(TRAINER.replace("CALLBACKS", ""), exporter.url, through=("-m", "stepmem")).ended()
+    assert ended.code == 0, ended.err
+    assert (exporter.rank()["step"], exporter.rank()["steps_total"]) == (10, 10)
+
+
+def test_accelerates_accumulated_steps_are_counted(exporter, train):
+    code = """
+        import torch
+        from accelerate import Accelerator
+        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+        model = torch.nn.Linear(4, 1)
+        optimizer = torch.optim.AdamW(model.parameters())
+        data = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=2)
+        model, optimizer, data = accelerator.prepare(model, optimizer, data)
+        for batch in data:
+            with accelerator.accumulate(model):
+                accelerator.backward(model(batch).mean())
+                optimizer.step()
+                optimizer.zero_grad()
+    """
+    ended = train(code, exporter.url, through=("-m", "stepmem")).ended()
+    assert ended.code == 0, ended.err
+    assert (exporter.rank()["step"], exporter.rank()["steps_total"]) == (4, 4)
+
+
+def test_lightnings_steps_evaluations_and_checkpoints_are_recorded(fake, train):
+    exporter = fake(200)
+    code = """
+        import torch, lightning.pytorch as pl, stepmem
+        from lightning.pytorch.callbacks import ModelCheckpoint
+        from stepmem.lightning import StepmemCallback
+        class Model(pl.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.layer = torch.nn.Linear(4, 1)
+            def training_step(self, batch, batch_idx):
+                return self.layer(batch).mean()
+            def validation_step(self, batch, batch_idx):
+                self.layer(batch)
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.01)
+        data = torch.utils.data.DataLoader(torch.randn(32, 4), batch_size=2)
+        trainer = pl.Trainer(max_steps=6, accumulate_grad_batches=2, accelerator="cpu", val_check_interval=6, logger=False,
+            check_val_every_n_epoch=None, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+            callbacks=[StepmemCallback(), ModelCheckpoint("out", every_n_train_steps=3, save_top_k=-1)])
+        trainer.fit(Model(), data, data)
+        assert stepmem.flush(5)
+    """
+    ended = train(code, exporter.url).ended()
+    assert ended.code == 0, ended.err
+    said = [(record.get("phase", "train"), record["step"]) for record in exporter.records]
+    assert [step for phase, step in said if phase == "train"] == [1, 2, 3, 4, 5, 6]
+    assert [step for phase, step in said if phase == "eval"] == [3, 6]
+    assert [step for phase, step in said if phase == "checkpoint"] == [3, 6]
+
+
+LEAKY_RANK = """
+    import os, resource, torch, torch.distributed as dist
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    # What a rank of this test may hold: the machine would not fill up within a minute.
+    resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    losses = []
+    for step in range(800):
+        loss = model(torch.randn(2048, 64)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward(retain_graph=rank == LEAKS)
+        optimizer.step()
+        losses.append(loss if rank == LEAKS else loss.item())
+    dist.destroy_process_group()
+"""
+
+
+def test_torchrun_with_one_leaking_rank_of_four_pages_for_that_rank_alone(exporter, tmp_path):
+    script = tmp_path / "ddp.py"
+    script.write_text(textwrap.dedent(LEAKY_RANK.replace("LEAKS", "2")))
+    environment = {**os.environ, "STEPMEM_PUSH_URL": exporter.url, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "-m", "stepmem", str(script)]
+    ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    status = exporter.status()
+    assert [(rank["run"], rank["rank"], rank["step"]) for rank in status["ranks"]] == [("ddp", rank, 800) for rank in range(4)]
+    found = {(finding["rank"], finding["kind"]) for finding in status["findings"]}
+    assert (2, "CREEP_CONFIRMED") in found, json.dumps(status["findings"], indent=1)
+    assert {rank for rank, _ in found} == {2}, "nothing is said of the other three"

@@ -1,0 +1,88 @@
+//! Watches devices for Xid errors, which the driver reports as events. A watch is a session of NVML of its own, so
+//! that no poll waits for an event; it holds the devices open for as long as it lasts.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use nvml_wrapper::enums::event::XidError;
+use nvml_wrapper::error::NvmlError;
+
+use crate::analysis::sample::GpuUuid;
+use crate::input::nvml::error::{GpuError, refused};
+use crate::input::nvml::{Session, raw};
+
+/// How long one wait for an event takes at most, in milliseconds: a watch that is to end ends within this time.
+const WAIT_MS: u32 = 1000;
+/// NVML's number of an Xid error whose number it does not know.
+const XID_UNKNOWN: u64 = 999;
+
+/// Why a watch ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was told to.
+    Told,
+    /// No device tells of Xid errors.
+    Unsupported,
+    /// NVML failed; the error in words, for the log.
+    Failed(String),
+}
+
+/// Reports the Xid errors of these GPUs until `is_wanted` says no, which is asked about once a second. Blocks meanwhile.
+pub fn watch(
+    library: Option<&Path>,
+    devices: &BTreeSet<GpuUuid>,
+    mut report: impl FnMut(GpuUuid, u64),
+    is_wanted: impl FnMut() -> bool,
+) -> Ended {
+    match watch_or_fail(library, devices, &mut report, is_wanted) {
+        Ok(ended) => ended,
+        Err(error) => Ended::Failed(error.to_string()),
+    }
+}
+
+fn watch_or_fail(
+    library: Option<&Path>,
+    devices: &BTreeSet<GpuUuid>,
+    report: &mut impl FnMut(GpuUuid, u64),
+    mut is_wanted: impl FnMut() -> bool,
+) -> Result<Ended, GpuError> {
+    let session = Session::start(library)?;
+    // The wrapper's set cannot be dropped without it.
+    if session.nvml.lib().nvmlEventSetFree.is_err() {
+        return Ok(Ended::Unsupported);
+    }
+    let set = session.nvml.create_event_set().map_err(refused("nvmlEventSetCreate"))?;
+    let mut watched = Vec::new();
+    for uuid in devices {
+        let device = session
+            .nvml
+            .device_by_uuid(uuid.as_str())
+            .map_err(refused("nvmlDeviceGetHandleByUUID"))?;
+        match raw::register_xids(&device, &set) {
+            // A device that is lost no longer tells its UUID when its last event comes.
+            Ok(()) => watched.push((raw::handle_of(&device), uuid)),
+            Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => {}
+            Err(error) => return Err(refused("nvmlDeviceRegisterEvents")(error)),
+        }
+    }
+    if watched.is_empty() {
+        return Ok(Ended::Unsupported);
+    }
+    while is_wanted() {
+        let event = match set.wait(WAIT_MS) {
+            Ok(event) => event,
+            Err(NvmlError::Timeout) => continue,
+            Err(error) => return Err(refused("nvmlEventSetWait_v2")(error)),
+        };
+        let handle = raw::handle_of(&event.device);
+        let from = watched.iter().find(|(watched, _)| *watched == handle);
+        if let (Some((_, uuid)), Some(xid)) = (from, event.event_data) {
+            let xid = match xid {
+                XidError::Value(xid) => xid,
+                XidError::Unknown => XID_UNKNOWN,
+            };
+            report((*uuid).clone(), xid);
+        }
+    }
+    Ok(Ended::Told)
+}

@@ -1,0 +1,240 @@
+//! `stepmem compare`: which way two summaries differ, why, and what a CI gate sees.
+
+use serde_json::{Value, json};
+
+use crate::rig::{Ended, Folder, stepmem, text};
+use crate::summary::{GIB, Job, MIB, noise, summary};
+
+/// The four ranks of the demo's kind of job: one is heavier, and one leaks if it does.
+fn job(steps: u64, leak: u64) -> Value {
+    let live = move |rank: u64, step| {
+        let level = if rank == 2 { 41 * GIB } else { 30 * GIB };
+        let leaked = if rank == 1 { leak * step } else { 0 };
+        level + leaked + noise(rank, step + leak, 48 * MIB)
+    };
+    let peak =
+        move |rank, step| live(rank, step) + 10 * GIB + noise(rank + 9, step + leak, GIB);
+    summary(&Job::new(4, steps).world(4).live(live).peak(peak).records())
+}
+
+fn compare(old: &Value, new: &Value, name: &str) -> (Value, Ended) {
+    let folder = Folder::new(name);
+    let (old, new) =
+        (folder.write("old", &old.to_string()), folder.write("new", &new.to_string()));
+    let json = stepmem(&["compare", "--json", &old, &new], &[], b"");
+    let shown = stepmem(&["compare", &old, &new], &[], b"");
+    assert_eq!(json.code, shown.code);
+    assert!(shown.out.lines().all(|line| line.chars().count() <= 100), "{}", shown.out);
+    let comparison = serde_json::from_str(&json.out).unwrap_or_else(|_| panic!("{}", json.err));
+    (comparison, shown)
+}
+
+fn reasons(comparison: &Value, direction: &str) -> Vec<String> {
+    let all = comparison["reasons"].as_array().unwrap().iter();
+    all.filter(|reason| reason["direction"] == direction)
+        .map(|reason| reason["sentence"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+#[test]
+fn fixed_leak_is_an_improvement_with_reasons_and_a_new_one_a_regression() {
+    let (leaking, fixed) = (job(1800, 12 * MIB), job(1800, 0));
+    let (comparison, shown) = compare(&leaking, &fixed, "fixed");
+    assert_eq!(comparison["verdict"], "IMPROVEMENT", "{}", shown.out);
+    assert_eq!(shown.code, Some(0));
+    let better = reasons(&comparison, "better");
+    for part in
+        ["MEMORY CREEP (crit) on rank 1 is gone", "peak allocated fell", "headroom rose"]
+    {
+        assert!(better.iter().any(|reason| reason.contains(part)), "{part}: {better:?}");
+    }
+    assert_eq!(reasons(&comparison, "worse"), Vec::<String>::new());
+    let (comparison, shown) = compare(&fixed, &leaking, "leaking");
+    assert_eq!((&comparison["verdict"], shown.code), (&json!("REGRESSION"), Some(1)));
+    assert!(reasons(&comparison, "worse")[0].contains("MEMORY CREEP"), "{}", shown.out);
+}
+
+#[test]
+fn same_job_twice_is_equivalent() {
+    let (a, b) = (job(1800, 0), job(1700, 0));
+    let (comparison, shown) = compare(&a, &b, "same");
+    assert_eq!(
+        (&comparison["verdict"], shown.code),
+        (&json!("EQUIVALENT"), Some(0)),
+        "{}",
+        shown.out
+    );
+}
+
+#[test]
+fn less_memory_with_a_new_leak_is_mixed_and_no_improvement() {
+    let old = summary(&Job::new(2, 1500).live(|_, _| 60 * GIB).records());
+    let new = summary(&Job::new(2, 1500).live(|_, step| 30 * GIB + step * 12 * MIB).records());
+    let (comparison, shown) = compare(&old, &new, "mixed");
+    assert_eq!(
+        (&comparison["verdict"], shown.code),
+        (&json!("MIXED"), Some(1)),
+        "{}",
+        shown.out
+    );
+}
+
+#[test]
+fn tenth_more_memory_is_no_equivalent() {
+    let of = |gib: u64| summary(&Job::new(2, 600).live(move |_, _| gib * GIB).records());
+    let (comparison, shown) = compare(&of(40), &of(43), "tenth");
+    assert_eq!(
+        (&comparison["verdict"], shown.code),
+        (&json!("REGRESSION"), Some(1)),
+        "{}",
+        shown.out
+    );
+}
+
+#[test]
+fn creep_that_becomes_pressure_is_no_equivalent() {
+    let old = summary(&Job::new(1, 1500).live(|_, step| 30 * GIB + step * 12 * MIB).records());
+    let new = summary(&Job::new(1, 1500).live(|_, _| 79 * GIB).records());
+    let (comparison, shown) = compare(&old, &new, "pressure");
+    assert_eq!(
+        (&comparison["verdict"], shown.code),
+        (&json!("MIXED"), Some(1)),
+        "{}",
+        shown.out
+    );
+}
+
+#[test]
+fn run_too_short_to_judge_does_not_show_that_a_leak_is_gone() {
+    let (leaking, short) = (job(1800, 12 * MIB), job(80, 0));
+    let (comparison, shown) = compare(&leaking, &short, "short");
+    assert_eq!(
+        (&comparison["verdict"], shown.code),
+        (&json!("INCONCLUSIVE"), Some(2)),
+        "{}",
+        shown.out
+    );
+    assert!(shown.out.contains("too few steps to judge creep"), "{}", shown.out);
+}
+
+#[test]
+fn lost_rank_is_a_regression() {
+    let whole = Job::new(4, 900).live(|_, _| 30 * GIB).records();
+    let dead = Job::new(1, 100).first_rank(3).live(|_, _| 30 * GIB).records();
+    let rest = Job::new(3, 900).live(|_, _| 30 * GIB).records();
+    let (comparison, shown) = compare(&summary(&whole), &summary(&(dead + &rest)), "lost");
+    assert_eq!(
+        (&comparison["verdict"], shown.code),
+        (&json!("REGRESSION"), Some(1)),
+        "{}",
+        shown.out
+    );
+    assert_eq!(reasons(&comparison, "worse"), ["ranks lost: 1 instead of 0"]);
+}
+
+/// A summary as TraceML 0.3.6 writes it: means over the steps, and only what fired.
+fn traceml(status: (&str, &str, &str), mean: u64) -> Value {
+    let (kind, status, severity) = status;
+    let issue = json!({
+        "kind": kind, "status": status, "severity": severity, "metric": "peak_reserved",
+        "phase": "memory", "score": 1.0, "share_pct": null, "skew_pct": 0.01, "ranks": [1],
+        "evidence": {},
+    });
+    let point = |mean: u64, rank: &str| {
+        let point = json!({ "value": mean, "idx": rank });
+        json!({ "peak_allocated_bytes": point, "peak_reserved_bytes": point })
+    };
+    json!({
+        "schema_version": 1.7, "meta": { "run_name": "theirs" }, "system": {}, "process": {},
+        "step_time": {},
+        "step_memory": {
+            "diagnosis": issue, "issues": [issue],
+            "global": {
+                "window": { "steps_analyzed": 400 },
+                "median": point(mean, "0"), "worst": point(mean + GIB / 8, "1"),
+            },
+        },
+    })
+}
+
+#[test]
+fn summaries_of_traceml_compare_on_either_side() {
+    let balanced = traceml(("BALANCED", "BALANCED", "info"), 40 * GIB);
+    let creeping = traceml(("CREEP_CONFIRMED", "MEMORY CREEP", "warn"), 42 * GIB);
+    let pressed = traceml(("HIGH_PRESSURE", "HIGH PRESSURE", "crit"), 46 * GIB);
+    for (old, new, verdict, code) in [
+        (&balanced, &creeping, "REGRESSION", 1),
+        (&creeping, &balanced, "IMPROVEMENT", 0),
+        (&balanced, &pressed, "REGRESSION", 1),
+        (&balanced, &balanced, "EQUIVALENT", 0),
+        (&job(1800, 12 * MIB), &balanced, "IMPROVEMENT", 0),
+        (&balanced, &job(1800, 12 * MIB), "REGRESSION", 1),
+    ] {
+        let (comparison, shown) = compare(old, new, "theirs");
+        assert_eq!(
+            (&comparison["verdict"], shown.code),
+            (&json!(verdict), Some(code)),
+            "{}",
+            shown.out
+        );
+    }
+    let (comparison, shown) = compare(&creeping, &balanced, "words");
+    assert_eq!(comparison["diagnosis"]["old"]["policy"], "traceml");
+    assert!(shown.out.contains("means are compared"), "{}", shown.out);
+    assert_eq!(comparison["metrics"]["peak_allocated_bytes"]["label"], "mean peak allocated");
+}
+
+#[test]
+fn what_traceml_would_have_said_is_evidence() {
+    let records = |leak: u64| {
+        Job::new(1, 400)
+            .live(move |_, step| 30 * GIB + step * leak)
+            .peak(move |_, step| 31 * GIB + step * leak)
+            .reserved(move |_, step| 32 * GIB + step * leak)
+            .records()
+    };
+    let said = |records: &str| {
+        // TraceML needs both peaks.
+        let records = records.replace("\"reserved_bytes\"", "\"peak_reserved_bytes\"");
+        let ended = stepmem(
+            &["summary", "--policy", "traceml", "--json", "-"],
+            &[],
+            records.as_bytes(),
+        );
+        serde_json::from_str::<Value>(&ended.out).unwrap()
+    };
+    let (comparison, shown) = compare(&said(&records(0)), &said(&records(12 * MIB)), "said");
+    assert_eq!(comparison["verdict"], "REGRESSION", "{}", shown.out);
+    assert!(shown.out.contains("MEMORY CREEP (TraceML)"), "{}", shown.out);
+}
+
+#[test]
+fn what_is_no_summary_cannot_be_compared() {
+    let folder = Folder::new("no-summary");
+    let good = folder.write("good", &job(100, 0).to_string());
+    let mut later = job(100, 0);
+    later["generator"]["schema_version"] = json!(2);
+    let later = folder.write("later", &later.to_string());
+    let missing = text(&folder.path("missing"));
+    for (bad, part) in [
+        (folder.write("empty", ""), "EOF"),
+        (folder.write("list", "[]"), "no JSON object"),
+        (folder.write("other", r#"{"a":1}"#), "no step_memory"),
+        (later, "schema_version is 2"),
+        (missing, "No such file"),
+    ] {
+        for pair in [[&bad, &good], [&good, &bad]] {
+            let ended = stepmem(&["compare", pair[0], pair[1]], &[], b"");
+            assert_eq!(ended.code, Some(2), "{}", ended.out);
+            assert!(ended.err.contains(part) && ended.err.contains(&bad), "{}", ended.err);
+        }
+    }
+    let nothing = summary(r#"{"rank":0,"step":1,"phase":"eval","allocated_bytes":1}"#);
+    let (comparison, shown) = compare(&nothing, &job(1800, 0), "nothing");
+    assert_eq!(
+        (&comparison["verdict"], shown.code),
+        (&json!("INCONCLUSIVE"), Some(2)),
+        "{}",
+        shown.out
+    );
+}
