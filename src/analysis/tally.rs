@@ -296,6 +296,7 @@ mod tests {
             ooms: None,
             total: None,
             free: None,
+            dropped_records: None,
         }
     }
 
