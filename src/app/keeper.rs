@@ -176,7 +176,9 @@ impl Keeper {
                 self.engine.admit(&batch, now).map(|()| {
                     let n_records = batch.len();
                     let ranks = ranks_of(&batch);
-                    ranks.iter().for_each(|(run, _)| self.summaries.pushed(run));
+                    for (run, _) in &ranks {
+                        self.summaries.pushed(run);
+                    }
                     for sample in batch {
                         self.apply(Event::Step(sample));
                     }
