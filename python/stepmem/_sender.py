@@ -162,7 +162,7 @@ class Sender:
             is_asked = self._wake.wait(POLL_SECONDS)
             is_last = self._stop.is_set()
             now = time.monotonic()
-            if is_asked:
+            if is_asked or is_last:
                 self._wake.clear()
                 self._round(self._deadline, True)
             elif now >= self._not_before:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import time
 
 import pytest
 from conftest import STUB, await_true
+
+from stepmem._sender import RECORD, Sender
+from stepmem._settings import Identity, Settings
 
 LOOP = """
     import stepmem, sys, time
@@ -332,3 +336,16 @@ def test_time_on_the_training_thread_does_not_hang_on_the_exporter(exporter, tra
     """
     ended = train(code, exporter.url).ended()
     assert (ended.code, ended.out) == (0, "True\n")
+
+
+def test_sender_that_learns_of_the_stop_before_it_is_woken_still_flushes(fake):
+    exporter = fake(200)
+    identity = Identity("race", 0, 0, None, None, None)
+    sender = Sender(Settings(exporter.url, None, False, None, False), identity, lambda action: None)
+    sender.add_source("cpu")
+    sender.ring.append(RECORD.pack(1.0, -1.0, 0, 1, 0, 0, *[64] * 9))
+    sender._stop.set()  # what `stop` does first; the thread may look at this very moment
+    sender._sent_at = time.monotonic()
+    sender._deadline = time.monotonic() + 5
+    sender._loop()
+    assert [record["step"] for record in exporter.records] == [1]
