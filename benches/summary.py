@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Measures `stepmem summary` on a stream of 1,024 ranks x 100,000 steps: time, and the most resident memory.
 
-Usage: benches/summary.py BINARY [RANKS [STEPS]]
+Usage: benches/summary.py BINARY [RANKS [STEPS [free]]]
 
-The stream is made as it is read, so that nothing is stored; one rank leaks. Prints a line of figures, and the card.
+The stream is made as it is read, so that nothing is stored; one rank leaks; with `free`
+the ranks push free_bytes, too, so that memory outside the allocator is judged as well. Prints a line of figures, and the card.
 """
 
 import os
@@ -15,6 +16,7 @@ import time
 BINARY = sys.argv[1]
 RANKS = int(sys.argv[2]) if len(sys.argv) > 2 else 1024
 STEPS = int(sys.argv[3]) if len(sys.argv) > 3 else 100_000
+WITH_FREE = sys.argv[4:] == ["free"]
 GIB = 1 << 30
 LEAK_BYTES_PER_STEP = 200_000
 
@@ -22,11 +24,12 @@ LEAK_BYTES_PER_STEP = 200_000
 def write(pipe):
     # One step of all ranks is one template; only what changes from step to step is put in.
     lines = []
+    free = b',"free_bytes":%d' % (17 * GIB) if WITH_FREE else b""
     for rank in range(RANKS):
         live = b"@LEAK@" if rank == 7 else b"%d" % (30 * GIB + rank)
         lines.append(
             b'{"rank":%d,"step":@STEP@,"time":@TIME@,"allocated_bytes":%s,"peak_allocated_bytes":%d,'
-            b'"reserved_bytes":%d,"total_bytes":%d}\n' % (rank, live, 60 * GIB, 62 * GIB, 80 * GIB)
+            b'"reserved_bytes":%d,"total_bytes":%d%s}\n' % (rank, live, 60 * GIB, 62 * GIB, 80 * GIB, free)
         )
     template = b"".join(lines)
     with pipe:

@@ -297,6 +297,7 @@ mod tests {
             dropped_records: None,
             total: None,
             free: None,
+            dropped_records: None,
         }
     }
 

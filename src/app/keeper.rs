@@ -176,6 +176,9 @@ impl Keeper {
                 self.engine.admit(&batch, now).map(|()| {
                     let n_records = batch.len();
                     let ranks = ranks_of(&batch);
+                    for (run, _) in &ranks {
+                        self.summaries.pushed(run);
+                    }
                     for sample in batch {
                         self.apply(Event::Step(sample));
                     }

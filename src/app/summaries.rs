@@ -28,7 +28,7 @@ pub(super) struct Known<'a> {
 /// The summaries of the runs, and the directory they are written to, if there is one.
 pub(super) struct Summaries {
     directory: Option<PathBuf>,
-    /// The runs that had a present rank at the last look.
+    /// The runs that pushed since the last look, or had a present rank then.
     present: BTreeSet<Run>,
     /// The runs whose summary is to be written.
     due: BTreeSet<Run>,
@@ -44,6 +44,13 @@ impl Summaries {
             due: BTreeSet::new(),
             writing: None,
             is_failing: false,
+        }
+    }
+
+    /// A rank of the run pushed.
+    pub(super) fn pushed(&mut self, run: &Run) {
+        if !self.present.contains(run) {
+            self.present.insert(run.clone());
         }
     }
 

@@ -115,11 +115,10 @@ fn live_summary_is_answered_as_json_and_as_text() {
 fn snapshots_that_were_taken_are_listed() {
     let exporter = Exporter::start(&[]);
     push(&exporter, "run", 0, 30 * GIB);
-    let report =
-        r#"{"rank":1,"reason":"oom","step":20,"path":"/dumps/rank1.pickle","bytes":12}"#;
+    let report = r#"{"run":"run","rank":1,"reason":"oom","step":20,"outcome":"written","path":"/dumps/rank1.pickle","bytes":12}"#;
     let answer = exporter.request(
         "POST",
-        "/v1/runs/run/snapshots",
+        "/v1/snapshots",
         &[("content-type", "application/json")],
         report.as_bytes(),
     );
