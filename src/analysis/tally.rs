@@ -294,7 +294,6 @@ mod tests {
             inactive_split: None,
             alloc_retries: None,
             ooms: None,
-            dropped_records: None,
             total: None,
             free: None,
             dropped_records: None,
