@@ -297,7 +297,6 @@ mod tests {
             dropped_records: None,
             total: None,
             free: None,
-            dropped_records: None,
         }
     }
 
