@@ -296,7 +296,6 @@ mod tests {
             ooms: None,
             total: None,
             free: None,
-            dropped_records: None,
         }
     }
 
