@@ -286,6 +286,7 @@ mod tests {
             step_seconds: None,
             phase: Phase::Train,
             device: None,
+            dropped_records: None,
             pid: None,
             allocated: Bytes::new(allocated).unwrap(),
             peak_allocated: None,
