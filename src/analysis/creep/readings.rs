@@ -69,7 +69,9 @@ impl Readings {
     pub(super) fn take(&mut self, reading: &DeviceReading, push: &Push) -> Option<Block> {
         let is_process = self.watch.gates.signal == Signal::Process;
         let reserved = push.reserved?;
-        self.outside_bytes = self.beside.add(reading.device_used - reserved);
+        let beside = reading.device_used - reserved;
+        // A process holds no more than the device has in use; what says otherwise is no room for it.
+        self.outside_bytes = self.beside.add(if is_process { beside.max(0.0) } else { beside });
         let used = reading.process_used?;
         let bytes = self.own.add(if is_process { used } else { used - reserved })?;
         self.push_time = push.time;

@@ -461,7 +461,11 @@ function briefly({ evidence, sentence }) {
 /** The verdict's level, its headline, the line below it, and what a screen reader is told once. */
 function judge(status, findings) {
   const { ranks, runs } = status;
-  const who = `${plural(ranks.length, "rank")} of ${plural(runs.length, "run")} ${ranks.length === 1 ? "pushes" : "push"}`;
+  const nPushing = ranks.filter((rank) => isKnown(rank.last_push_time)).length;
+  const nSilent = ranks.length - nPushing;
+  const pushing = `${plural(nPushing, "rank")} of ${plural(runs.length, "run")} ${nPushing === 1 ? "pushes" : "push"}`;
+  const silent = `${nSilent} ${nSilent === 1 ? "process does" : "processes do"} not push`;
+  const who = [nPushing > 0 ? pushing : "", nSilent > 0 ? silent : ""].filter(Boolean).join(", ");
   if (ranks.length === 0) return [null, "No rank pushes yet", "", "No rank pushes yet"];
   if (findings.length === 0) return [0, `Nothing is wrong: ${who}, no finding`, "", "Nothing is wrong"];
   const [worst] = findings;
