@@ -9,7 +9,7 @@ no more. Two agree when they lead to the same stage and are at most a block apar
 what is raised, the slope and its interval agree when both are within 1e-6 of the reference's slope. Rising reserved memory
 and memory outside the allocator are no findings of stepmem and left out.
 
-Where stepmem departs from the reference on purpose (docs/decisions/0010), `Departed` is the reference with those changes and
+Where stepmem departs from the reference on purpose (docs/decisions/0013), `Departed` is the reference with those changes and
 nothing else. What agrees with it only is a deviation with a reason:
 
     same push   several windows show the trend at one push: the slope is the longest one's, which the reference follows
@@ -156,7 +156,7 @@ def follow_bend(event, blocks):
     moves = sum((later - y) ** 2 for y, later in zip(ys, ys[1:]))
     if slope <= 0 or moves == 0: return
     width = 1.96 * math.sqrt(moves) / abs(ys[-1] - ys[0])
-    event.slope, event.lo, event.hi = slope, slope * (1 - width), slope * (1 + width)
+    event.slope, event.lo, event.hi, event.since = slope, slope * (1 - width), slope * (1 + width), xs[0]
 
 
 @dataclasses.dataclass
