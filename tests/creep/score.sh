@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Scores the detector on simulated jobs with known truth, and prints the totals and the calibration of its confidence.
 #
-#     tests/creep/score.sh                               every family, seeds 0 to 4: about an hour on one core
+#     tests/creep/score.sh                               every family, seeds 0 to 4: about an hour of one core
 #     tests/creep/score.sh --families fast,cache_exp --seeds 0-1 --out rows.jsonl
 #     tests/creep/score.sh --peer traceml-live …         the same of what others would have paged (peers.py lists them)
 #     tests/creep/score.sh --agree                       the detector against the design's reference, on 30 jobs
@@ -42,5 +42,5 @@ if [ "${1:-}" = --agree ]; then
     shift
     exec "$python" "$root/tests/creep/agree.py" "$binary" "$@"
 fi
-[ $# -gt 0 ] || set -- --seeds 0-4 --jobs "${JOBS:-1}"
+[ $# -gt 0 ] || set -- --seeds 0-4 --jobs "${JOBS:-$(nproc)}"
 exec "$python" "$root/tests/creep/score.py" score "$@" -- "${command[@]}"
