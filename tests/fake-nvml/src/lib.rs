@@ -30,7 +30,7 @@ static EVENTS_DELIVERED: AtomicUsize = AtomicUsize::new(0);
 const HANG_LOOK: Duration = Duration::from_millis(10);
 
 /// How long a wait for an event sleeps before it looks whether the scenario has one; a driver is woken by it instead.
-const EVENT_LOOK: Duration = Duration::from_millis(100);
+const EVENT_LOOK: Duration = Duration::from_millis(250);
 
 /// A device handle as a number: never dereferenced, so any number does.
 type Handle = usize;
