@@ -1,12 +1,10 @@
 //! A story as text of at most 100 columns: the pictures, what was said and why, and what stopped each window.
 
-use std::time::Duration;
-
 use crate::analysis::creep::Signal;
 use crate::analysis::creep::gates::{Gate, Stop};
 use crate::analysis::creep::report::{StairsReport, WindowReport};
 use crate::analysis::diagnosis::LIVE_SIGNALS;
-use crate::analysis::diagnosis::wording::{bytes, duration, percent, sentence};
+use crate::analysis::diagnosis::wording::{bytes, duration, percent, rfc3339, sentence};
 use crate::analysis::engine::TransitionState;
 use crate::explain::story::{Cause, Closest, End, Story, Tally, Told, signal};
 use crate::explain::words::{grouped, meaning, measure, name, reason, share, whole};
@@ -450,26 +448,7 @@ fn glossary(page: &mut Page, story: &Story) {
 
 /// A Unix time as text, in UTC to the second.
 fn at(time: f64) -> String {
-    let seconds = Duration::try_from_secs_f64(time).unwrap_or_default().as_secs();
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    let (year, month, day) = date(seconds / 86_400);
-    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
-}
-
-/// Year, month and day of the Gregorian calendar, so many days after 1970-01-01.
-///
-/// Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms": years begin in March, so that the leap day is the
-/// last, and 400 of them have 146,097 days.
-fn date(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let leap_days = day_of_era / 1460 + day_of_era / 146_096 - day_of_era / 36_524;
-    let year_of_era = (day_of_era - leap_days) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-    (400 * era + year_of_era + u64::from(month <= 2), month, day)
+    rfc3339(time).trim_end_matches('Z').replace('T', " ")
 }
 
 #[cfg(test)]

@@ -3,7 +3,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -377,7 +376,7 @@ impl Summary {
                 schema_version: SCHEMA_VERSION,
             },
             policy: "stepmem",
-            generated_at: rfc3339(report.time),
+            generated_at: wording::rfc3339(report.time),
             run: report.run.clone(),
             attempt,
             duration_s: span.map(|(first, last)| (last.time - first.time).max(0.0)),
@@ -855,23 +854,4 @@ fn neutral(coverage: &Coverage, ranks: &[RankSummary], worst_rank: Option<Rank>)
         ranks: worst_rank.into_iter().collect(),
         evidence: Basis::Neutral { steps_used, worst_rank },
     }
-}
-
-/// A Unix time as RFC 3339 in UTC, to the second.
-///
-/// Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms": years begin in March, so that the leap day is the
-/// last, and 400 of them have 146,097 days.
-pub fn rfc3339(time: f64) -> String {
-    let seconds = Duration::try_from_secs_f64(time).unwrap_or_default().as_secs();
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    let days = seconds / 86_400 + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let leap_days = day_of_era / 1460 + day_of_era / 146_096 - day_of_era / 36_524;
-    let year_of_era = (day_of_era - leap_days) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let march_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * march_month + 2) / 5 + 1;
-    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
-    let year = 400 * era + year_of_era + u64::from(month <= 2);
-    format!("{year}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }

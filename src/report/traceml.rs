@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::Serialize;
 
+use crate::analysis::estimate;
 use crate::analysis::sample::{Bytes, GpuSample, GpuUuid, Rank, StepSample};
 
 /// How many steps TraceML's summary looks at, unless told otherwise.
@@ -185,13 +186,14 @@ impl Rows {
             column.clear();
             column.extend(window.iter().filter_map(|(_, rows)| rows.get(idx)).map(value));
             worst.push(column.iter().copied().reduce(f64::max)?);
-            middle.push(median(&mut column)?);
+            middle.push(estimate::median(&mut column)?);
         }
         let peaks: Vec<(Rank, f64)> = window
             .iter()
             .filter_map(|(rank, rows)| Some((*rank, rows.iter().map(value).reduce(f64::max)?)))
             .collect();
-        let median_peak = median(&mut peaks.iter().map(|(_, peak)| *peak).collect::<Vec<_>>())?;
+        let median_peak =
+            estimate::median(&mut peaks.iter().map(|(_, peak)| *peak).collect::<Vec<_>>())?;
         // The lowest rank wins a tie.
         let (worst_rank, worst_peak) =
             peaks.iter().copied().reduce(|a, b| if b.1 > a.1 { b } else { a })?;
@@ -544,18 +546,6 @@ fn only(rows: Vec<Row>, steps: &[u64]) -> Vec<Row> {
     let mut rows = rows;
     rows.retain(|row| wanted.next_if_eq(&&row.step).is_some());
     rows
-}
-
-/// The middle value, the mean of the middle two for an even number; `None` for none.
-fn median(values: &mut [f64]) -> Option<f64> {
-    let middle = values.len() / 2;
-    let is_even = values.len().is_multiple_of(2);
-    if values.is_empty() {
-        return None;
-    }
-    let (below, upper, _) = values.select_nth_unstable_by(middle, f64::total_cmp);
-    let lower = below.iter().copied().max_by(f64::total_cmp).filter(|_| is_even);
-    Some(lower.map_or(*upper, |lower| f64::midpoint(lower, *upper)))
 }
 
 #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "far below 2^53")]
