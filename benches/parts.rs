@@ -10,9 +10,10 @@ use criterion::{
 };
 use prometheus::{Encoder, GaugeVec, Opts, Registry, TextEncoder};
 use stepmem::analysis::engine::{Engine, EngineConfig, Event};
-use stepmem::analysis::sample::{StepSample, Uptime};
 use stepmem::analysis::status::{ExporterStatus, Status};
-use stepmem::input::wire::{Layout, decode};
+use stepmem::input::push::wire::{Layout, decode};
+use stepmem::model::step::StepSample;
+use stepmem::model::units::Uptime;
 use stepmem::output::prometheus::{Format, render};
 
 const N_RANKS: [u32; 3] = [8, 64, 1024];

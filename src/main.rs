@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match stepmem::cli::run(std::env::args_os()) {
+    match stepmem::commands::args::run(std::env::args_os()) {
         Ok(code) => code,
         Err(error) => {
             #[expect(clippy::print_stderr, reason = "the one voice for errors")]
             {
                 eprintln!("error: {error:#}");
             }
-            stepmem::cli::exit_code(&error)
+            stepmem::commands::args::exit_code(&error)
         }
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use stepmem::analysis::engine::{Engine, EngineConfig, Event};
-use stepmem::analysis::sample::Uptime;
+use stepmem::model::units::Uptime;
 use stepmem::analysis::status::ExporterStatus;
-use stepmem::input::wire::{
+use stepmem::input::push::wire::{
     Layout, Recorded, decode, decode_end, decode_recorded, decode_snapshot,
 };
 use stepmem::output::prometheus::{Format, render};

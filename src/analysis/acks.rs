@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::diagnosis::{Finding, wording};
-use crate::analysis::sample::{OutOfRange, Rank, Run, Uptime, checked_text};
+use crate::model::ids::{Rank, Run};
+use crate::model::units::{OutOfRange, Uptime, checked_text};
 
 /// How many acknowledgements are held at once.
 pub const ACKS_MAX: usize = 1024;
@@ -156,7 +157,8 @@ mod tests {
 
     use super::{ACKS_MAX, Ack, Acks, KINDS, kind};
     use crate::analysis::diagnosis::{DIAGNOSES, Evidence, Finding, Severity};
-    use crate::analysis::sample::{Rank, Run, Uptime};
+    use crate::model::ids::{Rank, Run};
+    use crate::model::units::Uptime;
 
     fn ack(rank: u64, for_seconds: u32) -> Ack {
         let about = (Run::new("r").unwrap(), Rank::new(rank).unwrap());

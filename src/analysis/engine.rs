@@ -12,15 +12,15 @@ use crate::analysis::diagnosis::{
     DIAGNOSES, Evidence, Finding, Findings, Held, RunScene, Scene, Severity, Thresholds,
 };
 use crate::analysis::processes::{ProcessSettings, Processes, Reading};
-use crate::analysis::sample::{
-    Attribution, Bytes, DevicePod, GpuSample, GpuUnavailable, GpuUuid, ProcessMemory, Rank,
-    Run, Seconds, StepSample, Uptime,
-};
+use crate::analysis::rank::window::{DeviceView, RankReport, RankWindow, Taken};
 use crate::analysis::status::{
     AckStatus, DeviceStatus, ExporterStatus, FindingStatus, GpuStatus, RankStatus,
     RecordCounts, RunStatus, Status,
 };
-use crate::analysis::window::{DeviceView, RankReport, RankWindow, Taken};
+use crate::model::device::{Attribution, DevicePod, GpuSample, GpuUnavailable, ProcessMemory};
+use crate::model::ids::{GpuUuid, Rank, Run};
+use crate::model::step::StepSample;
+use crate::model::units::{Bytes, Seconds, Uptime};
 
 /// How often pushes and readings have all ranks judged when no trend of any rank has changed; a tick always does.
 pub const JUDGE_EVERY: Duration = Duration::from_secs(5);

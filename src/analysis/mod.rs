@@ -1,15 +1,11 @@
 //! The mind: events and the time come in, a status goes out. Pure: nothing here waits, logs, reads a clock, spawns
 //! or touches files.
 
-pub mod sample;
-
 pub mod estimate;
 
 pub mod creep;
 
-pub mod tally;
-
-pub mod window;
+pub mod rank;
 
 pub mod processes;
 
@@ -17,7 +13,7 @@ pub mod diagnosis;
 
 pub mod acks;
 
-pub mod snapshots;
+pub mod captures;
 
 pub mod status;
 

@@ -7,8 +7,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::creep::CreepSettings;
-use crate::analysis::sample::{GpuSample, ProcessMemory, Rank, Run, Uptime};
-use crate::analysis::window::{DeviceView, RankWindow};
+use crate::analysis::rank::window::{DeviceView, RankWindow};
+use crate::model::device::{GpuSample, ProcessMemory};
+use crate::model::ids::{Rank, Run};
+use crate::model::units::Uptime;
 
 /// How many processes that do not push are judged, over all devices: as many as 8 devices of 8.
 pub const PROCESSES_JUDGED_MAX: usize = 64;

@@ -7,11 +7,12 @@ use serde::Serialize;
 use crate::analysis::creep::{CreepEstimator, Signal, Stage};
 use crate::analysis::diagnosis::imbalance::{Balance, RankBalance};
 use crate::analysis::diagnosis::{Evidence, Held, RunScene, Severity, high_pressure, wording};
-use crate::analysis::sample::{
-    Attribution, Bytes, Container, Count, DeviceInfo, DeviceMemory, DevicePod, GpuSample,
-    GpuUuid, ProcessMemory, Rank, Run,
+use crate::analysis::rank::window::{Identity, LastTrain, RankReport};
+use crate::model::device::{
+    Attribution, Container, DeviceInfo, DeviceMemory, DevicePod, GpuSample, ProcessMemory,
 };
-use crate::analysis::window::{Identity, LastTrain, RankReport};
+use crate::model::ids::{GpuUuid, Rank, Run};
+use crate::model::units::{Bytes, Count};
 
 /// Everything at one time.
 #[derive(Clone, Debug, Default, Serialize)]

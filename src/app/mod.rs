@@ -2,10 +2,10 @@
 //! reads the clock.
 
 mod clock;
-pub mod gpu;
-mod keeper;
+pub mod collectors;
+mod engine_task;
 mod state_file;
-mod summaries;
+mod summary_files;
 
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -22,21 +22,22 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::analysis::captures::Snapshots;
 use crate::analysis::engine::{Engine, EngineConfig, SavedState};
-use crate::analysis::snapshots::Snapshots;
 use crate::analysis::status::Status;
 use crate::app::clock::Clock;
-use crate::app::gpu::{Collected, GpuSource, GpuTask, ask_kubelet};
-use crate::app::keeper::{Dropped, Keeper, Own, Requests};
+use crate::app::collectors::{Collected, GpuSource, GpuTask, ask_kubelet};
+use crate::app::engine_task::{Dropped, Keeper, Own, Requests};
 use crate::app::state_file::{StateFile, read_state};
-use crate::app::summaries::Summaries;
-use crate::config::{NvmlSettings, Settings};
-use crate::input::inbox::{Inbox, Releases};
-use crate::input::kubelet::Kubelet;
-use crate::output::http::StatusSource;
+use crate::app::summary_files::Summaries;
+use crate::config::settings::{NvmlSettings, Settings};
+use crate::input::owner::kubelet::Kubelet;
+use crate::input::push::http;
+use crate::input::push::inbox::{Inbox, Releases};
+use crate::net::server::{Listener, ServerCounts, serve as serve_http};
 use crate::output::otlp::{self, Export, ExportCounts};
-use crate::server::{Listener, ServerCounts, serve as serve_http};
-use crate::{input, output};
+use crate::output::web;
+use crate::output::web::StatusSource;
 
 /// How many findings of collectors wait for the engine.
 const COLLECTED_CAPACITY: usize = 4;
@@ -167,12 +168,12 @@ impl App {
         app.engine.spawn(keeper.keep(offers, requests, collected));
         let releases = (settings.nvml.is_some() && gpu.is_some()).then_some(releases);
         let clock = Arc::new(move || clock.now());
-        let push_router = input::http::router(settings.push, inbox, releases, clock);
+        let push_router = http::router(settings.push, inbox, releases, clock);
         let door = (push_counts, push_stopped.clone());
         spawn_servers(&mut app.push_servers, push, &push_router, &door);
         let push_url = push_url(&addresses, app.socket.as_deref());
-        let site = output::http::Config { telemetry_path: settings.telemetry_path, push_url };
-        let web_router = output::http::router(&site, source, push_stopped);
+        let site = web::Config { telemetry_path: settings.telemetry_path, push_url };
+        let web_router = web::router(&site, source, push_stopped);
         spawn_servers(&mut app.web_servers, web, &web_router, &(web_counts, web_stopped));
         if let (Some(nvml), Some(source)) = (settings.nvml, gpu) {
             spawn_collectors(&mut app.gpu, &nvml, &collect)?;

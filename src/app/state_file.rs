@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use crate::analysis::engine::{Engine, SavedState};
-use crate::analysis::sample::Uptime;
-use crate::state::{self, StateError};
+use crate::model::units::Uptime;
+use crate::store::state::{self, StateError};
 
 /// How often the state file is written at most, while pushes come.
 const STATE_EVERY: Duration = Duration::from_secs(10);

@@ -20,9 +20,11 @@ use opentelemetry_sdk::metrics::{
 };
 use tokio::sync::watch;
 
-use crate::analysis::sample::DeviceMemory;
 use crate::analysis::status::{DurationCounts, Status};
-use crate::metrics::{Kind, METRICS, Metric, Read, Visit, float};
+use crate::metrics::readers::float;
+use crate::metrics::table::METRICS;
+use crate::metrics::types::{Kind, Metric, Read, Visit};
+use crate::model::device::DeviceMemory;
 
 /// How many series of one instrument are exported; the SDK sums up the rest. More than all ranks times all signals.
 pub const SERIES_PER_INSTRUMENT_MAX: usize = 16 * 1024;

@@ -1,7 +1,9 @@
 //! The table as text: Prometheus' text format 0.0.4 and OpenMetrics 1.0, and which of the two a client wants.
 
 use crate::analysis::status::{DurationCounts, Status};
-use crate::metrics::{self, Kind, METRICS, Metric, Read};
+use crate::metrics::readers;
+use crate::metrics::table::METRICS;
+use crate::metrics::types::{Kind, Metric, Read};
 
 /// One of the formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,10 +135,10 @@ impl Page {
             let upper = float(*upper);
             self.sample(
                 &Series { label_values: &[&upper], ..bucket },
-                metrics::float(*n_within),
+                readers::float(*n_within),
             );
         }
-        let all = metrics::float(durations.count);
+        let all = readers::float(durations.count);
         self.sample(&Series { label_values: &["+Inf"], ..bucket }, all);
         self.sample(&part("_sum"), durations.sum_seconds);
         self.sample(&part("_count"), all);

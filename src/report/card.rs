@@ -2,9 +2,9 @@
 
 use std::cmp::Reverse;
 
-use crate::analysis::diagnosis::wording::{bytes, duration, percent};
-use crate::analysis::sample::Count;
+use crate::model::units::Count;
 use crate::report::summary::{Figures, Issue, RankSummary, Summary};
+use crate::text::units::{bytes, duration, percent};
 
 /// No line is longer.
 pub const COLUMNS: usize = 100;

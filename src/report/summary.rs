@@ -11,18 +11,20 @@ use crate::analysis::creep::{Signal, Stage, Trend};
 use crate::analysis::diagnosis::imbalance::{
     COMPARABLE_STEPS_MIN, IMBALANCE, PRESSURE_WARNING_MIN,
 };
-use crate::analysis::diagnosis::wording::{self, bytes, percent};
+use crate::analysis::diagnosis::wording;
 use crate::analysis::diagnosis::{
     DIAGNOSES, Diagnosis, Evidence, Finding, LIVE_SIGNALS, Severity, high_pressure,
 };
 use crate::analysis::engine::RunReport;
 use crate::analysis::estimate;
-use crate::analysis::sample::{Bytes, Count, GpuUuid, Rank, Run};
+use crate::analysis::rank::tally::{Bands, Figure, Kept, Moment, PhaseTally, Tally};
+use crate::analysis::rank::window::RankReport;
 use crate::analysis::status::SnapshotStatus;
-use crate::analysis::tally::{Bands, Figure, Kept, Moment, PhaseTally, Tally};
-use crate::analysis::window::RankReport;
+use crate::model::ids::{GpuUuid, Rank, Run};
+use crate::model::units::{Bytes, Count};
 use crate::report::traceml::Severity as Level;
 use crate::report::{card, section};
+use crate::text::units::{bytes, percent, rfc3339};
 
 /// The version of our own keys; it rises when one changes its meaning or goes.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -376,7 +378,7 @@ impl Summary {
                 schema_version: SCHEMA_VERSION,
             },
             policy: "stepmem",
-            generated_at: wording::rfc3339(report.time),
+            generated_at: rfc3339(report.time),
             run: report.run.clone(),
             attempt,
             duration_s: span.map(|(first, last)| (last.time - first.time).max(0.0)),

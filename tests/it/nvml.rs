@@ -11,10 +11,12 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use serde_json::{Value, json};
-use stepmem::analysis::sample::{Attribution, Bytes, GpuSample, GpuUuid, ProcessMemory};
 use stepmem::input::nvml::{
     Config, DeviceName, Devices, FAILURES_MAX, GpuPoll, Poller, RELEASED,
 };
+use stepmem::model::device::{Attribution, GpuSample, ProcessMemory};
+use stepmem::model::ids::GpuUuid;
+use stepmem::model::units::Bytes;
 
 pub const GIB: u64 = 1 << 30;
 

@@ -4,7 +4,7 @@ use crate::analysis::creep::Signal;
 use crate::analysis::diagnosis::{
     Diagnosis, Evidence, Finding, RELEASE_MARGIN, Scene, Severity, Subject, creeping,
 };
-use crate::analysis::sample::Bytes;
+use crate::model::units::Bytes;
 
 /// The unused share of reserved memory at its peak that is worth a word: half, TraceML's reserved by allocated of 2.
 pub const RATIO_INFO: f64 = 0.50;

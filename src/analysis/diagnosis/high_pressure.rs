@@ -3,8 +3,8 @@
 use crate::analysis::diagnosis::{
     Diagnosis, Evidence, Finding, RELEASE_MARGIN, Scene, Thresholds, graded,
 };
-use crate::analysis::sample::Bytes;
-use crate::analysis::window::RankReport;
+use crate::analysis::rank::window::RankReport;
+use crate::model::units::Bytes;
 
 /// A peak is near the capacity.
 pub const HIGH_PRESSURE: Diagnosis = Diagnosis {

@@ -4,8 +4,8 @@ use crate::analysis::diagnosis::high_pressure::pressures;
 use crate::analysis::diagnosis::{
     Diagnosis, Evidence, Finding, RunScene, Scene, Severity, Subject, graded,
 };
-use crate::analysis::sample::Rank;
-use crate::analysis::window::RankReport;
+use crate::analysis::rank::window::RankReport;
+use crate::model::ids::Rank;
 
 /// Skew is noise on a device that is nearly empty: a warning needs this pressure of the rank…
 pub const PRESSURE_WARNING_MIN: f64 = 0.30;

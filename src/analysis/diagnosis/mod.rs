@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::analysis::creep::{Signal, Stage, Trend};
-use crate::analysis::sample::{Rank, Run};
-use crate::analysis::window::RankReport;
+use crate::analysis::rank::window::RankReport;
+use crate::model::ids::{Rank, Run};
 
 /// Every diagnosis, the worst first.
 pub const DIAGNOSES: [&Diagnosis; 6] = [

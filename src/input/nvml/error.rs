@@ -2,8 +2,10 @@
 
 use nvml_wrapper::error::NvmlError;
 
-use crate::analysis::sample::{GpuUnavailable, GpuUuid, OutOfRange};
 use crate::input::nvml::LIBRARY_MISSING;
+use crate::model::device::GpuUnavailable;
+use crate::model::ids::GpuUuid;
+use crate::model::units::OutOfRange;
 
 /// Why a device, or NVML as a whole, gives no answer.
 #[derive(Debug, thiserror::Error)]

@@ -18,12 +18,12 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 use tracing::debug;
 
-use crate::analysis::sample::{
-    Bytes, DeviceInfo, DeviceMemory, GpuSample, GpuUnavailable, GpuUuid,
-};
 use crate::input::nvml::error::{Code, GpuError, label, refused};
 use crate::input::nvml::processes::{View, attribute, driver_of, identify, keep_largest, list};
-use crate::input::process::Procfs;
+use crate::input::owner::procfs::Procfs;
+use crate::model::device::{DeviceInfo, DeviceMemory, GpuSample, GpuUnavailable};
+use crate::model::ids::GpuUuid;
+use crate::model::units::Bytes;
 
 /// The most GPUs that are read, and the most devices that are looked up by name; no machine has more.
 pub const DEVICES_MAX: u32 = 256;

@@ -5,10 +5,11 @@ use std::ops::RangeInclusive;
 
 use nvml_wrapper::Device;
 
-use crate::analysis::sample::{Attribution, Bytes, Container, ProcessMemory};
 use crate::input::nvml::error::{GpuError, refused};
 use crate::input::nvml::raw;
-use crate::input::process::{PidNamespace, Procfs};
+use crate::input::owner::procfs::{PidNamespace, Procfs};
+use crate::model::device::{Attribution, Container, ProcessMemory};
+use crate::model::units::Bytes;
 
 /// The most rows that are taken of one process list; a longer list counts as one that makes no sense.
 pub(super) const PROCESS_ROWS_MAX: usize = 65_536;

@@ -7,9 +7,9 @@ use std::path::Path;
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 
-use crate::analysis::sample::GpuUuid;
 use crate::input::nvml::error::{GpuError, refused};
 use crate::input::nvml::{Session, raw};
+use crate::model::ids::GpuUuid;
 
 /// How long one wait for an event takes at most, in milliseconds: a watch that is to end ends within this time.
 const WAIT_MS: u32 = 1000;

@@ -1,0 +1,198 @@
+//! `stepmem summary` and `stepmem compare`: what recorded pushes amount to, by our own words or by TraceML's, and two
+//! summaries against each other.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::analysis::engine::EngineConfig;
+use crate::commands::replay::Replay;
+use crate::input::push::wire::Recorded;
+use crate::input::recording;
+use crate::model::ids::Run;
+use crate::report::compare::{Comparison, Verdict};
+use crate::report::side::Side;
+use crate::report::summary::Summary;
+use crate::report::traceml::{self, Rows};
+use crate::report::{card, traceml_card};
+
+/// The greatest summary that is compared, in bytes: 65,536 ranks of 2 KiB.
+pub const SUMMARY_BYTES_MAX: u64 = 128 * 1024 * 1024;
+
+/// Why two files cannot be compared; a command exits with 2 then.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot compare")]
+pub struct CannotCompare;
+
+/// Who judges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// We.
+    Stepmem,
+    /// TraceML 0.3.6, over this many of the last common steps.
+    TraceMl(usize),
+}
+
+impl Policy {
+    /// Reads `--policy` and `--window`.
+    ///
+    /// # Errors
+    /// There is no such policy, or it has no window.
+    pub fn read(name: &str, window: Option<usize>) -> anyhow::Result<Self> {
+        match (name, window) {
+            ("traceml", window) => Ok(Self::TraceMl(window.unwrap_or(traceml::WINDOW_STEPS))),
+            ("stepmem", None) => Ok(Self::Stepmem),
+            ("stepmem", Some(_)) => {
+                anyhow::bail!("--window needs --policy traceml: ours looks at the whole run")
+            }
+            (other, _) => anyhow::bail!("--policy {other:?} is neither stepmem nor traceml"),
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// Who judges.
+    pub policy: Policy,
+    /// The run; `None` when the recordings hold only one.
+    pub run: Option<Run>,
+    /// JSON instead of a card.
+    pub is_json: bool,
+}
+
+/// Sums up the files as one recording in order of time (`-` is standard input).
+///
+/// # Errors
+/// As of [`recording::merged`], a bound on ranks or runs is exceeded, or the recordings hold no such run, or more than
+/// one and none is named.
+pub fn run<'f>(
+    files: impl IntoIterator<Item = &'f PathBuf>,
+    config: EngineConfig,
+    question: &Question,
+    mut out: impl Write,
+) -> anyhow::Result<()> {
+    let is_json = question.is_json;
+    let text = match question.policy {
+        Policy::TraceMl(window) => {
+            let answer = traceml_rows(files, window, question.run.as_ref())?.answer();
+            if is_json { json(&answer)? } else { traceml_card::render(&answer) }
+        }
+        Policy::Stepmem => {
+            let summary = summarize(files, config, question.run.as_ref())?;
+            if is_json { json(&summary)? } else { card::render(&summary) }
+        }
+    };
+    out.write_all(text.as_bytes())?;
+    Ok(())
+}
+
+/// Says in one line of JSON what TraceML would have said of the files, where `replay` has our own words.
+///
+/// # Errors
+/// As of [`run`].
+pub fn replay_traceml<'f>(
+    files: impl IntoIterator<Item = &'f PathBuf>,
+    window: usize,
+    mut out: impl Write,
+) -> anyhow::Result<()> {
+    let answer = traceml_rows(files, window, None)?.answer();
+    serde_json::to_writer(&mut out, &serde_json::json!({ "status": answer }))?;
+    Ok(out.write_all(b"\n")?)
+}
+
+/// Compares two summaries, ours or TraceML's, and says what that comes to.
+///
+/// # Errors
+/// A file cannot be read or is no summary: [`CannotCompare`] with the reason; or `out` takes no more.
+pub fn compare(
+    old: &Path,
+    new: &Path,
+    is_json: bool,
+    mut out: impl Write,
+) -> anyhow::Result<Verdict> {
+    let side = |path: &Path| read_side(path).map_err(|error| error.context(CannotCompare));
+    let comparison = Comparison::of(&side(old)?, &side(new)?);
+    let text = if is_json { json(&comparison)? } else { comparison.render() };
+    out.write_all(text.as_bytes())?;
+    Ok(comparison.verdict)
+}
+
+fn read_side(path: &Path) -> anyhow::Result<Side> {
+    let shown = || path.display().to_string();
+    let mut bytes = Vec::new();
+    let file = File::open(path).with_context(shown)?;
+    file.take(SUMMARY_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(shown)?;
+    anyhow::ensure!(
+        u64::try_from(bytes.len())? <= SUMMARY_BYTES_MAX,
+        "{} exceeds {SUMMARY_BYTES_MAX} bytes",
+        shown()
+    );
+    let value = serde_json::from_slice(&bytes).with_context(shown)?;
+    Side::read(&value).with_context(shown)
+}
+
+fn json(value: &impl serde::Serialize) -> serde_json::Result<String> {
+    Ok(serde_json::to_string_pretty(value)? + "\n")
+}
+
+/// The steps of one run as TraceML would have kept them.
+fn traceml_rows<'f>(
+    files: impl IntoIterator<Item = &'f PathBuf>,
+    window: usize,
+    run: Option<&Run>,
+) -> anyhow::Result<Rows> {
+    let mut rows = Rows::new(window);
+    let mut found: Option<Run> = run.cloned();
+    recording::merged(files, |recorded| {
+        match recorded {
+            Recorded::Step(sample) => {
+                let of = found.get_or_insert_with(|| sample.run.clone());
+                if *of == sample.run {
+                    rows.push(&sample);
+                } else {
+                    anyhow::ensure!(
+                        run.is_some(),
+                        "the recording holds more than one run, name one with --run: {of}, {}",
+                        sample.run
+                    );
+                }
+            }
+            Recorded::Gpu(sample, _) => rows.gpu(&sample),
+        }
+        Ok(())
+    })?;
+    Ok(rows)
+}
+
+/// Our own summary of one run.
+fn summarize<'f>(
+    files: impl IntoIterator<Item = &'f PathBuf>,
+    config: EngineConfig,
+    run: Option<&Run>,
+) -> anyhow::Result<Summary> {
+    // What a recording holds is not forgotten before its end.
+    let config = EngineConfig { rank_retention: Duration::MAX, ..config };
+    let mut replay = Replay::new(config, |_, _, _| Ok(()));
+    recording::merged(files, |recorded| replay.take(recorded))?;
+    let (engine, now) = replay.finish()?;
+    let runs: Vec<&Run> = engine.runs().collect();
+    let names = || runs.iter().map(|run| run.as_str()).collect::<Vec<_>>().join(", ");
+    let run = match (run, runs.as_slice()) {
+        (Some(run), _) => run,
+        (None, [run]) => run,
+        (None, []) => anyhow::bail!("the recording holds no step"),
+        (None, _) => anyhow::bail!(
+            "the recording holds {} runs, name one with --run: {}",
+            runs.len(),
+            names()
+        ),
+    };
+    let report = engine
+        .run_report(run, now)
+        .with_context(|| format!("the recording holds no run {run}, but: {}", names()))?;
+    Ok(Summary::of(&report, None))
+}
