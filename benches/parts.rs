@@ -9,7 +9,9 @@ use criterion::{
     BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
 };
 use prometheus::{Encoder, GaugeVec, Opts, Registry, TextEncoder};
-use stepmem::analysis::engine::{Engine, EngineConfig, Event};
+use stepmem::analysis::config::EngineConfig;
+use stepmem::analysis::engine::Engine;
+use stepmem::analysis::event::Event;
 use stepmem::analysis::status::{ExporterStatus, Status};
 use stepmem::input::push::wire::{Layout, decode};
 use stepmem::model::step::StepSample;
@@ -49,9 +51,8 @@ fn at(step: u64) -> Uptime {
 fn filled(n_ranks: u32) -> Engine {
     let mut engine = Engine::new(EngineConfig::default(), STARTED);
     for step in 0..STEPS_FILLED {
-        for sample in samples(n_ranks, step) {
-            engine.apply(Event::Step(sample), at(step));
-        }
+        let batch = engine.admit(samples(n_ranks, step), at(step)).unwrap();
+        engine.apply(Event::Steps(batch), at(step));
     }
     engine
 }
@@ -84,9 +85,8 @@ fn bench_apply(criterion: &mut Criterion) {
                     (step, samples(n_ranks, step))
                 },
                 |(step, samples)| {
-                    for sample in samples {
-                        black_box(engine.apply(Event::Step(sample), at(step)));
-                    }
+                    let batch = engine.admit(samples, at(step)).unwrap();
+                    black_box(engine.apply(Event::Steps(batch), at(step)));
                 },
                 BatchSize::SmallInput,
             );

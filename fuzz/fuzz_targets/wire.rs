@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use stepmem::analysis::engine::{Engine, EngineConfig, Event};
+use stepmem::analysis::config::EngineConfig;
+use stepmem::analysis::engine::Engine;
+use stepmem::analysis::event::Event;
 use stepmem::model::units::Uptime;
 use stepmem::analysis::status::ExporterStatus;
 use stepmem::input::push::wire::{
@@ -22,7 +24,10 @@ fuzz_target!(|body: &[u8]| {
     for recorded in lines.filter_map(|line| decode_recorded(line).ok()) {
         now = Uptime(now.0 + Duration::from_millis(700));
         let event = match recorded {
-            Recorded::Step(sample) => Event::Step(sample),
+            Recorded::Step(sample) => match engine.admit(vec![sample], now) {
+                Ok(batch) => Event::Steps(batch),
+                Err(_) => continue,
+            },
             Recorded::Gpu(sample, _) => Event::Gpu(sample),
         };
         engine.apply(event, now);

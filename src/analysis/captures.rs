@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::model::ids::{Rank, Run};
+use crate::model::ids::{RankId, Run};
 use crate::model::units::{Bytes, Count, Uptime};
 
 /// How many snapshots are listed at most; the oldest leaves.
@@ -20,7 +20,7 @@ pub const REPORT_WITHIN: Duration = Duration::from_mins(10);
 
 /// When ranks are asked.
 #[derive(Clone, Debug)]
-pub struct SnapshotSettings {
+pub struct CaptureSettings {
     /// Whether MEMORY CREEP asks for one.
     pub on_creep: bool,
     /// Where the training process shall write it, as it sees it.
@@ -33,15 +33,25 @@ pub struct SnapshotSettings {
     pub cooldown: Duration,
 }
 
+impl Default for CaptureSettings {
+    fn default() -> Self {
+        Self {
+            on_creep: false,
+            directory: String::new(),
+            steps: 3,
+            run_max: 3,
+            cooldown: Duration::from_hours(1),
+        }
+    }
+}
+
 /// What a training process is asked for in the answer to its push.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct CaptureRequest {
     /// What its report names.
     pub id: String,
-    /// The run.
-    pub run: Run,
     /// The rank.
-    pub rank: Rank,
+    pub rank: RankId,
     /// For how many steps to record.
     pub steps: u32,
     /// Where to write.
@@ -50,7 +60,7 @@ pub struct Ask {
 
 /// Why a snapshot was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum CaptureReason {
     /// The exporter asked, on MEMORY CREEP.
     Creep,
     /// The device was full.
@@ -59,7 +69,7 @@ pub enum Reason {
     Manual,
 }
 
-impl Reason {
+impl CaptureReason {
     /// Its name in the status.
     pub fn as_label(self) -> &'static str {
         match self {
@@ -72,7 +82,7 @@ impl Reason {
 
 /// What became of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CaptureOutcome {
     /// The rank was asked and has not reported yet.
     Waiting,
     /// It was written.
@@ -91,7 +101,7 @@ pub enum Outcome {
     Unanswered,
 }
 
-impl Outcome {
+impl CaptureOutcome {
     /// Its name in the status.
     pub fn as_label(&self) -> &'static str {
         match self {
@@ -105,52 +115,58 @@ impl Outcome {
 
 /// What a training process says of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SnapshotReport {
-    /// The run.
-    pub run: Run,
+pub struct CaptureReport {
     /// The rank.
-    pub rank: Rank,
+    pub rank: RankId,
     /// What it was asked under; `None` when nobody asked.
     pub id: Option<Box<str>>,
     /// Why it was taken.
-    pub reason: Reason,
+    pub reason: CaptureReason,
     /// The last step that it shows.
     pub step: Option<Count>,
-    /// What became of it; never [`Outcome::Waiting`].
-    pub outcome: Outcome,
+    /// What became of it; never [`CaptureOutcome::Waiting`].
+    pub outcome: CaptureOutcome,
 }
 
 /// One snapshot that is listed.
 #[derive(Clone, Debug)]
-pub struct Listed {
+pub struct Capture {
     /// The report, or what will be reported.
-    pub report: SnapshotReport,
+    pub report: CaptureReport,
     /// When it was asked for, or reported when nobody asked.
     pub since: Uptime,
 }
 
 /// The snapshots of all runs.
 #[derive(Debug)]
-pub struct Snapshots {
-    settings: SnapshotSettings,
-    listed: VecDeque<Listed>,
-    /// How many each run was asked for, and when last.
-    runs: BTreeMap<Run, (u32, Uptime)>,
-    n_asked: u64,
+pub struct Captures {
+    settings: CaptureSettings,
+    // Invariant: at most LISTED_MAX.
+    listed: VecDeque<Capture>,
+    // Invariant: at most RUNS_MAX.
+    runs: BTreeMap<Run, RunRequests>,
+    n_requests: u64,
     n_written: u64,
     n_failed: u64,
     n_unanswered: u64,
     n_limited: u64,
 }
 
-impl Snapshots {
+/// What a run was asked for.
+#[derive(Clone, Copy, Debug)]
+struct RunRequests {
+    n_requests: u32,
+    last: Uptime,
+}
+
+impl Captures {
     /// None yet.
-    pub fn new(settings: SnapshotSettings) -> Self {
+    pub fn new(settings: CaptureSettings) -> Self {
         Self {
             settings,
             listed: VecDeque::new(),
             runs: BTreeMap::new(),
-            n_asked: 0,
+            n_requests: 0,
             n_written: 0,
             n_failed: 0,
             n_unanswered: 0,
@@ -158,51 +174,51 @@ impl Snapshots {
         }
     }
 
-    /// A rank creeps: it is asked for a snapshot, unless its run has had enough.
-    pub fn creeps(&mut self, run: &Run, rank: Rank, now: Uptime) {
-        let asked = self.runs.get(run).copied();
-        if !self.settings.on_creep || self.is_waiting_for(run, rank) {
+    /// Asks a rank that creeps for a snapshot, unless its run has had enough.
+    pub fn creeps(&mut self, rank: &RankId, now: Uptime) {
+        let before = self.runs.get(&rank.run).copied();
+        if !self.settings.on_creep || self.is_waiting_for(rank) {
             return;
         }
-        let is_too_many = asked.is_some_and(|(n_asked, last)| {
-            n_asked >= self.settings.run_max || now.since(last) < self.settings.cooldown
+        let is_too_many = before.is_some_and(|before| {
+            before.n_requests >= self.settings.run_max
+                || now.since(before.last) < self.settings.cooldown
         });
         if is_too_many {
             self.n_limited += 1;
             return;
         }
-        if asked.is_none() && self.runs.len() >= RUNS_MAX {
-            let longest_ago = self.runs.iter().min_by_key(|(_, (_, last))| *last);
+        if before.is_none() && self.runs.len() >= RUNS_MAX {
+            let longest_ago = self.runs.iter().min_by_key(|(_, requests)| requests.last);
             if let Some(run) = longest_ago.map(|(run, _)| run.clone()) {
                 self.runs.remove(&run);
             }
         }
-        self.runs.insert(run.clone(), (asked.map_or(0, |(n_asked, _)| n_asked) + 1, now));
-        self.n_asked += 1;
-        // The time tells it from those of an exporter before this one.
-        let id = format!("{}-{}", now.0.as_millis(), self.n_asked);
-        let report = SnapshotReport {
-            run: run.clone(),
-            rank,
+        let n_requests = before.map_or(0, |before| before.n_requests) + 1;
+        self.runs.insert(rank.run.clone(), RunRequests { n_requests, last: now });
+        self.n_requests += 1;
+        // The time tells it apart from those of an exporter before this one.
+        let id = format!("{}-{}", now.0.as_millis(), self.n_requests);
+        let report = CaptureReport {
+            rank: rank.clone(),
             id: Some(id.into()),
-            reason: Reason::Creep,
+            reason: CaptureReason::Creep,
             step: None,
-            outcome: Outcome::Waiting,
+            outcome: CaptureOutcome::Waiting,
         };
-        self.list(Listed { report, since: now });
+        self.list(Capture { report, since: now });
     }
 
-    /// What these ranks are asked for; the same until they report, since an answer may get lost.
-    pub fn asks(&self, ranks: &[(Run, Rank)]) -> Vec<Ask> {
+    /// Returns what these ranks are asked for; the same until they report, since an answer may get lost.
+    pub fn requests(&self, ranks: &[RankId]) -> Vec<CaptureRequest> {
         let waiting = self.listed.iter().map(|listed| &listed.report);
         waiting
-            .filter(|report| report.outcome == Outcome::Waiting)
-            .filter(|report| ranks.iter().any(|of| of.0 == report.run && of.1 == report.rank))
+            .filter(|report| report.outcome == CaptureOutcome::Waiting)
+            .filter(|report| ranks.contains(&report.rank))
             .filter_map(|report| {
-                Some(Ask {
+                Some(CaptureRequest {
                     id: report.id.as_deref()?.to_owned(),
-                    run: report.run.clone(),
-                    rank: report.rank,
+                    rank: report.rank.clone(),
                     steps: self.settings.steps,
                     directory: self.settings.directory.clone(),
                 })
@@ -210,45 +226,42 @@ impl Snapshots {
             .collect()
     }
 
-    /// Takes a report; it settles what it was asked under, or is listed as new.
-    pub fn take(&mut self, report: SnapshotReport, now: Uptime) {
+    /// Takes a report; it settles the request that it names, or is listed as new.
+    pub fn take(&mut self, report: CaptureReport, now: Uptime) {
         match report.outcome {
-            Outcome::Written { .. } => self.n_written += 1,
-            Outcome::Failed { .. } => self.n_failed += 1,
-            Outcome::Unanswered | Outcome::Waiting => {}
+            CaptureOutcome::Written { .. } => self.n_written += 1,
+            CaptureOutcome::Failed { .. } => self.n_failed += 1,
+            CaptureOutcome::Unanswered | CaptureOutcome::Waiting => {}
         }
-        let asked = self.listed.iter_mut().find(|listed| {
+        let request = self.listed.iter_mut().find(|listed| {
             let of = &listed.report;
-            of.id.is_some()
-                && of.id == report.id
-                && of.run == report.run
-                && of.rank == report.rank
+            of.id.is_some() && of.id == report.id && of.rank == report.rank
         });
-        match asked {
+        match request {
             Some(listed) => listed.report = report,
-            None => self.list(Listed { report, since: now }),
+            None => self.list(Capture { report, since: now }),
         }
     }
 
-    /// Gives up those that have waited too long.
+    /// Gives up requests that have waited too long.
     pub fn expire(&mut self, now: Uptime) {
         for listed in &mut self.listed {
             let is_late = now.since(listed.since) > REPORT_WITHIN;
-            if is_late && listed.report.outcome == Outcome::Waiting {
-                listed.report.outcome = Outcome::Unanswered;
+            if is_late && listed.report.outcome == CaptureOutcome::Waiting {
+                listed.report.outcome = CaptureOutcome::Unanswered;
                 self.n_unanswered += 1;
             }
         }
     }
 
-    /// Those that are listed, the oldest first.
-    pub fn iter(&self) -> impl Iterator<Item = &Listed> {
+    /// Returns the snapshots that are listed, the oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = &Capture> {
         self.listed.iter()
     }
 
-    /// How many there were by what became of them.
-    pub fn results(&self) -> Vec<(&'static str, u64)> {
-        vec![
+    /// Returns how many there were by what became of them.
+    pub fn results(&self) -> [(&'static str, u64); 4] {
+        [
             ("failed", self.n_failed),
             ("limited", self.n_limited),
             ("unanswered", self.n_unanswered),
@@ -256,13 +269,13 @@ impl Snapshots {
         ]
     }
 
-    fn is_waiting_for(&self, run: &Run, rank: Rank) -> bool {
-        self.listed.iter().any(|Listed { report, .. }| {
-            report.outcome == Outcome::Waiting && report.run == *run && report.rank == rank
+    fn is_waiting_for(&self, rank: &RankId) -> bool {
+        self.listed.iter().any(|Capture { report, .. }| {
+            report.outcome == CaptureOutcome::Waiting && report.rank == *rank
         })
     }
 
-    fn list(&mut self, listed: Listed) {
+    fn list(&mut self, listed: Capture) {
         if self.listed.len() >= LISTED_MAX {
             self.listed.pop_front();
         }
@@ -274,84 +287,83 @@ impl Snapshots {
 mod tests {
     use std::time::Duration;
 
-    use super::{LISTED_MAX, Outcome, REPORT_WITHIN, Reason, SnapshotReport};
-    use super::{SnapshotSettings, Snapshots};
-    use crate::model::ids::{Rank, Run};
+    use super::{CaptureOutcome, CaptureReason, CaptureReport, LISTED_MAX, REPORT_WITHIN};
+    use super::{CaptureSettings, Captures};
+    use crate::model::ids::{Rank, RankId, Run};
     use crate::model::units::Uptime;
 
     const COOLDOWN: Duration = Duration::from_mins(30);
 
-    fn snapshots() -> Snapshots {
+    fn captures() -> Captures {
         let directory = "/snapshots".to_owned();
         let (on_creep, steps, run_max) = (true, 3, 2);
         let cooldown = COOLDOWN;
-        Snapshots::new(SnapshotSettings { on_creep, directory, steps, run_max, cooldown })
+        Captures::new(CaptureSettings { on_creep, directory, steps, run_max, cooldown })
     }
 
-    fn who(rank: u64) -> (Run, Rank) {
-        (Run::new("llm").unwrap(), Rank::new(rank).unwrap())
+    fn who(rank: u64) -> RankId {
+        RankId { run: Run::new("llm").unwrap(), rank: Rank::new(rank).unwrap() }
     }
 
-    fn report(rank: u64, id: Option<&str>) -> SnapshotReport {
-        let (run, rank) = who(rank);
-        let outcome = Outcome::Failed { error: "no".into() };
+    fn report(rank: u64, id: Option<&str>) -> CaptureReport {
+        let outcome = CaptureOutcome::Failed { error: "no".into() };
         let id = id.map(Into::into);
-        SnapshotReport { run, rank, id, reason: Reason::Creep, step: None, outcome }
+        CaptureReport { rank: who(rank), id, reason: CaptureReason::Creep, step: None, outcome }
     }
 
-    fn result(snapshots: &Snapshots, name: &str) -> u64 {
-        snapshots.results().into_iter().find(|(label, _)| *label == name).unwrap().1
+    fn result(captures: &Captures, name: &str) -> u64 {
+        captures.results().into_iter().find(|(label, _)| *label == name).unwrap().1
     }
 
     #[test]
     fn a_creeping_rank_is_asked_until_it_reports() {
-        let mut snapshots = snapshots();
-        let (run, rank) = who(3);
-        snapshots.creeps(&run, rank, Uptime::default());
-        snapshots.creeps(&run, rank, Uptime(Duration::from_secs(1)));
-        assert_eq!(snapshots.asks(&[who(4)]), []);
-        let asks = snapshots.asks(&[who(4), who(3)]);
+        let mut captures = captures();
+        let rank = who(3);
+        captures.creeps(&rank, Uptime::default());
+        captures.creeps(&rank, Uptime(Duration::from_secs(1)));
+        assert_eq!(captures.requests(&[who(4)]), []);
+        let asks = captures.requests(&[who(4), who(3)]);
         let [ask] = &asks[..] else { panic!("{asks:?}") };
         assert_eq!((ask.steps, ask.directory.as_str()), (3, "/snapshots"));
-        snapshots.take(report(3, Some(&ask.id)), Uptime(Duration::from_secs(2)));
-        assert_eq!(snapshots.asks(&[who(3)]), []);
-        assert_eq!(snapshots.iter().count(), 1);
-        assert_eq!((result(&snapshots, "failed"), result(&snapshots, "limited")), (1, 0));
+        captures.take(report(3, Some(&ask.id)), Uptime(Duration::from_secs(2)));
+        assert_eq!(captures.requests(&[who(3)]), []);
+        assert_eq!(captures.iter().count(), 1);
+        assert_eq!((result(&captures, "failed"), result(&captures, "limited")), (1, 0));
     }
 
     #[test]
     fn a_run_is_asked_at_most_so_often() {
-        let mut snapshots = snapshots();
-        let ((run, rank), (_, other)) = (who(3), who(4));
-        let asks = |snapshots: &Snapshots| snapshots.asks(&[who(3), who(4)]).len();
-        snapshots.creeps(&run, rank, Uptime::default());
-        snapshots.creeps(&run, other, Uptime(COOLDOWN / 2));
-        assert_eq!((asks(&snapshots), result(&snapshots, "limited")), (1, 1));
-        snapshots.creeps(&run, other, Uptime(COOLDOWN));
-        assert_eq!((asks(&snapshots), result(&snapshots, "limited")), (2, 1));
-        snapshots.expire(Uptime(COOLDOWN * 2));
-        assert_eq!((asks(&snapshots), result(&snapshots, "unanswered")), (0, 2));
-        snapshots.creeps(&run, rank, Uptime(COOLDOWN * 9));
-        assert_eq!((asks(&snapshots), result(&snapshots, "limited")), (0, 2));
+        let mut captures = captures();
+        let (rank, other) = (who(3), who(4));
+        let asks = |captures: &Captures| captures.requests(&[who(3), who(4)]).len();
+        captures.creeps(&rank, Uptime::default());
+        captures.creeps(&other, Uptime(COOLDOWN / 2));
+        assert_eq!((asks(&captures), result(&captures, "limited")), (1, 1));
+        captures.creeps(&other, Uptime(COOLDOWN));
+        assert_eq!((asks(&captures), result(&captures, "limited")), (2, 1));
+        captures.expire(Uptime(COOLDOWN * 2));
+        assert_eq!((asks(&captures), result(&captures, "unanswered")), (0, 2));
+        captures.creeps(&rank, Uptime(COOLDOWN * 9));
+        assert_eq!((asks(&captures), result(&captures, "limited")), (0, 2));
     }
 
     #[test]
-    fn nobody_is_asked_unless_it_is_wanted() {
-        let mut snapshots = snapshots();
-        snapshots.settings.on_creep = false;
-        let (run, rank) = who(0);
-        snapshots.creeps(&run, rank, Uptime::default());
-        assert_eq!(snapshots.asks(&[who(0)]), []);
+    fn no_rank_is_asked_unless_the_setting_says_so() {
+        let mut captures = captures();
+        captures.settings.on_creep = false;
+        let rank = who(0);
+        captures.creeps(&rank, Uptime::default());
+        assert_eq!(captures.requests(&[who(0)]), []);
     }
 
     #[test]
     fn the_list_forgets_the_oldest() {
-        let mut snapshots = snapshots();
+        let mut captures = captures();
         for rank in 0..=LISTED_MAX {
             let rank = u64::try_from(rank).unwrap();
-            snapshots.take(report(rank, None), Uptime(REPORT_WITHIN));
+            captures.take(report(rank, None), Uptime(REPORT_WITHIN));
         }
-        assert_eq!(snapshots.iter().count(), LISTED_MAX);
-        assert_eq!(snapshots.iter().next().unwrap().report.rank.get(), 1);
+        assert_eq!(captures.iter().count(), LISTED_MAX);
+        assert_eq!(captures.iter().next().unwrap().report.rank.rank.get(), 1);
     }
 }

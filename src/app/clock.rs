@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-use crate::analysis::engine::SavedState;
+use crate::analysis::saved::SavedState;
 use crate::model::units::Uptime;
 
 /// Reads the time: the uptime of this exporter, or of the one whose state it goes on with.

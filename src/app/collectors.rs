@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{
     Receiver as ThreadReceiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel,
 };
@@ -12,7 +11,7 @@ use anyhow::Context;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::analysis::status::{CollectorStatus, Status};
+use crate::analysis::status::CollectorStatus;
 use crate::config::settings::{NvmlSettings, Settings};
 use crate::input::nvml::xid::{self, Ended};
 use crate::input::nvml::{self, GpuPoll, LIBRARY_MISSING, Poller, RELEASED};
@@ -99,7 +98,7 @@ type Watch = (BTreeSet<GpuUuid>, oneshot::Sender<()>);
 /// and nothing queues behind it.
 pub(super) struct GpuTask {
     settings: NvmlSettings,
-    latest: watch::Receiver<Arc<Status>>,
+    pushed_devices: watch::Receiver<BTreeSet<GpuUuid>>,
     collected: mpsc::Sender<Collected>,
     releases: mpsc::Receiver<ReleaseRequest>,
     asks: SyncSender<Ask>,
@@ -118,7 +117,7 @@ impl GpuTask {
     pub(super) fn start(
         settings: NvmlSettings,
         source: GpuSource,
-        latest: watch::Receiver<Arc<Status>>,
+        pushed_devices: watch::Receiver<BTreeSet<GpuUuid>>,
         (collected, releases): (mpsc::Sender<Collected>, mpsc::Receiver<ReleaseRequest>),
     ) -> std::io::Result<Self> {
         let (asks, asked) = sync_channel(1);
@@ -135,7 +134,7 @@ impl GpuTask {
         thread("nvml", move || read_devices(source, &asked, &answers))?;
         Ok(Self {
             settings,
-            latest,
+            pushed_devices,
             collected,
             releases,
             asks,
@@ -150,7 +149,8 @@ impl GpuTask {
         let mut pause = self.settings.interval;
         loop {
             let began = Instant::now();
-            let poll = self.round(Ask::Read(self.pushed())).await?;
+            let pushed = self.pushed_devices.borrow().clone();
+            let poll = self.round(Ask::Read(pushed)).await?;
             log_gpu(&mut self.failing, &poll.unavailable);
             let is_dead = poll.samples.is_empty() && !poll.unavailable.is_empty();
             let gpus = if poll.is_shut_down { BTreeSet::new() } else { gpus_of(&poll.samples) };
@@ -218,16 +218,9 @@ impl GpuTask {
         Ok(())
     }
 
-    /// The devices that ranks push from; processes that stand for ranks do not count.
-    fn pushed(&self) -> BTreeSet<GpuUuid> {
-        let latest = self.latest.borrow();
-        let pushing = latest.ranks.iter().filter(|rank| rank.last_push_time.is_some());
-        pushing.filter_map(|rank| rank.identity.device.clone()).collect()
-    }
-
     async fn collect(&self, poll: GpuPoll, began: Instant) -> anyhow::Result<()> {
         let status = CollectorStatus {
-            collector: "nvml",
+            collector: "nvml".into(),
             duration_seconds: began.elapsed().as_secs_f64(),
             is_success: poll.unavailable.is_empty(),
         };
@@ -351,7 +344,7 @@ pub(super) async fn ask_kubelet(
         }
         is_failing = listed.is_err();
         let status = CollectorStatus {
-            collector: "kubelet",
+            collector: "kubelet".into(),
             duration_seconds: began.elapsed().as_secs_f64(),
             is_success: listed.is_ok(),
         };

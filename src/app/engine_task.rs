@@ -8,11 +8,12 @@ use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
 use tokio::sync::{mpsc, watch};
 
-use crate::analysis::captures::{Listed, Outcome, Snapshots};
-use crate::analysis::diagnosis::creep_confirmed::CREEP_CONFIRMED;
-use crate::analysis::diagnosis::wording;
-use crate::analysis::engine::{Engine, Event, Transition, TransitionState};
-use crate::analysis::status::{CollectorStatus, ExporterStatus, SnapshotStatus, Status};
+use crate::analysis::acks::Ack;
+use crate::analysis::engine::Engine;
+use crate::analysis::event::Event;
+use crate::analysis::findings::{Transition, TransitionState};
+use crate::analysis::refusal::Refusal;
+use crate::analysis::status::{CollectorStatus, ExporterStatus, LabelCounts, Status};
 use crate::app::clock::Clock;
 use crate::app::collectors::Collected;
 use crate::app::state_file::StateFile;
@@ -21,9 +22,8 @@ use crate::input::nvml::GpuPoll;
 use crate::input::push::inbox::{Delivery, Offer, PushCounts, Taken};
 use crate::input::push::wire::RunEnd;
 use crate::metrics::table;
-use crate::model::ids::{Rank, Run};
+use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, SubjectId};
 use crate::model::step::StepSample;
-use crate::model::units::Uptime;
 use crate::net::server::ServerCounts;
 use crate::output::otlp::ExportCounts;
 use crate::output::web::{Request, SummaryRequest};
@@ -31,51 +31,44 @@ use crate::output::web::{Request, SummaryRequest};
 /// How often time passes for the engine, and a status is published for those that do not ask for one.
 const TICK: Duration = Duration::from_secs(1);
 
-/// What the exporter knows of itself.
-pub(super) struct Own {
+/// The figures of the exporter itself that the engine does not know.
+pub(super) struct ExporterFigures {
     pub(super) push: Arc<PushCounts>,
     pub(super) servers: [(&'static str, Arc<ServerCounts>); 2],
     pub(super) export: Option<Arc<ExportCounts>>,
     pub(super) collectors: BTreeMap<&'static str, CollectorStatus>,
-    pub(super) dropped: Dropped,
+    pub(super) dropped: DropCounts,
     pub(super) process: Vec<(String, f64)>,
     pub(super) series: usize,
 }
 
 /// What the collectors left out to keep their bounds.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Dropped {
+pub(super) struct DropCounts {
     devices: u64,
     pods: u64,
     processes: u64,
 }
 
-impl Own {
-    fn status(&self, inbox_depth: usize, engine: &Engine) -> ExporterStatus {
-        let gpu = engine.gpu_status();
+impl ExporterFigures {
+    fn status(&self, inbox_depth: usize) -> ExporterStatus {
         let shed = self.servers.iter().map(|(listener, counts)| (*listener, counts.shed()));
+        let exports = self.export.as_ref().map(|counts| counts.results());
         ExporterStatus {
-            version: env!("CARGO_PKG_VERSION"),
-            pushes: self.push.results(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            pushes: labelled(self.push.results()),
             push_seconds: self.push.durations(),
             inbox_depth,
-            collectors: self.collectors.values().copied().collect(),
+            collectors: self.collectors.values().cloned().collect(),
             snapshots: Vec::new(),
-            connections_shed: shed.collect(),
-            otlp_exports: self
-                .export
-                .as_ref()
-                .map(|counts| counts.results())
-                .unwrap_or_default(),
+            connections_shed: labelled(shed),
+            otlp_exports: labelled(exports.into_iter().flatten()),
             series: self.series,
-            series_dropped: vec![
+            series_dropped: labelled([
                 ("devices", self.dropped.devices),
                 ("pods", self.dropped.pods),
-                ("processes", self.dropped.processes + gpu.processes_dropped),
-                ("processes_judged", engine.processes_dropped()),
-                ("ranks", engine.records_dropped()),
-                ("xids", gpu.xids_dropped),
-            ],
+                ("processes", self.dropped.processes),
+            ]),
             process: self.process.clone(),
         }
     }
@@ -94,13 +87,18 @@ impl Own {
     }
 }
 
+fn labelled(counts: impl IntoIterator<Item = (&'static str, u64)>) -> LabelCounts {
+    counts.into_iter().map(|(label, count)| (label.into(), count)).collect()
+}
+
 /// The one task that owns the engine.
-pub(super) struct Keeper {
+pub(super) struct EngineTask {
     pub(super) engine: Engine,
-    pub(super) snapshots: Snapshots,
     pub(super) clock: Clock,
     pub(super) publisher: watch::Sender<Arc<Status>>,
-    pub(super) own: Own,
+    /// Where the engine says which devices ranks push from: the ones that NVML shall open.
+    pub(super) pushed_devices: watch::Sender<BTreeSet<GpuUuid>>,
+    pub(super) exporter: ExporterFigures,
     pub(super) state: Option<StateFile>,
     pub(super) summaries: Summaries,
 }
@@ -111,14 +109,14 @@ pub(super) struct Requests {
     pub(super) summary: mpsc::Receiver<SummaryRequest>,
 }
 
-impl Keeper {
-    pub(super) async fn keep(
+impl EngineTask {
+    pub(super) async fn run(
         mut self,
         mut offers: mpsc::Receiver<Offer>,
         mut requests: Requests,
         mut collected: mpsc::Receiver<Collected>,
     ) -> anyhow::Result<()> {
-        self.own.read_process();
+        self.exporter.read_process();
         let mut tick = tokio::time::interval(TICK);
         let mut is_open = true;
         loop {
@@ -128,12 +126,12 @@ impl Keeper {
                         self.take(offer);
                     } else {
                         is_open = false;
-                        let known = known(&self.engine, &self.snapshots, self.clock.now());
+                        let known = Known { engine: &self.engine, now: self.clock.now() };
                         self.summaries.stop(&known).await;
                     }
                 }
                 Some(request) = requests.summary.recv() => {
-                    let known = known(&self.engine, &self.snapshots, self.clock.now());
+                    let known = Known { engine: &self.engine, now: self.clock.now() };
                     summary_files::answer(&known, request);
                 }
                 request = requests.status.recv() => match request {
@@ -144,10 +142,10 @@ impl Keeper {
                 Some(collected) = collected.recv() => self.take_collected(collected),
                 _ = tick.tick() => {
                     self.apply(Event::Tick);
-                    self.snapshots.expire(self.clock.now());
-                    self.own.read_process();
+                    self.say_pushed_devices();
+                    self.exporter.read_process();
                     let status = self.publish(offers.len());
-                    self.own.series = table::count_series(&status);
+                    self.exporter.series = table::count_series(&status);
                     self.keep_summaries(&status).await;
                     if let Some(state) = &mut self.state {
                         state.keep(&self.engine, self.clock.now()).await;
@@ -167,56 +165,68 @@ impl Keeper {
 
     async fn keep_summaries(&mut self, status: &Status) {
         let present: BTreeSet<_> = status.runs.iter().map(|run| run.run.clone()).collect();
-        let known = known(&self.engine, &self.snapshots, self.clock.now());
+        let known = Known { engine: &self.engine, now: self.clock.now() };
         self.summaries.keep(&known, present).await;
     }
 
     fn take(&mut self, (delivery, answer): Offer) {
         let taken = match delivery {
-            Delivery::Steps(batch) => {
-                let now = self.clock.now();
-                self.engine.admit(&batch, now).map(|()| {
-                    let n_records = batch.len();
-                    let ranks = ranks_of(&batch);
-                    for (run, _) in &ranks {
-                        self.summaries.pushed(run);
-                    }
-                    for sample in batch {
-                        self.apply(Event::Step(sample));
-                    }
-                    Taken { n_records, asks: self.snapshots.asks(&ranks) }
-                })
-            }
+            Delivery::Steps(batch) => self.take_steps(batch),
             Delivery::End(run, RunEnd { rank, outcome }) => {
                 let shown = rank.map(Rank::get);
                 tracing::info!(%run, rank = shown, ?outcome, "ended");
                 self.summaries.ended(&run);
                 self.apply(Event::End(run, rank));
+                self.say_pushed_devices();
                 Ok(ONE)
             }
             Delivery::Snapshot(report) => {
-                let (run, rank) = (&report.run, report.rank.get());
-                let outcome = report.outcome.as_label();
+                let RankId { run, rank } = &report.rank;
+                let (rank, outcome) = (rank.get(), report.outcome.as_label());
                 tracing::info!(%run, rank, outcome, "snapshot");
-                self.snapshots.take(report, self.clock.now());
+                self.apply(Event::Capture(report));
                 Ok(ONE)
             }
-            Delivery::Ack(ack) => self.engine.admit_ack(&ack).map(|()| {
-                let ((run, rank), kind) = (ack.about(), ack.kind());
-                let reason = ack.reason();
-                tracing::info!(%run, rank = rank.get(), kind, reason, "acknowledged");
-                self.apply(Event::Ack(ack));
-                ONE
-            }),
+            Delivery::Ack(ack) => self.take_ack(ack),
         };
         // A pusher that hung up does not hear what was taken.
         answer.send(taken).ok();
     }
 
+    fn take_steps(&mut self, batch: Vec<StepSample>) -> Result<Taken, Refusal> {
+        let (n_records, ranks) = (batch.len(), ranks_of(&batch));
+        let admitted = self.engine.admit(batch, self.clock.now())?;
+        for id in &ranks {
+            self.summaries.pushed(&id.run);
+        }
+        self.apply(Event::Steps(admitted));
+        self.say_pushed_devices();
+        Ok(Taken { n_records, asks: self.engine.capture_requests(&ranks) })
+    }
+
+    fn take_ack(&mut self, ack: Ack) -> Result<Taken, Refusal> {
+        let (subject, kind) = (ack.subject().to_string(), ack.kind().label());
+        let reason = ack.reason().to_owned();
+        let admitted = self.engine.admit_ack(ack)?;
+        tracing::info!(subject, kind, reason, "acknowledged");
+        self.apply(Event::Ack(admitted));
+        Ok(ONE)
+    }
+
+    /// Answers the reader of the devices which of them ranks push from.
+    fn say_pushed_devices(&self) {
+        let pushed = self.engine.pushed_devices(self.clock.now());
+        self.pushed_devices.send_if_modified(|before| {
+            let is_changed = *before != pushed;
+            *before = pushed;
+            is_changed
+        });
+    }
+
     fn take_collected(&mut self, collected: Collected) {
         match collected {
             Collected::Devices(poll, status) => {
-                self.own.collectors.insert(status.collector, status);
+                self.exporter.collectors.insert("nvml", status);
                 self.take_poll(poll);
             }
             Collected::Xid(device, xid) => {
@@ -224,16 +234,16 @@ impl Keeper {
                 self.apply(Event::Xid(device, xid));
             }
             Collected::DevicePods(pods, dropped, status) => {
-                self.own.collectors.insert(status.collector, status);
-                self.own.dropped.pods += dropped;
+                self.exporter.collectors.insert("kubelet", status);
+                self.exporter.dropped.pods += dropped;
                 self.apply(Event::DevicePods(pods));
             }
         }
     }
 
     fn take_poll(&mut self, poll: GpuPoll) {
-        self.own.dropped.processes += poll.processes_dropped;
-        self.own.dropped.devices += poll.devices_dropped;
+        self.exporter.dropped.processes += poll.processes_dropped;
+        self.exporter.dropped.devices += poll.devices_dropped;
         if poll.is_released {
             self.apply(Event::GpuReleased);
         }
@@ -247,51 +257,16 @@ impl Keeper {
     }
 
     fn apply(&mut self, event: Event) {
-        let now = self.clock.now();
-        for transition in self.engine.apply(event, now) {
+        for transition in self.engine.apply(event, self.clock.now()) {
             log(&transition);
-            let is_raised = transition.state == TransitionState::Raised;
-            if is_raised && transition.kind == CREEP_CONFIRMED.kind {
-                self.snapshots.creeps(&transition.run, transition.rank, now);
-            }
         }
     }
 
     fn publish(&self, inbox_depth: usize) -> Arc<Status> {
-        let mut own = self.own.status(inbox_depth, &self.engine);
-        own.snapshots = self.snapshots.results();
-        let mut status = self.engine.status(self.clock.now(), own);
-        status.snapshots =
-            self.snapshots.iter().map(|s| snapshot_status(&self.engine, s)).collect();
-        let status = Arc::new(status);
+        let exporter = self.exporter.status(inbox_depth);
+        let status = Arc::new(self.engine.status(self.clock.now(), exporter));
         self.publisher.send_replace(Arc::clone(&status));
         status
-    }
-}
-
-/// What summaries are made of.
-fn known<'a>(engine: &'a Engine, snapshots: &Snapshots, now: Uptime) -> Known<'a> {
-    let snapshots = snapshots.iter().map(|listed| snapshot_status(engine, listed)).collect();
-    Known { engine, snapshots, now }
-}
-
-fn snapshot_status(engine: &Engine, listed: &Listed) -> SnapshotStatus {
-    let Listed { report, since } = listed;
-    let (path, bytes, error) = match &report.outcome {
-        Outcome::Written { path, bytes } => (Some(path), *bytes, None),
-        Outcome::Failed { error } => (None, None, Some(error)),
-        Outcome::Waiting | Outcome::Unanswered => (None, None, None),
-    };
-    SnapshotStatus {
-        run: report.run.clone(),
-        rank: report.rank,
-        reason: report.reason.as_label(),
-        outcome: report.outcome.as_label(),
-        since: engine.unix_time(*since),
-        step: report.step,
-        path: path.map(ToString::to_string),
-        bytes,
-        error: error.map(ToString::to_string),
     }
 }
 
@@ -299,24 +274,41 @@ fn snapshot_status(engine: &Engine, listed: &Listed) -> SnapshotStatus {
 const ONE: Taken = Taken { n_records: 1, asks: Vec::new() };
 
 /// The ranks of a batch; one may stand there twice.
-fn ranks_of(batch: &[StepSample]) -> Vec<(Run, Rank)> {
-    let mut ranks: Vec<(Run, Rank)> = Vec::new();
+fn ranks_of(batch: &[StepSample]) -> Vec<RankId> {
+    let mut ranks: Vec<RankId> = Vec::new();
     for sample in batch {
-        if ranks.last().is_none_or(|(run, rank)| *run != sample.run || *rank != sample.rank) {
-            ranks.push((sample.run.clone(), sample.rank));
+        if ranks.last().is_none_or(|id| id.run != sample.run || id.rank != sample.rank) {
+            ranks.push(RankId { run: sample.run.clone(), rank: sample.rank });
         }
     }
     ranks
 }
 
 fn log(transition: &Transition) {
-    let Transition { run, rank, kind, severity, .. } = transition;
-    let (rank, severity) = (rank.get(), severity.as_label());
-    match transition.state {
-        TransitionState::Raised => {
-            let evidence = wording::sentence(&transition.evidence);
-            tracing::warn!(%run, rank, kind, severity, %evidence, "raised");
+    let (kind, severity) = (transition.kind.label(), transition.severity.as_label());
+    let (state, evidence) = match transition.state {
+        TransitionState::Raised => ("raised", Some(transition.evidence.sentence())),
+        TransitionState::Cleared => ("cleared", None),
+    };
+    let evidence = evidence.as_ref().map(tracing::field::display);
+    match (&transition.subject, transition.state) {
+        (SubjectId::Rank(RankId { run, rank }), TransitionState::Raised) => {
+            tracing::warn!(%run, rank = rank.get(), kind, severity, evidence, "{state}");
         }
-        TransitionState::Cleared => tracing::info!(%run, rank, kind, severity, "cleared"),
+        (SubjectId::Rank(RankId { run, rank }), TransitionState::Cleared) => {
+            tracing::info!(%run, rank = rank.get(), kind, severity, "{state}");
+        }
+        (SubjectId::Process(ProcessId { uuid, pid }), TransitionState::Raised) => {
+            tracing::warn!(%uuid, pid, kind, severity, evidence, "{state}");
+        }
+        (SubjectId::Process(ProcessId { uuid, pid }), TransitionState::Cleared) => {
+            tracing::info!(%uuid, pid, kind, severity, "{state}");
+        }
+        (SubjectId::Device(uuid), TransitionState::Raised) => {
+            tracing::warn!(%uuid, kind, severity, evidence, "{state}");
+        }
+        (SubjectId::Device(uuid), TransitionState::Cleared) => {
+            tracing::info!(%uuid, kind, severity, "{state}");
+        }
     }
 }

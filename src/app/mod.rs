@@ -7,7 +7,7 @@ mod engine_task;
 mod state_file;
 mod summary_files;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::Permissions;
 use std::io;
 use std::net::SocketAddr;
@@ -22,12 +22,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use crate::analysis::captures::Snapshots;
-use crate::analysis::engine::{Engine, EngineConfig, SavedState};
+use crate::analysis::config::EngineConfig;
+use crate::analysis::engine::Engine;
+use crate::analysis::saved::SavedState;
 use crate::analysis::status::Status;
 use crate::app::clock::Clock;
 use crate::app::collectors::{Collected, GpuSource, GpuTask, ask_kubelet};
-use crate::app::engine_task::{Dropped, Keeper, Own, Requests};
+use crate::app::engine_task::{DropCounts, EngineTask, ExporterFigures, Requests};
 use crate::app::state_file::{StateFile, read_state};
 use crate::app::summary_files::Summaries;
 use crate::config::settings::{NvmlSettings, Settings};
@@ -138,20 +139,22 @@ impl App {
         let export_counts = Arc::<ExportCounts>::default();
         let export = start_export(settings.otlp, latest.clone(), &export_counts).await?;
 
-        let own = Own {
+        let exporter = ExporterFigures {
             push: inbox.counts(),
             servers: [("push", Arc::clone(&push_counts)), ("web", Arc::clone(&web_counts))],
             export: export.is_some().then_some(export_counts),
             collectors: BTreeMap::new(),
-            dropped: Dropped::default(),
+            dropped: DropCounts::default(),
             process: Vec::new(),
             series: 0,
         };
-        let engine = engine_of(settings.engine, saved, clock);
+        let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
+        let engine = engine_of(config, saved, clock);
         let state = settings.state_file.map(StateFile::new);
         let summaries = Summaries::new(settings.summary_dir);
-        let snapshots = Snapshots::new(settings.snapshots);
-        let keeper = Keeper { engine, snapshots, clock, publisher, own, state, summaries };
+        let (pushed_devices, wanted) = watch::channel(BTreeSet::new());
+        let task =
+            EngineTask { engine, clock, publisher, pushed_devices, exporter, state, summaries };
         let requests = Requests { status: requests, summary: summary_requests };
 
         let mut app = Self {
@@ -165,7 +168,7 @@ impl App {
             engine: JoinSet::new(),
             gpu: JoinSet::new(),
         };
-        app.engine.spawn(keeper.keep(offers, requests, collected));
+        app.engine.spawn(task.run(offers, requests, collected));
         let releases = (settings.nvml.is_some() && gpu.is_some()).then_some(releases);
         let clock = Arc::new(move || clock.now());
         let push_router = http::router(settings.push, inbox, releases, clock);
@@ -177,7 +180,7 @@ impl App {
         spawn_servers(&mut app.web_servers, web, &web_router, &(web_counts, web_stopped));
         if let (Some(nvml), Some(source)) = (settings.nvml, gpu) {
             spawn_collectors(&mut app.gpu, &nvml, &collect)?;
-            let task = GpuTask::start(nvml, source, latest, (collect, release_requests))?;
+            let task = GpuTask::start(nvml, source, wanted, (collect, release_requests))?;
             app.gpu.spawn(task.run());
         }
         Ok((app, addresses))

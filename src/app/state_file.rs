@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use crate::analysis::engine::{Engine, SavedState};
+use crate::analysis::engine::Engine;
+use crate::analysis::saved::SavedState;
 use crate::model::units::Uptime;
 use crate::store::state::{self, StateError};
 

@@ -9,7 +9,6 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::analysis::engine::Engine;
-use crate::analysis::status::SnapshotStatus;
 use crate::model::ids::Run;
 use crate::model::units::Uptime;
 use crate::output::web::{SummaryFormat, SummaryRequest};
@@ -22,7 +21,6 @@ const NAME_BYTES_MAX: usize = 200;
 /// What summaries are made of.
 pub(super) struct Known<'a> {
     pub(super) engine: &'a Engine,
-    pub(super) snapshots: Vec<SnapshotStatus>,
     pub(super) now: Uptime,
 }
 
@@ -123,10 +121,8 @@ fn respond(summary: &Summary, format: SummaryFormat, answer: oneshot::Sender<Str
 
 /// The summary of a run that pushes, or did.
 fn summary(known: &Known<'_>, run: &Run) -> Option<Summary> {
-    let report = known.engine.run_report(run, known.now)?;
-    let pushes = report.ranks.iter().any(|(_, rank)| rank.process.is_none());
-    let snapshots = known.snapshots.iter().filter(|snapshot| snapshot.run == *run).cloned();
-    pushes.then(|| Summary::of(&report, Some(snapshots.collect())))
+    let report = known.engine.run(run, known.now)?;
+    Some(Summary::of(&report, Some(known.engine.snapshots(run))))
 }
 
 fn write(directory: &Path, summary: &Summary) -> anyhow::Result<()> {

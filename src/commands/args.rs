@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use tracing_subscriber::EnvFilter;
 
 use crate::app;
-use crate::commands::explain::{self, Subject};
+use crate::commands::explain::{self, Question as Explained};
 use crate::commands::summary::{self, CannotCompare, Policy, Question};
 use crate::commands::{demo, replay, status};
 use crate::config::settings::{
@@ -61,9 +61,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Exit
         Some(("explain", matches)) => {
             let settings = Settings::read(&sources(matches, is_replay_setting))?;
             let files = matches.get_many::<PathBuf>("FILE").into_iter().flatten();
-            let subject = subject(matches)?;
+            let question = explained(matches)?;
             let out = io::stdout().lock();
-            whole_or_hung_up(explain::run(files, &settings.engine, &subject, out))?;
+            whole_or_hung_up(explain::run(files, &settings.engine, &question, out))?;
         }
         Some(("summary", matches)) => {
             let settings = Settings::read(&sources(matches, is_replay_setting))?;
@@ -178,8 +178,16 @@ fn explain_command() -> Command {
                 .long("rank")
                 .value_name("N")
                 .value_parser(clap::value_parser!(u64))
-                .required(true)
+                .required_unless_present("pid")
                 .help("The global rank"),
+        )
+        .arg(
+            Arg::new("pid")
+                .long("pid")
+                .value_name("PID")
+                .value_parser(clap::value_parser!(u32))
+                .conflicts_with_all(["rank", "run"])
+                .help("A process that does not push, by the id that NVML lists it under"),
         )
 }
 
@@ -250,11 +258,14 @@ fn recordings() -> Arg {
         .required(true)
 }
 
-/// Whose story is asked for.
-fn subject(matches: &ArgMatches) -> anyhow::Result<Subject> {
+/// The subject that `explain` is asked about.
+fn explained(matches: &ArgMatches) -> anyhow::Result<Explained> {
+    if let Some(pid) = matches.get_one::<u32>("pid") {
+        return Ok(Explained::Process(*pid));
+    }
     let run = matches.get_one::<String>("run").map(|run| Run::new(run)).transpose()?;
     let rank = matches.get_one::<u64>("rank").copied().unwrap_or_default();
-    Ok(Subject { run, rank: Rank::new(rank)? })
+    Ok(Explained::Rank(run, Rank::new(rank)?))
 }
 
 fn is_replay_setting(setting: &Setting) -> bool {

@@ -1,63 +1,95 @@
-//! `stepmem explain`: recordings through the engine, and what it thought of one rank on the way, as text for whoever
-//! asks why it paged or why it did not.
+//! `stepmem explain`: recordings through the engine, and what it thought of one rank or process on the way, as text for
+//! those who ask why it paged or why it did not.
 
 use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Context;
 
-use crate::analysis::engine::EngineConfig;
+use crate::analysis::config::EngineConfig;
+use crate::analysis::engine::Engine;
 use crate::commands::replay;
-use crate::model::ids::{Rank, Run};
-use crate::report::explain::story::Story;
+use crate::model::ids::{Rank, RankId, Run, SubjectId};
+use crate::model::units::Uptime;
+use crate::report::explain::story::{Story, SubjectFigures};
 use crate::report::explain::text;
 
-/// Whose story is told.
+/// The subject that is asked about.
 #[derive(Clone, Debug)]
-pub struct Subject {
-    /// The run; `None` when the recordings hold only one.
-    pub run: Option<Run>,
-    /// The rank.
-    pub rank: Rank,
+pub enum Question {
+    /// A rank; `None` when the recordings hold only one run.
+    Rank(Option<Run>, Rank),
+    /// A process that does not push, on whichever device it is listed first.
+    Process(u32),
 }
 
-/// Replays the files one after the other as one recording (`-` is standard input) and tells the story of one rank.
+impl Question {
+    /// The subject, once the engine holds it.
+    fn subject(&self, engine: &Engine) -> Option<SubjectId> {
+        match self {
+            Self::Rank(run, rank) => {
+                let run = run.clone().or_else(|| engine.runs().next().cloned())?;
+                Some(SubjectId::Rank(RankId { run, rank: *rank }))
+            }
+            Self::Process(pid) => {
+                let process = engine.processes().find(|id| id.pid == *pid)?;
+                Some(SubjectId::Process(process.clone()))
+            }
+        }
+    }
+
+    /// Why there is no story.
+    fn absence(&self) -> String {
+        match self {
+            Self::Rank(Some(run), rank) => format!("no train step of rank {rank} of run {run}"),
+            Self::Rank(None, rank) => format!("no train step of rank {rank}"),
+            Self::Process(pid) => format!("no reading of process {pid} without a push"),
+        }
+    }
+}
+
+/// Replays the files one after the other as one recording (`-` is standard input) and tells the story of one subject.
 ///
 /// # Errors
-/// As of [`replay::run`], and when the recordings do not hold that rank, or more than one run and none is named.
+/// As of [`replay::run`], and when the recordings do not hold that subject, or more than one run and none is named.
 pub fn run<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     config: &EngineConfig,
-    subject: &Subject,
+    question: &Question,
     mut out: impl Write,
 ) -> anyhow::Result<()> {
-    let begin = |run: Run| Story::new(run, subject.rank, config);
-    let mut story = subject.run.clone().map(begin);
+    let mut story: Option<Story> = None;
     let (engine, _) = replay::play(files, config.clone(), |engine, now, transitions| {
         if story.is_none() {
-            story = engine.runs().next().cloned().map(begin);
+            story = question.subject(engine).map(|subject| Story::new(subject, config));
         }
         if let Some(story) = &mut story
-            && let Some(report) = engine.rank(&story.run, subject.rank, now)
+            && let Some(figures) = figures(engine, &story.subject, now)
         {
-            story.see(&report, (now, engine.unix_time(now)), transitions);
+            story.see(&figures, (now, engine.unix_time(now)), transitions);
         }
         Ok(())
     })?;
     let runs: Vec<&str> = engine.runs().map(Run::as_str).collect();
     anyhow::ensure!(
-        subject.run.is_some() || runs.len() < 2,
+        !matches!(question, Question::Rank(None, _)) || runs.len() < 2,
         "the recording holds {} runs, name one with --run: {}",
         runs.len(),
         runs.join(", ")
     );
-    let story = story.filter(|story| story.n_steps > 0).with_context(|| {
-        let rank = subject.rank;
-        match &subject.run {
-            Some(run) => format!("no train step of rank {rank} of run {}", run.as_str()),
-            None => format!("no train step of rank {rank}"),
-        }
-    })?;
+    let story = story.filter(|story| story.n_steps > 0).with_context(|| question.absence())?;
     out.write_all(text::render(&story).as_bytes())?;
     Ok(())
+}
+
+fn figures<'e>(
+    engine: &'e Engine,
+    subject: &SubjectId,
+    now: Uptime,
+) -> Option<SubjectFigures<'e>> {
+    match subject {
+        SubjectId::Rank(id) => engine.rank(&id.run, id.rank, now).map(SubjectFigures::Rank),
+        SubjectId::Process(id) => engine.process(id).map(SubjectFigures::Process),
+        SubjectId::Device(_) => None,
+    }
 }

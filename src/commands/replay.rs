@@ -8,7 +8,10 @@ use std::time::Duration;
 use anyhow::Context;
 use serde::Serialize;
 
-use crate::analysis::engine::{Engine, EngineConfig, Event, Transition};
+use crate::analysis::config::EngineConfig;
+use crate::analysis::engine::Engine;
+use crate::analysis::event::Event;
+use crate::analysis::findings::Transition;
 use crate::analysis::status::{ExporterStatus, Status};
 use crate::input::push::wire::Recorded;
 use crate::input::recording::{Lines, READ_BUFFER_BYTES};
@@ -36,8 +39,10 @@ pub fn run<'f>(
     });
     out.flush()?;
     let (engine, now) = played?;
-    let exporter =
-        ExporterStatus { version: env!("CARGO_PKG_VERSION"), ..ExporterStatus::default() };
+    let exporter = ExporterStatus {
+        version: env!("CARGO_PKG_VERSION").into(),
+        ..ExporterStatus::default()
+    };
     write_line(&mut out, &Line::Status { status: &engine.status(now, exporter) })?;
     out.flush()?;
     Ok(())
@@ -94,10 +99,7 @@ impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Replay<S> {
             self.now = self.now.max(Uptime(since));
         }
         let event = match recorded {
-            Recorded::Step(sample) => {
-                engine.admit(std::slice::from_ref(&sample), self.now)?;
-                Event::Step(sample)
-            }
+            Recorded::Step(sample) => Event::Steps(engine.admit(vec![sample], self.now)?),
             Recorded::Gpu(sample, _) => Event::Gpu(sample),
         };
         let transitions = engine.apply(event, self.now);

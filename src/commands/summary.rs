@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::analysis::engine::EngineConfig;
+use crate::analysis::config::EngineConfig;
 use crate::commands::replay::Replay;
 use crate::input::push::wire::Recorded;
 use crate::input::recording;
@@ -192,7 +192,7 @@ fn summarize<'f>(
         ),
     };
     let report = engine
-        .run_report(run, now)
+        .run(run, now)
         .with_context(|| format!("the recording holds no run {run}, but: {}", names()))?;
     Ok(Summary::of(&report, None))
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::analysis::captures::SnapshotSettings;
-use crate::analysis::engine::EngineConfig;
+use crate::analysis::captures::CaptureSettings;
+use crate::analysis::config::EngineConfig;
 use crate::input::nvml::{DeviceName, Devices};
 use crate::input::push::http;
 use crate::model::ids::{GpuUuid, Run};
@@ -59,7 +59,7 @@ pub struct Settings {
     /// What the engine may hold and how it judges.
     pub engine: EngineConfig,
     /// When ranks are asked for memory snapshots.
-    pub snapshots: SnapshotSettings,
+    pub snapshots: CaptureSettings,
     /// Where the table is pushed to; `None` without an endpoint.
     pub otlp: Option<otlp::Config>,
     /// How NVML is asked; `None` when it is not.
@@ -306,7 +306,7 @@ impl Settings {
             push_socket: None,
             push: http::Config { body_bytes_max: 0, token: None },
             engine: EngineConfig::default(),
-            snapshots: SnapshotSettings {
+            snapshots: CaptureSettings {
                 on_creep: false,
                 directory: String::new(),
                 steps: 0,

@@ -1,9 +1,11 @@
 //! How the values of metrics are read from a [`Status`]. Nothing is kept.
 
 use crate::analysis::status::{
-    DeviceStatus, FindingStatus, RankStatus, RunStatus, SignalStatus, Status,
+    DeviceStatus, FindingStatus, LabelCounts, ProcessStatus, RankStatus, RunStatus,
+    SignalStatus, Status,
 };
 use crate::metrics::types::Visit;
+use crate::model::ids::SubjectId;
 use crate::model::units::{Bytes, Count};
 
 /// A count as every output gives it.
@@ -52,7 +54,8 @@ pub(super) fn signals(
     for rank in &status.ranks {
         for signal in &rank.creep {
             if let Some(value) = read(signal) {
-                let labels = [rank.run.as_str(), &rank.rank_label, uuid(rank), signal.signal];
+                let labels =
+                    [rank.run.as_str(), &rank.rank_label, uuid(rank), signal.signal.as_label()];
                 visit(&labels, value);
             }
         }
@@ -62,7 +65,8 @@ pub(super) fn signals(
 pub(super) fn pressures(status: &Status, visit: &mut Visit<'_>) {
     for rank in &status.ranks {
         for (basis, ratio) in &rank.pressures {
-            visit(&[rank.run.as_str(), &rank.rank_label, uuid(rank), basis], *ratio);
+            let labels = [rank.run.as_str(), &rank.rank_label, uuid(rank), basis.as_label()];
+            visit(&labels, *ratio);
         }
     }
 }
@@ -103,8 +107,28 @@ pub(super) fn findings(
     read: fn(&FindingStatus) -> f64,
 ) {
     for finding in &status.findings {
-        let labels = [finding.run.as_str(), &finding.rank.to_string(), finding.kind];
-        visit(&labels, read(finding));
+        let kind = finding.kind.label();
+        match &finding.subject {
+            SubjectId::Rank(id) => {
+                visit(&[id.run.as_str(), &id.rank.to_string(), "", "", kind], read(finding));
+            }
+            SubjectId::Process(id) => {
+                visit(&["", "", id.uuid.as_str(), &id.pid.to_string(), kind], read(finding));
+            }
+            SubjectId::Device(uuid) => visit(&["", "", uuid.as_str(), "", kind], read(finding)),
+        }
+    }
+}
+
+pub(super) fn processes(
+    status: &Status,
+    visit: &mut Visit<'_>,
+    read: fn(&ProcessStatus) -> Option<f64>,
+) {
+    for process in &status.processes {
+        if let Some(value) = read(process) {
+            visit(&[process.id.uuid.as_str(), &process.id.pid.to_string()], value);
+        }
     }
 }
 
@@ -143,7 +167,7 @@ pub(super) fn process_memory(status: &Status, visit: &mut Visit<'_>) {
             let (run, rank) = process
                 .owner
                 .as_ref()
-                .map_or(("", String::new()), |(run, rank)| (run.as_str(), rank.to_string()));
+                .map_or(("", String::new()), |id| (id.run.as_str(), id.rank.to_string()));
             let labels = [device.uuid.as_str(), &process.pid.to_string(), &rank, run];
             visit(&labels, used.as_f64());
         }
@@ -193,7 +217,7 @@ pub(super) fn records(status: &Status, visit: &mut Visit<'_>) {
     }
 }
 
-pub(super) fn counts(counts: &[(&'static str, u64)], visit: &mut Visit<'_>) {
+pub(super) fn counts(counts: &LabelCounts, visit: &mut Visit<'_>) {
     for (label, n_events) in counts {
         visit(&[label], float(*n_events));
     }

@@ -4,8 +4,8 @@
 use crate::analysis::status::Status;
 use crate::metrics::readers::{
     attribution, bytes, count, counts, device_info, device_pods, devices, findings, pressures,
-    process, process_info, process_memory, rank_info, ranks, records, runs, signals, size,
-    whole, xid_errors,
+    process, process_info, process_memory, processes, rank_info, ranks, records, runs, signals,
+    size, whole, xid_errors,
 };
 use crate::metrics::types::{Group, Kind, Metric, Read, Unit};
 use crate::model::units::Seconds;
@@ -15,7 +15,9 @@ pub fn count_series(status: &Status) -> usize {
     let mut n_series = 0;
     for metric in METRICS {
         match metric.read {
-            Read::Series(read) => read(status, &mut |_, _| n_series += 1),
+            Read::Series(read) | Read::Subjects(read) => {
+                read(status, &mut |_, _| n_series += 1);
+            }
             Read::Durations(read) => n_series += read(status).buckets.len() + 3,
         }
     }
@@ -50,7 +52,7 @@ pub fn document() -> String {
 
 const RANK: &[&str] = &["run", "rank", "uuid"];
 const RANK_SIGNAL: &[&str] = &["run", "rank", "uuid", "signal"];
-const RANK_KIND: &[&str] = &["run", "rank", "kind"];
+const SUBJECT_KIND: &[&str] = &["run", "rank", "uuid", "pid", "kind"];
 const DEVICE: &[&str] = &["uuid"];
 const RUN: &[&str] = &["run"];
 const NONE: &[&str] = &[];
@@ -107,8 +109,8 @@ pub const METRICS: &[Metric] = &[
     row!(Nvml Gauge "stepmem_device_memory_unattributed_bytes" "device.memory.unattributed", BYTES, DEVICE,
         "Memory in use on the device beyond that sum; negative where driver and processes disagree.",
         |s, v| devices(s, v, |d| d.unattributed_bytes)),
-    row!(Nvml Gauge "stepmem_process_memory_used_bytes" "process.memory.used", BYTES, PROCESS,
-        "Device memory of a process; absent where the driver does not know it. Rank and run are those that push from it, or that it stands for; empty where neither is known.",
+    row!(Nvml Gauge "stepmem_process_memory_used_bytes" "process.memory.used", BYTES, PROCESS_RANK,
+        "Device memory of a process; absent where the driver does not know it. Rank and run are those that push from it; empty where none is known.",
         process_memory),
     row!(Nvml Gauge "stepmem_process_memory_other_bytes" "process.memory.other", BYTES, DEVICE,
         "What the processes beyond the bound on series use together.",
@@ -128,9 +130,9 @@ pub const METRICS: &[Metric] = &[
     row!(Pushed Gauge "stepmem_rank_step" "rank.step", STEPS, RANK,
         "Global step that the rank completed last.", |s, v| ranks(s, v, |r| count(Some(r.last_train?.step)))),
     row!(Pushed Counter "stepmem_rank_steps_total" "rank.steps", STEPS, RANK,
-        "Train steps accepted from the rank since the exporter began.", |s, v| ranks(s, v, |r| r.last_push_time.and(whole(Some(r.steps_total))))),
+        "Train steps accepted from the rank since the exporter began.", |s, v| ranks(s, v, |r| whole(Some(r.steps_total)))),
     row!(Pushed Gauge "stepmem_rank_last_push_timestamp_seconds" "rank.last_push", SECONDS, RANK,
-        "When the last push of the rank arrived, as a Unix time.", |s, v| ranks(s, v, |r| r.last_push_time)),
+        "When the last push of the rank arrived, as a Unix time.", |s, v| ranks(s, v, |r| Some(r.last_push_time))),
     row!(Pushed Gauge "stepmem_rank_step_seconds" "rank.step.duration", SECONDS, RANK,
         "How long the last train step took.", |s, v| ranks(s, v, |r| r.last_train?.step_seconds.map(Seconds::get))),
     row!(Pushed Gauge "stepmem_rank_memory_allocated_bytes" "rank.memory.allocated", BYTES, RANK,
@@ -184,7 +186,7 @@ pub const METRICS: &[Metric] = &[
         "What the rank can still take before its device is full: capacity less what others hold less the recent peak of allocated.",
         |s, v| ranks(s, v, |r| r.headroom_bytes)),
     row!(Derived Gauge "stepmem_pressure_ratio" "pressure", RATIO, RANK_BASIS,
-        "Recent peak by capacity: of allocated and reserved over the last 512 steps or ten minutes, of the device (or a process that does not push) as NVML last read it.",
+        "Recent peak by capacity: of allocated and reserved over the last 512 steps or ten minutes, of the device as NVML last read it.",
         pressures),
     row!(Derived Gauge "stepmem_fragmentation_ratio" "fragmentation", RATIO, RANK,
         "(reserved - allocated) / reserved at the end of the last train step.", |s, v| ranks(s, v, |r| r.fragmentation_ratio)),
@@ -201,16 +203,34 @@ pub const METRICS: &[Metric] = &[
         "Ranks of the run that push here and are not silent.", |s, v| runs(s, v, |r| whole(u64::try_from(r.ranks).ok()))),
     row!(Derived Gauge "stepmem_run_ranks_expected" "run.ranks_expected", RANKS, RUN,
         "Ranks of the run by its own word (world_size).", |s, v| runs(s, v, |r| Some(r.ranks_expected?.into()))),
-    row!(Derived Gauge "stepmem_diagnosis" "diagnosis", STATES, RANK_KIND,
-        "1 while the diagnosis holds; absent otherwise.", |s, v| findings(s, v, |_| 1.0)),
-    row!(Derived Gauge "stepmem_diagnosis_severity" "diagnosis.severity", STATES, RANK_KIND,
-        "How much it matters: 1 info, 2 warning, 3 critical.", |s, v| findings(s, v, |f| f.severity.level().into())),
-    row!(Derived Gauge "stepmem_diagnosis_since_timestamp_seconds" "diagnosis.since", SECONDS, RANK_KIND,
-        "Since when it has held, as a Unix time.", |s, v| findings(s, v, |f| f.since)),
+    row!(Derived Gauge "stepmem_process_creep_slope_bytes_per_second" "process.creep.slope", Unit::BytesPerSecond, PROCESS,
+        "How fast the device memory of a process that does not push grows (Theil-Sen); absent until there is an estimate.",
+        |s, v| processes(s, v, |p| p.creep.as_ref()?.slope_bytes_per_second)),
+    row!(Derived Gauge "stepmem_process_creep_growth_bytes" "process.creep.growth", BYTES, PROCESS,
+        "Grown since the onset, while the process rises or creeps.", |s, v| processes(s, v, |p| Some(p.creep.as_ref()?.trend.as_ref()?.growth_bytes))),
+    row!(Derived Gauge "stepmem_process_creep_onset_timestamp_seconds" "process.creep.onset", SECONDS, PROCESS,
+        "When the growth began, as a Unix time, while the process rises or creeps.",
+        |s, v| processes(s, v, |p| Some(p.creep.as_ref()?.trend.as_ref()?.onset_time))),
+    row!(Derived Gauge "stepmem_process_creep_confidence_ratio" "process.creep.confidence", RATIO, PROCESS,
+        "How sure the estimator is that the process grows, 0 to 1, while it rises or creeps.",
+        |s, v| processes(s, v, |p| Some(p.creep.as_ref()?.trend.as_ref()?.confidence_ratio))),
+    row!(Derived Gauge "stepmem_process_oom_eta_seconds" "process.oom.eta", SECONDS, PROCESS,
+        "Time until a process that does not push and creeps is out of memory: headroom by slope.", |s, v| processes(s, v, |p| p.oom_eta_seconds)),
+    row!(Derived Gauge "stepmem_process_headroom_bytes" "process.headroom", BYTES, PROCESS,
+        "What a process that does not push can still take before its device is full.", |s, v| processes(s, v, |p| p.headroom_bytes)),
+    row!(Derived Gauge "stepmem_process_pressure_ratio" "process.pressure", RATIO, PROCESS,
+        "Device memory of a process that does not push by the capacity of its device.", |s, v| processes(s, v, |p| p.pressure_ratio)),
+    row!(@ Derived Gauge "stepmem_diagnosis" Some("stepmem.diagnosis"), STATES, SUBJECT_KIND,
+        "1 while the diagnosis holds, absent otherwise. A rank has run and rank, a process that does not push has uuid and pid, a device has uuid.",
+        Read::Subjects(|s, v| findings(s, v, |_| 1.0))),
+    row!(@ Derived Gauge "stepmem_diagnosis_severity" Some("stepmem.diagnosis.severity"), STATES, SUBJECT_KIND,
+        "Severity of the diagnosis while it holds: 1 info, 2 warning, 3 critical.", Read::Subjects(|s, v| findings(s, v, |f| f.severity.level().into()))),
+    row!(@ Derived Gauge "stepmem_diagnosis_since_timestamp_seconds" Some("stepmem.diagnosis.since"), SECONDS, SUBJECT_KIND,
+        "When the diagnosis began to hold, as a Unix time.", Read::Subjects(|s, v| findings(s, v, |f| f.since))),
 
     row!(Own Gauge "stepmem_up" "up", STATES, NONE, "1: the exporter answers.", |_, v| v(&[], 1.0)),
     row!(Own Info "stepmem_build_info" "build.info", STATES, VERSION, "The exporter's version.",
-        |s, v| v(&[s.exporter.version], 1.0)),
+        |s, v| v(&[s.exporter.version.as_ref()], 1.0)),
     row!(Own Gauge "stepmem_nvml_up" "nvml.up", STATES, NONE,
         "1 while NVML answers, 0 when there is none or it fails (a normal state); absent when nobody asks it.",
         |s, v| s.gpu.is_up.into_iter().for_each(|is_up| v(&[], f64::from(u8::from(is_up))))),
@@ -234,10 +254,10 @@ pub const METRICS: &[Metric] = &[
         |s, v| counts(&s.exporter.snapshots, v)),
     row!(Own Gauge "stepmem_collector_duration_seconds" "collector.duration", SECONDS, COLLECTOR,
         "How long the collector's last round took.",
-        |s, v| s.exporter.collectors.iter().for_each(|c| v(&[c.collector], c.duration_seconds))),
+        |s, v| s.exporter.collectors.iter().for_each(|c| v(&[c.collector.as_ref()], c.duration_seconds))),
     row!(Own Gauge "stepmem_collector_success" "collector.success", STATES, COLLECTOR,
         "1 when the collector's last round succeeded, else 0.",
-        |s, v| s.exporter.collectors.iter().for_each(|c| v(&[c.collector], f64::from(u8::from(c.is_success))))),
+        |s, v| s.exporter.collectors.iter().for_each(|c| v(&[c.collector.as_ref()], f64::from(u8::from(c.is_success))))),
     row!(Own Gauge "stepmem_series" "series", EVENTS, NONE,
         "How many series this table gives.", |s, v| size(s.exporter.series, v)),
     row!(Own Counter "stepmem_series_dropped_total" "series.dropped", EVENTS, REASON,
@@ -265,7 +285,8 @@ const DEVICE_INFO: &[&str] =
     &["uuid", "device", "model", "driver_version", "mig_profile", "parent_uuid", "addressing"];
 const DEVICE_STATE: &[&str] = &["uuid", "state"];
 const DEVICE_XID: &[&str] = &["uuid", "xid"];
-const PROCESS: &[&str] = &["uuid", "pid", "rank", "run"];
+const PROCESS: &[&str] = &["uuid", "pid"];
+const PROCESS_RANK: &[&str] = &["uuid", "pid", "rank", "run"];
 const PROCESS_INFO: &[&str] = &["uuid", "pid", "container_id", "pod_uid"];
 const DEVICE_POD: &[&str] = &["uuid", "pod_namespace", "pod_name", "container_name"];
 const RANK_INFO: &[&str] =

@@ -119,6 +119,8 @@ impl Group {
 pub enum Read {
     /// Hands each series, as the values of its labels and its value, to the visitor.
     Series(fn(&Status, &mut Visit<'_>)),
+    /// The same of subjects of several kinds: a label without a value is left out.
+    Subjects(fn(&Status, &mut Visit<'_>)),
     /// The durations of a histogram.
     Durations(fn(&Status) -> &DurationCounts),
 }

@@ -1,6 +1,6 @@
 //! Devices and their processes, as NVML and the kubelet report them.
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use crate::model::ids::GpuUuid;
 use crate::model::units::Bytes;
@@ -21,7 +21,7 @@ pub struct GpuSample {
 }
 
 /// What describes a device; `None` where the driver does not say.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct DeviceInfo {
     /// NVML's index on this node, as text (`0`, or `0:1` for a MIG instance).
     pub index: Option<String>,
@@ -40,7 +40,7 @@ pub struct DeviceInfo {
 }
 
 /// A device's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct DeviceMemory {
     /// The capacity.
     #[serde(rename = "total_bytes")]
@@ -77,7 +77,7 @@ impl ProcessMemory {
 }
 
 /// A container, as the control group of its processes names it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Container {
     /// The container runtime's id, 64 hexadecimal digits.
     pub id: Box<str>,
@@ -86,7 +86,7 @@ pub struct Container {
 }
 
 /// A container that the kubelet gave a device to.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct DevicePod {
     /// The device.
     pub uuid: GpuUuid,
@@ -99,7 +99,8 @@ pub struct DevicePod {
 }
 
 /// What a device's process list can mean from where the exporter runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Attribution {
     /// The host's process ids are seen.
     Host,
@@ -148,10 +149,4 @@ pub struct GpuUnavailable {
     pub code: &'static str,
     /// The error in words, for the log.
     pub message: String,
-}
-
-impl Serialize for Attribution {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_label())
-    }
 }

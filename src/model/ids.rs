@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::model::units::{OutOfRange, checked_text, serialized};
 
 /// The name of one training job.
@@ -98,6 +100,104 @@ impl GpuUuid {
 impl fmt::Display for GpuUuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+/// A rank of a run.
+#[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct RankId {
+    /// The run.
+    pub run: Run,
+    /// The global rank.
+    pub rank: Rank,
+}
+
+/// A process on a device, by the id that NVML lists it under.
+#[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub struct ProcessId {
+    /// The device.
+    pub uuid: GpuUuid,
+    /// The process id.
+    pub pid: u32,
+}
+
+/// What a diagnosis is about; ranks sort first, then processes, then devices.
+#[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub enum SubjectId {
+    /// A rank that pushes.
+    Rank(RankId),
+    /// A process that does not push.
+    Process(ProcessId),
+    /// A device.
+    Device(GpuUuid),
+}
+
+impl SubjectId {
+    /// The rank, if it is one.
+    pub fn rank(&self) -> Option<&RankId> {
+        match self {
+            Self::Rank(id) => Some(id),
+            Self::Process(_) | Self::Device(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for SubjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rank(RankId { run, rank }) => write!(f, "rank {rank} of {run}"),
+            Self::Process(ProcessId { uuid, pid }) => write!(f, "process {pid} on {uuid}"),
+            Self::Device(uuid) => write!(f, "device {uuid}"),
+        }
+    }
+}
+
+/// A [`SubjectId`] as fields of the object that it stands in: `run` and `rank`, `uuid` and `pid`, or `uuid`.
+pub mod subject_fields {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::model::ids::{GpuUuid, ProcessId, RankId, SubjectId};
+
+    #[derive(Deserialize, Serialize)]
+    struct DeviceFields<T> {
+        uuid: T,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Fields {
+        Rank(RankId),
+        Process(ProcessId),
+        Device(DeviceFields<GpuUuid>),
+    }
+
+    /// Writes the fields.
+    ///
+    /// # Errors
+    /// The serializer's.
+    pub fn serialize<S: Serializer>(
+        subject: &SubjectId,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        match subject {
+            SubjectId::Rank(id) => id.serialize(serializer),
+            SubjectId::Process(id) => id.serialize(serializer),
+            SubjectId::Device(uuid) => DeviceFields { uuid }.serialize(serializer),
+        }
+    }
+
+    /// Reads the fields.
+    ///
+    /// # Errors
+    /// The fields are those of no subject, or a value is out of range.
+    pub fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<SubjectId, D::Error> {
+        Ok(match Fields::deserialize(deserializer)? {
+            Fields::Rank(id) => SubjectId::Rank(id),
+            Fields::Process(id) => SubjectId::Process(id),
+            Fields::Device(DeviceFields { uuid }) => SubjectId::Device(uuid),
+        })
     }
 }
 

@@ -194,11 +194,11 @@ fn register(meter: &Meter, metric: &'static Metric, latest: &Latest) {
     let Some(name) = metric.otel else { return };
     let (unit, help) = (metric.unit.as_ucum(), metric.help);
     match (metric.kind, &metric.read) {
-        (Kind::Gauge | Kind::Info, Read::Series(read)) => {
+        (Kind::Gauge | Kind::Info, Read::Series(read) | Read::Subjects(read)) => {
             let builder = meter.f64_observable_gauge(name).with_unit(unit);
             builder.with_description(help).with_callback(series(metric, *read, latest)).build();
         }
-        (_, Read::Series(read)) => {
+        (_, Read::Series(read) | Read::Subjects(read)) => {
             let builder = meter.f64_observable_counter(name).with_unit(unit);
             builder.with_description(help).with_callback(series(metric, *read, latest)).build();
         }

@@ -74,6 +74,8 @@ struct Series<'a> {
     suffix: &'a str,
     label_names: &'a [&'a str],
     label_values: &'a [&'a str],
+    /// Whether a label without a value is left out.
+    leaves_out_empty: bool,
 }
 
 struct Page {
@@ -84,7 +86,7 @@ struct Page {
 impl Page {
     fn family(&mut self, metric: &Metric, status: &Status) {
         match metric.read {
-            Read::Series(read) => {
+            Read::Series(read) | Read::Subjects(read) => {
                 let mut is_begun = false;
                 read(status, &mut |labels, value| {
                     if !is_begun {
@@ -96,6 +98,7 @@ impl Page {
                         suffix: "",
                         label_names: metric.labels,
                         label_values: labels,
+                        leaves_out_empty: matches!(metric.read, Read::Subjects(_)),
                     };
                     self.sample(&series, value);
                 });
@@ -128,8 +131,13 @@ impl Page {
     }
 
     fn durations(&mut self, metric: &Metric, durations: &DurationCounts) {
-        let part =
-            |suffix| Series { name: metric.name, suffix, label_names: &[], label_values: &[] };
+        let part = |suffix| Series {
+            name: metric.name,
+            suffix,
+            label_names: &[],
+            label_values: &[],
+            leaves_out_empty: false,
+        };
         let bucket = Series { label_names: &["le"], ..part("_bucket") };
         for (upper, n_within) in &durations.buckets {
             let upper = float(*upper);
@@ -145,10 +153,13 @@ impl Page {
     }
 
     fn sample(&mut self, series: &Series<'_>, value: f64) {
-        let Series { name, suffix, label_names, label_values } = *series;
+        let Series { name, suffix, label_names, label_values, leaves_out_empty } = *series;
         self.line(&[name, suffix]);
         let mut separator = '{';
         for (label, label_value) in label_names.iter().zip(label_values) {
+            if leaves_out_empty && label_value.is_empty() {
+                continue;
+            }
             self.text.push(separator);
             self.line(&[label, "=\""]);
             escape(&mut self.text, label_value, true);

@@ -177,8 +177,10 @@ fn snapshots(page: &mut Page, summary: &Summary) {
     for snapshot in written {
         let path = snapshot.path.as_deref().unwrap_or(UNKNOWN);
         let step = snapshot.step.map_or(String::new(), |step| format!(", step {}", step.get()));
-        let words =
-            format!("Snapshot of rank {}{step} ({}): {path}", snapshot.rank, snapshot.reason);
+        let words = format!(
+            "Snapshot of rank {}{step} ({}): {path}",
+            snapshot.rank.rank, snapshot.reason
+        );
         page.paragraph((0, 2), &words);
     }
 }

@@ -5,19 +5,13 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use crate::analysis::creep::CreepEstimator;
-use crate::analysis::engine::SavedState;
-use crate::analysis::rank::tally::Tally;
+use crate::analysis::saved::SavedState;
 use crate::store::atomic;
 
 /// What every state file begins with; the version follows, since another one may keep other things.
-const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 2\n");
+const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 3\n");
 /// The bytes between the beginning and the content: the length and the checksum (CRC-32) of the content.
 const HEADER_BYTES: usize = 12;
-/// What a rank takes in the file beside its estimator and its tally, in bytes at most.
-const RANK_BYTES_MAX: usize = CreepEstimator::BYTES_MAX + Tally::BYTES_MAX + 4096;
-/// What a state file takes beside its ranks, in bytes at most.
-const OTHER_BYTES_MAX: usize = 1024 * 1024;
 
 /// Why a state file was set aside, or not written.
 #[derive(Debug, thiserror::Error)]
@@ -56,8 +50,7 @@ pub enum StateError {
 
 /// The greatest state file of so many ranks, in bytes.
 pub fn bytes_max(ranks_max: usize) -> u64 {
-    let bytes = ranks_max.saturating_mul(RANK_BYTES_MAX).saturating_add(OTHER_BYTES_MAX);
-    u64::try_from(bytes).unwrap_or(u64::MAX)
+    u64::try_from(SavedState::bytes_max(ranks_max)).unwrap_or(u64::MAX)
 }
 
 /// Reads the state; `None` when there is no file.

@@ -18,8 +18,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "commands",
         &[
-            "analysis::engine",
-            "analysis::status",
+            "analysis",
             "app",
             "config::settings",
             "input::nvml",
@@ -41,7 +40,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "config",
         &[
             "analysis::captures",
-            "analysis::engine",
+            "analysis::config",
             "input::nvml",
             "input::push::http",
             "model",
@@ -50,10 +49,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("net", &[]),
     ("store::atomic", &[]),
-    (
-        "store::state",
-        &["analysis::creep", "analysis::engine", "analysis::rank::tally", "store::atomic"],
-    ),
+    ("store::state", &["analysis::saved", "store::atomic"]),
     ("text", &[]),
     ("model::units", &[]),
     ("model::ids", &["model::units"]),
@@ -61,13 +57,16 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("model::device", &["model"]),
     ("report", &["analysis", "model", "text"]),
     ("input::recording", &["input::push::wire", "model"]),
-    ("input::push::wire", &["analysis::acks", "analysis::captures", "model"]),
+    (
+        "input::push::wire",
+        &["analysis::acks", "analysis::captures", "analysis::diagnosis", "model"],
+    ),
     (
         "input::push::inbox",
         &[
             "analysis::acks",
             "analysis::captures",
-            "analysis::engine",
+            "analysis::refusal",
             "analysis::status",
             "input::push::wire",
             "model",
@@ -75,7 +74,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "input::push::http",
-        &["analysis::engine", "input::push::inbox", "input::push::wire", "model"],
+        &["analysis::refusal", "input::push::inbox", "input::push::wire", "model"],
     ),
     ("input::owner::cgroup", &["model"]),
     ("input::owner::procfs", &["input::owner::cgroup", "model"]),
@@ -87,20 +86,78 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("metrics", &["analysis::status", "model"]),
     ("analysis::estimate", &[]),
     ("analysis::creep", &["analysis::estimate"]),
+    ("analysis::rank::lifecycle", &["model"]),
+    ("analysis::rank::peaks", &["model"]),
     ("analysis::rank::tally", &["model"]),
+    ("analysis::rank::view", &["analysis::creep", "analysis::rank::tally", "model"]),
     (
-        "analysis::rank::window",
-        &["analysis::creep", "analysis::estimate", "analysis::rank::tally", "model"],
+        "analysis::rank::state",
+        &["analysis::creep", "analysis::estimate", "analysis::rank", "model"],
     ),
-    ("analysis::processes", &["analysis::creep", "analysis::rank", "model"]),
-    ("analysis::diagnosis", &["analysis::creep", "analysis::rank", "model", "text"]),
+    ("analysis::refusal", &["model"]),
+    ("analysis::processes", &["analysis::creep", "model"]),
+    ("analysis::devices", &["analysis::rank::view", "model"]),
+    ("analysis::ranks", &["analysis::creep", "analysis::rank", "analysis::refusal", "model"]),
+    (
+        "analysis::diagnosis",
+        &[
+            "analysis::creep",
+            "analysis::devices",
+            "analysis::processes",
+            "analysis::rank::view",
+            "model",
+            "text",
+        ],
+    ),
+    ("analysis::acks", &["analysis::diagnosis", "analysis::refusal", "model"]),
+    ("analysis::captures", &["model"]),
+    ("analysis::findings", &["analysis::acks", "analysis::diagnosis", "model"]),
     (
         "analysis::status",
-        &["analysis::creep", "analysis::diagnosis", "analysis::rank", "model"],
+        &[
+            "analysis::acks",
+            "analysis::captures",
+            "analysis::creep",
+            "analysis::devices",
+            "analysis::diagnosis",
+            "analysis::findings",
+            "analysis::processes",
+            "analysis::rank",
+            "analysis::ranks",
+            "model",
+        ],
     ),
-    ("analysis::acks", &["analysis::diagnosis", "model"]),
-    ("analysis::captures", &["model"]),
+    (
+        "analysis::runs",
+        &["analysis::diagnosis", "analysis::findings", "analysis::rank", "model"],
+    ),
+    ("analysis::event", &["analysis::acks", "analysis::captures", "analysis::ranks", "model"]),
+    (
+        "analysis::config",
+        &[
+            "analysis::captures",
+            "analysis::creep",
+            "analysis::diagnosis",
+            "analysis::processes",
+            "analysis::ranks",
+            "model",
+        ],
+    ),
+    (
+        "analysis::saved",
+        &[
+            "analysis::acks",
+            "analysis::creep",
+            "analysis::diagnosis",
+            "analysis::findings",
+            "analysis::processes",
+            "analysis::rank",
+            "analysis::ranks",
+            "model",
+        ],
+    ),
     ("analysis::engine", &["analysis", "model"]),
+    ("analysis::publish", &["analysis", "model"]),
 ];
 
 /// Doors: they list their room's files and import nothing.
@@ -581,8 +638,9 @@ fn push_json(source: &Source) -> Places {
 }
 
 fn engines(source: &Source) -> Places {
-    let is_owner =
-        ["app", "commands::replay", "analysis"].iter().any(|room| source.is_in(room));
+    let is_owner = ["app", "commands::explain", "commands::replay", "analysis"]
+        .iter()
+        .any(|room| source.is_in(room));
     let engine = words("crate::analysis::engine::Engine");
     let named = source.paths.iter().filter(|(path, _)| path.starts_with(&engine));
     let shared = ["Mutex", "RwLock", "static", "thread_local"]
@@ -722,16 +780,16 @@ fn every_arrow_is_between_files_that_exist() {
 fn a_planted_arrow_is_found() {
     let cases = [
         ("src/analysis/estimate.rs", "use crate::model::units::Bytes;"),
-        ("src/analysis/creep.rs", "use crate::analysis::{estimate, rank::window::RankReport};"),
-        ("src/analysis/rank/window.rs", "use super::super::engine::Event;"),
+        ("src/analysis/creep.rs", "use crate::analysis::{estimate, rank::view::RankView};"),
+        ("src/analysis/rank/state.rs", "use super::super::event::Event;"),
         (
-            "src/analysis/rank/window.rs",
+            "src/analysis/rank/state.rs",
             "fn f() { super::super::super::config::settings::document(); }",
         ),
         ("src/analysis/diagnosis/imbalance.rs", "use super::super::engine::Engine as E;"),
         ("src/analysis/diagnosis/mod.rs", "use crate::analysis;"),
         ("src/analysis/mod.rs", "use crate::config::settings::SETTINGS;"),
-        ("src/metrics/table.rs", "fn f(s: &crate::analysis::engine::Event) {}"),
+        ("src/metrics/table.rs", "fn f(s: &crate::analysis::event::Event) {}"),
         ("src/output/prometheus.rs", "fn f() { x!(y, crate::config::settings::document()) }"),
         ("src/output/web.rs", "mod m { use super::super::otlp::Config; }"),
         ("src/input/push/http.rs", "use crate::{model::ids::Run, net::server};"),
@@ -753,7 +811,7 @@ fn an_allowed_import_is_not_a_violation() {
     let cases = [
         (
             "src/analysis/engine.rs",
-            "use crate::analysis::{rank::window::RankReport, status::{self, Status}};",
+            "use crate::analysis::{rank::view::RankView, status::{self, Status}};",
         ),
         ("src/analysis/diagnosis/mod.rs", "mod imbalance; const X: X = imbalance::IMBALANCE;"),
         ("src/analysis/diagnosis/imbalance.rs", "use super::high_pressure::pressures;"),
@@ -781,7 +839,7 @@ fn an_allowed_import_is_not_a_violation() {
 fn a_planted_impurity_is_found() {
     let cases = [
         ("src/analysis/creep.rs", "use tokio::sync::mpsc;"),
-        ("src/analysis/rank/window.rs", "fn f() { tracing::warn!(\"x\"); }"),
+        ("src/analysis/rank/state.rs", "fn f() { tracing::warn!(\"x\"); }"),
         ("src/model/units.rs", "use std::{fmt, fs::File};"),
         ("src/analysis/status.rs", "use std::sync::Arc;"),
         ("src/metrics/table.rs", "fn f() { std::env::var(\"A\"); }"),
@@ -866,7 +924,7 @@ fn planted_state_is_found() {
     for (path, text) in [
         ("src/output/web.rs", "use crate::analysis::engine::{Engine};"),
         ("src/commands/demo.rs", "fn f() { crate::analysis::engine::Engine::new(); }"),
-        ("src/analysis/rank/window.rs", "static mut N: u32 = 0;"),
+        ("src/analysis/rank/state.rs", "static mut N: u32 = 0;"),
     ] {
         assert_eq!(planted(path, text).last(), Some(&Rule::Engine), "{path}: {text}");
     }

@@ -19,7 +19,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tower_http::decompression::RequestDecompressionLayer;
 
-use crate::analysis::engine::Refusal;
+use crate::analysis::refusal::Refusal;
 use crate::input::push::inbox::{Delivery, Inbox, OfferError, PushResult, Releases, Taken};
 use crate::input::push::wire::{self, DecodeError, Layout};
 use crate::model::ids::Run;
@@ -296,7 +296,7 @@ impl Refused {
             Self::Malformed(error) if error.is_too_long() => PushResult::TooLarge,
             Self::Malformed(error) if error.is_out_of_range() => PushResult::OutOfRange,
             Self::NoGzip(_) | Self::Malformed(_) => PushResult::Malformed,
-            Self::Offer(OfferError::Refused(Refusal::UnknownRank { .. })) => {
+            Self::Offer(OfferError::Refused(Refusal::UnknownSubject(_))) => {
                 PushResult::UnknownRank
             }
             Self::Offer(OfferError::Refused(_)) => PushResult::TooMany,

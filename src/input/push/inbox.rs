@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::analysis::acks::Ack;
-use crate::analysis::captures::{Ask, SnapshotReport};
-use crate::analysis::engine::Refusal;
+use crate::analysis::captures::{CaptureReport, CaptureRequest};
+use crate::analysis::refusal::Refusal;
 use crate::analysis::status::DurationCounts;
 use crate::input::push::wire::RunEnd;
 use crate::model::ids::Run;
@@ -33,7 +33,7 @@ pub enum Delivery {
     /// Somebody lowers a finding.
     Ack(Ack),
     /// What became of a memory snapshot.
-    Snapshot(SnapshotReport),
+    Snapshot(CaptureReport),
 }
 
 /// What the engine says to a delivery that it took.
@@ -42,7 +42,7 @@ pub struct Taken {
     /// How many records it held.
     pub n_records: usize,
     /// What its ranks are asked for.
-    pub asks: Vec<Ask>,
+    pub asks: Vec<CaptureRequest>,
 }
 
 /// A delivery, and where its answer goes: what was taken, or why nothing was.
@@ -75,7 +75,7 @@ impl Releases {
 }
 
 /// Why an offer was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OfferError {
     /// No room to wait.
     #[error("{INBOX_CAPACITY} batches are waiting already")]

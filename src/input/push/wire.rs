@@ -10,10 +10,11 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::acks::{self, Ack, FOR_SECONDS_MAX};
-use crate::analysis::captures::{self, Ask, Reason, SnapshotReport};
+use crate::analysis::acks::{Ack, FOR_SECONDS_MAX};
+use crate::analysis::captures::{self, CaptureReason, CaptureReport, CaptureRequest};
+use crate::analysis::diagnosis::DiagnosisKind;
 use crate::model::device::{Attribution, DeviceInfo, DeviceMemory, GpuSample, ProcessMemory};
-use crate::model::ids::{GpuUuid, Rank, Run};
+use crate::model::ids::{GpuUuid, Rank, RankId, Run, SubjectId};
 use crate::model::step::{Phase, StepSample};
 use crate::model::units::{Bytes, Count, INTEGER_MAX, OutOfRange, Seconds, checked_text};
 
@@ -49,7 +50,7 @@ enum Problem {
     #[error("{0} is not an integer of 0..={INTEGER_MAX}")]
     NotInteger(f64),
     #[error("{0:?} is not one of {1}")]
-    NotOneOf(String, &'static str),
+    NotOneOf(String, String),
     #[error("the batch of {0} records exceeds {RECORDS_MAX}")]
     TooManyRecords(usize),
     #[error(transparent)]
@@ -212,10 +213,14 @@ pub fn decode_end(body: &[u8]) -> Result<RunEnd, DecodeError> {
 pub fn decode_ack(run: Run, body: &[u8]) -> Result<Ack, DecodeError> {
     let raw = parse::<Object<RawAck<'_>>>(body)?.0;
     let rank = rank_of("rank", raw.rank)?;
-    let not_one = || Problem::NotOneOf(raw.kind.0.clone().into_owned(), acks::KINDS);
-    let kind = in_field("kind", acks::kind(&raw.kind.0).ok_or_else(not_one))?;
+    let not_one =
+        || Problem::NotOneOf(raw.kind.0.clone().into_owned(), DiagnosisKind::labels());
+    let kind = in_field("kind", DiagnosisKind::from_label(&raw.kind.0).ok_or_else(not_one))?;
     let for_seconds = small_of("for_seconds", raw.for_seconds, 1, FOR_SECONDS_MAX)?;
-    in_field("reason", Ack::new((run, rank), kind, for_seconds, &raw.reason.0))
+    in_field(
+        "reason",
+        Ack::new(SubjectId::Rank(RankId { run, rank }), kind, for_seconds, &raw.reason.0),
+    )
 }
 
 /// The longest time that devices are released for on request, in seconds: a day.
@@ -235,7 +240,7 @@ pub fn decode_release(body: &[u8]) -> Result<Duration, DecodeError> {
 ///
 /// # Errors
 /// The body is not `{"rank": …, "outcome": "written", "path": …}` or `{…, "outcome": "failed", "error": …}`.
-pub fn decode_snapshot(body: &[u8]) -> Result<SnapshotReport, DecodeError> {
+pub fn decode_snapshot(body: &[u8]) -> Result<CaptureReport, DecodeError> {
     let raw = parse::<Object<RawSnapshot<'_>>>(body)?.0;
     let text = |field, text: Option<Text<'_>>, max| {
         text.map(|text| in_field(field, checked_text(&text.0, max))).transpose()
@@ -249,23 +254,25 @@ pub fn decode_snapshot(body: &[u8]) -> Result<SnapshotReport, DecodeError> {
     let error = text("error", raw.error, captures::ERROR_BYTES_MAX)?;
     let bytes = optional(raw.bytes, |n| bytes_of("bytes", n))?;
     let outcome = match (raw.outcome, path, error) {
-        (RawOutcome::Written, Some(path), _) => captures::Outcome::Written { path, bytes },
-        (RawOutcome::Failed, _, Some(error)) => captures::Outcome::Failed { error },
+        (RawOutcome::Written, Some(path), _) => {
+            captures::CaptureOutcome::Written { path, bytes }
+        }
+        (RawOutcome::Failed, _, Some(error)) => captures::CaptureOutcome::Failed { error },
         (RawOutcome::Written, None, _) => return Err(missing("path")),
         (RawOutcome::Failed, _, None) => return Err(missing("error")),
     };
-    Ok(SnapshotReport {
-        run: run_of(raw.run.as_ref().map_or(RUN_DEFAULT, |run| &run.0))?,
-        rank: rank_of("rank", raw.rank)?,
+    let run = run_of(raw.run.as_ref().map_or(RUN_DEFAULT, |run| &run.0))?;
+    Ok(CaptureReport {
+        rank: RankId { run, rank: rank_of("rank", raw.rank)? },
         id: text("id", raw.id, SNAPSHOT_ID_BYTES_MAX)?,
-        reason: raw.reason.map_or(Reason::Manual, RawReason::checked),
+        reason: raw.reason.map_or(CaptureReason::Manual, RawReason::checked),
         step: optional(raw.step, |n| count_of("step", n))?,
         outcome,
     })
 }
 
 /// The answer to a push that was taken: how many records, and what the ranks are asked for.
-pub fn encode_accepted(accepted: usize, asks: &[Ask]) -> Vec<u8> {
+pub fn encode_accepted(accepted: usize, asks: &[CaptureRequest]) -> Vec<u8> {
     #[derive(Serialize)]
     struct Answer<'a> {
         accepted: usize,
@@ -278,8 +285,8 @@ pub fn encode_accepted(accepted: usize, asks: &[Ask]) -> Vec<u8> {
     }
     let actions = asks.iter().map(|ask| Action::Snapshot {
         id: &ask.id,
-        run: &ask.run,
-        rank: ask.rank,
+        run: &ask.rank.run,
+        rank: ask.rank.rank,
         steps: ask.steps,
         directory: &ask.directory,
     });
@@ -614,11 +621,11 @@ enum RawReason {
 }
 
 impl RawReason {
-    fn checked(self) -> Reason {
+    fn checked(self) -> CaptureReason {
         match self {
-            Self::Creep => Reason::Creep,
-            Self::Oom => Reason::Oom,
-            Self::Manual => Reason::Manual,
+            Self::Creep => CaptureReason::Creep,
+            Self::Oom => CaptureReason::Oom,
+            Self::Manual => CaptureReason::Manual,
         }
     }
 }
@@ -694,7 +701,7 @@ fn phase_of(text: &str) -> Result<Phase, DecodeError> {
         "checkpoint" => Ok(Phase::Checkpoint),
         other => in_field(
             "phase",
-            Err(Problem::NotOneOf(other.to_owned(), "train, eval, checkpoint")),
+            Err(Problem::NotOneOf(other.to_owned(), "train, eval, checkpoint".to_owned())),
         ),
     }
 }

@@ -4,13 +4,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::analysis::config::EngineConfig;
 use crate::analysis::creep::gates::{Gate, Passed, Stop};
 use crate::analysis::creep::report::{StairsReport, WindowReport};
-use crate::analysis::creep::{Signal, Stage};
-use crate::analysis::diagnosis::{Evidence, LIVE_SIGNALS};
-use crate::analysis::engine::{EngineConfig, Transition, TransitionState};
-use crate::analysis::rank::window::RankReport;
-use crate::model::ids::{Rank, Run};
+use crate::analysis::creep::{CreepEstimator, Signal, Stage};
+use crate::analysis::diagnosis::DiagnosisKind;
+use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
+use crate::analysis::findings::{Transition, TransitionState};
+use crate::analysis::processes::ProcessView;
+use crate::analysis::rank::view::RankView;
+use crate::model::ids::SubjectId;
 use crate::model::units::{Bytes, Uptime};
 
 /// The most points that the picture of live memory has.
@@ -19,16 +22,12 @@ pub const POINTS_MAX: usize = 92;
 /// The story of one rank.
 #[derive(Debug)]
 pub struct Story {
-    /// The run.
-    pub run: Run,
-    /// The rank.
-    pub rank: Rank,
-    /// Its device, if a push named it.
+    /// The rank or process.
+    pub subject: SubjectId,
+    /// Its device, if known.
     pub device: Option<String>,
     /// What its device holds, if that is known.
     pub capacity: Option<Bytes>,
-    /// Whether it is a process that does not push, of which there are readings instead of steps.
-    pub is_process: bool,
     /// How many train steps were accepted, or how many readings there were.
     pub n_steps: u64,
     /// The first and the last of them.
@@ -53,6 +52,56 @@ pub struct Story {
     n_warmup: u32,
     /// Whether the current life has a window.
     has_window: bool,
+}
+
+/// The figures of the subject at one time.
+#[derive(Clone, Copy, Debug)]
+pub enum SubjectFigures<'a> {
+    /// Of a rank.
+    Rank(RankView<'a>),
+    /// Of a process that does not push.
+    Process(ProcessView<'a>),
+}
+
+impl<'a> SubjectFigures<'a> {
+    fn capacity(&self) -> Option<Bytes> {
+        match self {
+            Self::Rank(rank) => rank.capacity,
+            Self::Process(process) => process.capacity,
+        }
+    }
+
+    fn creep(&self) -> &'a CreepEstimator {
+        match self {
+            Self::Rank(rank) => rank.creep,
+            Self::Process(process) => process.creep,
+        }
+    }
+
+    fn last_seen(&self) -> Uptime {
+        match self {
+            Self::Rank(rank) => rank.last_seen,
+            Self::Process(process) => process.last_seen,
+        }
+    }
+
+    /// The last train step; 0 where there is none.
+    fn last_step(&self) -> u64 {
+        match self {
+            Self::Rank(rank) => rank.last_train.map_or(0, |last| last.step.get()),
+            Self::Process(_) => 0,
+        }
+    }
+
+    fn bytes(&self, signal: Signal) -> Option<f64> {
+        match (self, signal) {
+            (Self::Rank(rank), Signal::Allocated) => Some(rank.last_train?.allocated.as_f64()),
+            (Self::Rank(rank), Signal::Reserved) => Some(rank.last_train?.reserved?.as_f64()),
+            (Self::Rank(rank), Signal::OutsideAllocator) => rank.outside_allocator_bytes,
+            (Self::Process(process), Signal::Process) => Some(process.used.as_f64()),
+            _ => None,
+        }
+    }
 }
 
 /// A point of the story.
@@ -85,7 +134,7 @@ pub enum Cause {
     /// Its figures no longer show it.
     Figures,
     /// It became this.
-    Became(&'static str),
+    Became(DiagnosisKind),
     /// The rank began a new life.
     Restart,
     /// The rank was not heard of.
@@ -136,13 +185,11 @@ pub struct Closest {
 
 impl Story {
     /// A story of which nothing is known yet.
-    pub fn new(run: Run, rank: Rank, config: &EngineConfig) -> Self {
+    pub fn new(subject: SubjectId, config: &EngineConfig) -> Self {
         Self {
-            run,
-            rank,
+            subject,
             device: None,
             capacity: None,
-            is_process: false,
             n_steps: 0,
             span: None,
             n_restarts: 0,
@@ -158,39 +205,46 @@ impl Story {
         }
     }
 
-    /// Looks at the rank's report at `now`, the Unix time `time`, after a record of whomever that raised or cleared
-    /// `transitions`.
+    /// Whether it is of a process that does not push, of which there are readings instead of steps.
+    pub fn is_process(&self) -> bool {
+        matches!(self.subject, SubjectId::Process(_))
+    }
+
+    /// Looks at the subject at `now`, the Unix time `time`, after any record, which raised or cleared `transitions`.
     pub fn see(
         &mut self,
-        report: &RankReport<'_>,
+        view: &SubjectFigures<'_>,
         (now, time): (Uptime, f64),
         transitions: &[Transition],
     ) {
-        let is_restarted = self.test(report);
+        let is_restarted = self.test(view);
         if self.n_steps == 0 || is_restarted {
             self.n_warmup = self.warmup_pushes;
         }
-        self.is_process = report.process.is_some();
-        let n_steps = if self.is_process {
-            let is_read = self.span.is_none_or(|(_, last)| last.time < time);
-            self.n_steps + u64::from(is_read && report.last_seen == now)
-        } else {
-            report.steps_total
+        let n_steps = match view {
+            SubjectFigures::Rank(rank) => rank.steps_total,
+            SubjectFigures::Process(process) => {
+                let is_read = self.span.is_none_or(|(_, last)| last.time < time);
+                self.n_steps + u64::from(is_read && process.last_seen == now)
+            }
         };
         if n_steps != self.n_steps {
-            let step = report.last_train.map_or(0, |last| last.step.get());
-            let moment = Moment { step, time };
+            let moment = Moment { step: view.last_step(), time };
             self.n_steps = n_steps;
-            self.capacity = report.capacity;
-            self.device = report.identity.device.as_ref().map(ToString::to_string);
+            self.capacity = view.capacity();
+            self.device = match (&self.subject, view) {
+                (SubjectId::Process(id), _) => Some(id.uuid.to_string()),
+                (_, SubjectFigures::Rank(rank)) => {
+                    rank.identity.device.as_ref().map(ToString::to_string)
+                }
+                _ => None,
+            };
             self.span = Some((self.span.map_or(moment, |(first, _)| first), moment));
-            self.picture(report);
+            self.picture(view);
         }
-        let is_silent = now.since(report.last_seen) > self.rank_ttl;
-        let mine: Vec<&Transition> = transitions
-            .iter()
-            .filter(|other| other.run == self.run && other.rank == self.rank)
-            .collect();
+        let is_silent = now.since(view.last_seen()) > self.rank_ttl;
+        let mine: Vec<&Transition> =
+            transitions.iter().filter(|other| other.subject == self.subject).collect();
         for transition in &mine {
             let became = mine.iter().find(|other| {
                 other.state == TransitionState::Raised
@@ -203,55 +257,50 @@ impl Story {
                 None if is_silent => Cause::Silence,
                 None => Cause::Figures,
             };
-            self.tell(transition, report, cause);
+            self.tell(transition, view, cause);
         }
     }
 
     /// Adds what the last step left to the pictures.
-    fn picture(&mut self, report: &RankReport<'_>) {
-        if self.n_warmup > 0 && !self.is_process {
+    fn picture(&mut self, view: &SubjectFigures<'_>) {
+        if self.n_warmup > 0 && !self.is_process() {
             self.n_warmup -= 1;
             return;
         }
-        let last = report.last_train;
-        for (signal, bytes) in [
-            (Signal::Allocated, last.map(|last| last.allocated.as_f64())),
-            (Signal::Reserved, last.and_then(|last| last.reserved).map(Bytes::as_f64)),
-            (Signal::OutsideAllocator, report.outside_allocator_bytes()),
-            (Signal::Process, report.process.map(Bytes::as_f64)),
-        ] {
-            self.floors.entry(signal).or_default().add(bytes.unwrap_or(f64::NAN));
+        for signal in Signal::ALL {
+            let bytes = view.bytes(signal).unwrap_or(f64::NAN);
+            self.floors.entry(signal).or_default().add(bytes);
         }
     }
 
     /// Adds a transition with the window or the stairs behind it.
-    fn tell(&mut self, transition: &Transition, report: &RankReport<'_>, cause: Cause) {
-        let capacity = report.capacity.map(Bytes::as_f64);
+    fn tell(&mut self, transition: &Transition, view: &SubjectFigures<'_>, cause: Cause) {
+        let capacity = view.capacity().map(Bytes::as_f64);
         let of_signal =
             signal(transition).filter(|_| transition.state == TransitionState::Raised);
         let shows = |window: &WindowReport| {
-            let is_early = transition.kind == "CREEP_EARLY";
+            let is_early = transition.kind == DiagnosisKind::CreepEarly;
             let stage = if is_early { Stage::Rising } else { Stage::Creeping };
             window.is_asked && window.verdict.is_ok_and(|passed| passed.trend.stage == stage)
         };
-        let window = of_signal.and_then(|of| report.creep.windows(of, capacity).find(shows));
+        let window = of_signal.and_then(|of| view.creep().windows(of, capacity).find(shows));
         let is_stairs = of_signal == Some(Signal::Allocated) && window.is_none();
         self.told.push(Told {
             transition: transition.clone(),
             n_pictured: self.floors.values().map(|floor| floor.n_added).max().unwrap_or(0),
             window,
-            stairs: is_stairs.then(|| report.creep.stairs()),
+            stairs: is_stairs.then(|| view.creep().stairs()),
             cause,
         });
     }
 
     /// Counts what became of the windows that got a block since the last look; whether a new life began.
-    fn test(&mut self, report: &RankReport<'_>) -> bool {
-        let capacity = report.capacity.map(Bytes::as_f64);
-        let step = report.last_train.map_or(0, |last| last.step.get());
+    fn test(&mut self, view: &SubjectFigures<'_>) -> bool {
+        let capacity = view.capacity().map(Bytes::as_f64);
+        let step = view.last_step();
         let had_window = std::mem::take(&mut self.has_window);
         for signal in Signal::ALL {
-            for window in report.creep.windows(signal, capacity) {
+            for window in view.creep().windows(signal, capacity) {
                 self.has_window |= LIVE_SIGNALS.contains(&signal);
                 let key = (signal, window.level_idx);
                 let is_new = |tally: &Tally| {
@@ -264,7 +313,7 @@ impl Story {
                 self.count(&window, step);
             }
         }
-        self.stairs = Some(report.creep.stairs());
+        self.stairs = Some(view.creep().stairs());
         let is_restarted = had_window && !self.has_window;
         self.n_restarts += u32::from(is_restarted);
         is_restarted
@@ -308,8 +357,7 @@ fn passed_by(stop: &Stop) -> u64 {
 
 /// The signal that a transition is about, if it is about one that grows.
 pub fn signal(transition: &Transition) -> Option<Signal> {
-    let Evidence::Creep(creep) = &transition.evidence else { return None };
-    Signal::ALL.into_iter().find(|signal| signal.as_label() == creep.signal)
+    transition.evidence.signal()
 }
 
 /// The least of a figure over equally many steps in a row, at most [`POINTS_MAX`] times.

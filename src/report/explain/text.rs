@@ -3,9 +3,9 @@
 use crate::analysis::creep::Signal;
 use crate::analysis::creep::gates::{Gate, Stop};
 use crate::analysis::creep::report::{StairsReport, WindowReport};
-use crate::analysis::diagnosis::LIVE_SIGNALS;
-use crate::analysis::diagnosis::wording::sentence;
-use crate::analysis::engine::TransitionState;
+use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
+use crate::analysis::findings::TransitionState;
+use crate::model::ids::{ProcessId, RankId, SubjectId};
 use crate::report::explain::story::{Cause, Closest, End, Story, Tally, Told, signal};
 use crate::report::explain::words::{grouped, meaning, measure, name, reason, share, whole};
 use crate::text::units::{bytes, duration, percent, rfc3339};
@@ -46,7 +46,7 @@ pub fn render(story: &Story) -> String {
 
 /// The signals that there are of such a rank.
 fn signals(story: &Story) -> impl Iterator<Item = Signal> {
-    Signal::ALL.into_iter().filter(|signal| signal.counts_steps() != story.is_process)
+    Signal::ALL.into_iter().filter(|signal| signal.counts_steps() != story.is_process())
 }
 
 fn is_told(story: &Story, of: Signal) -> bool {
@@ -97,14 +97,16 @@ fn head(page: &mut Page, story: &Story) {
         1 => ", 1 restart".to_owned(),
         n => format!(", {n} restarts"),
     };
-    page.paragraph(
-        0,
-        &format!("Run {}, rank {}{device} ({capacity})", story.run.as_str(), story.rank),
-    );
+    let who = match &story.subject {
+        SubjectId::Rank(RankId { run, rank }) => format!("Run {run}, rank {rank}"),
+        SubjectId::Process(ProcessId { pid, .. }) => format!("Process {pid}"),
+        SubjectId::Device(_) => "Device".to_owned(),
+    };
+    page.paragraph(0, &format!("{who}{device} ({capacity})"));
     if let Some((first, last)) = story.span {
         let (n_steps, lasted) = (grouped(story.n_steps), duration(last.time - first.time));
         let (from, to) = (at(first.time), at(last.time));
-        let words = if story.is_process {
+        let words = if story.is_process() {
             format!("{n_steps} readings, it does not push; {from} to {to} ({lasted})")
         } else {
             let (first, last) = (grouped(first.step), grouped(last.step));
@@ -142,7 +144,7 @@ fn picture(page: &mut Page, story: &Story, of: Signal) {
         return;
     }
     let (after, unit) =
-        if story.is_process { ("", "reading") } else { (" after each step", "step") };
+        if story.is_process() { ("", "reading") } else { (" after each step", "step") };
     let each = match floor.steps_per_point() {
         1 => unit.to_owned(),
         n => format!("{} {unit}s", grouped(n)),
@@ -178,12 +180,10 @@ fn marks(page: &mut Page, story: &Story, of: Signal) {
             (TransitionState::Cleared, Cause::Became(_)) => continue,
             (TransitionState::Cleared, Cause::Restart) => ('|', "restart"),
             (TransitionState::Cleared, _) => ('x', "cleared"),
-            (TransitionState::Raised, _) => match told.transition.kind {
-                kind @ "CREEP_EARLY" => ('e', kind),
-                kind @ "FRAGMENTATION" => ('F', kind),
-                kind @ "OUTSIDE_ALLOCATOR" => ('O', kind),
-                kind => ('C', kind),
-            },
+            (TransitionState::Raised, _) => {
+                let about = told.transition.kind.about();
+                (about.mark, about.label)
+            }
         };
         let idx = told.n_pictured.saturating_sub(1) / floor.steps_per_point();
         if let Some(place) = usize::try_from(idx).ok().and_then(|idx| row.get_mut(idx)) {
@@ -243,7 +243,7 @@ fn tell(page: &mut Page, told: &Told, story: &Story) {
         (TransitionState::Raised, _) => {
             let severity = transition.severity.as_label();
             let words =
-                format!("{when} {kind}, {severity}: {}", sentence(&transition.evidence));
+                format!("{when} {kind}, {severity}: {}", transition.evidence.sentence());
             page.paragraph(2, &words);
             if let Some(window) = &told.window {
                 shown(page, window, story);
@@ -258,7 +258,7 @@ fn tell(page: &mut Page, told: &Told, story: &Story) {
 fn shown(page: &mut Page, window: &WindowReport, story: &Story) {
     let Ok(passed) = window.verdict else { return };
     let trend = passed.trend;
-    let (scale, per) = if story.is_process { (3600.0, "h") } else { (1.0, "step") };
+    let (scale, per) = if story.is_process() { (3600.0, "h") } else { (1.0, "step") };
     let stand_in = if story.capacity.is_some() { "" } else { " (of a stand-in)" };
     page.paragraph(
         6,
