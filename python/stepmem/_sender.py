@@ -6,14 +6,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import struct
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Tuple
 
-from ._settings import Identity, Settings, Target
+from ._connection import Connection
+from ._settings import Identity, Settings
 from ._warn import warn_once
 
 Ring = Deque[bytes]
@@ -42,12 +42,6 @@ ANSWER_WITHIN = 5.0
 BACKOFF_SECONDS = (1.0, 30.0)
 """The first and the longest pause after a failure; in between it doubles."""
 
-ANSWER_BYTES_MAX = 65536
-"""The longest answer that is read."""
-
-NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
-"""A closed connection is an error, never a SIGPIPE that ends a program which asked for its default."""
-
 ENCODE_AT_ONCE = 16
 """After so many records the thread lets training go first."""
 
@@ -63,14 +57,6 @@ FIELDS = (
     "total_bytes",
     "free_bytes",
 )
-
-
-class Answer(NamedTuple):
-    """An answer of the exporter."""
-
-    status: int
-    retry_after: float
-    body: bytes
 
 
 class Sender:
@@ -291,97 +277,3 @@ class Sender:
             if len(lines) % ENCODE_AT_ONCE == 0:
                 time.sleep(0)
         return "".join(lines).encode()
-
-
-class Connection:
-    """One kept-alive HTTP/1.1 connection. `http.client` would take 5 MiB of memory for the same."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._socket: Optional[socket.socket] = None
-        self.target: Target = settings.target()
-
-    def close(self) -> None:
-        """Closes the connection, if there is one."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-    def post(self, path: str, body: bytes, kind: str, deadline: float) -> Answer:
-        """Sends one request and reads its answer; raises OSError or ValueError when there is none by the deadline."""
-        is_kept = self._socket is not None
-        try:
-            return self._exchange(path, body, kind, deadline)
-        except (OSError, ValueError) as error:
-            self.close()
-            # The exporter may have closed a connection that was idle, or may have been restarted.
-            if not is_kept or isinstance(error, TimeoutError) or isinstance(error, socket.timeout):
-                raise
-        try:
-            return self._exchange(path, body, kind, deadline)
-        except (OSError, ValueError):
-            self.close()
-            raise
-
-    def _exchange(self, path: str, body: bytes, kind: str, deadline: float) -> Answer:
-        if self._socket is None:
-            self._socket = self._connect(deadline)
-        target = self.target
-        host = f"[{target.host}]" if ":" in target.host else target.host
-        head = f"POST {target.prefix}{path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-        if self._settings.token:
-            head += f"Authorization: Bearer {self._settings.token}\r\n"
-        self._within(deadline)
-        self._socket.sendall(f"{head}\r\n".encode("latin-1") + body, NO_SIGNAL)
-        return self._answer(deadline)
-
-    def _connect(self, deadline: float) -> socket.socket:
-        self.target = target = self._settings.target()
-        seconds = max(0.01, deadline - time.monotonic())
-        if target.socket_path is None:
-            made = socket.create_connection((target.host, target.port), seconds)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return made
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            made.settimeout(seconds)
-            made.connect(target.socket_path)
-        except BaseException:
-            made.close()
-            raise
-        return made
-
-    def _within(self, deadline: float) -> None:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("no answer in time")
-        self._socket.settimeout(left)  # type: ignore[union-attr]
-
-    def _receive(self, deadline: float) -> bytes:
-        self._within(deadline)
-        received = self._socket.recv(ANSWER_BYTES_MAX)  # type: ignore[union-attr]
-        if not received:
-            raise ConnectionResetError("the exporter closed the connection")
-        return received
-
-    def _answer(self, deadline: float) -> Answer:
-        received = b""
-        while b"\r\n\r\n" not in received:
-            if len(received) > ANSWER_BYTES_MAX:
-                raise ValueError("the answer is too long")
-            received += self._receive(deadline)
-        head, _, body = received.partition(b"\r\n\r\n")
-        status_line, *lines = head.decode("latin-1").split("\r\n")
-        version, status, *_ = status_line.split(" ", 2)
-        if not version.startswith("HTTP/1.") or not status.isdecimal():
-            raise ValueError(f"{status_line[:80]!r} is no answer in HTTP")
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        length = headers.get("content-length", "")
-        if not length.isdecimal() or int(length) > ANSWER_BYTES_MAX:
-            raise ValueError(f"the answer has no length of 0..={ANSWER_BYTES_MAX} bytes")
-        while len(body) < int(length):
-            body += self._receive(deadline)
-        if headers.get("connection", "").lower() == "close" or len(body) > int(length):
-            self.close()
-        retry_after = headers.get("retry-after", "")
-        return Answer(int(status), float(retry_after) if retry_after.isdecimal() else 0.0, body)
