@@ -5,12 +5,13 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
 from ._readers import NO_CAPACITY, CudaReader, HostReader, cuda_torch, find_reader
-from ._sender import RECORD, Ring, Sender
+from ._sender import Ring, Sender
 from ._settings import Identity, Settings
 from ._warn import warn_once
+from ._wire import OUTCOMES, PHASES, RECORD, STEP_MAX, UNKNOWN_SECONDS, Capture, SnapshotResult, end_request, snapshot_request
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -27,11 +28,6 @@ FAILURES_MAX = 16
 FLUSH_SECONDS = 1.0
 """How long the interpreter's exit waits at most for what is still to be pushed."""
 
-STEP_MAX = 1 << 53
-"""The greatest step that the exporter takes."""
-
-PHASES = ("train", "eval", "checkpoint")
-OUTCOMES = ("completed", "failed", "oom")
 
 
 class Client:
@@ -48,7 +44,7 @@ class Client:
         self.step = 0
         self._reader: Optional[CudaReader | HostReader] = None
         self._is_host = False
-        self._source = 0
+        self._device_idx = 0
         self._ring: Optional[Ring] = None
         self._sender: Optional[Sender] = None
         self._is_off = False
@@ -125,10 +121,10 @@ class Client:
             self._capacity = self._reader.capacity()  # type: ignore[union-attr]
         record = RECORD.pack(
             time.time(),
-            -1.0 if began is None else now - began,
+            UNKNOWN_SECONDS if began is None else now - began,
             self._n_records,
             n,
-            self._source,
+            self._device_idx,
             phase,
             *self._reader.read(),  # type: ignore[union-attr]
             *self._capacity,
@@ -143,7 +139,7 @@ class Client:
             self._is_off = True
             return False
         identity = self.who()
-        sender = Sender(settings, identity, self._asked)
+        sender = Sender(settings, identity, self._on_capture)
         self._sender = sender
         self._read_from(find_reader(settings.resets_peak))
         sender.start()
@@ -157,7 +153,7 @@ class Client:
         self._is_host = isinstance(reader, HostReader)
         self._capacity_at = 0.0
         if self._sender is not None:
-            self._source = self._sender.add_source(reader.device)
+            self._device_idx = self._sender.add_device(reader.device)
 
     def _failed(self, error: Exception) -> None:
         self._n_failures += 1
@@ -190,22 +186,21 @@ class Client:
             self.snapshots = Snapshots(self)
         return self.snapshots
 
-    def _asked(self, action: Any) -> None:
-        """Runs on the sender's thread: the exporter asks for something; what is unknown is ignored."""
-        if isinstance(action, dict) and action.get("type") == "snapshot":
-            self.use_snapshots().asked(action)
+    def _on_capture(self, capture: Capture) -> None:
+        """Runs on the sender's thread: the exporter asks for a snapshot."""
+        self.use_snapshots().on_capture(capture)
 
-    def report(self, path: str, body: "dict[str, object]") -> None:
-        """Has the sender push something beside steps; nothing happens before the first step."""
+    def report_snapshot(self, result: SnapshotResult) -> None:
+        """Pushes what became of a snapshot; does nothing before the first step."""
         if self._sender is not None:
-            self._sender.add_letter(path, body)
+            self._sender.add_control(snapshot_request(self.who(), result))
 
     def end(self, outcome: str) -> None:
         """Says that this rank's work is over."""
         if outcome not in OUTCOMES:
             warn_once(f"outcome {outcome}", f"outcome {outcome!r} is none of {', '.join(OUTCOMES)}")
         elif self._sender is not None:
-            self._sender.add_end(outcome)
+            self._sender.add_control(end_request(self.who(), outcome))
 
     def flush(self, seconds: float) -> bool:
         """Waits until all is pushed, at most so long; whether it was."""

@@ -7,6 +7,7 @@ import time
 from typing import NamedTuple, Optional
 
 from ._settings import Settings, Target
+from ._wire import Request
 
 ANSWER_BYTES_MAX = 65536
 """The longest answer that is read."""
@@ -37,31 +38,34 @@ class Connection:
             self._socket.close()
             self._socket = None
 
-    def post(self, path: str, body: bytes, kind: str, deadline: float) -> Answer:
+    def post(self, request: Request, deadline: float) -> Answer:
         """Sends one request and reads its answer; raises OSError or ValueError when there is none by the deadline."""
         is_kept = self._socket is not None
         try:
-            return self._exchange(path, body, kind, deadline)
+            return self._exchange(request, deadline)
         except (OSError, ValueError) as error:
             self.close()
             # The exporter may have closed a connection that was idle, or may have been restarted.
             if not is_kept or isinstance(error, TimeoutError) or isinstance(error, socket.timeout):
                 raise
         try:
-            return self._exchange(path, body, kind, deadline)
+            return self._exchange(request, deadline)
         except (OSError, ValueError):
             self.close()
             raise
 
-    def _exchange(self, path: str, body: bytes, kind: str, deadline: float) -> Answer:
+    def _exchange(self, request: Request, deadline: float) -> Answer:
         opened = self._socket = self._socket or self._connect(deadline)
         target = self.target
         host = f"[{target.host}]" if ":" in target.host else target.host
-        head = f"POST {target.prefix}{path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+        head = (
+            f"POST {target.prefix}{request.path} HTTP/1.1\r\nHost: {host}\r\n"
+            f"Content-Type: {request.content_type}\r\nContent-Length: {len(request.body)}\r\n"
+        )
         if self._settings.token:
             head += f"Authorization: Bearer {self._settings.token}\r\n"
         opened.settimeout(_remaining(deadline))
-        opened.sendall(f"{head}\r\n".encode("latin-1") + body, NO_SIGNAL)
+        opened.sendall(f"{head}\r\n".encode("latin-1") + request.body, NO_SIGNAL)
         return self._answer(opened, deadline)
 
     def _connect(self, deadline: float) -> socket.socket:

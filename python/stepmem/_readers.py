@@ -6,8 +6,7 @@ import os
 import sys
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
-UNKNOWN = -1
-"""Stands for an unknown figure between a reader and the sender, which leaves it out."""
+from ._wire import UNKNOWN
 
 Figures = Tuple[int, int, int, int, int, int, int]
 """allocated, peak, reserved, peak reserved, inactive split (bytes), allocation retries, out-of-memory errors."""

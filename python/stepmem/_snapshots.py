@@ -8,11 +8,12 @@ import os
 import re
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple, TypeVar
 
 from ._client import CLIENT
 from ._readers import cuda_torch
 from ._warn import warn_once
+from ._wire import Capture, SnapshotResult
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -31,8 +32,6 @@ ASKED_STEPS_MAX = 1000
 
 PLANS_MAX = 8
 """How many recordings wait or run at once."""
-
-ERROR_CHARACTERS_MAX = 400
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -76,10 +75,10 @@ class Snapshots:
             raise ValueError(f"{PLANS_MAX} recordings wait already")
         self._plans.append(plan)
 
-    def asked(self, action: Dict[str, Any]) -> None:
+    def on_capture(self, capture: Capture) -> None:
         """The exporter asks for a snapshot; it may ask for the same several times."""
-        name, steps = str(action.get("id", "")), action.get("steps", 3)
-        if name in self._ids or str(action.get("rank", self._client.who().rank)) != str(self._client.who().rank):
+        name, steps, rank = capture.id, capture.n_steps, self._client.who().rank
+        if name in self._ids or (capture.rank is not None and str(capture.rank) != str(rank)):
             return
         self._ids = [*self._ids[-63:], name]
         try:
@@ -89,7 +88,7 @@ class Snapshots:
                 raise ValueError("this process uses no CUDA device")
             settings = self._client.settings
             own = settings.snapshot_directory if settings is not None else None
-            plan = Plan(None, steps, own or action.get("directory"))
+            plan = Plan(None, steps, own or str(capture.directory or ""))
             plan.id = name
             self.plan(plan)
         except Exception as error:
@@ -208,18 +207,17 @@ class Snapshots:
     def _report(
         self, reason: str, step: Optional[int], path: Optional[str], error: Optional[Exception], asked: Optional[str]
     ) -> None:
-        body: Dict[str, object] = {"id": asked, "reason": reason, "step": step}
-        if path is not None:
-            body["path"] = os.path.abspath(path)
-        if error is None:
-            body["outcome"] = "written"
-            body["bytes"] = os.path.getsize(path) if path is not None else None
-        else:
-            body["outcome"] = "failed"
-            text = str(error) or repr(error)
-            body["error"] = "".join(c for c in text if c.isprintable())[:ERROR_CHARACTERS_MAX]
+        if error is not None:
             warn_once(f"snapshot {reason}", f"no snapshot: {error!r}")
-        self._client.report("/v1/snapshots", body)
+        result = SnapshotResult(
+            asked,
+            reason,
+            step,
+            path=None if path is None else os.path.abspath(path),
+            n_bytes=os.path.getsize(path) if error is None and path is not None else None,
+            error=None if error is None else str(error) or repr(error),
+        )
+        self._client.report_snapshot(result)
 
     def want_oom(self, directory: Optional[str], max_entries: int) -> None:
         """Has out-of-memory errors written, from now on or once CUDA is in use."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple, Optional
 
-from ._readers import UNKNOWN, Capacity, HostReader, cuda_torch
+from ._readers import Capacity, HostReader, cuda_torch
 from ._snapshots import snapshot
 from ._warn import warn_once
+from ._wire import UNKNOWN
 
 
 class MemoryStats(NamedTuple):

@@ -10,8 +10,9 @@ import time
 import pytest
 from conftest import STUB, await_true
 
-from stepmem._sender import RECORD, Sender
+from stepmem._sender import Sender
 from stepmem._settings import Identity, Settings
+from stepmem._wire import RECORD
 
 LOOP = """
     import stepmem, sys, time
@@ -341,8 +342,8 @@ def test_time_on_the_training_thread_does_not_hang_on_the_exporter(exporter, tra
 def test_sender_that_learns_of_the_stop_before_it_is_woken_still_flushes(fake):
     exporter = fake(200)
     identity = Identity("race", 0, 0, None, None, None)
-    sender = Sender(Settings(exporter.url, None, False, None, False), identity, lambda action: None)
-    sender.add_source("cpu")
+    sender = Sender(Settings(exporter.url, None, False, None, False), identity, lambda capture: None)
+    sender.add_device("cpu")
     sender.ring.append(RECORD.pack(1.0, -1.0, 0, 1, 0, 0, *[64] * 9))
     sender._stop.set()  # what `stop` does first; the thread may look at this very moment
     sender._sent_at = time.monotonic()

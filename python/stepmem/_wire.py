@@ -1,0 +1,167 @@
+"""What leaves this process: the layout of a record in the ring, and every key of the JSON that is pushed.
+
+The training thread packs a record, the sender's thread unpacks it and encodes it as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+from ._settings import Identity
+
+PHASES = ("train", "eval", "checkpoint")
+"""What ran since the last record; a record holds the index."""
+
+OUTCOMES = ("completed", "failed", "oom")
+"""How a rank's work can end."""
+
+STEP_MAX = 1 << 53
+"""Largest step that the exporter accepts."""
+
+UNKNOWN = -1
+"""Marks an unknown integer in a record; its key is left out of the JSON."""
+
+UNKNOWN_SECONDS = -1.0
+"""Marks an unknown duration in a record; its key is left out of the JSON."""
+
+RECORD = struct.Struct("<dfqqBB5q2i2q")
+"""One record in the ring, 94 bytes: Unix time in seconds, duration of the step in seconds, sequence number of the record,
+step, index of the device, index of the phase, and a value for each of FIGURES."""
+
+FIGURES = (
+    "allocated_bytes",
+    "peak_allocated_bytes",
+    "reserved_bytes",
+    "peak_reserved_bytes",
+    "inactive_split_bytes",
+    "alloc_retries",
+    "ooms",
+    "total_bytes",
+    "free_bytes",
+)
+"""The keys of a record's figures, in the order of RECORD; UNKNOWN where the reader has none."""
+
+STEPS_PATH = "/v1/steps"
+SNAPSHOTS_PATH = "/v1/snapshots"
+
+JSON = "application/json"
+JSON_LINES = "application/x-ndjson"
+
+ERROR_CHARACTERS_MAX = 400
+"""Longest error text of a snapshot that is pushed; the rest is cut off."""
+
+CAPTURE_STEPS_DEFAULT = 3
+"""How many steps to record if the exporter does not say."""
+
+
+class Request(NamedTuple):
+    """One POST to the exporter; `path` starts with `/v1/`."""
+
+    path: str
+    content_type: str
+    body: bytes
+
+
+class SnapshotResult(NamedTuple):
+    """What became of one memory snapshot: it was written to `path`, or `error` says why not."""
+
+    capture_id: Optional[str]
+    """The exporter's id of the capture; None if the exporter did not ask for this snapshot."""
+    reason: str
+    """`creep` (the exporter asked), `oom` or `manual`."""
+    step: Optional[int]
+    """The last step that the snapshot shows; None if it failed before any."""
+    path: Optional[str]
+    n_bytes: Optional[int]
+    error: Optional[str]
+
+
+class Capture(NamedTuple):
+    """The exporter's request for a snapshot, as received: the values are not checked yet."""
+
+    id: str
+    rank: object
+    n_steps: object
+    directory: object
+
+
+def encode_head(identity: Identity, device: str) -> str:
+    """Returns the part of the JSON that all records about `device` share: an object without its closing brace."""
+    fields: Dict[str, object] = {
+        "run": identity.run,
+        "attempt": identity.attempt,
+        "rank": identity.rank,
+        "local_rank": identity.local_rank,
+        "world_size": identity.world_size,
+        "node_rank": identity.node_rank,
+        "device": device,
+        "pid": os.getpid(),
+    }
+    return json.dumps(_without_none(fields))[:-1]
+
+
+def encode_step(record: bytes, heads: Sequence[str], n_dropped: int) -> str:
+    """Returns a packed record as one line of JSON; `heads` is indexed by the record's device."""
+    time, seconds, _, step, device_idx, phase_idx, *figures = RECORD.unpack(record)
+    line = f'{heads[device_idx]}, "step": {step}, "time": {time:.6f}, "dropped_records": {n_dropped}'
+    if seconds >= 0:
+        line += f', "step_seconds": {seconds:.6f}'
+    if phase_idx:
+        line += f', "phase": "{PHASES[phase_idx]}"'
+    for name, value in zip(FIGURES, figures):
+        if value >= 0:
+            line += f', "{name}": {value}'
+    return line + "}\n"
+
+
+def sequence_number(record: bytes) -> int:
+    """Returns how many records this process had made before this one."""
+    n_before: int = RECORD.unpack(record)[2]
+    return n_before
+
+
+def snapshot_request(identity: Identity, result: SnapshotResult) -> Request:
+    """Returns the request that reports what became of a snapshot."""
+    fields: Dict[str, object] = {
+        "run": identity.run,
+        "rank": identity.rank,
+        "id": result.capture_id,
+        "reason": result.reason,
+        "step": result.step,
+        "path": result.path,
+        "outcome": "written" if result.error is None else "failed",
+        "bytes": result.n_bytes,
+    }
+    if result.error is not None:
+        fields["error"] = "".join(c for c in result.error if c.isprintable())[:ERROR_CHARACTERS_MAX]
+    return Request(SNAPSHOTS_PATH, JSON, json.dumps(_without_none(fields)).encode())
+
+
+def end_request(identity: Identity, outcome: str) -> Request:
+    """Returns the request that ends this rank; `outcome` is one of OUTCOMES."""
+    run = "".join(f"%{byte:02X}" for byte in identity.run.encode())
+    return Request(f"/v1/runs/{run}/end", JSON, json.dumps({"rank": identity.rank, "outcome": outcome}).encode())
+
+
+def decode_captures(body: bytes) -> List[Capture]:
+    """Returns the captures that an answer asks for and ignores other actions; raises if the answer is malformed."""
+    if b'"actions":[]' in body:
+        return []
+    actions: List[Any] = json.loads(body).get("actions", [])
+    return [
+        Capture(
+            id=str(action.get("id", "")),
+            rank=action.get("rank"),
+            n_steps=action.get("steps", CAPTURE_STEPS_DEFAULT),
+            directory=action.get("directory"),
+        )
+        for action in actions
+        if isinstance(action, dict) and action.get("type") == "snapshot"
+    ]
+
+
+def _without_none(fields: Dict[str, object]) -> Dict[str, object]:
+    return {name: value for name, value in fields.items() if value is not None}
