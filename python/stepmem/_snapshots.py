@@ -77,7 +77,7 @@ class Snapshots:
 
     def on_capture(self, capture: Capture) -> None:
         """The exporter asks for a snapshot; it may ask for the same several times."""
-        name, steps, rank = capture.id, capture.n_steps, self._client.who().rank
+        name, steps, rank = capture.id, capture.n_steps, self._client.process.identity().rank
         if name in self._ids or (capture.rank is not None and str(capture.rank) != str(rank)):
             return
         self._ids = [*self._ids[-63:], name]
@@ -86,8 +86,7 @@ class Snapshots:
                 raise ValueError(f"steps {steps!r} is no integer of 1..={ASKED_STEPS_MAX}")
             if cuda_torch() is None:
                 raise ValueError("this process uses no CUDA device")
-            settings = self._client.settings
-            own = settings.snapshot_directory if settings is not None else None
+            own = self._client.process.snapshot_directory()
             plan = Plan(None, steps, own or str(capture.directory or ""))
             plan.id = name
             self.plan(plan)
@@ -177,8 +176,8 @@ class Snapshots:
 
     def _path(self, directory: Optional[str], what: str, step: int) -> str:
         """One file a rank and step: `run_rank3_step100.pickle`."""
-        settings, who = self._client.read_settings(), self._client.who()
-        directory = directory or (settings.snapshot_directory if settings is not None else None) or "."
+        who = self._client.process.identity()
+        directory = directory or self._client.process.snapshot_directory() or "."
         parts = [re.sub(r"[^\w.-]", "_", who.run)[:64], what, f"attempt{who.attempt}" if who.attempt else ""]
         name = "_".join([*filter(None, parts), f"rank{who.rank}", f"step{step}.pickle"])
         return os.path.join(directory, name)
@@ -249,7 +248,7 @@ class Snapshots:
         """Writes a snapshot of an out-of-memory error, of the first few of this process."""
         self.n_ooms += 1
         if self.n_ooms <= OOM_SNAPSHOTS_MAX:
-            self.write(None, self._oom_directory, "oom", self._client.step)
+            self.write(None, self._oom_directory, "oom", self._client.process.step)
 
 
 class _Whole:
@@ -293,7 +292,7 @@ def record(
         snapshots = CLIENT.use_snapshots()
         snapshots.plan(plan)
         if cuda_torch() is not None:
-            snapshots.at_step_end(CLIENT.step)
+            snapshots.at_step_end(CLIENT.process.step)
     except Exception as error:
         warn_once("record steps", f"nothing is recorded: {error!r}")
 
@@ -301,7 +300,7 @@ def record(
 def snapshot(path: Optional[str] = None) -> Optional[str]:
     """Writes a memory snapshot now; its path, or None (and a warning) when that failed."""
     try:
-        return CLIENT.use_snapshots().write(path, None, "", CLIENT.step)
+        return CLIENT.use_snapshots().write(path, None, "", CLIENT.process.step)
     except Exception as error:
         warn_once("snapshot", f"no snapshot: {error!r}")
         return None

@@ -81,7 +81,7 @@ class MemoryMonitor:
         if step == self._snapshot_step:
             from ._client import CLIENT
 
-            name = f"memory_rank{CLIENT.who().rank}_step{step}.pickle"
+            name = f"memory_rank{CLIENT.process.identity().rank}_step{step}.pickle"
             snapshot(os.path.join(self._snapshot_dir or ".", name))
         reset_peak_memory(self._device)
         return stats

@@ -1,0 +1,73 @@
+"""The training thread's part: one cheap reading a step, packed and appended to the ring. It never waits."""
+
+from __future__ import annotations
+
+import time
+from typing import Optional
+
+from ._process import Process
+from ._readers import NO_CAPACITY, HostReader, cuda_torch, find_reader
+from ._sender import Sender
+from ._wire import RECORD, STEP_MAX, UNKNOWN_SECONDS
+
+CAPACITY_EVERY = 10.0
+"""The device's total and free memory are read at most this often, in seconds."""
+
+
+class Recorder:
+    """Appends a record to the ring at the end of each step and phase. Created at the first of them."""
+
+    def __init__(self, process: Process, sender: Sender, resets_peak: bool) -> None:
+        self._process = process
+        self._sender = sender
+        self._ring = sender.ring
+        self._resets_peak = resets_peak
+        self._n_records = 0
+        self._capacity = NO_CAPACITY
+        self._capacity_due_at = 0.0
+        self._reader = find_reader(resets_peak)
+        self._is_host = isinstance(self._reader, HostReader)
+        self._device_idx = sender.add_device(self._reader.device)
+
+    def record(self, n: Optional[int], phase_idx: int) -> None:
+        """Records that step `n` ended (None: the one after the last), or a phase at step `n`; raises if it cannot."""
+        process = self._process
+        if n is None:
+            n = process.step + 1
+        elif not isinstance(n, int):
+            n = int(n)  # numpy's and torch's integers too
+        if not 0 <= n <= STEP_MAX:
+            raise ValueError(f"step {n} is outside 0..={STEP_MAX}")
+        process.step = n
+        now = time.monotonic()
+        began, process.step_began_at = process.step_began_at, now
+        if self._is_host and cuda_torch() is not None:
+            self._switch_to_cuda()
+        if now >= self._capacity_due_at:
+            self._capacity_due_at = now + CAPACITY_EVERY
+            self._capacity = self._reader.capacity()
+        record = RECORD.pack(
+            time.time(),
+            UNKNOWN_SECONDS if began is None else now - began,
+            self._n_records,
+            n,
+            self._device_idx,
+            phase_idx,
+            *self._reader.read(),
+            *self._capacity,
+        )
+        self._n_records += 1
+        self._ring.append(record)
+
+    def close(self) -> None:
+        """Closes the files that the reader keeps open; raises OSError."""
+        self._reader.close()
+
+    def _switch_to_cuda(self) -> None:
+        """Reads the GPU from now on: the program has begun to use CUDA."""
+        reader = find_reader(self._resets_peak)
+        self._reader.close()
+        self._reader = reader
+        self._is_host = isinstance(reader, HostReader)
+        self._capacity_due_at = 0.0
+        self._device_idx = self._sender.add_device(self._reader.device)
