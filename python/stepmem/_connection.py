@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from typing import NamedTuple, Optional
+from typing import Optional
 
 from ._settings import Settings, Target
 from ._wire import Request
@@ -16,12 +16,15 @@ NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 """A closed connection is an error, never a SIGPIPE that ends a program which asked for its default."""
 
 
-class Answer(NamedTuple):
-    """An answer of the exporter."""
+class Answer:
+    """An answer of the exporter; `retry_after` is in seconds, 0 if the exporter names no pause."""
 
-    status: int
-    retry_after: float
-    body: bytes
+    __slots__ = ("body", "retry_after", "status")
+
+    def __init__(self, status: int, retry_after: float, body: bytes) -> None:
+        self.status = status
+        self.retry_after = retry_after
+        self.body = body
 
 
 class Connection:

@@ -208,14 +208,10 @@ class Snapshots:
     ) -> None:
         if error is not None:
             warn_once(f"snapshot {reason}", f"no snapshot: {error!r}")
-        result = SnapshotResult(
-            asked,
-            reason,
-            step,
-            path=None if path is None else os.path.abspath(path),
-            n_bytes=os.path.getsize(path) if error is None and path is not None else None,
-            error=None if error is None else str(error) or repr(error),
-        )
+        result = SnapshotResult(reason, step, asked)
+        result.path = None if path is None else os.path.abspath(path)
+        result.n_bytes = os.path.getsize(path) if error is None and path is not None else None
+        result.error = None if error is None else str(error) or repr(error)
         self._client.report_snapshot(result)
 
     def want_oom(self, directory: Optional[str], max_entries: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from ._settings import Identity
 
@@ -57,35 +57,44 @@ CAPTURE_STEPS_DEFAULT = 3
 """How many steps to record if the exporter does not say."""
 
 
-class Request(NamedTuple):
+class Request:
     """One POST to the exporter; `path` starts with `/v1/`."""
 
-    path: str
-    content_type: str
-    body: bytes
+    __slots__ = ("body", "content_type", "path")  # a NamedTuple would take 8 KiB of memory
+
+    def __init__(self, path: str, content_type: str, body: bytes) -> None:
+        self.path = path
+        self.content_type = content_type
+        self.body = body
 
 
-class SnapshotResult(NamedTuple):
+class Capture:
+    """The exporter's request for a snapshot, as received: nothing but `id` is checked yet."""
+
+    __slots__ = ("directory", "id", "n_steps", "rank")
+
+    def __init__(self, action: Dict[str, object]) -> None:
+        self.id = str(action.get("id", ""))
+        self.rank = action.get("rank")
+        self.n_steps = action.get("steps", CAPTURE_STEPS_DEFAULT)
+        self.directory = action.get("directory")
+
+
+class SnapshotResult:
     """What became of one memory snapshot: it was written to `path`, or `error` says why not."""
 
-    capture_id: Optional[str]
-    """The exporter's id of the capture; None if the exporter did not ask for this snapshot."""
-    reason: str
-    """`creep` (the exporter asked), `oom` or `manual`."""
-    step: Optional[int]
-    """The last step that the snapshot shows; None if it failed before any."""
-    path: Optional[str]
-    n_bytes: Optional[int]
-    error: Optional[str]
+    __slots__ = ("capture_id", "error", "n_bytes", "path", "reason", "step")
 
-
-class Capture(NamedTuple):
-    """The exporter's request for a snapshot, as received: the values are not checked yet."""
-
-    id: str
-    rank: object
-    n_steps: object
-    directory: object
+    def __init__(self, reason: str, step: Optional[int], capture_id: Optional[str]) -> None:
+        self.reason = reason
+        """`creep` (the exporter asked), `oom` or `manual`."""
+        self.step = step
+        """The last step that the snapshot shows; None if it failed before any."""
+        self.capture_id = capture_id
+        """The exporter's id of the capture; None if the exporter did not ask for this snapshot."""
+        self.path: Optional[str] = None
+        self.n_bytes: Optional[int] = None
+        self.error: Optional[str] = None
 
 
 def encode_head(identity: Identity, device: str) -> str:
@@ -151,16 +160,7 @@ def decode_captures(body: bytes) -> List[Capture]:
     if b'"actions":[]' in body:
         return []
     actions: List[Any] = json.loads(body).get("actions", [])
-    return [
-        Capture(
-            id=str(action.get("id", "")),
-            rank=action.get("rank"),
-            n_steps=action.get("steps", CAPTURE_STEPS_DEFAULT),
-            directory=action.get("directory"),
-        )
-        for action in actions
-        if isinstance(action, dict) and action.get("type") == "snapshot"
-    ]
+    return [Capture(each) for each in actions if isinstance(each, dict) and each.get("type") == "snapshot"]
 
 
 def _without_none(fields: Dict[str, object]) -> Dict[str, object]:
