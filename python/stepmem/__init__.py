@@ -16,7 +16,7 @@ from typing import Optional
 
 from ._auto import auto
 from ._client import CLIENT, Phase, Step
-from ._snapshots import record, snapshot, snapshot_on_oom
+from ._on_demand import record, snapshot, snapshot_on_oom
 from ._stats import (
     MemoryMonitor,
     MemoryStats,

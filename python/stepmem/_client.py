@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Optional
 from ._process import Process
 from ._recorder import Recorder
 from ._sender import Sender
+from ._snapshots import Snapshots
 from ._warn import warn_once
 from ._wire import OUTCOMES, PHASES, Capture, SnapshotResult, end_request, snapshot_request
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Type
-
-    from ._snapshots import Snapshots
 
 FAILURES_MAX = 16
 """After this many steps in a row that could not be recorded, recording stops."""
@@ -115,19 +114,18 @@ class Client:
         else:
             warn_once("record", f"a step was not recorded: {error!r}")
 
-    def use_snapshots(self) -> "Snapshots":
-        """What takes the snapshots of this process."""
+    @property
+    def snapshots(self) -> Snapshots:
+        """The snapshots of this process; created on first use, so that a step without any costs nothing."""
         if self._snapshots is None:
-            from ._snapshots import Snapshots
-
-            self._snapshots = Snapshots(self)
+            self._snapshots = Snapshots(self.process, self._on_snapshot)
         return self._snapshots
 
     def _on_capture(self, capture: Capture) -> None:
         """Runs on the sender's thread: the exporter asks for a snapshot."""
-        self.use_snapshots().on_capture(capture)
+        self.snapshots.on_capture(capture)
 
-    def report_snapshot(self, result: SnapshotResult) -> None:
+    def _on_snapshot(self, result: SnapshotResult) -> None:
         """Pushes what became of a snapshot; does nothing before the first step."""
         if self._sender is not None:
             self._sender.add_control(snapshot_request(self.process.identity(), result))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
+from ._torch import cuda_torch, device_uuid
 from ._wire import UNKNOWN
 
 Figures = Tuple[int, int, int, int, int, int, int]
@@ -141,26 +141,6 @@ def find_reader(resets_peak: bool) -> "CudaReader | HostReader":
     """The reader for this process as it is now: CUDA's once CUDA is in use, else the host's."""
     torch = cuda_torch()
     return CudaReader(torch, resets_peak) if torch is not None else HostReader()
-
-
-def cuda_torch() -> Any:
-    """The torch module of a process in which CUDA is in use, else None; imports and initialises nothing."""
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    is_initialized = getattr(cuda, "is_initialized", None)
-    return torch if is_initialized is not None and is_initialized() else None
-
-
-def device_uuid(torch: Any, idx: int) -> str:
-    """The UUID as NVML writes it (`GPU-…`, `MIG-…`); `cuda:0` where torch does not tell."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    named = visible[idx].strip() if idx < len(visible) else ""
-    if named.startswith("MIG-"):
-        return named
-    uuid = str(getattr(torch.cuda.get_device_properties(idx), "uuid", "") or "")
-    if not uuid:
-        return f"cuda:{idx}"
-    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
 
 
 def _machine() -> Capacity:

@@ -6,8 +6,9 @@ import time
 from typing import Optional
 
 from ._process import Process
-from ._readers import NO_CAPACITY, HostReader, cuda_torch, find_reader
+from ._readers import NO_CAPACITY, HostReader, find_reader
 from ._sender import Sender
+from ._torch import cuda_torch
 from ._wire import RECORD, STEP_MAX, UNKNOWN_SECONDS
 
 CAPACITY_EVERY = 10.0

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple, Optional
 
-from ._readers import Capacity, HostReader, cuda_torch
-from ._snapshots import snapshot
+from ._client import CLIENT
+from ._on_demand import snapshot
+from ._readers import Capacity, HostReader
+from ._torch import cuda_torch
 from ._warn import warn_once
 from ._wire import UNKNOWN
 
@@ -79,8 +81,6 @@ class MemoryMonitor:
         """What is held now, with the peaks since the last report."""
         stats = memory_stats(self._device)
         if step == self._snapshot_step:
-            from ._client import CLIENT
-
             name = f"memory_rank{CLIENT.process.identity().rank}_step{step}.pickle"
             snapshot(os.path.join(self._snapshot_dir or ".", name))
         reset_peak_memory(self._device)
