@@ -62,25 +62,34 @@ class CudaReader:
     """PyTorch's caching allocator on one GPU. It never initialises CUDA, and no call of it waits for the GPU."""
 
     def __init__(self, torch: Any, resets_peak: bool) -> None:
+        """Reads the current device until `settle` finds another; `resets_peak` resets its peak counters at each read."""
         self._torch = torch
         self._stats = torch._C._cuda_memoryStats if hasattr(torch._C, "_cuda_memoryStats") else None
         self._resets_peak = resets_peak
-        self._idx = int(torch.cuda.current_device())
-        self._is_settled = False
-        self._peak: Optional[int] = None
-        self._peak_reserved: Optional[int] = None
-        self.device = ""
-        self._choose(self._idx)
-
-    def close(self) -> None:
-        """Nothing is kept open."""
+        self._choose(int(torch.cuda.current_device()))
 
     def _choose(self, idx: int) -> None:
         self._idx = idx
+        self._last_peak: Optional[int] = None
+        self._last_peak_reserved: Optional[int] = None
         self.device = device_uuid(self._torch, idx)
 
+    def settle(self) -> bool:
+        """Chooses the device that holds most of this process's tensors; returns whether there are any."""
+        used = self._torch.cuda.memory_allocated
+        if used(self._idx) > 0:
+            return True
+        most = max(range(self._torch.cuda.device_count()), key=used, default=self._idx)
+        if used(most) == 0:
+            return False
+        self._choose(most)
+        return True
+
+    def close(self) -> None:
+        """Does nothing: no file is kept open."""
+
     def raw(self) -> Dict[str, Any]:
-        """The allocator's statistics as nested dictionaries."""
+        """Returns the allocator's statistics as nested dictionaries."""
         if self._stats is not None:
             stats: Dict[str, Any] = self._stats(self._idx)
         else:
@@ -88,45 +97,29 @@ class CudaReader:
         return stats
 
     def read(self) -> Figures:
-        """One call of the allocator."""
+        """Calls the allocator once."""
         stats = self.raw()
         allocated = stats["allocated_bytes"]["all"]
         reserved = stats["reserved_bytes"]["all"]
-        if not self._is_settled:
-            if allocated["current"] == 0 and self._settle():
-                return self.read()
-            self._is_settled = allocated["current"] > 0
         peak: int = allocated["peak"]
         peak_reserved: int = reserved["peak"]
         if self._resets_peak:
             self._torch.cuda.reset_peak_memory_stats(self._idx)
-            told, told_reserved = peak, peak_reserved
+            step_peak, step_peak_reserved = peak, peak_reserved
         else:
-            # A peak that did not move since the last record may be of any earlier step.
-            told = UNKNOWN if self._peak in (None, peak) else peak
-            told_reserved = UNKNOWN if self._peak_reserved in (None, peak_reserved) else peak_reserved
-            self._peak, self._peak_reserved = peak, peak_reserved
+            # A peak that has not moved since the last record may be of any earlier step.
+            step_peak = UNKNOWN if self._last_peak in (None, peak) else peak
+            step_peak_reserved = UNKNOWN if self._last_peak_reserved in (None, peak_reserved) else peak_reserved
+            self._last_peak, self._last_peak_reserved = peak, peak_reserved
         return (
             allocated["current"],
-            told,
+            step_peak,
             reserved["current"],
-            told_reserved,
+            step_peak_reserved,
             stats["inactive_split_bytes"]["all"]["current"] if "inactive_split_bytes" in stats else UNKNOWN,
             stats.get("num_alloc_retries", UNKNOWN),
             stats.get("num_ooms", UNKNOWN),
         )
-
-    def _settle(self) -> bool:
-        """Looks for the device that the process uses, when it is not the current one; whether there is another."""
-        most, chosen = 0, self._idx
-        for idx in range(self._torch.cuda.device_count()):
-            used = self._torch.cuda.memory_allocated(idx)
-            if used > most:
-                most, chosen = used, idx
-        if chosen == self._idx:
-            return False
-        self._choose(chosen)
-        return True
 
     def capacity(self) -> Capacity:
         """The device's memory. Runs on the training thread only: elsewhere it would open a context on GPU 0."""

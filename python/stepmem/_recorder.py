@@ -6,7 +6,7 @@ import time
 from typing import Optional
 
 from ._process import Process
-from ._readers import NO_CAPACITY, HostReader, find_reader
+from ._readers import NO_CAPACITY, CudaReader, HostReader, find_reader
 from ._sender import Sender
 from ._torch import cuda_torch
 from ._wire import RECORD, STEP_MAX, UNKNOWN_SECONDS
@@ -27,8 +27,10 @@ class Recorder:
         self._capacity = NO_CAPACITY
         self._capacity_due_at = 0.0
         self._reader = find_reader(resets_peak)
-        self._is_host = isinstance(self._reader, HostReader)
-        self._device_idx = sender.add_device(self._reader.device)
+        self._is_settled = False
+        """Whether the reader reads the GPU that holds this process's tensors, and so is final."""
+        self._device = self._reader.device
+        self._device_idx = sender.add_device(self._device)
 
     def record(self, n: Optional[int], phase_idx: int) -> None:
         """Records that step `n` ended (None: the one after the last), or a phase at step `n`; raises if it cannot."""
@@ -42,8 +44,8 @@ class Recorder:
         process.step = n
         now = time.monotonic()
         began, process.step_began_at = process.step_began_at, now
-        if self._is_host and cuda_torch() is not None:
-            self._switch_to_cuda()
+        if not self._is_settled:
+            self._settle()
         if now >= self._capacity_due_at:
             self._capacity_due_at = now + CAPACITY_EVERY
             self._capacity = self._reader.capacity()
@@ -64,11 +66,18 @@ class Recorder:
         """Closes the files that the reader keeps open; raises OSError."""
         self._reader.close()
 
-    def _switch_to_cuda(self) -> None:
-        """Reads the GPU from now on: the program has begun to use CUDA."""
-        reader = find_reader(self._resets_peak)
-        self._reader.close()
-        self._reader = reader
-        self._is_host = isinstance(reader, HostReader)
-        self._capacity_due_at = 0.0
-        self._device_idx = self._sender.add_device(self._reader.device)
+    def _settle(self) -> None:
+        """Finds the GPU that the program uses, which may begin to use CUDA or another GPU at any step."""
+        reader = self._reader
+        if isinstance(reader, HostReader):
+            torch = cuda_torch()
+            if torch is None:
+                return
+            self._reader = CudaReader(torch, self._resets_peak)
+            reader.close()
+            reader = self._reader
+        self._is_settled = reader.settle()
+        if reader.device != self._device:
+            self._device = reader.device
+            self._device_idx = self._sender.add_device(self._device)
+            self._capacity_due_at = 0.0

@@ -68,6 +68,37 @@ def test_cuda_that_is_not_in_use_is_not_touched(exporter, train):
     assert exporter.rank()["device"] == "cpu"
 
 
+SECOND_GPU = """
+    import torch, stepmem
+    from types import SimpleNamespace
+    stats_of_all = torch._C._cuda_memoryStats
+    def stats(idx):
+        allocated = torch._C.allocated
+        torch._C.allocated = allocated if idx == 1 else 0
+        try:
+            return stats_of_all(idx)
+        finally:
+            torch._C.allocated = allocated
+    torch._C._cuda_memoryStats = stats
+    torch.cuda.device_count = lambda: 2
+    torch.cuda.memory_allocated = lambda idx: stats(idx)["allocated_bytes"]["all"]["current"]
+    torch.cuda.mem_get_info = lambda idx: (500 + idx, 1000 + idx)
+    torch.cuda.get_device_properties = lambda idx: SimpleNamespace(uuid=f"number-{idx}")
+    stepmem.step_end(1)
+    torch.malloc(100)
+    stepmem.step_end(2)
+    assert stepmem.flush(5)
+"""
+
+
+def test_process_whose_tensors_are_on_another_gpu_than_the_current_one_reports_that_gpu(fake, train):
+    exporter = fake(200)
+    ended = train(SECOND_GPU, exporter.url, PATHS=STUB).ended()
+    assert (ended.code, ended.err) == (0, "")
+    figures = [(each["device"], each["allocated_bytes"], each["total_bytes"]) for each in exporter.records]
+    assert figures == [("GPU-number-0", 0, 1000), ("GPU-number-1", 100, 1001)]
+
+
 AUTO = """
     import stepmem, sys
     BEFORE
