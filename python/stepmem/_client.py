@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Optional
 from ._process import Process
 from ._recorder import Recorder
 from ._sender import Sender
-from ._snapshots import Snapshots
 from ._warn import warn_once
 from ._wire import OUTCOMES, PHASES, Capture, SnapshotResult, end_request, snapshot_request
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Type
+
+    from ._snapshots import Snapshots
 
 FAILURES_MAX = 16
 """After this many steps in a row that could not be recorded, recording stops."""
@@ -115,9 +116,11 @@ class Client:
             warn_once("record", f"a step was not recorded: {error!r}")
 
     @property
-    def snapshots(self) -> Snapshots:
+    def snapshots(self) -> "Snapshots":
         """The snapshots of this process; created on first use, so that a step without any costs nothing."""
         if self._snapshots is None:
+            from ._snapshots import Snapshots  # only a program that takes snapshots pays for it
+
             self._snapshots = Snapshots(self.process, self._on_snapshot)
         return self._snapshots
 

@@ -31,6 +31,32 @@ def test_import_brings_nothing_heavy():
     assert ended.stdout == "[]\n"
 
 
+def test_snapshots_and_figures_are_imported_when_they_are_used():
+    code = """
+import sys, stepmem
+rare = ("stepmem._snapshots", "stepmem._stats")
+print([name in sys.modules for name in rare], set(stepmem.__all__) <= set(dir(stepmem)))
+stepmem.step_end(1)
+print([name in sys.modules for name in rare])
+from stepmem import *
+print([name in sys.modules for name in rare], [name for name in stepmem.__all__ if name not in globals()])
+try:
+    stepmem.nothing
+except AttributeError as error:
+    print(error)
+"""
+    variables = {"PATH": "/usr/bin", "STEPMEM_DISABLED": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT / "python", env=variables, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.splitlines() == [
+        "[False, False] True",
+        "[False, False]",
+        "[True, True] []",
+        "module 'stepmem' has no attribute 'nothing'",
+    ]
+
+
 def test_every_public_name_is_documented():
     for name in stepmem.__all__:
         assert getattr(stepmem, name).__doc__, name
