@@ -1,4 +1,4 @@
-"""The client of this process: what a program, a callback or a hook reports goes through `CLIENT`. It raises nothing."""
+"""`CLIENT`, through which the program, a callback or a hook reports steps. It raises no exceptions."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ FAILURES_MAX = 16
 """After this many steps in a row that could not be recorded, recording stops."""
 
 FLUSH_SECONDS = 1.0
-"""How long the interpreter's exit waits at most for the rest to be pushed."""
+"""How long the interpreter's exit waits for the remaining records to be pushed."""
 
 TRAIN = PHASES.index("train")
 
 
 class Client:
-    """Starts the recorder and the sender at the first step, and again in a forked child that takes a step itself."""
+    """Starts the recorder and the sender at the first step. A forked child that takes a step starts its own."""
 
     def __init__(self) -> None:
         self._reset()
@@ -37,7 +37,7 @@ class Client:
     def _reset(self) -> None:
         self.process = Process()
         self.is_explicit = False
-        """Whether the program reports its steps itself, so that a hook must not count them."""
+        """Whether the program or a callback reports steps, so that the optimizer hook must not count them."""
         self._is_off = False
         self._n_failures = 0
         self._recorder: Optional[Recorder] = None
@@ -45,7 +45,7 @@ class Client:
         self._snapshots: Optional[Snapshots] = None
 
     def in_child(self) -> None:
-        """Runs in a forked child: forgets the parent's state and closes its files. The child has no sender thread."""
+        """Runs in each forked child, which has no sender: forgets the parent's state, closes its files."""
         sender, recorder = self._sender, self._recorder
         self._reset()
         try:
@@ -57,24 +57,24 @@ class Client:
             pass
 
     def step_end(self, n: Optional[int] = None) -> None:
-        """Records the end of an optimizer step that the program itself reports."""
+        """Records the end of an optimizer step that the program or a callback reports."""
         self.is_explicit = True
         self._record(n, TRAIN)
 
     def optimizer_step(self) -> None:
-        """Records an optimizer step that a hook saw, unless the program reports its steps itself."""
+        """Records an optimizer step that the hook saw, unless the program reports steps itself."""
         if not self.is_explicit:
             self._record(None, TRAIN)
 
     def phase_end(self, name: str, n: Optional[int] = None) -> None:
-        """Records that an evaluation or a checkpoint ran since the last record."""
+        """Records the end of an evaluation or a checkpoint, at step `n` or the last one."""
         if name not in PHASES[1:]:
-            warn_once(f"phase {name}", f"phase {name!r} is neither 'eval' nor 'checkpoint'; it is not recorded")
+            warn_once(f"phase {name}", f"phase {name!r} is not recorded: it is neither 'eval' nor 'checkpoint'")
             return
         self._record(self.process.step if n is None else n, PHASES.index(name))
 
-    def mark(self) -> None:
-        """The step that is recorded next begins now."""
+    def begin(self) -> None:
+        """Marks the beginning of the next step or phase, from which its duration counts."""
         self.process.step_began_at = time.monotonic()
 
     def _record(self, n: Optional[int], phase_idx: int) -> None:
@@ -93,10 +93,10 @@ class Client:
             if snapshots is not None and phase_idx == TRAIN and snapshots.is_waiting:
                 snapshots.at_step_end(self.process.step)
         except Exception as error:
-            warn_once("snapshots", f"snapshots do not work: {error!r}")
+            warn_once("snapshots", f"snapshots failed: {error!r}")
 
     def _start(self) -> Optional[Recorder]:
-        """Starts at the first step of this process; returns None if it shall not record."""
+        """Starts the sender and returns the recorder; None if the client is disabled or its settings are invalid."""
         settings = self.process.settings()
         if settings is None or settings.is_disabled:
             self._is_off = True
@@ -111,50 +111,50 @@ class Client:
         self._n_failures += 1
         if self._recorder is None or self._n_failures >= FAILURES_MAX:
             self._is_off = True
-            warn_once("off", f"nothing is recorded from now on: {error!r}")
+            warn_once("off", f"recording stopped: {error!r}")
         else:
             warn_once("record", f"a step was not recorded: {error!r}")
 
     @property
     def snapshots(self) -> "Snapshots":
-        """The snapshots of this process; created on first use, so that a step without any costs nothing."""
+        """Snapshots of this process; created on first use, so that a step without any costs nothing."""
         if self._snapshots is None:
-            from ._snapshots import Snapshots  # only a program that takes snapshots pays for it
+            from ._snapshots import Snapshots  # importing it takes memory
 
             self._snapshots = Snapshots(self.process, self._on_snapshot)
         return self._snapshots
 
     def _on_capture(self, capture: Capture) -> None:
-        """Runs on the sender's thread: the exporter asks for a snapshot."""
+        """Plans a snapshot that the exporter asks for. Runs on the sender's thread."""
         self.snapshots.on_capture(capture)
 
     def _on_snapshot(self, result: SnapshotResult) -> None:
-        """Pushes what became of a snapshot; does nothing before the first step."""
+        """Reports a snapshot to the exporter. Does nothing before the first step."""
         if self._sender is not None:
             self._sender.add_control(snapshot_request(self.process.identity(), result))
 
     def end(self, outcome: str) -> None:
-        """Says that this rank's work is over."""
+        """Reports that this rank has ended. Does nothing before the first step."""
         if outcome not in OUTCOMES:
-            warn_once(f"outcome {outcome}", f"outcome {outcome!r} is none of {', '.join(OUTCOMES)}")
+            warn_once(f"outcome {outcome}", f"outcome {outcome!r} is not one of {', '.join(OUTCOMES)}")
         elif self._sender is not None:
             self._sender.add_control(end_request(self.process.identity(), outcome))
 
     def flush(self, seconds: float) -> bool:
-        """Waits until all is pushed, at most so long; whether it was."""
+        """Waits up to `seconds` until all records are pushed. Returns whether they are."""
         return self._sender is None or self._sender.flush(seconds)
 
     def at_exit(self) -> None:
-        """Runs at the interpreter's exit: what is still in the ring is pushed, within FLUSH_SECONDS."""
+        """Pushes the remaining records within FLUSH_SECONDS. Runs at the interpreter's exit."""
         try:
             if self._sender is not None:
                 self._sender.stop(FLUSH_SECONDS)
-        except BaseException:  # an impatient Ctrl-C included: the exit code is the program's
+        except BaseException:  # including Ctrl-C: the exit code is the program's
             pass
 
 
 class Step:
-    """One optimizer step as a context; one that raises is not recorded."""
+    """Context manager for one optimizer step. A step that raises is not recorded."""
 
     __slots__ = ("_n",)
 
@@ -163,7 +163,7 @@ class Step:
 
     def __enter__(self) -> None:
         CLIENT.is_explicit = True
-        CLIENT.mark()
+        CLIENT.begin()
 
     def __exit__(
         self, kind: "Optional[Type[BaseException]]", error: Optional[BaseException], trace: "Optional[TracebackType]"
@@ -173,7 +173,7 @@ class Step:
 
 
 class Phase:
-    """An evaluation or a checkpoint as a context; it is recorded also when it raises."""
+    """Context manager for an evaluation or a checkpoint. It is recorded even if it raises."""
 
     __slots__ = ("_name",)
 
@@ -181,7 +181,7 @@ class Phase:
         self._name = name
 
     def __enter__(self) -> None:
-        CLIENT.mark()
+        CLIENT.begin()
 
     def __exit__(
         self, kind: "Optional[Type[BaseException]]", error: Optional[BaseException], trace: "Optional[TracebackType]"
@@ -190,7 +190,7 @@ class Phase:
 
 
 CLIENT = Client()
-"""The one client of this process."""
+"""The client of this process."""
 
 atexit.register(CLIENT.at_exit)
 if hasattr(os, "register_at_fork"):

@@ -10,10 +10,10 @@ from ._settings import Settings, Target
 from ._wire import Request
 
 ANSWER_BYTES_MAX = 65536
-"""The longest answer that is read."""
+"""Longest answer that is read, head and body each."""
 
 NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
-"""A closed connection is an error, never a SIGPIPE that ends a program which asked for its default."""
+"""Makes a closed connection an error instead of a SIGPIPE, which would kill a program that restored its default."""
 
 
 class Answer:
@@ -28,27 +28,31 @@ class Answer:
 
 
 class Connection:
-    """One kept-alive HTTP/1.1 connection. `http.client` would take 5 MiB of memory for the same."""
+    """One HTTP/1.1 connection that is kept alive. `http.client` would take 5 MiB of memory."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._socket: Optional[socket.socket] = None
         self.target: Target = settings.target()
+        """Where the connection goes; chosen anew whenever it is opened."""
 
     def close(self) -> None:
-        """Closes the connection, if there is one."""
+        """Closes the connection if it is open."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
     def post(self, request: Request, deadline: float) -> Answer:
-        """Sends one request and reads its answer; raises OSError or ValueError when there is none by the deadline."""
+        """Sends one request and returns the answer.
+
+        Raises OSError or ValueError if there is none by `deadline`, on the monotonic clock.
+        """
         is_kept = self._socket is not None
         try:
             return self._exchange(request, deadline)
         except (OSError, ValueError) as error:
             self.close()
-            # The exporter may have closed a connection that was idle, or may have been restarted.
+            # The exporter may have restarted, or closed the idle connection.
             if not is_kept or isinstance(error, TimeoutError) or isinstance(error, socket.timeout):
                 raise
         try:
@@ -91,17 +95,17 @@ class Connection:
         received = b""
         while b"\r\n\r\n" not in received:
             if len(received) > ANSWER_BYTES_MAX:
-                raise ValueError("the answer is too long")
+                raise ValueError(f"the answer's head exceeds {ANSWER_BYTES_MAX} bytes")
             received += _receive(opened, deadline)
         head, _, body = received.partition(b"\r\n\r\n")
         status_line, *lines = head.decode("latin-1").split("\r\n")
         version, status, *_ = status_line.split(" ", 2)
         if not version.startswith("HTTP/1.") or not status.isdecimal():
-            raise ValueError(f"{status_line[:80]!r} is no answer in HTTP")
+            raise ValueError(f"{status_line[:80]!r} is not an HTTP status line")
         headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
         length = headers.get("content-length", "")
         if not length.isdecimal() or int(length) > ANSWER_BYTES_MAX:
-            raise ValueError(f"the answer has no length of 0..={ANSWER_BYTES_MAX} bytes")
+            raise ValueError(f"Content-Length {length!r} of the answer is not in 0..={ANSWER_BYTES_MAX}")
         while len(body) < int(length):
             body += _receive(opened, deadline)
         if headers.get("connection", "").lower() == "close" or len(body) > int(length):
@@ -121,5 +125,5 @@ def _receive(opened: socket.socket, deadline: float) -> bytes:
 def _remaining(deadline: float) -> float:
     seconds = deadline - time.monotonic()
     if seconds <= 0:
-        raise TimeoutError("no answer in time")
+        raise TimeoutError("no answer within the deadline")
     return seconds

@@ -1,4 +1,4 @@
-"""Snapshots that the program asks for: `stepmem.record`, `stepmem.snapshot` and `stepmem.snapshot_on_oom`."""
+"""Snapshots on request of the program: `stepmem.record`, `stepmem.snapshot` and `stepmem.snapshot_on_oom`."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ def record(
         if cuda_torch() is not None:
             snapshots.at_step_end(CLIENT.process.step)
     except Exception as error:
-        warn_once("record steps", f"nothing is recorded: {error!r}")
+        warn_once("record steps", f"stepmem.record failed: {error!r}")
 
 
 def snapshot(path: Optional[str] = None) -> Optional[str]:
-    """Writes a memory snapshot now; returns its path, or None (and warns) if that failed."""
+    """Writes a memory snapshot now. Returns its path, or None (and warns) if that failed."""
     try:
         file = SnapshotFile("manual", CLIENT.process.step)
         file.path = path
         return CLIENT.snapshots.writer.write(file)
     except Exception as error:
-        warn_once("snapshot", f"no snapshot: {error!r}")
+        warn_once("snapshot", f"snapshot failed: {error!r}")
         return None
 
 
 class OomGuard:
-    """Writes a snapshot of an out-of-memory error that passes through it; a context manager and a decorator."""
+    """Context manager and decorator that writes a snapshot of an out-of-memory error raised inside."""
 
     def __enter__(self) -> None:
         self._n_errors_before = CLIENT.snapshots.oom.n_errors
@@ -64,11 +64,11 @@ class OomGuard:
     ) -> None:
         try:
             watch = CLIENT.snapshots.oom
-            # Where PyTorch has an observer, it has seen this error already.
+            # If PyTorch has an observer, it has already seen this error.
             if error is not None and is_out_of_memory(error) and watch.n_errors == self._n_errors_before:
                 watch.write()
         except Exception as problem:
-            warn_once("oom", f"no snapshot of an out-of-memory error: {problem!r}")
+            warn_once("oom", f"snapshot of an out-of-memory error failed: {problem!r}")
 
     def __call__(self, function: Function) -> Function:
         @functools.wraps(function)
@@ -80,13 +80,13 @@ class OomGuard:
 
 
 def snapshot_on_oom(directory: Optional[str] = None, max_entries: int = MAX_ENTRIES) -> OomGuard:
-    """Writes a snapshot of every out-of-memory error of this process, up to the third, while the memory is still held.
+    """Writes a snapshot of each of the first three out-of-memory errors, while the memory is still held.
 
-    Records the last `max_entries` allocations and frees for it (0: none). Returns a context manager and decorator for
-    errors that PyTorch's observer does not see; it can be ignored.
+    The snapshot includes the last `max_entries` allocations and frees (0: none). Returns a context manager and decorator
+    for errors that PyTorch's observer does not see; you can ignore it.
     """
     try:
         CLIENT.snapshots.oom.arm(directory, max_entries)
     except Exception as error:
-        warn_once("oom", f"out-of-memory errors leave no snapshot: {error!r}")
+        warn_once("oom", f"snapshot_on_oom failed: {error!r}")
     return OomGuard()

@@ -1,4 +1,4 @@
-"""Out-of-memory errors leave a snapshot, written inside the allocator before the error is raised."""
+"""Writes a snapshot of out-of-memory errors, inside the allocator before the error is raised."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from ._torch import attach_oom_observer, cuda_torch
 from ._warn import warn_once
 
 OOM_SNAPSHOTS_MAX = 3
-"""How many out-of-memory errors of one process leave a snapshot."""
+"""Out-of-memory errors of one process that leave a snapshot, at most."""
 
 
 class OomWatch:
-    """Once armed, writes a snapshot of each out-of-memory error, up to OOM_SNAPSHOTS_MAX."""
+    """Writes a snapshot of each of the first OOM_SNAPSHOTS_MAX out-of-memory errors after it was armed."""
 
     def __init__(self, process: Process, writer: SnapshotWriter) -> None:
         self.n_errors = 0
-        """How many out-of-memory errors it has seen, those without a snapshot included."""
+        """Number of out-of-memory errors, including those without a snapshot."""
         self._process = process
         self._writer = writer
         self._directory: Optional[str] = None
@@ -28,11 +28,11 @@ class OomWatch:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it is armed but cannot observe yet, since CUDA is not in use."""
+        """Whether it is armed but not attached yet, because the program does not use CUDA so far."""
         return self._is_armed and not self._is_attached
 
     def arm(self, directory: Optional[str], max_entries: int) -> None:
-        """Watches from now on, or once CUDA is in use. Records a history of `max_entries`, as first given (0: none)."""
+        """Starts watching, as soon as the program uses CUDA. The first call sets the size of the history (0: none)."""
         self._directory = directory
         if not self._is_armed:
             self._is_armed = True
@@ -40,7 +40,7 @@ class OomWatch:
         self.attach()
 
     def attach(self) -> None:
-        """Attaches the observer to the allocator if CUDA is in use; once, since it cannot be detached."""
+        """Attaches the observer if the program uses CUDA. Happens once, because it cannot be detached."""
         if not self.is_waiting or cuda_torch() is None:
             return
         self._is_attached = True
@@ -59,4 +59,4 @@ class OomWatch:
         try:
             self.write()
         except Exception as error:
-            warn_once("oom", f"no snapshot of an out-of-memory error: {error!r}")
+            warn_once("oom", f"snapshot of an out-of-memory error failed: {error!r}")

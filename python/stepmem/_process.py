@@ -1,4 +1,4 @@
-"""This training process: its settings, its place in the run, and the step that it is at."""
+"""Facts about this training process: its settings, its place in the run and its current step."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from ._warn import warn_once
 
 
 class Process:
-    """Facts about this process that several parts need. Settings and identity are read once, when first needed."""
+    """What several modules need to know of this process. Settings and identity are read once, when first needed."""
 
     def __init__(self) -> None:
         self.step = 0
-        """The last optimizer step that was recorded; 0 before the first."""
+        """The last recorded optimizer step; 0 before the first."""
         self.step_began_at: Optional[float] = None
-        """When the current step began, in monotonic seconds; None before the first."""
+        """When the current step began, on the monotonic clock; None if unknown."""
         self._settings: Optional[Settings] = None
         self._identity: Optional[Identity] = None
 
     def settings(self) -> Optional[Settings]:
-        """Returns the settings; None, and a warning, if they are invalid."""
+        """Returns the settings; None (and warns) if they are invalid."""
         if self._settings is None:
             try:
                 self._settings = Settings.read(os.environ)
             except (OSError, ValueError) as error:
-                warn_once("settings", f"nothing is pushed: {error}")
+                warn_once("settings", f"nothing is pushed, because a setting is invalid: {error}")
         return self._settings
 
     def identity(self) -> Identity:
@@ -36,6 +36,6 @@ class Process:
         return self._identity
 
     def snapshot_directory(self) -> Optional[str]:
-        """Returns the directory set for snapshots; None if none is set or the settings are invalid."""
+        """Returns `STEPMEM_SNAPSHOT_DIRECTORY`; None if it is not set or the settings are invalid."""
         settings = self.settings()
         return None if settings is None else settings.snapshot_directory

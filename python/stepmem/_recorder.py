@@ -1,4 +1,4 @@
-"""The training thread's part: one cheap reading a step, packed and appended to the ring. It never waits."""
+"""The training thread's part: reads the memory after each step and appends a record to the ring. Never waits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ._torch import cuda_torch
 from ._wire import RECORD, STEP_MAX, UNKNOWN_SECONDS
 
 CAPACITY_EVERY = 10.0
-"""The device's total and free memory are read at most this often, in seconds."""
+"""Interval at which the device's total and free memory are read, in seconds."""
 
 
 class Recorder:
-    """Appends a record to the ring at the end of each step and phase. Created at the first of them."""
+    """Appends a record to the ring at the end of each step and phase."""
 
     def __init__(self, process: Process, sender: Sender, resets_peak: bool) -> None:
         self._process = process
@@ -28,17 +28,17 @@ class Recorder:
         self._capacity_due_at = 0.0
         self._reader = find_reader(resets_peak)
         self._is_settled = False
-        """Whether the reader reads the GPU that holds this process's tensors, and so is final."""
+        """Whether the reader reads the GPU that holds this process's tensors. It then stays the same."""
         self._device = self._reader.device
         self._device_idx = sender.add_device(self._device)
 
     def record(self, n: Optional[int], phase_idx: int) -> None:
-        """Records that step `n` ended (None: the one after the last), or a phase at step `n`; raises if it cannot."""
+        """Records the end of step `n` (None: the one after the last), or of a phase at step `n`. May raise anything."""
         process = self._process
         if n is None:
             n = process.step + 1
         elif not isinstance(n, int):
-            n = int(n)  # numpy's and torch's integers too
+            n = int(n)  # also integers of NumPy and PyTorch
         if not 0 <= n <= STEP_MAX:
             raise ValueError(f"step {n} is outside 0..={STEP_MAX}")
         process.step = n
@@ -63,11 +63,11 @@ class Recorder:
         self._ring.append(record)
 
     def close(self) -> None:
-        """Closes the files that the reader keeps open; raises OSError."""
+        """Closes the reader's files. Raises OSError if that fails."""
         self._reader.close()
 
     def _settle(self) -> None:
-        """Finds the GPU that the program uses, which may begin to use CUDA or another GPU at any step."""
+        """Finds the GPU that the program uses. It may start to use one at any step."""
         reader = self._reader
         if isinstance(reader, HostReader):
             torch = cuda_torch()

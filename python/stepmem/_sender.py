@@ -1,6 +1,6 @@
-"""The sender: one daemon thread that takes records from the ring and pushes them in batches.
+"""The sender: a daemon thread that takes records from the ring and pushes them in batches.
 
-The training thread never waits for it, and every wait of its own is bounded.
+The training thread never waits for it except in `flush` and `stop`. Each of its own waits has a limit.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ from ._wire import (
 )
 
 Ring = Deque[bytes]
-"""Packed records, the oldest first. A full ring evicts its oldest record for a new one."""
+"""Packed records, oldest first. A full ring evicts its oldest record when a new one is appended."""
 
 RING_CAPACITY = 8192
-"""How many records wait at most, 128 bytes each; evicted ones are counted and the count is pushed."""
+"""Records in the ring, at most; 128 bytes each. Evicted ones are counted and the count is pushed."""
 
 BATCH_RECORDS_MAX = 256
-"""How many records one request holds at most: 120 KiB."""
+"""Records in one request, at most: 120 KiB."""
 
 CONTROL_CAPACITY = 32
-"""How many control requests (ends and snapshot results) wait at most; the oldest is evicted."""
+"""Waiting control requests (ends and snapshot results), at most. The oldest is evicted."""
 
 POLL_SECONDS = 0.1
-"""How often the thread looks into the ring."""
+"""How often the thread checks the ring."""
 
 SEND_EVERY = 1.0
-"""A batch that is not full is sent after this time, in seconds."""
+"""After this many seconds a batch is sent even if it is not full."""
 
 ANSWER_WITHIN = 5.0
-"""How long one request may take, in seconds."""
+"""Deadline of one request, in seconds from its start."""
 
 BACKOFF_SECONDS = (1.0, 30.0)
-"""The first and the longest pause after a failure; in between it doubles."""
+"""First and longest pause after a failure, in seconds; it doubles with each failure."""
 
 RETRY_AFTER_MAX = 60.0
-"""Longest pause that the exporter can ask for, in seconds."""
+"""Longest `Retry-After` that is followed, in seconds."""
 
 LINES_PER_YIELD = 16
-"""After encoding this many records the thread lets training run."""
+"""After encoding this many records the thread yields to the training thread."""
 
 RETRIED_STATUSES = (408, 429, 500, 502, 503, 504)
-"""The exporter may accept the same request later."""
+"""Statuses after which the same request is sent again."""
 
 REJECTED_STATUSES = (401, 403, 404)
-"""The exporter rejects every request of this process, so the next one is sent late."""
+"""Statuses that every request of this process would get, so the next is sent after the longest pause."""
 
 
 class Delivery(enum.Enum):
@@ -69,40 +69,40 @@ class Delivery(enum.Enum):
 
     ACCEPTED = 1
     REFUSED = 2
-    """For good: sending it again is of no use."""
+    """The exporter will not accept this request."""
     TOO_LARGE = 3
-    """Fewer records may be accepted."""
+    """The exporter may accept fewer records."""
     RETRY = 4
     """There was no answer, or the exporter is busy."""
 
 
 class Backoff:
-    """The pause after failures: doubles with each, with jitter."""
+    """Exponential backoff with jitter."""
 
     def __init__(self) -> None:
         self._n_failures = 0
         self._ends_at = 0.0
 
     def is_over(self, now: float) -> bool:
-        """Whether it is time to send again; `now` is monotonic."""
+        """Returns whether to send again at `now`, on the monotonic clock."""
         return now >= self._ends_at
 
     def reset(self) -> None:
-        """Starts from the shortest pause again at the next failure."""
+        """Makes the next pause the shortest one."""
         self._n_failures = 0
 
     def fail(self, at_least: float = 0.0) -> None:
-        """Starts the next pause, of `at_least` so many seconds."""
+        """Starts the next pause, of at least `at_least` seconds."""
         first, longest = BACKOFF_SECONDS
         pause = min(longest, first * 2.0 ** min(self._n_failures, 16))
         self._n_failures += 1
-        # Ranks that failed together do not come back together.
+        # Ranks that failed together must not retry together.
         jitter = 0.75 + 0.5 * os.urandom(1)[0] / 255
         self._ends_at = time.monotonic() + max(min(at_least, RETRY_AFTER_MAX), pause * jitter)
 
 
 class Batch:
-    """Records taken from the ring and not pushed yet, and the count of those that never will be."""
+    """Records taken from the ring but not pushed yet, and the number of records that are lost."""
 
     def __init__(self, ring: Ring) -> None:
         self._ring = ring
@@ -117,11 +117,11 @@ class Batch:
 
     @property
     def n_dropped(self) -> int:
-        """How many records of this process were evicted from the ring, refused or given up."""
+        """Records of this process that were evicted from the ring, refused by the exporter, or discarded."""
         return max(0, self._n_evicted) + self._n_discarded
 
     def fill(self) -> None:
-        """Takes records from the ring; the gaps in their sequence numbers are the evicted ones."""
+        """Takes records from the ring. A gap in their sequence numbers is the number of evicted ones."""
         while len(self._records) < self._size_max:
             try:
                 self._records.append(self._ring.popleft())
@@ -136,29 +136,29 @@ class Batch:
         return self._records[: self._size_max]
 
     def halve(self) -> None:
-        """Makes the next requests at most half as large as this one."""
+        """Makes the next requests at most half as large as the last one."""
         self._size_max = max(1, len(self.part()) // 2)
 
     def remove_part(self) -> None:
-        """Removes the records of the last request, which were accepted."""
+        """Removes the records of the last request, after they were accepted."""
         del self._records[: self._size_max]
 
     def discard_part(self) -> None:
-        """Removes the records of the last request, which were refused, and counts them as dropped."""
+        """Removes the records of the last request, after they were refused, and counts them as dropped."""
         self._n_discarded += len(self.part())
         self.remove_part()
 
     def discard(self) -> None:
-        """Gives all records up and counts them as dropped."""
+        """Removes all records and counts them as dropped."""
         self._n_discarded += len(self._records)
         self._records.clear()
 
 
 class Sender:
-    """Pushes the records of the ring. The thread runs `_run`; the other methods are for the training thread."""
+    """Owns the ring and the thread that pushes its records. Public methods are for the training thread."""
 
     def __init__(self, settings: Settings, identity: Identity, on_capture: Callable[[Capture], None]) -> None:
-        """`on_capture` is called on the sender's thread, with each capture that the exporter asks for."""
+        """`on_capture` is called on the sender's thread with each capture that the exporter asks for."""
         self.ring: Ring = deque(maxlen=RING_CAPACITY)
         self._control: Deque[Request] = deque(maxlen=CONTROL_CAPACITY)
         self._heads: List[str] = []
@@ -180,39 +180,39 @@ class Sender:
         self._thread.start()
 
     def add_device(self, device: str) -> int:
-        """Returns the index by which records name `device` from now on."""
+        """Returns the index that stands for `device` in records."""
         self._heads.append(encode_head(self._identity, device))
         return len(self._heads) - 1
 
     def add_control(self, request: Request) -> None:
-        """Pushes a request other than steps, after the records that are in the ring."""
+        """Adds a request that is not a batch of steps. It is pushed after the records in the ring."""
         self._control.append(request)
 
     def flush(self, seconds: float) -> bool:
-        """Waits up to `seconds` until everything is pushed; returns whether it is."""
+        """Waits up to `seconds` until everything is pushed. Returns whether it is."""
         self._flushed.clear()
         self._deadline = time.monotonic() + seconds
         self._wake.set()
         return self._flushed.wait(seconds)
 
     def stop(self, seconds: float) -> None:
-        """Pushes the rest and ends the thread; waits for that up to `seconds`."""
+        """Pushes the rest, ends the thread and waits for it up to `seconds`."""
         self._deadline = time.monotonic() + seconds
         self._stop.set()
         self._wake.set()
         self._thread.join(seconds)
 
     def abandon(self) -> None:
-        """Closes a forked child's copy of the parent's connection."""
+        """Closes the copy of the parent's connection in a forked child."""
         self._connection.close()
 
     def _run(self) -> None:
         try:
-            # Signals are for the program's own threads.
+            # The program's own threads handle signals.
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             self._loop()
         except Exception as error:
-            warn_once("sender", f"nothing is pushed from now on: {error!r}")
+            warn_once("sender", f"pushing stopped: {error!r}")
 
     def _loop(self) -> None:
         while True:
@@ -236,18 +236,18 @@ class Sender:
         return bool(self.ring or self._batch or self._control)
 
     def _push_all(self, deadline: float) -> None:
-        """Pushes until nothing is left, the exporter accepts no more, or the deadline has passed."""
+        """Pushes until nothing is left, a request has to be retried, or the deadline has passed."""
         while self._push_next(deadline) and self._has_pending() and time.monotonic() < deadline:
             pass
 
     def _push_full_batches(self) -> None:
-        """Pushes until the ring holds less than a batch, or the exporter accepts no more."""
+        """Pushes until the ring holds less than a batch, or a request has to be retried."""
         while self._push_next(time.monotonic() + ANSWER_WITHIN):
             if not (self._batch or self._control or len(self.ring) >= BATCH_RECORDS_MAX):
                 return
 
     def _push_next(self, deadline: float) -> bool:
-        """Pushes one batch or, when there are no records, one control request; returns whether it is done with."""
+        """Pushes one batch or, if there are no records, one control request. Returns False if it has to be retried."""
         if not self._batch:
             self._batch.fill()
         if self._batch:
@@ -271,7 +271,7 @@ class Sender:
         elif delivery is Delivery.REFUSED:
             batch.discard_part()
         elif len(self.ring) == RING_CAPACITY:
-            batch.discard()  # the oldest records; newer ones are being evicted
+            batch.discard()  # rather than evict newer records
         return delivery is not Delivery.RETRY
 
     def _encode_part(self) -> bytes:
@@ -284,13 +284,13 @@ class Sender:
         return "".join(lines).encode()
 
     def _deliver(self, request: Request, deadline: float, n_records: int = 0) -> Delivery:
-        """Sends one request, which holds `n_records` steps."""
+        """Sends one request with `n_records` steps, 0 for a control request. Warns of failures."""
         try:
             answer = self._connection.post(request, deadline)
         except (OSError, ValueError) as error:
             warn_once(
                 "absent",
-                f"no exporter takes pushes at {self._connection.target} ({error}); training goes on, and so do attempts",
+                f"cannot push to {self._connection.target} ({error}); training continues and stepmem keeps retrying",
             )
             self._backoff.fail()
             return Delivery.RETRY
@@ -307,7 +307,7 @@ class Sender:
             return Delivery.TOO_LARGE
         warn_once(
             f"status {answer.status}",
-            f"the exporter at {self._connection.target} refuses with status {answer.status}: "
+            f"the exporter at {self._connection.target} refused a push with status {answer.status}: "
             + answer.body[:400].decode("utf-8", "replace"),
         )
         if answer.status in REJECTED_STATUSES:
@@ -319,4 +319,4 @@ class Sender:
             for capture in decode_captures(body):
                 self._on_capture(capture)
         except Exception as error:
-            warn_once("actions", f"an answer of the exporter makes no sense: {error!r}")
+            warn_once("actions", f"the exporter sent a malformed answer: {error!r}")

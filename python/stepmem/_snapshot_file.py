@@ -1,4 +1,4 @@
-"""Takes a memory snapshot and writes its file; reports what became of it. A failure is a warning."""
+"""Takes a memory snapshot, writes its file and reports the result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ._wire import SnapshotResult
 
 
 class SnapshotFile:
-    """A snapshot to be taken at the end of `step`, and where it goes."""
+    """A snapshot to take at the end of `step`, and its destination."""
 
     __slots__ = ("capture_id", "directory", "label", "path", "reason", "step")
 
@@ -24,27 +24,27 @@ class SnapshotFile:
         self.step = step
         """None if it failed before any step."""
         self.directory = directory
-        """None or empty: the directory of the settings, else the current one."""
+        """If None or empty: `STEPMEM_SNAPSHOT_DIRECTORY`, or else the current directory."""
         self.label = label
-        """Part of the file's name; may be empty."""
+        """Part of the file name; may be empty."""
         self.path: Optional[str] = None
-        """None or empty: a file in `directory`, named after run, label, attempt, rank and step."""
+        """If None or empty: a file in `directory`, named after run, label, attempt, rank and step."""
         self.capture_id: Optional[str] = None
         """The exporter's id of the capture; None if the exporter did not ask."""
 
 
 class SnapshotWriter:
-    """Takes and writes the snapshots of this process."""
+    """Takes snapshots and writes them. A failure is only a warning."""
 
     def __init__(self, process: Process, on_result: Callable[[SnapshotResult], None]) -> None:
-        """`on_result` is called once for each snapshot, on the thread that wrote it."""
+        """`on_result` is called once for each snapshot, on the thread that writes it."""
         self.history = AllocatorHistory()
-        """Shared by all who want allocations recorded for their snapshot."""
+        """Shared by all snapshots."""
         self._process = process
         self._on_result = on_result
 
     def write(self, file: SnapshotFile) -> Optional[str]:
-        """Takes and writes a snapshot; returns its path, or None if it failed."""
+        """Takes and writes a snapshot. Returns its path, or None if it failed."""
         try:
             path, state = self._path(file), allocator_snapshot()
         except Exception as error:
@@ -53,20 +53,20 @@ class SnapshotWriter:
         return self._save(file, path, state)
 
     def write_in_background(self, file: SnapshotFile) -> None:
-        """Takes a snapshot now and writes it on a thread of its own; raises if it cannot be taken."""
+        """Takes a snapshot now and writes it on a new thread. Raises if it cannot be taken."""
         arguments = (file, self._path(file), allocator_snapshot())
         threading.Thread(target=self._save, args=arguments, name="stepmem-snapshot", daemon=True).start()
 
     def fail(self, file: SnapshotFile, error: Exception, path: Optional[str] = None) -> None:
-        """Warns and reports that there is no such snapshot."""
-        warn_once(f"snapshot {file.reason}", f"no snapshot: {error!r}")
+        """Warns and reports that the snapshot failed."""
+        warn_once(f"snapshot {file.reason}", f"snapshot failed: {error!r}")
         result = SnapshotResult(file.reason, file.step, file.capture_id)
         result.path = None if path is None else os.path.abspath(path)
         result.error = str(error) or repr(error)
         self._on_result(result)
 
     def _path(self, file: SnapshotFile) -> str:
-        """Returns a path that is unique to rank and step: `run_rank3_step100.pickle`."""
+        """Returns where to write: `run_rank3_step100.pickle` in the directory, unless a path is given."""
         if file.path:
             return file.path
         identity = self._process.identity()
@@ -88,13 +88,13 @@ class SnapshotWriter:
 
 
 def _dump(path: str, state: Any) -> int:
-    """Pickles `state` into `path`, which is written whole or not at all; returns its size in bytes."""
-    import pickle  # only a process that writes a snapshot pays for it
+    """Pickles `state` to `path`, completely or not at all. Returns the file size in bytes."""
+    import pickle  # importing it takes memory
 
     unfinished = f"{path}.{os.getpid()}.unfinished"
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
     try:
-        # Unbuffered: each frame of the pickle is one system call, during which training runs.
+        # Unbuffered, so that each frame of the pickle is one system call, during which training runs.
         with open(unfinished, "wb", buffering=0) as file:
             pickle.dump(state, _FullWrites(file), protocol=4)
         n_bytes = os.path.getsize(unfinished)
@@ -107,13 +107,13 @@ def _dump(path: str, state: Any) -> int:
 
 
 class _FullWrites:
-    """A raw file of which each write is complete."""
+    """Wraps a raw file, whose `write` may write less than it is given."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
 
     def write(self, data: Any) -> int:
-        """Writes all of `data`; raises OSError, for example when the disk is full."""
+        """Writes all of `data`. Raises OSError, for example if the disk is full."""
         rest = memoryview(data)
         while rest:
             rest = rest[self._file.write(rest) :]

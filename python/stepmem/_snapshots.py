@@ -1,4 +1,4 @@
-"""The memory snapshots of this process: those planned for coming steps, and those of out-of-memory errors."""
+"""Plans memory snapshots and follows each plan to its end."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from ._warn import warn_once
 from ._wire import Capture, SnapshotResult
 
 MAX_ENTRIES = 100_000
-"""How many allocations and frees a history holds by default; each takes some KiB."""
+"""Allocations and frees in a history, by default. Each takes a few KiB."""
 
 CAPTURE_STEPS_MAX = 1000
-"""For how many steps the exporter can have allocations recorded."""
+"""Steps that one capture can record, at most."""
 
 CAPTURE_IDS_MAX = 64
-"""How many captures are remembered, so that a repeated one is ignored."""
+"""Ids of captures that are remembered, to ignore repeated ones."""
 
 PLANS_MAX = 8
-"""How many plans wait or record at once."""
+"""Plans that are waiting or recording, at most."""
 
 
 class Plan:
-    """One planned snapshot: waits for its first step, records allocations until its last, then writes the file."""
+    """One planned snapshot: waits for its first step, records allocations through its last, then writes the file."""
 
     def __init__(self, writer: SnapshotWriter, first: Optional[int], n_steps: int, directory: Optional[str]) -> None:
-        """Without `first` the next step is the first; `directory` is as in SnapshotFile."""
+        """`first` is None for the next step. `directory` is that of SnapshotFile."""
         self.max_entries = MAX_ENTRIES
         self.is_pair = False
-        """Whether to write a snapshot before the first step too."""
+        """Whether to also write a snapshot before the first step."""
         self.capture_id: Optional[str] = None
         """The exporter's id of the capture; None if the program asked."""
         self.is_over = False
-        """Whether the snapshot was written or failed, or its steps were missed."""
+        """Whether the snapshot was written or failed, or its steps have passed."""
         self._writer = writer
         self._first = first
         self._n_steps = n_steps
@@ -44,7 +44,7 @@ class Plan:
         self._is_recording = False
 
     def advance(self, step: int) -> None:
-        """Begins or ends the recording at the end of `step`, if it is time to. A failure is a warning."""
+        """Starts or ends the recording if it is due at the end of `step`. A failure is only a warning."""
         if self._first is None:
             self._first = step + 1
         last = self._first + self._n_steps - 1
@@ -55,11 +55,11 @@ class Plan:
             if self._is_recording:
                 self._finish(step)
             else:
-                warn_once("missed", f"steps {self._first} to {last} were over before they could be recorded")
+                warn_once("missed", f"steps {self._first} to {last} were not recorded: they had already ended")
         elif step >= self._first - 1 and not self._is_recording:
-            self._begin(step)
+            self._start(step)
 
-    def _begin(self, step: int) -> None:
+    def _start(self, step: int) -> None:
         try:
             self._writer.history.start(self.max_entries)
             self._is_recording = True
@@ -73,7 +73,7 @@ class Plan:
             if self.capture_id is None:
                 self._writer.write(self._file(step, "after" if self.is_pair else ""))
             else:
-                # Training does not wait for the pickle and the disk.
+                # Training must not wait for pickling and the disk.
                 self._writer.write_in_background(self._file(step, "creep"))
         except Exception as error:
             self._fail(step, error)
@@ -94,10 +94,10 @@ class Plan:
 
 
 class Snapshots:
-    """Everything in this process that writes snapshots. Created when the first is asked for."""
+    """All snapshots of this process. Created when the first one is requested."""
 
     def __init__(self, process: Process, on_result: Callable[[SnapshotResult], None]) -> None:
-        """`on_result` is called once for each snapshot that was written or failed."""
+        """`on_result` is called once for each snapshot, with its path or its error."""
         self._process = process
         self._plans: List[Plan] = []
         self._capture_ids: Deque[str] = deque(maxlen=CAPTURE_IDS_MAX)
@@ -106,13 +106,13 @@ class Snapshots:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether `at_step_end` has something to do."""
+        """Whether `at_step_end` has to be called."""
         return bool(self._plans) or self.oom.is_waiting
 
     def add(self, plan: Plan) -> None:
         """Adds a plan; raises ValueError if there are PLANS_MAX already."""
         if len(self._plans) >= PLANS_MAX:
-            raise ValueError(f"{PLANS_MAX} recordings wait already")
+            raise ValueError(f"there are {PLANS_MAX} planned snapshots already")
         self._plans.append(plan)
 
     def at_step_end(self, step: int) -> None:
@@ -124,7 +124,7 @@ class Snapshots:
                 self._plans.remove(plan)
 
     def on_capture(self, capture: Capture) -> None:
-        """Plans a snapshot that the exporter asks for; runs on the sender's thread. Ignores repeated requests."""
+        """Plans a snapshot that the exporter asks for. Ignores repeated captures. Runs on the sender's thread."""
         rank = self._process.identity().rank
         if capture.id in self._capture_ids or str(rank if capture.rank is None else capture.rank) != str(rank):
             return
@@ -139,7 +139,7 @@ class Snapshots:
     def _plan(self, capture: Capture) -> Plan:
         n_steps = capture.n_steps
         if not isinstance(n_steps, int) or not 0 < n_steps <= CAPTURE_STEPS_MAX:
-            raise ValueError(f"steps {n_steps!r} is not an integer of 1..={CAPTURE_STEPS_MAX}")
+            raise ValueError(f"steps {n_steps!r} is not an integer in 1..={CAPTURE_STEPS_MAX}")
         require_cuda()
         directory = self._process.snapshot_directory() or str(capture.directory or "")
         plan = Plan(self.writer, None, n_steps, directory)

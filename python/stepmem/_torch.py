@@ -1,4 +1,4 @@
-"""The one place that finds PyTorch and calls its private functions. It imports and initialises nothing."""
+"""Finds PyTorch and calls its private functions. Imports and initializes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def require_cuda() -> Any:
     """Returns the torch module; raises RuntimeError if this process does not use CUDA."""
     torch = cuda_torch()
     if torch is None:
-        raise RuntimeError("this process uses no CUDA device")
+        raise RuntimeError("this process does not use CUDA")
     return torch
 
 
@@ -38,7 +38,7 @@ def device_uuid(torch: Any, idx: int) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error` is PyTorch's out-of-memory error."""
+    """Returns whether `error` is PyTorch's out-of-memory error."""
     torch = sys.modules.get("torch")
     kinds = (getattr(torch, "OutOfMemoryError", None), getattr(getattr(torch, "cuda", None), "OutOfMemoryError", None))
     return isinstance(error, tuple(kind for kind in kinds if isinstance(kind, type)))
@@ -50,12 +50,12 @@ def allocator_snapshot() -> Any:
 
 
 def attach_oom_observer(observer: Callable[..., None]) -> None:
-    """Has `observer` called inside the allocator before each out-of-memory error. PyTorch cannot detach it."""
+    """Makes the allocator call `observer` before each out-of-memory error. PyTorch has no way to detach it."""
     require_cuda()._C._cuda_attach_out_of_memory_observer(observer)
 
 
 class AllocatorHistory:
-    """PyTorch's recording of allocations, which several users share: on from the first `start` to the last `stop`."""
+    """PyTorch's recording of allocations, shared: on from the first `start` to the last `stop`."""
 
     def __init__(self) -> None:
         self._n_users = 0
@@ -74,11 +74,11 @@ class AllocatorHistory:
         self._n_users += 1
 
     def stop(self) -> None:
-        """Undoes one `start`; a history that the program records stays on."""
+        """Undoes one `start`. A history that the program itself records stays on."""
         torch = cuda_torch()
         self._n_users -= 1
         if torch is not None and self._n_users == 0 and not self._is_programs:
             try:
                 torch.cuda.memory._record_memory_history(enabled=None)
             except Exception as error:
-                warn_once("history", f"allocations are still being recorded: {error!r}")
+                warn_once("history", f"PyTorch keeps recording allocations: {error!r}")

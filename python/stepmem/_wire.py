@@ -1,4 +1,4 @@
-"""What leaves this process: the layout of a record in the ring, and every key of the JSON that is pushed.
+"""The layout of a record in the ring, and all JSON that is exchanged with the exporter.
 
 The training thread packs a record, the sender's thread unpacks it and encodes it as JSON.
 """
@@ -13,23 +13,23 @@ from typing import Any, Dict, List, Optional, Sequence
 from ._settings import Identity
 
 PHASES = ("train", "eval", "checkpoint")
-"""What ran since the last record; a record holds the index."""
+"""Phases of training; a record holds the index of the one that just ended."""
 
 OUTCOMES = ("completed", "failed", "oom")
-"""How a rank's work can end."""
+"""Outcomes of a rank."""
 
 STEP_MAX = 1 << 53
 """Largest step that the exporter accepts."""
 
 UNKNOWN = -1
-"""Marks an unknown integer in a record; its key is left out of the JSON."""
+"""Unknown integer in a record; the JSON omits its key."""
 
 UNKNOWN_SECONDS = -1.0
-"""Marks an unknown duration in a record; its key is left out of the JSON."""
+"""Unknown duration in a record; the JSON omits its key."""
 
 RECORD = struct.Struct("<dfqqBB5q2i2q")
-"""One record in the ring, 94 bytes: Unix time in seconds, duration of the step in seconds, sequence number of the record,
-step, index of the device, index of the phase, and a value for each of FIGURES."""
+"""One record in the ring: Unix time, duration (both in seconds), sequence number, step, indices of device and phase,
+and a value for each of FIGURES."""
 
 FIGURES = (
     "allocated_bytes",
@@ -42,7 +42,7 @@ FIGURES = (
     "total_bytes",
     "free_bytes",
 )
-"""The keys of a record's figures, in the order of RECORD; UNKNOWN where the reader has none."""
+"""JSON keys of a record's figures, in the order of RECORD. Each figure may be UNKNOWN."""
 
 STEPS_PATH = "/v1/steps"
 SNAPSHOTS_PATH = "/v1/snapshots"
@@ -51,14 +51,14 @@ JSON = "application/json"
 JSON_LINES = "application/x-ndjson"
 
 ERROR_CHARACTERS_MAX = 400
-"""Longest error text of a snapshot that is pushed; the rest is cut off."""
+"""Longest error text that is pushed; the rest is cut off."""
 
 CAPTURE_STEPS_DEFAULT = 3
-"""How many steps to record if the exporter does not say."""
+"""Steps to record for a capture that does not name a number."""
 
 
 class Request:
-    """One POST to the exporter; `path` starts with `/v1/`."""
+    """A POST request to the exporter. `path` starts with `/v1/`."""
 
     __slots__ = ("body", "content_type", "path")  # a NamedTuple would take 8 KiB of memory
 
@@ -69,7 +69,7 @@ class Request:
 
 
 class Capture:
-    """The exporter's request for a snapshot, as received: nothing but `id` is checked yet."""
+    """The exporter's request for a snapshot, not validated yet."""
 
     __slots__ = ("directory", "id", "n_steps", "rank")
 
@@ -81,7 +81,7 @@ class Capture:
 
 
 class SnapshotResult:
-    """What became of one memory snapshot: it was written to `path`, or `error` says why not."""
+    """Result of one memory snapshot: written if `error` is None."""
 
     __slots__ = ("capture_id", "error", "n_bytes", "path", "reason", "step")
 
@@ -89,16 +89,18 @@ class SnapshotResult:
         self.reason = reason
         """`creep` (the exporter asked), `oom` or `manual`."""
         self.step = step
-        """The last step that the snapshot shows; None if it failed before any."""
+        """The last step in the snapshot; None if it failed before any."""
         self.capture_id = capture_id
         """The exporter's id of the capture; None if the exporter did not ask for this snapshot."""
         self.path: Optional[str] = None
+        """Absolute path of the file; None if it failed before there was one."""
         self.n_bytes: Optional[int] = None
+        """Size of the file in bytes; None if it failed."""
         self.error: Optional[str] = None
 
 
 def encode_head(identity: Identity, device: str) -> str:
-    """Returns the part of the JSON that all records about `device` share: an object without its closing brace."""
+    """Returns the JSON that all records about `device` start with: an object without its closing brace."""
     fields: Dict[str, object] = {
         "run": identity.run,
         "attempt": identity.attempt,
@@ -113,7 +115,7 @@ def encode_head(identity: Identity, device: str) -> str:
 
 
 def encode_step(record: bytes, heads: Sequence[str], n_dropped: int) -> str:
-    """Returns a packed record as one line of JSON; `heads` is indexed by the record's device."""
+    """Returns a packed record as one line of JSON. `heads` holds the result of `encode_head` for each device index."""
     time, seconds, _, step, device_idx, phase_idx, *figures = RECORD.unpack(record)
     line = f'{heads[device_idx]}, "step": {step}, "time": {time:.6f}, "dropped_records": {n_dropped}'
     if seconds >= 0:
@@ -127,13 +129,13 @@ def encode_step(record: bytes, heads: Sequence[str], n_dropped: int) -> str:
 
 
 def sequence_number(record: bytes) -> int:
-    """Returns how many records this process had made before this one."""
+    """Returns the number of records that this process made before this one."""
     n_before: int = RECORD.unpack(record)[2]
     return n_before
 
 
 def snapshot_request(identity: Identity, result: SnapshotResult) -> Request:
-    """Returns the request that reports what became of a snapshot."""
+    """Returns the request that reports a snapshot."""
     fields: Dict[str, object] = {
         "run": identity.run,
         "rank": identity.rank,
@@ -156,7 +158,7 @@ def end_request(identity: Identity, outcome: str) -> Request:
 
 
 def decode_captures(body: bytes) -> List[Capture]:
-    """Returns the captures that an answer asks for and ignores other actions; raises if the answer is malformed."""
+    """Returns the captures in an answer's actions. Ignores other actions; raises if the answer is malformed."""
     if b'"actions":[]' in body:
         return []
     actions: List[Any] = json.loads(body).get("actions", [])

@@ -254,4 +254,4 @@ def test_exporter_that_sees_creep_gets_its_snapshot(start, train, tmp_path):
 def test_process_without_cuda_says_that_it_has_no_snapshot(train):
     ended = train("import stepmem\nstepmem.step_end(1)\nprint(stepmem.snapshot('x'))", "http://127.0.0.1:9").ended()
     assert (ended.code, ended.out) == (0, "None\n")
-    assert "uses no CUDA device" in ended.err
+    assert "does not use CUDA" in ended.err

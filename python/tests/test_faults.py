@@ -34,7 +34,7 @@ def free_port() -> int:
 def test_absent_exporter_is_one_warning(train):
     ended = train(LOOP, f"http://127.0.0.1:{free_port()}", "30", "0.1").ended()
     assert (ended.code, ended.out) == (7, "465\n")
-    assert len(ended.err.splitlines()) == 1 and "no exporter takes pushes" in ended.err, ended.err
+    assert len(ended.err.splitlines()) == 1 and "keeps retrying" in ended.err, ended.err
 
 
 def test_absent_exporter_is_no_exception_where_warnings_are_errors(train):
@@ -115,7 +115,7 @@ def test_refused_records_are_counted_and_said_once(fake, train):
     )
     ended = train(code, exporter.url, "4", "0.01").ended()
     assert ended.code == 7
-    assert ended.err.count("refuses with status 400") == 1 and "because" in ended.err
+    assert ended.err.count("refused a push with status 400") == 1 and "because" in ended.err
     assert exporter.records[-1]["dropped_records"] == 1
 
 
@@ -295,7 +295,7 @@ def test_full_disk_is_a_warning_and_leaves_no_half_file(exporter, train, tmp_pat
     """
     ended = train(code, exporter.url, PATHS=STUB).ended()
     assert (ended.code, ended.out) == (0, "None\n"), ended.err
-    assert ended.err.count("no snapshot") == 1 and "File too large" in ended.err
+    assert ended.err.count("snapshot failed") == 1 and "File too large" in ended.err
     assert os.listdir(tmp_path / "snapshots") == []
     shown = await_true("the report", lambda: exporter.status()["snapshots"])[0]
     assert (shown["outcome"], "File too large" in shown["error"]) == ("failed", True)
