@@ -1,4 +1,4 @@
-"""The modules of the client depend on each other one way, and each fact stands in one of them."""
+"""The modules of the client depend on each other in one direction, and PHASES is defined in one of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parse(package: pathlib.Path) -> Dict[str, ast.Module]:
 
 
 def imports(module: ast.Module, names: Set[str]) -> Set[str]:
-    """Returns which modules of the package this one imports, also inside functions and for type checking."""
+    """Returns the modules of the package that this one imports, also inside functions and for type checking."""
     found: Set[str] = set()
     for node in ast.walk(module):
         if isinstance(node, ast.ImportFrom):

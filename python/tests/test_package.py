@@ -1,4 +1,4 @@
-"""The package as it is installed: one small wheel that needs nothing."""
+"""The package: one small wheel without dependencies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conftest import ROOT
 import stepmem
 
 
-def test_wheel_is_small_typed_and_needs_nothing(tmp_path):
+def test_wheel_is_small_and_typed_and_has_no_dependencies(tmp_path):
     build = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-build-isolation"]
     subprocess.run([*build, "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT / "python")], check=True)
     (wheel,) = tmp_path.glob("*.whl")
@@ -24,7 +24,7 @@ def test_wheel_is_small_typed_and_needs_nothing(tmp_path):
     assert "Requires-Dist" not in metadata and "Requires-Python: >=3.9" in metadata
 
 
-def test_import_brings_nothing_heavy():
+def test_import_loads_no_heavy_module():
     code = "import sys, stepmem; print([m for m in ('torch', 'http.client', 'logging', 'pickle', 'ssl') if m in sys.modules])"
     bare = [sys.executable, "-S", "-c", code]
     ended = subprocess.run(bare, cwd=ROOT / "python", capture_output=True, text=True, check=True)
