@@ -39,6 +39,7 @@ class Client:
         self.is_explicit = False
         """Whether the program or a callback reports steps, so that the optimizer hook must not count them."""
         self._is_off = False
+        """Whether recording is disabled, misconfigured, or failed too often. There is then no recorder."""
         self._n_failures = 0
         self._recorder: Optional[Recorder] = None
         self._sender: Optional[Sender] = None
@@ -48,11 +49,11 @@ class Client:
         """Runs in each forked child, which has no sender: forgets the parent's state, closes its files."""
         sender, recorder = self._sender, self._recorder
         self._reset()
+        if recorder is not None:
+            recorder.close()
         try:
             if sender is not None:
                 sender.abandon()
-            if recorder is not None:
-                recorder.close()
         except OSError:
             pass
 
@@ -79,11 +80,11 @@ class Client:
 
     def _record(self, n: Optional[int], phase_idx: int) -> None:
         try:
-            if self._is_off:
-                return
-            recorder = self._recorder or self._start()
+            recorder = self._recorder
             if recorder is None:
-                return
+                recorder = self._start()
+                if recorder is None:
+                    return
             recorder.record(n, phase_idx)
             self._n_failures = 0
         except Exception as error:
@@ -96,7 +97,9 @@ class Client:
             warn_once("snapshots", f"snapshots failed: {error!r}")
 
     def _start(self) -> Optional[Recorder]:
-        """Starts the sender and returns the recorder; None if the client is disabled or its settings are invalid."""
+        """Starts the sender and returns the recorder; None if recording is off."""
+        if self._is_off:
+            return None
         settings = self.process.settings()
         if settings is None or settings.is_disabled:
             self._is_off = True
@@ -109,8 +112,12 @@ class Client:
 
     def _on_failure(self, error: Exception) -> None:
         self._n_failures += 1
-        if self._recorder is None or self._n_failures >= FAILURES_MAX:
+        recorder = self._recorder
+        if recorder is None or self._n_failures >= FAILURES_MAX:
             self._is_off = True
+            self._recorder = None
+            if recorder is not None:
+                recorder.close()
             warn_once("off", f"recording stopped: {error!r}")
         else:
             warn_once("record", f"a step was not recorded: {error!r}")

@@ -8,7 +8,7 @@ from typing import Optional
 from ._process import Process
 from ._readers import NO_CAPACITY, CudaReader, HostReader, find_reader
 from ._sender import Sender
-from ._torch import cuda_torch
+from ._torch import cuda_torch, require_cuda
 from ._wire import RECORD, STEP_MAX, UNKNOWN_SECONDS
 
 CAPACITY_EVERY = 10.0
@@ -44,7 +44,7 @@ class Recorder:
         process.step = n
         now = time.monotonic()
         began, process.step_began_at = process.step_began_at, now
-        if not self._is_settled:
+        if not self._is_settled and cuda_torch() is not None:
             self._settle()
         if now >= self._capacity_due_at:
             self._capacity_due_at = now + CAPACITY_EVERY
@@ -63,19 +63,19 @@ class Recorder:
         self._ring.append(record)
 
     def close(self) -> None:
-        """Closes the reader's files. Raises OSError if that fails."""
-        self._reader.close()
+        """Closes the reader's files. Ignores errors, as the program may have closed them."""
+        try:
+            self._reader.close()
+        except OSError:
+            pass
 
     def _settle(self) -> None:
-        """Finds the GPU that the program uses. It may start to use one at any step."""
+        """Finds the GPU that the program uses, once it uses CUDA. It may start to use one at any step."""
         reader = self._reader
         if isinstance(reader, HostReader):
-            torch = cuda_torch()
-            if torch is None:
-                return
-            self._reader = CudaReader(torch, self._resets_peak)
-            reader.close()
-            reader = self._reader
+            cuda_reader = CudaReader(require_cuda(), self._resets_peak)
+            self.close()
+            reader = self._reader = cuda_reader
         self._is_settled = reader.settle()
         if reader.device != self._device:
             self._device = reader.device
