@@ -83,7 +83,7 @@ class Plan:
     def _fail(self, step: int, error: Exception) -> None:
         self.is_over = True
         if self.capture_id is None:
-            warn_once("snapshot", f"no snapshot of step {step}: {error!r}")
+            warn_once("snapshot", f"snapshot of step {step} failed: {error!r}")
         else:
             self._writer.fail(self._file(step), error)
 
