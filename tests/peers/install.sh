@@ -2,7 +2,7 @@
 # Installs the third-party programs that the exporter is checked against.
 #
 #     tests/peers/install.sh          what the tests need
-#     tests/peers/install.sh bench    also what benches/load.py needs
+#     tests/peers/install.sh bench    also what benches/load needs
 #
 # Idempotent: says nothing, and needs no network, when everything is there. Python packages go into
 # target/tools/venv (exact versions, requirements.txt); programs come from Debian. No service is started.
