@@ -25,7 +25,7 @@ RECORDED = re.compile(r"^(rank|run|cluster):stepmem_[a-z_]+:[a-z0-9]+$")
 ROUTES = [
     ({"alertname": "StepmemMemoryCreep", "severity": "critical", "run": "llm"}, "pager"),
     ({"alertname": "StepmemMemoryCreep", "severity": "warning", "run": "llm"}, "team"),
-    ({"alertname": "StepmemMemoryRising", "severity": "info", "run": "llm"}, "nobody"),
+    ({"alertname": "StepmemMemoryRising", "severity": "info", "run": "llm"}, "discard"),
     ({"alertname": "SomethingElse", "severity": "critical"}, "team"),
 ]
 

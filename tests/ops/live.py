@@ -242,7 +242,7 @@ def awaits_pages(receiver, job):
     for run, rank in [("llm", str(LEAKING)), ("demo", "3")]:
         page = wait_until(
             lambda: creep_pages(receiver, run), PAGE_SECONDS_MAX,
-            lambda: f"nobody was paged for {run}: {[(path, alert['labels']) for path, alert in receiver.alerts()]} {job.problem or ''}",
+            lambda: f"no page for {run} arrived: {[(path, alert['labels']) for path, alert in receiver.alerts()]} {job.problem or ''}",
         )[0]
         creeps = [alert for alert in page["alerts"] if alert["labels"]["alertname"] == "StepmemMemoryCreep"]
         if [alert["labels"]["rank"] for alert in creeps] != [rank]:
