@@ -100,7 +100,7 @@ def link(title, url, icon, tooltip, opens_tab):
     }
 
 
-RUNBOOKS_LINK = link("Runbooks", RUNBOOKS, "doc", "What each alert means and what to do", True)
+RUNBOOKS_LINK = link("Runbooks", RUNBOOKS, "doc", "The meaning of each alert, and the fix", True)
 
 
 def placed(panels):

@@ -15,28 +15,28 @@ FIGURES = [
     Stat(
         "With NVML",
         (4, 4),
-        "Exporters that NVML answers.",
+        "Exporters whose NVML answers.",
         [instant("sum(stepmem_nvml_up{<EXPORTER>})")],
         "none",
     ),
     Stat(
         "Series",
         (4, 4),
-        "Series that the exporters give, added up.",
+        "Series of all exporters together.",
         [instant("sum(stepmem_series{<EXPORTER>})")],
         "none",
     ),
     Stat(
         "Pushes per second",
         (4, 4),
-        "Push requests, whatever became of them.",
+        "Push requests with any result.",
         [instant("sum(rate(stepmem_pushes_total{<EXPORTER>}[$__rate_interval]))")],
         "reqps",
     ),
     Stat(
         "Refused",
         (4, 4),
-        "Share of the push requests that were not accepted.",
+        "Share of push requests that were not accepted.",
         [
             instant(
                 'sum(rate(stepmem_pushes_total{<EXPORTER>,result!="accepted"}[$__rate_interval]))'
@@ -75,7 +75,7 @@ PUSHES = [
     TimeSeries(
         "Push requests",
         (12, 8),
-        "By what became of them.",
+        "Push requests per second, by result.",
         [
             query(
                 "sum by (result) (rate(stepmem_pushes_total{<EXPORTER>}[$__rate_interval])) > 0",
@@ -90,7 +90,7 @@ PUSHES = [
     TimeSeries(
         "Duration of a push",
         (12, 8),
-        "From the end of the head to the answer.",
+        "Time from the end of the request's head to the answer.",
         [push_duration(0.5), push_duration(0.9), push_duration(0.99)],
         "s",
         fill=0,
@@ -99,7 +99,8 @@ PUSHES = [
     TimeSeries(
         "Records",
         (12, 8),
-        "Of accepted pushes: restarted and inconsistent ones are among the accepted.",
+        "Records of accepted pushes, by result; restarted and inconsistent records count as "
+        "accepted, too.",
         [
             query(
                 "sum by (result) (rate(stepmem_push_records_total{<EXPORTER>}[$__rate_interval]))",
@@ -113,7 +114,7 @@ PUSHES = [
     TimeSeries(
         "Waiting, shed and dropped",
         (12, 8),
-        "Batches that wait; connections that gave way; what was left out to keep a bound.",
+        "Waiting batches, connections closed to make room, and items dropped to keep a limit.",
         [
             query("sum(stepmem_inbox_depth{<EXPORTER>})", "waiting batches"),
             query(
@@ -137,16 +138,16 @@ NVML = [
     StateTimeline(
         "NVML answers",
         (12, 7),
-        "1 while NVML answers, 0 when there is none or it fails (a normal state); absent when "
-        "nobody asks it.",
+        "1 while NVML answers; 0 while it is missing or fails, which is normal on a node without "
+        "GPUs; absent with --no-nvml.",
         [query("max by (instance) (stepmem_nvml_up{<EXPORTER>})", "{{instance}}")],
         mappings=NVML_UP,
-        no_value="nobody asks NVML",
+        no_value="NVML is off",
     ),
     TimeSeries(
-        "Failures of NVML",
+        "NVML errors",
         (12, 7),
-        "How often NVML refused, by the code it gave.",
+        "Failed NVML calls per second, by error code.",
         [
             query(
                 "sum by (code) (rate(stepmem_nvml_errors_total{<EXPORTER>}[$__rate_interval]))",
@@ -158,9 +159,9 @@ NVML = [
         no_value="none",
     ),
     TimeSeries(
-        "Duration of a round",
+        "Collector duration",
         (8, 7),
-        "How long a collector's last round took.",
+        "Duration of each collector's last round.",
         [
             query(
                 "max by (collector) (stepmem_collector_duration_seconds{<EXPORTER>})",
@@ -174,7 +175,7 @@ NVML = [
     TimeSeries(
         "Since NVML last answered",
         (8, 7),
-        "The longest of all exporters.",
+        "Time since NVML last answered, the longest of all exporters.",
         [
             query(
                 "max(time() - stepmem_nvml_last_success_timestamp_seconds{<EXPORTER>})",
@@ -188,7 +189,7 @@ NVML = [
     TimeSeries(
         "Xid errors",
         (8, 7),
-        "That the driver reported, by number and device.",
+        "Xid errors that the driver reported, by number and device.",
         [
             query(
                 "sum by (xid, uuid) (stepmem_device_xid_errors_total{<EXPORTER>})",
@@ -200,10 +201,10 @@ NVML = [
         no_value="none",
     ),
     Table(
-        "What process lists can mean",
+        "Process attribution",
         (12, 7),
-        "By device and state: whether NVML's process list can be attributed from where the "
-        "exporter runs.",
+        "Whether the exporter can match NVML's process list to ranks and pods, by device and "
+        "state.",
         columns=[
             Column(
                 "holds",
@@ -231,7 +232,7 @@ NVML = [
 ]
 
 ITSELF = [
-    Row("Itself"),
+    Row("Exporter process"),
     TimeSeries(
         "Memory",
         (8, 8),
@@ -249,7 +250,7 @@ ITSELF = [
     TimeSeries(
         "Processor",
         (8, 8),
-        "Processor time of each exporter, as a share of a core.",
+        "Processor time of each exporter as a share of one core.",
         [
             query(
                 "rate(process_cpu_seconds_total{<EXPORTER>}[$__rate_interval])"
@@ -264,7 +265,7 @@ ITSELF = [
     TimeSeries(
         "Open files",
         (8, 8),
-        "File descriptors of each exporter.",
+        "Open file descriptors of each exporter.",
         [
             query(
                 "process_open_fds{<EXPORTER>} and on (job, instance) stepmem_up",
@@ -278,7 +279,7 @@ ITSELF = [
     TimeSeries(
         "Series",
         (8, 8),
-        "How many series each exporter gives.",
+        "Number of series of each exporter.",
         [query("stepmem_series{<EXPORTER>}", "{{instance}}")],
         "none",
         min=0,
@@ -287,7 +288,7 @@ ITSELF = [
     TimeSeries(
         "OTLP exports",
         (8, 8),
-        "By result; empty where none is configured.",
+        "OTLP exports per second, by result; empty where OTLP is not configured.",
         [
             query(
                 "sum by (result) (rate(stepmem_otlp_exports_total{<EXPORTER>}[$__rate_interval]))",
@@ -302,7 +303,7 @@ ITSELF = [
     Table(
         "Versions",
         (8, 8),
-        "How many exporters run which version.",
+        "Number of exporters by version.",
         columns=[Column("Exporters", "count by (version) (stepmem_build_info{<EXPORTER>})")],
     ),
 ]
@@ -310,7 +311,7 @@ ITSELF = [
 DASHBOARD = Dashboard(
     "stepmem-exporter",
     "stepmem / Exporter",
-    "The exporters' own health: pushes, NVML, bounds, memory and processor.",
+    "The exporters' own health: pushes, NVML, limits, memory and processor.",
     [CLUSTER, NAMESPACE, PODS],
     [*FIGURES, *PUSHES, *NVML, *ITSELF],
 )

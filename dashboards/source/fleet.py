@@ -29,7 +29,7 @@ FIGURES = [
     Stat(
         "Runs",
         (3, 4),
-        "Runs of which a rank pushes.",
+        "Runs with at least one rank that pushes.",
         [instant("count(count by (<BY_RUN>) (stepmem_rank_step{<PLACE>}))")],
         "none",
     ),
@@ -57,7 +57,7 @@ FIGURES = [
     Stat(
         "Next OOM",
         (3, 4),
-        "The shortest time to out-of-memory of all; no value while nothing creeps.",
+        "Shortest time to out-of-memory of all ranks; empty while nothing creeps.",
         [instant("min(stepmem_oom_eta_seconds{<PLACE>})")],
         "s",
         thresholds=ETA,
@@ -66,7 +66,7 @@ FIGURES = [
     Stat(
         "Silent ranks",
         (3, 4),
-        "Ranks that have not pushed for five minutes and are not forgotten yet.",
+        "Ranks that have not pushed for five minutes and are still exported.",
         [
             instant(
                 "count(time() - max by (<BY_RUN>, rank)"
@@ -80,14 +80,14 @@ FIGURES = [
     Stat(
         "GPUs",
         (3, 4),
-        "Devices that an exporter sees; one that two see counts once.",
+        "Devices that the exporters see; a device that two of them see counts once.",
         [instant("count(count by (uuid) (stepmem_device_memory_total_bytes{<PLACE>}))")],
         "none",
     ),
     Stat(
         "Memory in use",
         (3, 4),
-        "Memory in use by capacity, over all devices.",
+        "Memory in use as a share of capacity, over all devices.",
         [
             instant(
                 "sum(max by (uuid) (stepmem_device_memory_used_bytes{<PLACE>}))"
@@ -110,9 +110,9 @@ FIGURES = [
 
 CREEPING = [
     Table(
-        "Who is creeping, the next to die first",
+        "Creeping ranks, soonest out of memory first",
         (24, 9),
-        "Every rank with a time to out-of-memory. A row opens its run.",
+        "Every rank with a time to out-of-memory. Click a run to open it.",
         columns=[
             Column(
                 "Out of memory in",
@@ -148,7 +148,7 @@ RUNS = [
     Table(
         "Runs",
         (14, 9),
-        "Every run with its worst rank's figures. A row opens the run.",
+        "Every run with the figures of its worst rank. Click a run to open it.",
         columns=[
             Column(
                 "Ranks",
@@ -188,7 +188,7 @@ RUNS = [
     Histogram(
         "Pressure over all ranks",
         (10, 9),
-        "How many ranks are how full: recent peak of live memory by capacity.",
+        "Number of ranks by recent peak of live memory as a share of capacity.",
         [
             instant(
                 'max by (<BY_RUN>, rank) (stepmem_pressure_ratio{<PLACE>,basis="allocated"})',
@@ -204,7 +204,7 @@ OVER_TIME = [
     TimeSeries(
         "Diagnoses",
         (12, 8),
-        "How many ranks have which diagnosis.",
+        "Number of ranks with each diagnosis.",
         [query("count by (kind) (stepmem_diagnosis{<PLACE>})", "{{kind}}")],
         "none",
         overrides=BY_KIND,
@@ -216,7 +216,7 @@ OVER_TIME = [
     TimeSeries(
         "Memory of all devices",
         (12, 8),
-        "In use, and capacity, over all devices.",
+        "Memory in use and capacity, summed over all devices.",
         [
             query("sum(max by (uuid) (stepmem_device_memory_used_bytes{<PLACE>}))", "used"),
             query("sum(max by (uuid) (stepmem_device_memory_total_bytes{<PLACE>}))", "capacity"),
@@ -228,7 +228,7 @@ OVER_TIME = [
     BarGauge(
         "Silent runs",
         (12, 8),
-        "How long ago the runs last pushed, the longest first.",
+        "Time since each run's last push, the longest first.",
         [
             instant(
                 "topk(10, time() - max by (<BY_RUN>)"
@@ -244,7 +244,7 @@ OVER_TIME = [
     TimeSeries(
         "Pressure of the fullest rank, by run",
         (12, 8),
-        "Recent peak of live memory by capacity: the ten fullest runs.",
+        "Recent peak of live memory as a share of capacity, for the ten fullest runs.",
         [
             query(
                 'topk(10, max by (<BY_RUN>) (stepmem_pressure_ratio{<PLACE>,basis="allocated"}))',
@@ -263,7 +263,8 @@ OVER_TIME = [
 DASHBOARD = Dashboard(
     "stepmem-fleet",
     "stepmem / Fleet",
-    "All clusters and runs: who is creeping and dies first, how full the ranks are, who is silent.",
+    "All clusters and runs: which ranks creep and run out of memory first, how full they are, "
+    "which are silent.",
     [CLUSTER, NAMESPACE],
     [*FIGURES, *CREEPING, *RUNS, *OVER_TIME],
 )

@@ -8,7 +8,7 @@ VERDICT = [
     Stat(
         "Verdict",
         (4, 4),
-        "The worst severity of any diagnosis that holds for the rank.",
+        "Worst severity of any active diagnosis of the rank.",
         [
             instant(
                 "max(stepmem_diagnosis_severity{<RANK>}) or 0 * max(stepmem_rank_step{<RANK>})"
@@ -19,7 +19,7 @@ VERDICT = [
     Stat(
         "Out of memory in",
         (4, 4),
-        "Headroom by slope; no value while nothing creeps.",
+        "Headroom divided by slope; empty while nothing creeps.",
         [instant("min(stepmem_oom_eta_seconds{<RANK>})")],
         "s",
         thresholds=ETA,
@@ -28,7 +28,7 @@ VERDICT = [
     Stat(
         "Steps left",
         (4, 4),
-        "Headroom by slope in steps; no value while nothing creeps.",
+        "Headroom divided by slope, in steps; empty while nothing creeps.",
         [instant("min(stepmem_oom_eta_steps{<RANK>})")],
         "none",
         decimals=0,
@@ -37,14 +37,14 @@ VERDICT = [
     Stat(
         "Headroom",
         (4, 4),
-        "What the rank can still take before its device is full.",
+        "Memory the rank can still allocate before its device is full.",
         [instant("min(stepmem_headroom_bytes{<RANK>})")],
         "bytes",
     ),
     Stat(
         "Step",
         (4, 4),
-        "Global step that the rank completed last.",
+        "Last global step completed by the rank.",
         [instant("max(stepmem_rank_step{<RANK>})")],
         "none",
         decimals=0,
@@ -52,7 +52,7 @@ VERDICT = [
     Stat(
         "Last push",
         (4, 4),
-        "How long ago the rank last pushed.",
+        "Time since the rank's last push.",
         [instant("time() - max(stepmem_rank_last_push_timestamp_seconds{<RANK>})")],
         "s",
     ),
@@ -62,9 +62,9 @@ MEMORY = [
     TimeSeries(
         "Memory as it nests",
         (24, 11),
-        "From the inside out: live memory at the end of the step, its peak within, what the "
-        "allocator holds, the process, everything on the device, its capacity. They lie one over "
-        "the other and are not added up.",
+        "From the inside out: live memory at the end of the step, its peak within the step, the "
+        "allocator's reserved memory, the process, everything on the device, the device's "
+        "capacity. The layers overlap; they do not add up.",
         [
             query(
                 "max(stepmem_device_memory_used_bytes{<PLACE>} and on (uuid) <RANK_UUID>)",
@@ -87,7 +87,7 @@ MEMORY = [
     StateTimeline(
         "Diagnoses",
         (24, 5),
-        "What was diagnosed, when, and how severe. Empty: nothing was.",
+        "Diagnoses over time, with their severity.",
         [query("max by (kind) (stepmem_diagnosis_severity{<RANK>})", "{{kind}}")],
         mappings=SEVERITY,
         no_value="nothing diagnosed",
@@ -99,8 +99,8 @@ CREEP = [
     TimeSeries(
         "Slope with its interval, by signal",
         (12, 9),
-        "Theil–Sen slope and its 95 % interval: of live memory, of what the allocator holds, of "
-        "what it does not hold.",
+        "Theil–Sen slope and its 95 % interval, for live memory, reserved memory and memory "
+        "outside the allocator.",
         [
             query(
                 "max by (signal) (stepmem_creep_slope_bytes_per_step{<RANK>})",
@@ -123,7 +123,7 @@ CREEP = [
     TimeSeries(
         "Grown since the onset",
         (12, 9),
-        "By how much each signal has grown since the step at which it began to.",
+        "Growth of each signal since the step at which it began.",
         [query("stepmem_creep_growth_bytes{<RANK>}", "{{signal}}")],
         "bytes",
         no_value="nothing grows",
@@ -132,7 +132,7 @@ CREEP = [
     TimeSeries(
         "Confidence",
         (8, 7),
-        "How sure the estimator is that the signal grows, while it does.",
+        "The estimator's confidence that the signal grows; empty while it does not.",
         [query("stepmem_creep_confidence_ratio{<RANK>}", "{{signal}}")],
         "percentunit",
         no_value="nothing grows",
@@ -152,7 +152,7 @@ CREEP = [
     TimeSeries(
         "Out of memory in",
         (8, 7),
-        "Headroom by slope, while the rank creeps.",
+        "Headroom divided by slope, while the rank creeps.",
         [query("min(stepmem_oom_eta_seconds{<RANK>})", "rank {{rank}}")],
         "s",
         no_value="nothing creeps",
@@ -161,11 +161,12 @@ CREEP = [
 ]
 
 ROOM = [
-    Row("Room"),
+    Row("Capacity"),
     TimeSeries(
         "Pressure, by basis",
         (12, 8),
-        "Recent peak by capacity: of allocated and reserved memory, and of the device.",
+        "Recent peak as a share of capacity: allocated memory, reserved memory, and the whole "
+        "device.",
         [query("max by (basis) (stepmem_pressure_ratio{<RANK>})", "{{basis}}")],
         "percentunit",
         thresholds=PRESSURE,
@@ -177,8 +178,8 @@ ROOM = [
     TimeSeries(
         "Against the other ranks",
         (12, 8),
-        "The rank's recent peak by the median of the others that push to the same exporter, less "
-        "1.",
+        "The rank's recent peak divided by the median of the others that push to the same "
+        "exporter, minus 1.",
         [query("max(stepmem_imbalance_ratio{<RANK>})", "imbalance")],
         "percentunit",
         fill=0,
@@ -187,7 +188,7 @@ ROOM = [
     TimeSeries(
         "Fragmentation",
         (12, 8),
-        "The share of reserved memory that is not live at the end of the step.",
+        "Share of reserved memory that is not live at the end of the step.",
         [query("max(stepmem_fragmentation_ratio{<RANK>})", "unused share")],
         "percentunit",
         min=0,
@@ -196,7 +197,7 @@ ROOM = [
     TimeSeries(
         "Outside the allocator",
         (12, 8),
-        "Device memory of the rank's process that its allocator does not hold.",
+        "Device memory of the rank's process outside its allocator.",
         [query("max(stepmem_memory_outside_allocator_bytes{<RANK>})", "outside")],
         "bytes",
         min=0,
@@ -208,7 +209,7 @@ PACE = [
     TimeSeries(
         "Duration of a step",
         (12, 8),
-        "How long the last train step took.",
+        "Duration of the last train step.",
         [query("max(stepmem_rank_step_seconds{<RANK>})", "step")],
         "s",
         min=0,
@@ -217,7 +218,7 @@ PACE = [
     TimeSeries(
         "Retries and out-of-memory errors",
         (12, 8),
-        "Failed allocations that flushed the allocator's cache, and out-of-memory errors, in the "
+        "Failed allocations that flushed the allocator's cache, and out-of-memory errors, per "
         "interval.",
         [
             query(
@@ -230,9 +231,9 @@ PACE = [
         min=0,
     ),
     Table(
-        "Who it is",
+        "Identity",
         (24, 5),
-        "What the rank says of itself.",
+        "The identity that the rank reports.",
         columns=[
             Column(
                 "info",
@@ -247,7 +248,7 @@ PACE = [
 DASHBOARD = Dashboard(
     "stepmem-rank",
     "stepmem / Rank",
-    "One rank in depth: its memory as it nests, its slopes by signal, its room and its pace.",
+    "One rank in depth: its memory layer by layer, its slope by signal, its capacity and its pace.",
     [CLUSTER, NAMESPACE, ONE_RUN, ONE_RANK],
     [*VERDICT, *MEMORY, *CREEP, *ROOM, *PACE],
     [diagnoses_since("<RANK>")],

@@ -19,7 +19,7 @@ VERDICT = [
     Stat(
         "Verdict",
         (4, 4),
-        "The worst severity of any diagnosis that holds for a rank of the run.",
+        "Worst severity of any active diagnosis of the run's ranks.",
         [
             instant(
                 "max(stepmem_diagnosis_severity{<RANKS>}) or 0 * max(stepmem_run_ranks{<RUN>})"
@@ -30,7 +30,7 @@ VERDICT = [
     Stat(
         "Out of memory in",
         (4, 4),
-        "The shortest time to out-of-memory of any rank; no value while nothing creeps.",
+        "Shortest time to out-of-memory of any rank; empty while nothing creeps.",
         [instant("min(stepmem_oom_eta_seconds{<RANKS>})")],
         "s",
         thresholds=ETA,
@@ -39,8 +39,8 @@ VERDICT = [
     Stat(
         "Highest pressure",
         (4, 4),
-        "Recent peak of live memory by capacity, of the fullest rank. Reserved memory is left out: "
-        "a caching allocator fills its device in good health.",
+        "Recent peak of live memory as a share of capacity, of the fullest rank. Reserved memory "
+        "does not count: a healthy caching allocator fills its device.",
         [instant('max(stepmem_pressure_ratio{<RANKS>,basis=~"allocated|device"})')],
         "percentunit",
         thresholds=PRESSURE,
@@ -50,7 +50,8 @@ VERDICT = [
     Stat(
         "Imbalance",
         (4, 4),
-        "Highest recent peak by the median of all ranks of the run, over all its pods, less 1.",
+        "Highest recent peak divided by the median of all ranks of the run, over all pods, minus "
+        "1.",
         [instant("max(<PEAKS>) / quantile(0.5, <PEAKS>) - 1")],
         "percentunit",
         thresholds=SKEW,
@@ -58,7 +59,7 @@ VERDICT = [
     Stat(
         "Ranks",
         (4, 4),
-        "Ranks that push, and how many there are by the run's own word.",
+        "Ranks that push, and the world size reported by the run.",
         [
             instant("count(count by (rank) (stepmem_rank_step{<RUN>}))", "seen"),
             instant("max(stepmem_run_ranks_expected{<RUN>})", "expected"),
@@ -67,7 +68,7 @@ VERDICT = [
     Stat(
         "Steps per second",
         (4, 4),
-        "Train steps of the slowest rank.",
+        "Train steps per second of the slowest rank.",
         [instant("min(rate(stepmem_rank_steps_total{<RANKS>}[$__rate_interval]))")],
         "none",
         decimals=1,
@@ -75,7 +76,7 @@ VERDICT = [
     StateTimeline(
         "Diagnoses",
         (24, 7),
-        "What was diagnosed, for which rank, when, and how severe. Empty: nothing was.",
+        "Diagnoses by rank over time, with their severity.",
         [
             query(
                 "max by (rank, kind) (stepmem_diagnosis_severity{<RANKS>})",
@@ -92,9 +93,8 @@ MEMORY = [
     TimeSeries(
         "Live memory at its peak, by rank",
         (24, 10),
-        "Highest allocated memory in this and the last whole interval of --rank.peak-interval, so "
-        "that a spike between two scrapes is seen; the line is the capacity of the smallest "
-        "device.",
+        "Highest allocated memory in the current and the previous --rank.peak-interval, which "
+        "catches spikes between scrapes. The line is the capacity of the smallest device.",
         [
             query(
                 "max by (rank) (stepmem_rank_interval_peak_allocated_bytes{<RANKS>})",
@@ -117,8 +117,8 @@ CREEP = [
     TimeSeries(
         "Slope of live memory, with its interval",
         (12, 9),
-        "Theil–Sen slope of each rank, and the 95 % interval of the steepest. A band that lies "
-        "above 0 is growth.",
+        "Theil–Sen slope of each rank, and the 95 % interval of the steepest. A band above 0 means "
+        "growth.",
         [
             query("max by (rank) (<SLOPE>)", "rank {{rank}}"),
             query(
@@ -138,7 +138,7 @@ CREEP = [
     TimeSeries(
         "Out of memory in",
         (12, 9),
-        "Headroom by slope, of the ranks that creep.",
+        "Headroom divided by slope, for ranks that creep.",
         [query("min by (rank) (stepmem_oom_eta_seconds{<RANKS>})", "rank {{rank}}")],
         "s",
         no_value="nothing creeps",
@@ -147,7 +147,7 @@ CREEP = [
     TimeSeries(
         "Grown since the onset",
         (12, 8),
-        "By how much the signal has grown since the step at which it began to.",
+        "Growth of each signal since the step at which it began.",
         [query("stepmem_creep_growth_bytes{<RANKS>}", "rank {{rank}} · {{signal}}")],
         "bytes",
         no_value="nothing grows",
@@ -155,7 +155,7 @@ CREEP = [
     TimeSeries(
         "Slope in time",
         (12, 8),
-        "The slope per second. Processes that don't push are judged by it.",
+        "Slope per second. Processes that don't push are judged by it.",
         [
             query(
                 'stepmem_creep_slope_bytes_per_second{<RANKS>,signal=~"allocated|process"}',
@@ -169,11 +169,11 @@ CREEP = [
 ]
 
 ROOM = [
-    Row("Room"),
+    Row("Capacity"),
     TimeSeries(
         "Pressure",
         (12, 8),
-        "Recent peak by capacity, by rank: the highest of allocated and device.",
+        "Recent peak as a share of capacity: the higher of allocated and device memory.",
         [
             query(
                 'max by (rank) (stepmem_pressure_ratio{<RANKS>,basis=~"allocated|device"})',
@@ -190,7 +190,7 @@ ROOM = [
     TimeSeries(
         "Headroom",
         (12, 8),
-        "What the rank can still take before its device is full.",
+        "Memory the rank can still allocate before its device is full.",
         [query("min by (rank) (stepmem_headroom_bytes{<RANKS>})", "rank {{rank}}")],
         "bytes",
         fill=0,
@@ -199,7 +199,7 @@ ROOM = [
     StatusHistory(
         "Imbalance",
         (24, 9),
-        "Each rank's recent peak by the median of the run's ranks, less 1, over all its pods.",
+        "Each rank's recent peak divided by the median of the run's ranks, over all pods, minus 1.",
         [
             query(
                 "max by (rank) (stepmem_rank_interval_peak_allocated_bytes{<RANKS>})"
@@ -216,11 +216,11 @@ ROOM = [
 ]
 
 NOT_IN_LIVE_MEMORY = [
-    Row("What live memory does not show"),
+    Row("Beyond live memory"),
     TimeSeries(
         "Fragmentation",
         (8, 8),
-        "The share of reserved memory that is not live at the end of the step.",
+        "Share of reserved memory that is not live at the end of the step.",
         [query("max by (rank) (stepmem_fragmentation_ratio{<RANKS>})", "rank {{rank}}")],
         "percentunit",
         fill=0,
@@ -230,8 +230,8 @@ NOT_IN_LIVE_MEMORY = [
     TimeSeries(
         "Outside the allocator",
         (8, 8),
-        "Device memory of the rank's process that its allocator does not hold: CUDA context, NCCL, "
-        "other libraries.",
+        "Device memory of the rank's process outside its allocator: CUDA context, NCCL, other "
+        "libraries.",
         [query("max by (rank) (stepmem_memory_outside_allocator_bytes{<RANKS>})", "rank {{rank}}")],
         "bytes",
         fill=0,
@@ -240,8 +240,8 @@ NOT_IN_LIVE_MEMORY = [
     TimeSeries(
         "Retries and out-of-memory errors",
         (8, 8),
-        "Failed allocations that flushed the allocator's cache, and out-of-memory errors, of all "
-        "ranks in the interval.",
+        "Failed allocations that flushed the allocator's cache, and out-of-memory errors, per "
+        "interval, over all ranks.",
         [
             query(
                 "sum(increase(stepmem_rank_alloc_retries_total{<RANKS>}[$__rate_interval]))",
@@ -259,7 +259,7 @@ PACE = [
     TimeSeries(
         "Steps per second",
         (12, 8),
-        "Train steps by rank.",
+        "Train steps per second of each rank.",
         [
             query(
                 "sum by (rank) (rate(stepmem_rank_steps_total{<RANKS>}[$__rate_interval]))",
@@ -273,7 +273,7 @@ PACE = [
     TimeSeries(
         "Since the last push",
         (12, 8),
-        "How long ago each rank last pushed.",
+        "Time since each rank's last push.",
         [
             query(
                 "time() - max by (rank) (stepmem_rank_last_push_timestamp_seconds{<RANKS>})",
@@ -287,7 +287,7 @@ PACE = [
     Table(
         "Ranks",
         (24, 9),
-        "Where each rank is. A row opens the rank.",
+        "Current figures of each rank. Click a rank to open it.",
         columns=[
             Column(
                 "Step",
@@ -328,7 +328,7 @@ PACE = [
 DASHBOARD = Dashboard(
     "stepmem-run",
     "stepmem / Run",
-    "One training job: who of its ranks grows, how fast, how long it has, and how full and even "
+    "One training job: which ranks grow, how fast, how long they have, and how full and balanced "
     "they are.",
     [CLUSTER, NAMESPACE, ONE_RUN, MANY_RANKS],
     [*VERDICT, *MEMORY, *CREEP, *ROOM, *NOT_IN_LIVE_MEMORY, *PACE],

@@ -1,6 +1,6 @@
 """Colours, thresholds and overrides that panels share."""
 
-# The words of docs/diagnoses.md, and one colour for each.
+# Names from docs/diagnoses.md, and one colour for each.
 KINDS = {
     "CREEP_CONFIRMED": ("MEMORY CREEP", "red"),
     "CREEP_EARLY": ("MEMORY RISING", "yellow"),
