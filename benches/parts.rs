@@ -1,5 +1,5 @@
-//! The parts of the hot path by themselves: decoding a batch, applying it, making a status and rendering it, at 8, 64 and
-//! 1,024 ranks; and the rendering beside the `prometheus` crate's encoder on the same families, in the same run.
+//! The parts of the hot path one by one: decoding a batch, applying it, building a status and rendering it, at 8, 64 and
+//! 1,024 ranks; and rendering compared with the `prometheus` crate's encoder on the same families, in the same run.
 #![expect(clippy::unwrap_used, reason = "a benchmark stops at the first surprise")]
 
 use std::hint::black_box;
