@@ -14,8 +14,11 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::analysis::status::{CollectorStatus, Status};
 use crate::config::settings::{NvmlSettings, Settings};
+use crate::input::nvml::config::Config;
+use crate::input::nvml::cycle::{GpuPoll, RELEASED};
+use crate::input::nvml::error::LIBRARY_MISSING;
+use crate::input::nvml::poller::Poller;
 use crate::input::nvml::xid::{self, Ended};
-use crate::input::nvml::{self, GpuPoll, LIBRARY_MISSING, Poller, RELEASED};
 use crate::input::owner::kubelet::{Assignments, Kubelet};
 use crate::input::push::inbox::ReleaseRequest;
 use crate::model::device::{DevicePod, GpuSample, GpuUnavailable};
@@ -69,7 +72,7 @@ impl GpuSource {
 pub fn nvml_source(settings: &Settings) -> Option<GpuSource> {
     let NvmlSettings { library, devices, .. } = settings.nvml.clone()?;
     let procfs = PathBuf::from("/proc");
-    let config = nvml::Config { library, procfs, processes_max: PROCESSES_MAX, devices };
+    let config = Config { library, procfs, processes_max: PROCESSES_MAX, devices };
     Some(GpuSource::Nvml(Box::new(Poller::new(config))))
 }
 

@@ -17,7 +17,7 @@ use crate::app::clock::Clock;
 use crate::app::collectors::Collected;
 use crate::app::state_file::StateFile;
 use crate::app::summary_files::{self, Known, Summaries};
-use crate::input::nvml::GpuPoll;
+use crate::input::nvml::cycle::GpuPoll;
 use crate::input::push::inbox::{Delivery, Offer, PushCounts, Taken};
 use crate::input::push::wire::RunEnd;
 use crate::metrics::table;

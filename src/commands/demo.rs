@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::app::collectors::GpuSource;
 use crate::app::{self, Addresses};
 use crate::config::settings::{NvmlSettings, Settings};
-use crate::input::nvml::GpuPoll;
+use crate::input::nvml::cycle::GpuPoll;
 use crate::model::device::{Attribution, DeviceInfo, DeviceMemory, GpuSample, ProcessMemory};
 use crate::model::ids::GpuUuid;
 use crate::model::units::{Bytes, OutOfRange};

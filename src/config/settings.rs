@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::analysis::captures::SnapshotSettings;
 use crate::analysis::engine::EngineConfig;
-use crate::input::nvml::{DeviceName, Devices};
+use crate::input::nvml::config::{DeviceName, Devices};
 use crate::input::push::http;
 use crate::model::ids::{GpuUuid, Run};
 use crate::output::otlp::{self, Transport};

@@ -22,7 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "analysis::status",
             "app",
             "config::settings",
-            "input::nvml",
+            "input::nvml::cycle",
             "input::push::wire",
             "input::recording",
             "model",
@@ -42,7 +42,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "analysis::captures",
             "analysis::engine",
-            "input::nvml",
+            "input::nvml::config",
             "input::push::http",
             "model",
             "output::otlp",
@@ -80,7 +80,44 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("input::owner::cgroup", &["model"]),
     ("input::owner::procfs", &["input::owner::cgroup", "model"]),
     ("input::owner::kubelet", &["model"]),
-    ("input::nvml", &["input::owner::procfs", "model"]),
+    ("input::nvml::config", &["model"]),
+    ("input::nvml::error", &["model"]),
+    ("input::nvml::raw", &[]),
+    ("input::nvml::session", &["input::nvml::error"]),
+    ("input::nvml::cycle", &["input::nvml::config", "input::nvml::error", "model"]),
+    (
+        "input::nvml::process_list",
+        &["input::nvml::error", "input::nvml::raw", "input::owner::procfs", "model"],
+    ),
+    (
+        "input::nvml::reader",
+        &[
+            "input::nvml::config",
+            "input::nvml::cycle",
+            "input::nvml::error",
+            "input::nvml::process_list",
+            "input::nvml::raw",
+            "input::nvml::session",
+            "model",
+        ],
+    ),
+    (
+        "input::nvml::poller",
+        &[
+            "input::nvml::config",
+            "input::nvml::cycle",
+            "input::nvml::error",
+            "input::nvml::process_list",
+            "input::nvml::reader",
+            "input::nvml::session",
+            "input::owner::procfs",
+            "model",
+        ],
+    ),
+    (
+        "input::nvml::xid",
+        &["input::nvml::error", "input::nvml::raw", "input::nvml::session", "model"],
+    ),
     ("output::prometheus", &["analysis::status", "metrics"]),
     ("output::otlp", &["analysis::status", "metrics", "model"]),
     ("output::web", &["analysis::status", "output::prometheus"]),
@@ -104,13 +141,14 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Doors: they list their room's files and import nothing.
-const DOORS: [&str; 16] = [
+const DOORS: [&str; 17] = [
     "lib",
     "analysis",
     "analysis::rank",
     "commands",
     "config",
     "input",
+    "input::nvml",
     "input::owner",
     "input::push",
     "metrics",

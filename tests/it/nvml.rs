@@ -11,9 +11,9 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use serde_json::{Value, json};
-use stepmem::input::nvml::{
-    Config, DeviceName, Devices, FAILURES_MAX, GpuPoll, Poller, RELEASED,
-};
+use stepmem::input::nvml::config::{Config, DeviceName, Devices};
+use stepmem::input::nvml::cycle::{GpuPoll, RELEASED};
+use stepmem::input::nvml::poller::{FAILURES_MAX, Poller};
 use stepmem::model::device::{Attribution, GpuSample, ProcessMemory};
 use stepmem::model::ids::GpuUuid;
 use stepmem::model::units::Bytes;

@@ -2,10 +2,12 @@
 
 use nvml_wrapper::error::NvmlError;
 
-use crate::input::nvml::LIBRARY_MISSING;
 use crate::model::device::GpuUnavailable;
 use crate::model::ids::GpuUuid;
 use crate::model::units::OutOfRange;
+
+/// The code of an NVML that is not installed.
+pub const LIBRARY_MISSING: &str = "library_missing";
 
 /// Why a device, or NVML as a whole, gives no answer.
 #[derive(Debug, thiserror::Error)]

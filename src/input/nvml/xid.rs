@@ -8,7 +8,8 @@ use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 
 use crate::input::nvml::error::{GpuError, refused};
-use crate::input::nvml::{Session, raw};
+use crate::input::nvml::raw;
+use crate::input::nvml::session::Session;
 use crate::model::ids::GpuUuid;
 
 /// How long one wait for an event takes at most, in milliseconds: a watch that is to end ends within this time.

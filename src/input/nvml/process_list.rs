@@ -6,13 +6,10 @@ use std::ops::RangeInclusive;
 use nvml_wrapper::Device;
 
 use crate::input::nvml::error::{GpuError, refused};
-use crate::input::nvml::raw;
+use crate::input::nvml::raw::{self, ProcessKind, Row};
 use crate::input::owner::procfs::{PidNamespace, Procfs};
 use crate::model::device::{Attribution, Container, ProcessMemory};
 use crate::model::units::Bytes;
-
-/// The most rows that are taken of one process list; a longer list counts as one that makes no sense.
-pub(super) const PROCESS_ROWS_MAX: usize = 65_536;
 
 /// The greatest process id of a Linux kernel (`PID_MAX_LIMIT`, 2^22); a greater one was read from a wrong place.
 const PID_MAX: u32 = 1 << 22;
@@ -70,32 +67,6 @@ impl View {
 pub(super) fn driver_of(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.split('.').map(str::parse::<u32>);
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
-}
-
-/// One row of a process list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Row {
-    pub(super) pid: u32,
-    /// `None` where NVML says that it does not know.
-    pub(super) used_bytes: Option<u64>,
-}
-
-/// The kinds of process that NVML lists apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ProcessKind {
-    Compute,
-    Graphics,
-    Mps,
-}
-
-impl ProcessKind {
-    fn symbol(self) -> &'static str {
-        match self {
-            Self::Compute => "nvmlDeviceGetComputeRunningProcesses_v3",
-            Self::Graphics => "nvmlDeviceGetGraphicsRunningProcesses_v3",
-            Self::Mps => "nvmlDeviceGetMPSComputeRunningProcesses_v3",
-        }
-    }
 }
 
 /// Every process of the device; `None` where the compute list is refused or its rows make no sense.
@@ -239,8 +210,6 @@ pub(super) fn keep_largest(processes: &mut Vec<ProcessMemory>, processes_max: us
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::input::nvml::raw::{ProcessList, UNWRITTEN};
-
     fn row(pid: u32, used_bytes: impl Into<Option<u64>>) -> Row {
         Row { pid, used_bytes: used_bytes.into() }
     }
@@ -319,23 +288,5 @@ mod tests {
         check(PidNamespace::Host, Attribution::Host);
         check(PidNamespace::Shared, Attribution::SharedPidNamespace);
         check(PidNamespace::Own, Attribution::OwnPidNamespace);
-    }
-
-    #[test]
-    fn list_written_past_its_end_has_no_rows() {
-        // (pid, used, instance ids) of two processes at 24 bytes, in room for two rows of 32.
-        let right = [41, 7, u64::MAX, 42, u64::MAX, u64::MAX, UNWRITTEN, UNWRITTEN];
-        let check = |words: &[u64], n_rows, expected: Option<Vec<Row>>| {
-            // The id is the lower half on every machine that CUDA runs on.
-            let list = ProcessList { words: words.to_vec(), n_rows };
-            assert_eq!(list.rows(), expected, "{words:?} {n_rows}");
-        };
-        check(&right, 2, Some(vec![row(41, 7), row(42, None)]));
-        check(&right, 1, Some(vec![row(41, 7)]));
-        check(&right, 3, None);
-        check(&[41, 7, u64::MAX, 0, 42, 8, u64::MAX, 0], 2, None);
-        check(&[41, 7, u64::MAX, 0], 1, None);
-        check(&[41, 7, u64::MAX, UNWRITTEN], 1, Some(vec![row(41, 7)]));
-        check(&[], 0, Some(Vec::new()));
     }
 }
