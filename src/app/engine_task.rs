@@ -14,7 +14,7 @@ use crate::analysis::diagnosis::wording;
 use crate::analysis::engine::{Engine, Event, Transition, TransitionState};
 use crate::analysis::status::{CollectorStatus, ExporterStatus, SnapshotStatus, Status};
 use crate::app::clock::Clock;
-use crate::app::collectors::Collected;
+use crate::app::collectors::event::Collected;
 use crate::app::state_file::StateFile;
 use crate::app::summary_files::{self, Known, Summaries};
 use crate::input::nvml::cycle::GpuPoll;

@@ -9,7 +9,8 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use tracing_subscriber::EnvFilter;
 
-use crate::app;
+use crate::app::collectors::nvml;
+use crate::app::serve;
 use crate::commands::explain::{self, Subject};
 use crate::commands::summary::{self, CannotCompare, Policy, Question};
 use crate::commands::{demo, replay, status};
@@ -41,8 +42,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> anyhow::Result<Exit
         Some(("serve", matches)) => {
             let settings = Settings::read(&sources(matches, |_| true))?;
             log_to_stderr(&settings.log);
-            let gpu = app::collectors::nvml_source(&settings);
-            app::run(settings, gpu, |_| std::future::pending())?;
+            let gpu = nvml::nvml_source(&settings);
+            serve::run(settings, gpu, |_| std::future::pending())?;
         }
         Some(("demo", matches)) => {
             let settings = Settings::read(&sources(matches, |_| true))?;
@@ -349,7 +350,7 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
         )?,
         None => writeln!(out, "OTLP:             off")?,
     }
-    let Some(mut source) = app::collectors::nvml_source(settings) else {
+    let Some(mut source) = nvml::nvml_source(settings) else {
         writeln!(out, "NVML:             off")?;
         return Ok(());
     };

@@ -9,8 +9,9 @@ use std::time::Duration;
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use crate::app::collectors::GpuSource;
-use crate::app::{self, Addresses};
+use crate::app::collectors::nvml::GpuSource;
+use crate::app::listen::Addresses;
+use crate::app::serve;
 use crate::config::settings::{NvmlSettings, Settings};
 use crate::input::nvml::cycle::GpuPoll;
 use crate::model::device::{Attribution, DeviceInfo, DeviceMemory, GpuSample, ProcessMemory};
@@ -45,7 +46,7 @@ pub fn run(mut settings: Settings, is_fixed: bool) -> anyhow::Result<()> {
     let telemetry_path = settings.telemetry_path.clone();
     let leak_bytes_per_step = if is_fixed { 0 } else { LEAK_BYTES_PER_STEP };
     let job = Arc::new(Mutex::new(Job::new(leak_bytes_per_step)));
-    app::run(settings, Some(devices_of(Arc::clone(&job))), |addresses| {
+    serve::run(settings, Some(devices_of(Arc::clone(&job))), |addresses| {
         train(job, addresses, telemetry_path)
     })
 }

@@ -1,39 +1,32 @@
-//! The pace of reading the devices, of watching them and of asking the kubelet: each on a thread or task of its own.
+//! The pace of reading the devices, on a thread of its own: a call that hangs is reported, and nothing queues behind it.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{
-    Receiver as ThreadReceiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel,
-};
+use std::sync::mpsc::{Receiver as ThreadReceiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::analysis::status::{CollectorStatus, Status};
+use crate::app::collectors::event::Collected;
+use crate::app::collectors::thread;
+use crate::app::collectors::xid::XidWatch;
 use crate::config::settings::{NvmlSettings, Settings};
 use crate::input::nvml::config::Config;
 use crate::input::nvml::cycle::{GpuPoll, RELEASED};
 use crate::input::nvml::error::LIBRARY_MISSING;
 use crate::input::nvml::poller::Poller;
-use crate::input::nvml::xid::{self, Ended};
-use crate::input::owner::kubelet::{Assignments, Kubelet};
 use crate::input::push::inbox::ReleaseRequest;
-use crate::model::device::{DevicePod, GpuSample, GpuUnavailable};
+use crate::model::device::{GpuSample, GpuUnavailable};
 use crate::model::ids::GpuUuid;
 
 /// The longest pause between two rounds of an NVML that does not answer.
 const BACKOFF_MAX: Duration = Duration::from_mins(1);
-/// The stack of the threads that ask NVML, in bytes.
-const THREAD_STACK_BYTES: usize = 512 * 1024;
 /// How many processes of a device are read; the engine tells fewer apart.
 const PROCESSES_MAX: usize = 4096;
-/// How long the watch for Xid errors may take to end: twice the wait for one event, and time for a shutdown.
-const WATCH_ENDS_WITHIN: Duration = Duration::from_secs(4);
-/// The pause after a watch that failed, doubled each time that it fails again.
-const WATCH_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// What reads the devices. It may block for as long as a driver does.
 pub enum GpuSource {
@@ -76,17 +69,6 @@ pub fn nvml_source(settings: &Settings) -> Option<GpuSource> {
     Some(GpuSource::Nvml(Box::new(Poller::new(config))))
 }
 
-/// What a collector brings to the engine.
-#[derive(Debug)]
-pub(super) enum Collected {
-    /// One round of reading the devices.
-    Devices(GpuPoll, CollectorStatus),
-    /// An Xid error of a device.
-    Xid(GpuUuid, u64),
-    /// Which containers have which devices, and how many were left out.
-    DevicePods(Vec<DevicePod>, u64, CollectorStatus),
-}
-
 /// What the thread that reads the devices is asked for.
 enum Ask {
     /// A round, with the devices that ranks push from.
@@ -95,12 +77,9 @@ enum Ask {
     Release,
 }
 
-/// What the thread that watches for Xid errors shall watch from now on; it answers once it holds nothing else open.
-type Watch = (BTreeSet<GpuUuid>, oneshot::Sender<()>);
-
 /// Paces the reading of the devices on a thread of its own and bounds the wait for it: a call that hangs is reported,
 /// and nothing queues behind it.
-pub(super) struct GpuTask {
+pub(in crate::app) struct GpuTask {
     settings: NvmlSettings,
     latest: watch::Receiver<Arc<Status>>,
     collected: mpsc::Sender<Collected>,
@@ -108,8 +87,7 @@ pub(super) struct GpuTask {
     asks: SyncSender<Ask>,
     polls: mpsc::Receiver<GpuPoll>,
     /// `None` where a simulation is read.
-    watches: Option<SyncSender<Watch>>,
-    watched: BTreeSet<GpuUuid>,
+    xids: Option<XidWatch>,
     failing: Vec<GpuUnavailable>,
 }
 
@@ -118,7 +96,7 @@ impl GpuTask {
     ///
     /// # Errors
     /// There is no room for a thread.
-    pub(super) fn start(
+    pub(in crate::app) fn start(
         settings: NvmlSettings,
         source: GpuSource,
         latest: watch::Receiver<Arc<Status>>,
@@ -126,16 +104,13 @@ impl GpuTask {
     ) -> std::io::Result<Self> {
         let (asks, asked) = sync_channel(1);
         let (answers, polls) = mpsc::channel(1);
-        let watches = match &source {
+        let xids = match &source {
             GpuSource::Simulated(_) => None,
             GpuSource::Nvml(_) => {
-                let (tell, told) = sync_channel(1);
-                let (library, found) = (settings.library.clone(), collected.clone());
-                thread("nvml-xid", move || watch_xids(library.as_deref(), &told, &found))?;
-                Some(tell)
+                Some(XidWatch::start(settings.library.clone(), collected.clone())?)
             }
         };
-        thread("nvml", move || read_devices(source, &asked, &answers))?;
+        thread::start("nvml", move || read_devices(source, &asked, &answers))?;
         Ok(Self {
             settings,
             latest,
@@ -143,13 +118,12 @@ impl GpuTask {
             releases,
             asks,
             polls,
-            watches,
-            watched: BTreeSet::new(),
+            xids,
             failing: Vec::new(),
         })
     }
 
-    pub(super) async fn run(mut self) -> anyhow::Result<()> {
+    pub(in crate::app) async fn run(mut self) -> anyhow::Result<()> {
         let mut pause = self.settings.interval;
         loop {
             let began = Instant::now();
@@ -158,7 +132,9 @@ impl GpuTask {
             let is_dead = poll.samples.is_empty() && !poll.unavailable.is_empty();
             let gpus = if poll.is_shut_down { BTreeSet::new() } else { gpus_of(&poll.samples) };
             self.collect(poll, began).await?;
-            self.watch(gpus).await;
+            if let Some(xids) = &mut self.xids {
+                xids.watch(gpus).await;
+            }
             pause = if is_dead { (pause * 2).min(BACKOFF_MAX) } else { self.settings.interval };
             let next = Instant::now() + pause;
             tokio::select! {
@@ -202,7 +178,9 @@ impl GpuTask {
                 let began = Instant::now();
                 let poll = self.round(Ask::Release).await?;
                 self.collect(poll, began).await?;
-                if !self.unwatch().await {
+                if let Some(xids) = &mut self.xids
+                    && !xids.unwatch().await
+                {
                     // Whoever asked hears that it is not released: the way to answer goes.
                     tracing::warn!("NVML not released: the wait for an event hangs");
                     break;
@@ -236,34 +214,6 @@ impl GpuTask {
         };
         Ok(self.collected.send(Collected::Devices(poll, status)).await?)
     }
-
-    /// Has these GPUs watched for Xid errors; without any, waits until nothing is held open for that.
-    async fn watch(&mut self, gpus: BTreeSet<GpuUuid>) {
-        if gpus == self.watched {
-            return;
-        }
-        if gpus.is_empty() {
-            if !self.unwatch().await {
-                tracing::debug!("the wait for an event hangs");
-            }
-        } else if let Some(watches) = &self.watches
-            // A watch that hangs hears of it after a later round.
-            && watches.try_send((gpus.clone(), oneshot::channel().0)).is_ok()
-        {
-            self.watched = gpus;
-        }
-    }
-
-    /// Ends the watch, and says whether it has ended.
-    async fn unwatch(&mut self) -> bool {
-        let Some(watches) = &self.watches else { return true };
-        let (closed, has_closed) = oneshot::channel();
-        if watches.try_send((BTreeSet::new(), closed)).is_err() {
-            return false;
-        }
-        self.watched.clear();
-        timeout(WATCH_ENDS_WITHIN, has_closed).await.is_ok_and(|closed| closed.is_ok())
-    }
 }
 
 /// The GPUs that these are, or are part of.
@@ -271,11 +221,6 @@ fn gpus_of(samples: &[GpuSample]) -> BTreeSet<GpuUuid> {
     let gpu =
         |sample: &GpuSample| sample.info.parent.as_ref().unwrap_or(&sample.device).clone();
     samples.iter().map(gpu).collect()
-}
-
-fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    let thread = std::thread::Builder::new().name(name.to_owned());
-    thread.stack_size(THREAD_STACK_BYTES).spawn(body).map(drop)
 }
 
 fn read_devices(
@@ -287,80 +232,6 @@ fn read_devices(
         if answers.blocking_send(source.answer(&ask)).is_err() {
             return;
         }
-    }
-}
-
-/// Watches the GPUs that it is told of for Xid errors, until nobody tells it any more.
-fn watch_xids(
-    library: Option<&Path>,
-    watches: &ThreadReceiver<Watch>,
-    found: &mpsc::Sender<Collected>,
-) {
-    let mut next = watches.recv().ok();
-    while let Some((gpus, closed)) = next.take() {
-        // The watch before has ended; nobody need want to know.
-        closed.send(()).ok();
-        next = watch_until_told(library, &gpus, watches, found);
-    }
-}
-
-/// Watches these GPUs until it is told of others, which it gives; a watch that fails is tried again, ever more rarely.
-fn watch_until_told(
-    library: Option<&Path>,
-    gpus: &BTreeSet<GpuUuid>,
-    watches: &ThreadReceiver<Watch>,
-    found: &mpsc::Sender<Collected>,
-) -> Option<Watch> {
-    let mut pause = WATCH_AGAIN_AFTER;
-    while !gpus.is_empty() {
-        let mut told = Err(TryRecvError::Empty);
-        // When the engine has ended, so has the program.
-        let report = |gpu, xid| drop(found.blocking_send(Collected::Xid(gpu, xid)));
-        let ended = xid::watch(library, gpus, report, || {
-            told = watches.try_recv();
-            matches!(told, Err(TryRecvError::Empty))
-        });
-        match (told, ended) {
-            (Ok(watch), _) => return Some(watch),
-            (Err(TryRecvError::Disconnected), _) => return None,
-            (_, Ended::Told | Ended::Unsupported) => break,
-            (_, Ended::Failed(error)) => {
-                tracing::debug!(error, "watch for xid errors failed");
-                match watches.recv_timeout(pause) {
-                    Ok(watch) => return Some(watch),
-                    Err(RecvTimeoutError::Disconnected) => return None,
-                    Err(RecvTimeoutError::Timeout) => pause = (pause * 2).min(BACKOFF_MAX),
-                }
-            }
-        }
-    }
-    watches.recv().ok()
-}
-
-/// Asks the kubelet again and again which containers have which devices.
-pub(super) async fn ask_kubelet(
-    mut kubelet: Kubelet,
-    every: Duration,
-    collected: mpsc::Sender<Collected>,
-) -> anyhow::Result<()> {
-    let mut is_failing = false;
-    loop {
-        let began = Instant::now();
-        let listed = kubelet.list().await;
-        match &listed {
-            Err(error) if !is_failing => tracing::warn!(%error, "kubelet: no answer"),
-            Ok(_) if is_failing => tracing::info!("kubelet: answers again"),
-            _ => {}
-        }
-        is_failing = listed.is_err();
-        let status = CollectorStatus {
-            collector: "kubelet",
-            duration_seconds: began.elapsed().as_secs_f64(),
-            is_success: listed.is_ok(),
-        };
-        let Assignments { pods, dropped } = listed.unwrap_or_default();
-        collected.send(Collected::DevicePods(pods, dropped, status)).await?;
-        sleep(every).await;
     }
 }
 
