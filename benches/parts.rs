@@ -11,7 +11,7 @@ use criterion::{
 use prometheus::{Encoder, GaugeVec, Opts, Registry, TextEncoder};
 use stepmem::analysis::engine::{Engine, EngineConfig, Event};
 use stepmem::analysis::status::{ExporterStatus, Status};
-use stepmem::input::push::wire::{Layout, decode};
+use stepmem::input::push::wire::step::{Layout, decode};
 use stepmem::model::step::StepSample;
 use stepmem::model::units::Uptime;
 use stepmem::output::prometheus::{Format, render};

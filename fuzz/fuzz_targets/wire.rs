@@ -7,9 +7,9 @@ use libfuzzer_sys::fuzz_target;
 use stepmem::analysis::engine::{Engine, EngineConfig, Event};
 use stepmem::model::units::Uptime;
 use stepmem::analysis::status::ExporterStatus;
-use stepmem::input::push::wire::{
-    Layout, Recorded, decode, decode_end, decode_recorded, decode_snapshot,
-};
+use stepmem::input::push::wire::control::{decode_end, decode_snapshot};
+use stepmem::input::push::wire::recorded::{Recorded, decode_recorded};
+use stepmem::input::push::wire::step::{Layout, decode};
 use stepmem::output::prometheus::{Format, render};
 
 fuzz_target!(|body: &[u8]| {

@@ -19,7 +19,7 @@ use crate::app::state_file::StateFile;
 use crate::app::summary_files::{self, Known, Summaries};
 use crate::input::nvml::cycle::GpuPoll;
 use crate::input::push::inbox::{Delivery, Offer, PushCounts, Taken};
-use crate::input::push::wire::RunEnd;
+use crate::input::push::wire::control::RunEnd;
 use crate::metrics::table;
 use crate::model::ids::{Rank, Run};
 use crate::model::step::StepSample;

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::analysis::engine::{Engine, EngineConfig, Event, Transition};
 use crate::analysis::status::{ExporterStatus, Status};
-use crate::input::push::wire::Recorded;
+use crate::input::push::wire::recorded::Recorded;
 use crate::input::recording::{Lines, READ_BUFFER_BYTES};
 use crate::model::units::{Seconds, Uptime};
 

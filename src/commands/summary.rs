@@ -10,7 +10,7 @@ use anyhow::Context;
 
 use crate::analysis::engine::EngineConfig;
 use crate::commands::replay::Replay;
-use crate::input::push::wire::Recorded;
+use crate::input::push::wire::recorded::Recorded;
 use crate::input::recording;
 use crate::model::ids::Run;
 use crate::report::compare::{Comparison, Verdict};

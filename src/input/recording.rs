@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::input::push::wire::{self, Recorded};
+use crate::input::push::wire::recorded::{Recorded, decode_recorded};
 use crate::model::ids::{GpuUuid, Rank, Run};
 use crate::model::units::Seconds;
 
@@ -72,7 +72,7 @@ impl Lines {
             );
             let record = self.line.trim_ascii();
             if !record.is_empty() {
-                let recorded = wire::decode_recorded(record).with_context(|| self.place())?;
+                let recorded = decode_recorded(record).with_context(|| self.place())?;
                 return Ok(Some(recorded));
             }
         }

@@ -23,7 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "app",
             "config::settings",
             "input::nvml::cycle",
-            "input::push::wire",
+            "input::push::wire::recorded",
             "input::recording",
             "model",
             "report",
@@ -60,8 +60,49 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("model::step", &["model"]),
     ("model::device", &["model"]),
     ("report", &["analysis", "model", "text"]),
-    ("input::recording", &["input::push::wire", "model"]),
-    ("input::push::wire", &["analysis::acks", "analysis::captures", "model"]),
+    ("input::recording", &["input::push::wire::recorded", "model"]),
+    ("input::push::wire::error", &["model"]),
+    ("input::push::wire::json", &["input::push::wire::error"]),
+    ("input::push::wire::number", &["input::push::wire::error", "model"]),
+    (
+        "input::push::wire::field",
+        &["input::push::wire::error", "input::push::wire::number", "model"],
+    ),
+    ("input::push::wire::answer", &["analysis::captures", "input::push::wire::json", "model"]),
+    (
+        "input::push::wire::step",
+        &[
+            "input::push::wire::error",
+            "input::push::wire::field",
+            "input::push::wire::json",
+            "input::push::wire::number",
+            "model",
+        ],
+    ),
+    (
+        "input::push::wire::recorded",
+        &[
+            "input::push::wire::error",
+            "input::push::wire::field",
+            "input::push::wire::json",
+            "input::push::wire::number",
+            "input::push::wire::step",
+            "model",
+        ],
+    ),
+    (
+        "input::push::wire::control",
+        &[
+            "analysis::acks",
+            "analysis::captures",
+            "input::push::wire::error",
+            "input::push::wire::field",
+            "input::push::wire::json",
+            "input::push::wire::number",
+            "input::push::wire::step",
+            "model",
+        ],
+    ),
     (
         "input::push::inbox",
         &[
@@ -69,7 +110,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "analysis::captures",
             "analysis::engine",
             "analysis::status",
-            "input::push::wire",
+            "input::push::wire::control",
             "model",
         ],
     ),
@@ -141,7 +182,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Doors: they list their room's files and import nothing.
-const DOORS: [&str; 19] = [
+const DOORS: [&str; 20] = [
     "lib",
     "analysis",
     "analysis::rank",
@@ -153,6 +194,7 @@ const DOORS: [&str; 19] = [
     "input::nvml",
     "input::owner",
     "input::push",
+    "input::push::wire",
     "metrics",
     "model",
     "net",

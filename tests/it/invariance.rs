@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 use serde_json::{Value, json};
 use stepmem::analysis::engine::{Engine, EngineConfig, Event, TransitionState};
-use stepmem::input::push::wire::{Recorded, decode_recorded};
+use stepmem::input::push::wire::recorded::{Recorded, decode_recorded};
 use stepmem::model::units::Uptime;
 
 use crate::rig::Exporter;

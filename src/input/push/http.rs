@@ -21,7 +21,12 @@ use tower_http::decompression::RequestDecompressionLayer;
 
 use crate::analysis::engine::Refusal;
 use crate::input::push::inbox::{Delivery, Inbox, OfferError, PushResult, Releases, Taken};
-use crate::input::push::wire::{self, DecodeError, Layout};
+use crate::input::push::wire::answer::{encode_accepted, encode_problem};
+use crate::input::push::wire::control::{
+    decode_ack, decode_end, decode_release, decode_snapshot,
+};
+use crate::input::push::wire::error::DecodeError;
+use crate::input::push::wire::step::{Layout, decode};
 use crate::model::ids::Run;
 use crate::model::units::Uptime;
 
@@ -87,7 +92,7 @@ async fn steps(State(door): State<Arc<Door>>, request: Request<Body>) -> Respons
         door.authorize(request.headers())?;
         let layout = layout_of(request.headers())?;
         let (body, _held) = door.body(request.into_body()).await?;
-        let batch = wire::decode(&body, layout)?;
+        let batch = decode(&body, layout)?;
         door.offer(Delivery::Steps(batch)).await
     })
     .await
@@ -97,7 +102,7 @@ async fn snapshots(State(door): State<Arc<Door>>, request: Request<Body>) -> Res
     door.timed(async |door| {
         door.authorize(request.headers())?;
         let (body, _held) = door.json(request).await?;
-        door.offer(Delivery::Snapshot(wire::decode_snapshot(&body)?)).await
+        door.offer(Delivery::Snapshot(decode_snapshot(&body)?)).await
     })
     .await
 }
@@ -107,7 +112,7 @@ async fn end(
     run: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
-    let read = |run, body: &[u8]| Ok(Delivery::End(run, wire::decode_end(body)?));
+    let read = |run, body: &[u8]| Ok(Delivery::End(run, decode_end(body)?));
     door.about_run(run, request, read).await
 }
 
@@ -116,7 +121,7 @@ async fn ack(
     run: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
-    let read = |run, body: &[u8]| Ok(Delivery::Ack(wire::decode_ack(run, body)?));
+    let read = |run, body: &[u8]| Ok(Delivery::Ack(decode_ack(run, body)?));
     door.about_run(run, request, read).await
 }
 
@@ -124,7 +129,7 @@ async fn release(State(door): State<Arc<Door>>, request: Request<Body>) -> Respo
     door.timed(async |door| {
         door.authorize(request.headers())?;
         let (body, _held) = door.json(request).await?;
-        let time = wire::decode_release(&body)?;
+        let time = decode_release(&body)?;
         // Without NVML nothing is open.
         if let Some(releases) = &door.releases {
             releases.release(time).await.map_err(Refused::Offer)?;
@@ -146,7 +151,7 @@ impl Door {
         self.inbox.counts().add(result, (self.clock)().since(began));
         match outcome {
             Ok(Taken { n_records, asks }) => {
-                let body = wire::encode_accepted(n_records, &asks);
+                let body = encode_accepted(n_records, &asks);
                 ([(CONTENT_TYPE, "application/json")], body).into_response()
             }
             Err(refused) => {
@@ -346,6 +351,6 @@ impl IntoResponse for Refused {
 }
 
 fn problem(status: StatusCode, title: &str, detail: &str) -> Response {
-    let body = wire::encode_problem(status.as_u16(), title, detail);
+    let body = encode_problem(status.as_u16(), title, detail);
     (status, [(CONTENT_TYPE, PROBLEM_JSON)], body).into_response()
 }

@@ -11,7 +11,7 @@ use crate::analysis::acks::Ack;
 use crate::analysis::captures::{Ask, SnapshotReport};
 use crate::analysis::engine::Refusal;
 use crate::analysis::status::DurationCounts;
-use crate::input::push::wire::RunEnd;
+use crate::input::push::wire::control::RunEnd;
 use crate::model::ids::Run;
 use crate::model::step::StepSample;
 
