@@ -2,15 +2,17 @@
 
 use std::process::ExitCode;
 
+use stepmem::commands::program;
+
 fn main() -> ExitCode {
-    match stepmem::commands::args::run(std::env::args_os()) {
-        Ok(code) => code,
-        Err(error) => {
+    match program::run(std::env::args_os()) {
+        Ok(exit) => exit.into(),
+        Err(stopped) => {
             #[expect(clippy::print_stderr, reason = "the one voice for errors")]
             {
-                eprintln!("error: {error:#}");
+                eprintln!("error: {:#}", stopped.error);
             }
-            stepmem::commands::args::exit_code(&error)
+            stopped.exit.into()
         }
     }
 }

@@ -4,6 +4,7 @@ mod clock;
 pub mod collectors;
 mod engine_task;
 pub mod listen;
+pub mod log;
 pub mod serve;
 mod state_file;
 mod stop;

@@ -7,16 +7,21 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::{Arg, ArgAction, ArgMatches};
 use serde_json::{Value, json};
 
 use crate::app::collectors::nvml::GpuSource;
 use crate::app::listen::Addresses;
-use crate::app::serve;
+use crate::app::{log, serve};
+use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings};
 use crate::config::settings::{NvmlSettings, Settings};
 use crate::input::nvml::cycle::GpuPoll;
 use crate::model::device::{Attribution, DeviceInfo, DeviceMemory, GpuSample, ProcessMemory};
 use crate::model::ids::GpuUuid;
 use crate::model::units::{Bytes, OutOfRange};
+
+/// `stepmem demo`.
+pub(super) const DEMO: CommandRow = CommandRow { name: "demo", arguments, run: command };
 
 const N_RANKS: u32 = 8;
 /// The rank that leaks, and the one that is out of balance.
@@ -32,6 +37,25 @@ const STEP_EVERY: Duration = Duration::from_millis(20);
 const LEAK_FROM_STEP: u64 = 150;
 const LEAK_BYTES_PER_STEP: u64 = 5 * MIB;
 const DEVICES_EVERY: Duration = Duration::from_secs(1);
+
+fn arguments() -> clap::Command {
+    let command = clap::Command::new("demo")
+        .about("Run the exporter with a simulated job of 8 ranks on simulated GPUs; one leaks")
+        .arg(
+            Arg::new("fixed")
+                .long("fixed")
+                .action(ArgAction::SetTrue)
+                .help("The same job with the leak fixed, to compare"),
+        );
+    with_settings(command, |_| true)
+}
+
+fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    let settings = args::settings(matches, |_| true)?;
+    log::to_stderr(&settings.log);
+    run(settings, matches.get_flag("fixed"))?;
+    Ok(Exit::Success)
+}
 
 /// Runs the exporter with the simulated job until a signal ends it; one that is fixed does not leak.
 ///

@@ -1,16 +1,23 @@
 //! `stepmem explain`: recordings through the engine, and what it thought of one rank on the way, as text for whoever
 //! asks why it paged or why it did not.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use anyhow::Context;
+use clap::{Arg, ArgMatches};
 
 use crate::analysis::engine::EngineConfig;
-use crate::commands::replay;
+use crate::commands::args::{
+    self, CommandError, CommandRow, Exit, is_replay_setting, recordings, with_settings,
+};
+use crate::commands::playback;
 use crate::model::ids::{Rank, Run};
 use crate::report::explain::story::Story;
 use crate::report::explain::text;
+
+/// `stepmem explain`.
+pub(super) const EXPLAIN: CommandRow = CommandRow { name: "explain", arguments, run: command };
 
 /// Whose story is told.
 #[derive(Clone, Debug)]
@@ -24,7 +31,7 @@ pub struct Subject {
 /// Replays the files one after the other as one recording (`-` is standard input) and tells the story of one rank.
 ///
 /// # Errors
-/// As of [`replay::run`], and when the recordings do not hold that rank, or more than one run and none is named.
+/// As of [`playback::play`], and when the recordings do not hold that rank, or more than one run and none is named.
 pub fn run<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     config: &EngineConfig,
@@ -33,7 +40,7 @@ pub fn run<'f>(
 ) -> anyhow::Result<()> {
     let begin = |run: Run| Story::new(run, subject.rank, config);
     let mut story = subject.run.clone().map(begin);
-    let (engine, _) = replay::play(files, config.clone(), |engine, now, transitions| {
+    let (engine, _) = playback::play(files, config.clone(), |engine, now, transitions| {
         if story.is_none() {
             story = engine.runs().next().cloned().map(begin);
         }
@@ -60,4 +67,40 @@ pub fn run<'f>(
     })?;
     out.write_all(text::render(&story).as_bytes())?;
     Ok(())
+}
+
+fn arguments() -> clap::Command {
+    let command = clap::Command::new("explain")
+        .about("Tell the story of a rank in recorded pushes: what was said of it, and what stopped the rest")
+        .arg(recordings())
+        .arg(
+            Arg::new("run")
+                .long("run")
+                .value_name("RUN")
+                .help("Whose; may be left out when the recordings hold one run"),
+        )
+        .arg(
+            Arg::new("rank")
+                .long("rank")
+                .value_name("N")
+                .value_parser(clap::value_parser!(u64))
+                .required(true)
+                .help("The global rank"),
+        );
+    with_settings(command, is_replay_setting)
+}
+
+fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    let settings = args::settings(matches, is_replay_setting)?;
+    let (files, subject) = (args::files(matches), subject(matches)?);
+    let out = io::stdout().lock();
+    args::whole_or_hung_up(run(files, &settings.engine, &subject, out))?;
+    Ok(Exit::Success)
+}
+
+/// Whose story is asked for.
+fn subject(matches: &ArgMatches) -> anyhow::Result<Subject> {
+    let run = matches.get_one::<String>("run").map(|run| Run::new(run)).transpose()?;
+    let rank = matches.get_one::<u64>("rank").copied().unwrap_or_default();
+    Ok(Subject { run, rank: Rank::new(rank)? })
 }

@@ -14,7 +14,7 @@ use super::rig;
 /// Who may import what: a file or a room to the left, files and rooms to the right. The longest name to the left that
 /// fits a file counts for it. Files of a room to the left may import each other.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("main", &["commands::args"]),
+    ("main", &["commands::program"]),
     (
         "commands",
         &[
@@ -664,7 +664,7 @@ fn push_json(source: &Source) -> Places {
 
 fn engines(source: &Source) -> Places {
     let is_owner =
-        ["app", "commands::replay", "analysis"].iter().any(|room| source.is_in(room));
+        ["app", "commands::playback", "analysis"].iter().any(|room| source.is_in(room));
     let engine = words("crate::analysis::engine::Engine");
     let named = source.paths.iter().filter(|(path, _)| path.starts_with(&engine));
     let shared = ["Mutex", "RwLock", "static", "thread_local"]
