@@ -1,6 +1,5 @@
 //! What the commands share: the shape of a command, its exit, and the arguments that several take.
 
-use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -141,18 +140,4 @@ fn sources(matches: &ArgMatches, takes: impl Fn(&Setting) -> bool) -> Sources {
         }
     }
     sources
-}
-
-/// A reader of our output that has seen enough (`| head`) is no error.
-pub(super) fn whole_or_hung_up(result: anyhow::Result<()>) -> anyhow::Result<()> {
-    match result {
-        Err(error)
-            if error
-                .downcast_ref::<io::Error>()
-                .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe) =>
-        {
-            Ok(())
-        }
-        other => other,
-    }
 }

@@ -19,7 +19,7 @@ fn arguments() -> clap::Command {
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let settings = args::settings(matches, |_| true)?;
-    args::whole_or_hung_up(check(&settings, io::stdout().lock()))?;
+    check(&settings, io::stdout().lock())?;
     Ok(Exit::Success)
 }
 

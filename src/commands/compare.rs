@@ -35,8 +35,11 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let file = |name| matches.get_one::<PathBuf>(name).cloned().unwrap_or_default();
     let comparison = Comparison::of(&side(&file("OLD"))?, &side(&file("NEW"))?);
     let text = if matches.get_flag("json") { json(&comparison)? } else { comparison.render() };
-    io::stdout().lock().write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
-    Ok(Exit::Compared(comparison.verdict))
+    let exit = Exit::Compared(comparison.verdict);
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Ok(()) => Ok(exit),
+        Err(error) => Err(CommandError { exit, error: error.into() }),
+    }
 }
 
 fn side(path: &Path) -> Result<Side, CommandError> {

@@ -94,7 +94,7 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let settings = args::settings(matches, is_replay_setting)?;
     let (files, subject) = (args::files(matches), subject(matches)?);
     let out = io::stdout().lock();
-    args::whole_or_hung_up(run(files, &settings.engine, &subject, out))?;
+    run(files, &settings.engine, &subject, out)?;
     Ok(Exit::Success)
 }
 

@@ -30,10 +30,10 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let settings = args::settings(matches, is_replay_setting)?;
     let files = args::files(matches);
     let out = io::stdout().lock();
-    args::whole_or_hung_up(match policy(matches)? {
+    match policy(matches)? {
         Policy::Stepmem => run(files, settings.engine, out),
         Policy::TraceMl(window) => summary::replay_traceml(files, window, out),
-    })?;
+    }?;
     Ok(Exit::Success)
 }
 

@@ -8,7 +8,7 @@ use clap::{Arg, ArgMatches};
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, TableStyle};
 use serde_json::Value;
 
-use crate::commands::args::{self, CommandError, CommandRow, Exit, json_arg};
+use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
 use crate::text::units;
 
 /// `stepmem status`.
@@ -196,6 +196,6 @@ fn arguments() -> clap::Command {
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let url = matches.get_one::<String>("url").map_or(STATUS_URL, String::as_str);
     let text = fetch(url, matches.get_flag("json"))?;
-    args::whole_or_hung_up(stdout().lock().write_all(text.as_bytes()).map_err(Into::into))?;
+    stdout().lock().write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
     Ok(Exit::Success)
 }

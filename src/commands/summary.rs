@@ -177,7 +177,7 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let settings = args::settings(matches, is_replay_setting)?;
     let (files, question) = (args::files(matches), question(matches)?);
     let out = io::stdout().lock();
-    args::whole_or_hung_up(run(files, settings.engine, &question, out))?;
+    run(files, settings.engine, &question, out)?;
     Ok(Exit::Success)
 }
 

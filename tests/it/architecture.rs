@@ -14,7 +14,7 @@ use super::rig;
 /// Who may import what: a file or a room to the left, files and rooms to the right. The longest name to the left that
 /// fits a file counts for it. Files of a room to the left may import each other.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("main", &["commands::program"]),
+    ("main", &["commands::args", "commands::program"]),
     (
         "commands",
         &[
