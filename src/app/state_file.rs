@@ -5,16 +5,29 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
+use crate::analysis::creep::CreepEstimator;
 use crate::analysis::engine::{Engine, SavedState};
+use crate::analysis::rank::tally::Tally;
 use crate::model::units::Uptime;
 use crate::store::state::{self, StateError};
 
 /// How often the state file is written at most, while pushes come.
 const STATE_EVERY: Duration = Duration::from_secs(10);
 
+/// The state of one rank beside its estimator and its tally, in bytes at most.
+const RANK_BYTES_MAX: usize = CreepEstimator::BYTES_MAX + Tally::BYTES_MAX + 4096;
+/// The state beside the ranks, in bytes at most.
+const OTHER_BYTES_MAX: usize = 1024 * 1024;
+
+/// The greatest state file of `ranks_max` ranks, in bytes.
+fn bytes_max(ranks_max: usize) -> u64 {
+    let bytes = ranks_max.saturating_mul(RANK_BYTES_MAX).saturating_add(OTHER_BYTES_MAX);
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
 /// Reads the state of an earlier exporter; what is not to be trusted is set aside.
 pub(super) fn read_state(path: &Path, ranks_max: usize) -> Option<SavedState> {
-    match state::read(path, ranks_max) {
+    match state::read(path, bytes_max(ranks_max)) {
         Ok(saved) => saved,
         Err(error) => {
             match state::set_aside(path) {

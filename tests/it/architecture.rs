@@ -50,10 +50,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("net", &[]),
     ("store::atomic", &[]),
-    (
-        "store::state",
-        &["analysis::creep", "analysis::engine", "analysis::rank::tally", "store::atomic"],
-    ),
+    ("store::state", &["store::atomic"]),
     ("text", &[]),
     ("model::units", &[]),
     ("model::ids", &["model::units"]),
@@ -649,8 +646,8 @@ fn exits(source: &Source) -> Places {
 }
 
 fn push_json(source: &Source) -> Places {
-    // The analysis reads back the state that it wrote, which is not JSON.
-    let is_inside = source.is_in("analysis") || source.is_in("model");
+    // What the exporter wrote itself it reads back: its state, which is not JSON.
+    let is_inside = ["analysis", "model", "store"].iter().any(|room| source.is_in(room));
     let mut wanted = if is_inside {
         Vec::new()
     } else {
