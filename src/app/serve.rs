@@ -25,9 +25,8 @@ use crate::input::owner::kubelet::Kubelet;
 use crate::input::push::http;
 use crate::input::push::inbox::{Inbox, Releases};
 use crate::net::server::{Listener, ServerCounts, serve as serve_http};
-use crate::output::otlp::{self, Export, ExportCounts};
-use crate::output::web;
-use crate::output::web::StatusSource;
+use crate::output::otlp::{Export, ExportCounts, OtlpConfig};
+use crate::output::web::{self, StatusSource, WebConfig};
 
 /// How many findings of collectors wait for the engine.
 const COLLECTED_CAPACITY: usize = 4;
@@ -115,7 +114,7 @@ impl App {
         let door = (push_counts, push_stopped.clone());
         spawn_servers(&mut app.push_servers, push, &push_router, &door);
         let push_url = push_url(&addresses, app.socket.as_deref());
-        let site = web::Config { telemetry_path: settings.telemetry_path, push_url };
+        let site = WebConfig { telemetry_path: settings.telemetry_path, push_url };
         let web_router = web::router(&site, source, push_stopped);
         spawn_servers(&mut app.web_servers, web, &web_router, &(web_counts, web_stopped));
         if let (Some(nvml), Some(source)) = (settings.nvml, gpu) {
@@ -128,12 +127,12 @@ impl App {
 }
 
 async fn start_export(
-    otlp: Option<otlp::Config>,
+    otlp: Option<OtlpConfig>,
     latest: watch::Receiver<Arc<Status>>,
     counts: &Arc<ExportCounts>,
 ) -> anyhow::Result<Option<Export>> {
     let Some(otlp) = otlp else { return Ok(None) };
-    let otlp = otlp::Config { instance: instance(), ..otlp };
+    let otlp = OtlpConfig { instance: instance(), ..otlp };
     let counts = Arc::clone(counts);
     let starting = move || Export::start(&otlp, &latest, &counts);
     let export = tokio::task::spawn_blocking(starting).await?;

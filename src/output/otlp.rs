@@ -36,7 +36,7 @@ const SERVICE_INSTANCE: Key = Key::from_static_str("service.instance.id");
 
 /// Where and how to export.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct OtlpConfig {
     /// The collector (`http://host:4318`); `None` leaves it to the variables `OTEL_EXPORTER_OTLP_…`.
     pub endpoint: Option<String>,
     /// Which transport.
@@ -94,7 +94,7 @@ impl Export {
     /// # Errors
     /// The endpoint is no address, or its transport cannot be had.
     pub fn start(
-        config: &Config,
+        config: &OtlpConfig,
         latest: &watch::Receiver<Arc<Status>>,
         counts: &Arc<ExportCounts>,
     ) -> Result<Self, ExporterBuildError> {
@@ -126,7 +126,7 @@ impl Export {
     }
 }
 
-fn exporter(config: &Config) -> Result<MetricExporter, ExporterBuildError> {
+fn exporter(config: &OtlpConfig) -> Result<MetricExporter, ExporterBuildError> {
     let builder = MetricExporterBuilder::new().with_temporality(Temporality::Cumulative);
     let endpoint = config.endpoint.as_deref();
     match config.transport {

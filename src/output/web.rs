@@ -109,7 +109,7 @@ struct Site {
 
 /// What the page links.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct WebConfig {
     /// The path of the table: letters, digits, `/`, `-`, `_` and `.`.
     pub telemetry_path: String,
     /// Where pushes are taken (`http://127.0.0.1:9478`, `unix:/run/stepmem/push.sock`).
@@ -117,8 +117,8 @@ pub struct Config {
 }
 
 /// The routes of the web server.
-pub fn router(config: &Config, source: StatusSource, stop: watch::Receiver<bool>) -> Router {
-    let Config { telemetry_path, push_url } = config;
+pub fn router(config: &WebConfig, source: StatusSource, stop: watch::Receiver<bool>) -> Router {
+    let WebConfig { telemetry_path, push_url } = config;
     let index = INDEX_HTML
         .replace("{{telemetry_path}}", telemetry_path)
         .replace("{{push_url}}", &escaped(push_url))

@@ -15,7 +15,7 @@ use crate::app::collectors::event::Collected;
 use crate::app::collectors::thread;
 use crate::app::collectors::xid::XidWatch;
 use crate::config::settings::{NvmlSettings, Settings};
-use crate::input::nvml::config::Config;
+use crate::input::nvml::config::PollerConfig;
 use crate::input::nvml::cycle::{GpuPoll, RELEASED};
 use crate::input::nvml::error::LIBRARY_MISSING;
 use crate::input::nvml::poller::Poller;
@@ -65,7 +65,7 @@ impl GpuSource {
 pub fn nvml_source(settings: &Settings) -> Option<GpuSource> {
     let NvmlSettings { library, devices, .. } = settings.nvml.clone()?;
     let procfs = PathBuf::from("/proc");
-    let config = Config { library, procfs, processes_max: PROCESSES_MAX, devices };
+    let config = PollerConfig { library, procfs, processes_max: PROCESSES_MAX, devices };
     Some(GpuSource::Nvml(Box::new(Poller::new(config))))
 }
 

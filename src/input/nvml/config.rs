@@ -6,7 +6,7 @@ use crate::model::ids::GpuUuid;
 
 /// What the poller must know.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct PollerConfig {
     /// The NVML library; `None` means `libnvidia-ml.so.1` where the loader finds it.
     pub library: Option<PathBuf>,
     /// Where procfs is mounted, `/proc` as a rule.

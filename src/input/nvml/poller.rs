@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::input::nvml::config::{Config, DeviceName, Devices};
+use crate::input::nvml::config::{DeviceName, Devices, PollerConfig};
 use crate::input::nvml::cycle::{Cycle, Failing, GpuPoll, Known, RELEASED};
 use crate::input::nvml::error::{GpuError, label, refused};
 use crate::input::nvml::process_list::View;
@@ -27,7 +27,7 @@ pub const FAILURES_MAX: u32 = 5;
 /// Polls NVML, initialising it when it must.
 #[derive(Debug)]
 pub struct Poller {
-    config: Config,
+    config: PollerConfig,
     view: View,
     session: Option<Session>,
     /// The devices that ranks push from, ascending.
@@ -42,7 +42,7 @@ pub struct Poller {
 
 impl Poller {
     /// Makes a poller; NVML is not touched before the first poll.
-    pub fn new(config: Config) -> Self {
+    pub fn new(config: PollerConfig) -> Self {
         let view = View::new(Procfs::new(&config.procfs));
         Self {
             config,

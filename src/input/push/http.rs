@@ -44,7 +44,7 @@ const PROBLEM_JSON: &str = "application/problem+json";
 
 /// How pushes are taken.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct PushConfig {
     /// The greatest body, decoded, in bytes.
     pub body_bytes_max: usize,
     /// What a pusher must show; `None` lets everybody in.
@@ -57,7 +57,7 @@ pub type Clock = Arc<dyn Fn() -> Uptime + Send + Sync>;
 /// The routes of the push endpoint.
 /// `releases`: the way to the one that holds devices open; `None` where nobody does.
 pub fn router(
-    config: Config,
+    config: PushConfig,
     inbox: Inbox,
     releases: Option<Releases>,
     clock: Clock,
@@ -80,7 +80,7 @@ pub fn router(
 }
 
 struct Door {
-    config: Config,
+    config: PushConfig,
     inbox: Inbox,
     releases: Option<Releases>,
     clock: Clock,
