@@ -8,7 +8,7 @@ use stepmem::analysis::engine::{Engine, EngineConfig, Event};
 use stepmem::model::units::Uptime;
 use stepmem::analysis::status::ExporterStatus;
 use stepmem::input::push::wire::control::{decode_end, decode_snapshot};
-use stepmem::input::push::wire::recorded::{Recorded, decode_recorded};
+use stepmem::input::push::wire::recorded::{RecordingEntry, decode_recorded};
 use stepmem::input::push::wire::step::{Layout, decode};
 use stepmem::output::prometheus::{Format, render};
 
@@ -22,8 +22,8 @@ fuzz_target!(|body: &[u8]| {
     for recorded in lines.filter_map(|line| decode_recorded(line).ok()) {
         now = Uptime(now.0 + Duration::from_millis(700));
         let event = match recorded {
-            Recorded::Step(sample) => Event::Step(sample),
-            Recorded::Gpu(sample, _) => Event::Gpu(sample),
+            RecordingEntry::Step(sample) => Event::Step(sample),
+            RecordingEntry::Gpu(sample, _) => Event::Gpu(sample),
         };
         engine.apply(event, now);
     }

@@ -14,11 +14,11 @@ use crate::analysis::diagnosis::wording;
 use crate::analysis::engine::{Engine, Event, Transition, TransitionState};
 use crate::analysis::status::{CollectorStatus, ExporterStatus, SnapshotStatus, Status};
 use crate::app::clock::Clock;
-use crate::app::collectors::event::Collected;
+use crate::app::collectors::event::CollectorEvent;
 use crate::app::state_file::StateFile;
-use crate::app::summary_files::{self, Known, Summaries};
+use crate::app::summary_files::{self, Summaries, SummarySource};
 use crate::input::nvml::cycle::GpuPoll;
-use crate::input::push::inbox::{Delivery, Offer, PushCounts, Taken};
+use crate::input::push::inbox::{Delivery, Offer, PushCounts, Receipt};
 use crate::input::push::wire::control::RunEnd;
 use crate::metrics::table;
 use crate::model::ids::{Rank, Run};
@@ -26,7 +26,7 @@ use crate::model::step::StepSample;
 use crate::model::units::Uptime;
 use crate::net::server::ServerCounts;
 use crate::output::otlp::ExportCounts;
-use crate::output::web::{Request, SummaryRequest};
+use crate::output::web::{StatusRequest, SummaryRequest};
 
 /// How often time passes for the engine, and a status is published for those that do not ask for one.
 const TICK: Duration = Duration::from_secs(1);
@@ -107,7 +107,7 @@ pub(super) struct Keeper {
 
 /// What readers ask for.
 pub(super) struct Requests {
-    pub(super) status: mpsc::Receiver<Request>,
+    pub(super) status: mpsc::Receiver<StatusRequest>,
     pub(super) summary: mpsc::Receiver<SummaryRequest>,
 }
 
@@ -116,7 +116,7 @@ impl Keeper {
         mut self,
         mut offers: mpsc::Receiver<Offer>,
         mut requests: Requests,
-        mut collected: mpsc::Receiver<Collected>,
+        mut collected: mpsc::Receiver<CollectorEvent>,
     ) -> anyhow::Result<()> {
         self.own.read_process();
         let mut tick = tokio::time::interval(TICK);
@@ -184,7 +184,7 @@ impl Keeper {
                     for sample in batch {
                         self.apply(Event::Step(sample));
                     }
-                    Taken { n_records, asks: self.snapshots.asks(&ranks) }
+                    Receipt { n_records, asks: self.snapshots.asks(&ranks) }
                 })
             }
             Delivery::End(run, RunEnd { rank, outcome }) => {
@@ -213,17 +213,17 @@ impl Keeper {
         answer.send(taken).ok();
     }
 
-    fn take_collected(&mut self, collected: Collected) {
+    fn take_collected(&mut self, collected: CollectorEvent) {
         match collected {
-            Collected::Devices(poll, status) => {
+            CollectorEvent::Devices(poll, status) => {
                 self.own.collectors.insert(status.collector, status);
                 self.take_poll(poll);
             }
-            Collected::Xid(device, xid) => {
+            CollectorEvent::Xid(device, xid) => {
                 tracing::warn!(%device, xid, "xid error");
                 self.apply(Event::Xid(device, xid));
             }
-            Collected::DevicePods(pods, dropped, status) => {
+            CollectorEvent::DevicePods(pods, dropped, status) => {
                 self.own.collectors.insert(status.collector, status);
                 self.own.dropped.pods += dropped;
                 self.apply(Event::DevicePods(pods));
@@ -270,9 +270,9 @@ impl Keeper {
 }
 
 /// What summaries are made of.
-fn known<'a>(engine: &'a Engine, snapshots: &Snapshots, now: Uptime) -> Known<'a> {
+fn known<'a>(engine: &'a Engine, snapshots: &Snapshots, now: Uptime) -> SummarySource<'a> {
     let snapshots = snapshots.iter().map(|listed| snapshot_status(engine, listed)).collect();
-    Known { engine, snapshots, now }
+    SummarySource { engine, snapshots, now }
 }
 
 fn snapshot_status(engine: &Engine, listed: &Listed) -> SnapshotStatus {
@@ -296,7 +296,7 @@ fn snapshot_status(engine: &Engine, listed: &Listed) -> SnapshotStatus {
 }
 
 /// What is said to a delivery of one thing that asks for nothing.
-const ONE: Taken = Taken { n_records: 1, asks: Vec::new() };
+const ONE: Receipt = Receipt { n_records: 1, asks: Vec::new() };
 
 /// The ranks of a batch; one may stand there twice.
 fn ranks_of(batch: &[StepSample]) -> Vec<(Run, Rank)> {

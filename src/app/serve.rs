@@ -12,9 +12,9 @@ use crate::analysis::captures::Snapshots;
 use crate::analysis::engine::{Engine, EngineConfig, SavedState};
 use crate::analysis::status::Status;
 use crate::app::clock::Clock;
-use crate::app::collectors::event::Collected;
+use crate::app::collectors::event::CollectorEvent;
 use crate::app::collectors::kubelet::ask_kubelet;
-use crate::app::collectors::nvml::{GpuSource, GpuTask};
+use crate::app::collectors::nvml::{GpuChannels, GpuSource, GpuTask};
 use crate::app::engine_task::{Dropped, Keeper, Own, Requests};
 use crate::app::listen::{Addresses, bind_socket, listen};
 use crate::app::state_file::{StateFile, read_state};
@@ -110,17 +110,19 @@ impl App {
         app.engine.spawn(keeper.keep(offers, requests, collected));
         let releases = (settings.nvml.is_some() && gpu.is_some()).then_some(releases);
         let clock = Arc::new(move || clock.now());
-        let push_router = http::router(settings.push, inbox, releases, clock);
-        let door = (push_counts, push_stopped.clone());
-        spawn_servers(&mut app.push_servers, push, &push_router, &door);
+        let router = http::router(settings.push, inbox, releases, clock);
+        Servers { router, counts: push_counts, stop: push_stopped.clone() }
+            .spawn(push, &mut app.push_servers);
         let push_url = push_url(&addresses, app.socket.as_deref());
         let site = WebConfig { telemetry_path: settings.telemetry_path, push_url };
-        let web_router = web::router(&site, source, push_stopped);
-        spawn_servers(&mut app.web_servers, web, &web_router, &(web_counts, web_stopped));
+        let router = web::router(&site, source, push_stopped);
+        Servers { router, counts: web_counts, stop: web_stopped }
+            .spawn(web, &mut app.web_servers);
         if let (Some(nvml), Some(source)) = (settings.nvml, gpu) {
             spawn_collectors(&mut app.gpu, &nvml, &collect)?;
-            let task = GpuTask::start(nvml, source, latest, (collect, release_requests))?;
-            app.gpu.spawn(task.run());
+            let releases = release_requests;
+            let channels = GpuChannels { latest, collected: collect, releases };
+            app.gpu.spawn(GpuTask::start(nvml, source, channels)?.run());
         }
         Ok((app, addresses))
     }
@@ -166,7 +168,7 @@ fn push_url(addresses: &Addresses, socket: Option<&Path>) -> String {
 fn spawn_collectors(
     tasks: &mut Tasks,
     nvml: &NvmlSettings,
-    collect: &mpsc::Sender<Collected>,
+    collect: &mpsc::Sender<CollectorEvent>,
 ) -> anyhow::Result<()> {
     if let Some(socket) = &nvml.kubelet_socket {
         let kubelet = Kubelet::new(socket)?;
@@ -175,17 +177,23 @@ fn spawn_collectors(
     Ok(())
 }
 
-fn spawn_servers(
-    tasks: &mut Tasks,
-    listeners: Vec<Listener>,
-    router: &axum::Router,
-    (counts, stopped): &(Arc<ServerCounts>, watch::Receiver<bool>),
-) {
-    for listener in listeners {
-        let serving = serve_http(listener, router.clone(), Arc::clone(counts), stopped.clone());
-        tasks.spawn(async {
-            serving.await;
-            Ok(())
-        });
+/// Serves one router on several listeners, which share their counts and their stop.
+struct Servers {
+    router: axum::Router,
+    counts: Arc<ServerCounts>,
+    stop: watch::Receiver<bool>,
+}
+
+impl Servers {
+    fn spawn(self, listeners: Vec<Listener>, tasks: &mut Tasks) {
+        let Self { router, counts, stop } = self;
+        for listener in listeners {
+            let serving =
+                serve_http(listener, router.clone(), Arc::clone(&counts), stop.clone());
+            tasks.spawn(async {
+                serving.await;
+                Ok(())
+            });
+        }
     }
 }

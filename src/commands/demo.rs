@@ -69,14 +69,14 @@ pub fn run(mut settings: Settings, is_fixed: bool) -> anyhow::Result<()> {
     });
     let telemetry_path = settings.telemetry_path.clone();
     let leak_bytes_per_step = if is_fixed { 0 } else { LEAK_BYTES_PER_STEP };
-    let job = Arc::new(Mutex::new(Job::new(leak_bytes_per_step)));
+    let job = Arc::new(Mutex::new(SimulatedJob::new(leak_bytes_per_step)));
     serve::run(settings, Some(devices_of(Arc::clone(&job))), |addresses| {
         train(job, addresses, telemetry_path)
     })
 }
 
 /// The state of the job that its ranks and its devices share.
-struct Job {
+struct SimulatedJob {
     leak_bytes_per_step: u64,
     attempt: u64,
     step: u64,
@@ -91,7 +91,7 @@ struct RankMemory {
     reserved: u64,
 }
 
-impl Job {
+impl SimulatedJob {
     fn new(leak_bytes_per_step: u64) -> Self {
         let n_ranks = usize::try_from(N_RANKS).unwrap_or_default();
         Self {
@@ -173,7 +173,7 @@ fn device(rank: u32, memory: &RankMemory) -> Result<GpuSample, OutOfRange> {
     })
 }
 
-fn devices_of(job: Arc<Mutex<Job>>) -> GpuSource {
+fn devices_of(job: Arc<Mutex<SimulatedJob>>) -> GpuSource {
     GpuSource::Simulated(Box::new(move || {
         let samples =
             job.lock().map(|job| job.devices().unwrap_or_default()).unwrap_or_default();
@@ -183,7 +183,7 @@ fn devices_of(job: Arc<Mutex<Job>>) -> GpuSource {
 
 /// Steps the job and pushes every rank's record on its own, as real ranks do.
 async fn train(
-    job: Arc<Mutex<Job>>,
+    job: Arc<Mutex<SimulatedJob>>,
     addresses: Addresses,
     telemetry_path: String,
 ) -> anyhow::Result<()> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 
 use crate::analysis::engine::{Engine, EngineConfig, Event, Transition};
-use crate::input::push::wire::recorded::Recorded;
+use crate::input::push::wire::recorded::RecordingEntry;
 use crate::input::recording::{Lines, READ_BUFFER_BYTES};
 use crate::model::units::{Seconds, Uptime};
 
@@ -34,7 +34,7 @@ pub fn play<'f>(
     playback.finish()
 }
 
-/// Recorded records on their way through a new engine.
+/// The entries of recordings on their way through a new engine.
 pub struct Playback<S> {
     config: EngineConfig,
     engine: Option<(Engine, f64)>,
@@ -53,7 +53,7 @@ impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Playback<S>
     ///
     /// # Errors
     /// A bound on ranks or runs is exceeded, or what `see` says.
-    pub fn take(&mut self, recorded: Recorded) -> anyhow::Result<()> {
+    pub fn take(&mut self, recorded: RecordingEntry) -> anyhow::Result<()> {
         let time = recorded.time();
         let (engine, started) = self.engine.get_or_insert_with(|| {
             let started = time.map_or(0.0, Seconds::get);
@@ -64,11 +64,11 @@ impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Playback<S>
             self.now = self.now.max(Uptime(since));
         }
         let event = match recorded {
-            Recorded::Step(sample) => {
+            RecordingEntry::Step(sample) => {
                 engine.admit(std::slice::from_ref(&sample), self.now)?;
                 Event::Step(sample)
             }
-            Recorded::Gpu(sample, _) => Event::Gpu(sample),
+            RecordingEntry::Gpu(sample, _) => Event::Gpu(sample),
         };
         let transitions = engine.apply(event, self.now);
         (self.see)(engine, self.now, &transitions)

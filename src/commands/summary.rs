@@ -13,7 +13,7 @@ use crate::commands::args::{
     with_settings,
 };
 use crate::commands::playback::Playback;
-use crate::input::push::wire::recorded::Recorded;
+use crate::input::push::wire::recorded::RecordingEntry;
 use crate::input::recording;
 use crate::model::ids::Run;
 use crate::report::summary::Summary;
@@ -110,7 +110,7 @@ fn traceml_rows<'f>(
     let mut found: Option<Run> = run.cloned();
     recording::merged(files, |recorded| {
         match recorded {
-            Recorded::Step(sample) => {
+            RecordingEntry::Step(sample) => {
                 let of = found.get_or_insert_with(|| sample.run.clone());
                 if *of == sample.run {
                     rows.push(&sample);
@@ -122,7 +122,7 @@ fn traceml_rows<'f>(
                     );
                 }
             }
-            Recorded::Gpu(sample, _) => rows.gpu(&sample),
+            RecordingEntry::Gpu(sample, _) => rows.gpu(&sample),
         }
         Ok(())
     })?;

@@ -98,7 +98,8 @@ impl Export {
         latest: &watch::Receiver<Arc<Status>>,
         counts: &Arc<ExportCounts>,
     ) -> Result<Self, ExporterBuildError> {
-        let exporter = Counted { inner: exporter(config)?, counts: Arc::clone(counts) };
+        let exporter =
+            CountingExporter { inner: exporter(config)?, counts: Arc::clone(counts) };
         let reader = PeriodicReader::builder(exporter).with_interval(config.interval).build();
         let bound = |_: &Instrument| {
             Stream::builder().with_cardinality_limit(SERIES_PER_INSTRUMENT_MAX).build().ok()
@@ -307,18 +308,18 @@ fn memory(
 }
 
 /// Counts what becomes of the exports of another exporter.
-struct Counted {
+struct CountingExporter {
     inner: MetricExporter,
     counts: Arc<ExportCounts>,
 }
 
-impl fmt::Debug for Counted {
+impl fmt::Debug for CountingExporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Counted").field("counts", &self.counts).finish_non_exhaustive()
+        f.debug_struct("CountingExporter").field("counts", &self.counts).finish_non_exhaustive()
     }
 }
 
-impl PushMetricExporter for Counted {
+impl PushMetricExporter for CountingExporter {
     async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
         let result = self.inner.export(metrics).await;
         match &result {

@@ -32,7 +32,7 @@ const SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 
      frame-ancestors 'none'";
 
 /// Asks for a status made now.
-pub type Request = oneshot::Sender<Arc<Status>>;
+pub type StatusRequest = oneshot::Sender<Arc<Status>>;
 
 /// Asks for the summary of a run; the answer never comes where that is not held.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub enum SummaryFormat {
 #[derive(Clone, Debug)]
 pub struct StatusSource {
     latest: watch::Receiver<Arc<Status>>,
-    requests: mpsc::Sender<Request>,
+    requests: mpsc::Sender<StatusRequest>,
     summaries: mpsc::Sender<SummaryRequest>,
 }
 
@@ -66,7 +66,7 @@ impl StatusSource {
     /// A source over the last published status, with the side that fresh ones are asked from.
     pub fn new(
         latest: watch::Receiver<Arc<Status>>,
-    ) -> (Self, mpsc::Receiver<Request>, mpsc::Receiver<SummaryRequest>) {
+    ) -> (Self, mpsc::Receiver<StatusRequest>, mpsc::Receiver<SummaryRequest>) {
         let (requests, asked) = mpsc::channel(READERS_MAX);
         let (summaries, summaries_asked) = mpsc::channel(READERS_MAX);
         (Self { latest, requests, summaries }, asked, summaries_asked)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 use serde_json::{Value, json};
 use stepmem::analysis::engine::{Engine, EngineConfig, Event, TransitionState};
-use stepmem::input::push::wire::recorded::{Recorded, decode_recorded};
+use stepmem::input::push::wire::recorded::{RecordingEntry, decode_recorded};
 use stepmem::model::units::Uptime;
 
 use crate::rig::Exporter;
@@ -52,7 +52,7 @@ fn told(records: &[Value]) -> (Vec<Told>, u64) {
     let mut told = Vec::new();
     for record in records {
         let line = record.to_string();
-        let Recorded::Step(sample) = decode_recorded(line.as_bytes()).unwrap() else {
+        let RecordingEntry::Step(sample) = decode_recorded(line.as_bytes()).unwrap() else {
             panic!("{line} is no push");
         };
         let since = record["time"].as_f64().unwrap() - began;

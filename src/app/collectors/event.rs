@@ -7,7 +7,7 @@ use crate::model::ids::GpuUuid;
 
 /// What a collector brings to the engine.
 #[derive(Debug)]
-pub(in crate::app) enum Collected {
+pub(in crate::app) enum CollectorEvent {
     /// One round of reading the devices.
     Devices(GpuPoll, CollectorStatus),
     /// An Xid error of a device.

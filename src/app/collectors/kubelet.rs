@@ -6,14 +6,14 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use crate::analysis::status::CollectorStatus;
-use crate::app::collectors::event::Collected;
+use crate::app::collectors::event::CollectorEvent;
 use crate::input::owner::kubelet::{Assignments, Kubelet};
 
 /// Asks the kubelet again and again which containers have which devices.
 pub(in crate::app) async fn ask_kubelet(
     mut kubelet: Kubelet,
     every: Duration,
-    collected: mpsc::Sender<Collected>,
+    collected: mpsc::Sender<CollectorEvent>,
 ) -> anyhow::Result<()> {
     let mut is_failing = false;
     loop {
@@ -31,7 +31,7 @@ pub(in crate::app) async fn ask_kubelet(
             is_success: listed.is_ok(),
         };
         let Assignments { pods, dropped } = listed.unwrap_or_default();
-        collected.send(Collected::DevicePods(pods, dropped, status)).await?;
+        collected.send(CollectorEvent::DevicePods(pods, dropped, status)).await?;
         sleep(every).await;
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::analysis::status::{CollectorStatus, Status};
-use crate::app::collectors::event::Collected;
+use crate::app::collectors::event::CollectorEvent;
 use crate::app::collectors::thread;
 use crate::app::collectors::xid::XidWatch;
 use crate::config::settings::{NvmlSettings, Settings};
@@ -45,18 +45,18 @@ impl GpuSource {
         }
     }
 
-    fn answer(&mut self, ask: &Ask) -> GpuPoll {
+    fn answer(&mut self, ask: &PollRequest) -> GpuPoll {
         match (self, ask) {
-            (Self::Nvml(poller), Ask::Release) => {
+            (Self::Nvml(poller), PollRequest::Release) => {
                 poller.release();
                 RELEASED
             }
-            (Self::Nvml(poller), Ask::Read(pushed)) => {
+            (Self::Nvml(poller), PollRequest::Read(pushed)) => {
                 poller.look_for(pushed);
                 poller.poll()
             }
-            (Self::Simulated(_), Ask::Release) => RELEASED,
-            (Self::Simulated(simulation), Ask::Read(_)) => simulation(),
+            (Self::Simulated(_), PollRequest::Release) => RELEASED,
+            (Self::Simulated(simulation), PollRequest::Read(_)) => simulation(),
         }
     }
 }
@@ -70,7 +70,7 @@ pub fn nvml_source(settings: &Settings) -> Option<GpuSource> {
 }
 
 /// What the thread that reads the devices is asked for.
-enum Ask {
+enum PollRequest {
     /// A round, with the devices that ranks push from.
     Read(BTreeSet<GpuUuid>),
     /// To hold nothing open.
@@ -82,13 +82,23 @@ enum Ask {
 pub(in crate::app) struct GpuTask {
     settings: NvmlSettings,
     latest: watch::Receiver<Arc<Status>>,
-    collected: mpsc::Sender<Collected>,
+    collected: mpsc::Sender<CollectorEvent>,
     releases: mpsc::Receiver<ReleaseRequest>,
-    asks: SyncSender<Ask>,
+    asks: SyncSender<PollRequest>,
     polls: mpsc::Receiver<GpuPoll>,
     /// `None` where a simulation is read.
     xids: Option<XidWatch>,
     failing: Vec<GpuUnavailable>,
+}
+
+/// What joins the reading of the devices to the rest of the exporter.
+pub(in crate::app) struct GpuChannels {
+    /// The published status, for the devices that ranks push from.
+    pub(in crate::app) latest: watch::Receiver<Arc<Status>>,
+    /// The way to the engine.
+    pub(in crate::app) collected: mpsc::Sender<CollectorEvent>,
+    /// Requests to hold no device open for a time.
+    pub(in crate::app) releases: mpsc::Receiver<ReleaseRequest>,
 }
 
 impl GpuTask {
@@ -99,9 +109,9 @@ impl GpuTask {
     pub(in crate::app) fn start(
         settings: NvmlSettings,
         source: GpuSource,
-        latest: watch::Receiver<Arc<Status>>,
-        (collected, releases): (mpsc::Sender<Collected>, mpsc::Receiver<ReleaseRequest>),
+        channels: GpuChannels,
     ) -> std::io::Result<Self> {
+        let GpuChannels { latest, collected, releases } = channels;
         let (asks, asked) = sync_channel(1);
         let (answers, polls) = mpsc::channel(1);
         let xids = match &source {
@@ -127,7 +137,7 @@ impl GpuTask {
         let mut pause = self.settings.interval;
         loop {
             let began = Instant::now();
-            let poll = self.round(Ask::Read(self.pushed())).await?;
+            let poll = self.round(PollRequest::Read(self.pushed())).await?;
             log_gpu(&mut self.failing, &poll.unavailable);
             let is_dead = poll.samples.is_empty() && !poll.unavailable.is_empty();
             let gpus = if poll.is_shut_down { BTreeSet::new() } else { gpus_of(&poll.samples) };
@@ -145,7 +155,7 @@ impl GpuTask {
     }
 
     /// Asks the thread and waits for its answer, however long that takes; a wait beyond the timeout is reported.
-    async fn round(&mut self, ask: Ask) -> anyhow::Result<GpuPoll> {
+    async fn round(&mut self, ask: PollRequest) -> anyhow::Result<GpuPoll> {
         let began = Instant::now();
         self.asks.send(ask).context("the thread that reads the devices died")?;
         let poll = if let Ok(poll) = timeout(self.settings.timeout, self.polls.recv()).await {
@@ -170,16 +180,16 @@ impl GpuTask {
         let mut request = Some(request);
         let mut until = Instant::now();
         loop {
-            if let Some((time, answer)) = request.take() {
+            if let Some(ReleaseRequest { time, answer }) = request.take() {
                 if time.is_zero() {
                     answer.send(()).ok();
                     break;
                 }
                 let began = Instant::now();
-                let poll = self.round(Ask::Release).await?;
+                let poll = self.round(PollRequest::Release).await?;
                 self.collect(poll, began).await?;
                 if let Some(xids) = &mut self.xids
-                    && !xids.unwatch().await
+                    && !xids.close().await
                 {
                     // Whoever asked hears that it is not released: the way to answer goes.
                     tracing::warn!("NVML not released: the wait for an event hangs");
@@ -212,7 +222,7 @@ impl GpuTask {
             duration_seconds: began.elapsed().as_secs_f64(),
             is_success: poll.unavailable.is_empty(),
         };
-        Ok(self.collected.send(Collected::Devices(poll, status)).await?)
+        Ok(self.collected.send(CollectorEvent::Devices(poll, status)).await?)
     }
 }
 
@@ -225,7 +235,7 @@ fn gpus_of(samples: &[GpuSample]) -> BTreeSet<GpuUuid> {
 
 fn read_devices(
     mut source: GpuSource,
-    asked: &ThreadReceiver<Ask>,
+    asked: &ThreadReceiver<PollRequest>,
     answers: &mpsc::Sender<GpuPoll>,
 ) {
     while let Ok(ask) = asked.recv() {

@@ -1,4 +1,4 @@
-//! Has devices watched for Xid errors on a thread of its own, and ends the watch on demand.
+//! Watches devices for Xid errors on a thread of its own, and ends the watch on demand.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,110 +10,120 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::app::collectors::event::Collected;
+use crate::app::collectors::event::CollectorEvent;
 use crate::app::collectors::thread;
-use crate::input::nvml::xid::{self, Ended};
+use crate::input::nvml::xid::{self, WatchEnd};
 use crate::model::ids::GpuUuid;
 
-/// How long the watch for Xid errors may take to end: twice the wait for one event, and time for a shutdown.
+/// How long the watch may take to end: twice the wait for one event, plus time for a shutdown of NVML.
 const WATCH_ENDS_WITHIN: Duration = Duration::from_secs(4);
-/// The pause after a watch that failed, doubled each time that it fails again.
-const WATCH_AGAIN_AFTER: Duration = Duration::from_secs(1);
-/// The longest pause between two watches that failed.
-const WATCH_AGAIN_MAX: Duration = Duration::from_mins(1);
+/// The pause after a failed watch, doubled after each further failure.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// The longest pause after a failed watch.
+const RETRY_AFTER_MAX: Duration = Duration::from_mins(1);
 
-/// What the thread that watches for Xid errors shall watch from now on; it answers once it holds nothing else open.
-type Watch = (BTreeSet<GpuUuid>, oneshot::Sender<()>);
+/// Replaces the set of watched GPUs.
+struct WatchRequest {
+    gpus: BTreeSet<GpuUuid>,
+    /// Resolves once the previous watch has ended and holds no device open.
+    closed: oneshot::Sender<()>,
+}
 
-/// The way to the thread that watches.
+/// Handle of the thread that watches for Xid errors.
 pub(super) struct XidWatch {
-    watches: SyncSender<Watch>,
-    watched: BTreeSet<GpuUuid>,
+    requests: SyncSender<WatchRequest>,
+    gpus: BTreeSet<GpuUuid>,
 }
 
 impl XidWatch {
-    /// Starts the thread.
+    /// Starts the thread, which reports Xid errors to `events`.
     ///
     /// # Errors
-    /// There is no room for a thread.
+    /// The system cannot start another thread.
     pub(super) fn start(
         library: Option<PathBuf>,
-        collected: mpsc::Sender<Collected>,
+        events: mpsc::Sender<CollectorEvent>,
     ) -> std::io::Result<Self> {
-        let (watches, told) = sync_channel(1);
-        thread::start("nvml-xid", move || watch_xids(library.as_deref(), &told, &collected))?;
-        Ok(Self { watches, watched: BTreeSet::new() })
+        let (requests, received) = sync_channel(1);
+        thread::start("nvml-xid", move || serve(library.as_deref(), &received, &events))?;
+        Ok(Self { requests, gpus: BTreeSet::new() })
     }
 
-    /// Has these GPUs watched for Xid errors; without any, waits until nothing is held open for that.
+    /// Watches these GPUs from now on. For an empty set, waits until no device is held open.
     pub(super) async fn watch(&mut self, gpus: BTreeSet<GpuUuid>) {
-        if gpus == self.watched {
+        if gpus == self.gpus {
             return;
         }
         if gpus.is_empty() {
-            if !self.unwatch().await {
+            if !self.close().await {
                 tracing::debug!("the wait for an event hangs");
             }
-        } else if self.watches.try_send((gpus.clone(), oneshot::channel().0)).is_ok() {
-            // A watch that hangs hears of it after a later round.
-            self.watched = gpus;
+        } else if self.send(gpus.clone(), oneshot::channel().0) {
+            // While the previous watch hangs, the next poll tries again.
+            self.gpus = gpus;
         }
     }
 
-    /// Ends the watch, and says whether it has ended.
-    pub(super) async fn unwatch(&mut self) -> bool {
+    /// Ends the watch; returns whether it has ended in time.
+    pub(super) async fn close(&mut self) -> bool {
         let (closed, has_closed) = oneshot::channel();
-        if self.watches.try_send((BTreeSet::new(), closed)).is_err() {
+        if !self.send(BTreeSet::new(), closed) {
             return false;
         }
-        self.watched.clear();
+        self.gpus.clear();
         timeout(WATCH_ENDS_WITHIN, has_closed).await.is_ok_and(|closed| closed.is_ok())
     }
-}
 
-/// Watches the GPUs that it is told of for Xid errors, until nobody tells it any more.
-fn watch_xids(
-    library: Option<&Path>,
-    watches: &ThreadReceiver<Watch>,
-    found: &mpsc::Sender<Collected>,
-) {
-    let mut next = watches.recv().ok();
-    while let Some((gpus, closed)) = next.take() {
-        // The watch before has ended; nobody need want to know.
-        closed.send(()).ok();
-        next = watch_until_told(library, &gpus, watches, found);
+    fn send(&self, gpus: BTreeSet<GpuUuid>, closed: oneshot::Sender<()>) -> bool {
+        self.requests.try_send(WatchRequest { gpus, closed }).is_ok()
     }
 }
 
-/// Watches these GPUs until it is told of others, which it gives; a watch that fails is tried again, ever more rarely.
-fn watch_until_told(
+/// Serves one request after another until their sender is dropped.
+fn serve(
+    library: Option<&Path>,
+    requests: &ThreadReceiver<WatchRequest>,
+    events: &mpsc::Sender<CollectorEvent>,
+) {
+    let mut next = requests.recv().ok();
+    while let Some(WatchRequest { gpus, closed }) = next.take() {
+        // The previous watch has ended; the sender of the request need not wait for that.
+        closed.send(()).ok();
+        next = watch_until_next(library, &gpus, requests, events);
+    }
+}
+
+/// Watches these GPUs until the next request, which it returns. Repeats a failed watch after growing pauses.
+fn watch_until_next(
     library: Option<&Path>,
     gpus: &BTreeSet<GpuUuid>,
-    watches: &ThreadReceiver<Watch>,
-    found: &mpsc::Sender<Collected>,
-) -> Option<Watch> {
-    let mut pause = WATCH_AGAIN_AFTER;
+    requests: &ThreadReceiver<WatchRequest>,
+    events: &mpsc::Sender<CollectorEvent>,
+) -> Option<WatchRequest> {
+    let mut pause = RETRY_AFTER;
     while !gpus.is_empty() {
-        let mut told = Err(TryRecvError::Empty);
-        // When the engine has ended, so has the program.
-        let report = |gpu, xid| drop(found.blocking_send(Collected::Xid(gpu, xid)));
-        let ended = xid::watch(library, gpus, report, || {
-            told = watches.try_recv();
-            matches!(told, Err(TryRecvError::Empty))
+        let mut next = Err(TryRecvError::Empty);
+        // The engine's end is the program's end.
+        let report = |gpu, xid| drop(events.blocking_send(CollectorEvent::Xid(gpu, xid)));
+        let end = xid::watch(library, gpus, report, || {
+            next = requests.try_recv();
+            matches!(next, Err(TryRecvError::Empty))
         });
-        match (told, ended) {
-            (Ok(watch), _) => return Some(watch),
+        match (next, end) {
+            (Ok(request), _) => return Some(request),
             (Err(TryRecvError::Disconnected), _) => return None,
-            (_, Ended::Told | Ended::Unsupported) => break,
-            (_, Ended::Failed(error)) => {
+            (_, WatchEnd::Stopped | WatchEnd::Unsupported) => break,
+            (_, WatchEnd::Failed(error)) => {
                 tracing::debug!(error, "watch for xid errors failed");
-                match watches.recv_timeout(pause) {
-                    Ok(watch) => return Some(watch),
+                match requests.recv_timeout(pause) {
+                    Ok(request) => return Some(request),
                     Err(RecvTimeoutError::Disconnected) => return None,
-                    Err(RecvTimeoutError::Timeout) => pause = (pause * 2).min(WATCH_AGAIN_MAX),
+                    Err(RecvTimeoutError::Timeout) => {
+                        pause = (pause * 2).min(RETRY_AFTER_MAX);
+                    }
                 }
             }
         }
     }
-    watches.recv().ok()
+    requests.recv().ok()
 }

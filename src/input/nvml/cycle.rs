@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tracing::debug;
 
 use crate::input::nvml::config::DeviceName;
-use crate::input::nvml::error::{Code, GpuError};
+use crate::input::nvml::error::{GpuError, NvmlCode};
 use crate::model::device::{GpuSample, GpuUnavailable};
 use crate::model::ids::GpuUuid;
 
@@ -41,7 +41,7 @@ pub const RELEASED: GpuPoll = GpuPoll {
 ///
 /// Grows only by GPUs that appear: the MIG instances of a GPU that answers are forgotten when they go.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct DeviceEntry {
     /// What it was asked for by, or the GPU that it is part of.
     pub(super) name: DeviceName,
     /// The GPU that a MIG instance is part of.
@@ -54,7 +54,7 @@ pub(super) struct Known {
 
 /// What fails poll after poll.
 #[derive(Debug)]
-pub(super) struct Failing {
+pub(super) struct FailureStreak {
     /// In how many polls in a row.
     pub(super) polls: u32,
     /// What was reported last, which holds for as long as nobody asks again.
@@ -72,7 +72,7 @@ pub(super) struct Cycle {
     /// What was left alone.
     pub(super) rested: BTreeSet<DeviceName>,
     /// The devices that told their UUID and are reported, with or without figures.
-    pub(super) found: BTreeMap<GpuUuid, Known>,
+    pub(super) found: BTreeMap<GpuUuid, DeviceEntry>,
     /// The GPUs that told their UUID and stand behind their MIG instances.
     pub(super) partitioned: BTreeSet<GpuUuid>,
     /// The MIG device that stands for the memory of each GPU instance.
@@ -84,14 +84,14 @@ pub(super) struct Cycle {
 
 impl Cycle {
     /// Leaves a device alone; what was reported of it holds.
-    pub(super) fn rest(&mut self, name: &DeviceName, failing: &Failing) {
+    pub(super) fn rest(&mut self, name: &DeviceName, failing: &FailureStreak) {
         self.rested.insert(name.clone());
         self.reports.insert(name.clone(), failing.reports.clone());
         self.wants_restart = true;
     }
 
     /// Whether the GPU that `uuid` is, or is part of, answered in this poll.
-    pub(super) fn has_answered(&self, uuid: &GpuUuid, known: &Known) -> bool {
+    pub(super) fn has_answered(&self, uuid: &GpuUuid, known: &DeviceEntry) -> bool {
         let is_gpu_found = |gpu| self.found.contains_key(gpu) || self.partitioned.contains(gpu);
         is_gpu_found(uuid) || known.parent.as_ref().is_some_and(is_gpu_found)
     }
@@ -116,7 +116,7 @@ impl Cycle {
             match name {
                 // NVML counts the GPUs that a container may not open.
                 DeviceName::Index(idx)
-                    if error.code() == Code::Nvml(4) && !self.poll.samples.is_empty() =>
+                    if error.code() == NvmlCode::Nvml(4) && !self.poll.samples.is_empty() =>
                 {
                     debug!(idx, %error, "gpu belongs to someone else");
                 }

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::input::nvml::config::{DeviceName, Devices, PollerConfig};
-use crate::input::nvml::cycle::{Cycle, Failing, GpuPoll, Known, RELEASED};
+use crate::input::nvml::cycle::{Cycle, DeviceEntry, FailureStreak, GpuPoll, RELEASED};
 use crate::input::nvml::error::{GpuError, label, refused};
 use crate::input::nvml::process_list::View;
-use crate::input::nvml::reader::Reader;
+use crate::input::nvml::reader::DeviceReader;
 use crate::input::nvml::session::Session;
 use crate::input::owner::procfs::Procfs;
 use crate::model::device::GpuUnavailable;
@@ -32,9 +32,9 @@ pub struct Poller {
     session: Option<Session>,
     /// The devices that ranks push from, ascending.
     pushed: Vec<DeviceName>,
-    known: BTreeMap<GpuUuid, Known>,
+    known: BTreeMap<GpuUuid, DeviceEntry>,
     /// What fails poll after poll.
-    failing: BTreeMap<DeviceName, Failing>,
+    failing: BTreeMap<DeviceName, FailureStreak>,
     /// How many GPUs NVML counted last, where it was asked.
     n_gpus: Option<u32>,
     restart: RestartWait,
@@ -155,7 +155,7 @@ impl Poller {
             }
             let processes_max = self.config.processes_max;
             let view = &mut self.view;
-            let mut reader = Reader { session, view, processes_max, cycle, name };
+            let mut reader = DeviceReader { session, view, processes_max, cycle, name };
             if let Err(error) = reader.read_named() {
                 cycle.unnamed.push((name.clone(), error));
             }
@@ -206,7 +206,7 @@ impl Poller {
             let is_rested = cycle.rested.contains(name);
             let polls = if is_rested { before } else { before.saturating_add(1) };
             cycle.wants_restart |= polls >= FAILURES_MAX;
-            failing.insert(name.clone(), Failing { polls, reports: reports.clone() });
+            failing.insert(name.clone(), FailureStreak { polls, reports: reports.clone() });
         }
         self.failing = failing;
     }

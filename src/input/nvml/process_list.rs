@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use nvml_wrapper::Device;
 
 use crate::input::nvml::error::{GpuError, refused};
-use crate::input::nvml::raw::{self, ProcessKind, Row};
+use crate::input::nvml::raw::{self, ProcessKind, ProcessRow};
 use crate::input::owner::procfs::{PidNamespace, Procfs};
 use crate::model::device::{Attribution, Container, ProcessMemory};
 use crate::model::units::Bytes;
@@ -27,12 +27,12 @@ pub(super) struct View {
     /// Becomes `Shared` once a listed process was found here.
     namespace: PidNamespace,
     /// Who the listed processes are; holds those of the last cycle and of this one.
-    identities: BTreeMap<u32, Identity>,
+    identities: BTreeMap<u32, ProcessIdentity>,
 }
 
 /// Who a process is. It keeps its id for as long as it is listed.
 #[derive(Clone, Debug)]
-struct Identity {
+struct ProcessIdentity {
     own_pid: Option<u32>,
     container: Option<Container>,
     /// Whether it was listed in this cycle.
@@ -49,12 +49,12 @@ impl View {
         self.identities.retain(|_, identity| std::mem::take(&mut identity.is_listed));
     }
 
-    fn identity(&mut self, pid: u32) -> &mut Identity {
+    fn identity(&mut self, pid: u32) -> &mut ProcessIdentity {
         let Self { procfs, namespace, identities } = self;
         identities.entry(pid).or_insert_with(|| {
             // Within a shared namespace, an old kernel's silence means that there is no further one.
             let same = Some(pid).filter(|_| *namespace == PidNamespace::Shared);
-            Identity {
+            ProcessIdentity {
                 own_pid: procfs.innermost_pid(pid).or(same),
                 container: procfs.container(pid),
                 is_listed: true,
@@ -73,7 +73,7 @@ pub(super) fn driver_of(version: &str) -> Option<(u32, u32)> {
 ///
 /// # Errors
 /// Only what says that the device itself is out of order.
-pub(super) fn list(device: &Device<'_>) -> Result<Option<Vec<Row>>, GpuError> {
+pub(super) fn list(device: &Device<'_>) -> Result<Option<Vec<ProcessRow>>, GpuError> {
     let mut rows = Vec::new();
     for kind in [ProcessKind::Compute, ProcessKind::Graphics, ProcessKind::Mps] {
         match raw::processes(device, kind) {
@@ -97,14 +97,14 @@ pub(super) fn list(device: &Device<'_>) -> Result<Option<Vec<Row>>, GpuError> {
 
 /// The processes of a device and what they can mean.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct DeviceProcesses {
     pub(super) processes: Vec<ProcessMemory>,
     pub(super) attribution: Attribution,
     /// Whether the ids mean something to procfs here.
     is_resolvable: bool,
 }
 
-impl Seen {
+impl DeviceProcesses {
     fn nothing(attribution: Attribution) -> Self {
         Self { processes: Vec::new(), attribution, is_resolvable: false }
     }
@@ -112,17 +112,17 @@ impl Seen {
 
 /// Judges what was listed. `total`: the device's capacity; `driver`: its version, where it is known.
 pub(super) fn attribute(
-    rows: Option<Vec<Row>>,
+    rows: Option<Vec<ProcessRow>>,
     total: Option<Bytes>,
     driver: Option<(u32, u32)>,
     view: &mut View,
-) -> Seen {
+) -> DeviceProcesses {
     let Some(rows) = rows.filter(|rows| rows.iter().all(|row| is_plausible(row, total))) else {
-        return Seen::nothing(Attribution::Unsupported);
+        return DeviceProcesses::nothing(Attribution::Unsupported);
     };
     let mut processes = merge(&rows);
     if processes.is_empty() {
-        return Seen::nothing(match view.namespace {
+        return DeviceProcesses::nothing(match view.namespace {
             PidNamespace::Host => Attribution::Host,
             PidNamespace::Shared => Attribution::SharedPidNamespace,
             PidNamespace::Own => Attribution::OwnPidNamespace,
@@ -139,7 +139,7 @@ pub(super) fn attribute(
     }
     let listed_from = listed_from(&processes, driver, view);
     let is_hidden = processes.iter().all(|process| process.used.is_none());
-    Seen {
+    DeviceProcesses {
         processes,
         attribution: if is_hidden { Attribution::MemoryHidden } else { listed_from },
         is_resolvable: listed_from != Attribution::ForeignPidNamespace,
@@ -165,11 +165,11 @@ fn listed_from(
 }
 
 /// Finds out by which id each process knows itself, and which container it runs in.
-pub(super) fn identify(seen: &mut Seen, view: &mut View) {
-    if !seen.is_resolvable {
+pub(super) fn identify(listed: &mut DeviceProcesses, view: &mut View) {
+    if !listed.is_resolvable {
         return;
     }
-    for process in &mut seen.processes {
+    for process in &mut listed.processes {
         let identity = view.identity(process.pid);
         identity.is_listed = true;
         process.own_pid = identity.own_pid;
@@ -178,13 +178,13 @@ pub(super) fn identify(seen: &mut Seen, view: &mut View) {
 }
 
 /// Whether a row can be one: rows read at the wrong stride have impossible ids or sizes.
-fn is_plausible(row: &Row, total: Option<Bytes>) -> bool {
+fn is_plausible(row: &ProcessRow, total: Option<Bytes>) -> bool {
     let fits = |used| total.is_none_or(|total| used <= total.get());
     (1..=PID_MAX).contains(&row.pid) && row.used_bytes.is_none_or(fits)
 }
 
 /// One entry a process, ascending: contexts and lists that repeat it count once, by the maximum.
-fn merge(rows: &[Row]) -> Vec<ProcessMemory> {
+fn merge(rows: &[ProcessRow]) -> Vec<ProcessMemory> {
     let mut used_by_pid: BTreeMap<u32, Option<Bytes>> = BTreeMap::new();
     for row in rows {
         let used = row.used_bytes.and_then(|used| Bytes::new(used).ok());
@@ -210,8 +210,8 @@ pub(super) fn keep_largest(processes: &mut Vec<ProcessMemory>, processes_max: us
 #[cfg(test)]
 mod tests {
     use super::*;
-    fn row(pid: u32, used_bytes: impl Into<Option<u64>>) -> Row {
-        Row { pid, used_bytes: used_bytes.into() }
+    fn row(pid: u32, used_bytes: impl Into<Option<u64>>) -> ProcessRow {
+        ProcessRow { pid, used_bytes: used_bytes.into() }
     }
 
     fn process(pid: u32, used: impl Into<Option<u64>>) -> ProcessMemory {
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn merge_takes_the_maximum_of_a_process_and_orders_by_id() {
-        let check = |rows: &[Row], expected: &[ProcessMemory]| {
+        let check = |rows: &[ProcessRow], expected: &[ProcessMemory]| {
             assert_eq!(merge(rows), expected, "{rows:?}");
         };
         check(&[], &[]);
@@ -282,8 +282,8 @@ mod tests {
     fn attribution_of_an_empty_list_is_the_namespaces() {
         let check = |namespace, expected| {
             let mut view = View { namespace, ..View::new(Procfs::new("/nonexistent")) };
-            let seen = attribute(Some(Vec::new()), None, None, &mut view);
-            assert_eq!(seen, Seen::nothing(expected));
+            let listed = attribute(Some(Vec::new()), None, None, &mut view);
+            assert_eq!(listed, DeviceProcesses::nothing(expected));
         };
         check(PidNamespace::Host, Attribution::Host);
         check(PidNamespace::Shared, Attribution::SharedPidNamespace);

@@ -28,7 +28,7 @@ const _: () = assert!(size_of::<nvmlDeviceAddressingMode_t>() == 8);
 
 /// One row of a process list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct ProcessRow {
     pub(super) pid: u32,
     /// `None` where NVML says that it does not know.
     pub(super) used_bytes: Option<u64>,
@@ -62,7 +62,7 @@ pub(super) struct ProcessList {
 
 impl ProcessList {
     /// The rows; `None` where NVML wrote past the end of as many 24-byte rows as it was allowed.
-    pub(super) fn rows(&self) -> Option<Vec<Row>> {
+    pub(super) fn rows(&self) -> Option<Vec<ProcessRow>> {
         let n_asked = self.words.len() / WRONG_ROW_WORDS;
         let mut beyond = self.words.iter().skip(n_asked * ROW_WORDS);
         if self.n_rows > n_asked || beyond.any(|word| *word != UNWRITTEN) {
@@ -70,7 +70,7 @@ impl ProcessList {
         }
         let rows = self.words.chunks_exact(ROW_WORDS).take(self.n_rows);
         rows.map(|words| match words {
-            [pid, used, _] => Some(Row {
+            [pid, used, _] => Some(ProcessRow {
                 pid: pid_of(*pid),
                 used_bytes: Some(*used).filter(|used| *used != u64::MAX),
             }),
@@ -162,15 +162,15 @@ pub(super) fn handle_of(device: &Device<'_>) -> usize {
 mod tests {
     use super::*;
 
-    fn row(pid: u32, used_bytes: impl Into<Option<u64>>) -> Row {
-        Row { pid, used_bytes: used_bytes.into() }
+    fn row(pid: u32, used_bytes: impl Into<Option<u64>>) -> ProcessRow {
+        ProcessRow { pid, used_bytes: used_bytes.into() }
     }
 
     #[test]
     fn list_written_past_its_end_has_no_rows() {
         // (pid, used, instance ids) of two processes at 24 bytes, in room for two rows of 32.
         let right = [41, 7, u64::MAX, 42, u64::MAX, u64::MAX, UNWRITTEN, UNWRITTEN];
-        let check = |words: &[u64], n_rows, expected: Option<Vec<Row>>| {
+        let check = |words: &[u64], n_rows, expected: Option<Vec<ProcessRow>>| {
             // The id is the lower half on every machine that CUDA runs on.
             let list = ProcessList { words: words.to_vec(), n_rows };
             assert_eq!(list.rows(), expected, "{words:?} {n_rows}");

@@ -4,8 +4,8 @@ use nvml_wrapper::Device;
 use nvml_wrapper::error::NvmlError;
 
 use crate::input::nvml::config::DeviceName;
-use crate::input::nvml::cycle::{Cycle, Known};
-use crate::input::nvml::error::{Code, GpuError, refused};
+use crate::input::nvml::cycle::{Cycle, DeviceEntry};
+use crate::input::nvml::error::{GpuError, NvmlCode, refused};
 use crate::input::nvml::process_list::{
     View, attribute, driver_of, identify, keep_largest, list,
 };
@@ -25,7 +25,7 @@ const ADDRESSING_ATS: &str = "ats";
 const MIG_PREFIX: &str = "MIG-";
 
 /// Reads one GPU, or the MIG instances that it is divided into.
-pub(super) struct Reader<'a> {
+pub(super) struct DeviceReader<'a> {
     pub(super) session: &'a Session,
     pub(super) view: &'a mut View,
     pub(super) processes_max: usize,
@@ -44,7 +44,7 @@ struct Target {
     gpu_instance: Option<u32>,
 }
 
-impl Reader<'_> {
+impl DeviceReader<'_> {
     /// # Errors
     /// Only what happens before the device has told its UUID; later failures are reported under it.
     pub(super) fn read_named(&mut self) -> Result<(), GpuError> {
@@ -154,7 +154,7 @@ impl Reader<'_> {
 
     fn read(&mut self, target: Target, device: &Device<'_>) {
         let Target { uuid, mut info, is_numa_node, gpu_instance } = target;
-        let known = Known {
+        let entry = DeviceEntry {
             name: self.name.clone(),
             parent: info.parent.clone(),
             code: None,
@@ -171,23 +171,25 @@ impl Reader<'_> {
                 info.memory_of = holder.filter(|holder| **holder != uuid).cloned();
                 let total = memory.map(|memory| memory.total);
                 let driver = self.session.driver_version.as_deref().and_then(driver_of);
-                let mut seen = attribute(rows, total, driver, self.view);
+                let mut listed = attribute(rows, total, driver, self.view);
                 self.cycle.poll.processes_dropped +=
-                    keep_largest(&mut seen.processes, self.processes_max);
-                identify(&mut seen, self.view);
+                    keep_largest(&mut listed.processes, self.processes_max);
+                identify(&mut listed, self.view);
                 self.cycle.poll.samples.push(GpuSample {
                     device: uuid.clone(),
                     info,
                     memory,
-                    processes: seen.processes,
-                    attribution: seen.attribution,
+                    processes: listed.processes,
+                    attribution: listed.attribution,
                 });
                 self.cycle.answered.insert(self.name.clone());
-                self.cycle.found.insert(uuid, known);
+                self.cycle.found.insert(uuid, entry);
             }
             Err(error) => {
                 self.cycle.refuse(self.name, Some(uuid.clone()), &error);
-                self.cycle.found.insert(uuid, Known { code: Some(error.as_label()), ..known });
+                self.cycle
+                    .found
+                    .insert(uuid, DeviceEntry { code: Some(error.as_label()), ..entry });
             }
         }
     }
@@ -215,13 +217,13 @@ fn memory_of(device: &Device<'_>) -> Result<Option<DeviceMemory>, GpuError> {
         }
         Err(error) => refused("nvmlDeviceGetMemoryInfo_v2")(error),
     };
-    if !matches!(error.code(), Code::SymbolMissing | Code::Nvml(3 | 13 | 25 | 26)) {
+    if !matches!(error.code(), NvmlCode::SymbolMissing | NvmlCode::Nvml(3 | 13 | 25 | 26)) {
         return Err(error);
     }
     match raw::memory_v1(device) {
         Ok(v1) => Ok(memory([v1.total, v1.used, v1.free], None)),
         Err(NvmlError::NotSupported) => Ok(None),
-        Err(_) if error.code() == Code::Nvml(3) => Ok(None),
+        Err(_) if error.code() == NvmlCode::Nvml(3) => Ok(None),
         Err(error) => Err(refused("nvmlDeviceGetMemoryInfo")(error)),
     }
 }

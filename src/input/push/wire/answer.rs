@@ -9,7 +9,7 @@ use crate::model::ids::{Rank, Run};
 /// The answer to a push that was taken: how many records, and what the ranks are asked for.
 pub fn encode_accepted(accepted: usize, asks: &[Ask]) -> Vec<u8> {
     #[derive(Serialize)]
-    struct Answer<'a> {
+    struct AcceptedBody<'a> {
         accepted: usize,
         actions: Vec<Action<'a>>,
     }
@@ -25,7 +25,7 @@ pub fn encode_accepted(accepted: usize, asks: &[Ask]) -> Vec<u8> {
         steps: ask.steps,
         directory: &ask.directory,
     });
-    to_vec(&Answer { accepted, actions: actions.collect() })
+    to_vec(&AcceptedBody { accepted, actions: actions.collect() })
 }
 
 /// The answer to a request that was refused, as problem+json (RFC 9457).

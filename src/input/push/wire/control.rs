@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::analysis::acks::{self, Ack, FOR_SECONDS_MAX};
 use crate::analysis::captures::{self, Reason, SnapshotReport};
-use crate::input::push::wire::error::{DecodeError, Problem};
+use crate::input::push::wire::error::{DecodeError, DecodeFault};
 use crate::input::push::wire::field::{
     bytes_of, count_of, in_field, optional, rank_of, run_of, small_of,
 };
@@ -27,13 +27,13 @@ pub struct RunEnd {
     /// The rank that ended; `None` when the whole run did.
     pub rank: Option<Rank>,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: EndOutcome,
 }
 
 /// How a rank ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum EndOutcome {
     /// It finished its work.
     Completed,
     /// It stopped with an error.
@@ -59,7 +59,7 @@ pub fn decode_end(body: &[u8]) -> Result<RunEnd, DecodeError> {
 pub fn decode_ack(run: Run, body: &[u8]) -> Result<Ack, DecodeError> {
     let raw = parse::<Object<RawAck<'_>>>(body)?.0;
     let rank = rank_of("rank", raw.rank)?;
-    let not_one = || Problem::NotOneOf(raw.kind.0.clone().into_owned(), acks::KINDS);
+    let not_one = || DecodeFault::NotOneOf(raw.kind.0.clone().into_owned(), acks::KINDS);
     let kind = in_field("kind", acks::kind(&raw.kind.0).ok_or_else(not_one))?;
     let for_seconds = small_of("for_seconds", raw.for_seconds, 1, FOR_SECONDS_MAX)?;
     in_field("reason", Ack::new((run, rank), kind, for_seconds, &raw.reason.0))
@@ -87,7 +87,7 @@ pub fn decode_snapshot(body: &[u8]) -> Result<SnapshotReport, DecodeError> {
     let missing = |field: &str| DecodeError {
         record: None,
         field: String::new(),
-        problem: Problem::Json(format!("missing field `{field}`")),
+        problem: DecodeFault::Json(format!("missing field `{field}`")),
     };
     let path = text("path", raw.path, captures::PATH_BYTES_MAX)?;
     let error = text("error", raw.error, captures::ERROR_BYTES_MAX)?;
@@ -112,7 +112,7 @@ pub fn decode_snapshot(body: &[u8]) -> Result<SnapshotReport, DecodeError> {
 #[serde(deny_unknown_fields)]
 struct RawEnd {
     rank: Option<Number>,
-    outcome: Outcome,
+    outcome: EndOutcome,
 }
 
 #[derive(Deserialize)]

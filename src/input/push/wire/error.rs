@@ -6,15 +6,15 @@ use crate::model::units::{INTEGER_MAX, OutOfRange};
 
 /// Why a body was refused, naming the record (from 0), the field, the value and the limit.
 #[derive(Debug, thiserror::Error)]
-#[error("{}{problem}", Place { record: *record, field })]
+#[error("{}{problem}", Location { record: *record, field })]
 pub struct DecodeError {
     pub(super) record: Option<usize>,
     pub(super) field: String,
-    pub(super) problem: Problem,
+    pub(super) problem: DecodeFault,
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Problem {
+pub(super) enum DecodeFault {
     #[error("{0}")]
     Json(String),
     #[error("{0} is not an integer of 0..={INTEGER_MAX}")]
@@ -30,12 +30,12 @@ pub(super) enum Problem {
 impl DecodeError {
     /// Whether the body was well formed and a value of it was not.
     pub fn is_out_of_range(&self) -> bool {
-        !matches!(self.problem, Problem::Json(_) | Problem::TooManyRecords { .. })
+        !matches!(self.problem, DecodeFault::Json(_) | DecodeFault::TooManyRecords { .. })
     }
 
     /// Whether there were more than records than one batch may hold.
     pub fn is_too_long(&self) -> bool {
-        matches!(self.problem, Problem::TooManyRecords { .. })
+        matches!(self.problem, DecodeFault::TooManyRecords { .. })
     }
 
     pub(super) fn at(mut self, record: usize) -> Self {
@@ -55,17 +55,17 @@ impl DecodeError {
             }
         }
         // An unknown or missing field is named by the message itself.
-        let problem = Problem::Json(error.inner().to_string());
+        let problem = DecodeFault::Json(error.inner().to_string());
         Self { record, field, problem }
     }
 }
 
-struct Place<'a> {
+struct Location<'a> {
     record: Option<usize>,
     field: &'a str,
 }
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for Location<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(record) = self.record {
             write!(f, "record {record}: ")?;

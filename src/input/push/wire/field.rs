@@ -1,6 +1,6 @@
 //! The value of one field, checked by the model's constructors; the error names the field.
 
-use crate::input::push::wire::error::{DecodeError, Problem};
+use crate::input::push::wire::error::{DecodeError, DecodeFault};
 use crate::input::push::wire::number::Number;
 use crate::model::ids::{GpuUuid, Rank, Run};
 use crate::model::units::{Bytes, Count, INTEGER_MAX, Seconds};
@@ -17,7 +17,7 @@ pub(super) fn optional<T>(
 
 pub(super) fn in_field<T>(
     field: &'static str,
-    value: Result<T, impl Into<Problem>>,
+    value: Result<T, impl Into<DecodeFault>>,
 ) -> Result<T, DecodeError> {
     value.map_err(|problem| DecodeError {
         record: None,

@@ -8,7 +8,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-use crate::input::push::wire::error::{DecodeError, Problem};
+use crate::input::push::wire::error::{DecodeError, DecodeFault};
 
 pub(super) fn to_vec(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
@@ -30,7 +30,7 @@ fn explain<'de, T: Deserialize<'de>>(json: &'de [u8]) -> DecodeError {
     }
     // The value was whole and something follows it.
     let rest = deserializer.end().err().map(|error| error.to_string());
-    let problem = Problem::Json(rest.unwrap_or_default());
+    let problem = DecodeFault::Json(rest.unwrap_or_default());
     DecodeError { record: None, field: String::new(), problem }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Visitor};
 
-use crate::input::push::wire::error::Problem;
+use crate::input::push::wire::error::DecodeFault;
 use crate::model::units::OutOfRange;
 
 /// A JSON number of any kind; ranges are checked where the field is known.
@@ -39,7 +39,7 @@ impl<'de> Deserialize<'de> for Number {
 }
 
 impl Number {
-    pub(super) fn integer(self, min: u64, max: u64) -> Result<u64, Problem> {
+    pub(super) fn integer(self, min: u64, max: u64) -> Result<u64, DecodeFault> {
         let outside = |value: String| {
             OutOfRange::Number { value, min: min.to_string(), max: max.to_string() }.into()
         };
@@ -47,7 +47,7 @@ impl Number {
             Self::Unsigned(value) if (min..=max).contains(&value) => Ok(value),
             Self::Unsigned(value) => Err(outside(value.to_string())),
             Self::Negative(value) => Err(outside(value.to_string())),
-            Self::Float(value) => Err(Problem::NotInteger(value)),
+            Self::Float(value) => Err(DecodeFault::NotInteger(value)),
         }
     }
 

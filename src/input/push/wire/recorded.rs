@@ -15,14 +15,14 @@ use crate::model::units::Seconds;
 
 /// One line of a recording.
 #[derive(Debug, PartialEq)]
-pub enum Recorded {
+pub enum RecordingEntry {
     /// A push record.
     Step(StepSample),
     /// An NVML reading of one device, and its Unix time.
     Gpu(GpuSample, Seconds),
 }
 
-impl Recorded {
+impl RecordingEntry {
     /// Its Unix time, if it has one.
     pub fn time(&self) -> Option<Seconds> {
         match self {
@@ -36,12 +36,12 @@ impl Recorded {
 ///
 /// # Errors
 /// The line is neither.
-pub fn decode_recorded(line: &[u8]) -> Result<Recorded, DecodeError> {
+pub fn decode_recorded(line: &[u8]) -> Result<RecordingEntry, DecodeError> {
     if has_key_nvml(line) {
         let (sample, time) = parse::<Object<RawReading<'_>>>(line)?.0.checked()?;
-        Ok(Recorded::Gpu(sample, time))
+        Ok(RecordingEntry::Gpu(sample, time))
     } else {
-        decode_step(line).map(Recorded::Step)
+        decode_step(line).map(RecordingEntry::Step)
     }
 }
 
@@ -107,17 +107,17 @@ impl RawReading<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Recorded, decode_recorded};
+    use super::{RecordingEntry, decode_recorded};
 
     #[test]
     fn recordings_mix_pushes_and_readings() {
         let reading = br#"{"nvml":true,"time":1.5,"device":"GPU-0","used_bytes":5,"total_bytes":9,"processes":[{"pid":7,"used_bytes":3}]}"#;
-        let Recorded::Gpu(sample, time) = decode_recorded(reading).unwrap() else {
+        let RecordingEntry::Gpu(sample, time) = decode_recorded(reading).unwrap() else {
             panic!("a reading")
         };
         assert_eq!((sample.processes[0].pid, sample.device.as_str()), (7, "GPU-0"));
         assert!((time.get() - 1.5).abs() < f64::EPSILON);
         let push = br#"{"run":"nvml","rank":0,"step":1,"allocated_bytes":1}"#;
-        assert!(matches!(decode_recorded(push).unwrap(), Recorded::Step(_)));
+        assert!(matches!(decode_recorded(push).unwrap(), RecordingEntry::Step(_)));
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
-use crate::input::push::wire::error::{DecodeError, Problem};
+use crate::input::push::wire::error::{DecodeError, DecodeFault};
 use crate::input::push::wire::field::{
     PID_MAX, bytes_of, count_of, device_of, in_field, optional, rank_of, run_of, seconds_of,
     small_of,
@@ -66,7 +66,7 @@ fn check_count(n_records: usize) -> Result<(), DecodeError> {
     if n_records <= RECORDS_MAX {
         return Ok(());
     }
-    let problem = Problem::TooManyRecords { n_records, n_max: RECORDS_MAX };
+    let problem = DecodeFault::TooManyRecords { n_records, n_max: RECORDS_MAX };
     Err(DecodeError { record: None, field: String::new(), problem })
 }
 
@@ -179,7 +179,7 @@ fn phase_of(text: &str) -> Result<Phase, DecodeError> {
         "checkpoint" => Ok(Phase::Checkpoint),
         other => in_field(
             "phase",
-            Err(Problem::NotOneOf(other.to_owned(), "train, eval, checkpoint")),
+            Err(DecodeFault::NotOneOf(other.to_owned(), "train, eval, checkpoint")),
         ),
     }
 }
