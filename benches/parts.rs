@@ -13,7 +13,7 @@ use stepmem::analysis::config::EngineConfig;
 use stepmem::analysis::engine::Engine;
 use stepmem::analysis::event::Event;
 use stepmem::analysis::status::{ExporterStatus, Status};
-use stepmem::input::push::wire::{Layout, decode};
+use stepmem::input::push::wire::step::{Layout, decode};
 use stepmem::model::step::StepSample;
 use stepmem::model::units::Uptime;
 use stepmem::output::prometheus::{Format, render};

@@ -9,9 +9,9 @@ use stepmem::analysis::engine::Engine;
 use stepmem::analysis::event::Event;
 use stepmem::model::units::Uptime;
 use stepmem::analysis::status::ExporterStatus;
-use stepmem::input::push::wire::{
-    Layout, Recorded, decode, decode_end, decode_recorded, decode_snapshot,
-};
+use stepmem::input::push::wire::control::{decode_end, decode_snapshot};
+use stepmem::input::push::wire::recorded::{RecordingEntry, decode_recorded};
+use stepmem::input::push::wire::step::{Layout, decode};
 use stepmem::output::prometheus::{Format, render};
 
 fuzz_target!(|body: &[u8]| {
@@ -24,11 +24,11 @@ fuzz_target!(|body: &[u8]| {
     for recorded in lines.filter_map(|line| decode_recorded(line).ok()) {
         now = Uptime(now.0 + Duration::from_millis(700));
         let event = match recorded {
-            Recorded::Step(sample) => match engine.admit(vec![sample], now) {
+            RecordingEntry::Step(sample) => match engine.admit(vec![sample], now) {
                 Ok(batch) => Event::Steps(batch),
                 Err(_) => continue,
             },
-            Recorded::Gpu(sample, _) => Event::Gpu(sample),
+            RecordingEntry::Gpu(sample, _) => Event::Gpu(sample),
         };
         engine.apply(event, now);
     }

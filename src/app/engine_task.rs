@@ -15,18 +15,18 @@ use crate::analysis::findings::{Transition, TransitionState};
 use crate::analysis::refusal::Refusal;
 use crate::analysis::status::{CollectorStatus, ExporterStatus, LabelCounts, Status};
 use crate::app::clock::Clock;
-use crate::app::collectors::Collected;
+use crate::app::collectors::event::CollectorEvent;
 use crate::app::state_file::StateFile;
-use crate::app::summary_files::{self, Known, Summaries};
-use crate::input::nvml::GpuPoll;
-use crate::input::push::inbox::{Delivery, Offer, PushCounts, Taken};
-use crate::input::push::wire::RunEnd;
+use crate::app::summary_files::{self, Summaries, SummarySource};
+use crate::input::nvml::cycle::GpuPoll;
+use crate::input::push::inbox::{Delivery, Offer, PushCounts, Receipt};
+use crate::input::push::wire::control::RunEnd;
 use crate::metrics::table;
 use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, SubjectId};
 use crate::model::step::StepSample;
 use crate::net::server::ServerCounts;
 use crate::output::otlp::ExportCounts;
-use crate::output::web::{Request, SummaryRequest};
+use crate::output::web::{StatusRequest, SummaryRequest};
 
 /// How often time passes for the engine, and a status is published for those that do not ask for one.
 const TICK: Duration = Duration::from_secs(1);
@@ -105,7 +105,7 @@ pub(super) struct EngineTask {
 
 /// What readers ask for.
 pub(super) struct Requests {
-    pub(super) status: mpsc::Receiver<Request>,
+    pub(super) status: mpsc::Receiver<StatusRequest>,
     pub(super) summary: mpsc::Receiver<SummaryRequest>,
 }
 
@@ -114,7 +114,7 @@ impl EngineTask {
         mut self,
         mut offers: mpsc::Receiver<Offer>,
         mut requests: Requests,
-        mut collected: mpsc::Receiver<Collected>,
+        mut collected: mpsc::Receiver<CollectorEvent>,
     ) -> anyhow::Result<()> {
         self.exporter.read_process();
         let mut tick = tokio::time::interval(TICK);
@@ -126,13 +126,13 @@ impl EngineTask {
                         self.take(offer);
                     } else {
                         is_open = false;
-                        let known = Known { engine: &self.engine, now: self.clock.now() };
-                        self.summaries.stop(&known).await;
+                        let source = SummarySource { engine: &self.engine, now: self.clock.now() };
+                        self.summaries.stop(&source).await;
                     }
                 }
                 Some(request) = requests.summary.recv() => {
-                    let known = Known { engine: &self.engine, now: self.clock.now() };
-                    summary_files::answer(&known, request);
+                    let source = SummarySource { engine: &self.engine, now: self.clock.now() };
+                    summary_files::answer(&source, request);
                 }
                 request = requests.status.recv() => match request {
                     // The reader may have gone; the status is published all the same.
@@ -165,8 +165,8 @@ impl EngineTask {
 
     async fn keep_summaries(&mut self, status: &Status) {
         let present: BTreeSet<_> = status.runs.iter().map(|run| run.run.clone()).collect();
-        let known = Known { engine: &self.engine, now: self.clock.now() };
-        self.summaries.keep(&known, present).await;
+        let source = SummarySource { engine: &self.engine, now: self.clock.now() };
+        self.summaries.keep(&source, present).await;
     }
 
     fn take(&mut self, (delivery, answer): Offer) {
@@ -193,7 +193,7 @@ impl EngineTask {
         answer.send(taken).ok();
     }
 
-    fn take_steps(&mut self, batch: Vec<StepSample>) -> Result<Taken, Refusal> {
+    fn take_steps(&mut self, batch: Vec<StepSample>) -> Result<Receipt, Refusal> {
         let (n_records, ranks) = (batch.len(), ranks_of(&batch));
         let admitted = self.engine.admit(batch, self.clock.now())?;
         for id in &ranks {
@@ -201,10 +201,10 @@ impl EngineTask {
         }
         self.apply(Event::Steps(admitted));
         self.say_pushed_devices();
-        Ok(Taken { n_records, asks: self.engine.capture_requests(&ranks) })
+        Ok(Receipt { n_records, asks: self.engine.capture_requests(&ranks) })
     }
 
-    fn take_ack(&mut self, ack: Ack) -> Result<Taken, Refusal> {
+    fn take_ack(&mut self, ack: Ack) -> Result<Receipt, Refusal> {
         let (subject, kind) = (ack.subject().to_string(), ack.kind().label());
         let reason = ack.reason().to_owned();
         let admitted = self.engine.admit_ack(ack)?;
@@ -223,17 +223,17 @@ impl EngineTask {
         });
     }
 
-    fn take_collected(&mut self, collected: Collected) {
+    fn take_collected(&mut self, collected: CollectorEvent) {
         match collected {
-            Collected::Devices(poll, status) => {
+            CollectorEvent::Devices(poll, status) => {
                 self.exporter.collectors.insert("nvml", status);
                 self.take_poll(poll);
             }
-            Collected::Xid(device, xid) => {
+            CollectorEvent::Xid(device, xid) => {
                 tracing::warn!(%device, xid, "xid error");
                 self.apply(Event::Xid(device, xid));
             }
-            Collected::DevicePods(pods, dropped, status) => {
+            CollectorEvent::DevicePods(pods, dropped, status) => {
                 self.exporter.collectors.insert("kubelet", status);
                 self.exporter.dropped.pods += dropped;
                 self.apply(Event::DevicePods(pods));
@@ -271,7 +271,7 @@ impl EngineTask {
 }
 
 /// What is said to a delivery of one thing that asks for nothing.
-const ONE: Taken = Taken { n_records: 1, asks: Vec::new() };
+const ONE: Receipt = Receipt { n_records: 1, asks: Vec::new() };
 
 /// The ranks of a batch; one may stand there twice.
 fn ranks_of(batch: &[StepSample]) -> Vec<RankId> {

@@ -19,7 +19,7 @@ use crate::store::atomic;
 const NAME_BYTES_MAX: usize = 200;
 
 /// What summaries are made of.
-pub(super) struct Known<'a> {
+pub(super) struct SummarySource<'a> {
     pub(super) engine: &'a Engine,
     pub(super) now: Uptime,
 }
@@ -59,7 +59,7 @@ impl Summaries {
     }
 
     /// Writes the summaries of runs that ended, or that no rank is present of any more, one round at a time.
-    pub(super) async fn keep(&mut self, known: &Known<'_>, present: BTreeSet<Run>) {
+    pub(super) async fn keep(&mut self, known: &SummarySource<'_>, present: BTreeSet<Run>) {
         let gone = self.present.difference(&present).cloned();
         self.due.extend(gone);
         self.present = present;
@@ -70,7 +70,7 @@ impl Summaries {
     }
 
     /// Writes the summaries of what ended and of every run that goes on.
-    pub(super) async fn stop(&mut self, known: &Known<'_>) {
+    pub(super) async fn stop(&mut self, known: &SummarySource<'_>) {
         let going_on = std::mem::take(&mut self.present);
         self.due.extend(going_on);
         self.written().await;
@@ -78,7 +78,7 @@ impl Summaries {
     }
 
     /// Begins to write what is due, on a thread of its own.
-    fn write(&mut self, known: &Known<'_>) {
+    fn write(&mut self, known: &SummarySource<'_>) {
         let due = std::mem::take(&mut self.due);
         let Some(directory) = self.directory.clone().filter(|_| !due.is_empty()) else {
             return;
@@ -102,7 +102,7 @@ impl Summaries {
 }
 
 /// Answers a request for the summary of a run; one that is not held gets no answer.
-pub(super) fn answer(known: &Known<'_>, request: SummaryRequest) {
+pub(super) fn answer(known: &SummarySource<'_>, request: SummaryRequest) {
     let SummaryRequest { run, format, answer } = request;
     let found = Run::new(&run).ok().and_then(|run| summary(known, &run));
     let Some(summary) = found else { return };
@@ -120,7 +120,7 @@ fn respond(summary: &Summary, format: SummaryFormat, answer: oneshot::Sender<Str
 }
 
 /// The summary of a run that pushes, or did.
-fn summary(known: &Known<'_>, run: &Run) -> Option<Summary> {
+fn summary(known: &SummarySource<'_>, run: &Run) -> Option<Summary> {
     let report = known.engine.run(run, known.now)?;
     Some(Summary::of(&report, Some(known.engine.snapshots(run))))
 }

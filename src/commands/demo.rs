@@ -7,15 +7,21 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::{Arg, ArgAction, ArgMatches};
 use serde_json::{Value, json};
 
-use crate::app::collectors::GpuSource;
-use crate::app::{self, Addresses};
+use crate::app::collectors::nvml::GpuSource;
+use crate::app::listen::Addresses;
+use crate::app::{log, serve};
+use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings};
 use crate::config::settings::{NvmlSettings, Settings};
-use crate::input::nvml::GpuPoll;
+use crate::input::nvml::cycle::GpuPoll;
 use crate::model::device::{Attribution, DeviceInfo, DeviceMemory, GpuSample, ProcessMemory};
 use crate::model::ids::GpuUuid;
 use crate::model::units::{Bytes, OutOfRange};
+
+/// `stepmem demo`.
+pub(super) const DEMO: CommandRow = CommandRow { name: "demo", arguments, run: command };
 
 const N_RANKS: u32 = 8;
 /// The rank that leaks, and the one that is out of balance.
@@ -32,6 +38,25 @@ const LEAK_FROM_STEP: u64 = 150;
 const LEAK_BYTES_PER_STEP: u64 = 5 * MIB;
 const DEVICES_EVERY: Duration = Duration::from_secs(1);
 
+fn arguments() -> clap::Command {
+    let command = clap::Command::new("demo")
+        .about("Run the exporter with a simulated job of 8 ranks on simulated GPUs; one leaks")
+        .arg(
+            Arg::new("fixed")
+                .long("fixed")
+                .action(ArgAction::SetTrue)
+                .help("The same job with the leak fixed, to compare"),
+        );
+    with_settings(command, |_| true)
+}
+
+fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    let settings = args::settings(matches, |_| true)?;
+    log::to_stderr(&settings.log);
+    run(settings, matches.get_flag("fixed"))?;
+    Ok(Exit::Success)
+}
+
 /// Runs the exporter with the simulated job until a signal ends it; one that is fixed does not leak.
 ///
 /// # Errors
@@ -44,14 +69,14 @@ pub fn run(mut settings: Settings, is_fixed: bool) -> anyhow::Result<()> {
     });
     let telemetry_path = settings.telemetry_path.clone();
     let leak_bytes_per_step = if is_fixed { 0 } else { LEAK_BYTES_PER_STEP };
-    let job = Arc::new(Mutex::new(Job::new(leak_bytes_per_step)));
-    app::run(settings, Some(devices_of(Arc::clone(&job))), |addresses| {
+    let job = Arc::new(Mutex::new(SimulatedJob::new(leak_bytes_per_step)));
+    serve::run(settings, Some(devices_of(Arc::clone(&job))), |addresses| {
         train(job, addresses, telemetry_path)
     })
 }
 
 /// The state of the job that its ranks and its devices share.
-struct Job {
+struct SimulatedJob {
     leak_bytes_per_step: u64,
     attempt: u64,
     step: u64,
@@ -66,7 +91,7 @@ struct RankMemory {
     reserved: u64,
 }
 
-impl Job {
+impl SimulatedJob {
     fn new(leak_bytes_per_step: u64) -> Self {
         let n_ranks = usize::try_from(N_RANKS).unwrap_or_default();
         Self {
@@ -148,7 +173,7 @@ fn device(rank: u32, memory: &RankMemory) -> Result<GpuSample, OutOfRange> {
     })
 }
 
-fn devices_of(job: Arc<Mutex<Job>>) -> GpuSource {
+fn devices_of(job: Arc<Mutex<SimulatedJob>>) -> GpuSource {
     GpuSource::Simulated(Box::new(move || {
         let samples =
             job.lock().map(|job| job.devices().unwrap_or_default()).unwrap_or_default();
@@ -158,7 +183,7 @@ fn devices_of(job: Arc<Mutex<Job>>) -> GpuSource {
 
 /// Steps the job and pushes every rank's record on its own, as real ranks do.
 async fn train(
-    job: Arc<Mutex<Job>>,
+    job: Arc<Mutex<SimulatedJob>>,
     addresses: Addresses,
     telemetry_path: String,
 ) -> anyhow::Result<()> {

@@ -3,22 +3,40 @@
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
-use std::time::Duration;
 
-use anyhow::Context;
+use clap::ArgMatches;
 use serde::Serialize;
 
 use crate::analysis::config::EngineConfig;
-use crate::analysis::engine::Engine;
-use crate::analysis::event::Event;
 use crate::analysis::findings::Transition;
 use crate::analysis::status::{ExporterStatus, Status};
-use crate::input::push::wire::Recorded;
-use crate::input::recording::{Lines, READ_BUFFER_BYTES};
-use crate::model::units::{Seconds, Uptime};
+use crate::commands::args::{
+    self, CommandError, CommandRow, Exit, is_replay_setting, recordings, with_settings,
+};
+use crate::commands::playback::play;
+use crate::commands::summary::{self, Policy, policy, policy_args};
 
-/// In a recording a device counts as read until this long after its last reading.
-const GPU_TTL: Duration = Duration::from_mins(10);
+/// `stepmem replay`.
+pub(super) const REPLAY: CommandRow = CommandRow { name: "replay", arguments, run: command };
+
+fn arguments() -> clap::Command {
+    let command = clap::Command::new("replay")
+        .about("Run recorded pushes through the detector: one JSON line per diagnosis that is raised or cleared")
+        .arg(recordings())
+        .args(policy_args());
+    with_settings(command, is_replay_setting)
+}
+
+fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    let settings = args::settings(matches, is_replay_setting)?;
+    let files = args::files(matches);
+    let out = io::stdout().lock();
+    match policy(matches)? {
+        Policy::Stepmem => run(files, settings.engine, out),
+        Policy::TraceMl(window) => summary::replay_traceml(files, window, out),
+    }?;
+    Ok(Exit::Success)
+}
 
 /// Replays the files one after the other as one recording (`-` is standard input), and writes what it raised and
 /// cleared, and the final status.
@@ -46,77 +64,6 @@ pub fn run<'f>(
     write_line(&mut out, &Line::Status { status: &engine.status(now, exporter) })?;
     out.flush()?;
     Ok(())
-}
-
-/// Applies the files one after the other as one recording (`-` is standard input) to a new engine, and shows it to
-/// `see` after each record and after the end, with what that raised and cleared.
-///
-/// # Errors
-/// A file cannot be read, a line is neither a push record nor a reading, a bound on ranks or runs is exceeded, or what
-/// `see` says.
-pub fn play<'f>(
-    files: impl IntoIterator<Item = &'f PathBuf>,
-    config: EngineConfig,
-    see: impl FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>,
-) -> anyhow::Result<(Engine, Uptime)> {
-    let mut replay = Replay::new(config, see);
-    for file in files {
-        let mut lines = Lines::open(file, READ_BUFFER_BYTES)?;
-        while let Some(recorded) = lines.record()? {
-            replay.take(recorded).with_context(|| lines.place())?;
-        }
-    }
-    replay.finish()
-}
-
-/// Recorded records on their way through a new engine.
-pub struct Replay<S> {
-    config: EngineConfig,
-    engine: Option<(Engine, f64)>,
-    now: Uptime,
-    see: S,
-}
-
-impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Replay<S> {
-    /// A new engine, which is shown to `see` after each record and after the end, with what that raised and cleared.
-    pub fn new(config: EngineConfig, see: S) -> Self {
-        let config = EngineConfig { gpu_ttl: GPU_TTL, ..config };
-        Self { config, engine: None, now: Uptime::default(), see }
-    }
-
-    /// Takes one record at its own time.
-    ///
-    /// # Errors
-    /// A bound on ranks or runs is exceeded, or what `see` says.
-    pub fn take(&mut self, recorded: Recorded) -> anyhow::Result<()> {
-        let time = recorded.time();
-        let (engine, started) = self.engine.get_or_insert_with(|| {
-            let started = time.map_or(0.0, Seconds::get);
-            (Engine::new(self.config.clone(), started), started)
-        });
-        if let Some(time) = time {
-            let since = Duration::try_from_secs_f64(time.get() - *started).unwrap_or_default();
-            self.now = self.now.max(Uptime(since));
-        }
-        let event = match recorded {
-            Recorded::Step(sample) => Event::Steps(engine.admit(vec![sample], self.now)?),
-            Recorded::Gpu(sample, _) => Event::Gpu(sample),
-        };
-        let transitions = engine.apply(event, self.now);
-        (self.see)(engine, self.now, &transitions)
-    }
-
-    /// Judges once more, and gives the engine and the time of the last record.
-    ///
-    /// # Errors
-    /// What `see` says.
-    pub fn finish(mut self) -> anyhow::Result<(Engine, Uptime)> {
-        let (mut engine, _) =
-            self.engine.take().unwrap_or_else(|| (Engine::new(self.config.clone(), 0.0), 0.0));
-        let transitions = engine.apply(Event::Tick, self.now);
-        (self.see)(&engine, self.now, &transitions)?;
-        Ok((engine, self.now))
-    }
 }
 
 #[derive(Serialize)]

@@ -1,14 +1,21 @@
 //! `stepmem status`: the status of a running exporter as a table for a terminal.
 
-use std::io::{IsTerminal, stdout};
+use std::io::{IsTerminal, Write, stdout};
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::{Arg, ArgMatches};
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, TableStyle};
 use serde_json::Value;
 
+use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
 use crate::text::units;
 
+/// `stepmem status`.
+pub(super) const STATUS: CommandRow = CommandRow { name: "status", arguments, run };
+
+/// Where it looks when no `--url` is given.
+const STATUS_URL: &str = "http://127.0.0.1:9477";
 /// How long the exporter may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// What stands for an unknown value.
@@ -172,4 +179,23 @@ fn text(value: &Value, key: &str) -> String {
         Some(Value::Null) | None => UNKNOWN.to_owned(),
         Some(other) => other.to_string(),
     }
+}
+
+fn arguments() -> clap::Command {
+    clap::Command::new("status")
+        .about("Show the runs and ranks of a running exporter")
+        .arg(
+            Arg::new("url")
+                .long("url")
+                .value_name("URL")
+                .help(format!("Where it serves its page [default: {STATUS_URL}]")),
+        )
+        .arg(json_arg("Print the status as JSON"))
+}
+
+fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    let url = matches.get_one::<String>("url").map_or(STATUS_URL, String::as_str);
+    let text = fetch(url, matches.get_flag("json"))?;
+    stdout().lock().write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
+    Ok(Exit::Success)
 }

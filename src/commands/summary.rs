@@ -1,31 +1,27 @@
-//! `stepmem summary` and `stepmem compare`: what recorded pushes amount to, by our own words or by TraceML's, and two
-//! summaries against each other.
+//! `stepmem summary`: what recorded pushes amount to, by our own words or by TraceML's.
 
-use std::fs::File;
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::{Arg, ArgMatches};
 
 use crate::analysis::config::EngineConfig;
-use crate::commands::replay::Replay;
-use crate::input::push::wire::Recorded;
+use crate::commands::args::{
+    self, CommandError, CommandRow, Exit, is_replay_setting, json, json_arg, recordings,
+    with_settings,
+};
+use crate::commands::playback::Playback;
+use crate::input::push::wire::recorded::RecordingEntry;
 use crate::input::recording;
 use crate::model::ids::Run;
-use crate::report::compare::{Comparison, Verdict};
-use crate::report::side::Side;
 use crate::report::summary::Summary;
 use crate::report::traceml::{self, Rows};
 use crate::report::{card, traceml_card};
 
-/// The greatest summary that is compared, in bytes: 65,536 ranks of 2 KiB.
-pub const SUMMARY_BYTES_MAX: u64 = 128 * 1024 * 1024;
-
-/// Why two files cannot be compared; a command exits with 2 then.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot compare")]
-pub struct CannotCompare;
+/// `stepmem summary`.
+pub(super) const SUMMARY: CommandRow = CommandRow { name: "summary", arguments, run: command };
 
 /// Who judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,41 +100,6 @@ pub fn replay_traceml<'f>(
     Ok(out.write_all(b"\n")?)
 }
 
-/// Compares two summaries, ours or TraceML's, and says what that comes to.
-///
-/// # Errors
-/// A file cannot be read or is no summary: [`CannotCompare`] with the reason; or `out` takes no more.
-pub fn compare(
-    old: &Path,
-    new: &Path,
-    is_json: bool,
-    mut out: impl Write,
-) -> anyhow::Result<Verdict> {
-    let side = |path: &Path| read_side(path).map_err(|error| error.context(CannotCompare));
-    let comparison = Comparison::of(&side(old)?, &side(new)?);
-    let text = if is_json { json(&comparison)? } else { comparison.render() };
-    out.write_all(text.as_bytes())?;
-    Ok(comparison.verdict)
-}
-
-fn read_side(path: &Path) -> anyhow::Result<Side> {
-    let shown = || path.display().to_string();
-    let mut bytes = Vec::new();
-    let file = File::open(path).with_context(shown)?;
-    file.take(SUMMARY_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(shown)?;
-    anyhow::ensure!(
-        u64::try_from(bytes.len())? <= SUMMARY_BYTES_MAX,
-        "{} exceeds {SUMMARY_BYTES_MAX} bytes",
-        shown()
-    );
-    let value = serde_json::from_slice(&bytes).with_context(shown)?;
-    Side::read(&value).with_context(shown)
-}
-
-fn json(value: &impl serde::Serialize) -> serde_json::Result<String> {
-    Ok(serde_json::to_string_pretty(value)? + "\n")
-}
-
 /// The steps of one run as TraceML would have kept them.
 fn traceml_rows<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
@@ -149,7 +110,7 @@ fn traceml_rows<'f>(
     let mut found: Option<Run> = run.cloned();
     recording::merged(files, |recorded| {
         match recorded {
-            Recorded::Step(sample) => {
+            RecordingEntry::Step(sample) => {
                 let of = found.get_or_insert_with(|| sample.run.clone());
                 if *of == sample.run {
                     rows.push(&sample);
@@ -161,7 +122,7 @@ fn traceml_rows<'f>(
                     );
                 }
             }
-            Recorded::Gpu(sample, _) => rows.gpu(&sample),
+            RecordingEntry::Gpu(sample, _) => rows.gpu(&sample),
         }
         Ok(())
     })?;
@@ -176,7 +137,7 @@ fn summarize<'f>(
 ) -> anyhow::Result<Summary> {
     // What a recording holds is not forgotten before its end.
     let config = EngineConfig { rank_retention: Duration::MAX, ..config };
-    let mut replay = Replay::new(config, |_, _, _| Ok(()));
+    let mut replay = Playback::new(config, |_, _, _| Ok(()));
     recording::merged(files, |recorded| replay.take(recorded))?;
     let (engine, now) = replay.finish()?;
     let runs: Vec<&Run> = engine.runs().collect();
@@ -195,4 +156,59 @@ fn summarize<'f>(
         .run(run, now)
         .with_context(|| format!("the recording holds no run {run}, but: {}", names()))?;
     Ok(Summary::of(&report, None))
+}
+
+fn arguments() -> clap::Command {
+    let command = clap::Command::new("summary")
+        .about("Sum up recorded pushes: the verdict, why, what to do next, and every rank")
+        .arg(recordings())
+        .arg(
+            Arg::new("run")
+                .long("run")
+                .value_name("RUN")
+                .help("Which; may be left out when the recordings hold one run"),
+        )
+        .args(policy_args())
+        .arg(json_arg("Print JSON"));
+    with_settings(command, is_replay_setting)
+}
+
+fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    let settings = args::settings(matches, is_replay_setting)?;
+    let (files, question) = (args::files(matches), question(matches)?);
+    let out = io::stdout().lock();
+    run(files, settings.engine, &question, out)?;
+    Ok(Exit::Success)
+}
+
+/// The arguments that [`policy`] reads.
+pub(super) fn policy_args() -> [Arg; 2] {
+    [
+        Arg::new("policy")
+            .long("policy")
+            .value_name("POLICY")
+            .default_value("stepmem")
+            .help("Whose words: stepmem, or traceml for what TraceML 0.3.6 would have said"),
+        Arg::new("window")
+            .long("window")
+            .value_name("STEPS")
+            .value_parser(clap::value_parser!(u32).range(1..))
+            .help("How many of the last common steps TraceML looks at [default: 10000]"),
+    ]
+}
+
+/// Who judges.
+pub(super) fn policy(matches: &ArgMatches) -> anyhow::Result<Policy> {
+    let name = matches.get_one::<String>("policy").map_or("", String::as_str);
+    let window = matches.get_one::<u32>("window").map(|steps| usize::try_from(*steps));
+    Policy::read(name, window.transpose()?)
+}
+
+/// What `summary` is asked for.
+fn question(matches: &ArgMatches) -> anyhow::Result<Question> {
+    Ok(Question {
+        policy: policy(matches)?,
+        run: matches.get_one::<String>("run").map(|run| Run::new(run)).transpose()?,
+        is_json: matches.get_flag("json"),
+    })
 }

@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use crate::analysis::captures::CaptureSettings;
 use crate::analysis::config::EngineConfig;
-use crate::input::nvml::{DeviceName, Devices};
-use crate::input::push::http;
+use crate::input::nvml::config::{DeviceName, Devices};
+use crate::input::push::http::{BODIES_BYTES_MAX, PushConfig};
 use crate::model::ids::{GpuUuid, Run};
-use crate::output::otlp::{self, Transport};
+use crate::output::otlp::{OtlpConfig, Transport};
 
 /// One setting.
 #[derive(Debug)]
@@ -55,13 +55,13 @@ pub struct Settings {
     /// Where pushes are taken over a Unix socket, with the socket's mode.
     pub push_socket: Option<(PathBuf, u32)>,
     /// How pushes are taken.
-    pub push: http::Config,
+    pub push: PushConfig,
     /// What the engine may hold and how it judges.
     pub engine: EngineConfig,
     /// When ranks are asked for memory snapshots.
     pub snapshots: CaptureSettings,
     /// Where the table is pushed to; `None` without an endpoint.
-    pub otlp: Option<otlp::Config>,
+    pub otlp: Option<OtlpConfig>,
     /// How NVML is asked; `None` when it is not.
     pub nvml: Option<NvmlSettings>,
     /// Where the windows of all ranks outlast a restart.
@@ -155,7 +155,7 @@ pub const SETTINGS: &[Setting] = &[
     one("push.token-file", "PATH", "A file with the token that pushers must show as `Authorization: Bearer TOKEN`.",
         |s, v| { s.push.token = token(only(v))?; Ok(()) }),
     one("push.body-max", "BYTES", "The greatest push body, decoded, in bytes (1024 to 8388608).",
-        |s, v| { s.push.body_bytes_max = number(only(v), 1024, http::BODIES_BYTES_MAX)?; Ok(()) }).by_default("1048576"),
+        |s, v| { s.push.body_bytes_max = number(only(v), 1024, BODIES_BYTES_MAX)?; Ok(()) }).by_default("1048576"),
     one("rank.ttl", "DURATION", "A rank silent for longer leaves every output; keep it far above a checkpoint's pause.",
         |s, v| { s.engine.rank_ttl = duration(only(v))?; Ok(()) }).by_default("10m"),
     one("rank.retention", "DURATION", "A rank silent for longer is forgotten; until then it may come back to its window.",
@@ -298,13 +298,13 @@ impl Settings {
     }
 
     /// The settings before any row was read.
-    fn bare(otlp: otlp::Config, seen: Seen) -> Self {
+    fn bare(otlp: OtlpConfig, seen: Seen) -> Self {
         Self {
             web_addresses: Vec::new(),
             telemetry_path: String::new(),
             push_addresses: Vec::new(),
             push_socket: None,
-            push: http::Config { body_bytes_max: 0, token: None },
+            push: PushConfig { body_bytes_max: 0, token: None },
             engine: EngineConfig::default(),
             snapshots: CaptureSettings {
                 on_creep: false,
@@ -476,7 +476,7 @@ fn nvml(settings: &mut Settings, change: impl FnOnce(&mut NvmlSettings)) {
     }
 }
 
-fn otlp(settings: &mut Settings, change: impl FnOnce(&mut otlp::Config)) {
+fn otlp(settings: &mut Settings, change: impl FnOnce(&mut OtlpConfig)) {
     if let Some(otlp) = &mut settings.otlp {
         change(otlp);
     }
@@ -705,7 +705,7 @@ fn transport(value: &str) -> Result<Option<Transport>, String> {
 fn otlp_of_environment(
     environment: &dyn Fn(&str) -> Option<String>,
     mistakes: &mut Vec<String>,
-) -> otlp::Config {
+) -> OtlpConfig {
     let given = |name: &str| {
         let names = [
             format!("OTEL_EXPORTER_OTLP_METRICS_{name}"),
@@ -738,7 +738,7 @@ fn otlp_of_environment(
         },
     };
     let endpoint = given("ENDPOINT");
-    otlp::Config {
+    OtlpConfig {
         endpoint: None,
         transport,
         interval,
@@ -750,7 +750,7 @@ fn otlp_of_environment(
     }
 }
 
-fn name_collector(otlp: &mut otlp::Config, endpoint: Option<String>) {
+fn name_collector(otlp: &mut OtlpConfig, endpoint: Option<String>) {
     if let Some(endpoint) = endpoint {
         otlp.is_tls = has_tls(&endpoint);
         otlp.endpoint = Some(endpoint);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::input::push::wire::{self, Recorded};
+use crate::input::push::wire::recorded::{RecordingEntry, decode_recorded};
 use crate::model::ids::{GpuUuid, Rank, Run};
 use crate::model::units::Seconds;
 
@@ -55,7 +55,7 @@ impl Lines {
     ///
     /// # Errors
     /// The file cannot be read, a line is too long, or is neither a push record nor a reading.
-    pub fn record(&mut self) -> anyhow::Result<Option<Recorded>> {
+    pub fn record(&mut self) -> anyhow::Result<Option<RecordingEntry>> {
         loop {
             self.line.clear();
             self.number += 1;
@@ -72,7 +72,7 @@ impl Lines {
             );
             let record = self.line.trim_ascii();
             if !record.is_empty() {
-                let recorded = wire::decode_recorded(record).with_context(|| self.place())?;
+                let recorded = decode_recorded(record).with_context(|| self.place())?;
                 return Ok(Some(recorded));
             }
         }
@@ -89,7 +89,7 @@ impl Lines {
 /// As of [`Lines::record`], or what `take` says.
 pub fn merged<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
-    mut take: impl FnMut(Recorded) -> anyhow::Result<()>,
+    mut take: impl FnMut(RecordingEntry) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let files: Vec<&PathBuf> = files.into_iter().collect();
     let buffer_bytes = if files.len() > 1 { SHARED_BUFFER_BYTES } else { READ_BUFFER_BYTES };
@@ -99,13 +99,14 @@ pub fn merged<'f>(
         .collect::<anyhow::Result<Vec<_>>>()?;
     let mut next = BinaryHeap::new();
     for (idx, lines) in sources.iter_mut().enumerate() {
-        next.extend(lines.record()?.map(|record| Reverse(Next::of(record, 0.0, idx))));
+        next.extend(lines.record()?.map(|record| Reverse(NextRecord::of(record, 0.0, idx))));
     }
-    let mut group = Group { time: None, records: Vec::new() };
-    while let Some(Reverse(Next { time, idx, record })) = next.pop() {
+    let mut group = SameTimeRecords { time: None, records: Vec::new() };
+    while let Some(Reverse(NextRecord { time, idx, record })) = next.pop() {
         group.take(record, &mut take)?;
         if let Some(lines) = sources.get_mut(idx) {
-            let follower = lines.record().map(|record| Some(Next::of(record?, time, idx)))?;
+            let follower =
+                lines.record().map(|record| Some(NextRecord::of(record?, time, idx)))?;
             next.extend(follower.map(Reverse));
         }
     }
@@ -113,51 +114,51 @@ pub fn merged<'f>(
 }
 
 /// The next record of a file.
-struct Next {
+struct NextRecord {
     time: f64,
     idx: usize,
-    record: Recorded,
+    record: RecordingEntry,
 }
 
-impl Next {
-    fn of(record: Recorded, before: f64, idx: usize) -> Self {
+impl NextRecord {
+    fn of(record: RecordingEntry, before: f64, idx: usize) -> Self {
         // Time does not fall within a file: what comes late stays behind what it came after.
         let time = record.time().map_or(before, Seconds::get).max(before);
         Self { time, idx, record }
     }
 }
 
-impl PartialEq for Next {
+impl PartialEq for NextRecord {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Next {}
+impl Eq for NextRecord {}
 
-impl PartialOrd for Next {
+impl PartialOrd for NextRecord {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Next {
+impl Ord for NextRecord {
     fn cmp(&self, other: &Self) -> Ordering {
         self.time.total_cmp(&other.time).then(self.idx.cmp(&other.idx))
     }
 }
 
 /// Records of one time, until another comes.
-struct Group {
+struct SameTimeRecords {
     time: Option<Seconds>,
-    records: Vec<Recorded>,
+    records: Vec<RecordingEntry>,
 }
 
-impl Group {
+impl SameTimeRecords {
     fn take(
         &mut self,
-        record: Recorded,
-        take: &mut impl FnMut(Recorded) -> anyhow::Result<()>,
+        record: RecordingEntry,
+        take: &mut impl FnMut(RecordingEntry) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         if record.time() != self.time || self.records.len() >= SAME_TIME_MAX {
             self.end(take)?;
@@ -172,7 +173,7 @@ impl Group {
 
     fn end(
         &mut self,
-        take: &mut impl FnMut(Recorded) -> anyhow::Result<()>,
+        take: &mut impl FnMut(RecordingEntry) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         self.records.sort_by(|a, b| place(a).cmp(&place(b)));
         self.records.drain(..).try_for_each(take)
@@ -180,9 +181,9 @@ impl Group {
 }
 
 /// Where a record stands among those of its time: devices first, so that ranks find what was read of them.
-fn place(record: &Recorded) -> (Option<(&Run, Rank)>, Option<&GpuUuid>) {
+fn place(record: &RecordingEntry) -> (Option<(&Run, Rank)>, Option<&GpuUuid>) {
     match record {
-        Recorded::Step(sample) => (Some((&sample.run, sample.rank)), None),
-        Recorded::Gpu(sample, _) => (None, Some(&sample.device)),
+        RecordingEntry::Step(sample) => (Some((&sample.run, sample.rank)), None),
+        RecordingEntry::Gpu(sample, _) => (None, Some(&sample.device)),
     }
 }

@@ -1,5 +1,5 @@
-//! One HTTP/1.1 server within bounds: how many connections, how long each may be silent or stuck. Inputs and
-//! outputs both stand on it; it knows neither, and no route.
+//! An HTTP/1.1 server with bounds on the number of connections and on how long each may idle or stall. It knows no
+//! route: inputs and outputs bring theirs.
 
 use std::convert::Infallible;
 use std::io;
@@ -24,20 +24,20 @@ use tokio::sync::{Notify, watch};
 use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
 
-/// How many connections one listener holds. One more makes the one that was silent for longest give way.
+/// Connections that one listener holds. One more evicts the connection that has been idle for longest.
 pub const CONNECTIONS_MAX: usize = 256;
-/// A client that connects must have sent the head of its first request within this time.
+/// A new client must send the head of its first request within this time.
 pub const FIRST_REQUEST_WITHIN: Duration = Duration::from_secs(10);
-/// A connection without a request for this long is closed; longer than a usual scrape interval, so that a
-/// scraper keeps its connection.
+/// A connection without a request for this long is closed. Longer than a usual scrape interval, so that Prometheus
+/// keeps its connection.
 pub const IDLE_MAX: Duration = Duration::from_secs(90);
-/// A client that takes nothing of its answer for this long is cut off.
+/// A client that reads nothing of its response for this long is disconnected.
 pub const WRITE_STALL_MAX: Duration = Duration::from_secs(30);
-/// The greatest head of a request, and the size of a connection's read buffer, in bytes.
+/// The largest request head, and the size of a connection's read buffer, in bytes.
 pub const HEAD_BYTES_MAX: usize = 16 * 1024;
-/// How long requests in flight may take to end once the server stops.
+/// How long requests in flight may take after the server was stopped.
 pub const STOP_WITHIN: Duration = Duration::from_secs(5);
-/// How long to wait before accepting again when the system has no descriptor left.
+/// The pause before accepting again after the system ran out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Where connections come from.
@@ -56,13 +56,13 @@ pub struct ServerCounts {
 }
 
 impl ServerCounts {
-    /// Connections that gave way, or found no place, since the server began.
+    /// Connections that were evicted or refused since the server started.
     pub fn shed(&self) -> u64 {
         self.shed.load(Ordering::Relaxed)
     }
 }
 
-/// Serves `router` to whoever connects until `stop` turns true, then lets requests in flight end.
+/// Serves `router` until `stop` becomes true, then waits up to [`STOP_WITHIN`] for requests in flight.
 pub async fn serve(
     listener: Listener,
     router: Router,
@@ -71,23 +71,23 @@ pub async fn serve(
 ) {
     let mut stopped = stop.clone();
     let mut connections = FuturesUnordered::new();
-    let mut places: Vec<Arc<Place>> = Vec::new();
+    let mut slots: Vec<Arc<ConnectionSlot>> = Vec::new();
     let order = Arc::new(AtomicU64::new(0));
     loop {
         tokio::select! {
             () = is_stopping(&mut stopped) => break,
             accepted = listener.accept() => match accepted {
                 Ok(stream) => {
-                    places.retain(|place| !place.is_left());
-                    if places.len() >= CONNECTIONS_MAX {
+                    slots.retain(|slot| !slot.is_closed());
+                    if slots.len() >= CONNECTIONS_MAX {
                         counts.shed.fetch_add(1, Ordering::Relaxed);
-                        if !give_way(&mut places) {
+                        if !evict_idle(&mut slots) {
                             continue;
                         }
                     }
-                    let place = Arc::new(Place::new(Arc::clone(&order)));
-                    places.push(Arc::clone(&place));
-                    connections.push(converse(stream, router.clone(), place, stop.clone()));
+                    let slot = Arc::new(ConnectionSlot::new(Arc::clone(&order)));
+                    slots.push(Arc::clone(&slot));
+                    connections.push(handle(stream, router.clone(), slot, stop.clone()));
                 }
                 Err(error) => tracing::warn!(%error, "connection not accepted"),
             },
@@ -96,73 +96,73 @@ pub async fn serve(
     }
     let all_ended = async { while connections.next().await.is_some() {} };
     if tokio::time::timeout(STOP_WITHIN, all_ended).await.is_err() {
-        tracing::warn!("requests in flight were cut off at the stop");
+        tracing::warn!("requests in flight were aborted at the stop");
     }
 }
 
-/// Waits for the stop; whoever could still say so being gone counts as one.
+/// Resolves when `stop` becomes true or its sender is dropped.
 async fn is_stopping(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|is_stopping| *is_stopping).await);
 }
 
-/// Makes the connection that was active least lately give way, of those that wait for their client; false when
-/// every one has a whole request in flight.
-fn give_way(places: &mut Vec<Arc<Place>>) -> bool {
-    let oldest = places
+/// Evicts the least recently active connection that waits for its client; returns false when every connection has a
+/// whole request in flight.
+fn evict_idle(slots: &mut Vec<Arc<ConnectionSlot>>) -> bool {
+    let oldest = slots
         .iter()
         .enumerate()
-        .filter(|(_, place)| !place.is_busy.load(Ordering::Relaxed))
-        .min_by_key(|(_, place)| place.active_at.load(Ordering::Relaxed))
+        .filter(|(_, slot)| !slot.is_busy.load(Ordering::Relaxed))
+        .min_by_key(|(_, slot)| slot.active_at.load(Ordering::Relaxed))
         .map(|(idx, _)| idx);
-    oldest.map(|idx| places.swap_remove(idx).evict.notify_one()).is_some()
+    oldest.map(|idx| slots.swap_remove(idx).evict.notify_one()).is_some()
 }
 
-/// One connection's place among the [`CONNECTIONS_MAX`].
+/// One connection among the [`CONNECTIONS_MAX`].
 #[derive(Debug)]
-struct Place {
-    /// Whether a request is whole and not yet answered.
+struct ConnectionSlot {
+    /// Whether a whole request awaits its response.
     is_busy: AtomicBool,
-    /// Counts what the connections of the listener do: an order, not a time.
+    /// Counts the actions of all connections of the listener: an order, not a time.
     order: Arc<AtomicU64>,
-    /// Where in that order this one was last active.
+    /// This connection's last action in that order.
     active_at: AtomicU64,
     requested: Notify,
     evict: Notify,
-    left: AtomicBool,
+    closed: AtomicBool,
 }
 
-impl Place {
+impl ConnectionSlot {
     fn new(order: Arc<AtomicU64>) -> Self {
-        let place = Self {
+        let slot = Self {
             is_busy: AtomicBool::new(false),
             order,
             active_at: AtomicU64::new(0),
             requested: Notify::new(),
             evict: Notify::new(),
-            left: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
         };
-        place.act();
-        place
+        slot.act();
+        slot
     }
 
     fn act(&self) {
         self.active_at.store(self.order.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    fn is_left(&self) -> bool {
-        self.left.load(Ordering::Relaxed)
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
     }
 }
 
-async fn converse(
+async fn handle(
     stream: Pin<Box<dyn Stream>>,
     router: Router,
-    place: Arc<Place>,
+    slot: Arc<ConnectionSlot>,
     mut stop: watch::Receiver<bool>,
 ) {
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(WRITE_STALL_MAX));
-    let requests = Arc::clone(&place);
+    let requests = Arc::clone(&slot);
     let service = service_fn(move |request: Request<Incoming>| {
         answer(router.clone(), request, Arc::clone(&requests))
     });
@@ -173,47 +173,46 @@ async fn converse(
         .serve_connection(TokioIo::new(Box::pin(stream)), service);
     let mut connection = std::pin::pin!(connection);
     let silent = async {
-        let first =
-            tokio::time::timeout(FIRST_REQUEST_WITHIN, place.requested.notified()).await;
+        let first = tokio::time::timeout(FIRST_REQUEST_WITHIN, slot.requested.notified()).await;
         if first.is_ok() {
             std::future::pending::<()>().await;
         }
     };
     tokio::select! {
-        // An error is the client's going away or its broken HTTP, to which hyper has answered.
+        // An error means that the client left or sent broken HTTP, which hyper has answered.
         _ = connection.as_mut() => {}
         () = silent => {}
-        () = place.evict.notified() => {}
+        () = slot.evict.notified() => {}
         () = is_stopping(&mut stop) => {
             connection.as_mut().graceful_shutdown();
             drop(connection.await);
         }
     }
-    place.left.store(true, Ordering::Relaxed);
+    slot.closed.store(true, Ordering::Relaxed);
 }
 
 async fn answer(
     router: Router,
     request: Request<Incoming>,
-    place: Arc<Place>,
+    slot: Arc<ConnectionSlot>,
 ) -> Result<Response<Body>, Infallible> {
-    place.requested.notify_one();
-    place.act();
-    place.is_busy.store(request.body().is_end_stream(), Ordering::Relaxed);
-    let arriving = Arc::clone(&place);
-    let request = request.map(|body| Body::new(Arriving { body, place: arriving }));
+    slot.requested.notify_one();
+    slot.act();
+    slot.is_busy.store(request.body().is_end_stream(), Ordering::Relaxed);
+    let body_slot = Arc::clone(&slot);
+    let request = request.map(|body| Body::new(RequestBody { body, slot: body_slot }));
     let response = router.oneshot(request).await;
-    place.is_busy.store(false, Ordering::Relaxed);
+    slot.is_busy.store(false, Ordering::Relaxed);
     response
 }
 
-/// The body of a request, which tells its place when more of it came and when it is whole.
-struct Arriving {
+/// The body of a request. Updates its connection's slot when more of it arrives and when it is whole.
+struct RequestBody {
     body: Incoming,
-    place: Arc<Place>,
+    slot: Arc<ConnectionSlot>,
 }
 
-impl hyper::body::Body for Arriving {
+impl hyper::body::Body for RequestBody {
     type Data = <Incoming as hyper::body::Body>::Data;
     type Error = hyper::Error;
 
@@ -222,8 +221,8 @@ impl hyper::body::Body for Arriving {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, hyper::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
-        self.place.act();
-        self.place
+        self.slot.act();
+        self.slot
             .is_busy
             .store(self.body.is_end_stream() || frame.is_none(), Ordering::Relaxed);
         Poll::Ready(frame)

@@ -58,7 +58,7 @@ impl Format {
 
 /// Renders the whole table. A metric without a series is left out, HELP and TYPE included.
 pub fn render(status: &Status, format: Format) -> String {
-    let mut page = Page { text: String::with_capacity(16 * 1024), format };
+    let mut page = Exposition { text: String::with_capacity(16 * 1024), format };
     for metric in METRICS {
         page.family(metric, status);
     }
@@ -69,7 +69,7 @@ pub fn render(status: &Status, format: Format) -> String {
 }
 
 /// What names one sample.
-struct Series<'a> {
+struct SampleName<'a> {
     name: &'a str,
     suffix: &'a str,
     label_names: &'a [&'a str],
@@ -78,12 +78,12 @@ struct Series<'a> {
     leaves_out_empty: bool,
 }
 
-struct Page {
+struct Exposition {
     text: String,
     format: Format,
 }
 
-impl Page {
+impl Exposition {
     fn family(&mut self, metric: &Metric, status: &Status) {
         match metric.read {
             Read::Series(read) | Read::Subjects(read) => {
@@ -93,7 +93,7 @@ impl Page {
                         self.head(metric);
                         is_begun = true;
                     }
-                    let series = Series {
+                    let series = SampleName {
                         name: metric.name,
                         suffix: "",
                         label_names: metric.labels,
@@ -131,29 +131,29 @@ impl Page {
     }
 
     fn durations(&mut self, metric: &Metric, durations: &DurationCounts) {
-        let part = |suffix| Series {
+        let part = |suffix| SampleName {
             name: metric.name,
             suffix,
             label_names: &[],
             label_values: &[],
             leaves_out_empty: false,
         };
-        let bucket = Series { label_names: &["le"], ..part("_bucket") };
+        let bucket = SampleName { label_names: &["le"], ..part("_bucket") };
         for (upper, n_within) in &durations.buckets {
             let upper = float(*upper);
             self.sample(
-                &Series { label_values: &[&upper], ..bucket },
+                &SampleName { label_values: &[&upper], ..bucket },
                 readers::float(*n_within),
             );
         }
         let all = readers::float(durations.count);
-        self.sample(&Series { label_values: &["+Inf"], ..bucket }, all);
+        self.sample(&SampleName { label_values: &["+Inf"], ..bucket }, all);
         self.sample(&part("_sum"), durations.sum_seconds);
         self.sample(&part("_count"), all);
     }
 
-    fn sample(&mut self, series: &Series<'_>, value: f64) {
-        let Series { name, suffix, label_names, label_values, leaves_out_empty } = *series;
+    fn sample(&mut self, series: &SampleName<'_>, value: f64) {
+        let SampleName { name, suffix, label_names, label_values, leaves_out_empty } = *series;
         self.line(&[name, suffix]);
         let mut separator = '{';
         for (label, label_value) in label_names.iter().zip(label_values) {

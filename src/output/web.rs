@@ -32,7 +32,7 @@ const SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 
      frame-ancestors 'none'";
 
 /// Asks for a status made now.
-pub type Request = oneshot::Sender<Arc<Status>>;
+pub type StatusRequest = oneshot::Sender<Arc<Status>>;
 
 /// Asks for the summary of a run; the answer never comes where that is not held.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ pub enum SummaryFormat {
 #[derive(Clone, Debug)]
 pub struct StatusSource {
     latest: watch::Receiver<Arc<Status>>,
-    requests: mpsc::Sender<Request>,
+    requests: mpsc::Sender<StatusRequest>,
     summaries: mpsc::Sender<SummaryRequest>,
 }
 
@@ -66,7 +66,7 @@ impl StatusSource {
     /// A source over the last published status, with the side that fresh ones are asked from.
     pub fn new(
         latest: watch::Receiver<Arc<Status>>,
-    ) -> (Self, mpsc::Receiver<Request>, mpsc::Receiver<SummaryRequest>) {
+    ) -> (Self, mpsc::Receiver<StatusRequest>, mpsc::Receiver<SummaryRequest>) {
         let (requests, asked) = mpsc::channel(READERS_MAX);
         let (summaries, summaries_asked) = mpsc::channel(READERS_MAX);
         (Self { latest, requests, summaries }, asked, summaries_asked)
@@ -109,7 +109,7 @@ struct Site {
 
 /// What the page links.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct WebConfig {
     /// The path of the table: letters, digits, `/`, `-`, `_` and `.`.
     pub telemetry_path: String,
     /// Where pushes are taken (`http://127.0.0.1:9478`, `unix:/run/stepmem/push.sock`).
@@ -117,8 +117,8 @@ pub struct Config {
 }
 
 /// The routes of the web server.
-pub fn router(config: &Config, source: StatusSource, stop: watch::Receiver<bool>) -> Router {
-    let Config { telemetry_path, push_url } = config;
+pub fn router(config: &WebConfig, source: StatusSource, stop: watch::Receiver<bool>) -> Router {
+    let WebConfig { telemetry_path, push_url } = config;
     let index = INDEX_HTML
         .replace("{{telemetry_path}}", telemetry_path)
         .replace("{{push_url}}", &escaped(push_url))

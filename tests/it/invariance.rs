@@ -10,7 +10,7 @@ use stepmem::analysis::config::EngineConfig;
 use stepmem::analysis::engine::Engine;
 use stepmem::analysis::event::Event;
 use stepmem::analysis::findings::TransitionState;
-use stepmem::input::push::wire::{Recorded, decode_recorded};
+use stepmem::input::push::wire::recorded::{RecordingEntry, decode_recorded};
 use stepmem::model::units::Uptime;
 
 use crate::rig::Exporter;
@@ -55,7 +55,7 @@ fn told(records: &[Value]) -> (Vec<Told>, u64) {
     let mut told = Vec::new();
     for record in records {
         let line = record.to_string();
-        let Recorded::Step(sample) = decode_recorded(line.as_bytes()).unwrap() else {
+        let RecordingEntry::Step(sample) = decode_recorded(line.as_bytes()).unwrap() else {
             panic!("{line} is no push");
         };
         let since = record["time"].as_f64().unwrap() - began;

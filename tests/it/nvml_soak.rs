@@ -4,7 +4,8 @@ use std::process::Command;
 use std::{env, fs};
 
 use serde_json::{Value, json};
-use stepmem::input::nvml::{GpuPoll, Poller};
+use stepmem::input::nvml::cycle::GpuPoll;
+use stepmem::input::nvml::poller::Poller;
 use stepmem::model::device::Attribution;
 use stepmem::model::units::Bytes;
 

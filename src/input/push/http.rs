@@ -20,8 +20,13 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tower_http::decompression::RequestDecompressionLayer;
 
 use crate::analysis::refusal::Refusal;
-use crate::input::push::inbox::{Delivery, Inbox, OfferError, PushResult, Releases, Taken};
-use crate::input::push::wire::{self, DecodeError, Layout};
+use crate::input::push::inbox::{Delivery, Inbox, OfferError, PushResult, Receipt, Releases};
+use crate::input::push::wire::answer::{encode_accepted, encode_problem};
+use crate::input::push::wire::control::{
+    decode_ack, decode_end, decode_release, decode_snapshot,
+};
+use crate::input::push::wire::error::DecodeError;
+use crate::input::push::wire::step::{Layout, decode};
 use crate::model::ids::Run;
 use crate::model::units::Uptime;
 
@@ -39,7 +44,7 @@ const PROBLEM_JSON: &str = "application/problem+json";
 
 /// How pushes are taken.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct PushConfig {
     /// The greatest body, decoded, in bytes.
     pub body_bytes_max: usize,
     /// What a pusher must show; `None` lets everybody in.
@@ -47,18 +52,18 @@ pub struct Config {
 }
 
 /// Reads the time since the start.
-pub type Clock = Arc<dyn Fn() -> Uptime + Send + Sync>;
+pub type ReadUptime = Arc<dyn Fn() -> Uptime + Send + Sync>;
 
 /// The routes of the push endpoint.
 /// `releases`: the way to the one that holds devices open; `None` where nobody does.
 pub fn router(
-    config: Config,
+    config: PushConfig,
     inbox: Inbox,
     releases: Option<Releases>,
-    clock: Clock,
+    clock: ReadUptime,
 ) -> Router {
     let bodies = Semaphore::new(BODIES_BYTES_MAX);
-    let door = Arc::new(Door { config, inbox, releases, clock, bodies });
+    let endpoint = Arc::new(PushEndpoint { config, inbox, releases, clock, bodies });
     Router::new()
         .route("/v1/steps", post(steps))
         .route("/v1/snapshots", post(snapshots))
@@ -71,82 +76,92 @@ pub fn router(
         })
         // What it cannot decode it passes on, so that the refusal is ours.
         .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
-        .with_state(door)
+        .with_state(endpoint)
 }
 
-struct Door {
-    config: Config,
+struct PushEndpoint {
+    config: PushConfig,
     inbox: Inbox,
     releases: Option<Releases>,
-    clock: Clock,
+    clock: ReadUptime,
     bodies: Semaphore,
 }
 
-async fn steps(State(door): State<Arc<Door>>, request: Request<Body>) -> Response {
-    door.timed(async |door| {
-        door.authorize(request.headers())?;
-        let layout = layout_of(request.headers())?;
-        let (body, _held) = door.body(request.into_body()).await?;
-        let batch = wire::decode(&body, layout)?;
-        door.offer(Delivery::Steps(batch)).await
-    })
-    .await
+async fn steps(State(endpoint): State<Arc<PushEndpoint>>, request: Request<Body>) -> Response {
+    endpoint
+        .timed(async |endpoint| {
+            endpoint.authorize(request.headers())?;
+            let layout = layout_of(request.headers())?;
+            let (body, _held) = endpoint.body(request.into_body()).await?;
+            let batch = decode(&body, layout)?;
+            endpoint.offer(Delivery::Steps(batch)).await
+        })
+        .await
 }
 
-async fn snapshots(State(door): State<Arc<Door>>, request: Request<Body>) -> Response {
-    door.timed(async |door| {
-        door.authorize(request.headers())?;
-        let (body, _held) = door.json(request).await?;
-        door.offer(Delivery::Snapshot(wire::decode_snapshot(&body)?)).await
-    })
-    .await
+async fn snapshots(
+    State(endpoint): State<Arc<PushEndpoint>>,
+    request: Request<Body>,
+) -> Response {
+    endpoint
+        .timed(async |endpoint| {
+            endpoint.authorize(request.headers())?;
+            let (body, _held) = endpoint.json(request).await?;
+            endpoint.offer(Delivery::Snapshot(decode_snapshot(&body)?)).await
+        })
+        .await
 }
 
 async fn end(
-    State(door): State<Arc<Door>>,
+    State(endpoint): State<Arc<PushEndpoint>>,
     run: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
-    let read = |run, body: &[u8]| Ok(Delivery::End(run, wire::decode_end(body)?));
-    door.about_run(run, request, read).await
+    let read = |run, body: &[u8]| Ok(Delivery::End(run, decode_end(body)?));
+    endpoint.about_run(run, request, read).await
 }
 
 async fn ack(
-    State(door): State<Arc<Door>>,
+    State(endpoint): State<Arc<PushEndpoint>>,
     run: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
-    let read = |run, body: &[u8]| Ok(Delivery::Ack(wire::decode_ack(run, body)?));
-    door.about_run(run, request, read).await
+    let read = |run, body: &[u8]| Ok(Delivery::Ack(decode_ack(run, body)?));
+    endpoint.about_run(run, request, read).await
 }
 
-async fn release(State(door): State<Arc<Door>>, request: Request<Body>) -> Response {
-    door.timed(async |door| {
-        door.authorize(request.headers())?;
-        let (body, _held) = door.json(request).await?;
-        let time = wire::decode_release(&body)?;
-        // Without NVML nothing is open.
-        if let Some(releases) = &door.releases {
-            releases.release(time).await.map_err(Refused::Offer)?;
-        }
-        Ok(Taken { n_records: 1, asks: Vec::new() })
-    })
-    .await
+async fn release(
+    State(endpoint): State<Arc<PushEndpoint>>,
+    request: Request<Body>,
+) -> Response {
+    endpoint
+        .timed(async |endpoint| {
+            endpoint.authorize(request.headers())?;
+            let (body, _held) = endpoint.json(request).await?;
+            let time = decode_release(&body)?;
+            // Without NVML nothing is open.
+            if let Some(releases) = &endpoint.releases {
+                releases.release(time).await.map_err(PushRefusal::Offer)?;
+            }
+            Ok(Receipt { n_records: 1, asks: Vec::new() })
+        })
+        .await
 }
 
-impl Door {
+impl PushEndpoint {
     /// Answers by what `handle` makes of the request, counts it and its duration.
     async fn timed(
         &self,
-        handle: impl AsyncFnOnce(&Self) -> Result<Taken, Refused>,
+        handle: impl AsyncFnOnce(&Self) -> Result<Receipt, PushRefusal>,
     ) -> Response {
         let began = (self.clock)();
         let outcome = handle(self).await;
-        let result = outcome.as_ref().map_or_else(Refused::result, |_| PushResult::Accepted);
+        let result =
+            outcome.as_ref().map_or_else(PushRefusal::result, |_| PushResult::Accepted);
         self.inbox.counts().add(result, (self.clock)().since(began));
         match outcome {
-            Ok(Taken { n_records, asks }) => {
-                let body = wire::encode_accepted(n_records, &asks);
+            Ok(Receipt { n_records, asks }) => {
+                let body = encode_accepted(n_records, &asks);
                 ([(CONTENT_TYPE, "application/json")], body).into_response()
             }
             Err(refused) => {
@@ -163,73 +178,83 @@ impl Door {
         request: Request<Body>,
         read: impl FnOnce(Run, &[u8]) -> Result<Delivery, DecodeError>,
     ) -> Response {
-        self.timed(async |door| {
-            door.authorize(request.headers())?;
-            let (body, _held) = door.json(request).await?;
-            let Path(run) = run.map_err(|error| Refused::Run(error.body_text()))?;
-            let run = Run::new(&run).map_err(|error| Refused::Run(error.to_string()))?;
-            door.offer(read(run, &body)?).await
+        self.timed(async |endpoint| {
+            endpoint.authorize(request.headers())?;
+            let (body, _held) = endpoint.json(request).await?;
+            let Path(run) = run.map_err(|error| PushRefusal::Run(error.body_text()))?;
+            let run = Run::new(&run).map_err(|error| PushRefusal::Run(error.to_string()))?;
+            endpoint.offer(read(run, &body)?).await
         })
         .await
     }
 
-    fn authorize(&self, headers: &HeaderMap) -> Result<(), Refused> {
+    fn authorize(&self, headers: &HeaderMap) -> Result<(), PushRefusal> {
         let Some(token) = &self.config.token else { return Ok(()) };
         let shown = headers
             .get(AUTHORIZATION)
             .map(HeaderValue::as_bytes)
             .and_then(|value| value.split_at_checked(b"Bearer ".len()))
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer "))
-            .ok_or(Refused::NoToken)?
+            .ok_or(PushRefusal::NoToken)?
             .1;
-        if bool::from(shown.ct_eq(token)) { Ok(()) } else { Err(Refused::WrongToken) }
+        if bool::from(shown.ct_eq(token)) { Ok(()) } else { Err(PushRefusal::WrongToken) }
     }
 
     /// Reads a body that is one JSON value.
     async fn json(
         &self,
         request: Request<Body>,
-    ) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), Refused> {
+    ) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), PushRefusal> {
         if layout_of(request.headers())? != Layout::Json {
-            return Err(Refused::MediaType("application/x-ndjson".to_owned()));
+            return Err(PushRefusal::MediaType("application/x-ndjson".to_owned()));
         }
         self.body(request.into_body()).await
     }
 
     /// Reads a body within the limits of size and time; its bytes count against those of all bodies until the second
     /// value is dropped.
-    async fn body(&self, body: Body) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), Refused> {
-        tokio::time::timeout(BODY_WITHIN, self.read(body)).await.map_err(|_| Refused::Slow)?
+    async fn body(
+        &self,
+        body: Body,
+    ) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), PushRefusal> {
+        tokio::time::timeout(BODY_WITHIN, self.read(body))
+            .await
+            .map_err(|_| PushRefusal::Slow)?
     }
 
-    async fn read(&self, body: Body) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), Refused> {
+    async fn read(
+        &self,
+        body: Body,
+    ) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), PushRefusal> {
         let limit = self.config.body_bytes_max;
         let mut body = body;
         let mut bytes = Vec::new();
         let mut held = Vec::new();
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| Refused::of_body(&error))?;
+            let frame = frame.map_err(|error| PushRefusal::of_body(&error))?;
             let Some(chunk) = frame.data_ref() else { continue };
             if bytes.len() + chunk.len() > limit {
-                return Err(Refused::TooLarge(limit));
+                return Err(PushRefusal::TooLarge(limit));
             }
             let n_permits = u32::try_from(chunk.len()).unwrap_or(u32::MAX);
-            held.push(self.bodies.try_acquire_many(n_permits).map_err(|_| Refused::Flooded)?);
+            held.push(
+                self.bodies.try_acquire_many(n_permits).map_err(|_| PushRefusal::Flooded)?,
+            );
             bytes.extend_from_slice(chunk);
         }
         Ok((bytes, held))
     }
 
-    async fn offer(&self, delivery: Delivery) -> Result<Taken, Refused> {
-        self.inbox.offer(delivery).await.map_err(Refused::Offer)
+    async fn offer(&self, delivery: Delivery) -> Result<Receipt, PushRefusal> {
+        self.inbox.offer(delivery).await.map_err(PushRefusal::Offer)
     }
 }
 
-fn layout_of(headers: &HeaderMap) -> Result<Layout, Refused> {
+fn layout_of(headers: &HeaderMap) -> Result<Layout, PushRefusal> {
     let encoding =
         headers.get(CONTENT_ENCODING).map_or(&b"identity"[..], HeaderValue::as_bytes);
     if !encoding.eq_ignore_ascii_case(b"identity") {
-        return Err(Refused::Encoding(String::from_utf8_lossy(encoding).into_owned()));
+        return Err(PushRefusal::Encoding(String::from_utf8_lossy(encoding).into_owned()));
     }
     let value = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let media = value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
@@ -238,13 +263,13 @@ fn layout_of(headers: &HeaderMap) -> Result<Layout, Refused> {
     } else if media.eq_ignore_ascii_case(b"application/x-ndjson") {
         Ok(Layout::NdJson)
     } else {
-        Err(Refused::MediaType(String::from_utf8_lossy(media).into_owned()))
+        Err(PushRefusal::MediaType(String::from_utf8_lossy(media).into_owned()))
     }
 }
 
 /// Why a push was not taken. The message goes to the pusher.
 #[derive(Debug, thiserror::Error)]
-enum Refused {
+enum PushRefusal {
     #[error("the header Authorization: Bearer TOKEN is missing")]
     NoToken,
     #[error("the token is not the one of this exporter")]
@@ -271,7 +296,7 @@ enum Refused {
     Offer(OfferError),
 }
 
-impl Refused {
+impl PushRefusal {
     /// Whose fault it is that a body cannot be read: the connection's, or what was sent as gzip.
     fn of_body(error: &axum::Error) -> Self {
         let reason = error.to_string();
@@ -326,7 +351,7 @@ impl Refused {
     }
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for PushRefusal {
     fn into_response(self) -> Response {
         let (status, title) = self.status();
         let mut response = problem(status, title, &self.to_string());
@@ -346,6 +371,6 @@ impl IntoResponse for Refused {
 }
 
 fn problem(status: StatusCode, title: &str, detail: &str) -> Response {
-    let body = wire::encode_problem(status.as_u16(), title, detail);
+    let body = encode_problem(status.as_u16(), title, detail);
     (status, [(CONTENT_TYPE, PROBLEM_JSON)], body).into_response()
 }

@@ -11,7 +11,7 @@ use crate::analysis::acks::Ack;
 use crate::analysis::captures::{CaptureReport, CaptureRequest};
 use crate::analysis::refusal::Refusal;
 use crate::analysis::status::DurationCounts;
-use crate::input::push::wire::RunEnd;
+use crate::input::push::wire::control::RunEnd;
 use crate::model::ids::Run;
 use crate::model::step::StepSample;
 
@@ -38,7 +38,7 @@ pub enum Delivery {
 
 /// What the engine says to a delivery that it took.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct Receipt {
     /// How many records it held.
     pub n_records: usize,
     /// What its ranks are asked for.
@@ -46,11 +46,16 @@ pub struct Taken {
 }
 
 /// A delivery, and where its answer goes: what was taken, or why nothing was.
-pub type Offer = (Delivery, oneshot::Sender<Result<Taken, Refusal>>);
+pub type Offer = (Delivery, oneshot::Sender<Result<Receipt, Refusal>>);
 
-/// Somebody wants no device held open for a time (zero: wants devices read again at once), and hears when that is so. The
-/// answer is dropped when a call of the driver hangs.
-pub type ReleaseRequest = (Duration, oneshot::Sender<()>);
+/// Asks that no device is held open for a time.
+#[derive(Debug)]
+pub struct ReleaseRequest {
+    /// For how long; zero means that devices are read again at once.
+    pub time: Duration,
+    /// Resolves once nothing is open; dropped when a call of the driver hangs.
+    pub answer: oneshot::Sender<()>,
+}
 
 /// The way to the one that holds devices open; cheap to clone.
 #[derive(Clone, Debug)]
@@ -69,7 +74,7 @@ impl Releases {
     /// Another request waits, or a call of the driver hangs.
     pub async fn release(&self, time: Duration) -> Result<(), OfferError> {
         let (answer, answered) = oneshot::channel();
-        self.0.try_send((time, answer)).map_err(|_| OfferError::Hanging)?;
+        self.0.try_send(ReleaseRequest { time, answer }).map_err(|_| OfferError::Hanging)?;
         answered.await.map_err(|_| OfferError::Hanging)
     }
 }
@@ -158,7 +163,7 @@ impl Inbox {
     ///
     /// # Errors
     /// There is no room, the exporter stops, or the engine refuses it; nothing was taken then.
-    pub async fn offer(&self, delivery: Delivery) -> Result<Taken, OfferError> {
+    pub async fn offer(&self, delivery: Delivery) -> Result<Receipt, OfferError> {
         let (answer, answered) = oneshot::channel();
         self.offers.try_send((delivery, answer)).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => OfferError::Full,

@@ -6,13 +6,10 @@ use std::ops::RangeInclusive;
 use nvml_wrapper::Device;
 
 use crate::input::nvml::error::{GpuError, refused};
-use crate::input::nvml::raw;
+use crate::input::nvml::raw::{self, ProcessKind, ProcessRow};
 use crate::input::owner::procfs::{PidNamespace, Procfs};
 use crate::model::device::{Attribution, Container, ProcessMemory};
 use crate::model::units::Bytes;
-
-/// The most rows that are taken of one process list; a longer list counts as one that makes no sense.
-pub(super) const PROCESS_ROWS_MAX: usize = 65_536;
 
 /// The greatest process id of a Linux kernel (`PID_MAX_LIMIT`, 2^22); a greater one was read from a wrong place.
 const PID_MAX: u32 = 1 << 22;
@@ -30,12 +27,12 @@ pub(super) struct View {
     /// Becomes `Shared` once a listed process was found here.
     namespace: PidNamespace,
     /// Who the listed processes are; holds those of the last cycle and of this one.
-    identities: BTreeMap<u32, Identity>,
+    identities: BTreeMap<u32, ProcessIdentity>,
 }
 
 /// Who a process is. It keeps its id for as long as it is listed.
 #[derive(Clone, Debug)]
-struct Identity {
+struct ProcessIdentity {
     own_pid: Option<u32>,
     container: Option<Container>,
     /// Whether it was listed in this cycle.
@@ -52,12 +49,12 @@ impl View {
         self.identities.retain(|_, identity| std::mem::take(&mut identity.is_listed));
     }
 
-    fn identity(&mut self, pid: u32) -> &mut Identity {
+    fn identity(&mut self, pid: u32) -> &mut ProcessIdentity {
         let Self { procfs, namespace, identities } = self;
         identities.entry(pid).or_insert_with(|| {
             // Within a shared namespace, an old kernel's silence means that there is no further one.
             let same = Some(pid).filter(|_| *namespace == PidNamespace::Shared);
-            Identity {
+            ProcessIdentity {
                 own_pid: procfs.innermost_pid(pid).or(same),
                 container: procfs.container(pid),
                 is_listed: true,
@@ -72,37 +69,11 @@ pub(super) fn driver_of(version: &str) -> Option<(u32, u32)> {
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
-/// One row of a process list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Row {
-    pub(super) pid: u32,
-    /// `None` where NVML says that it does not know.
-    pub(super) used_bytes: Option<u64>,
-}
-
-/// The kinds of process that NVML lists apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ProcessKind {
-    Compute,
-    Graphics,
-    Mps,
-}
-
-impl ProcessKind {
-    fn symbol(self) -> &'static str {
-        match self {
-            Self::Compute => "nvmlDeviceGetComputeRunningProcesses_v3",
-            Self::Graphics => "nvmlDeviceGetGraphicsRunningProcesses_v3",
-            Self::Mps => "nvmlDeviceGetMPSComputeRunningProcesses_v3",
-        }
-    }
-}
-
 /// Every process of the device; `None` where the compute list is refused or its rows make no sense.
 ///
 /// # Errors
 /// Only what says that the device itself is out of order.
-pub(super) fn list(device: &Device<'_>) -> Result<Option<Vec<Row>>, GpuError> {
+pub(super) fn list(device: &Device<'_>) -> Result<Option<Vec<ProcessRow>>, GpuError> {
     let mut rows = Vec::new();
     for kind in [ProcessKind::Compute, ProcessKind::Graphics, ProcessKind::Mps] {
         match raw::processes(device, kind) {
@@ -126,14 +97,14 @@ pub(super) fn list(device: &Device<'_>) -> Result<Option<Vec<Row>>, GpuError> {
 
 /// The processes of a device and what they can mean.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct DeviceProcesses {
     pub(super) processes: Vec<ProcessMemory>,
     pub(super) attribution: Attribution,
     /// Whether the ids mean something to procfs here.
     is_resolvable: bool,
 }
 
-impl Seen {
+impl DeviceProcesses {
     fn nothing(attribution: Attribution) -> Self {
         Self { processes: Vec::new(), attribution, is_resolvable: false }
     }
@@ -141,17 +112,17 @@ impl Seen {
 
 /// Judges what was listed. `total`: the device's capacity; `driver`: its version, where it is known.
 pub(super) fn attribute(
-    rows: Option<Vec<Row>>,
+    rows: Option<Vec<ProcessRow>>,
     total: Option<Bytes>,
     driver: Option<(u32, u32)>,
     view: &mut View,
-) -> Seen {
+) -> DeviceProcesses {
     let Some(rows) = rows.filter(|rows| rows.iter().all(|row| is_plausible(row, total))) else {
-        return Seen::nothing(Attribution::Unsupported);
+        return DeviceProcesses::nothing(Attribution::Unsupported);
     };
     let mut processes = merge(&rows);
     if processes.is_empty() {
-        return Seen::nothing(match view.namespace {
+        return DeviceProcesses::nothing(match view.namespace {
             PidNamespace::Host => Attribution::Host,
             PidNamespace::Shared => Attribution::SharedPidNamespace,
             PidNamespace::Own => Attribution::OwnPidNamespace,
@@ -168,7 +139,7 @@ pub(super) fn attribute(
     }
     let listed_from = listed_from(&processes, driver, view);
     let is_hidden = processes.iter().all(|process| process.used.is_none());
-    Seen {
+    DeviceProcesses {
         processes,
         attribution: if is_hidden { Attribution::MemoryHidden } else { listed_from },
         is_resolvable: listed_from != Attribution::ForeignPidNamespace,
@@ -194,11 +165,11 @@ fn listed_from(
 }
 
 /// Finds out by which id each process knows itself, and which container it runs in.
-pub(super) fn identify(seen: &mut Seen, view: &mut View) {
-    if !seen.is_resolvable {
+pub(super) fn identify(listed: &mut DeviceProcesses, view: &mut View) {
+    if !listed.is_resolvable {
         return;
     }
-    for process in &mut seen.processes {
+    for process in &mut listed.processes {
         let identity = view.identity(process.pid);
         identity.is_listed = true;
         process.own_pid = identity.own_pid;
@@ -207,13 +178,13 @@ pub(super) fn identify(seen: &mut Seen, view: &mut View) {
 }
 
 /// Whether a row can be one: rows read at the wrong stride have impossible ids or sizes.
-fn is_plausible(row: &Row, total: Option<Bytes>) -> bool {
+fn is_plausible(row: &ProcessRow, total: Option<Bytes>) -> bool {
     let fits = |used| total.is_none_or(|total| used <= total.get());
     (1..=PID_MAX).contains(&row.pid) && row.used_bytes.is_none_or(fits)
 }
 
 /// One entry a process, ascending: contexts and lists that repeat it count once, by the maximum.
-fn merge(rows: &[Row]) -> Vec<ProcessMemory> {
+fn merge(rows: &[ProcessRow]) -> Vec<ProcessMemory> {
     let mut used_by_pid: BTreeMap<u32, Option<Bytes>> = BTreeMap::new();
     for row in rows {
         let used = row.used_bytes.and_then(|used| Bytes::new(used).ok());
@@ -239,10 +210,8 @@ pub(super) fn keep_largest(processes: &mut Vec<ProcessMemory>, processes_max: us
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::input::nvml::raw::{ProcessList, UNWRITTEN};
-
-    fn row(pid: u32, used_bytes: impl Into<Option<u64>>) -> Row {
-        Row { pid, used_bytes: used_bytes.into() }
+    fn row(pid: u32, used_bytes: impl Into<Option<u64>>) -> ProcessRow {
+        ProcessRow { pid, used_bytes: used_bytes.into() }
     }
 
     fn process(pid: u32, used: impl Into<Option<u64>>) -> ProcessMemory {
@@ -252,7 +221,7 @@ mod tests {
 
     #[test]
     fn merge_takes_the_maximum_of_a_process_and_orders_by_id() {
-        let check = |rows: &[Row], expected: &[ProcessMemory]| {
+        let check = |rows: &[ProcessRow], expected: &[ProcessMemory]| {
             assert_eq!(merge(rows), expected, "{rows:?}");
         };
         check(&[], &[]);
@@ -313,29 +282,11 @@ mod tests {
     fn attribution_of_an_empty_list_is_the_namespaces() {
         let check = |namespace, expected| {
             let mut view = View { namespace, ..View::new(Procfs::new("/nonexistent")) };
-            let seen = attribute(Some(Vec::new()), None, None, &mut view);
-            assert_eq!(seen, Seen::nothing(expected));
+            let listed = attribute(Some(Vec::new()), None, None, &mut view);
+            assert_eq!(listed, DeviceProcesses::nothing(expected));
         };
         check(PidNamespace::Host, Attribution::Host);
         check(PidNamespace::Shared, Attribution::SharedPidNamespace);
         check(PidNamespace::Own, Attribution::OwnPidNamespace);
-    }
-
-    #[test]
-    fn list_written_past_its_end_has_no_rows() {
-        // (pid, used, instance ids) of two processes at 24 bytes, in room for two rows of 32.
-        let right = [41, 7, u64::MAX, 42, u64::MAX, u64::MAX, UNWRITTEN, UNWRITTEN];
-        let check = |words: &[u64], n_rows, expected: Option<Vec<Row>>| {
-            // The id is the lower half on every machine that CUDA runs on.
-            let list = ProcessList { words: words.to_vec(), n_rows };
-            assert_eq!(list.rows(), expected, "{words:?} {n_rows}");
-        };
-        check(&right, 2, Some(vec![row(41, 7), row(42, None)]));
-        check(&right, 1, Some(vec![row(41, 7)]));
-        check(&right, 3, None);
-        check(&[41, 7, u64::MAX, 0, 42, 8, u64::MAX, 0], 2, None);
-        check(&[41, 7, u64::MAX, 0], 1, None);
-        check(&[41, 7, u64::MAX, UNWRITTEN], 1, Some(vec![row(41, 7)]));
-        check(&[], 0, Some(Vec::new()));
     }
 }
