@@ -3,11 +3,11 @@
 use std::fs::Permissions;
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::Path;
 
 use anyhow::Context;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
+use crate::config::settings::PushSocket;
 use crate::net::server::Listener;
 
 /// Where the exporter listens.
@@ -39,7 +39,9 @@ pub(super) async fn listen(
 }
 
 /// Binds a Unix socket in place of one that nobody listens on any more.
-pub(super) async fn bind_socket(path: &Path, mode: u32) -> anyhow::Result<Listener> {
+pub(super) async fn bind_socket(
+    PushSocket { path, mode }: &PushSocket,
+) -> anyhow::Result<Listener> {
     let shown = path.display();
     if let Ok(metadata) = std::fs::symlink_metadata(path) {
         anyhow::ensure!(metadata.file_type().is_socket(), "{shown} exists and is no socket");
@@ -51,7 +53,7 @@ pub(super) async fn bind_socket(path: &Path, mode: u32) -> anyhow::Result<Listen
     }
     let listener =
         UnixListener::bind(path).with_context(|| format!("cannot listen on {shown} (push)"))?;
-    std::fs::set_permissions(path, Permissions::from_mode(mode))
+    std::fs::set_permissions(path, Permissions::from_mode(*mode))
         .with_context(|| format!("cannot set the mode of {shown}"))?;
     tracing::info!(address = %shown, what = "push", "listening");
     Ok(Listener::Unix(listener))

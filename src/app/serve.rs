@@ -73,8 +73,8 @@ impl App {
 
         let (web, web_addresses) = listen("web", &settings.web_addresses).await?;
         let (mut push, push_addresses) = listen("push", &settings.push_addresses).await?;
-        if let Some((path, mode)) = &settings.push_socket {
-            push.push(bind_socket(path, *mode).await?);
+        if let Some(socket) = &settings.push_socket {
+            push.push(bind_socket(socket).await?);
         }
         let addresses = Addresses { web: web_addresses, push: push_addresses };
         let export_counts = Arc::<ExportCounts>::default();
@@ -99,7 +99,7 @@ impl App {
         let mut app = Self {
             linger: settings.linger,
             export,
-            socket: settings.push_socket.map(|(path, _)| path),
+            socket: settings.push_socket.map(|socket| socket.path),
             stop_push,
             stop_web,
             push_servers: JoinSet::new(),

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use crate::config::settings::{FILE_VARIABLE, SETTINGS, Setting, Settings, Sources};
+use crate::config::settings::Settings;
+use crate::config::sources::{FILE_VARIABLE, Sources};
+use crate::config::table::{SETTINGS, Setting};
 use crate::report::compare::Verdict;
 
 /// The settings that `replay` takes, by the beginning of their keys.
@@ -122,7 +124,7 @@ pub(super) fn settings(
     matches: &ArgMatches,
     takes: impl Fn(&Setting) -> bool,
 ) -> anyhow::Result<Settings> {
-    Ok(Settings::read(&sources(matches, takes))?)
+    Ok(sources(matches, takes).read()?)
 }
 
 fn sources(matches: &ArgMatches, takes: impl Fn(&Setting) -> bool) -> Sources {

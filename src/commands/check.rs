@@ -6,7 +6,7 @@ use clap::ArgMatches;
 
 use crate::app::collectors::nvml;
 use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings};
-use crate::config::settings::Settings;
+use crate::config::settings::{PushSocket, Settings};
 
 /// `stepmem check`.
 pub(super) const CHECK: CommandRow = CommandRow { name: "check", arguments, run };
@@ -30,7 +30,7 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
     for address in &settings.push_addresses {
         writeln!(out, "pushes:           http://{address}/v1/steps")?;
     }
-    if let Some((path, mode)) = &settings.push_socket {
+    if let Some(PushSocket { path, mode }) = &settings.push_socket {
         writeln!(out, "pushes:           {} (mode {mode:o})", path.display())?;
     }
     writeln!(

@@ -116,6 +116,10 @@ pub struct WebConfig {
     pub push_url: String,
 }
 
+/// The fixed paths of [`router`], which the metrics cannot have.
+pub const RESERVED_PATHS: [&str; 6] =
+    ["/", "/style.css", "/page.js", "/api/v1/status", "/-/healthy", "/-/ready"];
+
 /// The routes of the web server.
 pub fn router(config: &WebConfig, source: StatusSource, stop: watch::Receiver<bool>) -> Router {
     let WebConfig { telemetry_path, push_url } = config;
