@@ -187,3 +187,128 @@ fn place(record: &RecordingEntry) -> (Option<(&Run, Rank)>, Option<&GpuUuid>) {
         RecordingEntry::Gpu(sample, _) => (None, Some(&sample.device)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use crate::input::push::wire::recorded::RecordingEntry;
+    use crate::input::recording::{LINE_BYTES_MAX, merged};
+
+    /// Recordings on the disk, removed at the end.
+    struct Recordings {
+        paths: Vec<PathBuf>,
+    }
+
+    impl Recordings {
+        fn new(name: &str, texts: &[&str]) -> Self {
+            let path = |idx: usize| {
+                let file =
+                    format!("stepmem-recording-{name}-{idx}-{}.jsonl", std::process::id());
+                std::env::temp_dir().join(file)
+            };
+            let paths: Vec<PathBuf> = (0..texts.len()).map(path).collect();
+            for (path, text) in paths.iter().zip(texts) {
+                fs::write(path, text).unwrap();
+            }
+            Self { paths }
+        }
+    }
+
+    impl Drop for Recordings {
+        fn drop(&mut self) {
+            self.paths.iter().for_each(|path| fs::remove_file(path).unwrap());
+        }
+    }
+
+    /// A step as a line; `time`: none below zero.
+    fn step(run: &str, rank: u32, step: u32, time: f64) -> String {
+        let time = if time < 0.0 { String::new() } else { format!(",\"time\":{time}") };
+        format!(
+            "{{\"run\":\"{run}\",\"rank\":{rank},\"step\":{step},\"allocated_bytes\":1{time}}}\n"
+        )
+    }
+
+    fn reading(device: &str, time: f64) -> String {
+        format!(
+            "{{\"nvml\":true,\"time\":{time},\"device\":\"{device}\",\"used_bytes\":5,\"total_bytes\":9}}\n"
+        )
+    }
+
+    /// The order of the merged entries: `run/rank/step` and names of devices.
+    fn order(name: &str, texts: &[&str]) -> Vec<String> {
+        let recordings = Recordings::new(name, texts);
+        let mut order = Vec::new();
+        let see = |entry| {
+            order.push(match entry {
+                RecordingEntry::Step(sample) => {
+                    format!("{}/{}/{}", sample.run, sample.rank, sample.step.get())
+                }
+                RecordingEntry::Gpu(sample, _) => sample.device.to_string(),
+            });
+            Ok(())
+        };
+        merged(&recordings.paths, see).unwrap();
+        order
+    }
+
+    #[test]
+    fn files_are_merged_by_time() {
+        let a = [step("a", 0, 1, 1.0), step("a", 0, 2, 3.0)].concat();
+        let b = [step("b", 0, 1, 2.0), step("b", 0, 2, 4.0)].concat();
+        let expected = ["a/0/1", "b/0/1", "a/0/2", "b/0/2"];
+        assert_eq!(order("by-time", &[&a, &b]), expected);
+        assert_eq!(order("by-time-swapped", &[&b, &a]), expected);
+    }
+
+    #[test]
+    fn records_of_one_time_come_by_run_and_rank_after_devices() {
+        let lines = [
+            step("b", 0, 7, 5.0),
+            step("a", 10, 7, 5.0),
+            reading("GPU-1", 5.0),
+            step("a", 9, 7, 5.0),
+            reading("GPU-0", 5.0),
+        ];
+        let expected = ["GPU-0", "GPU-1", "a/9/7", "a/10/7", "b/0/7"];
+        assert_eq!(order("one-file", &[&lines.concat()]), expected);
+        let apart: Vec<&str> = lines.iter().map(String::as_str).collect();
+        assert_eq!(order("a-file-each", &apart), expected);
+    }
+
+    #[test]
+    fn record_without_a_time_follows_the_one_before_it() {
+        let a = [step("a", 0, 1, 2.0), step("a", 0, 2, -1.0), step("a", 0, 3, 4.0)].concat();
+        let b = [step("b", 0, 1, 1.0), step("b", 0, 2, 3.0)].concat();
+        let expected = ["b/0/1", "a/0/1", "a/0/2", "b/0/2", "a/0/3"];
+        assert_eq!(order("without", &[&a, &b]), expected);
+    }
+
+    #[test]
+    fn file_without_times_comes_first() {
+        let timeless = [step("t", 1, 1, -1.0), step("t", 0, 1, -1.0)].concat();
+        let a = step("a", 0, 1, 1.0);
+        assert_eq!(order("timeless", &[&a, &timeless]), ["t/1/1", "t/0/1", "a/0/1"]);
+    }
+
+    #[test]
+    fn late_record_keeps_its_place_in_its_file() {
+        let a = [step("a", 0, 2, 5.0), step("a", 0, 1, 1.0)].concat();
+        let b = step("b", 0, 1, 2.0);
+        assert_eq!(order("late", &[&a, &b]), ["b/0/1", "a/0/2", "a/0/1"]);
+    }
+
+    #[test]
+    fn mistake_is_reported_with_file_and_line() {
+        let check = |name: &str, text: &str, expected: &str| {
+            let recordings = Recordings::new(name, &[text]);
+            let error = merged(&recordings.paths, |_| Ok(())).unwrap_err();
+            let path = recordings.paths[0].display();
+            assert_eq!(format!("{error:#}"), format!("{path}: line {expected}"));
+        };
+        let long = format!("{}{}", step("a", 0, 1, 1.0), " ".repeat(1024 * 1024 + 1));
+        check("long", &long, &format!("2 exceeds {LINE_BYTES_MAX} bytes"));
+        check("bad", "\n{\"rank\":0}\n", "2: missing field `step` at line 1 column 10");
+    }
+}
