@@ -44,7 +44,7 @@ pub(super) async fn bind_socket(
 ) -> anyhow::Result<Listener> {
     let shown = path.display();
     if let Ok(metadata) = std::fs::symlink_metadata(path) {
-        anyhow::ensure!(metadata.file_type().is_socket(), "{shown} exists and is no socket");
+        anyhow::ensure!(metadata.file_type().is_socket(), "{shown} exists and is not a socket");
         anyhow::ensure!(
             UnixStream::connect(path).await.is_err(),
             "another process listens on {shown}"

@@ -1,5 +1,4 @@
-//! Recordings: their lines, one file after the other or several as one in order of time. What they mean is not known
-//! here.
+//! Recordings: reads their lines, and merges several files by time. Does not interpret them.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -13,13 +12,13 @@ use crate::input::push::wire::recorded::{RecordingEntry, decode_recorded};
 use crate::model::ids::{GpuUuid, Rank, Run};
 use crate::model::units::Seconds;
 
-/// The longest line that is read, in bytes.
+/// The longest line, in bytes.
 pub const LINE_BYTES_MAX: u64 = 1024 * 1024;
-/// The buffer between a recording and its lines, in bytes.
+/// Size of the read buffer, in bytes.
 pub const READ_BUFFER_BYTES: usize = 256 * 1024;
-/// The same when several are read at once.
+/// Size of each read buffer when several files are read at once, in bytes.
 const SHARED_BUFFER_BYTES: usize = 16 * 1024;
-/// How many records of one time are put in order; ranks beyond that keep the order of the files.
+/// Maximum number of records with the same time that are sorted; further ones keep the order of the files.
 const SAME_TIME_MAX: usize = 8192;
 
 /// The records of one file, in its order.
@@ -34,7 +33,7 @@ impl Lines {
     /// Opens a file, or standard input as `-`.
     ///
     /// # Errors
-    /// There is no such file.
+    /// The file cannot be opened.
     pub fn open(path: &Path, buffer_bytes: usize) -> anyhow::Result<Self> {
         let name = path.display().to_string();
         let text: Box<dyn Read> = if path == Path::new("-") {
@@ -46,15 +45,15 @@ impl Lines {
         Ok(Self { name, text, line: Vec::new(), number: 0 })
     }
 
-    /// Where the last record stands, for a message.
+    /// File and line of the last record, for messages.
     pub fn place(&self) -> String {
         format!("{}: line {}", self.name, self.number)
     }
 
-    /// The next record; `None` at the end.
+    /// Returns the next record; `None` at the end.
     ///
     /// # Errors
-    /// The file cannot be read, a line is too long, or is neither a push record nor a reading.
+    /// The file cannot be read, or a line is too long or neither a push record nor a reading.
     pub fn record(&mut self) -> anyhow::Result<Option<RecordingEntry>> {
         loop {
             self.line.clear();
@@ -79,14 +78,14 @@ impl Lines {
     }
 }
 
-/// Shows every record of the files to `take`, as if they were one recording that came in order of time.
+/// Passes every record of the files to `take`, as if they were one recording in order of time.
 ///
-/// Records of one time come in order of run and rank, so that it does not matter which rank was written first, nor
-/// into how many files a recording was split. A record without a time follows the one before it in its file; a file
+/// Records with the same time come in order of run and rank, so that the result does not depend on which rank was
+/// written first, nor on the number of files. A record without a time follows its predecessor in the file; a file
 /// without any time comes before the files after it.
 ///
 /// # Errors
-/// As of [`Lines::record`], or what `take` says.
+/// As for [`Lines::record`], and the errors of `take`.
 pub fn merged<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     mut take: impl FnMut(RecordingEntry) -> anyhow::Result<()>,
@@ -122,7 +121,7 @@ struct NextRecord {
 
 impl NextRecord {
     fn of(record: RecordingEntry, before: f64, idx: usize) -> Self {
-        // Time does not fall within a file: what comes late stays behind what it came after.
+        // Time never falls within a file: a late record stays behind its predecessor.
         let time = record.time().map_or(before, Seconds::get).max(before);
         Self { time, idx, record }
     }
@@ -148,7 +147,7 @@ impl Ord for NextRecord {
     }
 }
 
-/// Records of one time, until another comes.
+/// The records with the current time.
 struct SameTimeRecords {
     time: Option<Seconds>,
     records: Vec<RecordingEntry>,
@@ -180,7 +179,7 @@ impl SameTimeRecords {
     }
 }
 
-/// Where a record stands among those of its time: devices first, so that ranks find what was read of them.
+/// The sort key within one time: devices first, so that ranks find their readings.
 fn place(record: &RecordingEntry) -> (Option<(&Run, Rank)>, Option<&GpuUuid>) {
     match record {
         RecordingEntry::Step(sample) => (Some((&sample.run, sample.rank)), None),
