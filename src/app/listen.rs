@@ -10,16 +10,16 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use crate::config::settings::PushSocket;
 use crate::net::server::Listener;
 
-/// Where the exporter listens.
+/// The addresses that the exporter listens on.
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
-    /// The page and the metrics.
+    /// Of the page and the metrics.
     pub web: Vec<SocketAddr>,
-    /// Pushes over TCP.
+    /// Of the push endpoint.
     pub push: Vec<SocketAddr>,
 }
 
-/// Listens on every address, and gives the addresses with the ports that the system chose.
+/// Listens on every address. Returns the listeners and their addresses, with ports chosen by the system.
 pub(super) async fn listen(
     what: &'static str,
     addresses: &[SocketAddr],
@@ -38,7 +38,7 @@ pub(super) async fn listen(
     Ok((listeners, bound))
 }
 
-/// Binds a Unix socket in place of one that nobody listens on any more.
+/// Binds a Unix socket; replaces one that no process listens on.
 pub(super) async fn bind_socket(
     PushSocket { path, mode }: &PushSocket,
 ) -> anyhow::Result<Listener> {

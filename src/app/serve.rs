@@ -1,4 +1,4 @@
-//! The composition of `serve` and `demo`: the channels, the tasks and who is joined to whom.
+//! The composition of `serve` and `demo`: creates the channels and tasks and connects them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,14 +28,14 @@ use crate::net::server::{Listener, ServerCounts, serve as serve_http};
 use crate::output::otlp::{Export, ExportCounts, OtlpConfig};
 use crate::output::web::{self, StatusSource, WebConfig};
 
-/// How many findings of collectors wait for the engine.
+/// Maximum number of collector events that wait for the engine.
 const COLLECTED_CAPACITY: usize = 4;
 
-/// Serves until a signal ends it, or until `beside`, which begins once the exporter listens, ends; a second signal
-/// aborts.
+/// Runs the exporter until a signal arrives or `beside`, which starts once the exporter listens, ends. A second
+/// signal aborts.
 ///
 /// # Errors
-/// An address or socket cannot be had, OTLP cannot be set up, a task died, `beside` failed, or a second signal came.
+/// A socket cannot be bound, OTLP cannot be set up, a task died, `beside` failed, or a second signal arrived.
 pub fn run<F: Future<Output = anyhow::Result<()>>>(
     settings: Settings,
     gpu: Option<GpuSource>,
@@ -47,7 +47,7 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
         let (app, addresses) = App::start(settings, gpu).await?;
         app.until_stopped(signals, beside(addresses)).await
     });
-    // A driver call that hangs holds a thread of its own, which ends with the process.
+    // A hanging call of the driver blocks a thread of its own, which ends with the process.
     runtime.shutdown_background();
     result
 }
@@ -141,13 +141,13 @@ async fn start_export(
     Ok(Some(export.context("OTLP export cannot be set up")?))
 }
 
-/// What tells this exporter from others: the host (in Kubernetes the pod) and the process.
+/// Identifies this exporter: the host (in Kubernetes the pod) and the process.
 fn instance() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{}:{}", host.trim(), std::process::id())
 }
 
-/// Goes on where an earlier exporter stood, or begins anew.
+/// Resumes the state of an earlier exporter, or starts anew.
 fn engine_of(config: EngineConfig, saved: Option<SavedState>, clock: Clock) -> Engine {
     match saved {
         Some(saved) => Engine::resume(config, saved, clock.now()),
@@ -155,7 +155,7 @@ fn engine_of(config: EngineConfig, saved: Option<SavedState>, clock: Clock) -> E
     }
 }
 
-/// Where the page says that pushes are taken.
+/// The push address that the page shows.
 fn push_url(addresses: &Addresses, socket: Option<&Path>) -> String {
     match (addresses.push.first(), socket) {
         (Some(address), _) => format!("http://{address}"),
@@ -164,7 +164,7 @@ fn push_url(addresses: &Addresses, socket: Option<&Path>) -> String {
     }
 }
 
-/// What is asked beside the devices themselves.
+/// Starts the collectors apart from NVML.
 fn spawn_collectors(
     tasks: &mut Tasks,
     nvml: &NvmlSettings,
@@ -177,7 +177,7 @@ fn spawn_collectors(
     Ok(())
 }
 
-/// Serves one router on several listeners, which share their counts and their stop.
+/// A router for several listeners, which share their counts and their stop.
 struct Servers {
     router: axum::Router,
     counts: Arc<ServerCounts>,

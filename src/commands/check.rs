@@ -1,4 +1,4 @@
-//! `stepmem check`: the settings checked, what would be listened on, and whether NVML is there.
+//! `stepmem check`: checks the settings, and shows what they configure and whether NVML is available.
 
 use std::io::{self, Write};
 
@@ -12,8 +12,9 @@ use crate::config::settings::{PushSocket, Settings};
 pub(super) const CHECK: CommandRow = CommandRow { name: "check", arguments, run };
 
 fn arguments() -> clap::Command {
-    let command = clap::Command::new("check")
-        .about("Check the settings, say what would be listened on and whether NVML is there");
+    let command = clap::Command::new("check").about(
+        "Check the settings; show the addresses they listen on and whether NVML is available",
+    );
     with_settings(command, |_| true)
 }
 

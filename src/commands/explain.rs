@@ -71,13 +71,13 @@ pub fn run<'f>(
 
 fn arguments() -> clap::Command {
     let command = clap::Command::new("explain")
-        .about("Tell the story of a rank in recorded pushes: what was said of it, and what stopped the rest")
+        .about("Explain what stepmem found on a rank in recorded pushes, and which gates stopped other findings")
         .arg(recordings())
         .arg(
             Arg::new("run")
                 .long("run")
                 .value_name("RUN")
-                .help("Whose; may be left out when the recordings hold one run"),
+                .help("Run of the rank; optional when the recordings contain only one run"),
         )
         .arg(
             Arg::new("rank")
@@ -85,7 +85,7 @@ fn arguments() -> clap::Command {
                 .value_name("N")
                 .value_parser(clap::value_parser!(u64))
                 .required(true)
-                .help("The global rank"),
+                .help("Global rank"),
         );
     with_settings(command, is_replay_setting)
 }
