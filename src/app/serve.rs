@@ -44,7 +44,7 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let signals = Signals::listen()?;
-        let (app, addresses) = App::start(settings, gpu).await?;
+        let (app, addresses) = start(settings, gpu).await?;
         app.until_stopped(signals, beside(addresses)).await
     });
     // A hanging call of the driver blocks a thread of its own, which ends with the process.
@@ -52,80 +52,75 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
     result
 }
 
-impl App {
-    async fn start(
-        settings: Settings,
-        gpu: Option<GpuSource>,
-    ) -> anyhow::Result<(Self, Addresses)> {
-        let saved = settings
-            .state_file
-            .as_deref()
-            .and_then(|path| read_state(path, settings.engine.ranks_max));
-        let clock = Clock::start(saved.as_ref());
-        let (push_counts, web_counts) = <(Arc<ServerCounts>, Arc<ServerCounts>)>::default();
-        let (inbox, offers) = Inbox::new();
-        let (publisher, latest) = watch::channel(Arc::default());
-        let (source, requests, summary_requests) = StatusSource::new(latest.clone());
-        let (stop_push, push_stopped) = watch::channel(false);
-        let (stop_web, web_stopped) = watch::channel(false);
-        let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
-        let (releases, release_requests) = Releases::new();
+/// Starts the exporter. Returns its tasks, and the addresses that it listens on.
+async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(App, Addresses)> {
+    let saved = settings
+        .state_file
+        .as_deref()
+        .and_then(|path| read_state(path, settings.engine.ranks_max));
+    let clock = Clock::start(saved.as_ref());
+    let (push_counts, web_counts) = <(Arc<ServerCounts>, Arc<ServerCounts>)>::default();
+    let (inbox, offers) = Inbox::new();
+    let (publisher, latest) = watch::channel(Arc::default());
+    let (source, requests, summary_requests) = StatusSource::new(latest.clone());
+    let (stop_push, push_stopped) = watch::channel(false);
+    let (stop_web, web_stopped) = watch::channel(false);
+    let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
+    let (releases, release_requests) = Releases::new();
 
-        let (web, web_addresses) = listen("web", &settings.web_addresses).await?;
-        let (mut push, push_addresses) = listen("push", &settings.push_addresses).await?;
-        if let Some(socket) = &settings.push_socket {
-            push.push(bind_socket(socket).await?);
-        }
-        let addresses = Addresses { web: web_addresses, push: push_addresses };
-        let export_counts = Arc::<ExportCounts>::default();
-        let export = start_export(settings.otlp, latest.clone(), &export_counts).await?;
-
-        let own = Own {
-            push: inbox.counts(),
-            servers: [("push", Arc::clone(&push_counts)), ("web", Arc::clone(&web_counts))],
-            export: export.is_some().then_some(export_counts),
-            collectors: BTreeMap::new(),
-            dropped: Dropped::default(),
-            process: Vec::new(),
-            series: 0,
-        };
-        let engine = engine_of(settings.engine, saved, clock);
-        let state = settings.state_file.map(StateFile::new);
-        let summaries = Summaries::new(settings.summary_dir);
-        let snapshots = Snapshots::new(settings.snapshots);
-        let keeper = Keeper { engine, snapshots, clock, publisher, own, state, summaries };
-        let requests = Requests { status: requests, summary: summary_requests };
-
-        let mut app = Self {
-            linger: settings.linger,
-            export,
-            socket: settings.push_socket.map(|socket| socket.path),
-            stop_push,
-            stop_web,
-            push_servers: JoinSet::new(),
-            web_servers: JoinSet::new(),
-            engine: JoinSet::new(),
-            gpu: JoinSet::new(),
-        };
-        app.engine.spawn(keeper.keep(offers, requests, collected));
-        let releases = (settings.nvml.is_some() && gpu.is_some()).then_some(releases);
-        let clock = Arc::new(move || clock.now());
-        let router = http::router(settings.push, inbox, releases, clock);
-        Servers { router, counts: push_counts, stop: push_stopped.clone() }
-            .spawn(push, &mut app.push_servers);
-        let push_url = push_url(&addresses, app.socket.as_deref());
-        let site = WebConfig { telemetry_path: settings.telemetry_path, push_url };
-        let router = web::router(&site, source, push_stopped);
-        Servers { router, counts: web_counts, stop: web_stopped }
-            .spawn(web, &mut app.web_servers);
-        if let (Some(nvml), Some(source)) = (settings.nvml, gpu) {
-            spawn_collectors(&mut app.gpu, &nvml, &collect)?;
-            let releases = release_requests;
-            let channels = GpuChannels { latest, collected: collect, releases };
-            app.gpu.spawn(GpuTask::start(nvml, source, channels)?.run());
-        }
-        Ok((app, addresses))
+    let (web, web_addresses) = listen("web", &settings.web_addresses).await?;
+    let (mut push, push_addresses) = listen("push", &settings.push_addresses).await?;
+    if let Some(socket) = &settings.push_socket {
+        push.push(bind_socket(socket).await?);
     }
+    let addresses = Addresses { web: web_addresses, push: push_addresses };
+    let export_counts = Arc::<ExportCounts>::default();
+    let export = start_export(settings.otlp, latest.clone(), &export_counts).await?;
+
+    let own = Own {
+        push: inbox.counts(),
+        servers: [("push", Arc::clone(&push_counts)), ("web", Arc::clone(&web_counts))],
+        export: export.is_some().then_some(export_counts),
+        collectors: BTreeMap::new(),
+        dropped: Dropped::default(),
+        process: Vec::new(),
+        series: 0,
+    };
+    let engine = engine_of(settings.engine, saved, clock);
+    let state = settings.state_file.map(StateFile::new);
+    let summaries = Summaries::new(settings.summary_dir);
+    let snapshots = Snapshots::new(settings.snapshots);
+    let keeper = Keeper { engine, snapshots, clock, publisher, own, state, summaries };
+    let requests = Requests { status: requests, summary: summary_requests };
+
+    let mut app = App {
+        linger: settings.linger,
+        export,
+        socket: settings.push_socket.map(|socket| socket.path),
+        stop_push,
+        stop_web,
+        push_servers: JoinSet::new(),
+        web_servers: JoinSet::new(),
+        engine: JoinSet::new(),
+        gpu: JoinSet::new(),
+    };
+    app.engine.spawn(keeper.keep(offers, requests, collected));
+    let releases = (settings.nvml.is_some() && gpu.is_some()).then_some(releases);
+    let clock = Arc::new(move || clock.now());
+    let router = http::router(settings.push, inbox, releases, clock);
+    Servers { router, counts: push_counts, stop: push_stopped.clone() }
+        .spawn(push, &mut app.push_servers);
+    let push_url = push_url(&addresses, app.socket.as_deref());
+    let site = WebConfig { telemetry_path: settings.telemetry_path, push_url };
+    let router = web::router(&site, source, push_stopped);
+    Servers { router, counts: web_counts, stop: web_stopped }.spawn(web, &mut app.web_servers);
+    if let (Some(nvml), Some(source)) = (settings.nvml, gpu) {
+        spawn_collectors(&mut app.gpu, &nvml, &collect)?;
+        let releases = release_requests;
+        let channels = GpuChannels { latest, collected: collect, releases };
+        app.gpu.spawn(GpuTask::start(nvml, source, channels)?.run());
+    }
+    Ok((app, addresses))
 }
 
 async fn start_export(

@@ -43,7 +43,7 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
         Some(otlp) => writeln!(
             out,
             "OTLP:             {} every {}",
-            otlp.endpoint.as_deref().unwrap_or("as OTEL_EXPORTER_OTLP_… says"),
+            otlp.endpoint.as_deref().unwrap_or("by OTEL_EXPORTER_OTLP_…"),
             humantime::format_duration(otlp.interval)
         )?,
         None => writeln!(out, "OTLP:             off")?,
@@ -58,10 +58,10 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
         writeln!(out, "NVML:             {} {model}", sample.device)?;
     }
     for gone in &poll.unavailable {
-        writeln!(out, "NVML:             not there ({}): {}", gone.code, gone.message)?;
+        writeln!(out, "NVML:             not available ({}): {}", gone.code, gone.message)?;
     }
     if poll.is_released {
-        writeln!(out, "NVML:             not asked, no device is wanted so far")?;
+        writeln!(out, "NVML:             not polled, as no device is wanted yet")?;
     } else if poll.samples.is_empty() && poll.unavailable.is_empty() {
         writeln!(out, "NVML:             no device")?;
     }

@@ -13,7 +13,7 @@ const CUDA_VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 /// The variable by which the container toolkit chooses the devices of a container.
 const TOOLKIT_VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
 
-/// What the environment says about devices.
+/// The environment, as far as it concerns devices.
 #[derive(Clone, Debug)]
 pub(super) struct DeviceEnvironment {
     /// Whether the exporter runs in a pod.

@@ -30,7 +30,7 @@ pub enum Mistake {
     Repeated {
         /// The flag, variable or key.
         source_name: String,
-        /// How many values it has.
+        /// The number of its values.
         n_values: usize,
     },
     /// A key of the file that is not a setting.

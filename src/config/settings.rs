@@ -12,16 +12,16 @@ use crate::input::nvml::config::Devices;
 use crate::input::push::http::PushConfig;
 use crate::output::otlp::OtlpConfig;
 
-/// What `serve` does. The default is that of the table: a test compares them.
+/// The settings of `serve`. A test compares the default with that of the table.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Where the page and the metrics are served.
+    /// Addresses of the page and the metrics.
     pub web_addresses: Vec<SocketAddr>,
     /// The path of the metrics.
     pub telemetry_path: String,
-    /// Where pushes are received over TCP.
+    /// TCP addresses of the push endpoint.
     pub push_addresses: Vec<SocketAddr>,
-    /// Where pushes are received over a Unix socket.
+    /// Unix socket of the push endpoint.
     pub push_socket: Option<PushSocket>,
     /// The limits of pushes.
     pub push: PushConfig,
@@ -31,13 +31,13 @@ pub struct Settings {
     pub snapshots: SnapshotSettings,
     /// The OTLP export; `None` without a collector.
     pub otlp: Option<OtlpConfig>,
-    /// How NVML is polled; `None` when it is not.
+    /// Polling of NVML; `None` disables it.
     pub nvml: Option<NvmlSettings>,
     /// The file that keeps the windows of all ranks across restarts.
     pub state_file: Option<PathBuf>,
     /// The directory of summaries.
     pub summary_dir: Option<PathBuf>,
-    /// What is logged, and how.
+    /// The log.
     pub log: LogSettings,
     /// How long the web server answers after the rest has stopped.
     pub linger: Duration,
@@ -52,7 +52,7 @@ pub struct PushSocket {
     pub mode: u32,
 }
 
-/// How NVML is polled.
+/// Polling of NVML.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NvmlSettings {
     /// The library; `None` for the system's.
@@ -67,10 +67,10 @@ pub struct NvmlSettings {
     pub kubelet_socket: Option<PathBuf>,
 }
 
-/// What is logged, and how.
+/// The log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
-    /// The least level.
+    /// The lowest level that is logged.
     pub level: String,
     /// Whether lines are JSON.
     pub is_json: bool,
@@ -127,9 +127,9 @@ impl NvmlSettings {
 pub(super) struct Draft {
     /// Everything but OTLP and NVML.
     pub(super) settings: Settings,
-    /// The export, whether there is a collector or not.
+    /// The export, even without a collector.
     pub(super) otlp: OtlpConfig,
-    /// How NVML is polled, whether it is or not.
+    /// Polling of NVML, even while `is_without_nvml`.
     pub(super) nvml: NvmlSettings,
     pub(super) is_without_nvml: bool,
     /// The devices that the setting chooses; `None` when it is empty.

@@ -23,7 +23,7 @@ pub struct Sources {
 }
 
 /// The values of one setting, and the flag, variable or key that has them.
-struct Given {
+struct SourceValues {
     source_name: String,
     values: Vec<String>,
 }
@@ -44,7 +44,7 @@ impl Sources {
         let mut draft = Draft::new(otlp, DeviceEnvironment::read(environment));
         for setting in SETTINGS {
             let given = self.of_flag(setting).or_else(|| of_variable(setting, environment));
-            let Given { source_name, values } = given.unwrap_or_else(|| Given {
+            let SourceValues { source_name, values } = given.unwrap_or_else(|| SourceValues {
                 source_name: setting.key.to_owned(),
                 values: in_file
                     .get(setting.key)
@@ -62,9 +62,9 @@ impl Sources {
         if mistakes.is_empty() { Ok(settings) } else { Err(ConfigError { mistakes }) }
     }
 
-    fn of_flag(&self, setting: &Setting) -> Option<Given> {
+    fn of_flag(&self, setting: &Setting) -> Option<SourceValues> {
         let values = self.flags.get(setting.key)?.clone();
-        Some(Given { source_name: format!("--{}", setting.key), values })
+        Some(SourceValues { source_name: format!("--{}", setting.key), values })
     }
 
     /// The values of the file by key; a file that cannot be read has none, and is a mistake.
@@ -86,7 +86,7 @@ impl Sources {
     }
 }
 
-fn of_variable(setting: &Setting, environment: Environment<'_>) -> Option<Given> {
+fn of_variable(setting: &Setting, environment: Environment<'_>) -> Option<SourceValues> {
     let source_name = setting.variable();
     let value = environment(&source_name)?;
     let values = if setting.is_repeatable {
@@ -94,7 +94,7 @@ fn of_variable(setting: &Setting, environment: Environment<'_>) -> Option<Given>
     } else {
         vec![value]
     };
-    Some(Given { source_name, values })
+    Some(SourceValues { source_name, values })
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What comes in: pushes, device readings and recordings, decoded, checked and handed to the engine. Knows no
+//! Inputs: pushes, device readings and recordings, decoded, checked and handed to the engine. Knows no
 //! output.
 
 pub mod nvml;

@@ -1,4 +1,4 @@
-//! What goes out: each output reads the same immutable status and knows no input.
+//! Outputs: each reads the same immutable status and knows no input.
 
 pub mod otlp;
 pub mod prometheus;

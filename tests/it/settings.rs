@@ -173,7 +173,7 @@ fn check_says_what_there_would_be() {
     let absent = stepmem(&["check", "--nvml.library", "/nowhere/lib.so"], &[], b"");
     assert_eq!(absent.code, Some(0), "{}", absent.err);
     assert!(
-        absent.out.contains("NVML:             not there (library_missing)"),
+        absent.out.contains("NVML:             not available (library_missing)"),
         "{}",
         absent.out
     );

@@ -1,4 +1,4 @@
-//! What collectors report to the engine.
+//! The reports of collectors to the engine.
 
 use crate::analysis::status::CollectorStatus;
 use crate::input::nvml::cycle::GpuPoll;

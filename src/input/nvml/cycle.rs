@@ -72,7 +72,7 @@ pub(super) struct Cycle {
     /// Names of which at least one device answered.
     pub(super) answered: BTreeSet<DeviceName>,
     /// Names that were not polled after too many failures.
-    pub(super) rested: BTreeSet<DeviceName>,
+    pub(super) skipped: BTreeSet<DeviceName>,
     /// The devices whose UUID is known and that are reported, with or without figures.
     pub(super) found: BTreeMap<GpuUuid, DeviceEntry>,
     /// The GPUs whose UUID is known and that are replaced by their MIG devices.
@@ -86,8 +86,8 @@ pub(super) struct Cycle {
 
 impl Cycle {
     /// Skips a device and repeats its last reports.
-    pub(super) fn rest(&mut self, name: &DeviceName, failing: &FailureStreak) {
-        self.rested.insert(name.clone());
+    pub(super) fn skip(&mut self, name: &DeviceName, failing: &FailureStreak) {
+        self.skipped.insert(name.clone());
         self.reports.insert(name.clone(), failing.reports.clone());
         self.wants_restart = true;
     }

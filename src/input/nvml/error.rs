@@ -77,7 +77,7 @@ impl NvmlCode {
         }
     }
 
-    /// What an operator can do, where NVML's message does not say it.
+    /// Advice for an operator, where NVML's message has none.
     fn advice(self) -> &'static str {
         match self {
             Self::Nvml(18) => {

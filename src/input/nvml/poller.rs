@@ -150,7 +150,7 @@ impl Poller {
                 && let Some(failing) = self.failing.get(name)
                 && failing.polls >= FAILURES_MAX
             {
-                cycle.rest(name, failing);
+                cycle.skip(name, failing);
                 continue;
             }
             let processes_max = self.config.processes_max;
@@ -169,7 +169,7 @@ impl Poller {
         let mut unnamed = std::mem::take(&mut cycle.unnamed);
         let mut claimed = BTreeSet::new();
         for (uuid, known) in &mut self.known {
-            if cycle.found.contains_key(uuid) || cycle.rested.contains(&known.name) {
+            if cycle.found.contains_key(uuid) || cycle.skipped.contains(&known.name) {
                 continue;
             }
             let own = unnamed.iter().find(|(name, _)| *name == known.name);
@@ -203,8 +203,8 @@ impl Poller {
                 continue;
             }
             let before = self.failing.get(name).map_or(0, |failing| failing.polls);
-            let is_rested = cycle.rested.contains(name);
-            let polls = if is_rested { before } else { before.saturating_add(1) };
+            let is_skipped = cycle.skipped.contains(name);
+            let polls = if is_skipped { before } else { before.saturating_add(1) };
             cycle.wants_restart |= polls >= FAILURES_MAX;
             failing.insert(name.clone(), FailureStreak { polls, reports: reports.clone() });
         }

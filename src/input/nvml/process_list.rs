@@ -32,7 +32,7 @@ pub(super) struct View {
     identities: BTreeMap<u32, ProcessIdentity>,
 }
 
-/// Who a process is; kept while the process is listed.
+/// The identity of a process, kept while the process is listed.
 #[derive(Clone, Debug)]
 struct ProcessIdentity {
     own_pid: Option<u32>,

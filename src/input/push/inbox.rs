@@ -40,7 +40,7 @@ pub enum Delivery {
 pub struct Receipt {
     /// The number of records in it.
     pub n_records: usize,
-    /// What its ranks are asked to do.
+    /// Requests to its ranks.
     pub asks: Vec<Ask>,
 }
 
