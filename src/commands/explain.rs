@@ -103,13 +103,13 @@ fn figures<'e>(
 
 fn arguments() -> clap::Command {
     let command = clap::Command::new("explain")
-        .about("Tell the story of a rank in recorded pushes: what was said of it, and what stopped the rest")
+        .about("Explain what stepmem found on a rank in recorded pushes, and which gates stopped other findings")
         .arg(recordings())
         .arg(
             Arg::new("run")
                 .long("run")
                 .value_name("RUN")
-                .help("Whose; may be left out when the recordings hold one run"),
+                .help("Run of the rank; optional when the recordings contain only one run"),
         )
         .arg(
             Arg::new("rank")
@@ -117,7 +117,7 @@ fn arguments() -> clap::Command {
                 .value_name("N")
                 .value_parser(clap::value_parser!(u64))
                 .required_unless_present("pid")
-                .help("The global rank"),
+                .help("Global rank"),
         )
         .arg(
             Arg::new("pid")
@@ -125,7 +125,7 @@ fn arguments() -> clap::Command {
                 .value_name("PID")
                 .value_parser(clap::value_parser!(u32))
                 .conflicts_with_all(["rank", "run"])
-                .help("A process that does not push, by the id that NVML lists it under"),
+                .help("Process that does not push, by its id as NVML reports it"),
         );
     with_settings(command, is_replay_setting)
 }

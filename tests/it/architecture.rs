@@ -20,7 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "analysis",
             "app",
-            "config::settings",
+            "config",
             "input::nvml::cycle",
             "input::push::wire::recorded",
             "input::recording",
@@ -45,6 +45,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "input::push::http",
             "model",
             "output::otlp",
+            "output::web",
         ],
     ),
     ("net", &[]),

@@ -7,7 +7,8 @@ use std::{env, fs};
 
 use serde_json::Value;
 use stepmem::analysis::diagnosis::{DiagnosisKind, names};
-use stepmem::config::settings;
+use stepmem::config::page;
+use stepmem::config::table::SETTINGS;
 use stepmem::metrics::table::{self, METRICS};
 
 use super::rig;
@@ -112,7 +113,7 @@ fn the_page_of_metrics_is_as_the_table() {
 
 #[test]
 fn the_page_of_settings_is_as_the_table() {
-    is_current("settings.md", &settings::document());
+    is_current("settings.md", &page::document());
 }
 
 #[test]
@@ -122,7 +123,7 @@ fn the_page_of_diagnoses_is_as_the_table() {
 
 #[test]
 fn no_cell_of_a_generated_table_breaks_its_row() {
-    for page in [table::document(), settings::document()] {
+    for page in [table::document(), page::document()] {
         let mut n_columns = 0;
         for line in page.lines() {
             let n_bars = line.matches('|').count();
@@ -193,7 +194,7 @@ fn the_chart_takes_the_settings_that_there_are_and_no_others() {
     let (before, rest) = schema.split_once(r#""propertyNames": {"enum": ["#).unwrap();
     let (known, after) = rest.split_once(']').unwrap();
     let mut keys: Vec<String> =
-        settings::SETTINGS.iter().map(|setting| format!("{:?}", setting.key)).collect();
+        SETTINGS.iter().map(|setting| format!("{:?}", setting.key)).collect();
     keys.sort();
     let expected = keys.join(", ");
     if env::var_os("STEPMEM_BLESS").is_some() {

@@ -425,7 +425,7 @@ fn broken_gzip_is_malformed() {
     flipped[crc_at] ^= 0xff;
     let cut = whole[..whole.len() - 12].to_vec();
     for body in [record(7, 1, 1).into_bytes(), cut, flipped] {
-        let expected = (400, "malformed", "the body is no gzip");
+        let expected = (400, "malformed", "the body is not gzip");
         check_refused(&exporter, expected, |exporter| send(&body, &[JSON, GZIP], exporter));
     }
 }
@@ -613,7 +613,7 @@ fn unix_socket_that_nobody_serves_is_replaced_and_any_other_file_is_not() {
     let file = folder.write("file", "precious");
     let third = refused(Path::new(&file));
     assert_eq!(third.code, Some(1));
-    assert!(third.err.contains("exists and is no socket"), "{}", third.err);
+    assert!(third.err.contains("exists and is not a socket"), "{}", third.err);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
     drop(exporter);
 }

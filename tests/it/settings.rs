@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::json;
-use stepmem::config::settings::SETTINGS;
+use stepmem::config::table::SETTINGS;
 
 use crate::nvml::{Fake, driver, gpu};
 use crate::rig::{Exporter, Folder, record, stepmem, text};
@@ -173,7 +173,7 @@ fn check_says_what_there_would_be() {
     let absent = stepmem(&["check", "--nvml.library", "/nowhere/lib.so"], &[], b"");
     assert_eq!(absent.code, Some(0), "{}", absent.err);
     assert!(
-        absent.out.contains("NVML:             not there (library_missing)"),
+        absent.out.contains("NVML:             not available (library_missing)"),
         "{}",
         absent.out
     );
@@ -351,7 +351,11 @@ fn devices_are_those_that_the_setting_chooses() {
 fn choice_of_devices_that_names_none_is_told() {
     let told = |words: &str| mistakes(&["--nvml.devices", words], &[]).join("\n");
     for words in ["gpu-1", "GPU-a,1", "all,GPU-a", "GPU-a,pushed"] {
-        assert!(told(words).contains("no UUID (GPU-…, MIG-…)"), "{words}: {}", told(words));
+        assert!(
+            told(words).contains("is not all, visible, pushed or a UUID (GPU-…, MIG-…)"),
+            "{words}: {}",
+            told(words)
+        );
     }
     let variables = [("CUDA_VISIBLE_DEVICES", "card7")];
     assert_eq!(

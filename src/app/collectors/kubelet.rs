@@ -1,4 +1,4 @@
-//! Asks the kubelet which containers have which devices, at the pace of reading the devices.
+//! Polls the kubelet for the containers of all devices.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::analysis::status::CollectorStatus;
 use crate::app::collectors::event::CollectorEvent;
 use crate::input::owner::kubelet::{Assignments, Kubelet};
 
-/// Asks the kubelet again and again which containers have which devices.
+/// Polls the kubelet until the engine ends.
 pub(in crate::app) async fn ask_kubelet(
     mut kubelet: Kubelet,
     every: Duration,

@@ -1,4 +1,4 @@
-//! The requests beside steps: the end of a run, acknowledgements, releases and snapshots.
+//! Requests other than steps: ends of runs, acknowledgements, releases and snapshots.
 
 use std::time::Duration;
 
@@ -17,15 +17,15 @@ use crate::input::push::wire::step::RUN_DEFAULT;
 use crate::model::ids::{Rank, RankId, Run, SubjectId};
 use crate::model::units::checked_text;
 
-/// The longest time that devices are released for on request, in seconds: a day.
+/// The longest time that a request can release devices for, in seconds: a day.
 pub const RELEASE_SECONDS_MAX: u32 = 86_400;
-/// The longest name of an ask that is taken, in bytes.
+/// The longest id of a snapshot request, in bytes.
 const SNAPSHOT_ID_BYTES_MAX: usize = 64;
 
-/// What `POST /v1/runs/RUN/end` says.
+/// The body of `POST /v1/runs/RUN/end`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RunEnd {
-    /// The rank that ended; `None` when the whole run did.
+    /// The rank that ended; `None` for the whole run.
     pub rank: Option<Rank>,
     /// How it ended.
     pub outcome: EndOutcome,
@@ -35,7 +35,7 @@ pub struct RunEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndOutcome {
-    /// It finished its work.
+    /// It finished.
     Completed,
     /// It stopped with an error.
     Failed,
