@@ -9,7 +9,7 @@ use std::str::FromStr;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use stepmem::metrics::table::METRICS;
 
-use super::rig;
+use crate::rig::folder::root;
 
 /// Who may import what: a file or a room to the left, files and rooms to the right. The longest name to the left that
 /// fits a file counts for it. Files of a room to the left may import each other.
@@ -259,7 +259,7 @@ fn is_within(module: &str, room: &str) -> bool {
 /// Whether a name is that of a file or room, by the table or by the files there are.
 fn is_module(name: &str) -> bool {
     let in_table = ARROWS.iter().any(|(from, _)| is_within(from, name));
-    let file = rig::root().join("src").join(name.replace("::", "/"));
+    let file = root().join("src").join(name.replace("::", "/"));
     !name.is_empty() && (in_table || file.with_extension("rs").exists() || file.is_dir())
 }
 
@@ -619,14 +619,14 @@ fn except(
 /// Every file of `src/` with its text.
 fn files() -> Vec<(String, String)> {
     let mut files = Vec::new();
-    let mut folders = vec![rig::root().join("src")];
+    let mut folders = vec![root().join("src")];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let name = path.strip_prefix(rig::root()).unwrap().to_str().unwrap().to_owned();
+                let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
                 files.push((name, fs::read_to_string(&path).unwrap()));
             }
         }
@@ -700,7 +700,7 @@ fn a_metrics_name_stands_in_one_rust_file() {
 
 #[test]
 fn main_is_short() {
-    let text = fs::read_to_string(rig::root().join("src/main.rs")).unwrap();
+    let text = fs::read_to_string(root().join("src/main.rs")).unwrap();
     assert!(text.lines().count() <= 40);
 }
 
@@ -709,7 +709,7 @@ fn every_arrow_is_between_files_that_exist() {
     for (from, to) in ARROWS {
         for name in [from].into_iter().chain(*to) {
             let file = Path::new("src").join(name.replace("::", "/"));
-            let file = rig::root().join(file);
+            let file = root().join(file);
             assert!(
                 file.with_extension("rs").exists() || file.join("mod.rs").exists(),
                 "{name} is in ARROWS and not in src/"

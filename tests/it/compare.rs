@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::rig::{Ended, Folder, stepmem, text};
+use crate::rig::command::{Ended, stepmem};
+use crate::rig::folder::{Folder, text};
 use crate::summary::{GIB, Job, MIB, noise, summary};
 
 /// The four ranks of the demo's kind of job: one is heavier, and one leaks if it does.

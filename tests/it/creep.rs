@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::rig::root;
+use crate::rig::folder::root;
 
 /// Every job in `tests/data/creep`, healthy ones first.
 const JOBS: [&str; 12] = [

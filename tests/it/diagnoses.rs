@@ -6,7 +6,11 @@ use serde_json::{Value, json};
 
 use stepmem::analysis::diagnosis::imbalance::COMPARABLE_STEPS_MIN;
 
-use crate::rig::{Exporter, Folder, stepmem};
+use crate::rig::command::stepmem;
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::Folder;
+use crate::rig::http::Answer;
+use crate::rig::wait::await_true;
 
 const GB: u64 = 1_000_000_000;
 const MIB: u64 = 1 << 20;
@@ -23,7 +27,7 @@ fn severity(exporter: &Exporter, kind: &str, (run, rank): (&str, u32)) -> Option
 
 fn await_severity(exporter: &Exporter, kind: &str, of: (&str, u32), level: Option<f64>) {
     let what = format!("{kind} {level:?} of {of:?}");
-    crate::rig::await_true(&what, || severity(exporter, kind, of) == level);
+    await_true(&what, || severity(exporter, kind, of) == level);
 }
 
 pub fn push(exporter: &Exporter, records: &[Value]) {
@@ -178,7 +182,7 @@ fn pressure_lets_go_two_percent_below_its_limits() {
         push(&exporter, &records);
         let ratio = records[0]["peak_allocated_bytes"].as_f64().unwrap() / 100e9;
         if level > 0.0 {
-            crate::rig::await_true("the judgement", || {
+            await_true("the judgement", || {
                 exporter.status()["findings"][0]["evidence"]["pressure_ratio"] == ratio
             });
             assert_eq!(
@@ -437,7 +441,7 @@ fn replay_stops_at_a_bad_line_and_names_it() {
     assert!(absent.err.contains("/nowhere/job.jsonl"), "{}", absent.err);
 }
 
-fn acknowledge(exporter: &Exporter, run: &str, body: &Value) -> crate::rig::Answer {
+fn acknowledge(exporter: &Exporter, run: &str, body: &Value) -> Answer {
     let path = format!("/v1/runs/{run}/ack");
     let json = [("content-type", "application/json")];
     exporter.request("POST", &path, &json, body.to_string().as_bytes())

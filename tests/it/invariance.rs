@@ -10,7 +10,7 @@ use stepmem::analysis::engine::{Engine, EngineConfig, Event, TransitionState};
 use stepmem::input::push::wire::{Recorded, decode_recorded};
 use stepmem::model::units::Uptime;
 
-use crate::rig::Exporter;
+use crate::rig::exporter::Exporter;
 
 const MIB: u64 = 1 << 20;
 const START: u64 = 1_764_000_000;

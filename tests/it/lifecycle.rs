@@ -7,7 +7,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::rig::{Exporter, await_true, connect, head, read_answer, record, stepmem};
+use crate::rig::command::stepmem;
+use crate::rig::exporter::Exporter;
+use crate::rig::http::{connect, head, read_answer};
+use crate::rig::job::record;
+use crate::rig::wait::await_true;
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 

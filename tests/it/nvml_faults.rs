@@ -8,7 +8,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::nvml::{Fake, GIB, driver, gpu, gpu_with, instance};
-use crate::rig::{Answer, DEADLINE, Exporter, Folder, await_true, record, starved, text};
+use crate::rig::exporter::{Exporter, starved};
+use crate::rig::folder::{Folder, text};
+use crate::rig::http::Answer;
+use crate::rig::job::record;
+use crate::rig::wait::{DEADLINE, await_true};
 
 /// What a scrape may take, whatever the driver does.
 const SCRAPE_WITHIN: Duration = Duration::from_millis(100);

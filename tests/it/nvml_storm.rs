@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::nvml::{Fake, GIB, driver, gpu, gpu_with, instance};
-use crate::rig::{Exporter, starved, text};
+use crate::rig::exporter::{Exporter, starved};
+use crate::rig::folder::text;
 
 /// What a scrape may take, whatever the driver does.
 const SCRAPE_WITHIN: Duration = Duration::from_millis(100);

@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 
 use crate::nvml::{Fake, GIB, driver, gpu, gpu_with, instance};
 use crate::peers::python;
-use crate::rig::{self, Exporter, Folder, await_true, text};
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::{Folder, root, text};
+use crate::rig::wait::await_true;
 
 const GIB_F: f64 = 1_073_741_824.0;
 
@@ -259,7 +261,7 @@ impl Kubelet {
     fn start(name: &str) -> Self {
         let folder = Folder::new(name);
         let mut child = Command::new(python())
-            .arg(rig::root().join("tests/peers/kubelet.py"))
+            .arg(root().join("tests/peers/kubelet.py"))
             .args([folder.path("kubelet.sock"), folder.path("answer.json")])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -297,7 +299,7 @@ fn assigned(metrics: &BTreeMap<String, f64>) -> Vec<&str> {
 #[test]
 fn kubelet_tells_which_container_has_which_device() {
     let kubelet = Kubelet::start("kubelet");
-    let node = fs::read_to_string(rig::root().join("tests/data/kubelet/node.json")).unwrap();
+    let node = fs::read_to_string(root().join("tests/data/kubelet/node.json")).unwrap();
     kubelet.answer(&node);
     let fake = Fake::new("who-kubelet", &driver(&json!([gpu("GPU-a")])));
     let (library, socket) = (text(&fake.library()), text(&kubelet.folder.path("kubelet.sock")));

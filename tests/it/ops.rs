@@ -9,14 +9,15 @@ use std::process::Command;
 use serde_json::json;
 
 use super::nvml::Fake;
-use super::rig::{self, Exporter, Folder};
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::{Folder, root, text};
 
 /// Runs a script of tests/ops; it says what does not hold.
 fn holds(script: &str, arguments: &[&str]) {
-    let python = rig::root().join("target/tools/ops/bin/python");
+    let python = root().join("target/tools/ops/bin/python");
     assert!(python.exists(), "{} is not there: run make test", python.display());
     let output = Command::new(python)
-        .arg(rig::root().join("tests/ops").join(script))
+        .arg(root().join("tests/ops").join(script))
         .args(arguments)
         .output()
         .unwrap();
@@ -54,7 +55,7 @@ fn a_leak_pages_once_with_its_figures_and_resolves() {
         "events": [{ "device": 0, "xid": 79 }],
     });
     let fake = Fake::new("ops", &scenario);
-    let library = rig::text(&fake.library());
+    let library = text(&fake.library());
     let in_trouble = ["--nvml.library", &library, "--nvml.interval", "1s"];
     // Nobody listens on port 1: its exports fail.
     let in_trouble =
@@ -65,11 +66,6 @@ fn a_leak_pages_once_with_its_figures_and_resolves() {
     let work: PathBuf = folder.path("work");
     holds(
         "live.py",
-        &[
-            &demo.web.to_string(),
-            &demo.push.to_string(),
-            &faulty.web.to_string(),
-            &rig::text(&work),
-        ],
+        &[&demo.web.to_string(), &demo.push.to_string(), &faulty.web.to_string(), &text(&work)],
     );
 }

@@ -6,7 +6,10 @@ use std::io::Read;
 use flate2::read::GzDecoder;
 use serde_json::json;
 
-use crate::rig::{Exporter, head, record, request, samples};
+use crate::rig::exporter::Exporter;
+use crate::rig::http::{head, request};
+use crate::rig::job::record;
+use crate::rig::series::samples;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";

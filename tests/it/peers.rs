@@ -16,7 +16,10 @@ use stepmem::metrics::table::METRICS;
 use stepmem::metrics::types::{Kind, Metric};
 
 use super::nvml::Fake;
-use super::rig::{self, DEADLINE, Exporter};
+use crate::rig::command::stepmem;
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::root;
+use crate::rig::wait::DEADLINE;
 
 /// How long after its start the demo shows MEMORY CREEP at the latest.
 const CREEP_WITHIN: Duration = Duration::from_mins(1);
@@ -69,7 +72,7 @@ fn demo_shows_memory_creep_for_the_leaking_rank_and_only_for_it() {
     );
 
     let url = format!("http://{}", demo.web);
-    let table = rig::stepmem(&["status", "--url", &url], &[], b"").out;
+    let table = stepmem(&["status", "--url", &url], &[], b"").out;
     let creeping: Vec<&str> = table.lines().filter(|line| line.contains("MEMORY")).collect();
     let [row, sentence] = creeping[..] else { panic!("{table}") };
     let cells: Vec<&str> = row.split_whitespace().collect();
@@ -596,7 +599,7 @@ fn scrape(exporter: &Exporter) -> Value {
 }
 
 pub fn python() -> PathBuf {
-    let python = rig::root().join("target/tools/venv/bin/python");
+    let python = root().join("target/tools/venv/bin/python");
     assert!(python.exists(), "{} is not there: run make test", python.display());
     python
 }
@@ -604,7 +607,7 @@ pub fn python() -> PathBuf {
 /// Runs a script of tests/peers to its end and returns what it prints.
 fn run_peer(script: &str, arguments: &[&str]) -> Value {
     let mut command = Command::new(python());
-    command.arg(rig::root().join("tests/peers").join(script)).args(arguments);
+    command.arg(root().join("tests/peers").join(script)).args(arguments);
     let output = command.output().unwrap();
     serde_json::from_str(&stdout(&output)).unwrap()
 }
@@ -679,7 +682,7 @@ struct Otlp {
 impl Otlp {
     fn start(receiver: &str) -> Self {
         let mut child = Command::new(python())
-            .arg(rig::root().join("tests/peers/otlp.py"))
+            .arg(root().join("tests/peers/otlp.py"))
             .arg(receiver)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -7,7 +7,9 @@ use std::process;
 use serde_json::{Value, json};
 
 use crate::nvml::{Fake, GIB, driver, gpu};
-use crate::rig::{Exporter, await_true, stepmem};
+use crate::rig::command::stepmem;
+use crate::rig::exporter::Exporter;
+use crate::rig::wait::await_true;
 
 const MIB: u64 = 1 << 20;
 const START: u64 = 1_764_000_000;

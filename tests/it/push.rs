@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::rig::{
-    Answer, DEADLINE, Exporter, Folder, await_true, connect, converse, head, read_answer,
-    record, text,
-};
+use crate::rig::command::stepmem;
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::{Folder, text};
+use crate::rig::http::{Answer, connect, converse, head, read_answer};
+use crate::rig::job::record;
+use crate::rig::wait::{DEADLINE, await_true};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 const NDJSON: (&str, &str) = ("content-type", "application/x-ndjson");
@@ -604,7 +606,7 @@ fn unix_socket_that_nobody_serves_is_replaced_and_any_other_file_is_not() {
         let arguments = ["serve", "--no-nvml", "--web.listen-address", "127.0.0.1:0"];
         let socket = text(path);
         let push = ["--push.listen-address", "", "--push.unix-socket", &socket];
-        crate::rig::stepmem(&[&arguments[..], &push[..]].concat(), &[], b"")
+        stepmem(&[&arguments[..], &push[..]].concat(), &[], b"")
     };
     let second = refused(&path);
     assert_eq!(second.code, Some(1));

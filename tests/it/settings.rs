@@ -6,7 +6,10 @@ use serde_json::json;
 use stepmem::config::settings::SETTINGS;
 
 use crate::nvml::{Fake, driver, gpu};
-use crate::rig::{Exporter, Folder, record, stepmem, text};
+use crate::rig::command::stepmem;
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::{Folder, text};
+use crate::rig::job::record;
 
 /// What `check` says, without asking NVML.
 fn check(arguments: &[&str], variables: &[(&str, &str)]) -> String {

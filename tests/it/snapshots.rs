@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::diagnoses::job;
-use crate::rig::{Answer, Exporter, stepmem};
+use crate::rig::command::stepmem;
+use crate::rig::exporter::Exporter;
+use crate::rig::http::Answer;
 
 const MIB: u64 = 1 << 20;
 

@@ -5,7 +5,9 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::diagnoses::{job, push};
-use crate::rig::{Exporter, Folder, text};
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::{Folder, text};
+use crate::rig::job::record;
 
 const MIB: u64 = 1 << 20;
 
@@ -107,7 +109,7 @@ fn file_that_is_not_to_be_trusted_is_set_aside_with_one_line() {
         fs::write(folder.path("state"), &bytes).unwrap();
         let exporter = start(&folder);
         assert_eq!(exporter.status()["ranks"], json!([]));
-        assert_eq!(exporter.post(crate::rig::record(0, 1, 1)).status, 200);
+        assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
         let log = stop(exporter);
         let [warning] = &warnings(&log)[..] else { panic!("{log:#?}") };
         assert!(warning.contains(said), "{warning}");

@@ -5,7 +5,10 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::rig::{Exporter, Folder, await_true, stepmem, text};
+use crate::rig::command::stepmem;
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::{Folder, text};
+use crate::rig::wait::await_true;
 
 const GIB: u64 = 1 << 30;
 

@@ -5,7 +5,8 @@ use std::sync::LazyLock;
 use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
 use serde_json::{Value, json};
 
-use crate::rig::{Folder, root, stepmem};
+use crate::rig::command::stepmem;
+use crate::rig::folder::{Folder, root};
 
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;

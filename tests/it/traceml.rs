@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::rig::{root, stepmem};
+use crate::rig::command::stepmem;
+use crate::rig::folder::root;
 use crate::summary::{GIB, Job, MIB, issue, noise, summary};
 
 /// Where TraceML's recorded answers are, beside the repository.
