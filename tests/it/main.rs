@@ -18,6 +18,7 @@ mod rig;
 mod architecture;
 mod compare;
 mod creep;
+mod defaults;
 mod diagnoses;
 mod generated;
 mod invariance;
