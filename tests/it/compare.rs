@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 
 use crate::rig::command::{Ended, stepmem};
 use crate::rig::folder::{Folder, text};
-use crate::summary::{GIB, Job, MIB, noise, summary};
+use crate::rig::noise::noise;
+use crate::rig::units::{GIB, MIB};
+use crate::summary::{Job, summary};
 
 /// The four ranks of the demo's kind of job: one is heavier, and one leaks if it does.
 fn job(steps: u64, leak: u64) -> Value {

@@ -2,15 +2,10 @@
 //! told by a file beside it what to answer.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::process::{self, Command};
-use std::sync::OnceLock;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
-use std::{env, fs, thread};
+use std::{fs, thread};
 
-use serde_json::{Value, json};
 use stepmem::input::nvml::{
     Config, DeviceName, Devices, FAILURES_MAX, GpuPoll, Poller, RELEASED,
 };
@@ -18,161 +13,10 @@ use stepmem::model::device::{Attribution, GpuSample, ProcessMemory};
 use stepmem::model::ids::GpuUuid;
 use stepmem::model::units::Bytes;
 
-pub const GIB: u64 = 1 << 30;
-
-/// Where the poller runs.
-#[derive(Clone, Copy)]
-enum Namespace {
-    Host,
-    /// A pod with a shared namespace, entered from outside as process 22.
-    Shared,
-    /// A container's own.
-    Own,
-}
-
-/// A copy of the fake library with its scenario and a procfs, removed at the end.
-pub struct Fake {
-    dir: PathBuf,
-}
-
-impl Fake {
-    pub fn new(name: &str, scenario: &Value) -> Self {
-        let dir = env::temp_dir().join(format!("stepmem-nvml-{name}-{}", process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let fake = Self { dir };
-        fs::copy(built_library(), fake.library()).unwrap();
-        fs::write(fake.library_with(".calls"), "").unwrap();
-        fake.set(scenario);
-        fake
-    }
-
-    pub fn library(&self) -> PathBuf {
-        self.dir.join("libnvidia-ml.so.1")
-    }
-
-    fn library_with(&self, suffix: &str) -> PathBuf {
-        self.dir.join(format!("libnvidia-ml.so.1{suffix}"))
-    }
-
-    /// Changes what the library answers from now on.
-    pub fn set(&self, scenario: &Value) {
-        let fresh = self.dir.join("fresh.json");
-        fs::write(&fresh, scenario.to_string()).unwrap();
-        fs::rename(fresh, self.library_with(".json")).unwrap();
-    }
-
-    /// Takes a symbol out of the library, which must not be loaded yet.
-    pub fn without(self, symbol: &str) -> Self {
-        let mut bytes = fs::read(self.library()).unwrap();
-        let wanted = [b"\0", symbol.as_bytes(), b"\0"].concat();
-        let places: Vec<usize> = (0..bytes.len() - wanted.len())
-            .filter(|start| bytes[*start..].starts_with(&wanted))
-            .collect();
-        assert!(!places.is_empty(), "no symbol {symbol}");
-        for start in places {
-            bytes[start + 1] = b'x';
-        }
-        fs::write(self.library(), bytes).unwrap();
-        self
-    }
-
-    /// Has the library, which must not be loaded yet, not tell its calls.
-    pub fn count_no_calls(&self) {
-        fs::remove_file(self.library_with(".calls")).unwrap();
-    }
-
-    /// How often the library was called by this name.
-    pub fn n_calls(&self, symbol: &str) -> usize {
-        let calls = fs::read_to_string(self.library_with(".calls")).unwrap();
-        calls.lines().filter(|line| *line == symbol).count()
-    }
-
-    fn config(&self, namespace: Namespace, pids: &[u32]) -> Config {
-        let procfs = self.dir.join("proc");
-        fs::create_dir_all(procfs.join("self/ns")).unwrap();
-        let (number, status) = match namespace {
-            Namespace::Host => (4_026_531_836_u32, "Pid:\t700\nPPid:\t1\n"),
-            Namespace::Shared => (4_026_532_998, "Pid:\t22\nPPid:\t0\n"),
-            Namespace::Own => (4_026_532_998, "Pid:\t1\nPPid:\t0\n"),
-        };
-        let link = procfs.join("self/ns/pid");
-        if !link.is_symlink() {
-            symlink(format!("pid:[{number}]"), link).unwrap();
-        }
-        fs::write(procfs.join("self/status"), status).unwrap();
-        for pid in pids {
-            fs::create_dir_all(procfs.join(pid.to_string())).unwrap();
-        }
-        let library = Some(self.library());
-        Config { library, procfs, processes_max: 64, devices: Devices::All }
-    }
-
-    fn poller(&self, namespace: Namespace, pids: &[u32]) -> Poller {
-        Poller::new(self.config(namespace, pids))
-    }
-
-    pub fn host(&self) -> Poller {
-        self.poller(Namespace::Host, &[])
-    }
-}
-
-impl Drop for Fake {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.dir).unwrap();
-    }
-}
-
-/// Builds the fake library into the directory that this test was built into, and says where it lies.
-fn built_library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let executable = env::current_exe().unwrap();
-        let profile_dir = executable.parent().and_then(Path::parent).unwrap();
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "fake-nvml", "--target-dir"]);
-        build.arg(profile_dir.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
-        if profile_dir.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().unwrap().success());
-        profile_dir.join("libfake_nvml.so")
-    })
-}
-
-pub fn driver(devices: &Value) -> Value {
-    json!({ "driver_version": "570.86.15", "devices": devices })
-}
-
-/// A GPU of 80 GiB with 30 GiB used and nothing running.
-pub fn gpu(uuid: &str) -> Value {
-    json!({
-        "uuid": uuid,
-        "name": "NVIDIA H100 80GB HBM3",
-        "memory": { "total": 80 * GIB, "reserved": GIB, "used": 30 * GIB },
-        "addressing": 1,
-        "compute": [],
-        "graphics": [],
-        "mps": [],
-    })
-}
-
-pub fn gpu_with(uuid: &str, changes: &Value) -> Value {
-    let mut gpu = gpu(uuid);
-    for (key, value) in changes.as_object().unwrap() {
-        gpu[key] = value.clone();
-    }
-    gpu
-}
-
-pub fn instance(uuid: &str, gpu_instance: u32, profile: &str) -> Value {
-    json!({
-        "uuid": uuid,
-        "name": format!("NVIDIA H100 80GB HBM3 MIG {profile}"),
-        "memory": { "total": 10 * GIB, "reserved": 0, "used": 4 * GIB },
-        "gpu_instance": gpu_instance,
-        "compute": [{ "pid": 100 + gpu_instance, "used": GIB }],
-    })
-}
+use crate::rig::nvml::{
+    FakeNvml, Namespace, Order, ProcessRow, driver, gpu, hidden, instance, process, uuids,
+};
+use crate::rig::units::GIB;
 
 fn bytes(value: u64) -> Bytes {
     Bytes::new(value).unwrap()
@@ -200,11 +44,11 @@ fn unavailable(poll: &GpuPoll) -> Vec<(Option<&str>, &str)> {
 fn poll_processes(
     name: &str,
     namespace: Namespace,
-    driver: &str,
-    compute: &Value,
+    version: &str,
+    compute: &[ProcessRow],
 ) -> GpuSample {
-    let gpu = gpu_with("GPU-a", &json!({ "compute": compute }));
-    let fake = Fake::new(name, &json!({ "driver_version": driver, "devices": [gpu] }));
+    let scenario = driver([gpu("GPU-a").compute(compute)]).version(version);
+    let fake = FakeNvml::new(name, &scenario);
     let mut poll = fake.poller(namespace, &[41, 42]).poll();
     assert_eq!(poll.unavailable, []);
     poll.samples.remove(0)
@@ -212,7 +56,7 @@ fn poll_processes(
 
 #[test]
 fn device_is_read_with_memory_and_description() {
-    let fake = Fake::new("device", &driver(&json!([gpu("GPU-a"), gpu("GPU-b")])));
+    let fake = FakeNvml::new("device", &driver([gpu("GPU-a"), gpu("GPU-b")]));
     let poll = fake.host().poll();
     assert_eq!(sampled(&poll), ["GPU-a", "GPU-b"]);
     assert_eq!(poll.unavailable, []);
@@ -231,17 +75,16 @@ fn device_is_read_with_memory_and_description() {
 
 #[test]
 fn change_of_memory_is_seen_by_the_next_poll() {
-    let fake = Fake::new("change", &driver(&json!([gpu("GPU-a")])));
+    let fake = FakeNvml::new("change", &driver([gpu("GPU-a")]));
     let mut poller = fake.host();
     assert_eq!(poller.poll().samples[0].memory.unwrap().used, bytes(30 * GIB));
-    let memory = json!({ "total": 80 * GIB, "used": 31 * GIB });
-    fake.set(&driver(&json!([gpu_with("GPU-a", &json!({ "memory": memory }))])));
+    fake.set(&driver([gpu("GPU-a").memory(80 * GIB, 0, 31 * GIB)]));
     assert_eq!(poller.poll().samples[0].memory.unwrap().used, bytes(31 * GIB));
 }
 
 #[test]
 fn shared_namespace_sees_processes_and_their_memory() {
-    let compute = json!([{ "pid": 42, "used": 7 * GIB }, { "pid": 41, "used": 5 * GIB }]);
+    let compute = [process(42, 7 * GIB), process(41, 5 * GIB)];
     let sample = poll_processes("shared", Namespace::Shared, "570.86.15", &compute);
     assert_eq!(sample.attribution, Attribution::SharedPidNamespace);
     assert_eq!(processes(&sample), [(41, Some(5 * GIB)), (42, Some(7 * GIB))]);
@@ -249,7 +92,7 @@ fn shared_namespace_sees_processes_and_their_memory() {
 
 #[test]
 fn host_namespace_sees_processes_and_their_memory() {
-    let compute = json!([{ "pid": 48_211, "used": 7 * GIB }]);
+    let compute = [process(48_211, 7 * GIB)];
     let sample = poll_processes("host", Namespace::Host, "570.86.15", &compute);
     assert_eq!(sample.attribution, Attribution::Host);
     assert_eq!(processes(&sample), [(48_211, Some(7 * GIB))]);
@@ -258,7 +101,7 @@ fn host_namespace_sees_processes_and_their_memory() {
 #[test]
 fn zero_of_a_memory_hiding_driver_in_a_container_is_unknown() {
     for version in ["535.113.01", "550.54.15", "560.35.03"] {
-        let compute = json!([{ "pid": 41, "used": 0 }]);
+        let compute = [process(41, 0)];
         let sample = poll_processes("hidden", Namespace::Shared, version, &compute);
         assert_eq!(sample.attribution, Attribution::MemoryHidden, "{version}");
         assert_eq!(processes(&sample), [(41, None)], "{version}");
@@ -267,7 +110,7 @@ fn zero_of_a_memory_hiding_driver_in_a_container_is_unknown() {
 
 #[test]
 fn zero_of_a_memory_hiding_driver_beside_a_figure_is_unknown() {
-    let compute = json!([{ "pid": 41, "used": 0 }, { "pid": 42, "used": GIB }]);
+    let compute = [process(41, 0), process(42, GIB)];
     let sample = poll_processes("mixed", Namespace::Shared, "560.35.03", &compute);
     assert_eq!(sample.attribution, Attribution::SharedPidNamespace);
     assert_eq!(processes(&sample), [(41, None), (42, Some(GIB))]);
@@ -275,14 +118,14 @@ fn zero_of_a_memory_hiding_driver_beside_a_figure_is_unknown() {
 
 #[test]
 fn zero_beside_a_figure_is_a_figure_for_other_drivers() {
-    let compute = json!([{ "pid": 41, "used": 0 }, { "pid": 42, "used": GIB }]);
+    let compute = [process(41, 0), process(42, GIB)];
     let sample = poll_processes("starting", Namespace::Shared, "570.86.15", &compute);
     assert_eq!(processes(&sample), [(41, Some(0)), (42, Some(GIB))]);
 }
 
 #[test]
 fn zeros_alone_in_a_container_are_unknown_for_any_driver() {
-    let compute = json!([{ "pid": 41, "used": 0 }, { "pid": 42, "used": 0 }]);
+    let compute = [process(41, 0), process(42, 0)];
     let sample = poll_processes("zeros", Namespace::Shared, "", &compute);
     assert_eq!(sample.attribution, Attribution::MemoryHidden);
     assert_eq!(processes(&sample), [(41, None), (42, None)]);
@@ -290,7 +133,7 @@ fn zeros_alone_in_a_container_are_unknown_for_any_driver() {
 
 #[test]
 fn zero_on_the_host_is_a_figure() {
-    let compute = json!([{ "pid": 41, "used": 0 }]);
+    let compute = [process(41, 0)];
     let sample = poll_processes("zero-host", Namespace::Host, "560.35.03", &compute);
     assert_eq!(sample.attribution, Attribution::Host);
     assert_eq!(processes(&sample), [(41, Some(0))]);
@@ -298,32 +141,32 @@ fn zero_on_the_host_is_a_figure() {
 
 #[test]
 fn empty_list_in_an_own_namespace_is_not_idleness() {
-    let sample = poll_processes("own", Namespace::Own, "570.86.15", &json!([]));
+    let sample = poll_processes("own", Namespace::Own, "570.86.15", &[]);
     assert_eq!(sample.attribution, Attribution::OwnPidNamespace);
     assert_eq!(processes(&sample), []);
 }
 
 #[test]
 fn empty_list_in_a_shared_or_host_namespace_is_idleness() {
-    let sample = poll_processes("idle", Namespace::Shared, "570.86.15", &json!([]));
+    let sample = poll_processes("idle", Namespace::Shared, "570.86.15", &[]);
     assert_eq!(sample.attribution, Attribution::SharedPidNamespace);
-    let sample = poll_processes("idle", Namespace::Host, "570.86.15", &json!([]));
+    let sample = poll_processes("idle", Namespace::Host, "570.86.15", &[]);
     assert_eq!(sample.attribution, Attribution::Host);
 }
 
 #[test]
 fn own_namespace_counts_as_shared_once_a_training_process_was_seen_in_it() {
-    let busy = gpu_with("GPU-a", &json!({ "compute": [{ "pid": 41, "used": GIB }] }));
-    let fake = Fake::new("same-container", &driver(&json!([busy])));
+    let busy = gpu("GPU-a").compute(&[process(41, GIB)]);
+    let fake = FakeNvml::new("same-container", &driver([busy]));
     let mut poller = fake.poller(Namespace::Own, &[1, 41]);
     assert_eq!(poller.poll().samples[0].attribution, Attribution::SharedPidNamespace);
-    fake.set(&driver(&json!([gpu("GPU-a")])));
+    fake.set(&driver([gpu("GPU-a")]));
     assert_eq!(poller.poll().samples[0].attribution, Attribution::SharedPidNamespace);
 }
 
 #[test]
 fn ids_that_do_not_exist_in_a_container_are_another_namespaces() {
-    let compute = json!([{ "pid": 48_211, "used": GIB }]);
+    let compute = [process(48_211, GIB)];
     for namespace in [Namespace::Own, Namespace::Shared] {
         let sample = poll_processes("old", namespace, "570.86.15", &compute);
         assert_eq!(sample.attribution, Attribution::ForeignPidNamespace);
@@ -334,7 +177,7 @@ fn ids_that_do_not_exist_in_a_container_are_another_namespaces() {
 
 #[test]
 fn ids_of_a_driver_that_does_not_translate_are_never_taken_for_own_ones() {
-    let compute = json!([{ "pid": 41, "used": GIB }]);
+    let compute = [process(41, GIB)];
     let sample = poll_processes("untranslated", Namespace::Shared, "525.147.05", &compute);
     assert_eq!(sample.attribution, Attribution::ForeignPidNamespace);
     assert_eq!(sample.processes[0].own_pid, None);
@@ -342,39 +185,36 @@ fn ids_of_a_driver_that_does_not_translate_are_never_taken_for_own_ones() {
 
 #[test]
 fn repeated_process_counts_once_by_its_maximum() {
-    let lists = json!({
-        "compute": [{ "pid": 41, "used": 3 }, { "pid": 41, "used": 5 }, { "pid": 42 }],
-        "graphics": [{ "pid": 41, "used": 4 }, { "pid": 7, "used": 1 }],
-        "mps": [{ "pid": 42, "used": 9 }],
-    });
-    let fake = Fake::new("repeated", &driver(&json!([gpu_with("GPU-a", &lists)])));
+    let busy = gpu("GPU-a")
+        .compute(&[process(41, 3), process(41, 5), hidden(42)])
+        .graphics(&[process(41, 4), process(7, 1)])
+        .mps(&[process(42, 9)]);
+    let fake = FakeNvml::new("repeated", &driver([busy]));
     let poll = fake.host().poll();
     assert_eq!(processes(&poll.samples[0]), [(7, Some(1)), (41, Some(5)), (42, Some(9))]);
 }
 
 #[test]
 fn not_available_memory_is_unknown() {
-    let compute = json!([{ "pid": 41 }, { "pid": 42, "used": GIB }]);
+    let compute = [hidden(41), process(42, GIB)];
     let sample = poll_processes("not-available", Namespace::Host, "570.86.15", &compute);
     assert_eq!(sample.attribution, Attribution::Host);
     assert_eq!(processes(&sample), [(41, None), (42, Some(GIB))]);
-    let sample = poll_processes("none", Namespace::Host, "570.86.15", &json!([{ "pid": 41 }]));
+    let sample = poll_processes("none", Namespace::Host, "570.86.15", &[hidden(41)]);
     assert_eq!(sample.attribution, Attribution::MemoryHidden);
 }
 
 #[test]
 fn rows_of_32_bytes_are_unsupported() {
     for n_processes in [1_u32, 2, 16, 400] {
-        let compute: Vec<Value> =
-            (1..=n_processes).map(|pid| json!({ "pid": pid, "used": GIB })).collect();
-        let mut scenario = driver(&json!([gpu_with("GPU-a", &json!({ "compute": compute }))]));
-        scenario["process_stride"] = json!(32);
-        let fake = Fake::new(&format!("stride-{n_processes}"), &scenario);
+        let compute: Vec<ProcessRow> = (1..=n_processes).map(|pid| process(pid, GIB)).collect();
+        let scenario = driver([gpu("GPU-a").compute(&compute)]);
+        let wide = scenario.clone().process_stride(32);
+        let fake = FakeNvml::new(&format!("stride-{n_processes}"), &wide);
         let poll = fake.host().poll();
         assert_eq!(poll.samples[0].attribution, Attribution::Unsupported, "{n_processes}");
         assert_eq!(poll.samples[0].processes, [], "{n_processes}");
         assert_eq!(poll.samples[0].memory.unwrap().used, bytes(30 * GIB));
-        scenario["process_stride"] = json!(24);
         fake.set(&scenario);
         let poll = fake.host().poll();
         assert_eq!(
@@ -386,21 +226,17 @@ fn rows_of_32_bytes_are_unsupported() {
 
 #[test]
 fn impossible_ids_and_sizes_are_unsupported() {
-    for row in [
-        json!({ "pid": 0, "used": 1 }),
-        json!({ "pid": u32::MAX, "used": 1 }),
-        json!({ "pid": 41, "used": 81 * GIB }),
-    ] {
-        let compute = json!([{ "pid": 42, "used": GIB }, row]);
+    for row in [process(0, 1), process(u32::MAX, 1), process(41, 81 * GIB)] {
+        let compute = [process(42, GIB), row];
         let sample = poll_processes("impossible", Namespace::Host, "535.54.03", &compute);
-        assert_eq!(sample.attribution, Attribution::Unsupported, "{row}");
-        assert_eq!(processes(&sample), [], "{row}");
+        assert_eq!(sample.attribution, Attribution::Unsupported, "{row:?}");
+        assert_eq!(processes(&sample), [], "{row:?}");
     }
 }
 
 #[test]
 fn sum_of_the_processes_may_exceed_what_the_device_uses() {
-    let compute = json!([{ "pid": 41, "used": 20 * GIB }, { "pid": 42, "used": 20 * GIB }]);
+    let compute = [process(41, 20 * GIB), process(42, 20 * GIB)];
     let sample = poll_processes("sum", Namespace::Host, "570.86.15", &compute);
     assert_eq!(processes(&sample), [(41, Some(20 * GIB)), (42, Some(20 * GIB))]);
     assert_eq!(sample.memory.unwrap().used, bytes(30 * GIB));
@@ -408,9 +244,8 @@ fn sum_of_the_processes_may_exceed_what_the_device_uses() {
 
 #[test]
 fn refused_compute_list_is_unsupported() {
-    let calls = json!({ "nvmlDeviceGetComputeRunningProcesses_v3": { "code": 4 } });
-    let fake =
-        Fake::new("refused", &driver(&json!([gpu_with("GPU-a", &json!({ "calls": calls }))])));
+    let refusing = gpu("GPU-a").call("nvmlDeviceGetComputeRunningProcesses_v3", Order::Code(4));
+    let fake = FakeNvml::new("refused", &driver([refusing]));
     let poll = fake.host().poll();
     assert_eq!(poll.samples[0].attribution, Attribution::Unsupported);
     assert_eq!(poll.unavailable, []);
@@ -418,8 +253,8 @@ fn refused_compute_list_is_unsupported() {
 
 #[test]
 fn compute_list_alone_is_enough() {
-    let lists = json!({ "compute": [{ "pid": 41, "used": GIB }], "graphics": null });
-    let fake = Fake::new("compute", &driver(&json!([gpu_with("GPU-a", &lists)])))
+    let listing = gpu("GPU-a").compute(&[process(41, GIB)]).without("graphics");
+    let fake = FakeNvml::new("compute", &driver([listing]))
         .without("nvmlDeviceGetMPSComputeRunningProcesses_v3");
     let poll = fake.host().poll();
     assert_eq!(poll.samples[0].attribution, Attribution::Host);
@@ -428,7 +263,7 @@ fn compute_list_alone_is_enough() {
 
 #[test]
 fn library_without_process_lists_still_gives_memory() {
-    let fake = Fake::new("no-lists", &driver(&json!([gpu("GPU-a")])))
+    let fake = FakeNvml::new("no-lists", &driver([gpu("GPU-a")]))
         .without("nvmlDeviceGetComputeRunningProcesses_v3");
     let poll = fake.host().poll();
     assert_eq!(poll.samples[0].attribution, Attribution::Unsupported);
@@ -437,12 +272,8 @@ fn library_without_process_lists_still_gives_memory() {
 
 #[test]
 fn largest_processes_are_kept_and_the_others_counted() {
-    let compute = json!([
-        { "pid": 1, "used": 10 }, { "pid": 2, "used": 40 }, { "pid": 3 },
-        { "pid": 4, "used": 20 }, { "pid": 5, "used": 30 },
-    ]);
-    let fake =
-        Fake::new("cap", &driver(&json!([gpu_with("GPU-a", &json!({ "compute": compute }))])));
+    let compute = [process(1, 10), process(2, 40), hidden(3), process(4, 20), process(5, 30)];
+    let fake = FakeNvml::new("cap", &driver([gpu("GPU-a").compute(&compute)]));
     let config = Config { processes_max: 3, ..fake.config(Namespace::Host, &[]) };
     let poll = Poller::new(config).poll();
     assert_eq!(processes(&poll.samples[0]), [(2, Some(40)), (4, Some(20)), (5, Some(30))]);
@@ -451,11 +282,10 @@ fn largest_processes_are_kept_and_the_others_counted() {
 
 #[test]
 fn memory_without_v2_is_read_by_v1() {
-    let scenario = driver(&json!([gpu("GPU-a")]));
-    let mut refusing = scenario.clone();
-    refusing["calls"] = json!({ "nvmlDeviceGetMemoryInfo_v2": { "code": 25 } });
-    let missing = Fake::new("v1-missing", &scenario).without("nvmlDeviceGetMemoryInfo_v2");
-    let refused = Fake::new("v1-refused", &refusing);
+    let scenario = driver([gpu("GPU-a")]);
+    let refusing = scenario.clone().call("nvmlDeviceGetMemoryInfo_v2", Order::Code(25));
+    let missing = FakeNvml::new("v1-missing", &scenario).without("nvmlDeviceGetMemoryInfo_v2");
+    let refused = FakeNvml::new("v1-refused", &refusing);
     for (name, fake) in [("missing", missing), ("refused", refused)] {
         let memory = fake.host().poll().samples[0].memory.unwrap();
         assert_eq!(memory.total, bytes(80 * GIB), "{name}");
@@ -467,9 +297,8 @@ fn memory_without_v2_is_read_by_v1() {
 
 #[test]
 fn memory_that_is_not_supported_is_absent_and_the_rest_is_there() {
-    let spark =
-        json!({ "memory": null, "addressing": 2, "compute": [{ "pid": 9, "used": 5 }] });
-    let fake = Fake::new("no-memory", &driver(&json!([gpu_with("GPU-a", &spark)])));
+    let spark = gpu("GPU-a").without("memory").addressing(2).compute(&[process(9, 5)]);
+    let fake = FakeNvml::new("no-memory", &driver([spark]));
     let poll = fake.host().poll();
     assert_eq!(poll.samples[0].memory, None);
     assert_eq!(poll.samples[0].info.addressing.as_deref(), Some("ats"));
@@ -478,10 +307,9 @@ fn memory_that_is_not_supported_is_absent_and_the_rest_is_there() {
 
 #[test]
 fn memory_that_the_operating_system_manages_is_absent() {
-    let grace = json!({ "numa_node": 4, "addressing": 2 });
-    let other = json!({ "numa_node": 0, "addressing": 1 });
-    let devices = json!([gpu_with("GPU-a", &grace), gpu_with("GPU-b", &other)]);
-    let fake = Fake::new("numa", &driver(&devices));
+    let grace = gpu("GPU-a").numa_node(4).addressing(2);
+    let other = gpu("GPU-b").numa_node(0).addressing(1);
+    let fake = FakeNvml::new("numa", &driver([grace, other]));
     let poll = fake.host().poll();
     assert_eq!(poll.samples[0].memory, None);
     assert_eq!(poll.samples[0].info.addressing.as_deref(), Some("ats"));
@@ -490,8 +318,9 @@ fn memory_that_the_operating_system_manages_is_absent() {
 
 #[test]
 fn mig_instance_is_reported_once_under_its_own_uuid() {
-    let mig = json!([instance("MIG-x", 1, "1g.10gb"), null, instance("MIG-y", 2, "1g.10gb")]);
-    let fake = Fake::new("mig", &driver(&json!([gpu_with("GPU-a", &json!({ "mig": mig }))])));
+    let mig =
+        [Some(instance("MIG-x", 1, "1g.10gb")), None, Some(instance("MIG-y", 2, "1g.10gb"))];
+    let fake = FakeNvml::new("mig", &driver([gpu("GPU-a").mig(mig)]));
     let poll = fake.host().poll();
     assert_eq!(sampled(&poll), ["MIG-x", "MIG-y"]);
     let info = &poll.samples[1].info;
@@ -506,12 +335,9 @@ fn mig_instance_is_reported_once_under_its_own_uuid() {
 
 #[test]
 fn mig_devices_of_one_gpu_instance_say_whose_memory_it_is() {
-    let mut second = instance("MIG-y", 1, "1c.2g.20gb");
-    second["compute"] = json!([{ "pid": 300, "used": 2 * GIB }]);
-    let mig =
-        json!([instance("MIG-x", 1, "1c.2g.20gb"), second, instance("MIG-z", 2, "1g.10gb")]);
-    let fake =
-        Fake::new("mig-shared", &driver(&json!([gpu_with("GPU-a", &json!({ "mig": mig }))])));
+    let second = instance("MIG-y", 1, "1c.2g.20gb").compute(&[process(300, 2 * GIB)]);
+    let mig = [instance("MIG-x", 1, "1c.2g.20gb"), second, instance("MIG-z", 2, "1g.10gb")];
+    let fake = FakeNvml::new("mig-shared", &driver([gpu("GPU-a").mig(mig)]));
     let poll = fake.host().poll();
     assert_eq!(sampled(&poll), ["MIG-x", "MIG-y", "MIG-z"]);
     let memory_of = |idx: usize| poll.samples[idx].info.memory_of.as_ref().map(GpuUuid::as_str);
@@ -522,25 +348,21 @@ fn mig_devices_of_one_gpu_instance_say_whose_memory_it_is() {
 
 #[test]
 fn mig_capable_gpu_outside_mig_mode_is_read_itself() {
-    let fake = Fake::new(
-        "mig-off",
-        &driver(&json!([gpu_with("GPU-a", &json!({ "mig_capable": true }))])),
-    );
+    let fake = FakeNvml::new("mig-off", &driver([gpu("GPU-a").mig_capable()]));
     assert_eq!(sampled(&fake.host().poll()), ["GPU-a"]);
 }
 
 #[test]
 fn removed_mig_instance_is_reported_once() {
-    let both = json!([instance("MIG-x", 1, "1g.10gb"), instance("MIG-y", 2, "1g.10gb")]);
-    let fake =
-        Fake::new("mig-gone", &driver(&json!([gpu_with("GPU-a", &json!({ "mig": both }))])));
+    let both = [instance("MIG-x", 1, "1g.10gb"), instance("MIG-y", 2, "1g.10gb")];
+    let fake = FakeNvml::new("mig-gone", &driver([gpu("GPU-a").mig(both)]));
     let mut poller = fake.host();
     poller.poll();
-    let one = json!([instance("MIG-x", 1, "1g.10gb")]);
-    fake.set(&driver(&json!([gpu_with("GPU-a", &json!({ "mig": one }))])));
+    let one = [instance("MIG-x", 1, "1g.10gb")];
+    fake.set(&driver([gpu("GPU-a").mig(one)]));
     assert_eq!(unavailable(&poller.poll()), [(Some("MIG-y"), "not_found")]);
     assert_eq!(unavailable(&poller.poll()), []);
-    fake.set(&driver(&json!([gpu("GPU-a")])));
+    fake.set(&driver([gpu("GPU-a")]));
     let poll = poller.poll();
     assert_eq!(sampled(&poll), ["GPU-a"]);
     assert_eq!(unavailable(&poll), [(Some("MIG-x"), "not_found")]);
@@ -549,14 +371,12 @@ fn removed_mig_instance_is_reported_once() {
 
 #[test]
 fn lost_gpu_takes_its_mig_instances_along() {
-    let mig = json!([instance("MIG-x", 1, "1g.10gb"), instance("MIG-y", 2, "1g.10gb")]);
-    let split = json!({ "mig": mig });
-    let fake =
-        Fake::new("mig-lost", &driver(&json!([gpu_with("GPU-a", &split), gpu("GPU-b")])));
+    let mig = [instance("MIG-x", 1, "1g.10gb"), instance("MIG-y", 2, "1g.10gb")];
+    let split = gpu("GPU-a").mig(mig);
+    let fake = FakeNvml::new("mig-lost", &driver([split, gpu("GPU-b")]));
     let mut poller = fake.host();
     poller.poll();
-    let lost = json!({ "code": 15 });
-    fake.set(&driver(&json!([gpu_with("GPU-a", &lost), gpu("GPU-b")])));
+    fake.set(&driver([gpu("GPU-a").code(15), gpu("GPU-b")]));
     let expected = [(Some("MIG-x"), "gpu_is_lost"), (Some("MIG-y"), "gpu_is_lost")];
     for _ in 0..3 {
         let poll = poller.poll();
@@ -567,17 +387,17 @@ fn lost_gpu_takes_its_mig_instances_along() {
 
 #[test]
 fn lost_gpu_does_not_hide_the_others_and_comes_back() {
-    let fake = Fake::new("lost", &driver(&json!([gpu("GPU-a"), gpu("GPU-b"), gpu("GPU-c")])));
+    let fake = FakeNvml::new("lost", &driver([gpu("GPU-a"), gpu("GPU-b"), gpu("GPU-c")]));
     let mut poller = fake.host();
     assert_eq!(sampled(&poller.poll()), ["GPU-a", "GPU-b", "GPU-c"]);
-    let lost = gpu_with("GPU-b", &json!({ "code": 15 }));
-    fake.set(&driver(&json!([gpu("GPU-a"), lost, gpu("GPU-c")])));
+    let lost = gpu("GPU-b").code(15);
+    fake.set(&driver([gpu("GPU-a"), lost, gpu("GPU-c")]));
     for _ in 0..3 {
         let poll = poller.poll();
         assert_eq!(sampled(&poll), ["GPU-a", "GPU-c"]);
         assert_eq!(unavailable(&poll), [(Some("GPU-b"), "gpu_is_lost")]);
     }
-    fake.set(&driver(&json!([gpu("GPU-a"), gpu("GPU-b"), gpu("GPU-c")])));
+    fake.set(&driver([gpu("GPU-a"), gpu("GPU-b"), gpu("GPU-c")]));
     let poll = poller.poll();
     assert_eq!(sampled(&poll), ["GPU-a", "GPU-b", "GPU-c"]);
     assert_eq!(poll.unavailable, []);
@@ -585,9 +405,9 @@ fn lost_gpu_does_not_hide_the_others_and_comes_back() {
 
 #[test]
 fn gpu_that_is_lost_after_its_handle_was_given_is_named() {
-    let fake = Fake::new("lost-late", &driver(&json!([gpu("GPU-a"), gpu("GPU-b")])));
-    let calls = json!({ "nvmlDeviceGetMemoryInfo_v2": { "code": 15 } });
-    fake.set(&driver(&json!([gpu_with("GPU-a", &json!({ "calls": calls })), gpu("GPU-b")])));
+    let fake = FakeNvml::new("lost-late", &driver([gpu("GPU-a"), gpu("GPU-b")]));
+    let lost = gpu("GPU-a").call("nvmlDeviceGetMemoryInfo_v2", Order::Code(15));
+    fake.set(&driver([lost, gpu("GPU-b")]));
     let poll = fake.host().poll();
     assert_eq!(sampled(&poll), ["GPU-b"]);
     assert_eq!(unavailable(&poll), [(Some("GPU-a"), "gpu_is_lost")]);
@@ -595,27 +415,27 @@ fn gpu_that_is_lost_after_its_handle_was_given_is_named() {
 
 #[test]
 fn gpu_that_is_no_longer_counted_is_reported_until_it_is_back() {
-    let fake = Fake::new("fewer", &driver(&json!([gpu("GPU-a"), gpu("GPU-b")])));
+    let fake = FakeNvml::new("fewer", &driver([gpu("GPU-a"), gpu("GPU-b")]));
     let mut poller = fake.host();
     poller.poll();
-    fake.set(&driver(&json!([gpu("GPU-b")])));
+    fake.set(&driver([gpu("GPU-b")]));
     for _ in 0..3 {
         let poll = poller.poll();
         assert_eq!(sampled(&poll), ["GPU-b"]);
         assert_eq!(unavailable(&poll), [(Some("GPU-a"), "gpu_not_found")]);
     }
-    fake.set(&driver(&json!([gpu("GPU-a"), gpu("GPU-b")])));
+    fake.set(&driver([gpu("GPU-a"), gpu("GPU-b")]));
     assert_eq!(poller.poll().unavailable, []);
 }
 
 #[test]
 fn gpu_that_fell_off_the_bus_keeps_its_code_when_it_is_no_longer_counted() {
-    let fake = Fake::new("fell", &driver(&json!([gpu("GPU-a"), gpu("GPU-b")])));
+    let fake = FakeNvml::new("fell", &driver([gpu("GPU-a"), gpu("GPU-b")]));
     let mut poller = fake.host();
     poller.poll();
-    fake.set(&driver(&json!([gpu("GPU-a"), gpu_with("GPU-b", &json!({ "code": 15 }))])));
+    fake.set(&driver([gpu("GPU-a"), gpu("GPU-b").code(15)]));
     poller.poll();
-    fake.set(&driver(&json!([gpu("GPU-a")])));
+    fake.set(&driver([gpu("GPU-a")]));
     for _ in 0..3 {
         assert_eq!(unavailable(&poller.poll()), [(Some("GPU-b"), "gpu_is_lost")]);
     }
@@ -623,8 +443,8 @@ fn gpu_that_fell_off_the_bus_keeps_its_code_when_it_is_no_longer_counted() {
 
 #[test]
 fn gpu_that_never_told_its_uuid_is_reported_without_one() {
-    let lost = gpu_with("GPU-b", &json!({ "code": 15 }));
-    let fake = Fake::new("nameless", &driver(&json!([gpu("GPU-a"), lost])));
+    let lost = gpu("GPU-b").code(15);
+    let fake = FakeNvml::new("nameless", &driver([gpu("GPU-a"), lost]));
     let poll = fake.host().poll();
     assert_eq!(sampled(&poll), ["GPU-a"]);
     assert_eq!(unavailable(&poll), [(None, "gpu_is_lost")]);
@@ -632,38 +452,37 @@ fn gpu_that_never_told_its_uuid_is_reported_without_one() {
 
 #[test]
 fn gpu_of_someone_else_is_no_failure() {
-    let calls = json!({ "nvmlDeviceGetHandleByIndex_v2": { "code": 4 } });
-    let other = gpu_with("GPU-b", &json!({ "calls": calls }));
-    let fake = Fake::new("others", &driver(&json!([gpu("GPU-a"), other.clone()])));
+    let other = gpu("GPU-b").call("nvmlDeviceGetHandleByIndex_v2", Order::Code(4));
+    let fake = FakeNvml::new("others", &driver([gpu("GPU-a"), other.clone()]));
     assert_eq!(unavailable(&fake.host().poll()), []);
-    fake.set(&driver(&json!([other])));
+    fake.set(&driver([other]));
     assert_eq!(unavailable(&fake.host().poll()), [(None, "no_permission")]);
 }
 
 #[test]
 fn zero_devices_after_some_is_a_failure() {
-    let fake = Fake::new("zero", &driver(&json!([gpu("GPU-a")])));
+    let fake = FakeNvml::new("zero", &driver([gpu("GPU-a")]));
     let mut poller = fake.host();
     poller.poll();
-    fake.set(&driver(&json!([])));
+    fake.set(&driver([]));
     let poll = poller.poll();
     assert_eq!(unavailable(&poll), [(None, "gpu_not_found")]);
     assert_eq!(poll.unavailable[0].message, "nvml counts 0 devices, 1 before");
-    fake.set(&driver(&json!([gpu("GPU-a")])));
+    fake.set(&driver([gpu("GPU-a")]));
     assert_eq!(sampled(&poller.poll()), ["GPU-a"]);
 }
 
 #[test]
 fn zero_devices_from_the_start_is_no_failure() {
-    let fake = Fake::new("empty", &driver(&json!([])));
+    let fake = FakeNvml::new("empty", &driver([]));
     assert_eq!(fake.host().poll(), GpuPoll::default());
 }
 
 #[test]
 fn missing_library_is_named() {
-    let fake = Fake::new("no-library", &driver(&json!([])));
+    let fake = FakeNvml::new("no-library", &driver([]));
     let mut config = fake.config(Namespace::Host, &[]);
-    config.library = Some(fake.dir.join("absent.so"));
+    config.library = Some(fake.missing_library());
     let poll = Poller::new(config).poll();
     assert_eq!(unavailable(&poll), [(None, "library_missing")]);
     assert!(poll.unavailable[0].message.contains("absent.so"));
@@ -671,14 +490,13 @@ fn missing_library_is_named() {
 
 #[test]
 fn library_that_is_not_nvml_is_named() {
-    let fake = Fake::new("not-nvml", &driver(&json!([]))).without("nvmlInit_v2");
+    let fake = FakeNvml::new("not-nvml", &driver([])).without("nvmlInit_v2");
     assert_eq!(unavailable(&fake.host().poll()), [(None, "symbol_missing")]);
 }
 
 #[test]
 fn library_without_shutdown_does_not_panic() {
-    let fake =
-        Fake::new("no-shutdown", &driver(&json!([gpu("GPU-a")]))).without("nvmlShutdown");
+    let fake = FakeNvml::new("no-shutdown", &driver([gpu("GPU-a")])).without("nvmlShutdown");
     let mut poller = fake.host();
     assert_eq!(sampled(&poller.poll()), ["GPU-a"]);
     poller.release();
@@ -688,18 +506,18 @@ fn library_without_shutdown_does_not_panic() {
 
 #[test]
 fn driver_that_refuses_to_initialise_is_asked_again_by_every_poll() {
-    let fake = Fake::new("init", &json!({ "calls": { "nvmlInit_v2": { "code": 9 } } }));
+    let fake = FakeNvml::new("init", &driver([]).call("nvmlInit_v2", Order::Code(9)));
     let mut poller = fake.host();
     assert_eq!(unavailable(&poller.poll()), [(None, "driver_not_loaded")]);
     assert_eq!(unavailable(&poller.poll()), [(None, "driver_not_loaded")]);
-    fake.set(&driver(&json!([gpu("GPU-a")])));
+    fake.set(&driver([gpu("GPU-a")]));
     assert_eq!(sampled(&poller.poll()), ["GPU-a"]);
     assert_eq!(fake.n_calls("nvmlInit_v2"), 3);
 }
 
 #[test]
 fn version_mismatch_says_that_a_restart_is_needed() {
-    let fake = Fake::new("mismatch", &json!({ "calls": { "nvmlInit_v2": { "code": 18 } } }));
+    let fake = FakeNvml::new("mismatch", &driver([]).call("nvmlInit_v2", Order::Code(18)));
     let poll = fake.host().poll();
     assert_eq!(unavailable(&poll), [(None, "lib_rm_version_mismatch")]);
     assert!(poll.unavailable[0].message.contains("only a restart"));
@@ -714,8 +532,8 @@ fn code_that_the_wrapper_does_not_know_has_its_name() {
         (28, "gpu_not_found"),
         (29, "invalid_state"),
     ] {
-        let calls = json!({ "nvmlDeviceGetCount_v2": { "code": code } });
-        let fake = Fake::new(&format!("code-{code}"), &json!({ "calls": calls }));
+        let failing = driver([]).call("nvmlDeviceGetCount_v2", Order::Code(code));
+        let fake = FakeNvml::new(&format!("code-{code}"), &failing);
         let poll = fake.host().poll();
         assert_eq!(unavailable(&poll), [(None, name)]);
         let reason = name.replace('_', " ");
@@ -728,10 +546,9 @@ fn nvml_is_initialised_anew_after_the_codes_that_ask_for_it() {
     for (code, n_inits) in
         [(1, 2), (9, 2), (15, 2), (16, 2), (28, 2), (999, 2), (4, 1), (10, 1), (18, 1)]
     {
-        let healthy = driver(&json!([gpu("GPU-a")]));
-        let mut failing = healthy.clone();
-        failing["calls"] = json!({ "nvmlDeviceGetMemoryInfo_v2": { "code": code } });
-        let fake = Fake::new(&format!("anew-{code}"), &failing);
+        let healthy = driver([gpu("GPU-a")]);
+        let failing = healthy.clone().call("nvmlDeviceGetMemoryInfo_v2", Order::Code(code));
+        let fake = FakeNvml::new(&format!("anew-{code}"), &failing);
         let mut poller = fake.host();
         assert_eq!(poller.poll().unavailable.len(), 1, "{code}");
         assert_eq!(fake.n_calls("nvmlShutdown"), n_inits - 1, "{code}");
@@ -743,7 +560,7 @@ fn nvml_is_initialised_anew_after_the_codes_that_ask_for_it() {
 
 #[test]
 fn nvml_is_initialised_once_for_many_polls() {
-    let fake = Fake::new("once", &driver(&json!([gpu("GPU-a")])));
+    let fake = FakeNvml::new("once", &driver([gpu("GPU-a")]));
     let mut poller = fake.host();
     for _ in 0..20 {
         assert_eq!(sampled(&poller.poll()), ["GPU-a"]);
@@ -755,8 +572,8 @@ fn nvml_is_initialised_once_for_many_polls() {
 
 #[test]
 fn restarts_for_one_lost_gpu_become_rare_while_others_answer() {
-    let lost = gpu_with("GPU-b", &json!({ "code": 15 }));
-    let fake = Fake::new("rare", &driver(&json!([gpu("GPU-a"), lost])));
+    let lost = gpu("GPU-b").code(15);
+    let fake = FakeNvml::new("rare", &driver([gpu("GPU-a"), lost]));
     let mut poller = fake.host();
     for _ in 0..40 {
         assert_eq!(sampled(&poller.poll()), ["GPU-a"]);
@@ -767,7 +584,7 @@ fn restarts_for_one_lost_gpu_become_rare_while_others_answer() {
 
 #[test]
 fn released_nvml_is_initialised_by_the_next_poll() {
-    let fake = Fake::new("release", &driver(&json!([gpu("GPU-a")])));
+    let fake = FakeNvml::new("release", &driver([gpu("GPU-a")]));
     let mut poller = fake.host();
     poller.poll();
     poller.release();
@@ -778,10 +595,9 @@ fn released_nvml_is_initialised_by_the_next_poll() {
 
 #[test]
 fn hanging_call_holds_the_poll_until_the_driver_answers() {
-    let healthy = driver(&json!([gpu("GPU-a")]));
-    let mut hanging = healthy.clone();
-    hanging["calls"] = json!({ "nvmlDeviceGetMemoryInfo_v2": { "hang": true } });
-    let fake = Fake::new("hang", &hanging);
+    let healthy = driver([gpu("GPU-a")]);
+    let hanging = healthy.clone().call("nvmlDeviceGetMemoryInfo_v2", Order::Hang);
+    let fake = FakeNvml::new("hang", &hanging);
     let mut poller = fake.host();
     let (sender, polls) = mpsc::channel();
     let thread = thread::spawn(move || sender.send(poller.poll()).unwrap());
@@ -792,24 +608,17 @@ fn hanging_call_holds_the_poll_until_the_driver_answers() {
     thread.join().unwrap();
 }
 
-fn uuids(names: &[&str]) -> BTreeSet<GpuUuid> {
-    names.iter().map(|name| GpuUuid::new(name).unwrap()).collect()
-}
-
 fn named(names: &[&str]) -> Devices {
     Devices::Listed(uuids(names).into_iter().map(DeviceName::Uuid).collect())
 }
 
-fn poller_of(fake: &Fake, devices: Devices) -> Poller {
-    Poller::new(Config { devices, ..fake.config(Namespace::Host, &[]) })
-}
-
 #[test]
 fn listed_devices_alone_are_looked_up() {
-    let mig = json!([instance("MIG-x", 1, "1g.10gb"), null, instance("MIG-y", 2, "1g.10gb")]);
-    let split = gpu_with("GPU-c", &json!({ "mig": mig }));
-    let fake = Fake::new("listed", &driver(&json!([gpu("GPU-a"), gpu("GPU-b"), split])));
-    let poll = poller_of(&fake, named(&["GPU-b", "MIG-y"])).poll();
+    let mig =
+        [Some(instance("MIG-x", 1, "1g.10gb")), None, Some(instance("MIG-y", 2, "1g.10gb"))];
+    let split = gpu("GPU-c").mig(mig);
+    let fake = FakeNvml::new("listed", &driver([gpu("GPU-a"), gpu("GPU-b"), split]));
+    let poll = fake.poller_of(named(&["GPU-b", "MIG-y"])).poll();
     assert_eq!(sampled(&poll), ["GPU-b", "MIG-y"]);
     let [gpu, instance] = &poll.samples[..] else { panic!("{poll:?}") };
     assert_eq!(gpu.info.index.as_deref(), Some("1"));
@@ -823,31 +632,31 @@ fn listed_devices_alone_are_looked_up() {
 
 #[test]
 fn listed_gpu_that_is_divided_gives_its_mig_devices() {
-    let mig = json!([instance("MIG-x", 1, "1g.10gb"), instance("MIG-y", 2, "1g.10gb")]);
-    let split = gpu_with("GPU-a", &json!({ "mig": mig }));
-    let fake = Fake::new("listed-mig", &driver(&json!([split, gpu("GPU-b")])));
-    assert_eq!(sampled(&poller_of(&fake, named(&["GPU-a"])).poll()), ["MIG-x", "MIG-y"]);
+    let mig = [instance("MIG-x", 1, "1g.10gb"), instance("MIG-y", 2, "1g.10gb")];
+    let split = gpu("GPU-a").mig(mig);
+    let fake = FakeNvml::new("listed-mig", &driver([split, gpu("GPU-b")]));
+    assert_eq!(sampled(&fake.poller_of(named(&["GPU-a"])).poll()), ["MIG-x", "MIG-y"]);
 }
 
 #[test]
 fn listed_device_that_does_not_exist_is_named() {
-    let fake = Fake::new("listed-none", &driver(&json!([gpu("GPU-a")])));
-    let poll = poller_of(&fake, named(&["GPU-a", "GPU-x"])).poll();
+    let fake = FakeNvml::new("listed-none", &driver([gpu("GPU-a")]));
+    let poll = fake.poller_of(named(&["GPU-a", "GPU-x"])).poll();
     assert_eq!(sampled(&poll), ["GPU-a"]);
     assert_eq!(unavailable(&poll), [(Some("GPU-x"), "not_found")]);
 }
 
 #[test]
 fn listed_index_is_that_of_nvml() {
-    let fake = Fake::new("listed-index", &driver(&json!([gpu("GPU-a"), gpu("GPU-b")])));
+    let fake = FakeNvml::new("listed-index", &driver([gpu("GPU-a"), gpu("GPU-b")]));
     let devices = Devices::Listed(vec![DeviceName::Index(1)]);
-    assert_eq!(sampled(&poller_of(&fake, devices).poll()), ["GPU-b"]);
+    assert_eq!(sampled(&fake.poller_of(devices).poll()), ["GPU-b"]);
 }
 
 #[test]
 fn nvml_is_not_touched_before_a_device_is_pushed_from() {
-    let fake = Fake::new("pushed", &driver(&json!([gpu("GPU-a"), gpu("GPU-b")])));
-    let mut poller = poller_of(&fake, Devices::Pushed);
+    let fake = FakeNvml::new("pushed", &driver([gpu("GPU-a"), gpu("GPU-b")]));
+    let mut poller = fake.poller_of(Devices::Pushed);
     assert_eq!(poller.poll(), RELEASED);
     poller.look_for(&uuids(&["cpu", "cuda:0"]));
     assert_eq!(poller.poll(), RELEASED);
@@ -859,8 +668,8 @@ fn nvml_is_not_touched_before_a_device_is_pushed_from() {
 
 #[test]
 fn device_that_nobody_pushes_from_any_more_is_closed() {
-    let fake = Fake::new("pushed-less", &driver(&json!([gpu("GPU-a"), gpu("GPU-b")])));
-    let mut poller = poller_of(&fake, Devices::Pushed);
+    let fake = FakeNvml::new("pushed-less", &driver([gpu("GPU-a"), gpu("GPU-b")]));
+    let mut poller = fake.poller_of(Devices::Pushed);
     poller.look_for(&uuids(&["GPU-a", "GPU-b"]));
     assert_eq!(sampled(&poller.poll()), ["GPU-a", "GPU-b"]);
     poller.look_for(&uuids(&["GPU-b"]));
@@ -879,12 +688,12 @@ fn device_that_nobody_pushes_from_any_more_is_closed() {
 #[test]
 fn device_that_fails_for_long_is_closed_and_left_alone_but_still_reported() {
     for (code, label) in [(15, "gpu_is_lost"), (10, "timeout")] {
-        let lost = gpu_with("GPU-b", &json!({ "code": code }));
+        let lost = gpu("GPU-b").code(code);
         let fake =
-            Fake::new(&format!("rest-{code}"), &driver(&json!([gpu("GPU-a"), gpu("GPU-b")])));
+            FakeNvml::new(&format!("rest-{code}"), &driver([gpu("GPU-a"), gpu("GPU-b")]));
         let mut poller = fake.host();
         poller.poll();
-        fake.set(&driver(&json!([gpu("GPU-a"), lost])));
+        fake.set(&driver([gpu("GPU-a"), lost]));
         for _ in 0..FAILURES_MAX {
             poller.poll();
         }
@@ -902,7 +711,7 @@ fn device_that_fails_for_long_is_closed_and_left_alone_but_still_reported() {
             assert_eq!(has_closed, asked() == before + 2, "{code}");
         }
         assert!(n_left_alone > 90, "left alone in {n_left_alone} of 100 polls");
-        fake.set(&driver(&json!([gpu("GPU-a"), gpu("GPU-b")])));
+        fake.set(&driver([gpu("GPU-a"), gpu("GPU-b")]));
         let is_back = (0..=64).any(|_| sampled(&poller.poll()) == ["GPU-a", "GPU-b"]);
         assert!(is_back);
         assert_eq!(poller.poll().unavailable, []);
@@ -911,11 +720,8 @@ fn device_that_fails_for_long_is_closed_and_left_alone_but_still_reported() {
 
 #[test]
 fn process_is_known_by_its_own_id_and_its_container() {
-    let compute = json!([{ "pid": 48_211, "used": GIB }, { "pid": 48_212, "used": GIB }]);
-    let fake = Fake::new(
-        "own-id",
-        &driver(&json!([gpu_with("GPU-a", &json!({ "compute": compute }))])),
-    );
+    let compute = [process(48_211, GIB), process(48_212, GIB)];
+    let fake = FakeNvml::new("own-id", &driver([gpu("GPU-a").compute(&compute)]));
     let config = fake.config(Namespace::Host, &[48_211]);
     let process = config.procfs.join("48211");
     fs::write(process.join("status"), "Pid:\t48211\nNSpid:\t48211\t9\t1\n").unwrap();

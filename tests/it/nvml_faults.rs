@@ -1,55 +1,25 @@
 //! The exporter while NVML fails: the running binary against the fake library. Scrapes and pushes go on, what is
 //! not known any more is absent, and the reason is a metric and one line of the log.
 
-use std::collections::BTreeMap;
 use std::process;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::nvml::{Fake, GIB, driver, gpu, gpu_with, instance};
+use crate::rig::device_metrics::{errors, has_device, up, used};
 use crate::rig::exporter::{Exporter, starved};
-use crate::rig::folder::{Folder, text};
+use crate::rig::folder::Folder;
 use crate::rig::http::Answer;
 use crate::rig::job::record;
+use crate::rig::nvml::{FakeNvml, Order, driver, gpu, instance, process};
+use crate::rig::series::Metrics;
+use crate::rig::units::GIB;
 use crate::rig::wait::{DEADLINE, await_true};
 
 /// What a scrape may take, whatever the driver does.
 const SCRAPE_WITHIN: Duration = Duration::from_millis(100);
 /// A round that takes longer than this counts as one that hangs.
-const HANGS_AFTER: &str = "200ms";
-/// No round of a driver that answers takes that long, however busy the machine is.
-const NEVER_HANGS: &str = "10s";
-
-fn start(fake: &Fake) -> Exporter {
-    start_with(&text(&fake.library()), NEVER_HANGS)
-}
-
-fn start_with(library: &str, timeout: &str) -> Exporter {
-    let nvml =
-        ["--nvml.library", library, "--nvml.interval", "50ms", "--nvml.timeout", timeout];
-    Exporter::start_command("serve", &nvml, &[])
-}
-
-fn errors(metrics: &BTreeMap<String, f64>, code: &str) -> f64 {
-    let series = format!("stepmem_nvml_errors_total{{code=\"{code}\"}}");
-    metrics.get(&series).copied().unwrap_or_default()
-}
-
-fn used(metrics: &BTreeMap<String, f64>, uuid: &str) -> Option<f64> {
-    metrics.get(&format!("stepmem_device_memory_used_bytes{{uuid=\"{uuid}\"}}")).copied()
-}
-
-fn has_device(metrics: &BTreeMap<String, f64>) -> bool {
-    let is_of_device = |series: &String| {
-        ["stepmem_device_", "stepmem_process_"].iter().any(|start| series.starts_with(start))
-    };
-    metrics.keys().any(is_of_device)
-}
-
-fn up(metrics: &BTreeMap<String, f64>) -> Option<f64> {
-    metrics.get("stepmem_nvml_up").copied()
-}
+const HANGS_AFTER: [&str; 2] = ["--nvml.timeout", "200ms"];
 
 /// How often the log has said that NVML fails and that it answers again.
 fn logged(exporter: &Exporter) -> (usize, usize) {
@@ -102,15 +72,13 @@ fn check_told_once(exporter: Exporter) {
     assert_eq!(log.iter().filter(|entry| entry["level"] == "WARN").count(), 1, "{log:?}");
 }
 
-fn with_call(scenario: &Value, symbol: &str, order: &Value) -> Value {
-    let mut scenario = scenario.clone();
-    scenario["calls"] = json!({ symbol: order });
-    scenario
-}
-
 #[test]
 fn missing_library_is_a_normal_state() {
-    let exporter = start_with("/nowhere/libnvidia-ml.so.1", NEVER_HANGS);
+    let exporter = Exporter::start_command(
+        "serve",
+        &["--nvml.library", "/nowhere/libnvidia-ml.so.1", "--nvml.interval", "50ms"],
+        &[],
+    );
     check_down(&exporter, "library_missing", 2.0);
     let log = exporter.log();
     let told = log.iter().find(|entry| entry["fields"]["code"] == "library_missing").unwrap();
@@ -123,9 +91,9 @@ fn missing_library_is_a_normal_state() {
 
 #[test]
 fn failing_init_is_told_once_and_asked_again() {
-    let healthy = driver(&json!([gpu("GPU-a")]));
-    let fake = Fake::new("it-init", &with_call(&healthy, "nvmlInit_v2", &json!({ "code": 9 })));
-    let exporter = start(&fake);
+    let healthy = driver([gpu("GPU-a")]);
+    let fake = FakeNvml::new("it-init", &healthy.clone().call("nvmlInit_v2", Order::Code(9)));
+    let exporter = fake.serve(&[]);
     check_down(&exporter, "driver_not_loaded", 2.0);
     fake.set(&healthy);
     check_recovered(&exporter, "GPU-a");
@@ -133,9 +101,9 @@ fn failing_init_is_told_once_and_asked_again() {
 
 #[test]
 fn version_mismatch_says_that_only_a_restart_helps() {
-    let healthy = driver(&json!([gpu("GPU-a")]));
-    let fake = Fake::new("it-18", &with_call(&healthy, "nvmlInit_v2", &json!({ "code": 18 })));
-    let exporter = start(&fake);
+    let healthy = driver([gpu("GPU-a")]);
+    let fake = FakeNvml::new("it-18", &healthy.clone().call("nvmlInit_v2", Order::Code(18)));
+    let exporter = fake.serve(&[]);
     check_down(&exporter, "lib_rm_version_mismatch", 2.0);
     assert_eq!(exporter.logged("WARN", "only a restart"), 1);
     check_told_once(exporter);
@@ -143,12 +111,12 @@ fn version_mismatch_says_that_only_a_restart_helps() {
 
 #[test]
 fn hanging_call_delays_no_scrape_and_no_push_until_it_returns() {
-    let healthy = driver(&json!([gpu("GPU-a")]));
-    let fake = Fake::new("it-hang", &healthy);
-    let exporter = start_with(&text(&fake.library()), HANGS_AFTER);
+    let healthy = driver([gpu("GPU-a")]);
+    let fake = FakeNvml::new("it-hang", &healthy);
+    let exporter = fake.serve(&HANGS_AFTER);
     exporter.await_metrics("the device", |metrics| used(metrics, "GPU-a").is_some());
     assert_eq!(exporter.metric("stepmem_collector_success{collector=\"nvml\"}"), Some(1.0));
-    fake.set(&with_call(&healthy, "nvmlDeviceGetMemoryInfo_v2", &json!({ "hang": true })));
+    fake.set(&healthy.clone().call("nvmlDeviceGetMemoryInfo_v2", Order::Hang));
     check_down(&exporter, "timeout", 1.0);
     let before = exporter.metric("stepmem_nvml_last_success_timestamp_seconds").unwrap();
     fake.set(&healthy);
@@ -159,10 +127,9 @@ fn hanging_call_delays_no_scrape_and_no_push_until_it_returns() {
 
 #[test]
 fn call_that_hangs_from_the_start_lets_the_exporter_start_and_stop() {
-    let healthy = driver(&json!([gpu("GPU-a")]));
-    let fake =
-        Fake::new("it-stuck", &with_call(&healthy, "nvmlInit_v2", &json!({ "hang": true })));
-    let exporter = start_with(&text(&fake.library()), HANGS_AFTER);
+    let healthy = driver([gpu("GPU-a")]);
+    let fake = FakeNvml::new("it-stuck", &healthy.clone().call("nvmlInit_v2", Order::Hang));
+    let exporter = fake.serve(&HANGS_AFTER);
     check_down(&exporter, "timeout", 1.0);
     let began = Instant::now();
     exporter.signal("TERM");
@@ -173,11 +140,11 @@ fn call_that_hangs_from_the_start_lets_the_exporter_start_and_stop() {
 
 #[test]
 fn only_device_that_is_lost_takes_nvml_down_and_brings_it_back() {
-    let healthy = driver(&json!([gpu("GPU-a")]));
-    let fake = Fake::new("it-only", &healthy);
-    let exporter = start(&fake);
+    let healthy = driver([gpu("GPU-a")]);
+    let fake = FakeNvml::new("it-only", &healthy);
+    let exporter = fake.serve(&[]);
     exporter.await_metrics("the device", |metrics| used(metrics, "GPU-a").is_some());
-    fake.set(&driver(&json!([gpu_with("GPU-a", &json!({ "code": 15 }))])));
+    fake.set(&driver([gpu("GPU-a").code(15)]));
     check_down(&exporter, "gpu_is_lost", 2.0);
     fake.set(&healthy);
     check_recovered(&exporter, "GPU-a");
@@ -185,10 +152,10 @@ fn only_device_that_is_lost_takes_nvml_down_and_brings_it_back() {
 
 #[test]
 fn lost_device_leaves_and_the_others_stay() {
-    let healthy = driver(&json!([gpu("GPU-a"), gpu("GPU-b")]));
-    let fake = Fake::new("it-lost", &healthy);
-    let exporter = start(&fake);
-    let both = |metrics: &BTreeMap<String, f64>| {
+    let healthy = driver([gpu("GPU-a"), gpu("GPU-b")]);
+    let fake = FakeNvml::new("it-lost", &healthy);
+    let exporter = fake.serve(&[]);
+    let both = |metrics: &Metrics| {
         used(metrics, "GPU-a").is_some() && used(metrics, "GPU-b").is_some()
     };
     exporter.await_metrics("both devices", both);
@@ -202,7 +169,7 @@ fn lost_device_leaves_and_the_others_stay() {
         (rank("pressure_ratio", ",basis=\"device\""), rank("headroom_bytes", ""));
     assert_eq!(exporter.metric(&pressure), Some(30.0 / 80.0));
     assert!(exporter.metric(&headroom).is_some());
-    fake.set(&driver(&json!([gpu("GPU-a"), gpu_with("GPU-b", &json!({ "code": 15 }))])));
+    fake.set(&driver([gpu("GPU-a"), gpu("GPU-b").code(15)]));
     exporter.await_metrics("the loss", |metrics| errors(metrics, "gpu_is_lost") >= 3.0);
     let metrics = exporter.metrics();
     assert_eq!(
@@ -225,10 +192,10 @@ fn lost_device_leaves_and_the_others_stay() {
 
 #[test]
 fn wrong_struct_version_falls_back_to_the_older_query() {
-    let healthy = driver(&json!([gpu("GPU-a")]));
-    let refusing = with_call(&healthy, "nvmlDeviceGetMemoryInfo_v2", &json!({ "code": 25 }));
-    let fake = Fake::new("it-v1", &refusing);
-    let exporter = start(&fake);
+    let healthy = driver([gpu("GPU-a")]);
+    let refusing = healthy.clone().call("nvmlDeviceGetMemoryInfo_v2", Order::Code(25));
+    let fake = FakeNvml::new("it-v1", &refusing);
+    let exporter = fake.serve(&[]);
     exporter.await_metrics("the device", |metrics| used(metrics, "GPU-a").is_some());
     let metrics = exporter.metrics();
     let of = |name: &str| {
@@ -247,12 +214,11 @@ fn wrong_struct_version_falls_back_to_the_older_query() {
 fn memory_of_a_pushing_process_is_told_apart_and_judged() {
     let pid = process::id();
     let at = |per_mille: u64| {
-        let memory = json!({ "total": 1000 * GIB, "reserved": 0, "used": per_mille * GIB });
-        let compute = json!([{ "pid": pid, "used": 60 * GIB }, { "pid": 1, "used": 5 * GIB }]);
-        driver(&json!([gpu_with("GPU-a", &json!({ "memory": memory, "compute": compute }))]))
+        let compute = [process(pid, 60 * GIB), process(1, 5 * GIB)];
+        driver([gpu("GPU-a").memory(1000 * GIB, 0, per_mille * GIB).compute(&compute)])
     };
-    let fake = Fake::new("it-process", &at(919));
-    let exporter = start(&fake);
+    let fake = FakeNvml::new("it-process", &at(919));
+    let exporter = fake.serve(&[]);
     let push = |step: u64| {
         let record = json!({
             "run": "llm", "rank": 3, "step": step, "device": "GPU-a", "pid": pid,
@@ -300,7 +266,7 @@ fn no_nvml_says_nothing_of_nvml() {
     assert!(!has_device(&metrics));
 }
 
-fn device_info(metrics: &BTreeMap<String, f64>) -> Vec<String> {
+fn device_info(metrics: &Metrics) -> Vec<String> {
     let uuid = |series: &String| {
         let rest = series.strip_prefix("stepmem_device_info{uuid=\"")?;
         Some(rest.split_once('"')?.0.to_owned())
@@ -321,12 +287,10 @@ fn release(exporter: &Exporter, body: &str) -> Answer {
 #[test]
 fn only_devices_that_ranks_push_from_are_opened() {
     // A process that does not push is no reason to keep a device open.
-    let compute = json!([{ "pid": process::id(), "used": 5 * GIB }]);
-    let busy = gpu_with("GPU-b", &json!({ "compute": compute }));
-    let fake = Fake::new("it-pushed", &driver(&json!([gpu("GPU-a"), busy, gpu("GPU-c")])));
-    let nvml = ["--nvml.library", &text(&fake.library()), "--nvml.interval", "50ms"];
-    let in_pod = [("KUBERNETES_SERVICE_HOST", "10.0.0.1")];
-    let exporter = Exporter::start_command("serve", &nvml, &in_pod);
+    let compute = [process(process::id(), 5 * GIB)];
+    let busy = gpu("GPU-b").compute(&compute);
+    let fake = FakeNvml::new("it-pushed", &driver([gpu("GPU-a"), busy, gpu("GPU-c")]));
+    let exporter = fake.serve_with(&[], &[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]);
     let collected = "stepmem_collector_success{collector=\"nvml\"}";
     exporter.await_metrics("a round", |metrics| metrics.get(collected) == Some(&1.0));
     assert_eq!(fake.n_calls("nvmlInit_v2"), 0);
@@ -354,10 +318,10 @@ fn only_devices_that_ranks_push_from_are_opened() {
 
 #[test]
 fn devices_are_released_for_a_time_on_request() {
-    let healthy = driver(&json!([gpu("GPU-a")]));
-    let fake = Fake::new("it-release", &healthy);
-    let exporter = start_with(&text(&fake.library()), HANGS_AFTER);
-    let is_there = |metrics: &BTreeMap<String, f64>| used(metrics, "GPU-a").is_some();
+    let healthy = driver([gpu("GPU-a")]);
+    let fake = FakeNvml::new("it-release", &healthy);
+    let exporter = fake.serve(&HANGS_AFTER);
+    let is_there = |metrics: &Metrics| used(metrics, "GPU-a").is_some();
     exporter.await_metrics("the device", is_there);
     await_true("the watch", || fake.n_calls("nvmlEventSetWait_v2") > 0);
     for body in ["", "{}", r#"{"for_seconds": -1}"#, r#"{"for_seconds": 86401}"#] {
@@ -378,7 +342,7 @@ fn devices_are_released_for_a_time_on_request() {
     exporter.await_metrics("the device by itself", is_there);
 
     // A call that hangs cannot be ended; whoever asks hears so.
-    fake.set(&with_call(&healthy, "nvmlDeviceGetMemoryInfo_v2", &json!({ "hang": true })));
+    fake.set(&healthy.clone().call("nvmlDeviceGetMemoryInfo_v2", Order::Hang));
     exporter.await_metrics("the hang", |metrics| errors(metrics, "timeout") >= 1.0);
     let answer = release(&exporter, r#"{"for_seconds": 3600}"#);
     assert_eq!(answer.status, 503, "{}", answer.body);
@@ -399,39 +363,30 @@ fn release_needs_the_token_and_no_nvml() {
     assert_eq!(answer.status, 200);
 }
 
-fn with_events(scenario: &Value, events: &[(u32, u64)]) -> Value {
-    let mut scenario = scenario.clone();
-    let event = |(device, xid): &(u32, u64)| json!({ "device": device, "xid": xid });
-    scenario["events"] = events.iter().map(event).collect();
-    scenario
-}
-
-fn xids(metrics: &BTreeMap<String, f64>, uuid: &str, xid: u64) -> Option<f64> {
+fn xids(metrics: &Metrics, uuid: &str, xid: u64) -> Option<f64> {
     let series = format!("stepmem_device_xid_errors_total{{uuid=\"{uuid}\",xid=\"{xid}\"}}");
     metrics.get(&series).copied()
 }
 
 #[test]
 fn xid_errors_are_counted_by_device_and_number() {
-    let mig = json!([instance("MIG-x", 1, "1g.10gb")]);
-    let healthy =
-        driver(&json!([gpu("GPU-a"), gpu("GPU-b"), gpu_with("GPU-c", &json!({ "mig": mig }))]));
-    let fake = Fake::new("it-xid", &healthy);
-    let exporter = start(&fake);
+    let mig = [instance("MIG-x", 1, "1g.10gb")];
+    let healthy = driver([gpu("GPU-a"), gpu("GPU-b"), gpu("GPU-c").mig(mig)]);
+    let fake = FakeNvml::new("it-xid", &healthy);
+    let exporter = fake.serve(&[]);
     exporter.await_metrics("the device", |metrics| used(metrics, "GPU-a").is_some());
     assert_eq!(xids(&exporter.metrics(), "GPU-b", 79), None);
     let mut events = vec![(1, 79), (1, 79), (0, 31)];
-    fake.set(&with_events(&healthy, &events));
+    fake.set(&healthy.clone().events(&events));
     exporter.await_metrics("the events", |metrics| {
         xids(metrics, "GPU-b", 79) == Some(2.0) && xids(metrics, "GPU-a", 31) == Some(1.0)
     });
     // The GPU that was lost leaves the watch; the others stay in it, those in MIG mode as a whole.
-    let mut lost = healthy.clone();
-    lost["devices"][1]["code"] = json!(15);
-    fake.set(&with_events(&lost, &events));
+    let lost = healthy.clone().replace(1, gpu("GPU-b").code(15));
+    fake.set(&lost.clone().events(&events));
     exporter.await_metrics("the loss", |metrics| used(metrics, "GPU-b").is_none());
     events.extend([(0, 31), (2, 13)]);
-    fake.set(&with_events(&lost, &events));
+    fake.set(&lost.clone().events(&events));
     exporter.await_metrics("further events", |metrics| {
         xids(metrics, "GPU-a", 31) == Some(2.0) && xids(metrics, "GPU-c", 13) == Some(1.0)
     });
@@ -441,16 +396,16 @@ fn xid_errors_are_counted_by_device_and_number() {
 
 #[test]
 fn lost_device_is_closed_although_events_are_waited_for() {
-    let healthy = driver(&json!([gpu("GPU-a"), gpu("GPU-b")]));
-    let fake = Fake::new("it-closed", &healthy);
-    let exporter = start(&fake);
-    let both = |metrics: &BTreeMap<String, f64>| {
+    let healthy = driver([gpu("GPU-a"), gpu("GPU-b")]);
+    let fake = FakeNvml::new("it-closed", &healthy);
+    let exporter = fake.serve(&[]);
+    let both = |metrics: &Metrics| {
         used(metrics, "GPU-a").is_some() && used(metrics, "GPU-b").is_some()
     };
     exporter.await_metrics("both devices", both);
     await_true("the watch", || fake.n_calls("nvmlEventSetWait_v2") > 0);
     assert_eq!(fake.n_calls("closed"), 0);
-    fake.set(&driver(&json!([gpu("GPU-a"), gpu_with("GPU-b", &json!({ "code": 15 }))])));
+    fake.set(&driver([gpu("GPU-a"), gpu("GPU-b").code(15)]));
     await_true("the end of every session", || fake.n_calls("closed") >= 2);
     fake.set(&healthy);
     exporter.await_metrics("both devices", both);
@@ -458,10 +413,9 @@ fn lost_device_is_closed_although_events_are_waited_for() {
 
 #[test]
 fn driver_without_events_is_asked_for_them_once() {
-    let mut silent = driver(&json!([gpu("GPU-a")]));
-    silent["has_events"] = json!(false);
-    let fake = Fake::new("it-no-xid", &silent);
-    let exporter = start(&fake);
+    let silent = driver([gpu("GPU-a")]).without_events();
+    let fake = FakeNvml::new("it-no-xid", &silent);
+    let exporter = fake.serve(&[]);
     exporter.await_metrics("the device", |metrics| used(metrics, "GPU-a").is_some());
     let polls = || fake.n_calls("nvmlDeviceGetMemoryInfo_v2");
     await_true("the question", || fake.n_calls("nvmlDeviceRegisterEvents") == 1);
@@ -474,10 +428,10 @@ fn driver_without_events_is_asked_for_them_once() {
 
 #[test]
 fn events_that_hang_hinder_no_poll() {
-    let healthy = driver(&json!([gpu("GPU-a")]));
-    let hanging = with_call(&healthy, "nvmlEventSetWait_v2", &json!({ "hang": true }));
-    let fake = Fake::new("it-xid-hang", &hanging);
-    let exporter = start(&fake);
+    let healthy = driver([gpu("GPU-a")]);
+    let hanging = healthy.clone().call("nvmlEventSetWait_v2", Order::Hang);
+    let fake = FakeNvml::new("it-xid-hang", &hanging);
+    let exporter = fake.serve(&[]);
     await_true("the wait", || fake.n_calls("nvmlEventSetWait_v2") == 1);
     let polls = || fake.n_calls("nvmlDeviceGetMemoryInfo_v2");
     let before = polls();

@@ -6,11 +6,9 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-use serde_json::json;
-
-use super::nvml::Fake;
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, root, text};
+use crate::rig::nvml::{FakeNvml, driver, gpu};
 
 /// Runs a script of tests/ops; it says what does not hold.
 fn holds(script: &str, arguments: &[&str]) {
@@ -46,21 +44,11 @@ fn the_chart_renders_what_kubernetes_takes() {
 
 #[test]
 fn a_leak_pages_once_with_its_figures_and_resolves() {
-    let gib = 1_u64 << 30;
-    let memory = json!({ "total": 80 * gib, "reserved": gib, "used": 30 * gib });
-    let device = json!({ "uuid": "GPU-a", "name": "NVIDIA H100 80GB HBM3", "memory": memory, "compute": [] });
-    let scenario = json!({
-        "driver_version": "570.86.15",
-        "devices": [device, { "uuid": "GPU-b", "code": 15 }],
-        "events": [{ "device": 0, "xid": 79 }],
-    });
-    let fake = Fake::new("ops", &scenario);
-    let library = text(&fake.library());
-    let in_trouble = ["--nvml.library", &library, "--nvml.interval", "1s"];
-    // Nobody listens on port 1: its exports fail.
-    let in_trouble =
-        [&in_trouble[..], &["--otlp.endpoint", "http://127.0.0.1:1", "--otlp.interval", "1s"]];
-    let faulty = Exporter::start_command("serve", &in_trouble.concat(), &[]);
+    let lost = gpu("GPU-b").code(15);
+    let fake = FakeNvml::new("ops", &driver([gpu("GPU-a"), lost]).events(&[(0, 79)]));
+    // No process listens on port 1: its exports fail.
+    let export = ["--otlp.endpoint", "http://127.0.0.1:1", "--otlp.interval", "1s"];
+    let faulty = fake.serve(&[&["--nvml.interval", "1s"], &export[..]].concat());
     let demo = Exporter::start_command("demo", &[], &[]);
     let folder = Folder::new("ops");
     let work: PathBuf = folder.path("work");

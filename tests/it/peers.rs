@@ -3,22 +3,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
-use std::path::PathBuf;
-use std::process::{self, Child, ChildStdin, Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
-use std::{env, fs, thread};
 
 use serde_json::{Value, json};
 use stepmem::metrics::table::METRICS;
 use stepmem::metrics::types::{Kind, Metric};
 
-use super::nvml::Fake;
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
-use crate::rig::folder::root;
+use crate::rig::folder::{Folder, text};
+use crate::rig::json::items;
+use crate::rig::nvml::{FakeNvml, driver, gpu};
+use crate::rig::otlp::{Otlp, Points, point, protocol};
+use crate::rig::peers::{element, rendered, run_peer};
+use crate::rig::units::float;
 use crate::rig::wait::DEADLINE;
 
 /// How long after its start the demo shows MEMORY CREEP at the latest.
@@ -117,19 +116,12 @@ fn prometheus_finds_every_family_that_the_demo_shows() {
     }
 
     let folder = Folder::new("prometheus");
-    let families = folder.0.join("families");
+    let work = text(&folder.path(""));
     let names: Vec<&str> = shown.iter().copied().collect();
-    fs::write(
-        &families,
-        names.join(
-            "
-",
-        ),
-    )
-    .unwrap();
+    let families = folder.write("families", &names.join("\n"));
     let target = demo.web.to_string();
-    let arguments = ["--targets", &target, "--work-dir", folder.text(), "--families"];
-    let arguments = [&arguments[..], &[families.to_str().unwrap()]].concat();
+    let arguments = ["--targets", &target, "--work-dir", &work, "--families"];
+    let arguments = [&arguments[..], &[&families]].concat();
     let found = run_peer("prometheus.py", &arguments);
     for name in shown {
         assert!(found[name].as_u64().is_some_and(|n_series| n_series > 0), "{name}: {found}");
@@ -186,7 +178,7 @@ fn otlp_counters_are_cumulative_and_never_fall() {
     for step in 1..=5_u64 {
         push_one(&exporter, &json!({ "rank": 0 }), step, GIB);
         let mut n_steps = 0.0;
-        while n_steps < as_f64(step) {
+        while n_steps < float(step) {
             otlp.next_export();
             let Some(metric) = otlp.metric("stepmem.rank.steps") else { continue };
             let point = &metric["points"][0];
@@ -234,13 +226,13 @@ fn a_silent_rank_leaves_otlp_and_the_scrape() {
 
 #[test]
 fn a_lost_device_leaves_otlp_and_the_scrape() {
-    let fake = Fake::new("otlp-lost", &driver(&json!([gpu("GPU-a"), gpu("GPU-b")])));
+    let fake = FakeNvml::new("otlp-lost", &driver([gpu("GPU-a"), gpu("GPU-b")]));
     let mut otlp = Otlp::start("decode");
-    let library = fake.library();
-    let arguments = ["--nvml.library", library.to_str().unwrap(), "--nvml.interval", "200ms"];
+    let library = text(&fake.library());
+    let arguments = ["--nvml.library", &library, "--nvml.interval", "200ms"];
     let exporter = otlp.exporter("http", &arguments, &[]);
     otlp.await_that("both devices", |otlp| otlp.devices().len() == 2);
-    fake.set(&driver(&json!([gpu("GPU-a"), { "uuid": "GPU-b", "code": 15 }])));
+    fake.set(&driver([gpu("GPU-a"), gpu("GPU-b").code(15)]));
     exporter.await_metrics("the loss", |metrics| {
         !metrics.contains_key(r#"stepmem_device_memory_used_bytes{uuid="GPU-b"}"#)
     });
@@ -294,9 +286,9 @@ fn otlp_is_on_by_its_own_variables_alone() {
 
 #[test]
 fn hardware_conventions_are_exported_when_asked_for() {
-    let fake = Fake::new("otlp-semconv", &driver(&json!([gpu("GPU-a")])));
-    let library = fake.library();
-    let library = ["--nvml.library", library.to_str().unwrap()];
+    let fake = FakeNvml::new("otlp-semconv", &driver([gpu("GPU-a")]));
+    let library = text(&fake.library());
+    let library = ["--nvml.library", library.as_str()];
     let mut plain = Otlp::start("decode");
     let exporter = plain.exporter("http", &library, &[]);
     plain.await_that("the device", |otlp| !otlp.devices().is_empty());
@@ -312,8 +304,8 @@ fn hardware_conventions_are_exported_when_asked_for() {
     let expected = ["hw.gpu.memory.limit", "hw.gpu.memory.usage", "hw.gpu.memory.utilization"];
     assert_eq!(names, expected.map(str::to_owned).into());
     for (name, unit, kind, expected) in [
-        ("hw.gpu.memory.limit", "By", "sum", as_f64(80 * GIB)),
-        ("hw.gpu.memory.usage", "By", "sum", as_f64(30 * GIB)),
+        ("hw.gpu.memory.limit", "By", "sum", float(80 * GIB)),
+        ("hw.gpu.memory.usage", "By", "sum", float(30 * GIB)),
         ("hw.gpu.memory.utilization", "1", "gauge", 0.375),
     ] {
         let metric = otlp.metric(name).unwrap();
@@ -386,7 +378,7 @@ fn disturbs_nothing(protocol: &str, endpoint: &str) {
     }
     assert_eq!(exporter.metric(r#"stepmem_otlp_exports_total{result="success"}"#), Some(0.0));
     let taken = exporter.metric(r#"stepmem_rank_steps_total{run="default",rank="0",uuid=""}"#);
-    assert_eq!(taken, Some(as_f64(step)));
+    assert_eq!(taken, Some(float(step)));
     exporter.signal("TERM");
     let (status, log) = exporter.wait();
     assert!(status.success(), "{protocol}: {status}: {log:#?}");
@@ -395,11 +387,11 @@ fn disturbs_nothing(protocol: &str, endpoint: &str) {
 /// Pushes a job with everything that a rank can say, a leak and hostile labels beside two devices, and compares every
 /// series of the scrape with what the receiver got.
 fn says_what_the_scrape_says(receiver: &str, transport: &str) {
-    let devices = json!([gpu("GPU-a"), gpu("GPU-b")]);
-    let fake = Fake::new(&format!("otlp-{receiver}-{transport}"), &driver(&devices));
-    let library = fake.library();
+    let devices = driver([gpu("GPU-a"), gpu("GPU-b")]);
+    let fake = FakeNvml::new(&format!("otlp-{receiver}-{transport}"), &devices);
+    let library = text(&fake.library());
     let mut otlp = Otlp::start(receiver);
-    let arguments = ["--nvml.library", library.to_str().unwrap(), "--rank.peak-interval", "1h"];
+    let arguments = ["--nvml.library", &library, "--rank.peak-interval", "1h"];
     let exporter = otlp.exporter(transport, &arguments, &[]);
     push_job(&exporter);
     for (rank, text) in (0..).zip(HOSTILE) {
@@ -459,18 +451,6 @@ fn push_one(exporter: &Exporter, record: &Value, step: u64, allocated: u64) {
     assert_eq!(answer.status, 200, "{answer:?}");
 }
 
-fn driver(devices: &Value) -> Value {
-    json!({ "driver_version": "570.86.15", "devices": devices })
-}
-
-fn gpu(uuid: &str) -> Value {
-    json!({
-        "uuid": uuid, "name": "NVIDIA H100 80GB HBM3", "addressing": 1,
-        "memory": { "total": 80 * GIB, "reserved": GIB, "used": 30 * GIB },
-        "compute": [], "graphics": [], "mps": [],
-    })
-}
-
 /// Waits until the exporter confirms that the leaking rank of the demo creeps; no other rank may.
 fn await_creep(demo: &Exporter) {
     let is_creep = |entry: &Value| {
@@ -488,22 +468,6 @@ fn is_shown(metrics: &BTreeMap<String, f64>, name: &str) -> bool {
     })
 }
 
-fn items(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().unwrap_or_else(|| panic!("no list: {value}")).iter()
-}
-
-#[expect(
-    clippy::as_conversions,
-    clippy::cast_precision_loss,
-    reason = "numbers of tests are small"
-)]
-fn as_f64(value: u64) -> f64 {
-    value as f64
-}
-
-/// What OTLP must hold for a scrape: a value for each name and labels; `None` for what moves by itself.
-type Points = BTreeMap<(String, BTreeMap<String, String>), f64>;
-
 fn expected_points(scraped: &Value) -> Points {
     let samples = scraped["families"].as_object().unwrap().values();
     samples
@@ -516,19 +480,6 @@ fn expected_points(scraped: &Value) -> Points {
             Some((point(otel, labels), sample[2].as_f64().unwrap()))
         })
         .collect()
-}
-
-/// A point's key: labels without value are not there, and bounds are numbers.
-fn point<'l>(
-    name: String,
-    labels: impl Iterator<Item = (&'l String, &'l str)>,
-) -> (String, BTreeMap<String, String>) {
-    let labels = labels.filter(|(_, value)| !value.is_empty());
-    let labels = labels.map(|(label, value)| match label.as_str() {
-        "le" => (label.clone(), value.parse::<f64>().unwrap().to_string()),
-        _ => (label.clone(), value.to_owned()),
-    });
-    (name, labels.collect())
 }
 
 /// What a sample of the scrape is called in OpenTelemetry.
@@ -596,233 +547,4 @@ fn described_as_in_the_table(exported: &Value) {
 /// Both formats through the reference parsers, which must agree; OpenMetrics' families.
 fn scrape(exporter: &Exporter) -> Value {
     run_peer("scrape.py", &[&format!("http://{}/metrics", exporter.web)])
-}
-
-pub fn python() -> PathBuf {
-    let python = root().join("target/tools/venv/bin/python");
-    assert!(python.exists(), "{} is not there: run make test", python.display());
-    python
-}
-
-/// Runs a script of tests/peers to its end and returns what it prints.
-fn run_peer(script: &str, arguments: &[&str]) -> Value {
-    let mut command = Command::new(python());
-    command.arg(root().join("tests/peers").join(script)).args(arguments);
-    let output = command.output().unwrap();
-    serde_json::from_str(&stdout(&output)).unwrap()
-}
-
-fn stdout(output: &Output) -> String {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{} (a program that is not there? run make test): {said}",
-        output.status
-    );
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-/// A page after its scripts ran, as text.
-fn rendered(url: &str) -> String {
-    let profile = Folder::new("chromium");
-    let output = Command::new("chromium")
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"])
-        .args(["--no-first-run", "--disable-background-networking", "--disable-sync"])
-        .args(["--disable-component-update", "--virtual-time-budget=8000", "--dump-dom"])
-        .arg(format!("--user-data-dir={}", profile.text()))
-        .arg(url)
-        .output()
-        .expect("no chromium: run make test");
-    stdout(&output)
-}
-
-/// What stands between the tag that has an attribute and its end tag.
-fn element<'p>(page: &'p str, attribute: &str) -> &'p str {
-    let (before, after) =
-        page.split_once(attribute).unwrap_or_else(|| panic!("no {attribute}: {page}"));
-    let name = before.rsplit('<').next().unwrap().split_whitespace().next().unwrap();
-    let inner = after.split_once('>').unwrap().1;
-    inner.split_once(&format!("</{name}>")).unwrap().0
-}
-
-/// A folder that goes with its owner.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = env::temp_dir().join(format!("stepmem-{name}-{}", process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn text(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        fs::remove_dir_all(&self.0).ok();
-    }
-}
-
-/// A receiver of OTLP: the official classes or Rotel. It ends when this goes.
-struct Otlp {
-    child: Child,
-    // It ends when its stdin does.
-    stdin: Option<ChildStdin>,
-    exports: Receiver<Value>,
-    ports: Value,
-    /// The metrics of the last export.
-    latest: Vec<Value>,
-    resource: Value,
-    transport: String,
-}
-
-impl Otlp {
-    fn start(receiver: &str) -> Self {
-        let mut child = Command::new(python())
-            .arg(root().join("tests/peers/otlp.py"))
-            .arg(receiver)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let (sender, exports) = channel();
-        thread::spawn(move || {
-            for line in lines.map_while(Result::ok) {
-                if sender.send(serde_json::from_str(&line).unwrap()).is_err() {
-                    break;
-                }
-            }
-        });
-        let stdin = child.stdin.take();
-        let (latest, resource) = (Vec::new(), Value::Null);
-        let transport = String::new();
-        let mut otlp =
-            Self { child, stdin, exports, ports: Value::Null, latest, resource, transport };
-        otlp.ports = otlp.receive();
-        otlp
-    }
-
-    fn receive(&mut self) -> Value {
-        match self.exports.recv_timeout(DEADLINE) {
-            Ok(line) => line,
-            Err(RecvTimeoutError::Timeout) => panic!("no export in {DEADLINE:?}"),
-            Err(RecvTimeoutError::Disconnected) => {
-                let mut said = String::new();
-                self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-                panic!("the receiver ended (run make test?): {said}")
-            }
-        }
-    }
-
-    fn endpoint(&self, transport: &str) -> String {
-        format!("http://127.0.0.1:{}", self.ports[transport])
-    }
-
-    /// An exporter that exports to it five times a second.
-    fn exporter(
-        &self,
-        transport: &str,
-        arguments: &[&str],
-        variables: &[(&str, &str)],
-    ) -> Exporter {
-        let endpoint = self.endpoint(transport);
-        let own = ["--otlp.endpoint", &endpoint, "--otlp.protocol", protocol(transport)];
-        let mut arguments = [&own[..], &["--otlp.interval", "200ms"], arguments].concat();
-        if !arguments.contains(&"--nvml.library") {
-            arguments.push("--no-nvml");
-        }
-        Exporter::start_command("serve", &arguments, variables)
-    }
-
-    /// Takes the next export; it replaces the last one.
-    fn next_export(&mut self) {
-        let export = self.receive();
-        self.resource = export["resource"].clone();
-        export["transport"].as_str().unwrap().clone_into(&mut self.transport);
-        self.latest.clone_from(export["metrics"].as_array().unwrap());
-    }
-
-    /// Forgets what came so far, also what has come and was not looked at.
-    fn forget(&mut self) {
-        while self.exports.try_recv().is_ok() {}
-        self.latest.clear();
-    }
-
-    fn await_that(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
-        self.await_because(what, |otlp| {
-            if is_so(otlp) { Ok(()) } else { Err(format!("{:?}", otlp.points())) }
-        });
-    }
-
-    /// Takes exports until `is_so` has no objection.
-    fn await_because(
-        &mut self,
-        what: &str,
-        mut is_so: impl FnMut(&Self) -> Result<(), String>,
-    ) {
-        let began = Instant::now();
-        loop {
-            self.next_export();
-            let objection =
-                if self.latest.len() < 2 { Err(String::new()) } else { is_so(self) };
-            let Err(objection) = objection else { return };
-            assert!(began.elapsed() < DEADLINE, "{what} did not come: {objection}");
-        }
-    }
-
-    fn metrics(&self) -> impl Iterator<Item = &Value> {
-        self.latest.iter()
-    }
-
-    fn names(&self) -> Vec<String> {
-        self.metrics().map(|metric| metric["name"].as_str().unwrap().to_owned()).collect()
-    }
-
-    fn metric(&self, name: &str) -> Option<Value> {
-        self.metrics().find(|metric| metric["name"] == name).cloned()
-    }
-
-    fn points(&self) -> Points {
-        let mut points = Points::new();
-        for metric in self.metrics() {
-            let name = metric["name"].as_str().unwrap();
-            for of_metric in items(&metric["points"]) {
-                let attributes = of_metric["attributes"].as_object().unwrap().iter();
-                let labels = attributes.map(|(label, value)| (label, value.as_str().unwrap()));
-                let key = point(name.to_owned(), labels);
-                let earlier = points.insert(key.clone(), of_metric["value"].as_f64().unwrap());
-                assert_eq!(earlier, None, "{key:?} is there twice");
-            }
-        }
-        points
-    }
-
-    fn labels(&self, label: &str) -> BTreeSet<String> {
-        self.points().into_keys().filter_map(|(_, labels)| labels.get(label).cloned()).collect()
-    }
-
-    fn ranks(&self) -> BTreeSet<u32> {
-        self.labels("rank").iter().map(|rank| rank.parse().unwrap()).collect()
-    }
-
-    fn devices(&self) -> BTreeSet<String> {
-        self.labels("uuid")
-    }
-}
-
-impl Drop for Otlp {
-    fn drop(&mut self) {
-        drop(self.stdin.take());
-        self.child.wait().ok();
-    }
-}
-
-/// OTLP's transports by the names of the setting.
-fn protocol(transport: &str) -> &'static str {
-    if transport == "grpc" { "grpc" } else { "http/protobuf" }
 }

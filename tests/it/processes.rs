@@ -6,12 +6,11 @@ use std::process;
 
 use serde_json::{Value, json};
 
-use crate::nvml::{Fake, GIB, driver, gpu};
 use crate::rig::command::stepmem;
-use crate::rig::exporter::Exporter;
+use crate::rig::nvml::{FakeNvml, driver, gpu, process};
+use crate::rig::units::{GIB, MIB, gib};
 use crate::rig::wait::await_true;
 
-const MIB: u64 = 1 << 20;
 const START: u64 = 1_764_000_000;
 /// 20 MiB in 15 seconds.
 const LEAK_BYTES_PER_SECOND: f64 = 20.0 * 1_048_576.0 / 15.0;
@@ -79,7 +78,7 @@ fn process_that_leaks_is_diagnosed_without_a_push() {
     assert!(figure("slope_upper_bytes_per_second") > slope);
     let since = page["time"].as_f64().unwrap() - 1_764_000_000.0;
     assert!(since < 3.0 * 3600.0, "{since} s");
-    let left = 49.0 * 1_073_741_824.0 / slope - since;
+    let left = gib(49.0) / slope - since;
     assert!((figure("oom_eta_seconds") / left - 1.0).abs() < 0.02, "{page}");
     assert!(figure("oom_eta_lower_seconds") < left && figure("oom_eta_upper_seconds") > left);
     assert!((0.0..since).contains(&(figure("onset_time") - 1_764_000_000.0)));
@@ -177,17 +176,11 @@ fn explain_tells_the_story_of_a_process() {
 fn leaking_process_of_a_real_driver_call_is_diagnosed_until_its_rank_pushes() {
     let pid = process::id();
     let scenario = |used: u64| {
-        let mut device = gpu("GPU-a");
-        device["memory"]["used"] = json!(used + GIB);
-        device["compute"] = json!([{"pid": pid, "used": used}]);
-        driver(&json!([device]))
+        driver([gpu("GPU-a").memory(80 * GIB, GIB, used + GIB).compute(&[process(pid, used)])])
     };
-    let fake = Fake::new("silent", &scenario(10 * GIB));
-    let library = fake.library();
-    let library = library.to_str().unwrap();
-    let nvml = ["--nvml.library", library, "--nvml.interval", "10ms"];
+    let fake = FakeNvml::new("silent", &scenario(10 * GIB));
     let quick = ["--creep.process-warmup", "0s", "--creep.process-interval", "10ms"];
-    let exporter = Exporter::start_command("serve", &[nvml, quick].concat(), &[]);
+    let exporter = fake.serve(&[&["--nvml.interval", "10ms"], &quick[..]].concat());
     let run = format!("pid-{pid}");
     let creeps =
         format!("stepmem_diagnosis{{run=\"{run}\",rank=\"0\",kind=\"CREEP_CONFIRMED\"}}");

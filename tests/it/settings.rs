@@ -5,11 +5,11 @@ use std::path::Path;
 use serde_json::json;
 use stepmem::config::settings::SETTINGS;
 
-use crate::nvml::{Fake, driver, gpu};
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::job::record;
+use crate::rig::nvml::{FakeNvml, driver, gpu};
 
 /// What `check` says, without asking NVML.
 fn check(arguments: &[&str], variables: &[(&str, &str)]) -> String {
@@ -237,12 +237,12 @@ fn status_is_a_table_for_people_and_json_for_programs() {
     let json: serde_json::Value = serde_json::from_str(&status(&["--json"])).unwrap();
     assert_eq!(json["ranks"][1]["allocated_bytes"], 79 * gib);
     drop(exporter);
-    let nobody = stepmem(&["status", "--url", &url], &[], b"");
-    assert_eq!(nobody.code, Some(1));
+    let silent = stepmem(&["status", "--url", &url], &[], b"");
+    assert_eq!(silent.code, Some(1));
     assert!(
-        nobody.err.contains(&format!("no exporter answers at {url}/api/v1/status")),
+        silent.err.contains(&format!("no exporter answers at {url}/api/v1/status")),
         "{}",
-        nobody.err
+        silent.err
     );
 }
 
@@ -305,8 +305,7 @@ fn settings_of_the_file_reach_the_exporter() {
 
 #[test]
 fn devices_are_those_that_the_setting_chooses() {
-    let devices = json!([gpu("GPU-a"), gpu("GPU-b"), gpu("GPU-c")]);
-    let fake = Fake::new("choice", &driver(&devices));
+    let fake = FakeNvml::new("choice", &driver([gpu("GPU-a"), gpu("GPU-b"), gpu("GPU-c")]));
     let library = text(&fake.library());
     let check = |arguments: &[&str], variables: &[(&str, &str)], expected: &[&str]| {
         let arguments = [&["check", "--nvml.library", &library], arguments].concat();

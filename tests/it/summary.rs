@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 
 use crate::rig::command::stepmem;
 use crate::rig::folder::{Folder, root};
+use crate::rig::noise::noise;
+use crate::rig::units::{GIB, MIB};
 
-pub const MIB: u64 = 1 << 20;
-pub const GIB: u64 = 1 << 30;
 const START: f64 = 1_764_000_000.0;
 
 type Of = Box<dyn Fn(u64, u64) -> u64>;
@@ -122,14 +122,6 @@ fn float(n: u64) -> f64 {
 
 fn index(n: u64) -> usize {
     usize::try_from(n).unwrap()
-}
-
-/// Even noise of 0 to `range` that is the same in every run of the tests.
-pub fn noise(rank: u64, step: u64, range: u64) -> u64 {
-    let mut bits = (rank << 32 | step).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    (bits ^ (bits >> 31)) % range.max(1)
 }
 
 /// What the command says of a recording, as JSON.

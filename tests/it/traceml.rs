@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 use crate::rig::command::stepmem;
 use crate::rig::folder::root;
-use crate::summary::{GIB, Job, MIB, issue, noise, summary};
+use crate::rig::noise::noise;
+use crate::rig::units::{GIB, MIB};
+use crate::summary::{Job, issue, summary};
 
 /// Where TraceML's recorded answers are, beside the repository.
 fn vectors() -> Option<Vec<PathBuf>> {

@@ -1,9 +1,17 @@
 //! The only helper of the tests: the real binary on free ports, the commands that end, and the ways to wait.
 
 pub mod command;
+pub mod device_metrics;
 pub mod exporter;
 pub mod folder;
 pub mod http;
 pub mod job;
+pub mod json;
+pub mod kubelet;
+pub mod noise;
+pub mod nvml;
+pub mod otlp;
+pub mod peers;
 pub mod series;
+pub mod units;
 pub mod wait;

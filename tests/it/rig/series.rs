@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
-/// Samples of the text format, by `name{labels}`.
-pub fn samples(text: &str) -> BTreeMap<String, f64> {
+/// Samples by `name{labels}`.
+pub type Metrics = BTreeMap<String, f64>;
+
+/// The samples of a text.
+pub fn samples(text: &str) -> Metrics {
     text.lines()
         .filter(|line| !line.starts_with('#') && !line.is_empty())
         .map(|line| {

@@ -16,3 +16,8 @@ pub fn await_true(what: &str, is_so: impl Fn() -> bool) {
         std::thread::park_timeout(LOOK);
     }
 }
+
+/// Lets the rest of a period go by that began then: for a scraper that asks at a pace, not for a change.
+pub fn keep_pace(began: Instant, period: Duration) {
+    std::thread::park_timeout(period.saturating_sub(began.elapsed()));
+}
