@@ -11,34 +11,22 @@ use stepmem::input::push::wire::{Recorded, decode_recorded};
 use stepmem::model::units::Uptime;
 
 use crate::rig::exporter::Exporter;
+use crate::rig::job::Job;
+use crate::rig::noise::noise;
+use crate::rig::units::{GIB, MIB};
 
-const MIB: u64 = 1 << 20;
-const START: u64 = 1_764_000_000;
 const STEPS: u64 = 900;
 const LEAKING: u64 = 1;
 
-/// Three ranks of one step a second and 16 MiB of noise; one leaks 24 MiB a step, so that it creeps before the end.
-fn job(noise: u64) -> Vec<Value> {
-    let mut state = noise;
-    let mut records = Vec::new();
-    for step in 0..STEPS {
-        for rank in 0..3 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let leaked = if rank == LEAKING { 24 * MIB * step } else { 0 };
-            let allocated = 20_480 * MIB + (state >> 33) % (16 * MIB) + leaked;
-            records.push(json!({
-                "run": "job",
-                "rank": rank,
-                "step": step,
-                "time": START + step,
-                "allocated_bytes": allocated,
-                "peak_allocated_bytes": allocated + 10_240 * MIB,
-                "reserved_bytes": 65_536 * MIB,
-                "total_bytes": 81_920 * MIB,
-            }));
-        }
-    }
-    records
+/// Three ranks of one step a second with 16 MiB of noise; one leaks 24 MiB a step, so that it creeps before the end.
+fn job(seed: u64) -> Vec<Value> {
+    let live = move |rank, step| {
+        let leaked = if rank == LEAKING { 24 * MIB * step } else { 0 };
+        let of_rank = seed.wrapping_mul(3).wrapping_add(rank);
+        20 * GIB + noise(of_rank, step, 16 * MIB) + leaked
+    };
+    let job = Job::new(3, 0).steps(0..STEPS).reserved(|_, _| 64 * GIB);
+    job.live(live).peak(move |rank, step| live(rank, step) + 10 * GIB).records()
 }
 
 /// What was raised (or cleared) of which rank at which step.

@@ -9,11 +9,9 @@ use serde_json::json;
 
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
-use crate::rig::http::{connect, head, read_answer};
+use crate::rig::http::{JSON, connect, head, read_answer};
 use crate::rig::job::record;
 use crate::rig::wait::await_true;
-
-const JSON: (&str, &str) = ("content-type", "application/json");
 
 /// A value of rank 0 of the default run.
 fn of_rank(metrics: &BTreeMap<String, f64>, name: &str) -> Option<f64> {
@@ -44,7 +42,7 @@ fn push(exporter: &Exporter, record: impl Into<Vec<u8>>) {
 
 fn end(exporter: &Exporter, run: &str, body: &str) -> u16 {
     let path = format!("/v1/runs/{run}/end");
-    exporter.request("POST", &path, &[JSON], body.as_bytes()).status
+    exporter.post_to(&path, body).status
 }
 
 #[test]
@@ -244,7 +242,7 @@ fn end_that_makes_no_sense_is_refused_and_ends_nothing() {
         ("a%0Ab", "{\"outcome\":\"oom\"}", "run: \"a\\nb\" contains a control character"),
     ] {
         let path = format!("/v1/runs/{run}/end");
-        let answer = exporter.request("POST", &path, &[JSON], body.as_bytes());
+        let answer = exporter.post_to(&path, body);
         assert_eq!(answer.status, 400, "{run} {body}");
         assert_eq!(answer.header("content-type"), "application/problem+json", "{run} {body}");
         let told = answer.json()["detail"].as_str().unwrap().to_owned();

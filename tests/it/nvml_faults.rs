@@ -280,8 +280,7 @@ fn push_from(exporter: &Exporter, rank: u32, device: &str) {
 }
 
 fn release(exporter: &Exporter, body: &str) -> Answer {
-    let headers = [("content-type", "application/json")];
-    exporter.request("POST", "/v1/nvml/release", &headers, body.as_bytes())
+    exporter.post_to("/v1/nvml/release", body)
 }
 
 #[test]
@@ -302,12 +301,7 @@ fn only_devices_that_ranks_push_from_are_opened() {
     push_from(&exporter, 2, "GPU-c");
     exporter.await_metrics("both", |metrics| device_info(metrics) == ["GPU-b", "GPU-c"]);
     assert_eq!(fake.n_calls("nvmlDeviceGetHandleByIndex_v2"), 0);
-    let ended = exporter.request(
-        "POST",
-        "/v1/runs/default/end",
-        &[("content-type", "application/json")],
-        br#"{"outcome":"completed"}"#,
-    );
+    let ended = exporter.post_to("/v1/runs/default/end", r#"{"outcome":"completed"}"#);
     assert_eq!(ended.status, 200);
     exporter.await_metrics("the end", |metrics| up(metrics).is_none());
     assert!(!has_device(&exporter.metrics()));

@@ -13,18 +13,18 @@ use stepmem::metrics::types::{Kind, Metric};
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
+use crate::rig::job::{HOSTILE_NAMES, Job};
 use crate::rig::json::items;
 use crate::rig::nvml::{FakeNvml, driver, gpu};
 use crate::rig::otlp::{Otlp, Points, point, protocol};
 use crate::rig::peers::{element, rendered, run_peer};
-use crate::rig::units::float;
+use crate::rig::units::{GIB, float};
 use crate::rig::wait::DEADLINE;
 
 /// How long after its start the demo shows MEMORY CREEP at the latest.
 const CREEP_WITHIN: Duration = Duration::from_mins(1);
 /// The rank of the demo that leaks.
 const LEAKING: u64 = 3;
-const GIB: u64 = 1 << 30;
 
 /// What moves although nobody pushes: only its being there is compared.
 const MOVING: [&str; 6] = [
@@ -34,16 +34,6 @@ const MOVING: [&str; 6] = [
     "stepmem.collector.duration",
     "stepmem.inbox.depth",
     "stepmem.series",
-];
-
-/// Labels with values that a writer of exposition or a reader of it may stumble over.
-const HOSTILE: [&str; 6] = [
-    r#"a "quoted" \back\slash\n"#,
-    r#"{le="1"} 5"#,
-    "# HELP not a comment",
-    "ünïcode 🔥 \u{2028} \u{202e}",
-    " spaces , and = commas ",
-    "a}b{c",
 ];
 
 #[test]
@@ -135,18 +125,18 @@ fn prometheus_finds_every_family_that_the_demo_shows() {
 #[test]
 fn reference_parsers_read_hostile_labels_in_both_formats() {
     let exporter = Exporter::start(&["--rank.peak-interval", "1h"]);
-    for (rank, text) in (0..).zip(HOSTILE) {
+    for (rank, text) in (0..).zip(HOSTILE_NAMES) {
         push_one(&exporter, &json!({ "run": text, "device": text, "rank": rank }), 1, GIB);
     }
     let scraped = scrape(&exporter);
     let runs: BTreeSet<&str> = items(&scraped["families"]["stepmem_rank_step"]["samples"])
         .map(|sample| sample[1]["run"].as_str().unwrap())
         .collect();
-    assert_eq!(runs, BTreeSet::from(HOSTILE));
+    assert_eq!(runs, BTreeSet::from(HOSTILE_NAMES));
     let devices: BTreeSet<&str> = items(&scraped["families"]["stepmem_rank_step"]["samples"])
         .map(|sample| sample[1]["uuid"].as_str().unwrap())
         .collect();
-    assert_eq!(devices, BTreeSet::from(HOSTILE));
+    assert_eq!(devices, BTreeSet::from(HOSTILE_NAMES));
 }
 
 #[test]
@@ -394,7 +384,7 @@ fn says_what_the_scrape_says(receiver: &str, transport: &str) {
     let arguments = ["--nvml.library", &library, "--rank.peak-interval", "1h"];
     let exporter = otlp.exporter(transport, &arguments, &[]);
     push_job(&exporter);
-    for (rank, text) in (0..).zip(HOSTILE) {
+    for (rank, text) in (0..).zip(HOSTILE_NAMES) {
         push_one(&exporter, &json!({ "run": text, "rank": rank }), 1, GIB);
     }
     exporter.await_metrics("devices and creep", |metrics| {
@@ -419,36 +409,26 @@ fn says_what_the_scrape_says(receiver: &str, transport: &str) {
     }
 }
 
-/// Two ranks, one of which leaks; nothing moves afterwards.
+/// Two ranks that say all that there is to say, one of which leaks; nothing moves afterwards.
 fn push_job(exporter: &Exporter) {
-    for batch in 0..30 {
-        let mut lines = String::new();
-        for step in batch * 50..(batch + 1) * 50_u64 {
-            for rank in 0..2_u64 {
-                let allocated = 30 * GIB + (step % 7) * 1024 + rank * step * (8 << 20);
-                let record = json!({
-                    "run": "job", "rank": rank, "step": step, "world_size": 4, "local_rank": rank,
-                    "device": format!("GPU-{}", if rank == 0 { "a" } else { "b" }),
-                    "pid": 100 + rank, "step_seconds": 0.25, "total_bytes": 80 * GIB,
-                    "allocated_bytes": allocated, "peak_allocated_bytes": allocated + GIB,
-                    "reserved_bytes": allocated + 2 * GIB, "inactive_split_bytes": 4096,
-                    "peak_reserved_bytes": allocated + 2 * GIB, "alloc_retries": 2, "ooms": 1,
-                });
-                writeln!(lines, "{record}").unwrap();
-            }
-        }
-        let ndjson = [("content-type", "application/x-ndjson")];
-        let answer = exporter.request("POST", "/v1/steps", &ndjson, lines.as_bytes());
-        assert_eq!(answer.status, 200, "{answer:?}");
-    }
+    let live = |rank, step| 30 * GIB + (step % 7) * 1024 + rank * step * (8 << 20);
+    let job = Job::new(2, 0).steps(0..1500).world(4).untimed();
+    let job = job.live(live).peak(move |rank, step| live(rank, step) + GIB);
+    let job = job.reserved(move |rank, step| live(rank, step) + 2 * GIB).more(move |rank, step| {
+        json!({
+            "local_rank": rank, "device": format!("GPU-{}", if rank == 0 { "a" } else { "b" }),
+            "pid": 100 + rank, "step_seconds": 0.25, "inactive_split_bytes": 4096,
+            "peak_reserved_bytes": live(rank, step) + 2 * GIB, "alloc_retries": 2, "ooms": 1,
+        })
+    });
+    exporter.push(&job.records());
 }
 
 fn push_one(exporter: &Exporter, record: &Value, step: u64, allocated: u64) {
     let mut record = record.clone();
     record["step"] = step.into();
     record["allocated_bytes"] = allocated.into();
-    let answer = exporter.post(record.to_string());
-    assert_eq!(answer.status, 200, "{answer:?}");
+    exporter.push(&[record]);
 }
 
 /// Waits until the exporter confirms that the leaking rank of the demo creeps; no other rank may.

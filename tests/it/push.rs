@@ -13,13 +13,9 @@ use flate2::write::GzEncoder;
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
-use crate::rig::http::{Answer, connect, converse, head, read_answer};
+use crate::rig::http::{Answer, GZIP, JSON, NDJSON, connect, converse, head, read_answer};
 use crate::rig::job::record;
 use crate::rig::wait::{DEADLINE, await_true};
-
-const JSON: (&str, &str) = ("content-type", "application/json");
-const NDJSON: (&str, &str) = ("content-type", "application/x-ndjson");
-const GZIP: (&str, &str) = ("content-encoding", "gzip");
 
 /// Sends what must be refused (its records are rank 7's, if anybody's), and checks how it is refused, that it is
 /// counted by its reason, that nothing of it was taken, and that a good push works after it.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::rig::http::{Answer, head, request};
+use crate::rig::http::{Answer, JSON, head, request};
 use crate::rig::series::samples;
 use crate::rig::wait::{DEADLINE, LOOK};
 
@@ -128,9 +128,22 @@ impl Exporter {
         entries.iter().find(|entry| is_so(entry)).cloned().unwrap()
     }
 
-    /// Pushes JSON and returns the answer.
+    /// Pushes records, 2000 at a time; each batch is taken.
+    pub fn push(&self, records: &[Value]) {
+        for batch in records.chunks(2000) {
+            let answer = self.post(Value::from(batch).to_string());
+            assert_eq!(answer.status, 200, "{}", answer.body);
+        }
+    }
+
+    /// Pushes JSON text and returns the answer.
     pub fn post(&self, body: impl Into<Vec<u8>>) -> Answer {
-        self.request("POST", "/v1/steps", &[("content-type", "application/json")], &body.into())
+        self.post_to("/v1/steps", body)
+    }
+
+    /// Posts JSON text to any path of the push port.
+    pub fn post_to(&self, path: &str, body: impl Into<Vec<u8>>) -> Answer {
+        self.request("POST", path, &[JSON], &body.into())
     }
 
     /// Any request to the push port.
@@ -201,6 +214,14 @@ impl Exporter {
             .status()
             .expect("kill runs");
         assert!(status.success());
+    }
+
+    /// Stops it as an orchestrator does, checks that it ends well, and returns what it logged.
+    pub fn stop(self) -> Vec<Value> {
+        self.signal("TERM");
+        let (status, log) = self.wait();
+        assert!(status.success(), "{status}: {log:#?}");
+        log
     }
 
     /// Waits for the end.

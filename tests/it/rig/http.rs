@@ -8,6 +8,10 @@ use serde_json::Value;
 
 use crate::rig::wait::DEADLINE;
 
+pub const JSON: (&str, &str) = ("content-type", "application/json");
+pub const NDJSON: (&str, &str) = ("content-type", "application/x-ndjson");
+pub const GZIP: (&str, &str) = ("content-encoding", "gzip");
+
 /// An answer to a request.
 #[derive(Debug)]
 pub struct Answer {

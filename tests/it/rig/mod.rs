@@ -13,5 +13,6 @@ pub mod nvml;
 pub mod otlp;
 pub mod peers;
 pub mod series;
+pub mod summary;
 pub mod units;
 pub mod wait;
