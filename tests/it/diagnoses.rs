@@ -18,7 +18,7 @@ const GB: u64 = 1_000_000_000;
 /// The severity (1 info, 2 warning, 3 critical) of a diagnosis that holds, by run.
 fn severity(exporter: &Exporter, kind: &str, (run, rank): (&str, u32)) -> Option<f64> {
     let labels = format!("{{run=\"{run}\",rank=\"{rank}\",kind=\"{kind}\"}}");
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     let holds = metrics.get(&format!("stepmem_diagnosis{labels}"));
     let severity = metrics.get(&format!("stepmem_diagnosis_severity{labels}")).copied();
     assert_eq!(holds.copied(), severity.map(|_| 1.0));
@@ -58,7 +58,7 @@ fn leak_is_rising_then_creep_on_its_own_rank_and_flat_noise_is_nothing() {
     assert!(of("onset_step") < 256.0, "{evidence}");
     assert!((0.0..=1.0).contains(&of("confidence_ratio")), "{evidence}");
 
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     let rank =
         |name: &str| metrics[&format!("stepmem_{name}{{run=\"leaky\",rank=\"2\",uuid=\"\"}}")];
     let signal = |name: &str| {
@@ -239,7 +239,7 @@ fn imbalance_counts_from_exactly_its_limits_on_and_for_two_ranks_as_well() {
         let expected: Vec<u64> = level.iter().map(|_| u64::from(last)).collect();
         assert_eq!(blamed, expected, "{run}");
     }
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(metrics[r#"stepmem_run_imbalance_ratio{run="two"}"#], 0.2);
     assert_eq!(metrics[r#"stepmem_run_worst_rank{run="two"}"#], 1.0);
     assert_eq!(metrics[r#"stepmem_imbalance_ratio{run="two",rank="1",uuid=""}"#], 0.5);
@@ -255,7 +255,7 @@ fn headroom_and_fragmentation_follow_from_the_figures() {
     });
     let bare = json!({ "rank": 1, "step": 1, "allocated_bytes": 45 * GB });
     exporter.push(&[record, bare]);
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     let of = |name: &str, rank: u32| {
         metrics
             .get(&format!("stepmem_{name}{{run=\"default\",rank=\"{rank}\",uuid=\"\"}}"))

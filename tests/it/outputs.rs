@@ -164,7 +164,7 @@ fn exporter_tells_of_itself_and_leaves_out_what_it_does_not_know() {
     exporter.await_metrics("its own figures", |metrics| {
         metrics.contains_key("process_resident_memory_bytes")
     });
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(metrics["stepmem_up"], 1.0);
     assert_eq!(metrics["stepmem_inbox_depth"], 0.0);
     let version = format!("stepmem_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"));
@@ -178,7 +178,7 @@ fn exporter_tells_of_itself_and_leaves_out_what_it_does_not_know() {
     }
     assert!(metrics.values().all(|value| value.is_finite() && *value >= 0.0));
     assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(metrics["stepmem_push_duration_seconds_count"], 1.0);
     assert_eq!(metrics[r#"stepmem_push_duration_seconds_bucket{le="+Inf"}"#], 1.0);
 }

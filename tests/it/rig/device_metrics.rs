@@ -1,5 +1,6 @@
 //! The metrics of devices and of NVML, read.
 
+use crate::rig::exporter::Exporter;
 use crate::rig::series::Metrics;
 
 /// How often NVML answered with this code.
@@ -24,4 +25,9 @@ pub fn has_device(metrics: &Metrics) -> bool {
 /// Whether NVML answers; `None` while it is not asked.
 pub fn up(metrics: &Metrics) -> Option<f64> {
     metrics.get("stepmem_nvml_up").copied()
+}
+
+/// How often the log has said that NVML fails and that it answers again.
+pub fn logged(exporter: &Exporter) -> (usize, usize) {
+    (exporter.logged("WARN", "NVML: "), exporter.logged("INFO", "NVML answers again"))
 }

@@ -136,6 +136,14 @@ impl Exporter {
         }
     }
 
+    /// Pushes one record: these fields, a step and its live memory.
+    pub fn push_step(&self, fields: &Value, step: u64, allocated: u64) {
+        let mut record = fields.clone();
+        record["step"] = step.into();
+        record["allocated_bytes"] = allocated.into();
+        self.push(&[record]);
+    }
+
     /// Pushes JSON text and returns the answer.
     pub fn post(&self, body: impl Into<Vec<u8>>) -> Answer {
         self.post_to("/v1/steps", body)
@@ -163,7 +171,7 @@ impl Exporter {
     }
 
     /// The text format's samples, by `name{labels}`.
-    pub fn metrics(&self) -> BTreeMap<String, f64> {
+    pub fn scrape(&self) -> BTreeMap<String, f64> {
         let answer = self.get("/metrics", &[]);
         assert_eq!(answer.status, 200);
         samples(&answer.body)
@@ -171,7 +179,7 @@ impl Exporter {
 
     /// One sample; `None` when it is absent.
     pub fn metric(&self, series: &str) -> Option<f64> {
-        self.metrics().get(series).copied()
+        self.scrape().get(series).copied()
     }
 
     /// `/api/v1/status`.
@@ -183,7 +191,7 @@ impl Exporter {
     pub fn await_metrics(&self, what: &str, is_so: impl Fn(&BTreeMap<String, f64>) -> bool) {
         let began = Instant::now();
         loop {
-            let metrics = self.metrics();
+            let metrics = self.scrape();
             if is_so(&metrics) {
                 return;
             }

@@ -12,6 +12,8 @@ pub mod noise;
 pub mod nvml;
 pub mod otlp;
 pub mod peers;
+pub mod poll;
+pub mod refusals;
 pub mod series;
 pub mod summary;
 pub mod units;

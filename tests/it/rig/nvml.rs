@@ -196,6 +196,9 @@ fn rows(processes: &[ProcessRow]) -> Vec<Value> {
     processes.iter().map(row).collect()
 }
 
+/// A round that takes longer than this counts as one that hangs.
+pub const HANGS_AFTER: [&str; 2] = ["--nvml.timeout", "200ms"];
+
 /// Where a poller runs.
 #[derive(Clone, Copy)]
 pub enum Namespace {

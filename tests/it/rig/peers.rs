@@ -5,6 +5,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, root, text};
 
 /// The Python with the peers' packages.
@@ -53,4 +54,9 @@ pub fn element<'p>(page: &'p str, attribute: &str) -> &'p str {
     let name = before.rsplit('<').next().unwrap().split_whitespace().next().unwrap();
     let inner = after.split_once('>').unwrap().1;
     inner.split_once(&format!("</{name}>")).unwrap().0
+}
+
+/// The scrape in both formats by the reference parsers, which must agree; OpenMetrics' families.
+pub fn reference_scrape(exporter: &Exporter) -> Value {
+    run_peer("scrape.py", &[&format!("http://{}/metrics", exporter.web)])
 }

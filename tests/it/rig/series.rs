@@ -15,3 +15,11 @@ pub fn samples(text: &str) -> Metrics {
         })
         .collect()
 }
+
+/// Whether a family has a sample.
+pub fn has_family(metrics: &Metrics, name: &str) -> bool {
+    metrics.keys().any(|series| {
+        let of = series.split('{').next().unwrap();
+        of == name || of.strip_prefix(name) == Some("_count")
+    })
+}

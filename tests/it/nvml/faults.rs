@@ -1,30 +1,21 @@
-//! The exporter while NVML fails: the running binary against the fake library. Scrapes and pushes go on, what is
-//! not known any more is absent, and the reason is a metric and one line of the log.
+//! The exporter while NVML fails: scrapes and pushes go on, an unknown value is absent, and the reason is a metric and one
+//! line of the log.
 
 use std::process;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::rig::device_metrics::{errors, has_device, up, used};
+use crate::rig::device_metrics::{errors, has_device, logged, up, used};
 use crate::rig::exporter::{Exporter, starved};
-use crate::rig::folder::Folder;
-use crate::rig::http::Answer;
 use crate::rig::job::record;
-use crate::rig::nvml::{FakeNvml, Order, driver, gpu, instance, process};
+use crate::rig::nvml::{FakeNvml, HANGS_AFTER, Order, driver, gpu, process};
 use crate::rig::series::Metrics;
 use crate::rig::units::GIB;
 use crate::rig::wait::{DEADLINE, await_true};
 
 /// What a scrape may take, whatever the driver does.
 const SCRAPE_WITHIN: Duration = Duration::from_millis(100);
-/// A round that takes longer than this counts as one that hangs.
-const HANGS_AFTER: [&str; 2] = ["--nvml.timeout", "200ms"];
-
-/// How often the log has said that NVML fails and that it answers again.
-fn logged(exporter: &Exporter) -> (usize, usize) {
-    (exporter.logged("WARN", "NVML: "), exporter.logged("INFO", "NVML answers again"))
-}
 
 /// Awaits that NVML fails with this code and goes on failing, scraping and pushing at least 50 times; checks that no
 /// scrape is slow, that the devices are gone, and that the log says it once.
@@ -34,7 +25,7 @@ fn check_down(exporter: &Exporter, code: &str, times: f64) {
     let mut n_scrapes = 0_u32;
     loop {
         let (scraped, starved_before) = (Instant::now(), starved(exporter));
-        let metrics = exporter.metrics();
+        let metrics = exporter.scrape();
         let took = scraped.elapsed();
         slowest =
             slowest.max(took.saturating_sub(starved(exporter).saturating_sub(starved_before)));
@@ -171,7 +162,7 @@ fn lost_device_leaves_and_the_others_stay() {
     assert!(exporter.metric(&headroom).is_some());
     fake.set(&driver([gpu("GPU-a"), gpu("GPU-b").code(15)]));
     exporter.await_metrics("the loss", |metrics| errors(metrics, "gpu_is_lost") >= 3.0);
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(
         (up(&metrics), used(&metrics, "GPU-a")),
         (Some(1.0), Some(30.0 * 1024_f64.powi(3)))
@@ -197,7 +188,7 @@ fn wrong_struct_version_falls_back_to_the_older_query() {
     let fake = FakeNvml::new("it-v1", &refusing);
     let exporter = fake.serve(&[]);
     exporter.await_metrics("the device", |metrics| used(metrics, "GPU-a").is_some());
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     let of = |name: &str| {
         metrics.get(&format!("stepmem_device_memory_{name}_bytes{{uuid=\"GPU-a\"}}")).copied()
     };
@@ -235,7 +226,7 @@ fn memory_of_a_pushing_process_is_told_apart_and_judged() {
     let outside = rank("memory_outside_allocator_bytes", "");
     exporter
         .await_metrics("a reading after the push", |metrics| metrics.contains_key(&outside));
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(metrics[&outside], 10.0 * gib);
     assert_eq!(metrics[&rank("pressure_ratio", ",basis=\"device\"")], 0.919);
     assert_eq!(metrics[&rank("pressure_ratio", ",basis=\"allocated\"")], 0.04);
@@ -261,176 +252,7 @@ fn memory_of_a_pushing_process_is_told_apart_and_judged() {
 #[test]
 fn no_nvml_says_nothing_of_nvml() {
     let exporter = Exporter::start(&[]);
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert!(!metrics.keys().any(|series| series.contains("nvml")), "{metrics:#?}");
     assert!(!has_device(&metrics));
-}
-
-fn device_info(metrics: &Metrics) -> Vec<String> {
-    let uuid = |series: &String| {
-        let rest = series.strip_prefix("stepmem_device_info{uuid=\"")?;
-        Some(rest.split_once('"')?.0.to_owned())
-    };
-    metrics.keys().filter_map(uuid).collect()
-}
-
-fn push_from(exporter: &Exporter, rank: u32, device: &str) {
-    let push = json!({ "rank": rank, "step": 1, "device": device, "allocated_bytes": GIB });
-    assert_eq!(exporter.post(push.to_string()).status, 200);
-}
-
-fn release(exporter: &Exporter, body: &str) -> Answer {
-    exporter.post_to("/v1/nvml/release", body)
-}
-
-#[test]
-fn only_devices_that_ranks_push_from_are_opened() {
-    // A process that does not push is no reason to keep a device open.
-    let compute = [process(process::id(), 5 * GIB)];
-    let busy = gpu("GPU-b").compute(&compute);
-    let fake = FakeNvml::new("it-pushed", &driver([gpu("GPU-a"), busy, gpu("GPU-c")]));
-    let exporter = fake.serve_with(&[], &[("KUBERNETES_SERVICE_HOST", "10.0.0.1")]);
-    let collected = "stepmem_collector_success{collector=\"nvml\"}";
-    exporter.await_metrics("a round", |metrics| metrics.get(collected) == Some(&1.0));
-    assert_eq!(fake.n_calls("nvmlInit_v2"), 0);
-    assert_eq!(up(&exporter.metrics()), None);
-    push_from(&exporter, 0, "GPU-b");
-    push_from(&exporter, 1, "cpu");
-    exporter.await_metrics("the device", |metrics| up(metrics) == Some(1.0));
-    assert_eq!(device_info(&exporter.metrics()), ["GPU-b"]);
-    push_from(&exporter, 2, "GPU-c");
-    exporter.await_metrics("both", |metrics| device_info(metrics) == ["GPU-b", "GPU-c"]);
-    assert_eq!(fake.n_calls("nvmlDeviceGetHandleByIndex_v2"), 0);
-    let ended = exporter.post_to("/v1/runs/default/end", r#"{"outcome":"completed"}"#);
-    assert_eq!(ended.status, 200);
-    exporter.await_metrics("the end", |metrics| up(metrics).is_none());
-    assert!(!has_device(&exporter.metrics()));
-    await_true("everything closed", || {
-        fake.n_calls("nvmlShutdown") == fake.n_calls("nvmlInit_v2")
-    });
-}
-
-#[test]
-fn devices_are_released_for_a_time_on_request() {
-    let healthy = driver([gpu("GPU-a")]);
-    let fake = FakeNvml::new("it-release", &healthy);
-    let exporter = fake.serve(&HANGS_AFTER);
-    let is_there = |metrics: &Metrics| used(metrics, "GPU-a").is_some();
-    exporter.await_metrics("the device", is_there);
-    await_true("the watch", || fake.n_calls("nvmlEventSetWait_v2") > 0);
-    for body in ["", "{}", r#"{"for_seconds": -1}"#, r#"{"for_seconds": 86401}"#] {
-        assert_eq!(release(&exporter, body).status, 400, "{body}");
-    }
-    assert_eq!(release(&exporter, r#"{"for_seconds": 3600}"#).status, 200);
-    // It was answered when nothing was open any more: neither for polls nor for events.
-    assert_eq!(fake.n_calls("nvmlShutdown"), fake.n_calls("nvmlInit_v2"));
-    let metrics = exporter.metrics();
-    assert_eq!(up(&metrics), None);
-    assert!(!has_device(&metrics), "{metrics:#?}");
-    let n_inits = fake.n_calls("nvmlInit_v2");
-    assert_eq!(release(&exporter, r#"{"for_seconds": 60}"#).status, 200);
-    assert_eq!(fake.n_calls("nvmlInit_v2"), n_inits);
-    assert_eq!(release(&exporter, r#"{"for_seconds": 0}"#).status, 200);
-    exporter.await_metrics("the device", is_there);
-    assert_eq!(release(&exporter, r#"{"for_seconds": 1}"#).status, 200);
-    exporter.await_metrics("the device by itself", is_there);
-
-    // A call that hangs cannot be ended; whoever asks hears so.
-    fake.set(&healthy.clone().call("nvmlDeviceGetMemoryInfo_v2", Order::Hang));
-    exporter.await_metrics("the hang", |metrics| errors(metrics, "timeout") >= 1.0);
-    let answer = release(&exporter, r#"{"for_seconds": 3600}"#);
-    assert_eq!(answer.status, 503, "{}", answer.body);
-    assert!(answer.body.contains("hangs"), "{}", answer.body);
-    fake.set(&healthy);
-    exporter.await_metrics("the device", is_there);
-}
-
-#[test]
-fn release_needs_the_token_and_no_nvml() {
-    let folder = Folder::new("release-token");
-    let token = folder.write("token", "secret");
-    let exporter = Exporter::start(&["--push.token-file", &token]);
-    let body = r#"{"for_seconds": 60}"#;
-    assert_eq!(release(&exporter, body).status, 401);
-    let headers = [("content-type", "application/json"), ("authorization", "Bearer secret")];
-    let answer = exporter.request("POST", "/v1/nvml/release", &headers, body.as_bytes());
-    assert_eq!(answer.status, 200);
-}
-
-fn xids(metrics: &Metrics, uuid: &str, xid: u64) -> Option<f64> {
-    let series = format!("stepmem_device_xid_errors_total{{uuid=\"{uuid}\",xid=\"{xid}\"}}");
-    metrics.get(&series).copied()
-}
-
-#[test]
-fn xid_errors_are_counted_by_device_and_number() {
-    let mig = [instance("MIG-x", 1, "1g.10gb")];
-    let healthy = driver([gpu("GPU-a"), gpu("GPU-b"), gpu("GPU-c").mig(mig)]);
-    let fake = FakeNvml::new("it-xid", &healthy);
-    let exporter = fake.serve(&[]);
-    exporter.await_metrics("the device", |metrics| used(metrics, "GPU-a").is_some());
-    assert_eq!(xids(&exporter.metrics(), "GPU-b", 79), None);
-    let mut events = vec![(1, 79), (1, 79), (0, 31)];
-    fake.set(&healthy.clone().events(&events));
-    exporter.await_metrics("the events", |metrics| {
-        xids(metrics, "GPU-b", 79) == Some(2.0) && xids(metrics, "GPU-a", 31) == Some(1.0)
-    });
-    // The GPU that was lost leaves the watch; the others stay in it, those in MIG mode as a whole.
-    let lost = healthy.clone().replace(1, gpu("GPU-b").code(15));
-    fake.set(&lost.clone().events(&events));
-    exporter.await_metrics("the loss", |metrics| used(metrics, "GPU-b").is_none());
-    events.extend([(0, 31), (2, 13)]);
-    fake.set(&lost.clone().events(&events));
-    exporter.await_metrics("further events", |metrics| {
-        xids(metrics, "GPU-a", 31) == Some(2.0) && xids(metrics, "GPU-c", 13) == Some(1.0)
-    });
-    assert_eq!(xids(&exporter.metrics(), "GPU-b", 79), Some(2.0));
-    await_true("the word", || exporter.logged("WARN", "xid error") == 5);
-}
-
-#[test]
-fn lost_device_is_closed_although_events_are_waited_for() {
-    let healthy = driver([gpu("GPU-a"), gpu("GPU-b")]);
-    let fake = FakeNvml::new("it-closed", &healthy);
-    let exporter = fake.serve(&[]);
-    let both = |metrics: &Metrics| {
-        used(metrics, "GPU-a").is_some() && used(metrics, "GPU-b").is_some()
-    };
-    exporter.await_metrics("both devices", both);
-    await_true("the watch", || fake.n_calls("nvmlEventSetWait_v2") > 0);
-    assert_eq!(fake.n_calls("closed"), 0);
-    fake.set(&driver([gpu("GPU-a"), gpu("GPU-b").code(15)]));
-    await_true("the end of every session", || fake.n_calls("closed") >= 2);
-    fake.set(&healthy);
-    exporter.await_metrics("both devices", both);
-}
-
-#[test]
-fn driver_without_events_is_asked_for_them_once() {
-    let silent = driver([gpu("GPU-a")]).without_events();
-    let fake = FakeNvml::new("it-no-xid", &silent);
-    let exporter = fake.serve(&[]);
-    exporter.await_metrics("the device", |metrics| used(metrics, "GPU-a").is_some());
-    let polls = || fake.n_calls("nvmlDeviceGetMemoryInfo_v2");
-    await_true("the question", || fake.n_calls("nvmlDeviceRegisterEvents") == 1);
-    let before = polls();
-    await_true("further rounds", || polls() > before + 10);
-    assert_eq!(fake.n_calls("nvmlDeviceRegisterEvents"), 1);
-    assert_eq!(fake.n_calls("nvmlEventSetWait_v2"), 0);
-    assert_eq!(logged(&exporter), (0, 0));
-}
-
-#[test]
-fn events_that_hang_hinder_no_poll() {
-    let healthy = driver([gpu("GPU-a")]);
-    let hanging = healthy.clone().call("nvmlEventSetWait_v2", Order::Hang);
-    let fake = FakeNvml::new("it-xid-hang", &hanging);
-    let exporter = fake.serve(&[]);
-    await_true("the wait", || fake.n_calls("nvmlEventSetWait_v2") == 1);
-    let polls = || fake.n_calls("nvmlDeviceGetMemoryInfo_v2");
-    let before = polls();
-    await_true("further rounds", || polls() > before + 10);
-    assert_eq!(up(&exporter.metrics()), Some(1.0));
-    assert_eq!(fake.n_calls("nvmlEventSetWait_v2"), 1);
-    assert_eq!(release(&exporter, r#"{"for_seconds": 60}"#).status, 503);
 }

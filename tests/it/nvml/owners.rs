@@ -114,7 +114,7 @@ fn own_namespace_says_that_it_sees_no_process() {
     let exporter = start_within(&OWN_NAMESPACE, &fake);
     push(&exporter, "GPU-a", 1);
     exporter.await_metrics("the device", |metrics| state(metrics).is_some());
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(state(&metrics), Some("own_pid_namespace"));
     assert_eq!(listed(&metrics), []);
     let attributed = metrics.keys().any(|series| series.contains("attributed_bytes"));
@@ -132,7 +132,7 @@ fn own_namespace_takes_no_id_of_another_for_a_rank() {
     let exporter = start_within(&OWN_NAMESPACE, &fake);
     push(&exporter, "GPU-a", 1);
     exporter.await_metrics("the device", |metrics| state(metrics).is_some());
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(state(&metrics), Some("foreign_pid_namespace"));
     assert_eq!(listed(&metrics), []);
     assert_eq!(metrics[r#"stepmem_process_memory_other_bytes{uuid="GPU-a"}"#], gib(12.0));
@@ -155,7 +155,7 @@ fn shared_namespace_finds_the_rank_by_its_id() {
     push(&exporter, "GPU-a", pid);
     let outside = r#"stepmem_memory_outside_allocator_bytes{run="llm",rank="3",uuid="GPU-a"}"#;
     exporter.await_metrics("the match", |metrics| metrics.contains_key(outside));
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(state(&metrics), Some("shared_pid_namespace"));
     assert_eq!(listed(&metrics), [(pid.to_string(), "3".to_owned())]);
     assert_eq!(metrics[outside], gib(3.0));
@@ -174,7 +174,7 @@ fn view_from_further_out_finds_the_rank_by_its_innermost_id() {
     push(&exporter, "GPU-a", pid);
     let outside = r#"stepmem_memory_outside_allocator_bytes{run="llm",rank="3",uuid="GPU-a"}"#;
     exporter.await_metrics("the match", |metrics| metrics.contains_key(outside));
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     // What we call further out is the host only where these tests run on one.
     assert!(matches!(state(&metrics), Some("host" | "shared_pid_namespace")), "{metrics:?}");
     assert_eq!(listed(&metrics), [(seen.to_string(), "3".to_owned())]);
@@ -183,7 +183,7 @@ fn view_from_further_out_finds_the_rank_by_its_innermost_id() {
     let compute = [process(seen, 5 * GIB), process(other.inner(), GIB)];
     fake.set(&listing("570.86.15", &compute));
     exporter.await_metrics("both", |metrics| listed(metrics).len() == 2);
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert!(listed(&metrics).iter().all(|(_, rank)| rank.is_empty()), "{metrics:?}");
     assert!(!metrics.contains_key(outside));
 }
@@ -197,7 +197,7 @@ fn processes_beyond_the_bound_are_summed_and_counted() {
     let exporter = fake.serve(&["--nvml.processes.max", "3"]);
     let dropped = r#"stepmem_series_dropped_total{reason="processes"}"#;
     exporter.await_metrics("two rounds", |metrics| metrics[dropped] >= 8.0);
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(listed(&metrics).len(), 3);
     assert_eq!(metrics[r#"stepmem_process_memory_other_bytes{uuid="GPU-a"}"#], gib(10.0));
     assert_eq!(metrics[r#"stepmem_device_memory_attributed_bytes{uuid="GPU-a"}"#], gib(31.0));
@@ -215,7 +215,7 @@ fn memory_of_a_gpu_instance_counts_once_for_the_mig_devices_that_share_it() {
     let of = |name: &str, uuid: &str| format!("stepmem_{name}{{uuid=\"{uuid}\"}}");
     let headroom = r#"stepmem_headroom_bytes{run="llm",rank="3",uuid="MIG-y"}"#;
     exporter.await_metrics("the rank's device", |metrics| metrics.contains_key(headroom));
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(metrics[&of("device_memory_used_bytes", "MIG-x")], gib(4.0));
     assert_eq!(metrics.get(&of("device_memory_used_bytes", "MIG-y")), None);
     assert_eq!(metrics[&of("device_memory_attributed_bytes", "MIG-x")], gib(3.0));
@@ -263,18 +263,18 @@ fn kubelet_tells_which_container_has_which_device() {
     exporter.await_metrics("the device", |metrics| {
         metrics.contains_key(r#"stepmem_device_memory_used_bytes{uuid="GPU-a"}"#)
     });
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(assigned(&metrics), expected);
     assert_eq!(metrics[success], 1.0);
 
     // What it no longer says is no longer shown, and the log says so once.
     kubelet.fall_silent();
     exporter.await_metrics("the silence", |metrics| metrics[success] == 0.0);
-    assert_eq!(assigned(&exporter.metrics()), [""; 0]);
+    assert_eq!(assigned(&exporter.scrape()), [""; 0]);
     await_true("the word", || exporter.logged("WARN", "kubelet is starting") == 1);
     kubelet.answer(r#"{"pod_resources": []}"#);
     exporter.await_metrics("the answer", |metrics| metrics[success] == 1.0);
-    assert_eq!(assigned(&exporter.metrics()), [""; 0]);
+    assert_eq!(assigned(&exporter.scrape()), [""; 0]);
     assert_eq!(exporter.logged("WARN", "kubelet"), 1);
 }
 

@@ -118,7 +118,7 @@ fn soak() {
 #[test]
 fn long_polling_with_faults_leaves_nothing_behind() {
     let soak = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "nvml_soak::soak", "--ignored", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "nvml::soak::soak", "--ignored", "--nocapture", "--test-threads=1"])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&soak.stderr);

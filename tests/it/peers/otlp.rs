@@ -1,7 +1,6 @@
-//! The exporter against programs that others wrote: Prometheus and promtool, the reference parsers, the official
-//! OTLP classes, Rotel and Chromium. `tests/peers/install.sh` installs them, `make test` calls it.
+//! OTLP to the official classes and to Rotel: the same figures as the scrape's, and nothing that a dead collector disturbs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -10,21 +9,16 @@ use serde_json::{Value, json};
 use stepmem::metrics::table::METRICS;
 use stepmem::metrics::types::{Kind, Metric};
 
-use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
-use crate::rig::folder::{Folder, text};
+use crate::rig::folder::text;
 use crate::rig::job::{HOSTILE_NAMES, Job};
 use crate::rig::json::items;
 use crate::rig::nvml::{FakeNvml, driver, gpu};
 use crate::rig::otlp::{Otlp, Points, point, protocol};
-use crate::rig::peers::{element, rendered, run_peer};
+use crate::rig::peers::reference_scrape;
+use crate::rig::series::has_family;
 use crate::rig::units::{GIB, float};
 use crate::rig::wait::DEADLINE;
-
-/// How long after its start the demo shows MEMORY CREEP at the latest.
-const CREEP_WITHIN: Duration = Duration::from_mins(1);
-/// The rank of the demo that leaks.
-const LEAKING: u64 = 3;
 
 /// What moves although nobody pushes: only its being there is compared.
 const MOVING: [&str; 6] = [
@@ -35,109 +29,6 @@ const MOVING: [&str; 6] = [
     "stepmem.inbox.depth",
     "stepmem.series",
 ];
-
-#[test]
-fn demo_shows_memory_creep_for_the_leaking_rank_and_only_for_it() {
-    let demo = Exporter::start_command("demo", &[], &[]);
-    await_creep(&demo);
-
-    let confirmed: Vec<String> = demo
-        .metrics()
-        .into_keys()
-        .filter(|series| series.starts_with("stepmem_diagnosis{"))
-        .filter(|series| series.contains("CREEP"))
-        .collect();
-    let expected = r#"stepmem_diagnosis{run="demo",rank="3",kind="CREEP_CONFIRMED"}"#;
-    assert_eq!(confirmed, [expected]);
-
-    let status = demo.status();
-    let creeping: Vec<&Value> = items(&status["findings"])
-        .filter(|finding| finding["kind"].as_str().unwrap().starts_with("CREEP"))
-        .collect();
-    assert_eq!(creeping.len(), 1, "{creeping:#?}");
-    assert_eq!(
-        (&creeping[0]["rank"], &creeping[0]["status"]),
-        (&json!(3), &json!("MEMORY CREEP"))
-    );
-
-    let url = format!("http://{}", demo.web);
-    let table = stepmem(&["status", "--url", &url], &[], b"").out;
-    let creeping: Vec<&str> = table.lines().filter(|line| line.contains("MEMORY")).collect();
-    let [row, sentence] = creeping[..] else { panic!("{table}") };
-    let cells: Vec<&str> = row.split_whitespace().collect();
-    assert!(cells.contains(&"demo") && cells.contains(&"3"), "{row}");
-    assert!(
-        sentence.starts_with("MEMORY CREEP") && sentence.contains("rank 3 of demo"),
-        "{table}"
-    );
-
-    let page = rendered(&format!("http://{}/", demo.web));
-    let verdict = element(&page, "id=\"verdict-text\"");
-    assert!(verdict.starts_with("MEMORY CREEP on rank 3 of run demo"), "{verdict}");
-    // The finding, the rank's row and the run's row say it; no other rank's row does.
-    let rows = element(&page, "id=\"ranks-rows\"");
-    let creeping: Vec<&str> =
-        rows.split("<tr").filter(|row| row.contains("MEMORY CREEP")).collect();
-    assert_eq!(creeping.len(), 1, "{rows}");
-
-    // Nor did it say so of another rank on the way.
-    for entry in demo.log() {
-        let fields = &entry["fields"];
-        if fields["kind"].as_str().is_some_and(|kind| kind.starts_with("CREEP")) {
-            assert_eq!(fields["rank"], LEAKING, "{entry}");
-        }
-    }
-}
-
-#[test]
-fn prometheus_finds_every_family_that_the_demo_shows() {
-    let demo = Exporter::start_command("demo", &[], &[]);
-    await_creep(&demo);
-    let shown: BTreeSet<&str> = METRICS
-        .iter()
-        .map(|metric| metric.name)
-        .filter(|name| is_shown(&demo.metrics(), name))
-        .collect();
-    for needed in ["creep_growth_bytes", "oom_eta_seconds", "diagnosis", "device_info"] {
-        assert!(
-            shown.contains(format!("stepmem_{needed}").as_str()),
-            "the demo lacks {needed}"
-        );
-    }
-
-    let folder = Folder::new("prometheus");
-    let work = text(&folder.path(""));
-    let names: Vec<&str> = shown.iter().copied().collect();
-    let families = folder.write("families", &names.join("\n"));
-    let target = demo.web.to_string();
-    let arguments = ["--targets", &target, "--work-dir", &work, "--families"];
-    let arguments = [&arguments[..], &[&families]].concat();
-    let found = run_peer("prometheus.py", &arguments);
-    for name in shown {
-        assert!(found[name].as_u64().is_some_and(|n_series| n_series > 0), "{name}: {found}");
-    }
-
-    let url = format!("http://{target}/metrics");
-    let scraped = run_peer("scrape.py", &[&url, "--live"]);
-    assert_eq!(items(&scraped["families"]["stepmem_rank_step"]["samples"]).count(), 8);
-}
-
-#[test]
-fn reference_parsers_read_hostile_labels_in_both_formats() {
-    let exporter = Exporter::start(&["--rank.peak-interval", "1h"]);
-    for (rank, text) in (0..).zip(HOSTILE_NAMES) {
-        push_one(&exporter, &json!({ "run": text, "device": text, "rank": rank }), 1, GIB);
-    }
-    let scraped = scrape(&exporter);
-    let runs: BTreeSet<&str> = items(&scraped["families"]["stepmem_rank_step"]["samples"])
-        .map(|sample| sample[1]["run"].as_str().unwrap())
-        .collect();
-    assert_eq!(runs, BTreeSet::from(HOSTILE_NAMES));
-    let devices: BTreeSet<&str> = items(&scraped["families"]["stepmem_rank_step"]["samples"])
-        .map(|sample| sample[1]["uuid"].as_str().unwrap())
-        .collect();
-    assert_eq!(devices, BTreeSet::from(HOSTILE_NAMES));
-}
 
 #[test]
 fn otlp_over_http_says_what_the_scrape_says() {
@@ -166,7 +57,7 @@ fn otlp_counters_are_cumulative_and_never_fall() {
     let mut last = 0.0;
     let mut start = None;
     for step in 1..=5_u64 {
-        push_one(&exporter, &json!({ "rank": 0 }), step, GIB);
+        exporter.push_step(&json!({ "rank": 0 }), step, GIB);
         let mut n_steps = 0.0;
         while n_steps < float(step) {
             otlp.next_export();
@@ -188,17 +79,17 @@ fn a_silent_rank_leaves_otlp_and_the_scrape() {
         let mut otlp = Otlp::start("decode");
         let exporter = otlp.exporter(transport, &["--rank.ttl", "2s"], &[]);
         let mut step = 1;
-        push_one(&exporter, &json!({ "rank": 0 }), 1, GIB);
-        push_one(&exporter, &json!({ "rank": 1 }), 1, GIB);
+        exporter.push_step(&json!({ "rank": 0 }), 1, GIB);
+        exporter.push_step(&json!({ "rank": 1 }), 1, GIB);
         otlp.await_that("both ranks", |otlp| otlp.ranks() == BTreeSet::from([0, 1]));
         let silent = |series: &str| series.contains("rank=\"0\"");
-        assert!(exporter.metrics().keys().any(|series| silent(series)));
+        assert!(exporter.scrape().keys().any(|series| silent(series)));
 
         // An export a while is what paces this.
         let began = Instant::now();
-        while exporter.metrics().keys().any(|series| silent(series)) {
+        while exporter.scrape().keys().any(|series| silent(series)) {
             step += 1;
-            push_one(&exporter, &json!({ "rank": 1 }), step, GIB);
+            exporter.push_step(&json!({ "rank": 1 }), step, GIB);
             otlp.next_export();
             assert!(began.elapsed() < DEADLINE, "the silent rank stays");
         }
@@ -208,7 +99,7 @@ fn a_silent_rank_leaves_otlp_and_the_scrape() {
         for _ in 0..6 {
             otlp.next_export();
             step += 1;
-            push_one(&exporter, &json!({ "rank": 1 }), step, GIB);
+            exporter.push_step(&json!({ "rank": 1 }), step, GIB);
             assert!(!otlp.ranks().contains(&0), "{transport}: the silent rank came back");
         }
     }
@@ -268,7 +159,7 @@ fn otlp_is_on_by_its_own_variables_alone() {
             ("OTEL_EXPORTER_OTLP_PROTOCOL", if transport == "grpc" { "grpc" } else { "" }),
         ];
         let exporter = Exporter::start_command("serve", &["--no-nvml"], &variables);
-        push_one(&exporter, &json!({ "rank": 7 }), 1, GIB);
+        exporter.push_step(&json!({ "rank": 7 }), 1, GIB);
         otlp.await_that("the rank", |otlp| otlp.ranks() == BTreeSet::from([7]));
         assert_eq!(otlp.transport, transport);
     }
@@ -336,7 +227,7 @@ fn sigterm_flushes_the_last_status() {
         let endpoint = otlp.endpoint(transport);
         let arguments = ["--otlp.endpoint", &endpoint, "--otlp.protocol", protocol(transport)];
         let exporter = Exporter::start(&[&arguments[..], &["--otlp.interval", "1h"]].concat());
-        push_one(&exporter, &json!({ "rank": 5 }), 9, GIB);
+        exporter.push_step(&json!({ "rank": 5 }), 9, GIB);
         exporter.signal("TERM");
         let (status, log) = exporter.wait();
         assert!(status.success(), "{status}: {log:#?}");
@@ -360,7 +251,7 @@ fn disturbs_nothing(protocol: &str, endpoint: &str) {
     let began = Instant::now();
     while exporter.metric(failed).is_none_or(|n_failures| n_failures < 3.0) {
         step += 1;
-        push_one(&exporter, &json!({ "rank": 0 }), step, GIB);
+        exporter.push_step(&json!({ "rank": 0 }), step, GIB);
         let asked = Instant::now();
         assert_eq!(exporter.get("/-/ready", &[]).status, 200);
         assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
@@ -385,14 +276,14 @@ fn says_what_the_scrape_says(receiver: &str, transport: &str) {
     let exporter = otlp.exporter(transport, &arguments, &[]);
     push_job(&exporter);
     for (rank, text) in (0..).zip(HOSTILE_NAMES) {
-        push_one(&exporter, &json!({ "run": text, "rank": rank }), 1, GIB);
+        exporter.push_step(&json!({ "run": text, "rank": rank }), 1, GIB);
     }
     exporter.await_metrics("devices and creep", |metrics| {
-        let has = |name: &str| is_shown(metrics, name);
+        let has = |name: &str| has_family(metrics, name);
         has("stepmem_device_memory_used_bytes") && has("stepmem_oom_eta_seconds")
     });
 
-    let scraped = scrape(&exporter);
+    let scraped = reference_scrape(&exporter);
     let expected = expected_points(&scraped);
     otlp.forget();
     let mut difference = String::new();
@@ -422,30 +313,6 @@ fn push_job(exporter: &Exporter) {
         })
     });
     exporter.push(&job.records());
-}
-
-fn push_one(exporter: &Exporter, record: &Value, step: u64, allocated: u64) {
-    let mut record = record.clone();
-    record["step"] = step.into();
-    record["allocated_bytes"] = allocated.into();
-    exporter.push(&[record]);
-}
-
-/// Waits until the exporter confirms that the leaking rank of the demo creeps; no other rank may.
-fn await_creep(demo: &Exporter) {
-    let is_creep = |entry: &Value| {
-        let fields = &entry["fields"];
-        fields["message"] == "raised" && fields["kind"] == "CREEP_CONFIRMED"
-    };
-    let confirmed = demo.await_log("CREEP_CONFIRMED", CREEP_WITHIN, is_creep);
-    assert_eq!(confirmed["fields"]["rank"], LEAKING, "{confirmed}");
-}
-
-fn is_shown(metrics: &BTreeMap<String, f64>, name: &str) -> bool {
-    metrics.keys().any(|series| {
-        let of = series.split('{').next().unwrap();
-        of == name || of.strip_prefix(name) == Some("_count")
-    })
 }
 
 fn expected_points(scraped: &Value) -> Points {
@@ -522,9 +389,4 @@ fn described_as_in_the_table(exported: &Value) {
             assert_eq!(exported["temporality"], "cumulative", "{name}");
         }
     }
-}
-
-/// Both formats through the reference parsers, which must agree; OpenMetrics' families.
-fn scrape(exporter: &Exporter) -> Value {
-    run_peer("scrape.py", &[&format!("http://{}/metrics", exporter.web)])
 }

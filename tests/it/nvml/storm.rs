@@ -71,7 +71,7 @@ fn scrape_until(exporter: &Exporter, is_over: &AtomicBool) -> Scrapes {
     let mut seen = Scrapes::default();
     while !is_over.load(Ordering::SeqCst) {
         let (began, starved_before) = (Instant::now(), starved(exporter));
-        let metrics = exporter.metrics();
+        let metrics = exporter.scrape();
         let took = began.elapsed();
         let starved = starved(exporter).saturating_sub(starved_before);
         check_values(&metrics);
@@ -117,7 +117,7 @@ fn driver_faults(exporter: &Exporter, fake: &FakeNvml) {
     exporter.await_metrics("the loss", |metrics| {
         used(metrics, "GPU-b").is_none() && errors(metrics, "gpu_is_lost") >= 2.0
     });
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert!(
         used(&metrics, "GPU-a").is_some() && used(&metrics, "MIG-x").is_some(),
         "{metrics:#?}"
@@ -125,14 +125,14 @@ fn driver_faults(exporter: &Exporter, fake: &FakeNvml) {
     assert_eq!(metrics["stepmem_nvml_up"], 1.0);
     mend();
 
-    let timeouts = errors(&exporter.metrics(), "timeout");
+    let timeouts = errors(&exporter.scrape(), "timeout");
     let began = Instant::now();
     fake.set(&healthy().call("nvmlDeviceGetMemoryInfo_v2", Order::Hang));
     exporter.await_metrics("the hang", |metrics| {
         metrics["stepmem_nvml_up"] == 0.0 && used(metrics, "GPU-a").is_none()
     });
     while began.elapsed() < HANG {
-        let metrics = exporter.metrics();
+        let metrics = exporter.scrape();
         assert!(used(&metrics, "GPU-a").is_none(), "{metrics:#?}");
         assert_eq!(errors(&metrics, "timeout"), timeouts + 1.0, "nothing queues behind it");
         keep_pace(Instant::now(), SCRAPE_EVERY);
@@ -143,7 +143,7 @@ fn driver_faults(exporter: &Exporter, fake: &FakeNvml) {
     exporter.await_metrics("the mismatch", |metrics| {
         errors(metrics, "lib_rm_version_mismatch") >= 1.0 && metrics["stepmem_nvml_up"] == 0.0
     });
-    assert!(used(&exporter.metrics(), "GPU-a").is_none());
+    assert!(used(&exporter.scrape(), "GPU-a").is_none());
     assert_eq!(exporter.logged("WARN", "only a restart"), 1);
     mend();
 }
@@ -155,7 +155,7 @@ fn list_faults(exporter: &Exporter, fake: &FakeNvml) {
     let unknown = [hidden(process::id()), hidden(1)];
     fake.set(&machine(&unknown, std::slice::from_ref(&one)));
     exporter.await_metrics("hidden memory", |metrics| state_is(metrics, "memory_hidden"));
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(processes(&metrics), [0.0; 0]);
     let attributed = r#"stepmem_device_memory_attributed_bytes{uuid="GPU-a"}"#;
     assert_eq!(metrics.get(attributed), None);
@@ -174,7 +174,7 @@ fn list_faults(exporter: &Exporter, fake: &FakeNvml) {
 
     fake.set(&healthy().process_stride(32));
     exporter.await_metrics("rows of 32 bytes", |metrics| state_is(metrics, "unsupported"));
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(processes(&metrics), [0.0; 0]);
     assert!(used(&metrics, "GPU-a").is_some());
     mend();
@@ -182,7 +182,7 @@ fn list_faults(exporter: &Exporter, fake: &FakeNvml) {
     let two = [one, instance("MIG-y", 2, "1g.10gb")];
     fake.set(&machine(&compute(), &two));
     exporter.await_metrics("another instance", |metrics| used(metrics, "MIG-y").is_some());
-    assert_eq!(errors(&exporter.metrics(), "not_found"), 0.0);
+    assert_eq!(errors(&exporter.scrape(), "not_found"), 0.0);
     fake.set(&healthy());
     exporter.await_metrics("its end", |metrics| {
         used(metrics, "MIG-y").is_none() && errors(metrics, "not_found") == 1.0

@@ -187,7 +187,7 @@ fn leaking_process_of_a_real_driver_call_is_diagnosed_until_its_rank_pushes() {
     // In parts of 128 MiB: 10 GiB, and one more as soon as the last one was read.
     let used = Cell::new(80_u32);
     await_true("the leak is found", || {
-        let metrics = exporter.metrics();
+        let metrics = exporter.scrape();
         let held = format!(
             "stepmem_process_memory_used_bytes{{uuid=\"GPU-a\",pid=\"{pid}\",rank=\"0\",run=\"{run}\"}}"
         );
@@ -200,7 +200,7 @@ fn leaking_process_of_a_real_driver_call_is_diagnosed_until_its_rank_pushes() {
         metrics.contains_key(&creeps)
     });
     let labels = format!("{{run=\"{run}\",rank=\"0\",uuid=\"GPU-a\"");
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     for (name, signal) in [
         ("stepmem_creep_slope_bytes_per_second", ",signal=\"process\""),
         ("stepmem_creep_onset_timestamp_seconds", ",signal=\"process\""),
