@@ -31,7 +31,7 @@ mod diagnoses;
 
 mod invariance;
 
-mod snapshots;
+mod captures;
 
 // The status goes out.
 mod outputs;
@@ -41,7 +41,7 @@ mod peers;
 // After the run: one summary, many, two compared, and TraceML's.
 mod summary;
 
-mod summaries;
+mod summary_files;
 
 mod compare;
 
