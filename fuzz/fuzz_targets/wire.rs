@@ -1,20 +1,26 @@
-//! Whatever comes over the socket or stands in a recording is decoded or refused, and what was decoded can be applied.
+//! Bytes from a socket or a recording are decoded or refused, and decoded records can be applied and rendered.
 #![no_main]
 
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use stepmem::analysis::engine::{Engine, EngineConfig, Event};
-use stepmem::model::units::Uptime;
 use stepmem::analysis::status::ExporterStatus;
 use stepmem::input::push::wire::{
-    Layout, Recorded, decode, decode_end, decode_recorded, decode_snapshot,
+    Layout, Recorded, decode, decode_ack, decode_end, decode_recorded, decode_release,
+    decode_snapshot,
 };
+use stepmem::model::ids::Run;
+use stepmem::model::units::Uptime;
 use stepmem::output::prometheus::{Format, render};
 
 fuzz_target!(|body: &[u8]| {
     drop(decode(body, Layout::Json));
     drop(decode_end(body));
+    drop(decode_release(body));
+    if let Ok(run) = Run::new("fuzzed") {
+        drop(decode_ack(run, body));
+    }
     drop(decode_snapshot(body));
     let mut engine = Engine::new(EngineConfig::default(), 0.0);
     let mut now = Uptime::default();
