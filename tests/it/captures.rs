@@ -8,7 +8,7 @@ use crate::rig::http::Answer;
 use crate::rig::job::Job;
 use crate::rig::units::MIB;
 
-/// What ranks are asked for while these are pushed, a batch of 400 records after the other.
+/// The actions that pushes are answered with, in batches of 400 records.
 fn actions(exporter: &Exporter, records: &[Value]) -> Vec<Value> {
     let mut actions = Vec::new();
     for batch in records.chunks(400) {
@@ -71,7 +71,7 @@ fn creeping_rank_is_asked_until_it_reports_and_its_file_is_shown() {
 }
 
 #[test]
-fn nobody_is_asked_by_default() {
+fn no_rank_is_asked_by_default() {
     let exporter = Exporter::start(&[]);
     assert_eq!(
         actions(&exporter, &Job::leaking("leaky", 1..1500, 4 * MIB).records()),
@@ -81,7 +81,7 @@ fn nobody_is_asked_by_default() {
 }
 
 #[test]
-fn a_snapshot_that_nobody_asked_for_is_listed_and_a_failed_one_counted() {
+fn unsolicited_snapshot_is_listed_and_a_failed_one_is_counted() {
     let exporter = Exporter::start(&[]);
     let failed = json!({"rank": 1, "reason": "oom", "outcome": "failed", "error": "disk full"});
     assert_eq!(report(&exporter, &failed).status, 200);
@@ -92,7 +92,7 @@ fn a_snapshot_that_nobody_asked_for_is_listed_and_a_failed_one_counted() {
 }
 
 #[test]
-fn report_that_makes_no_sense_is_refused_by_name() {
+fn malformed_report_is_refused_by_name() {
     let exporter = Exporter::start(&[]);
     for (body, said) in [
         (json!({"rank": 1, "outcome": "written"}), "missing field `path`"),

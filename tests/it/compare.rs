@@ -71,7 +71,7 @@ fn same_job_twice_is_equivalent() {
 }
 
 #[test]
-fn less_memory_with_a_new_leak_is_mixed_and_no_improvement() {
+fn less_memory_with_a_new_leak_is_mixed() {
     let old = summary(&Job::new(2, 1500).live(|_, _| 60 * GIB).recording());
     let new =
         summary(&Job::new(2, 1500).live(|_, step| 30 * GIB + step * 12 * MIB).recording());
@@ -85,7 +85,7 @@ fn less_memory_with_a_new_leak_is_mixed_and_no_improvement() {
 }
 
 #[test]
-fn tenth_more_memory_is_no_equivalent() {
+fn tenth_more_memory_is_not_equivalent() {
     let of = |gib: u64| summary(&Job::new(2, 600).live(move |_, _| gib * GIB).recording());
     let (comparison, shown) = compare(&of(40), &of(43), "tenth");
     assert_eq!(
@@ -97,7 +97,7 @@ fn tenth_more_memory_is_no_equivalent() {
 }
 
 #[test]
-fn creep_that_becomes_pressure_is_no_equivalent() {
+fn creep_that_becomes_pressure_is_not_equivalent() {
     let old =
         summary(&Job::new(1, 1500).live(|_, step| 30 * GIB + step * 12 * MIB).recording());
     let new = summary(&Job::new(1, 1500).live(|_, _| 79 * GIB).recording());
@@ -191,7 +191,7 @@ fn summaries_of_traceml_compare_on_either_side() {
 }
 
 #[test]
-fn what_traceml_would_have_said_is_evidence() {
+fn answer_of_the_traceml_policy_can_be_compared() {
     let records = |leak: u64| {
         Job::new(1, 400)
             .live(move |_, step| 30 * GIB + step * leak)
@@ -215,7 +215,7 @@ fn what_traceml_would_have_said_is_evidence() {
 }
 
 #[test]
-fn what_is_no_summary_cannot_be_compared() {
+fn file_that_is_not_a_summary_cannot_be_compared() {
     let folder = Folder::new("no-summary");
     let good = folder.write("good", &job(100, 0).to_string());
     let mut later = job(100, 0);

@@ -51,7 +51,7 @@ fn named_in_rules(rules: &str) -> BTreeMap<&str, BTreeSet<&str>> {
     numbers
 }
 
-/// What each panel shows, and where each of its colours begins.
+/// The queries of each panel, and where each of its colours begins.
 fn coloured_panels() -> Vec<(String, BTreeMap<String, f64>)> {
     let mut panels = Vec::new();
     for file in fs::read_dir(root().join("dashboards")).unwrap() {

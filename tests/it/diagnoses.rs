@@ -1,4 +1,4 @@
-//! What the engine makes of pushes and recordings: which rank is in trouble, from which figure on, and which is not.
+//! Diagnoses of pushes and recordings: which rank is in trouble, from which figure on, and which is not.
 
 use std::collections::BTreeSet;
 
@@ -434,7 +434,7 @@ fn acknowledged_finding_is_info_until_it_expires() {
 }
 
 #[test]
-fn acknowledgement_of_what_is_not_there_is_refused() {
+fn malformed_or_unknown_acknowledgement_is_refused() {
     let exporter = Exporter::start(&[]);
     exporter.push(&Job::leaking("calm", 0..2, 0).records());
     let good = json!({"rank": 2, "kind": "IMBALANCE", "for_seconds": 60, "reason": "known"});

@@ -1,5 +1,5 @@
-//! What is generated from the tables is as the tables are, and what names their rows names rows that exist.
-//! `STEPMEM_BLESS=1 cargo test --test it generated` writes the pages anew.
+//! Generated pages match their tables, and every name of a row elsewhere names a row that exists.
+//! `STEPMEM_BLESS=1 cargo test --test it generated` rewrites the pages.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -187,7 +187,7 @@ fn every_diagnosis_has_an_alert_with_a_runbook() {
 }
 
 #[test]
-fn the_chart_takes_the_settings_that_there_are_and_no_others() {
+fn the_chart_accepts_the_settings_that_exist_and_no_others() {
     let path = root().join("helm/stepmem/values.schema.json");
     let schema = fs::read_to_string(&path).unwrap();
     let (before, rest) = schema.split_once(r#""propertyNames": {"enum": ["#).unwrap();

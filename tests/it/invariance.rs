@@ -1,4 +1,4 @@
-//! What must not change what is found: the numbers of the ranks, records that come twice or late, a clock that goes
+//! Changes that must not change the findings: the numbers of the ranks, records that come twice or late, a clock that goes
 //! back, and how records are put into pushes.
 
 use std::collections::BTreeSet;
@@ -29,32 +29,37 @@ fn job(seed: u64) -> Vec<Value> {
     job.live(live).peak(move |rank, step| live(rank, step) + 10 * GIB).records()
 }
 
-/// What was raised (or cleared) of which rank at which step.
-type Told = (u32, &'static str, bool, Option<u64>);
+/// A transition: rank, kind, whether it was raised, and the step.
+type Transition = (u32, &'static str, bool, Option<u64>);
 
-/// What the engine tells of records that arrive in this order, and how many lives it saw begin.
-fn told(records: &[Value]) -> (Vec<Told>, u64) {
+/// The transitions of records that arrive in this order, and how many restarts the engine counted.
+fn transitions(records: &[Value]) -> (Vec<Transition>, u64) {
     let began = records[0]["time"].as_f64().unwrap();
     let mut engine = Engine::new(EngineConfig::default(), began);
     let mut now = Uptime::default();
-    let mut told = Vec::new();
+    let mut transitions = Vec::new();
     for record in records {
         let line = record.to_string();
         let Recorded::Step(sample) = decode_recorded(line.as_bytes()).unwrap() else {
-            panic!("{line} is no push");
+            panic!("{line} is not a push");
         };
         let since = record["time"].as_f64().unwrap() - began;
         now = now.max(Uptime(Duration::try_from_secs_f64(since).unwrap_or_default()));
         for it in engine.apply(Event::Step(sample), now) {
-            told.push((it.rank.get(), it.kind, it.state == TransitionState::Raised, it.step));
+            transitions.push((
+                it.rank.get(),
+                it.kind,
+                it.state == TransitionState::Raised,
+                it.step,
+            ));
         }
     }
-    (told, engine.records().restarted)
+    (transitions, engine.records().restarted)
 }
 
-/// What was told of creep.
-fn creep(told: &[Told]) -> Vec<Told> {
-    told.iter().filter(|it| it.1.starts_with("CREEP")).copied().collect()
+/// Those of creep.
+fn creep(all: &[Transition]) -> Vec<Transition> {
+    all.iter().filter(|it| it.1.starts_with("CREEP")).copied().collect()
 }
 
 proptest! {
@@ -69,13 +74,13 @@ proptest! {
             record["rank"] = json!(numbers[usize::try_from(record["rank"].as_u64().unwrap()).unwrap()]);
             record
         }).collect();
-        let expected: BTreeSet<Told> = told(&plain).0.into_iter()
+        let expected: BTreeSet<Transition> = transitions(&plain).0.into_iter()
             .map(|(rank, kind, is_raised, step)| (numbers[usize::try_from(rank).unwrap()], kind, is_raised, step))
             .collect();
         let leaking = numbers[usize::try_from(LEAKING).unwrap()];
         prop_assert!(expected.iter().any(|it| it.0 == leaking && it.1 == "CREEP_CONFIRMED"));
         prop_assert!(expected.iter().all(|it| it.0 == leaking || it.1 == "FRAGMENTATION"));
-        prop_assert_eq!(told(&renamed).0.into_iter().collect::<BTreeSet<_>>(), expected);
+        prop_assert_eq!(transitions(&renamed).0.into_iter().collect::<BTreeSet<_>>(), expected);
     }
 
     #[test]
@@ -89,13 +94,13 @@ proptest! {
                 disturbed.push(plain[idx.saturating_sub(3 * by)].clone());
             }
         }
-        let (disturbed, n_restarts) = told(&disturbed);
-        prop_assert_eq!(disturbed, told(&plain).0);
+        let (disturbed, n_restarts) = transitions(&disturbed);
+        prop_assert_eq!(disturbed, transitions(&plain).0);
         prop_assert_eq!(n_restarts, 0);
     }
 
     #[test]
-    fn clock_that_goes_back_begins_no_new_life(noise in any::<u64>(), at in 1_u64..STEPS, by in 1_u32..100_000) {
+    fn clock_that_goes_back_does_not_begin_a_new_life(noise in any::<u64>(), at in 1_u64..STEPS, by in 1_u32..100_000) {
         let plain = job(noise);
         let turned: Vec<Value> = plain.iter().cloned().map(|mut record| {
             if record["step"].as_u64().unwrap() >= at {
@@ -103,9 +108,9 @@ proptest! {
             }
             record
         }).collect();
-        let (turned, n_restarts) = told(&turned);
+        let (turned, n_restarts) = transitions(&turned);
         prop_assert_eq!(n_restarts, 0);
-        prop_assert_eq!(creep(&turned), creep(&told(&plain).0));
+        prop_assert_eq!(creep(&turned), creep(&transitions(&plain).0));
     }
 }
 

@@ -61,7 +61,7 @@ fn duplicate_and_late_steps_are_counted_and_change_nothing() {
 }
 
 #[test]
-fn missing_steps_are_no_restart() {
+fn missing_steps_are_not_a_restart() {
     let exporter = Exporter::start(&[]);
     push(&exporter, record(0, 1, 1000));
     push(&exporter, record(0, 1_000_000, 2000));
@@ -137,7 +137,7 @@ fn evaluation_and_checkpoints_leave_the_figures_of_the_last_train_step() {
 }
 
 #[test]
-fn figures_that_contradict_each_other_are_taken_and_counted() {
+fn contradictory_figures_are_accepted_and_counted() {
     let exporter = Exporter::start(&[]);
     for (step, (field, value)) in [
         ("peak_allocated_bytes", 99),
@@ -214,18 +214,18 @@ fn ended_run_leaves_with_all_its_ranks() {
 }
 
 #[test]
-fn end_of_an_unknown_run_is_no_mistake_and_leaves_no_trace() {
+fn end_of_an_unknown_run_is_accepted_and_leaves_no_trace() {
     let exporter = Exporter::start(&[]);
     push(&exporter, record(0, 1, 1000));
-    assert_eq!(end(&exporter, "nobody", r#"{"rank":0,"outcome":"oom"}"#), 200);
+    assert_eq!(end(&exporter, "unknown-run", r#"{"rank":0,"outcome":"oom"}"#), 200);
     assert_eq!(end(&exporter, "default", r#"{"rank":5,"outcome":"oom"}"#), 200);
     let metrics = exporter.scrape();
-    assert!(!metrics.keys().any(|series| series.contains("nobody")));
+    assert!(!metrics.keys().any(|series| series.contains("unknown-run")));
     assert_eq!(metrics[r#"stepmem_run_ranks{run="default"}"#], 1.0);
 }
 
 #[test]
-fn end_that_makes_no_sense_is_refused_and_ends_nothing() {
+fn malformed_end_is_refused_and_ends_nothing() {
     let exporter = Exporter::start(&[]);
     push(&exporter, record(0, 1, 1000));
     for (run, body, detail) in [
@@ -241,8 +241,8 @@ fn end_that_makes_no_sense_is_refused_and_ends_nothing() {
         let answer = exporter.post_to(&path, body);
         assert_eq!(answer.status, 400, "{run} {body}");
         assert_eq!(answer.header("content-type"), "application/problem+json", "{run} {body}");
-        let told = answer.json()["detail"].as_str().unwrap().to_owned();
-        assert!(told.contains(detail), "{told}");
+        let said = answer.json()["detail"].as_str().unwrap().to_owned();
+        assert!(said.contains(detail), "{said}");
     }
     assert_eq!(of_rank(&exporter.scrape(), "steps_total"), Some(1.0));
 }
@@ -269,7 +269,7 @@ fn push_in_flight_ends_well_and_the_last_scrape_sees_it() {
 }
 
 #[test]
-fn new_pushes_find_nobody_once_the_exporter_stops() {
+fn new_pushes_are_refused_once_the_exporter_stops() {
     let exporter = Exporter::start(&["--stop.linger", "1s"]);
     exporter.signal("INT");
     await_true("the stop", || exporter.get("/-/ready", &[]).status == 503);

@@ -1,4 +1,4 @@
-//! What an operator installs: alerts, dashboards and the chart, each checked by the programs that read them, and all of
+//! The bundle for operators: alerts, dashboards and the chart, each checked by the programs that read them, and all of
 //! them at work. The checks are the scripts of tests/ops; `tests/ops/install.sh` installs what they need, `make test`
 //! calls it.
 

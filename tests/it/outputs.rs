@@ -1,4 +1,4 @@
-//! What readers get: formats, encodings, escapes and health.
+//! The outputs: formats, encodings, escapes and health.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -43,7 +43,7 @@ fn format_is_what_the_reader_prefers() {
 }
 
 #[test]
-fn metrics_are_compressed_for_those_who_ask() {
+fn metrics_are_compressed_on_request() {
     let exporter = Exporter::start(&[]);
     assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
     let plain = exporter.get("/metrics", &[]);
@@ -113,7 +113,7 @@ fn run_of_any_letters_is_escaped_in_every_output() {
 }
 
 #[test]
-fn health_and_readiness_are_told() {
+fn health_and_readiness_are_reported() {
     let exporter = Exporter::start(&[]);
     for path in ["/-/healthy", "/-/ready"] {
         let answer = exporter.get(path, &[]);
@@ -122,7 +122,7 @@ fn health_and_readiness_are_told() {
 }
 
 #[test]
-fn page_is_served_under_a_strict_policy_and_links_what_there_is() {
+fn page_is_served_under_a_strict_policy_and_its_links_work() {
     let exporter = Exporter::start(&["--web.telemetry-path", "/prom/metrics"]);
     let page = exporter.get("/", &[]);
     assert_eq!(page.status, 200);
@@ -146,7 +146,7 @@ fn page_is_served_under_a_strict_policy_and_links_what_there_is() {
 }
 
 #[test]
-fn what_is_not_there_is_404_and_what_is_not_asked_so_405() {
+fn unknown_path_is_404_and_wrong_method_405() {
     let exporter = Exporter::start(&[]);
     assert_eq!(exporter.get("/metricz", &[]).status, 404);
     assert_eq!(exporter.get("/v1/steps", &[]).status, 404);
@@ -159,7 +159,7 @@ fn what_is_not_there_is_404_and_what_is_not_asked_so_405() {
 }
 
 #[test]
-fn exporter_tells_of_itself_and_leaves_out_what_it_does_not_know() {
+fn exporter_reports_on_itself_and_leaves_out_unknown_figures() {
     let exporter = Exporter::start(&[]);
     exporter.await_metrics("its own figures", |metrics| {
         metrics.contains_key("process_resident_memory_bytes")

@@ -1,4 +1,4 @@
-//! What outlasts a restart of the exporter, and what is never trusted.
+//! The state file: it outlasts a restart, and is never trusted blindly.
 
 use std::fs;
 
@@ -56,7 +56,7 @@ fn restart_in_the_middle_of_a_leak_forgets_nothing() {
 }
 
 #[test]
-fn finding_goes_on_holding_since_it_was_raised_and_is_not_raised_anew() {
+fn finding_outlasts_a_restart_and_is_not_raised_again() {
     let folder = Folder::new("state-since");
     let first = start(&folder);
     first.push(&Job::leaking("leaky", 0..3000, 4 * MIB).records());
@@ -78,7 +78,7 @@ fn finding_goes_on_holding_since_it_was_raised_and_is_not_raised_anew() {
 }
 
 #[test]
-fn file_that_is_not_to_be_trusted_is_set_aside_with_one_line() {
+fn corrupt_file_is_set_aside_with_one_warning() {
     let folder = Folder::new("state-broken");
     let first = start(&folder);
     first.push(&Job::leaking("calm", 0..200, 0).records());
@@ -110,7 +110,7 @@ fn file_that_is_not_to_be_trusted_is_set_aside_with_one_line() {
 }
 
 #[test]
-fn what_a_crash_left_beside_the_file_is_not_looked_at() {
+fn leftover_of_a_crash_beside_the_file_is_ignored() {
     let folder = Folder::new("state-crash");
     let first = start(&folder);
     first.push(&Job::leaking("calm", 0..200, 0).records());
@@ -122,7 +122,7 @@ fn what_a_crash_left_beside_the_file_is_not_looked_at() {
 }
 
 #[test]
-fn folder_that_cannot_be_written_is_said_once_and_disturbs_nothing() {
+fn folder_that_cannot_be_written_is_logged_once_and_disturbs_nothing() {
     let exporter = Exporter::start(&["--state.file", "/nowhere/at/all/state"]);
     exporter.push(&Job::leaking("calm", 0..200, 0).records());
     assert_eq!(exporter.status()["ranks"].as_array().unwrap().len(), 4);

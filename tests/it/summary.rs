@@ -39,7 +39,7 @@ fn golden(name: &str, text: &str) {
 }
 
 #[test]
-fn card_says_verdict_reason_and_advice_and_shows_every_rank() {
+fn card_has_verdict_reason_advice_and_every_rank() {
     let dead = Job::new(1, 300).first_rank(6).live(|_, _| 30 * GIB).recording();
     let ended = stepmem(&["summary", "-"], &[], (dead + &troubled().recording()).as_bytes());
     assert_eq!(ended.code, Some(0), "{}", ended.err);
@@ -57,7 +57,7 @@ fn card_of_a_thousand_ranks_fits_a_screen() {
 }
 
 #[test]
-fn long_names_break_no_line() {
+fn long_names_do_not_break_lines() {
     let run = "a".repeat(128);
     let record = json!({ "run": run, "rank": 0, "step": 1, "allocated_bytes": 1 }).to_string();
     let ended = stepmem(&["summary", "-"], &[], record.as_bytes());
@@ -88,10 +88,10 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str) {
         "number" => value.is_number(),
         "boolean" => value.is_boolean(),
         "null" => value.is_null(),
-        other => panic!("{at}: no such type {other}"),
+        other => panic!("{at}: unknown type {other}"),
     };
     match &schema["type"] {
-        Value::String(name) => assert!(is(name), "{at}: {value} is no {name}"),
+        Value::String(name) => assert!(is(name), "{at}: {value} is not of type {name}"),
         Value::Array(names) => {
             let fits = names.iter().any(|name| is(name.as_str().unwrap()));
             assert!(fits, "{at}: {value} is none of {names:?}");
@@ -155,7 +155,7 @@ fn recordings_of_more_than_one_run_ask_for_its_name() {
 }
 
 #[test]
-fn replay_by_traceml_says_its_last_word_in_a_line() {
+fn replay_by_traceml_prints_its_final_answer_in_a_line() {
     let records = Job::new(2, 60).live(|_, _| 79 * GIB).recording();
     let ended = stepmem(&["replay", "--policy", "traceml", "-"], &[], records.as_bytes());
     let line: Value = serde_json::from_str(&ended.out).unwrap();
@@ -176,7 +176,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn order_of_ranks_says_nothing(seed in any::<u64>()) {
+    fn order_of_ranks_does_not_matter(seed in any::<u64>()) {
         let (records, expected) = &*TROUBLED;
         let mut steps: Vec<Vec<String>> = records.chunks(6).map(<[String]>::to_vec).collect();
         for (idx, ranks) in (0_u64..).zip(&mut steps) {
@@ -189,7 +189,7 @@ proptest! {
     }
 
     #[test]
-    fn pushes_that_come_twice_say_nothing(seed in any::<u64>()) {
+    fn pushes_that_come_twice_do_not_matter(seed in any::<u64>()) {
         let (records, expected) = &*TROUBLED;
         let twice = (0_u64..).zip(records).flat_map(|(idx, record)| {
             std::iter::repeat_n(record.as_str(), 1 + index(noise(seed, idx, 3)))
@@ -199,7 +199,7 @@ proptest! {
     }
 
     #[test]
-    fn how_a_recording_is_split_says_nothing(seed in any::<u64>(), n_files in 2_usize..6, by_rank in any::<bool>()) {
+    fn split_of_a_recording_does_not_matter(seed in any::<u64>(), n_files in 2_usize..6, by_rank in any::<bool>()) {
         let (records, expected) = &*TROUBLED;
         let folder = Folder::new(&format!("split-{seed}"));
         let mut files = vec![String::new(); n_files];

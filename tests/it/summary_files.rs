@@ -118,7 +118,7 @@ fn snapshots_that_were_taken_are_listed() {
 }
 
 #[test]
-fn directory_that_cannot_be_written_is_said_and_stops_nothing() {
+fn directory_that_cannot_be_written_is_logged_and_stops_nothing() {
     let folder = Folder::new("summary-refused");
     let file = folder.write("file", "");
     let exporter = Exporter::start(&["--summary.dir", &file]);

@@ -16,7 +16,7 @@ use crate::rig::units::{GIB, MIB};
 fn vectors() -> Option<Vec<PathBuf>> {
     let folder = root().join("../shared/data/traceml");
     let Ok(entries) = fs::read_dir(&folder) else {
-        #[expect(clippy::print_stderr, reason = "a test that tells nothing must say so")]
+        #[expect(clippy::print_stderr, reason = "a skipped test must be visible")]
         {
             eprintln!("SKIPPED: TraceML's answers are not at {}", folder.display());
         }
@@ -125,7 +125,7 @@ fn ranks(of: &[&dyn Fn(u64) -> u64], steps: u64) -> Value {
 }
 
 #[test]
-fn traceml_policy_needs_no_data_of_ours_to_be_held_to_its_rules() {
+fn traceml_policy_follows_its_rules() {
     let said = |input: &Value| answer(input)["diagnosis"]["kind"].as_str().unwrap().to_owned();
     assert_eq!(said(&ranks(&[&|_| 20 * GIB], 49)), "NO_DATA");
     assert_eq!(said(&ranks(&[&|_| 20 * GIB], 50)), "BALANCED");
@@ -157,7 +157,7 @@ fn creep(job: &Job) -> Value {
 }
 
 #[test]
-fn noise_is_no_creep() {
+fn noise_is_not_creep() {
     for (sigma, steps) in [(MIB, 50), (64 * MIB, 400), (4 * GIB, 50), (2 * GIB, 2000)] {
         is_balanced(
             &Job::new(1, steps).live(move |rank, step| 30 * GIB + noise(rank, step, sigma)),
@@ -173,7 +173,7 @@ fn healthy_run_is_not_flagged_however_often_one_looks() {
 }
 
 #[test]
-fn reserved_ratchet_of_variable_batches_is_no_creep() {
+fn reserved_ratchet_of_variable_batches_is_not_creep() {
     for range in [2 * GIB, 4 * GIB] {
         is_balanced(
             &Job::new(1, 2000)
@@ -185,14 +185,14 @@ fn reserved_ratchet_of_variable_batches_is_no_creep() {
 }
 
 #[test]
-fn sawtooth_is_no_creep() {
+fn sawtooth_is_not_creep() {
     for stop in [2150, 2390, 2410] {
         is_balanced(&Job::new(1, stop).live(|_, step| 30 * GIB + step % 400 * (3 * GIB / 400)));
     }
 }
 
 #[test]
-fn warm_up_is_no_creep() {
+fn warm_up_is_not_creep() {
     for steps in [120, 250, 700] {
         is_balanced(&Job::new(1, steps).live(|rank, step| {
             30 * GIB + step.min(90) * (3 * GIB / 90) + noise(rank, step, 16 * MIB)
@@ -201,7 +201,7 @@ fn warm_up_is_no_creep() {
 }
 
 #[test]
-fn cache_that_fills_and_stays_is_no_creep() {
+fn cache_that_fills_and_stays_is_not_creep() {
     is_balanced(
         &Job::new(1, 5000)
             .live(|_, _| 30 * GIB)
@@ -216,7 +216,7 @@ fn rise_of_two_bytes_is_nothing() {
 }
 
 #[test]
-fn two_plateaus_are_no_creep() {
+fn two_plateaus_are_not_creep() {
     is_balanced(&Job::new(1, 1000).live(|_, step| 30 * GIB + (step / 350) * GIB));
 }
 
@@ -323,7 +323,7 @@ fn fixed_attempt_does_not_inherit_a_leak() {
 }
 
 #[test]
-fn restart_without_a_new_attempt_begins_anew() {
+fn restart_without_a_new_attempt_starts_over() {
     let before = Job::new(1, 900).live(|_, _| 60 * GIB).recording();
     let after = Job::new(1, 900).starting_at(2000.0).live(|_, _| 30 * GIB).recording();
     let summary = summary(&(before + &after));
@@ -356,7 +356,7 @@ fn expected_ranks_that_never_push_are_named() {
 }
 
 #[test]
-fn pressure_needs_no_fifty_steps() {
+fn pressure_is_found_before_fifty_steps() {
     let summary = summary(&Job::new(1, 3).live(|_, _| 79 * GIB).recording());
     assert_eq!(summary["diagnosis"]["kind"], "HIGH_PRESSURE");
     assert_eq!(summary["diagnosis"]["severity"], "crit");
@@ -393,7 +393,7 @@ fn memory_that_torch_does_not_see_counts() {
 }
 
 #[test]
-fn old_spike_does_not_hold_for_ever() {
+fn old_spike_does_not_hold_forever() {
     let job = Job::new(1, 3000)
         .live(|_, _| 30 * GIB)
         .peak(|_, step| if step == 40 { 79 * GIB } else { 36 * GIB });

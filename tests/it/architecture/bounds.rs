@@ -80,7 +80,7 @@ const KNOWN_MISSING: &[&str] = &[
 static ARCHITECTURE: LazyLock<String> =
     LazyLock::new(|| fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap());
 
-/// What one row of the table says of its bound.
+/// Where a row of the table says that its bound is.
 #[derive(Debug, PartialEq, Eq)]
 enum Bound {
     /// A constant by its path: of a module, or of a type in it.

@@ -1,4 +1,4 @@
-//! No file imports, by way of others, itself: not within a room either. The `mod` lines of a door are no imports.
+//! No file imports, by way of others, itself: not within a room either. The `mod` lines of a door do not count as imports.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

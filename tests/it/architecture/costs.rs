@@ -1,4 +1,4 @@
-//! What it costs to add something: the places in `src/` that know a metric, a diagnosis, a setting or a command. This
+//! The cost of an addition: the places in `src/` that know a metric, a diagnosis, a setting or a command. This
 //! adds nothing; it counts.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
-//! What only one place may do: spawn, read the clock, exit, read the environment, own the engine; and what the inputs may
-//! not: read the published status, which would be steering by the output.
+//! Acts that one place alone may do: spawn, read the clock, exit, read the environment, own the engine; and one that the inputs may
+//! not do: read the published status, which would be steering by the output.
 
 use crate::architecture::house::{House, holds};
 use crate::architecture::source::Source;

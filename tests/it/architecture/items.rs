@@ -84,7 +84,7 @@ pub fn items(tokens: &[Placed]) -> Vec<Item<'_>> {
     found
 }
 
-/// What an open brace belongs to.
+/// The owner of an open brace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Block<'t> {
     Module,
@@ -140,7 +140,7 @@ fn begin(tokens: &[Placed], idx: usize) -> usize {
     tokens[..idx].iter().rposition(|(token, _)| ends(token)).map_or(0, |end| end + 1)
 }
 
-/// What stands between the bracket that `tokens` begin with and the one that closes it.
+/// The tokens between the bracket that `tokens` begin with and the one that closes it.
 pub fn inside(tokens: &[Placed], open: char, close: char) -> &[Placed] {
     let mut depth = 0;
     for (idx, (token, _)) in tokens.iter().enumerate() {

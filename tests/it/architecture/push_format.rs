@@ -1,7 +1,7 @@
 //! Only `wire` knows the push JSON. A format is a type of `wire` that derives `Deserialize`; its keys are its fields. To
 //! read or write one as JSON, code must name all keys that the format asks for: as strings in one file, or as the
 //! fields of a type that it reads. `Deserialize` is free otherwise, for our own JSON has types of its own, which have
-//! fields that no push has. A format that asks for a single key (`for_seconds`) is not told apart by it, and is left out.
+//! fields that no push has. A format that asks for a single key (`for_seconds`) cannot be recognised by it, and is left out.
 
 use std::collections::BTreeSet;
 

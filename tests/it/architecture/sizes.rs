@@ -1,5 +1,5 @@
 //! How long a file may be, and how much a function may take. Clippy counts the lines of functions and their arguments;
-//! here the elements of a tuple count as arguments, since a tuple is no way around the limit.
+//! here the elements of a tuple count as arguments, since a tuple is not a way around the limit.
 
 use std::fs;
 

@@ -4,7 +4,7 @@ use crate::architecture::items::{Item, items};
 use crate::architecture::paths::{NamedPath, Paths};
 use crate::architecture::tokens::{Placed, Token, read};
 
-/// The roots of crates: they are no module of their own, and declare the rooms.
+/// The roots of crates, which declare the rooms.
 const ROOTS: [&str; 3] = ["src/lib.rs", "src/main.rs", "tests/it/main.rs"];
 
 /// Where something stands: what it is, and its line.

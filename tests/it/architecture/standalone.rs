@@ -9,7 +9,7 @@ const KNOWN_IMPORTS: &[&str] = &[];
 /// Tests that still let time pass.
 const KNOWN_PAUSES: &[&str] = &[];
 
-/// What only the rig may do: let time pass.
+/// Calls that let time pass, for the rig alone.
 const PAUSES: [&str; 3] = ["sleep", "park_timeout", "sleep_ms"];
 
 fn imports(house: &House) -> Vec<String> {

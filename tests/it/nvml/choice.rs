@@ -68,7 +68,7 @@ fn nvml_is_not_touched_before_a_device_is_pushed_from() {
 }
 
 #[test]
-fn device_that_nobody_pushes_from_any_more_is_closed() {
+fn device_is_closed_once_no_rank_pushes_from_it() {
     let fake = FakeNvml::new("pushed-less", &driver([gpu("GPU-a"), gpu("GPU-b")]));
     let mut poller = fake.poller_of(Devices::Pushed);
     poller.look_for(&uuids(&["GPU-a", "GPU-b"]));

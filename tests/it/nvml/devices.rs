@@ -1,4 +1,4 @@
-//! What a poll reads of devices: memory, description, MIG.
+//! Devices in a poll: memory, description, MIG.
 
 use stepmem::model::ids::GpuUuid;
 
@@ -88,7 +88,7 @@ fn mig_instance_is_reported_once_under_its_own_uuid() {
 }
 
 #[test]
-fn mig_devices_of_one_gpu_instance_say_whose_memory_it_is() {
+fn mig_devices_of_one_gpu_instance_name_the_owner_of_their_memory() {
     let second = instance("MIG-y", 1, "1c.2g.20gb").compute(&[process(300, 2 * GIB)]);
     let mig = [instance("MIG-x", 1, "1c.2g.20gb"), second, instance("MIG-z", 2, "1g.10gb")];
     let fake = FakeNvml::new("mig-shared", &driver([gpu("GPU-a").mig(mig)]));

@@ -14,7 +14,7 @@ use crate::rig::series::Metrics;
 use crate::rig::units::GIB;
 use crate::rig::wait::{DEADLINE, await_true};
 
-/// What a scrape may take, whatever the driver does.
+/// The longest a scrape may take, whatever the driver does.
 const SCRAPE_WITHIN: Duration = Duration::from_millis(100);
 
 /// Awaits that NVML fails with this code and goes on failing, scraping and pushing at least 50 times; checks that no
@@ -41,7 +41,7 @@ fn check_down(exporter: &Exporter, code: &str, times: f64) {
     assert!(slowest < SCRAPE_WITHIN, "the slowest of {n_scrapes} scrapes took {slowest:?}");
     assert_eq!(exporter.metric("stepmem_collector_success{collector=\"nvml\"}"), Some(0.0));
     let level = if code == "library_missing" { "INFO" } else { "WARN" };
-    await_true("the word", || exporter.logged(level, "NVML: ") == 1);
+    await_true("the log line", || exporter.logged(level, "NVML: ") == 1);
     assert_eq!(logged(exporter).1, 0);
     let steps = r#"stepmem_rank_step{run="default",rank="0",uuid=""}"#;
     assert_eq!(exporter.metric(steps), Some(f64::from(n_scrapes)));
@@ -51,12 +51,12 @@ fn check_recovered(exporter: &Exporter, uuid: &str) {
     exporter.await_metrics("the device", |metrics| {
         up(metrics) == Some(1.0) && used(metrics, uuid).is_some()
     });
-    await_true("the word", || logged(exporter).1 == 1);
+    await_true("the log line", || logged(exporter).1 == 1);
     assert_eq!(logged(exporter), (1, 1), "{:?}", exporter.log());
 }
 
 /// Stops the exporter, and checks that all it ever warned of was this one thing.
-fn check_told_once(exporter: Exporter) {
+fn check_warned_once(exporter: Exporter) {
     exporter.signal("TERM");
     let (status, log) = exporter.wait();
     assert!(status.success());
@@ -72,8 +72,10 @@ fn missing_library_is_a_normal_state() {
     );
     check_down(&exporter, "library_missing", 2.0);
     let log = exporter.log();
-    let told = log.iter().find(|entry| entry["fields"]["code"] == "library_missing").unwrap();
-    assert!(told["fields"]["message"].as_str().unwrap().contains("/nowhere/libnvidia-ml.so.1"));
+    let logged = log.iter().find(|entry| entry["fields"]["code"] == "library_missing").unwrap();
+    assert!(
+        logged["fields"]["message"].as_str().unwrap().contains("/nowhere/libnvidia-ml.so.1")
+    );
     exporter.signal("TERM");
     let (status, log) = exporter.wait();
     assert!(status.success());
@@ -81,7 +83,7 @@ fn missing_library_is_a_normal_state() {
 }
 
 #[test]
-fn failing_init_is_told_once_and_asked_again() {
+fn failing_init_is_logged_once_and_retried() {
     let healthy = driver([gpu("GPU-a")]);
     let fake = FakeNvml::new("it-init", &healthy.clone().call("nvmlInit_v2", Order::Code(9)));
     let exporter = fake.serve(&[]);
@@ -91,17 +93,17 @@ fn failing_init_is_told_once_and_asked_again() {
 }
 
 #[test]
-fn version_mismatch_says_that_only_a_restart_helps() {
+fn version_mismatch_is_logged_with_the_restart_it_needs() {
     let healthy = driver([gpu("GPU-a")]);
     let fake = FakeNvml::new("it-18", &healthy.clone().call("nvmlInit_v2", Order::Code(18)));
     let exporter = fake.serve(&[]);
     check_down(&exporter, "lib_rm_version_mismatch", 2.0);
     assert_eq!(exporter.logged("WARN", "only a restart"), 1);
-    check_told_once(exporter);
+    check_warned_once(exporter);
 }
 
 #[test]
-fn hanging_call_delays_no_scrape_and_no_push_until_it_returns() {
+fn hanging_call_delays_neither_scrapes_nor_pushes() {
     let healthy = driver([gpu("GPU-a")]);
     let fake = FakeNvml::new("it-hang", &healthy);
     let exporter = fake.serve(&HANGS_AFTER);
@@ -117,7 +119,7 @@ fn hanging_call_delays_no_scrape_and_no_push_until_it_returns() {
 }
 
 #[test]
-fn call_that_hangs_from_the_start_lets_the_exporter_start_and_stop() {
+fn exporter_starts_and_stops_while_the_first_call_hangs() {
     let healthy = driver([gpu("GPU-a")]);
     let fake = FakeNvml::new("it-stuck", &healthy.clone().call("nvmlInit_v2", Order::Hang));
     let exporter = fake.serve(&HANGS_AFTER);
@@ -130,7 +132,7 @@ fn call_that_hangs_from_the_start_lets_the_exporter_start_and_stop() {
 }
 
 #[test]
-fn only_device_that_is_lost_takes_nvml_down_and_brings_it_back() {
+fn loss_of_the_only_device_takes_nvml_down_until_it_is_back() {
     let healthy = driver([gpu("GPU-a")]);
     let fake = FakeNvml::new("it-only", &healthy);
     let exporter = fake.serve(&[]);
@@ -174,10 +176,10 @@ fn lost_device_leaves_and_the_others_stay() {
     assert_eq!(left, [""; 0]);
     assert_eq!((metrics.get(&pressure), metrics.get(&headroom)), (None, None));
     assert_eq!(metrics.get(&allocated), Some(&(40.0 * 1024_f64.powi(3))));
-    await_true("the word", || logged(&exporter) == (1, 0));
+    await_true("the log line", || logged(&exporter) == (1, 0));
     fake.set(&healthy);
     exporter.await_metrics("both devices", both);
-    await_true("the word", || logged(&exporter).1 == 1);
+    await_true("the log line", || logged(&exporter).1 == 1);
     assert_eq!(logged(&exporter), (1, 1), "{:?}", exporter.log());
 }
 
@@ -202,7 +204,7 @@ fn wrong_struct_version_falls_back_to_the_older_query() {
 }
 
 #[test]
-fn memory_of_a_pushing_process_is_told_apart_and_judged() {
+fn memory_of_a_pushing_process_is_attributed_and_judged() {
     let pid = process::id();
     let at = |per_mille: u64| {
         let compute = [process(pid, 60 * GIB), process(1, 5 * GIB)];
@@ -250,7 +252,7 @@ fn memory_of_a_pushing_process_is_told_apart_and_judged() {
 }
 
 #[test]
-fn no_nvml_says_nothing_of_nvml() {
+fn without_nvml_no_metric_mentions_it() {
     let exporter = Exporter::start(&[]);
     let metrics = exporter.scrape();
     assert!(!metrics.keys().any(|series| series.contains("nvml")), "{metrics:#?}");

@@ -82,7 +82,7 @@ fn gpu_that_fell_off_the_bus_keeps_its_code_when_it_is_no_longer_counted() {
 }
 
 #[test]
-fn gpu_that_never_told_its_uuid_is_reported_without_one() {
+fn gpu_lost_before_its_uuid_was_read_is_reported_without_one() {
     let lost = gpu("GPU-b").code(15);
     let fake = FakeNvml::new("nameless", &driver([gpu("GPU-a"), lost]));
     let poll = fake.host().poll();
@@ -91,7 +91,7 @@ fn gpu_that_never_told_its_uuid_is_reported_without_one() {
 }
 
 #[test]
-fn gpu_of_someone_else_is_no_failure() {
+fn gpu_without_permission_is_not_a_failure_beside_others() {
     let other = gpu("GPU-b").call("nvmlDeviceGetHandleByIndex_v2", Order::Code(4));
     let fake = FakeNvml::new("others", &driver([gpu("GPU-a"), other.clone()]));
     assert_eq!(unavailable(&fake.host().poll()), []);
@@ -113,7 +113,7 @@ fn zero_devices_after_some_is_a_failure() {
 }
 
 #[test]
-fn zero_devices_from_the_start_is_no_failure() {
+fn zero_devices_from_the_start_are_not_a_failure() {
     let fake = FakeNvml::new("empty", &driver([]));
     assert_eq!(fake.host().poll(), GpuPoll::default());
 }
@@ -156,7 +156,7 @@ fn driver_that_refuses_to_initialise_is_asked_again_by_every_poll() {
 }
 
 #[test]
-fn version_mismatch_says_that_a_restart_is_needed() {
+fn version_mismatch_reports_that_a_restart_is_needed() {
     let fake = FakeNvml::new("mismatch", &driver([]).call("nvmlInit_v2", Order::Code(18)));
     let poll = fake.host().poll();
     assert_eq!(unavailable(&poll), [(None, "lib_rm_version_mismatch")]);
@@ -182,7 +182,7 @@ fn code_that_the_wrapper_does_not_know_has_its_name() {
 }
 
 #[test]
-fn nvml_is_initialised_anew_after_the_codes_that_ask_for_it() {
+fn nvml_is_reinitialised_after_the_codes_that_ask_for_it() {
     for (code, n_inits) in
         [(1, 2), (9, 2), (15, 2), (16, 2), (28, 2), (999, 2), (4, 1), (10, 1), (18, 1)]
     {
@@ -249,7 +249,7 @@ fn hanging_call_holds_the_poll_until_the_driver_answers() {
 }
 
 #[test]
-fn device_that_fails_for_long_is_closed_and_left_alone_but_still_reported() {
+fn device_that_keeps_failing_is_closed_and_backed_off_but_still_reported() {
     for (code, label) in [(15, "gpu_is_lost"), (10, "timeout")] {
         let lost = gpu("GPU-b").code(code);
         let fake =
@@ -268,7 +268,7 @@ fn device_that_fails_for_long_is_closed_and_left_alone_but_still_reported() {
             assert_eq!(sampled(&poll), ["GPU-a"]);
             assert_eq!(unavailable(&poll), [(Some("GPU-b"), label)]);
             n_left_alone += usize::from(asked() == before + 1);
-            // Who touched the lost device closes it in the same poll: the next one opens NVML anew.
+            // A poll that touches the lost device closes it again: the next one reinitialises NVML.
             let has_closed =
                 fake.n_calls("nvmlShutdown") == n_inits.max(fake.n_calls("nvmlInit_v2"));
             assert_eq!(has_closed, asked() == before + 2, "{code}");

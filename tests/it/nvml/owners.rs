@@ -18,8 +18,8 @@ use crate::rig::wait::await_true;
 /// A new PID namespace with a procfs of its own, which ends with the command that made it.
 const OWN_NAMESPACE: [&str; 4] = ["unshare", "--pid", "--kill-child", "--mount-proc"];
 
-/// Whether this machine lets us make namespaces; says so where it does not.
-#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+/// Whether this machine lets us make namespaces; prints why it does not.
+#[expect(clippy::print_stderr, reason = "a skipped test must be visible")]
 fn has_namespaces() -> bool {
     let made = Command::new("unshare").args(&OWN_NAMESPACE[1..]).arg("true").output();
     let is_made = made.as_ref().is_ok_and(|output| output.status.success());
@@ -106,7 +106,7 @@ fn listed(metrics: &Metrics) -> Vec<(String, String)> {
 }
 
 #[test]
-fn own_namespace_says_that_it_sees_no_process() {
+fn own_namespace_reports_that_it_sees_no_process() {
     if !has_namespaces() {
         return;
     }
@@ -122,11 +122,11 @@ fn own_namespace_says_that_it_sees_no_process() {
 }
 
 #[test]
-fn own_namespace_takes_no_id_of_another_for_a_rank() {
+fn own_namespace_does_not_take_a_foreign_id_for_a_rank() {
     if !has_namespaces() {
         return;
     }
-    // An older driver tells the host's ids; here the id of its process is our process 1's, by chance.
+    // An older driver reports the host's ids; here one of them equals process 1's by chance.
     let compute = [process(1, 5 * GIB), process(48_211, 7 * GIB)];
     let fake = FakeNvml::new("who-foreign", &listing("525.147.05", &compute));
     let exporter = start_within(&OWN_NAMESPACE, &fake);
@@ -175,10 +175,10 @@ fn view_from_further_out_finds_the_rank_by_its_innermost_id() {
     let outside = r#"stepmem_memory_outside_allocator_bytes{run="llm",rank="3",uuid="GPU-a"}"#;
     exporter.await_metrics("the match", |metrics| metrics.contains_key(outside));
     let metrics = exporter.scrape();
-    // What we call further out is the host only where these tests run on one.
+    // The outer namespace is the host only where these tests run on one.
     assert!(matches!(state(&metrics), Some("host" | "shared_pid_namespace")), "{metrics:?}");
     assert_eq!(listed(&metrics), [(seen.to_string(), "3".to_owned())]);
-    // A second container whose trainer is process 1 as well: nobody can tell which of the two pushes.
+    // A second container whose trainer is process 1 as well: either of the two may be the one that pushes.
     let (other, _) = Shell::start(&OWN_NAMESPACE);
     let compute = [process(seen, 5 * GIB), process(other.inner(), GIB)];
     fake.set(&listing("570.86.15", &compute));
@@ -233,7 +233,7 @@ fn assigned(metrics: &Metrics) -> Vec<&str> {
 }
 
 #[test]
-fn kubelet_tells_which_container_has_which_device() {
+fn kubelet_reports_which_container_has_which_device() {
     let kubelet = Kubelet::start("kubelet");
     let node = fs::read_to_string(root().join("tests/data/kubelet/node.json")).unwrap();
     kubelet.answer(&node);
@@ -271,7 +271,7 @@ fn kubelet_tells_which_container_has_which_device() {
     kubelet.fall_silent();
     exporter.await_metrics("the silence", |metrics| metrics[success] == 0.0);
     assert_eq!(assigned(&exporter.scrape()), [""; 0]);
-    await_true("the word", || exporter.logged("WARN", "kubelet is starting") == 1);
+    await_true("the log line", || exporter.logged("WARN", "kubelet is starting") == 1);
     kubelet.answer(r#"{"pod_resources": []}"#);
     exporter.await_metrics("the answer", |metrics| metrics[success] == 1.0);
     assert_eq!(assigned(&exporter.scrape()), [""; 0]);
@@ -279,7 +279,7 @@ fn kubelet_tells_which_container_has_which_device() {
 }
 
 #[test]
-fn kubelet_that_is_not_there_hinders_nobody() {
+fn missing_kubelet_does_not_disturb_nvml() {
     let fake = FakeNvml::new("who-no-kubelet", &driver([gpu("GPU-a")]));
     let exporter = fake.serve(&["--kubelet.socket", "/nowhere/kubelet.sock"]);
     exporter.await_metrics("both", |metrics| {

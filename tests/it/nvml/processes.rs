@@ -1,4 +1,4 @@
-//! What a poll reads of processes, and what it takes for unknown.
+//! Processes in a poll: whose ids they are, and which memory is unknown.
 
 use std::fs;
 

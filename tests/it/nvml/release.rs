@@ -27,7 +27,7 @@ fn push_from(exporter: &Exporter, rank: u32, device: &str) {
 
 #[test]
 fn only_devices_that_ranks_push_from_are_opened() {
-    // A process that does not push is no reason to keep a device open.
+    // A process that does not push does not keep a device open.
     let compute = [process(process::id(), 5 * GIB)];
     let busy = gpu("GPU-b").compute(&compute);
     let fake = FakeNvml::new("it-pushed", &driver([gpu("GPU-a"), busy, gpu("GPU-c")]));
@@ -77,7 +77,7 @@ fn devices_are_released_for_a_time_on_request() {
     assert_eq!(exporter.post_to("/v1/nvml/release", r#"{"for_seconds": 1}"#).status, 200);
     exporter.await_metrics("the device by itself", is_there);
 
-    // A call that hangs cannot be ended; whoever asks hears so.
+    // A call that hangs cannot be ended, and the answer names it.
     fake.set(&healthy.clone().call("nvmlDeviceGetMemoryInfo_v2", Order::Hang));
     exporter.await_metrics("the hang", |metrics| errors(metrics, "timeout") >= 1.0);
     let answer = exporter.post_to("/v1/nvml/release", r#"{"for_seconds": 3600}"#);

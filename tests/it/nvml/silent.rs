@@ -48,7 +48,7 @@ fn pushes(device: Option<&str>) -> String {
     }))
 }
 
-/// What a recording raises and clears, and the final status.
+/// The transitions of a recording, and its final status.
 fn replayed(recording: &str) -> (Vec<Value>, Value) {
     let ended = stepmem(&["replay", "-"], &[], recording.as_bytes());
     assert_eq!(ended.code, Some(0), "{}", ended.err);
@@ -83,9 +83,9 @@ fn process_that_leaks_is_diagnosed_without_a_push() {
     assert!(figure("oom_eta_lower_seconds") < left && figure("oom_eta_upper_seconds") > left);
     assert!((0.0..since).contains(&(figure("onset_time") - 1_764_000_000.0)));
     for name in ["slope_bytes_per_step", "onset_step", "oom_eta_steps", "oom_eta_lower_steps"] {
-        assert_eq!(evidence[name], Value::Null, "there are no steps");
+        assert_eq!(evidence[name], Value::Null, "a process has no steps");
     }
-    assert_eq!(status["runs"], json!([]), "it is no run of ranks that push");
+    assert_eq!(status["runs"], json!([]), "a process is not a run of ranks that push");
     assert_eq!(status["ranks"][0]["last_push_time"], Value::Null);
     assert_eq!(status["devices"][0]["processes"][0]["owner"], json!(["pid-4711", 0]));
 }
@@ -116,7 +116,7 @@ fn process_beside_a_rank_that_pushes_is_not_judged() {
         assert_eq!(transitions.iter().find(creeps), None, "{device:?}");
         assert_eq!(status["ranks"].as_array().unwrap().len(), 1);
     }
-    // Host memory is no GPU, and another GPU is not this one.
+    // Host memory is not a GPU, and another GPU is not this one.
     for device in ["cpu", "GPU-8"] {
         let (transitions, _) = replayed(&in_order(&[&pushes(Some(device)), &leak]));
         assert!(transitions.iter().any(|it| it["kind"] == "CREEP_CONFIRMED"), "{device}");
@@ -137,7 +137,7 @@ fn in_order(recordings: &[&str]) -> String {
 }
 
 #[test]
-fn process_that_begins_anew_is_not_held_against_its_past() {
+fn restarted_process_is_judged_without_its_past() {
     let twice = |i: u64| 10 * GIB + 40 * MIB * (i % 900);
     let (transitions, _) = replayed(&readings(900, twice));
     assert!(transitions.iter().any(|it| it["kind"] == "CREEP_CONFIRMED"));
@@ -155,7 +155,7 @@ fn process_that_begins_anew_is_not_held_against_its_past() {
 }
 
 #[test]
-fn explain_tells_the_story_of_a_process() {
+fn explain_shows_the_life_of_a_process() {
     let leak = readings(1200, |i| 30 * GIB + 20 * MIB * i);
     let ended = stepmem(&["explain", "-", "--rank", "0"], &[], leak.as_bytes());
     assert_eq!(ended.code, Some(0), "{}", ended.err);
@@ -213,7 +213,7 @@ fn leaking_process_of_a_real_driver_call_is_diagnosed_until_its_rank_pushes() {
             "{name}: {metrics:#?}"
         );
     }
-    // There are no steps, and no pushes.
+    // A process has neither steps nor pushes.
     for name in
         ["rank_step", "rank_steps_total", "rank_last_push", "run_", "oom_eta_steps", "per_step"]
     {

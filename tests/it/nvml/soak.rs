@@ -16,7 +16,7 @@ const POLLS_VARIABLE: &str = "STEPMEM_SOAK_POLLS";
 const POLLS: u64 = 30_000;
 /// After how many polls the driver changes.
 const CHANGE_EVERY: u64 = 20;
-/// What the process may grow by after the first tenth: the slack of an allocator, not something kept for each poll.
+/// Growth allowed after the first tenth of the polls: slack of the allocator, too little to keep anything for each poll.
 const GROWTH_BYTES_MAX: u64 = 512 << 10;
 
 /// A machine of three GPUs, one of them in MIG mode, in one of its moods.
@@ -89,7 +89,7 @@ fn held() -> (u64, usize, usize) {
 /// The soak itself, in a process without other tests.
 #[expect(clippy::print_stderr, reason = "the figures are what `make soak` is run for")]
 #[test]
-#[ignore = "long_polling_with_faults_leaves_nothing_behind runs it in a process of its own"]
+#[ignore = "long_polling_with_faults_leaks_nothing runs it in a process of its own"]
 fn soak() {
     let n_polls = env::var(POLLS_VARIABLE).map_or(POLLS, |text| text.parse().unwrap());
     let mut noise = Noise(1);
@@ -116,7 +116,7 @@ fn soak() {
 }
 
 #[test]
-fn long_polling_with_faults_leaves_nothing_behind() {
+fn long_polling_with_faults_leaks_nothing() {
     let soak = Command::new(env::current_exe().unwrap())
         .args(["--exact", "nvml::soak::soak", "--ignored", "--nocapture", "--test-threads=1"])
         .output()

@@ -14,7 +14,7 @@ use crate::rig::series::Metrics;
 use crate::rig::units::{GIB, gib};
 use crate::rig::wait::keep_pace;
 
-/// What a scrape may take, whatever the driver does.
+/// The longest a scrape may take, whatever the driver does.
 const SCRAPE_WITHIN: Duration = Duration::from_millis(100);
 const SCRAPE_EVERY: Duration = Duration::from_millis(100);
 const HANG: Duration = Duration::from_secs(30);
@@ -59,7 +59,7 @@ fn check_values(metrics: &Metrics) {
     }
 }
 
-/// What the scraper saw.
+/// Summary of the scrapes.
 #[derive(Debug, Default)]
 struct Scrapes {
     /// Without the time for which exporter and scraper were ready and the machine had no processor for them.
@@ -87,7 +87,7 @@ fn state_is(metrics: &Metrics, state: &str) -> bool {
     metrics.contains_key(&series)
 }
 
-/// What the processes of GPU-a use, in GiB, ascending.
+/// Memory of the processes of GPU-a in GiB, ascending.
 fn processes(metrics: &Metrics) -> Vec<f64> {
     let of_a = "stepmem_process_memory_used_bytes{uuid=\"GPU-a\"";
     let mut used: Vec<f64> = metrics
@@ -191,7 +191,7 @@ fn list_faults(exporter: &Exporter, fake: &FakeNvml) {
 }
 
 #[test]
-fn scrapes_stay_quick_and_true_while_everything_goes_wrong() {
+fn scrapes_stay_quick_and_true_while_everything_fails() {
     let fake = FakeNvml::new("it-storm", &healthy());
     let exporter = fake.serve(&["--nvml.timeout", "500ms"]);
     exporter.await_metrics("health", is_healthy);
@@ -209,6 +209,6 @@ fn scrapes_stay_quick_and_true_while_everything_goes_wrong() {
     exporter.await_metrics("no thread left", |metrics| {
         metrics.get("process_threads").copied() == n_threads
     });
-    // Each fault was told of once: the loss, the hang, the mismatch and the instance that went.
+    // Each fault was logged once: the loss, the hang, the mismatch and the instance that went.
     assert_eq!(exporter.logged("WARN", "NVML: "), 4, "{:#?}", exporter.log());
 }

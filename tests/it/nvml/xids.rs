@@ -33,7 +33,7 @@ fn xid_errors_are_counted_by_device_and_number() {
         xids(metrics, "GPU-a", 31) == Some(2.0) && xids(metrics, "GPU-c", 13) == Some(1.0)
     });
     assert_eq!(xids(&exporter.scrape(), "GPU-b", 79), Some(2.0));
-    await_true("the word", || exporter.logged("WARN", "xid error") == 5);
+    await_true("the log line", || exporter.logged("WARN", "xid error") == 5);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn driver_without_events_is_asked_for_them_once() {
 }
 
 #[test]
-fn events_that_hang_hinder_no_poll() {
+fn hanging_events_do_not_delay_polls() {
     let healthy = driver([gpu("GPU-a")]);
     let hanging = healthy.clone().call("nvmlEventSetWait_v2", Order::Hang);
     let fake = FakeNvml::new("it-xid-hang", &hanging);

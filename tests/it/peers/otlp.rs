@@ -20,7 +20,7 @@ use crate::rig::series::has_family;
 use crate::rig::units::{GIB, float};
 use crate::rig::wait::DEADLINE;
 
-/// What moves although nobody pushes: only its being there is compared.
+/// Metrics that move without a push: only their presence is compared.
 const MOVING: [&str; 6] = [
     "stepmem.oom.eta",
     "stepmem.otlp.exports",
@@ -31,23 +31,23 @@ const MOVING: [&str; 6] = [
 ];
 
 #[test]
-fn otlp_over_http_says_what_the_scrape_says() {
-    says_what_the_scrape_says("decode", "http");
+fn otlp_over_http_equals_the_scrape() {
+    exports_equal_the_scrape("decode", "http");
 }
 
 #[test]
-fn otlp_over_grpc_says_what_the_scrape_says() {
-    says_what_the_scrape_says("decode", "grpc");
+fn otlp_over_grpc_equals_the_scrape() {
+    exports_equal_the_scrape("decode", "grpc");
 }
 
 #[test]
-fn rotel_receives_over_http_what_the_scrape_says() {
-    says_what_the_scrape_says("rotel", "http");
+fn rotel_receives_the_scrape_over_http() {
+    exports_equal_the_scrape("rotel", "http");
 }
 
 #[test]
-fn rotel_receives_over_grpc_what_the_scrape_says() {
-    says_what_the_scrape_says("rotel", "grpc");
+fn rotel_receives_the_scrape_over_grpc() {
+    exports_equal_the_scrape("rotel", "grpc");
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn otlp_counters_are_cumulative_and_never_fall() {
             n_steps = point["value"].as_f64().unwrap();
             assert!(n_steps >= last, "{n_steps} after {last}");
             let began = point["start_time_unix_nano"].as_u64().unwrap();
-            assert_eq!(*start.get_or_insert(began), began, "a cumulative series began anew");
+            assert_eq!(*start.get_or_insert(began), began, "a cumulative series started over");
             assert!(began < point["time_unix_nano"].as_u64().unwrap());
             last = n_steps;
         }
@@ -124,7 +124,7 @@ fn a_lost_device_leaves_otlp_and_the_scrape() {
 }
 
 #[test]
-fn otlp_resource_is_named_and_takes_the_environments_attributes() {
+fn otlp_resource_is_named_and_has_the_environments_attributes() {
     let mut otlp = Otlp::start("decode");
     let variables = [("OTEL_RESOURCE_ATTRIBUTES", "k8s.pod.name=trainer-0,host.name=node-1")];
     let exporter = otlp.exporter("http", &[], &variables);
@@ -136,7 +136,7 @@ fn otlp_resource_is_named_and_takes_the_environments_attributes() {
 }
 
 #[test]
-fn a_service_name_of_the_environment_is_taken() {
+fn service_name_of_the_environment_is_used() {
     for variable in
         [("OTEL_SERVICE_NAME", "memory"), ("OTEL_RESOURCE_ATTRIBUTES", "service.name=memory")]
     {
@@ -191,7 +191,7 @@ fn hardware_conventions_are_exported_when_asked_for() {
     ] {
         let metric = otlp.metric(name).unwrap();
         assert_eq!((&metric["unit"], &metric["kind"]), (&unit.into(), &kind.into()), "{name}");
-        // What goes up and down and may be summed up.
+        // A sum that may go down is an UpDownCounter.
         assert_ne!(metric["monotonic"], true, "{name}");
         assert_ne!(metric["temporality"], "delta", "{name}");
         let [point] = &metric["points"].as_array().unwrap()[..] else { panic!("{metric}") };
@@ -267,7 +267,7 @@ fn disturbs_nothing(protocol: &str, endpoint: &str) {
 
 /// Pushes a job with everything that a rank can say, a leak and hostile labels beside two devices, and compares every
 /// series of the scrape with what the receiver got.
-fn says_what_the_scrape_says(receiver: &str, transport: &str) {
+fn exports_equal_the_scrape(receiver: &str, transport: &str) {
     let devices = driver([gpu("GPU-a"), gpu("GPU-b")]);
     let fake = FakeNvml::new(&format!("otlp-{receiver}-{transport}"), &devices);
     let library = text(&fake.library());
@@ -329,7 +329,7 @@ fn expected_points(scraped: &Value) -> Points {
         .collect()
 }
 
-/// What a sample of the scrape is called in OpenTelemetry.
+/// The OpenTelemetry name of a sample of the scrape.
 fn otel_name(sample: &str) -> String {
     for metric in METRICS {
         let rest = sample.strip_prefix(metric.name);
@@ -346,7 +346,7 @@ fn otel_name(sample: &str) -> String {
     panic!("{sample} is not in the table")
 }
 
-/// What two sets of points do not agree on, as text.
+/// The differences between two sets of points, as text.
 fn differences(expected: &Points, got: &Points) -> String {
     let mut lines = String::new();
     for key in expected.keys().chain(got.keys()).collect::<BTreeSet<_>>() {

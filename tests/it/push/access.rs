@@ -13,7 +13,7 @@ use crate::rig::refusals::{check_problem, send};
 use crate::rig::wait::{DEADLINE, await_true};
 
 #[test]
-fn token_is_asked_for_and_nothing_else_opens() {
+fn token_is_required_and_no_other_header_opens() {
     let folder = Folder::new("token");
     let file = folder.write("token", "correct horse\n");
     let exporter = Exporter::start(&["--push.token-file", &file]);
@@ -50,7 +50,7 @@ fn token_is_asked_for_and_nothing_else_opens() {
 }
 
 #[test]
-fn other_paths_and_methods_are_told_what_there_is() {
+fn other_paths_and_methods_are_answered_with_the_ones_that_exist() {
     let exporter = Exporter::start(&[]);
     let get = |path| exporter.request("GET", path, &[], b"");
     check_problem(&get("/v1/stepz"), 404, "POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end");
@@ -96,7 +96,7 @@ fn unix_socket_takes_pushes_has_its_mode_and_goes_at_the_stop() {
 }
 
 #[test]
-fn unix_socket_that_nobody_serves_is_replaced_and_any_other_file_is_not() {
+fn abandoned_unix_socket_is_replaced_and_any_other_file_is_not() {
     let folder = Folder::new("stale");
     let path = folder.path("push.sock");
     drop(UnixListener::bind(&path).unwrap());
@@ -121,7 +121,7 @@ fn unix_socket_that_nobody_serves_is_replaced_and_any_other_file_is_not() {
 }
 
 #[test]
-fn socket_that_somebody_removed_does_not_spoil_the_stop() {
+fn removed_socket_does_not_spoil_the_stop() {
     let folder = Folder::new("removed");
     let path = folder.path("push.sock");
     let exporter = start_with_socket(&path, "");

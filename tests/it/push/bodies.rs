@@ -112,7 +112,7 @@ fn other_content_encodings_are_refused_by_name() {
 }
 
 #[test]
-fn client_that_goes_away_in_the_middle_disturbs_nothing() {
+fn client_that_disconnects_halfway_disturbs_nothing() {
     let exporter = Exporter::start(&[]);
     let body = record(7, 1, 1);
     let whole = head("POST", "/v1/steps", &[JSON], body.len());
@@ -133,7 +133,7 @@ fn client_that_goes_away_in_the_middle_disturbs_nothing() {
 }
 
 #[test]
-fn slow_body_is_given_up_and_silent_clients_are_hung_up_on_after_10_s() {
+fn slow_bodies_and_silent_clients_are_disconnected_after_10_s() {
     let exporter = Exporter::start(&[]);
     let began = Instant::now();
     let mut silent = [connect(exporter.push), connect(exporter.web)];

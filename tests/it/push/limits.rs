@@ -89,7 +89,7 @@ fn flood_of_unfinished_pushes_makes_way_for_whole_ones() {
 }
 
 #[test]
-fn bodies_over_the_limit_of_all_together_are_put_off() {
+fn bodies_over_the_common_limit_are_answered_with_503() {
     let exporter = Exporter::start(&["--push.body-max", "8388608"]);
     let (held, own) = (vec![b' '; 8_300_000], vec![b' '; 100_000]);
     let mut flood = connect(exporter.push);

@@ -1,4 +1,4 @@
-//! What a record may say: every field, its range, and what is wrong where.
+//! Records: every field, its range, and how a wrong one is named.
 
 use crate::rig::exporter::Exporter;
 use crate::rig::http::NDJSON;

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-/// What a command that ends said.
+/// The outcome of a command that ends.
 #[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,

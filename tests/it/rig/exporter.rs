@@ -22,7 +22,7 @@ pub struct Exporter {
     reader: Option<std::thread::JoinHandle<()>>,
 }
 
-/// What an exporter logs, as it comes.
+/// The log of an exporter, filled as it runs.
 #[derive(Default)]
 struct Log {
     entries: Mutex<Vec<Value>>,
@@ -54,7 +54,7 @@ impl Exporter {
         let words = [wrapper, &[env!("CARGO_BIN_EXE_stepmem")], &arguments[..1]].concat();
         let mut child = Command::new(words[0])
             .args(&words[1..])
-            // What the tests run in is not what they are about.
+            // The tests may run in a pod themselves.
             .env_remove("KUBERNETES_SERVICE_HOST")
             .args(["--web.listen-address", "127.0.0.1:0"])
             .args(["--push.listen-address", "127.0.0.1:0", "--log.format", "json"])
@@ -106,7 +106,7 @@ impl Exporter {
         self.child.id()
     }
 
-    /// What it has logged so far, one JSON object a line.
+    /// Its log so far, one JSON object a line.
     pub fn log(&self) -> Vec<Value> {
         self.log.entries.lock().unwrap().clone()
     }

@@ -11,7 +11,7 @@ pub fn root() -> PathBuf {
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// A fresh one; the name tells tests apart.
+    /// Creates one; `name` keeps tests apart.
     pub fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("stepmem-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();

@@ -1,4 +1,4 @@
-//! What training pushes: single records, and whole jobs.
+//! Pushes of a training: single records, and whole jobs.
 
 use std::ops::Range;
 

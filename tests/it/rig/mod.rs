@@ -1,4 +1,5 @@
-//! The only helper of the tests: the real binary on free ports, the commands that end, and the ways to wait.
+//! The only helper of the tests: the real binary on free ports and the commands that end, jobs that push, a driver that
+//! answers from a file, the peers that read, and the ways to wait.
 
 pub mod command;
 pub mod device_metrics;

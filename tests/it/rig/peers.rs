@@ -47,7 +47,7 @@ pub fn rendered(url: &str) -> String {
     stdout(&output)
 }
 
-/// What stands between the tag that has an attribute and its end tag.
+/// The inner HTML of the element that has an attribute.
 pub fn element<'p>(page: &'p str, attribute: &str) -> &'p str {
     let (before, after) =
         page.split_once(attribute).unwrap_or_else(|| panic!("no {attribute}: {page}"));

@@ -8,7 +8,7 @@ use flate2::write::GzEncoder;
 use crate::rig::exporter::Exporter;
 use crate::rig::http::Answer;
 
-/// Sends what must be refused (its records are rank 7's, if anybody's), and checks how it is refused, that it is
+/// Sends a bad push (of rank 7, if of any) and checks how it is refused, that it is
 /// counted by its reason, that nothing of it was taken, and that a good push works after it.
 pub fn check_refused(
     exporter: &Exporter,
@@ -38,8 +38,8 @@ pub fn check_problem(answer: &Answer, status: u16, detail: &str) {
     let problem = answer.json();
     assert_eq!(problem["status"], status, "{problem}");
     assert!(problem["title"].as_str().is_some_and(|title| !title.is_empty()), "{problem}");
-    let told = problem["detail"].as_str().unwrap_or_default();
-    assert!(told.contains(detail), "{told:?} does not contain {detail:?}");
+    let said = problem["detail"].as_str().unwrap_or_default();
+    assert!(said.contains(detail), "{said:?} does not contain {detail:?}");
 }
 
 pub fn send(body: &[u8], headers: &[(&str, &str)], exporter: &Exporter) -> Answer {
