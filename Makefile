@@ -59,7 +59,7 @@ creep: ## Score the detector on simulated jobs with known truth (an hour; needs 
 	tests/creep/score.sh
 
 soak: ## Poll the stand-in for NVML as often as in an hour at 100 Hz, with faults at random (minutes)
-	STEPMEM_SOAK_POLLS=360000 $(CARGO) test --test it -- --exact nvml_soak::soak --ignored --nocapture
+	STEPMEM_SOAK_POLLS=360000 $(CARGO) test --test it -- --exact nvml::soak::soak --ignored --nocapture
 
 fuzz: ## Fuzz the push decoder for a minute (FUZZ_SECONDS=…)
 	fuzz/run.sh $(or $(FUZZ_SECONDS),60)

@@ -22,7 +22,7 @@ use crate::model::device::{
     Attribution, Container, DeviceInfo, DeviceMemory, DevicePod, GpuSample, ProcessMemory,
 };
 use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId, subject_fields};
-use crate::model::units::{Bytes, Count};
+use crate::model::units::{Bytes, Count, DurationCounts};
 
 /// Everything at one time.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -304,17 +304,6 @@ pub struct CollectorStatus {
     pub duration_seconds: f64,
     /// Whether its last round succeeded.
     pub is_success: bool,
-}
-
-/// Durations counted in buckets.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct DurationCounts {
-    /// Upper bound in seconds and how many were at most that, ascending and cumulative.
-    pub buckets: Vec<(f64, u64)>,
-    /// How many there were.
-    pub count: u64,
-    /// Their sum.
-    pub sum_seconds: f64,
 }
 
 impl ExporterStatus {

@@ -51,7 +51,7 @@ impl Policy {
 
 /// What is asked for.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub struct SummaryQuestion {
     /// Who judges.
     pub policy: Policy,
     /// The run; `None` when the recordings hold only one.
@@ -68,7 +68,7 @@ pub struct Question {
 pub fn run<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     config: EngineConfig,
-    question: &Question,
+    question: &SummaryQuestion,
     mut out: impl Write,
 ) -> anyhow::Result<()> {
     let is_json = question.is_json;
@@ -205,8 +205,8 @@ pub(super) fn policy(matches: &ArgMatches) -> anyhow::Result<Policy> {
 }
 
 /// What `summary` is asked for.
-fn question(matches: &ArgMatches) -> anyhow::Result<Question> {
-    Ok(Question {
+fn question(matches: &ArgMatches) -> anyhow::Result<SummaryQuestion> {
+    Ok(SummaryQuestion {
         policy: policy(matches)?,
         run: matches.get_one::<String>("run").map(|run| Run::new(run)).transpose()?,
         is_json: matches.get_flag("json"),

@@ -140,6 +140,17 @@ impl Uptime {
     }
 }
 
+/// Durations counted in buckets.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct DurationCounts {
+    /// Upper bound in seconds and how many were at most that, ascending and cumulative.
+    pub buckets: Vec<(f64, u64)>,
+    /// How many there were.
+    pub count: u64,
+    /// Their sum.
+    pub sum_seconds: f64,
+}
+
 /// Takes a text of 1 to `bytes_max` bytes without control characters.
 ///
 /// # Errors

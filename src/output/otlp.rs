@@ -20,11 +20,12 @@ use opentelemetry_sdk::metrics::{
 };
 use tokio::sync::watch;
 
-use crate::analysis::status::{DurationCounts, Status};
+use crate::analysis::status::Status;
 use crate::metrics::readers::float;
 use crate::metrics::table::METRICS;
 use crate::metrics::types::{Kind, Metric, Read, Visit};
 use crate::model::device::DeviceMemory;
+use crate::model::units::DurationCounts;
 
 /// Maximum number of series per instrument; the SDK sums up the rest. More than all ranks times all signals.
 pub const SERIES_PER_INSTRUMENT_MAX: usize = 16 * 1024;

@@ -1,9 +1,10 @@
 //! The metrics table as text: Prometheus text format 0.0.4 and OpenMetrics 1.0, with content negotiation.
 
-use crate::analysis::status::{DurationCounts, Status};
+use crate::analysis::status::Status;
 use crate::metrics::readers;
 use crate::metrics::table::METRICS;
 use crate::metrics::types::{Kind, Metric, Read};
+use crate::model::units::DurationCounts;
 
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
-//! What is generated from the tables is as the tables are, and what names their rows names rows that exist.
-//! `STEPMEM_BLESS=1 cargo test --test it generated` writes the pages anew.
+//! Generated pages match their tables, and every name of a row elsewhere names a row that exists.
+//! `STEPMEM_BLESS=1 cargo test --test it generated` rewrites the pages.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use stepmem::config::page;
 use stepmem::config::table::SETTINGS;
 use stepmem::metrics::table::{self, METRICS};
 
-use super::rig;
+use crate::rig::folder::root;
 
 /// The metrics that were promised, without the prefix `stepmem_`.
 const PROMISED: &[&str] = &[
@@ -93,7 +93,7 @@ const PROMISED_KINDS: [&str; 6] = [
 
 /// Compares a page with what is generated, or writes it when blessed.
 fn is_current(page: &str, generated: &str) {
-    let path = rig::root().join("docs").join(page);
+    let path = root().join("docs").join(page);
     if env::var_os("STEPMEM_BLESS").is_some() {
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, generated).unwrap();
@@ -157,7 +157,7 @@ fn every_promised_diagnosis_is_in_the_table() {
 fn every_metric_of_the_bundle_is_in_the_table() {
     let unknown: Vec<String> = ["dashboards", "alerts", "helm", "docs/runbooks"]
         .iter()
-        .flat_map(|folder| files(&rig::root().join(folder)))
+        .flat_map(|folder| files(&root().join(folder)))
         .flat_map(|path| {
             let text = fs::read_to_string(&path).unwrap();
             unknown_metrics(&text)
@@ -171,7 +171,7 @@ fn every_metric_of_the_bundle_is_in_the_table() {
 
 #[test]
 fn every_diagnosis_has_an_alert_with_a_runbook() {
-    let rules = fs::read_to_string(rig::root().join("alerts/stepmem.rules.yaml")).unwrap();
+    let rules = fs::read_to_string(root().join("alerts/stepmem.rules.yaml")).unwrap();
     let rules: Value = serde_norway::from_str(&rules).unwrap();
     let rules = rules["groups"].as_array().unwrap().iter().flat_map(|group| {
         group["rules"].as_array().unwrap().iter().filter(|rule| rule["alert"].is_string())
@@ -182,14 +182,14 @@ fn every_diagnosis_has_an_alert_with_a_runbook() {
     for kind in DiagnosisKind::ALL.iter().map(|kind| kind.label()) {
         let name = alerts.iter().find(|(_, expr)| expr.contains(kind));
         let (name, _) = name.unwrap_or_else(|| panic!("{kind} has no alert"));
-        let runbook = rig::root().join(format!("docs/runbooks/{name}.md"));
+        let runbook = root().join(format!("docs/runbooks/{name}.md"));
         assert!(runbook.exists(), "{} is not there", runbook.display());
     }
 }
 
 #[test]
-fn the_chart_takes_the_settings_that_there_are_and_no_others() {
-    let path = rig::root().join("helm/stepmem/values.schema.json");
+fn the_chart_accepts_the_settings_that_exist_and_no_others() {
+    let path = root().join("helm/stepmem/values.schema.json");
     let schema = fs::read_to_string(&path).unwrap();
     let (before, rest) = schema.split_once(r#""propertyNames": {"enum": ["#).unwrap();
     let (known, after) = rest.split_once(']').unwrap();

@@ -1,6 +1,5 @@
 //! The reports of collectors to the engine.
 
-use crate::analysis::status::CollectorStatus;
 use crate::input::nvml::cycle::GpuPoll;
 use crate::model::device::DevicePod;
 use crate::model::ids::GpuUuid;
@@ -9,9 +8,20 @@ use crate::model::ids::GpuUuid;
 #[derive(Debug)]
 pub(in crate::app) enum CollectorEvent {
     /// The result of one poll of NVML.
-    Devices(GpuPoll, CollectorStatus),
+    Devices(GpuPoll, CollectorRound),
     /// An Xid error of a device.
     Xid(GpuUuid, u64),
     /// The containers of all devices, and the number of left-out ones.
-    DevicePods(Vec<DevicePod>, u64, CollectorStatus),
+    DevicePods(Vec<DevicePod>, u64, CollectorRound),
+}
+
+/// One round of a collector.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::app) struct CollectorRound {
+    /// The collector.
+    pub(in crate::app) collector: &'static str,
+    /// How long the round took, in seconds.
+    pub(in crate::app) duration_seconds: f64,
+    /// Whether it succeeded.
+    pub(in crate::app) is_success: bool,
 }

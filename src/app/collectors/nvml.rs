@@ -9,8 +9,7 @@ use anyhow::Context;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::analysis::status::CollectorStatus;
-use crate::app::collectors::event::CollectorEvent;
+use crate::app::collectors::event::{CollectorEvent, CollectorRound};
 use crate::app::collectors::thread;
 use crate::app::collectors::xid::XidWatch;
 use crate::config::settings::{NvmlSettings, Settings};
@@ -210,8 +209,8 @@ impl GpuTask {
     }
 
     async fn collect(&self, poll: GpuPoll, began: Instant) -> anyhow::Result<()> {
-        let status = CollectorStatus {
-            collector: "nvml".into(),
+        let status = CollectorRound {
+            collector: "nvml",
             duration_seconds: began.elapsed().as_secs_f64(),
             is_success: poll.unavailable.is_empty(),
         };

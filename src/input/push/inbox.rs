@@ -9,10 +9,10 @@ use tokio::sync::{mpsc, oneshot};
 use crate::analysis::acks::Ack;
 use crate::analysis::captures::{CaptureReport, CaptureRequest};
 use crate::analysis::refusal::Refusal;
-use crate::analysis::status::DurationCounts;
 use crate::input::push::wire::control::RunEnd;
 use crate::model::ids::Run;
 use crate::model::step::StepSample;
+use crate::model::units::DurationCounts;
 
 /// Maximum number of waiting batches. A batch waits for microseconds; as many as this mean that the engine is gone
 /// or the machine has no CPU time left.

@@ -5,33 +5,22 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::rig::{Exporter, Folder, await_true, stepmem, text};
+use crate::rig::command::stepmem;
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::{Folder, text};
+use crate::rig::job::Job;
+use crate::rig::units::GIB;
+use crate::rig::wait::await_true;
 
-const GIB: u64 = 1 << 30;
-
+/// Two ranks with this much live memory, for 20 steps.
 fn push(exporter: &Exporter, run: &str, attempt: u64, allocated: u64) {
-    let records: Vec<Value> = (1..=20)
-        .flat_map(|step| {
-            (0..2).map(move |rank| {
-                json!({
-                    "run": run, "attempt": attempt, "rank": rank, "step": step, "world_size": 2,
-                    "allocated_bytes": allocated, "total_bytes": 80 * GIB,
-                })
-            })
-        })
-        .collect();
-    let answer = exporter.post(json!(records).to_string());
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let job = Job::new(2, 20).run(run).attempt(attempt).world(2).untimed();
+    exporter.push(&job.live(move |_, _| allocated).records());
 }
 
 fn end(exporter: &Exporter, run: &str, body: &str) {
     let path = format!("/v1/runs/{run}/end");
-    let answer = exporter.request(
-        "POST",
-        &path,
-        &[("content-type", "application/json")],
-        body.as_bytes(),
-    );
+    let answer = exporter.post_to(&path, body);
     assert_eq!(answer.status, 200, "{}", answer.body);
 }
 
@@ -116,12 +105,7 @@ fn snapshots_that_were_taken_are_listed() {
     let exporter = Exporter::start(&[]);
     push(&exporter, "run", 0, 30 * GIB);
     let report = r#"{"run":"run","rank":1,"reason":"oom","step":20,"outcome":"written","path":"/dumps/rank1.pickle","bytes":12}"#;
-    let answer = exporter.request(
-        "POST",
-        "/v1/snapshots",
-        &[("content-type", "application/json")],
-        report.as_bytes(),
-    );
+    let answer = exporter.post_to("/v1/snapshots", report);
     assert_eq!(answer.status, 200, "{}", answer.body);
     let summary = exporter.get("/api/v1/runs/run/summary", &[]).json();
     assert_eq!(
@@ -134,7 +118,7 @@ fn snapshots_that_were_taken_are_listed() {
 }
 
 #[test]
-fn directory_that_cannot_be_written_is_said_and_stops_nothing() {
+fn directory_that_cannot_be_written_is_logged_and_stops_nothing() {
     let folder = Folder::new("summary-refused");
     let file = folder.write("file", "");
     let exporter = Exporter::start(&["--summary.dir", &file]);

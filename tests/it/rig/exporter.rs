@@ -1,20 +1,17 @@
-//! The one helper: starts the real binary on free ports, pushes to it, reads what it says.
+//! The real binary on free ports: starts it, pushes to it, reads its answers, stops it.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// How long anything may take that is awaited.
-pub const DEADLINE: Duration = Duration::from_secs(30);
-
-/// How often it is looked whether what is awaited has come.
-const LOOK: Duration = Duration::from_millis(2);
+use crate::rig::http::{Answer, JSON, head, request};
+use crate::rig::series::samples;
+use crate::rig::wait::{DEADLINE, LOOK};
 
 /// A running exporter; it is killed when this goes.
 pub struct Exporter {
@@ -25,32 +22,11 @@ pub struct Exporter {
     reader: Option<std::thread::JoinHandle<()>>,
 }
 
-/// What an exporter logs, as it comes.
+/// The log of an exporter, filled as it runs.
 #[derive(Default)]
 struct Log {
     entries: Mutex<Vec<Value>>,
     grown: Condvar,
-}
-
-/// An answer to a request.
-#[derive(Debug)]
-pub struct Answer {
-    pub status: u16,
-    pub headers: BTreeMap<String, String>,
-    pub body: String,
-    /// The body as it came.
-    pub bytes: Vec<u8>,
-}
-
-impl Answer {
-    pub fn json(&self) -> Value {
-        serde_json::from_str(&self.body)
-            .unwrap_or_else(|error| panic!("{error}: {}", self.body))
-    }
-
-    pub fn header(&self, name: &str) -> &str {
-        self.headers.get(name).map_or("", String::as_str)
-    }
 }
 
 impl Exporter {
@@ -78,7 +54,7 @@ impl Exporter {
         let words = [wrapper, &[env!("CARGO_BIN_EXE_stepmem")], &arguments[..1]].concat();
         let mut child = Command::new(words[0])
             .args(&words[1..])
-            // What the tests run in is not what they are about.
+            // The tests may run in a pod themselves.
             .env_remove("KUBERNETES_SERVICE_HOST")
             .args(["--web.listen-address", "127.0.0.1:0"])
             .args(["--push.listen-address", "127.0.0.1:0", "--log.format", "json"])
@@ -130,7 +106,7 @@ impl Exporter {
         self.child.id()
     }
 
-    /// What it has logged so far, one JSON object a line.
+    /// Its log so far, one JSON object a line.
     pub fn log(&self) -> Vec<Value> {
         self.log.entries.lock().unwrap().clone()
     }
@@ -152,9 +128,30 @@ impl Exporter {
         entries.iter().find(|entry| is_so(entry)).cloned().unwrap()
     }
 
-    /// Pushes JSON and returns the answer.
+    /// Pushes records, 2000 at a time; each batch is taken.
+    pub fn push(&self, records: &[Value]) {
+        for batch in records.chunks(2000) {
+            let answer = self.post(Value::from(batch).to_string());
+            assert_eq!(answer.status, 200, "{}", answer.body);
+        }
+    }
+
+    /// Pushes one record: these fields, a step and its live memory.
+    pub fn push_step(&self, fields: &Value, step: u64, allocated: u64) {
+        let mut record = fields.clone();
+        record["step"] = step.into();
+        record["allocated_bytes"] = allocated.into();
+        self.push(&[record]);
+    }
+
+    /// Pushes JSON text and returns the answer.
     pub fn post(&self, body: impl Into<Vec<u8>>) -> Answer {
-        self.request("POST", "/v1/steps", &[("content-type", "application/json")], &body.into())
+        self.post_to("/v1/steps", body)
+    }
+
+    /// Posts JSON text to any path of the push port.
+    pub fn post_to(&self, path: &str, body: impl Into<Vec<u8>>) -> Answer {
+        self.request("POST", path, &[JSON], &body.into())
     }
 
     /// Any request to the push port.
@@ -174,7 +171,7 @@ impl Exporter {
     }
 
     /// The text format's samples, by `name{labels}`.
-    pub fn metrics(&self) -> BTreeMap<String, f64> {
+    pub fn scrape(&self) -> BTreeMap<String, f64> {
         let answer = self.get("/metrics", &[]);
         assert_eq!(answer.status, 200);
         samples(&answer.body)
@@ -182,7 +179,7 @@ impl Exporter {
 
     /// One sample; `None` when it is absent.
     pub fn metric(&self, series: &str) -> Option<f64> {
-        self.metrics().get(series).copied()
+        self.scrape().get(series).copied()
     }
 
     /// `/api/v1/status`.
@@ -194,7 +191,7 @@ impl Exporter {
     pub fn await_metrics(&self, what: &str, is_so: impl Fn(&BTreeMap<String, f64>) -> bool) {
         let began = Instant::now();
         loop {
-            let metrics = self.metrics();
+            let metrics = self.scrape();
             if is_so(&metrics) {
                 return;
             }
@@ -227,6 +224,14 @@ impl Exporter {
         assert!(status.success());
     }
 
+    /// Stops it as an orchestrator does, checks that it ends well, and returns what it logged.
+    pub fn stop(self) -> Vec<Value> {
+        self.signal("TERM");
+        let (status, log) = self.wait();
+        assert!(status.success(), "{status}: {log:#?}");
+        log
+    }
+
     /// Waits for the end.
     pub fn wait(mut self) -> (ExitStatus, Vec<Value>) {
         let began = Instant::now();
@@ -250,154 +255,6 @@ impl Drop for Exporter {
     }
 }
 
-/// The head of a request.
-pub fn head(method: &str, path: &str, headers: &[(&str, &str)], n_bytes: usize) -> String {
-    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
-    for (name, value) in headers {
-        head.push_str(&format!("{name}: {value}\r\n"));
-    }
-    head.push_str(&format!("content-length: {n_bytes}\r\n\r\n"));
-    head
-}
-
-/// Sends head and body as they are, and reads the answer to its end.
-pub fn request(address: SocketAddr, head: &str, body: &[u8]) -> Answer {
-    converse(&mut connect(address), head, body)
-}
-
-/// A connection on which nothing has been said.
-pub fn connect(address: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(address).expect("it listens");
-    stream.set_read_timeout(Some(DEADLINE)).unwrap();
-    stream
-}
-
-/// Sends head and body as they are on any kind of connection, and reads the answer to its end.
-pub fn converse(stream: &mut (impl Read + Write), head: &str, body: &[u8]) -> Answer {
-    stream.write_all(head.as_bytes()).unwrap();
-    // A server may answer and close before it has read everything.
-    stream.write_all(body).ok();
-    read_answer(stream)
-}
-
-/// Reads an answer to the end of the connection.
-pub fn read_answer(stream: &mut impl Read) -> Answer {
-    let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).ok();
-    let end = memchr::memmem::find(&bytes, b"\r\n\r\n")
-        .unwrap_or_else(|| panic!("no answer: {:?}", String::from_utf8_lossy(&bytes)));
-    let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
-    let mut lines = head.lines();
-    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
-    let headers = lines
-        .filter_map(|line| line.split_once(':'))
-        .map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()))
-        .collect::<BTreeMap<_, _>>();
-    let mut body = bytes[end + 4..].to_vec();
-    if headers.get("transfer-encoding").is_some_and(|encoding| encoding == "chunked") {
-        body = unchunked(&body);
-    }
-    Answer { status, headers, body: String::from_utf8_lossy(&body).into_owned(), bytes: body }
-}
-
-fn unchunked(mut rest: &[u8]) -> Vec<u8> {
-    let mut body = Vec::new();
-    while let Some(end) = memchr::memmem::find(rest, b"\r\n") {
-        let size = std::str::from_utf8(&rest[..end]).unwrap();
-        let size = usize::from_str_radix(size.trim(), 16).unwrap();
-        body.extend_from_slice(&rest[end + 2..end + 2 + size]);
-        rest = &rest[end + 2 + size + 2..];
-        if size == 0 {
-            break;
-        }
-    }
-    body
-}
-
-/// Samples of the text format, by `name{labels}`.
-pub fn samples(text: &str) -> BTreeMap<String, f64> {
-    text.lines()
-        .filter(|line| !line.starts_with('#') && !line.is_empty())
-        .map(|line| {
-            let (series, value) = line.rsplit_once(' ').unwrap();
-            (series.to_owned(), value.parse().unwrap())
-        })
-        .collect()
-}
-
-/// One push record as JSON text: a rank's step with live and peak memory.
-pub fn record(rank: u32, step: u64, allocated: u64) -> String {
-    format!(r#"{{"rank":{rank},"step":{step},"allocated_bytes":{allocated}}}"#)
-}
-
-/// The repository's root.
-pub fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// What a command that ends said.
-#[derive(Debug)]
-pub struct Ended {
-    pub code: Option<i32>,
-    pub out: String,
-    pub err: String,
-}
-
-/// Runs the binary to its end.
-pub fn stepmem(arguments: &[&str], variables: &[(&str, &str)], input: &[u8]) -> Ended {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_stepmem"))
-        .args(arguments)
-        .env_remove("KUBERNETES_SERVICE_HOST")
-        .envs(variables.iter().copied())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the binary starts");
-    // It may end before it has read everything.
-    child.stdin.take().expect("piped").write_all(input).ok();
-    let output = child.wait_with_output().unwrap();
-    Ended {
-        code: output.status.code(),
-        out: String::from_utf8(output.stdout).unwrap(),
-        err: String::from_utf8(output.stderr).unwrap(),
-    }
-}
-
-/// A directory that goes with the test.
-pub struct Folder(PathBuf);
-
-impl Folder {
-    /// A fresh one; the name tells tests apart.
-    pub fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("stepmem-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    /// The path of a file in it.
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-
-    /// Writes a file in it, and says where.
-    pub fn write(&self, name: &str, content: &str) -> String {
-        std::fs::write(self.path(name), content).unwrap();
-        text(&self.path(name))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
-}
-
-/// A path as an argument.
-pub fn text(path: &Path) -> String {
-    path.to_str().unwrap().to_owned()
-}
-
 /// For how long these threads have been ready without a processor, by the scheduler's own count.
 pub fn starved(exporter: &Exporter) -> Duration {
     let pid = exporter.pid();
@@ -408,13 +265,4 @@ pub fn starved(exporter: &Exporter) -> Duration {
         Duration::from_nanos(nanoseconds.unwrap_or_default())
     };
     waited(&main_thread) + waited("/proc/thread-self/schedstat")
-}
-
-/// Looks again and again until `is_so`.
-pub fn await_true(what: &str, is_so: impl Fn() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < DEADLINE, "{what} did not come");
-        std::thread::park_timeout(LOOK);
-    }
 }

@@ -1,24 +1,25 @@
 //! Whose the processes and devices are: the running binary in real PID namespaces, beside control groups, and with a
 //! kubelet that speaks gRPC.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::nvml::{Fake, GIB, driver, gpu, gpu_with, instance};
-use crate::peers::python;
-use crate::rig::{self, Exporter, Folder, await_true, text};
-
-const GIB_F: f64 = 1_073_741_824.0;
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::{root, text};
+use crate::rig::kubelet::Kubelet;
+use crate::rig::nvml::{Driver, FakeNvml, ProcessRow, driver, gpu, instance, process};
+use crate::rig::series::Metrics;
+use crate::rig::units::{GIB, gib};
+use crate::rig::wait::await_true;
 
 /// A new PID namespace with a procfs of its own, which ends with the command that made it.
 const OWN_NAMESPACE: [&str; 4] = ["unshare", "--pid", "--kill-child", "--mount-proc"];
 
-/// Whether this machine lets us make namespaces; says so where it does not.
-#[expect(clippy::print_stderr, reason = "a test that is left out says so")]
+/// Whether this machine lets us make namespaces; prints why it does not.
+#[expect(clippy::print_stderr, reason = "a skipped test must be visible")]
 fn has_namespaces() -> bool {
     let made = Command::new("unshare").args(&OWN_NAMESPACE[1..]).arg("true").output();
     let is_made = made.as_ref().is_ok_and(|output| output.status.success());
@@ -28,11 +29,11 @@ fn has_namespaces() -> bool {
     is_made
 }
 
-/// A process that ends with this.
-struct Process(Child);
+/// A shell that ends with this.
+struct Shell(Child);
 
-impl Process {
-    /// Starts a shell that tells its id in its own namespace and stays.
+impl Shell {
+    /// Starts one that stays, and returns its id in its own namespace.
     fn start(wrapper: &[&str]) -> (Self, u32) {
         let mut child = Command::new(wrapper[0])
             .args(&wrapper[1..])
@@ -53,7 +54,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for Shell {
     fn drop(&mut self) {
         self.0.kill().ok();
         self.0.wait().ok();
@@ -61,12 +62,11 @@ impl Drop for Process {
 }
 
 /// A driver that lists these processes on GPU-a.
-fn listing(version: &str, compute: &Value) -> Value {
-    let gpu = gpu_with("GPU-a", &json!({ "compute": compute }));
-    json!({ "driver_version": version, "devices": [gpu] })
+fn listing(version: &str, compute: &[ProcessRow]) -> Driver {
+    driver([gpu("GPU-a").compute(compute)]).version(version)
 }
 
-fn start_within(wrapper: &[&str], fake: &Fake) -> Exporter {
+fn start_within(wrapper: &[&str], fake: &FakeNvml) -> Exporter {
     let library = text(&fake.library());
     let arguments = ["--nvml.library", &library, "--nvml.interval", "50ms"];
     Exporter::start_within(wrapper, &arguments)
@@ -81,7 +81,7 @@ fn push(exporter: &Exporter, device: &str, pid: u32) {
 }
 
 /// The state of GPU-a.
-fn state(metrics: &BTreeMap<String, f64>) -> Option<&str> {
+fn state(metrics: &Metrics) -> Option<&str> {
     metrics
         .keys()
         .find_map(|series| {
@@ -91,7 +91,7 @@ fn state(metrics: &BTreeMap<String, f64>) -> Option<&str> {
 }
 
 /// The processes of GPU-a: (pid, rank).
-fn listed(metrics: &BTreeMap<String, f64>) -> Vec<(String, String)> {
+fn listed(metrics: &Metrics) -> Vec<(String, String)> {
     metrics
         .keys()
         .filter(|series| series.starts_with("stepmem_process_memory_used_bytes{"))
@@ -106,15 +106,15 @@ fn listed(metrics: &BTreeMap<String, f64>) -> Vec<(String, String)> {
 }
 
 #[test]
-fn own_namespace_says_that_it_sees_no_process() {
+fn own_namespace_reports_that_it_sees_no_process() {
     if !has_namespaces() {
         return;
     }
-    let fake = Fake::new("who-own", &listing("570.86.15", &json!([])));
+    let fake = FakeNvml::new("who-own", &listing("570.86.15", &[]));
     let exporter = start_within(&OWN_NAMESPACE, &fake);
     push(&exporter, "GPU-a", 1);
     exporter.await_metrics("the device", |metrics| state(metrics).is_some());
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(state(&metrics), Some("own_pid_namespace"));
     assert_eq!(listed(&metrics), []);
     let attributed = metrics.keys().any(|series| series.contains("attributed_bytes"));
@@ -122,24 +122,21 @@ fn own_namespace_says_that_it_sees_no_process() {
 }
 
 #[test]
-fn own_namespace_takes_no_id_of_another_for_a_rank() {
+fn own_namespace_does_not_take_a_foreign_id_for_a_rank() {
     if !has_namespaces() {
         return;
     }
-    // An older driver tells the host's ids; here the id of its process is our process 1's, by chance.
-    let compute = json!([{ "pid": 1, "used": 5 * GIB }, { "pid": 48_211, "used": 7 * GIB }]);
-    let fake = Fake::new("who-foreign", &listing("525.147.05", &compute));
+    // An older driver reports the host's ids; here one of them equals process 1's by chance.
+    let compute = [process(1, 5 * GIB), process(48_211, 7 * GIB)];
+    let fake = FakeNvml::new("who-foreign", &listing("525.147.05", &compute));
     let exporter = start_within(&OWN_NAMESPACE, &fake);
     push(&exporter, "GPU-a", 1);
     exporter.await_metrics("the device", |metrics| state(metrics).is_some());
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(state(&metrics), Some("foreign_pid_namespace"));
     assert_eq!(listed(&metrics), []);
-    assert_eq!(metrics[r#"stepmem_process_memory_other_bytes{uuid="GPU-a"}"#], 12.0 * GIB_F);
-    assert_eq!(
-        metrics[r#"stepmem_device_memory_attributed_bytes{uuid="GPU-a"}"#],
-        12.0 * GIB_F
-    );
+    assert_eq!(metrics[r#"stepmem_process_memory_other_bytes{uuid="GPU-a"}"#], gib(12.0));
+    assert_eq!(metrics[r#"stepmem_device_memory_attributed_bytes{uuid="GPU-a"}"#], gib(12.0));
     assert!(!metrics.keys().any(|series| series.contains("outside_allocator_bytes")));
 }
 
@@ -149,22 +146,19 @@ fn shared_namespace_finds_the_rank_by_its_id() {
         return;
     }
     // A pod: its pause process makes the namespace, the trainer and the exporter enter it.
-    let (pause, _) = Process::start(&OWN_NAMESPACE);
+    let (pause, _) = Shell::start(&OWN_NAMESPACE);
     let target = pause.inner().to_string();
     let enter = ["nsenter", "--target", &target, "--pid", "--mount"];
-    let (_trainer, pid) = Process::start(&enter);
-    let fake = Fake::new(
-        "who-shared",
-        &listing("570.86.15", &json!([{ "pid": pid, "used": 5 * GIB }])),
-    );
+    let (_trainer, pid) = Shell::start(&enter);
+    let fake = FakeNvml::new("who-shared", &listing("570.86.15", &[process(pid, 5 * GIB)]));
     let exporter = start_within(&enter, &fake);
     push(&exporter, "GPU-a", pid);
     let outside = r#"stepmem_memory_outside_allocator_bytes{run="llm",rank="3",uuid="GPU-a"}"#;
     exporter.await_metrics("the match", |metrics| metrics.contains_key(outside));
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(state(&metrics), Some("shared_pid_namespace"));
     assert_eq!(listed(&metrics), [(pid.to_string(), "3".to_owned())]);
-    assert_eq!(metrics[outside], 3.0 * GIB_F);
+    assert_eq!(metrics[outside], gib(3.0));
 }
 
 #[test]
@@ -172,76 +166,60 @@ fn view_from_further_out_finds_the_rank_by_its_innermost_id() {
     if !has_namespaces() {
         return;
     }
-    let (trainer, pid) = Process::start(&OWN_NAMESPACE);
+    let (trainer, pid) = Shell::start(&OWN_NAMESPACE);
     assert_eq!(pid, 1);
     let seen = trainer.inner();
-    let fake = Fake::new(
-        "who-host",
-        &listing("570.86.15", &json!([{ "pid": seen, "used": 5 * GIB }])),
-    );
+    let fake = FakeNvml::new("who-host", &listing("570.86.15", &[process(seen, 5 * GIB)]));
     let exporter = start_within(&[], &fake);
     push(&exporter, "GPU-a", pid);
     let outside = r#"stepmem_memory_outside_allocator_bytes{run="llm",rank="3",uuid="GPU-a"}"#;
     exporter.await_metrics("the match", |metrics| metrics.contains_key(outside));
-    let metrics = exporter.metrics();
-    // What we call further out is the host only where these tests run on one.
+    let metrics = exporter.scrape();
+    // The outer namespace is the host only where these tests run on one.
     assert!(matches!(state(&metrics), Some("host" | "shared_pid_namespace")), "{metrics:?}");
     assert_eq!(listed(&metrics), [(seen.to_string(), "3".to_owned())]);
-    // A second container whose trainer is process 1 as well: nobody can tell which of the two pushes.
-    let (other, _) = Process::start(&OWN_NAMESPACE);
-    let compute =
-        json!([{ "pid": seen, "used": 5 * GIB }, { "pid": other.inner(), "used": GIB }]);
+    // A second container whose trainer is process 1 as well: either of the two may be the one that pushes.
+    let (other, _) = Shell::start(&OWN_NAMESPACE);
+    let compute = [process(seen, 5 * GIB), process(other.inner(), GIB)];
     fake.set(&listing("570.86.15", &compute));
     exporter.await_metrics("both", |metrics| listed(metrics).len() == 2);
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert!(listed(&metrics).iter().all(|(_, rank)| rank.is_empty()), "{metrics:?}");
     assert!(!metrics.contains_key(outside));
 }
 
 #[test]
 fn processes_beyond_the_bound_are_summed_and_counted() {
-    let compute: Vec<Value> =
-        (1..=6).map(|idx| json!({ "pid": 4_000_000 + idx, "used": idx * GIB })).collect();
-    let ours = json!({ "pid": std::process::id(), "used": 10 * GIB });
-    let compute = [compute, vec![ours]].concat();
-    let fake = Fake::new("who-other", &listing("570.86.15", &json!(compute)));
-    let library = text(&fake.library());
-    let nvml = ["--nvml.library", &library, "--nvml.interval", "50ms"];
-    let arguments = [&nvml[..], &["--nvml.processes.max", "3"]].concat();
-    let exporter = Exporter::start_command("serve", &arguments, &[]);
+    let mut compute: Vec<ProcessRow> =
+        (1..=6).map(|idx| process(4_000_000 + idx, u64::from(idx) * GIB)).collect();
+    compute.push(process(std::process::id(), 10 * GIB));
+    let fake = FakeNvml::new("who-other", &listing("570.86.15", &compute));
+    let exporter = fake.serve(&["--nvml.processes.max", "3"]);
     let dropped = r#"stepmem_series_dropped_total{reason="processes"}"#;
     exporter.await_metrics("two rounds", |metrics| metrics[dropped] >= 8.0);
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(listed(&metrics).len(), 3);
-    assert_eq!(metrics[r#"stepmem_process_memory_other_bytes{uuid="GPU-a"}"#], 10.0 * GIB_F);
-    assert_eq!(
-        metrics[r#"stepmem_device_memory_attributed_bytes{uuid="GPU-a"}"#],
-        31.0 * GIB_F
-    );
+    assert_eq!(metrics[r#"stepmem_process_memory_other_bytes{uuid="GPU-a"}"#], gib(10.0));
+    assert_eq!(metrics[r#"stepmem_device_memory_attributed_bytes{uuid="GPU-a"}"#], gib(31.0));
     assert_eq!(metrics[dropped] % 4.0, 0.0);
 }
 
 #[test]
 fn memory_of_a_gpu_instance_counts_once_for_the_mig_devices_that_share_it() {
     let pid = std::process::id();
-    let mut second = instance("MIG-y", 1, "1c.2g.20gb");
-    second["compute"] = json!([{ "pid": pid, "used": 2 * GIB }]);
-    let mut first = instance("MIG-x", 1, "1c.2g.20gb");
-    first["compute"] = json!([{ "pid": 4_000_001, "used": GIB }]);
-    let fake = Fake::new(
-        "who-mig",
-        &driver(&json!([gpu_with("GPU-a", &json!({ "mig": [first, second] }))])),
-    );
+    let second = instance("MIG-y", 1, "1c.2g.20gb").compute(&[process(pid, 2 * GIB)]);
+    let first = instance("MIG-x", 1, "1c.2g.20gb").compute(&[process(4_000_001, GIB)]);
+    let fake = FakeNvml::new("who-mig", &driver([gpu("GPU-a").mig([first, second])]));
     let exporter = start_within(&[], &fake);
     push(&exporter, "MIG-y", pid);
     let of = |name: &str, uuid: &str| format!("stepmem_{name}{{uuid=\"{uuid}\"}}");
     let headroom = r#"stepmem_headroom_bytes{run="llm",rank="3",uuid="MIG-y"}"#;
     exporter.await_metrics("the rank's device", |metrics| metrics.contains_key(headroom));
-    let metrics = exporter.metrics();
-    assert_eq!(metrics[&of("device_memory_used_bytes", "MIG-x")], 4.0 * GIB_F);
+    let metrics = exporter.scrape();
+    assert_eq!(metrics[&of("device_memory_used_bytes", "MIG-x")], gib(4.0));
     assert_eq!(metrics.get(&of("device_memory_used_bytes", "MIG-y")), None);
-    assert_eq!(metrics[&of("device_memory_attributed_bytes", "MIG-x")], 3.0 * GIB_F);
-    assert_eq!(metrics[&of("device_memory_unattributed_bytes", "MIG-x")], GIB_F);
+    assert_eq!(metrics[&of("device_memory_attributed_bytes", "MIG-x")], gib(3.0));
+    assert_eq!(metrics[&of("device_memory_unattributed_bytes", "MIG-x")], gib(1.0));
     let info = |uuid: &str| {
         let start = format!("stepmem_device_info{{uuid=\"{uuid}\"");
         metrics.keys().any(|series| series.starts_with(&start))
@@ -249,66 +227,21 @@ fn memory_of_a_gpu_instance_counts_once_for_the_mig_devices_that_share_it() {
     assert!(info("MIG-x") && info("MIG-y"));
 }
 
-/// A kubelet that answers from a file; it ends with this.
-struct Kubelet {
-    child: Child,
-    folder: Folder,
-}
-
-impl Kubelet {
-    fn start(name: &str) -> Self {
-        let folder = Folder::new(name);
-        let mut child = Command::new(python())
-            .arg(rig::root().join("tests/peers/kubelet.py"))
-            .args([folder.path("kubelet.sock"), folder.path("answer.json")])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        assert_eq!(lines.next().unwrap().unwrap(), "ready");
-        std::thread::spawn(move || lines.for_each(drop));
-        Self { child, folder }
-    }
-
-    fn answer(&self, content: &str) {
-        let fresh = self.folder.path("fresh");
-        fs::write(&fresh, content).unwrap();
-        fs::rename(fresh, self.folder.path("answer.json")).unwrap();
-    }
-
-    fn fall_silent(&self) {
-        fs::remove_file(self.folder.path("answer.json")).unwrap();
-    }
-}
-
-impl Drop for Kubelet {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
-}
-
-fn assigned(metrics: &BTreeMap<String, f64>) -> Vec<&str> {
+fn assigned(metrics: &Metrics) -> Vec<&str> {
     let is_it = |series: &&String| series.starts_with("stepmem_device_pod_info{");
     metrics.keys().filter(is_it).map(String::as_str).collect()
 }
 
 #[test]
-fn kubelet_tells_which_container_has_which_device() {
+fn kubelet_reports_which_container_has_which_device() {
     let kubelet = Kubelet::start("kubelet");
-    let node = fs::read_to_string(rig::root().join("tests/data/kubelet/node.json")).unwrap();
+    let node = fs::read_to_string(root().join("tests/data/kubelet/node.json")).unwrap();
     kubelet.answer(&node);
-    let fake = Fake::new("who-kubelet", &driver(&json!([gpu("GPU-a")])));
-    let (library, socket) = (text(&fake.library()), text(&kubelet.folder.path("kubelet.sock")));
-    let nvml = ["--nvml.library", &library, "--nvml.interval", "50ms"];
-    let arguments = [&nvml[..], &["--kubelet.socket", &socket]].concat();
+    let fake = FakeNvml::new("who-kubelet", &driver([gpu("GPU-a")]));
+    let socket = text(&kubelet.socket());
     // In a pod, but watching the node: it opens every device.
-    let exporter = Exporter::start_command(
-        "serve",
-        &arguments,
-        &[("KUBERNETES_SERVICE_HOST", "10.0.0.1")],
-    );
+    let in_pod = [("KUBERNETES_SERVICE_HOST", "10.0.0.1")];
+    let exporter = fake.serve_with(&["--kubelet.socket", &socket], &in_pod);
     exporter.await_metrics("the pods", |metrics| !assigned(metrics).is_empty());
     let series = |uuid: char, namespace: &str, pod: &str, container: &str| {
         let kind = if uuid == '3' { "MIG" } else { "GPU" };
@@ -330,28 +263,25 @@ fn kubelet_tells_which_container_has_which_device() {
     exporter.await_metrics("the device", |metrics| {
         metrics.contains_key(r#"stepmem_device_memory_used_bytes{uuid="GPU-a"}"#)
     });
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(assigned(&metrics), expected);
     assert_eq!(metrics[success], 1.0);
 
     // What it no longer says is no longer shown, and the log says so once.
     kubelet.fall_silent();
     exporter.await_metrics("the silence", |metrics| metrics[success] == 0.0);
-    assert_eq!(assigned(&exporter.metrics()), [""; 0]);
-    await_true("the word", || exporter.logged("WARN", "kubelet is starting") == 1);
+    assert_eq!(assigned(&exporter.scrape()), [""; 0]);
+    await_true("the log line", || exporter.logged("WARN", "kubelet is starting") == 1);
     kubelet.answer(r#"{"pod_resources": []}"#);
     exporter.await_metrics("the answer", |metrics| metrics[success] == 1.0);
-    assert_eq!(assigned(&exporter.metrics()), [""; 0]);
+    assert_eq!(assigned(&exporter.scrape()), [""; 0]);
     assert_eq!(exporter.logged("WARN", "kubelet"), 1);
 }
 
 #[test]
-fn kubelet_that_is_not_there_hinders_nobody() {
-    let fake = Fake::new("who-no-kubelet", &driver(&json!([gpu("GPU-a")])));
-    let library = text(&fake.library());
-    let nvml = ["--nvml.library", &library, "--nvml.interval", "50ms"];
-    let arguments = [&nvml[..], &["--kubelet.socket", "/nowhere/kubelet.sock"]].concat();
-    let exporter = Exporter::start_command("serve", &arguments, &[]);
+fn missing_kubelet_does_not_disturb_nvml() {
+    let fake = FakeNvml::new("who-no-kubelet", &driver([gpu("GPU-a")]));
+    let exporter = fake.serve(&["--kubelet.socket", "/nowhere/kubelet.sock"]);
     exporter.await_metrics("both", |metrics| {
         metrics.get(r#"stepmem_collector_success{collector="kubelet"}"#) == Some(&0.0)
             && metrics.get(r#"stepmem_collector_success{collector="nvml"}"#) == Some(&1.0)

@@ -6,10 +6,11 @@ use std::process;
 
 use serde_json::{Value, json};
 
-use crate::nvml::{Fake, GIB, driver, gpu};
-use crate::rig::{Exporter, await_true, stepmem};
+use crate::rig::command::stepmem;
+use crate::rig::nvml::{FakeNvml, driver, gpu, process};
+use crate::rig::units::{GIB, MIB, gib};
+use crate::rig::wait::await_true;
 
-const MIB: u64 = 1 << 20;
 const START: u64 = 1_764_000_000;
 /// 20 MiB in 15 seconds.
 const LEAK_BYTES_PER_SECOND: f64 = 20.0 * 1_048_576.0 / 15.0;
@@ -47,7 +48,7 @@ fn pushes(device: Option<&str>) -> String {
     }))
 }
 
-/// What a recording raises and clears, and the final status.
+/// The transitions of a recording, and its final status.
 fn replayed(recording: &str) -> (Vec<Value>, Value) {
     let ended = stepmem(&["replay", "-"], &[], recording.as_bytes());
     assert_eq!(ended.code, Some(0), "{}", ended.err);
@@ -78,14 +79,14 @@ fn process_that_leaks_is_diagnosed_without_a_push() {
     assert!(figure("slope_upper_bytes_per_second") > slope);
     let since = page["time"].as_f64().unwrap() - 1_764_000_000.0;
     assert!(since < 3.0 * 3600.0, "{since} s");
-    let left = 49.0 * 1_073_741_824.0 / slope - since;
+    let left = gib(49.0) / slope - since;
     assert!((figure("oom_eta_seconds") / left - 1.0).abs() < 0.02, "{page}");
     assert!(figure("oom_eta_lower_seconds") < left && figure("oom_eta_upper_seconds") > left);
     assert!((0.0..since).contains(&(figure("onset_time") - 1_764_000_000.0)));
     for name in ["slope_bytes_per_step", "onset_step", "oom_eta_steps", "oom_eta_lower_steps"] {
-        assert_eq!(evidence[name], Value::Null, "there are no steps");
+        assert_eq!(evidence[name], Value::Null, "a process has no steps");
     }
-    assert_eq!(status["runs"], json!([]), "it is no run of ranks that push");
+    assert_eq!(status["runs"], json!([]), "a process is not a run of ranks that push");
     assert_eq!(status["ranks"], json!([]), "and no rank");
     let process = &status["processes"][0];
     assert_eq!((&process["uuid"], &process["pid"]), (&json!("GPU-7"), &json!(4711)));
@@ -120,7 +121,7 @@ fn process_beside_a_rank_that_pushes_is_not_judged() {
         assert_eq!(transitions.iter().find(creeps), None, "{device:?}");
         assert_eq!(status["ranks"].as_array().unwrap().len(), 1);
     }
-    // Host memory is no GPU, and another GPU is not this one.
+    // Host memory is not a GPU, and another GPU is not this one.
     for device in ["cpu", "GPU-8"] {
         let (transitions, _) = replayed(&in_order(&[&pushes(Some(device)), &leak]));
         assert!(transitions.iter().any(|it| it["kind"] == "CREEP_CONFIRMED"), "{device}");
@@ -141,7 +142,7 @@ fn in_order(recordings: &[&str]) -> String {
 }
 
 #[test]
-fn process_that_begins_anew_is_not_held_against_its_past() {
+fn restarted_process_is_judged_without_its_past() {
     let twice = |i: u64| 10 * GIB + 40 * MIB * (i % 900);
     let (transitions, _) = replayed(&readings(900, twice));
     assert!(transitions.iter().any(|it| it["kind"] == "CREEP_CONFIRMED"));
@@ -159,7 +160,7 @@ fn process_that_begins_anew_is_not_held_against_its_past() {
 }
 
 #[test]
-fn explain_tells_the_story_of_a_process() {
+fn explain_shows_the_life_of_a_process() {
     let leak = readings(1200, |i| 30 * GIB + 20 * MIB * i);
     let ended = stepmem(&["explain", "-", "--pid", "4711"], &[], leak.as_bytes());
     assert_eq!(ended.code, Some(0), "{}", ended.err);
@@ -180,23 +181,17 @@ fn explain_tells_the_story_of_a_process() {
 fn leaking_process_of_a_real_driver_call_is_diagnosed_until_its_rank_pushes() {
     let pid = process::id();
     let scenario = |used: u64| {
-        let mut device = gpu("GPU-a");
-        device["memory"]["used"] = json!(used + GIB);
-        device["compute"] = json!([{"pid": pid, "used": used}]);
-        driver(&json!([device]))
+        driver([gpu("GPU-a").memory(80 * GIB, GIB, used + GIB).compute(&[process(pid, used)])])
     };
-    let fake = Fake::new("silent", &scenario(10 * GIB));
-    let library = fake.library();
-    let library = library.to_str().unwrap();
-    let nvml = ["--nvml.library", library, "--nvml.interval", "10ms"];
+    let fake = FakeNvml::new("silent", &scenario(10 * GIB));
     let quick = ["--creep.process-warmup", "0s", "--creep.process-interval", "10ms"];
-    let exporter = Exporter::start_command("serve", &[nvml, quick].concat(), &[]);
+    let exporter = fake.serve(&[&["--nvml.interval", "10ms"], &quick[..]].concat());
     let creeps =
         format!("stepmem_diagnosis{{uuid=\"GPU-a\",pid=\"{pid}\",kind=\"CREEP_CONFIRMED\"}}");
     // In parts of 128 MiB: 10 GiB, and one more as soon as the last one was read.
     let used = Cell::new(80_u32);
     await_true("the leak is found", || {
-        let metrics = exporter.metrics();
+        let metrics = exporter.scrape();
         let held = format!(
             "stepmem_process_memory_used_bytes{{uuid=\"GPU-a\",pid=\"{pid}\",rank=\"\",run=\"\"}}"
         );
@@ -209,7 +204,7 @@ fn leaking_process_of_a_real_driver_call_is_diagnosed_until_its_rank_pushes() {
         metrics.contains_key(&creeps)
     });
     let labels = format!("{{uuid=\"GPU-a\",pid=\"{pid}\"}}");
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     for name in [
         "creep_slope_bytes_per_second",
         "creep_growth_bytes",
@@ -222,7 +217,7 @@ fn leaking_process_of_a_real_driver_call_is_diagnosed_until_its_rank_pushes() {
         let series = format!("stepmem_process_{name}{labels}");
         assert!(metrics.contains_key(&series), "{series}: {metrics:#?}");
     }
-    // It is no rank and no run, and has no steps.
+    // A process is neither a rank nor a run, and has no steps.
     let is_of_a_rank = |series: &&String| {
         let families = ["stepmem_rank_", "stepmem_run_", "stepmem_creep_", "stepmem_oom_"];
         families.iter().any(|family| series.starts_with(family))

@@ -2,12 +2,13 @@
 
 use serde_json::{Value, json};
 
-use crate::diagnoses::job;
-use crate::rig::{Answer, Exporter, stepmem};
+use crate::rig::command::stepmem;
+use crate::rig::exporter::Exporter;
+use crate::rig::http::Answer;
+use crate::rig::job::Job;
+use crate::rig::units::MIB;
 
-const MIB: u64 = 1 << 20;
-
-/// What ranks are asked for while these are pushed, a batch of 400 records after the other.
+/// The actions that pushes are answered with, in batches of 400 records.
 fn actions(exporter: &Exporter, records: &[Value]) -> Vec<Value> {
     let mut actions = Vec::new();
     for batch in records.chunks(400) {
@@ -19,8 +20,7 @@ fn actions(exporter: &Exporter, records: &[Value]) -> Vec<Value> {
 }
 
 fn report(exporter: &Exporter, body: &Value) -> Answer {
-    let headers = [("content-type", "application/json")];
-    exporter.request("POST", "/v1/snapshots", &headers, body.to_string().as_bytes())
+    exporter.post_to("/v1/snapshots", body.to_string())
 }
 
 fn result(exporter: &Exporter, name: &str) -> f64 {
@@ -31,8 +31,11 @@ fn result(exporter: &Exporter, name: &str) -> f64 {
 fn creeping_rank_is_asked_until_it_reports_and_its_file_is_shown() {
     let settings = ["--snapshot.on-creep", "--snapshot.directory", "/snapshots"];
     let exporter = Exporter::start(&settings);
-    assert_eq!(actions(&exporter, &job("flat", 1..1500, 0)), [Value::Null; 0]);
-    let asked = actions(&exporter, &job("leaky", 1..1500, 4 * MIB));
+    assert_eq!(
+        actions(&exporter, &Job::leaking("flat", 1..1500, 0).records()),
+        [Value::Null; 0]
+    );
+    let asked = actions(&exporter, &Job::leaking("leaky", 1..1500, 4 * MIB).records());
     let first = asked.first().unwrap();
     assert!(asked.iter().all(|action| action == first), "{asked:?}");
     assert_eq!(
@@ -49,7 +52,10 @@ fn creeping_rank_is_asked_until_it_reports_and_its_file_is_shown() {
                 "outcome": "written", "path": path, "bytes": 12345}),
     );
     assert_eq!(answer.status, 200, "{}", answer.body);
-    assert_eq!(actions(&exporter, &job("leaky", 1500..1600, 4 * MIB)), [Value::Null; 0]);
+    assert_eq!(
+        actions(&exporter, &Job::leaking("leaky", 1500..1600, 4 * MIB).records()),
+        [Value::Null; 0]
+    );
     let status = exporter.status();
     let snapshots = status["snapshots"].as_array().unwrap();
     assert_eq!(snapshots.len(), 1, "{snapshots:?}");
@@ -65,14 +71,17 @@ fn creeping_rank_is_asked_until_it_reports_and_its_file_is_shown() {
 }
 
 #[test]
-fn nobody_is_asked_by_default() {
+fn no_rank_is_asked_by_default() {
     let exporter = Exporter::start(&[]);
-    assert_eq!(actions(&exporter, &job("leaky", 1..1500, 4 * MIB)), [Value::Null; 0]);
+    assert_eq!(
+        actions(&exporter, &Job::leaking("leaky", 1..1500, 4 * MIB).records()),
+        [Value::Null; 0]
+    );
     assert_eq!(exporter.status()["snapshots"], json!([]));
 }
 
 #[test]
-fn a_snapshot_that_nobody_asked_for_is_listed_and_a_failed_one_counted() {
+fn unsolicited_snapshot_is_listed_and_a_failed_one_is_counted() {
     let exporter = Exporter::start(&[]);
     let failed = json!({"rank": 1, "reason": "oom", "outcome": "failed", "error": "disk full"});
     assert_eq!(report(&exporter, &failed).status, 200);
@@ -83,7 +92,7 @@ fn a_snapshot_that_nobody_asked_for_is_listed_and_a_failed_one_counted() {
 }
 
 #[test]
-fn report_that_makes_no_sense_is_refused_by_name() {
+fn malformed_report_is_refused_by_name() {
     let exporter = Exporter::start(&[]);
     for (body, said) in [
         (json!({"rank": 1, "outcome": "written"}), "missing field `path`"),

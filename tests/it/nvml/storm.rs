@@ -1,38 +1,38 @@
 //! Everything that goes wrong with NVML, one after the other, while a scraper asks ten times a second: no scrape waits,
 //! none shows a value that the machine does not have, and states and counters say what was.
 
-use std::collections::BTreeMap;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use crate::rig::device_metrics::{errors, used};
+use crate::rig::exporter::{Exporter, starved};
+use crate::rig::nvml::{
+    Driver, FakeNvml, Gpu, Order, ProcessRow, driver, gpu, hidden, instance, process,
+};
+use crate::rig::series::Metrics;
+use crate::rig::units::{GIB, gib};
+use crate::rig::wait::keep_pace;
 
-use crate::nvml::{Fake, GIB, driver, gpu, gpu_with, instance};
-use crate::rig::{Exporter, starved, text};
-
-/// What a scrape may take, whatever the driver does.
+/// The longest a scrape may take, whatever the driver does.
 const SCRAPE_WITHIN: Duration = Duration::from_millis(100);
 const SCRAPE_EVERY: Duration = Duration::from_millis(100);
 const HANG: Duration = Duration::from_secs(30);
-const GIB_F: f64 = 1_073_741_824.0;
 
 /// The machine in order: two GPUs, and one in MIG mode with these instances. `compute`: the processes on GPU-a.
-fn machine(compute: &Value, instances: &[Value]) -> Value {
-    let busy = gpu_with("GPU-a", &json!({ "compute": compute }));
-    driver(&json!([busy, gpu("GPU-b"), gpu_with("GPU-c", &json!({ "mig": instances }))]))
+fn machine(compute: &[ProcessRow], instances: &[Gpu]) -> Driver {
+    let busy = gpu("GPU-a").compute(compute);
+    driver([busy, gpu("GPU-b"), gpu("GPU-c").mig(instances.to_vec())])
 }
 
 /// Two processes that exist here, by whatever namespace the tests run in.
-fn compute() -> Value {
-    json!([{ "pid": process::id(), "used": 7 * GIB }, { "pid": 1, "used": 5 * GIB }])
+fn compute() -> [ProcessRow; 2] {
+    [process(process::id(), 7 * GIB), process(1, 5 * GIB)]
 }
 
-fn healthy() -> Value {
+fn healthy() -> Driver {
     machine(&compute(), &[instance("MIG-x", 1, "1g.10gb")])
 }
-
-type Metrics = BTreeMap<String, f64>;
 
 /// Every figure about memory is one that the machine has at some time of this test, in GiB.
 fn check_values(metrics: &Metrics) {
@@ -53,13 +53,13 @@ fn check_values(metrics: &Metrics) {
             .any(|prefix| name.starts_with(prefix));
         if is_memory {
             let (_, values) = allowed.iter().find(|(of, _)| *of == name).expect(series);
-            assert!(values.contains(&(value / GIB_F)), "{series} {value}");
+            assert!(values.contains(&(value / gib(1.0))), "{series} {value}");
         }
         assert!(value.is_finite() && *value < 9e18, "{series} {value}");
     }
 }
 
-/// What the scraper saw.
+/// Summary of the scrapes.
 #[derive(Debug, Default)]
 struct Scrapes {
     /// Without the time for which exporter and scraper were ready and the machine had no processor for them.
@@ -71,24 +71,15 @@ fn scrape_until(exporter: &Exporter, is_over: &AtomicBool) -> Scrapes {
     let mut seen = Scrapes::default();
     while !is_over.load(Ordering::SeqCst) {
         let (began, starved_before) = (Instant::now(), starved(exporter));
-        let metrics = exporter.metrics();
+        let metrics = exporter.scrape();
         let took = began.elapsed();
         let starved = starved(exporter).saturating_sub(starved_before);
         check_values(&metrics);
         seen.slowest = seen.slowest.max(took.saturating_sub(starved));
         seen.n_scrapes += 1;
-        std::thread::park_timeout(SCRAPE_EVERY.saturating_sub(took));
+        keep_pace(began, SCRAPE_EVERY);
     }
     seen
-}
-
-fn has_used(metrics: &Metrics, uuid: &str) -> bool {
-    metrics.contains_key(&format!("stepmem_device_memory_used_bytes{{uuid=\"{uuid}\"}}"))
-}
-
-fn errors(metrics: &Metrics, code: &str) -> f64 {
-    let series = format!("stepmem_nvml_errors_total{{code=\"{code}\"}}");
-    metrics.get(&series).copied().unwrap_or_default()
 }
 
 fn state_is(metrics: &Metrics, state: &str) -> bool {
@@ -96,125 +87,113 @@ fn state_is(metrics: &Metrics, state: &str) -> bool {
     metrics.contains_key(&series)
 }
 
-/// What the processes of GPU-a use, in GiB, ascending.
+/// Memory of the processes of GPU-a in GiB, ascending.
 fn processes(metrics: &Metrics) -> Vec<f64> {
     let of_a = "stepmem_process_memory_used_bytes{uuid=\"GPU-a\"";
     let mut used: Vec<f64> = metrics
         .iter()
         .filter(|(series, _)| series.starts_with(of_a))
-        .map(|(_, value)| value / GIB_F)
+        .map(|(_, value)| value / gib(1.0))
         .collect();
     used.sort_by(f64::total_cmp);
     used
 }
 
 fn is_healthy(metrics: &Metrics) -> bool {
-    ["GPU-a", "GPU-b", "MIG-x"].iter().all(|uuid| has_used(metrics, uuid))
+    ["GPU-a", "GPU-b", "MIG-x"].iter().all(|uuid| used(metrics, uuid).is_some())
         && processes(metrics) == [5.0, 7.0]
         && metrics.get("stepmem_nvml_up") == Some(&1.0)
 }
 
-fn with_call(symbol: &str, order: &Value) -> Value {
-    let mut scenario = healthy();
-    scenario["calls"] = json!({ symbol: order });
-    scenario
-}
-
-fn mend(exporter: &Exporter, fake: &Fake) {
+fn mend(exporter: &Exporter, fake: &FakeNvml) {
     fake.set(&healthy());
     exporter.await_metrics("health", is_healthy);
 }
 
 /// A GPU dies, a call hangs, the driver is updated: brings each about, waits until it shows, and mends it.
-fn driver_faults(exporter: &Exporter, fake: &Fake) {
+fn driver_faults(exporter: &Exporter, fake: &FakeNvml) {
     let mend = || mend(exporter, fake);
-    let mut dead = healthy();
-    dead["devices"][1] = json!({ "uuid": "GPU-b", "code": 15 });
-    fake.set(&dead);
+    fake.set(&healthy().replace(1, gpu("GPU-b").code(15)));
     exporter.await_metrics("the loss", |metrics| {
-        !has_used(metrics, "GPU-b") && errors(metrics, "gpu_is_lost") >= 2.0
+        used(metrics, "GPU-b").is_none() && errors(metrics, "gpu_is_lost") >= 2.0
     });
-    let metrics = exporter.metrics();
-    assert!(has_used(&metrics, "GPU-a") && has_used(&metrics, "MIG-x"), "{metrics:#?}");
+    let metrics = exporter.scrape();
+    assert!(
+        used(&metrics, "GPU-a").is_some() && used(&metrics, "MIG-x").is_some(),
+        "{metrics:#?}"
+    );
     assert_eq!(metrics["stepmem_nvml_up"], 1.0);
     mend();
 
-    let timeouts = errors(&exporter.metrics(), "timeout");
+    let timeouts = errors(&exporter.scrape(), "timeout");
     let began = Instant::now();
-    fake.set(&with_call("nvmlDeviceGetMemoryInfo_v2", &json!({ "hang": true })));
+    fake.set(&healthy().call("nvmlDeviceGetMemoryInfo_v2", Order::Hang));
     exporter.await_metrics("the hang", |metrics| {
-        metrics["stepmem_nvml_up"] == 0.0 && !has_used(metrics, "GPU-a")
+        metrics["stepmem_nvml_up"] == 0.0 && used(metrics, "GPU-a").is_none()
     });
     while began.elapsed() < HANG {
-        let metrics = exporter.metrics();
-        assert!(!has_used(&metrics, "GPU-a"), "{metrics:#?}");
+        let metrics = exporter.scrape();
+        assert!(used(&metrics, "GPU-a").is_none(), "{metrics:#?}");
         assert_eq!(errors(&metrics, "timeout"), timeouts + 1.0, "nothing queues behind it");
-        std::thread::park_timeout(SCRAPE_EVERY);
+        keep_pace(Instant::now(), SCRAPE_EVERY);
     }
     mend();
 
-    fake.set(&with_call("nvmlDeviceGetCount_v2", &json!({ "code": 18 })));
+    fake.set(&healthy().call("nvmlDeviceGetCount_v2", Order::Code(18)));
     exporter.await_metrics("the mismatch", |metrics| {
         errors(metrics, "lib_rm_version_mismatch") >= 1.0 && metrics["stepmem_nvml_up"] == 0.0
     });
-    assert!(!has_used(&exporter.metrics(), "GPU-a"));
+    assert!(used(&exporter.scrape(), "GPU-a").is_none());
     assert_eq!(exporter.logged("WARN", "only a restart"), 1);
     mend();
 }
 
 /// Lists that say little or nonsense, and an instance that comes and goes.
-fn list_faults(exporter: &Exporter, fake: &Fake) {
+fn list_faults(exporter: &Exporter, fake: &FakeNvml) {
     let mend = || mend(exporter, fake);
     let one = instance("MIG-x", 1, "1g.10gb");
-    let hidden = json!([{ "pid": process::id() }, { "pid": 1 }]);
-    fake.set(&machine(&hidden, std::slice::from_ref(&one)));
+    let unknown = [hidden(process::id()), hidden(1)];
+    fake.set(&machine(&unknown, std::slice::from_ref(&one)));
     exporter.await_metrics("hidden memory", |metrics| state_is(metrics, "memory_hidden"));
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(processes(&metrics), [0.0; 0]);
     let attributed = r#"stepmem_device_memory_attributed_bytes{uuid="GPU-a"}"#;
     assert_eq!(metrics.get(attributed), None);
     mend();
 
-    let unknown = json!([{ "pid": process::id(), "used": 7 * GIB }, { "pid": 1 }]);
+    let unknown = [process(process::id(), 7 * GIB), hidden(1)];
     fake.set(&machine(&unknown, std::slice::from_ref(&one)));
     exporter.await_metrics("2^64-1", |metrics| processes(metrics) == [7.0]);
-    assert_eq!(exporter.metric(attributed), Some(7.0 * GIB_F));
+    assert_eq!(exporter.metric(attributed), Some(gib(7.0)));
     mend();
 
-    let repeated = json!([
-        { "pid": process::id(), "used": 5 * GIB }, { "pid": process::id(), "used": 7 * GIB },
-    ]);
+    let repeated = [process(process::id(), 5 * GIB), process(process::id(), 7 * GIB)];
     fake.set(&machine(&repeated, std::slice::from_ref(&one)));
     exporter.await_metrics("the repeated process", |metrics| processes(metrics) == [7.0]);
     mend();
 
-    let mut wide = healthy();
-    wide["process_stride"] = json!(32);
-    fake.set(&wide);
+    fake.set(&healthy().process_stride(32));
     exporter.await_metrics("rows of 32 bytes", |metrics| state_is(metrics, "unsupported"));
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(processes(&metrics), [0.0; 0]);
-    assert!(has_used(&metrics, "GPU-a"));
+    assert!(used(&metrics, "GPU-a").is_some());
     mend();
 
     let two = [one, instance("MIG-y", 2, "1g.10gb")];
     fake.set(&machine(&compute(), &two));
-    exporter.await_metrics("another instance", |metrics| has_used(metrics, "MIG-y"));
-    assert_eq!(errors(&exporter.metrics(), "not_found"), 0.0);
+    exporter.await_metrics("another instance", |metrics| used(metrics, "MIG-y").is_some());
+    assert_eq!(errors(&exporter.scrape(), "not_found"), 0.0);
     fake.set(&healthy());
     exporter.await_metrics("its end", |metrics| {
-        !has_used(metrics, "MIG-y") && errors(metrics, "not_found") == 1.0
+        used(metrics, "MIG-y").is_none() && errors(metrics, "not_found") == 1.0
     });
     mend();
 }
 
 #[test]
-fn scrapes_stay_quick_and_true_while_everything_goes_wrong() {
-    let fake = Fake::new("it-storm", &healthy());
-    let library = text(&fake.library());
-    let nvml =
-        ["--nvml.library", &library, "--nvml.interval", "50ms", "--nvml.timeout", "500ms"];
-    let exporter = Exporter::start_command("serve", &nvml, &[]);
+fn scrapes_stay_quick_and_true_while_everything_fails() {
+    let fake = FakeNvml::new("it-storm", &healthy());
+    let exporter = fake.serve(&["--nvml.timeout", "500ms"]);
     exporter.await_metrics("health", is_healthy);
     let n_threads = exporter.metric("process_threads");
     let is_over = AtomicBool::new(false);
@@ -230,6 +209,6 @@ fn scrapes_stay_quick_and_true_while_everything_goes_wrong() {
     exporter.await_metrics("no thread left", |metrics| {
         metrics.get("process_threads").copied() == n_threads
     });
-    // Each fault was told of once: the loss, the hang, the mismatch and the instance that went.
+    // Each fault was logged once: the loss, the hang, the mismatch and the instance that went.
     assert_eq!(exporter.logged("WARN", "NVML: "), 4, "{:#?}", exporter.log());
 }
