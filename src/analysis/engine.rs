@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::acks::{ACKS_MAX, Ack, Acks, HeldAck, SavedAck};
-use crate::analysis::creep::CreepSettings;
+use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::diagnosis::imbalance;
 use crate::analysis::diagnosis::{
     DIAGNOSES, Evidence, Finding, Findings, Held, RunScene, Scene, Severity, Thresholds,

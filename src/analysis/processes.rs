@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::CreepSettings;
+use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::rank::window::{DeviceView, RankWindow};
 use crate::model::device::{GpuSample, ProcessMemory};
 use crate::model::ids::{Rank, Run};

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::analysis::creep::{CreepEstimator, Signal, Stage};
+use crate::analysis::creep::estimator::CreepEstimator;
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::Stage;
 use crate::analysis::diagnosis::imbalance::{Balance, RankBalance};
 use crate::analysis::diagnosis::{Evidence, Held, RunScene, Severity, high_pressure, wording};
 use crate::analysis::rank::window::{Identity, LastTrain, RankReport};

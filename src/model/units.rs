@@ -7,6 +7,11 @@ use serde::{Deserialize, Serialize};
 /// The largest byte count and step that is taken: 2^53, above which an `f64` no longer tells neighbours apart.
 pub const INTEGER_MAX: u64 = 1 << 53;
 
+/// 2^20 bytes.
+pub const MEBIBYTE: f64 = 1024.0 * 1024.0;
+/// 2^30 bytes.
+pub const GIBIBYTE: f64 = 1024.0 * MEBIBYTE;
+
 /// A value that may not enter, with the limit that it breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OutOfRange {

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::analysis::creep::{Signal, Stage, Trend};
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::{Stage, Trend};
 use crate::analysis::diagnosis::imbalance::{
     COMPARABLE_STEPS_MIN, IMBALANCE, PRESSURE_WARNING_MIN,
 };

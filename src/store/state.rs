@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use crate::analysis::creep::CreepEstimator;
+use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::engine::SavedState;
 use crate::analysis::rank::tally::Tally;
 use crate::store::atomic;

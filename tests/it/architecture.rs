@@ -86,7 +86,69 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("output::web", &["analysis::status", "output::prometheus"]),
     ("metrics", &["analysis::status", "model"]),
     ("analysis::estimate", &[]),
-    ("analysis::creep", &["analysis::estimate"]),
+    ("analysis::creep::signal", &[]),
+    ("analysis::creep::record", &[]),
+    ("analysis::creep::rules", &[]),
+    ("analysis::creep::pace", &[]),
+    ("analysis::creep::batch", &["analysis::creep::record", "model::units"]),
+    (
+        "analysis::creep::pyramid",
+        &["analysis::creep::record", "analysis::creep::signal", "analysis::estimate"],
+    ),
+    (
+        "analysis::creep::room",
+        &["analysis::creep::pyramid", "analysis::estimate", "model::units"],
+    ),
+    ("analysis::creep::trend", &["analysis::creep::room", "analysis::creep::signal"]),
+    (
+        "analysis::creep::gates",
+        &[
+            "analysis::creep::pyramid",
+            "analysis::creep::room",
+            "analysis::creep::rules",
+            "analysis::creep::signal",
+            "analysis::creep::trend",
+            "analysis::estimate",
+            "model::units",
+        ],
+    ),
+    (
+        "analysis::creep::watch",
+        &[
+            "analysis::creep::gates",
+            "analysis::creep::pyramid",
+            "analysis::creep::room",
+            "analysis::creep::rules",
+            "analysis::creep::signal",
+            "analysis::creep::trend",
+        ],
+    ),
+    (
+        "analysis::creep::stairs",
+        &[
+            "analysis::creep::gates",
+            "analysis::creep::pyramid",
+            "analysis::creep::room",
+            "analysis::creep::rules",
+            "analysis::creep::signal",
+            "analysis::creep::trend",
+        ],
+    ),
+    (
+        "analysis::creep::readings",
+        &[
+            "analysis::creep::pace",
+            "analysis::creep::pyramid",
+            "analysis::creep::record",
+            "analysis::creep::room",
+            "analysis::creep::rules",
+            "analysis::creep::signal",
+            "analysis::creep::watch",
+            "analysis::estimate",
+        ],
+    ),
+    ("analysis::creep::estimator", &["analysis::creep", "model"]),
+    ("analysis::creep::job", &["analysis::creep", "model::units"]),
     ("analysis::rank::tally", &["model"]),
     (
         "analysis::rank::window",
@@ -104,9 +166,10 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Doors: they list their room's files and import nothing.
-const DOORS: [&str; 16] = [
+const DOORS: [&str; 17] = [
     "lib",
     "analysis",
+    "analysis::creep",
     "analysis::rank",
     "commands",
     "config",

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::{MEBIBYTE, Push};
+use crate::analysis::creep::record::Push;
+use crate::model::units::MEBIBYTE;
 
 /// How much of a larger batch stays live from one step to the next: a regression of the moves
 /// of live memory on the moves of what the steps need on top.

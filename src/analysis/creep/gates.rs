@@ -2,12 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::pyramid::{BLOCKS_MAX, Block, Level, Pyramid, count};
-use crate::analysis::creep::room::{Room, Use};
-use crate::analysis::creep::{
-    MEBIBYTE, PUSHES_PER_BLOCK, READINGS_PER_BLOCK, Signal, Stage, Trend,
+use crate::analysis::creep::pyramid::{
+    BLOCKS_MAX, Block, Level, PUSHES_PER_BLOCK, Pyramid, READINGS_PER_BLOCK, count,
 };
+use crate::analysis::creep::room::{Room, Use};
+use crate::analysis::creep::rules::SignalRules;
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::{Stage, Trend};
 use crate::analysis::estimate;
+use crate::model::units::MEBIBYTE;
 
 /// The least growth of any interest, whatever the headroom: a few segments of a caching
 /// allocator (2 to 20 MiB).
@@ -36,76 +39,6 @@ const SLACK_OF_GAIN: f64 = 0.5;
 const WORKING_SET_TAU: f64 = 0.5;
 /// See [`WORKING_SET_TAU`]: the share of the reserved slope.
 const WORKING_SET_OF_SLOPE: f64 = 0.01;
-
-/// What one signal must show before it counts as a trend.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub struct SignalRules {
-    /// The growth of a [`Stage::Rising`] trend as a share of headroom and growth, 0 to 1.
-    pub rising_share_ratio: f64,
-    /// The same of a [`Stage::Creeping`] trend.
-    pub creeping_share_ratio: f64,
-    /// The share from which a window shorter than `records_min` may call [`Stage::Creeping`];
-    /// above 1: never.
-    pub urgent_share_ratio: f64,
-    /// The least number of equal moves that the path of the window must be worth: a random walk
-    /// gets as far as its root in spreads, √10 = 3.2 once in 1,300 windows.
-    pub straightness_min: f64,
-    /// The fewest blocks in a window.
-    pub blocks_min: usize,
-    /// The fewest records between a window's first and last block for [`Stage::Creeping`].
-    pub records_min: f64,
-    /// From how many records on a window need not show more than its shares.
-    pub records_full: f64,
-    /// How much of what the peak leaves counts as headroom although the allocator holds it in
-    /// its cache, 0 to 1.
-    pub peak_weight: f64,
-}
-
-impl SignalRules {
-    /// The rules of [`Signal::Allocated`], tuned on simulated jobs: 1 of 780 healthy ones
-    /// paged.
-    pub const ALLOCATED: Self = Self {
-        rising_share_ratio: 0.02,
-        creeping_share_ratio: 0.07,
-        urgent_share_ratio: 0.30,
-        straightness_min: 10.0,
-        blocks_min: 12,
-        records_min: 256.0,
-        records_full: 2048.0,
-        peak_weight: 0.5,
-    };
-    /// The rules of [`Signal::Reserved`]: caches settle for long, so that only long windows
-    /// count.
-    pub const RESERVED: Self = Self {
-        rising_share_ratio: 0.03,
-        creeping_share_ratio: 0.08,
-        urgent_share_ratio: 9.0,
-        blocks_min: 16,
-        records_min: 2048.0,
-        ..Self::ALLOCATED
-    };
-    /// The rules of [`Signal::Process`], whose records are readings of what a caching allocator
-    /// holds: a staircase while it settles, so that short windows must show much.
-    pub const PROCESS: Self = Self {
-        rising_share_ratio: 0.04,
-        creeping_share_ratio: 0.15,
-        blocks_min: 16,
-        records_min: 60.0,
-        records_full: 720.0,
-        ..Self::OUTSIDE_ALLOCATOR
-    };
-    /// The rules of [`Signal::OutsideAllocator`], whose records are readings: few and slow.
-    pub const OUTSIDE_ALLOCATOR: Self = Self {
-        rising_share_ratio: 0.03,
-        creeping_share_ratio: 0.08,
-        urgent_share_ratio: 9.0,
-        straightness_min: 9.0,
-        records_min: 20.0,
-        records_full: 1.0,
-        peak_weight: 0.0,
-        ..Self::ALLOCATED
-    };
-}
 
 /// What a window is asked before its growth counts, in the order of asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -215,6 +148,29 @@ pub struct Passed {
     pub trend: Trend,
     /// What keeps a [`Stage::Rising`] trend from being [`Stage::Creeping`].
     pub held_back: Option<Stop>,
+}
+
+/// One window of a signal, and what the gates say of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WindowReport {
+    /// The series.
+    pub signal: Signal,
+    /// The level: each one's blocks are twice as long as those of the one below.
+    pub level_idx: usize,
+    /// How many records lie between its first and its last block.
+    pub n_records: f64,
+    /// The step at the end of its first block.
+    pub first_step: f64,
+    /// The step at the end of its last block.
+    pub last_step: f64,
+    /// What is left to grow into as this window sees it, in bytes; of a stand-in when no
+    /// capacity is known.
+    pub headroom_bytes: f64,
+    /// Whether pushes test it: windows below the one that called a creep are not while it
+    /// holds.
+    pub is_asked: bool,
+    /// What it shows, or the gate that stopped it.
+    pub verdict: Result<Passed, Stop>,
 }
 
 /// The gates of one signal.
@@ -465,8 +421,12 @@ impl Curve {
 
 #[cfg(test)]
 mod tests {
-    use crate::analysis::creep::job::{Job, assert_within, noise, push};
-    use crate::analysis::creep::{GIBIBYTE, MEBIBYTE, Push, Signal, Slope, Stage};
+    use crate::analysis::creep::gates::Gate;
+    use crate::analysis::creep::job::{CAPACITY, Job, assert_within, noise, push};
+    use crate::analysis::creep::record::Push;
+    use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::trend::{Slope, Stage};
+    use crate::model::units::{GIBIBYTE, MEBIBYTE};
 
     #[test]
     fn noise_sawtooth_and_saturating_cache_raise_no_creep() {
@@ -547,5 +507,44 @@ mod tests {
         let shown = job.estimator.slope(Signal::Allocated).unwrap().per_step;
         let trend = job.trend(Signal::Allocated).unwrap().slope_bytes_per_step;
         assert_within(shown, trend, 0.0);
+    }
+
+    /// The gates that stopped the windows of live memory, the shortest window first.
+    fn stops(n_pushes: u32, of_step: impl Fn(f64) -> Push) -> Vec<Option<Gate>> {
+        let mut job = Job::new();
+        job.run(n_pushes, of_step);
+        let windows = job.estimator.windows(Signal::Allocated, CAPACITY);
+        windows.map(|window| window.verdict.err().map(|stop| stop.gate)).collect()
+    }
+
+    #[test]
+    fn every_window_says_what_stopped_it() {
+        let flat = stops(96 + 16 * 24, |step| push(step, 0.0));
+        assert_eq!(
+            flat,
+            [Gate::Rise, Gate::Rise, Gate::Blocks, Gate::Blocks, Gate::Blocks].map(Some)
+        );
+        let noisy = |step: f64| push(step, 8.0 * GIBIBYTE * noise(step) * (step / 2000.0));
+        assert!(!stops(3000, noisy).contains(&None));
+        let filling = |step: f64| push(step, 8.0 * GIBIBYTE * (1.0 - (-step / 900.0).exp()));
+        assert!(stops(3000, filling).contains(&Some(Gate::Steady)));
+        let leak = stops(3000, |step| push(step, 3.0 * MEBIBYTE * step));
+        assert!(leak.contains(&None));
+    }
+
+    #[test]
+    fn trend_that_only_rises_says_what_it_lacks() {
+        let mut job = Job::new();
+        let leak = |step| push(step, 2.0 * MEBIBYTE * step);
+        while job.stage(Signal::Allocated) != Some(Stage::Rising) {
+            assert!(job.run_until_change(4000, leak));
+        }
+        let windows = job.estimator.windows(Signal::Allocated, CAPACITY);
+        let passed: Vec<_> = windows.filter_map(|window| window.verdict.ok()).collect();
+        assert!(!passed.is_empty());
+        for passed in passed {
+            assert_eq!(passed.trend.stage, Stage::Rising);
+            assert_eq!(passed.held_back.map(|stop| stop.gate), Some(Gate::Share));
+        }
     }
 }

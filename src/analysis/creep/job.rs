@@ -1,8 +1,11 @@
 //! A simulated job for the tests of this folder.
 
-use crate::analysis::creep::{
-    CreepEstimator, CreepSettings, GIBIBYTE, Push, Signal, Stage, Trend,
-};
+use crate::analysis::creep::estimator::CreepEstimator;
+use crate::analysis::creep::record::Push;
+use crate::analysis::creep::rules::CreepSettings;
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::{Stage, Trend};
+use crate::model::units::GIBIBYTE;
 
 pub(super) const CAPACITY: Option<f64> = Some(80.0 * GIBIBYTE);
 

@@ -3,9 +3,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::{Push, Signal};
+use crate::analysis::creep::record::Push;
+use crate::analysis::creep::signal::Signal;
 use crate::analysis::estimate::POINTS_MAX;
 
+/// How many train pushes make a block of the lowest level.
+pub(super) const PUSHES_PER_BLOCK: u32 = 16;
+/// How many readings make a block of the lowest level; they come seconds apart, pushes faster.
+pub(super) const READINGS_PER_BLOCK: u32 = 2;
 /// How many blocks a level keeps; a window is one level's blocks.
 pub(super) const BLOCKS_MAX: usize = POINTS_MAX;
 /// How many levels there are: 16 × 2^16 × 32 pushes, 33 million, and half that of readings at

@@ -3,12 +3,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::gates::SignalRules;
 use crate::analysis::creep::pace::Pace;
-use crate::analysis::creep::pyramid::{Block, Open, Pyramid};
+use crate::analysis::creep::pyramid::{Block, Open, Pyramid, READINGS_PER_BLOCK};
+use crate::analysis::creep::record::{DeviceReading, Push};
 use crate::analysis::creep::room::Room;
+use crate::analysis::creep::rules::SignalRules;
+use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::watch::Watch;
-use crate::analysis::creep::{DeviceReading, Push, READINGS_PER_BLOCK, Signal};
 use crate::analysis::estimate;
 
 /// How many readings pass before libraries have loaded what they load at start.
@@ -135,10 +136,13 @@ impl Recent {
 
 #[cfg(test)]
 mod tests {
+    use crate::analysis::creep::estimator::CreepEstimator;
     use crate::analysis::creep::job::{CAPACITY, Job, assert_finite, assert_within, push};
-    use crate::analysis::creep::{
-        CreepEstimator, CreepSettings, DeviceReading, GIBIBYTE, MEBIBYTE, Push, Signal, Stage,
-    };
+    use crate::analysis::creep::record::{DeviceReading, Push};
+    use crate::analysis::creep::rules::CreepSettings;
+    use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::trend::Stage;
+    use crate::model::units::{GIBIBYTE, MEBIBYTE};
 
     #[test]
     fn growth_outside_the_allocator_is_found() {

@@ -1,8 +1,8 @@
 //! The device around a series: what is left to grow into, and what its growth is worth.
 
-use crate::analysis::creep::GIBIBYTE;
 use crate::analysis::creep::pyramid::Block;
 use crate::analysis::estimate;
+use crate::model::units::GIBIBYTE;
 
 /// Headroom never counts as less than this share of the capacity, lest noise on a full device
 /// looks like the end.
@@ -74,10 +74,13 @@ impl Use {
 
 #[cfg(test)]
 mod tests {
+    use crate::analysis::creep::estimator::CreepEstimator;
     use crate::analysis::creep::job::{CAPACITY, assert_finite, assert_within, push};
-    use crate::analysis::creep::{
-        CreepEstimator, CreepSettings, GIBIBYTE, MEBIBYTE, Push, Signal, Stage,
-    };
+    use crate::analysis::creep::record::Push;
+    use crate::analysis::creep::rules::CreepSettings;
+    use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::trend::Stage;
+    use crate::model::units::{GIBIBYTE, MEBIBYTE};
 
     #[test]
     fn leak_is_found_without_capacity_and_reserved_bytes() {

@@ -3,11 +3,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::gates::{Gate, NEW_HIGH_OF_GROWTH, SignalRules, Stop};
+use crate::analysis::creep::gates::{Gate, NEW_HIGH_OF_GROWTH, Stop};
 use crate::analysis::creep::pyramid::{Block, count};
-use crate::analysis::creep::report::StairsReport;
 use crate::analysis::creep::room::{Room, Use};
-use crate::analysis::creep::{Signal, Stage, Trend};
+use crate::analysis::creep::rules::SignalRules;
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::{Stage, Trend};
 
 /// How many steps of the floor are remembered; six make the longest flight.
 pub(super) const STAIRS_MAX: usize = 8;
@@ -38,6 +39,17 @@ const STAIR_FALL_RATIO: f64 = 0.5;
 /// to a third, and pushes that got lost hide one or two of them; three new stairs are needed to
 /// raise it again.
 const STAIRS_QUIET_DISTANCES: f64 = 4.0;
+
+/// The steps of live memory that may be leaks once per evaluation or checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StairsReport {
+    /// How many are remembered, at most eight.
+    pub n_stairs: usize,
+    /// Their mean height in bytes and distance in steps; `None` for fewer than two.
+    pub mean: Option<(f64, f64)>,
+    /// What kept the newest of them from being a trend, when it came.
+    pub stop: Option<Stop>,
+}
 
 /// One step of the floor.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
@@ -328,7 +340,10 @@ impl Stairs {
 #[cfg(test)]
 mod tests {
     use crate::analysis::creep::job::{Job, assert_finite, assert_within, push};
-    use crate::analysis::creep::{GIBIBYTE, Push, Signal, Stage};
+    use crate::analysis::creep::record::Push;
+    use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::trend::Stage;
+    use crate::model::units::GIBIBYTE;
 
     /// One stair of 2 GiB every 2,000 pushes from the 4,000th on, up to a step.
     fn stairs(step: f64, last_step: f64) -> Push {
@@ -372,5 +387,18 @@ mod tests {
         };
         job.run(16_000, uneven);
         assert_eq!(job.n_changes, 0);
+    }
+
+    #[test]
+    fn uneven_stairs_say_what_they_lack() {
+        let mut job = Job::new();
+        job.run(16_000, |step: f64| {
+            let n_stairs =
+                [3000.0, 4500.0, 9000.0, 9900.0, 14_000.0].iter().filter(|at| step >= **at);
+            push(step, GIBIBYTE * (34.0 + 2.0 * n_stairs.map(|_| 1.0).sum::<f64>()))
+        });
+        let stairs = job.estimator.stairs();
+        assert_eq!(stairs.n_stairs, 5);
+        assert!(stairs.stop.is_some(), "{stairs:?}");
     }
 }

@@ -2,10 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::gates::{Gates, SignalRules};
+use crate::analysis::creep::gates::Gates;
 use crate::analysis::creep::pyramid::{Block, Level, Pyramid};
 use crate::analysis::creep::room::{Room, Use};
-use crate::analysis::creep::{Signal, Stage, Trend};
+use crate::analysis::creep::rules::SignalRules;
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::{Stage, Trend};
 
 /// A trend is stale when its last eight blocks grew less than this share of its rate.
 const STALE_RATE_RATIO: f64 = 0.25;
@@ -104,7 +106,10 @@ impl Watch {
 #[cfg(test)]
 mod tests {
     use crate::analysis::creep::job::{CAPACITY, Job, push};
-    use crate::analysis::creep::{DeviceReading, GIBIBYTE, MEBIBYTE, Push, Signal, Stage};
+    use crate::analysis::creep::record::{DeviceReading, Push};
+    use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::trend::Stage;
+    use crate::model::units::{GIBIBYTE, MEBIBYTE};
 
     #[test]
     fn leak_that_stops_is_cleared_and_stays_cleared() {

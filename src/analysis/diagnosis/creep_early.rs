@@ -1,6 +1,6 @@
 //! MEMORY RISING: live memory grows steadily, not yet far enough to be called creep.
 
-use crate::analysis::creep::Stage;
+use crate::analysis::creep::trend::Stage;
 use crate::analysis::diagnosis::{
     CreepEvidence, Diagnosis, Evidence, Finding, LIVE_SIGNALS, Scene, Severity,
 };

@@ -1,6 +1,6 @@
 //! FRAGMENTATION: the allocator holds more and more, or much, that is not live.
 
-use crate::analysis::creep::Signal;
+use crate::analysis::creep::signal::Signal;
 use crate::analysis::diagnosis::{
     Diagnosis, Evidence, Finding, RELEASE_MARGIN, Scene, Severity, Subject, creeping,
 };

@@ -13,7 +13,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::analysis::creep::{Signal, Stage, Trend};
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::{Stage, Trend};
 use crate::analysis::rank::window::RankReport;
 use crate::model::ids::{Rank, Run};
 

@@ -1,6 +1,6 @@
 //! OUTSIDE ALLOCATOR: the process uses device memory that its allocator does not hold, and it grows or is large.
 
-use crate::analysis::creep::Signal;
+use crate::analysis::creep::signal::Signal;
 use crate::analysis::diagnosis::{
     Diagnosis, Evidence, Finding, RELEASE_MARGIN, Scene, Severity, Subject, creeping,
 };

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::{CreepEstimator, CreepSettings, DeviceReading, Push};
+use crate::analysis::creep::estimator::CreepEstimator;
+use crate::analysis::creep::record::{DeviceReading, Push};
+use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::estimate;
 use crate::analysis::rank::tally::Tally;
 use crate::model::ids::{GpuUuid, Rank};

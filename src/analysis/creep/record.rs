@@ -1,0 +1,31 @@
+//! What the estimator takes in: records of steps and readings of devices.
+
+use serde::{Deserialize, Serialize};
+
+/// One accepted record of a rank; every figure is finite, bytes are 0 to 2^53.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Push {
+    /// The global step just completed.
+    pub step: f64,
+    /// When it ended, in Unix seconds.
+    pub time: f64,
+    /// Bytes live at its end.
+    pub allocated: f64,
+    /// The most bytes that were live within it.
+    pub peak: f64,
+    /// Bytes that the caching allocator holds, if known.
+    pub reserved: Option<f64>,
+    /// The most that it held within the step, if known.
+    pub peak_reserved: Option<f64>,
+}
+
+/// One reading of the device that the rank runs on; every figure is finite.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DeviceReading {
+    /// When it was taken, in Unix seconds.
+    pub time: f64,
+    /// Bytes in use on the device by whomever.
+    pub device_used: f64,
+    /// Bytes in use by the rank's process, if the driver tells.
+    pub process_used: Option<f64>,
+}

@@ -1,0 +1,116 @@
+//! The settings of the estimator: what a signal must show, and when one is looked at.
+
+use serde::{Deserialize, Serialize};
+
+/// How many train pushes a life starts with that tell nothing: lazy optimizer state,
+/// autotuning, skipped AMP steps.
+const WARMUP_PUSHES: u32 = 96;
+/// How long a process that does not push is not looked at: it loads its model and its cache
+/// settles.
+const PROCESS_WARMUP_SECONDS: f64 = 600.0;
+/// A leak that leaves more time than this is left to a later window: three days, a long
+/// weekend.
+const HORIZON_SECONDS: f64 = 72.0 * 3600.0;
+
+/// The estimator's settings.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct CreepSettings {
+    /// How many train pushes at the start of a life are not used.
+    pub warmup_pushes: u32,
+    /// How long a process that does not push is not looked at after its first reading.
+    pub process_warmup_seconds: f64,
+    /// A leak that leaves more time than this does not become [`Stage::Creeping`].
+    pub horizon_seconds: f64,
+    /// What live memory must show.
+    pub allocated: SignalRules,
+    /// What reserved memory must show.
+    pub reserved: SignalRules,
+    /// What memory outside the allocator must show.
+    pub outside_allocator: SignalRules,
+    /// What a process that does not push must show.
+    pub process: SignalRules,
+}
+
+impl Default for CreepSettings {
+    fn default() -> Self {
+        Self {
+            warmup_pushes: WARMUP_PUSHES,
+            process_warmup_seconds: PROCESS_WARMUP_SECONDS,
+            horizon_seconds: HORIZON_SECONDS,
+            allocated: SignalRules::ALLOCATED,
+            reserved: SignalRules::RESERVED,
+            outside_allocator: SignalRules::OUTSIDE_ALLOCATOR,
+            process: SignalRules::PROCESS,
+        }
+    }
+}
+
+/// What one signal must show before it counts as a trend.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct SignalRules {
+    /// The growth of a [`Stage::Rising`] trend as a share of headroom and growth, 0 to 1.
+    pub rising_share_ratio: f64,
+    /// The same of a [`Stage::Creeping`] trend.
+    pub creeping_share_ratio: f64,
+    /// The share from which a window shorter than `records_min` may call [`Stage::Creeping`];
+    /// above 1: never.
+    pub urgent_share_ratio: f64,
+    /// The least number of equal moves that the path of the window must be worth: a random walk
+    /// gets as far as its root in spreads, √10 = 3.2 once in 1,300 windows.
+    pub straightness_min: f64,
+    /// The fewest blocks in a window.
+    pub blocks_min: usize,
+    /// The fewest records between a window's first and last block for [`Stage::Creeping`].
+    pub records_min: f64,
+    /// From how many records on a window need not show more than its shares.
+    pub records_full: f64,
+    /// How much of what the peak leaves counts as headroom although the allocator holds it in
+    /// its cache, 0 to 1.
+    pub peak_weight: f64,
+}
+
+impl SignalRules {
+    /// The rules of [`Signal::Allocated`], tuned on simulated jobs: 1 of 780 healthy ones
+    /// paged.
+    pub const ALLOCATED: Self = Self {
+        rising_share_ratio: 0.02,
+        creeping_share_ratio: 0.07,
+        urgent_share_ratio: 0.30,
+        straightness_min: 10.0,
+        blocks_min: 12,
+        records_min: 256.0,
+        records_full: 2048.0,
+        peak_weight: 0.5,
+    };
+    /// The rules of [`Signal::Reserved`]: caches settle for long, so that only long windows
+    /// count.
+    pub const RESERVED: Self = Self {
+        rising_share_ratio: 0.03,
+        creeping_share_ratio: 0.08,
+        urgent_share_ratio: 9.0,
+        blocks_min: 16,
+        records_min: 2048.0,
+        ..Self::ALLOCATED
+    };
+    /// The rules of [`Signal::Process`], whose records are readings of what a caching allocator
+    /// holds: a staircase while it settles, so that short windows must show much.
+    pub const PROCESS: Self = Self {
+        rising_share_ratio: 0.04,
+        creeping_share_ratio: 0.15,
+        blocks_min: 16,
+        records_min: 60.0,
+        records_full: 720.0,
+        ..Self::OUTSIDE_ALLOCATOR
+    };
+    /// The rules of [`Signal::OutsideAllocator`], whose records are readings: few and slow.
+    pub const OUTSIDE_ALLOCATOR: Self = Self {
+        rising_share_ratio: 0.03,
+        creeping_share_ratio: 0.08,
+        urgent_share_ratio: 9.0,
+        straightness_min: 9.0,
+        records_min: 20.0,
+        records_full: 1.0,
+        peak_weight: 0.0,
+        ..Self::ALLOCATED
+    };
+}
