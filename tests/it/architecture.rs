@@ -90,6 +90,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("analysis::creep::record", &[]),
     ("analysis::creep::rules", &[]),
     ("analysis::creep::pace", &[]),
+    ("analysis::creep::gates", &[]),
     ("analysis::creep::batch", &["analysis::creep::record", "model::units"]),
     (
         "analysis::creep::pyramid",
@@ -101,8 +102,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("analysis::creep::trend", &["analysis::creep::room", "analysis::creep::signal"]),
     (
-        "analysis::creep::gates",
+        "analysis::creep::window",
         &[
+            "analysis::creep::gates",
             "analysis::creep::pyramid",
             "analysis::creep::room",
             "analysis::creep::rules",
@@ -115,7 +117,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "analysis::creep::watch",
         &[
-            "analysis::creep::gates",
+            "analysis::creep::window",
             "analysis::creep::pyramid",
             "analysis::creep::room",
             "analysis::creep::rules",

@@ -5,7 +5,6 @@
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::creep::batch::BatchShare;
-use crate::analysis::creep::gates::WindowReport;
 use crate::analysis::creep::pace::Pace;
 use crate::analysis::creep::pyramid::{
     BLOCKS_MAX, Block, LEVELS_MAX, Level, Open, PUSHES_PER_BLOCK, Pyramid,
@@ -18,6 +17,7 @@ use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::stairs::{STAIRS_MAX, Stair, Stairs, StairsReport};
 use crate::analysis::creep::trend::{Slope, Stage, Trend};
 use crate::analysis::creep::watch::Watch;
+use crate::analysis::creep::window::WindowReport;
 
 /// The level whose blocks span 256 pushes, on which stairs are looked for.
 const STAIRS_LEVEL_IDX: usize = 4;

@@ -16,3 +16,4 @@ pub mod signal;
 pub mod stairs;
 pub mod trend;
 mod watch;
+pub mod window;

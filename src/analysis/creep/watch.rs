@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::gates::Gates;
 use crate::analysis::creep::pyramid::{Block, Level, Pyramid};
 use crate::analysis::creep::room::{Room, Use};
 use crate::analysis::creep::rules::SignalRules;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
+use crate::analysis::creep::window::Gates;
 
 /// A trend is stale when its last eight blocks grew less than this share of its rate.
 const STALE_RATE_RATIO: f64 = 0.25;

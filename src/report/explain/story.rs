@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::analysis::creep::gates::{Gate, Passed, Stop, WindowReport};
+use crate::analysis::creep::gates::{Gate, Stop};
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::stairs::StairsReport;
 use crate::analysis::creep::trend::Stage;
+use crate::analysis::creep::window::{Passed, WindowReport};
 use crate::analysis::diagnosis::{Evidence, LIVE_SIGNALS};
 use crate::analysis::engine::{EngineConfig, Transition, TransitionState};
 use crate::analysis::rank::window::RankReport;

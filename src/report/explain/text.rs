@@ -1,8 +1,9 @@
 //! A story as text of at most 100 columns: the pictures, what was said and why, and what stopped each window.
 
-use crate::analysis::creep::gates::{Gate, Stop, WindowReport};
+use crate::analysis::creep::gates::{Gate, Stop};
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::stairs::StairsReport;
+use crate::analysis::creep::window::WindowReport;
 use crate::analysis::diagnosis::LIVE_SIGNALS;
 use crate::analysis::diagnosis::wording::sentence;
 use crate::analysis::engine::TransitionState;

@@ -1,0 +1,447 @@
+//! Whether one window shows growth that counts, and how fast that growth is.
+
+use serde::{Deserialize, Serialize};
+
+use crate::analysis::creep::gates::{Gate, NEW_HIGH_OF_GROWTH, Stop};
+use crate::analysis::creep::pyramid::{
+    BLOCKS_MAX, Block, Level, PUSHES_PER_BLOCK, Pyramid, READINGS_PER_BLOCK, count,
+};
+use crate::analysis::creep::room::{Room, Use};
+use crate::analysis::creep::rules::SignalRules;
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::{Stage, Trend};
+use crate::analysis::estimate;
+use crate::model::units::MEBIBYTE;
+
+/// The least growth of any interest, whatever the headroom: a few segments of a caching
+/// allocator (2 to 20 MiB).
+const GROWTH_BYTES_MIN: f64 = 32.0 * MEBIBYTE;
+/// First cheap gate: the ends of a window differ by nearly the growth that the fit must show.
+const RISE_OF_NEED: f64 = 0.8;
+/// The last quarter gains at least this share of what the first did; a cache that fills up does
+/// not.
+const STEADY_GAIN_RATIO: f64 = 0.8;
+/// How many spreads of the random walk with the same moves the interval reaches to either side:
+/// 95 %.
+const INTERVAL_SPREADS: f64 = 1.96;
+/// Windows shorter than full length must show more: by the root of what they lack, at most this
+/// often.
+const SHORT_WINDOW_FACTOR_MAX: f64 = 3.0;
+/// Reserved memory creeps by fragmentation only if its slack (reserved less peak) carries this
+/// share of the slope.
+const SLACK_OF_SLOPE: f64 = 0.8;
+/// The same, cheaply, between the first and the last quarter.
+const SLACK_OF_GAIN: f64 = 0.5;
+/// The working set grows when the peaks' tau is above this and their slope above
+/// [`WORKING_SET_OF_SLOPE`].
+const WORKING_SET_TAU: f64 = 0.5;
+/// See [`WORKING_SET_TAU`]: the share of the reserved slope.
+const WORKING_SET_OF_SLOPE: f64 = 0.01;
+
+/// A window whose growth counts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Passed {
+    /// The trend that it shows.
+    pub trend: Trend,
+    /// What keeps a [`Stage::Rising`] trend from being [`Stage::Creeping`].
+    pub held_back: Option<Stop>,
+}
+
+/// One window of a signal, and what the gates say of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WindowReport {
+    /// The series.
+    pub signal: Signal,
+    /// The level: each one's blocks are twice as long as those of the one below.
+    pub level_idx: usize,
+    /// How many records lie between its first and its last block.
+    pub n_records: f64,
+    /// The step at the end of its first block.
+    pub first_step: f64,
+    /// The step at the end of its last block.
+    pub last_step: f64,
+    /// What is left to grow into as this window sees it, in bytes; of a stand-in when no
+    /// capacity is known.
+    pub headroom_bytes: f64,
+    /// Whether pushes test it: windows below the one that called a creep are not while it
+    /// holds.
+    pub is_asked: bool,
+    /// What it shows, or the gate that stopped it.
+    pub verdict: Result<Passed, Stop>,
+}
+
+/// The gates of one signal.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(super) struct Gates {
+    pub(super) signal: Signal,
+    pub(super) rules: SignalRules,
+}
+
+impl Gates {
+    /// Tests one window, the cheapest gates first.
+    ///
+    /// # Errors
+    /// The first gate that stopped it: it shows no growth worth a word.
+    pub(super) fn judge(
+        &self,
+        level_idx: usize,
+        level: &Level,
+        room: &Room,
+    ) -> Result<Passed, Stop> {
+        let (rules, blocks) = (&self.rules, level.blocks.as_slice());
+        let (n_blocks, n_min) = (count(blocks.len()), count(rules.blocks_min));
+        Stop::below(Gate::Blocks, n_blocks, n_min)?;
+        let n_known = || {
+            count(blocks.iter().filter(|block| block.value(self.signal).is_finite()).count())
+        };
+        let curve = Curve::of(blocks, |block| block.value(self.signal))
+            .ok_or_else(|| Stop { gate: Gate::Known, value: n_known(), limit: n_blocks })?;
+        let points = curve.points();
+        let headroom = self.headroom(level, room);
+        let need = (rules.rising_share_ratio * headroom).max(GROWTH_BYTES_MIN);
+        let straightness = self.shape(blocks, points, need)?;
+
+        let unfit = Stop { gate: Gate::Growth, value: 0.0, limit: need };
+        let slope = estimate::theil_sen(points).ok_or(unfit)?.slope;
+        let ([(first_step, _), .., (last_step, last_value)], [first, ..]) = (points, blocks)
+        else {
+            return Err(unfit);
+        };
+        let span = last_step - first_step;
+        let growth = slope * span;
+        Stop::below(Gate::Growth, growth, need)?;
+        let new_high = level.high(self.signal) + NEW_HIGH_OF_GROWTH * growth;
+        Stop::below(Gate::NewHigh, *last_value, new_high)?;
+        self.slack_carries(blocks, slope)?;
+        let growth = growth - self.batch_growth(blocks, room.batch_share) * span;
+        Stop::below(Gate::BatchGrowth, growth, need)?;
+
+        let share_ratio = growth / (headroom + growth);
+        let left = Left { seconds: room.seconds_left(headroom, slope), share_ratio };
+        let n_records = self.n_records(level_idx, blocks.len());
+        let (stage, held_back) = self.stage(n_records, left, room.horizon_seconds)?;
+        let rate = Rate::of(points, slope, straightness);
+        let onset = blocks.get(rate.onset_idx).unwrap_or(first);
+        let trend = Trend {
+            signal: self.signal,
+            stage,
+            raised_step: room.step,
+            raised_time: room.time,
+            onset_step: onset.step,
+            onset_time: onset.time,
+            slope_bytes_per_step: rate.slope,
+            slope_lower_bytes_per_step: rate.slope - rate.spread,
+            slope_upper_bytes_per_step: rate.slope + rate.spread,
+            growth_bytes: growth,
+            headroom_bytes: room.capacity.map(|_| headroom),
+            share_ratio,
+            growth_chance: room.confidence(straightness, n_blocks - 1.0),
+            seconds_per_step: room.seconds_per_step,
+        };
+        Ok(Passed { trend, held_back })
+    }
+
+    /// What is left to grow into by the newer half of a window.
+    pub(super) fn headroom(&self, level: &Level, room: &Room) -> f64 {
+        room.headroom(Use::of(level.newer_half()), self.rules.peak_weight)
+    }
+
+    /// How many records lie between the first and the last block of a window.
+    pub(super) fn n_records(&self, level_idx: usize, n_blocks: usize) -> f64 {
+        let records_per_block = f64::from(match self.signal {
+            Signal::Allocated | Signal::Reserved => PUSHES_PER_BLOCK,
+            Signal::OutsideAllocator | Signal::Process => READINGS_PER_BLOCK,
+        });
+        (count(n_blocks) - 1.0) * records_per_block * count(1 << level_idx)
+    }
+
+    /// The gates that cost no fit; the straightness of what passes.
+    fn shape(&self, blocks: &[Block], points: &[(f64, f64)], need: f64) -> Result<f64, Stop> {
+        let still = Stop { gate: Gate::Rise, value: 0.0, limit: RISE_OF_NEED * need };
+        let path = estimate::path(points).ok_or(still)?;
+        Stop::below(Gate::Rise, path.rise, still.limit)?;
+        let straightness = path.straightness().ok_or(still)?;
+        Stop::below(Gate::Straight, straightness, self.rules.straightness_min)?;
+        let gains = estimate::quarter_gains(points).ok_or(still)?;
+        let is_steady = gains.last > 0.0 && gains.last >= STEADY_GAIN_RATIO * gains.first;
+        let kept = if gains.first > 0.0 { gains.last / gains.first } else { 0.0 };
+        Stop::unless(is_steady, Gate::Steady, kept, STEADY_GAIN_RATIO)?;
+        if self.signal == Signal::Reserved {
+            let slack_gain = Curve::of(blocks, slack)
+                .and_then(|curve| estimate::quarter_gains(curve.points()))
+                .map_or(f64::NEG_INFINITY, |gains| gains.whole);
+            let is_slack = slack_gain >= SLACK_OF_GAIN * gains.whole;
+            let share = slack_gain / gains.whole;
+            Stop::unless(is_slack, Gate::SlackGain, share, SLACK_OF_GAIN)?;
+        }
+        Ok(straightness)
+    }
+
+    /// What growth amounts to in a window of a level, and what keeps it from more; short
+    /// windows need more.
+    fn stage(
+        &self,
+        n_records: f64,
+        left: Left,
+        horizon_seconds: f64,
+    ) -> Result<(Stage, Option<Stop>), Stop> {
+        let (rules, share) = (&self.rules, left.share_ratio);
+        let lack = (rules.records_full / n_records.max(1.0)).sqrt();
+        let factor = lack.clamp(1.0, SHORT_WINDOW_FACTOR_MAX);
+        let is_long = n_records >= rules.records_min || share >= rules.urgent_share_ratio;
+        let creeping = Stop::below(Gate::Share, share, rules.creeping_share_ratio * factor)
+            .and(Stop::unless(is_long, Gate::Records, n_records, rules.records_min));
+        if creeping.is_err() {
+            Stop::below(Gate::Share, share, rules.rising_share_ratio * factor)?;
+        }
+        let is_near = left.seconds <= horizon_seconds;
+        let horizon = Stop::unless(is_near, Gate::Horizon, left.seconds, horizon_seconds);
+        Ok(match creeping.and(horizon) {
+            Ok(()) => (Stage::Creeping, None),
+            Err(stop) => (Stage::Rising, Some(stop)),
+        })
+    }
+
+    /// The slope that larger batches explain: of live memory only, and only as far as it rises.
+    fn batch_growth(&self, blocks: &[Block], batch_share: f64) -> f64 {
+        if self.signal != Signal::Allocated || batch_share <= 0.0 {
+            return 0.0;
+        }
+        Curve::of(blocks, |block| block.transient_floor)
+            .and_then(|curve| estimate::theil_sen(curve.points()))
+            .map_or(0.0, |fit| batch_share.min(1.0) * fit.slope.max(0.0))
+    }
+
+    /// Whether slack carries the slope of reserved memory and the working set does not grow;
+    /// other signals pass.
+    fn slack_carries(&self, blocks: &[Block], slope: f64) -> Result<(), Stop> {
+        if self.signal != Signal::Reserved {
+            return Ok(());
+        }
+        let fit = |value: fn(&Block) -> f64| {
+            Curve::of(blocks, value).and_then(|curve| estimate::theil_sen(curve.points()))
+        };
+        let carried = fit(slack).map_or(f64::NEG_INFINITY, |slack| slack.slope);
+        let is_carried = carried >= SLACK_OF_SLOPE * slope;
+        Stop::unless(is_carried, Gate::SlackSlope, carried / slope, SLACK_OF_SLOPE)?;
+        let Some(peaks) = fit(|block| block.peak_max) else { return Ok(()) };
+        let grows = peaks.tau > WORKING_SET_TAU && peaks.slope > WORKING_SET_OF_SLOPE * slope;
+        Stop::unless(!grows, Gate::WorkingSet, peaks.slope / slope, WORKING_SET_OF_SLOPE)
+    }
+
+    /// The slope of the longest window and the ends of its interval, from every other block of
+    /// it.
+    pub(super) fn overview(&self, pyramid: &Pyramid) -> Option<(f64, f64, f64)> {
+        let has_enough = |level: &&Level| level.blocks.len() >= self.rules.blocks_min;
+        let level = pyramid.levels.iter().rev().find(has_enough)?;
+        let curve = Curve::of(&level.blocks, |block| block.value(self.signal))?;
+        let mut thinned = [(0.0, 0.0); BLOCKS_MAX.div_ceil(2)];
+        let n_thinned = curve.n_points.div_ceil(2);
+        for (to, from) in thinned.iter_mut().zip(curve.points().iter().rev().step_by(2)) {
+            *to = *from;
+        }
+        let points = thinned.get_mut(..n_thinned)?;
+        points.reverse();
+        let slope = estimate::theil_sen(points)?.slope;
+        let ((first_step, _), (last_step, _)) = (points.first()?, points.last()?);
+        let spread = INTERVAL_SPREADS * estimate::path(points)?.squared_moves.sqrt()
+            / (last_step - first_step);
+        Some((slope, slope - spread, slope + spread))
+    }
+}
+
+/// How far growth has come towards the end.
+#[derive(Clone, Copy)]
+struct Left {
+    /// Until the headroom is gone at this slope.
+    seconds: f64,
+    /// The growth as a share of growth and headroom.
+    share_ratio: f64,
+}
+
+/// What the allocator holds at least beyond the most that was live: what a fragmented cache
+/// cannot give.
+fn slack(block: &Block) -> f64 {
+    block.reserved_floor - block.peak_max
+}
+
+/// How fast a window grows since it does.
+struct Rate {
+    /// The block from which it grows; 0 unless the growth sets in within the window.
+    onset_idx: usize,
+    slope: f64,
+    /// Half the width of the interval around the slope.
+    spread: f64,
+}
+
+impl Rate {
+    /// The slope of a whole window unless its first part is level: then of the rest.
+    fn of(points: &[(f64, f64)], slope: f64, straightness: f64) -> Self {
+        Self::since_bend(points).unwrap_or(Self {
+            onset_idx: 0,
+            slope,
+            spread: INTERVAL_SPREADS * slope / straightness.sqrt(),
+        })
+    }
+
+    fn since_bend(points: &[(f64, f64)]) -> Option<Self> {
+        let onset_idx = estimate::bend(points).filter(|idx| *idx > 0)?;
+        let rest = points.get(onset_idx..)?;
+        let slope =
+            estimate::theil_sen(rest).map(|fit| fit.slope).filter(|slope| *slope > 0.0)?;
+        let straightness = estimate::path(rest)?.straightness()?;
+        Some(Self { onset_idx, slope, spread: INTERVAL_SPREADS * slope / straightness.sqrt() })
+    }
+}
+
+/// The points of one window, (step, bytes).
+struct Curve {
+    points: [(f64, f64); BLOCKS_MAX],
+    n_points: usize,
+}
+
+impl Curve {
+    /// Reads a value off every block; `None` when one of them is unknown.
+    fn of(blocks: &[Block], value: impl Fn(&Block) -> f64) -> Option<Self> {
+        let mut curve = Self { points: [(0.0, 0.0); BLOCKS_MAX], n_points: 0 };
+        for (point, block) in curve.points.iter_mut().zip(blocks) {
+            *point = (block.step, value(block));
+            curve.n_points += 1;
+        }
+        curve.points().iter().all(|(_, y)| y.is_finite()).then_some(curve)
+    }
+
+    fn points(&self) -> &[(f64, f64)] {
+        self.points.get(..self.n_points).unwrap_or(&[])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::analysis::creep::gates::Gate;
+    use crate::analysis::creep::job::{CAPACITY, Job, assert_within, noise, push};
+    use crate::analysis::creep::record::Push;
+    use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::trend::{Slope, Stage};
+    use crate::model::units::{GIBIBYTE, MEBIBYTE};
+
+    #[test]
+    fn noise_sawtooth_and_saturating_cache_raise_no_creep() {
+        let noisy = |step| push(step, GIBIBYTE * noise(step + 0.5));
+        let sawtooth = |step: f64| push(step, 8.0 * MEBIBYTE * (step % 700.0));
+        let saturating =
+            |step: f64| push(step, 4.0 * GIBIBYTE * (1.0 - (-step / 3000.0).exp()));
+        let healthy: [&dyn Fn(f64) -> Push; 3] = [&noisy, &sawtooth, &saturating];
+        for of_step in healthy {
+            let mut job = Job::new();
+            job.run(30_000, of_step);
+            assert!(job.stage(Signal::Allocated) < Some(Stage::Creeping));
+            assert_eq!(job.stage(Signal::Reserved), None);
+        }
+    }
+
+    #[test]
+    fn growth_that_the_batch_explains_is_no_leak() {
+        let mut job = Job::new();
+        let longer = |step: f64| {
+            let batch = 2.0 * MEBIBYTE * step + GIBIBYTE * noise(step);
+            let mut longer = push(step, 0.0);
+            longer.allocated += 0.3 * batch;
+            longer.peak = longer.allocated + 8.0 * GIBIBYTE + batch;
+            longer
+        };
+        job.run(6000, longer);
+        assert_eq!(job.trend(Signal::Allocated), None);
+    }
+
+    #[test]
+    fn onset_is_where_the_growth_sets_in() {
+        let mut job = Job::new();
+        job.run(4000, |step| push(step, 0.0));
+        let late = |step: f64| push(step, 3.0 * MEBIBYTE * (step - 4000.0).max(0.0));
+        assert!(job.run_until_change(4000, late));
+        let trend = job.trend(Signal::Allocated).unwrap();
+        assert_within(trend.onset_step, 4000.0, 200.0);
+    }
+
+    #[test]
+    fn fragmentation_is_told_from_a_growing_working_set() {
+        let fragmenting = |step: f64| Push {
+            reserved: Some(32.0 * GIBIBYTE + 0.5 * MEBIBYTE * step),
+            ..push(step, 0.0)
+        };
+        let mut job = Job::new();
+        job.run(20_000, fragmenting);
+        assert_eq!(job.stage(Signal::Reserved), Some(Stage::Creeping));
+        assert_eq!(job.stage(Signal::Allocated), None);
+        let trend = job.trend(Signal::Reserved).unwrap();
+        assert_within(trend.slope_bytes_per_step, 0.5 * MEBIBYTE, 0.01 * MEBIBYTE);
+
+        let mut job = Job::new();
+        job.run(20_000, |step| push(step, 0.5 * MEBIBYTE * step));
+        assert_eq!(job.stage(Signal::Reserved), None);
+        assert_eq!(job.stage(Signal::Allocated), Some(Stage::Creeping));
+    }
+
+    #[test]
+    fn slope_is_shown_also_when_nothing_is_wrong() {
+        let mut job = Job::new();
+        assert_eq!(job.estimator.slope(Signal::Allocated), None);
+        job.run(2000, |step| push(step, 1024.0 * step));
+        assert_eq!(job.trend(Signal::Allocated), None);
+        let Slope { per_step, lower, upper, per_second } =
+            job.estimator.slope(Signal::Allocated).unwrap();
+        assert_within(per_step, 1024.0, 1.0);
+        assert!(lower < 1024.0 && upper > 1024.0);
+        assert_within(per_second.unwrap(), 1024.0, 1.0);
+        assert_eq!(job.estimator.slope(Signal::OutsideAllocator), None);
+    }
+
+    #[test]
+    fn slope_of_a_trend_is_the_one_that_is_shown() {
+        let mut job = Job::new();
+        job.run(4000, |step| push(step, 2.0 * MEBIBYTE * step));
+        let shown = job.estimator.slope(Signal::Allocated).unwrap().per_step;
+        let trend = job.trend(Signal::Allocated).unwrap().slope_bytes_per_step;
+        assert_within(shown, trend, 0.0);
+    }
+
+    /// The gates that stopped the windows of live memory, the shortest window first.
+    fn stops(n_pushes: u32, of_step: impl Fn(f64) -> Push) -> Vec<Option<Gate>> {
+        let mut job = Job::new();
+        job.run(n_pushes, of_step);
+        let windows = job.estimator.windows(Signal::Allocated, CAPACITY);
+        windows.map(|window| window.verdict.err().map(|stop| stop.gate)).collect()
+    }
+
+    #[test]
+    fn every_window_says_what_stopped_it() {
+        let flat = stops(96 + 16 * 24, |step| push(step, 0.0));
+        assert_eq!(
+            flat,
+            [Gate::Rise, Gate::Rise, Gate::Blocks, Gate::Blocks, Gate::Blocks].map(Some)
+        );
+        let noisy = |step: f64| push(step, 8.0 * GIBIBYTE * noise(step) * (step / 2000.0));
+        assert!(!stops(3000, noisy).contains(&None));
+        let filling = |step: f64| push(step, 8.0 * GIBIBYTE * (1.0 - (-step / 900.0).exp()));
+        assert!(stops(3000, filling).contains(&Some(Gate::Steady)));
+        let leak = stops(3000, |step| push(step, 3.0 * MEBIBYTE * step));
+        assert!(leak.contains(&None));
+    }
+
+    #[test]
+    fn trend_that_only_rises_says_what_it_lacks() {
+        let mut job = Job::new();
+        let leak = |step| push(step, 2.0 * MEBIBYTE * step);
+        while job.stage(Signal::Allocated) != Some(Stage::Rising) {
+            assert!(job.run_until_change(4000, leak));
+        }
+        let windows = job.estimator.windows(Signal::Allocated, CAPACITY);
+        let passed: Vec<_> = windows.filter_map(|window| window.verdict.ok()).collect();
+        assert!(!passed.is_empty());
+        for passed in passed {
+            assert_eq!(passed.trend.stage, Stage::Rising);
+            assert_eq!(passed.held_back.map(|stop| stop.gate), Some(Gate::Share));
+        }
+    }
+}
