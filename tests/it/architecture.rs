@@ -97,16 +97,16 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["analysis::creep::record", "analysis::creep::signal", "analysis::estimate"],
     ),
     (
-        "analysis::creep::room",
+        "analysis::creep::context",
         &["analysis::creep::pyramid", "analysis::estimate", "model::units"],
     ),
-    ("analysis::creep::trend", &["analysis::creep::room", "analysis::creep::signal"]),
+    ("analysis::creep::trend", &["analysis::creep::context", "analysis::creep::signal"]),
     (
         "analysis::creep::window",
         &[
             "analysis::creep::gates",
             "analysis::creep::pyramid",
-            "analysis::creep::room",
+            "analysis::creep::context",
             "analysis::creep::rules",
             "analysis::creep::signal",
             "analysis::creep::trend",
@@ -119,7 +119,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "analysis::creep::window",
             "analysis::creep::pyramid",
-            "analysis::creep::room",
+            "analysis::creep::context",
             "analysis::creep::rules",
             "analysis::creep::signal",
             "analysis::creep::trend",
@@ -130,7 +130,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "analysis::creep::gates",
             "analysis::creep::pyramid",
-            "analysis::creep::room",
+            "analysis::creep::context",
             "analysis::creep::rules",
             "analysis::creep::signal",
             "analysis::creep::trend",
@@ -142,7 +142,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "analysis::creep::pace",
             "analysis::creep::pyramid",
             "analysis::creep::record",
-            "analysis::creep::room",
+            "analysis::creep::context",
             "analysis::creep::rules",
             "analysis::creep::signal",
             "analysis::creep::watch",
@@ -150,7 +150,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("analysis::creep::estimator", &["analysis::creep", "model"]),
-    ("analysis::creep::job", &["analysis::creep", "model::units"]),
+    ("analysis::creep::simulation", &["analysis::creep", "model::units"]),
     ("analysis::rank::tally", &["model"]),
     (
         "analysis::rank::window",

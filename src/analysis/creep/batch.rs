@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::record::Push;
+use crate::analysis::creep::record::MemoryRecord;
 use crate::model::units::MEBIBYTE;
 
 /// How much of a larger batch stays live from one step to the next: a regression of the moves
@@ -31,8 +31,8 @@ impl BatchShare {
     /// Regression", 1970).
     const PRIOR_WEIGHT: f64 = 1e14;
 
-    pub(super) fn learn(&mut self, push: &Push) {
-        let now = (push.allocated, push.peak - push.allocated);
+    pub(super) fn learn(&mut self, record: &MemoryRecord) {
+        let now = (record.allocated, record.peak - record.allocated);
         if let Some((allocated, transient)) = self.last.replace(now) {
             let (x, y) = (now.1 - transient, now.0 - allocated);
             if y.abs() <= Self::EXPLAINED_RATIO * x.abs() + Self::EXPLAINED_BYTES {

@@ -5,19 +5,19 @@
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::creep::batch::BatchShare;
+use crate::analysis::creep::context::SeriesContext;
 use crate::analysis::creep::pace::Pace;
 use crate::analysis::creep::pyramid::{
-    BLOCKS_MAX, Block, LEVELS_MAX, Level, Open, PUSHES_PER_BLOCK, Pyramid,
+    BLOCKS_MAX, Block, LEVELS_MAX, Level, OpenBlock, Pyramid, RECORDS_PER_BLOCK,
 };
 use crate::analysis::creep::readings::Readings;
-use crate::analysis::creep::record::{DeviceReading, Push};
-use crate::analysis::creep::room::Room;
+use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::stairs::{STAIRS_MAX, Stair, Stairs, StairsReport};
+use crate::analysis::creep::stairs::{STAIRS_MAX, Stair, Stairs, StairsEvidence};
 use crate::analysis::creep::trend::{Slope, Stage, Trend};
-use crate::analysis::creep::watch::Watch;
-use crate::analysis::creep::window::WindowReport;
+use crate::analysis::creep::watch::SignalWatch;
+use crate::analysis::creep::window::WindowVerdict;
 
 /// The level whose blocks span 256 pushes, on which stairs are looked for.
 const STAIRS_LEVEL_IDX: usize = 4;
@@ -30,17 +30,17 @@ const STAIRS_LEVEL_IDX: usize = 4;
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct CreepEstimator {
     settings: CreepSettings,
-    newest: Option<Push>,
+    newest: Option<MemoryRecord>,
     /// How many train pushes this life has had.
-    n_pushes: u32,
+    n_train_records: u32,
     batch: BatchShare,
     /// The highest peak since the last block, whatever the phase.
     peak: f64,
-    open_block: Open,
+    open_block: OpenBlock,
     pace: Pace,
     pyramid: Pyramid,
-    allocated: Watch,
-    reserved: Watch,
+    allocated: SignalWatch,
+    reserved: SignalWatch,
     stairs: Stairs,
     readings: Readings,
 }
@@ -57,14 +57,14 @@ impl CreepEstimator {
         Self {
             settings,
             newest: None,
-            n_pushes: 0,
+            n_train_records: 0,
             batch: BatchShare::default(),
             peak: 0.0,
-            open_block: Open::default(),
+            open_block: OpenBlock::default(),
             pace: Pace::default(),
             pyramid: Pyramid::default(),
-            allocated: Watch::new(Signal::Allocated, settings.allocated),
-            reserved: Watch::new(Signal::Reserved, settings.reserved),
+            allocated: SignalWatch::new(Signal::Allocated, settings.allocated),
+            reserved: SignalWatch::new(Signal::Reserved, settings.reserved),
             stairs: Stairs::default(),
             readings: Readings::new(Signal::OutsideAllocator, settings.outside_allocator),
         }
@@ -81,9 +81,9 @@ impl CreepEstimator {
     /// Goes on with other settings, as after a restart of the exporter.
     pub fn configure(&mut self, settings: CreepSettings) {
         self.settings = settings;
-        self.allocated.gates.rules = settings.allocated;
-        self.reserved.gates.rules = settings.reserved;
-        self.readings.watch.gates.rules = match self.readings.watch.gates.signal {
+        self.allocated.judge.rules = settings.allocated;
+        self.reserved.judge.rules = settings.reserved;
+        self.readings.watch.judge.rules = match self.readings.watch.judge.signal {
             Signal::Process => settings.process,
             _ => settings.outside_allocator,
         };
@@ -92,33 +92,33 @@ impl CreepEstimator {
     /// Takes a train push that comes after all others; `capacity` in bytes, if known.
     ///
     /// Returns true when a trend was raised, changed its stage or was cleared.
-    pub fn train(&mut self, push: &Push, capacity: Option<f64>) -> bool {
-        self.newest = Some(*push);
-        self.n_pushes = self.n_pushes.saturating_add(1);
-        self.batch.learn(push);
-        self.peak = self.peak.max(push.peak);
-        if self.n_pushes <= self.settings.warmup_pushes {
+    pub fn train(&mut self, record: &MemoryRecord, capacity: Option<f64>) -> bool {
+        self.newest = Some(*record);
+        self.n_train_records = self.n_train_records.saturating_add(1);
+        self.batch.learn(record);
+        self.peak = self.peak.max(record.peak);
+        if self.n_train_records <= self.settings.warmup_pushes {
             return false;
         }
-        let Some(mut block) = self.open_block.add(Block::of_push(push), PUSHES_PER_BLOCK)
+        let Some(mut block) = self.open_block.add(Block::of_record(record), RECORDS_PER_BLOCK)
         else {
             return false;
         };
         block.peak_max = self.peak;
-        if push.reserved.is_none() {
+        if record.reserved.is_none() {
             block.reserved_max = block.reserved_max.max(self.peak);
         }
         self.peak = 0.0;
-        self.pace.advance(push.step, push.time);
-        let room = self.room(push, capacity);
-        self.take_block(block, &room)
+        self.pace.advance(record.step, record.time);
+        let context = self.context(record, capacity);
+        self.take_block(block, &context)
     }
 
     /// Takes a push of an evaluation or a checkpoint: only its peak counts, and what later
     /// readings are held against.
-    pub fn other_phase(&mut self, push: &Push) {
-        self.newest = Some(*push);
-        self.peak = self.peak.max(push.peak);
+    pub fn other_phase(&mut self, record: &MemoryRecord) {
+        self.newest = Some(*record);
+        self.peak = self.peak.max(record.peak);
     }
 
     /// Takes a reading of the rank's device that comes after all others; `capacity` in bytes,
@@ -127,15 +127,15 @@ impl CreepEstimator {
     /// A reading before the first push or of a rank whose reserved bytes are unknown tells
     /// nothing. Returns true when a trend was raised, changed its stage or was cleared.
     pub fn device(&mut self, reading: &DeviceReading, capacity: Option<f64>) -> bool {
-        let Some(push) = self.newest else { return false };
-        self.read(reading, &push, capacity)
+        let Some(record) = self.newest else { return false };
+        self.read(reading, &record, capacity)
     }
 
     /// Takes a reading of a process that does not push, as [`Self::device`] takes one of a rank
     /// that does.
     pub fn process(&mut self, reading: &DeviceReading, capacity: Option<f64>) -> bool {
         let Some(used) = reading.process_used else { return false };
-        let push = Push {
+        let record = MemoryRecord {
             step: self.readings.seconds_since_first(reading.time),
             time: reading.time,
             allocated: used,
@@ -143,21 +143,21 @@ impl CreepEstimator {
             reserved: Some(used),
             peak_reserved: Some(used),
         };
-        self.newest = Some(push);
-        if push.step < self.settings.process_warmup_seconds {
+        self.newest = Some(record);
+        if record.step < self.settings.process_warmup_seconds {
             return false;
         }
-        self.read(reading, &push, capacity)
+        self.read(reading, &record, capacity)
     }
 
     /// Forgets the old life of a rank that restarted; what others use on its device stays
     /// known.
     pub fn new_life(&mut self) {
         self.newest = None;
-        self.n_pushes = 0;
+        self.n_train_records = 0;
         self.batch = BatchShare::default();
         self.peak = 0.0;
-        self.open_block = Open::default();
+        self.open_block = OpenBlock::default();
         self.pace = Pace::default();
         self.pyramid.clear();
         self.allocated.clear();
@@ -183,7 +183,7 @@ impl CreepEstimator {
                 trend.slope_lower_bytes_per_step,
                 trend.slope_upper_bytes_per_step,
             ),
-            None => watch.gates.overview(pyramid)?,
+            None => watch.judge.overview(pyramid)?,
         };
         let per_second = pace.known().map(|seconds| per_step / seconds);
         Some(Slope { per_step, lower, upper, per_second })
@@ -208,33 +208,35 @@ impl CreepEstimator {
         &self,
         signal: Signal,
         capacity: Option<f64>,
-    ) -> impl Iterator<Item = WindowReport> {
-        let room = self.newest.map(|push| match signal {
-            Signal::Allocated | Signal::Reserved => self.room(&push, capacity),
-            Signal::OutsideAllocator | Signal::Process => self.reading_room(&push, capacity),
+    ) -> impl Iterator<Item = WindowVerdict> {
+        let context = self.newest.map(|record| match signal {
+            Signal::Allocated | Signal::Reserved => self.context(&record, capacity),
+            Signal::OutsideAllocator | Signal::Process => {
+                self.reading_context(&record, capacity)
+            }
         });
         let levels = self.series(signal).into_iter().flat_map(|(watch, pyramid, _)| {
             pyramid.levels.iter().enumerate().map(move |(idx, level)| (watch, idx, level))
         });
-        levels.zip(room.into_iter().cycle()).filter_map(
-            move |((watch, level_idx, level), room)| {
+        levels.zip(context.into_iter().cycle()).filter_map(
+            move |((watch, level_idx, level), context)| {
                 let (first, last) = (level.blocks.first()?, level.blocks.last()?);
-                Some(WindowReport {
+                Some(WindowVerdict {
                     signal,
                     level_idx,
-                    n_records: watch.gates.n_records(level_idx, level.blocks.len()),
+                    n_records: watch.judge.n_records(level_idx, level.blocks.len()),
                     first_step: first.step,
                     last_step: last.step,
-                    headroom_bytes: watch.gates.headroom(level, &room),
+                    headroom_bytes: watch.judge.headroom(level, &context),
                     is_asked: watch.asks(level_idx),
-                    verdict: watch.gates.judge(level_idx, level, &room),
+                    outcome: watch.judge.judge(level_idx, level, &context),
                 })
             },
         )
     }
 
     /// Returns what is remembered of stairs.
-    pub fn stairs(&self) -> StairsReport {
+    pub fn stairs(&self) -> StairsEvidence {
         self.stairs.report()
     }
 
@@ -255,7 +257,7 @@ impl CreepEstimator {
 
     /// What is kept of a signal; `None` of a process that pushes and of the rest of one that
     /// doesn't.
-    fn series(&self, signal: Signal) -> Option<(&Watch, &Pyramid, &Pace)> {
+    fn series(&self, signal: Signal) -> Option<(&SignalWatch, &Pyramid, &Pace)> {
         let (watch, pyramid, pace) = match signal {
             Signal::Allocated => (&self.allocated, &self.pyramid, &self.pace),
             Signal::Reserved => (&self.reserved, &self.pyramid, &self.pace),
@@ -263,58 +265,64 @@ impl CreepEstimator {
                 (&self.readings.watch, &self.readings.pyramid, &self.readings.pace)
             }
         };
-        (watch.gates.signal == signal).then_some((watch, pyramid, pace))
+        (watch.judge.signal == signal).then_some((watch, pyramid, pace))
     }
 
-    /// Takes a reading and holds it against `push`.
-    fn read(&mut self, reading: &DeviceReading, push: &Push, capacity: Option<f64>) -> bool {
+    /// Takes a reading and holds it against `record`.
+    fn read(
+        &mut self,
+        reading: &DeviceReading,
+        record: &MemoryRecord,
+        capacity: Option<f64>,
+    ) -> bool {
         let before = key(self.readings.watch.trend.as_ref());
-        if let Some(block) = self.readings.take(reading, push) {
-            let room = self.reading_room(&Push { time: reading.time, ..*push }, capacity);
-            self.readings.take_block(block, &room);
+        if let Some(block) = self.readings.take(reading, record) {
+            let context =
+                self.reading_context(&MemoryRecord { time: reading.time, ..*record }, capacity);
+            self.readings.take_block(block, &context);
         }
         key(self.readings.watch.trend.as_ref()) != before
     }
 
     /// What the tests of the block that ends with this push share.
-    fn room(&self, push: &Push, capacity: Option<f64>) -> Room {
-        Room {
+    fn context(&self, record: &MemoryRecord, capacity: Option<f64>) -> SeriesContext {
+        SeriesContext {
             capacity: capacity.filter(|bytes| *bytes > 0.0),
             outside_bytes: self.readings.outside_bytes.unwrap_or(0.0),
             batch_share: self.batch.ratio(),
             seconds_per_step: self.pace.seconds_per_step,
             horizon_seconds: self.settings.horizon_seconds,
-            step: push.step,
-            time: push.time,
+            step: record.step,
+            time: record.time,
         }
     }
 
     /// The same of a block of readings.
-    fn reading_room(&self, push: &Push, capacity: Option<f64>) -> Room {
-        Room {
+    fn reading_context(&self, record: &MemoryRecord, capacity: Option<f64>) -> SeriesContext {
+        SeriesContext {
             batch_share: 0.0,
             seconds_per_step: self.readings.pace.seconds_per_step,
-            ..self.room(push, capacity)
+            ..self.context(record, capacity)
         }
     }
 
     /// Adds a finished block and looks at every window that it changed.
-    fn take_block(&mut self, block: Block, room: &Room) -> bool {
+    fn take_block(&mut self, block: Block, context: &SeriesContext) -> bool {
         let before = self.keys();
         let n_grown = self.pyramid.add(block);
         for (idx, level) in self.pyramid.levels.iter().enumerate().take(n_grown) {
-            self.allocated.look(idx, level, room);
-            self.reserved.look(idx, level, room);
+            self.allocated.look(idx, level, context);
+            self.reserved.look(idx, level, context);
             if idx == STAIRS_LEVEL_IDX
                 && let Some(newest) = level.blocks.last()
             {
-                self.stairs.add(newest, room);
+                self.stairs.add(newest, context);
             }
         }
-        self.allocated.refresh(&self.pyramid, room);
-        self.reserved.refresh(&self.pyramid, room);
-        self.stairs.refresh(&block, room);
-        self.readings.notice_silence(room.time);
+        self.allocated.refresh(&self.pyramid, context);
+        self.reserved.refresh(&self.pyramid, context);
+        self.stairs.refresh(&block, context);
+        self.readings.notice_silence(context.time);
         self.keys() != before
     }
 
@@ -333,22 +341,24 @@ mod tests {
     use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
 
     use crate::analysis::creep::estimator::CreepEstimator;
-    use crate::analysis::creep::job::{CAPACITY, Job, assert_finite, assert_within, push};
     use crate::analysis::creep::pyramid::{BLOCKS_MAX, Block, LEVELS_MAX};
-    use crate::analysis::creep::record::{DeviceReading, Push};
+    use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
     use crate::analysis::creep::rules::CreepSettings;
     use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::simulation::{
+        CAPACITY, Simulation, assert_finite, assert_within, record,
+    };
     use crate::analysis::creep::stairs::Stair;
     use crate::analysis::creep::trend::Stage;
     use crate::model::units::{GIBIBYTE, MEBIBYTE};
 
     #[test]
     fn leak_is_found_and_measured() {
-        let mut job = Job::new();
-        let leak = |step| push(step, 2.0 * MEBIBYTE * step);
-        job.run(4000, leak);
-        assert_eq!(job.n_changes, 2, "rising, then creeping");
-        let trend = job.trend(Signal::Allocated).unwrap();
+        let mut rank = Simulation::new();
+        let leak = |step| record(step, 2.0 * MEBIBYTE * step);
+        rank.run(4000, leak);
+        assert_eq!(rank.n_changes, 2, "rising, then creeping");
+        let trend = rank.trend(Signal::Allocated).unwrap();
         assert_eq!(trend.stage, Stage::Creeping);
         assert_within(trend.slope_bytes_per_step, 2.0 * MEBIBYTE, 0.01 * MEBIBYTE);
         assert!(trend.slope_lower_bytes_per_step < 2.0 * MEBIBYTE);
@@ -366,53 +376,62 @@ mod tests {
 
     #[test]
     fn asking_before_the_first_push_tells_nothing() {
-        let job = Job::new();
+        let rank = Simulation::new();
         for signal in Signal::ALL {
-            assert_eq!(job.estimator.windows(signal, CAPACITY).count(), 0);
+            assert_eq!(rank.estimator.windows(signal, CAPACITY).count(), 0);
         }
-        assert_eq!((job.estimator.stairs().n_stairs, job.estimator.stairs().stop), (0, None));
+        assert_eq!(
+            (rank.estimator.stairs().n_stairs, rank.estimator.stairs().failure),
+            (0, None)
+        );
     }
 
     #[test]
     fn restart_forgets_everything_but_the_device() {
-        let mut job = Job::new();
-        job.run(3000, |step| push(step, 4.0 * MEBIBYTE * step));
+        let mut rank = Simulation::new();
+        rank.run(3000, |step| record(step, 4.0 * MEBIBYTE * step));
         let reading =
             DeviceReading { time: 1e9, device_used: 50.0 * GIBIBYTE, process_used: None };
-        job.estimator.device(&reading, CAPACITY);
-        assert!(job.estimator.slope(Signal::Allocated).is_some());
-        job.estimator.new_life();
-        assert_eq!(job.estimator.trends().count(), 0);
-        assert_eq!(job.estimator.slope(Signal::Allocated), None);
-        assert_eq!(job.estimator.seconds_per_step(), None);
-        assert!(job.estimator.outside_bytes().is_some());
+        rank.estimator.device(&reading, CAPACITY);
+        assert!(rank.estimator.slope(Signal::Allocated).is_some());
+        rank.estimator.new_life();
+        assert_eq!(rank.estimator.trends().count(), 0);
+        assert_eq!(rank.estimator.slope(Signal::Allocated), None);
+        assert_eq!(rank.estimator.seconds_per_step(), None);
+        assert!(rank.estimator.outside_bytes().is_some());
 
-        let mut fresh = Job::new();
-        fresh.estimator.readings.outside_bytes = job.estimator.outside_bytes();
-        for job in [&mut job, &mut fresh] {
-            job.step = 100.0;
-            job.run(3000, |step| push(step, 3.0 * MEBIBYTE * step));
+        let mut fresh = Simulation::new();
+        fresh.estimator.readings.outside_bytes = rank.estimator.outside_bytes();
+        for rank in [&mut rank, &mut fresh] {
+            rank.step = 100.0;
+            rank.run(3000, |step| record(step, 3.0 * MEBIBYTE * step));
         }
-        assert_eq!(job.trend(Signal::Allocated), fresh.trend(Signal::Allocated));
+        assert_eq!(rank.trend(Signal::Allocated), fresh.trend(Signal::Allocated));
     }
 
     #[test]
     fn warmup_is_not_growth() {
-        let mut job = Job::new();
-        job.run(30_000, |step: f64| push(step, 40.0 * MEBIBYTE * step.min(90.0)));
-        assert_eq!(job.n_changes, 0);
-        assert_within(job.estimator.slope(Signal::Allocated).unwrap().per_step, 0.0, 1.0);
+        let mut rank = Simulation::new();
+        rank.run(30_000, |step: f64| record(step, 40.0 * MEBIBYTE * step.min(90.0)));
+        assert_eq!(rank.n_changes, 0);
+        assert_within(rank.estimator.slope(Signal::Allocated).unwrap().per_step, 0.0, 1.0);
     }
 
     #[test]
     fn evaluation_peak_takes_headroom() {
         let headroom = |extra: f64| {
-            let mut job = Job::new();
-            job.run(3000, |step| Push { reserved: None, ..push(step, 3.0 * MEBIBYTE * step) });
-            let peak = push(job.step, 0.0).peak + extra;
-            job.estimator.other_phase(&Push { peak, ..push(job.step, 0.0) });
-            job.run(16, |step| Push { reserved: None, ..push(step, 3.0 * MEBIBYTE * step) });
-            job.trend(Signal::Allocated).unwrap().headroom_bytes.unwrap()
+            let mut rank = Simulation::new();
+            rank.run(3000, |step| MemoryRecord {
+                reserved: None,
+                ..record(step, 3.0 * MEBIBYTE * step)
+            });
+            let peak = record(rank.step, 0.0).peak + extra;
+            rank.estimator.other_phase(&MemoryRecord { peak, ..record(rank.step, 0.0) });
+            rank.run(16, |step| MemoryRecord {
+                reserved: None,
+                ..record(step, 3.0 * MEBIBYTE * step)
+            });
+            rank.trend(Signal::Allocated).unwrap().headroom_bytes.unwrap()
         };
         assert!(headroom(20.0 * GIBIBYTE) < headroom(0.0) - 5.0 * GIBIBYTE);
     }
@@ -420,15 +439,15 @@ mod tests {
     #[test]
     fn ten_million_steps_take_no_more_memory_and_do_not_drift() {
         // 1 KiB a step takes 40 million steps to eat the headroom: more than the horizon.
-        let slow = |step| push(step, 1024.0 * step);
-        let mut job = Job::new();
-        job.run(6_000_000, slow);
-        let before = job.estimator.pyramid.heap_bytes();
-        job.run(4_000_000, slow);
+        let slow = |step| record(step, 1024.0 * step);
+        let mut rank = Simulation::new();
+        rank.run(6_000_000, slow);
+        let before = rank.estimator.pyramid.heap_bytes();
+        rank.run(4_000_000, slow);
         // 375,000 and 625,000 blocks: both less than the 2^20 that open the next level.
-        assert_eq!(job.estimator.pyramid.heap_bytes(), before);
-        assert_eq!(job.stage(Signal::Allocated), Some(Stage::Rising));
-        let trend = job.trend(Signal::Allocated).unwrap();
+        assert_eq!(rank.estimator.pyramid.heap_bytes(), before);
+        assert_eq!(rank.stage(Signal::Allocated), Some(Stage::Rising));
+        let trend = rank.trend(Signal::Allocated).unwrap();
         assert_within(trend.slope_bytes_per_step, 1024.0, 0.1);
         assert_within(trend.seconds_per_step, 1.0, 1e-9);
         assert_finite(&trend);
@@ -436,20 +455,20 @@ mod tests {
 
     #[test]
     fn everything_full_fits_the_memory_of_a_rank() {
-        let mut job = Job::new();
-        let block = Block::of_push(&push(0.0, 0.0));
+        let mut rank = Simulation::new();
+        let block = Block::of_record(&record(0.0, 0.0));
         // As many blocks as fill the highest level.
         for _ in 0..(BLOCKS_MAX + 1) << (LEVELS_MAX - 1) {
-            job.estimator.pyramid.add(block);
+            rank.estimator.pyramid.add(block);
         }
-        job.estimator.readings.pyramid = job.estimator.pyramid.clone();
+        rank.estimator.readings.pyramid = rank.estimator.pyramid.clone();
         assert!(
-            job.estimator.pyramid.levels.iter().all(|level| level.blocks.len() == BLOCKS_MAX)
+            rank.estimator.pyramid.levels.iter().all(|level| level.blocks.len() == BLOCKS_MAX)
         );
-        assert_eq!(job.estimator.pyramid.levels.len(), LEVELS_MAX);
+        assert_eq!(rank.estimator.pyramid.levels.len(), LEVELS_MAX);
         let bytes = size_of::<CreepEstimator>()
-            + 2 * job.estimator.pyramid.heap_bytes()
-            + job.estimator.stairs.steps.capacity() * size_of::<Stair>();
+            + 2 * rank.estimator.pyramid.heap_bytes()
+            + rank.estimator.stairs.steps.capacity() * size_of::<Stair>();
         assert_eq!(bytes, CreepEstimator::BYTES_MAX);
         assert!(bytes <= 64 * 1024, "{bytes}");
     }
@@ -457,12 +476,16 @@ mod tests {
     #[test]
     fn extremes_do_not_panic_and_stay_finite() {
         let top = 9_007_199_254_740_992.0;
-        let wild: [&dyn Fn(f64) -> Push; 5] = [
-            &|i| Push { step: i * top, ..push(i, i * MEBIBYTE * 8.0) },
-            &|i| Push { step: 7.0, time: 7.0, ..push(i, i * MEBIBYTE * 8.0) },
-            &|i| push(i, top * (i % 2.0)),
-            &|i| push(i, i * top / 4000.0),
-            &|i| Push { peak: 0.0, reserved: Some(0.0), ..push(i, i * MEBIBYTE * 8.0) },
+        let wild: [&dyn Fn(f64) -> MemoryRecord; 5] = [
+            &|i| MemoryRecord { step: i * top, ..record(i, i * MEBIBYTE * 8.0) },
+            &|i| MemoryRecord { step: 7.0, time: 7.0, ..record(i, i * MEBIBYTE * 8.0) },
+            &|i| record(i, top * (i % 2.0)),
+            &|i| record(i, i * top / 4000.0),
+            &|i| MemoryRecord {
+                peak: 0.0,
+                reserved: Some(0.0),
+                ..record(i, i * MEBIBYTE * 8.0)
+            },
         ];
         for of_step in wild {
             for capacity in [None, Some(0.0), Some(1.0), Some(top)] {
@@ -471,15 +494,15 @@ mod tests {
         }
     }
 
-    fn check_finite(of_step: &dyn Fn(f64) -> Push, capacity: Option<f64>) {
+    fn check_finite(of_step: &dyn Fn(f64) -> MemoryRecord, capacity: Option<f64>) {
         let mut estimator = CreepEstimator::new(CreepSettings::default());
         for i in 0..3000 {
-            let push = of_step(f64::from(i));
-            estimator.train(&push, capacity);
-            let process_used = Some(push.allocated);
+            let record = of_step(f64::from(i));
+            estimator.train(&record, capacity);
+            let process_used = Some(record.allocated);
             let device_used = if i % 3 == 0 { 9_007_199_254_740_992.0 } else { 0.0 };
             estimator.device(
-                &DeviceReading { time: push.time, device_used, process_used },
+                &DeviceReading { time: record.time, device_used, process_used },
                 capacity,
             );
             estimator.trends().for_each(assert_finite);
@@ -497,11 +520,11 @@ mod tests {
             step_shift in 0_u32..1_000_000_000, time_shift in 0_u32..1_000_000_000
         ) {
             let (step_shift, time_shift) = (f64::from(step_shift), f64::from(time_shift));
-            let (mut here, mut there) = (Job::new(), Job::new());
-            here.run(2000, |step| push(step, 2.0 * MEBIBYTE * step));
+            let (mut here, mut there) = (Simulation::new(), Simulation::new());
+            here.run(2000, |step| record(step, 2.0 * MEBIBYTE * step));
             there.run(2000, |step| {
-                let push = push(step, 2.0 * MEBIBYTE * step);
-                Push { step: step + step_shift, time: push.time + time_shift, ..push }
+                let record = record(step, 2.0 * MEBIBYTE * step);
+                MemoryRecord { step: step + step_shift, time: record.time + time_shift, ..record }
             });
             let here = here.trend(Signal::Allocated).unwrap();
             let there = there.trend(Signal::Allocated).unwrap();
@@ -520,11 +543,11 @@ mod tests {
             let trend = |bytes_factor: f64, step_factor: f64| {
                 let mut estimator = CreepEstimator::new(CreepSettings::default());
                 for i in 0..2000 {
-                    let Push { step, time, allocated, peak, reserved, .. } =
-                        push(f64::from(i), 2.0 * MEBIBYTE * f64::from(i));
+                    let MemoryRecord { step, time, allocated, peak, reserved, .. } =
+                        record(f64::from(i), 2.0 * MEBIBYTE * f64::from(i));
                     let reserved = reserved.map(|bytes| bytes * bytes_factor);
                     estimator.train(
-                        &Push {
+                        &MemoryRecord {
                             step: step * step_factor,
                             time,
                             allocated: allocated * bytes_factor,
@@ -551,9 +574,9 @@ mod tests {
                 let mut estimator = CreepEstimator::new(CreepSettings::default());
                 for i in 0..2000_u32 {
                     let source = i - i % 16 + (i % 16 + turn) % 16;
-                    let leak = push(f64::from(source), 2.0 * MEBIBYTE * f64::from(source));
+                    let leak = record(f64::from(source), 2.0 * MEBIBYTE * f64::from(source));
                     let step = f64::from(i);
-                    estimator.train(&Push { step, time: 1e9 + step, ..leak }, CAPACITY);
+                    estimator.train(&MemoryRecord { step, time: 1e9 + step, ..leak }, CAPACITY);
                 }
                 *estimator.trends().next().unwrap()
             };

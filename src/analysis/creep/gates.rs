@@ -51,7 +51,7 @@ pub enum Gate {
 
 /// The gate that stopped a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stop {
+pub struct GateFailure {
     /// Which one.
     pub gate: Gate,
     /// What the window showed, in the unit of the gate.
@@ -60,7 +60,7 @@ pub struct Stop {
     pub limit: f64,
 }
 
-impl Stop {
+impl GateFailure {
     /// Whether the limit is the most that may be shown, not the least that must.
     pub fn is_at_most(&self) -> bool {
         match self.gate {

@@ -2,17 +2,17 @@
 //! them in a pyramid of windows, the gates that a window passes, and the trend that it then shows.
 
 mod batch;
+mod context;
 pub mod estimator;
 pub mod gates;
-#[cfg(test)]
-mod job;
 mod pace;
 mod pyramid;
 mod readings;
 pub mod record;
-mod room;
 pub mod rules;
 pub mod signal;
+#[cfg(test)]
+mod simulation;
 pub mod stairs;
 pub mod trend;
 mod watch;

@@ -38,8 +38,8 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
-    use crate::analysis::creep::job::assert_within;
     use crate::analysis::creep::pace::Pace;
+    use crate::analysis::creep::simulation::assert_within;
 
     #[test]
     fn pace_is_not_moved_by_a_pause() {

@@ -3,12 +3,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::record::Push;
+use crate::analysis::creep::record::MemoryRecord;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::estimate::POINTS_MAX;
 
 /// How many train pushes make a block of the lowest level.
-pub(super) const PUSHES_PER_BLOCK: u32 = 16;
+pub(super) const RECORDS_PER_BLOCK: u32 = 16;
 /// How many readings make a block of the lowest level; they come seconds apart, pushes faster.
 pub(super) const READINGS_PER_BLOCK: u32 = 2;
 /// How many blocks a level keeps; a window is one level's blocks.
@@ -61,7 +61,7 @@ impl Pyramid {
 /// One window of a pyramid.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Level {
-    // Invariant: at most BLOCKS_MAX, the oldest first, in room allocated once.
+    // Invariant: at most BLOCKS_MAX, the oldest first, in context allocated once.
     pub(super) blocks: Vec<Block>,
     /// Whether the newest block still waits for the one that it goes up with.
     is_half: bool,
@@ -127,28 +127,28 @@ pub(super) struct Block {
 }
 
 impl Block {
-    pub(super) fn of_push(push: &Push) -> Self {
+    pub(super) fn of_record(record: &MemoryRecord) -> Self {
         Self {
-            step: push.step,
-            time: push.time,
-            floor: push.allocated,
-            transient_floor: push.peak - push.allocated,
-            reserved_floor: push.reserved.unwrap_or(f64::INFINITY),
-            peak_max: push.peak,
-            reserved_max: push.reserved.unwrap_or(push.peak),
+            step: record.step,
+            time: record.time,
+            floor: record.allocated,
+            transient_floor: record.peak - record.allocated,
+            reserved_floor: record.reserved.unwrap_or(f64::INFINITY),
+            peak_max: record.peak,
+            reserved_max: record.reserved.unwrap_or(record.peak),
         }
     }
 
-    /// What a reading says at the moment of `push`.
-    pub(super) fn of_reading(push: &Push, bytes: f64) -> Self {
+    /// What a reading says at the moment of `record`.
+    pub(super) fn of_reading(record: &MemoryRecord, bytes: f64) -> Self {
         Self {
-            step: push.step,
-            time: push.time,
+            step: record.step,
+            time: record.time,
             floor: bytes,
             transient_floor: 0.0,
             reserved_floor: f64::INFINITY,
-            peak_max: push.peak,
-            reserved_max: push.peak_reserved.or(push.reserved).unwrap_or(push.peak),
+            peak_max: record.peak,
+            reserved_max: record.peak_reserved.or(record.reserved).unwrap_or(record.peak),
         }
     }
 
@@ -176,12 +176,12 @@ impl Block {
 
 /// A block that is not full yet.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-pub(super) struct Open {
+pub(super) struct OpenBlock {
     block: Option<Block>,
     n_records: u32,
 }
 
-impl Open {
+impl OpenBlock {
     /// Adds a record; returns the block when it is the `n_full`-th.
     pub(super) fn add(&mut self, record: Block, n_full: u32) -> Option<Block> {
         let block = self.block.map_or(record, |block| block.joined(&record));

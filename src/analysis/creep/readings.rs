@@ -3,13 +3,13 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::creep::context::SeriesContext;
 use crate::analysis::creep::pace::Pace;
-use crate::analysis::creep::pyramid::{Block, Open, Pyramid, READINGS_PER_BLOCK};
-use crate::analysis::creep::record::{DeviceReading, Push};
-use crate::analysis::creep::room::Room;
+use crate::analysis::creep::pyramid::{Block, OpenBlock, Pyramid, READINGS_PER_BLOCK};
+use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
 use crate::analysis::creep::rules::SignalRules;
 use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::watch::Watch;
+use crate::analysis::creep::watch::SignalWatch;
 use crate::analysis::estimate;
 
 /// How many readings pass before libraries have loaded what they load at start.
@@ -26,38 +26,38 @@ const READINGS_SMOOTHED: usize = 5;
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Readings {
     /// Bytes on the device that are not the caching allocator's.
-    beside: Recent,
+    beside: RecentMedian,
     /// Bytes of the process that are not the caching allocator's.
-    own: Recent,
+    own: RecentMedian,
     /// The median of `beside`.
     pub(super) outside_bytes: Option<f64>,
     n_taken: u32,
     /// When the first one was taken, in Unix seconds.
     first_time: Option<f64>,
     /// The time of the push that the last reading was held against.
-    push_time: f64,
+    record_time: f64,
     /// How many blocks of pushes came since.
     n_silent_blocks: u32,
-    open_block: Open,
+    open_block: OpenBlock,
     pub(super) pace: Pace,
     pub(super) pyramid: Pyramid,
-    pub(super) watch: Watch,
+    pub(super) watch: SignalWatch,
 }
 
 impl Readings {
     pub(super) fn new(signal: Signal, rules: SignalRules) -> Self {
         Self {
-            beside: Recent::default(),
-            own: Recent::default(),
+            beside: RecentMedian::default(),
+            own: RecentMedian::default(),
             outside_bytes: None,
             n_taken: 0,
             first_time: None,
-            push_time: 0.0,
+            record_time: 0.0,
             n_silent_blocks: 0,
-            open_block: Open::default(),
+            open_block: OpenBlock::default(),
             pace: Pace::default(),
             pyramid: Pyramid::default(),
-            watch: Watch::new(signal, rules),
+            watch: SignalWatch::new(signal, rules),
         }
     }
 
@@ -66,49 +66,54 @@ impl Readings {
         time - *self.first_time.get_or_insert(time)
     }
 
-    /// Takes a reading and holds it against `push`; a block when it fills one.
-    pub(super) fn take(&mut self, reading: &DeviceReading, push: &Push) -> Option<Block> {
-        let is_process = self.watch.gates.signal == Signal::Process;
-        let reserved = push.reserved?;
+    /// Takes a reading and holds it against `record`; a block when it fills one.
+    pub(super) fn take(
+        &mut self,
+        reading: &DeviceReading,
+        record: &MemoryRecord,
+    ) -> Option<Block> {
+        let is_process = self.watch.judge.signal == Signal::Process;
+        let reserved = record.reserved?;
         let beside = reading.device_used - reserved;
         // A process holds no more than the device has in use; what says otherwise is no room for it.
         self.outside_bytes = self.beside.add(if is_process { beside.max(0.0) } else { beside });
         let used = reading.process_used?;
         let bytes = self.own.add(if is_process { used } else { used - reserved })?;
-        self.push_time = push.time;
+        self.record_time = record.time;
         self.n_silent_blocks = 0;
         self.n_taken = self.n_taken.saturating_add(1);
         if self.n_taken <= WARMUP_READINGS {
             return None;
         }
-        let block = self.open_block.add(Block::of_reading(push, bytes), READINGS_PER_BLOCK)?;
-        self.pace.advance(push.step, reading.time);
+        let block =
+            self.open_block.add(Block::of_reading(record, bytes), READINGS_PER_BLOCK)?;
+        self.pace.advance(record.step, reading.time);
         Some(block)
     }
 
     /// Adds a finished block and looks at every window that it changed.
-    pub(super) fn take_block(&mut self, block: Block, room: &Room) {
+    pub(super) fn take_block(&mut self, block: Block, context: &SeriesContext) {
         let n_grown = self.pyramid.add(block);
         for (idx, level) in self.pyramid.levels.iter().enumerate().take(n_grown) {
-            self.watch.look(idx, level, room);
+            self.watch.look(idx, level, context);
         }
-        self.watch.refresh(&self.pyramid, room);
+        self.watch.refresh(&self.pyramid, context);
     }
 
     /// Clears the trend when pushes go on and readings of the process don't.
     pub(super) fn notice_silence(&mut self, time: f64) {
         self.n_silent_blocks = self.n_silent_blocks.saturating_add(1);
-        if self.n_silent_blocks >= SILENCE_BLOCKS && time - self.push_time > SILENCE_SECONDS {
+        if self.n_silent_blocks >= SILENCE_BLOCKS && time - self.record_time > SILENCE_SECONDS {
             self.watch.clear();
         }
     }
 
     /// Forgets what belonged to the rank's process and keeps what others use on its device.
     pub(super) fn forget_process(&mut self) {
-        self.own = Recent::default();
+        self.own = RecentMedian::default();
         self.n_taken = 0;
         self.first_time = None;
-        self.open_block = Open::default();
+        self.open_block = OpenBlock::default();
         self.pace = Pace::default();
         self.pyramid.clear();
         self.watch.clear();
@@ -117,13 +122,13 @@ impl Readings {
 
 /// The last few figures of a kind.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-struct Recent {
+struct RecentMedian {
     values: [f64; READINGS_SMOOTHED],
     n_values: usize,
     next_idx: usize,
 }
 
-impl Recent {
+impl RecentMedian {
     /// Adds a figure and returns the median of those that it keeps.
     fn add(&mut self, value: f64) -> Option<f64> {
         *self.values.get_mut(self.next_idx)? = value;
@@ -137,32 +142,34 @@ impl Recent {
 #[cfg(test)]
 mod tests {
     use crate::analysis::creep::estimator::CreepEstimator;
-    use crate::analysis::creep::job::{CAPACITY, Job, assert_finite, assert_within, push};
-    use crate::analysis::creep::record::{DeviceReading, Push};
+    use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
     use crate::analysis::creep::rules::CreepSettings;
     use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::simulation::{
+        CAPACITY, Simulation, assert_finite, assert_within, record,
+    };
     use crate::analysis::creep::trend::Stage;
     use crate::model::units::{GIBIBYTE, MEBIBYTE};
 
     #[test]
     fn growth_outside_the_allocator_is_found() {
-        let mut job = Job::new();
+        let mut rank = Simulation::new();
         for i in 0..400 {
-            job.run(10, |step| push(step, 0.0));
+            rank.run(10, |step| record(step, 0.0));
             let process = 34.0 * GIBIBYTE + 20.0 * MEBIBYTE * f64::from(i);
             let reading = DeviceReading {
-                time: 1e9 + job.step,
+                time: 1e9 + rank.step,
                 device_used: process + GIBIBYTE,
                 process_used: Some(process),
             };
-            job.n_changes += u32::from(job.estimator.device(&reading, CAPACITY));
+            rank.n_changes += u32::from(rank.estimator.device(&reading, CAPACITY));
         }
-        let trend = job.trend(Signal::OutsideAllocator).unwrap();
+        let trend = rank.trend(Signal::OutsideAllocator).unwrap();
         assert_eq!(trend.stage, Stage::Creeping);
         assert_within(trend.slope_bytes_per_step, 2.0 * MEBIBYTE, 0.02 * MEBIBYTE);
-        assert_eq!(job.estimator.trends().count(), 1);
+        assert_eq!(rank.estimator.trends().count(), 1);
         assert_within(
-            job.estimator.outside_bytes().unwrap(),
+            rank.estimator.outside_bytes().unwrap(),
             3.0 * GIBIBYTE + 20.0 * MEBIBYTE * 397.0,
             1.0,
         );
@@ -174,7 +181,7 @@ mod tests {
         let reading = DeviceReading { time: 1.0, device_used: 1e9, process_used: Some(1e8) };
         let mut estimator = CreepEstimator::new(CreepSettings::default());
         assert!(!estimator.device(&reading, CAPACITY));
-        estimator.train(&Push { reserved: None, ..push(0.0, 0.0) }, CAPACITY);
+        estimator.train(&MemoryRecord { reserved: None, ..record(0.0, 0.0) }, CAPACITY);
         assert!(!estimator.device(&reading, CAPACITY));
         assert_eq!(estimator.outside_bytes(), None);
     }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// One accepted record of a rank; every figure is finite, bytes are 0 to 2^53.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub struct Push {
+pub struct MemoryRecord {
     /// The global step just completed.
     pub step: f64,
     /// When it ended, in Unix seconds.

@@ -3,9 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::gates::{Gate, NEW_HIGH_OF_GROWTH, Stop};
+use crate::analysis::creep::context::{PeakUse, SeriesContext};
+use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
 use crate::analysis::creep::pyramid::{Block, count};
-use crate::analysis::creep::room::{Room, Use};
 use crate::analysis::creep::rules::SignalRules;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
@@ -42,13 +42,13 @@ const STAIRS_QUIET_DISTANCES: f64 = 4.0;
 
 /// The steps of live memory that may be leaks once per evaluation or checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StairsReport {
+pub struct StairsEvidence {
     /// How many are remembered, at most eight.
     pub n_stairs: usize,
     /// Their mean height in bytes and distance in steps; `None` for fewer than two.
     pub mean: Option<(f64, f64)>,
     /// What kept the newest of them from being a trend, when it came.
-    pub stop: Option<Stop>,
+    pub failure: Option<GateFailure>,
 }
 
 /// One step of the floor.
@@ -87,7 +87,7 @@ pub(super) struct Stairs {
     pub(super) trend: Option<Trend>,
     /// What kept the newest stair from raising one.
     #[serde(skip)]
-    stop: Option<Stop>,
+    failure: Option<GateFailure>,
     /// How many stairs raised the trend.
     n_flight: usize,
     /// What the flight of the trend started from.
@@ -103,7 +103,7 @@ impl Default for Stairs {
             top: 0.0,
             high: f64::NEG_INFINITY,
             trend: None,
-            stop: None,
+            failure: None,
             n_flight: 0,
             foot: 0.0,
         }
@@ -151,7 +151,12 @@ impl Flight {
 
     /// Whether `stairs`, which this sums up, are equal, evenly spaced and as high as the climb
     /// to `floor`.
-    fn is_even(&self, stairs: &[Stair], floor: f64, block_steps: f64) -> Result<(), Stop> {
+    fn is_even(
+        &self,
+        stairs: &[Stair],
+        floor: f64,
+        block_steps: f64,
+    ) -> Result<(), GateFailure> {
         let (height, distance) = (self.height, self.distance_steps);
         let climb = self.n_stairs * height;
         let worst =
@@ -164,48 +169,59 @@ impl Flight {
         let off_landing = worst(
             &mut pairs(stairs).map(|(before, stair)| stair.foot - before.foot - before.height),
         );
-        Stop::off(Gate::StairHeights, off_height, height, STAIR_TOLERANCE)?;
-        Stop::off(Gate::StairDistances, off_distance, distance, STAIR_TOLERANCE)?;
-        Stop::off(Gate::StairLandings, off_landing, height, LANDING_TOLERANCE)?;
-        Stop::off(Gate::StairClimb, off_climb, climb, CLIMB_TOLERANCE)?;
-        Stop::below(Gate::NewHigh, floor, self.first.high + NEW_HIGH_OF_GROWTH * climb)?;
-        Stop::below(Gate::StairsApart, distance, STAIR_BLOCKS_MIN * block_steps)
+        GateFailure::off(Gate::StairHeights, off_height, height, STAIR_TOLERANCE)?;
+        GateFailure::off(Gate::StairDistances, off_distance, distance, STAIR_TOLERANCE)?;
+        GateFailure::off(Gate::StairLandings, off_landing, height, LANDING_TOLERANCE)?;
+        GateFailure::off(Gate::StairClimb, off_climb, climb, CLIMB_TOLERANCE)?;
+        GateFailure::below(Gate::NewHigh, floor, self.first.high + NEW_HIGH_OF_GROWTH * climb)?;
+        GateFailure::below(Gate::StairsApart, distance, STAIR_BLOCKS_MIN * block_steps)
     }
 
     /// The trend that this flight is if it leads to the end: few stairs when few more fit, many
     /// when they have eaten enough.
-    fn judge(&self, n_flight: usize, block: &Block, room: &Room) -> Result<Trend, Stop> {
-        let trend = self.trend(self.n_stairs * self.height, block, room);
-        let headroom = room.headroom(Use::of([block]), SignalRules::ALLOCATED.peak_weight);
+    fn judge(
+        &self,
+        n_flight: usize,
+        block: &Block,
+        context: &SeriesContext,
+    ) -> Result<Trend, GateFailure> {
+        let trend = self.trend(self.n_stairs * self.height, block, context);
+        let headroom =
+            context.headroom(PeakUse::of([block]), SignalRules::ALLOCATED.peak_weight);
         let n_left = headroom / self.height;
         if n_flight == STAIRS_FEW {
-            Stop::above(Gate::StairsLeft, n_left, STAIRS_LEFT_MAX)?;
+            GateFailure::above(Gate::StairsLeft, n_left, STAIRS_LEFT_MAX)?;
         } else {
-            Stop::below(Gate::Share, trend.share_ratio, STAIRS_SHARE_RATIO)?;
+            GateFailure::below(Gate::Share, trend.share_ratio, STAIRS_SHARE_RATIO)?;
         }
-        Stop::above(Gate::Horizon, n_left * self.distance_seconds, room.horizon_seconds)?;
+        GateFailure::above(
+            Gate::Horizon,
+            n_left * self.distance_seconds,
+            context.horizon_seconds,
+        )?;
         Ok(trend)
     }
 
     /// The trend that this flight is: its interval spans the least and the most favourable of
     /// its stairs.
-    fn trend(&self, growth: f64, block: &Block, room: &Room) -> Trend {
-        let headroom = room.headroom(Use::of([block]), SignalRules::ALLOCATED.peak_weight);
+    fn trend(&self, growth: f64, block: &Block, context: &SeriesContext) -> Trend {
+        let headroom =
+            context.headroom(PeakUse::of([block]), SignalRules::ALLOCATED.peak_weight);
         Trend {
             signal: Signal::Allocated,
             stage: Stage::Creeping,
-            raised_step: room.step,
-            raised_time: room.time,
+            raised_step: context.step,
+            raised_time: context.time,
             onset_step: self.first.step,
             onset_time: self.first.time,
             slope_bytes_per_step: self.height / self.distance_steps,
             slope_lower_bytes_per_step: self.lower_bytes_per_step,
             slope_upper_bytes_per_step: self.upper_bytes_per_step,
             growth_bytes: growth,
-            headroom_bytes: room.capacity.map(|_| headroom),
+            headroom_bytes: context.capacity.map(|_| headroom),
             share_ratio: growth / (headroom + growth),
-            growth_chance: room.confidence(self.n_stairs, self.n_stairs),
-            seconds_per_step: room.seconds_per_step,
+            growth_chance: context.confidence(self.n_stairs, self.n_stairs),
+            seconds_per_step: context.seconds_per_step,
         }
     }
 }
@@ -222,12 +238,13 @@ impl Stairs {
         self.half = None;
         self.high = f64::NEG_INFINITY;
         self.trend = None;
-        self.stop = None;
+        self.failure = None;
     }
 
     /// Takes a block of [`STAIRS_LEVEL_IDX`].
-    pub(super) fn add(&mut self, block: &Block, room: &Room) {
-        let headroom = room.headroom(Use::of([block]), SignalRules::ALLOCATED.peak_weight);
+    pub(super) fn add(&mut self, block: &Block, context: &SeriesContext) {
+        let headroom =
+            context.headroom(PeakUse::of([block]), SignalRules::ALLOCATED.peak_weight);
         if let Some(landing) = self.landing {
             if let Some(stair) = self.climb(&landing, block, STAIR_OF_HEADROOM * headroom) {
                 if self.steps.len() == STAIRS_MAX {
@@ -235,7 +252,7 @@ impl Stairs {
                 }
                 self.steps.push(stair);
                 self.top = block.floor;
-                self.judge(block, block.step - landing.step, room);
+                self.judge(block, block.step - landing.step, context);
             }
             self.end(block);
         }
@@ -277,12 +294,12 @@ impl Stairs {
 
     /// Raises a trend when a flight is even and leads to the end, or follows the one that
     /// holds.
-    fn judge(&mut self, block: &Block, block_steps: f64, room: &Room) {
+    fn judge(&mut self, block: &Block, block_steps: f64, context: &SeriesContext) {
         if let Some(held) = &mut self.trend {
             let newest = self.steps.len().saturating_sub(self.n_flight);
             if let Some(flight) = self.steps.get(newest..).and_then(Flight::of) {
                 let growth = (block.floor - self.foot).max(flight.height);
-                held.follow(&flight.trend(growth, block, room));
+                held.follow(&flight.trend(growth, block, context));
             }
             return;
         }
@@ -291,25 +308,25 @@ impl Stairs {
             let Some(stairs) = self.steps.get(newest..) else { continue };
             let Some(flight) = Flight::of(stairs) else { continue };
             let even = flight.is_even(stairs, block.floor, block_steps);
-            match even.and_then(|()| flight.judge(n_flight, block, room)) {
+            match even.and_then(|()| flight.judge(n_flight, block, context)) {
                 Ok(trend) => {
                     self.n_flight = n_flight;
                     self.foot = flight.first.foot;
                     self.trend = Some(trend);
-                    self.stop = None;
+                    self.failure = None;
                     return;
                 }
-                Err(stop) => self.stop = Some(stop),
+                Err(stop) => self.failure = Some(stop),
             }
         }
     }
 
     /// What is remembered.
-    pub(super) fn report(&self) -> StairsReport {
-        StairsReport {
+    pub(super) fn report(&self) -> StairsEvidence {
+        StairsEvidence {
             n_stairs: self.steps.len(),
             mean: Flight::of(&self.steps).map(|flight| (flight.height, flight.distance_steps)),
-            stop: self.stop,
+            failure: self.failure,
         }
     }
 
@@ -329,76 +346,78 @@ impl Stairs {
     }
 
     /// Brings headroom and pace of the trend up to date with the newest block of the pyramid.
-    pub(super) fn refresh(&mut self, newest: &Block, room: &Room) {
-        let most = Use::of(self.landing.iter().chain([newest]));
+    pub(super) fn refresh(&mut self, newest: &Block, context: &SeriesContext) {
+        let most = PeakUse::of(self.landing.iter().chain([newest]));
         if let Some(trend) = &mut self.trend {
-            trend.refresh(most, SignalRules::ALLOCATED.peak_weight, room);
+            trend.refresh(most, SignalRules::ALLOCATED.peak_weight, context);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::analysis::creep::job::{Job, assert_finite, assert_within, push};
-    use crate::analysis::creep::record::Push;
+    use crate::analysis::creep::record::MemoryRecord;
     use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::simulation::{
+        Simulation, assert_finite, assert_within, record,
+    };
     use crate::analysis::creep::trend::Stage;
     use crate::model::units::GIBIBYTE;
 
     /// One stair of 2 GiB every 2,000 pushes from the 4,000th on, up to a step.
-    fn stairs(step: f64, last_step: f64) -> Push {
+    fn stairs(step: f64, last_step: f64) -> MemoryRecord {
         let n_stairs = (step.min(last_step) / 2000.0).floor() - 1.0;
-        push(step, 32.0 * GIBIBYTE + 2.0 * GIBIBYTE * n_stairs.max(0.0))
+        record(step, 32.0 * GIBIBYTE + 2.0 * GIBIBYTE * n_stairs.max(0.0))
     }
 
     #[test]
     fn even_stairs_creep_until_they_end() {
-        let mut job = Job::new();
+        let mut rank = Simulation::new();
         let climbing = |step| stairs(step, 14_500.0);
-        assert!(job.run_until_change(14_500, climbing));
-        let trend = job.trend(Signal::Allocated).unwrap();
+        assert!(rank.run_until_change(14_500, climbing));
+        let trend = rank.trend(Signal::Allocated).unwrap();
         assert_eq!(trend.stage, Stage::Creeping);
         assert_within(trend.slope_bytes_per_step, GIBIBYTE / 1000.0, 0.2 * GIBIBYTE / 1000.0);
         assert!(trend.slope_lower_bytes_per_step <= trend.slope_bytes_per_step);
         assert!(trend.slope_upper_bytes_per_step >= trend.slope_bytes_per_step);
         assert_finite(&trend);
-        job.run(16_000 - 14_500, climbing);
-        assert!(job.run_until_change(12_000, climbing), "no stair after the 14,000th push");
-        assert_eq!(job.trend(Signal::Allocated), None);
-        assert_within(job.step, 14_000.0 + 4.0 * 2000.0, 1000.0);
-        assert!(!job.run_until_change(20_000, climbing));
+        rank.run(16_000 - 14_500, climbing);
+        assert!(rank.run_until_change(12_000, climbing), "no stair after the 14,000th record");
+        assert_eq!(rank.trend(Signal::Allocated), None);
+        assert_within(rank.step, 14_000.0 + 4.0 * 2000.0, 1000.0);
+        assert!(!rank.run_until_change(20_000, climbing));
     }
 
     #[test]
     fn stairs_that_fall_are_cleared_at_once() {
-        let mut job = Job::new();
-        assert!(job.run_until_change(14_500, |step| stairs(step, 14_500.0)));
-        assert!(job.run_until_change(600, |step| push(step, 32.0 * GIBIBYTE)));
-        assert_eq!(job.trend(Signal::Allocated), None);
+        let mut rank = Simulation::new();
+        assert!(rank.run_until_change(14_500, |step| stairs(step, 14_500.0)));
+        assert!(rank.run_until_change(600, |step| record(step, 32.0 * GIBIBYTE)));
+        assert_eq!(rank.trend(Signal::Allocated), None);
     }
 
     #[test]
     fn uneven_stairs_raise_nothing() {
-        let mut job = Job::new();
+        let mut rank = Simulation::new();
         let uneven = |step: f64| {
             let n_stairs =
                 [3000.0, 4500.0, 9000.0, 9900.0, 14_000.0].iter().filter(|at| step >= **at);
-            push(step, GIBIBYTE * (34.0 + 2.0 * n_stairs.map(|_| 1.0).sum::<f64>()))
+            record(step, GIBIBYTE * (34.0 + 2.0 * n_stairs.map(|_| 1.0).sum::<f64>()))
         };
-        job.run(16_000, uneven);
-        assert_eq!(job.n_changes, 0);
+        rank.run(16_000, uneven);
+        assert_eq!(rank.n_changes, 0);
     }
 
     #[test]
     fn uneven_stairs_say_what_they_lack() {
-        let mut job = Job::new();
-        job.run(16_000, |step: f64| {
+        let mut rank = Simulation::new();
+        rank.run(16_000, |step: f64| {
             let n_stairs =
                 [3000.0, 4500.0, 9000.0, 9900.0, 14_000.0].iter().filter(|at| step >= **at);
-            push(step, GIBIBYTE * (34.0 + 2.0 * n_stairs.map(|_| 1.0).sum::<f64>()))
+            record(step, GIBIBYTE * (34.0 + 2.0 * n_stairs.map(|_| 1.0).sum::<f64>()))
         });
-        let stairs = job.estimator.stairs();
+        let stairs = rank.estimator.stairs();
         assert_eq!(stairs.n_stairs, 5);
-        assert!(stairs.stop.is_some(), "{stairs:?}");
+        assert!(stairs.failure.is_some(), "{stairs:?}");
     }
 }

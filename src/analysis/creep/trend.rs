@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::room::{Room, Use};
+use crate::analysis::creep::context::{PeakUse, SeriesContext};
 use crate::analysis::creep::signal::Signal;
 
 /// What a confidence is worth while a trend only rises: of those that do, one in seven is a cache
@@ -110,11 +110,11 @@ impl Trend {
     }
 
     /// Brings the figures that do not depend on a window up to date.
-    pub(super) fn refresh(&mut self, use_: Use, peak_weight: f64, room: &Room) {
-        let headroom = room.headroom(use_, peak_weight);
-        self.headroom_bytes = room.capacity.map(|_| headroom);
+    pub(super) fn refresh(&mut self, most: PeakUse, peak_weight: f64, context: &SeriesContext) {
+        let headroom = context.headroom(most, peak_weight);
+        self.headroom_bytes = context.capacity.map(|_| headroom);
         self.share_ratio = self.growth_bytes / (headroom + self.growth_bytes);
-        self.seconds_per_step = room.seconds_per_step;
+        self.seconds_per_step = context.seconds_per_step;
     }
 }
 

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::creep::context::{PeakUse, SeriesContext};
 use crate::analysis::creep::pyramid::{Block, Level, Pyramid};
-use crate::analysis::creep::room::{Room, Use};
 use crate::analysis::creep::rules::SignalRules;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
-use crate::analysis::creep::window::Gates;
+use crate::analysis::creep::window::WindowJudge;
 
 /// A trend is stale when its last eight blocks grew less than this share of its rate.
 const STALE_RATE_RATIO: f64 = 0.25;
@@ -19,8 +19,8 @@ const STALE_TIMES: u32 = 8;
 
 /// One signal's windows under watch.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(super) struct Watch {
-    pub(super) gates: Gates,
+pub(super) struct SignalWatch {
+    pub(super) judge: WindowJudge,
     pub(super) trend: Option<Trend>,
     /// The level of the longest window that showed the trend.
     level_idx: usize,
@@ -28,9 +28,9 @@ pub(super) struct Watch {
     n_stale: u32,
 }
 
-impl Watch {
+impl SignalWatch {
     pub(super) fn new(signal: Signal, rules: SignalRules) -> Self {
-        Self { gates: Gates { signal, rules }, trend: None, level_idx: 0, n_stale: 0 }
+        Self { judge: WindowJudge { signal, rules }, trend: None, level_idx: 0, n_stale: 0 }
     }
 
     pub(super) fn clear(&mut self) {
@@ -46,9 +46,9 @@ impl Watch {
     }
 
     /// Looks at a level that just got a block, in rising order of levels.
-    pub(super) fn look(&mut self, level_idx: usize, level: &Level, room: &Room) {
+    pub(super) fn look(&mut self, level_idx: usize, level: &Level, context: &SeriesContext) {
         if self.asks(level_idx)
-            && let Ok(found) = self.gates.judge(level_idx, level, room)
+            && let Ok(found) = self.judge.judge(level_idx, level, context)
         {
             self.n_stale = 0;
             self.take(level_idx, found.trend);
@@ -81,7 +81,7 @@ impl Watch {
         let Some([before, .., last]) = blocks.last_chunk::<{ STALE_BLOCKS + 1 }>() else {
             return;
         };
-        let growth = last.value(self.gates.signal) - before.value(self.gates.signal);
+        let growth = last.value(self.judge.signal) - before.value(self.judge.signal);
         let rate = trend.slope_bytes_per_step * (last.step - before.step);
         // Growth that is not known (NaN) is none.
         self.n_stale = if growth >= STALE_RATE_RATIO * rate { 0 } else { self.n_stale + 1 };
@@ -91,62 +91,63 @@ impl Watch {
     }
 
     /// Brings headroom and pace of the trend up to date with the newest block.
-    pub(super) fn refresh(&mut self, pyramid: &Pyramid, room: &Room) {
+    pub(super) fn refresh(&mut self, pyramid: &Pyramid, context: &SeriesContext) {
         let Some(trend) = &mut self.trend else { return };
         let longest = pyramid.levels.get(self.level_idx).map_or(&[][..], Level::newer_half);
         let newest = pyramid.levels.first().and_then(|level| level.blocks.last());
         trend.refresh(
-            Use::of(longest.iter().chain(newest)),
-            self.gates.rules.peak_weight,
-            room,
+            PeakUse::of(longest.iter().chain(newest)),
+            self.judge.rules.peak_weight,
+            context,
         );
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::analysis::creep::job::{CAPACITY, Job, push};
-    use crate::analysis::creep::record::{DeviceReading, Push};
+    use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
     use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::simulation::{CAPACITY, Simulation, record};
     use crate::analysis::creep::trend::Stage;
     use crate::model::units::{GIBIBYTE, MEBIBYTE};
 
     #[test]
     fn leak_that_stops_is_cleared_and_stays_cleared() {
-        let mut job = Job::new();
-        job.run(2000, |step| push(step, 4.0 * MEBIBYTE * step));
-        assert_eq!(job.stage(Signal::Allocated), Some(Stage::Creeping));
-        let stopped = |step| push(step, 8000.0 * MEBIBYTE);
-        assert!(job.run_until_change(4000, stopped));
-        assert_eq!(job.trend(Signal::Allocated), None);
-        let n_changes = job.n_changes;
-        job.run(30_000, stopped);
-        assert_eq!(job.n_changes, n_changes);
+        let mut rank = Simulation::new();
+        rank.run(2000, |step| record(step, 4.0 * MEBIBYTE * step));
+        assert_eq!(rank.stage(Signal::Allocated), Some(Stage::Creeping));
+        let stopped = |step| record(step, 8000.0 * MEBIBYTE);
+        assert!(rank.run_until_change(4000, stopped));
+        assert_eq!(rank.trend(Signal::Allocated), None);
+        let n_changes = rank.n_changes;
+        rank.run(30_000, stopped);
+        assert_eq!(rank.n_changes, n_changes);
     }
 
     #[test]
     fn trend_whose_figures_stop_to_come_is_cleared() {
-        let mut job = Job::new();
-        job.run(20_000, |step| Push {
+        let mut rank = Simulation::new();
+        rank.run(20_000, |step| MemoryRecord {
             reserved: Some(32.0 * GIBIBYTE + 0.5 * MEBIBYTE * step),
-            ..push(step, 0.0)
+            ..record(step, 0.0)
         });
-        assert_eq!(job.stage(Signal::Reserved), Some(Stage::Creeping));
-        assert!(
-            job.run_until_change(20_000, |step| Push { reserved: None, ..push(step, 0.0) })
-        );
-        assert_eq!(job.stage(Signal::Reserved), None);
+        assert_eq!(rank.stage(Signal::Reserved), Some(Stage::Creeping));
+        assert!(rank.run_until_change(20_000, |step| MemoryRecord {
+            reserved: None,
+            ..record(step, 0.0)
+        }));
+        assert_eq!(rank.stage(Signal::Reserved), None);
 
-        let mut job = Job::new();
+        let mut rank = Simulation::new();
         for i in 0..400 {
-            job.run(10, |step| push(step, 0.0));
+            rank.run(10, |step| record(step, 0.0));
             let used = 34.0 * GIBIBYTE + 20.0 * MEBIBYTE * f64::from(i);
-            let time = 1e9 + job.step;
+            let time = 1e9 + rank.step;
             let reading = DeviceReading { time, device_used: used, process_used: Some(used) };
-            job.estimator.device(&reading, CAPACITY);
+            rank.estimator.device(&reading, CAPACITY);
         }
-        assert_eq!(job.stage(Signal::OutsideAllocator), Some(Stage::Creeping));
-        assert!(job.run_until_change(700, |step| push(step, 0.0)));
-        assert_eq!(job.stage(Signal::OutsideAllocator), None);
+        assert_eq!(rank.stage(Signal::OutsideAllocator), Some(Stage::Creeping));
+        assert!(rank.run_until_change(700, |step| record(step, 0.0)));
+        assert_eq!(rank.stage(Signal::OutsideAllocator), None);
     }
 }

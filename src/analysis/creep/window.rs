@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::gates::{Gate, NEW_HIGH_OF_GROWTH, Stop};
+use crate::analysis::creep::context::{PeakUse, SeriesContext};
+use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
 use crate::analysis::creep::pyramid::{
-    BLOCKS_MAX, Block, Level, PUSHES_PER_BLOCK, Pyramid, READINGS_PER_BLOCK, count,
+    BLOCKS_MAX, Block, Level, Pyramid, READINGS_PER_BLOCK, RECORDS_PER_BLOCK, count,
 };
-use crate::analysis::creep::room::{Room, Use};
 use crate::analysis::creep::rules::SignalRules;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
@@ -40,16 +40,16 @@ const WORKING_SET_OF_SLOPE: f64 = 0.01;
 
 /// A window whose growth counts.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Passed {
+pub struct WindowTrend {
     /// The trend that it shows.
     pub trend: Trend,
     /// What keeps a [`Stage::Rising`] trend from being [`Stage::Creeping`].
-    pub held_back: Option<Stop>,
+    pub obstacle: Option<GateFailure>,
 }
 
 /// One window of a signal, and what the gates say of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct WindowReport {
+pub struct WindowVerdict {
     /// The series.
     pub signal: Signal,
     /// The level: each one's blocks are twice as long as those of the one below.
@@ -67,17 +67,17 @@ pub struct WindowReport {
     /// holds.
     pub is_asked: bool,
     /// What it shows, or the gate that stopped it.
-    pub verdict: Result<Passed, Stop>,
+    pub outcome: Result<WindowTrend, GateFailure>,
 }
 
 /// The gates of one signal.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(super) struct Gates {
+pub(super) struct WindowJudge {
     pub(super) signal: Signal,
     pub(super) rules: SignalRules,
 }
 
-impl Gates {
+impl WindowJudge {
     /// Tests one window, the cheapest gates first.
     ///
     /// # Errors
@@ -86,22 +86,23 @@ impl Gates {
         &self,
         level_idx: usize,
         level: &Level,
-        room: &Room,
-    ) -> Result<Passed, Stop> {
+        context: &SeriesContext,
+    ) -> Result<WindowTrend, GateFailure> {
         let (rules, blocks) = (&self.rules, level.blocks.as_slice());
         let (n_blocks, n_min) = (count(blocks.len()), count(rules.blocks_min));
-        Stop::below(Gate::Blocks, n_blocks, n_min)?;
+        GateFailure::below(Gate::Blocks, n_blocks, n_min)?;
         let n_known = || {
             count(blocks.iter().filter(|block| block.value(self.signal).is_finite()).count())
         };
-        let curve = Curve::of(blocks, |block| block.value(self.signal))
-            .ok_or_else(|| Stop { gate: Gate::Known, value: n_known(), limit: n_blocks })?;
+        let curve = Curve::of(blocks, |block| block.value(self.signal)).ok_or_else(|| {
+            GateFailure { gate: Gate::Known, value: n_known(), limit: n_blocks }
+        })?;
         let points = curve.points();
-        let headroom = self.headroom(level, room);
+        let headroom = self.headroom(level, context);
         let need = (rules.rising_share_ratio * headroom).max(GROWTH_BYTES_MIN);
         let straightness = self.shape(blocks, points, need)?;
 
-        let unfit = Stop { gate: Gate::Growth, value: 0.0, limit: need };
+        let unfit = GateFailure { gate: Gate::Growth, value: 0.0, limit: need };
         let slope = estimate::theil_sen(points).ok_or(unfit)?.slope;
         let ([(first_step, _), .., (last_step, last_value)], [first, ..]) = (points, blocks)
         else {
@@ -109,70 +110,75 @@ impl Gates {
         };
         let span = last_step - first_step;
         let growth = slope * span;
-        Stop::below(Gate::Growth, growth, need)?;
+        GateFailure::below(Gate::Growth, growth, need)?;
         let new_high = level.high(self.signal) + NEW_HIGH_OF_GROWTH * growth;
-        Stop::below(Gate::NewHigh, *last_value, new_high)?;
+        GateFailure::below(Gate::NewHigh, *last_value, new_high)?;
         self.slack_carries(blocks, slope)?;
-        let growth = growth - self.batch_growth(blocks, room.batch_share) * span;
-        Stop::below(Gate::BatchGrowth, growth, need)?;
+        let growth = growth - self.batch_growth(blocks, context.batch_share) * span;
+        GateFailure::below(Gate::BatchGrowth, growth, need)?;
 
         let share_ratio = growth / (headroom + growth);
-        let left = Left { seconds: room.seconds_left(headroom, slope), share_ratio };
+        let left = Progress { seconds: context.seconds_left(headroom, slope), share_ratio };
         let n_records = self.n_records(level_idx, blocks.len());
-        let (stage, held_back) = self.stage(n_records, left, room.horizon_seconds)?;
-        let rate = Rate::of(points, slope, straightness);
+        let (stage, obstacle) = self.stage(n_records, left, context.horizon_seconds)?;
+        let rate = GrowthRate::of(points, slope, straightness);
         let onset = blocks.get(rate.onset_idx).unwrap_or(first);
         let trend = Trend {
             signal: self.signal,
             stage,
-            raised_step: room.step,
-            raised_time: room.time,
+            raised_step: context.step,
+            raised_time: context.time,
             onset_step: onset.step,
             onset_time: onset.time,
             slope_bytes_per_step: rate.slope,
             slope_lower_bytes_per_step: rate.slope - rate.spread,
             slope_upper_bytes_per_step: rate.slope + rate.spread,
             growth_bytes: growth,
-            headroom_bytes: room.capacity.map(|_| headroom),
+            headroom_bytes: context.capacity.map(|_| headroom),
             share_ratio,
-            growth_chance: room.confidence(straightness, n_blocks - 1.0),
-            seconds_per_step: room.seconds_per_step,
+            growth_chance: context.confidence(straightness, n_blocks - 1.0),
+            seconds_per_step: context.seconds_per_step,
         };
-        Ok(Passed { trend, held_back })
+        Ok(WindowTrend { trend, obstacle })
     }
 
     /// What is left to grow into by the newer half of a window.
-    pub(super) fn headroom(&self, level: &Level, room: &Room) -> f64 {
-        room.headroom(Use::of(level.newer_half()), self.rules.peak_weight)
+    pub(super) fn headroom(&self, level: &Level, context: &SeriesContext) -> f64 {
+        context.headroom(PeakUse::of(level.newer_half()), self.rules.peak_weight)
     }
 
     /// How many records lie between the first and the last block of a window.
     pub(super) fn n_records(&self, level_idx: usize, n_blocks: usize) -> f64 {
         let records_per_block = f64::from(match self.signal {
-            Signal::Allocated | Signal::Reserved => PUSHES_PER_BLOCK,
+            Signal::Allocated | Signal::Reserved => RECORDS_PER_BLOCK,
             Signal::OutsideAllocator | Signal::Process => READINGS_PER_BLOCK,
         });
         (count(n_blocks) - 1.0) * records_per_block * count(1 << level_idx)
     }
 
     /// The gates that cost no fit; the straightness of what passes.
-    fn shape(&self, blocks: &[Block], points: &[(f64, f64)], need: f64) -> Result<f64, Stop> {
-        let still = Stop { gate: Gate::Rise, value: 0.0, limit: RISE_OF_NEED * need };
+    fn shape(
+        &self,
+        blocks: &[Block],
+        points: &[(f64, f64)],
+        need: f64,
+    ) -> Result<f64, GateFailure> {
+        let still = GateFailure { gate: Gate::Rise, value: 0.0, limit: RISE_OF_NEED * need };
         let path = estimate::path(points).ok_or(still)?;
-        Stop::below(Gate::Rise, path.rise, still.limit)?;
+        GateFailure::below(Gate::Rise, path.rise, still.limit)?;
         let straightness = path.straightness().ok_or(still)?;
-        Stop::below(Gate::Straight, straightness, self.rules.straightness_min)?;
+        GateFailure::below(Gate::Straight, straightness, self.rules.straightness_min)?;
         let gains = estimate::quarter_gains(points).ok_or(still)?;
         let is_steady = gains.last > 0.0 && gains.last >= STEADY_GAIN_RATIO * gains.first;
         let kept = if gains.first > 0.0 { gains.last / gains.first } else { 0.0 };
-        Stop::unless(is_steady, Gate::Steady, kept, STEADY_GAIN_RATIO)?;
+        GateFailure::unless(is_steady, Gate::Steady, kept, STEADY_GAIN_RATIO)?;
         if self.signal == Signal::Reserved {
             let slack_gain = Curve::of(blocks, slack)
                 .and_then(|curve| estimate::quarter_gains(curve.points()))
                 .map_or(f64::NEG_INFINITY, |gains| gains.whole);
             let is_slack = slack_gain >= SLACK_OF_GAIN * gains.whole;
             let share = slack_gain / gains.whole;
-            Stop::unless(is_slack, Gate::SlackGain, share, SLACK_OF_GAIN)?;
+            GateFailure::unless(is_slack, Gate::SlackGain, share, SLACK_OF_GAIN)?;
         }
         Ok(straightness)
     }
@@ -182,20 +188,22 @@ impl Gates {
     fn stage(
         &self,
         n_records: f64,
-        left: Left,
+        left: Progress,
         horizon_seconds: f64,
-    ) -> Result<(Stage, Option<Stop>), Stop> {
+    ) -> Result<(Stage, Option<GateFailure>), GateFailure> {
         let (rules, share) = (&self.rules, left.share_ratio);
         let lack = (rules.records_full / n_records.max(1.0)).sqrt();
         let factor = lack.clamp(1.0, SHORT_WINDOW_FACTOR_MAX);
         let is_long = n_records >= rules.records_min || share >= rules.urgent_share_ratio;
-        let creeping = Stop::below(Gate::Share, share, rules.creeping_share_ratio * factor)
-            .and(Stop::unless(is_long, Gate::Records, n_records, rules.records_min));
+        let creeping =
+            GateFailure::below(Gate::Share, share, rules.creeping_share_ratio * factor)
+                .and(GateFailure::unless(is_long, Gate::Records, n_records, rules.records_min));
         if creeping.is_err() {
-            Stop::below(Gate::Share, share, rules.rising_share_ratio * factor)?;
+            GateFailure::below(Gate::Share, share, rules.rising_share_ratio * factor)?;
         }
         let is_near = left.seconds <= horizon_seconds;
-        let horizon = Stop::unless(is_near, Gate::Horizon, left.seconds, horizon_seconds);
+        let horizon =
+            GateFailure::unless(is_near, Gate::Horizon, left.seconds, horizon_seconds);
         Ok(match creeping.and(horizon) {
             Ok(()) => (Stage::Creeping, None),
             Err(stop) => (Stage::Rising, Some(stop)),
@@ -214,7 +222,7 @@ impl Gates {
 
     /// Whether slack carries the slope of reserved memory and the working set does not grow;
     /// other signals pass.
-    fn slack_carries(&self, blocks: &[Block], slope: f64) -> Result<(), Stop> {
+    fn slack_carries(&self, blocks: &[Block], slope: f64) -> Result<(), GateFailure> {
         if self.signal != Signal::Reserved {
             return Ok(());
         }
@@ -223,10 +231,10 @@ impl Gates {
         };
         let carried = fit(slack).map_or(f64::NEG_INFINITY, |slack| slack.slope);
         let is_carried = carried >= SLACK_OF_SLOPE * slope;
-        Stop::unless(is_carried, Gate::SlackSlope, carried / slope, SLACK_OF_SLOPE)?;
+        GateFailure::unless(is_carried, Gate::SlackSlope, carried / slope, SLACK_OF_SLOPE)?;
         let Some(peaks) = fit(|block| block.peak_max) else { return Ok(()) };
         let grows = peaks.tau > WORKING_SET_TAU && peaks.slope > WORKING_SET_OF_SLOPE * slope;
-        Stop::unless(!grows, Gate::WorkingSet, peaks.slope / slope, WORKING_SET_OF_SLOPE)
+        GateFailure::unless(!grows, Gate::WorkingSet, peaks.slope / slope, WORKING_SET_OF_SLOPE)
     }
 
     /// The slope of the longest window and the ends of its interval, from every other block of
@@ -252,7 +260,7 @@ impl Gates {
 
 /// How far growth has come towards the end.
 #[derive(Clone, Copy)]
-struct Left {
+struct Progress {
     /// Until the headroom is gone at this slope.
     seconds: f64,
     /// The growth as a share of growth and headroom.
@@ -266,7 +274,7 @@ fn slack(block: &Block) -> f64 {
 }
 
 /// How fast a window grows since it does.
-struct Rate {
+struct GrowthRate {
     /// The block from which it grows; 0 unless the growth sets in within the window.
     onset_idx: usize,
     slope: f64,
@@ -274,7 +282,7 @@ struct Rate {
     spread: f64,
 }
 
-impl Rate {
+impl GrowthRate {
     /// The slope of a whole window unless its first part is level: then of the rest.
     fn of(points: &[(f64, f64)], slope: f64, straightness: f64) -> Self {
         Self::since_bend(points).unwrap_or(Self {
@@ -319,129 +327,131 @@ impl Curve {
 #[cfg(test)]
 mod tests {
     use crate::analysis::creep::gates::Gate;
-    use crate::analysis::creep::job::{CAPACITY, Job, assert_within, noise, push};
-    use crate::analysis::creep::record::Push;
+    use crate::analysis::creep::record::MemoryRecord;
     use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::simulation::{
+        CAPACITY, Simulation, assert_within, noise, record,
+    };
     use crate::analysis::creep::trend::{Slope, Stage};
     use crate::model::units::{GIBIBYTE, MEBIBYTE};
 
     #[test]
     fn noise_sawtooth_and_saturating_cache_raise_no_creep() {
-        let noisy = |step| push(step, GIBIBYTE * noise(step + 0.5));
-        let sawtooth = |step: f64| push(step, 8.0 * MEBIBYTE * (step % 700.0));
+        let noisy = |step| record(step, GIBIBYTE * noise(step + 0.5));
+        let sawtooth = |step: f64| record(step, 8.0 * MEBIBYTE * (step % 700.0));
         let saturating =
-            |step: f64| push(step, 4.0 * GIBIBYTE * (1.0 - (-step / 3000.0).exp()));
-        let healthy: [&dyn Fn(f64) -> Push; 3] = [&noisy, &sawtooth, &saturating];
+            |step: f64| record(step, 4.0 * GIBIBYTE * (1.0 - (-step / 3000.0).exp()));
+        let healthy: [&dyn Fn(f64) -> MemoryRecord; 3] = [&noisy, &sawtooth, &saturating];
         for of_step in healthy {
-            let mut job = Job::new();
-            job.run(30_000, of_step);
-            assert!(job.stage(Signal::Allocated) < Some(Stage::Creeping));
-            assert_eq!(job.stage(Signal::Reserved), None);
+            let mut rank = Simulation::new();
+            rank.run(30_000, of_step);
+            assert!(rank.stage(Signal::Allocated) < Some(Stage::Creeping));
+            assert_eq!(rank.stage(Signal::Reserved), None);
         }
     }
 
     #[test]
     fn growth_that_the_batch_explains_is_no_leak() {
-        let mut job = Job::new();
+        let mut rank = Simulation::new();
         let longer = |step: f64| {
             let batch = 2.0 * MEBIBYTE * step + GIBIBYTE * noise(step);
-            let mut longer = push(step, 0.0);
+            let mut longer = record(step, 0.0);
             longer.allocated += 0.3 * batch;
             longer.peak = longer.allocated + 8.0 * GIBIBYTE + batch;
             longer
         };
-        job.run(6000, longer);
-        assert_eq!(job.trend(Signal::Allocated), None);
+        rank.run(6000, longer);
+        assert_eq!(rank.trend(Signal::Allocated), None);
     }
 
     #[test]
     fn onset_is_where_the_growth_sets_in() {
-        let mut job = Job::new();
-        job.run(4000, |step| push(step, 0.0));
-        let late = |step: f64| push(step, 3.0 * MEBIBYTE * (step - 4000.0).max(0.0));
-        assert!(job.run_until_change(4000, late));
-        let trend = job.trend(Signal::Allocated).unwrap();
+        let mut rank = Simulation::new();
+        rank.run(4000, |step| record(step, 0.0));
+        let late = |step: f64| record(step, 3.0 * MEBIBYTE * (step - 4000.0).max(0.0));
+        assert!(rank.run_until_change(4000, late));
+        let trend = rank.trend(Signal::Allocated).unwrap();
         assert_within(trend.onset_step, 4000.0, 200.0);
     }
 
     #[test]
     fn fragmentation_is_told_from_a_growing_working_set() {
-        let fragmenting = |step: f64| Push {
+        let fragmenting = |step: f64| MemoryRecord {
             reserved: Some(32.0 * GIBIBYTE + 0.5 * MEBIBYTE * step),
-            ..push(step, 0.0)
+            ..record(step, 0.0)
         };
-        let mut job = Job::new();
-        job.run(20_000, fragmenting);
-        assert_eq!(job.stage(Signal::Reserved), Some(Stage::Creeping));
-        assert_eq!(job.stage(Signal::Allocated), None);
-        let trend = job.trend(Signal::Reserved).unwrap();
+        let mut rank = Simulation::new();
+        rank.run(20_000, fragmenting);
+        assert_eq!(rank.stage(Signal::Reserved), Some(Stage::Creeping));
+        assert_eq!(rank.stage(Signal::Allocated), None);
+        let trend = rank.trend(Signal::Reserved).unwrap();
         assert_within(trend.slope_bytes_per_step, 0.5 * MEBIBYTE, 0.01 * MEBIBYTE);
 
-        let mut job = Job::new();
-        job.run(20_000, |step| push(step, 0.5 * MEBIBYTE * step));
-        assert_eq!(job.stage(Signal::Reserved), None);
-        assert_eq!(job.stage(Signal::Allocated), Some(Stage::Creeping));
+        let mut rank = Simulation::new();
+        rank.run(20_000, |step| record(step, 0.5 * MEBIBYTE * step));
+        assert_eq!(rank.stage(Signal::Reserved), None);
+        assert_eq!(rank.stage(Signal::Allocated), Some(Stage::Creeping));
     }
 
     #[test]
     fn slope_is_shown_also_when_nothing_is_wrong() {
-        let mut job = Job::new();
-        assert_eq!(job.estimator.slope(Signal::Allocated), None);
-        job.run(2000, |step| push(step, 1024.0 * step));
-        assert_eq!(job.trend(Signal::Allocated), None);
+        let mut rank = Simulation::new();
+        assert_eq!(rank.estimator.slope(Signal::Allocated), None);
+        rank.run(2000, |step| record(step, 1024.0 * step));
+        assert_eq!(rank.trend(Signal::Allocated), None);
         let Slope { per_step, lower, upper, per_second } =
-            job.estimator.slope(Signal::Allocated).unwrap();
+            rank.estimator.slope(Signal::Allocated).unwrap();
         assert_within(per_step, 1024.0, 1.0);
         assert!(lower < 1024.0 && upper > 1024.0);
         assert_within(per_second.unwrap(), 1024.0, 1.0);
-        assert_eq!(job.estimator.slope(Signal::OutsideAllocator), None);
+        assert_eq!(rank.estimator.slope(Signal::OutsideAllocator), None);
     }
 
     #[test]
     fn slope_of_a_trend_is_the_one_that_is_shown() {
-        let mut job = Job::new();
-        job.run(4000, |step| push(step, 2.0 * MEBIBYTE * step));
-        let shown = job.estimator.slope(Signal::Allocated).unwrap().per_step;
-        let trend = job.trend(Signal::Allocated).unwrap().slope_bytes_per_step;
+        let mut rank = Simulation::new();
+        rank.run(4000, |step| record(step, 2.0 * MEBIBYTE * step));
+        let shown = rank.estimator.slope(Signal::Allocated).unwrap().per_step;
+        let trend = rank.trend(Signal::Allocated).unwrap().slope_bytes_per_step;
         assert_within(shown, trend, 0.0);
     }
 
     /// The gates that stopped the windows of live memory, the shortest window first.
-    fn stops(n_pushes: u32, of_step: impl Fn(f64) -> Push) -> Vec<Option<Gate>> {
-        let mut job = Job::new();
-        job.run(n_pushes, of_step);
-        let windows = job.estimator.windows(Signal::Allocated, CAPACITY);
-        windows.map(|window| window.verdict.err().map(|stop| stop.gate)).collect()
+    fn stops(n_records: u32, of_step: impl Fn(f64) -> MemoryRecord) -> Vec<Option<Gate>> {
+        let mut rank = Simulation::new();
+        rank.run(n_records, of_step);
+        let windows = rank.estimator.windows(Signal::Allocated, CAPACITY);
+        windows.map(|window| window.outcome.err().map(|stop| stop.gate)).collect()
     }
 
     #[test]
     fn every_window_says_what_stopped_it() {
-        let flat = stops(96 + 16 * 24, |step| push(step, 0.0));
+        let flat = stops(96 + 16 * 24, |step| record(step, 0.0));
         assert_eq!(
             flat,
             [Gate::Rise, Gate::Rise, Gate::Blocks, Gate::Blocks, Gate::Blocks].map(Some)
         );
-        let noisy = |step: f64| push(step, 8.0 * GIBIBYTE * noise(step) * (step / 2000.0));
+        let noisy = |step: f64| record(step, 8.0 * GIBIBYTE * noise(step) * (step / 2000.0));
         assert!(!stops(3000, noisy).contains(&None));
-        let filling = |step: f64| push(step, 8.0 * GIBIBYTE * (1.0 - (-step / 900.0).exp()));
+        let filling = |step: f64| record(step, 8.0 * GIBIBYTE * (1.0 - (-step / 900.0).exp()));
         assert!(stops(3000, filling).contains(&Some(Gate::Steady)));
-        let leak = stops(3000, |step| push(step, 3.0 * MEBIBYTE * step));
+        let leak = stops(3000, |step| record(step, 3.0 * MEBIBYTE * step));
         assert!(leak.contains(&None));
     }
 
     #[test]
     fn trend_that_only_rises_says_what_it_lacks() {
-        let mut job = Job::new();
-        let leak = |step| push(step, 2.0 * MEBIBYTE * step);
-        while job.stage(Signal::Allocated) != Some(Stage::Rising) {
-            assert!(job.run_until_change(4000, leak));
+        let mut rank = Simulation::new();
+        let leak = |step| record(step, 2.0 * MEBIBYTE * step);
+        while rank.stage(Signal::Allocated) != Some(Stage::Rising) {
+            assert!(rank.run_until_change(4000, leak));
         }
-        let windows = job.estimator.windows(Signal::Allocated, CAPACITY);
-        let passed: Vec<_> = windows.filter_map(|window| window.verdict.ok()).collect();
+        let windows = rank.estimator.windows(Signal::Allocated, CAPACITY);
+        let passed: Vec<_> = windows.filter_map(|window| window.outcome.ok()).collect();
         assert!(!passed.is_empty());
         for passed in passed {
             assert_eq!(passed.trend.stage, Stage::Rising);
-            assert_eq!(passed.held_back.map(|stop| stop.gate), Some(Gate::Share));
+            assert_eq!(passed.obstacle.map(|stop| stop.gate), Some(Gate::Share));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::creep::estimator::CreepEstimator;
-use crate::analysis::creep::record::{DeviceReading, Push};
+use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::estimate;
 use crate::analysis::rank::tally::Tally;
@@ -448,8 +448,8 @@ impl LastTrain {
     }
 }
 
-fn creep_push(figures: &LastTrain, time: f64) -> Push {
-    Push {
+fn creep_push(figures: &LastTrain, time: f64) -> MemoryRecord {
+    MemoryRecord {
         step: figures.step.as_f64(),
         time,
         allocated: figures.allocated.as_f64(),

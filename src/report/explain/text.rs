@@ -1,9 +1,9 @@
 //! A story as text of at most 100 columns: the pictures, what was said and why, and what stopped each window.
 
-use crate::analysis::creep::gates::{Gate, Stop};
+use crate::analysis::creep::gates::{Gate, GateFailure};
 use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::stairs::StairsReport;
-use crate::analysis::creep::window::WindowReport;
+use crate::analysis::creep::stairs::StairsEvidence;
+use crate::analysis::creep::window::WindowVerdict;
 use crate::analysis::diagnosis::LIVE_SIGNALS;
 use crate::analysis::diagnosis::wording::sentence;
 use crate::analysis::engine::TransitionState;
@@ -256,8 +256,8 @@ fn tell(page: &mut Page, told: &Told, story: &Story) {
 }
 
 /// The window behind something raised.
-fn shown(page: &mut Page, window: &WindowReport, story: &Story) {
-    let Ok(passed) = window.verdict else { return };
+fn shown(page: &mut Page, window: &WindowVerdict, story: &Story) {
+    let Ok(passed) = window.outcome else { return };
     let trend = passed.trend;
     let (scale, per) = if story.is_process { (3600.0, "h") } else { (1.0, "step") };
     let stand_in = if story.capacity.is_some() { "" } else { " (of a stand-in)" };
@@ -278,13 +278,13 @@ fn shown(page: &mut Page, window: &WindowReport, story: &Story) {
             trend.confidence_ratio(),
         ),
     );
-    if let Some(stop) = passed.held_back {
+    if let Some(stop) = passed.obstacle {
         page.paragraph(6, &format!("not yet creep: {}", reason(&stop)));
     }
 }
 
 /// Which part of the run a window spans.
-fn extent(window: &WindowReport) -> String {
+fn extent(window: &WindowVerdict) -> String {
     if window.signal.counts_steps() {
         format!("steps {} to {}", whole(window.first_step), whole(window.last_step))
     } else {
@@ -292,7 +292,7 @@ fn extent(window: &WindowReport) -> String {
     }
 }
 
-fn climbed(stairs: &StairsReport) -> String {
+fn climbed(stairs: &StairsEvidence) -> String {
     let Some((height, distance)) = stairs.mean else {
         return "seen as stairs".to_owned();
     };
@@ -374,11 +374,11 @@ fn brief(end: End) -> String {
     }
 }
 
-fn last_word(window: &WindowReport) -> String {
-    let end = brief(End::of(&window.verdict));
-    let stop = match &window.verdict {
+fn last_word(window: &WindowVerdict) -> String {
+    let end = brief(End::of(&window.outcome));
+    let stop = match &window.outcome {
         Err(stop) => Some(*stop),
-        Ok(passed) => passed.held_back,
+        Ok(passed) => passed.obstacle,
     };
     match stop {
         _ if !window.is_asked => "a longer one creeps".to_owned(),
@@ -390,13 +390,13 @@ fn last_word(window: &WindowReport) -> String {
 /// How near the signal came, for whoever asks why nothing was said.
 fn closest_word(page: &mut Page, closest: &Closest) {
     let window = &closest.window;
-    let words = match &window.verdict {
-        Ok(passed) => match &passed.held_back {
+    let words = match &window.outcome {
+        Ok(passed) => match &passed.obstacle {
             None => return,
             Some(stop) => format!("it rose, and was not called creep: {}", reason(stop)),
         },
         // That nothing rises needs no further word.
-        Err(Stop { gate: Gate::Known | Gate::Rise, .. }) => return,
+        Err(GateFailure { gate: Gate::Known | Gate::Rise, .. }) => return,
         Err(stop) => reason(stop),
     };
     let when = if window.signal.counts_steps() {
@@ -416,7 +416,7 @@ fn stairs(page: &mut Page, story: &Story) {
         format!(", {} high and {} steps apart in the mean", bytes(height), whole(distance))
     });
     let stop = stairs
-        .stop
+        .failure
         .map_or(String::new(), |stop| format!("; not called a leak: {}", reason(&stop)));
     page.paragraph(
         0,

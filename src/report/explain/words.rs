@@ -1,6 +1,6 @@
 //! Gates and figures in words.
 
-use crate::analysis::creep::gates::{Gate, Stop};
+use crate::analysis::creep::gates::{Gate, GateFailure};
 use crate::text::units::{bytes, duration, percent};
 
 /// The gate in a word or two.
@@ -28,7 +28,7 @@ pub fn name(gate: Gate) -> &'static str {
 }
 
 /// What a window showed and had to show, as short as it fits a table.
-pub fn measure(stop: &Stop) -> String {
+pub fn measure(stop: &GateFailure) -> String {
     let (value, limit) = (stop.value, stop.limit);
     let sign = if stop.is_at_most() { ">" } else { "<" };
     match stop.gate {
@@ -53,7 +53,7 @@ pub fn measure(stop: &Stop) -> String {
 }
 
 /// What stopped a window, as a clause.
-pub fn reason(stop: &Stop) -> String {
+pub fn reason(stop: &GateFailure) -> String {
     let (value, limit) = (stop.value, stop.limit);
     match stop.gate {
         Gate::Blocks => format!("it had {value:.0} blocks and needs {limit:.0}"),

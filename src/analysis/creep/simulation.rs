@@ -1,7 +1,7 @@
 //! A simulated job for the tests of this folder.
 
 use crate::analysis::creep::estimator::CreepEstimator;
-use crate::analysis::creep::record::Push;
+use crate::analysis::creep::record::MemoryRecord;
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
@@ -15,28 +15,28 @@ pub(super) fn noise(step: f64) -> f64 {
 }
 
 /// A push of one step a second with noise in the batch; `leak` of it is live and reserved.
-pub(super) fn push(step: f64, leak: f64) -> Push {
+pub(super) fn record(step: f64, leak: f64) -> MemoryRecord {
     let allocated = 20.0 * GIBIBYTE + leak;
     let peak = allocated + GIBIBYTE * (10.0 + noise(step));
     let reserved = Some(32.0 * GIBIBYTE + leak);
-    Push { step, time: 1e9 + step, allocated, peak, reserved, peak_reserved: reserved }
+    MemoryRecord { step, time: 1e9 + step, allocated, peak, reserved, peak_reserved: reserved }
 }
 
 /// An estimator that took a leak's bytes at each step, and how often something changed.
-pub(super) struct Job {
+pub(super) struct Simulation {
     pub(super) estimator: CreepEstimator,
     pub(super) step: f64,
     pub(super) n_changes: u32,
 }
 
-impl Job {
+impl Simulation {
     pub(super) fn new() -> Self {
         let estimator = CreepEstimator::new(CreepSettings::default());
         Self { estimator, step: 0.0, n_changes: 0 }
     }
 
-    pub(super) fn run(&mut self, n_pushes: u32, of_step: impl Fn(f64) -> Push) {
-        for _ in 0..n_pushes {
+    pub(super) fn run(&mut self, n_records: u32, of_step: impl Fn(f64) -> MemoryRecord) {
+        for _ in 0..n_records {
             self.n_changes += u32::from(self.estimator.train(&of_step(self.step), CAPACITY));
             self.step += 1.0;
         }
@@ -45,10 +45,10 @@ impl Job {
     /// Runs until something changes, for at most a number of pushes.
     pub(super) fn run_until_change(
         &mut self,
-        n_pushes_max: u32,
-        of_step: impl Fn(f64) -> Push,
+        n_records_max: u32,
+        of_step: impl Fn(f64) -> MemoryRecord,
     ) -> bool {
-        (0..n_pushes_max).any(|_| {
+        (0..n_records_max).any(|_| {
             let is_changed = self.estimator.train(&of_step(self.step), CAPACITY);
             self.step += 1.0;
             is_changed

@@ -15,7 +15,7 @@ const STAND_IN_CONFIDENCE_RATIO: f64 = 0.8;
 
 /// What the tests of one block share: the device around the series and the moment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
+pub(super) struct SeriesContext {
     pub(super) capacity: Option<f64>,
     pub(super) outside_bytes: f64,
     /// How much of a larger batch stays live between steps, 0 to 1 and a little around.
@@ -26,9 +26,9 @@ pub(super) struct Room {
     pub(super) time: f64,
 }
 
-impl Room {
+impl SeriesContext {
     /// How many bytes are left to grow into, at least a hundredth of the capacity.
-    pub(super) fn headroom(&self, most: Use, peak_weight: f64) -> f64 {
+    pub(super) fn headroom(&self, most: PeakUse, peak_weight: f64) -> f64 {
         let capacity = self.capacity.unwrap_or_else(|| {
             let mut capacity = STAND_IN_CAPACITY_BYTES;
             while capacity < most.peak.max(most.reserved) + self.outside_bytes {
@@ -57,12 +57,12 @@ impl Room {
 
 /// The most that some blocks had in use.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Use {
+pub(super) struct PeakUse {
     peak: f64,
     reserved: f64,
 }
 
-impl Use {
+impl PeakUse {
     pub(super) fn of<'a>(blocks: impl IntoIterator<Item = &'a Block>) -> Self {
         let none = Self { peak: 0.0, reserved: 0.0 };
         blocks.into_iter().fold(none, |most, block| Self {
@@ -75,10 +75,10 @@ impl Use {
 #[cfg(test)]
 mod tests {
     use crate::analysis::creep::estimator::CreepEstimator;
-    use crate::analysis::creep::job::{CAPACITY, assert_finite, assert_within, push};
-    use crate::analysis::creep::record::Push;
+    use crate::analysis::creep::record::MemoryRecord;
     use crate::analysis::creep::rules::CreepSettings;
     use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::simulation::{CAPACITY, assert_finite, assert_within, record};
     use crate::analysis::creep::trend::Stage;
     use crate::model::units::{GIBIBYTE, MEBIBYTE};
 
@@ -88,9 +88,11 @@ mod tests {
             let mut estimator = CreepEstimator::new(CreepSettings::default());
             for i in 0..4000 {
                 let step = f64::from(i);
-                let leak = push(step, 2.0 * MEBIBYTE * step);
-                estimator
-                    .train(&Push { reserved: None, peak_reserved: None, ..leak }, capacity);
+                let leak = record(step, 2.0 * MEBIBYTE * step);
+                estimator.train(
+                    &MemoryRecord { reserved: None, peak_reserved: None, ..leak },
+                    capacity,
+                );
             }
             assert_eq!(estimator.slope(Signal::Reserved), None);
             *estimator.trends().next().unwrap()
