@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::trend::Stage;
+use crate::analysis::creep::trend::{Stage, Trend, TrendFigures};
 use crate::analysis::diagnosis::imbalance::{Balance, RankBalance};
 use crate::analysis::diagnosis::{Evidence, Held, RunScene, Severity, high_pressure, wording};
 use crate::analysis::rank::window::{Identity, LastTrain, RankReport};
@@ -340,12 +340,15 @@ impl RankStatus {
         balance: Option<&RankBalance>,
         last_push_time: Option<f64>,
     ) -> Self {
+        let left = |trend: &TrendFigures| trend.oom_eta_steps.or(trend.oom_eta_seconds);
         let soonest = report
             .creep
             .trends()
             .filter(|trend| trend.stage == Stage::Creeping)
-            .filter_map(|trend| Some((trend, trend.eta()?.steps)))
-            .min_by(|a, b| a.1.total_cmp(&b.1));
+            .map(Trend::figures)
+            .filter_map(|trend| Some((left(&trend)?, trend)))
+            .min_by(|a, b| a.0.total_cmp(&b.0))
+            .map(|(_, trend)| trend);
         Self {
             run: run.clone(),
             rank,
@@ -366,10 +369,8 @@ impl RankStatus {
                 .into_iter()
                 .filter_map(|signal| SignalStatus::of(signal, report.creep))
                 .collect(),
-            oom_eta_steps: soonest
-                .filter(|(trend, _)| trend.signal.counts_steps())
-                .map(|(_, steps)| steps),
-            oom_eta_seconds: soonest.and_then(|(trend, _)| trend.eta_seconds()),
+            oom_eta_steps: soonest.as_ref().and_then(|trend| trend.oom_eta_steps),
+            oom_eta_seconds: soonest.and_then(|trend| trend.oom_eta_seconds),
         }
     }
 }
@@ -377,19 +378,19 @@ impl RankStatus {
 impl SignalStatus {
     fn of(signal: Signal, creep: &CreepEstimator) -> Option<Self> {
         let slope = creep.slope(signal)?;
-        let trend = creep.trends().find(|trend| trend.signal == signal);
-        let of_steps = |value: f64| Some(value).filter(|_| signal.counts_steps());
+        let per_step = slope.bytes_per_step;
+        let trend = creep.trends().find(|trend| trend.signal == signal).map(Trend::figures);
         Some(Self {
             signal: signal.as_label(),
-            slope_bytes_per_step: of_steps(slope.per_step),
-            slope_lower_bytes_per_step: of_steps(slope.lower),
-            slope_upper_bytes_per_step: of_steps(slope.upper),
-            slope_bytes_per_second: slope.per_second,
+            slope_bytes_per_step: per_step.map(|slope| slope.value),
+            slope_lower_bytes_per_step: per_step.map(|slope| slope.lower),
+            slope_upper_bytes_per_step: per_step.map(|slope| slope.upper),
+            slope_bytes_per_second: slope.bytes_per_second.map(|slope| slope.value),
             trend: trend.map(|trend| TrendStatus {
                 growth_bytes: trend.growth_bytes,
-                onset_step: of_steps(trend.onset_step),
+                onset_step: trend.onset_step.map(Count::as_f64),
                 onset_time: trend.onset_time,
-                confidence_ratio: trend.confidence_ratio(),
+                confidence_ratio: trend.confidence_ratio,
             }),
         })
     }

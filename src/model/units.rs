@@ -132,6 +132,24 @@ impl Seconds {
     }
 }
 
+/// An estimate with its 95 % interval, all in one unit.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Interval {
+    /// The estimate.
+    pub value: f64,
+    /// The interval's lower end.
+    pub lower: f64,
+    /// The interval's upper end.
+    pub upper: f64,
+}
+
+impl Interval {
+    /// The interval that reaches `half_width` to either side of `value`.
+    pub fn around(value: f64, half_width: f64) -> Self {
+        Self { value, lower: value - half_width, upper: value + half_width }
+    }
+}
+
 /// How long the program (or the replayed recording) had run when something happened.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize,

@@ -100,7 +100,7 @@ mod tests {
         let (blind, seeing) = (of(None), of(CAPACITY));
         assert_eq!(blind.stage, Stage::Creeping);
         assert_eq!(
-            (blind.headroom_bytes, blind.eta(), blind.eta_seconds()),
+            (blind.headroom_bytes, blind.eta_steps(), blind.eta_seconds()),
             (None, None, None)
         );
         assert!(blind.confidence_ratio() < seeing.confidence_ratio());

@@ -177,16 +177,11 @@ impl CreepEstimator {
     /// window holds enough blocks. Costs at most 120 pairs.
     pub fn slope(&self, signal: Signal) -> Option<Slope> {
         let (watch, pyramid, pace) = self.series(signal)?;
-        let (per_step, lower, upper) = match self.trend(signal) {
-            Some(trend) => (
-                trend.slope_bytes_per_step,
-                trend.slope_lower_bytes_per_step,
-                trend.slope_upper_bytes_per_step,
-            ),
+        let slope = match self.trend(signal) {
+            Some(trend) => trend.slope_bytes_per_unit,
             None => watch.judge.overview(pyramid)?,
         };
-        let per_second = pace.known().map(|seconds| per_step / seconds);
-        Some(Slope { per_step, lower, upper, per_second })
+        Some(Slope::along(signal.axis(), slope, pace.known()))
     }
 
     /// Returns the pace of the train steps, smoothed; `None` until two blocks tell it.
@@ -350,7 +345,7 @@ mod tests {
     };
     use crate::analysis::creep::stairs::Stair;
     use crate::analysis::creep::trend::Stage;
-    use crate::model::units::{GIBIBYTE, MEBIBYTE};
+    use crate::model::units::{GIBIBYTE, Interval, MEBIBYTE};
 
     #[test]
     fn leak_is_found_and_measured() {
@@ -360,15 +355,15 @@ mod tests {
         assert_eq!(rank.n_changes, 2, "rising, then creeping");
         let trend = rank.trend(Signal::Allocated).unwrap();
         assert_eq!(trend.stage, Stage::Creeping);
-        assert_within(trend.slope_bytes_per_step, 2.0 * MEBIBYTE, 0.01 * MEBIBYTE);
-        assert!(trend.slope_lower_bytes_per_step < 2.0 * MEBIBYTE);
-        assert!(trend.slope_upper_bytes_per_step > 2.0 * MEBIBYTE);
+        assert_within(trend.slope_bytes_per_unit.value, 2.0 * MEBIBYTE, 0.01 * MEBIBYTE);
+        assert!(trend.slope_bytes_per_unit.lower < 2.0 * MEBIBYTE);
+        assert!(trend.slope_bytes_per_unit.upper > 2.0 * MEBIBYTE);
         assert_within(trend.headroom_bytes.unwrap(), 40.25 * GIBIBYTE, 0.5 * GIBIBYTE);
-        let eta = trend.eta().unwrap();
-        assert_within(eta.steps, 20_600.0, 500.0);
-        assert!(eta.lower_steps < eta.steps && eta.steps < eta.upper_steps.unwrap());
+        let eta = trend.eta_steps().unwrap();
+        assert_within(eta.value, 20_600.0, 500.0);
+        assert!(eta.lower < eta.value && eta.value < eta.upper.unwrap());
         assert_within(trend.onset_time, 1e9 + trend.onset_step, 1e-3);
-        assert_within(trend.eta_seconds().unwrap(), eta.steps, 1e-3);
+        assert_within(trend.eta_seconds().unwrap().value, eta.value, 1e-3);
         assert!(trend.confidence_ratio() > 0.9);
         assert!(trend.onset_step < trend.raised_step && trend.raised_step < 2500.0);
         assert_finite(&trend);
@@ -414,7 +409,8 @@ mod tests {
         let mut rank = Simulation::new();
         rank.run(30_000, |step: f64| record(step, 40.0 * MEBIBYTE * step.min(90.0)));
         assert_eq!(rank.n_changes, 0);
-        assert_within(rank.estimator.slope(Signal::Allocated).unwrap().per_step, 0.0, 1.0);
+        let slope = rank.estimator.slope(Signal::Allocated).unwrap();
+        assert_within(slope.bytes_per_step.unwrap().value, 0.0, 1.0);
     }
 
     #[test]
@@ -448,7 +444,7 @@ mod tests {
         assert_eq!(rank.estimator.pyramid.heap_bytes(), before);
         assert_eq!(rank.stage(Signal::Allocated), Some(Stage::Rising));
         let trend = rank.trend(Signal::Allocated).unwrap();
-        assert_within(trend.slope_bytes_per_step, 1024.0, 0.1);
+        assert_within(trend.slope_bytes_per_unit.value, 1024.0, 0.1);
         assert_within(trend.seconds_per_step, 1.0, 1e-9);
         assert_finite(&trend);
     }
@@ -508,7 +504,8 @@ mod tests {
             estimator.trends().for_each(assert_finite);
         }
         for slope in Signal::ALL.into_iter().filter_map(|signal| estimator.slope(signal)) {
-            assert!([slope.per_step, slope.lower, slope.upper].iter().all(|v| v.is_finite()));
+            let Interval { value, lower, upper } = slope.bytes_per_step.unwrap();
+            assert!([value, lower, upper].iter().all(|bytes| bytes.is_finite()));
         }
     }
 
@@ -530,7 +527,7 @@ mod tests {
             let there = there.trend(Signal::Allocated).unwrap();
             prop_assert_eq!(there.stage, here.stage);
             prop_assert!((there.raised_step - here.raised_step - step_shift).abs() < 1e-6);
-            let ratio = there.slope_bytes_per_step / here.slope_bytes_per_step;
+            let ratio = there.slope_bytes_per_unit.value / here.slope_bytes_per_unit.value;
             prop_assert!((ratio - 1.0).abs() < 1e-9);
             prop_assert!((there.share_ratio - here.share_ratio).abs() < 1e-9);
         }
@@ -563,7 +560,7 @@ mod tests {
             let (here, there) = (trend(1.0, 1.0), trend(bytes_factor, step_factor));
             prop_assert_eq!(there.stage, here.stage);
             prop_assert!((there.raised_time - here.raised_time).abs() < 1e-6);
-            let ratio = there.slope_bytes_per_step / here.slope_bytes_per_step;
+            let ratio = there.slope_bytes_per_unit.value / here.slope_bytes_per_unit.value;
             prop_assert!((ratio * step_factor / bytes_factor - 1.0).abs() < 1e-9);
             prop_assert!((there.share_ratio - here.share_ratio).abs() < 1e-6);
         }
@@ -583,7 +580,7 @@ mod tests {
             let (straight, turned) = (of(0), of(turn));
             prop_assert_eq!(turned.stage, straight.stage);
             prop_assert!((turned.raised_step - straight.raised_step).abs() < 1e-9);
-            let ratio = turned.slope_bytes_per_step / straight.slope_bytes_per_step;
+            let ratio = turned.slope_bytes_per_unit.value / straight.slope_bytes_per_unit.value;
             prop_assert!((ratio - 1.0).abs() < 1e-12);
         }
     }

@@ -1,6 +1,7 @@
 //! The online estimator of creeping memory. It reads bottom up: a [`signal`] and the rules for it, records, blocks of
 //! them in a pyramid of windows, the gates that a window passes, and the trend that it then shows.
 
+pub mod axis;
 mod batch;
 mod context;
 pub mod estimator;

@@ -166,7 +166,7 @@ mod tests {
         }
         let trend = rank.trend(Signal::OutsideAllocator).unwrap();
         assert_eq!(trend.stage, Stage::Creeping);
-        assert_within(trend.slope_bytes_per_step, 2.0 * MEBIBYTE, 0.02 * MEBIBYTE);
+        assert_within(trend.slope_bytes_per_unit.value, 2.0 * MEBIBYTE, 0.02 * MEBIBYTE);
         assert_eq!(rank.estimator.trends().count(), 1);
         assert_within(
             rank.estimator.outside_bytes().unwrap(),

@@ -2,8 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Which series grows.
+use crate::analysis::creep::axis::Axis;
+
+/// Which series grows; written as its label.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Signal {
     /// Live tensor memory that survives every step.
     Allocated,
@@ -31,8 +34,11 @@ impl Signal {
         }
     }
 
-    /// Whether its records count steps; else they count seconds.
-    pub fn counts_steps(self) -> bool {
-        self != Self::Process
+    /// Returns the axis that its slope and its time to out-of-memory are counted along.
+    pub fn axis(self) -> Axis {
+        match self {
+            Self::Allocated | Self::Reserved | Self::OutsideAllocator => Axis::Steps,
+            Self::Process => Axis::Seconds,
+        }
     }
 }

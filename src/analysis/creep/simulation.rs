@@ -70,19 +70,19 @@ pub(super) fn assert_within(value: f64, expected: f64, tolerance: f64) {
 
 pub(super) fn assert_finite(trend: &Trend) {
     for value in [
-        trend.slope_bytes_per_step,
-        trend.slope_lower_bytes_per_step,
-        trend.slope_upper_bytes_per_step,
+        trend.slope_bytes_per_unit.value,
+        trend.slope_bytes_per_unit.lower,
+        trend.slope_bytes_per_unit.upper,
         trend.growth_bytes,
         trend.headroom_bytes.unwrap_or(0.0),
         trend.share_ratio,
         trend.confidence_ratio(),
         trend.seconds_per_step,
-        trend.eta().map_or(0.0, |eta| eta.steps),
-        trend.eta().map_or(0.0, |eta| eta.lower_steps),
-        trend.eta().and_then(|eta| eta.upper_steps).unwrap_or(0.0),
+        trend.eta_steps().map_or(0.0, |eta| eta.value),
+        trend.eta_steps().map_or(0.0, |eta| eta.lower),
+        trend.eta_steps().and_then(|eta| eta.upper).unwrap_or(0.0),
         trend.onset_time,
-        trend.eta_seconds().unwrap_or(0.0),
+        trend.eta_seconds().map_or(0.0, |eta| eta.value),
     ] {
         assert!(value.is_finite(), "{trend:?}");
     }

@@ -9,6 +9,7 @@ use crate::analysis::creep::pyramid::{Block, count};
 use crate::analysis::creep::rules::SignalRules;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
+use crate::model::units::Interval;
 
 /// How many steps of the floor are remembered; six make the longest flight.
 pub(super) const STAIRS_MAX: usize = 8;
@@ -214,9 +215,11 @@ impl Flight {
             raised_time: context.time,
             onset_step: self.first.step,
             onset_time: self.first.time,
-            slope_bytes_per_step: self.height / self.distance_steps,
-            slope_lower_bytes_per_step: self.lower_bytes_per_step,
-            slope_upper_bytes_per_step: self.upper_bytes_per_step,
+            slope_bytes_per_unit: Interval {
+                value: self.height / self.distance_steps,
+                lower: self.lower_bytes_per_step,
+                upper: self.upper_bytes_per_step,
+            },
             growth_bytes: growth,
             headroom_bytes: context.capacity.map(|_| headroom),
             share_ratio: growth / (headroom + growth),
@@ -377,9 +380,13 @@ mod tests {
         assert!(rank.run_until_change(14_500, climbing));
         let trend = rank.trend(Signal::Allocated).unwrap();
         assert_eq!(trend.stage, Stage::Creeping);
-        assert_within(trend.slope_bytes_per_step, GIBIBYTE / 1000.0, 0.2 * GIBIBYTE / 1000.0);
-        assert!(trend.slope_lower_bytes_per_step <= trend.slope_bytes_per_step);
-        assert!(trend.slope_upper_bytes_per_step >= trend.slope_bytes_per_step);
+        assert_within(
+            trend.slope_bytes_per_unit.value,
+            GIBIBYTE / 1000.0,
+            0.2 * GIBIBYTE / 1000.0,
+        );
+        assert!(trend.slope_bytes_per_unit.lower <= trend.slope_bytes_per_unit.value);
+        assert!(trend.slope_bytes_per_unit.upper >= trend.slope_bytes_per_unit.value);
         assert_finite(&trend);
         rank.run(16_000 - 14_500, climbing);
         assert!(rank.run_until_change(12_000, climbing), "no stair after the 14,000th record");

@@ -82,7 +82,7 @@ impl SignalWatch {
             return;
         };
         let growth = last.value(self.judge.signal) - before.value(self.judge.signal);
-        let rate = trend.slope_bytes_per_step * (last.step - before.step);
+        let rate = trend.slope_bytes_per_unit.value * (last.step - before.step);
         // Growth that is not known (NaN) is none.
         self.n_stale = if growth >= STALE_RATE_RATIO * rate { 0 } else { self.n_stale + 1 };
         if self.n_stale >= STALE_TIMES {

@@ -11,7 +11,7 @@ use crate::analysis::creep::rules::SignalRules;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
 use crate::analysis::estimate;
-use crate::model::units::MEBIBYTE;
+use crate::model::units::{Interval, MEBIBYTE};
 
 /// The least growth of any interest, whatever the headroom: a few segments of a caching
 /// allocator (2 to 20 MiB).
@@ -130,9 +130,7 @@ impl WindowJudge {
             raised_time: context.time,
             onset_step: onset.step,
             onset_time: onset.time,
-            slope_bytes_per_step: rate.slope,
-            slope_lower_bytes_per_step: rate.slope - rate.spread,
-            slope_upper_bytes_per_step: rate.slope + rate.spread,
+            slope_bytes_per_unit: rate.slope,
             growth_bytes: growth,
             headroom_bytes: context.capacity.map(|_| headroom),
             share_ratio,
@@ -237,9 +235,8 @@ impl WindowJudge {
         GateFailure::unless(!grows, Gate::WorkingSet, peaks.slope / slope, WORKING_SET_OF_SLOPE)
     }
 
-    /// The slope of the longest window and the ends of its interval, from every other block of
-    /// it.
-    pub(super) fn overview(&self, pyramid: &Pyramid) -> Option<(f64, f64, f64)> {
+    /// The slope of the longest window, from every other block of it.
+    pub(super) fn overview(&self, pyramid: &Pyramid) -> Option<Interval> {
         let has_enough = |level: &&Level| level.blocks.len() >= self.rules.blocks_min;
         let level = pyramid.levels.iter().rev().find(has_enough)?;
         let curve = Curve::of(&level.blocks, |block| block.value(self.signal))?;
@@ -254,7 +251,7 @@ impl WindowJudge {
         let ((first_step, _), (last_step, _)) = (points.first()?, points.last()?);
         let spread = INTERVAL_SPREADS * estimate::path(points)?.squared_moves.sqrt()
             / (last_step - first_step);
-        Some((slope, slope - spread, slope + spread))
+        Some(Interval::around(slope, spread))
     }
 }
 
@@ -277,19 +274,14 @@ fn slack(block: &Block) -> f64 {
 struct GrowthRate {
     /// The block from which it grows; 0 unless the growth sets in within the window.
     onset_idx: usize,
-    slope: f64,
-    /// Half the width of the interval around the slope.
-    spread: f64,
+    slope: Interval,
 }
 
 impl GrowthRate {
     /// The slope of a whole window unless its first part is level: then of the rest.
     fn of(points: &[(f64, f64)], slope: f64, straightness: f64) -> Self {
-        Self::since_bend(points).unwrap_or(Self {
-            onset_idx: 0,
-            slope,
-            spread: INTERVAL_SPREADS * slope / straightness.sqrt(),
-        })
+        Self::since_bend(points)
+            .unwrap_or(Self { onset_idx: 0, slope: interval(slope, straightness) })
     }
 
     fn since_bend(points: &[(f64, f64)]) -> Option<Self> {
@@ -298,8 +290,13 @@ impl GrowthRate {
         let slope =
             estimate::theil_sen(rest).map(|fit| fit.slope).filter(|slope| *slope > 0.0)?;
         let straightness = estimate::path(rest)?.straightness()?;
-        Some(Self { onset_idx, slope, spread: INTERVAL_SPREADS * slope / straightness.sqrt() })
+        Some(Self { onset_idx, slope: interval(slope, straightness) })
     }
+}
+
+/// The 95 % interval of a slope by a window worth so many equal moves.
+fn interval(slope: f64, straightness: f64) -> Interval {
+    Interval::around(slope, INTERVAL_SPREADS * slope / straightness.sqrt())
 }
 
 /// The points of one window, (step, bytes).
@@ -333,7 +330,7 @@ mod tests {
         CAPACITY, Simulation, assert_within, noise, record,
     };
     use crate::analysis::creep::trend::{Slope, Stage};
-    use crate::model::units::{GIBIBYTE, MEBIBYTE};
+    use crate::model::units::{GIBIBYTE, Interval, MEBIBYTE};
 
     #[test]
     fn noise_sawtooth_and_saturating_cache_raise_no_creep() {
@@ -385,7 +382,7 @@ mod tests {
         assert_eq!(rank.stage(Signal::Reserved), Some(Stage::Creeping));
         assert_eq!(rank.stage(Signal::Allocated), None);
         let trend = rank.trend(Signal::Reserved).unwrap();
-        assert_within(trend.slope_bytes_per_step, 0.5 * MEBIBYTE, 0.01 * MEBIBYTE);
+        assert_within(trend.slope_bytes_per_unit.value, 0.5 * MEBIBYTE, 0.01 * MEBIBYTE);
 
         let mut rank = Simulation::new();
         rank.run(20_000, |step| record(step, 0.5 * MEBIBYTE * step));
@@ -399,11 +396,12 @@ mod tests {
         assert_eq!(rank.estimator.slope(Signal::Allocated), None);
         rank.run(2000, |step| record(step, 1024.0 * step));
         assert_eq!(rank.trend(Signal::Allocated), None);
-        let Slope { per_step, lower, upper, per_second } =
+        let Slope { bytes_per_step, bytes_per_second } =
             rank.estimator.slope(Signal::Allocated).unwrap();
-        assert_within(per_step, 1024.0, 1.0);
+        let Interval { value, lower, upper } = bytes_per_step.unwrap();
+        assert_within(value, 1024.0, 1.0);
         assert!(lower < 1024.0 && upper > 1024.0);
-        assert_within(per_second.unwrap(), 1024.0, 1.0);
+        assert_within(bytes_per_second.unwrap().value, 1024.0, 1.0);
         assert_eq!(rank.estimator.slope(Signal::OutsideAllocator), None);
     }
 
@@ -411,9 +409,9 @@ mod tests {
     fn slope_of_a_trend_is_the_one_that_is_shown() {
         let mut rank = Simulation::new();
         rank.run(4000, |step| record(step, 2.0 * MEBIBYTE * step));
-        let shown = rank.estimator.slope(Signal::Allocated).unwrap().per_step;
-        let trend = rank.trend(Signal::Allocated).unwrap().slope_bytes_per_step;
-        assert_within(shown, trend, 0.0);
+        let shown = rank.estimator.slope(Signal::Allocated).unwrap().bytes_per_step;
+        let trend = rank.trend(Signal::Allocated).unwrap().slope_bytes_per_unit;
+        assert_eq!(shown, Some(trend));
     }
 
     /// The gates that stopped the windows of live memory, the shortest window first.

@@ -1,9 +1,7 @@
 //! MEMORY RISING: live memory grows steadily, not yet far enough to be called creep.
 
 use crate::analysis::creep::trend::Stage;
-use crate::analysis::diagnosis::{
-    CreepEvidence, Diagnosis, Evidence, Finding, LIVE_SIGNALS, Scene, Severity,
-};
+use crate::analysis::diagnosis::{Diagnosis, Evidence, Finding, LIVE_SIGNALS, Scene, Severity};
 
 /// Live memory grows, and has not yet eaten enough of the headroom to page.
 pub const CREEP_EARLY: Diagnosis = Diagnosis {
@@ -20,7 +18,7 @@ fn find(scene: &Scene<'_>) -> Vec<Finding> {
         .subjects()
         .filter_map(|subject| {
             let trend = LIVE_SIGNALS.iter().find_map(|of| subject.trend(*of, Stage::Rising))?;
-            let evidence = Evidence::Creep(Box::new(CreepEvidence::of(trend)));
+            let evidence = Evidence::Creep(Box::new(trend.figures()));
             Some(subject.finding(CREEP_EARLY.kind, (Severity::Info, evidence)))
         })
         .collect()

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::trend::{Stage, Trend};
+use crate::analysis::creep::trend::{Stage, Trend, TrendFigures};
 use crate::analysis::rank::window::RankReport;
 use crate::model::ids::{Rank, Run};
 
@@ -111,7 +111,7 @@ pub struct Finding {
 #[serde(untagged)]
 pub enum Evidence {
     /// A series that grows.
-    Creep(Box<CreepEvidence>),
+    Creep(Box<TrendFigures>),
     /// A peak near the capacity.
     Pressure {
         /// Peak by capacity.
@@ -148,99 +148,6 @@ pub enum Evidence {
         /// The capacity.
         capacity_bytes: u64,
     },
-}
-
-/// The evidence of a series that grows. What is not known is absent: steps and figures per step of a process that
-/// does not push.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct CreepEvidence {
-    /// Which series: a label of [`Signal`].
-    pub signal: &'static str,
-    /// How fast it grows.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slope_bytes_per_step: Option<f64>,
-    /// The lower end of the 95 % interval of the slope.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slope_lower_bytes_per_step: Option<f64>,
-    /// The upper end of the 95 % interval of the slope.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slope_upper_bytes_per_step: Option<f64>,
-    /// The same slope in time.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slope_bytes_per_second: Option<f64>,
-    /// The lower end of its 95 % interval.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slope_lower_bytes_per_second: Option<f64>,
-    /// The upper end of its 95 % interval.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slope_upper_bytes_per_second: Option<f64>,
-    /// How much it has grown since the onset.
-    pub growth_bytes: f64,
-    /// The step at which it began.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub onset_step: Option<u64>,
-    /// When it began, as a Unix time with milliseconds.
-    pub onset_time: f64,
-    /// What is left for it to grow into.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub headroom_bytes: Option<f64>,
-    /// Steps until that is used up.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub oom_eta_steps: Option<f64>,
-    /// The same at the upper end of the slope's interval.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub oom_eta_lower_steps: Option<f64>,
-    /// The same at its lower end; absent when that is no growth.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub oom_eta_upper_steps: Option<f64>,
-    /// Seconds until that is used up.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub oom_eta_seconds: Option<f64>,
-    /// The same at the upper end of the slope's interval.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub oom_eta_lower_seconds: Option<f64>,
-    /// The same at its lower end; absent when that is no growth.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub oom_eta_upper_seconds: Option<f64>,
-    /// How sure the estimator is that it grows, 0 to 1.
-    pub confidence_ratio: f64,
-}
-
-impl CreepEvidence {
-    /// The evidence of one trend.
-    pub fn of(trend: &Trend) -> Self {
-        let pace = Some(trend.seconds_per_step).filter(|seconds| *seconds > 0.0);
-        let steps = |value: Option<f64>| value.filter(|_| trend.signal.counts_steps());
-        let in_time = |slope: Option<f64>| Some(slope? / pace?);
-        let seconds = |n_steps: Option<f64>| Some(n_steps? * pace?);
-        let slope = Some(trend.slope_bytes_per_step);
-        let slope_lower = Some(trend.slope_lower_bytes_per_step);
-        let slope_upper = Some(trend.slope_upper_bytes_per_step);
-        let eta = trend.eta();
-        let eta_lower = eta.map(|eta| eta.lower_steps);
-        let eta_upper = eta.and_then(|eta| eta.upper_steps);
-        let eta = eta.map(|eta| eta.steps);
-        Self {
-            signal: trend.signal.as_label(),
-            slope_bytes_per_step: steps(slope),
-            slope_lower_bytes_per_step: steps(slope_lower),
-            slope_upper_bytes_per_step: steps(slope_upper),
-            slope_bytes_per_second: in_time(slope),
-            slope_lower_bytes_per_second: in_time(slope_lower),
-            slope_upper_bytes_per_second: in_time(slope_upper),
-            growth_bytes: trend.growth_bytes,
-            onset_step: steps(Some(trend.onset_step)).map(whole_step),
-            onset_time: (trend.onset_time * 1000.0).round() / 1000.0,
-            headroom_bytes: trend.headroom_bytes,
-            oom_eta_steps: steps(eta),
-            oom_eta_lower_steps: steps(eta_lower),
-            oom_eta_upper_steps: steps(eta_upper),
-            oom_eta_seconds: seconds(eta),
-            oom_eta_lower_seconds: seconds(eta_lower),
-            oom_eta_upper_seconds: seconds(eta_upper),
-            confidence_ratio: trend.confidence_ratio(),
-        }
-    }
 }
 
 /// The limits that findings are judged by.
@@ -420,20 +327,10 @@ pub fn creeping(
     let was_critical = scene.held(subject, kind) == Some(Severity::Critical);
     let limit =
         scene.thresholds.creep_critical_eta_seconds * if was_critical { 1.5 } else { 1.0 };
-    let is_soon = trend.eta_seconds().is_some_and(|eta| eta < limit);
+    let is_soon = trend.eta_seconds().is_some_and(|eta| eta.value < limit);
     let margin = if was_critical { RELEASE_MARGIN } else { 0.0 };
     let is_full = high_pressure::highest(subject.report)
         .is_some_and(|pressure| pressure.ratio >= scene.thresholds.pressure_warning - margin);
     let severity = if is_soon || is_full { Severity::Critical } else { Severity::Warning };
-    Some((severity, Evidence::Creep(Box::new(CreepEvidence::of(trend)))))
-}
-
-#[expect(
-    clippy::as_conversions,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "the cast saturates, and a step is never negative"
-)]
-fn whole_step(step: f64) -> u64 {
-    step as u64
+    Some((severity, Evidence::Creep(Box::new(trend.figures()))))
 }

@@ -1,6 +1,8 @@
 //! Findings in words for people: pages, tables and logs. Nothing is judged here.
 
-use crate::analysis::diagnosis::{CreepEvidence, DIAGNOSES, Diagnosis, Evidence};
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::TrendFigures;
+use crate::analysis::diagnosis::{DIAGNOSES, Diagnosis, Evidence};
 use crate::text::units::{bytes, duration, percent, whole_bytes};
 
 /// The diagnosis of that kind.
@@ -44,17 +46,17 @@ pub fn sentence(evidence: &Evidence) -> String {
     }
 }
 
-fn creep_sentence(creep: &CreepEvidence) -> String {
+fn creep_sentence(creep: &TrendFigures) -> String {
     let what = match creep.signal {
-        "reserved" => "reserved memory grows without live memory",
-        "outside_allocator" => "memory outside the allocator grows",
-        "process" => "memory of the process grows",
-        _ => "live memory grows",
+        Signal::Allocated => "live memory grows",
+        Signal::Reserved => "reserved memory grows without live memory",
+        Signal::OutsideAllocator => "memory outside the allocator grows",
+        Signal::Process => "memory of the process grows",
     };
     let growth = bytes(creep.growth_bytes);
     let mut text = match (creep.slope_bytes_per_step, creep.onset_step) {
         (Some(slope), Some(step)) => {
-            format!("{what} by {}/step, {growth} since step {step}", bytes(slope))
+            format!("{what} by {}/step, {growth} since step {}", bytes(slope), step.get())
         }
         _ => format!("{what}, {growth} so far"),
     };

@@ -311,7 +311,7 @@ fn passed_by(stop: &GateFailure) -> u64 {
 /// The signal that a transition is about, if it is about one that grows.
 pub fn signal(transition: &Transition) -> Option<Signal> {
     let Evidence::Creep(creep) = &transition.evidence else { return None };
-    Signal::ALL.into_iter().find(|signal| signal.as_label() == creep.signal)
+    Some(creep.signal)
 }
 
 /// The least of a figure over equally many steps in a row, at most [`POINTS_MAX`] times.

@@ -1,5 +1,6 @@
 //! A story as text of at most 100 columns: the pictures, what was said and why, and what stopped each window.
 
+use crate::analysis::creep::axis::Axis;
 use crate::analysis::creep::gates::{Gate, GateFailure};
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::stairs::StairsEvidence;
@@ -47,7 +48,9 @@ pub fn render(story: &Story) -> String {
 
 /// The signals that there are of such a rank.
 fn signals(story: &Story) -> impl Iterator<Item = Signal> {
-    Signal::ALL.into_iter().filter(|signal| signal.counts_steps() != story.is_process)
+    Signal::ALL
+        .into_iter()
+        .filter(|signal| (signal.axis() == Axis::Seconds) == story.is_process)
 }
 
 fn is_told(story: &Story, of: Signal) -> bool {
@@ -259,6 +262,7 @@ fn tell(page: &mut Page, told: &Told, story: &Story) {
 fn shown(page: &mut Page, window: &WindowVerdict, story: &Story) {
     let Ok(passed) = window.outcome else { return };
     let trend = passed.trend;
+    let slope = trend.slope_bytes_per_unit;
     let (scale, per) = if story.is_process { (3600.0, "h") } else { (1.0, "step") };
     let stand_in = if story.capacity.is_some() { "" } else { " (of a stand-in)" };
     page.paragraph(
@@ -270,9 +274,9 @@ fn shown(page: &mut Page, window: &WindowVerdict, story: &Story) {
             whole(window.n_records),
             records(window.signal),
             bytes(trend.growth_bytes),
-            bytes(scale * trend.slope_bytes_per_step),
-            bytes(scale * trend.slope_lower_bytes_per_step),
-            bytes(scale * trend.slope_upper_bytes_per_step),
+            bytes(scale * slope.value),
+            bytes(scale * slope.lower),
+            bytes(scale * slope.upper),
             share(trend.share_ratio),
             bytes(window.headroom_bytes),
             trend.confidence_ratio(),
@@ -285,7 +289,7 @@ fn shown(page: &mut Page, window: &WindowVerdict, story: &Story) {
 
 /// Which part of the run a window spans.
 fn extent(window: &WindowVerdict) -> String {
-    if window.signal.counts_steps() {
+    if window.signal.axis() == Axis::Steps {
         format!("steps {} to {}", whole(window.first_step), whole(window.last_step))
     } else {
         format!("the last {}", duration(window.last_step - window.first_step))
@@ -399,7 +403,7 @@ fn closest_word(page: &mut Page, closest: &Closest) {
         Err(GateFailure { gate: Gate::Known | Gate::Rise, .. }) => return,
         Err(stop) => reason(stop),
     };
-    let when = if window.signal.counts_steps() {
+    let when = if window.signal.axis() == Axis::Steps {
         format!("step {}, over {}", grouped(closest.step), extent(window))
     } else {
         format!("its {}, over {}", duration(window.last_step), extent(window))
