@@ -389,7 +389,7 @@ impl SignalStatus {
             trend: trend.map(|trend| TrendStatus {
                 growth_bytes: trend.growth_bytes,
                 onset_step: trend.onset_step.map(Count::as_f64),
-                onset_time: trend.onset_time,
+                onset_time: trend.onset_time.get(),
                 confidence_ratio: trend.confidence_ratio,
             }),
         })

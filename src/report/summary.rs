@@ -537,7 +537,7 @@ fn rank_trend(rank: &RankReport<'_>, signal: Signal) -> Option<RankTrend> {
         slope_bytes_per_second: slope.bytes_per_second.map(|slope| slope.value),
         growth_bytes: figures.map(|trend| trend.growth_bytes),
         onset_step: figures.and_then(|trend| trend.onset_step).map(Count::as_f64),
-        onset_time: figures.map(|trend| trend.onset_time),
+        onset_time: figures.map(|trend| trend.onset_time.get()),
         confidence_ratio: figures.map(|trend| trend.confidence_ratio),
         oom_eta_steps: figures.and_then(|trend| trend.oom_eta_steps),
         oom_eta_seconds: figures.and_then(|trend| trend.oom_eta_seconds),

@@ -11,7 +11,7 @@ use crate::analysis::rank::tally::Tally;
 use crate::store::atomic;
 
 /// What every state file begins with; the version follows, since another one may keep other things.
-const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 2\n");
+const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 3\n");
 /// The bytes between the beginning and the content: the length and the checksum (CRC-32) of the content.
 const HEADER_BYTES: usize = 12;
 /// What a rank takes in the file beside its estimator and its tally, in bytes at most.

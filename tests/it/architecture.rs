@@ -86,20 +86,30 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("output::web", &["analysis::status", "output::prometheus"]),
     ("metrics", &["analysis::status", "model"]),
     ("analysis::estimate", &[]),
-    ("analysis::creep::axis", &[]),
+    ("analysis::creep::axis", &["model::units"]),
     ("analysis::creep::gates", &[]),
-    ("analysis::creep::pace", &[]),
-    ("analysis::creep::record", &[]),
     ("analysis::creep::rules", &[]),
-    ("analysis::creep::batch", &["analysis::creep::record", "model::units"]),
+    ("analysis::creep::pace", &["analysis::creep::axis"]),
+    ("analysis::creep::record", &["analysis::creep::axis", "model::units"]),
     ("analysis::creep::signal", &["analysis::creep::axis"]),
+    ("analysis::creep::batch", &["analysis::creep::record", "model::units"]),
     (
         "analysis::creep::pyramid",
-        &["analysis::creep::record", "analysis::creep::signal", "analysis::estimate"],
+        &[
+            "analysis::creep::axis",
+            "analysis::creep::record",
+            "analysis::creep::signal",
+            "analysis::estimate",
+        ],
     ),
     (
         "analysis::creep::context",
-        &["analysis::creep::pyramid", "analysis::estimate", "model::units"],
+        &[
+            "analysis::creep::axis",
+            "analysis::creep::pyramid",
+            "analysis::estimate",
+            "model::units",
+        ],
     ),
     (
         "analysis::creep::trend",
@@ -113,6 +123,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "analysis::creep::stairs",
         &[
+            "analysis::creep::axis",
             "analysis::creep::context",
             "analysis::creep::gates",
             "analysis::creep::pyramid",
@@ -149,6 +160,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "analysis::creep::readings",
         &[
+            "analysis::creep::axis",
             "analysis::creep::context",
             "analysis::creep::pace",
             "analysis::creep::pyramid",
@@ -157,6 +169,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "analysis::creep::signal",
             "analysis::creep::watch",
             "analysis::estimate",
+            "model::units",
         ],
     ),
     ("analysis::creep::estimator", &["analysis::creep", "model"]),

@@ -1,5 +1,6 @@
 //! The device around a series: what is left to grow into, and what its growth is worth.
 
+use crate::analysis::creep::axis::AxisPoint;
 use crate::analysis::creep::pyramid::Block;
 use crate::analysis::estimate;
 use crate::model::units::GIBIBYTE;
@@ -22,8 +23,8 @@ pub(super) struct SeriesContext {
     pub(super) batch_share: f64,
     pub(super) seconds_per_step: f64,
     pub(super) horizon_seconds: f64,
-    pub(super) step: f64,
-    pub(super) time: f64,
+    /// Where the block ends.
+    pub(super) at: AxisPoint,
 }
 
 impl SeriesContext {

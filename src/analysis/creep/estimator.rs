@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::creep::axis::AxisPoint;
 use crate::analysis::creep::batch::BatchShare;
 use crate::analysis::creep::context::SeriesContext;
 use crate::analysis::creep::pace::Pace;
@@ -109,7 +110,7 @@ impl CreepEstimator {
             block.reserved_max = block.reserved_max.max(self.peak);
         }
         self.peak = 0.0;
-        self.pace.advance(record.step, record.time);
+        self.pace.advance(record.at);
         let context = self.context(record, capacity);
         self.take_block(block, &context)
     }
@@ -136,15 +137,17 @@ impl CreepEstimator {
     pub fn process(&mut self, reading: &DeviceReading, capacity: Option<f64>) -> bool {
         let Some(used) = reading.process_used else { return false };
         let record = MemoryRecord {
-            step: self.readings.seconds_since_first(reading.time),
-            time: reading.time,
+            at: AxisPoint {
+                position: self.readings.seconds_since_first(reading.time),
+                time: reading.time,
+            },
             allocated: used,
             peak: used,
             reserved: Some(used),
             peak_reserved: Some(used),
         };
         self.newest = Some(record);
-        if record.step < self.settings.process_warmup_seconds {
+        if record.at.position < self.settings.process_warmup_seconds {
             return false;
         }
         self.read(reading, &record, capacity)
@@ -220,8 +223,8 @@ impl CreepEstimator {
                     signal,
                     level_idx,
                     n_records: watch.judge.n_records(level_idx, level.blocks.len()),
-                    first_step: first.step,
-                    last_step: last.step,
+                    first_position: first.end.position,
+                    last_position: last.end.position,
                     headroom_bytes: watch.judge.headroom(level, &context),
                     is_asked: watch.asks(level_idx),
                     outcome: watch.judge.judge(level_idx, level, &context),
@@ -272,8 +275,8 @@ impl CreepEstimator {
     ) -> bool {
         let before = key(self.readings.watch.trend.as_ref());
         if let Some(block) = self.readings.take(reading, record) {
-            let context =
-                self.reading_context(&MemoryRecord { time: reading.time, ..*record }, capacity);
+            let at = AxisPoint { time: reading.time, ..record.at };
+            let context = self.reading_context(&MemoryRecord { at, ..*record }, capacity);
             self.readings.take_block(block, &context);
         }
         key(self.readings.watch.trend.as_ref()) != before
@@ -287,8 +290,7 @@ impl CreepEstimator {
             batch_share: self.batch.ratio(),
             seconds_per_step: self.pace.seconds_per_step,
             horizon_seconds: self.settings.horizon_seconds,
-            step: record.step,
-            time: record.time,
+            at: record.at,
         }
     }
 
@@ -317,7 +319,7 @@ impl CreepEstimator {
         self.allocated.refresh(&self.pyramid, context);
         self.reserved.refresh(&self.pyramid, context);
         self.stairs.refresh(&block, context);
-        self.readings.notice_silence(context.time);
+        self.readings.notice_silence(context.at.time);
         self.keys() != before
     }
 
@@ -328,20 +330,21 @@ impl CreepEstimator {
 
 /// What tells one raised stage from another.
 fn key(trend: Option<&Trend>) -> Option<(Stage, u64)> {
-    trend.map(|trend| (trend.stage, trend.raised_time.to_bits()))
+    trend.map(|trend| (trend.stage, trend.raised.time.get().to_bits()))
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
 
+    use crate::analysis::creep::axis::AxisPoint;
     use crate::analysis::creep::estimator::CreepEstimator;
     use crate::analysis::creep::pyramid::{BLOCKS_MAX, Block, LEVELS_MAX};
     use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
     use crate::analysis::creep::rules::CreepSettings;
     use crate::analysis::creep::signal::Signal;
     use crate::analysis::creep::simulation::{
-        CAPACITY, Simulation, assert_finite, assert_within, record,
+        CAPACITY, Simulation, assert_finite, assert_within, at, record,
     };
     use crate::analysis::creep::stairs::Stair;
     use crate::analysis::creep::trend::Stage;
@@ -362,10 +365,10 @@ mod tests {
         let eta = trend.eta_steps().unwrap();
         assert_within(eta.value, 20_600.0, 500.0);
         assert!(eta.lower < eta.value && eta.value < eta.upper.unwrap());
-        assert_within(trend.onset_time, 1e9 + trend.onset_step, 1e-3);
+        assert_within(trend.onset.time.get(), 1e9 + trend.onset.position, 1e-3);
         assert_within(trend.eta_seconds().unwrap().value, eta.value, 1e-3);
         assert!(trend.confidence_ratio() > 0.9);
-        assert!(trend.onset_step < trend.raised_step && trend.raised_step < 2500.0);
+        assert!(trend.onset.position < trend.raised.position && trend.raised.position < 2500.0);
         assert_finite(&trend);
     }
 
@@ -385,8 +388,11 @@ mod tests {
     fn restart_forgets_everything_but_the_device() {
         let mut rank = Simulation::new();
         rank.run(3000, |step| record(step, 4.0 * MEBIBYTE * step));
-        let reading =
-            DeviceReading { time: 1e9, device_used: 50.0 * GIBIBYTE, process_used: None };
+        let reading = DeviceReading {
+            time: at(0.0, 1e9).time,
+            device_used: 50.0 * GIBIBYTE,
+            process_used: None,
+        };
         rank.estimator.device(&reading, CAPACITY);
         assert!(rank.estimator.slope(Signal::Allocated).is_some());
         rank.estimator.new_life();
@@ -473,8 +479,8 @@ mod tests {
     fn extremes_do_not_panic_and_stay_finite() {
         let top = 9_007_199_254_740_992.0;
         let wild: [&dyn Fn(f64) -> MemoryRecord; 5] = [
-            &|i| MemoryRecord { step: i * top, ..record(i, i * MEBIBYTE * 8.0) },
-            &|i| MemoryRecord { step: 7.0, time: 7.0, ..record(i, i * MEBIBYTE * 8.0) },
+            &|i| MemoryRecord { at: at(i * top, 1e9 + i), ..record(i, i * MEBIBYTE * 8.0) },
+            &|i| MemoryRecord { at: at(7.0, 7.0), ..record(i, i * MEBIBYTE * 8.0) },
             &|i| record(i, top * (i % 2.0)),
             &|i| record(i, i * top / 4000.0),
             &|i| MemoryRecord {
@@ -498,7 +504,7 @@ mod tests {
             let process_used = Some(record.allocated);
             let device_used = if i % 3 == 0 { 9_007_199_254_740_992.0 } else { 0.0 };
             estimator.device(
-                &DeviceReading { time: record.time, device_used, process_used },
+                &DeviceReading { time: record.at.time, device_used, process_used },
                 capacity,
             );
             estimator.trends().for_each(assert_finite);
@@ -521,12 +527,13 @@ mod tests {
             here.run(2000, |step| record(step, 2.0 * MEBIBYTE * step));
             there.run(2000, |step| {
                 let record = record(step, 2.0 * MEBIBYTE * step);
-                MemoryRecord { step: step + step_shift, time: record.time + time_shift, ..record }
+                let time = record.at.time.get() + time_shift;
+                MemoryRecord { at: at(step + step_shift, time), ..record }
             });
             let here = here.trend(Signal::Allocated).unwrap();
             let there = there.trend(Signal::Allocated).unwrap();
             prop_assert_eq!(there.stage, here.stage);
-            prop_assert!((there.raised_step - here.raised_step - step_shift).abs() < 1e-6);
+            prop_assert!((there.raised.position - here.raised.position - step_shift).abs() < 1e-6);
             let ratio = there.slope_bytes_per_unit.value / here.slope_bytes_per_unit.value;
             prop_assert!((ratio - 1.0).abs() < 1e-9);
             prop_assert!((there.share_ratio - here.share_ratio).abs() < 1e-9);
@@ -540,13 +547,12 @@ mod tests {
             let trend = |bytes_factor: f64, step_factor: f64| {
                 let mut estimator = CreepEstimator::new(CreepSettings::default());
                 for i in 0..2000 {
-                    let MemoryRecord { step, time, allocated, peak, reserved, .. } =
+                    let MemoryRecord { at: AxisPoint { position, time }, allocated, peak, reserved, .. } =
                         record(f64::from(i), 2.0 * MEBIBYTE * f64::from(i));
                     let reserved = reserved.map(|bytes| bytes * bytes_factor);
                     estimator.train(
                         &MemoryRecord {
-                            step: step * step_factor,
-                            time,
+                            at: AxisPoint { position: position * step_factor, time },
                             allocated: allocated * bytes_factor,
                             peak: peak * bytes_factor,
                             reserved,
@@ -559,7 +565,7 @@ mod tests {
             };
             let (here, there) = (trend(1.0, 1.0), trend(bytes_factor, step_factor));
             prop_assert_eq!(there.stage, here.stage);
-            prop_assert!((there.raised_time - here.raised_time).abs() < 1e-6);
+            prop_assert!(there.raised.time.since(here.raised.time).abs() < 1e-6);
             let ratio = there.slope_bytes_per_unit.value / here.slope_bytes_per_unit.value;
             prop_assert!((ratio * step_factor / bytes_factor - 1.0).abs() < 1e-9);
             prop_assert!((there.share_ratio - here.share_ratio).abs() < 1e-6);
@@ -573,13 +579,13 @@ mod tests {
                     let source = i - i % 16 + (i % 16 + turn) % 16;
                     let leak = record(f64::from(source), 2.0 * MEBIBYTE * f64::from(source));
                     let step = f64::from(i);
-                    estimator.train(&MemoryRecord { step, time: 1e9 + step, ..leak }, CAPACITY);
+                    estimator.train(&MemoryRecord { at: at(step, 1e9 + step), ..leak }, CAPACITY);
                 }
                 *estimator.trends().next().unwrap()
             };
             let (straight, turned) = (of(0), of(turn));
             prop_assert_eq!(turned.stage, straight.stage);
-            prop_assert!((turned.raised_step - straight.raised_step).abs() < 1e-9);
+            prop_assert!((turned.raised.position - straight.raised.position).abs() < 1e-9);
             let ratio = turned.slope_bytes_per_unit.value / straight.slope_bytes_per_unit.value;
             prop_assert!((ratio - 1.0).abs() < 1e-12);
         }

@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::creep::axis::AxisPoint;
 use crate::analysis::creep::record::MemoryRecord;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::estimate::POINTS_MAX;
@@ -110,10 +111,8 @@ impl Level {
 /// What is left of some consecutive records.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Block {
-    /// The step at its end; of a process's readings the seconds since the first.
-    pub(super) step: f64,
-    /// When it ended, in Unix seconds.
-    pub(super) time: f64,
+    /// Where it ends.
+    pub(super) end: AxisPoint,
     /// The least live bytes of pushes, the least bytes of the series of readings.
     pub(super) floor: f64,
     /// The least that a step needed on top of what was live; 0 for readings.
@@ -129,8 +128,7 @@ pub(super) struct Block {
 impl Block {
     pub(super) fn of_record(record: &MemoryRecord) -> Self {
         Self {
-            step: record.step,
-            time: record.time,
+            end: record.at,
             floor: record.allocated,
             transient_floor: record.peak - record.allocated,
             reserved_floor: record.reserved.unwrap_or(f64::INFINITY),
@@ -142,8 +140,7 @@ impl Block {
     /// What a reading says at the moment of `record`.
     pub(super) fn of_reading(record: &MemoryRecord, bytes: f64) -> Self {
         Self {
-            step: record.step,
-            time: record.time,
+            end: record.at,
             floor: bytes,
             transient_floor: 0.0,
             reserved_floor: f64::INFINITY,
@@ -155,8 +152,7 @@ impl Block {
     /// This block and the one after it as one.
     fn joined(&self, later: &Self) -> Self {
         Self {
-            step: later.step,
-            time: later.time,
+            end: later.end,
             floor: self.floor.min(later.floor),
             transient_floor: self.transient_floor.min(later.transient_floor),
             reserved_floor: self.reserved_floor.min(later.reserved_floor),

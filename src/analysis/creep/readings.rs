@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::creep::axis::AxisPoint;
 use crate::analysis::creep::context::SeriesContext;
 use crate::analysis::creep::pace::Pace;
 use crate::analysis::creep::pyramid::{Block, OpenBlock, Pyramid, READINGS_PER_BLOCK};
@@ -11,6 +12,7 @@ use crate::analysis::creep::rules::SignalRules;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::watch::SignalWatch;
 use crate::analysis::estimate;
+use crate::model::units::UnixTime;
 
 /// How many readings pass before libraries have loaded what they load at start.
 const WARMUP_READINGS: u32 = 8;
@@ -32,10 +34,10 @@ pub(super) struct Readings {
     /// The median of `beside`.
     pub(super) outside_bytes: Option<f64>,
     n_taken: u32,
-    /// When the first one was taken, in Unix seconds.
-    first_time: Option<f64>,
-    /// The time of the push that the last reading was held against.
-    record_time: f64,
+    /// When the first one was taken.
+    first_time: Option<UnixTime>,
+    /// The time of the record that the last reading was held against; `None` before one.
+    record_time: Option<UnixTime>,
     /// How many blocks of pushes came since.
     n_silent_blocks: u32,
     open_block: OpenBlock,
@@ -52,7 +54,7 @@ impl Readings {
             outside_bytes: None,
             n_taken: 0,
             first_time: None,
-            record_time: 0.0,
+            record_time: None,
             n_silent_blocks: 0,
             open_block: OpenBlock::default(),
             pace: Pace::default(),
@@ -62,8 +64,8 @@ impl Readings {
     }
 
     /// How long ago the first reading was.
-    pub(super) fn seconds_since_first(&mut self, time: f64) -> f64 {
-        time - *self.first_time.get_or_insert(time)
+    pub(super) fn seconds_since_first(&mut self, time: UnixTime) -> f64 {
+        time.since(*self.first_time.get_or_insert(time))
     }
 
     /// Takes a reading and holds it against `record`; a block when it fills one.
@@ -79,7 +81,7 @@ impl Readings {
         self.outside_bytes = self.beside.add(if is_process { beside.max(0.0) } else { beside });
         let used = reading.process_used?;
         let bytes = self.own.add(if is_process { used } else { used - reserved })?;
-        self.record_time = record.time;
+        self.record_time = Some(record.at.time);
         self.n_silent_blocks = 0;
         self.n_taken = self.n_taken.saturating_add(1);
         if self.n_taken <= WARMUP_READINGS {
@@ -87,7 +89,7 @@ impl Readings {
         }
         let block =
             self.open_block.add(Block::of_reading(record, bytes), READINGS_PER_BLOCK)?;
-        self.pace.advance(record.step, reading.time);
+        self.pace.advance(AxisPoint { time: reading.time, ..record.at });
         Some(block)
     }
 
@@ -101,9 +103,10 @@ impl Readings {
     }
 
     /// Clears the trend when pushes go on and readings of the process don't.
-    pub(super) fn notice_silence(&mut self, time: f64) {
+    pub(super) fn notice_silence(&mut self, time: UnixTime) {
         self.n_silent_blocks = self.n_silent_blocks.saturating_add(1);
-        if self.n_silent_blocks >= SILENCE_BLOCKS && time - self.record_time > SILENCE_SECONDS {
+        let is_silent = self.record_time.is_some_and(|last| time.since(last) > SILENCE_SECONDS);
+        if self.n_silent_blocks >= SILENCE_BLOCKS && is_silent {
             self.watch.clear();
         }
     }
@@ -146,7 +149,7 @@ mod tests {
     use crate::analysis::creep::rules::CreepSettings;
     use crate::analysis::creep::signal::Signal;
     use crate::analysis::creep::simulation::{
-        CAPACITY, Simulation, assert_finite, assert_within, record,
+        CAPACITY, Simulation, assert_finite, assert_within, at, record,
     };
     use crate::analysis::creep::trend::Stage;
     use crate::model::units::{GIBIBYTE, MEBIBYTE};
@@ -158,7 +161,7 @@ mod tests {
             rank.run(10, |step| record(step, 0.0));
             let process = 34.0 * GIBIBYTE + 20.0 * MEBIBYTE * f64::from(i);
             let reading = DeviceReading {
-                time: 1e9 + rank.step,
+                time: at(rank.step, 1e9 + rank.step).time,
                 device_used: process + GIBIBYTE,
                 process_used: Some(process),
             };
@@ -178,7 +181,11 @@ mod tests {
 
     #[test]
     fn reading_without_anything_to_hold_it_against_tells_nothing() {
-        let reading = DeviceReading { time: 1.0, device_used: 1e9, process_used: Some(1e8) };
+        let reading = DeviceReading {
+            time: at(0.0, 1.0).time,
+            device_used: 1e9,
+            process_used: Some(1e8),
+        };
         let mut estimator = CreepEstimator::new(CreepSettings::default());
         assert!(!estimator.device(&reading, CAPACITY));
         estimator.train(&MemoryRecord { reserved: None, ..record(0.0, 0.0) }, CAPACITY);

@@ -2,13 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::creep::axis::AxisPoint;
+use crate::model::units::UnixTime;
+
 /// One accepted record of a rank; every figure is finite, bytes are 0 to 2^53.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct MemoryRecord {
-    /// The global step just completed.
-    pub step: f64,
-    /// When it ended, in Unix seconds.
-    pub time: f64,
+    /// Its place on the axis of the series.
+    pub at: AxisPoint,
     /// Bytes live at its end.
     pub allocated: f64,
     /// The most bytes that were live within it.
@@ -22,8 +23,8 @@ pub struct MemoryRecord {
 /// One reading of the device that the rank runs on; every figure is finite.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeviceReading {
-    /// When it was taken, in Unix seconds.
-    pub time: f64,
+    /// When it was taken.
+    pub time: UnixTime,
     /// Bytes in use on the device by whomever.
     pub device_used: f64,
     /// Bytes in use by the rank's process, if the driver tells.

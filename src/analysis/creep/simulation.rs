@@ -1,11 +1,12 @@
 //! A simulated job for the tests of this folder.
 
+use crate::analysis::creep::axis::AxisPoint;
 use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::creep::record::MemoryRecord;
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
-use crate::model::units::GIBIBYTE;
+use crate::model::units::{GIBIBYTE, UnixTime};
 
 pub(super) const CAPACITY: Option<f64> = Some(80.0 * GIBIBYTE);
 
@@ -14,12 +15,23 @@ pub(super) fn noise(step: f64) -> f64 {
     (step * 12.9898).sin() * 43_758.545_3 % 0.5
 }
 
-/// A push of one step a second with noise in the batch; `leak` of it is live and reserved.
+/// A place on an axis, reached at a time in seconds since 1970.
+pub(super) fn at(position: f64, seconds: f64) -> AxisPoint {
+    AxisPoint { position, time: UnixTime::new(seconds).expect("a time in range") }
+}
+
+/// A record of one step a second with noise in the batch; `leak` of it is live and reserved.
 pub(super) fn record(step: f64, leak: f64) -> MemoryRecord {
     let allocated = 20.0 * GIBIBYTE + leak;
     let peak = allocated + GIBIBYTE * (10.0 + noise(step));
     let reserved = Some(32.0 * GIBIBYTE + leak);
-    MemoryRecord { step, time: 1e9 + step, allocated, peak, reserved, peak_reserved: reserved }
+    MemoryRecord {
+        at: at(step, 1e9 + step),
+        allocated,
+        peak,
+        reserved,
+        peak_reserved: reserved,
+    }
 }
 
 /// An estimator that took a leak's bytes at each step, and how often something changed.
@@ -81,7 +93,7 @@ pub(super) fn assert_finite(trend: &Trend) {
         trend.eta_steps().map_or(0.0, |eta| eta.value),
         trend.eta_steps().map_or(0.0, |eta| eta.lower),
         trend.eta_steps().and_then(|eta| eta.upper).unwrap_or(0.0),
-        trend.onset_time,
+        trend.onset.time.get(),
         trend.eta_seconds().map_or(0.0, |eta| eta.value),
     ] {
         assert!(value.is_finite(), "{trend:?}");

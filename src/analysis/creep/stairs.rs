@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::creep::axis::AxisPoint;
 use crate::analysis::creep::context::{PeakUse, SeriesContext};
 use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
 use crate::analysis::creep::pyramid::{Block, count};
@@ -55,8 +56,7 @@ pub struct StairsEvidence {
 /// One step of the floor.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Stair {
-    step: f64,
-    time: f64,
+    at: AxisPoint,
     /// The floor before it.
     foot: f64,
     height: f64,
@@ -129,14 +129,15 @@ impl Flight {
         let [first, .., last] = stairs else { return None };
         let n_stairs = count(stairs.len());
         let n_distances = n_stairs - 1.0;
-        let distance_steps = (last.step - first.step) / n_distances;
+        let distance_steps = (last.at.position - first.at.position) / n_distances;
         if distance_steps <= 0.0 {
             return None;
         }
         let heights = || stairs.iter().map(|stair| stair.height);
         let lowest = heights().fold(f64::INFINITY, f64::min);
         let highest = heights().fold(0.0, f64::max);
-        let distances = || pairs(stairs).map(|(before, stair)| stair.step - before.step);
+        let distances =
+            || pairs(stairs).map(|(before, stair)| stair.at.position - before.at.position);
         let nearest = distances().fold(f64::INFINITY, f64::min).max(1.0);
         let farthest = distances().fold(1.0, f64::max);
         Some(Self {
@@ -144,7 +145,7 @@ impl Flight {
             n_stairs,
             height: heights().map(|height| height / n_stairs).sum(),
             distance_steps,
-            distance_seconds: (last.time - first.time) / n_distances,
+            distance_seconds: last.at.time.since(first.at.time) / n_distances,
             lower_bytes_per_step: lowest / farthest,
             upper_bytes_per_step: highest / nearest,
         })
@@ -165,7 +166,8 @@ impl Flight {
         let off_climb = (floor - self.first.foot - climb).abs();
         let off_height = worst(&mut stairs.iter().map(|stair| stair.height - height));
         let off_distance = worst(
-            &mut pairs(stairs).map(|(before, stair)| stair.step - before.step - distance),
+            &mut pairs(stairs)
+                .map(|(before, stair)| stair.at.position - before.at.position - distance),
         );
         let off_landing = worst(
             &mut pairs(stairs).map(|(before, stair)| stair.foot - before.foot - before.height),
@@ -211,10 +213,8 @@ impl Flight {
         Trend {
             signal: Signal::Allocated,
             stage: Stage::Creeping,
-            raised_step: context.step,
-            raised_time: context.time,
-            onset_step: self.first.step,
-            onset_time: self.first.time,
+            raised: context.at,
+            onset: self.first.at,
             slope_bytes_per_unit: Interval {
                 value: self.height / self.distance_steps,
                 lower: self.lower_bytes_per_step,
@@ -255,7 +255,7 @@ impl Stairs {
                 }
                 self.steps.push(stair);
                 self.top = block.floor;
-                self.judge(block, block.step - landing.step, context);
+                self.judge(block, block.end.position - landing.end.position, context);
             }
             self.end(block);
         }
@@ -287,8 +287,7 @@ impl Stairs {
             return None;
         }
         (sum.transient_height < STAIR_TRANSIENT_RATIO * sum.height).then_some(Stair {
-            step: before.step,
-            time: before.time,
+            at: before.end,
             foot: sum.foot,
             height: sum.height,
             high: self.high,
@@ -340,7 +339,8 @@ impl Stairs {
         let newest = self.steps.len().saturating_sub(self.n_flight);
         let is_quiet = self.trend.is_some()
             && self.steps.get(newest..).and_then(Flight::of).is_none_or(|flight| {
-                block.step - last.step > STAIRS_QUIET_DISTANCES * flight.distance_steps
+                block.end.position - last.at.position
+                    > STAIRS_QUIET_DISTANCES * flight.distance_steps
             });
         if has_fallen || is_quiet {
             self.steps.clear();

@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize, Serializer};
 
-use crate::analysis::creep::axis::Axis;
+use crate::analysis::creep::axis::{Axis, AxisPoint};
 use crate::analysis::creep::context::{PeakUse, SeriesContext};
 use crate::analysis::creep::signal::Signal;
-use crate::model::units::{Count, Interval};
+use crate::model::units::{Count, Interval, UnixTime};
 
 /// What a confidence is worth while a trend only rises: of those that do, one in seven is a cache
 /// that fills up.
@@ -28,14 +28,10 @@ pub struct Trend {
     pub signal: Signal,
     /// How far it has come.
     pub stage: Stage,
-    /// The step at which this stage was raised.
-    pub raised_step: f64,
-    /// When this stage was raised, in Unix seconds.
-    pub raised_time: f64,
-    /// The step from which the growth is seen; it stays as it was when the stage was raised.
-    pub onset_step: f64,
-    /// When that step ended, in Unix seconds.
-    pub onset_time: f64,
+    /// Where this stage was raised.
+    pub raised: AxisPoint,
+    /// Where the growth sets in; it stays as it was when the stage was raised.
+    pub onset: AxisPoint,
     /// The rate by the latest window that shows it, in bytes per unit of the signal's axis,
     /// with its 95 % interval.
     pub slope_bytes_per_unit: Interval,
@@ -91,8 +87,8 @@ impl Trend {
             slope_lower_bytes_per_second: per_second.map(|slope| slope.lower),
             slope_upper_bytes_per_second: per_second.map(|slope| slope.upper),
             growth_bytes: self.growth_bytes,
-            onset_step: is_step.then(|| whole_step(self.onset_step)).flatten(),
-            onset_time: self.onset_time,
+            onset_step: is_step.then(|| whole_step(self.onset.position)).flatten(),
+            onset_time: self.onset.time,
             headroom_bytes: self.headroom_bytes,
             oom_eta_steps: steps.map(|eta| eta.value),
             oom_eta_lower_steps: steps.map(|eta| eta.lower),
@@ -120,14 +116,7 @@ impl Trend {
 
     /// Takes over what `latest` measured and keeps when and as what this was raised.
     pub(super) fn follow(&mut self, latest: &Self) {
-        *self = Self {
-            stage: self.stage,
-            raised_step: self.raised_step,
-            raised_time: self.raised_time,
-            onset_step: self.onset_step,
-            onset_time: self.onset_time,
-            ..*latest
-        };
+        *self = Self { stage: self.stage, raised: self.raised, onset: self.onset, ..*latest };
     }
 
     /// Brings the figures that do not depend on a window up to date.
@@ -218,7 +207,7 @@ pub struct TrendFigures {
     pub onset_step: Option<Count>,
     /// The Unix time at which the growth began, written with milliseconds.
     #[serde(serialize_with = "with_milliseconds")]
-    pub onset_time: f64,
+    pub onset_time: UnixTime,
     /// Bytes that are left to grow into; absent when the capacity is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headroom_bytes: Option<f64>,
@@ -245,8 +234,8 @@ pub struct TrendFigures {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a field by reference")]
-fn with_milliseconds<S: Serializer>(time: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64((time * 1000.0).round() / 1000.0)
+fn with_milliseconds<S: Serializer>(time: &UnixTime, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64((time.get() * 1000.0).round() / 1000.0)
 }
 
 #[expect(
@@ -262,6 +251,7 @@ fn whole_step(step: f64) -> Option<Count> {
 #[cfg(test)]
 mod tests {
     use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::simulation::at;
     use crate::analysis::creep::trend::{Stage, Trend, TrendFigures};
     use crate::model::units::Interval;
 
@@ -270,10 +260,8 @@ mod tests {
         Trend {
             signal,
             stage: Stage::Rising,
-            raised_step: 700.0,
-            raised_time: 2000.0,
-            onset_step: 600.0,
-            onset_time: 1_000.123_456,
+            raised: at(700.0, 2000.0),
+            onset: at(600.0, 1_000.123_456),
             slope_bytes_per_unit: Interval { value: 6.0, lower: 3.0, upper: 12.0 },
             growth_bytes: 40.0,
             headroom_bytes: Some(120.0),

@@ -82,7 +82,7 @@ impl SignalWatch {
             return;
         };
         let growth = last.value(self.judge.signal) - before.value(self.judge.signal);
-        let rate = trend.slope_bytes_per_unit.value * (last.step - before.step);
+        let rate = trend.slope_bytes_per_unit.value * (last.end.position - before.end.position);
         // Growth that is not known (NaN) is none.
         self.n_stale = if growth >= STALE_RATE_RATIO * rate { 0 } else { self.n_stale + 1 };
         if self.n_stale >= STALE_TIMES {
@@ -107,7 +107,7 @@ impl SignalWatch {
 mod tests {
     use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
     use crate::analysis::creep::signal::Signal;
-    use crate::analysis::creep::simulation::{CAPACITY, Simulation, record};
+    use crate::analysis::creep::simulation::{CAPACITY, Simulation, at, record};
     use crate::analysis::creep::trend::Stage;
     use crate::model::units::{GIBIBYTE, MEBIBYTE};
 
@@ -142,7 +142,7 @@ mod tests {
         for i in 0..400 {
             rank.run(10, |step| record(step, 0.0));
             let used = 34.0 * GIBIBYTE + 20.0 * MEBIBYTE * f64::from(i);
-            let time = 1e9 + rank.step;
+            let time = at(rank.step, 1e9 + rank.step).time;
             let reading = DeviceReading { time, device_used: used, process_used: Some(used) };
             rank.estimator.device(&reading, CAPACITY);
         }

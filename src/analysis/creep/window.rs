@@ -56,10 +56,10 @@ pub struct WindowVerdict {
     pub level_idx: usize,
     /// How many records lie between its first and its last block.
     pub n_records: f64,
-    /// The step at the end of its first block.
-    pub first_step: f64,
-    /// The step at the end of its last block.
-    pub last_step: f64,
+    /// Where its first block ends, in units of the axis.
+    pub first_position: f64,
+    /// Where its last block ends, in units of the axis.
+    pub last_position: f64,
     /// What is left to grow into as this window sees it, in bytes; of a stand-in when no
     /// capacity is known.
     pub headroom_bytes: f64,
@@ -126,10 +126,8 @@ impl WindowJudge {
         let trend = Trend {
             signal: self.signal,
             stage,
-            raised_step: context.step,
-            raised_time: context.time,
-            onset_step: onset.step,
-            onset_time: onset.time,
+            raised: context.at,
+            onset: onset.end,
             slope_bytes_per_unit: rate.slope,
             growth_bytes: growth,
             headroom_bytes: context.capacity.map(|_| headroom),
@@ -310,7 +308,7 @@ impl Curve {
     fn of(blocks: &[Block], value: impl Fn(&Block) -> f64) -> Option<Self> {
         let mut curve = Self { points: [(0.0, 0.0); BLOCKS_MAX], n_points: 0 };
         for (point, block) in curve.points.iter_mut().zip(blocks) {
-            *point = (block.step, value(block));
+            *point = (block.end.position, value(block));
             curve.n_points += 1;
         }
         curve.points().iter().all(|(_, y)| y.is_finite()).then_some(curve)
@@ -368,7 +366,7 @@ mod tests {
         let late = |step: f64| record(step, 3.0 * MEBIBYTE * (step - 4000.0).max(0.0));
         assert!(rank.run_until_change(4000, late));
         let trend = rank.trend(Signal::Allocated).unwrap();
-        assert_within(trend.onset_step, 4000.0, 200.0);
+        assert_within(trend.onset.position, 4000.0, 200.0);
     }
 
     #[test]

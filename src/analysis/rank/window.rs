@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::creep::axis::AxisPoint;
 use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
 use crate::analysis::creep::rules::CreepSettings;
@@ -13,7 +14,7 @@ use crate::analysis::estimate;
 use crate::analysis::rank::tally::Tally;
 use crate::model::ids::{GpuUuid, Rank};
 use crate::model::step::{Phase, StepSample};
-use crate::model::units::{Bytes, Count, Seconds, Uptime};
+use crate::model::units::{Bytes, Count, OutOfRange, Seconds, UnixTime, Uptime};
 
 /// How far a step may fall back, without a time of its own or a newer attempt, and still be a late push: more than
 /// a client's batches overtake one another, fewer than lie between two checkpoints.
@@ -278,14 +279,14 @@ impl RankWindow {
         let capacity =
             self.identity.total.or(self.device_total).filter(|total| total.get() > 0);
         let capacity = capacity.map(Bytes::as_f64);
-        let push = creep_push(&figures, time);
+        let record = memory_record(&figures, time);
         if sample.phase == Phase::Train {
             self.last_train = Some(figures);
             self.steps_total += 1;
             self.life_steps = self.life_steps.saturating_add(1);
-            changed |= self.creep.train(&push, capacity);
-        } else {
-            self.creep.other_phase(&push);
+            changed |= record.is_ok_and(|record| self.creep.train(&record, capacity));
+        } else if let Ok(record) = record {
+            self.creep.other_phase(&record);
         }
         (verdict, changed)
     }
@@ -307,6 +308,7 @@ impl RankWindow {
             return false;
         }
         self.device_read_at = Some(time);
+        let Ok(time) = UnixTime::new(time) else { return false };
         let process_used = view.process_used.map(Bytes::as_f64);
         let capacity = self.capacity(view).map(Bytes::as_f64);
         self.creep.device(&DeviceReading { time, device_used, process_used }, capacity)
@@ -335,6 +337,7 @@ impl RankWindow {
             return is_changed;
         }
         self.device_read_at = Some(time);
+        let Ok(time) = UnixTime::new(time) else { return is_changed };
         let reading = DeviceReading {
             time,
             device_used: device_used.as_f64(),
@@ -448,15 +451,18 @@ impl LastTrain {
     }
 }
 
-fn creep_push(figures: &LastTrain, time: f64) -> MemoryRecord {
-    MemoryRecord {
-        step: figures.step.as_f64(),
-        time,
+/// The record of a step that the estimator takes.
+///
+/// # Errors
+/// `time` is not a Unix time.
+fn memory_record(figures: &LastTrain, time: f64) -> Result<MemoryRecord, OutOfRange> {
+    Ok(MemoryRecord {
+        at: AxisPoint { position: figures.step.as_f64(), time: UnixTime::new(time)? },
         allocated: figures.allocated.as_f64(),
         peak: figures.peak_allocated.unwrap_or(figures.allocated).as_f64(),
         reserved: figures.reserved.map(Bytes::as_f64),
         peak_reserved: figures.peak_reserved.map(Bytes::as_f64),
-    }
+    })
 }
 
 /// Which pushes are new, and which begin a new life.

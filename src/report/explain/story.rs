@@ -257,7 +257,7 @@ impl Story {
                 self.has_window |= LIVE_SIGNALS.contains(&signal);
                 let key = (signal, window.level_idx);
                 let is_new = |tally: &Tally| {
-                    tally.last.last_step.to_bits() != window.last_step.to_bits()
+                    tally.last.last_position.to_bits() != window.last_position.to_bits()
                 };
                 // A level has no new block unless the one below has.
                 if !self.windows.get(&key).is_none_or(is_new) {

@@ -290,9 +290,9 @@ fn shown(page: &mut Page, window: &WindowVerdict, story: &Story) {
 /// Which part of the run a window spans.
 fn extent(window: &WindowVerdict) -> String {
     if window.signal.axis() == Axis::Steps {
-        format!("steps {} to {}", whole(window.first_step), whole(window.last_step))
+        format!("steps {} to {}", whole(window.first_position), whole(window.last_position))
     } else {
-        format!("the last {}", duration(window.last_step - window.first_step))
+        format!("the last {}", duration(window.last_position - window.first_position))
     }
 }
 
@@ -406,7 +406,7 @@ fn closest_word(page: &mut Page, closest: &Closest) {
     let when = if window.signal.axis() == Axis::Steps {
         format!("step {}, over {}", grouped(closest.step), extent(window))
     } else {
-        format!("its {}, over {}", duration(window.last_step), extent(window))
+        format!("its {}, over {}", duration(window.last_position), extent(window))
     };
     page.paragraph(2, &format!("Nearest to a creep at {when}: {words}"));
 }
