@@ -2,6 +2,8 @@
 
 use crate::analysis::creep::axis::AxisPoint;
 use crate::analysis::creep::pyramid::Block;
+use crate::analysis::creep::rules::CreepSettings;
+use crate::analysis::creep::signal::Signal;
 use crate::analysis::estimate;
 use crate::model::units::GIBIBYTE;
 
@@ -21,15 +23,16 @@ pub(super) struct SeriesContext {
     pub(super) outside_bytes: f64,
     /// How much of a larger batch stays live between steps, 0 to 1 and a little around.
     pub(super) batch_share: f64,
-    pub(super) seconds_per_step: f64,
-    pub(super) horizon_seconds: f64,
+    /// The seconds that one unit of the axis takes, if known.
+    pub(super) seconds_per_unit: Option<f64>,
+    pub(super) settings: CreepSettings,
     /// Where the block ends.
     pub(super) at: AxisPoint,
 }
 
 impl SeriesContext {
     /// How many bytes are left to grow into, at least a hundredth of the capacity.
-    pub(super) fn headroom(&self, most: PeakUse, peak_weight: f64) -> f64 {
+    pub(super) fn headroom(&self, most: PeakUse, signal: Signal) -> f64 {
         let capacity = self.capacity.unwrap_or_else(|| {
             let mut capacity = STAND_IN_CAPACITY_BYTES;
             while capacity < most.peak.max(most.reserved) + self.outside_bytes {
@@ -38,14 +41,16 @@ impl SeriesContext {
             capacity
         });
         let free = capacity - self.outside_bytes;
+        let peak_weight = self.settings.rules(signal).peak_weight;
         (free - most.reserved)
             .max(peak_weight * (free - most.peak))
             .max(HEADROOM_RATIO_MIN * capacity)
     }
 
-    /// How long the headroom lasts at this slope.
-    pub(super) fn seconds_left(&self, headroom: f64, slope: f64) -> f64 {
-        headroom / slope * self.seconds_per_step
+    /// Returns how long the headroom lasts at a slope per unit of the axis; `None` while the
+    /// pace is unknown.
+    pub(super) fn seconds_left(&self, headroom: f64, slope: f64) -> Option<f64> {
+        self.seconds_per_unit.map(|seconds| headroom / slope * seconds)
     }
 
     /// The chance that growth worth `straightness` equal moves of `n_moves` is more than a
@@ -75,11 +80,14 @@ impl PeakUse {
 
 #[cfg(test)]
 mod tests {
+    use crate::analysis::creep::context::SeriesContext;
     use crate::analysis::creep::estimator::CreepEstimator;
     use crate::analysis::creep::record::MemoryRecord;
     use crate::analysis::creep::rules::CreepSettings;
     use crate::analysis::creep::signal::Signal;
-    use crate::analysis::creep::simulation::{CAPACITY, assert_finite, assert_within, record};
+    use crate::analysis::creep::simulation::{
+        CAPACITY, assert_finite, assert_within, at, record,
+    };
     use crate::analysis::creep::trend::Stage;
     use crate::model::units::{GIBIBYTE, MEBIBYTE};
 
@@ -108,5 +116,20 @@ mod tests {
         // What the peak leaves: 80 - 20 - 10.5 - 7.8 GiB.
         assert_within(seeing.headroom_bytes.unwrap(), 41.7 * GIBIBYTE, 0.3 * GIBIBYTE);
         assert_finite(&blind);
+    }
+
+    #[test]
+    fn time_left_is_unknown_without_a_pace() {
+        let context = SeriesContext {
+            capacity: CAPACITY,
+            outside_bytes: 0.0,
+            batch_share: 0.0,
+            seconds_per_unit: Some(2.0),
+            settings: CreepSettings::default(),
+            at: at(0.0, 0.0),
+        };
+        assert_eq!(context.seconds_left(120.0, 6.0), Some(40.0));
+        let unpaced = SeriesContext { seconds_per_unit: None, ..context };
+        assert_eq!(unpaced.seconds_left(120.0, 6.0), None);
     }
 }

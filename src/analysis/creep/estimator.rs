@@ -15,10 +15,10 @@ use crate::analysis::creep::readings::Readings;
 use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::stairs::{STAIRS_MAX, Stair, Stairs, StairsEvidence};
+use crate::analysis::creep::stairs::{Stairs, StairsEvidence};
 use crate::analysis::creep::trend::{Slope, Stage, Trend};
 use crate::analysis::creep::watch::SignalWatch;
-use crate::analysis::creep::window::WindowVerdict;
+use crate::analysis::creep::window::{WindowVerdict, overview};
 
 /// The level whose blocks span 256 pushes, on which stairs are looked for.
 const STAIRS_LEVEL_IDX: usize = 4;
@@ -51,7 +51,7 @@ impl CreepEstimator {
     /// 32 blocks of 56 bytes, and the stairs.
     pub const BYTES_MAX: usize = size_of::<Self>()
         + 2 * LEVELS_MAX * (size_of::<Level>() + BLOCKS_MAX * size_of::<Block>())
-        + STAIRS_MAX * size_of::<Stair>();
+        + Stairs::BYTES_MAX;
 
     /// Starts without any memory of the rank.
     pub fn new(settings: CreepSettings) -> Self {
@@ -64,30 +64,21 @@ impl CreepEstimator {
             open_block: OpenBlock::default(),
             pace: Pace::default(),
             pyramid: Pyramid::default(),
-            allocated: SignalWatch::new(Signal::Allocated, settings.allocated),
-            reserved: SignalWatch::new(Signal::Reserved, settings.reserved),
+            allocated: SignalWatch::new(Signal::Allocated),
+            reserved: SignalWatch::new(Signal::Reserved),
             stairs: Stairs::default(),
-            readings: Readings::new(Signal::OutsideAllocator, settings.outside_allocator),
+            readings: Readings::new(Signal::OutsideAllocator),
         }
     }
 
     /// Starts without any memory of a process that does not push: it takes readings only.
     pub fn of_process(settings: CreepSettings) -> Self {
-        Self {
-            readings: Readings::new(Signal::Process, settings.process),
-            ..Self::new(settings)
-        }
+        Self { readings: Readings::new(Signal::Process), ..Self::new(settings) }
     }
 
     /// Goes on with other settings, as after a restart of the exporter.
     pub fn configure(&mut self, settings: CreepSettings) {
         self.settings = settings;
-        self.allocated.judge.rules = settings.allocated;
-        self.reserved.judge.rules = settings.reserved;
-        self.readings.watch.judge.rules = match self.readings.watch.judge.signal {
-            Signal::Process => settings.process,
-            _ => settings.outside_allocator,
-        };
     }
 
     /// Takes a train push that comes after all others; `capacity` in bytes, if known.
@@ -179,17 +170,17 @@ impl CreepEstimator {
     /// That of its trend, else of every other block of its longest window; `None` until a
     /// window holds enough blocks. Costs at most 120 pairs.
     pub fn slope(&self, signal: Signal) -> Option<Slope> {
-        let (watch, pyramid, pace) = self.series(signal)?;
+        let (_, pyramid, pace) = self.series(signal)?;
         let slope = match self.trend(signal) {
             Some(trend) => trend.slope_bytes_per_unit,
-            None => watch.judge.overview(pyramid)?,
+            None => overview(signal, self.settings.rules(signal), pyramid)?,
         };
-        Some(Slope::along(signal.axis(), slope, pace.known()))
+        Some(Slope::along(signal.axis(), slope, pace.seconds_per_unit()))
     }
 
     /// Returns the pace of the train steps, smoothed; `None` until two blocks tell it.
     pub fn seconds_per_step(&self) -> Option<f64> {
-        self.pace.known()
+        self.pace.seconds_per_unit()
     }
 
     /// Returns the bytes in use on the device that are not this rank's caching allocator's, the
@@ -216,33 +207,21 @@ impl CreepEstimator {
         let levels = self.series(signal).into_iter().flat_map(|(watch, pyramid, _)| {
             pyramid.levels.iter().enumerate().map(move |(idx, level)| (watch, idx, level))
         });
-        levels.zip(context.into_iter().cycle()).filter_map(
-            move |((watch, level_idx, level), context)| {
-                let (first, last) = (level.blocks.first()?, level.blocks.last()?);
-                Some(WindowVerdict {
-                    signal,
-                    level_idx,
-                    n_records: watch.judge.n_records(level_idx, level.blocks.len()),
-                    first_position: first.end.position,
-                    last_position: last.end.position,
-                    headroom_bytes: watch.judge.headroom(level, &context),
-                    is_asked: watch.asks(level_idx),
-                    outcome: watch.judge.judge(level_idx, level, &context),
-                })
-            },
-        )
+        levels
+            .zip(context.into_iter().cycle())
+            .filter_map(|((watch, idx, level), context)| watch.verdict(idx, level, &context))
     }
 
     /// Returns what is remembered of stairs.
     pub fn stairs(&self) -> StairsEvidence {
-        self.stairs.report()
+        self.stairs.evidence()
     }
 
     /// The trend that a signal shows: of live memory the one of the windows unless only the
     /// stairs creep.
     fn trend(&self, signal: Signal) -> Option<&Trend> {
         match signal {
-            Signal::Allocated => [&self.stairs.trend, &self.allocated.trend]
+            Signal::Allocated => [self.stairs.trend(), self.allocated.trend.as_ref()]
                 .into_iter()
                 .flatten()
                 .max_by_key(|trend| trend.stage),
@@ -263,7 +242,7 @@ impl CreepEstimator {
                 (&self.readings.watch, &self.readings.pyramid, &self.readings.pace)
             }
         };
-        (watch.judge.signal == signal).then_some((watch, pyramid, pace))
+        (watch.signal == signal).then_some((watch, pyramid, pace))
     }
 
     /// Takes a reading and holds it against `record`.
@@ -288,8 +267,8 @@ impl CreepEstimator {
             capacity: capacity.filter(|bytes| *bytes > 0.0),
             outside_bytes: self.readings.outside_bytes.unwrap_or(0.0),
             batch_share: self.batch.ratio(),
-            seconds_per_step: self.pace.seconds_per_step,
-            horizon_seconds: self.settings.horizon_seconds,
+            seconds_per_unit: self.pace.seconds_per_unit(),
+            settings: self.settings,
             at: record.at,
         }
     }
@@ -298,7 +277,7 @@ impl CreepEstimator {
     fn reading_context(&self, record: &MemoryRecord, capacity: Option<f64>) -> SeriesContext {
         SeriesContext {
             batch_share: 0.0,
-            seconds_per_step: self.readings.pace.seconds_per_step,
+            seconds_per_unit: self.readings.pace.seconds_per_unit(),
             ..self.context(record, capacity)
         }
     }
@@ -346,7 +325,6 @@ mod tests {
     use crate::analysis::creep::simulation::{
         CAPACITY, Simulation, assert_finite, assert_within, at, record,
     };
-    use crate::analysis::creep::stairs::Stair;
     use crate::analysis::creep::trend::Stage;
     use crate::model::units::{GIBIBYTE, Interval, MEBIBYTE};
 
@@ -451,7 +429,7 @@ mod tests {
         assert_eq!(rank.stage(Signal::Allocated), Some(Stage::Rising));
         let trend = rank.trend(Signal::Allocated).unwrap();
         assert_within(trend.slope_bytes_per_unit.value, 1024.0, 0.1);
-        assert_within(trend.seconds_per_step, 1.0, 1e-9);
+        assert_within(trend.seconds_per_unit.unwrap(), 1.0, 1e-9);
         assert_finite(&trend);
     }
 
@@ -470,7 +448,7 @@ mod tests {
         assert_eq!(rank.estimator.pyramid.levels.len(), LEVELS_MAX);
         let bytes = size_of::<CreepEstimator>()
             + 2 * rank.estimator.pyramid.heap_bytes()
-            + rank.estimator.stairs.steps.capacity() * size_of::<Stair>();
+            + rank.estimator.stairs.heap_bytes();
         assert_eq!(bytes, CreepEstimator::BYTES_MAX);
         assert!(bytes <= 64 * 1024, "{bytes}");
     }

@@ -9,8 +9,8 @@ use crate::analysis::creep::axis::AxisPoint;
 pub(super) struct Pace {
     /// The end of the last block.
     last: Option<AxisPoint>,
-    /// 0 while it is unknown.
-    pub(super) seconds_per_step: f64,
+    /// Positive; `None` until two blocks show it.
+    seconds_per_unit: Option<f64>,
 }
 
 impl Pace {
@@ -25,16 +25,15 @@ impl Pace {
             return;
         }
         let latest = (now.time.since(last.time) / (now.position - last.position)).max(0.0);
-        let pace = self.seconds_per_step;
-        self.seconds_per_step = if pace > 0.0 {
+        let smoothed = self.seconds_per_unit.map_or(latest, |pace| {
             pace + Self::GAIN_RATIO * (latest.min(Self::PAUSE_MAX * pace) - pace)
-        } else {
-            latest
-        };
+        });
+        self.seconds_per_unit = Some(smoothed).filter(|seconds| *seconds > 0.0);
     }
 
-    pub(super) fn known(&self) -> Option<f64> {
-        Some(self.seconds_per_step).filter(|seconds| *seconds > 0.0)
+    /// Returns the seconds that one unit of the axis takes; `None` until two blocks show it.
+    pub(super) fn seconds_per_unit(&self) -> Option<f64> {
+        self.seconds_per_unit
     }
 }
 
@@ -50,9 +49,22 @@ mod tests {
             pace.advance(at(16.0 * f64::from(i), 32.0 * f64::from(i)));
         }
         pace.advance(at(1600.0, 1e6));
-        assert_within(pace.seconds_per_step, 2.0, 0.31);
+        assert_within(pace.seconds_per_unit().unwrap(), 2.0, 0.31);
         pace.advance(at(1600.0, 2e6));
         pace.advance(at(1616.0, 1e3));
-        assert!(pace.seconds_per_step > 0.0);
+        assert!(pace.seconds_per_unit().unwrap() > 0.0);
+    }
+
+    #[test]
+    fn pace_is_unknown_until_time_passes() {
+        let mut pace = Pace::default();
+        pace.advance(at(16.0, 100.0));
+        assert_eq!(pace.seconds_per_unit(), None);
+        pace.advance(at(32.0, 100.0));
+        assert_eq!(pace.seconds_per_unit(), None, "no time passed");
+        pace.advance(at(48.0, 90.0));
+        assert_eq!(pace.seconds_per_unit(), None, "time went back");
+        pace.advance(at(64.0, 98.0));
+        assert_eq!(pace.seconds_per_unit(), Some(0.5));
     }
 }

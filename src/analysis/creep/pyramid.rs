@@ -47,7 +47,7 @@ impl Pyramid {
         for level in &mut self.levels {
             level.blocks.clear();
             level.is_half = false;
-            level.high = [f64::NEG_INFINITY; 2];
+            level.high = [PackedBytes::UNKNOWN; 2];
         }
     }
 
@@ -67,7 +67,7 @@ pub(super) struct Level {
     /// Whether the newest block still waits for the one that it goes up with.
     is_half: bool,
     /// The highest values that ever left the window: of the floor, of the reserved floor.
-    high: [f64; 2],
+    high: [PackedBytes; 2],
 }
 
 impl Level {
@@ -75,7 +75,7 @@ impl Level {
         Self {
             blocks: Vec::with_capacity(BLOCKS_MAX),
             is_half: false,
-            high: [f64::NEG_INFINITY; 2],
+            high: [PackedBytes::UNKNOWN; 2],
         }
     }
 
@@ -86,9 +86,10 @@ impl Level {
         if self.blocks.len() == BLOCKS_MAX {
             let left = self.blocks.remove(0);
             let [floor, reserved] = self.high;
-            let left_reserved = Some(left.reserved_floor).filter(|bytes| bytes.is_finite());
-            self.high =
-                [floor.max(left.floor), reserved.max(left_reserved.unwrap_or(reserved))];
+            self.high = [
+                floor.highest(PackedBytes::of(Some(left.floor))),
+                reserved.highest(left.reserved_floor),
+            ];
         }
         self.blocks.push(block);
         pair
@@ -99,11 +100,13 @@ impl Level {
         self.blocks.get(self.blocks.len() / 2..).unwrap_or(&[])
     }
 
-    pub(super) fn high(&self, signal: Signal) -> f64 {
+    /// Returns the highest value of a signal that ever left the window; `None` while there is
+    /// none.
+    pub(super) fn high(&self, signal: Signal) -> Option<f64> {
         let [floor, reserved] = self.high;
         match signal {
-            Signal::Allocated | Signal::OutsideAllocator | Signal::Process => floor,
-            Signal::Reserved => reserved,
+            Signal::Allocated | Signal::OutsideAllocator | Signal::Process => floor.get(),
+            Signal::Reserved => reserved.get(),
         }
     }
 }
@@ -117,8 +120,8 @@ pub(super) struct Block {
     pub(super) floor: f64,
     /// The least that a step needed on top of what was live; 0 for readings.
     pub(super) transient_floor: f64,
-    /// The least reserved bytes; infinite when no record told.
-    pub(super) reserved_floor: f64,
+    /// The least reserved bytes, of the records that know them.
+    reserved_floor: PackedBytes,
     /// The highest peak of any phase.
     pub(super) peak_max: f64,
     /// The most reserved bytes; the peak where no record told.
@@ -131,7 +134,7 @@ impl Block {
             end: record.at,
             floor: record.allocated,
             transient_floor: record.peak - record.allocated,
-            reserved_floor: record.reserved.unwrap_or(f64::INFINITY),
+            reserved_floor: PackedBytes::of(record.reserved),
             peak_max: record.peak,
             reserved_max: record.reserved.unwrap_or(record.peak),
         }
@@ -143,7 +146,7 @@ impl Block {
             end: record.at,
             floor: bytes,
             transient_floor: 0.0,
-            reserved_floor: f64::INFINITY,
+            reserved_floor: PackedBytes::UNKNOWN,
             peak_max: record.peak,
             reserved_max: record.peak_reserved.or(record.reserved).unwrap_or(record.peak),
         }
@@ -155,18 +158,55 @@ impl Block {
             end: later.end,
             floor: self.floor.min(later.floor),
             transient_floor: self.transient_floor.min(later.transient_floor),
-            reserved_floor: self.reserved_floor.min(later.reserved_floor),
+            reserved_floor: self.reserved_floor.lowest(later.reserved_floor),
             peak_max: self.peak_max.max(later.peak_max),
             reserved_max: self.reserved_max.max(later.reserved_max),
         }
     }
 
-    /// What the block says of a signal; of a block of readings only the floor has a meaning.
-    pub(super) fn value(&self, signal: Signal) -> f64 {
+    /// Returns the block's value of a signal, if known; of a block of readings only the floor
+    /// has a meaning.
+    pub(super) fn value(&self, signal: Signal) -> Option<f64> {
         match signal {
-            Signal::Allocated | Signal::OutsideAllocator | Signal::Process => self.floor,
-            Signal::Reserved => self.reserved_floor,
+            Signal::Allocated | Signal::OutsideAllocator | Signal::Process => Some(self.floor),
+            Signal::Reserved => self.reserved_floor.get(),
         }
+    }
+
+    /// Returns the least that the allocator held beyond the most that was live: memory that a
+    /// fragmented cache cannot give.
+    pub(super) fn slack(&self) -> Option<f64> {
+        Some(self.reserved_floor.get()? - self.peak_max)
+    }
+}
+
+/// Bytes that may be unknown, in eight bytes: a rank keeps more than a thousand blocks, and an
+/// `Option<f64>` takes sixteen.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+struct PackedBytes(
+    // Invariant: NaN stands for unknown and does not leave this type; `min` and `max` skip it.
+    f64,
+);
+
+impl PackedBytes {
+    const UNKNOWN: Self = Self(f64::NAN);
+
+    fn of(bytes: Option<f64>) -> Self {
+        bytes.map_or(Self::UNKNOWN, Self)
+    }
+
+    fn get(self) -> Option<f64> {
+        Some(self.0).filter(|bytes| !bytes.is_nan())
+    }
+
+    /// Returns the lower of those that are known.
+    fn lowest(self, other: Self) -> Self {
+        Self(self.0.min(other.0))
+    }
+
+    /// Returns the higher of those that are known.
+    fn highest(self, other: Self) -> Self {
+        Self(self.0.max(other.0))
     }
 }
 
@@ -194,4 +234,69 @@ impl OpenBlock {
 /// A small number as a float.
 pub(super) fn count(n: usize) -> f64 {
     u32::try_from(n).map_or(f64::MAX, f64::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::analysis::creep::pyramid::{BLOCKS_MAX, Block, OpenBlock, Pyramid};
+    use crate::analysis::creep::record::MemoryRecord;
+    use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::simulation::{at, record};
+
+    /// A block that ends at a position, with so many bytes live and reserved.
+    fn block(position: f64, allocated: f64, reserved: Option<f64>) -> Block {
+        let at = at(position, position);
+        Block::of_record(&MemoryRecord { at, allocated, reserved, ..record(0.0, 0.0) })
+    }
+
+    #[test]
+    fn two_blocks_are_one_of_the_level_above() {
+        let mut pyramid = Pyramid::default();
+        assert_eq!(pyramid.add(block(16.0, 7.0, Some(9.0))), 1);
+        assert_eq!(pyramid.add(block(32.0, 5.0, Some(9.5))), 2);
+        let [_, above] = pyramid.levels.as_slice() else { panic!("two levels") };
+        let [joined] = above.blocks.as_slice() else { panic!("one block") };
+        assert_eq!(joined.end, at(32.0, 32.0));
+        assert_eq!(joined.value(Signal::Allocated), Some(5.0));
+        assert_eq!(joined.value(Signal::Reserved), Some(9.0));
+    }
+
+    #[test]
+    fn unknown_bytes_leave_the_known_ones() {
+        let (unknown, known) = (block(1.0, 5.0, None), block(2.0, 5.0, Some(8.0)));
+        assert_eq!((unknown.value(Signal::Reserved), unknown.slack()), (None, None));
+        for (older, newer) in [(unknown, known), (known, unknown)] {
+            assert_eq!(older.joined(&newer).value(Signal::Reserved), Some(8.0));
+        }
+        assert_eq!(unknown.joined(&unknown).value(Signal::Reserved), None);
+    }
+
+    #[test]
+    fn level_remembers_the_highest_value_that_left_it() {
+        let mut pyramid = Pyramid::default();
+        for i in 0..BLOCKS_MAX {
+            pyramid.add(block(1.0, if i == 1 { 90.0 } else { 5.0 }, None));
+        }
+        let high = |pyramid: &Pyramid| {
+            let lowest = pyramid.levels.first().unwrap();
+            (lowest.high(Signal::Allocated), lowest.high(Signal::Reserved))
+        };
+        assert_eq!(high(&pyramid), (None, None), "nothing has left it");
+        pyramid.add(block(1.0, 5.0, None));
+        assert_eq!(high(&pyramid), (Some(5.0), None));
+        pyramid.add(block(1.0, 5.0, None));
+        assert_eq!(high(&pyramid), (Some(90.0), None));
+        pyramid.clear();
+        assert_eq!(high(&pyramid), (None, None));
+    }
+
+    #[test]
+    fn open_block_is_complete_with_its_last_record() {
+        let mut open = OpenBlock::default();
+        assert!(open.add(block(1.0, 6.0, None), 3).is_none());
+        assert!(open.add(block(2.0, 4.0, None), 3).is_none());
+        let full = open.add(block(3.0, 5.0, None), 3).unwrap();
+        assert_eq!((full.end, full.value(Signal::Allocated)), (at(3.0, 3.0), Some(4.0)));
+        assert!(open.add(block(4.0, 6.0, None), 3).is_none());
+    }
 }

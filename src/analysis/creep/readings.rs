@@ -8,7 +8,6 @@ use crate::analysis::creep::context::SeriesContext;
 use crate::analysis::creep::pace::Pace;
 use crate::analysis::creep::pyramid::{Block, OpenBlock, Pyramid, READINGS_PER_BLOCK};
 use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
-use crate::analysis::creep::rules::SignalRules;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::watch::SignalWatch;
 use crate::analysis::estimate;
@@ -47,7 +46,7 @@ pub(super) struct Readings {
 }
 
 impl Readings {
-    pub(super) fn new(signal: Signal, rules: SignalRules) -> Self {
+    pub(super) fn new(signal: Signal) -> Self {
         Self {
             beside: RecentMedian::default(),
             own: RecentMedian::default(),
@@ -59,7 +58,7 @@ impl Readings {
             open_block: OpenBlock::default(),
             pace: Pace::default(),
             pyramid: Pyramid::default(),
-            watch: SignalWatch::new(signal, rules),
+            watch: SignalWatch::new(signal),
         }
     }
 
@@ -74,7 +73,7 @@ impl Readings {
         reading: &DeviceReading,
         record: &MemoryRecord,
     ) -> Option<Block> {
-        let is_process = self.watch.judge.signal == Signal::Process;
+        let is_process = self.watch.signal == Signal::Process;
         let reserved = record.reserved?;
         let beside = reading.device_used - reserved;
         // A process holds no more than the device has in use; what says otherwise is no room for it.

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::creep::signal::Signal;
+
 /// How many train pushes a life starts with that tell nothing: lazy optimizer state,
 /// autotuning, skipped AMP steps.
 const WARMUP_PUSHES: u32 = 96;
@@ -29,6 +31,18 @@ pub struct CreepSettings {
     pub outside_allocator: SignalRules,
     /// What a process that does not push must show.
     pub process: SignalRules,
+}
+
+impl CreepSettings {
+    /// Returns the rules of a signal.
+    pub fn rules(&self, signal: Signal) -> &SignalRules {
+        match signal {
+            Signal::Allocated => &self.allocated,
+            Signal::Reserved => &self.reserved,
+            Signal::OutsideAllocator => &self.outside_allocator,
+            Signal::Process => &self.process,
+        }
+    }
 }
 
 impl Default for CreepSettings {

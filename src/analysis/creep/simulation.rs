@@ -89,7 +89,7 @@ pub(super) fn assert_finite(trend: &Trend) {
         trend.headroom_bytes.unwrap_or(0.0),
         trend.share_ratio,
         trend.confidence_ratio(),
-        trend.seconds_per_step,
+        trend.seconds_per_unit.unwrap_or(0.0),
         trend.eta_steps().map_or(0.0, |eta| eta.value),
         trend.eta_steps().map_or(0.0, |eta| eta.lower),
         trend.eta_steps().and_then(|eta| eta.upper).unwrap_or(0.0),

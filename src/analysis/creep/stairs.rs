@@ -7,13 +7,12 @@ use crate::analysis::creep::axis::AxisPoint;
 use crate::analysis::creep::context::{PeakUse, SeriesContext};
 use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
 use crate::analysis::creep::pyramid::{Block, count};
-use crate::analysis::creep::rules::SignalRules;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
 use crate::model::units::Interval;
 
 /// How many steps of the floor are remembered; six make the longest flight.
-pub(super) const STAIRS_MAX: usize = 8;
+const STAIRS_MAX: usize = 8;
 /// How many stairs suffice when at most [`STAIRS_LEFT_MAX`] more fit.
 const STAIRS_FEW: usize = 3;
 /// How many stairs suffice when they have eaten [`STAIRS_SHARE_RATIO`].
@@ -47,15 +46,24 @@ const STAIRS_QUIET_DISTANCES: f64 = 4.0;
 pub struct StairsEvidence {
     /// How many are remembered, at most eight.
     pub n_stairs: usize,
-    /// Their mean height in bytes and distance in steps; `None` for fewer than two.
-    pub mean: Option<(f64, f64)>,
+    /// Their mean; `None` for fewer than two.
+    pub mean: Option<MeanStair>,
     /// What kept the newest of them from being a trend, when it came.
     pub failure: Option<GateFailure>,
 }
 
+/// The mean of some stairs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MeanStair {
+    /// How high they are.
+    pub height_bytes: f64,
+    /// How far apart they are.
+    pub distance_steps: f64,
+}
+
 /// One step of the floor.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub(super) struct Stair {
+struct Stair {
     at: AxisPoint,
     /// The floor before it.
     foot: f64,
@@ -64,9 +72,34 @@ pub(super) struct Stair {
     high: f64,
 }
 
+impl Stair {
+    /// The floor on top of it.
+    fn top(&self) -> f64 {
+        self.foot + self.height
+    }
+}
+
+/// The last block before the current one.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+struct Landing {
+    block: Block,
+    /// The highest floor of this life, the block's included unless it may be half of a stair.
+    high: f64,
+}
+
+/// A flight that holds as a trend.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+struct TrendFlight {
+    trend: Trend,
+    /// How many stairs raised it.
+    n_stairs: usize,
+    /// The floor before its first stair.
+    foot: f64,
+}
+
 /// What a block showed of a stair within it; the next block shows the rest.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub(super) struct HalfStair {
+struct HalfStair {
     height: f64,
     transient_height: f64,
     foot: f64,
@@ -77,36 +110,23 @@ pub(super) struct HalfStair {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Stairs {
     // Invariant: at most STAIRS_MAX, the oldest first.
-    pub(super) steps: Vec<Stair>,
-    /// The last block before the current one.
-    landing: Option<Block>,
+    recent: Vec<Stair>,
+    landing: Option<Landing>,
     half: Option<HalfStair>,
-    /// The floor on top of the newest stair.
-    top: f64,
-    /// The highest floor of this life.
-    high: f64,
-    pub(super) trend: Option<Trend>,
-    /// What kept the newest stair from raising one.
+    flight: Option<TrendFlight>,
+    /// The gate that kept the newest stair from raising a trend.
     #[serde(skip)]
     failure: Option<GateFailure>,
-    /// How many stairs raised the trend.
-    n_flight: usize,
-    /// What the flight of the trend started from.
-    foot: f64,
 }
 
 impl Default for Stairs {
     fn default() -> Self {
         Self {
-            steps: Vec::with_capacity(STAIRS_MAX),
+            recent: Vec::with_capacity(STAIRS_MAX),
             landing: None,
             half: None,
-            top: 0.0,
-            high: f64::NEG_INFINITY,
-            trend: None,
+            flight: None,
             failure: None,
-            n_flight: 0,
-            foot: 0.0,
         }
     }
 }
@@ -134,12 +154,12 @@ impl Flight {
             return None;
         }
         let heights = || stairs.iter().map(|stair| stair.height);
-        let lowest = heights().fold(f64::INFINITY, f64::min);
-        let highest = heights().fold(0.0, f64::max);
+        let lowest = heights().reduce(f64::min)?;
+        let highest = heights().reduce(f64::max)?;
         let distances =
             || pairs(stairs).map(|(before, stair)| stair.at.position - before.at.position);
-        let nearest = distances().fold(f64::INFINITY, f64::min).max(1.0);
-        let farthest = distances().fold(1.0, f64::max);
+        let nearest = distances().reduce(f64::min)?.max(1.0);
+        let farthest = distances().reduce(f64::max)?.max(1.0);
         Some(Self {
             first: *first,
             n_stairs,
@@ -149,6 +169,11 @@ impl Flight {
             lower_bytes_per_step: lowest / farthest,
             upper_bytes_per_step: highest / nearest,
         })
+    }
+
+    /// The last `n_stairs` of all stairs, or as many as there are.
+    fn newest(stairs: &[Stair], n_stairs: usize) -> Option<Self> {
+        stairs.get(stairs.len().saturating_sub(n_stairs)..).and_then(Self::of)
     }
 
     /// Whether `stairs`, which this sums up, are equal, evenly spaced and as high as the climb
@@ -189,8 +214,7 @@ impl Flight {
         context: &SeriesContext,
     ) -> Result<Trend, GateFailure> {
         let trend = self.trend(self.n_stairs * self.height, block, context);
-        let headroom =
-            context.headroom(PeakUse::of([block]), SignalRules::ALLOCATED.peak_weight);
+        let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
         let n_left = headroom / self.height;
         if n_flight == STAIRS_FEW {
             GateFailure::above(Gate::StairsLeft, n_left, STAIRS_LEFT_MAX)?;
@@ -200,7 +224,7 @@ impl Flight {
         GateFailure::above(
             Gate::Horizon,
             n_left * self.distance_seconds,
-            context.horizon_seconds,
+            context.settings.horizon_seconds,
         )?;
         Ok(trend)
     }
@@ -208,8 +232,7 @@ impl Flight {
     /// The trend that this flight is: its interval spans the least and the most favourable of
     /// its stairs.
     fn trend(&self, growth: f64, block: &Block, context: &SeriesContext) -> Trend {
-        let headroom =
-            context.headroom(PeakUse::of([block]), SignalRules::ALLOCATED.peak_weight);
+        let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
         Trend {
             signal: Signal::Allocated,
             stage: Stage::Creeping,
@@ -224,7 +247,7 @@ impl Flight {
             headroom_bytes: context.capacity.map(|_| headroom),
             share_ratio: growth / (headroom + growth),
             growth_chance: context.confidence(self.n_stairs, self.n_stairs),
-            seconds_per_step: context.seconds_per_step,
+            seconds_per_unit: context.seconds_per_unit,
         }
     }
 }
@@ -235,38 +258,53 @@ fn pairs(stairs: &[Stair]) -> impl Iterator<Item = (&Stair, &Stair)> {
 }
 
 impl Stairs {
+    /// The most memory that they hold on the heap, in bytes.
+    pub(super) const BYTES_MAX: usize = STAIRS_MAX * size_of::<Stair>();
+
     pub(super) fn clear(&mut self) {
-        self.steps.clear();
+        self.recent.clear();
         self.landing = None;
         self.half = None;
-        self.high = f64::NEG_INFINITY;
-        self.trend = None;
+        self.flight = None;
         self.failure = None;
     }
 
-    /// Takes a block of [`STAIRS_LEVEL_IDX`].
+    /// The trend that holds.
+    pub(super) fn trend(&self) -> Option<&Trend> {
+        self.flight.as_ref().map(|flight| &flight.trend)
+    }
+
+    /// How many bytes the stairs take.
+    #[cfg(test)]
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.recent.capacity() * size_of::<Stair>()
+    }
+
+    /// Takes a block of the level on which stairs are looked for.
     pub(super) fn add(&mut self, block: &Block, context: &SeriesContext) {
-        let headroom =
-            context.headroom(PeakUse::of([block]), SignalRules::ALLOCATED.peak_weight);
+        let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
         if let Some(landing) = self.landing {
             if let Some(stair) = self.climb(&landing, block, STAIR_OF_HEADROOM * headroom) {
-                if self.steps.len() == STAIRS_MAX {
-                    self.steps.remove(0);
+                if self.recent.len() == STAIRS_MAX {
+                    self.recent.remove(0);
                 }
-                self.steps.push(stair);
-                self.top = block.floor;
-                self.judge(block, block.end.position - landing.end.position, context);
+                self.recent.push(stair);
+                let block_steps = block.end.position - landing.block.end.position;
+                self.judge(block, block_steps, context);
             }
             self.end(block);
         }
-        if self.half.is_none() {
-            self.high = self.high.max(block.floor);
-        }
-        self.landing = Some(*block);
+        let high = match self.landing {
+            None => block.floor,
+            Some(landing) if self.half.is_none() => landing.high.max(block.floor),
+            Some(landing) => landing.high,
+        };
+        self.landing = Some(Landing { block: *block, high });
     }
 
-    /// A stair that is complete with this block: a stair inside a block shows in two.
-    fn climb(&mut self, before: &Block, block: &Block, height_min: f64) -> Option<Stair> {
+    /// Returns the stair that is complete with this block: a stair inside a block shows in two.
+    fn climb(&mut self, landing: &Landing, block: &Block, height_min: f64) -> Option<Stair> {
+        let before = &landing.block;
         let half = self.half.take();
         let begun = half.unwrap_or(HalfStair {
             height: 0.0,
@@ -290,69 +328,71 @@ impl Stairs {
             at: before.end,
             foot: sum.foot,
             height: sum.height,
-            high: self.high,
+            high: landing.high,
         })
     }
 
     /// Raises a trend when a flight is even and leads to the end, or follows the one that
     /// holds.
     fn judge(&mut self, block: &Block, block_steps: f64, context: &SeriesContext) {
-        if let Some(held) = &mut self.trend {
-            let newest = self.steps.len().saturating_sub(self.n_flight);
-            if let Some(flight) = self.steps.get(newest..).and_then(Flight::of) {
-                let growth = (block.floor - self.foot).max(flight.height);
-                held.follow(&flight.trend(growth, block, context));
+        if let Some(held) = &mut self.flight {
+            if let Some(newest) = Flight::newest(&self.recent, held.n_stairs) {
+                let growth = (block.floor - held.foot).max(newest.height);
+                held.trend.follow(&newest.trend(growth, block, context));
             }
             return;
         }
-        for n_flight in [STAIRS_FEW, STAIRS_MANY] {
-            let Some(newest) = self.steps.len().checked_sub(n_flight) else { continue };
-            let Some(stairs) = self.steps.get(newest..) else { continue };
+        for n_stairs in [STAIRS_FEW, STAIRS_MANY] {
+            let Some(first_idx) = self.recent.len().checked_sub(n_stairs) else { continue };
+            let Some(stairs) = self.recent.get(first_idx..) else { continue };
             let Some(flight) = Flight::of(stairs) else { continue };
             let even = flight.is_even(stairs, block.floor, block_steps);
-            match even.and_then(|()| flight.judge(n_flight, block, context)) {
+            match even.and_then(|()| flight.judge(n_stairs, block, context)) {
                 Ok(trend) => {
-                    self.n_flight = n_flight;
-                    self.foot = flight.first.foot;
-                    self.trend = Some(trend);
+                    self.flight =
+                        Some(TrendFlight { trend, n_stairs, foot: flight.first.foot });
                     self.failure = None;
                     return;
                 }
-                Err(stop) => self.failure = Some(stop),
+                Err(failure) => self.failure = Some(failure),
             }
         }
     }
 
-    /// What is remembered.
-    pub(super) fn report(&self) -> StairsEvidence {
+    /// Returns what is remembered, for people who ask.
+    pub(super) fn evidence(&self) -> StairsEvidence {
         StairsEvidence {
-            n_stairs: self.steps.len(),
-            mean: Flight::of(&self.steps).map(|flight| (flight.height, flight.distance_steps)),
+            n_stairs: self.recent.len(),
+            mean: Flight::of(&self.recent).map(|flight| MeanStair {
+                height_bytes: flight.height,
+                distance_steps: flight.distance_steps,
+            }),
             failure: self.failure,
         }
     }
 
     /// Ends the flight when the floor falls below the newest stair or no further one comes.
     fn end(&mut self, block: &Block) {
-        let Some(last) = self.steps.last() else { return };
-        let has_fallen = block.floor < self.top - STAIR_FALL_RATIO * last.height;
-        let newest = self.steps.len().saturating_sub(self.n_flight);
-        let is_quiet = self.trend.is_some()
-            && self.steps.get(newest..).and_then(Flight::of).is_none_or(|flight| {
-                block.end.position - last.at.position
-                    > STAIRS_QUIET_DISTANCES * flight.distance_steps
-            });
+        let Some(last) = self.recent.last() else { return };
+        let has_fallen = block.floor < last.top() - STAIR_FALL_RATIO * last.height;
+        let is_quiet = self.flight.is_some_and(|held| {
+            Flight::newest(&self.recent, held.n_stairs).is_none_or(|newest| {
+                let quiet_steps = block.end.position - last.at.position;
+                quiet_steps > STAIRS_QUIET_DISTANCES * newest.distance_steps
+            })
+        });
         if has_fallen || is_quiet {
-            self.steps.clear();
-            self.trend = None;
+            self.recent.clear();
+            self.flight = None;
         }
     }
 
     /// Brings headroom and pace of the trend up to date with the newest block of the pyramid.
     pub(super) fn refresh(&mut self, newest: &Block, context: &SeriesContext) {
-        let most = PeakUse::of(self.landing.iter().chain([newest]));
-        if let Some(trend) = &mut self.trend {
-            trend.refresh(most, SignalRules::ALLOCATED.peak_weight, context);
+        let landing = self.landing.as_ref().map(|landing| &landing.block);
+        let most = PeakUse::of(landing.into_iter().chain([newest]));
+        if let Some(flight) = &mut self.flight {
+            flight.trend.refresh(most, context);
         }
     }
 }

@@ -45,8 +45,8 @@ pub struct Trend {
     /// window's rise in spreads of a walk with the same moves, drawn to one half by the rule of
     /// succession for its number of moves, and by a fifth lower when the capacity is unknown.
     pub(super) growth_chance: f64,
-    /// The pace of the steps, smoothed; 0 while it is unknown.
-    pub seconds_per_step: f64,
+    /// The seconds that one unit of the axis takes, smoothed; `None` while unknown.
+    pub seconds_per_unit: Option<f64>,
 }
 
 impl Trend {
@@ -68,13 +68,14 @@ impl Trend {
     /// Returns how many seconds are left at this rate; `None` when the headroom or the pace is
     /// unknown.
     pub fn eta_seconds(&self) -> Option<Eta> {
-        let pace = self.pace()?;
+        let pace = self.seconds_per_unit?;
         self.eta_units().map(|eta| eta.scaled(pace))
     }
 
     /// Returns every figure of this trend as people and programs read it.
     pub fn figures(&self) -> TrendFigures {
-        let slope = Slope::along(self.signal.axis(), self.slope_bytes_per_unit, self.pace());
+        let slope =
+            Slope::along(self.signal.axis(), self.slope_bytes_per_unit, self.seconds_per_unit);
         let (per_step, per_second) = (slope.bytes_per_step, slope.bytes_per_second);
         let (steps, seconds) = (self.eta_steps(), self.eta_seconds());
         let is_step = self.signal.axis() == Axis::Steps;
@@ -110,21 +111,17 @@ impl Trend {
         Some(Eta { value: at(value)?, lower: at(upper)?, upper: at(lower) })
     }
 
-    fn pace(&self) -> Option<f64> {
-        Some(self.seconds_per_step).filter(|seconds| *seconds > 0.0)
-    }
-
     /// Takes over what `latest` measured and keeps when and as what this was raised.
     pub(super) fn follow(&mut self, latest: &Self) {
         *self = Self { stage: self.stage, raised: self.raised, onset: self.onset, ..*latest };
     }
 
     /// Brings the figures that do not depend on a window up to date.
-    pub(super) fn refresh(&mut self, most: PeakUse, peak_weight: f64, context: &SeriesContext) {
-        let headroom = context.headroom(most, peak_weight);
+    pub(super) fn refresh(&mut self, most: PeakUse, context: &SeriesContext) {
+        let headroom = context.headroom(most, self.signal);
         self.headroom_bytes = context.capacity.map(|_| headroom);
         self.share_ratio = self.growth_bytes / (headroom + self.growth_bytes);
-        self.seconds_per_step = context.seconds_per_step;
+        self.seconds_per_unit = context.seconds_per_unit;
     }
 }
 
@@ -267,7 +264,7 @@ mod tests {
             headroom_bytes: Some(120.0),
             share_ratio: 0.25,
             growth_chance: 0.5,
-            seconds_per_step: 2.0,
+            seconds_per_unit: Some(2.0),
         }
     }
 
@@ -313,7 +310,7 @@ mod tests {
         let without_capacity = Trend { headroom_bytes: None, ..known }.figures();
         assert_eq!(without_capacity.oom_eta_steps, None);
         assert_eq!(without_capacity.oom_eta_seconds, None);
-        let without_pace = Trend { seconds_per_step: 0.0, ..known }.figures();
+        let without_pace = Trend { seconds_per_unit: None, ..known }.figures();
         assert_eq!(without_pace.oom_eta_steps, Some(20.0));
         assert_eq!(without_pace.oom_eta_seconds, None);
         assert_eq!(without_pace.slope_bytes_per_second, None);

@@ -4,10 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::creep::context::{PeakUse, SeriesContext};
 use crate::analysis::creep::pyramid::{Block, Level, Pyramid};
-use crate::analysis::creep::rules::SignalRules;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
-use crate::analysis::creep::window::WindowJudge;
+use crate::analysis::creep::window::{WindowJudge, WindowVerdict};
 
 /// A trend is stale when its last eight blocks grew less than this share of its rate.
 const STALE_RATE_RATIO: f64 = 0.25;
@@ -20,7 +19,7 @@ const STALE_TIMES: u32 = 8;
 /// One signal's windows under watch.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct SignalWatch {
-    pub(super) judge: WindowJudge,
+    pub(super) signal: Signal,
     pub(super) trend: Option<Trend>,
     /// The level of the longest window that showed the trend.
     level_idx: usize,
@@ -29,8 +28,8 @@ pub(super) struct SignalWatch {
 }
 
 impl SignalWatch {
-    pub(super) fn new(signal: Signal, rules: SignalRules) -> Self {
-        Self { judge: WindowJudge { signal, rules }, trend: None, level_idx: 0, n_stale: 0 }
+    pub(super) fn new(signal: Signal) -> Self {
+        Self { signal, trend: None, level_idx: 0, n_stale: 0 }
     }
 
     pub(super) fn clear(&mut self) {
@@ -45,10 +44,21 @@ impl SignalWatch {
         level_idx >= self.level_idx || !is_creeping
     }
 
+    /// Returns what a level's window shows now, without effect; `None` of an empty one.
+    pub(super) fn verdict(
+        &self,
+        level_idx: usize,
+        level: &Level,
+        context: &SeriesContext,
+    ) -> Option<WindowVerdict> {
+        let is_asked = self.asks(level_idx);
+        WindowJudge::new(self.signal, context).verdict(level_idx, level, is_asked)
+    }
+
     /// Looks at a level that just got a block, in rising order of levels.
     pub(super) fn look(&mut self, level_idx: usize, level: &Level, context: &SeriesContext) {
         if self.asks(level_idx)
-            && let Ok(found) = self.judge.judge(level_idx, level, context)
+            && let Ok(found) = WindowJudge::new(self.signal, context).judge(level_idx, level)
         {
             self.n_stale = 0;
             self.take(level_idx, found.trend);
@@ -81,10 +91,14 @@ impl SignalWatch {
         let Some([before, .., last]) = blocks.last_chunk::<{ STALE_BLOCKS + 1 }>() else {
             return;
         };
-        let growth = last.value(self.judge.signal) - before.value(self.judge.signal);
         let rate = trend.slope_bytes_per_unit.value * (last.end.position - before.end.position);
-        // Growth that is not known (NaN) is none.
-        self.n_stale = if growth >= STALE_RATE_RATIO * rate { 0 } else { self.n_stale + 1 };
+        let is_stale = match (before.value(self.signal), last.value(self.signal)) {
+            (Some(before), Some(last)) => last - before < STALE_RATE_RATIO * rate,
+            // A figure that has just gone missing ages nothing; one that stays away does.
+            (Some(_), None) => false,
+            (None, _) => true,
+        };
+        self.n_stale = if is_stale { self.n_stale + 1 } else { 0 };
         if self.n_stale >= STALE_TIMES {
             self.clear();
         }
@@ -95,11 +109,7 @@ impl SignalWatch {
         let Some(trend) = &mut self.trend else { return };
         let longest = pyramid.levels.get(self.level_idx).map_or(&[][..], Level::newer_half);
         let newest = pyramid.levels.first().and_then(|level| level.blocks.last());
-        trend.refresh(
-            PeakUse::of(longest.iter().chain(newest)),
-            self.judge.rules.peak_weight,
-            context,
-        );
+        trend.refresh(PeakUse::of(longest.iter().chain(newest)), context);
     }
 }
 
@@ -149,5 +159,30 @@ mod tests {
         assert_eq!(rank.stage(Signal::OutsideAllocator), Some(Stage::Creeping));
         assert!(rank.run_until_change(700, |step| record(step, 0.0)));
         assert_eq!(rank.stage(Signal::OutsideAllocator), None);
+    }
+
+    /// Whether eight more blocks that know a figure or do not clear a reserved trend.
+    fn is_cleared_by(known: impl Fn(u32) -> bool) -> bool {
+        let mut rank = Simulation::new();
+        let fragmenting = |step: f64| 32.0 * GIBIBYTE + 0.5 * MEBIBYTE * step;
+        rank.run(20_000, |step| MemoryRecord {
+            reserved: Some(fragmenting(step)),
+            ..record(step, 0.0)
+        });
+        assert_eq!(rank.stage(Signal::Reserved), Some(Stage::Creeping));
+        for i in 0..40 {
+            rank.run(512, |step| MemoryRecord {
+                reserved: known(i).then(|| fragmenting(step)),
+                ..record(step, 0.0)
+            });
+        }
+        rank.stage(Signal::Reserved).is_none()
+    }
+
+    #[test]
+    fn figures_that_are_missing_for_a_while_clear_nothing() {
+        assert!(!is_cleared_by(|_| true));
+        assert!(!is_cleared_by(|i| i != 3));
+        assert!(is_cleared_by(|_| false));
     }
 }

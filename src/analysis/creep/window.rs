@@ -1,7 +1,5 @@
 //! Whether one window shows growth that counts, and how fast that growth is.
 
-use serde::{Deserialize, Serialize};
-
 use crate::analysis::creep::context::{PeakUse, SeriesContext};
 use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
 use crate::analysis::creep::pyramid::{
@@ -10,7 +8,7 @@ use crate::analysis::creep::pyramid::{
 use crate::analysis::creep::rules::SignalRules;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
-use crate::analysis::estimate;
+use crate::analysis::estimate::{self, TheilSen};
 use crate::model::units::{Interval, MEBIBYTE};
 
 /// The least growth of any interest, whatever the headroom: a few segments of a caching
@@ -70,14 +68,38 @@ pub struct WindowVerdict {
     pub outcome: Result<WindowTrend, GateFailure>,
 }
 
-/// The gates of one signal.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub(super) struct WindowJudge {
-    pub(super) signal: Signal,
-    pub(super) rules: SignalRules,
+/// Judges the windows of one signal.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WindowJudge<'a> {
+    signal: Signal,
+    rules: &'a SignalRules,
+    context: &'a SeriesContext,
 }
 
-impl WindowJudge {
+impl<'a> WindowJudge<'a> {
+    pub(super) fn new(signal: Signal, context: &'a SeriesContext) -> Self {
+        Self { signal, rules: context.settings.rules(signal), context }
+    }
+
+    /// Tests one window for people who ask why there is a trend or none; `None` of an empty one.
+    pub(super) fn verdict(
+        &self,
+        level_idx: usize,
+        level: &Level,
+        is_asked: bool,
+    ) -> Option<WindowVerdict> {
+        Some(WindowVerdict {
+            signal: self.signal,
+            level_idx,
+            n_records: self.n_records(level_idx, level.blocks.len()),
+            first_position: level.blocks.first()?.end.position,
+            last_position: level.blocks.last()?.end.position,
+            headroom_bytes: self.headroom(level),
+            is_asked,
+            outcome: self.judge(level_idx, level),
+        })
+    }
+
     /// Tests one window, the cheapest gates first.
     ///
     /// # Errors
@@ -86,19 +108,17 @@ impl WindowJudge {
         &self,
         level_idx: usize,
         level: &Level,
-        context: &SeriesContext,
     ) -> Result<WindowTrend, GateFailure> {
-        let (rules, blocks) = (&self.rules, level.blocks.as_slice());
+        let (rules, context, blocks) = (self.rules, self.context, level.blocks.as_slice());
         let (n_blocks, n_min) = (count(blocks.len()), count(rules.blocks_min));
         GateFailure::below(Gate::Blocks, n_blocks, n_min)?;
-        let n_known = || {
-            count(blocks.iter().filter(|block| block.value(self.signal).is_finite()).count())
-        };
+        let n_known =
+            || count(blocks.iter().filter(|block| block.value(self.signal).is_some()).count());
         let curve = Curve::of(blocks, |block| block.value(self.signal)).ok_or_else(|| {
             GateFailure { gate: Gate::Known, value: n_known(), limit: n_blocks }
         })?;
         let points = curve.points();
-        let headroom = self.headroom(level, context);
+        let headroom = self.headroom(level);
         let need = (rules.rising_share_ratio * headroom).max(GROWTH_BYTES_MIN);
         let straightness = self.shape(blocks, points, need)?;
 
@@ -111,16 +131,19 @@ impl WindowJudge {
         let span = last_step - first_step;
         let growth = slope * span;
         GateFailure::below(Gate::Growth, growth, need)?;
-        let new_high = level.high(self.signal) + NEW_HIGH_OF_GROWTH * growth;
-        GateFailure::below(Gate::NewHigh, *last_value, new_high)?;
+        if let Some(high) = level.high(self.signal) {
+            let new_high = high + NEW_HIGH_OF_GROWTH * growth;
+            GateFailure::below(Gate::NewHigh, *last_value, new_high)?;
+        }
         self.slack_carries(blocks, slope)?;
         let growth = growth - self.batch_growth(blocks, context.batch_share) * span;
         GateFailure::below(Gate::BatchGrowth, growth, need)?;
 
         let share_ratio = growth / (headroom + growth);
-        let left = Progress { seconds: context.seconds_left(headroom, slope), share_ratio };
+        let progress =
+            Progress { seconds_left: context.seconds_left(headroom, slope), share_ratio };
         let n_records = self.n_records(level_idx, blocks.len());
-        let (stage, obstacle) = self.stage(n_records, left, context.horizon_seconds)?;
+        let (stage, obstacle) = self.stage(n_records, progress)?;
         let rate = GrowthRate::of(points, slope, straightness);
         let onset = blocks.get(rate.onset_idx).unwrap_or(first);
         let trend = Trend {
@@ -133,18 +156,18 @@ impl WindowJudge {
             headroom_bytes: context.capacity.map(|_| headroom),
             share_ratio,
             growth_chance: context.confidence(straightness, n_blocks - 1.0),
-            seconds_per_step: context.seconds_per_step,
+            seconds_per_unit: context.seconds_per_unit,
         };
         Ok(WindowTrend { trend, obstacle })
     }
 
     /// What is left to grow into by the newer half of a window.
-    pub(super) fn headroom(&self, level: &Level, context: &SeriesContext) -> f64 {
-        context.headroom(PeakUse::of(level.newer_half()), self.rules.peak_weight)
+    fn headroom(&self, level: &Level) -> f64 {
+        self.context.headroom(PeakUse::of(level.newer_half()), self.signal)
     }
 
     /// How many records lie between the first and the last block of a window.
-    pub(super) fn n_records(&self, level_idx: usize, n_blocks: usize) -> f64 {
+    fn n_records(&self, level_idx: usize, n_blocks: usize) -> f64 {
         let records_per_block = f64::from(match self.signal {
             Signal::Allocated | Signal::Reserved => RECORDS_PER_BLOCK,
             Signal::OutsideAllocator | Signal::Process => READINGS_PER_BLOCK,
@@ -169,9 +192,10 @@ impl WindowJudge {
         let kept = if gains.first > 0.0 { gains.last / gains.first } else { 0.0 };
         GateFailure::unless(is_steady, Gate::Steady, kept, STEADY_GAIN_RATIO)?;
         if self.signal == Signal::Reserved {
-            let slack_gain = Curve::of(blocks, slack)
+            let slack_gain = Curve::of(blocks, Block::slack)
                 .and_then(|curve| estimate::quarter_gains(curve.points()))
-                .map_or(f64::NEG_INFINITY, |gains| gains.whole);
+                .ok_or(still)?
+                .whole;
             let is_slack = slack_gain >= SLACK_OF_GAIN * gains.whole;
             let share = slack_gain / gains.whole;
             GateFailure::unless(is_slack, Gate::SlackGain, share, SLACK_OF_GAIN)?;
@@ -184,10 +208,9 @@ impl WindowJudge {
     fn stage(
         &self,
         n_records: f64,
-        left: Progress,
-        horizon_seconds: f64,
+        progress: Progress,
     ) -> Result<(Stage, Option<GateFailure>), GateFailure> {
-        let (rules, share) = (&self.rules, left.share_ratio);
+        let (rules, share) = (self.rules, progress.share_ratio);
         let lack = (rules.records_full / n_records.max(1.0)).sqrt();
         let factor = lack.clamp(1.0, SHORT_WINDOW_FACTOR_MAX);
         let is_long = n_records >= rules.records_min || share >= rules.urgent_share_ratio;
@@ -197,9 +220,10 @@ impl WindowJudge {
         if creeping.is_err() {
             GateFailure::below(Gate::Share, share, rules.rising_share_ratio * factor)?;
         }
-        let is_near = left.seconds <= horizon_seconds;
-        let horizon =
-            GateFailure::unless(is_near, Gate::Horizon, left.seconds, horizon_seconds);
+        let limit = self.context.settings.horizon_seconds;
+        let horizon = progress
+            .seconds_left
+            .map_or(Ok(()), |seconds| GateFailure::above(Gate::Horizon, seconds, limit));
         Ok(match creeping.and(horizon) {
             Ok(()) => (Stage::Creeping, None),
             Err(stop) => (Stage::Rising, Some(stop)),
@@ -211,7 +235,7 @@ impl WindowJudge {
         if self.signal != Signal::Allocated || batch_share <= 0.0 {
             return 0.0;
         }
-        Curve::of(blocks, |block| block.transient_floor)
+        Curve::of(blocks, |block| Some(block.transient_floor))
             .and_then(|curve| estimate::theil_sen(curve.points()))
             .map_or(0.0, |fit| batch_share.min(1.0) * fit.slope.max(0.0))
     }
@@ -222,50 +246,48 @@ impl WindowJudge {
         if self.signal != Signal::Reserved {
             return Ok(());
         }
-        let fit = |value: fn(&Block) -> f64| {
+        let fit = |value: fn(&Block) -> Option<f64>| {
             Curve::of(blocks, value).and_then(|curve| estimate::theil_sen(curve.points()))
         };
-        let carried = fit(slack).map_or(f64::NEG_INFINITY, |slack| slack.slope);
+        let Some(TheilSen { slope: carried, .. }) = fit(Block::slack) else { return Ok(()) };
         let is_carried = carried >= SLACK_OF_SLOPE * slope;
         GateFailure::unless(is_carried, Gate::SlackSlope, carried / slope, SLACK_OF_SLOPE)?;
-        let Some(peaks) = fit(|block| block.peak_max) else { return Ok(()) };
+        let Some(peaks) = fit(|block| Some(block.peak_max)) else { return Ok(()) };
         let grows = peaks.tau > WORKING_SET_TAU && peaks.slope > WORKING_SET_OF_SLOPE * slope;
         GateFailure::unless(!grows, Gate::WorkingSet, peaks.slope / slope, WORKING_SET_OF_SLOPE)
     }
+}
 
-    /// The slope of the longest window, from every other block of it.
-    pub(super) fn overview(&self, pyramid: &Pyramid) -> Option<Interval> {
-        let has_enough = |level: &&Level| level.blocks.len() >= self.rules.blocks_min;
-        let level = pyramid.levels.iter().rev().find(has_enough)?;
-        let curve = Curve::of(&level.blocks, |block| block.value(self.signal))?;
-        let mut thinned = [(0.0, 0.0); BLOCKS_MAX.div_ceil(2)];
-        let n_thinned = curve.n_points.div_ceil(2);
-        for (to, from) in thinned.iter_mut().zip(curve.points().iter().rev().step_by(2)) {
-            *to = *from;
-        }
-        let points = thinned.get_mut(..n_thinned)?;
-        points.reverse();
-        let slope = estimate::theil_sen(points)?.slope;
-        let ((first_step, _), (last_step, _)) = (points.first()?, points.last()?);
-        let spread = INTERVAL_SPREADS * estimate::path(points)?.squared_moves.sqrt()
-            / (last_step - first_step);
-        Some(Interval::around(slope, spread))
+/// The slope of the longest window, from every other block of it.
+pub(super) fn overview(
+    signal: Signal,
+    rules: &SignalRules,
+    pyramid: &Pyramid,
+) -> Option<Interval> {
+    let has_enough = |level: &&Level| level.blocks.len() >= rules.blocks_min;
+    let level = pyramid.levels.iter().rev().find(has_enough)?;
+    let curve = Curve::of(&level.blocks, |block| block.value(signal))?;
+    let mut thinned = [(0.0, 0.0); BLOCKS_MAX.div_ceil(2)];
+    let n_thinned = curve.n_points.div_ceil(2);
+    for (to, from) in thinned.iter_mut().zip(curve.points().iter().rev().step_by(2)) {
+        *to = *from;
     }
+    let points = thinned.get_mut(..n_thinned)?;
+    points.reverse();
+    let slope = estimate::theil_sen(points)?.slope;
+    let ((first_step, _), (last_step, _)) = (points.first()?, points.last()?);
+    let spread = INTERVAL_SPREADS * estimate::path(points)?.squared_moves.sqrt()
+        / (last_step - first_step);
+    Some(Interval::around(slope, spread))
 }
 
 /// How far growth has come towards the end.
 #[derive(Clone, Copy)]
 struct Progress {
-    /// Until the headroom is gone at this slope.
-    seconds: f64,
+    /// Until the headroom is gone at this slope; `None` while the pace is unknown.
+    seconds_left: Option<f64>,
     /// The growth as a share of growth and headroom.
     share_ratio: f64,
-}
-
-/// What the allocator holds at least beyond the most that was live: what a fragmented cache
-/// cannot give.
-fn slack(block: &Block) -> f64 {
-    block.reserved_floor - block.peak_max
 }
 
 /// How fast a window grows since it does.
@@ -305,13 +327,13 @@ struct Curve {
 
 impl Curve {
     /// Reads a value off every block; `None` when one of them is unknown.
-    fn of(blocks: &[Block], value: impl Fn(&Block) -> f64) -> Option<Self> {
+    fn of(blocks: &[Block], value: impl Fn(&Block) -> Option<f64>) -> Option<Self> {
         let mut curve = Self { points: [(0.0, 0.0); BLOCKS_MAX], n_points: 0 };
         for (point, block) in curve.points.iter_mut().zip(blocks) {
-            *point = (block.end.position, value(block));
+            *point = (block.end.position, value(block)?);
             curve.n_points += 1;
         }
-        curve.points().iter().all(|(_, y)| y.is_finite()).then_some(curve)
+        Some(curve)
     }
 
     fn points(&self) -> &[(f64, f64)] {
@@ -325,7 +347,7 @@ mod tests {
     use crate::analysis::creep::record::MemoryRecord;
     use crate::analysis::creep::signal::Signal;
     use crate::analysis::creep::simulation::{
-        CAPACITY, Simulation, assert_within, noise, record,
+        CAPACITY, Simulation, assert_within, at, noise, record,
     };
     use crate::analysis::creep::trend::{Slope, Stage};
     use crate::model::units::{GIBIBYTE, Interval, MEBIBYTE};
@@ -449,5 +471,17 @@ mod tests {
             assert_eq!(passed.trend.stage, Stage::Rising);
             assert_eq!(passed.obstacle.map(|stop| stop.gate), Some(Gate::Share));
         }
+    }
+
+    #[test]
+    fn unknown_pace_does_not_hold_a_creep_back() {
+        let mut rank = Simulation::new();
+        rank.run(4000, |step| MemoryRecord {
+            at: at(step, 1e9),
+            ..record(step, 2.0 * MEBIBYTE * step)
+        });
+        let trend = rank.trend(Signal::Allocated).unwrap();
+        assert_eq!(trend.stage, Stage::Creeping);
+        assert_eq!(trend.seconds_per_unit, None);
     }
 }

@@ -3,7 +3,7 @@
 use crate::analysis::creep::axis::Axis;
 use crate::analysis::creep::gates::{Gate, GateFailure};
 use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::stairs::StairsEvidence;
+use crate::analysis::creep::stairs::{MeanStair, StairsEvidence};
 use crate::analysis::creep::window::WindowVerdict;
 use crate::analysis::diagnosis::LIVE_SIGNALS;
 use crate::analysis::diagnosis::wording::sentence;
@@ -297,14 +297,14 @@ fn extent(window: &WindowVerdict) -> String {
 }
 
 fn climbed(stairs: &StairsEvidence) -> String {
-    let Some((height, distance)) = stairs.mean else {
+    let Some(MeanStair { height_bytes, distance_steps }) = stairs.mean else {
         return "seen as stairs".to_owned();
     };
     format!(
         "seen as {} stairs that nothing took back: {} each, {} steps apart",
         stairs.n_stairs,
-        bytes(height),
-        whole(distance)
+        bytes(height_bytes),
+        whole(distance_steps)
     )
 }
 
@@ -416,8 +416,12 @@ fn stairs(page: &mut Page, story: &Story) {
         return;
     };
     page.line("");
-    let mean = stairs.mean.map_or(String::new(), |(height, distance)| {
-        format!(", {} high and {} steps apart in the mean", bytes(height), whole(distance))
+    let mean = stairs.mean.map_or(String::new(), |mean| {
+        format!(
+            ", {} high and {} steps apart in the mean",
+            bytes(mean.height_bytes),
+            whole(mean.distance_steps)
+        )
     });
     let stop = stairs
         .failure
