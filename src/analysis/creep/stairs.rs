@@ -197,12 +197,12 @@ impl Flight {
         let off_landing = worst(
             &mut pairs(stairs).map(|(before, stair)| stair.foot - before.foot - before.height),
         );
-        GateFailure::off(Gate::StairHeights, off_height, height, STAIR_TOLERANCE)?;
-        GateFailure::off(Gate::StairDistances, off_distance, distance, STAIR_TOLERANCE)?;
-        GateFailure::off(Gate::StairLandings, off_landing, height, LANDING_TOLERANCE)?;
-        GateFailure::off(Gate::StairClimb, off_climb, climb, CLIMB_TOLERANCE)?;
-        GateFailure::below(Gate::NewHigh, floor, self.first.high + NEW_HIGH_OF_GROWTH * climb)?;
-        GateFailure::below(Gate::StairsApart, distance, STAIR_BLOCKS_MIN * block_steps)
+        Gate::StairHeights.check_share(off_height, height, STAIR_TOLERANCE)?;
+        Gate::StairDistances.check_share(off_distance, distance, STAIR_TOLERANCE)?;
+        Gate::StairLandings.check_share(off_landing, height, LANDING_TOLERANCE)?;
+        Gate::StairClimb.check_share(off_climb, climb, CLIMB_TOLERANCE)?;
+        Gate::NewHigh.check(floor, self.first.high + NEW_HIGH_OF_GROWTH * climb)?;
+        Gate::StairsApart.check(distance, STAIR_BLOCKS_MIN * block_steps)
     }
 
     /// The trend that this flight is if it leads to the end: few stairs when few more fit, many
@@ -217,15 +217,12 @@ impl Flight {
         let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
         let n_left = headroom / self.height;
         if n_flight == STAIRS_FEW {
-            GateFailure::above(Gate::StairsLeft, n_left, STAIRS_LEFT_MAX)?;
+            Gate::StairsLeft.check(n_left, STAIRS_LEFT_MAX)?;
         } else {
-            GateFailure::below(Gate::Share, trend.share_ratio, STAIRS_SHARE_RATIO)?;
+            Gate::Share.check(trend.share_ratio, STAIRS_SHARE_RATIO)?;
         }
-        GateFailure::above(
-            Gate::Horizon,
-            n_left * self.distance_seconds,
-            context.settings.horizon_seconds,
-        )?;
+        Gate::Horizon
+            .check(n_left * self.distance_seconds, context.settings.horizon_seconds)?;
         Ok(trend)
     }
 

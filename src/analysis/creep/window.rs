@@ -8,7 +8,7 @@ use crate::analysis::creep::pyramid::{
 use crate::analysis::creep::rules::SignalRules;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
-use crate::analysis::estimate::{self, TheilSen};
+use crate::analysis::estimate;
 use crate::model::units::{Interval, MEBIBYTE};
 
 /// The least growth of any interest, whatever the headroom: a few segments of a caching
@@ -111,7 +111,7 @@ impl<'a> WindowJudge<'a> {
     ) -> Result<WindowTrend, GateFailure> {
         let (rules, context, blocks) = (self.rules, self.context, level.blocks.as_slice());
         let (n_blocks, n_min) = (count(blocks.len()), count(rules.blocks_min));
-        GateFailure::below(Gate::Blocks, n_blocks, n_min)?;
+        Gate::Blocks.check(n_blocks, n_min)?;
         let n_known =
             || count(blocks.iter().filter(|block| block.value(self.signal).is_some()).count());
         let curve = Curve::of(blocks, |block| block.value(self.signal)).ok_or_else(|| {
@@ -130,14 +130,14 @@ impl<'a> WindowJudge<'a> {
         };
         let span = last_step - first_step;
         let growth = slope * span;
-        GateFailure::below(Gate::Growth, growth, need)?;
+        Gate::Growth.check(growth, need)?;
         if let Some(high) = level.high(self.signal) {
             let new_high = high + NEW_HIGH_OF_GROWTH * growth;
-            GateFailure::below(Gate::NewHigh, *last_value, new_high)?;
+            Gate::NewHigh.check(*last_value, new_high)?;
         }
         self.slack_carries(blocks, slope)?;
         let growth = growth - self.batch_growth(blocks, context.batch_share) * span;
-        GateFailure::below(Gate::BatchGrowth, growth, need)?;
+        Gate::BatchGrowth.check(growth, need)?;
 
         let share_ratio = growth / (headroom + growth);
         let progress =
@@ -184,21 +184,19 @@ impl<'a> WindowJudge<'a> {
     ) -> Result<f64, GateFailure> {
         let still = GateFailure { gate: Gate::Rise, value: 0.0, limit: RISE_OF_NEED * need };
         let path = estimate::path(points).ok_or(still)?;
-        GateFailure::below(Gate::Rise, path.rise, still.limit)?;
+        Gate::Rise.check(path.rise, still.limit)?;
         let straightness = path.straightness().ok_or(still)?;
-        GateFailure::below(Gate::Straight, straightness, self.rules.straightness_min)?;
+        Gate::Straight.check(straightness, self.rules.straightness_min)?;
         let gains = estimate::quarter_gains(points).ok_or(still)?;
         let is_steady = gains.last > 0.0 && gains.last >= STEADY_GAIN_RATIO * gains.first;
         let kept = if gains.first > 0.0 { gains.last / gains.first } else { 0.0 };
-        GateFailure::unless(is_steady, Gate::Steady, kept, STEADY_GAIN_RATIO)?;
+        Gate::Steady.require(is_steady, kept, STEADY_GAIN_RATIO)?;
         if self.signal == Signal::Reserved {
             let slack_gain = Curve::of(blocks, Block::slack)
                 .and_then(|curve| estimate::quarter_gains(curve.points()))
                 .ok_or(still)?
                 .whole;
-            let is_slack = slack_gain >= SLACK_OF_GAIN * gains.whole;
-            let share = slack_gain / gains.whole;
-            GateFailure::unless(is_slack, Gate::SlackGain, share, SLACK_OF_GAIN)?;
+            Gate::SlackGain.check_share(slack_gain, gains.whole, SLACK_OF_GAIN)?;
         }
         Ok(straightness)
     }
@@ -214,19 +212,18 @@ impl<'a> WindowJudge<'a> {
         let lack = (rules.records_full / n_records.max(1.0)).sqrt();
         let factor = lack.clamp(1.0, SHORT_WINDOW_FACTOR_MAX);
         let is_long = n_records >= rules.records_min || share >= rules.urgent_share_ratio;
-        let creeping =
-            GateFailure::below(Gate::Share, share, rules.creeping_share_ratio * factor)
-                .and(GateFailure::unless(is_long, Gate::Records, n_records, rules.records_min));
+        let creeping = Gate::Share
+            .check(share, rules.creeping_share_ratio * factor)
+            .and(Gate::Records.require(is_long, n_records, rules.records_min));
         if creeping.is_err() {
-            GateFailure::below(Gate::Share, share, rules.rising_share_ratio * factor)?;
+            Gate::Share.check(share, rules.rising_share_ratio * factor)?;
         }
         let limit = self.context.settings.horizon_seconds;
-        let horizon = progress
-            .seconds_left
-            .map_or(Ok(()), |seconds| GateFailure::above(Gate::Horizon, seconds, limit));
+        let horizon =
+            progress.seconds_left.map_or(Ok(()), |seconds| Gate::Horizon.check(seconds, limit));
         Ok(match creeping.and(horizon) {
             Ok(()) => (Stage::Creeping, None),
-            Err(stop) => (Stage::Rising, Some(stop)),
+            Err(failure) => (Stage::Rising, Some(failure)),
         })
     }
 
@@ -249,12 +246,12 @@ impl<'a> WindowJudge<'a> {
         let fit = |value: fn(&Block) -> Option<f64>| {
             Curve::of(blocks, value).and_then(|curve| estimate::theil_sen(curve.points()))
         };
-        let Some(TheilSen { slope: carried, .. }) = fit(Block::slack) else { return Ok(()) };
-        let is_carried = carried >= SLACK_OF_SLOPE * slope;
-        GateFailure::unless(is_carried, Gate::SlackSlope, carried / slope, SLACK_OF_SLOPE)?;
+        let unfit = GateFailure { gate: Gate::SlackSlope, value: 0.0, limit: SLACK_OF_SLOPE };
+        let slack_slope = fit(Block::slack).ok_or(unfit)?.slope;
+        Gate::SlackSlope.check_share(slack_slope, slope, SLACK_OF_SLOPE)?;
         let Some(peaks) = fit(|block| Some(block.peak_max)) else { return Ok(()) };
         let grows = peaks.tau > WORKING_SET_TAU && peaks.slope > WORKING_SET_OF_SLOPE * slope;
-        GateFailure::unless(!grows, Gate::WorkingSet, peaks.slope / slope, WORKING_SET_OF_SLOPE)
+        Gate::WorkingSet.require(!grows, peaks.slope / slope, WORKING_SET_OF_SLOPE)
     }
 }
 

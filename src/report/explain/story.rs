@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::analysis::creep::gates::{Gate, GateFailure};
+use crate::analysis::creep::gates::{Bound, Gate, GateFailure};
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::stairs::StairsEvidence;
 use crate::analysis::creep::trend::Stage;
@@ -302,9 +302,11 @@ fn nearness(verdict: &Result<WindowTrend, GateFailure>) -> (End, u64) {
 }
 
 /// Orders the stops of one gate: bits of a positive ratio rise with it.
-fn passed_by(stop: &GateFailure) -> u64 {
-    let ratio =
-        if stop.is_at_most() { stop.limit / stop.value } else { stop.value / stop.limit };
+fn passed_by(failure: &GateFailure) -> u64 {
+    let ratio = match failure.gate.row().bound {
+        Bound::AtLeast => failure.value / failure.limit,
+        Bound::AtMost => failure.limit / failure.value,
+    };
     if ratio > 0.0 { ratio.to_bits() } else { 0 }
 }
 

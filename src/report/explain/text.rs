@@ -9,7 +9,7 @@ use crate::analysis::diagnosis::LIVE_SIGNALS;
 use crate::analysis::diagnosis::wording::sentence;
 use crate::analysis::engine::TransitionState;
 use crate::report::explain::story::{Cause, Closest, End, Story, Tally, Told, signal};
-use crate::report::explain::words::{grouped, meaning, measure, name, reason, share, whole};
+use crate::report::explain::words::{grouped, measure, reason, share, whole};
 use crate::text::units::{bytes, duration, percent, rfc3339};
 
 /// No line is longer.
@@ -372,8 +372,8 @@ fn mostly(tally: &Tally) -> String {
 /// What became of a window, in a word or two.
 fn brief(end: End) -> String {
     match end {
-        End::Stopped(gate) => name(gate).to_owned(),
-        End::Rises(gate) => format!("rises ({})", name(gate)),
+        End::Stopped(gate) => gate.row().name.to_owned(),
+        End::Rises(gate) => format!("rises ({})", gate.row().name),
         End::Creeps => "creeps".to_owned(),
     }
 }
@@ -451,8 +451,8 @@ fn glossary(page: &mut Page, story: &Story) {
     }
     page.line("");
     page.line("What these words mean, in the order in which a window is asked");
-    for gate in gates {
-        page.paragraph(2, &format!("{:12} {}", name(gate), meaning(gate)));
+    for row in gates.iter().map(|gate| gate.row()) {
+        page.paragraph(2, &format!("{:12} {}", row.name, row.meaning));
     }
 }
 
