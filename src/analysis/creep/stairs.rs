@@ -30,8 +30,6 @@ const STAIR_TRANSIENT_RATIO: f64 = 0.5;
 const STAIR_TOLERANCE: f64 = 0.3;
 /// How far a stair's foot may be from the top of the one before, in heights.
 const LANDING_TOLERANCE: f64 = 0.25;
-/// How far the whole climb may be from the sum of the stairs.
-const CLIMB_TOLERANCE: f64 = 0.2;
 /// Stairs are at least this many blocks apart: closer ones are a ramp, which windows see.
 const STAIR_BLOCKS_MIN: f64 = 3.0;
 /// A fall by this share of the last stair takes the flight back.
@@ -188,7 +186,6 @@ impl Flight {
         let climb = self.n_stairs * height;
         let worst =
             |offs: &mut dyn Iterator<Item = f64>| offs.map(f64::abs).fold(0.0, f64::max);
-        let off_climb = (floor - self.first.foot - climb).abs();
         let off_height = worst(&mut stairs.iter().map(|stair| stair.height - height));
         let off_distance = worst(
             &mut pairs(stairs)
@@ -200,7 +197,6 @@ impl Flight {
         Gate::StairHeights.check_share(off_height, height, STAIR_TOLERANCE)?;
         Gate::StairDistances.check_share(off_distance, distance, STAIR_TOLERANCE)?;
         Gate::StairLandings.check_share(off_landing, height, LANDING_TOLERANCE)?;
-        Gate::StairClimb.check_share(off_climb, climb, CLIMB_TOLERANCE)?;
         Gate::NewHigh.check(floor, self.first.high + NEW_HIGH_OF_GROWTH * climb)?;
         Gate::StairsApart.check(distance, STAIR_BLOCKS_MIN * block_steps)
     }
