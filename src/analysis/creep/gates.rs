@@ -149,6 +149,10 @@ gates! {
     StairLandings AtMost Share "not level"
         "it is not level between them, {value} off, and may be {limit}"
         "said of stairs only",
+    /// The climb is that of the stairs: how far it is off, as a share of it.
+    StairClimb AtMost Share "not level"
+        "it is not level between them, {value} off, and may be {limit}"
+        "said of stairs only",
     /// Stairs are far enough apart not to be a ramp: how many steps.
     StairsApart AtLeast Count "ramp"
         "they are {value} steps apart and need {limit}"

@@ -30,6 +30,8 @@ const STAIR_TRANSIENT_RATIO: f64 = 0.5;
 const STAIR_TOLERANCE: f64 = 0.3;
 /// How far a stair's foot may be from the top of the one before, in heights.
 const LANDING_TOLERANCE: f64 = 0.25;
+/// How far the whole climb may be from the sum of the stairs.
+const CLIMB_TOLERANCE: f64 = 0.2;
 /// Stairs are at least this many blocks apart: closer ones are a ramp, which windows see.
 const STAIR_BLOCKS_MIN: f64 = 3.0;
 /// A fall by this share of the last stair takes the flight back.
@@ -186,6 +188,7 @@ impl Flight {
         let climb = self.n_stairs * height;
         let worst =
             |offs: &mut dyn Iterator<Item = f64>| offs.map(f64::abs).fold(0.0, f64::max);
+        let off_climb = (floor - self.first.foot - climb).abs();
         let off_height = worst(&mut stairs.iter().map(|stair| stair.height - height));
         let off_distance = worst(
             &mut pairs(stairs)
@@ -197,6 +200,7 @@ impl Flight {
         Gate::StairHeights.check_share(off_height, height, STAIR_TOLERANCE)?;
         Gate::StairDistances.check_share(off_distance, distance, STAIR_TOLERANCE)?;
         Gate::StairLandings.check_share(off_landing, height, LANDING_TOLERANCE)?;
+        Gate::StairClimb.check_share(off_climb, climb, CLIMB_TOLERANCE)?;
         Gate::NewHigh.check(floor, self.first.high + NEW_HIGH_OF_GROWTH * climb)?;
         Gate::StairsApart.check(distance, STAIR_BLOCKS_MIN * block_steps)
     }
@@ -392,11 +396,13 @@ impl Stairs {
 
 #[cfg(test)]
 mod tests {
+    use crate::analysis::creep::gates::Gate;
     use crate::analysis::creep::record::MemoryRecord;
     use crate::analysis::creep::signal::Signal;
     use crate::analysis::creep::simulation::{
-        Simulation, assert_finite, assert_within, record,
+        Simulation, assert_finite, assert_within, at, record,
     };
+    use crate::analysis::creep::stairs::{Flight, Stair};
     use crate::analysis::creep::trend::Stage;
     use crate::model::units::GIBIBYTE;
 
@@ -459,5 +465,32 @@ mod tests {
         let stairs = rank.estimator.stairs();
         assert_eq!(stairs.n_stairs, 5);
         assert!(stairs.failure.is_some(), "{stairs:?}");
+    }
+
+    /// Stairs 100 bytes high and 1,000 steps apart, each of whose feet has sunk by `drift` below
+    /// the top of the one before.
+    fn sinking(n_stairs: u32, drift: f64) -> Vec<Stair> {
+        let stair = |i: u32| Stair {
+            at: at(1000.0 * f64::from(i), 1000.0 * f64::from(i)),
+            foot: (100.0 - drift) * f64::from(i),
+            height: 100.0,
+            high: 0.0,
+        };
+        (0..n_stairs).map(stair).collect()
+    }
+
+    #[test]
+    fn flight_that_sinks_between_its_stairs_is_not_even() {
+        let gate = |n_stairs: u32, drift: f64| {
+            let stairs = sinking(n_stairs, drift);
+            let floor = stairs.last().unwrap().top();
+            let even = Flight::of(&stairs).unwrap().is_even(&stairs, floor, 256.0);
+            even.err().map(|failure| failure.gate)
+        };
+        assert_eq!(gate(6, 0.0), None);
+        assert_eq!(gate(6, 26.0), Some(Gate::StairLandings));
+        // No landing is off by a quarter, and all together are by a fifth of the climb.
+        assert_eq!(gate(6, 24.5), Some(Gate::StairClimb));
+        assert_eq!(gate(3, 24.5), None);
     }
 }
