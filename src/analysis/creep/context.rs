@@ -1,4 +1,5 @@
-//! The device around a series: what is left to grow into, and what its growth is worth.
+//! The device around a series: how much memory is left to grow into, and how much growth is
+//! worth.
 
 use crate::analysis::creep::axis::AxisPoint;
 use crate::analysis::creep::pyramid::Block;
@@ -7,23 +8,24 @@ use crate::analysis::creep::signal::Signal;
 use crate::analysis::estimate;
 use crate::model::units::GIBIBYTE;
 
-/// Headroom never counts as less than this share of the capacity, lest noise on a full device
-/// looks like the end.
+/// Headroom is at least this share of the capacity, so that noise on a full device does not
+/// look like the end.
 const HEADROOM_RATIO_MIN: f64 = 0.01;
-/// Stands in for a capacity that nobody told: 80 GiB, what most training GPUs have (A100,
-/// H100). Doubled until what was seen in use fits.
+/// Stands in for an unknown capacity: 80 GiB, as most training GPUs have (A100, H100). Doubled
+/// until the memory seen in use fits.
 const STAND_IN_CAPACITY_BYTES: f64 = 80.0 * GIBIBYTE;
-/// What a confidence is worth when the headroom behind it is a guess.
+/// Scales a confidence whose headroom is a guess.
 const STAND_IN_CONFIDENCE_RATIO: f64 = 0.8;
 
-/// What the tests of one block share: the device around the series and the moment.
+/// The surroundings in which one block is judged: the device, the pace and the settings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SeriesContext {
     pub(super) capacity: Option<f64>,
     pub(super) outside_bytes: f64,
-    /// How much of a larger batch stays live between steps, 0 to 1 and a little around.
+    /// The share of a larger batch that stays live between steps: 0 to 1, sometimes slightly
+    /// outside.
     pub(super) batch_share: f64,
-    /// The seconds that one unit of the axis takes, if known.
+    /// Seconds per unit of the axis; `None` while unknown.
     pub(super) seconds_per_unit: Option<f64>,
     pub(super) settings: CreepSettings,
     /// Where the block ends.
@@ -31,7 +33,7 @@ pub(super) struct SeriesContext {
 }
 
 impl SeriesContext {
-    /// How many bytes are left to grow into, at least a hundredth of the capacity.
+    /// Returns the bytes left to grow into, at least a hundredth of the capacity.
     pub(super) fn headroom(&self, most: PeakUse, signal: Signal) -> f64 {
         let capacity = self.capacity.unwrap_or_else(|| {
             let mut capacity = STAND_IN_CAPACITY_BYTES;
@@ -53,15 +55,15 @@ impl SeriesContext {
         self.seconds_per_unit.map(|seconds| headroom / slope * seconds)
     }
 
-    /// The chance that growth worth `straightness` equal moves of `n_moves` is more than a
-    /// random walk's.
+    /// Returns the probability that growth worth `straightness` equal moves of `n_moves`
+    /// exceeds a random walk's.
     pub(super) fn confidence(&self, straightness: f64, n_moves: f64) -> f64 {
         let chance = estimate::succession(estimate::normal_cdf(straightness.sqrt()), n_moves);
         if self.capacity.is_some() { chance } else { STAND_IN_CONFIDENCE_RATIO * chance }
     }
 }
 
-/// The most that some blocks had in use.
+/// The highest memory use of some blocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeakUse {
     peak: f64,
@@ -113,7 +115,7 @@ mod tests {
             (None, None, None)
         );
         assert!(blind.confidence_ratio() < seeing.confidence_ratio());
-        // What the peak leaves: 80 - 20 - 10.5 - 7.8 GiB.
+        // The peak leaves 80 - 20 - 10.5 - 7.8 GiB.
         assert_within(seeing.headroom_bytes.unwrap(), 41.7 * GIBIBYTE, 0.3 * GIBIBYTE);
         assert_finite(&blind);
     }

@@ -1,6 +1,6 @@
-//! The online estimator of creeping memory of one rank: bounded windows of blocks over its
-//! whole run, and the trends that they hold. Which records count, what a restart is and how a
-//! finding is worded is decided elsewhere.
+//! The online estimator of memory creep of one rank: bounded windows of blocks over its whole
+//! run, and the trends they show. Accepting records, detecting restarts and wording findings
+//! happen elsewhere.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,22 +20,22 @@ use crate::analysis::creep::trend::{Slope, Stage, Trend};
 use crate::analysis::creep::watch::SignalWatch;
 use crate::analysis::creep::window::{WindowVerdict, overview};
 
-/// The level whose blocks span 256 pushes, on which stairs are looked for.
+/// Stairs are detected on this level, whose blocks span 256 records.
 const STAIRS_LEVEL_IDX: usize = 4;
 
-/// The estimator of one rank.
+/// The estimator of one rank, or of one process that does not push.
 ///
 /// It holds at most [`Self::BYTES_MAX`] bytes (about 63 KiB) however long the run is; a level
-/// is allocated when its first block comes, and nothing after that. A push costs a few
-/// comparisons, and a few tests of windows at every 16th.
+/// is allocated when its first block comes, and nothing after that. A record costs a few
+/// comparisons, and every 16th a few judged windows.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct CreepEstimator {
     settings: CreepSettings,
     newest: Option<MemoryRecord>,
-    /// How many train pushes this life has had.
+    /// Train records of this life.
     n_train_records: u32,
     batch: BatchShare,
-    /// The highest peak since the last block, whatever the phase.
+    /// The highest peak since the last block, in any phase.
     peak: f64,
     open_block: OpenBlock,
     pace: Pace,
@@ -47,13 +47,13 @@ pub struct CreepEstimator {
 }
 
 impl CreepEstimator {
-    /// The most memory that one estimator holds, in bytes: itself, two pyramids of 17 levels of
-    /// 32 blocks of 56 bytes, and the stairs.
+    /// Upper bound on the memory of one estimator, in bytes: itself, two pyramids of 17 levels
+    /// of 32 blocks of 56 bytes, and the stairs.
     pub const BYTES_MAX: usize = size_of::<Self>()
         + 2 * LEVELS_MAX * (size_of::<Level>() + BLOCKS_MAX * size_of::<Block>())
         + Stairs::BYTES_MAX;
 
-    /// Starts without any memory of the rank.
+    /// Creates the estimator of a rank that pushes.
     pub fn new(settings: CreepSettings) -> Self {
         Self {
             settings,
@@ -71,17 +71,17 @@ impl CreepEstimator {
         }
     }
 
-    /// Starts without any memory of a process that does not push: it takes readings only.
+    /// Creates the estimator of a process that does not push; it takes readings only.
     pub fn of_process(settings: CreepSettings) -> Self {
         Self { readings: Readings::new(Signal::Process), ..Self::new(settings) }
     }
 
-    /// Goes on with other settings, as after a restart of the exporter.
+    /// Replaces the settings, as after a restart of the exporter.
     pub fn configure(&mut self, settings: CreepSettings) {
         self.settings = settings;
     }
 
-    /// Takes a train push that comes after all others; `capacity` in bytes, if known.
+    /// Takes a train record that comes after all others; `capacity` in bytes, if known.
     ///
     /// Returns true when a trend was raised, changed its stage or was cleared.
     pub fn train(&mut self, record: &MemoryRecord, capacity: Option<f64>) -> bool {
@@ -106,8 +106,8 @@ impl CreepEstimator {
         self.take_block(block, &context)
     }
 
-    /// Takes a push of an evaluation or a checkpoint: only its peak counts, and what later
-    /// readings are held against.
+    /// Takes a record of an evaluation or a checkpoint: only its peak counts, and later
+    /// readings are compared with it.
     pub fn other_phase(&mut self, record: &MemoryRecord) {
         self.newest = Some(*record);
         self.peak = self.peak.max(record.peak);
@@ -116,15 +116,14 @@ impl CreepEstimator {
     /// Takes a reading of the rank's device that comes after all others; `capacity` in bytes,
     /// if known.
     ///
-    /// A reading before the first push or of a rank whose reserved bytes are unknown tells
-    /// nothing. Returns true when a trend was raised, changed its stage or was cleared.
+    /// Ignores a reading before the first record, and of a rank whose reserved bytes are
+    /// unknown. Returns true when a trend was raised, changed its stage or was cleared.
     pub fn device(&mut self, reading: &DeviceReading, capacity: Option<f64>) -> bool {
         let Some(record) = self.newest else { return false };
         self.read(reading, &record, capacity)
     }
 
-    /// Takes a reading of a process that does not push, as [`Self::device`] takes one of a rank
-    /// that does.
+    /// Takes a reading of a process that does not push, as [`Self::device`] does of a rank.
     pub fn process(&mut self, reading: &DeviceReading, capacity: Option<f64>) -> bool {
         let Some(used) = reading.process_used else { return false };
         let record = MemoryRecord {
@@ -144,8 +143,8 @@ impl CreepEstimator {
         self.read(reading, &record, capacity)
     }
 
-    /// Forgets the old life of a rank that restarted; what others use on its device stays
-    /// known.
+    /// Forgets the previous life of a restarted rank; the memory that others use on its device
+    /// stays known.
     pub fn new_life(&mut self) {
         self.newest = None;
         self.n_train_records = 0;
@@ -160,7 +159,7 @@ impl CreepEstimator {
         self.readings.forget_process();
     }
 
-    /// Returns the trends that hold now, at most one a signal.
+    /// Returns the trends that hold now, at most one per signal.
     pub fn trends(&self) -> impl Iterator<Item = &Trend> {
         Signal::ALL.into_iter().filter_map(|signal| self.trend(signal))
     }
@@ -178,12 +177,12 @@ impl CreepEstimator {
         Some(Slope::along(signal.axis(), slope, pace.seconds_per_unit()))
     }
 
-    /// Returns the pace of the train steps, smoothed; `None` until two blocks tell it.
+    /// Returns the smoothed seconds per train step; `None` until two blocks show it.
     pub fn seconds_per_step(&self) -> Option<f64> {
         self.pace.seconds_per_unit()
     }
 
-    /// Returns the bytes in use on the device that are not this rank's caching allocator's, the
+    /// Returns the bytes in use on the device outside this rank's caching allocator, as the
     /// median of five readings; `None` before the first.
     pub fn outside_bytes(&self) -> Option<f64> {
         self.readings.outside_bytes
@@ -192,7 +191,7 @@ impl CreepEstimator {
     /// Returns what every window of a signal shows now, the shortest first; `capacity` in
     /// bytes, if known.
     ///
-    /// Costs as much as the longest cascade of a push.
+    /// Costs as much as the most expensive record.
     pub fn windows(
         &self,
         signal: Signal,
@@ -212,13 +211,13 @@ impl CreepEstimator {
             .filter_map(|((watch, idx, level), context)| watch.verdict(idx, level, &context))
     }
 
-    /// Returns what is remembered of stairs.
+    /// Returns the stairs of live memory remembered so far.
     pub fn stairs(&self) -> StairsEvidence {
         self.stairs.evidence()
     }
 
-    /// The trend that a signal shows: of live memory the one of the windows unless only the
-    /// stairs creep.
+    /// Returns a signal's trend: of live memory that of the windows, unless only the stairs
+    /// creep.
     fn trend(&self, signal: Signal) -> Option<&Trend> {
         match signal {
             Signal::Allocated => [self.stairs.trend(), self.allocated.trend.as_ref()]
@@ -232,8 +231,8 @@ impl CreepEstimator {
         }
     }
 
-    /// What is kept of a signal; `None` of a process that pushes and of the rest of one that
-    /// doesn't.
+    /// Returns the state of a signal; `None` for [`Signal::Process`] of a rank, and for
+    /// readings of memory outside the allocator of a process that does not push.
     fn series(&self, signal: Signal) -> Option<(&SignalWatch, &Pyramid, &Pace)> {
         let (watch, pyramid, pace) = match signal {
             Signal::Allocated => (&self.allocated, &self.pyramid, &self.pace),
@@ -245,7 +244,7 @@ impl CreepEstimator {
         (watch.signal == signal).then_some((watch, pyramid, pace))
     }
 
-    /// Takes a reading and holds it against `record`.
+    /// Compares a reading with `record`; returns true when the trend changed.
     fn read(
         &mut self,
         reading: &DeviceReading,
@@ -261,7 +260,7 @@ impl CreepEstimator {
         key(self.readings.watch.trend.as_ref()) != before
     }
 
-    /// What the tests of the block that ends with this push share.
+    /// Returns the context of the block that ends with `record`.
     fn context(&self, record: &MemoryRecord, capacity: Option<f64>) -> SeriesContext {
         SeriesContext {
             capacity: capacity.filter(|bytes| *bytes > 0.0),
@@ -273,7 +272,7 @@ impl CreepEstimator {
         }
     }
 
-    /// The same of a block of readings.
+    /// Returns the context of the block of readings that ends with `record`.
     fn reading_context(&self, record: &MemoryRecord, capacity: Option<f64>) -> SeriesContext {
         SeriesContext {
             batch_share: 0.0,
@@ -282,7 +281,7 @@ impl CreepEstimator {
         }
     }
 
-    /// Adds a finished block and looks at every window that it changed.
+    /// Adds a finished block and judges every window that it changed.
     fn take_block(&mut self, block: Block, context: &SeriesContext) -> bool {
         let before = self.keys();
         let n_grown = self.pyramid.add(block);
@@ -307,7 +306,7 @@ impl CreepEstimator {
     }
 }
 
-/// What tells one raised stage from another.
+/// Identifies one raised stage of a trend.
 fn key(trend: Option<&Trend>) -> Option<(Stage, u64)> {
     trend.map(|trend| (trend.stage, trend.raised.time.get().to_bits()))
 }

@@ -1,6 +1,6 @@
 //! The table of gates: every question that a window or a flight of stairs must pass before its
-//! growth counts, with its unit, its direction and its words. The figures that are held against
-//! a gate are computed where it is asked, in `window` and `stairs`.
+//! growth counts, with its unit, its direction and its words. The values of a gate are computed
+//! where it is asked, in `window` and `stairs`.
 
 /// The end stands above all that left the window by this share of the growth; a sawtooth does
 /// not.

@@ -1,5 +1,7 @@
-//! The online estimator of creeping memory. It reads bottom up: a [`signal`] and the rules for it, records, blocks of
-//! them in a pyramid of windows, the gates that a window passes, and the trend that it then shows.
+//! The online estimator of memory creep. Read it bottom up: `axis`, `signal`, `rules` and
+//! `record`; blocks of records in a `pyramid` of windows; the `gates` that a `window` must
+//! pass; the `trend` that it then shows; `watch`, `stairs` and `readings` over time; and the
+//! `estimator` of one rank.
 
 pub mod axis;
 mod batch;

@@ -1,10 +1,10 @@
-//! How long a step takes.
+//! The time that one unit of a series' axis takes.
 
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::creep::axis::AxisPoint;
 
-/// How long a step takes, smoothed.
+/// The smoothed pace of a series.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Pace {
     /// The end of the last block.
@@ -16,7 +16,7 @@ pub(super) struct Pace {
 impl Pace {
     /// The weight of the newest block.
     const GAIN_RATIO: f64 = 0.05;
-    /// How many times the pace a pause may count as.
+    /// A pause counts as at most this many times the pace.
     const PAUSE_MAX: f64 = 4.0;
 
     pub(super) fn advance(&mut self, now: AxisPoint) {
@@ -31,7 +31,7 @@ impl Pace {
         self.seconds_per_unit = Some(smoothed).filter(|seconds| *seconds > 0.0);
     }
 
-    /// Returns the seconds that one unit of the axis takes; `None` until two blocks show it.
+    /// Returns the seconds per unit of the axis; `None` until two blocks show it.
     pub(super) fn seconds_per_unit(&self) -> Option<f64> {
         self.seconds_per_unit
     }

@@ -1,5 +1,5 @@
-//! Windows of growing length over one sequence of records: blocks, and levels of blocks twice as long. What a
-//! window means is decided elsewhere.
+//! Windows of growing length over one sequence of records: blocks, and levels of blocks twice
+//! as long. Judging a window happens elsewhere.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,25 +8,25 @@ use crate::analysis::creep::record::MemoryRecord;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::estimate::POINTS_MAX;
 
-/// How many train pushes make a block of the lowest level.
+/// Train records per block of the lowest level.
 pub(super) const RECORDS_PER_BLOCK: u32 = 16;
-/// How many readings make a block of the lowest level; they come seconds apart, pushes faster.
+/// Readings per block of the lowest level; readings come seconds apart, train records faster.
 pub(super) const READINGS_PER_BLOCK: u32 = 2;
-/// How many blocks a level keeps; a window is one level's blocks.
+/// Blocks per level; a window is one level's blocks.
 pub(super) const BLOCKS_MAX: usize = POINTS_MAX;
-/// How many levels there are: 16 × 2^16 × 32 pushes, 33 million, and half that of readings at
-/// two a block.
+/// Levels of a pyramid: they span 16 × 2^16 × 32 = 33 million records, or an eighth of that in
+/// readings at two per block.
 pub(super) const LEVELS_MAX: usize = 17;
 
-/// Windows of growing length over one sequence of blocks: a block of a level is two of the
-/// level below.
+/// Windows of growing length over one sequence of blocks: each block joins two of the level
+/// below.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Pyramid {
     pub(super) levels: Vec<Level>,
 }
 
 impl Pyramid {
-    /// Adds a block to the lowest level and returns how many levels got one.
+    /// Adds a block to the lowest level; returns how many levels received one.
     pub(super) fn add(&mut self, block: Block) -> usize {
         self.levels.reserve_exact(LEVELS_MAX.saturating_sub(self.levels.len()));
         let mut carried = Some(block);
@@ -51,7 +51,7 @@ impl Pyramid {
         }
     }
 
-    /// How many bytes the levels take.
+    /// Returns the bytes that the levels take.
     #[cfg(test)]
     pub(super) fn heap_bytes(&self) -> usize {
         let blocks = self.levels.iter().map(|level| level.blocks.capacity());
@@ -62,11 +62,11 @@ impl Pyramid {
 /// One window of a pyramid.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Level {
-    // Invariant: at most BLOCKS_MAX, the oldest first, in context allocated once.
+    // Invariant: at most BLOCKS_MAX, oldest first, in memory allocated once.
     pub(super) blocks: Vec<Block>,
-    /// Whether the newest block still waits for the one that it goes up with.
+    /// Whether the newest block still waits for the one it will be joined with.
     is_half: bool,
-    /// The highest values that ever left the window: of the floor, of the reserved floor.
+    /// The highest values that ever left the window: floor and reserved floor.
     high: [PackedBytes; 2],
 }
 
@@ -79,7 +79,7 @@ impl Level {
         }
     }
 
-    /// Adds a block; returns two as one for the level above when it is the second.
+    /// Adds a block; every second time, returns the last two joined, for the level above.
     fn add(&mut self, block: Block) -> Option<Block> {
         let pair = self.blocks.last().filter(|_| self.is_half).map(|last| last.joined(&block));
         self.is_half = !self.is_half;
@@ -95,13 +95,12 @@ impl Level {
         pair
     }
 
-    /// The half of the blocks that says how much is in use now.
+    /// Returns the newer half of the blocks, which shows the current memory use.
     pub(super) fn newer_half(&self) -> &[Block] {
         self.blocks.get(self.blocks.len() / 2..).unwrap_or(&[])
     }
 
-    /// Returns the highest value of a signal that ever left the window; `None` while there is
-    /// none.
+    /// Returns the highest value of a signal that ever left the window; `None` before one did.
     pub(super) fn high(&self, signal: Signal) -> Option<f64> {
         let [floor, reserved] = self.high;
         match signal {
@@ -111,20 +110,20 @@ impl Level {
     }
 }
 
-/// What is left of some consecutive records.
+/// A summary of consecutive records.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Block {
     /// Where it ends.
     pub(super) end: AxisPoint,
-    /// The least live bytes of pushes, the least bytes of the series of readings.
+    /// The lowest live bytes of records, or the lowest bytes of readings.
     pub(super) floor: f64,
-    /// The least that a step needed on top of what was live; 0 for readings.
+    /// The lowest transient bytes of a step, beyond its live bytes; 0 for readings.
     pub(super) transient_floor: f64,
-    /// The least reserved bytes, of the records that know them.
+    /// The lowest reserved bytes of the records that know them.
     reserved_floor: PackedBytes,
     /// The highest peak of any phase.
     pub(super) peak_max: f64,
-    /// The most reserved bytes; the peak where no record told.
+    /// The highest reserved bytes; the peak if no record knows them.
     pub(super) reserved_max: f64,
 }
 
@@ -140,7 +139,7 @@ impl Block {
         }
     }
 
-    /// What a reading says at the moment of `record`.
+    /// Makes a block of one reading, taken at the time of `record`.
     pub(super) fn of_reading(record: &MemoryRecord, bytes: f64) -> Self {
         Self {
             end: record.at,
@@ -152,7 +151,7 @@ impl Block {
         }
     }
 
-    /// This block and the one after it as one.
+    /// Joins this block with the one after it.
     fn joined(&self, later: &Self) -> Self {
         Self {
             end: later.end,
@@ -173,8 +172,8 @@ impl Block {
         }
     }
 
-    /// Returns the least that the allocator held beyond the most that was live: memory that a
-    /// fragmented cache cannot give.
+    /// Returns the lowest reserved bytes less the highest peak: memory that a fragmented cache
+    /// cannot hand out.
     pub(super) fn slack(&self) -> Option<f64> {
         Some(self.reserved_floor.get()? - self.peak_max)
     }
@@ -199,12 +198,12 @@ impl PackedBytes {
         Some(self.0).filter(|bytes| !bytes.is_nan())
     }
 
-    /// Returns the lower of those that are known.
+    /// Returns the lower of the two, ignoring an unknown one.
     fn lowest(self, other: Self) -> Self {
         Self(self.0.min(other.0))
     }
 
-    /// Returns the higher of those that are known.
+    /// Returns the higher of the two, ignoring an unknown one.
     fn highest(self, other: Self) -> Self {
         Self(self.0.max(other.0))
     }
@@ -231,7 +230,7 @@ impl OpenBlock {
     }
 }
 
-/// A small number as a float.
+/// Converts a small number to a float.
 pub(super) fn count(n: usize) -> f64 {
     u32::try_from(n).map_or(f64::MAX, f64::from)
 }

@@ -1,5 +1,5 @@
-//! What is kept of the readings of a rank's device: memory outside its caching allocator, or all memory of a process
-//! that does not push.
+//! The state of a device's readings: memory of a rank outside its caching allocator, or all
+//! memory of a process that does not push.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,31 +13,33 @@ use crate::analysis::creep::watch::SignalWatch;
 use crate::analysis::estimate;
 use crate::model::units::UnixTime;
 
-/// How many readings pass before libraries have loaded what they load at start.
+/// Readings to skip while libraries allocate their buffers at startup.
 const WARMUP_READINGS: u32 = 8;
-/// After so much time of pushes without a reading nobody knows whether what grew outside the
-/// allocator still does: as long as a silent rank stays in the outputs.
+/// Clear the trend after this much time of pushes without a reading: by default, as long as a
+/// silent rank stays in the outputs.
 const SILENCE_SECONDS: f64 = 600.0;
-/// How many blocks of pushes must be without a reading as well, for ranks with slow steps.
+/// Blocks of pushes that must also pass without a reading, for ranks with slow steps.
 const SILENCE_BLOCKS: u32 = 2;
-/// Half of a device's or process's last readings must agree before a figure moves.
+/// Readings in the running median.
 const READINGS_SMOOTHED: usize = 5;
 
-/// What is kept of the readings of the device.
+/// The state of a device's readings.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Readings {
-    /// Bytes on the device that are not the caching allocator's.
+    /// Bytes on the device outside the caching allocator.
     beside: RecentMedian,
-    /// Bytes of the process that are not the caching allocator's.
+    /// Bytes of the process outside the caching allocator, or all of a process that does not
+    /// push.
     own: RecentMedian,
     /// The median of `beside`.
     pub(super) outside_bytes: Option<f64>,
     n_taken: u32,
-    /// When the first one was taken.
+    /// The time of the first reading.
     first_time: Option<UnixTime>,
-    /// The time of the record that the last reading was held against; `None` before one.
+    /// The time of the record that the last reading was compared with; `None` before the first
+    /// reading.
     record_time: Option<UnixTime>,
-    /// How many blocks of pushes came since.
+    /// Blocks of pushes since then.
     n_silent_blocks: u32,
     open_block: OpenBlock,
     pub(super) pace: Pace,
@@ -62,12 +64,12 @@ impl Readings {
         }
     }
 
-    /// How long ago the first reading was.
+    /// Returns the seconds since the first reading.
     pub(super) fn seconds_since_first(&mut self, time: UnixTime) -> f64 {
         time.since(*self.first_time.get_or_insert(time))
     }
 
-    /// Takes a reading and holds it against `record`; a block when it fills one.
+    /// Compares a reading with `record`; returns a block when this completes one.
     pub(super) fn take(
         &mut self,
         reading: &DeviceReading,
@@ -76,7 +78,8 @@ impl Readings {
         let is_process = self.watch.signal == Signal::Process;
         let reserved = record.reserved?;
         let beside = reading.device_used - reserved;
-        // A process holds no more than the device has in use; what says otherwise is no room for it.
+        // A process holds at most what is in use on the device; a reading that disagrees frees
+        // no memory.
         self.outside_bytes = self.beside.add(if is_process { beside.max(0.0) } else { beside });
         let used = reading.process_used?;
         let bytes = self.own.add(if is_process { used } else { used - reserved })?;
@@ -92,7 +95,7 @@ impl Readings {
         Some(block)
     }
 
-    /// Adds a finished block and looks at every window that it changed.
+    /// Adds a finished block and judges every window that it changed.
     pub(super) fn take_block(&mut self, block: Block, context: &SeriesContext) {
         let n_grown = self.pyramid.add(block);
         for (idx, level) in self.pyramid.levels.iter().enumerate().take(n_grown) {
@@ -101,7 +104,7 @@ impl Readings {
         self.watch.refresh(&self.pyramid, context);
     }
 
-    /// Clears the trend when pushes go on and readings of the process don't.
+    /// Clears the trend when records arrive but readings of the process do not.
     pub(super) fn notice_silence(&mut self, time: UnixTime) {
         self.n_silent_blocks = self.n_silent_blocks.saturating_add(1);
         let is_silent = self.record_time.is_some_and(|last| time.since(last) > SILENCE_SECONDS);
@@ -110,7 +113,7 @@ impl Readings {
         }
     }
 
-    /// Forgets what belonged to the rank's process and keeps what others use on its device.
+    /// Forgets the rank's process and keeps the memory that others use on its device.
     pub(super) fn forget_process(&mut self) {
         self.own = RecentMedian::default();
         self.n_taken = 0;
@@ -122,7 +125,7 @@ impl Readings {
     }
 }
 
-/// The last few figures of a kind.
+/// A running median.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 struct RecentMedian {
     values: [f64; READINGS_SMOOTHED],
@@ -131,7 +134,7 @@ struct RecentMedian {
 }
 
 impl RecentMedian {
-    /// Adds a figure and returns the median of those that it keeps.
+    /// Adds a value; returns the median of the last ones.
     fn add(&mut self, value: f64) -> Option<f64> {
         *self.values.get_mut(self.next_idx)? = value;
         self.next_idx = (self.next_idx + 1) % READINGS_SMOOTHED;

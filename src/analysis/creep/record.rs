@@ -1,4 +1,4 @@
-//! What the estimator takes in: records of steps and readings of devices.
+//! The inputs of the estimator: records of steps and readings of devices.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,11 +12,11 @@ pub struct MemoryRecord {
     pub at: AxisPoint,
     /// Bytes live at its end.
     pub allocated: f64,
-    /// The most bytes that were live within it.
+    /// Maximum of live bytes within it.
     pub peak: f64,
     /// Bytes that the caching allocator holds, if known.
     pub reserved: Option<f64>,
-    /// The most that it held within the step, if known.
+    /// Maximum of that within the step, if known.
     pub peak_reserved: Option<f64>,
 }
 
@@ -25,8 +25,8 @@ pub struct MemoryRecord {
 pub struct DeviceReading {
     /// When it was taken.
     pub time: UnixTime,
-    /// Bytes in use on the device by whomever.
+    /// Bytes in use on the device, by all processes.
     pub device_used: f64,
-    /// Bytes in use by the rank's process, if the driver tells.
+    /// Bytes in use by the rank's process, if the driver reports them.
     pub process_used: Option<f64>,
 }

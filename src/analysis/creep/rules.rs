@@ -1,35 +1,35 @@
-//! The settings of the estimator: what a signal must show, and when one is looked at.
+//! The settings of the estimator: warm-ups, the horizon, and the thresholds of each signal.
 
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::creep::signal::Signal;
 
-/// How many train pushes a life starts with that tell nothing: lazy optimizer state,
-/// autotuning, skipped AMP steps.
+/// Train pushes to skip at the start of a life: lazy optimizer state, autotuning, skipped AMP
+/// steps.
 const WARMUP_PUSHES: u32 = 96;
-/// How long a process that does not push is not looked at: it loads its model and its cache
+/// Time to skip at the start of a process that does not push: it loads its model and its cache
 /// settles.
 const PROCESS_WARMUP_SECONDS: f64 = 600.0;
-/// A leak that leaves more time than this is left to a later window: three days, a long
+/// Growth that leaves more time than this is left to a later window: three days, a long
 /// weekend.
 const HORIZON_SECONDS: f64 = 72.0 * 3600.0;
 
 /// The estimator's settings.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct CreepSettings {
-    /// How many train pushes at the start of a life are not used.
+    /// Train pushes to skip at the start of a life.
     pub warmup_pushes: u32,
-    /// How long a process that does not push is not looked at after its first reading.
+    /// Seconds to skip after the first reading of a process that does not push.
     pub process_warmup_seconds: f64,
-    /// A leak that leaves more time than this does not become [`Stage::Creeping`].
+    /// A leak that leaves more time than this does not become `Stage::Creeping`.
     pub horizon_seconds: f64,
-    /// What live memory must show.
+    /// Thresholds for live memory.
     pub allocated: SignalRules,
-    /// What reserved memory must show.
+    /// Thresholds for reserved memory.
     pub reserved: SignalRules,
-    /// What memory outside the allocator must show.
+    /// Thresholds for memory outside the allocator.
     pub outside_allocator: SignalRules,
-    /// What a process that does not push must show.
+    /// Thresholds for a process that does not push.
     pub process: SignalRules,
 }
 
@@ -59,27 +59,27 @@ impl Default for CreepSettings {
     }
 }
 
-/// What one signal must show before it counts as a trend.
+/// The thresholds of one signal.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct SignalRules {
-    /// The growth of a [`Stage::Rising`] trend as a share of headroom and growth, 0 to 1.
+    /// The growth of a `Stage::Rising` trend as a share of headroom and growth, 0 to 1.
     pub rising_share_ratio: f64,
-    /// The same of a [`Stage::Creeping`] trend.
+    /// The same for a `Stage::Creeping` trend.
     pub creeping_share_ratio: f64,
-    /// The share from which a window shorter than `records_min` may call [`Stage::Creeping`];
+    /// The share from which a window shorter than `records_min` may call `Stage::Creeping`;
     /// above 1: never.
     pub urgent_share_ratio: f64,
-    /// The least number of equal moves that the path of the window must be worth: a random walk
-    /// gets as far as its root in spreads, √10 = 3.2 once in 1,300 windows.
+    /// The fewest equal moves that the window's path must be worth; a random walk reaches the
+    /// root of this number, √10 = 3.2 standard deviations, once in 1,300 windows.
     pub straightness_min: f64,
     /// The fewest blocks in a window.
     pub blocks_min: usize,
-    /// The fewest records between a window's first and last block for [`Stage::Creeping`].
+    /// The fewest records between a window's first and last block for `Stage::Creeping`.
     pub records_min: f64,
-    /// From how many records on a window need not show more than its shares.
+    /// Windows with fewer records than this must show larger shares.
     pub records_full: f64,
-    /// How much of what the peak leaves counts as headroom although the allocator holds it in
-    /// its cache, 0 to 1.
+    /// The share of the memory above the peak that counts as headroom although the allocator
+    /// caches it, 0 to 1.
     pub peak_weight: f64,
 }
 

@@ -4,27 +4,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::creep::axis::Axis;
 
-/// Which series grows; written as its label.
+/// A series that may grow; serialized as its label.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Signal {
     /// Live tensor memory that survives every step.
     Allocated,
-    /// What the caching allocator holds while the live set does not grow: fragmentation.
+    /// Memory of the caching allocator while live memory does not grow: fragmentation.
     Reserved,
-    /// What the process holds beside its caching allocator: communication buffers, libraries.
+    /// Memory of the process outside its caching allocator: communication buffers, libraries.
     OutsideAllocator,
-    /// All that a process holds that does not push, by the driver's word. Where records of the
-    /// others count steps, its count seconds since the first reading.
+    /// All memory of a process that does not push, as the driver reports it; counted in seconds
+    /// since the first reading instead of steps.
     Process,
 }
 
 impl Signal {
-    /// Every signal, in the order of declaration.
+    /// Every signal, in order of declaration.
     pub const ALL: [Self; 4] =
         [Self::Allocated, Self::Reserved, Self::OutsideAllocator, Self::Process];
 
-    /// The signal as a label's value.
+    /// Returns the value of the label `signal`.
     pub fn as_label(self) -> &'static str {
         match self {
             Self::Allocated => "allocated",
@@ -34,7 +34,7 @@ impl Signal {
         }
     }
 
-    /// Returns the axis that its slope and its time to out-of-memory are counted along.
+    /// Returns the axis of its slope and its time to out-of-memory.
     pub fn axis(self) -> Axis {
         match self {
             Self::Allocated | Self::Reserved | Self::OutsideAllocator => Axis::Steps,

@@ -1,4 +1,4 @@
-//! A simulated job for the tests of this folder.
+//! A simulated rank for the tests of this room.
 
 use crate::analysis::creep::axis::AxisPoint;
 use crate::analysis::creep::estimator::CreepEstimator;
@@ -34,7 +34,7 @@ pub(super) fn record(step: f64, leak: f64) -> MemoryRecord {
     }
 }
 
-/// An estimator that took a leak's bytes at each step, and how often something changed.
+/// An estimator fed with one record per step, and how often a trend changed.
 pub(super) struct Simulation {
     pub(super) estimator: CreepEstimator,
     pub(super) step: f64,
@@ -54,7 +54,7 @@ impl Simulation {
         }
     }
 
-    /// Runs until something changes, for at most a number of pushes.
+    /// Runs until a trend changes, for at most `n_records_max` records.
     pub(super) fn run_until_change(
         &mut self,
         n_records_max: u32,

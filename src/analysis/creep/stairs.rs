@@ -1,5 +1,5 @@
-//! Leaks once per evaluation or checkpoint: equal, evenly spaced, never reverted steps of live memory, whose
-//! windows are not straight.
+//! Detects leaks that occur once per evaluation or checkpoint: equal, evenly spaced, never
+//! reverted steps of live memory, whose windows are not straight.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,44 +11,43 @@ use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
 use crate::model::units::Interval;
 
-/// How many steps of the floor are remembered; six make the longest flight.
+/// Stairs to remember; the longest flight has six.
 const STAIRS_MAX: usize = 8;
-/// How many stairs suffice when at most [`STAIRS_LEFT_MAX`] more fit.
+/// This many stairs suffice when at most [`STAIRS_LEFT_MAX`] more fit.
 const STAIRS_FEW: usize = 3;
-/// How many stairs suffice when they have eaten [`STAIRS_SHARE_RATIO`].
+/// This many stairs suffice when they have used [`STAIRS_SHARE_RATIO`].
 const STAIRS_MANY: usize = 6;
 /// See [`STAIRS_FEW`].
 const STAIRS_LEFT_MAX: f64 = 4.0;
 /// See [`STAIRS_MANY`]: a share of headroom and growth.
 const STAIRS_SHARE_RATIO: f64 = 0.10;
-/// The least height of a stair, as a share of the headroom: more than the batch's noise in a
+/// Minimum height of a stair as a share of the headroom: more than the batch's noise in a
 /// floor.
 const STAIR_OF_HEADROOM: f64 = 0.015;
-/// A step that the transient bytes share by more than this is the batch's.
+/// A rise of which transient memory shares more than this is caused by the batch.
 const STAIR_TRANSIENT_RATIO: f64 = 0.5;
-/// How far heights and distances may be from their means.
+/// Tolerance of heights and distances around their means.
 const STAIR_TOLERANCE: f64 = 0.3;
-/// How far a stair's foot may be from the top of the one before, in heights.
+/// Tolerance of a stair's foot around the top of the one before, in heights.
 const LANDING_TOLERANCE: f64 = 0.25;
-/// How far the whole climb may be from the sum of the stairs.
+/// Tolerance of the whole climb around the sum of the stairs.
 const CLIMB_TOLERANCE: f64 = 0.2;
-/// Stairs are at least this many blocks apart: closer ones are a ramp, which windows see.
+/// Stairs are at least this many blocks apart; closer ones are a ramp, which windows detect.
 const STAIR_BLOCKS_MIN: f64 = 3.0;
-/// A fall by this share of the last stair takes the flight back.
+/// A fall by this share of the last stair ends the flight.
 const STAIR_FALL_RATIO: f64 = 0.5;
-/// After so many distances without a stair the flight has ended. Evaluations keep their rhythm
-/// to a third, and pushes that got lost hide one or two of them; three new stairs are needed to
-/// raise it again.
+/// The flight ends after this many distances without a stair. Evaluations keep their rhythm to
+/// a third, and lost pushes hide one or two of them; raising it again takes three new stairs.
 const STAIRS_QUIET_DISTANCES: f64 = 4.0;
 
-/// The steps of live memory that may be leaks once per evaluation or checkpoint.
+/// The stairs of live memory remembered so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StairsEvidence {
-    /// How many are remembered, at most eight.
+    /// Their number, at most eight.
     pub n_stairs: usize,
     /// Their mean; `None` for fewer than two.
     pub mean: Option<MeanStair>,
-    /// What kept the newest of them from being a trend, when it came.
+    /// The gate that kept the newest of them from raising a trend.
     pub failure: Option<GateFailure>,
 }
 
@@ -61,7 +60,7 @@ pub struct MeanStair {
     pub distance_steps: f64,
 }
 
-/// One step of the floor.
+/// One step up of the floor.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct Stair {
     at: AxisPoint,
@@ -79,15 +78,15 @@ impl Stair {
     }
 }
 
-/// The last block before the current one.
+/// The block before the current one.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct Landing {
     block: Block,
-    /// The highest floor of this life, the block's included unless it may be half of a stair.
+    /// The highest floor of this life; includes the block unless it may be half of a stair.
     high: f64,
 }
 
-/// A flight that holds as a trend.
+/// A flight that raised a trend.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct TrendFlight {
     trend: Trend,
@@ -97,7 +96,7 @@ struct TrendFlight {
     foot: f64,
 }
 
-/// What a block showed of a stair within it; the next block shows the rest.
+/// The part of a stair that one block shows; the next block shows the rest.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct HalfStair {
     height: f64,
@@ -105,11 +104,10 @@ struct HalfStair {
     foot: f64,
 }
 
-/// Equal, evenly spaced, never reverted steps of live memory: leaks once per evaluation or
-/// checkpoint, whose windows are not straight.
+/// The stairs of one rank's live memory, and the trend they raise.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Stairs {
-    // Invariant: at most STAIRS_MAX, the oldest first.
+    // Invariant: at most STAIRS_MAX, oldest first.
     recent: Vec<Stair>,
     landing: Option<Landing>,
     half: Option<HalfStair>,
@@ -131,7 +129,7 @@ impl Default for Stairs {
     }
 }
 
-/// The means and extremes of some stairs in a row.
+/// The means and extremes of consecutive stairs.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     first: Stair,
@@ -144,7 +142,8 @@ struct Flight {
 }
 
 impl Flight {
-    /// Sums up stairs in a row; `None` for fewer than two or when their steps do not rise.
+    /// Summarises consecutive stairs; `None` for fewer than two or when their steps do not
+    /// rise.
     fn of(stairs: &[Stair]) -> Option<Self> {
         let [first, .., last] = stairs else { return None };
         let n_stairs = count(stairs.len());
@@ -171,13 +170,13 @@ impl Flight {
         })
     }
 
-    /// The last `n_stairs` of all stairs, or as many as there are.
+    /// Summarises the last `n_stairs`, or as many as there are.
     fn newest(stairs: &[Stair], n_stairs: usize) -> Option<Self> {
         stairs.get(stairs.len().saturating_sub(n_stairs)..).and_then(Self::of)
     }
 
-    /// Whether `stairs`, which this sums up, are equal, evenly spaced and as high as the climb
-    /// to `floor`.
+    /// Checks that `stairs`, which this summarises, are equal, evenly spaced and as high as the
+    /// climb to `floor`.
     fn is_even(
         &self,
         stairs: &[Stair],
@@ -205,8 +204,8 @@ impl Flight {
         Gate::StairsApart.check(distance, STAIR_BLOCKS_MIN * block_steps)
     }
 
-    /// The trend that this flight is if it leads to the end: few stairs when few more fit, many
-    /// when they have eaten enough.
+    /// Returns the flight's trend if it leads to the end: few stairs when few more fit, many
+    /// when they have used enough.
     fn judge(
         &self,
         n_flight: usize,
@@ -226,8 +225,8 @@ impl Flight {
         Ok(trend)
     }
 
-    /// The trend that this flight is: its interval spans the least and the most favourable of
-    /// its stairs.
+    /// Returns the flight's trend; the slope's interval spans its flattest and its steepest
+    /// stairs.
     fn trend(&self, growth: f64, block: &Block, context: &SeriesContext) -> Trend {
         let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
         Trend {
@@ -249,13 +248,13 @@ impl Flight {
     }
 }
 
-/// Every stair but the first with the one before it.
+/// Pairs every stair but the first with the one before it.
 fn pairs(stairs: &[Stair]) -> impl Iterator<Item = (&Stair, &Stair)> {
     stairs.iter().zip(stairs.iter().skip(1))
 }
 
 impl Stairs {
-    /// The most memory that they hold on the heap, in bytes.
+    /// Upper bound on their memory on the heap, in bytes.
     pub(super) const BYTES_MAX: usize = STAIRS_MAX * size_of::<Stair>();
 
     pub(super) fn clear(&mut self) {
@@ -266,18 +265,18 @@ impl Stairs {
         self.failure = None;
     }
 
-    /// The trend that holds.
+    /// Returns the trend that holds.
     pub(super) fn trend(&self) -> Option<&Trend> {
         self.flight.as_ref().map(|flight| &flight.trend)
     }
 
-    /// How many bytes the stairs take.
+    /// Returns the bytes that the stairs take on the heap.
     #[cfg(test)]
     pub(super) fn heap_bytes(&self) -> usize {
         self.recent.capacity() * size_of::<Stair>()
     }
 
-    /// Takes a block of the level on which stairs are looked for.
+    /// Takes a block of the level on which stairs are detected.
     pub(super) fn add(&mut self, block: &Block, context: &SeriesContext) {
         let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
         if let Some(landing) = self.landing {
@@ -299,7 +298,7 @@ impl Stairs {
         self.landing = Some(Landing { block: *block, high });
     }
 
-    /// Returns the stair that is complete with this block: a stair inside a block shows in two.
+    /// Returns the stair that this block completes; a stair inside a block shows in two.
     fn climb(&mut self, landing: &Landing, block: &Block, height_min: f64) -> Option<Stair> {
         let before = &landing.block;
         let half = self.half.take();
@@ -329,7 +328,7 @@ impl Stairs {
         })
     }
 
-    /// Raises a trend when a flight is even and leads to the end, or follows the one that
+    /// Raises a trend when a flight is even and leads to the end, or updates the one that
     /// holds.
     fn judge(&mut self, block: &Block, block_steps: f64, context: &SeriesContext) {
         if let Some(held) = &mut self.flight {
@@ -356,7 +355,7 @@ impl Stairs {
         }
     }
 
-    /// Returns what is remembered, for people who ask.
+    /// Returns the stairs remembered so far.
     pub(super) fn evidence(&self) -> StairsEvidence {
         StairsEvidence {
             n_stairs: self.recent.len(),
@@ -368,7 +367,7 @@ impl Stairs {
         }
     }
 
-    /// Ends the flight when the floor falls below the newest stair or no further one comes.
+    /// Ends the flight when the floor falls below the newest stair or no further one follows.
     fn end(&mut self, block: &Block) {
         let Some(last) = self.recent.last() else { return };
         let has_fallen = block.floor < last.top() - STAIR_FALL_RATIO * last.height;
@@ -384,7 +383,7 @@ impl Stairs {
         }
     }
 
-    /// Brings headroom and pace of the trend up to date with the newest block of the pyramid.
+    /// Updates headroom and pace of the trend with the newest block of the pyramid.
     pub(super) fn refresh(&mut self, newest: &Block, context: &SeriesContext) {
         let landing = self.landing.as_ref().map(|landing| &landing.block);
         let most = PeakUse::of(landing.into_iter().chain([newest]));

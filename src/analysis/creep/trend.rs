@@ -1,4 +1,5 @@
-//! Growth that holds, and what follows from it: how sure it is, and when it ends.
+//! Growth that holds, and the figures that follow from it: confidence, slopes and time to
+//! out-of-memory.
 
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -7,17 +8,17 @@ use crate::analysis::creep::context::{PeakUse, SeriesContext};
 use crate::analysis::creep::signal::Signal;
 use crate::model::units::{Count, Interval, UnixTime};
 
-/// What a confidence is worth while a trend only rises: of those that do, one in seven is a cache
-/// that fills up.
+/// Scales the confidence of a trend that only rises: one in seven of those is a cache that
+/// fills up.
 const RISING_CONFIDENCE_RATIO: f64 = 0.9;
 
-/// How sure and how pressing a trend is.
+/// How urgent a trend is.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub enum Stage {
-    /// Grows steadily, but has eaten little of the headroom or leaves more time than the
+    /// Grows steadily, but has used little of the headroom or leaves more time than the
     /// horizon.
     Rising,
-    /// Has eaten a notable share of the headroom and would eat the rest within the horizon.
+    /// Has used a notable share of the headroom and would use the rest within the horizon.
     Creeping,
 }
 
@@ -26,7 +27,7 @@ pub enum Stage {
 pub struct Trend {
     /// The series that grows.
     pub signal: Signal,
-    /// How far it has come.
+    /// Its stage.
     pub stage: Stage,
     /// Where this stage was raised.
     pub raised: AxisPoint,
@@ -37,21 +38,22 @@ pub struct Trend {
     pub slope_bytes_per_unit: Interval,
     /// The growth within that window, less what larger batches explain.
     pub growth_bytes: f64,
-    /// What is left to grow into as of the latest block; `None` when the capacity is unknown.
+    /// Bytes left to grow into as of the latest block; `None` when the capacity is unknown.
     pub headroom_bytes: Option<f64>,
     /// The growth as a share of growth and headroom, 0 to 1.
     pub share_ratio: f64,
-    /// The chance that the growth is more than a random walk's, 0 to 1: the normal tail of the
-    /// window's rise in spreads of a walk with the same moves, drawn to one half by the rule of
-    /// succession for its number of moves, and by a fifth lower when the capacity is unknown.
+    /// The probability that the growth exceeds a random walk's, 0 to 1: the normal tail of the
+    /// window's rise in standard deviations of a walk with the same moves, drawn towards one
+    /// half by the rule of succession for its number of moves, and a fifth lower when the
+    /// capacity is unknown.
     pub(super) growth_chance: f64,
-    /// The seconds that one unit of the axis takes, smoothed; `None` while unknown.
+    /// Smoothed seconds per unit of the axis; `None` while unknown.
     pub seconds_per_unit: Option<f64>,
 }
 
 impl Trend {
-    /// Returns the chance that this is a leak, 0 to 1: that it grows, and while it only rises a
-    /// tenth less.
+    /// Returns the probability that this is a leak, 0 to 1: that it grows, and a tenth less
+    /// while it only rises.
     pub fn confidence_ratio(&self) -> f64 {
         match self.stage {
             Stage::Rising => RISING_CONFIDENCE_RATIO * self.growth_chance,
@@ -59,20 +61,19 @@ impl Trend {
         }
     }
 
-    /// Returns how many steps are left at this rate; `None` when the headroom is unknown, and of
-    /// a signal that does not count steps.
+    /// Returns the steps left at this rate; `None` when the headroom is unknown or the signal
+    /// does not count steps.
     pub fn eta_steps(&self) -> Option<Eta> {
         self.eta_units().filter(|_| self.signal.axis() == Axis::Steps)
     }
 
-    /// Returns how many seconds are left at this rate; `None` when the headroom or the pace is
-    /// unknown.
+    /// Returns the seconds left at this rate; `None` when the headroom or the pace is unknown.
     pub fn eta_seconds(&self) -> Option<Eta> {
         let pace = self.seconds_per_unit?;
         self.eta_units().map(|eta| eta.scaled(pace))
     }
 
-    /// Returns every figure of this trend as people and programs read it.
+    /// Returns the figures of this trend for JSON, pages and metrics.
     pub fn figures(&self) -> TrendFigures {
         let slope =
             Slope::along(self.signal.axis(), self.slope_bytes_per_unit, self.seconds_per_unit);
@@ -101,7 +102,7 @@ impl Trend {
         }
     }
 
-    /// How many units of the axis are left at this rate.
+    /// Returns the units of the axis left at this rate.
     fn eta_units(&self) -> Option<Eta> {
         let headroom = self.headroom_bytes?;
         let at = |slope: f64| {
@@ -111,12 +112,12 @@ impl Trend {
         Some(Eta { value: at(value)?, lower: at(upper)?, upper: at(lower) })
     }
 
-    /// Takes over what `latest` measured and keeps when and as what this was raised.
+    /// Takes over the measurements of `latest`; keeps stage, onset and where it was raised.
     pub(super) fn follow(&mut self, latest: &Self) {
         *self = Self { stage: self.stage, raised: self.raised, onset: self.onset, ..*latest };
     }
 
-    /// Brings the figures that do not depend on a window up to date.
+    /// Updates the figures that do not depend on a window.
     pub(super) fn refresh(&mut self, most: PeakUse, context: &SeriesContext) {
         let headroom = context.headroom(most, self.signal);
         self.headroom_bytes = context.capacity.map(|_| headroom);
@@ -132,7 +133,7 @@ pub struct Eta {
     pub value: f64,
     /// At the upper end of its interval.
     pub lower: f64,
-    /// At the lower end of its interval; `None` when that is no growth.
+    /// At the lower end of its interval; `None` when that is not growth.
     pub upper: Option<f64>,
 }
 
@@ -149,14 +150,14 @@ impl Eta {
 /// How fast a signal changes, with 95 % intervals.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slope {
-    /// Bytes per step; `None` of a signal that does not count steps.
+    /// Bytes per step; `None` for a signal that does not count steps.
     pub bytes_per_step: Option<Interval>,
     /// Bytes per second; `None` while the pace is unknown.
     pub bytes_per_second: Option<Interval>,
 }
 
 impl Slope {
-    /// Reads a slope along an axis both ways; `seconds_per_unit` of that axis, if known.
+    /// Converts a slope along an axis; `seconds_per_unit` of that axis, if known.
     pub(super) fn along(
         axis: Axis,
         bytes_per_unit: Interval,
@@ -173,8 +174,8 @@ impl Slope {
     }
 }
 
-/// The figures of a trend as JSON has them. What is unknown is absent; so are steps and figures
-/// per step of a process that does not push.
+/// The figures of a trend, named as in JSON. Unknown figures are absent; so are steps of a
+/// process that does not push.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TrendFigures {
     /// The series that grows.
@@ -188,7 +189,7 @@ pub struct TrendFigures {
     /// The upper end of the slope's 95 % interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slope_upper_bytes_per_step: Option<f64>,
-    /// The slope in time; absent while the pace of the steps is unknown.
+    /// The slope in time; absent while the pace is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slope_bytes_per_second: Option<f64>,
     /// The lower end of its 95 % interval.
@@ -205,7 +206,7 @@ pub struct TrendFigures {
     /// The Unix time at which the growth began, written with milliseconds.
     #[serde(serialize_with = "with_milliseconds")]
     pub onset_time: UnixTime,
-    /// Bytes that are left to grow into; absent when the capacity is unknown.
+    /// Bytes left to grow into; absent when the capacity is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headroom_bytes: Option<f64>,
     /// Steps until the headroom is used up.
@@ -214,7 +215,7 @@ pub struct TrendFigures {
     /// The same at the upper end of the slope's interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_eta_lower_steps: Option<f64>,
-    /// The same at the lower end; absent when that is no growth.
+    /// The same at the lower end; absent when that is not growth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_eta_upper_steps: Option<f64>,
     /// Seconds until the headroom is used up.
@@ -223,10 +224,10 @@ pub struct TrendFigures {
     /// The same at the upper end of the slope's interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_eta_lower_seconds: Option<f64>,
-    /// The same at the lower end; absent when that is no growth.
+    /// The same at the lower end; absent when that is not growth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_eta_upper_seconds: Option<f64>,
-    /// The chance that this is a leak, 0 to 1.
+    /// The probability that this is a leak, 0 to 1.
     pub confidence_ratio: f64,
 }
 

@@ -1,4 +1,5 @@
-//! One signal's windows over time: when a trend is raised, which window it follows and when it is cleared.
+//! Watches one signal's windows over time: raises a trend, decides which window it follows, and
+//! clears it.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,10 +11,10 @@ use crate::analysis::creep::window::{WindowJudge, WindowVerdict};
 
 /// A trend is stale when its last eight blocks grew less than this share of its rate.
 const STALE_RATE_RATIO: f64 = 0.25;
-/// Over how many blocks growth is compared with the rate.
+/// Growth is compared with the rate over this many blocks.
 const STALE_BLOCKS: usize = 8;
-/// How many blocks in a row must be stale before the trend is cleared: with the eight that are
-/// compared, half a full window.
+/// A trend is cleared after this many stale blocks in a row: with the eight that are compared,
+/// half a full window.
 const STALE_TIMES: u32 = 8;
 
 /// One signal's windows under watch.
@@ -23,7 +24,7 @@ pub(super) struct SignalWatch {
     pub(super) trend: Option<Trend>,
     /// The level of the longest window that showed the trend.
     level_idx: usize,
-    /// How many blocks in a row of that level were stale.
+    /// Consecutive stale blocks of that level.
     n_stale: u32,
 }
 
@@ -37,14 +38,14 @@ impl SignalWatch {
         self.n_stale = 0;
     }
 
-    /// Whether a level's windows are tested: those below the one that called a creep have
-    /// nothing to add while it holds.
+    /// Returns whether a level's windows are judged: levels below the one that raised a creep
+    /// are skipped while it holds.
     pub(super) fn asks(&self, level_idx: usize) -> bool {
         let is_creeping = self.trend.is_some_and(|trend| trend.stage == Stage::Creeping);
         level_idx >= self.level_idx || !is_creeping
     }
 
-    /// Returns what a level's window shows now, without effect; `None` of an empty one.
+    /// Judges a level's window without effect; `None` if it is empty.
     pub(super) fn verdict(
         &self,
         level_idx: usize,
@@ -55,7 +56,7 @@ impl SignalWatch {
         WindowJudge::new(self.signal, context).verdict(level_idx, level, is_asked)
     }
 
-    /// Looks at a level that just got a block, in rising order of levels.
+    /// Judges a level that just received a block; levels come in rising order.
     pub(super) fn look(&mut self, level_idx: usize, level: &Level, context: &SeriesContext) {
         if self.asks(level_idx)
             && let Ok(found) = WindowJudge::new(self.signal, context).judge(level_idx, level)
@@ -68,8 +69,8 @@ impl SignalWatch {
         }
     }
 
-    /// Raises a trend or a higher stage of it; follows the one that holds if the window is as
-    /// long.
+    /// Raises a trend or a higher stage; updates the one that holds if the window is at least
+    /// as long.
     fn take(&mut self, level_idx: usize, found: Trend) {
         match &mut self.trend {
             Some(held) if found.stage <= held.stage => {
@@ -85,7 +86,7 @@ impl SignalWatch {
         }
     }
 
-    /// Clears the trend when the window that showed it has stopped to grow.
+    /// Clears the trend when the window that showed it stops growing.
     fn age(&mut self, blocks: &[Block]) {
         let Some(trend) = &self.trend else { return };
         let Some([before, .., last]) = blocks.last_chunk::<{ STALE_BLOCKS + 1 }>() else {
@@ -94,7 +95,8 @@ impl SignalWatch {
         let rate = trend.slope_bytes_per_unit.value * (last.end.position - before.end.position);
         let is_stale = match (before.value(self.signal), last.value(self.signal)) {
             (Some(before), Some(last)) => last - before < STALE_RATE_RATIO * rate,
-            // A figure that has just gone missing ages nothing; one that stays away does.
+            // A value that has just gone missing does not age the trend; one that stays away
+            // does.
             (Some(_), None) => false,
             (None, _) => true,
         };
@@ -104,7 +106,7 @@ impl SignalWatch {
         }
     }
 
-    /// Brings headroom and pace of the trend up to date with the newest block.
+    /// Updates headroom and pace of the trend with the newest block.
     pub(super) fn refresh(&mut self, pyramid: &Pyramid, context: &SeriesContext) {
         let Some(trend) = &mut self.trend else { return };
         let longest = pyramid.levels.get(self.level_idx).map_or(&[][..], Level::newer_half);
@@ -161,7 +163,8 @@ mod tests {
         assert_eq!(rank.stage(Signal::OutsideAllocator), None);
     }
 
-    /// Whether eight more blocks that know a figure or do not clear a reserved trend.
+    /// Whether a trend of reserved memory ends when only some of 40 further stretches of 512
+    /// steps know the reserved bytes.
     fn is_cleared_by(known: impl Fn(u32) -> bool) -> bool {
         let mut rank = Simulation::new();
         let fragmenting = |step: f64| 32.0 * GIBIBYTE + 0.5 * MEBIBYTE * step;

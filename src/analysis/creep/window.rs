@@ -1,4 +1,4 @@
-//! Whether one window shows growth that counts, and how fast that growth is.
+//! Judges one window: whether it shows growth that counts, and how fast.
 
 use crate::analysis::creep::context::{PeakUse, SeriesContext};
 use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
@@ -11,24 +11,23 @@ use crate::analysis::creep::trend::{Stage, Trend};
 use crate::analysis::estimate;
 use crate::model::units::{Interval, MEBIBYTE};
 
-/// The least growth of any interest, whatever the headroom: a few segments of a caching
-/// allocator (2 to 20 MiB).
+/// Minimum growth, whatever the headroom: a few segments of a caching allocator (2 to 20 MiB).
 const GROWTH_BYTES_MIN: f64 = 32.0 * MEBIBYTE;
-/// First cheap gate: the ends of a window differ by nearly the growth that the fit must show.
+/// The ends of a window must differ by this share of the growth that the fit must show.
 const RISE_OF_NEED: f64 = 0.8;
-/// The last quarter gains at least this share of what the first did; a cache that fills up does
-/// not.
+/// The last quarter must gain this share of the first quarter's gain; a cache that fills up
+/// does not.
 const STEADY_GAIN_RATIO: f64 = 0.8;
-/// How many spreads of the random walk with the same moves the interval reaches to either side:
-/// 95 %.
+/// Half the width of a 95 % interval, in standard deviations of a random walk with the same
+/// moves.
 const INTERVAL_SPREADS: f64 = 1.96;
-/// Windows shorter than full length must show more: by the root of what they lack, at most this
-/// often.
+/// Windows shorter than full length must show more, by the root of what they lack: at most this
+/// many times.
 const SHORT_WINDOW_FACTOR_MAX: f64 = 3.0;
-/// Reserved memory creeps by fragmentation only if its slack (reserved less peak) carries this
+/// Reserved memory creeps by fragmentation only if its slack (reserved minus peak) carries this
 /// share of the slope.
 const SLACK_OF_SLOPE: f64 = 0.8;
-/// The same, cheaply, between the first and the last quarter.
+/// The same between the first and the last quarter, which is cheaper to compute.
 const SLACK_OF_GAIN: f64 = 0.5;
 /// The working set grows when the peaks' tau is above this and their slope above
 /// [`WORKING_SET_OF_SLOPE`].
@@ -41,30 +40,30 @@ const WORKING_SET_OF_SLOPE: f64 = 0.01;
 pub struct WindowTrend {
     /// The trend that it shows.
     pub trend: Trend,
-    /// What keeps a [`Stage::Rising`] trend from being [`Stage::Creeping`].
+    /// The gate that keeps a [`Stage::Rising`] trend from [`Stage::Creeping`].
     pub obstacle: Option<GateFailure>,
 }
 
-/// One window of a signal, and what the gates say of it.
+/// One window of a signal, and the outcome of its gates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WindowVerdict {
     /// The series.
     pub signal: Signal,
     /// The level: each one's blocks are twice as long as those of the one below.
     pub level_idx: usize,
-    /// How many records lie between its first and its last block.
+    /// Records between its first and its last block.
     pub n_records: f64,
     /// Where its first block ends, in units of the axis.
     pub first_position: f64,
     /// Where its last block ends, in units of the axis.
     pub last_position: f64,
-    /// What is left to grow into as this window sees it, in bytes; of a stand-in when no
-    /// capacity is known.
+    /// Bytes left to grow into as this window sees it; of a stand-in while the capacity is
+    /// unknown.
     pub headroom_bytes: f64,
-    /// Whether pushes test it: windows below the one that called a creep are not while it
-    /// holds.
+    /// Whether records have it judged: windows below the one that raised a creep are skipped
+    /// while it holds.
     pub is_asked: bool,
-    /// What it shows, or the gate that stopped it.
+    /// The trend that it shows, or the gate that stopped it.
     pub outcome: Result<WindowTrend, GateFailure>,
 }
 
@@ -81,7 +80,7 @@ impl<'a> WindowJudge<'a> {
         Self { signal, rules: context.settings.rules(signal), context }
     }
 
-    /// Tests one window for people who ask why there is a trend or none; `None` of an empty one.
+    /// Judges one window and describes it; `None` if it is empty.
     pub(super) fn verdict(
         &self,
         level_idx: usize,
@@ -100,10 +99,10 @@ impl<'a> WindowJudge<'a> {
         })
     }
 
-    /// Tests one window, the cheapest gates first.
+    /// Judges one window, the cheapest gates first.
     ///
     /// # Errors
-    /// The first gate that stopped it: it shows no growth worth a word.
+    /// The first gate that stopped it: the window shows no growth that counts.
     pub(super) fn judge(
         &self,
         level_idx: usize,
@@ -161,12 +160,12 @@ impl<'a> WindowJudge<'a> {
         Ok(WindowTrend { trend, obstacle })
     }
 
-    /// What is left to grow into by the newer half of a window.
+    /// Returns the bytes left to grow into, by the newer half of a window.
     fn headroom(&self, level: &Level) -> f64 {
         self.context.headroom(PeakUse::of(level.newer_half()), self.signal)
     }
 
-    /// How many records lie between the first and the last block of a window.
+    /// Returns the records between the first and the last block of a window.
     fn n_records(&self, level_idx: usize, n_blocks: usize) -> f64 {
         let records_per_block = f64::from(match self.signal {
             Signal::Allocated | Signal::Reserved => RECORDS_PER_BLOCK,
@@ -175,7 +174,7 @@ impl<'a> WindowJudge<'a> {
         (count(n_blocks) - 1.0) * records_per_block * count(1 << level_idx)
     }
 
-    /// The gates that cost no fit; the straightness of what passes.
+    /// Checks the gates that need no fit; returns the straightness of a window that passes.
     fn shape(
         &self,
         blocks: &[Block],
@@ -201,8 +200,8 @@ impl<'a> WindowJudge<'a> {
         Ok(straightness)
     }
 
-    /// What growth amounts to in a window of a level, and what keeps it from more; short
-    /// windows need more.
+    /// Returns the stage of a window's growth, and the gate that keeps it from a higher one;
+    /// short windows need more.
     fn stage(
         &self,
         n_records: f64,
@@ -227,7 +226,7 @@ impl<'a> WindowJudge<'a> {
         })
     }
 
-    /// The slope that larger batches explain: of live memory only, and only as far as it rises.
+    /// Returns the slope that larger batches explain: of live memory only, and never below 0.
     fn batch_growth(&self, blocks: &[Block], batch_share: f64) -> f64 {
         if self.signal != Signal::Allocated || batch_share <= 0.0 {
             return 0.0;
@@ -237,8 +236,8 @@ impl<'a> WindowJudge<'a> {
             .map_or(0.0, |fit| batch_share.min(1.0) * fit.slope.max(0.0))
     }
 
-    /// Whether slack carries the slope of reserved memory and the working set does not grow;
-    /// other signals pass.
+    /// Checks that slack carries the slope of reserved memory and that the working set does not
+    /// grow; other signals pass.
     fn slack_carries(&self, blocks: &[Block], slope: f64) -> Result<(), GateFailure> {
         if self.signal != Signal::Reserved {
             return Ok(());
@@ -255,7 +254,8 @@ impl<'a> WindowJudge<'a> {
     }
 }
 
-/// The slope of the longest window, from every other block of it.
+/// Returns the slope of the longest window, by every other block of it; `None` until a window
+/// holds enough blocks.
 pub(super) fn overview(
     signal: Signal,
     rules: &SignalRules,
@@ -278,7 +278,7 @@ pub(super) fn overview(
     Some(Interval::around(slope, spread))
 }
 
-/// How far growth has come towards the end.
+/// How close growth has come to the end.
 #[derive(Clone, Copy)]
 struct Progress {
     /// Until the headroom is gone at this slope; `None` while the pace is unknown.
@@ -287,7 +287,7 @@ struct Progress {
     share_ratio: f64,
 }
 
-/// How fast a window grows since it does.
+/// The slope of a window since its growth set in.
 struct GrowthRate {
     /// The block from which it grows; 0 unless the growth sets in within the window.
     onset_idx: usize,
@@ -295,7 +295,7 @@ struct GrowthRate {
 }
 
 impl GrowthRate {
-    /// The slope of a whole window unless its first part is level: then of the rest.
+    /// Fits the whole window, or only the rest if its first part is level.
     fn of(points: &[(f64, f64)], slope: f64, straightness: f64) -> Self {
         Self::since_bend(points)
             .unwrap_or(Self { onset_idx: 0, slope: interval(slope, straightness) })
@@ -311,19 +311,19 @@ impl GrowthRate {
     }
 }
 
-/// The 95 % interval of a slope by a window worth so many equal moves.
+/// Returns the 95 % interval of a slope whose path is worth `straightness` equal moves.
 fn interval(slope: f64, straightness: f64) -> Interval {
     Interval::around(slope, INTERVAL_SPREADS * slope / straightness.sqrt())
 }
 
-/// The points of one window, (step, bytes).
+/// The points of one window: (position, bytes), oldest first.
 struct Curve {
     points: [(f64, f64); BLOCKS_MAX],
     n_points: usize,
 }
 
 impl Curve {
-    /// Reads a value off every block; `None` when one of them is unknown.
+    /// Collects one value per block; `None` if any is unknown.
     fn of(blocks: &[Block], value: impl Fn(&Block) -> Option<f64>) -> Option<Self> {
         let mut curve = Self { points: [(0.0, 0.0); BLOCKS_MAX], n_points: 0 };
         for (point, block) in curve.points.iter_mut().zip(blocks) {
@@ -431,7 +431,7 @@ mod tests {
         assert_eq!(shown, Some(trend));
     }
 
-    /// The gates that stopped the windows of live memory, the shortest window first.
+    /// Returns the gates that stopped the windows of live memory, the shortest window first.
     fn stops(n_records: u32, of_step: impl Fn(f64) -> MemoryRecord) -> Vec<Option<Gate>> {
         let mut rank = Simulation::new();
         rank.run(n_records, of_step);
