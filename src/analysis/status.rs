@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::acks::ActiveAck;
 use crate::analysis::captures::{Capture, CaptureOutcome};
-use crate::analysis::creep::{CreepEstimator, Signal, Stage, Trend};
+use crate::analysis::creep::estimator::CreepEstimator;
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::{Stage, Trend, TrendFigures};
 use crate::analysis::devices::NvmlStatus;
 use crate::analysis::diagnosis::balance::{Balance, RankBalance};
 use crate::analysis::diagnosis::kind::Severity;
@@ -366,8 +368,8 @@ impl RankStatus {
                 .into_iter()
                 .filter_map(|signal| SignalStatus::of(signal, view.creep))
                 .collect(),
-            oom_eta_steps: soonest.map(|(_, steps)| steps),
-            oom_eta_seconds: soonest.and_then(|(trend, _)| trend.eta_seconds()),
+            oom_eta_steps: soonest.as_ref().and_then(|trend| trend.oom_eta_steps),
+            oom_eta_seconds: soonest.and_then(|trend| trend.oom_eta_seconds),
         }
     }
 
@@ -387,36 +389,39 @@ impl ProcessStatus {
             headroom_bytes: view.headroom_bytes(),
             pressure_ratio: pressure::of_process(view).map(|pressure| pressure.ratio),
             creep: SignalStatus::of(Signal::Process, view.creep),
-            oom_eta_seconds: soonest(view.creep).and_then(|(trend, _)| trend.eta_seconds()),
+            oom_eta_seconds: soonest(view.creep).and_then(|trend| trend.oom_eta_seconds),
         }
     }
 }
 
-/// The creeping trend that is the first to use up its headroom, and how many steps (of a process, seconds) that takes.
-fn soonest(creep: &CreepEstimator) -> Option<(&Trend, f64)> {
+/// The creeping trend that is the first to use up its headroom.
+fn soonest(creep: &CreepEstimator) -> Option<TrendFigures> {
+    let left = |trend: &TrendFigures| trend.oom_eta_steps.or(trend.oom_eta_seconds);
     creep
         .trends()
         .filter(|trend| trend.stage == Stage::Creeping)
-        .filter_map(|trend| Some((trend, trend.eta()?.steps)))
-        .min_by(|a, b| a.1.total_cmp(&b.1))
+        .map(Trend::figures)
+        .filter_map(|trend| Some((left(&trend)?, trend)))
+        .min_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, trend)| trend)
 }
 
 impl SignalStatus {
     fn of(signal: Signal, creep: &CreepEstimator) -> Option<Self> {
         let slope = creep.slope(signal)?;
-        let trend = creep.trends().find(|trend| trend.signal == signal);
-        let of_steps = |value: f64| Some(value).filter(|_| signal.counts_steps());
+        let per_step = slope.bytes_per_step;
+        let trend = creep.trends().find(|trend| trend.signal == signal).map(Trend::figures);
         Some(Self {
             signal,
-            slope_bytes_per_step: of_steps(slope.per_step),
-            slope_lower_bytes_per_step: of_steps(slope.lower),
-            slope_upper_bytes_per_step: of_steps(slope.upper),
-            slope_bytes_per_second: slope.per_second,
+            slope_bytes_per_step: per_step.map(|slope| slope.value),
+            slope_lower_bytes_per_step: per_step.map(|slope| slope.lower),
+            slope_upper_bytes_per_step: per_step.map(|slope| slope.upper),
+            slope_bytes_per_second: slope.bytes_per_second.map(|slope| slope.value),
             trend: trend.map(|trend| TrendStatus {
                 growth_bytes: trend.growth_bytes,
-                onset_step: of_steps(trend.onset_step),
-                onset_time: trend.onset_time,
-                confidence_ratio: trend.confidence_ratio(),
+                onset_step: trend.onset_step.map(Count::as_f64),
+                onset_time: trend.onset_time.get(),
+                confidence_ratio: trend.confidence_ratio,
             }),
         })
     }

@@ -15,10 +15,10 @@ pub mod pressure;
 pub mod scene;
 
 kind::diagnoses! {
-    CreepConfirmed: creep_confirmed, Box<growth::GrowthEvidence>;
+    CreepConfirmed: creep_confirmed, Box<crate::analysis::creep::trend::TrendFigures>;
     HighPressure: high_pressure, high_pressure::PressureEvidence;
     Imbalance: imbalance, imbalance::ImbalanceEvidence;
     Fragmentation: fragmentation, fragmentation::FragmentationEvidence;
     OutsideAllocator: outside_allocator, outside_allocator::OutsideEvidence;
-    CreepEarly: creep_early, Box<growth::GrowthEvidence>;
+    CreepEarly: creep_early, Box<crate::analysis::creep::trend::TrendFigures>;
 }
