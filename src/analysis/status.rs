@@ -110,6 +110,11 @@ pub struct RankStatus {
     pub outside_allocator_bytes: Option<f64>,
     /// Its recent peak by the median of the others', less 1.
     pub imbalance_ratio: Option<f64>,
+    /// Whether creep detection has seen enough of this life to judge it.
+    pub is_judged: bool,
+    /// The step from which on it will be, at one record per step; absent once it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judging_from_step: Option<u64>,
     /// What is known of each signal's growth.
     pub creep: Vec<SignalStatus>,
     /// Steps until the first creeping signal has used up its headroom.
@@ -348,6 +353,8 @@ impl RankStatus {
         last_push_time: f64,
     ) -> Self {
         let soonest = soonest(view.creep);
+        let until_judged = u64::from(view.creep.records_until_judged());
+        let last_step = view.last_train.map(|last| last.step.get());
         Self {
             rank_label: id.rank.to_string(),
             run: id.run,
@@ -364,6 +371,10 @@ impl RankStatus {
             fragmentation_ratio: view.fragmentation_ratio(),
             outside_allocator_bytes: view.outside_allocator_bytes,
             imbalance_ratio: balance.map(|balance| balance.imbalance_ratio),
+            is_judged: until_judged == 0,
+            judging_from_step: last_step
+                .map(|step| step + until_judged)
+                .filter(|_| until_judged > 0),
             creep: Signal::ALL
                 .into_iter()
                 .filter_map(|signal| SignalStatus::of(signal, view.creep))

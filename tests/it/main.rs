@@ -29,6 +29,8 @@ mod creep;
 
 mod diagnoses;
 
+mod judged;
+
 mod invariance;
 
 mod captures;

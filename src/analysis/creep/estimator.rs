@@ -106,6 +106,14 @@ impl CreepEstimator {
         self.take_block(block, &context)
     }
 
+    /// Returns how many more train records this life needs before live memory is judged: the
+    /// warm-up, and the shortest window that a gate lets pass. 0 once it is judged.
+    pub fn records_until_judged(&self) -> u32 {
+        let shortest = u32::try_from(self.settings.allocated.blocks_min).unwrap_or(u32::MAX);
+        let needed = shortest.saturating_mul(RECORDS_PER_BLOCK);
+        needed.saturating_add(self.settings.warmup_pushes).saturating_sub(self.n_train_records)
+    }
+
     /// Takes a record of an evaluation or a checkpoint: only its peak counts, and later
     /// readings are compared with it.
     pub fn other_phase(&mut self, record: &MemoryRecord) {
