@@ -38,6 +38,7 @@ bless: ## Write the generated documents and recorded answers anew
 look: ## Draw the dashboards of a demo into docs/ (four minutes; half a GB from npm)
 	@tests/peers/install.sh
 	$(CARGO) build --quiet --release
+	$(CARGO) build --quiet --release --package fake-nvml
 	tests/ops/look/look.sh target/look
 	for each in run rank fleet exporter; do cp target/look/stepmem-$$each.png docs/dashboard-$$each.png; done
 

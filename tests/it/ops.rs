@@ -55,11 +55,11 @@ fn a_leak_pages_once_with_its_figures_and_resolves() {
     });
     let fake = Fake::new("ops", &scenario);
     let library = rig::text(&fake.library());
-    let in_trouble = ["--nvml.library", &library, "--nvml.interval", "1s"];
-    // Nobody listens on port 1: its exports fail.
-    let in_trouble =
-        [&in_trouble[..], &["--otlp.endpoint", "http://127.0.0.1:1", "--otlp.interval", "1s"]];
-    let faulty = Exporter::start_command("serve", &in_trouble.concat(), &[]);
+    let nvml = ["--nvml.library", &library, "--nvml.interval", "50ms"];
+    let quick = ["--creep.process-warmup", "0s", "--creep.process-interval", "50ms"];
+    // Nothing listens on port 1: its exports fail.
+    let otlp = ["--otlp.endpoint", "http://127.0.0.1:1", "--otlp.interval", "1s"];
+    let faulty = Exporter::start_command("serve", &[&nvml[..], &quick, &otlp].concat(), &[]);
     let demo = Exporter::start_command("demo", &[], &[]);
     let folder = Folder::new("ops");
     let work: PathBuf = folder.path("work");
@@ -69,6 +69,7 @@ fn a_leak_pages_once_with_its_figures_and_resolves() {
             &demo.web.to_string(),
             &demo.push.to_string(),
             &faulty.web.to_string(),
+            &format!("{library}.json"),
             &rig::text(&work),
         ],
     );
