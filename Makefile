@@ -32,6 +32,7 @@ test-torch: ## Test it with the real PyTorch, Transformers, Accelerate, Lightnin
 	@cd python && ../$(TOOLS)/torch-venv/bin/python -m pytest -n 2 -p no:cacheprovider tests/test_torch.py
 
 bless: ## Write the generated documents and recorded answers anew
+	STEPMEM_BLESS=1 $(CARGO) test --quiet --test it generated::the_page
 	dashboards/build.py
 	STEPMEM_BLESS=1 $(CARGO) test --quiet --test it
 

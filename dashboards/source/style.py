@@ -1,14 +1,6 @@
 """Colours, thresholds and overrides that panels share."""
 
-# Names from docs/diagnoses.md, and one colour for each.
-KINDS = {
-    "CREEP_CONFIRMED": ("MEMORY CREEP", "red"),
-    "CREEP_EARLY": ("MEMORY RISING", "yellow"),
-    "HIGH_PRESSURE": ("HIGH PRESSURE", "orange"),
-    "IMBALANCE": ("IMBALANCE", "purple"),
-    "FRAGMENTATION": ("FRAGMENTATION", "blue"),
-    "OUTSIDE_ALLOCATOR": ("OUTSIDE ALLOCATOR", "semi-dark-green"),
-}
+from .kinds import KINDS
 
 # Thresholds: a colour from a value on; None is from the lowest.
 TEXT = [(None, "text")]
@@ -103,8 +95,7 @@ NESTED = [
     override("allocated", fixed("green"), fill(30)),
 ]
 BY_KIND = [
-    override(kind, fixed(colour), ("displayName", words))
-    for kind, (words, colour) in KINDS.items()
+    override(kind.label, fixed(kind.colour), ("displayName", kind.title)) for kind in KINDS
 ]
 
 
