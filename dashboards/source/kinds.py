@@ -1,4 +1,4 @@
-"""The diagnoses as dashboards show them, from `docs/diagnoses.md`: the table in Rust writes that page.
+"""The diagnoses as dashboards show them, from `docs/diagnoses.md`, which the table in Rust writes.
 
 A new diagnosis needs nothing here.
 """
@@ -48,3 +48,12 @@ def read(page: str) -> List[Kind]:
 
 
 KINDS = read(PAGE.read_text())
+
+
+def worst_kind(by, selector):
+    """A query for the worst diagnosis of each `by`: 1 for the mildest kind, and so on."""
+    ranked = [
+        f'{rank} * stepmem_diagnosis{{{selector},kind="{kind.label}"}}'
+        for rank, kind in enumerate(reversed(KINDS), 1)
+    ]
+    return f"max by ({by}) ({' or '.join(ranked)})"

@@ -155,10 +155,10 @@ CREEP = [
     TimeSeries(
         "Slope in time",
         (12, 8),
-        "Slope per second. Processes that don't push are judged by it.",
+        "Slope of live memory per second.",
         [
             query(
-                'stepmem_creep_slope_bytes_per_second{<RANKS>,signal=~"allocated|process"}',
+                'stepmem_creep_slope_bytes_per_second{<RANKS>,signal="allocated"}',
                 "rank {{rank}}",
             )
         ],

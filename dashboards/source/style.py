@@ -38,6 +38,10 @@ SEVERITY = mappings(
     (3, "critical", "red"),
 )
 NVML_UP = mappings((0, "no NVML", "orange"), (1, "answers", "green"))
+# What `kinds.worst_kind` returns.
+WORST_KIND = mappings(
+    *((rank, kind.title, kind.colour) for rank, kind in enumerate(reversed(KINDS), 1))
+)
 
 
 def override(name, *properties):
@@ -83,7 +87,6 @@ SIGNALS = [
     *signal_with_band("allocated", "green"),
     *signal_with_band("reserved", "blue"),
     *signal_with_band("outside_allocator", "orange"),
-    *signal_with_band("process", "purple"),
 ]
 STEEPEST = [override("/^steepest/", fixed("orange")), *band("steepest")]
 NESTED = [
@@ -104,6 +107,7 @@ def cell(kind, **options):
     return ("custom.cellOptions", {"type": kind, **options})
 
 
+WORST_KIND_CELLS = [("mappings", WORST_KIND), cell("color-background")]
 SEVERITY_CELLS = [("mappings", SEVERITY), cell("color-background")]
 PRESSURE_CELLS = [
     ("min", 0),

@@ -82,6 +82,12 @@ def diagnoses(dashboards, page):
         yield f"stepmem-fleet, Diagnoses: {shown} are not the diagnoses {titles}"
     if len({colour for _, colour in shown.values()}) != len(shown):
         yield f"stepmem-fleet, Diagnoses: two have the same colour: {shown}"
+    table = panel_of(dashboards["stepmem-exporter"], "Processes that do not push")
+    ranks = dict(re.findall(r'(\d+) \* stepmem_diagnosis\{[^}]*kind=\\"(\w+)\\"', json.dumps(table["targets"])))
+    [words] = [each["value"] for override in table["fieldConfig"]["overrides"] if override["matcher"]["options"] == "Diagnosis" for each in override["properties"] if each["id"] == "mappings"]
+    words = {rank: word["text"] for rank, word in words[0]["options"].items()}
+    if {label: words.get(rank) for rank, label in ranks.items()} != titles or len(words) != len(titles):
+        yield f"stepmem-exporter, Diagnosis: {ranks} and {words} are not the diagnoses {titles}"
     for stem, dashboard in dashboards.items():
         for named in re.findall(r'kind=~?\\"([\w|]+)\\"', json.dumps(dashboard)):
             yield from (f"{stem} names {label}, which is not a diagnosis" for label in named.split("|") if label not in titles)
