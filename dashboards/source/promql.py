@@ -12,6 +12,20 @@ PARTS = {
     "RANKS": '<RUN>,rank=~"$rank"',
     "RANK": '<RUN>,rank="$rank"',
     "EXPORTER": '<PLACE>,pod=~"$pod"',
+    # Findings about devices, as severities; the label rank is "on UUID".
+    "OF_DEVICES": (
+        'label_replace(stepmem_diagnosis_severity{<PLACE>,run="",pid="",uuid!=""},'
+        ' "rank", "on $1", "uuid", "(.+)")'
+    ),
+    # Findings about ranks, and about their devices.
+    "RANKS_FINDINGS": (
+        "(stepmem_diagnosis_severity{<RANKS>}"
+        " or <OF_DEVICES> and on (uuid) stepmem_rank_step{<RANKS>})"
+    ),
+    "RANK_FINDINGS": (
+        "(stepmem_diagnosis_severity{<RANK>}"
+        " or <OF_DEVICES> and on (uuid) stepmem_rank_step{<RANK>})"
+    ),
     # What a run is grouped by where there are many, and a process that does not push.
     "BY_RUN": "cluster, namespace, run",
     "BY_PROCESS": "node, pod, uuid, pid",

@@ -8,12 +8,8 @@ VERDICT = [
     Stat(
         "Verdict",
         (4, 4),
-        "Worst severity of any active diagnosis of the rank.",
-        [
-            instant(
-                "max(stepmem_diagnosis_severity{<RANK>}) or 0 * max(stepmem_rank_step{<RANK>})"
-            )
-        ],
+        "Worst severity of any active diagnosis of the rank and its device.",
+        [instant("max(<RANK_FINDINGS>) or 0 * max(stepmem_rank_step{<RANK>})")],
         mappings=SEVERITY,
     ),
     Stat(
@@ -87,8 +83,8 @@ MEMORY = [
     StateTimeline(
         "Diagnoses",
         (24, 5),
-        "Diagnoses over time, with their severity.",
-        [query("max by (kind) (stepmem_diagnosis_severity{<RANK>})", "{{kind}}")],
+        "Diagnoses of the rank and its device over time, with their severity.",
+        [query("max by (kind) (<RANK_FINDINGS>)", "{{kind}}")],
         mappings=SEVERITY,
         no_value="nothing diagnosed",
     ),

@@ -19,12 +19,8 @@ VERDICT = [
     Stat(
         "Verdict",
         (4, 4),
-        "Worst severity of any active diagnosis of the run's ranks.",
-        [
-            instant(
-                "max(stepmem_diagnosis_severity{<RANKS>}) or 0 * max(stepmem_run_ranks{<RUN>})"
-            )
-        ],
+        "Worst severity of any active diagnosis of the run's ranks and their devices.",
+        [instant("max(<RANKS_FINDINGS>) or 0 * max(stepmem_run_ranks{<RUN>})")],
         mappings=SEVERITY,
     ),
     Stat(
@@ -76,13 +72,8 @@ VERDICT = [
     StateTimeline(
         "Diagnoses",
         (24, 7),
-        "Diagnoses by rank over time, with their severity.",
-        [
-            query(
-                "max by (rank, kind) (stepmem_diagnosis_severity{<RANKS>})",
-                "rank {{rank}} · {{kind}}",
-            )
-        ],
+        "Diagnoses by rank over time, with their severity, and those of the ranks' devices.",
+        [query("max by (rank, kind) (<RANKS_FINDINGS>)", "rank {{rank}} · {{kind}}")],
         mappings=SEVERITY,
         no_value="nothing diagnosed",
     ),

@@ -353,7 +353,8 @@ VALUES = {"cluster": ".*", "namespace": ".*", "pod": ".*", "run": "demo", "rank"
 
 def substituted(expression, many_ranks=False):
     values = VALUES | ({"rank": ".*"} if many_ranks else {})
-    return re.sub(r"\$\{?(\w+)\}?", lambda match: values[match[1]], expression)
+    # As in Grafana, `$1` of label_replace is not a variable.
+    return re.sub(r"\$\{?([A-Za-z_]\w*)\}?", lambda match: values[match[1]], expression)
 
 
 def queries(dashboard, stem):
