@@ -32,12 +32,14 @@ def mappings(*states):
 
 
 SEVERITY = mappings(
+    (-1, "not judged yet", "#5b6270"),
     (0, "healthy", "green"),
     (1, "info", "blue"),
     (2, "warning", "orange"),
     (3, "critical", "red"),
 )
 NVML_UP = mappings((0, "no NVML", "orange"), (1, "answers", "green"))
+JUDGED = mappings((0, "not yet", "#5b6270"), (1, "yes", "green"))
 # What `kinds.worst_kind` returns.
 WORST_KIND = mappings(
     *((rank, kind.title, kind.colour) for rank, kind in enumerate(reversed(KINDS), 1))
@@ -107,6 +109,7 @@ def cell(kind, **options):
     return ("custom.cellOptions", {"type": kind, **options})
 
 
+JUDGED_CELLS = [("mappings", JUDGED), cell("color-text")]
 WORST_KIND_CELLS = [("mappings", WORST_KIND), cell("color-background")]
 SEVERITY_CELLS = [("mappings", SEVERITY), cell("color-background")]
 PRESSURE_CELLS = [
