@@ -32,12 +32,14 @@ test-torch: ## Test it with the real PyTorch, Transformers, Accelerate, Lightnin
 	@cd python && ../$(TOOLS)/torch-venv/bin/python -m pytest -n 2 -p no:cacheprovider tests/test_torch.py
 
 bless: ## Write the generated documents and recorded answers anew
+	STEPMEM_BLESS=1 $(CARGO) test --quiet --test it generated::the_page
 	dashboards/build.py
 	STEPMEM_BLESS=1 $(CARGO) test --quiet --test it
 
 look: ## Draw the dashboards of a demo into docs/ (four minutes; half a GB from npm)
 	@tests/peers/install.sh
 	$(CARGO) build --quiet --release
+	$(CARGO) build --quiet --release --package fake-nvml
 	tests/ops/look/look.sh target/look
 	for each in run rank fleet exporter; do cp target/look/stepmem-$$each.png docs/dashboard-$$each.png; done
 

@@ -48,12 +48,20 @@ fn a_leak_pages_once_with_its_figures_and_resolves() {
     let fake = FakeNvml::new("ops", &driver([gpu("GPU-a"), lost]).events(&[(0, 79)]));
     // No process listens on port 1: its exports fail.
     let export = ["--otlp.endpoint", "http://127.0.0.1:1", "--otlp.interval", "1s"];
-    let faulty = fake.serve(&[&["--nvml.interval", "1s"], &export[..]].concat());
+    let quick = ["--creep.process-warmup", "0s", "--creep.process-interval", "50ms"];
+    let nvml = ["--nvml.interval", "50ms"];
+    let faulty = fake.serve(&[&nvml[..], &quick, &export].concat());
     let demo = Exporter::start_command("demo", &[], &[]);
     let folder = Folder::new("ops");
     let work: PathBuf = folder.path("work");
     holds(
         "live.py",
-        &[&demo.web.to_string(), &demo.push.to_string(), &faulty.web.to_string(), &text(&work)],
+        &[
+            &demo.web.to_string(),
+            &demo.push.to_string(),
+            &faulty.web.to_string(),
+            &format!("{}.json", text(&fake.library())),
+            &text(&work),
+        ],
     );
 }
