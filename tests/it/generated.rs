@@ -150,7 +150,9 @@ fn every_promised_metric_is_in_the_table() {
 #[test]
 fn every_promised_diagnosis_is_in_the_table() {
     let kinds: BTreeSet<&str> = DiagnosisKind::ALL.iter().map(|kind| kind.label()).collect();
-    assert_eq!(kinds, BTreeSet::from(PROMISED_KINDS));
+    let missing: Vec<&str> =
+        PROMISED_KINDS.into_iter().filter(|kind| !kinds.contains(kind)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }
 
 #[test]
