@@ -441,7 +441,12 @@ fn malformed_or_unknown_acknowledgement_is_refused() {
     let good = json!({"rank": 2, "kind": "IMBALANCE", "for_seconds": 60, "reason": "known"});
     for (field, value, status, said) in [
         ("rank", json!(9), 404, "no rank 9 of that run"),
-        ("kind", json!("CREEP"), 400, "kind: \"CREEP\" is not one of CREEP_CONFIRMED"),
+        (
+            "kind",
+            json!("CREEP"),
+            400,
+            "kind: \"CREEP\" is not one of GPU_LOST, CREEP_CONFIRMED, ",
+        ),
         ("for_seconds", json!(0), 400, "for_seconds: 0 is outside 1..=2592000"),
         ("reason", json!(""), 400, "reason: a text of 0 bytes is outside 1..=512"),
         ("until", json!(1), 400, "unknown field `until`"),

@@ -23,11 +23,11 @@ use crate::analysis::refusal::Refusal;
 use crate::input::push::inbox::{Delivery, Inbox, OfferError, PushResult, Receipt, Releases};
 use crate::input::push::wire::answer::{encode_accepted, encode_problem};
 use crate::input::push::wire::control::{
-    decode_ack, decode_end, decode_release, decode_snapshot,
+    decode_ack, decode_device_ack, decode_end, decode_release, decode_snapshot,
 };
 use crate::input::push::wire::error::DecodeError;
 use crate::input::push::wire::step::{Layout, decode};
-use crate::model::ids::Run;
+use crate::model::ids::{GpuUuid, Run};
 use crate::model::units::Uptime;
 
 /// Maximum number of bytes of all bodies in memory. Together with the connections' own buffers, it bounds the memory
@@ -38,7 +38,7 @@ pub const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// The value of `Retry-After`, in seconds.
 const RETRY_AFTER_SECONDS: &str = "1";
 /// The detail of a response to an unknown path.
-const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end, /v1/runs/RUN/ack and /v1/nvml/release";
+const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end, /v1/runs/RUN/ack, /v1/devices/UUID/ack and /v1/nvml/release";
 /// The media type of a refusal.
 const PROBLEM_JSON: &str = "application/problem+json";
 
@@ -69,6 +69,7 @@ pub fn router(
         .route("/v1/snapshots", post(snapshots))
         .route("/v1/runs/{run}/end", post(end))
         .route("/v1/runs/{run}/ack", post(ack))
+        .route("/v1/devices/{uuid}/ack", post(device_ack))
         .route("/v1/nvml/release", post(release))
         .fallback(|| async { problem(StatusCode::NOT_FOUND, "No such path", ROUTES) })
         .method_not_allowed_fallback(|| async {
@@ -130,6 +131,24 @@ async fn ack(
     endpoint.about_run(run, request, read).await
 }
 
+async fn device_ack(
+    State(endpoint): State<Arc<PushEndpoint>>,
+    uuid: Result<Path<String>, PathRejection>,
+    request: Request<Body>,
+) -> Response {
+    endpoint
+        .timed(async |endpoint| {
+            endpoint.authorize(request.headers())?;
+            let (body, _held) = endpoint.json(request).await?;
+            let Path(uuid) =
+                uuid.map_err(|error| PushRefusal::subject("uuid", error.body_text()))?;
+            let uuid = GpuUuid::new(&uuid)
+                .map_err(|error| PushRefusal::subject("uuid", error.to_string()))?;
+            endpoint.offer(Delivery::Ack(decode_device_ack(uuid, &body)?)).await
+        })
+        .await
+}
+
 async fn release(
     State(endpoint): State<Arc<PushEndpoint>>,
     request: Request<Body>,
@@ -181,8 +200,10 @@ impl PushEndpoint {
         self.timed(async |endpoint| {
             endpoint.authorize(request.headers())?;
             let (body, _held) = endpoint.json(request).await?;
-            let Path(run) = run.map_err(|error| PushRefusal::Run(error.body_text()))?;
-            let run = Run::new(&run).map_err(|error| PushRefusal::Run(error.to_string()))?;
+            let Path(run) =
+                run.map_err(|error| PushRefusal::subject("run", error.body_text()))?;
+            let run = Run::new(&run)
+                .map_err(|error| PushRefusal::subject("run", error.to_string()))?;
             endpoint.offer(read(run, &body)?).await
         })
         .await
@@ -288,8 +309,12 @@ enum PushRefusal {
     NoGzip(String),
     #[error("all bodies together exceed {BODIES_BYTES_MAX} bytes")]
     Flooded,
-    #[error("run: {0}")]
-    Run(String),
+    #[error("{field}: {problem}")]
+    Subject {
+        /// `run` or `uuid`, of the path.
+        field: &'static str,
+        problem: String,
+    },
     #[error(transparent)]
     Malformed(#[from] DecodeError),
     #[error(transparent)]
@@ -297,6 +322,10 @@ enum PushRefusal {
 }
 
 impl PushRefusal {
+    fn subject(field: &'static str, problem: String) -> Self {
+        Self::Subject { field, problem }
+    }
+
     /// Distinguishes a broken connection from invalid gzip.
     fn of_body(error: &axum::Error) -> Self {
         let reason = error.to_string();
@@ -317,7 +346,7 @@ impl PushRefusal {
             Self::TooLarge(_) => PushResult::TooLarge,
             Self::Slow => PushResult::Timeout,
             Self::Interrupted(_) => PushResult::Interrupted,
-            Self::Run(_) => PushResult::OutOfRange,
+            Self::Subject { .. } => PushResult::OutOfRange,
             Self::Malformed(error) if error.is_too_long() => PushResult::TooLarge,
             Self::Malformed(error) if error.is_out_of_range() => PushResult::OutOfRange,
             Self::NoGzip(_) | Self::Malformed(_) => PushResult::Malformed,
