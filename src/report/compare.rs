@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::report::card::Page;
 use crate::report::side::{Peak, Side, Told};
-use crate::text::units::{bytes, percent};
+use crate::text::page::{Column, Indent, Page, Table};
+use crate::text::units::{UNKNOWN, bytes, percent, rate};
 
 /// A peak or a headroom that differs by less than this share of the old peak is the same.
 const PEAK_RATIO_MIN: f64 = 0.02;
@@ -185,34 +185,48 @@ impl Comparison {
         page.line(&format!("Verdict: {}", self.verdict.as_label()));
         for Reason { direction, sentence } in &self.reasons {
             let word = if *direction == Direction::Worse { "worse: " } else { "better:" };
-            page.paragraph((2, 10), &format!("{word} {sentence}."));
+            page.paragraph(Indent { first: 2, rest: 10 }, &format!("{word} {sentence}."));
         }
         if self.reasons.is_empty() {
             page.line("  Nothing differs by more than noise.");
         }
         for note in &self.notes {
-            page.paragraph((2, 8), &format!("note: {note}."));
+            page.paragraph(Indent { first: 2, rest: 8 }, &format!("note: {note}."));
         }
-        page.line("");
-        page.line(&format!("{:24} {:>20} {:>20} {:>26}", "", "OLD", "NEW", "CHANGE"));
+        page.blank();
+        page.table(&self.table());
+        page.into_text()
+    }
+
+    fn table(&self) -> Table {
+        let mut table = Table::new([
+            Column::left(0, "").at_least(24),
+            Column::right(1, "OLD").at_least(20),
+            Column::right(1, "NEW").at_least(20),
+            Column::right(1, "CHANGE").at_least(26),
+        ]);
         let Sides { old, new } = &self.diagnosis;
         let by = |side: &Diagnosis| match side.policy {
             "traceml" => format!("{} (TraceML)", side.status),
             _ => side.status.clone(),
         };
         let changed = if old.status == new.status { "" } else { "changed" };
-        page.line(&format!("{:24} {:>20} {:>20} {changed:>26}", "diagnosis", by(old), by(new)));
+        table.row(["diagnosis", &by(old), &by(new), changed]);
         let rank =
-            |side: &Diagnosis| side.worst_rank.map_or("–".to_owned(), |r| r.to_string());
-        page.line(&format!("{:24} {:>20} {:>20}", "worst rank", rank(old), rank(new)));
+            |side: &Diagnosis| side.worst_rank.map_or(UNKNOWN.to_owned(), |r| r.to_string());
+        table.row(["worst rank", &rank(old), &rank(new)]);
         let known = |change: &&Change| change.old.is_some() || change.new.is_some();
         for change in self.metrics.values().filter(known) {
             let shown =
-                |value: Option<f64>| value.map_or("–".to_owned(), |v| change.shown(v));
-            let (label, old, new) = (change.label, shown(change.old), shown(change.new));
-            page.line(&format!("{label:24} {old:>20} {new:>20} {:>26}", change.difference()));
+                |value: Option<f64>| value.map_or(UNKNOWN.to_owned(), |v| change.shown(v));
+            table.row([
+                change.label,
+                &shown(change.old),
+                &shown(change.new),
+                &change.difference(),
+            ]);
         }
-        page.text
+        table
     }
 }
 
@@ -232,7 +246,7 @@ impl Change {
     fn shown(&self, value: f64) -> String {
         match self.unit {
             "bytes" => bytes(value),
-            "bytes_per_step" => format!("{}/step", bytes(value)),
+            "bytes_per_step" => rate(value, "step"),
             "ratio" => percent(value),
             _ => format!("{value:.0}"),
         }

@@ -1,7 +1,7 @@
 //! What TraceML would have said, as lines for a terminal.
 
-use crate::report::card::Page;
 use crate::report::traceml::{Answer, Issue, Metric, STEPS_MIN};
+use crate::text::page::{Indent, Page};
 use crate::text::units::{bytes, percent};
 
 /// Puts an answer into words.
@@ -10,9 +10,9 @@ pub fn render(answer: &Answer) -> String {
     for (idx, issue) in answer.issues.iter().enumerate() {
         let lead = if idx == 0 { "TraceML 0.3.6 would have said" } else { "  and" };
         let metric = answer.metrics.get(issue.metric);
-        page.paragraph((0, 2), &format!("{lead} {}", sentence(issue, metric)));
+        page.paragraph(Indent::hanging(0), &format!("{lead} {}", sentence(issue, metric)));
     }
-    page.text
+    page.into_text()
 }
 
 fn sentence(issue: &Issue, metric: Option<&Metric>) -> String {

@@ -7,15 +7,11 @@ use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
 use crate::analysis::findings::TransitionState;
 use crate::model::ids::{ProcessId, RankId, SubjectId};
 use crate::report::explain::story::{Cause, Closest, End, Story, Tally, Told, signal};
-use crate::report::explain::words::{grouped, meaning, measure, name, reason, share, whole};
-use crate::text::units::{bytes, duration, percent, rfc3339};
+use crate::report::explain::words::{meaning, measure, name, reason};
+use crate::text::page::{Column, Indent, Page, Table};
+use crate::text::spark::sparkline;
+use crate::text::units::{bytes, date, duration, grouped, percent, share, whole};
 
-/// No line is longer.
-const COLUMNS: usize = 100;
-/// The levels of a picture, the lowest first.
-const SPARKS: &str = "▁▂▃▄▅▆▇█";
-/// What moves by less than this share of itself is shown as level.
-const FLAT_RATIO: f64 = 0.01;
 /// Fewer stairs are not worth a word: any ramp has two.
 const STAIRS_TOLD_MIN: usize = 3;
 
@@ -28,7 +24,7 @@ pub fn render(story: &Story) -> String {
             picture(&mut page, story, signal);
         }
     }
-    page.line("");
+    page.blank();
     page.line("What was said of it, and why");
     for told in &story.told {
         tell(&mut page, told, story);
@@ -41,7 +37,7 @@ pub fn render(story: &Story) -> String {
     }
     stairs(&mut page, story);
     glossary(&mut page, story);
-    page.text
+    page.into_text()
 }
 
 /// The signals that there are of such a rank.
@@ -51,38 +47,6 @@ fn signals(story: &Story) -> impl Iterator<Item = Signal> {
 
 fn is_told(story: &Story, of: Signal) -> bool {
     story.told.iter().any(|told| signal(&told.transition) == Some(of))
-}
-
-/// Text in the making.
-#[derive(Default)]
-struct Page {
-    text: String,
-}
-
-impl Page {
-    fn line(&mut self, line: &str) {
-        self.text.push_str(line.trim_end());
-        self.text.push('\n');
-    }
-
-    /// Adds a paragraph, broken between words, with `indent` before its first line and two more before the others.
-    fn paragraph(&mut self, indent: usize, words: &str) {
-        let mut line = " ".repeat(indent);
-        let mut is_begun = false;
-        for word in words.split(' ') {
-            if is_begun && line.chars().count() + 1 + word.chars().count() > COLUMNS {
-                self.line(&line);
-                line = " ".repeat(indent + 2);
-                is_begun = false;
-            }
-            if is_begun {
-                line.push(' ');
-            }
-            line.push_str(word);
-            is_begun = true;
-        }
-        self.line(&line);
-    }
 }
 
 fn head(page: &mut Page, story: &Story) {
@@ -102,10 +66,10 @@ fn head(page: &mut Page, story: &Story) {
         SubjectId::Process(ProcessId { pid, .. }) => format!("Process {pid}"),
         SubjectId::Device(_) => "Device".to_owned(),
     };
-    page.paragraph(0, &format!("{who}{device} ({capacity})"));
+    page.paragraph(Indent::hanging(0), &format!("{who}{device} ({capacity})"));
     if let Some((first, last)) = story.span {
         let (n_steps, lasted) = (grouped(story.n_steps), duration(last.time - first.time));
-        let (from, to) = (at(first.time), at(last.time));
+        let (from, to) = (date(first.time), date(last.time));
         let words = if story.is_process() {
             format!("{n_steps} readings, it does not push; {from} to {to} ({lasted})")
         } else {
@@ -114,7 +78,7 @@ fn head(page: &mut Page, story: &Story) {
                 "{n_steps} train steps{restarts}, from step {first} at {from} to step {last} at {to} ({lasted})"
             )
         };
-        page.paragraph(0, &words);
+        page.paragraph(Indent::hanging(0), &words);
     }
     let held: Vec<String> = held(story)
         .map(|told| {
@@ -123,7 +87,7 @@ fn head(page: &mut Page, story: &Story) {
         })
         .collect();
     let now = if held.is_empty() { "nothing holds".to_owned() } else { held.join(", ") };
-    page.paragraph(0, &format!("At the end: {now}"));
+    page.paragraph(Indent::hanging(0), &format!("At the end: {now}"));
 }
 
 /// The last word on everything that still holds at the end.
@@ -149,24 +113,15 @@ fn picture(page: &mut Page, story: &Story, of: Signal) {
         1 => unit.to_owned(),
         n => format!("{} {unit}s", grouped(n)),
     };
-    page.line("");
+    page.blank();
     let words = format!(
         "{}{after}, the least of each {each}: {} to {}",
         what(of),
         bytes(lowest),
         bytes(highest)
     );
-    page.paragraph(0, &words);
-    let spark = |value: &f64| {
-        let height = (value - lowest) / (highest - lowest).max(FLAT_RATIO * highest);
-        let reaches = |(_, i): &(char, u32)| height * 8.0 < f64::from(*i);
-        match SPARKS.chars().zip(1_u32..).find(reaches) {
-            _ if !value.is_finite() => ' ',
-            Some((spark, _)) => spark,
-            None => '█',
-        }
-    };
-    page.line(&format!("  {}", floor.points().iter().map(spark).collect::<String>()));
+    page.paragraph(Indent::hanging(0), &words);
+    page.line(&format!("  {}", sparkline(floor.points())));
     marks(page, story, of);
 }
 
@@ -197,7 +152,7 @@ fn marks(page: &mut Page, story: &Story, of: Signal) {
         page.line(&format!("  {}", row.iter().collect::<String>()));
         let legend: Vec<_> =
             legend.iter().map(|(mark, meaning)| format!("{mark} {meaning}")).collect();
-        page.paragraph(2, &legend.join("   "));
+        page.paragraph(Indent::hanging(2), &legend.join("   "));
     }
 }
 
@@ -223,7 +178,7 @@ fn tell(page: &mut Page, told: &Told, story: &Story) {
     let transition = &told.transition;
     let step =
         transition.step.map_or(String::new(), |step| format!("step {}, ", grouped(step)));
-    let when = format!("{step}{}:", at(transition.time));
+    let when = format!("{step}{}:", date(transition.time));
     let kind = transition.kind;
     match (transition.state, told.cause) {
         // The next line says it.
@@ -238,17 +193,17 @@ fn tell(page: &mut Page, told: &Told, story: &Story) {
                 }
                 _ => "its figures no longer show it",
             };
-            page.paragraph(2, &format!("{when} {kind} cleared: {why}"));
+            page.paragraph(Indent::hanging(2), &format!("{when} {kind} cleared: {why}"));
         }
         (TransitionState::Raised, _) => {
             let severity = transition.severity.as_label();
             let words =
                 format!("{when} {kind}, {severity}: {}", transition.evidence.sentence());
-            page.paragraph(2, &words);
+            page.paragraph(Indent::hanging(2), &words);
             if let Some(window) = &told.window {
                 shown(page, window, story);
             } else if let Some(stairs) = &told.stairs {
-                page.paragraph(6, &climbed(stairs));
+                page.paragraph(Indent::hanging(6), &climbed(stairs));
             }
         }
     }
@@ -261,7 +216,7 @@ fn shown(page: &mut Page, window: &WindowReport, story: &Story) {
     let (scale, per) = if story.is_process() { (3600.0, "h") } else { (1.0, "step") };
     let stand_in = if story.capacity.is_some() { "" } else { " (of a stand-in)" };
     page.paragraph(
-        6,
+        Indent::hanging(6),
         &format!(
             "seen in {} ({} {}): +{} at {}/{per} (95%: {} to {}), which is {} of that and the {} \
              left{stand_in}; confidence {:.2}",
@@ -278,7 +233,7 @@ fn shown(page: &mut Page, window: &WindowReport, story: &Story) {
         ),
     );
     if let Some(stop) = passed.held_back {
-        page.paragraph(6, &format!("not yet creep: {}", reason(&stop)));
+        page.paragraph(Indent::hanging(6), &format!("not yet creep: {}", reason(&stop)));
     }
 }
 
@@ -315,7 +270,7 @@ fn windows(page: &mut Page, story: &Story, of: Signal) {
     ends.sort();
     ends.dedup();
     let records = records(of);
-    page.line("");
+    page.blank();
     match ends.as_slice() {
         [] => page.line(&format!("{}: no window was long enough to be tested", what(of))),
         [End::Stopped(Gate::Known)] => page.line(&format!("{}: not known", what(of))),
@@ -329,25 +284,35 @@ fn windows(page: &mut Page, story: &Story, of: Signal) {
                 whole(longest),
                 brief(*end)
             );
-            page.paragraph(0, &words);
+            page.paragraph(Indent::hanging(0), &words);
         }
         _ => {
             page.line(&format!("{}: what became of the windows that were tested", what(of)));
-            page.line(&format!("  {records:>8}  {:>7}  {:38}the last one", "tests", "mostly"));
-            for tally in tallies {
-                page.line(&format!(
-                    "  {:>8}  {:>7}  {:38}{}",
-                    whole(tally.last.n_records),
-                    grouped(tally.n_tests.into()),
-                    mostly(tally),
-                    last_word(&tally.last)
-                ));
-            }
+            page.table(&table(records, &tallies));
         }
     }
     if let Some(closest) = story.closest.get(&of) {
         closest_word(page, closest);
     }
+}
+
+/// The windows of each level.
+fn table(records: &'static str, tallies: &[&Tally]) -> Table {
+    let mut table = Table::new([
+        Column::right(2, records).at_least(8),
+        Column::right(2, "tests").at_least(7),
+        Column::left(2, "mostly").at_least(38),
+        Column::left(0, "the last one"),
+    ]);
+    for tally in tallies {
+        table.row([
+            whole(tally.last.n_records),
+            grouped(tally.n_tests.into()),
+            mostly(tally),
+            last_word(&tally.last),
+        ]);
+    }
+    table
 }
 
 /// What the most windows came to.
@@ -403,14 +368,14 @@ fn closest_word(page: &mut Page, closest: &Closest) {
     } else {
         format!("its {}, over {}", duration(window.last_step), extent(window))
     };
-    page.paragraph(2, &format!("Nearest to a creep at {when}: {words}"));
+    page.paragraph(Indent::hanging(2), &format!("Nearest to a creep at {when}: {words}"));
 }
 
 fn stairs(page: &mut Page, story: &Story) {
     let Some(stairs) = story.stairs.filter(|stairs| stairs.n_stairs >= STAIRS_TOLD_MIN) else {
         return;
     };
-    page.line("");
+    page.blank();
     let mean = stairs.mean.map_or(String::new(), |(height, distance)| {
         format!(", {} high and {} steps apart in the mean", bytes(height), whole(distance))
     });
@@ -418,7 +383,7 @@ fn stairs(page: &mut Page, story: &Story) {
         .stop
         .map_or(String::new(), |stop| format!("; not called a leak: {}", reason(&stop)));
     page.paragraph(
-        0,
+        Indent::hanging(0),
         &format!("Stairs of live memory: {} at the end{mean}{stop}", stairs.n_stairs),
     );
 }
@@ -440,37 +405,9 @@ fn glossary(page: &mut Page, story: &Story) {
     if gates.is_empty() {
         return;
     }
-    page.line("");
+    page.blank();
     page.line("What these words mean, in the order in which a window is asked");
     for gate in gates {
-        page.paragraph(2, &format!("{:12} {}", name(gate), meaning(gate)));
-    }
-}
-
-/// A Unix time as text, in UTC to the second.
-fn at(time: f64) -> String {
-    rfc3339(time).trim_end_matches('Z').replace('T', " ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{COLUMNS, Page, at};
-
-    #[test]
-    fn times_are_dates() {
-        assert_eq!(at(0.0), "1970-01-01 00:00:00");
-        assert_eq!(at(951_782_400.0), "2000-02-29 00:00:00");
-        assert_eq!(at(1_764_897_183.3), "2025-12-05 01:13:03");
-        assert_eq!(at(4_107_542_399.0), "2100-02-28 23:59:59");
-        assert_eq!(at(4_107_542_400.0), "2100-03-01 00:00:00");
-    }
-
-    #[test]
-    fn paragraphs_break_between_words() {
-        let mut page = Page::default();
-        page.paragraph(4, &"word ".repeat(60));
-        assert!(page.text.lines().all(|line| line.chars().count() <= COLUMNS));
-        assert_eq!(page.text.matches("word").count(), 60);
-        assert_eq!(page.text.lines().filter(|line| line.starts_with("      word")).count(), 3);
+        page.paragraph(Indent::hanging(2), &format!("{:12} {}", name(gate), meaning(gate)));
     }
 }

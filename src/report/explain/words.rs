@@ -1,7 +1,7 @@
 //! Gates and figures in words.
 
 use crate::analysis::creep::gates::{Gate, Stop};
-use crate::text::units::{bytes, duration, percent};
+use crate::text::units::{bytes, duration, share, whole};
 
 /// The gate in a word or two.
 pub fn name(gate: Gate) -> &'static str {
@@ -151,40 +151,5 @@ pub fn meaning(gate: Gate) -> &'static str {
         | Gate::StairClimb
         | Gate::StairsApart
         | Gate::StairsLeft => "said of stairs only",
-    }
-}
-
-/// A share in percent, with a decimal where it is small.
-pub fn share(ratio: f64) -> String {
-    if ratio.abs() < 0.1 { format!("{:.1}%", 100.0 * ratio) } else { percent(ratio) }
-}
-
-/// A figure that is a whole number.
-pub fn whole(value: f64) -> String {
-    let digits = format!("{value:.0}");
-    digits.parse().map_or(digits, grouped)
-}
-
-/// A number with its thousands apart.
-pub fn grouped(value: u64) -> String {
-    let digits = value.to_string();
-    let mut text = String::new();
-    for (idx, digit) in digits.chars().enumerate() {
-        if idx > 0 && (digits.len() - idx).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{grouped, whole};
-
-    #[test]
-    fn thousands_are_apart() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!((whole(4096.4), whole(-3.0)), ("4,096".to_owned(), "-3".to_owned()));
     }
 }
