@@ -13,11 +13,13 @@ use crate::commands::replay::Replay;
 use crate::input::push::wire::Recorded;
 use crate::input::recording;
 use crate::model::ids::Run;
-use crate::report::compare::{Comparison, Verdict};
-use crate::report::side::Side;
-use crate::report::summary::Summary;
-use crate::report::traceml::{self, Rows};
-use crate::report::{card, traceml_card};
+use crate::report::compare::comparison::{ComparisonVerdict, OldNew};
+use crate::report::compare::figures::RunFigures;
+use crate::report::compare::{judge, read, text};
+use crate::report::summary::model::Summary;
+use crate::report::traceml::rows::PeakRows;
+use crate::report::traceml::trend::WINDOW_STEPS;
+use crate::report::{card, traceml};
 
 /// The greatest summary that is compared, in bytes: 65,536 ranks of 2 KiB.
 pub const SUMMARY_BYTES_MAX: u64 = 128 * 1024 * 1024;
@@ -43,7 +45,7 @@ impl Policy {
     /// There is no such policy, or it has no window.
     pub fn read(name: &str, window: Option<usize>) -> anyhow::Result<Self> {
         match (name, window) {
-            ("traceml", window) => Ok(Self::TraceMl(window.unwrap_or(traceml::WINDOW_STEPS))),
+            ("traceml", window) => Ok(Self::TraceMl(window.unwrap_or(WINDOW_STEPS))),
             ("stepmem", None) => Ok(Self::Stepmem),
             ("stepmem", Some(_)) => {
                 anyhow::bail!("--window needs --policy traceml: ours looks at the whole run")
@@ -78,8 +80,8 @@ pub fn run<'f>(
     let is_json = question.is_json;
     let text = match question.policy {
         Policy::TraceMl(window) => {
-            let answer = traceml_rows(files, window, question.run.as_ref())?.answer();
-            if is_json { json(&answer)? } else { traceml_card::render(&answer) }
+            let verdict = traceml_rows(files, window, question.run.as_ref())?.verdict();
+            if is_json { json(&verdict)? } else { traceml::card::render(&verdict) }
         }
         Policy::Stepmem => {
             let summary = summarize(files, config, question.run.as_ref())?;
@@ -99,8 +101,8 @@ pub fn replay_traceml<'f>(
     window: usize,
     mut out: impl Write,
 ) -> anyhow::Result<()> {
-    let answer = traceml_rows(files, window, None)?.answer();
-    serde_json::to_writer(&mut out, &serde_json::json!({ "status": answer }))?;
+    let verdict = traceml_rows(files, window, None)?.verdict();
+    serde_json::to_writer(&mut out, &serde_json::json!({ "status": verdict }))?;
     Ok(out.write_all(b"\n")?)
 }
 
@@ -113,15 +115,16 @@ pub fn compare(
     new: &Path,
     is_json: bool,
     mut out: impl Write,
-) -> anyhow::Result<Verdict> {
-    let side = |path: &Path| read_side(path).map_err(|error| error.context(CannotCompare));
-    let comparison = Comparison::of(&side(old)?, &side(new)?);
-    let text = if is_json { json(&comparison)? } else { comparison.render() };
+) -> anyhow::Result<ComparisonVerdict> {
+    let figures = |path: &Path| figures(path).map_err(|error| error.context(CannotCompare));
+    let (old, new) = (figures(old)?, figures(new)?);
+    let comparison = judge::compare(OldNew { old: &old, new: &new });
+    let text = if is_json { json(&comparison)? } else { text::render(&comparison) };
     out.write_all(text.as_bytes())?;
     Ok(comparison.verdict)
 }
 
-fn read_side(path: &Path) -> anyhow::Result<Side> {
+fn figures(path: &Path) -> anyhow::Result<RunFigures> {
     let shown = || path.display().to_string();
     let mut bytes = Vec::new();
     let file = File::open(path).with_context(shown)?;
@@ -132,7 +135,7 @@ fn read_side(path: &Path) -> anyhow::Result<Side> {
         shown()
     );
     let value = serde_json::from_slice(&bytes).with_context(shown)?;
-    Side::read(&value).with_context(shown)
+    read::read(value).with_context(shown)
 }
 
 fn json(value: &impl serde::Serialize) -> serde_json::Result<String> {
@@ -144,8 +147,8 @@ fn traceml_rows<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     window: usize,
     run: Option<&Run>,
-) -> anyhow::Result<Rows> {
-    let mut rows = Rows::new(window);
+) -> anyhow::Result<PeakRows> {
+    let mut rows = PeakRows::new(window);
     let mut found: Option<Run> = run.cloned();
     recording::merged(files, |recorded| {
         match recorded {

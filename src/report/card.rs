@@ -1,18 +1,18 @@
-//! A summary as a card of at most 100 columns: the verdict first, then why and what to do next, then the ranks.
+//! A summary as a card of at most 100 columns: the verdict, why, what to do next, then the ranks.
 
 use std::cmp::Reverse;
 
 use crate::model::units::Count;
-use crate::report::summary::{Figures, Issue, RankSummary, Summary};
+use crate::report::summary::model::{FigureSummary, Issue, RankSummary, Summary};
 use crate::text::page::{Column, Indent, Page, Table};
 use crate::text::spark::{sparkline, thinned};
 use crate::text::units::{UNKNOWN, bytes, duration, or_unknown, percent};
 
-/// How many ranks the table has; the rest is summed up.
+/// The ranks in the table, at most; the rest is summed up.
 const RANKS_MAX: usize = 16;
-/// How many ranks are named in a line.
+/// The ranks named in a line, at most.
 const NAMED_MAX: usize = 8;
-/// How many characters a picture has.
+/// The characters of a sparkline, at most.
 const SPARKS_MAX: usize = 24;
 /// Puts a summary into words.
 pub fn render(summary: &Summary) -> String {
@@ -27,7 +27,7 @@ pub fn render(summary: &Summary) -> String {
 }
 
 fn verdict(page: &mut Page, issue: &Issue) {
-    let about = if issue.phase.is_some() {
+    let about = if issue.is_wrong() {
         format!(" ({}) on {}", issue.severity.as_label(), named(issue))
     } else {
         String::new()
@@ -35,7 +35,7 @@ fn verdict(page: &mut Page, issue: &Issue) {
     page.paragraph(Indent::hanging(0), &format!("{}{about}", issue.status));
     // Of several ranks the sentence is about the worst.
     let of = match issue.ranks.as_slice() {
-        [worst, _, ..] if issue.phase.is_some() => format!("rank {worst}: "),
+        [worst, _, ..] if issue.is_wrong() => format!("rank {worst}: "),
         _ => String::new(),
     };
     page.paragraph(Indent { first: 2, rest: 7 }, &format!("Why: {of}{}.", issue.summary));
@@ -141,7 +141,7 @@ fn table(page: &mut Page, summary: &Summary) {
         Column::left(2, "LIVE MEMORY"),
     ]);
     let ranks = worst_first(summary);
-    // One line of rest would tell less than the rank itself.
+    // A line for one more rank would say less than the rank itself.
     let n_shown = if ranks.len() <= RANKS_MAX + 1 { ranks.len() } else { RANKS_MAX };
     let (shown, rest) = ranks.split_at(n_shown);
     for rank in shown {
@@ -163,7 +163,7 @@ fn table(page: &mut Page, summary: &Summary) {
 /// The ranks, those with the worst issues first, then by what they use.
 fn worst_first(summary: &Summary) -> Vec<&RankSummary> {
     let place = |rank: &RankSummary| {
-        let of = |issue: &Issue| issue.phase.is_some() && issue.ranks.contains(&rank.rank);
+        let of = |issue: &Issue| issue.is_wrong() && issue.ranks.contains(&rank.rank);
         summary.issues.iter().position(of).unwrap_or(usize::MAX)
     };
     let within = |rank: &RankSummary| {
@@ -199,11 +199,11 @@ fn row(rank: &RankSummary) -> [String; 9] {
 }
 
 #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "at most 2^53")]
-fn max_bytes(figures: Option<&Figures>) -> Option<f64> {
+fn max_bytes(figures: Option<&FigureSummary>) -> Option<f64> {
     Some(figures?.max_bytes as f64)
 }
 
 #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "at most 2^53")]
-fn last_bytes(figures: Option<&Figures>) -> Option<f64> {
+fn last_bytes(figures: Option<&FigureSummary>) -> Option<f64> {
     Some(figures?.last_bytes as f64)
 }
