@@ -131,7 +131,7 @@ fn skew(runs: Runs<'_>) -> KeyedChange {
     let mut change =
         Change::new("skew", ChangeUnit::Ratio, values).judged(Some(limit), WorseWhen::More);
     change.significant_from = Some(SKEW_MIN);
-    KeyedChange::new("skew_ratio", "skew between ranks", change)
+    KeyedChange::new("skew_pct", "skew between ranks", change)
 }
 
 /// Pressure is shown, and judged by its diagnosis alone.
@@ -250,12 +250,12 @@ mod tests {
     fn skew_counts_from_five_points_where_one_is_at_least_a_tenth() {
         let skew =
             |ratio| RunFigures { skew: Some(RunSkew { ratio, is_of_means: false }), ..run() };
-        let of = |old, new| direction("skew_ratio", &skew(old), &skew(new));
+        let of = |old, new| direction("skew_pct", &skew(old), &skew(new));
         assert_eq!((of(0.02, 0.09), of(0.06, 0.10)), (Direction::Same, Direction::Same));
         assert_eq!((of(0.02, 0.10), of(0.30, 0.20)), (Direction::Worse, Direction::Better));
         let of_means = RunSkew { ratio: 0.5, is_of_means: true };
         let of_means = RunFigures { skew: Some(of_means), ..run() };
-        assert_eq!(direction("skew_ratio", &skew(0.02), &of_means), Direction::Unknown);
+        assert_eq!(direction("skew_pct", &skew(0.02), &of_means), Direction::Unknown);
     }
 
     #[test]

@@ -176,7 +176,7 @@ fn rank_summary(
             .chain(pressure::of_rank(view).map(|now| now.ratio))
             .reduce(f64::max),
         headroom_bytes: view.headroom_bytes(),
-        imbalance_ratio: peaks.against_others(rank).map(|imbalance| imbalance.ratio),
+        peak_imbalance_ratio: peaks.against_others(rank).map(|imbalance| imbalance.ratio),
         fragmentation_ratio: view.fragmentation_ratio(),
         outside_allocator_bytes: view.outside_allocator_bytes,
         trend: LIVE_SIGNALS.iter().find_map(|signal| rank_trend(view, *signal)),

@@ -200,7 +200,7 @@ impl RankIssue {
                 percent(-ratio),
                 bytes(median_bytes)
             ),
-            evidence: IssueEvidence::LowPeak { imbalance_ratio: ratio, median_bytes },
+            evidence: IssueEvidence::LowPeak { peak_imbalance_ratio: ratio, median_bytes },
         }
     }
 }

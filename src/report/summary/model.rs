@@ -17,7 +17,7 @@ use crate::model::units::{Bytes, Count};
 use crate::report::policy::{IssueSeverity, PeakMetric, PolicyName};
 
 /// Schema version of stepmem's own keys.
-pub const SCHEMA_VERSION: u32 = 1;
+pub const SCHEMA_VERSION: u32 = 2;
 /// Version of TraceML's final summary whose keys we share.
 pub const TRACEML_SCHEMA_VERSION: f64 = 1.7;
 /// One run, summed up: `final_summary.json`.
@@ -180,7 +180,7 @@ pub enum IssueEvidence {
     /// Of a peak far below the other ranks'.
     LowPeak {
         /// This rank's highest peak by the median of the others', less 1: negative.
-        imbalance_ratio: f64,
+        peak_imbalance_ratio: f64,
         /// The median of the other ranks' peaks.
         median_bytes: f64,
     },
@@ -230,7 +230,7 @@ pub struct RunMetricTrend {
     pub overall_median_growth_pct: Option<f64>,
     pub trend_window_steps: Option<u64>,
     /// The slope of that rank's live memory, also where the metric is of reserved memory: not TraceML's.
-    pub avg_growth_bytes_per_step: Option<f64>,
+    pub allocated_slope_bytes_per_step: Option<f64>,
     pub early: bool,
     pub confirmed: bool,
     pub score: Option<f64>,
@@ -323,7 +323,7 @@ pub struct RankSummary {
     pub headroom_bytes: Option<f64>,
     /// Its highest peak by the median of the others', less 1. The exporter's `imbalance_ratio` is the same of recent
     /// peaks.
-    pub imbalance_ratio: Option<f64>,
+    pub peak_imbalance_ratio: Option<f64>,
     /// The share of reserved that was not live at the end of the last train step.
     pub fragmentation_ratio: Option<f64>,
     /// What its process uses beyond its allocator, in bytes.

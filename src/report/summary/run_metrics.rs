@@ -107,7 +107,7 @@ fn trend(run: &RunView<'_>, metric: PeakMetric) -> RunMetricTrend {
         overall_worst_growth_pct: *ratio,
         overall_median_growth_pct: estimate::median(&mut ratios),
         trend_window_steps: Some(view.tally.n_steps()),
-        avg_growth_bytes_per_step: view
+        allocated_slope_bytes_per_step: view
             .creep
             .slope(Signal::Allocated)
             .map(|slope| slope.per_step),
