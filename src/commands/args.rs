@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use tracing_subscriber::EnvFilter;
 
 use crate::app;
-use crate::commands::explain::{self, Question as Explained};
+use crate::commands::explain::{self, ExplainQuery};
 use crate::commands::summary::{self, CannotCompare, Policy, Question};
 use crate::commands::{demo, replay, status};
 use crate::config::settings::{
@@ -259,13 +259,13 @@ fn recordings() -> Arg {
 }
 
 /// The subject that `explain` is asked about.
-fn explained(matches: &ArgMatches) -> anyhow::Result<Explained> {
+fn explained(matches: &ArgMatches) -> anyhow::Result<ExplainQuery> {
     if let Some(pid) = matches.get_one::<u32>("pid") {
-        return Ok(Explained::Process(*pid));
+        return Ok(ExplainQuery::Process(*pid));
     }
     let run = matches.get_one::<String>("run").map(|run| Run::new(run)).transpose()?;
     let rank = matches.get_one::<u64>("rank").copied().unwrap_or_default();
-    Ok(Explained::Rank(run, Rank::new(rank)?))
+    Ok(ExplainQuery::Rank(run, Rank::new(rank)?))
 }
 
 fn is_replay_setting(setting: &Setting) -> bool {

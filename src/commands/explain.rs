@@ -1,5 +1,5 @@
-//! `stepmem explain`: recordings through the engine, and what it thought of one rank or process on the way, as text for
-//! those who ask why it paged or why it did not.
+//! `stepmem explain`: replays recordings through the engine and writes the story of one rank or process: why it paged,
+//! or why it did not.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -11,20 +11,20 @@ use crate::analysis::engine::Engine;
 use crate::commands::replay;
 use crate::model::ids::{Rank, RankId, Run, SubjectId};
 use crate::model::units::Uptime;
-use crate::report::explain::story::{Story, SubjectFigures};
+use crate::report::explain::story::{LookTime, Story, SubjectFigures};
 use crate::report::explain::text;
 
-/// The subject that is asked about.
+/// The subject to explain.
 #[derive(Clone, Debug)]
-pub enum Question {
+pub enum ExplainQuery {
     /// A rank; `None` when the recordings hold only one run.
     Rank(Option<Run>, Rank),
-    /// A process that does not push, on whichever device it is listed first.
+    /// A process that does not push, on the first device that lists it.
     Process(u32),
 }
 
-impl Question {
-    /// The subject, once the engine holds it.
+impl ExplainQuery {
+    /// Returns the subject, once the engine holds it.
     fn subject(&self, engine: &Engine) -> Option<SubjectId> {
         match self {
             Self::Rank(run, rank) => {
@@ -38,24 +38,24 @@ impl Question {
         }
     }
 
-    /// Why there is no story.
+    /// Returns why there is no story.
     fn absence(&self) -> String {
         match self {
             Self::Rank(Some(run), rank) => format!("no train step of rank {rank} of run {run}"),
             Self::Rank(None, rank) => format!("no train step of rank {rank}"),
-            Self::Process(pid) => format!("no reading of process {pid} without a push"),
+            Self::Process(pid) => format!("no reading of a process {pid} that does not push"),
         }
     }
 }
 
-/// Replays the files one after the other as one recording (`-` is standard input) and tells the story of one subject.
+/// Replays the files, one after the other, as one recording (`-` is standard input) and writes the story of one subject.
 ///
 /// # Errors
 /// As of [`replay::run`], and when the recordings do not hold that subject, or more than one run and none is named.
 pub fn run<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     config: &EngineConfig,
-    question: &Question,
+    question: &ExplainQuery,
     mut out: impl Write,
 ) -> anyhow::Result<()> {
     let mut story: Option<Story> = None;
@@ -66,13 +66,14 @@ pub fn run<'f>(
         if let Some(story) = &mut story
             && let Some(figures) = figures(engine, &story.subject, now)
         {
-            story.see(&figures, (now, engine.unix_time(now)), transitions);
+            let at = LookTime { now, time: engine.unix_time(now) };
+            story.see(&figures, at, transitions);
         }
         Ok(())
     })?;
     let runs: Vec<&str> = engine.runs().map(Run::as_str).collect();
     anyhow::ensure!(
-        !matches!(question, Question::Rank(None, _)) || runs.len() < 2,
+        !matches!(question, ExplainQuery::Rank(None, _)) || runs.len() < 2,
         "the recording holds {} runs, name one with --run: {}",
         runs.len(),
         runs.join(", ")

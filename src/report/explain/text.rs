@@ -1,4 +1,4 @@
-//! A story as text of at most 100 columns: the pictures, what was said and why, and what stopped each window.
+//! A story as text of at most 100 columns: the pictures, the findings and why, and the gates that stopped each window.
 
 use crate::analysis::creep::Signal;
 use crate::analysis::creep::gates::{Gate, Stop};
@@ -6,31 +6,33 @@ use crate::analysis::creep::report::{StairsReport, WindowReport};
 use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
 use crate::analysis::findings::TransitionState;
 use crate::model::ids::{ProcessId, RankId, SubjectId};
-use crate::report::explain::story::{Cause, Closest, End, Story, Tally, Told, signal};
+use crate::report::explain::story::{
+    Cause, Closest, End, LevelTests, Story, StoryEvent, signal,
+};
 use crate::report::explain::words::{meaning, measure, name, reason};
 use crate::text::page::{Column, Indent, Page, Table};
 use crate::text::spark::sparkline;
 use crate::text::units::{bytes, date, duration, grouped, percent, share, whole};
 
-/// Fewer stairs are not worth a word: any ramp has two.
-const STAIRS_TOLD_MIN: usize = 3;
+/// Fewer stairs are not mentioned: any ramp has two.
+const STAIRS_SHOWN_MIN: usize = 3;
 
 /// Puts a story into words.
 pub fn render(story: &Story) -> String {
     let mut page = Page::default();
     head(&mut page, story);
     for signal in signals(story) {
-        if LIVE_SIGNALS.contains(&signal) || is_told(story, signal) {
+        if LIVE_SIGNALS.contains(&signal) || has_event(story, signal) {
             picture(&mut page, story, signal);
         }
     }
     page.blank();
-    page.line("What was said of it, and why");
-    for told in &story.told {
-        tell(&mut page, told, story);
+    page.line("Findings, and why");
+    for event in &story.events {
+        finding(&mut page, event, story);
     }
-    if story.told.is_empty() {
-        page.line("  Nothing.");
+    if story.events.is_empty() {
+        page.line("  None.");
     }
     for signal in signals(story) {
         windows(&mut page, story, signal);
@@ -40,13 +42,13 @@ pub fn render(story: &Story) -> String {
     page.into_text()
 }
 
-/// The signals that there are of such a rank.
+/// Returns the signals that such a subject has.
 fn signals(story: &Story) -> impl Iterator<Item = Signal> {
     Signal::ALL.into_iter().filter(|signal| signal.counts_steps() != story.is_process())
 }
 
-fn is_told(story: &Story, of: Signal) -> bool {
-    story.told.iter().any(|told| signal(&told.transition) == Some(of))
+fn has_event(story: &Story, of: Signal) -> bool {
+    story.events.iter().any(|event| signal(&event.transition) == Some(of))
 }
 
 fn head(page: &mut Page, story: &Story) {
@@ -70,32 +72,32 @@ fn head(page: &mut Page, story: &Story) {
     if let Some((first, last)) = story.span {
         let (n_steps, lasted) = (grouped(story.n_steps), duration(last.time - first.time));
         let (from, to) = (date(first.time), date(last.time));
-        let words = if story.is_process() {
-            format!("{n_steps} readings, it does not push; {from} to {to} ({lasted})")
-        } else {
-            let (first, last) = (grouped(first.step), grouped(last.step));
-            format!(
-                "{n_steps} train steps{restarts}, from step {first} at {from} to step {last} at {to} ({lasted})"
-            )
+        let words = match (first.step, last.step) {
+            (Some(first), Some(last)) => format!(
+                "{n_steps} train steps{restarts}, from step {} at {from} to step {} at {to} ({lasted})",
+                grouped(first),
+                grouped(last)
+            ),
+            _ => format!("{n_steps} readings, it does not push; {from} to {to} ({lasted})"),
         };
         page.paragraph(Indent::hanging(0), &words);
     }
     let held: Vec<String> = held(story)
-        .map(|told| {
-            let transition = &told.transition;
+        .map(|event| {
+            let transition = &event.transition;
             format!("{} ({})", transition.kind, transition.severity.as_label())
         })
         .collect();
-    let now = if held.is_empty() { "nothing holds".to_owned() } else { held.join(", ") };
+    let now = if held.is_empty() { "no finding".to_owned() } else { held.join(", ") };
     page.paragraph(Indent::hanging(0), &format!("At the end: {now}"));
 }
 
-/// The last word on everything that still holds at the end.
-fn held(story: &Story) -> impl Iterator<Item = &Told> {
-    story.told.iter().enumerate().filter_map(|(idx, told)| {
-        let later = story.told.get(idx + 1..).unwrap_or(&[]);
-        let is_last = later.iter().all(|other| other.transition.kind != told.transition.kind);
-        (is_last && told.transition.state == TransitionState::Raised).then_some(told)
+/// Returns the findings that still hold at the end.
+fn held(story: &Story) -> impl Iterator<Item = &StoryEvent> {
+    story.events.iter().enumerate().filter_map(|(idx, event)| {
+        let later = story.events.get(idx + 1..).unwrap_or(&[]);
+        let is_last = later.iter().all(|other| other.transition.kind != event.transition.kind);
+        (is_last && event.transition.state == TransitionState::Raised).then_some(event)
     })
 }
 
@@ -125,22 +127,22 @@ fn picture(page: &mut Page, story: &Story, of: Signal) {
     marks(page, story, of);
 }
 
-/// The line below a picture: where what was raised and cleared.
+/// Adds the line below a picture that marks what was raised and cleared.
 fn marks(page: &mut Page, story: &Story, of: Signal) {
     let Some(floor) = story.floors.get(&of) else { return };
     let mut row = vec![' '; floor.points().len()];
     let mut legend: Vec<(char, &str)> = Vec::new();
-    for told in story.told.iter().filter(|told| signal(&told.transition) == Some(of)) {
-        let (mark, meaning) = match (told.transition.state, told.cause) {
+    for event in story.events.iter().filter(|event| signal(&event.transition) == Some(of)) {
+        let (mark, meaning) = match (event.transition.state, event.cause) {
             (TransitionState::Cleared, Cause::Became(_)) => continue,
             (TransitionState::Cleared, Cause::Restart) => ('|', "restart"),
             (TransitionState::Cleared, _) => ('x', "cleared"),
             (TransitionState::Raised, _) => {
-                let about = told.transition.kind.about();
+                let about = event.transition.kind.about();
                 (about.mark, about.label)
             }
         };
-        let idx = told.n_pictured.saturating_sub(1) / floor.steps_per_point();
+        let idx = event.n_pictured.saturating_sub(1) / floor.steps_per_point();
         if let Some(place) = usize::try_from(idx).ok().and_then(|idx| row.get_mut(idx)) {
             *place = mark;
         }
@@ -156,7 +158,7 @@ fn marks(page: &mut Page, story: &Story, of: Signal) {
     }
 }
 
-/// What a signal's windows are made of.
+/// Returns what a signal's windows consist of.
 fn records(of: Signal) -> &'static str {
     match of {
         Signal::Allocated | Signal::Reserved => "pushes",
@@ -164,7 +166,7 @@ fn records(of: Signal) -> &'static str {
     }
 }
 
-/// A signal in words, at the beginning of a sentence.
+/// Returns a signal in words, at the beginning of a sentence.
 fn what(signal: Signal) -> &'static str {
     match signal {
         Signal::Allocated => "Live memory",
@@ -174,19 +176,19 @@ fn what(signal: Signal) -> &'static str {
     }
 }
 
-fn tell(page: &mut Page, told: &Told, story: &Story) {
-    let transition = &told.transition;
+fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
+    let transition = &event.transition;
     let step =
         transition.step.map_or(String::new(), |step| format!("step {}, ", grouped(step)));
     let when = format!("{step}{}:", date(transition.time));
     let kind = transition.kind;
-    match (transition.state, told.cause) {
-        // The next line says it.
+    match (transition.state, event.cause) {
+        // The next line reports it.
         (TransitionState::Cleared, Cause::Became(_)) => {}
         (TransitionState::Cleared, cause) => {
             let why = match cause {
-                Cause::Restart => "the rank began a new life, its past is forgotten",
-                Cause::Silence => "the rank was not heard of for too long",
+                Cause::Restart => "the rank restarted, and its past is forgotten",
+                Cause::Silence => "the rank was silent for longer than --rank.ttl",
                 _ if signal(transition).is_some() => {
                     "the window that showed it stopped growing: in eight blocks in a row, less than \
                      a quarter of its rate over the last eight"
@@ -200,16 +202,16 @@ fn tell(page: &mut Page, told: &Told, story: &Story) {
             let words =
                 format!("{when} {kind}, {severity}: {}", transition.evidence.sentence());
             page.paragraph(Indent::hanging(2), &words);
-            if let Some(window) = &told.window {
+            if let Some(window) = &event.window {
                 shown(page, window, story);
-            } else if let Some(stairs) = &told.stairs {
+            } else if let Some(stairs) = &event.stairs {
                 page.paragraph(Indent::hanging(6), &climbed(stairs));
             }
         }
     }
 }
 
-/// The window behind something raised.
+/// Adds the window behind a raised finding.
 fn shown(page: &mut Page, window: &WindowReport, story: &Story) {
     let Ok(passed) = window.verdict else { return };
     let trend = passed.trend;
@@ -237,7 +239,7 @@ fn shown(page: &mut Page, window: &WindowReport, story: &Story) {
     }
 }
 
-/// Which part of the run a window spans.
+/// Returns the part of the run that a window spans.
 fn extent(window: &WindowReport) -> String {
     if window.signal.counts_steps() {
         format!("steps {} to {}", whole(window.first_step), whole(window.last_step))
@@ -259,26 +261,26 @@ fn climbed(stairs: &StairsReport) -> String {
 }
 
 fn windows(page: &mut Page, story: &Story, of: Signal) {
-    let tallies: Vec<&Tally> = story
+    let levels: Vec<&LevelTests> = story
         .windows
         .iter()
-        .filter(|((signal, _), tally)| *signal == of && tally.n_tests > 0)
-        .map(|(_, tally)| tally)
+        .filter(|((signal, _), level)| *signal == of && level.n_tests > 0)
+        .map(|(_, level)| level)
         .collect();
     let mut ends: Vec<End> =
-        tallies.iter().flat_map(|tally| tally.ends.keys().copied()).collect();
+        levels.iter().flat_map(|level| level.ends.keys().copied()).collect();
     ends.sort();
     ends.dedup();
     let records = records(of);
     page.blank();
     match ends.as_slice() {
         [] => page.line(&format!("{}: no window was long enough to be tested", what(of))),
-        [End::Stopped(Gate::Known)] => page.line(&format!("{}: not known", what(of))),
+        [End::Stopped(Gate::Known)] => page.line(&format!("{}: unknown", what(of))),
         [end] => {
-            let n_tests: u32 = tallies.iter().map(|tally| tally.n_tests).sum();
-            let longest = tallies.iter().map(|tally| tally.last.n_records).fold(0.0, f64::max);
+            let n_tests: u32 = levels.iter().map(|level| level.n_tests).sum();
+            let longest = levels.iter().map(|level| level.last.n_records).fold(0.0, f64::max);
             let words = format!(
-                "{}: {} windows of up to {} {records} were tested, and all came to: {}",
+                "{}: {} windows of up to {} {records} were tested, all with the outcome: {}",
                 what(of),
                 grouped(n_tests.into()),
                 whole(longest),
@@ -287,8 +289,8 @@ fn windows(page: &mut Page, story: &Story, of: Signal) {
             page.paragraph(Indent::hanging(0), &words);
         }
         _ => {
-            page.line(&format!("{}: what became of the windows that were tested", what(of)));
-            page.table(&table(records, &tallies));
+            page.line(&format!("{}: outcomes of the windows that were tested", what(of)));
+            page.table(&table(records, &levels));
         }
     }
     if let Some(closest) = story.closest.get(&of) {
@@ -296,30 +298,30 @@ fn windows(page: &mut Page, story: &Story, of: Signal) {
     }
 }
 
-/// The windows of each level.
-fn table(records: &'static str, tallies: &[&Tally]) -> Table {
+/// Returns the windows of each level as a table.
+fn table(records: &'static str, levels: &[&LevelTests]) -> Table {
     let mut table = Table::new([
         Column::right(2, records).at_least(8),
         Column::right(2, "tests").at_least(7),
         Column::left(2, "mostly").at_least(38),
         Column::left(0, "the last one"),
     ]);
-    for tally in tallies {
+    for level in levels {
         table.row([
-            whole(tally.last.n_records),
-            grouped(tally.n_tests.into()),
-            mostly(tally),
-            last_word(&tally.last),
+            whole(level.last.n_records),
+            grouped(level.n_tests.into()),
+            mostly(level),
+            last_word(&level.last),
         ]);
     }
     table
 }
 
-/// What the most windows came to.
-fn mostly(tally: &Tally) -> String {
-    let mut ends: Vec<_> = tally.ends.iter().map(|(end, n)| (*n, *end)).collect();
+/// Returns the two most frequent outcomes.
+fn mostly(level: &LevelTests) -> String {
+    let mut ends: Vec<_> = level.ends.iter().map(|(end, n)| (*n, *end)).collect();
     ends.sort_by(|a, b| b.cmp(a));
-    let of_tests = |n: u32| percent(f64::from(n) / f64::from(tally.n_tests));
+    let of_tests = |n: u32| percent(f64::from(n) / f64::from(level.n_tests));
     ends.retain(|(n, _)| of_tests(*n) != "0%");
     let words: Vec<_> = ends
         .iter()
@@ -329,7 +331,7 @@ fn mostly(tally: &Tally) -> String {
     words.join(", ")
 }
 
-/// What became of a window, in a word or two.
+/// Returns an outcome in a word or two.
 fn brief(end: End) -> String {
     match end {
         End::Stopped(gate) => name(gate).to_owned(),
@@ -351,7 +353,7 @@ fn last_word(window: &WindowReport) -> String {
     }
 }
 
-/// How near the signal came, for whoever asks why nothing was said.
+/// Adds how near the signal came to a trend: why nothing was raised.
 fn closest_word(page: &mut Page, closest: &Closest) {
     let window = &closest.window;
     let words = match &window.verdict {
@@ -359,20 +361,19 @@ fn closest_word(page: &mut Page, closest: &Closest) {
             None => return,
             Some(stop) => format!("it rose, and was not called creep: {}", reason(stop)),
         },
-        // That nothing rises needs no further word.
+        // A signal that does not rise needs no further word.
         Err(Stop { gate: Gate::Known | Gate::Rise, .. }) => return,
         Err(stop) => reason(stop),
     };
-    let when = if window.signal.counts_steps() {
-        format!("step {}, over {}", grouped(closest.step), extent(window))
-    } else {
-        format!("its {}, over {}", duration(window.last_step), extent(window))
+    let when = match closest.step {
+        Some(step) => format!("step {}, over {}", grouped(step), extent(window)),
+        None => format!("its {}, over {}", duration(window.last_step), extent(window)),
     };
     page.paragraph(Indent::hanging(2), &format!("Nearest to a creep at {when}: {words}"));
 }
 
 fn stairs(page: &mut Page, story: &Story) {
-    let Some(stairs) = story.stairs.filter(|stairs| stairs.n_stairs >= STAIRS_TOLD_MIN) else {
+    let Some(stairs) = story.stairs.filter(|stairs| stairs.n_stairs >= STAIRS_SHOWN_MIN) else {
         return;
     };
     page.blank();
@@ -388,12 +389,12 @@ fn stairs(page: &mut Page, story: &Story) {
     );
 }
 
-/// The words of the tables that were used.
+/// Adds the meaning of the words that the tables use.
 fn glossary(page: &mut Page, story: &Story) {
     let mut gates: Vec<Gate> = story
         .windows
         .values()
-        .flat_map(|tally| tally.ends.keys())
+        .flat_map(|level| level.ends.keys())
         .filter_map(|end| match end {
             End::Stopped(gate) | End::Rises(gate) => Some(*gate),
             End::Creeps => None,
@@ -406,7 +407,7 @@ fn glossary(page: &mut Page, story: &Story) {
         return;
     }
     page.blank();
-    page.line("What these words mean, in the order in which a window is asked");
+    page.line("These words, in the order in which a window is tested");
     for gate in gates {
         page.paragraph(Indent::hanging(2), &format!("{:12} {}", name(gate), meaning(gate)));
     }
