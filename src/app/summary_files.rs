@@ -12,7 +12,7 @@ use crate::analysis::engine::Engine;
 use crate::model::ids::Run;
 use crate::model::units::Uptime;
 use crate::output::web::{SummaryFormat, SummaryRequest};
-use crate::report::summary::Summary;
+use crate::report::summary::model::Summary;
 use crate::store::atomic;
 
 /// The longest directory name of a run, in bytes; file systems allow 255.
@@ -132,7 +132,7 @@ fn write(directory: &Path, summary: &Summary) -> anyhow::Result<()> {
     atomic::replace(&folder.join("final_summary.txt"), &[summary.text.as_bytes()])?;
     // Written last, so that a reader that waits for it finds both files.
     atomic::replace(&folder.join("final_summary.json"), &[&json, b"\n"])?;
-    let (shown, verdict) = (folder.display(), summary.diagnosis.status);
+    let (shown, verdict) = (folder.display(), &*summary.diagnosis.status);
     tracing::info!(run = %summary.run, folder = %shown, verdict, "summary written");
     Ok(())
 }

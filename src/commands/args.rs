@@ -8,7 +8,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use crate::config::settings::Settings;
 use crate::config::sources::{FILE_VARIABLE, Sources};
 use crate::config::table::{SETTINGS, Setting};
-use crate::report::compare::Verdict;
+use crate::report::compare::comparison::ComparisonVerdict;
 
 /// The prefixes of settings that `replay` takes.
 const REPLAY_PREFIXES: [&str; 5] = ["rank.", "run.", "creep.", "pressure.", "imbalance."];
@@ -36,7 +36,7 @@ pub enum Exit {
     /// The files cannot be compared.
     CannotCompare,
     /// The verdict of a comparison.
-    Compared(Verdict),
+    Compared(ComparisonVerdict),
 }
 
 impl From<Exit> for ExitCode {

@@ -8,8 +8,9 @@ use anyhow::Context;
 use clap::{Arg, ArgMatches};
 
 use crate::commands::args::{CommandError, CommandRow, Exit, json, json_arg};
-use crate::report::compare::Comparison;
-use crate::report::side::Side;
+use crate::report::compare::comparison::OldNew;
+use crate::report::compare::figures::RunFigures;
+use crate::report::compare::{judge, read, text};
 
 /// `stepmem compare`.
 pub(super) const COMPARE: CommandRow = CommandRow { name: "compare", arguments, run };
@@ -33,8 +34,10 @@ fn arguments() -> clap::Command {
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let file = |name| matches.get_one::<PathBuf>(name).cloned().unwrap_or_default();
-    let comparison = Comparison::of(&side(&file("OLD"))?, &side(&file("NEW"))?);
-    let text = if matches.get_flag("json") { json(&comparison)? } else { comparison.render() };
+    let (old, new) = (figures(&file("OLD"))?, figures(&file("NEW"))?);
+    let comparison = judge::compare(OldNew { old: &old, new: &new });
+    let text =
+        if matches.get_flag("json") { json(&comparison)? } else { text::render(&comparison) };
     let exit = Exit::Compared(comparison.verdict);
     match io::stdout().lock().write_all(text.as_bytes()) {
         Ok(()) => Ok(exit),
@@ -42,14 +45,14 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     }
 }
 
-fn side(path: &Path) -> Result<Side, CommandError> {
-    read_side(path).map_err(|error| CommandError {
+fn figures(path: &Path) -> Result<RunFigures, CommandError> {
+    read_figures(path).map_err(|error| CommandError {
         exit: Exit::CannotCompare,
         error: error.context("cannot compare"),
     })
 }
 
-fn read_side(path: &Path) -> anyhow::Result<Side> {
+fn read_figures(path: &Path) -> anyhow::Result<RunFigures> {
     let shown = || path.display().to_string();
     let mut bytes = Vec::new();
     let file = File::open(path).with_context(shown)?;
@@ -60,5 +63,5 @@ fn read_side(path: &Path) -> anyhow::Result<Side> {
         shown()
     );
     let value = serde_json::from_slice(&bytes).with_context(shown)?;
-    Side::read(&value).with_context(shown)
+    read::read(value).with_context(shown)
 }

@@ -1,5 +1,5 @@
-//! `stepmem explain`: recordings through the engine, and what it thought of one rank or process on the way, as text for
-//! those who ask why it paged or why it did not.
+//! `stepmem explain`: replays recordings through the engine and writes the story of one rank or process: why it paged,
+//! or why it did not.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -15,23 +15,23 @@ use crate::commands::args::{
 use crate::commands::playback;
 use crate::model::ids::{Rank, RankId, Run, SubjectId};
 use crate::model::units::Uptime;
-use crate::report::explain::story::{Story, SubjectFigures};
+use crate::report::explain::story::{LookTime, Story, SubjectFigures};
 use crate::report::explain::text;
 
 /// `stepmem explain`.
 pub(super) const EXPLAIN: CommandRow = CommandRow { name: "explain", arguments, run: command };
 
-/// The subject that is asked about.
+/// The subject to explain.
 #[derive(Clone, Debug)]
-pub enum ExplainQuestion {
+pub enum ExplainQuery {
     /// A rank; `None` when the recordings hold only one run.
     Rank(Option<Run>, Rank),
-    /// A process that does not push, on whichever device it is listed first.
+    /// A process that does not push, on the first device that lists it.
     Process(u32),
 }
 
-impl ExplainQuestion {
-    /// The subject, once the engine holds it.
+impl ExplainQuery {
+    /// Returns the subject, once the engine holds it.
     fn subject(&self, engine: &Engine) -> Option<SubjectId> {
         match self {
             Self::Rank(run, rank) => {
@@ -45,24 +45,24 @@ impl ExplainQuestion {
         }
     }
 
-    /// Why there is no story.
+    /// Returns why there is no story.
     fn absence(&self) -> String {
         match self {
             Self::Rank(Some(run), rank) => format!("no train step of rank {rank} of run {run}"),
             Self::Rank(None, rank) => format!("no train step of rank {rank}"),
-            Self::Process(pid) => format!("no reading of process {pid} without a push"),
+            Self::Process(pid) => format!("no reading of a process {pid} that does not push"),
         }
     }
 }
 
-/// Replays the files one after the other as one recording (`-` is standard input) and tells the story of one subject.
+/// Replays the files, one after the other, as one recording (`-` is standard input) and writes the story of one subject.
 ///
 /// # Errors
 /// As of [`playback::play`], and when the recordings do not hold that subject, or more than one run and none is named.
 pub fn run<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     config: &EngineConfig,
-    question: &ExplainQuestion,
+    question: &ExplainQuery,
     mut out: impl Write,
 ) -> anyhow::Result<()> {
     let mut story: Option<Story> = None;
@@ -73,13 +73,14 @@ pub fn run<'f>(
         if let Some(story) = &mut story
             && let Some(figures) = figures(engine, &story.subject, now)
         {
-            story.see(&figures, (now, engine.unix_time(now)), transitions);
+            let at = LookTime { now, time: engine.unix_time(now) };
+            story.see(&figures, at, transitions);
         }
         Ok(())
     })?;
     let runs: Vec<&str> = engine.runs().map(Run::as_str).collect();
     anyhow::ensure!(
-        !matches!(question, ExplainQuestion::Rank(None, _)) || runs.len() < 2,
+        !matches!(question, ExplainQuery::Rank(None, _)) || runs.len() < 2,
         "the recording holds {} runs, name one with --run: {}",
         runs.len(),
         runs.join(", ")
@@ -138,11 +139,11 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     Ok(Exit::Success)
 }
 
-fn question(matches: &ArgMatches) -> anyhow::Result<ExplainQuestion> {
+fn question(matches: &ArgMatches) -> anyhow::Result<ExplainQuery> {
     if let Some(pid) = matches.get_one::<u32>("pid") {
-        return Ok(ExplainQuestion::Process(*pid));
+        return Ok(ExplainQuery::Process(*pid));
     }
     let run = matches.get_one::<String>("run").map(|run| Run::new(run)).transpose()?;
     let rank = matches.get_one::<u64>("rank").copied().unwrap_or_default();
-    Ok(ExplainQuestion::Rank(run, Rank::new(rank)?))
+    Ok(ExplainQuery::Rank(run, Rank::new(rank)?))
 }

@@ -1,30 +1,35 @@
 //! `stepmem status`: the status of a running exporter as a table for a terminal.
 
+use std::cmp::Reverse;
 use std::io::{IsTerminal, Write, stdout};
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Arg, ArgMatches};
-use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, TableStyle};
-use serde_json::Value;
 
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::diagnosis::kind::Severity;
+use crate::analysis::status::{FindingStatus, ProcessStatus, RankStatus, SignalStatus, Status};
 use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
-use crate::text::units;
+use crate::model::ids::SubjectId;
+use crate::model::units::Bytes;
+use crate::text::page::{Cell, Colour, Column, Indent, Page, Table};
+use crate::text::units::{bytes, duration, hourly, or_unknown, percent};
 
 /// `stepmem status`.
 pub(super) const STATUS: CommandRow = CommandRow { name: "status", arguments, run };
 
 /// The default of `--url`.
 const STATUS_URL: &str = "http://127.0.0.1:9477";
+/// The version of this program, and of the statuses that it reads.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// How long the exporter may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// What stands for an unknown value.
-const UNKNOWN: &str = "–";
 
 /// Fetches the status from the exporter at `url`, as a table or as its JSON.
 ///
 /// # Errors
-/// The URL does not answer, or is not a stepmem exporter.
+/// No exporter answers there, or the answer is not a status of this version.
 pub fn fetch(url: &str, is_json: bool) -> anyhow::Result<String> {
     let client = client(url)?;
     let url = format!("{}/api/v1/status", url.trim_end_matches('/'));
@@ -37,10 +42,10 @@ pub fn fetch(url: &str, is_json: bool) -> anyhow::Result<String> {
     if is_json {
         return Ok(format!("{}\n", text.trim_end()));
     }
-    let status = serde_json::from_str(&text)
-        .with_context(|| format!("{url} is not a stepmem exporter"))?;
-    let is_coloured = stdout().is_terminal();
-    Ok(table(&status, is_coloured))
+    let status = serde_json::from_str(&text).with_context(|| {
+        format!("{url} is not the status of a stepmem exporter of version {VERSION}")
+    })?;
+    Ok(render(&status, stdout().is_terminal()))
 }
 
 fn client(url: &str) -> reqwest::Result<reqwest::blocking::Client> {
@@ -49,137 +54,119 @@ fn client(url: &str) -> reqwest::Result<reqwest::blocking::Client> {
     if url.starts_with("https://") { builder } else { builder.tls_certs_only([]) }.build()
 }
 
-/// The status as a table, the worst finding first.
-fn table(status: &Value, is_coloured: bool) -> String {
-    let findings = items(status, "findings");
-    let mut table = Table::new();
-    table.load_style(TableStyle::new()).set_content_arrangement(ContentArrangement::Disabled);
-    if is_coloured {
-        table.enforce_styling();
+/// Puts a status into words: the ranks, the processes that do not push, then the findings, the worst first.
+fn render(status: &Status, is_coloured: bool) -> String {
+    let mut page = Page::new(is_coloured);
+    if status.ranks.is_empty() {
+        page.line("No rank pushes.");
     } else {
-        table.force_no_tty();
+        page.table(&ranks(status));
     }
-    table.set_header([
-        "RUN",
-        "RANK",
-        "STEP",
-        "ALLOCATED",
-        "PEAK",
-        "RESERVED",
-        "CAPACITY",
-        "PRESSURE",
-        "SLOPE/STEP",
-        "OOM IN",
-        "DIAGNOSIS",
-    ]);
-    for rank in items(status, "ranks") {
-        let of_rank = |finding: &&&Value| {
-            finding.get("run") == rank.get("run") && finding.get("rank") == rank.get("rank")
-        };
-        let own: Vec<&Value> = findings.iter().filter(of_rank).copied().collect();
-        table.add_row(row(rank, &own));
+    if !status.processes.is_empty() {
+        page.blank();
+        page.table(&processes(status));
     }
-    for idx in 1..=9 {
-        if let Some(column) = table.column_mut(idx) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
+    let mut findings: Vec<&FindingStatus> = status.findings.iter().collect();
+    findings.sort_by_key(|finding| Reverse(finding.severity));
+    for FindingStatus { title, severity, subject, sentence, advice, .. } in findings {
+        let words = format!("{title} ({}), {subject}: {sentence}", severity.as_label());
+        page.blank();
+        page.paragraph(Indent::hanging(0), &words);
+        page.paragraph(Indent { first: 2, rest: 2 }, advice);
     }
-    let mut page = String::new();
-    if items(status, "ranks").is_empty() {
-        page.push_str("No rank pushes.\n");
-    } else {
-        for line in table.lines() {
-            page.push_str(line.trim_end());
-            page.push('\n');
-        }
-    }
-    for finding in findings {
-        let paragraph = format!(
-            "\n{} ({}), rank {} of {}: {}\n  {}\n",
-            text(finding, "status"),
-            text(finding, "severity"),
-            text(finding, "rank"),
-            text(finding, "run"),
-            text(finding, "sentence"),
-            text(finding, "advice"),
-        );
-        page.push_str(&paragraph);
-    }
-    page
+    page.into_text()
 }
 
-fn row(rank: &Value, findings: &[&Value]) -> Vec<Cell> {
-    let bytes = |key| number(rank, key).map(units::bytes);
-    let pressure = items(rank, "pressures")
-        .iter()
-        .filter_map(|pressure| pressure.get(1)?.as_f64())
-        .reduce(f64::max);
-    let slope = items(rank, "creep")
-        .iter()
-        .find(|signal| {
-            let of = signal.get("signal").and_then(Value::as_str);
-            of == Some("allocated") || of == Some("process")
-        })
-        .and_then(|signal| slope(signal));
-    let diagnoses: Vec<String> =
-        findings.iter().map(|finding| text(finding, "status")).collect();
-    let colour = findings.iter().filter_map(|finding| finding.get("severity")?.as_str()).fold(
-        None,
-        |worst, severity| match (severity, worst) {
-            ("critical", _) => Some(Color::Red),
-            ("warning", None | Some(Color::Cyan)) => Some(Color::Yellow),
-            ("info", None) => Some(Color::Cyan),
-            (_, worst) => worst,
-        },
-    );
-    let named = Cell::new(diagnoses.join(", "));
-    let or_unknown =
-        |value: Option<String>| Cell::new(value.unwrap_or_else(|| UNKNOWN.to_owned()));
-    vec![
-        Cell::new(text(rank, "run")),
-        Cell::new(text(rank, "rank")),
-        or_unknown(rank.get("step").map(Value::to_string)),
-        or_unknown(bytes("allocated_bytes")),
-        or_unknown(bytes("recent_peak_allocated_bytes")),
-        or_unknown(bytes("reserved_bytes")),
-        or_unknown(bytes("capacity_bytes")),
-        or_unknown(pressure.map(units::percent)),
-        or_unknown(slope),
-        or_unknown(number(rank, "oom_eta_seconds").map(units::duration)),
-        match colour {
-            Some(colour) => named.fg(colour),
-            None => named,
-        },
+fn ranks(status: &Status) -> Table {
+    let mut table = Table::new([
+        Column::left(1, "RUN"),
+        Column::right(2, "RANK"),
+        Column::right(2, "STEP"),
+        Column::right(2, "ALLOCATED"),
+        Column::right(2, "PEAK"),
+        Column::right(2, "RESERVED"),
+        Column::right(2, "CAPACITY"),
+        Column::right(2, "PRESSURE"),
+        Column::right(2, "SLOPE/STEP"),
+        Column::right(2, "OOM IN"),
+        Column::left(2, "DIAGNOSIS"),
+    ]);
+    for rank in &status.ranks {
+        table.row(rank_row(rank, diagnoses(status, &SubjectId::Rank(rank.id()))));
+    }
+    table
+}
+
+fn rank_row(rank: &RankStatus, diagnoses: Cell) -> [Cell; 11] {
+    let last = rank.last_train.as_ref();
+    let allocated = rank.creep.iter().find(|signal| signal.signal == Signal::Allocated);
+    let highest = rank.pressures.iter().map(|(_, ratio)| *ratio).reduce(f64::max);
+    [
+        rank.run.as_str().into(),
+        rank.rank.to_string().into(),
+        or_unknown(last.map(|last| last.step.get().to_string())).into(),
+        quantity(last.map(|last| last.allocated)),
+        quantity(rank.recent_peak_allocated),
+        quantity(last.and_then(|last| last.reserved)),
+        quantity(rank.capacity),
+        or_unknown(highest.map(percent)).into(),
+        or_unknown(allocated.and_then(slope)).into(),
+        or_unknown(rank.oom_eta_seconds.map(duration)).into(),
+        diagnoses,
     ]
 }
 
-/// How fast a signal grows: by step, or by hour for want of steps.
-fn slope(signal: &Value) -> Option<String> {
-    let of_step = number(signal, "slope_bytes_per_step").map(units::bytes);
-    of_step.or_else(|| {
-        let of_second = number(signal, "slope_bytes_per_second")?;
-        Some(format!("{}/h", units::bytes(3600.0 * of_second)))
-    })
-}
-
-fn items<'v>(value: &'v Value, key: &str) -> Vec<&'v Value> {
-    value
-        .get(key)
-        .and_then(Value::as_array)
-        .map(|items| items.iter().collect())
-        .unwrap_or_default()
-}
-
-fn number(value: &Value, key: &str) -> Option<f64> {
-    value.get(key)?.as_f64()
-}
-
-fn text(value: &Value, key: &str) -> String {
-    match value.get(key) {
-        Some(Value::String(text)) => text.chars().filter(|c| !c.is_control()).collect(),
-        Some(Value::Null) | None => UNKNOWN.to_owned(),
-        Some(other) => other.to_string(),
+fn processes(status: &Status) -> Table {
+    let mut table = Table::new([
+        Column::left(1, "DEVICE"),
+        Column::right(2, "PID"),
+        Column::right(2, "USED"),
+        Column::right(2, "CAPACITY"),
+        Column::right(2, "PRESSURE"),
+        Column::right(2, "SLOPE"),
+        Column::right(2, "OOM IN"),
+        Column::left(2, "DIAGNOSIS"),
+    ]);
+    for process in &status.processes {
+        let diagnoses = diagnoses(status, &SubjectId::Process(process.id.clone()));
+        table.row(process_row(process, diagnoses));
     }
+    table
+}
+
+fn process_row(process: &ProcessStatus, diagnoses: Cell) -> [Cell; 8] {
+    [
+        process.id.uuid.as_str().into(),
+        process.id.pid.to_string().into(),
+        quantity(Some(process.used)),
+        quantity(process.capacity),
+        or_unknown(process.pressure_ratio.map(percent)).into(),
+        or_unknown(process.creep.as_ref().and_then(slope)).into(),
+        or_unknown(process.oom_eta_seconds.map(duration)).into(),
+        diagnoses,
+    ]
+}
+
+fn quantity(value: Option<Bytes>) -> Cell {
+    or_unknown(value.map(|value| bytes(value.as_f64()))).into()
+}
+
+/// Returns how fast a signal grows: per step, or per hour where no steps are known.
+fn slope(signal: &SignalStatus) -> Option<String> {
+    let per_step = signal.slope_bytes_per_step.map(bytes);
+    per_step.or_else(|| signal.slope_bytes_per_second.map(hourly))
+}
+
+/// Returns the diagnoses of a subject, in the colour of the worst.
+fn diagnoses(status: &Status, subject: &SubjectId) -> Cell {
+    let own = || status.findings.iter().filter(|finding| finding.subject == *subject);
+    let titles: Vec<&str> = own().map(|finding| finding.title.as_ref()).collect();
+    let worst = own().map(|finding| finding.severity).max();
+    Cell::from(titles.join(", ")).in_colour(worst.map(|severity| match severity {
+        Severity::Critical => Colour::Red,
+        Severity::Warning => Colour::Yellow,
+        Severity::Info => Colour::Cyan,
+    }))
 }
 
 fn arguments() -> clap::Command {
@@ -199,4 +186,79 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let text = fetch(url, matches.get_flag("json"))?;
     stdout().lock().write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
     Ok(Exit::Success)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use crate::commands::status::render;
+
+    const GIB: u64 = 1 << 30;
+
+    /// A status as the exporter answers it.
+    fn status(parts: &Value) -> String {
+        let mut status =
+            serde_json::to_value(crate::analysis::status::Status::default()).unwrap();
+        for (key, part) in parts.as_object().unwrap() {
+            status[key] = part.clone();
+        }
+        render(&serde_json::from_value(status).unwrap(), false)
+    }
+
+    fn finding(kind: &str, severity: &str, subject: &Value) -> Value {
+        let mut finding = json!({
+            "kind": kind, "status": kind.replace('_', " "), "severity": severity, "since": 1.0,
+            "evidence": { "pressure_ratio": 0.9, "basis": "device", "capacity_bytes": GIB },
+            "sentence": "it is full", "advice": "Free some.",
+        });
+        for (key, value) in subject.as_object().unwrap() {
+            finding[key] = value.clone();
+        }
+        finding
+    }
+
+    #[test]
+    fn processes_that_do_not_push_have_a_table_of_their_own() {
+        let text = status(&json!({
+            "processes": [{
+                "uuid": "GPU-7", "pid": 4711, "used_bytes": 60 * GIB, "capacity_bytes": 80 * GIB,
+                "headroom_bytes": null, "pressure_ratio": 0.75, "oom_eta_seconds": 7200.0,
+                "creep": {
+                    "signal": "process", "slope_bytes_per_step": null,
+                    "slope_lower_bytes_per_step": null, "slope_upper_bytes_per_step": null,
+                    "slope_bytes_per_second": 1_048_576.0, "trend": null,
+                },
+            }],
+            "findings": [finding("HIGH_PRESSURE", "warning", &json!({ "uuid": "GPU-7", "pid": 4711 }))],
+        }));
+        let lines: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[0].join(" "), "No rank pushes.");
+        assert_eq!(
+            lines[2].join(" "),
+            "DEVICE PID USED CAPACITY PRESSURE SLOPE OOM IN DIAGNOSIS"
+        );
+        let row = "GPU-7 4711 60.0 GiB 80.0 GiB 75% 3.52 GiB/h 2 h 0 min HIGH PRESSURE";
+        assert_eq!(lines[3].join(" "), row);
+        assert!(
+            text.contains(
+                "\nHIGH PRESSURE (warning), process 4711 on GPU-7: it is full\n  Free some.\n"
+            ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn worst_finding_comes_first_whatever_its_subject() {
+        let text = status(&json!({
+            "findings": [
+                finding("IMBALANCE", "info", &json!({ "run": "llm", "rank": 3 })),
+                finding("HIGH_PRESSURE", "critical", &json!({ "uuid": "GPU-9" })),
+            ],
+        }));
+        let (worst, other) =
+            (text.find("device GPU-9").unwrap(), text.find("rank 3 of llm").unwrap());
+        assert!(worst < other, "{text}");
+    }
 }

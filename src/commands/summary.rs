@@ -16,9 +16,10 @@ use crate::commands::playback::Playback;
 use crate::input::push::wire::recorded::RecordingEntry;
 use crate::input::recording;
 use crate::model::ids::Run;
-use crate::report::summary::Summary;
-use crate::report::traceml::{self, Rows};
-use crate::report::{card, traceml_card};
+use crate::report::summary::model::Summary;
+use crate::report::traceml::rows::PeakRows;
+use crate::report::traceml::trend::WINDOW_STEPS;
+use crate::report::{card, traceml};
 
 /// `stepmem summary`.
 pub(super) const SUMMARY: CommandRow = CommandRow { name: "summary", arguments, run: command };
@@ -39,7 +40,7 @@ impl Policy {
     /// There is no such policy, or it has no window.
     pub fn read(name: &str, window: Option<usize>) -> anyhow::Result<Self> {
         match (name, window) {
-            ("traceml", window) => Ok(Self::TraceMl(window.unwrap_or(traceml::WINDOW_STEPS))),
+            ("traceml", window) => Ok(Self::TraceMl(window.unwrap_or(WINDOW_STEPS))),
             ("stepmem", None) => Ok(Self::Stepmem),
             ("stepmem", Some(_)) => {
                 anyhow::bail!("--window needs --policy traceml: ours looks at the whole run")
@@ -74,8 +75,8 @@ pub fn run<'f>(
     let is_json = question.is_json;
     let text = match question.policy {
         Policy::TraceMl(window) => {
-            let answer = traceml_rows(files, window, question.run.as_ref())?.answer();
-            if is_json { json(&answer)? } else { traceml_card::render(&answer) }
+            let verdict = traceml_rows(files, window, question.run.as_ref())?.verdict();
+            if is_json { json(&verdict)? } else { traceml::card::render(&verdict) }
         }
         Policy::Stepmem => {
             let summary = summarize(files, config, question.run.as_ref())?;
@@ -95,8 +96,8 @@ pub fn replay_traceml<'f>(
     window: usize,
     mut out: impl Write,
 ) -> anyhow::Result<()> {
-    let answer = traceml_rows(files, window, None)?.answer();
-    serde_json::to_writer(&mut out, &serde_json::json!({ "status": answer }))?;
+    let verdict = traceml_rows(files, window, None)?.verdict();
+    serde_json::to_writer(&mut out, &serde_json::json!({ "status": verdict }))?;
     Ok(out.write_all(b"\n")?)
 }
 
@@ -105,8 +106,8 @@ fn traceml_rows<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     window: usize,
     run: Option<&Run>,
-) -> anyhow::Result<Rows> {
-    let mut rows = Rows::new(window);
+) -> anyhow::Result<PeakRows> {
+    let mut rows = PeakRows::new(window);
     let mut found: Option<Run> = run.cloned();
     recording::merged(files, |recorded| {
         match recorded {

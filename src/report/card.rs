@@ -1,37 +1,19 @@
-//! A summary as a card of at most 100 columns: the verdict first, then why and what to do next, then the ranks.
+//! A summary as a card of at most 100 columns: the verdict, why, what to do next, then the ranks.
 
 use std::cmp::Reverse;
 
 use crate::model::units::Count;
-use crate::report::summary::{Figures, Issue, RankSummary, Summary};
-use crate::text::units::{bytes, duration, percent};
+use crate::report::summary::model::{FigureSummary, Issue, RankSummary, Summary};
+use crate::text::page::{Column, Indent, Page, Table};
+use crate::text::spark::{sparkline, thinned};
+use crate::text::units::{UNKNOWN, bytes, duration, or_unknown, percent};
 
-/// No line is longer.
-pub const COLUMNS: usize = 100;
-/// How many ranks the table has; the rest is summed up.
+/// The ranks in the table, at most; the rest is summed up.
 const RANKS_MAX: usize = 16;
-/// How many ranks are named in a line.
+/// The ranks named in a line, at most.
 const NAMED_MAX: usize = 8;
-/// How many characters a picture has.
+/// The characters of a sparkline, at most.
 const SPARKS_MAX: usize = 24;
-/// The levels of a picture, the lowest first.
-const SPARKS: &str = "▁▂▃▄▅▆▇█";
-/// What moves by less than this share of itself is shown as level.
-const FLAT_RATIO: f64 = 0.01;
-/// What stands for an unknown value.
-const UNKNOWN: &str = "–";
-/// The table's columns with their widths; the picture comes after them.
-const TABLE: [(&str, usize); 8] = [
-    ("RANK", 7),
-    ("PEAK", 8),
-    ("MEAN", 8),
-    ("LAST", 8),
-    ("RESERVED", 8),
-    ("OF CAP", 6),
-    ("HEADROOM", 8),
-    ("PER STEP", 9),
-];
-
 /// Puts a summary into words.
 pub fn render(summary: &Summary) -> String {
     let mut page = Page::default();
@@ -41,70 +23,24 @@ pub fn render(summary: &Summary) -> String {
     scope(&mut page, summary);
     snapshots(&mut page, summary);
     table(&mut page, summary);
-    page.text
-}
-
-/// Text in the making.
-#[derive(Default)]
-pub struct Page {
-    /// The text so far, lines whole.
-    pub text: String,
-}
-
-impl Page {
-    /// Adds a line as it is, less the spaces at its end.
-    pub fn line(&mut self, line: &str) {
-        self.text.push_str(line.trim_end());
-        self.text.push('\n');
-    }
-
-    /// Adds a paragraph, broken between words, or within a word that has no room in a line, with `indent` before its
-    /// first line and `hanging` before the others.
-    pub fn paragraph(&mut self, (indent, hanging): (usize, usize), words: &str) {
-        let mut line = " ".repeat(indent);
-        let mut is_begun = false;
-        for word in
-            words.split(' ').flat_map(|word| pieces(word, COLUMNS - hanging.max(indent)))
-        {
-            if is_begun && line.chars().count() + 1 + word.chars().count() > COLUMNS {
-                self.line(&line);
-                line = " ".repeat(hanging);
-                is_begun = false;
-            }
-            if is_begun {
-                line.push(' ');
-            }
-            line.push_str(&word);
-            is_begun = true;
-        }
-        self.line(&line);
-    }
-}
-
-/// A word in pieces of at most so many characters.
-fn pieces(word: &str, chars_max: usize) -> Vec<String> {
-    let chars: Vec<char> = word.chars().collect();
-    if chars.is_empty() {
-        return vec![String::new()];
-    }
-    chars.chunks(chars_max).map(|piece| piece.iter().collect()).collect()
+    page.into_text()
 }
 
 fn verdict(page: &mut Page, issue: &Issue) {
-    let about = if issue.phase.is_some() {
+    let about = if issue.is_wrong() {
         format!(" ({}) on {}", issue.severity.as_label(), named(issue))
     } else {
         String::new()
     };
-    page.paragraph((0, 2), &format!("{}{about}", issue.status));
+    page.paragraph(Indent::hanging(0), &format!("{}{about}", issue.status));
     // Of several ranks the sentence is about the worst.
     let of = match issue.ranks.as_slice() {
-        [worst, _, ..] if issue.phase.is_some() => format!("rank {worst}: "),
+        [worst, _, ..] if issue.is_wrong() => format!("rank {worst}: "),
         _ => String::new(),
     };
-    page.paragraph((2, 7), &format!("Why: {of}{}.", issue.summary));
-    page.paragraph((2, 8), &format!("Next: {}", issue.action));
-    page.line("");
+    page.paragraph(Indent { first: 2, rest: 7 }, &format!("Why: {of}{}.", issue.summary));
+    page.paragraph(Indent { first: 2, rest: 8 }, &format!("Next: {}", issue.action));
+    page.blank();
 }
 
 fn named(issue: &Issue) -> String {
@@ -141,14 +77,17 @@ fn scope(page: &mut Page, summary: &Summary) {
     let seen = coverage.ranks_seen;
     let words =
         format!("Run {}{attempt}: {seen}{of} ranks{steps}{restarts}.", summary.run.as_str());
-    page.paragraph((0, 2), &words);
+    page.paragraph(Indent::hanging(0), &words);
     if coverage.n_ranks_missing > 0 {
         let named: Vec<String> =
             coverage.ranks_missing.iter().take(NAMED_MAX).map(ToString::to_string).collect();
         let more =
             usize::try_from(coverage.n_ranks_missing).unwrap_or(usize::MAX) - named.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        page.paragraph((0, 2), &format!("Never heard of: rank {}{more}.", named.join(", ")));
+        page.paragraph(
+            Indent::hanging(0),
+            &format!("Never heard of: rank {}{more}.", named.join(", ")),
+        );
     }
     let lost: Vec<String> = coverage
         .ranks_lost
@@ -164,11 +103,11 @@ fn scope(page: &mut Page, summary: &Summary) {
             0 => String::new(),
             n => format!(" and {n} more"),
         };
-        page.paragraph((0, 2), &format!("Lost: {}{more}.", lost.join(", ")));
+        page.paragraph(Indent::hanging(0), &format!("Lost: {}{more}.", lost.join(", ")));
     }
     let ooms: u64 = summary.ranks.iter().filter_map(|rank| rank.ooms).map(Count::get).sum();
     if ooms > 0 {
-        page.paragraph((0, 2), &format!("Out-of-memory errors: {ooms}."));
+        page.paragraph(Indent::hanging(0), &format!("Out-of-memory errors: {ooms}."));
     }
 }
 
@@ -181,7 +120,7 @@ fn snapshots(page: &mut Page, summary: &Summary) {
             "Snapshot of rank {}{step} ({}): {path}",
             snapshot.rank.rank, snapshot.reason
         );
-        page.paragraph((0, 2), &words);
+        page.paragraph(Indent::hanging(0), &words);
     }
 }
 
@@ -189,17 +128,26 @@ fn table(page: &mut Page, summary: &Summary) {
     if summary.ranks.is_empty() {
         return;
     }
-    page.line("");
-    let heads: Vec<String> =
-        TABLE.iter().map(|(head, width)| format!("{head:>width$}")).collect();
-    page.line(&format!("{}  LIVE MEMORY", heads.join(" ")));
+    page.blank();
+    let mut table = Table::new([
+        Column::right(0, "RANK").at_least(7),
+        Column::right(1, "PEAK").at_least(8),
+        Column::right(1, "MEAN").at_least(8),
+        Column::right(1, "LAST").at_least(8),
+        Column::right(1, "RESERVED").at_least(8),
+        Column::right(1, "OF CAP").at_least(6),
+        Column::right(1, "HEADROOM").at_least(8),
+        Column::right(1, "PER STEP").at_least(9),
+        Column::left(2, "LIVE MEMORY"),
+    ]);
     let ranks = worst_first(summary);
-    // One line of rest would tell less than the rank itself.
+    // A line for one more rank would say less than the rank itself.
     let n_shown = if ranks.len() <= RANKS_MAX + 1 { ranks.len() } else { RANKS_MAX };
     let (shown, rest) = ranks.split_at(n_shown);
     for rank in shown {
-        row(page, rank);
+        table.row(row(rank));
     }
+    page.table(&table);
     let peaks = || rest.iter().filter_map(|rank| peak(rank));
     if let (Some(low), Some(high)) = (peaks().reduce(f64::min), peaks().reduce(f64::max)) {
         let words = format!(
@@ -208,14 +156,14 @@ fn table(page: &mut Page, summary: &Summary) {
             bytes(low),
             bytes(high)
         );
-        page.paragraph((2, 4), &words);
+        page.paragraph(Indent::hanging(2), &words);
     }
 }
 
 /// The ranks, those with the worst issues first, then by what they use.
 fn worst_first(summary: &Summary) -> Vec<&RankSummary> {
     let place = |rank: &RankSummary| {
-        let of = |issue: &Issue| issue.phase.is_some() && issue.ranks.contains(&rank.rank);
+        let of = |issue: &Issue| issue.is_wrong() && issue.ranks.contains(&rank.rank);
         summary.issues.iter().position(of).unwrap_or(usize::MAX)
     };
     let within = |rank: &RankSummary| {
@@ -235,10 +183,9 @@ fn peak(rank: &RankSummary) -> Option<f64> {
     max_bytes(rank.peak_allocated.as_ref())
 }
 
-fn row(page: &mut Page, rank: &RankSummary) {
-    let or_unknown = |value: Option<String>| value.unwrap_or_else(|| UNKNOWN.to_owned());
+fn row(rank: &RankSummary) -> [String; 9] {
     let slope = rank.trend.as_ref().and_then(|trend| trend.slope_bytes_per_step);
-    let cells = [
+    [
         rank.rank.to_string(),
         or_unknown(peak(rank).map(bytes)),
         or_unknown(rank.allocated.as_ref().map(|figures| bytes(figures.mean_bytes))),
@@ -247,40 +194,16 @@ fn row(page: &mut Page, rank: &RankSummary) {
         or_unknown(rank.pressure_ratio.map(percent)),
         or_unknown(rank.headroom_bytes.map(bytes)),
         or_unknown(slope.map(bytes)),
-    ];
-    let cells: Vec<String> =
-        cells.iter().zip(TABLE).map(|(cell, (_, width))| format!("{cell:>width$}")).collect();
-    page.line(&format!("{}  {}", cells.join(" "), sparks(&rank.series_bytes)));
+        sparkline(&thinned(&rank.series_bytes, SPARKS_MAX)),
+    ]
 }
 
 #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "at most 2^53")]
-fn max_bytes(figures: Option<&Figures>) -> Option<f64> {
+fn max_bytes(figures: Option<&FigureSummary>) -> Option<f64> {
     Some(figures?.max_bytes as f64)
 }
 
 #[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "at most 2^53")]
-fn last_bytes(figures: Option<&Figures>) -> Option<f64> {
+fn last_bytes(figures: Option<&FigureSummary>) -> Option<f64> {
     Some(figures?.last_bytes as f64)
-}
-
-/// A series as a picture: from its lowest to its highest value, level where that is within one percent.
-fn sparks(series: &[f64]) -> String {
-    let per_spark = series.len().div_ceil(SPARKS_MAX).max(1);
-    let means: Vec<f64> = series
-        .chunks(per_spark)
-        .map(|part| {
-            part.iter().sum::<f64>() / f64::from(u32::try_from(part.len()).unwrap_or(1))
-        })
-        .collect();
-    let lowest = means.iter().copied().fold(f64::INFINITY, f64::min);
-    let highest = means.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let range = (highest - lowest).max(FLAT_RATIO * highest);
-    means
-        .iter()
-        .map(|mean| {
-            let height = if range > 0.0 { (mean - lowest) / range } else { 0.0 };
-            let mut levels = SPARKS.chars().zip(1_u32..);
-            levels.find(|(_, i)| height * 8.0 < f64::from(*i)).map_or('█', |(spark, _)| spark)
-        })
-        .collect()
 }

@@ -1,18 +1,9 @@
-//! After the run: what a person reads when it has ended, and how they see that a fix worked. Pure: recordings, files and
-//! the time come from outside.
-
-pub mod summary;
-
-pub mod explain;
-
-pub mod section;
+//! After the run: the summary of a run and its card, two summaries against each other, the story of one rank, and the
+//! verdict that TraceML would have given. Pure: recordings, files and the time come from outside.
 
 pub mod card;
-
-pub mod side;
-
 pub mod compare;
-
+pub mod explain;
+pub mod policy;
+pub mod summary;
 pub mod traceml;
-
-pub mod traceml_card;

@@ -1,3 +1,7 @@
-//! Text for terminals and files: quantities, wrapped pages, sparklines. It knows nothing of ours.
+//! Text for terminals and files: clean text, quantities, pages of paragraphs and tables, sparklines. This room knows
+//! nothing of the others.
 
+pub mod clean;
+pub mod page;
+pub mod spark;
 pub mod units;

@@ -1,8 +1,16 @@
-//! Quantities as people read them.
+//! Quantities as people read them: bytes, rates, shares, counts, durations, dates.
 
 use std::time::Duration;
 
-/// A byte count with a binary unit and three figures (`1.25 GiB`).
+/// Stands for an unknown value.
+pub const UNKNOWN: &str = "–";
+
+/// Returns the text, or what stands for an unknown value.
+pub fn or_unknown(text: Option<String>) -> String {
+    text.unwrap_or_else(|| UNKNOWN.to_owned())
+}
+
+/// Writes a byte count with a binary unit and three figures (`1.25 GiB`).
 pub fn bytes(value: f64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if value.abs() < 1024.0 {
@@ -25,7 +33,7 @@ pub fn bytes(value: f64) -> String {
     format!("{scaled:.digits$} {unit}")
 }
 
-/// As [`bytes`], of a whole count.
+/// Writes a whole byte count as [`bytes`] does.
 pub fn whole_bytes(value: u64) -> String {
     #[expect(
         clippy::as_conversions,
@@ -35,12 +43,52 @@ pub fn whole_bytes(value: u64) -> String {
     bytes(value as f64)
 }
 
-/// A ratio in percent without decimals (`92%`).
+/// Writes a byte count with its sign (`+1.25 GiB`, `-3 B`).
+pub fn signed_bytes(value: f64) -> String {
+    let sign = if value < 0.0 { '-' } else { '+' };
+    format!("{sign}{}", bytes(value.abs()))
+}
+
+/// Writes bytes per something (`1.25 MiB/step`).
+pub fn rate(bytes_per_unit: f64, unit: &str) -> String {
+    format!("{}/{unit}", bytes(bytes_per_unit))
+}
+
+/// Writes bytes per second as bytes per hour, which growth is slow enough for (`1.25 GiB/h`).
+pub fn hourly(bytes_per_second: f64) -> String {
+    rate(3600.0 * bytes_per_second, "h")
+}
+
+/// Writes a ratio in percent without decimals (`92%`).
 pub fn percent(ratio: f64) -> String {
     format!("{:.0}%", 100.0 * ratio)
 }
 
-/// A duration in its two largest units (`3 h 20 min`).
+/// Writes a ratio in percent, with a decimal where it is below a tenth (`9.2%`).
+pub fn share(ratio: f64) -> String {
+    if ratio.abs() < 0.1 { format!("{:.1}%", 100.0 * ratio) } else { percent(ratio) }
+}
+
+/// Writes a count with its thousands apart (`1,500,520`).
+pub fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (idx, digit) in digits.chars().enumerate() {
+        if idx > 0 && (digits.len() - idx).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Writes a figure without decimals, with its thousands apart.
+pub fn whole(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    digits.parse().map_or(digits, grouped)
+}
+
+/// Writes a duration in its two largest units (`3 h 20 min`).
 pub fn duration(seconds: f64) -> String {
     let (minute, hour, day) = (60.0, 3600.0, 86_400.0);
     let split =
@@ -59,7 +107,12 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
-/// A Unix time as RFC 3339 in UTC, to the second.
+/// Writes a Unix time as a date and time in UTC, to the second (`2025-12-05 01:13:03`).
+pub fn date(time: f64) -> String {
+    rfc3339(time).trim_end_matches('Z').replace('T', " ")
+}
+
+/// Writes a Unix time as RFC 3339 in UTC, to the second.
 ///
 /// Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms": years begin in March, so that the leap day is the
 /// last, and 400 of them have 146,097 days.
@@ -80,19 +133,54 @@ pub fn rfc3339(time: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{bytes, duration, percent};
+    use crate::text::units::{
+        bytes, date, duration, grouped, hourly, percent, rate, rfc3339, share, signed_bytes,
+        whole,
+    };
+
+    const MIB: f64 = 1_048_576.0;
 
     #[test]
-    fn figures_read_well() {
-        let mib = 1_048_576.0;
+    fn byte_counts_have_three_figures_and_a_unit() {
         assert_eq!(bytes(0.0), "0 B");
         assert_eq!(bytes(1023.0), "1023 B");
-        assert_eq!(bytes(12.0 * mib), "12.0 MiB");
-        assert_eq!(bytes(1536.0 * mib), "1.50 GiB");
-        assert_eq!(bytes(-2.0 * mib), "-2.00 MiB");
+        assert_eq!(bytes(12.0 * MIB), "12.0 MiB");
+        assert_eq!(bytes(1536.0 * MIB), "1.50 GiB");
+        assert_eq!(bytes(-2.0 * MIB), "-2.00 MiB");
+        assert_eq!([1536.0, -3.0, 0.0].map(signed_bytes), ["+1.50 KiB", "-3 B", "+0 B"]);
+        assert_eq!(
+            (rate(MIB, "step"), hourly(MIB)),
+            ("1.00 MiB/step".into(), "3.52 GiB/h".into())
+        );
+    }
+
+    #[test]
+    fn durations_have_their_two_largest_units() {
         assert_eq!(duration(59.0), "59 s");
         assert_eq!(duration(24.0 * 60.0), "24 min 0 s");
         assert_eq!(duration(90_061.0), "1 d 1 h");
-        assert_eq!(percent(0.924), "92%");
+    }
+
+    #[test]
+    fn small_shares_have_a_decimal() {
+        assert_eq!(
+            (percent(0.924), share(0.924), share(0.0924)),
+            ("92%".into(), "92%".into(), "9.2%".into())
+        );
+    }
+
+    #[test]
+    fn thousands_are_apart() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!((whole(4096.4), whole(-3.0)), ("4,096".to_owned(), "-3".to_owned()));
+    }
+
+    #[test]
+    fn times_are_dates() {
+        assert_eq!(date(0.0), "1970-01-01 00:00:00");
+        assert_eq!(date(951_782_400.0), "2000-02-29 00:00:00");
+        assert_eq!(date(1_764_897_183.3), "2025-12-05 01:13:03");
+        assert_eq!(date(4_107_542_399.0), "2100-02-28 23:59:59");
+        assert_eq!(rfc3339(4_107_542_400.0), "2100-03-01T00:00:00Z");
     }
 }

@@ -5,6 +5,8 @@ use std::sync::LazyLock;
 use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
 use serde_json::{Value, json};
 
+use stepmem::report::summary::model::{IssueEvidence, IssueKind, Summary};
+
 use crate::rig::command::stepmem;
 use crate::rig::folder::{Folder, root};
 use crate::rig::job::Job;
@@ -72,6 +74,23 @@ fn summary_has_the_shape_that_its_schema_describes() {
     let version = &schema["properties"]["generator"]["properties"]["schema_version"]["const"];
     assert_eq!(summary["generator"]["schema_version"], *version);
     check(&schema, &schema, &summary, "");
+}
+
+#[test]
+fn summary_reads_back_as_it_was_written() {
+    let peaks = Job::new(2, 1500)
+        .live(|_, _| 30 * GIB)
+        .peak(|_, step| if step == 40 { 79 * GIB } else { 36 * GIB });
+    let low = Job::new(4, 600).live(|rank, _| if rank == 1 { 10 * GIB } else { 60 * GIB });
+    for records in [troubled(), peaks, low, Job::new(2, 20)].map(|job| job.recording()) {
+        let written = summary(&records);
+        let read: Summary = serde_json::from_value(written.clone()).unwrap();
+        for issue in &read.issues {
+            assert!(!matches!(issue.kind, IssueKind::Other(_)), "{issue:?}");
+            assert!(!matches!(issue.evidence, IssueEvidence::Other(_)), "{issue:?}");
+        }
+        assert_eq!(serde_json::to_value(read).unwrap(), written);
+    }
 }
 
 /// Holds a value to the part of JSON Schema that ours uses.

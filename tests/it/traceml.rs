@@ -427,7 +427,7 @@ fn means_are_not_called_peaks() {
 fn figures_are_there_without_a_finding() {
     let summary = summary(&Job::new(2, 1000).live(|_, _| 30 * GIB).recording());
     let rank = &summary["ranks"][0];
-    for key in ["capacity_bytes", "pressure_ratio", "headroom_bytes", "imbalance_ratio"] {
+    for key in ["capacity_bytes", "pressure_ratio", "headroom_bytes", "peak_imbalance_ratio"] {
         assert!(rank[key].is_number(), "{key}: {rank}");
     }
     for key in

@@ -39,8 +39,9 @@ pub enum FragmentationEvidence {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct UnusedEvidence {
-    /// The unused share of what the allocator held at its recent peak.
-    pub fragmentation_ratio: f64,
+    /// The unused share of what the allocator held at its recent peak. A rank's `fragmentation_ratio` is that of its
+    /// last train step.
+    pub peak_fragmentation_ratio: f64,
     /// What it held at its recent peak.
     pub peak_reserved_bytes: u64,
     /// The capacity.
@@ -67,7 +68,7 @@ fn unused(subject: &Subject<'_, '_>) -> Option<UnusedEvidence> {
     let is_high = ratio >= RATIO_INFO - margin
         && reserved.as_f64() >= (PRESSURE_MIN - margin) * capacity.as_f64();
     is_high.then(|| UnusedEvidence {
-        fragmentation_ratio: ratio,
+        peak_fragmentation_ratio: ratio,
         peak_reserved_bytes: reserved.get(),
         capacity_bytes: capacity.get(),
     })
@@ -79,7 +80,7 @@ impl Figures for FragmentationEvidence {
             Self::Growth(growth) => growth.sentence(),
             Self::Unused(unused) => format!(
                 "{} of the {} that the allocator held at its peak was never live at once",
-                percent(unused.fragmentation_ratio),
+                percent(unused.peak_fragmentation_ratio),
                 whole_bytes(unused.peak_reserved_bytes)
             ),
         }
@@ -89,7 +90,7 @@ impl Figures for FragmentationEvidence {
         match self {
             Self::Growth(growth) => growth.score(),
             Self::Unused(unused) => {
-                Score { metric: "reserved", value: unused.fragmentation_ratio }
+                Score { metric: "reserved", value: unused.peak_fragmentation_ratio }
             }
         }
     }

@@ -75,7 +75,7 @@ pub enum Kept {
 }
 
 /// The three levels of a series, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Bands {
     /// Early: from 15 % to 25 % of the steps.
     pub baseline_bytes: f64,

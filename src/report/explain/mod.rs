@@ -1,4 +1,4 @@
-//! What became of one rank, step by step: `story` gathers it, `text` and `words` render it.
+//! The command `explain`: `story` gathers what happened to one rank or process, `text` and `words` render it.
 
 pub mod story;
 pub mod text;

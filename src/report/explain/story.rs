@@ -1,5 +1,5 @@
-//! What happened to one rank, gathered record by record: its live memory, what was said of it, and what stopped each
-//! window. Nothing is put into words here.
+//! The story of one rank or process, gathered record by record: its live memory, its findings, and the gates that stopped
+//! its windows. Nothing is put into words here.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,37 +19,37 @@ use crate::analysis::rank::view::RankView;
 use crate::model::ids::SubjectId;
 use crate::model::units::{Bytes, Uptime};
 
-/// The most points that the picture of live memory has.
+/// The points of a picture, at most.
 pub const POINTS_MAX: usize = 92;
 
-/// The story of one rank.
+/// The story of one rank or process.
 #[derive(Debug)]
 pub struct Story {
-    /// The rank or process.
+    /// The rank or process itself.
     pub subject: SubjectId,
     /// Its device, if known.
     pub device: Option<String>,
-    /// What its device holds, if that is known.
+    /// Its device's capacity, if known.
     pub capacity: Option<Bytes>,
-    /// How many train steps were accepted, or how many readings there were.
+    /// How many train steps were accepted, or how many readings there are.
     pub n_steps: u64,
     /// The first and the last of them.
-    pub span: Option<(Moment, Moment)>,
-    /// How many times it began anew.
+    pub span: Option<(StoryPoint, StoryPoint)>,
+    /// How often it restarted.
     pub n_restarts: u32,
     /// Each signal after the steps, warm-ups left out.
     pub floors: BTreeMap<Signal, Floor>,
-    /// What was said of it, in order.
-    pub told: Vec<Told>,
-    /// What became of the windows, by signal and level.
-    pub windows: BTreeMap<(Signal, usize), Tally>,
-    /// How near each signal came to a trend.
+    /// The findings that were raised and cleared, in order.
+    pub events: Vec<StoryEvent>,
+    /// The outcomes of the windows, by signal and level.
+    pub windows: BTreeMap<(Signal, usize), LevelTests>,
+    /// The window of each signal that came nearest to a trend.
     pub closest: BTreeMap<Signal, Closest>,
-    /// What is remembered of stairs at the end.
+    /// The stairs that the estimator remembers at the end.
     pub stairs: Option<StairsEvidence>,
     /// How many steps of a life are warm-up.
     warmup_pushes: u32,
-    /// A rank silent for longer leaves every output.
+    /// A rank that is silent for longer leaves every output.
     rank_ttl: Duration,
     /// How many more steps of the current life are warm-up.
     n_warmup: u32,
@@ -88,11 +88,10 @@ impl<'a> SubjectFigures<'a> {
         }
     }
 
-    /// The last train step; 0 where there is none.
-    fn last_step(&self) -> u64 {
+    fn last_step(&self) -> Option<u64> {
         match self {
-            Self::Rank(rank) => rank.last_train.map_or(0, |last| last.step.get()),
-            Self::Process(_) => 0,
+            Self::Rank(rank) => rank.last_train.map(|last| last.step.get()),
+            Self::Process(_) => None,
         }
     }
 
@@ -107,55 +106,64 @@ impl<'a> SubjectFigures<'a> {
     }
 }
 
-/// A point of the story.
+/// When something happened.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Moment {
-    /// The step; 0 of readings.
-    pub step: u64,
+pub struct StoryPoint {
+    /// The last train step; `None` of a process.
+    pub step: Option<u64>,
     /// The Unix time.
     pub time: f64,
 }
 
-/// One thing that was said of the rank.
+/// The time at which a subject is looked at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LookTime {
+    /// Since the recording began.
+    pub now: Uptime,
+    /// The same as a Unix time.
+    pub time: f64,
+}
+
+/// A finding that was raised or cleared.
 #[derive(Debug)]
-pub struct Told {
-    /// What.
+pub struct StoryEvent {
+    /// The finding.
     pub transition: Transition,
     /// How many steps the pictures had then.
     pub n_pictured: u64,
-    /// Of what was raised: the window that shows it; `None` when stairs do, or no window is about it.
+    /// Of a raised one: the window that shows it; `None` when stairs do, or the finding is about no window.
     pub window: Option<WindowVerdict>,
-    /// Of stairs: what they were.
+    /// Of a raised one that stairs show: the stairs.
     pub stairs: Option<StairsEvidence>,
-    /// Of what was cleared: why.
+    /// Of a cleared one: why.
     pub cause: Cause,
 }
 
-/// Why something was cleared.
+/// Why a finding was cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Its figures no longer show it.
     Figures,
     /// It became this.
     Became(DiagnosisKind),
-    /// The rank began a new life.
+    /// The rank restarted.
     Restart,
-    /// The rank was not heard of.
+    /// The rank was silent for too long.
     Silence,
 }
 
-/// What the tests of one level's windows gave.
+/// The outcomes of one level's windows.
 #[derive(Debug)]
-pub struct Tally {
+pub struct LevelTests {
     /// How many windows were tested.
     pub n_tests: u32,
-    /// How many came to what.
+    /// How many had which outcome.
     pub ends: BTreeMap<End, u32>,
     /// The last window, tested or not.
     pub last: WindowVerdict,
 }
 
-/// What became of one window.
+/// The outcome of one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum End {
     /// A gate stopped it.
@@ -167,7 +175,7 @@ pub enum End {
 }
 
 impl End {
-    /// What a verdict amounts to.
+    /// Returns the outcome that a verdict amounts to.
     pub fn of(verdict: &Result<WindowTrend, GateFailure>) -> Self {
         match verdict {
             Err(stop) => Self::Stopped(stop.gate),
@@ -182,12 +190,12 @@ impl End {
 pub struct Closest {
     /// The window.
     pub window: WindowVerdict,
-    /// At which step it did.
-    pub step: u64,
+    /// The step at which it did; `None` of a process.
+    pub step: Option<u64>,
 }
 
 impl Story {
-    /// A story of which nothing is known yet.
+    /// Returns a story that has not begun.
     pub fn new(subject: SubjectId, config: &EngineConfig) -> Self {
         Self {
             subject,
@@ -200,7 +208,7 @@ impl Story {
             rank_ttl: config.rank_ttl,
             n_warmup: 0,
             floors: BTreeMap::new(),
-            told: Vec::new(),
+            events: Vec::new(),
             windows: BTreeMap::new(),
             closest: BTreeMap::new(),
             stairs: None,
@@ -208,16 +216,16 @@ impl Story {
         }
     }
 
-    /// Whether it is of a process that does not push, of which there are readings instead of steps.
+    /// Returns whether it is of a process that does not push, which has readings instead of steps.
     pub fn is_process(&self) -> bool {
         matches!(self.subject, SubjectId::Process(_))
     }
 
-    /// Looks at the subject at `now`, the Unix time `time`, after any record, which raised or cleared `transitions`.
+    /// Takes the subject's figures after any record, and the `transitions` that the record caused.
     pub fn see(
         &mut self,
         view: &SubjectFigures<'_>,
-        (now, time): (Uptime, f64),
+        LookTime { now, time }: LookTime,
         transitions: &[Transition],
     ) {
         let is_restarted = self.test(view);
@@ -232,7 +240,7 @@ impl Story {
             }
         };
         if n_steps != self.n_steps {
-            let moment = Moment { step: view.last_step(), time };
+            let moment = StoryPoint { step: view.last_step(), time };
             self.n_steps = n_steps;
             self.capacity = view.capacity();
             self.device = match (&self.subject, view) {
@@ -260,11 +268,11 @@ impl Story {
                 None if is_silent => Cause::Silence,
                 None => Cause::Figures,
             };
-            self.tell(transition, view, cause);
+            self.add_event(transition, view, cause);
         }
     }
 
-    /// Adds what the last step left to the pictures.
+    /// Adds the figures after the last step to the pictures.
     fn picture(&mut self, view: &SubjectFigures<'_>) {
         if self.n_warmup > 0 && !self.is_process() {
             self.n_warmup -= 1;
@@ -277,7 +285,7 @@ impl Story {
     }
 
     /// Adds a transition with the window or the stairs behind it.
-    fn tell(&mut self, transition: &Transition, view: &SubjectFigures<'_>, cause: Cause) {
+    fn add_event(&mut self, transition: &Transition, view: &SubjectFigures<'_>, cause: Cause) {
         let capacity = view.capacity().map(Bytes::as_f64);
         let of_signal =
             signal(transition).filter(|_| transition.state == TransitionState::Raised);
@@ -288,7 +296,7 @@ impl Story {
         };
         let window = of_signal.and_then(|of| view.creep().windows(of, capacity).find(shows));
         let is_stairs = of_signal == Some(Signal::Allocated) && window.is_none();
-        self.told.push(Told {
+        self.events.push(StoryEvent {
             transition: transition.clone(),
             n_pictured: self.floors.values().map(|floor| floor.n_added).max().unwrap_or(0),
             window,
@@ -297,7 +305,7 @@ impl Story {
         });
     }
 
-    /// Counts what became of the windows that got a block since the last look; whether a new life began.
+    /// Counts the outcomes of the windows that got a block since the last look; returns whether the rank restarted.
     fn test(&mut self, view: &SubjectFigures<'_>) -> bool {
         let capacity = view.capacity().map(Bytes::as_f64);
         let step = view.last_step();
@@ -306,8 +314,8 @@ impl Story {
             for window in view.creep().windows(signal, capacity) {
                 self.has_window |= LIVE_SIGNALS.contains(&signal);
                 let key = (signal, window.level_idx);
-                let is_new = |tally: &Tally| {
-                    tally.last.last_position.to_bits() != window.last_position.to_bits()
+                let is_new = |tests: &LevelTests| {
+                    tests.last.last_position.to_bits() != window.last_position.to_bits()
                 };
                 // A level has no new block unless the one below has.
                 if !self.windows.get(&key).is_none_or(is_new) {
@@ -322,18 +330,18 @@ impl Story {
         is_restarted
     }
 
-    fn count(&mut self, window: &WindowVerdict, step: u64) {
+    fn count(&mut self, window: &WindowVerdict, step: Option<u64>) {
         let end = End::of(&window.outcome);
-        let tally = self
+        let tests = self
             .windows
             .entry((window.signal, window.level_idx))
-            .or_insert_with(|| Tally { n_tests: 0, ends: BTreeMap::new(), last: *window });
-        tally.last = *window;
+            .or_insert_with(|| LevelTests { n_tests: 0, ends: BTreeMap::new(), last: *window });
+        tests.last = *window;
         if !window.is_asked || end == End::Stopped(Gate::Blocks) {
             return;
         }
-        tally.n_tests += 1;
-        *tally.ends.entry(end).or_default() += 1;
+        tests.n_tests += 1;
+        *tests.ends.entry(end).or_default() += 1;
         let closest =
             self.closest.entry(window.signal).or_insert(Closest { window: *window, step });
         if nearness(&window.outcome) > nearness(&closest.window.outcome) {
@@ -342,7 +350,7 @@ impl Story {
     }
 }
 
-/// How far a window got: by which gate, then how near to passing it.
+/// Orders windows by how far they got: to which gate, then how near to passing it.
 fn nearness(verdict: &Result<WindowTrend, GateFailure>) -> (End, u64) {
     let stop = match verdict {
         Ok(passed) => passed.obstacle,
@@ -360,12 +368,12 @@ fn passed_by(failure: &GateFailure) -> u64 {
     if ratio > 0.0 { ratio.to_bits() } else { 0 }
 }
 
-/// The signal that a transition is about, if it is about one that grows.
+/// Returns the signal that grows, if the transition is about one.
 pub fn signal(transition: &Transition) -> Option<Signal> {
     transition.evidence.signal()
 }
 
-/// The least of a figure over equally many steps in a row, at most [`POINTS_MAX`] times.
+/// The least value of a figure in equal parts of a life, at most [`POINTS_MAX`] of them.
 #[derive(Debug, Default)]
 pub struct Floor {
     points: Vec<f64>,
@@ -376,12 +384,12 @@ pub struct Floor {
 }
 
 impl Floor {
-    /// How many steps make a point.
+    /// Returns how many steps make a point.
     pub fn steps_per_point(&self) -> u64 {
         1 << self.halvings
     }
 
-    /// The points in order, in bytes; NaN where nothing was known.
+    /// Returns the points in order, in bytes; NaN where the figure is unknown.
     pub fn points(&self) -> &[f64] {
         &self.points
     }
@@ -409,7 +417,99 @@ impl Floor {
 
 #[cfg(test)]
 mod tests {
-    use super::{Floor, POINTS_MAX};
+    use std::time::Duration;
+
+    use crate::analysis::config::EngineConfig;
+    use crate::analysis::creep::estimator::CreepEstimator;
+    use crate::analysis::diagnosis::high_pressure::PressureEvidence;
+    use crate::analysis::diagnosis::kind::Severity;
+    use crate::analysis::diagnosis::pressure::Basis;
+    use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
+    use crate::analysis::findings::{Transition, TransitionState};
+    use crate::analysis::processes::ProcessView;
+    use crate::model::ids::{GpuUuid, ProcessId, SubjectId};
+    use crate::model::units::{Bytes, Uptime};
+    use crate::report::explain::story::{
+        Cause, Floor, LookTime, POINTS_MAX, Story, SubjectFigures,
+    };
+
+    fn process(pid: u32) -> SubjectId {
+        SubjectId::Process(ProcessId { uuid: GpuUuid::new("GPU-7").unwrap(), pid })
+    }
+
+    fn pressure(subject: SubjectId, state: TransitionState) -> Transition {
+        let evidence = PressureEvidence {
+            pressure_ratio: 0.95,
+            basis: Basis::Process,
+            capacity_bytes: 100,
+        };
+        Transition {
+            time: 0.0,
+            step: None,
+            subject,
+            kind: DiagnosisKind::HighPressure,
+            state,
+            severity: Severity::Warning,
+            evidence: Evidence::HighPressure(evidence),
+        }
+    }
+
+    /// The story of a process that is read at second 0 and looked at again at `seconds`, when `transitions` come.
+    fn story(seconds: u64, is_listed: bool, transitions: &[Transition]) -> Story {
+        let config = EngineConfig::default();
+        let estimator = CreepEstimator::of_process(config.creep);
+        let mut story = Story::new(process(1), &config);
+        let mut see = |seconds: u64, last_seen: u64, transitions: &[Transition]| {
+            let at = |seconds| Uptime(Duration::from_secs(seconds));
+            let view = SubjectFigures::Process(ProcessView {
+                used: Bytes::new(95).unwrap(),
+                capacity: Bytes::new(100).ok(),
+                creep: &estimator,
+                last_seen: at(last_seen),
+            });
+            let time = 1000.0 + Duration::from_secs(seconds).as_secs_f64();
+            story.see(&view, LookTime { now: at(seconds), time }, transitions);
+        };
+        see(0, 0, &[]);
+        see(seconds, if is_listed { seconds } else { 0 }, transitions);
+        story
+    }
+
+    #[test]
+    fn story_of_a_process_spans_its_readings_and_has_no_steps() {
+        let story = story(20, true, &[]);
+        let (first, last) = story.span.unwrap();
+        assert_eq!((first.step, last.step), (None, None));
+        assert_eq!((first.time, last.time, story.n_steps), (1000.0, 1020.0, 2));
+        assert_eq!(story.device.as_deref(), Some("GPU-7"));
+    }
+
+    #[test]
+    fn look_without_a_reading_adds_none() {
+        let story = story(20, false, &[]);
+        assert_eq!((story.n_steps, story.span.unwrap().1.time), (1, 1000.0));
+    }
+
+    #[test]
+    fn findings_of_other_subjects_are_not_part_of_the_story() {
+        let raised = |pid| pressure(process(pid), TransitionState::Raised);
+        let story = story(20, true, &[raised(2), raised(1)]);
+        let subjects: Vec<_> =
+            story.events.iter().map(|event| &event.transition.subject).collect();
+        assert_eq!(subjects, [&process(1)]);
+    }
+
+    #[test]
+    fn finding_is_cleared_by_its_figures_or_by_silence() {
+        let cleared = [pressure(process(1), TransitionState::Cleared)];
+        let cause = |seconds, is_listed| story(seconds, is_listed, &cleared).events[0].cause;
+        assert_eq!(cause(20, true), Cause::Figures);
+        let rank_ttl = EngineConfig::default().rank_ttl.as_secs();
+        assert_eq!(
+            (cause(rank_ttl, false), cause(rank_ttl + 1, false)),
+            (Cause::Figures, Cause::Silence)
+        );
+    }
 
     #[test]
     fn floor_keeps_the_least_of_equal_parts() {

@@ -1,7 +1,7 @@
 //! Failures of gates and their figures in words.
 
 use crate::analysis::creep::gates::{Bound, GateFailure, GateUnit};
-use crate::text::units::{bytes, duration, percent};
+use crate::text::units::{bytes, duration, share, whole};
 
 /// Writes the value and the limit of a failure as short as it fits a table.
 pub fn measure(failure: &GateFailure) -> String {
@@ -36,33 +36,9 @@ fn figures(failure: &GateFailure) -> (String, String) {
     }
 }
 
-/// A share in percent, with a decimal where it is small.
-pub fn share(ratio: f64) -> String {
-    if ratio.abs() < 0.1 { format!("{:.1}%", 100.0 * ratio) } else { percent(ratio) }
-}
-
-/// A figure that is a whole number.
-pub fn whole(value: f64) -> String {
-    let digits = format!("{value:.0}");
-    digits.parse().map_or(digits, grouped)
-}
-
-/// A number with its thousands apart.
-pub fn grouped(value: u64) -> String {
-    let digits = value.to_string();
-    let mut text = String::new();
-    for (idx, digit) in digits.chars().enumerate() {
-        if idx > 0 && (digits.len() - idx).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{grouped, measure, reason, whole};
+    use super::{measure, reason};
     use crate::analysis::creep::gates::{Gate, GateFailure};
 
     #[test]
@@ -93,11 +69,5 @@ mod tests {
             assert_eq!(measure(&failure), short);
             assert!(reason(&failure).contains(long), "{}", reason(&failure));
         }
-    }
-
-    #[test]
-    fn thousands_are_apart() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
-        assert_eq!((whole(4096.4), whole(-3.0)), ("4,096".to_owned(), "-3".to_owned()));
     }
 }

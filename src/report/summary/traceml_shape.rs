@@ -6,16 +6,17 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use crate::analysis::estimate;
-use crate::report::summary::{Figures, PEAK_ALLOCATED, RankSummary, Summary};
+use crate::report::policy::PeakMetric;
+use crate::report::summary::model::{FigureSummary, RankSummary, Summary};
 use crate::text::units::bytes;
 
 /// TraceML's names of the two metrics of the section, in its order.
-const METRICS: [(&str, Of); 2] = [
+const METRICS: [(&str, FigureOf); 2] = [
     ("peak_allocated_bytes", |rank| rank.peak_allocated.as_ref()),
     ("peak_reserved_bytes", |rank| rank.peak_reserved.as_ref()),
 ];
 
-/// What TraceML tells of the run itself.
+/// Returns the run itself in TraceML's words.
 pub fn meta(summary: &Summary) -> Value {
     let nodes: BTreeSet<_> = summary.ranks.iter().filter_map(|rank| rank.node_rank).collect();
     let devices: BTreeSet<_> =
@@ -29,10 +30,10 @@ pub fn meta(summary: &Summary) -> Value {
     })
 }
 
-/// The section on step memory.
+/// Returns the section on step memory.
 pub fn step_memory(summary: &Summary) -> Value {
     let coverage = &summary.coverage;
-    let window = summary.metrics.get(PEAK_ALLOCATED);
+    let window = summary.metrics.get(&PeakMetric::Allocated);
     json!({
         "metadata": metadata(mode(summary), METRICS.map(|(name, _)| name).as_slice(), &json!({
             "duration_s": summary.duration_s,
@@ -63,7 +64,7 @@ pub fn step_memory(summary: &Summary) -> Value {
     })
 }
 
-/// A section that is TraceML's and not ours.
+/// Returns a section that TraceML has and stepmem does not measure.
 pub fn no_data(section: &str) -> Value {
     let diagnosis = json!({
         "kind": "NO_DATA", "status": "NO DATA", "severity": "info",
@@ -94,7 +95,7 @@ fn mode(summary: &Summary) -> &'static str {
     let mut nodes = summary.ranks.iter().filter_map(|rank| rank.node_rank);
     let first = nodes.next();
     match () {
-        () if !summary.metrics.contains_key(PEAK_ALLOCATED) => "no_data",
+        () if !summary.metrics.contains_key(&PeakMetric::Allocated) => "no_data",
         () if nodes.any(|node| Some(node) != first) => "multi_node",
         () => "single_node",
     }
@@ -123,19 +124,19 @@ fn metadata(mode: &str, metrics: &[&str], known: &Value) -> Value {
     Value::Object(metadata)
 }
 
-type Of = fn(&RankSummary) -> Option<&Figures>;
+type FigureOf = fn(&RankSummary) -> Option<&FigureSummary>;
 
-fn by_metric(value: impl Fn(Of) -> Value) -> Value {
+fn by_metric(value: impl Fn(FigureOf) -> Value) -> Value {
     METRICS.into_iter().map(|(name, of)| (name.to_owned(), value(of))).collect()
 }
 
 /// The mean of the per-step values of each rank that has them, ascending by rank.
-fn means(summary: &Summary, of: Of) -> Vec<(u32, f64)> {
+fn means(summary: &Summary, of: FigureOf) -> Vec<(u32, f64)> {
     let mean = |rank: &RankSummary| Some((rank.rank.get(), of(rank)?.mean_bytes));
     summary.ranks.iter().filter_map(mean).collect()
 }
 
-fn average(summary: &Summary, of: Of) -> Value {
+fn average(summary: &Summary, of: FigureOf) -> Value {
     let means = means(summary, of);
     let n_ranks = f64::from(u32::try_from(means.len()).unwrap_or(u32::MAX));
     let sum: f64 = means.iter().map(|(_, mean)| mean).sum();
@@ -178,7 +179,7 @@ fn rows(summary: &Summary) -> Value {
 
 /// The section's card, in TraceML's five lines.
 fn card(summary: &Summary) -> String {
-    let window = summary.metrics.get(PEAK_ALLOCATED);
+    let window = summary.metrics.get(&PeakMetric::Allocated);
     let steps = window.map_or(0, |metric| metric.steps_used);
     let stats = window.map_or_else(
         || "n/a".to_owned(),

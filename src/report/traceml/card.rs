@@ -1,23 +1,26 @@
-//! What TraceML would have said, as lines for a terminal.
+//! TraceML's verdict as lines for a terminal.
 
-use crate::report::card::Page;
-use crate::report::traceml::{Answer, Issue, Metric, STEPS_MIN};
+use crate::report::traceml::issue::{TraceMlIssue, TraceMlKind};
+use crate::report::traceml::metric::TraceMlMetric;
+use crate::report::traceml::trend::STEPS_MIN;
+use crate::report::traceml::verdict::TraceMlVerdict;
+use crate::text::page::{Indent, Page};
 use crate::text::units::{bytes, percent};
 
-/// Puts an answer into words.
-pub fn render(answer: &Answer) -> String {
+/// Puts a verdict into words.
+pub fn render(verdict: &TraceMlVerdict) -> String {
     let mut page = Page::default();
-    for (idx, issue) in answer.issues.iter().enumerate() {
+    for (idx, issue) in verdict.issues.iter().enumerate() {
         let lead = if idx == 0 { "TraceML 0.3.6 would have said" } else { "  and" };
-        let metric = answer.metrics.get(issue.metric);
-        page.paragraph((0, 2), &format!("{lead} {}", sentence(issue, metric)));
+        let metric = verdict.metrics.get(&issue.metric);
+        page.paragraph(Indent::hanging(0), &format!("{lead} {}", sentence(issue, metric)));
     }
-    page.text
+    page.into_text()
 }
 
-fn sentence(issue: &Issue, metric: Option<&Metric>) -> String {
+fn sentence(issue: &TraceMlIssue, metric: Option<&TraceMlMetric>) -> String {
     let severity = issue.severity.as_label();
-    if issue.kind == "NO_DATA" {
+    if issue.kind == TraceMlKind::NoData {
         return format!(
             "{} ({severity}): it needs {STEPS_MIN} steps that all ranks have, with peak_allocated_bytes and \
              peak_reserved_bytes",
@@ -25,12 +28,11 @@ fn sentence(issue: &Issue, metric: Option<&Metric>) -> String {
         );
     }
     let Some(metric) = metric else { return format!("{} ({severity})", issue.status) };
-    let name = metric.metric.replace('_', " ");
+    let name = metric.metric.as_label().replace('_', " ");
     let pressure = metric
         .pressure_frac
         .map_or_else(String::new, |ratio| format!(" ({} of capacity)", percent(ratio)));
-    let growth =
-        metric.trend.overall_abs_delta_bytes.filter(|_| issue.kind.starts_with("CREEP"));
+    let growth = metric.trend.overall_abs_delta_bytes.filter(|_| issue.kind.is_creep());
     let growth = growth.map_or_else(String::new, |delta| format!(", +{}", bytes(delta)));
     format!(
         "{} ({severity}): {name} {}{pressure} on rank {}, skew {}{growth}, {} steps",

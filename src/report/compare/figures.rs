@@ -1,0 +1,98 @@
+//! The figures of a run that a comparison looks at, whoever wrote its summary. A figure that the summary lacks is absent.
+
+use crate::report::policy::{IssueSeverity, PolicyName};
+
+/// One run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunFigures {
+    /// The policy that its issues were judged by.
+    pub policy: PolicyName,
+    /// The run's name.
+    pub run: Option<String>,
+    /// Its issues; empty when nothing was wrong.
+    pub issues: Vec<RunIssue>,
+    /// The name of its diagnosis on pages.
+    pub status: String,
+    /// Whether there is anything to compare.
+    pub has_data: bool,
+    /// Whether it ran long enough for creep to be judged.
+    pub is_judged: bool,
+    /// The train steps of the rank that came furthest.
+    pub steps: Option<f64>,
+    /// The highest peak of live memory.
+    pub peak_allocated: RunPeak,
+    /// The highest peak of what the allocator held.
+    pub peak_reserved: RunPeak,
+    /// The highest peak by its rank's capacity.
+    pub pressure_ratio: Option<f64>,
+    /// The least headroom of a rank, in bytes.
+    pub headroom_bytes: Option<f64>,
+    /// The growth of the rank that grows fastest.
+    pub growth: Option<RunGrowth>,
+    /// The skew between its ranks.
+    pub skew: Option<RunSkew>,
+    /// The rank of its diagnosis, or the one with the highest peak.
+    pub worst_rank: Option<u64>,
+    /// How many ranks were lost or never pushed.
+    pub n_lost: Option<u64>,
+    /// Out-of-memory errors of all ranks.
+    pub n_ooms: Option<u64>,
+}
+
+/// One issue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunIssue {
+    /// Its name in labels.
+    pub kind: String,
+    /// Its name on pages.
+    pub status: String,
+    /// How much it matters.
+    pub severity: IssueSeverity,
+    /// Its ranks.
+    pub ranks: Vec<u64>,
+}
+
+/// A peak over ranks and steps, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RunPeak {
+    /// The true maximum.
+    pub max: Option<f64>,
+    /// The greatest mean of a rank, which is all that TraceML writes.
+    pub mean: Option<f64>,
+    /// The deviation of a step of that rank from its neighbours.
+    pub noise: Option<f64>,
+}
+
+/// The growth of live memory of a rank, in bytes per step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RunGrowth {
+    /// Whether it rises or creeps.
+    pub is_growing: bool,
+    /// The slope.
+    pub slope: f64,
+    /// The 95 % interval of the slope.
+    pub interval: Option<SlopeInterval>,
+}
+
+/// A 95 % interval, in bytes per step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SlopeInterval {
+    /// Its lower end.
+    pub lower: f64,
+    /// Its upper end.
+    pub upper: f64,
+}
+
+/// (worst - median) / median over the ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RunSkew {
+    /// The skew, a ratio.
+    pub ratio: f64,
+    /// Whether it is of means over the steps, as TraceML's is, rather than of peaks.
+    pub is_of_means: bool,
+}
+
+/// Why a document is not a summary.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is neither a summary of stepmem nor TraceML's final_summary.json: {0}")]
+pub struct NotASummary(pub String);

@@ -1,0 +1,80 @@
+//! The figures of a summary of ours.
+
+use crate::model::units::Count;
+use crate::report::compare::figures::{
+    NotASummary, RunFigures, RunGrowth, RunIssue, RunPeak, RunSkew, SlopeInterval,
+};
+use crate::report::policy::{PeakMetric, PolicyName};
+use crate::report::summary::model::{
+    FigureSummary, Issue, IssueKind, RankSummary, RankTrend, Summary,
+};
+
+/// Returns the figures of a summary.
+///
+/// # Errors
+/// The summary has no issue, where it has at least a verdict that nothing is wrong.
+pub fn figures(summary: &Summary) -> Result<RunFigures, NotASummary> {
+    if summary.issues.is_empty() {
+        return Err(NotASummary("it has no issue".to_owned()));
+    }
+    let ranks = &summary.ranks;
+    let coverage = &summary.coverage;
+    let n_lost = u64::try_from(coverage.ranks_lost.len()).unwrap_or(u64::MAX);
+    let ooms: Vec<u64> = ranks.iter().filter_map(|rank| rank.ooms).map(Count::get).collect();
+    let skew = summary.metrics.get(&PeakMetric::Allocated).map(|metric| metric.skew_pct);
+    Ok(RunFigures {
+        policy: PolicyName::Stepmem,
+        run: Some(summary.run.to_string()),
+        issues: summary.issues.iter().filter(|issue| issue.is_wrong()).map(issue).collect(),
+        status: summary.diagnosis.status.to_string(),
+        has_data: summary.diagnosis.kind != IssueKind::NoData,
+        is_judged: coverage.ranks_judged > 0,
+        steps: ranks.iter().map(|rank| rank.steps).max().map(float),
+        peak_allocated: peak(ranks, |rank| rank.peak_allocated.as_ref()),
+        peak_reserved: peak(ranks, |rank| rank.peak_reserved.as_ref()),
+        pressure_ratio: ranks.iter().filter_map(|rank| rank.pressure_ratio).reduce(f64::max),
+        headroom_bytes: ranks.iter().filter_map(|rank| rank.headroom_bytes).reduce(f64::min),
+        growth: fastest(ranks),
+        skew: skew.map(|ratio| RunSkew { ratio, is_of_means: false }),
+        worst_rank: summary.worst_rank.map(|rank| rank.get().into()),
+        n_lost: Some(n_lost.saturating_add(coverage.n_ranks_missing.into())),
+        n_ooms: (!ooms.is_empty()).then(|| ooms.iter().sum()),
+    })
+}
+
+fn issue(issue: &Issue) -> RunIssue {
+    RunIssue {
+        kind: issue.kind.label().to_owned(),
+        status: issue.status.to_string(),
+        severity: issue.severity,
+        ranks: issue.ranks.iter().map(|rank| rank.get().into()).collect(),
+    }
+}
+
+fn peak(ranks: &[RankSummary], of: fn(&RankSummary) -> Option<&FigureSummary>) -> RunPeak {
+    let worst = ranks.iter().filter_map(of).max_by_key(|figure| figure.max_bytes);
+    RunPeak {
+        max: worst.map(|figure| float(figure.max_bytes)),
+        mean: ranks.iter().filter_map(of).map(|figure| figure.mean_bytes).reduce(f64::max),
+        noise: worst.and_then(|figure| figure.noise_bytes),
+    }
+}
+
+/// The growth of the rank that grows fastest, of those that rise or creep if there is one.
+fn fastest(ranks: &[RankSummary]) -> Option<RunGrowth> {
+    let growth = |trend: &RankTrend| {
+        let ends = trend.slope_lower_bytes_per_step.zip(trend.slope_upper_bytes_per_step);
+        Some(RunGrowth {
+            is_growing: trend.stage.is_some(),
+            slope: trend.slope_bytes_per_step?,
+            interval: ends.map(|(lower, upper)| SlopeInterval { lower, upper }),
+        })
+    };
+    let all = ranks.iter().filter_map(|rank| growth(rank.trend.as_ref()?));
+    all.max_by(|a, b| a.is_growing.cmp(&b.is_growing).then(a.slope.total_cmp(&b.slope)))
+}
+
+#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "at most 2^53")]
+fn float(n: u64) -> f64 {
+    n as f64
+}

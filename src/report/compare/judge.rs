@@ -1,0 +1,246 @@
+//! The verdict on two runs. A status that got worse is never an improvement.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::analysis::diagnosis::DiagnosisKind;
+use crate::report::compare::changes::{KeyedChange, Runs, changes};
+use crate::report::compare::comparison::{
+    Comparison, ComparisonVerdict, Direction, OldNew, Reason, RunDiagnosis,
+};
+use crate::report::compare::figures::{RunFigures, RunIssue};
+use crate::report::policy::IssueSeverity;
+
+/// Compares two runs.
+pub fn compare(runs: Runs<'_>) -> Comparison {
+    let mut reasons = statuses(runs);
+    let mut metrics = BTreeMap::new();
+    for KeyedChange { key, change, sentence } in changes(runs) {
+        if matches!(change.direction, Direction::Worse | Direction::Better) {
+            reasons.push(Reason { direction: change.direction, sentence });
+        }
+        metrics.insert(key, change);
+    }
+    let mut notes = doubts(runs);
+    let is_doubtful = !notes.is_empty();
+    if is_doubtful {
+        // A run that is too short to judge did not get better.
+        reasons.retain(|reason| reason.direction == Direction::Worse);
+    }
+    reasons.sort_by_key(|reason| reason.direction);
+    let has = |direction| reasons.iter().any(|reason| reason.direction == direction);
+    let verdict = match (has(Direction::Worse), has(Direction::Better)) {
+        _ if !(runs.old.has_data && runs.new.has_data) => ComparisonVerdict::Inconclusive,
+        (true, true) => ComparisonVerdict::Mixed,
+        (true, false) => ComparisonVerdict::Regression,
+        _ if is_doubtful => ComparisonVerdict::Inconclusive,
+        (false, true) => ComparisonVerdict::Improvement,
+        (false, false) => ComparisonVerdict::Equivalent,
+    };
+    notes.extend(remarks(runs));
+    Comparison {
+        verdict,
+        exit_code: verdict.exit_code(),
+        reasons,
+        notes,
+        diagnosis: runs.map(RunDiagnosis::of),
+        metrics,
+    }
+}
+
+/// Returns what is wrong in one run and not, or less, in the other.
+fn statuses(runs: Runs<'_>) -> Vec<Reason> {
+    let all = runs.old.issues.iter().chain(&runs.new.issues);
+    let families: BTreeSet<&str> = all.map(|issue| family(&issue.kind)).collect();
+    families.into_iter().filter_map(|family| status(runs, family)).collect()
+}
+
+fn status(runs: Runs<'_>, family_of: &str) -> Option<Reason> {
+    let OldNew { old, new } = runs.map(|run| {
+        let own = run.issues.iter().filter(|issue| family(&issue.kind) == family_of);
+        own.max_by_key(|issue| weight(issue))
+    });
+    let direction = match new.map(weight).cmp(&old.map(weight)) {
+        Ordering::Greater => Direction::Worse,
+        Ordering::Less => Direction::Better,
+        Ordering::Equal => return None,
+    };
+    let sentence = match (old, new) {
+        (None, Some(new)) => format!("{} is new", named(new)),
+        (Some(old), None) => format!("{} is gone", named(old)),
+        (Some(old), Some(new)) => format!("{} became {}", named(old), named(new)),
+        (None, None) => return None,
+    };
+    Some(Reason { direction, sentence })
+}
+
+/// The kinds that are one problem at different stages have one name.
+fn family(kind: &str) -> &str {
+    if kind == DiagnosisKind::CreepEarly.label() {
+        DiagnosisKind::CreepConfirmed.label()
+    } else {
+        kind
+    }
+}
+
+/// Orders the issues of a family: creep that only rises weighs less than what is confirmed.
+fn weight(issue: &RunIssue) -> (bool, IssueSeverity) {
+    (issue.kind != DiagnosisKind::CreepEarly.label(), issue.severity)
+}
+
+fn named(issue: &RunIssue) -> String {
+    let severity = issue.severity.as_label();
+    match issue.ranks.as_slice() {
+        [] => format!("{} ({severity})", issue.status),
+        [rank] => format!("{} ({severity}) on rank {rank}", issue.status),
+        ranks => format!("{} ({severity}) on {} ranks", issue.status, ranks.len()),
+    }
+}
+
+/// Returns why nothing can be called better.
+fn doubts(runs: Runs<'_>) -> Vec<String> {
+    let OldNew { old, new } = runs;
+    let mut doubts = Vec::new();
+    for (name, run) in [("old", old), ("new", new)] {
+        if !run.has_data {
+            doubts.push(format!("the {name} summary says {}", run.status));
+        }
+    }
+    if old.is_judged && !new.is_judged && new.has_data {
+        doubts.push("the new run has too few steps to judge creep".to_owned());
+    }
+    let has_peak = old.peak_allocated.max.or(old.peak_allocated.mean).is_some();
+    if old.has_data && !has_peak {
+        doubts.push("the old summary has no peak".to_owned());
+    }
+    doubts
+}
+
+/// Returns what should be known when reading the comparison.
+fn remarks(runs: Runs<'_>) -> Vec<String> {
+    let OldNew { old, new } = runs;
+    let mut remarks = Vec::new();
+    if old.policy != new.policy {
+        remarks.push(
+            "one summary is judged by TraceML's rules and the other by stepmem's".to_owned(),
+        );
+    }
+    let is_of_means = |run: &RunFigures| run.peak_allocated.max.is_none();
+    if is_of_means(old) || is_of_means(new) {
+        remarks.push("TraceML writes means over the steps, so means are compared".to_owned());
+    }
+    if !old.is_judged && !new.is_judged {
+        remarks.push("neither run has enough steps to judge creep".to_owned());
+    }
+    if let (Some(before), Some(after)) = (old.steps, new.steps)
+        && (before > 2.0 * after || after > 2.0 * before)
+    {
+        remarks.push(format!("the old run had {before:.0} steps, the new one {after:.0}"));
+    }
+    remarks
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::report::compare::comparison::{ComparisonVerdict, OldNew};
+    use crate::report::compare::figures::{RunFigures, RunIssue, RunPeak};
+    use crate::report::compare::judge::compare;
+    use crate::report::policy::{IssueSeverity, PolicyName};
+
+    fn run(peak: f64, issues: &[(&str, IssueSeverity)]) -> RunFigures {
+        let issue = |(kind, severity): &(&str, IssueSeverity)| RunIssue {
+            kind: (*kind).to_owned(),
+            status: kind.replace('_', " "),
+            severity: *severity,
+            ranks: vec![1],
+        };
+        RunFigures {
+            policy: PolicyName::Stepmem,
+            run: None,
+            issues: issues.iter().map(issue).collect(),
+            status: "BALANCED".to_owned(),
+            has_data: true,
+            is_judged: true,
+            steps: Some(1000.0),
+            peak_allocated: RunPeak { max: Some(peak), ..RunPeak::default() },
+            peak_reserved: RunPeak::default(),
+            pressure_ratio: None,
+            headroom_bytes: None,
+            growth: None,
+            skew: None,
+            worst_rank: None,
+            n_lost: None,
+            n_ooms: None,
+        }
+    }
+
+    fn verdict(old: &RunFigures, new: &RunFigures) -> (ComparisonVerdict, Vec<String>) {
+        let comparison = compare(OldNew { old, new });
+        assert_eq!(comparison.exit_code, comparison.verdict.exit_code());
+        let sentences = comparison.reasons.into_iter().map(|reason| reason.sentence);
+        (comparison.verdict, sentences.collect())
+    }
+
+    const LEAK: (&str, IssueSeverity) = ("CREEP_CONFIRMED", IssueSeverity::Crit);
+    const RISE: (&str, IssueSeverity) = ("CREEP_EARLY", IssueSeverity::Info);
+
+    #[test]
+    fn new_issue_is_a_regression_and_one_that_is_gone_an_improvement() {
+        let (clean, leaking) = (run(10.0, &[]), run(10.0, &[LEAK]));
+        let found = verdict(&clean, &leaking);
+        assert_eq!(found.0, ComparisonVerdict::Regression);
+        assert_eq!(found.1, ["CREEP CONFIRMED (crit) on rank 1 is new"]);
+        let found = verdict(&leaking, &clean);
+        assert_eq!(found.0, ComparisonVerdict::Improvement);
+        assert_eq!(found.1, ["CREEP CONFIRMED (crit) on rank 1 is gone"]);
+        assert_eq!(verdict(&clean, &clean), (ComparisonVerdict::Equivalent, Vec::new()));
+    }
+
+    #[test]
+    fn rise_that_becomes_a_creep_is_one_problem_that_got_worse() {
+        let (rising, leaking) = (run(10.0, &[RISE]), run(10.0, &[LEAK]));
+        let sentence = "CREEP EARLY (info) on rank 1 became CREEP CONFIRMED (crit) on rank 1";
+        let expected = (ComparisonVerdict::Regression, vec![sentence.to_owned()]);
+        assert_eq!(verdict(&rising, &leaking), expected);
+        assert_eq!(verdict(&leaking, &rising).0, ComparisonVerdict::Improvement);
+    }
+
+    #[test]
+    fn smaller_peak_with_a_new_leak_is_mixed_and_names_the_leak_first() {
+        let found = verdict(&run(10.0, &[]), &run(5.0, &[LEAK]));
+        assert_eq!(found.0, ComparisonVerdict::Mixed);
+        assert!(found.1[0].contains("is new") && found.1[1].contains("fell"), "{:?}", found.1);
+    }
+
+    #[test]
+    fn run_too_short_to_judge_can_get_worse_but_not_better() {
+        let short = |peak| RunFigures { is_judged: false, ..run(peak, &[]) };
+        let found = verdict(&run(10.0, &[LEAK]), &short(5.0));
+        assert_eq!(found, (ComparisonVerdict::Inconclusive, Vec::new()));
+        assert_eq!(verdict(&run(10.0, &[]), &short(20.0)).0, ComparisonVerdict::Regression);
+    }
+
+    #[test]
+    fn run_without_data_is_inconclusive_whatever_the_other_says() {
+        let empty = RunFigures { has_data: false, ..run(10.0, &[]) };
+        assert_eq!(verdict(&run(10.0, &[]), &empty).0, ComparisonVerdict::Inconclusive);
+        assert_eq!(verdict(&empty, &run(10.0, &[LEAK])).0, ComparisonVerdict::Inconclusive);
+    }
+
+    #[test]
+    fn runs_of_unlike_policy_or_length_are_remarked_on() {
+        let theirs = RunFigures {
+            policy: PolicyName::TraceMl,
+            steps: Some(100.0),
+            is_judged: false,
+            ..run(10.0, &[])
+        };
+        let ours = RunFigures { is_judged: false, ..run(10.0, &[]) };
+        let notes = compare(OldNew { old: &ours, new: &theirs }).notes.join("; ");
+        for part in
+            ["TraceML's rules", "neither run", "the old run had 1000 steps, the new one 100"]
+        {
+            assert!(notes.contains(part), "{part}: {notes}");
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The words that our policy and TraceML's share: who judges, how much an issue matters, and the two peaks.
+
+use serde::{Deserialize, Serialize};
+
+/// Who judges a run.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PolicyName {
+    /// This program.
+    Stepmem,
+    /// TraceML 0.3.6.
+    TraceMl,
+}
+
+/// How much an issue of a summary matters, in TraceML's words.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "TraceML's own names")]
+pub enum IssueSeverity {
+    Info,
+    Warn,
+    Crit,
+}
+
+impl IssueSeverity {
+    /// Returns the severity as it is written.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Crit => "crit",
+        }
+    }
+}
+
+/// A figure whose peaks a summary has for the whole run.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum PeakMetric {
+    /// The peak of live memory within train steps.
+    #[serde(rename = "peak_allocated")]
+    Allocated,
+    /// The peak of what the allocator holds within train steps.
+    #[serde(rename = "peak_reserved")]
+    Reserved,
+}
+
+impl PeakMetric {
+    /// Both, in TraceML's order.
+    pub const ALL: [Self; 2] = [Self::Allocated, Self::Reserved];
+
+    /// Returns the metric as it is written.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::Allocated => "peak_allocated",
+            Self::Reserved => "peak_reserved",
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Sums up a run: its coverage, its ranks, and the whole.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::Trend;
+use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
+use crate::analysis::diagnosis::pressure;
+use crate::analysis::rank::tally::{Figure, Kept, Moment, PhaseTally, Tally};
+use crate::analysis::rank::view::RankView;
+use crate::analysis::runs::RunView;
+use crate::analysis::status::SnapshotStatus;
+use crate::model::ids::Rank;
+use crate::model::units::Count;
+use crate::report::card;
+use crate::report::policy::{PeakMetric, PolicyName};
+use crate::report::summary::issues::{issues, neutral};
+use crate::report::summary::model::{
+    Coverage, FigureSummary, Generator, LostRank, PhaseSummary, RankOutcome, RankSummary,
+    RankTrend, SCHEMA_VERSION, Summary, TRACEML_SCHEMA_VERSION,
+};
+use crate::report::summary::peaks::{LifePressure, Peaks};
+use crate::report::summary::run_metrics::{is_judged, run_metrics};
+use crate::report::summary::traceml_shape;
+use crate::text::units::rfc3339;
+
+/// A rank that is behind the furthest by more than this many steps, and by more than a twentieth of the run, is lost.
+const BEHIND_STEPS_MIN: u64 = 32;
+/// How many missing ranks are named.
+const MISSING_MAX: usize = 64;
+
+impl Summary {
+    /// Sums up a run; `snapshots` are those of the run, `None` where they are unknown, as in a recording.
+    pub fn of(run: &RunView<'_>, snapshots: Option<Vec<SnapshotStatus>>) -> Self {
+        let coverage = coverage(run);
+        let mut ranks = rank_summaries(run, &coverage);
+        let metrics = run_metrics(run, &ranks);
+        let peak = metrics.get(&PeakMetric::Allocated);
+        let (skew, highest) =
+            (peak.map(|metric| metric.skew_pct), peak.map(|metric| metric.worst_rank));
+        let steps_used = ranks.iter().map(|rank| rank.steps).max().unwrap_or(0);
+        let neutral = || neutral(steps_used, coverage.ranks_judged > 0, highest);
+        let mut issues = issues(run);
+        if issues.is_empty() {
+            issues.push(neutral());
+        }
+        for issue in &mut issues {
+            issue.skew_pct = skew.filter(|_| issue.is_wrong());
+        }
+        for rank in &mut ranks {
+            let own = issues
+                .iter()
+                .filter(|issue| issue.is_wrong() && issue.ranks.contains(&rank.rank));
+            rank.issues = own.map(|issue| issue.kind.clone()).collect();
+        }
+        let diagnosis = issues.first().cloned().unwrap_or_else(neutral);
+        let span = coverage.first.zip(coverage.last);
+        let mut summary = Self {
+            schema_version: TRACEML_SCHEMA_VERSION,
+            generator: Generator {
+                name: env!("CARGO_PKG_NAME").into(),
+                version: env!("CARGO_PKG_VERSION").into(),
+                schema_version: SCHEMA_VERSION,
+            },
+            policy: PolicyName::Stepmem,
+            generated_at: rfc3339(run.time),
+            run: run.run.clone(),
+            attempt: run
+                .ranks
+                .first()
+                .map_or_else(Count::default, |(_, view)| view.identity.attempt),
+            duration_s: span.map(|(first, last)| (last.time - first.time).max(0.0)),
+            meta: Value::Null,
+            worst_rank: diagnosis.ranks.first().copied().or(highest),
+            primary_diagnosis: diagnosis.clone(),
+            diagnosis,
+            issues,
+            metrics,
+            coverage,
+            ranks,
+            snapshots,
+            system: traceml_shape::no_data("system"),
+            process: traceml_shape::no_data("process"),
+            step_time: traceml_shape::no_data("step_time"),
+            step_memory: Value::Null,
+            text: String::new(),
+        };
+        summary.meta = traceml_shape::meta(&summary);
+        summary.step_memory = traceml_shape::step_memory(&summary);
+        summary.text = card::render(&summary);
+        summary
+    }
+}
+
+fn coverage(run: &RunView<'_>) -> Coverage {
+    let tallies = || run.ranks.iter().map(|(_, rank)| rank.tally);
+    let spans = || tallies().filter_map(|tally| tally.span);
+    let ranks_expected =
+        run.ranks.iter().filter_map(|(_, rank)| rank.identity.world_size).max();
+    let is_seen =
+        |rank: &u32| run.ranks.binary_search_by_key(rank, |(seen, _)| seen.get()).is_ok();
+    let missing = (0..ranks_expected.unwrap_or(0)).filter(|rank| !is_seen(rank));
+    let earliest = |a: Moment, b: Moment| if b.step < a.step { b } else { a };
+    let latest = |a: Moment, b: Moment| if b.step > a.step { b } else { a };
+    let mut coverage = Coverage {
+        ranks_expected,
+        ranks_seen: run.ranks.len(),
+        n_ranks_missing: u32::try_from(missing.clone().count()).unwrap_or(u32::MAX),
+        ranks_missing: missing.take(MISSING_MAX).collect(),
+        ranks_lost: Vec::new(),
+        ranks_judged: run.ranks.iter().filter(|(_, rank)| is_judged(rank)).count(),
+        restarts: tallies().map(|tally| u64::from(tally.n_restarts)).sum(),
+        first: spans().map(|span| span.0).reduce(earliest),
+        last: spans().map(|span| span.1).reduce(latest),
+    };
+    let (first, last) = (coverage.first, coverage.last);
+    for (rank, view) in &run.ranks {
+        let own = view.tally.span.map(|span| span.1);
+        let is_behind = first.zip(last).is_some_and(|(first, last)| {
+            let behind = last.step - own.map_or(first.step, |own| own.step);
+            behind > BEHIND_STEPS_MIN && behind > (last.step - first.step) / 20
+        });
+        let state = match () {
+            () if run.ended.contains(rank) => continue,
+            () if is_behind => RankOutcome::Behind,
+            () if run.silent.contains(rank) => RankOutcome::Silent,
+            () => continue,
+        };
+        coverage.ranks_lost.push(LostRank { rank: *rank, last: own, state });
+    }
+    coverage
+}
+
+fn rank_summaries(run: &RunView<'_>, coverage: &Coverage) -> Vec<RankSummary> {
+    let peaks = Peaks::of(run, PeakMetric::Allocated);
+    let summary = |(rank, view): &(Rank, RankView<'_>)| {
+        let lost = coverage.ranks_lost.iter().find(|lost| lost.rank == *rank);
+        let state = match lost {
+            Some(lost) => lost.state,
+            None if run.ended.contains(rank) => RankOutcome::Ended,
+            None => RankOutcome::Pushing,
+        };
+        rank_summary(*rank, view, state, &peaks)
+    };
+    run.ranks.iter().map(summary).collect()
+}
+
+fn rank_summary(
+    rank: Rank,
+    view: &RankView<'_>,
+    state: RankOutcome,
+    peaks: &Peaks,
+) -> RankSummary {
+    let tally = view.tally;
+    RankSummary {
+        rank,
+        local_rank: view.identity.local_rank,
+        node_rank: view.identity.node_rank,
+        device: view.identity.device.clone(),
+        state,
+        steps: tally.n_steps(),
+        first: tally.span.map(|span| span.0),
+        last: tally.span.map(|span| span.1),
+        restarts: tally.n_restarts,
+        issues: Vec::new(),
+        allocated: figures(&tally.allocated),
+        peak_allocated: figures(&tally.peak_allocated),
+        reserved: figures(&tally.reserved),
+        peak_reserved: figures(&tally.peak_reserved),
+        capacity_bytes: view.capacity,
+        pressure_ratio: LifePressure::of(view)
+            .map(|pressure| pressure.ratio)
+            .into_iter()
+            .chain(pressure::of_rank(view).map(|now| now.ratio))
+            .reduce(f64::max),
+        headroom_bytes: view.headroom_bytes(),
+        peak_imbalance_ratio: peaks.against_others(rank).map(|imbalance| imbalance.ratio),
+        fragmentation_ratio: view.fragmentation_ratio(),
+        outside_allocator_bytes: view.outside_allocator_bytes,
+        trend: LIVE_SIGNALS.iter().find_map(|signal| rank_trend(view, *signal)),
+        phases: phases(tally),
+        ooms: view.last_train.and_then(|last| last.ooms),
+        alloc_retries: view.last_train.and_then(|last| last.alloc_retries),
+        series_bytes: tally.means(Kept::Allocated).map(f64::round).collect(),
+    }
+}
+
+fn figures(figure: &Figure) -> Option<FigureSummary> {
+    let (max, max_step) = figure.max?;
+    Some(FigureSummary {
+        max_bytes: max.get(),
+        max_step,
+        mean_bytes: figure.mean()?,
+        last_bytes: figure.last?.get(),
+        noise_bytes: figure.noise(),
+    })
+}
+
+fn phases(tally: &Tally) -> BTreeMap<Cow<'static, str>, PhaseSummary> {
+    let named = ["train", "eval", "checkpoint"].into_iter().zip(&tally.phases);
+    named
+        .filter(|(_, phase)| phase.n_records > 0)
+        .map(|(name, PhaseTally { n_records, peak })| {
+            (name.into(), PhaseSummary { records: *n_records, peak_bytes: *peak })
+        })
+        .collect()
+}
+
+fn rank_trend(rank: &RankView<'_>, signal: Signal) -> Option<RankTrend> {
+    let slope = rank.creep.slope(signal)?;
+    let per_step = slope.bytes_per_step;
+    let trend = rank.creep.trends().find(|trend| trend.signal == signal);
+    let figures = trend.map(Trend::figures);
+    let figures = figures.as_ref();
+    Some(RankTrend {
+        signal,
+        stage: trend.map(|trend| trend.stage.into()),
+        slope_bytes_per_step: per_step.map(|slope| slope.value),
+        slope_lower_bytes_per_step: per_step.map(|slope| slope.lower),
+        slope_upper_bytes_per_step: per_step.map(|slope| slope.upper),
+        slope_bytes_per_second: slope.bytes_per_second.map(|slope| slope.value),
+        growth_bytes: figures.map(|trend| trend.growth_bytes),
+        onset_step: figures.and_then(|trend| trend.onset_step).map(Count::as_f64),
+        onset_time: figures.map(|trend| trend.onset_time.get()),
+        confidence_ratio: figures.map(|trend| trend.confidence_ratio),
+        oom_eta_steps: figures.and_then(|trend| trend.oom_eta_steps),
+        oom_eta_seconds: figures.and_then(|trend| trend.oom_eta_seconds),
+        bands: rank.tally.bands(Kept::Allocated),
+    })
+}

@@ -1,0 +1,206 @@
+//! The issues of a run: one a kind, the worst first.
+
+use std::cmp::Reverse;
+
+use crate::analysis::diagnosis::DiagnosisKind;
+use crate::analysis::diagnosis::balance::COMPARABLE_STEPS_MIN;
+use crate::analysis::diagnosis::imbalance::PRESSURE_WARNING_MIN;
+use crate::analysis::diagnosis::kind::{Score, Severity};
+use crate::analysis::findings::Finding;
+use crate::analysis::rank::view::RankView;
+use crate::analysis::runs::RunView;
+use crate::model::ids::Rank;
+use crate::report::policy::{IssueSeverity, PeakMetric};
+use crate::report::summary::model::{Issue, IssueEvidence, IssueKind};
+use crate::report::summary::peaks::{LifePressure, PeakImbalance, Peaks};
+use crate::text::units::{bytes, percent};
+
+/// One diagnosis of one rank.
+struct RankIssue {
+    rank: Rank,
+    severity: IssueSeverity,
+    metric: &'static str,
+    /// The higher, the worse.
+    score: f64,
+    sentence: String,
+    evidence: IssueEvidence,
+}
+
+/// Returns the issues of a run; none when nothing is wrong.
+pub fn issues(run: &RunView<'_>) -> Vec<Issue> {
+    let issue_of = |(idx, kind): (usize, &DiagnosisKind)| {
+        let findings = run.findings.iter().filter(|finding| finding.kind == *kind);
+        let mut of_ranks: Vec<RankIssue> = findings.filter_map(RankIssue::of).collect();
+        if *kind == DiagnosisKind::HighPressure {
+            of_ranks.extend(past_pressures(run, &of_ranks));
+        }
+        if *kind == DiagnosisKind::Imbalance && of_ranks.is_empty() {
+            of_ranks = low_peaks(run);
+        }
+        Some((idx, issue(*kind, of_ranks)?))
+    };
+    let mut issues: Vec<(usize, Issue)> =
+        DiagnosisKind::ALL.iter().enumerate().filter_map(issue_of).collect();
+    issues.sort_by_key(|(idx, issue)| (Reverse(issue.severity), *idx));
+    issues.into_iter().map(|(_, issue)| issue).collect()
+}
+
+/// Returns the issue that stands where nothing is wrong; `worst_rank` is the one with the highest peak.
+pub fn neutral(steps_used: u64, is_judged: bool, worst_rank: Option<Rank>) -> Issue {
+    let (kind, status, summary, action) = match steps_used {
+        0 => (
+            IssueKind::NoData,
+            "NO DATA",
+            "no train step was pushed",
+            "Push a record per train step.",
+        ),
+        _ if is_judged => (
+            IssueKind::Balanced,
+            "BALANCED",
+            "no creep, pressure or imbalance",
+            "Nothing to do.",
+        ),
+        _ => (
+            IssueKind::Balanced,
+            "BALANCED",
+            "no pressure or imbalance; too few steps to judge creep",
+            "Look again after more steps.",
+        ),
+    };
+    Issue {
+        kind,
+        status: status.into(),
+        severity: IssueSeverity::Info,
+        summary: summary.to_owned(),
+        action: action.into(),
+        metric: PeakMetric::Allocated.as_label().into(),
+        phase: None,
+        score: None,
+        share_pct: None,
+        skew_pct: None,
+        ranks: worst_rank.into_iter().collect(),
+        evidence: IssueEvidence::Neutral { steps_used, worst_rank },
+    }
+}
+
+/// Joins what was found of each rank, the worst first; `None` when that is nothing.
+fn issue(kind: DiagnosisKind, mut of_ranks: Vec<RankIssue>) -> Option<Issue> {
+    of_ranks.sort_by(|a, b| {
+        let by_severity = b.severity.cmp(&a.severity);
+        by_severity.then(b.score.total_cmp(&a.score)).then(a.rank.cmp(&b.rank))
+    });
+    let ranks = of_ranks.iter().map(|issue| issue.rank).collect();
+    let worst = of_ranks.into_iter().next()?;
+    Some(Issue {
+        kind: IssueKind::Diagnosis(kind),
+        status: kind.about().title.into(),
+        severity: worst.severity,
+        summary: worst.sentence,
+        action: kind.about().advice.into(),
+        metric: worst.metric.into(),
+        phase: Some("memory".into()),
+        score: Some(worst.score),
+        share_pct: None,
+        skew_pct: None,
+        ranks,
+        evidence: worst.evidence,
+    })
+}
+
+/// Returns the ranks whose past peak was near their capacity, but for those that have an issue already.
+fn past_pressures(run: &RunView<'_>, found: &[RankIssue]) -> Vec<RankIssue> {
+    let limits = run.thresholds;
+    let past = |(rank, view): &(Rank, RankView<'_>)| {
+        let is_found = found.iter().any(|issue| issue.rank == *rank);
+        let pressure = LifePressure::of(view).filter(|_| !is_found)?;
+        // It is over: one level less than one that holds.
+        let severity = match pressure.ratio {
+            ratio if ratio >= limits.pressure_critical => IssueSeverity::Warn,
+            ratio if ratio >= limits.pressure_warning => IssueSeverity::Info,
+            _ => return None,
+        };
+        Some(RankIssue::of_pressure(*rank, pressure, severity))
+    };
+    run.ranks.iter().filter_map(past).collect()
+}
+
+/// Returns the ranks whose peak is far below the others', which then do more than their share: good to know on devices
+/// that are not nearly empty.
+fn low_peaks(run: &RunView<'_>) -> Vec<RankIssue> {
+    let is_in_use = |(_, view): &(Rank, RankView<'_>)| {
+        LifePressure::of(view).is_some_and(|pressure| pressure.ratio >= PRESSURE_WARNING_MIN)
+    };
+    if !run.ranks.iter().any(is_in_use) {
+        return Vec::new();
+    }
+    let peaks = Peaks::of(run, PeakMetric::Allocated);
+    let limit = -run.thresholds.imbalance_warning;
+    run.ranks
+        .iter()
+        .filter(|(_, view)| view.life_steps >= COMPARABLE_STEPS_MIN)
+        .filter_map(|(rank, _)| Some((*rank, peaks.against_others(*rank)?)))
+        .filter(|(_, imbalance)| imbalance.ratio <= limit)
+        .map(|(rank, imbalance)| RankIssue::of_low_peak(rank, imbalance))
+        .collect()
+}
+
+impl RankIssue {
+    /// What a finding says of a rank; `None` of another subject.
+    fn of(finding: &Finding) -> Option<Self> {
+        let Score { metric, value } = finding.evidence.score();
+        Some(Self {
+            rank: finding.subject.rank()?.rank,
+            severity: match finding.severity {
+                Severity::Info => IssueSeverity::Info,
+                Severity::Warning => IssueSeverity::Warn,
+                Severity::Critical => IssueSeverity::Crit,
+            },
+            metric,
+            score: value,
+            sentence: finding.evidence.sentence(),
+            evidence: IssueEvidence::Finding(finding.evidence.clone()),
+        })
+    }
+
+    fn of_pressure(rank: Rank, pressure: LifePressure, severity: IssueSeverity) -> Self {
+        let LifePressure { ratio, basis, capacity, step } = pressure;
+        let at = step.map_or_else(
+            || " outside train steps".to_owned(),
+            |step| format!(" at step {step}"),
+        );
+        let (of, capacity_bytes) = (bytes(capacity.as_f64()), capacity.get());
+        Self {
+            rank,
+            severity,
+            metric: basis.as_metric(),
+            score: ratio,
+            sentence: format!(
+                "the {} peak was at {} of {of}{at}",
+                basis.as_label(),
+                percent(ratio)
+            ),
+            evidence: IssueEvidence::PastPeak {
+                pressure_ratio: ratio,
+                basis,
+                capacity_bytes,
+                step,
+            },
+        }
+    }
+
+    fn of_low_peak(rank: Rank, imbalance: PeakImbalance) -> Self {
+        let PeakImbalance { ratio, median_bytes } = imbalance;
+        Self {
+            rank,
+            severity: IssueSeverity::Info,
+            metric: PeakMetric::Allocated.as_label(),
+            score: -ratio,
+            sentence: format!(
+                "its peak is {} below the median of the other ranks ({}), which do more",
+                percent(-ratio),
+                bytes(median_bytes)
+            ),
+            evidence: IssueEvidence::LowPeak { peak_imbalance_ratio: ratio, median_bytes },
+        }
+    }
+}

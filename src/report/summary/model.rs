@@ -1,0 +1,416 @@
+//! The types of `final_summary.json`, to write and to read. Unknown values are absent. A key of ours that is removed or
+//! changes its meaning bumps [`SCHEMA_VERSION`].
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::Value;
+
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::Stage;
+use crate::analysis::diagnosis::pressure::Basis;
+use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
+use crate::analysis::rank::tally::{Bands, Moment};
+use crate::analysis::status::SnapshotStatus;
+use crate::model::ids::{GpuUuid, Rank, Run};
+use crate::model::units::{Bytes, Count};
+use crate::report::policy::{IssueSeverity, PeakMetric, PolicyName};
+
+/// Schema version of stepmem's own keys.
+pub const SCHEMA_VERSION: u32 = 2;
+/// Version of TraceML's final summary whose keys we share.
+pub const TRACEML_SCHEMA_VERSION: f64 = 1.7;
+/// One run, summed up: `final_summary.json`.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Summary {
+    /// TraceML's version of the keys that we share.
+    pub schema_version: f64,
+    /// The program that wrote it.
+    pub generator: Generator,
+    /// `stepmem`.
+    pub policy: PolicyName,
+    /// When the last record came, or the summary was asked for: RFC 3339.
+    pub generated_at: String,
+    /// The run's name.
+    pub run: Run,
+    /// The run's latest attempt, which the summary covers.
+    pub attempt: Count,
+    /// From the first to the last train step, in seconds.
+    pub duration_s: Option<f64>,
+    /// The run in TraceML's words.
+    pub meta: Value,
+    /// The first issue.
+    pub diagnosis: Issue,
+    /// Every issue, the worst first; never empty.
+    pub issues: Vec<Issue>,
+    /// The figures of the run by metric.
+    pub metrics: BTreeMap<PeakMetric, RunMetric>,
+    /// The ranks that pushed, and those that did not.
+    pub coverage: Coverage,
+    /// The rank that the diagnosis is about, else that of the highest peak.
+    pub worst_rank: Option<Rank>,
+    /// Every rank, ascending.
+    pub ranks: Vec<RankSummary>,
+    /// The memory snapshots that were asked for or reported, the oldest first; absent in a recording.
+    pub snapshots: Option<Vec<SnapshotStatus>>,
+    /// The same as `diagnosis`, where TraceML has its verdict.
+    pub primary_diagnosis: Issue,
+    /// No data: not ours.
+    pub system: Value,
+    /// No data: not ours.
+    pub process: Value,
+    /// No data: not ours.
+    pub step_time: Value,
+    /// Step memory in TraceML's shape, means where it has means.
+    pub step_memory: Value,
+    /// The card, `final_summary.txt`.
+    pub text: String,
+}
+
+/// The program that wrote a summary.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Generator {
+    /// `stepmem`.
+    pub name: Cow<'static, str>,
+    /// The program's version.
+    pub version: Cow<'static, str>,
+    /// Schema version of our own keys.
+    pub schema_version: u32,
+}
+
+/// One diagnosis and its ranks.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct Issue {
+    /// The diagnosis, or the absence of one.
+    pub kind: IssueKind,
+    /// Its name on pages.
+    pub status: Cow<'static, str>,
+    /// How much it matters, by the worst of its ranks.
+    pub severity: IssueSeverity,
+    /// The evidence in a sentence.
+    pub summary: String,
+    /// What to look at first.
+    pub action: Cow<'static, str>,
+    /// The figure that it is about.
+    pub metric: Cow<'static, str>,
+    /// `memory`, as TraceML has it; absent when nothing is wrong.
+    pub phase: Option<Cow<'static, str>>,
+    /// Orders its ranks: a ratio, or bytes of growth.
+    pub score: Option<f64>,
+    /// Not used for memory.
+    pub share_pct: Option<f64>,
+    /// (worst - median) / median over the ranks' peaks: a ratio.
+    pub skew_pct: Option<f64>,
+    /// The ranks, the worst first.
+    pub ranks: Vec<Rank>,
+    /// The figures behind it, of the worst rank.
+    pub evidence: IssueEvidence,
+}
+
+impl Issue {
+    /// Returns whether something is wrong, rather than nothing found or nothing known.
+    pub fn is_wrong(&self) -> bool {
+        self.phase.is_some()
+    }
+}
+
+/// What an issue is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IssueKind {
+    /// A diagnosis.
+    Diagnosis(DiagnosisKind),
+    /// Nothing is wrong.
+    Balanced,
+    /// No train step was pushed.
+    NoData,
+    /// A diagnosis that a later version made.
+    Other(Box<str>),
+}
+
+impl IssueKind {
+    /// Returns the name in labels.
+    pub fn label(&self) -> &str {
+        match self {
+            Self::Diagnosis(kind) => kind.label(),
+            Self::Balanced => "BALANCED",
+            Self::NoData => "NO_DATA",
+            Self::Other(label) => label,
+        }
+    }
+
+    fn from_label(label: &str) -> Self {
+        match label {
+            "BALANCED" => Self::Balanced,
+            "NO_DATA" => Self::NoData,
+            _ => DiagnosisKind::from_label(label)
+                .map_or_else(|| Self::Other(label.into()), Self::Diagnosis),
+        }
+    }
+}
+
+impl Serialize for IssueKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.label())
+    }
+}
+
+impl<'de> Deserialize<'de> for IssueKind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self::from_label(&Cow::<str>::deserialize(deserializer)?))
+    }
+}
+
+/// The figures behind an issue.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum IssueEvidence {
+    /// Of a diagnosis that holds by the last figures.
+    Finding(Evidence),
+    /// Of a past peak near the capacity.
+    PastPeak {
+        /// Peak by capacity.
+        pressure_ratio: f64,
+        /// The memory that the peak is of: `allocated` or `reserved`.
+        basis: Basis,
+        /// The capacity.
+        capacity_bytes: u64,
+        /// The first step that had it; absent outside train steps.
+        step: Option<u64>,
+    },
+    /// Of a peak far below the other ranks'.
+    LowPeak {
+        /// This rank's highest peak by the median of the others', less 1: negative.
+        peak_imbalance_ratio: f64,
+        /// The median of the other ranks' peaks.
+        median_bytes: f64,
+    },
+    /// Of a run in which nothing is wrong, or nothing is known.
+    Neutral {
+        /// The train steps of the rank that came furthest.
+        steps_used: u64,
+        /// The rank with the highest peak.
+        worst_rank: Option<Rank>,
+    },
+    /// Of a version with other figures.
+    Other(Value),
+}
+
+/// The figures of the run by one metric: TraceML's keys, with true maxima over the whole attempt.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[expect(missing_docs, reason = "TraceML's own names; the schema describes them")]
+pub struct RunMetric {
+    pub metric: PeakMetric,
+    pub window_size: Option<u64>,
+    pub steps_used: u64,
+    pub first_step: u64,
+    pub completed_step: u64,
+    pub ranks_seen: usize,
+    pub ranks_used: usize,
+    pub incomplete: bool,
+    pub worst_peak_bytes: f64,
+    pub median_peak_bytes: f64,
+    pub worst_rank: Rank,
+    pub skew_ratio: f64,
+    pub skew_pct: f64,
+    pub pressure_frac: Option<f64>,
+    pub trend: RunMetricTrend,
+}
+
+/// The three levels of the rank that grew most, and whether live memory of the run grows.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[expect(missing_docs, reason = "TraceML's own names; the schema describes them")]
+pub struct RunMetricTrend {
+    pub eligible: bool,
+    pub rank: Option<Rank>,
+    pub baseline_avg_bytes: Option<f64>,
+    pub mid_avg_bytes: Option<f64>,
+    pub recent_avg_bytes: Option<f64>,
+    pub overall_abs_delta_bytes: Option<f64>,
+    pub overall_worst_growth_pct: Option<f64>,
+    pub overall_median_growth_pct: Option<f64>,
+    pub trend_window_steps: Option<u64>,
+    /// The slope of that rank's live memory, also where the metric is of reserved memory: not TraceML's.
+    pub allocated_slope_bytes_per_step: Option<f64>,
+    pub early: bool,
+    pub confirmed: bool,
+    pub score: Option<f64>,
+}
+
+/// The ranks that pushed, and those that did not.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Coverage {
+    /// World size reported by the run.
+    pub ranks_expected: Option<u32>,
+    /// How many pushed.
+    pub ranks_seen: usize,
+    /// Ranks that never pushed, of those expected: the first 64, ascending.
+    pub ranks_missing: Vec<u32>,
+    /// How many never pushed.
+    pub n_ranks_missing: u32,
+    /// Ranks that stopped while others went on, or without announcing their end.
+    pub ranks_lost: Vec<LostRank>,
+    /// How many ranks ran long enough for creep to be judged.
+    pub ranks_judged: usize,
+    /// How often ranks restarted without a new attempt, over all ranks.
+    pub restarts: u64,
+    /// The first train step and when it ended.
+    pub first: Option<Moment>,
+    /// The last train step and when it ended.
+    pub last: Option<Moment>,
+}
+
+/// A rank that stopped before the others, or without announcing its end.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct LostRank {
+    /// The global rank.
+    pub rank: Rank,
+    /// Its last train step, and when it ended.
+    pub last: Option<Moment>,
+    /// Silent, or behind the others.
+    pub state: RankOutcome,
+}
+
+/// What became of a rank.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RankOutcome {
+    /// It pushes.
+    Pushing,
+    /// It announced its end.
+    Ended,
+    /// It has not pushed for longer than a rank may be silent.
+    Silent,
+    /// It stopped long before the others.
+    Behind,
+}
+
+/// One rank.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct RankSummary {
+    /// The global rank.
+    pub rank: Rank,
+    /// Its rank within the node.
+    pub local_rank: Option<Rank>,
+    /// Its node's rank.
+    pub node_rank: Option<Rank>,
+    /// Its device.
+    pub device: Option<GpuUuid>,
+    /// What became of it.
+    pub state: RankOutcome,
+    /// Train steps of its last life.
+    pub steps: u64,
+    /// The first of them.
+    pub first: Option<Moment>,
+    /// The last of them.
+    pub last: Option<Moment>,
+    /// How often it restarted.
+    pub restarts: u32,
+    /// The kinds of the issues that it is in.
+    pub issues: Vec<IssueKind>,
+    /// Live memory at the end of train steps.
+    pub allocated: Option<FigureSummary>,
+    /// The peak within train steps.
+    pub peak_allocated: Option<FigureSummary>,
+    /// What the allocator held at the end of train steps.
+    pub reserved: Option<FigureSummary>,
+    /// The most that it held within train steps.
+    pub peak_reserved: Option<FigureSummary>,
+    /// Its capacity.
+    pub capacity_bytes: Option<Bytes>,
+    /// Its highest peak by its capacity.
+    pub pressure_ratio: Option<f64>,
+    /// Capacity less what others hold less the recent peak, in bytes.
+    pub headroom_bytes: Option<f64>,
+    /// Its highest peak by the median of the others', less 1. The exporter's `imbalance_ratio` is the same of recent
+    /// peaks.
+    pub peak_imbalance_ratio: Option<f64>,
+    /// The share of reserved that was not live at the end of the last train step.
+    pub fragmentation_ratio: Option<f64>,
+    /// What its process uses beyond its allocator, in bytes.
+    pub outside_allocator_bytes: Option<f64>,
+    /// How live memory moves.
+    pub trend: Option<RankTrend>,
+    /// Its records by phase.
+    pub phases: BTreeMap<Cow<'static, str>, PhaseSummary>,
+    /// Out-of-memory errors since its process started.
+    pub ooms: Option<Count>,
+    /// Failed mallocs that flushed the cache, since its process started.
+    pub alloc_retries: Option<Count>,
+    /// Live memory as means over equal parts of its steps, in bytes.
+    pub series_bytes: Vec<f64>,
+}
+
+/// One figure over the train steps of a rank.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct FigureSummary {
+    /// The greatest value.
+    pub max_bytes: u64,
+    /// The first step that had it.
+    pub max_step: u64,
+    /// The mean.
+    pub mean_bytes: f64,
+    /// The last value.
+    pub last_bytes: u64,
+    /// How far a step is from its neighbours.
+    pub noise_bytes: Option<f64>,
+}
+
+/// How live memory of a rank moves.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct RankTrend {
+    /// The series.
+    pub signal: Signal,
+    /// The stage while growth holds.
+    pub stage: Option<GrowthStage>,
+    /// The slope.
+    pub slope_bytes_per_step: Option<f64>,
+    /// The lower end of its 95 % interval.
+    pub slope_lower_bytes_per_step: Option<f64>,
+    /// The upper end of its 95 % interval.
+    pub slope_upper_bytes_per_step: Option<f64>,
+    /// The slope in time.
+    pub slope_bytes_per_second: Option<f64>,
+    /// Growth since the onset.
+    pub growth_bytes: Option<f64>,
+    /// The step at which growth began.
+    pub onset_step: Option<f64>,
+    /// When it began, as a Unix time.
+    pub onset_time: Option<f64>,
+    /// How sure the estimator is, 0 to 1.
+    pub confidence_ratio: Option<f64>,
+    /// Steps until the headroom is used up.
+    pub oom_eta_steps: Option<f64>,
+    /// Seconds until then.
+    pub oom_eta_seconds: Option<f64>,
+    /// Early, middle and late level.
+    pub bands: Option<Bands>,
+}
+
+/// How growth is called while it holds.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GrowthStage {
+    /// MEMORY RISING.
+    Rising,
+    /// MEMORY CREEP.
+    Creeping,
+}
+
+impl From<Stage> for GrowthStage {
+    fn from(stage: Stage) -> Self {
+        match stage {
+            Stage::Rising => Self::Rising,
+            Stage::Creeping => Self::Creeping,
+        }
+    }
+}
+
+/// The records of one phase of a rank.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct PhaseSummary {
+    /// How many there are.
+    pub records: u64,
+    /// The greatest peak of allocated memory.
+    pub peak_bytes: Option<Bytes>,
+}

@@ -1,0 +1,75 @@
+//! The peaks of ranks over their whole lives: against each other, and by their capacity.
+
+use crate::analysis::diagnosis::pressure::Basis;
+use crate::analysis::estimate;
+use crate::analysis::rank::view::RankView;
+use crate::analysis::runs::RunView;
+use crate::model::ids::Rank;
+use crate::model::units::Bytes;
+use crate::report::policy::PeakMetric;
+
+/// The highest peak of every rank that has one, ascending by rank, in bytes.
+#[derive(Debug)]
+pub struct Peaks(pub Vec<(Rank, f64)>);
+
+/// A rank's peak against the others'.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PeakImbalance {
+    /// Peak by the median of the others, less 1.
+    pub ratio: f64,
+    /// That median, in bytes.
+    pub median_bytes: f64,
+}
+
+impl Peaks {
+    /// Returns the peaks of one metric.
+    pub fn of(run: &RunView<'_>, metric: PeakMetric) -> Self {
+        let peak = |(rank, view): &(Rank, RankView<'_>)| {
+            let figure = match metric {
+                PeakMetric::Allocated => &view.tally.peak_allocated,
+                PeakMetric::Reserved => &view.tally.peak_reserved,
+            };
+            Some((*rank, figure.max?.0.as_f64()))
+        };
+        Self(run.ranks.iter().filter_map(peak).collect())
+    }
+
+    /// Returns a rank's peak against the others'; `None` without a peak, or a median above 0.
+    pub fn against_others(&self, rank: Rank) -> Option<PeakImbalance> {
+        let own = self.0.iter().find(|(of, _)| *of == rank)?.1;
+        let mut others: Vec<f64> =
+            self.0.iter().filter(|(of, _)| *of != rank).map(|(_, peak)| *peak).collect();
+        let median_bytes = estimate::median(&mut others).filter(|median| *median > 0.0)?;
+        Some(PeakImbalance { ratio: (own - median_bytes) / median_bytes, median_bytes })
+    }
+}
+
+/// The highest peak of a rank's life by its capacity.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LifePressure {
+    /// Peak by capacity.
+    pub ratio: f64,
+    /// The memory that the peak is of.
+    pub basis: Basis,
+    /// The capacity.
+    pub capacity: Bytes,
+    /// The first step that had it; `None` outside train steps.
+    pub step: Option<u64>,
+}
+
+impl LifePressure {
+    /// Returns the pressure of a rank; `None` without a capacity or a peak.
+    pub fn of(rank: &RankView<'_>) -> Option<Self> {
+        let capacity = rank.capacity?;
+        let of_phases = rank.tally.phases.iter().filter_map(|phase| phase.peak);
+        let allocated = of_phases.max()?;
+        let train = rank.tally.peak_allocated.max.filter(|(peak, _)| *peak == allocated);
+        let (basis, peak, step) = match rank.tally.peak_reserved.max {
+            Some((reserved, step)) if reserved > allocated => {
+                (Basis::Reserved, reserved, Some(step))
+            }
+            _ => (Basis::Allocated, allocated, train.map(|(_, step)| step)),
+        };
+        Some(Self { ratio: peak.as_f64() / capacity.as_f64(), basis, capacity, step })
+    }
+}

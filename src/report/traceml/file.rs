@@ -1,0 +1,96 @@
+//! TraceML's `final_summary.json`, as far as a comparison reads it. Every key may be missing or null.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::report::policy::IssueSeverity;
+
+/// A summary that TraceML wrote (schema 1.7).
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct TraceMlFile {
+    /// The run itself.
+    pub meta: Option<TraceMlMeta>,
+    /// The section on step memory.
+    pub step_memory: Option<TraceMlSection>,
+}
+
+/// The run as TraceML describes it.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct TraceMlMeta {
+    /// Its name.
+    pub run_name: Option<String>,
+}
+
+/// The section on step memory. What `summary --policy traceml --json` prints has its keys, too.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct TraceMlSection {
+    /// The first issue.
+    pub diagnosis: Option<TraceMlFileDiagnosis>,
+    /// Every issue.
+    pub issues: Option<Vec<TraceMlFileIssue>>,
+    /// Means over the steps.
+    pub global: Option<TraceMlGlobal>,
+    /// True maxima by metric, which only `summary --policy traceml --json` has.
+    pub metrics: Option<BTreeMap<String, TraceMlFileMetric>>,
+}
+
+/// The first issue.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct TraceMlFileDiagnosis {
+    /// Its name.
+    pub kind: Option<String>,
+    /// Its name on cards.
+    pub status: Option<String>,
+    /// How many common steps it is about.
+    pub steps_used: Option<f64>,
+}
+
+/// An issue.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct TraceMlFileIssue {
+    /// Its name.
+    pub kind: Option<String>,
+    /// Its name on cards.
+    pub status: Option<String>,
+    /// How much it matters.
+    pub severity: Option<IssueSeverity>,
+    /// The rank with the highest peak.
+    pub ranks: Option<Vec<Option<u64>>>,
+}
+
+/// Means over the steps.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct TraceMlGlobal {
+    /// The steps that were looked at.
+    pub window: Option<TraceMlWindow>,
+    /// The rank whose mean is nearest to the median, by metric.
+    pub median: Option<BTreeMap<String, TraceMlPoint>>,
+    /// The rank with the greatest mean, by metric.
+    pub worst: Option<BTreeMap<String, TraceMlPoint>>,
+}
+
+/// The steps that were looked at.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct TraceMlWindow {
+    /// How many there were.
+    pub steps_analyzed: Option<f64>,
+}
+
+/// A mean and the rank that has it.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct TraceMlPoint {
+    /// The mean, in bytes.
+    pub value: Option<f64>,
+    /// The global rank, as text.
+    pub idx: Option<String>,
+}
+
+/// The figures of one metric.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[expect(missing_docs, reason = "TraceML's own names")]
+pub struct TraceMlFileMetric {
+    pub worst_peak_bytes: Option<f64>,
+    pub skew_pct: Option<f64>,
+    pub pressure_frac: Option<f64>,
+}
