@@ -1,4 +1,4 @@
-//! `stepmem summary` and `stepmem compare`: what recorded pushes amount to, by our own words or by TraceML's, and two
+//! `stepmem summary` and `stepmem compare`: recorded pushes summed up by our own policy or by TraceML's, and two
 //! summaries against each other.
 
 use std::fs::File;
@@ -21,18 +21,18 @@ use crate::report::traceml::rows::PeakRows;
 use crate::report::traceml::trend::WINDOW_STEPS;
 use crate::report::{card, traceml};
 
-/// The greatest summary that is compared, in bytes: 65,536 ranks of 2 KiB.
+/// The largest summary that is compared, in bytes: 65,536 ranks of 2 KiB.
 pub const SUMMARY_BYTES_MAX: u64 = 128 * 1024 * 1024;
 
-/// Why two files cannot be compared; a command exits with 2 then.
+/// Two files cannot be compared; the command exits with 2.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot compare")]
 pub struct CannotCompare;
 
-/// Who judges.
+/// The policy that judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// We.
+    /// Our own.
     Stepmem,
     /// TraceML 0.3.6, over this many of the last common steps.
     TraceMl(usize),
@@ -42,23 +42,23 @@ impl Policy {
     /// Reads `--policy` and `--window`.
     ///
     /// # Errors
-    /// There is no such policy, or it has no window.
+    /// The policy is unknown, or takes no window.
     pub fn read(name: &str, window: Option<usize>) -> anyhow::Result<Self> {
         match (name, window) {
             ("traceml", window) => Ok(Self::TraceMl(window.unwrap_or(WINDOW_STEPS))),
             ("stepmem", None) => Ok(Self::Stepmem),
             ("stepmem", Some(_)) => {
-                anyhow::bail!("--window needs --policy traceml: ours looks at the whole run")
+                anyhow::bail!("--window needs --policy traceml: stepmem's covers the whole run")
             }
             (other, _) => anyhow::bail!("--policy {other:?} is neither stepmem nor traceml"),
         }
     }
 }
 
-/// What is asked for.
+/// The question.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// Who judges.
+    /// The policy that judges.
     pub policy: Policy,
     /// The run; `None` when the recordings hold only one.
     pub run: Option<Run>,
@@ -92,7 +92,7 @@ pub fn run<'f>(
     Ok(())
 }
 
-/// Says in one line of JSON what TraceML would have said of the files, where `replay` has our own words.
+/// Writes TraceML's verdict on the files as one line of JSON, where `replay` has our own status.
 ///
 /// # Errors
 /// As of [`run`].
@@ -106,10 +106,10 @@ pub fn replay_traceml<'f>(
     Ok(out.write_all(b"\n")?)
 }
 
-/// Compares two summaries, ours or TraceML's, and says what that comes to.
+/// Compares two summaries, ours or TraceML's, and returns the verdict.
 ///
 /// # Errors
-/// A file cannot be read or is no summary: [`CannotCompare`] with the reason; or `out` takes no more.
+/// A file cannot be read or is not a summary: [`CannotCompare`] with the reason; or `out` is closed.
 pub fn compare(
     old: &Path,
     new: &Path,
@@ -177,7 +177,7 @@ fn summarize<'f>(
     config: EngineConfig,
     run: Option<&Run>,
 ) -> anyhow::Result<Summary> {
-    // What a recording holds is not forgotten before its end.
+    // No rank of a recording is forgotten before its end.
     let config = EngineConfig { rank_retention: Duration::MAX, ..config };
     let mut replay = Replay::new(config, |_, _, _| Ok(()));
     recording::merged(files, |recorded| replay.take(recorded))?;
