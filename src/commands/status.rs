@@ -92,7 +92,12 @@ fn ranks(status: &Status) -> Table {
         Column::left(2, "DIAGNOSIS"),
     ]);
     for rank in &status.ranks {
-        table.row(rank_row(rank, diagnoses(status, &SubjectId::Rank(rank.id()))));
+        let diagnoses = diagnoses(status, &SubjectId::Rank(rank.id()));
+        let verdict = match rank.judging_from_step {
+            Some(step) if diagnoses.is_empty() => format!("judging from step {step}").into(),
+            _ => diagnoses,
+        };
+        table.row(rank_row(rank, verdict));
     }
     table
 }

@@ -24,10 +24,10 @@ use crate::report::{card, traceml};
 /// `stepmem summary`.
 pub(super) const SUMMARY: CommandRow = CommandRow { name: "summary", arguments, run: command };
 
-/// Who judges.
+/// The policy that judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// We.
+    /// Our own.
     Stepmem,
     /// TraceML 0.3.6, over this many of the last common steps.
     TraceMl(usize),
@@ -37,23 +37,23 @@ impl Policy {
     /// Reads `--policy` and `--window`.
     ///
     /// # Errors
-    /// There is no such policy, or it has no window.
+    /// The policy is unknown, or takes no window.
     pub fn read(name: &str, window: Option<usize>) -> anyhow::Result<Self> {
         match (name, window) {
             ("traceml", window) => Ok(Self::TraceMl(window.unwrap_or(WINDOW_STEPS))),
             ("stepmem", None) => Ok(Self::Stepmem),
             ("stepmem", Some(_)) => {
-                anyhow::bail!("--window needs --policy traceml: ours looks at the whole run")
+                anyhow::bail!("--window needs --policy traceml: stepmem's covers the whole run")
             }
             (other, _) => anyhow::bail!("--policy {other:?} is neither stepmem nor traceml"),
         }
     }
 }
 
-/// What is asked for.
+/// What to summarize, and how.
 #[derive(Clone, Debug)]
 pub struct SummaryQuestion {
-    /// Who judges.
+    /// The policy that judges.
     pub policy: Policy,
     /// The run; `None` when the recordings hold only one.
     pub run: Option<Run>,
@@ -87,7 +87,7 @@ pub fn run<'f>(
     Ok(())
 }
 
-/// Says in one line of JSON what TraceML would have said of the files, where `replay` has our own words.
+/// Writes TraceML's verdict on the files as one line of JSON, where `replay` has our own status.
 ///
 /// # Errors
 /// As of [`run`].
@@ -136,7 +136,7 @@ fn summarize<'f>(
     config: EngineConfig,
     run: Option<&Run>,
 ) -> anyhow::Result<Summary> {
-    // What a recording holds is not forgotten before its end.
+    // No rank of a recording is forgotten before its end.
     let config = EngineConfig { rank_retention: Duration::MAX, ..config };
     let mut replay = Playback::new(config, |_, _, _| Ok(()));
     recording::merged(files, |recorded| replay.take(recorded))?;

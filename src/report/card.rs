@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use crate::model::units::Count;
-use crate::report::summary::model::{FigureSummary, Issue, RankSummary, Summary};
+use crate::report::summary::model::{Coverage, FigureSummary, Issue, RankSummary, Summary};
 use crate::text::page::{Column, Indent, Page, Table};
 use crate::text::spark::{sparkline, thinned};
 use crate::text::units::{UNKNOWN, bytes, duration, or_unknown, percent};
@@ -14,6 +14,7 @@ const RANKS_MAX: usize = 16;
 const NAMED_MAX: usize = 8;
 /// The characters of a sparkline, at most.
 const SPARKS_MAX: usize = 24;
+
 /// Puts a summary into words.
 pub fn render(summary: &Summary) -> String {
     let mut page = Page::default();
@@ -44,14 +45,19 @@ fn verdict(page: &mut Page, issue: &Issue) {
 }
 
 fn named(issue: &Issue) -> String {
-    let shown: Vec<String> =
-        issue.ranks.iter().take(NAMED_MAX).map(ToString::to_string).collect();
     let word = if issue.ranks.len() == 1 { "rank" } else { "ranks" };
-    let more = match issue.ranks.len().saturating_sub(NAMED_MAX) {
+    let ranks = issue.ranks.iter().map(ToString::to_string);
+    format!("{word} {}", listed(ranks, issue.ranks.len()))
+}
+
+/// Lists the first names of `n_all`.
+fn listed(names: impl Iterator<Item = String>, n_all: usize) -> String {
+    let shown: Vec<String> = names.take(NAMED_MAX).collect();
+    let more = match n_all.saturating_sub(shown.len()) {
         0 => String::new(),
         n => format!(" and {n} more"),
     };
-    format!("{word} {}{more}", shown.join(", "))
+    format!("{}{more}", shown.join(", "))
 }
 
 fn scope(page: &mut Page, summary: &Summary) {
@@ -78,36 +84,27 @@ fn scope(page: &mut Page, summary: &Summary) {
     let words =
         format!("Run {}{attempt}: {seen}{of} ranks{steps}{restarts}.", summary.run.as_str());
     page.paragraph(Indent::hanging(0), &words);
-    if coverage.n_ranks_missing > 0 {
-        let named: Vec<String> =
-            coverage.ranks_missing.iter().take(NAMED_MAX).map(ToString::to_string).collect();
-        let more =
-            usize::try_from(coverage.n_ranks_missing).unwrap_or(usize::MAX) - named.len();
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        page.paragraph(
-            Indent::hanging(0),
-            &format!("Never heard of: rank {}{more}.", named.join(", ")),
-        );
-    }
-    let lost: Vec<String> = coverage
-        .ranks_lost
-        .iter()
-        .take(NAMED_MAX)
-        .map(|lost| match lost.last {
-            Some(last) => format!("rank {} after step {}", lost.rank, last.step),
-            None => format!("rank {} before its first step", lost.rank),
-        })
-        .collect();
-    if !lost.is_empty() {
-        let more = match coverage.ranks_lost.len() - lost.len() {
-            0 => String::new(),
-            n => format!(" and {n} more"),
-        };
-        page.paragraph(Indent::hanging(0), &format!("Lost: {}{more}.", lost.join(", ")));
-    }
+    missing(page, coverage);
     let ooms: u64 = summary.ranks.iter().filter_map(|rank| rank.ooms).map(Count::get).sum();
     if ooms > 0 {
         page.paragraph(Indent::hanging(0), &format!("Out-of-memory errors: {ooms}."));
+    }
+}
+
+/// Adds the ranks that never pushed, and those that were lost.
+fn missing(page: &mut Page, coverage: &Coverage) {
+    if coverage.n_ranks_missing > 0 {
+        let n_missing = usize::try_from(coverage.n_ranks_missing).unwrap_or(usize::MAX);
+        let ranks = listed(coverage.ranks_missing.iter().map(ToString::to_string), n_missing);
+        page.paragraph(Indent::hanging(0), &format!("Never pushed: rank {ranks}."));
+    }
+    let lost = coverage.ranks_lost.iter().map(|lost| match lost.last {
+        Some(last) => format!("rank {} after step {}", lost.rank, last.step),
+        None => format!("rank {} before its first step", lost.rank),
+    });
+    if !coverage.ranks_lost.is_empty() {
+        let ranks = listed(lost, coverage.ranks_lost.len());
+        page.paragraph(Indent::hanging(0), &format!("Lost: {ranks}."));
     }
 }
 
@@ -160,7 +157,7 @@ fn table(page: &mut Page, summary: &Summary) {
     }
 }
 
-/// The ranks, those with the worst issues first, then by what they use.
+/// Returns the ranks with the worst issues first, then those with the highest peaks.
 fn worst_first(summary: &Summary) -> Vec<&RankSummary> {
     let place = |rank: &RankSummary| {
         let of = |issue: &Issue| issue.is_wrong() && issue.ranks.contains(&rank.rank);

@@ -1,8 +1,8 @@
-//! The words that our policy and TraceML's share: who judges, how much an issue matters, and the two peaks.
+//! The words that our policy and TraceML's share: the policy's name, the severity of an issue, and the two peaks.
 
 use serde::{Deserialize, Serialize};
 
-/// Who judges a run.
+/// The policy that a run is judged by.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PolicyName {

@@ -176,6 +176,11 @@ pub struct Cell {
 }
 
 impl Cell {
+    /// Returns whether nothing stands in the cell.
+    pub fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+
     /// Returns the same cell in a colour.
     #[must_use]
     pub fn in_colour(self, colour: Option<Colour>) -> Self {

@@ -71,6 +71,24 @@ fn same_job_twice_is_equivalent() {
 }
 
 #[test]
+fn summary_of_the_first_schema_compares_with_one_of_today() {
+    let (leaking, fixed) = (job(1800, 12 * MIB), job(1800, 0));
+    let mut first = leaking.to_string();
+    for (today, before) in [
+        (r#""schema_version":2"#, r#""schema_version":1"#),
+        ("peak_imbalance_ratio", "imbalance_ratio"),
+        ("allocated_slope_bytes_per_step", "avg_growth_bytes_per_step"),
+    ] {
+        assert!(first.contains(today), "{today}");
+        first = first.replace(today, before);
+    }
+    let first = serde_json::from_str(&first).unwrap();
+    let (of_today, _) = compare(&leaking, &fixed, "today");
+    let (of_first, shown) = compare(&first, &fixed, "first-schema");
+    assert_eq!(of_first, of_today, "{}", shown.err);
+}
+
+#[test]
 fn less_memory_with_a_new_leak_is_mixed() {
     let old = summary(&Job::new(2, 1500).live(|_, _| 60 * GIB).recording());
     let new =

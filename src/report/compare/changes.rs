@@ -23,7 +23,7 @@ pub struct KeyedChange {
     pub key: &'static str,
     /// The change.
     pub change: Change,
-    /// What is different; empty where a run lacks the figure.
+    /// The difference in words; empty where a run lacks the figure.
     pub sentence: String,
 }
 

@@ -10,13 +10,13 @@ use crate::report::policy::PolicyName;
 /// Two runs against each other.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// What it comes to.
+    /// Its result in a word.
     pub verdict: ComparisonVerdict,
     /// The exit code of the command.
     pub exit_code: u8,
     /// Why, what got worse first.
     pub reasons: Vec<Reason>,
-    /// What limits the comparison.
+    /// Limits of the comparison, and how to read it.
     pub notes: Vec<String>,
     /// The diagnosis of each run.
     pub diagnosis: OldNew<RunDiagnosis>,
@@ -24,7 +24,7 @@ pub struct Comparison {
     pub metrics: BTreeMap<&'static str, Change>,
 }
 
-/// What a comparison comes to.
+/// The result of a comparison in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum ComparisonVerdict {
@@ -118,7 +118,7 @@ impl RunDiagnosis {
 pub struct Reason {
     /// Which way it points.
     pub direction: Direction,
-    /// What is different, in a sentence.
+    /// The difference in a sentence.
     pub sentence: String,
 }
 

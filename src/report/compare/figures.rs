@@ -1,4 +1,4 @@
-//! The figures of a run that a comparison looks at, whoever wrote its summary. A figure that the summary lacks is absent.
+//! The figures of a run that a comparison looks at, from a summary of ours or of TraceML's. A figure that the summary lacks is absent.
 
 use crate::report::policy::{IssueSeverity, PolicyName};
 

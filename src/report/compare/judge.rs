@@ -203,6 +203,9 @@ mod tests {
         let expected = (ComparisonVerdict::Regression, vec![sentence.to_owned()]);
         assert_eq!(verdict(&rising, &leaking), expected);
         assert_eq!(verdict(&leaking, &rising).0, ComparisonVerdict::Improvement);
+        // An acknowledged creep has the severity of a rise, and is worse.
+        let acknowledged = run(10.0, &[("CREEP_CONFIRMED", IssueSeverity::Info)]);
+        assert_eq!(verdict(&rising, &acknowledged).0, ComparisonVerdict::Regression);
     }
 
     #[test]

@@ -145,7 +145,7 @@ fn low_peaks(run: &RunView<'_>) -> Vec<RankIssue> {
 }
 
 impl RankIssue {
-    /// What a finding says of a rank; `None` of another subject.
+    /// Returns a finding of a rank; `None` of another subject.
     fn of(finding: &Finding) -> Option<Self> {
         let Score { metric, value } = finding.evidence.score();
         Some(Self {

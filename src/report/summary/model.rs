@@ -90,7 +90,7 @@ pub struct Issue {
     pub severity: IssueSeverity,
     /// The evidence in a sentence.
     pub summary: String,
-    /// What to look at first.
+    /// The first thing to look at.
     pub action: Cow<'static, str>,
     /// The figure that it is about.
     pub metric: Cow<'static, str>,
@@ -115,7 +115,7 @@ impl Issue {
     }
 }
 
-/// What an issue is.
+/// The kind of an issue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IssueKind {
     /// A diagnosis.
@@ -271,7 +271,7 @@ pub struct LostRank {
     pub state: RankOutcome,
 }
 
-/// What became of a rank.
+/// The outcome of a rank.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankOutcome {
@@ -296,7 +296,7 @@ pub struct RankSummary {
     pub node_rank: Option<Rank>,
     /// Its device.
     pub device: Option<GpuUuid>,
-    /// What became of it.
+    /// Its outcome.
     pub state: RankOutcome,
     /// Train steps of its last life.
     pub steps: u64,
@@ -312,9 +312,9 @@ pub struct RankSummary {
     pub allocated: Option<FigureSummary>,
     /// The peak within train steps.
     pub peak_allocated: Option<FigureSummary>,
-    /// What the allocator held at the end of train steps.
+    /// Memory held by the allocator at the end of train steps.
     pub reserved: Option<FigureSummary>,
-    /// The most that it held within train steps.
+    /// The peak of that within train steps.
     pub peak_reserved: Option<FigureSummary>,
     /// Its capacity.
     pub capacity_bytes: Option<Bytes>,
@@ -327,7 +327,7 @@ pub struct RankSummary {
     pub peak_imbalance_ratio: Option<f64>,
     /// The share of reserved that was not live at the end of the last train step.
     pub fragmentation_ratio: Option<f64>,
-    /// What its process uses beyond its allocator, in bytes.
+    /// Memory of its process outside its allocator, in bytes.
     pub outside_allocator_bytes: Option<f64>,
     /// How live memory moves.
     pub trend: Option<RankTrend>,

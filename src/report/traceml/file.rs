@@ -22,7 +22,7 @@ pub struct TraceMlMeta {
     pub run_name: Option<String>,
 }
 
-/// The section on step memory. What `summary --policy traceml --json` prints has its keys, too.
+/// The section on step memory. The output of `summary --policy traceml --json` has the same keys.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct TraceMlSection {
     /// The first issue.
