@@ -217,7 +217,7 @@ fn status_is_a_table_for_people_and_json_for_programs() {
         "RUN RANK STEP ALLOCATED PEAK RESERVED CAPACITY PRESSURE SLOPE/STEP OOM IN DIAGNOSIS"
     );
     assert_eq!(of("llm "), "llm 12 7 79.0 GiB 79.0 GiB – 80.0 GiB 99% – – HIGH PRESSURE");
-    assert_eq!(of("default "), "default 0 1 1.00 GiB 1.00 GiB – – – – –");
+    assert_eq!(of("default "), "default 0 1 1.00 GiB 1.00 GiB – – – – – judging from step 288");
     let column = |line: &str, text: &str| {
         line.chars()
             .collect::<String>()
