@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::config::error::ValueError;
 use crate::config::settings::PushSocket;
 use crate::output::otlp::Transport;
-use crate::output::web::RESERVED_PATHS;
+use crate::output::web::is_reserved;
 
 /// The mode of a push socket unless given: access is up to the permissions of its directory, as any process of a node
 /// can push to the node's loopback address.
@@ -124,7 +124,7 @@ fn address(value: &str) -> Result<SocketAddr, ValueError> {
 pub(super) fn telemetry_path(value: &str) -> Result<String, ValueError> {
     let is_plain =
         |character: char| character.is_ascii_alphanumeric() || "/-_.".contains(character);
-    let is_free = !RESERVED_PATHS.contains(&value);
+    let is_free = !is_reserved(value);
     if value.starts_with('/') && value.chars().all(is_plain) && is_free {
         Ok(value.to_owned())
     } else {

@@ -26,7 +26,15 @@ pub const READERS_MAX: usize = 64;
 
 const INDEX_HTML: &str = include_str!("page/index.html");
 const STYLE_CSS: &str = include_str!("page/style.css");
-const PAGE_JS: &str = include_str!("page/page.js");
+/// Embeds the page's modules, by the paths at which they import each other.
+macro_rules! modules {
+    ($($name:literal),+ $(,)?) => {
+        [$((concat!("/page/", $name, ".js"), include_str!(concat!("page/", $name, ".js")))),+]
+    };
+}
+const MODULES: [(&str, &str); 14] = modules![
+    "main", "devices", "dom", "exporter", "findings", "format", "processes", "ranks", "runs", "slopes", "sparks", "state", "subjects", "verdict"
+];
 const SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; \
      connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; \
      frame-ancestors 'none'";
@@ -118,9 +126,11 @@ pub struct WebConfig {
     pub push_url: String,
 }
 
-/// The fixed paths of [`router`], which the metrics cannot have.
-pub const RESERVED_PATHS: [&str; 6] =
-    ["/", "/style.css", "/page.js", "/api/v1/status", "/-/healthy", "/-/ready"];
+/// Whether `path` is one of the fixed paths of [`router`], which the metrics cannot have.
+pub fn is_reserved(path: &str) -> bool {
+    ["/", "/style.css", "/api/v1/status", "/-/healthy", "/-/ready"].contains(&path)
+        || MODULES.iter().any(|(module, _)| *module == path)
+}
 
 /// Creates the routes of the web server.
 pub fn router(config: &WebConfig, source: StatusSource, stop: watch::Receiver<bool>) -> Router {
@@ -129,10 +139,13 @@ pub fn router(config: &WebConfig, source: StatusSource, stop: watch::Receiver<bo
         .replace("{{telemetry_path}}", telemetry_path)
         .replace("{{push_url}}", &escaped(push_url))
         .into();
-    Router::new()
+    MODULES
+        .into_iter()
+        .fold(Router::new(), |router, (path, text)| {
+            router.route(path, get(async move || asset("text/javascript; charset=utf-8", text)))
+        })
         .route("/", get(index_page))
         .route("/style.css", get(|| async { asset("text/css; charset=utf-8", STYLE_CSS) }))
-        .route("/page.js", get(|| async { asset("text/javascript; charset=utf-8", PAGE_JS) }))
         .route(telemetry_path, get(metrics))
         .route("/api/v1/status", get(status))
         .route("/api/v1/runs/{run}/summary", get(summary))
