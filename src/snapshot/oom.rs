@@ -1,0 +1,278 @@
+//! Out of memory: which allocation, why, and who held what at that moment.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::snapshot::model::{Action, Event, NO_POOL};
+use crate::snapshot::num::at;
+use crate::snapshot::replay::{Allocation, NEVER, SMALL_BYTES_MAX};
+use crate::snapshot::scene::Scene;
+use crate::snapshot::sites::Row;
+
+const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
+const LARGE_PAGE_BYTES: u64 = 20 << 20;
+
+/// Why it ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// There was not enough.
+    Shortage,
+    /// There was enough, but in pieces.
+    Fragmentation,
+    /// There was enough, but other streams still used it.
+    PendingFree,
+}
+
+/// One failed allocation.
+#[derive(Clone, Debug)]
+pub struct OutOfMemory {
+    /// Event number.
+    pub event: u32,
+    /// Unix time in µs; 0 where the file has none.
+    pub time_us: u64,
+    /// Bytes asked for, rounded.
+    pub requested: u64,
+    /// Bytes that the driver had left.
+    pub device_free: u64,
+    /// Bytes taken from the driver.
+    pub reserved: u64,
+    /// Bytes of blocks that were not inactive.
+    pub active: u64,
+    /// The largest free block that it could have had.
+    pub largest_free: u64,
+    /// All such blocks.
+    pub eligible_free: u64,
+    /// Bytes that waited for other streams.
+    pub pending: u64,
+    /// Why it ran out.
+    pub cause: Cause,
+    /// Stack of the allocation; 0 if it has none.
+    pub stack: u32,
+    /// Who held what.
+    pub rows: Vec<Row>,
+}
+
+/// Every failed allocation of the window.
+pub fn find(scene: &Scene<'_>) -> Vec<OutOfMemory> {
+    let events: Vec<usize> = scene
+        .events
+        .iter()
+        .enumerate()
+        .filter(|(_, event)| event.action == Action::OutOfMemory)
+        .map(|(number, _)| number)
+        .collect();
+    if events.is_empty() {
+        return Vec::new();
+    }
+    let mut levels = scene.timeline.levels(scene.events).enumerate();
+    let mut found: Vec<OutOfMemory> = events
+        .iter()
+        .filter_map(|number| {
+            let (_, level) = levels.find(|(at, _)| at == number)?;
+            let event = scene.events.get(*number)?;
+            Some(OutOfMemory {
+                event: crate::snapshot::num::id(*number),
+                time_us: event.time_us,
+                requested: event.size,
+                device_free: event.address,
+                reserved: level.reserved,
+                active: level.active,
+                largest_free: 0,
+                eligible_free: 0,
+                pending: 0,
+                cause: Cause::Shortage,
+                stack: event.stack,
+                rows: Vec::new(),
+            })
+        })
+        .collect();
+    let mut mapped = Mapped::at_end(scene);
+    for out_of_memory in found.iter_mut().rev() {
+        mapped.rewind(scene, at(out_of_memory.event));
+        out_of_memory.explain(scene, &mapped);
+    }
+    found
+}
+
+impl OutOfMemory {
+    fn explain(&mut self, scene: &Scene<'_>, mapped: &Mapped) {
+        let state = self.event;
+        let Some(event) = scene.events.get(at(state)) else { return };
+        let alive = || scene.timeline.allocations.iter().filter(|a| a.is_alive(state));
+        let wanted = Wanted::new(event);
+        let mut live: Vec<(u64, u64)> = alive().map(|a| (a.address, a.size)).collect();
+        live.sort_unstable();
+        for gap in mapped.gaps(&wanted, &live) {
+            self.largest_free = self.largest_free.max(gap);
+            self.eligible_free += gap;
+        }
+        self.pending = alive()
+            .filter(|a| wanted.fits(a) && is_pending(a, state))
+            .map(|allocation| allocation.size)
+            .sum();
+        let reachable = self.eligible_free.saturating_add(self.device_free);
+        self.cause = if self.largest_free < self.requested && self.requested <= reachable {
+            Cause::Fragmentation
+        } else if self.pending > 0 && self.requested <= reachable.saturating_add(self.pending) {
+            Cause::PendingFree
+        } else {
+            Cause::Shortage
+        };
+        self.rows = scene.sites.at_state(scene.snapshot, &scene.timeline, state);
+    }
+}
+
+/// Whether its free was asked for and is not completed.
+fn is_pending(allocation: &Allocation, state: u32) -> bool {
+    allocation.freed <= state || (allocation.is_pending && allocation.freed == NEVER)
+}
+
+/// The memory that an allocation could be served from.
+struct Wanted {
+    stream: u32,
+    pool: u32,
+    is_small: bool,
+}
+
+impl Wanted {
+    fn new(event: &Event) -> Self {
+        let pool = if event.pool == NO_POOL { 0 } else { u32::from(event.pool) };
+        Self { stream: event.stream, pool, is_small: event.size <= SMALL_BYTES_MAX }
+    }
+
+    fn fits(&self, allocation: &Allocation) -> bool {
+        allocation.stream == self.stream
+            && u32::from(allocation.pool) == self.pool
+            && (allocation.size <= SMALL_BYTES_MAX) == self.is_small
+    }
+}
+
+/// A range that was taken from the driver.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    end: u64,
+    stream: u32,
+    pool: u32,
+    is_small: bool,
+    is_expandable: bool,
+}
+
+/// The ranges at a moment, by address.
+struct Mapped {
+    ranges: BTreeMap<u64, Range>,
+    /// Events that are still ahead of the moment's past.
+    event: usize,
+}
+
+impl Mapped {
+    fn at_end(scene: &Scene<'_>) -> Self {
+        let ranges = scene.device.segments.iter().map(|segment| {
+            let range = Range {
+                end: segment.address.saturating_add(segment.size),
+                stream: segment.stream,
+                pool: segment.pool,
+                is_small: segment.is_small,
+                is_expandable: segment.is_expandable,
+            };
+            (segment.address, range)
+        });
+        Self { ranges: ranges.collect(), event: scene.events.len() }
+    }
+
+    /// Goes back to the state before an event.
+    fn rewind(&mut self, scene: &Scene<'_>, event: usize) {
+        for past in scene.events.get(event..self.event).unwrap_or(&[]).iter().rev() {
+            match past.action {
+                Action::SegmentAlloc => {
+                    self.ranges.remove(&past.address);
+                }
+                Action::SegmentFree => {
+                    self.insert(past, past.size == SMALL_SEGMENT_BYTES, false);
+                }
+                Action::SegmentMap => self.carve(past.address, past.size),
+                Action::SegmentUnmap => {
+                    let is_small = self.is_small(scene, past);
+                    self.insert(past, is_small, true);
+                }
+                _ => {}
+            }
+        }
+        self.event = event;
+    }
+
+    fn insert(&mut self, event: &Event, is_small: bool, is_expandable: bool) {
+        let pool = if event.pool == NO_POOL { 0 } else { u32::from(event.pool) };
+        let end = event.address.saturating_add(event.size);
+        let range = Range { end, stream: event.stream, pool, is_small, is_expandable };
+        self.ranges.insert(event.address, range);
+    }
+
+    /// Whether an unmapped range was of the small pool: as its neighbour is, else as what was allocated in it.
+    fn is_small(&self, scene: &Scene<'_>, event: &Event) -> bool {
+        let end = event.address.saturating_add(event.size);
+        let before = self.ranges.range(..event.address).next_back();
+        let after = self.ranges.get(&end);
+        let touching = before.map(|(_, range)| range).filter(|range| range.end == event.address);
+        if let Some(range) = touching.or(after).filter(|range| range.is_expandable) {
+            return range.is_small;
+        }
+        let within = |a: &&Allocation| (event.address..end).contains(&a.address);
+        match scene.timeline.allocations.iter().find(within) {
+            Some(allocation) => allocation.requested <= SMALL_BYTES_MAX,
+            None => event.size % LARGE_PAGE_BYTES != 0,
+        }
+    }
+
+    /// Takes a mapped piece out of the range that it is in.
+    fn carve(&mut self, address: u64, size: u64) {
+        let end = address.saturating_add(size);
+        let Some((start, range)) = self.ranges.range(..=address).next_back() else { return };
+        let (start, range) = (*start, *range);
+        if !range.is_expandable || range.end < end {
+            return;
+        }
+        self.ranges.remove(&start);
+        if start < address {
+            self.ranges.insert(start, Range { end: address, ..range });
+        }
+        if end < range.end {
+            self.ranges.insert(end, range);
+        }
+    }
+
+    /// Free runs that fit what is wanted. `live`: addresses and sizes of live blocks, rising.
+    fn gaps(&self, wanted: &Wanted, live: &[(u64, u64)]) -> Vec<u64> {
+        let mut gaps = Vec::new();
+        let mut live = live.iter().peekable();
+        let mut open: Option<(u64, Range)> = None;
+        for (start, range) in &self.ranges {
+            let fits = range.stream == wanted.stream
+                && range.pool == wanted.pool
+                && range.is_small == wanted.is_small;
+            if !fits {
+                continue;
+            }
+            let joined = open.filter(|(_, before)| {
+                before.is_expandable && range.is_expandable && before.end == *start
+            });
+            if joined.is_none()
+                && let Some((free_from, before)) = open
+            {
+                gaps.push(before.end.saturating_sub(free_from));
+            }
+            let mut free_from = joined.map_or(*start, |(free_from, _)| free_from);
+            while live.next_if(|(address, _)| *address < *start).is_some() {}
+            while let Some((address, size)) = live.next_if(|(address, _)| *address < range.end) {
+                gaps.push(address.saturating_sub(free_from));
+                free_from = address.saturating_add(*size);
+            }
+            open = Some((free_from, *range));
+        }
+        if let Some((free_from, before)) = open {
+            gaps.push(before.end.saturating_sub(free_from));
+        }
+        gaps
+    }
+}
