@@ -8,8 +8,10 @@ use crate::snapshot::model::Snapshot;
 use crate::snapshot::notes::Note;
 use crate::snapshot::num::count;
 use crate::snapshot::oom::Cause;
+use crate::snapshot::page::name;
 use crate::snapshot::scene::Scene;
 use crate::snapshot::sites::{Row, STACK_FRAMES_MAX, Site, SiteKind, Sites, Sum};
+use crate::snapshot::stages::Stage;
 use crate::snapshot::steps::Marker;
 use crate::snapshot::study::Study;
 
@@ -47,6 +49,7 @@ struct DeviceAnswer {
     leak: LeakAnswer,
     fragmentation: FragmentationAnswer,
     oom: Vec<OomAnswer>,
+    steps: Vec<Stage>,
     notes: Vec<Note>,
 }
 
@@ -92,6 +95,8 @@ pub struct SiteAnswer {
     requested_bytes: u64,
     blocks: u64,
     stack: Vec<FrameAnswer>,
+    #[serde(skip)]
+    line_of: Site,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -195,12 +200,13 @@ fn device(study: &Study<'_>) -> DeviceAnswer {
                 .pinners
                 .iter()
                 .map(|(row, share)| PinnerAnswer {
-                    site: site(scene.snapshot, scene.sites, row),
+                    site: row_answer(scene.snapshot, scene.sites, row),
                     stranded_bytes: *share,
                 })
                 .collect(),
         },
         oom: study.oom.iter().map(|failure| oom(scene, failure)).collect(),
+        steps: study.stages.clone(),
         notes: study.notes.clone(),
     }
 }
@@ -231,7 +237,7 @@ fn leak(scene: &Scene<'_>, leak: &Leak) -> LeakAnswer {
 
 fn suspected(scene: &Scene<'_>, suspect: &Suspect) -> SuspectAnswer {
     SuspectAnswer {
-        site: site(scene.snapshot, scene.sites, &suspect.row),
+        site: row_answer(scene.snapshot, scene.sites, &suspect.row),
         bytes_per_step: suspect.rise.rate,
         survivors: suspect.row.sum.blocks,
         allocations: suspect.n_allocations,
@@ -243,25 +249,15 @@ fn suspected(scene: &Scene<'_>, suspect: &Suspect) -> SuspectAnswer {
 /// The frame or site to blame, with the leaked bytes.
 pub fn blamed(scene: &Scene<'_>, blame: &Blame) -> SiteAnswer {
     match blame {
-        Blame::Site(row) => site(scene.snapshot, scene.sites, row),
+        Blame::Site(row) => row_answer(scene.snapshot, scene.sites, row),
         Blame::Frame { frame, origin, sum } => {
             let number = *frame;
-            let frame = scene.snapshot.frame(number);
             let frames = scene
                 .sites
                 .user_frames(scene.snapshot, *origin)
                 .skip_while(|outer| *outer != number);
-            SiteAnswer {
-                kind: kind(SiteKind::Python),
-                file: Some(scene.snapshot.text(frame.file)),
-                line: Some(frame.line),
-                function: Some(scene.snapshot.text(frame.name)),
-                node: None,
-                bytes: sum.bytes,
-                requested_bytes: sum.requested,
-                blocks: sum.blocks,
-                stack: stack(scene.snapshot, frames),
-            }
+            let line = Site::of_frame(scene.snapshot, number);
+            site_answer(&line, *sum, stack(scene.snapshot, frames))
         }
     }
 }
@@ -279,17 +275,17 @@ fn oom(scene: &Scene<'_>, failure: &crate::snapshot::oom::OutOfMemory) -> OomAns
         largest_free_bytes: failure.largest_free,
         eligible_free_bytes: failure.eligible_free,
         cause: failure.cause,
-        site: site(scene.snapshot, scene.sites, &row),
+        site: row_answer(scene.snapshot, scene.sites, &row),
         sites: rows(scene, &failure.rows),
     }
 }
 
 fn rows(scene: &Scene<'_>, rows: &[Row]) -> Vec<SiteAnswer> {
-    rows.iter().map(|row| site(scene.snapshot, scene.sites, row)).collect()
+    rows.iter().map(|row| row_answer(scene.snapshot, scene.sites, row)).collect()
 }
 
 /// A row as JSON.
-pub fn site(snapshot: &Snapshot, sites: &Sites, row: &Row) -> SiteAnswer {
+pub fn row_answer(snapshot: &Snapshot, sites: &Sites, row: &Row) -> SiteAnswer {
     let frames = sites.user_frames(snapshot, row.origin);
     let stack = stack(snapshot, frames);
     match sites.site(row.site) {
@@ -309,6 +305,7 @@ fn site_answer(site: &Site, sum: Sum, stack: Vec<FrameAnswer>) -> SiteAnswer {
         requested_bytes: sum.requested,
         blocks: sum.blocks,
         stack,
+        line_of: site.clone(),
     }
 }
 
@@ -324,6 +321,20 @@ fn stack(snapshot: &Snapshot, frames: impl Iterator<Item = u32>) -> Vec<FrameAns
             }
         })
         .collect()
+}
+
+impl SiteAnswer {
+    /// The line for a page.
+    pub fn name(&self) -> String {
+        name(&self.line_of)
+    }
+
+    /// The same line with other bytes.
+    #[must_use]
+    pub fn with(mut self, sum: Sum) -> Self {
+        (self.bytes, self.requested_bytes, self.blocks) = (sum.bytes, sum.requested, sum.blocks);
+        self
+    }
 }
 
 /// A kind in JSON.

@@ -38,6 +38,18 @@ pub enum Category {
     Unknown,
 }
 
+/// Every category.
+pub const ALL: [Category; 8] = [
+    Category::Parameter,
+    Category::Gradient,
+    Category::Optimizer,
+    Category::Activation,
+    Category::Communication,
+    Category::Input,
+    Category::Temporary,
+    Category::Unknown,
+];
+
 /// Bytes by category.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Categories<T = u64> {
@@ -105,7 +117,8 @@ pub fn sums(scene: &Scene<'_>, categories: &[Category], state: Option<u32>) -> C
 }
 
 /// What a step is doing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// Making activations.
     #[default]

@@ -40,6 +40,20 @@ pub mod categories;
 
 pub mod notes;
 
+pub mod stages;
+
 pub mod study;
 
 pub mod answer;
+
+pub mod places;
+
+pub mod diff;
+
+pub mod ranks;
+
+pub mod shown;
+
+pub mod page;
+
+pub mod page_of_many;

@@ -46,6 +46,18 @@ impl Site {
     /// A site that is not known.
     pub const NOWHERE: Self =
         Self { kind: SiteKind::NoFrames, file: None, line: None, function: None, node: None };
+
+    /// A line of Python.
+    pub fn of_frame(snapshot: &Snapshot, frame: u32) -> Self {
+        let frame = snapshot.frame(frame);
+        Self {
+            kind: SiteKind::Python,
+            file: Some(snapshot.text(frame.file)),
+            line: Some(frame.line),
+            function: Some(snapshot.text(frame.name)),
+            node: None,
+        }
+    }
 }
 
 /// What a frame is.
@@ -96,6 +108,14 @@ impl Sum {
         self.bytes += allocation.size;
         self.requested += allocation.requested;
         self.blocks += 1;
+    }
+
+    /// Takes an allocation away that was added.
+    #[inline]
+    pub fn subtract(&mut self, allocation: &Allocation) {
+        self.bytes = self.bytes.saturating_sub(allocation.size);
+        self.requested = self.requested.saturating_sub(allocation.requested);
+        self.blocks = self.blocks.saturating_sub(1);
     }
 
     /// Adds another sum.

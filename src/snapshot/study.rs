@@ -9,6 +9,7 @@ use crate::snapshot::num::{at, count};
 use crate::snapshot::oom::{self, OutOfMemory};
 use crate::snapshot::scene::Scene;
 use crate::snapshot::sites::Row;
+use crate::snapshot::stages::{self, Stage};
 
 /// A device with all answers.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub struct Study<'a> {
     pub fragmentation: Fragmentation,
     /// Failed allocations.
     pub oom: Vec<OutOfMemory>,
+    /// What each step did.
+    pub stages: Vec<Stage>,
     /// What else is worth knowing.
     pub notes: Vec<Note>,
 }
@@ -68,6 +71,7 @@ impl<'a> Study<'a> {
             categories_at_end: categories::sums(&scene, &categories, None),
             fragmentation: fragmentation::measure(&scene),
             oom: oom::find(&scene),
+            stages: stages::find(&scene),
             notes: notes::find(&scene, &leak, &categories, overflowed),
             leak,
             categories,
