@@ -308,25 +308,30 @@ fn habits(scene: &Scene<'_>, setup_end: u32) -> Vec<Habits> {
     let mut habits = vec![Habits::default(); scene.sites.sites.len()];
     let mut now = Phase::Forward;
     let mut n_allocated = 0_u32;
-    let mut allocated_at = HashMap::new();
+    let mut allocated_at = vec![0; scene.timeline.allocations.len()];
+    let phases: Vec<Phase> =
+        (0..id(scene.snapshot.stacks.len())).map(|stack| phase(scene, stack)).collect();
+    let phase_of = |stack: u32| phases.get(at(stack)).copied().unwrap_or_default();
     for (event, number) in scene.events.iter().zip(&scene.timeline.of_event) {
         let Some(allocation) = scene.timeline.allocations.get(at(*number)) else { continue };
         let site = at(scene.sites.of(allocation));
         let Some(habit) = habits.get_mut(site) else { continue };
         match event.action {
             Action::Alloc => {
-                now = phase(scene, event.stack);
+                now = phase_of(event.stack);
                 n_allocated += 1;
-                allocated_at.insert(*number, n_allocated);
+                if let Some(slot) = allocated_at.get_mut(at(*number)) {
+                    *slot = n_allocated;
+                }
                 habit.allocates_after_setup |= allocation.from > setup_end;
             }
             Action::FreeRequested => {
-                let freed_by = if event.stack == NO_STACK { now } else { phase(scene, event.stack) };
+                let freed_by = if event.stack == NO_STACK { now } else { phase_of(event.stack) };
                 habit.freed += allocation.size;
                 if now == Phase::Backward || freed_by == Phase::Backward {
                     habit.freed_in_backward += allocation.size;
                 }
-                if allocated_at.remove(number) == Some(n_allocated) {
+                if allocated_at.get(at(*number)) == Some(&n_allocated) {
                     habit.freed_at_once += allocation.size;
                 }
             }

@@ -138,7 +138,7 @@ fn lazy_state(scene: &Scene<'_>) -> Option<Note> {
 
 /// A line whose value of step n dies in step n + 1, after the line has made the next one.
 fn lingering(scene: &Scene<'_>) -> Vec<Note> {
-    let mut last_made: HashMap<u32, u32> = HashMap::new();
+    let mut last_made = vec![u32::MAX; scene.sites.sites.len()];
     let mut found: HashMap<u32, (u64, u32, u64)> = HashMap::new();
     for (event, number) in scene.events.iter().zip(&scene.timeline.of_event) {
         let Some(allocation) = scene.timeline.allocations.get(at(*number)) else { continue };
@@ -146,13 +146,15 @@ fn lingering(scene: &Scene<'_>) -> Vec<Note> {
         let [from, until] = scene.slots_of(*number);
         match event.action {
             Action::Alloc => {
-                last_made.insert(site, from);
+                if let Some(last) = last_made.get_mut(at(site)) {
+                    *last = from;
+                }
             }
             Action::FreeCompleted
                 if allocation.size >= NOTED_BYTES_MIN
                     && !allocation.is_older()
                     && until == from + 1
-                    && last_made.get(&site) == Some(&until) =>
+                    && last_made.get(at(site)) == Some(&until) =>
             {
                 let (steps, last, bytes) = found.entry(site).or_insert((0, u32::MAX, 0));
                 *steps += u64::from(*last != from);

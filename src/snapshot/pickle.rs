@@ -1,6 +1,7 @@
 //! A stack machine over the opcodes that a snapshot needs. It resolves nothing, runs nothing and builds no tree: dicts
 //! and lists become records as they close. Bytes are fed in pieces, so that a file is never in memory as a whole.
 
+use crate::snapshot::arena::Arena;
 use crate::snapshot::fault::{Fault, Unreadable};
 use crate::snapshot::num::{at, count};
 use crate::snapshot::schema::Records;
@@ -28,6 +29,9 @@ pub struct Machine {
     marks: Vec<usize>,
     memo: Vec<Handle>,
     ints: Vec<u64>,
+    /// References that filled a list, and the stacks that came of them.
+    runs: Arena<u8>,
+    run_stacks: Vec<Option<u32>>,
     records: Records,
     /// Bytes before the piece that is read now.
     offset: u64,
@@ -47,6 +51,8 @@ impl Default for Machine {
             marks: Vec::with_capacity(DEPTH_MAX),
             memo: Vec::new(),
             ints: Vec::new(),
+            runs: Arena::default(),
+            run_stacks: Vec::new(),
             records: Records::default(),
             offset: 0,
             skip: 0,
@@ -128,7 +134,9 @@ impl Machine {
     fn check_memory(&self) -> Result<(), Unreadable> {
         let own = self.stack.capacity() * size_of::<Value>()
             + self.memo.capacity() * size_of::<Handle>()
-            + self.ints.capacity() * 8;
+            + self.ints.capacity() * 8
+            + self.runs.heap_bytes()
+            + self.run_stacks.capacity() * 8;
         if count(own + self.records.heap_bytes()) > GRANT_BYTES + GRANT_A_BYTE * self.offset {
             let what = "it asks for more memory than any snapshot of its size needs";
             return Err(Unreadable { fault: Fault::Pickle(what.into()), offset: self.offset });
@@ -171,6 +179,9 @@ impl Machine {
                 Ok(Some(rest))
             }
             b'(' => {
+                if let Some(after) = self.known_stack(rest)? {
+                    return Ok(Some(after));
+                }
                 if self.marks.len() >= DEPTH_MAX {
                     return Err(Fault::Pickle("it nests more than 64 deep".into()));
                 }
@@ -292,6 +303,34 @@ impl Machine {
         }
     }
 
+    /// A list that is filled by references alone, which is how stacks are written. Equal bytes refer to equal values as
+    /// long as no memo entry is set anew, so a stack that was seen before is known by its bytes.
+    #[inline]
+    fn known_stack<'a>(&mut self, rest: &'a [u8]) -> Step<'a> {
+        let Some(Value::List(list)) = self.stack.last().copied() else { return Ok(None) };
+        let Some((run, after)) = references(rest) else { return Ok(None) };
+        if !self.records.is_vacant(list) {
+            return Ok(None);
+        }
+        let number = self.runs.intern(run);
+        match self.run_stacks.get(at(number)).copied() {
+            Some(Some(stack)) => {
+                self.records.set_stack(list, stack);
+                return Ok(Some(after));
+            }
+            Some(None) => {}
+            None => self.run_stacks.push(None),
+        }
+        let start = self.stack.len();
+        self.gets(run)?;
+        self.records.append(list, self.stack.get(start..).unwrap_or(&[]))?;
+        self.stack.truncate(start);
+        if let Some(slot) = self.run_stacks.get_mut(at(number)) {
+            *slot = self.records.stack_of(list);
+        }
+        Ok(Some(after))
+    }
+
     #[inline]
     fn get(&mut self, number: u32) -> Result<(), Fault> {
         let value = self.memo.get(at(number)).and_then(|handle| handle.unpack(&self.ints));
@@ -323,6 +362,10 @@ impl Machine {
         }
         if let Some(slot) = self.memo.get_mut(number) {
             *slot = handle;
+            if !self.run_stacks.is_empty() {
+                self.runs = Arena::default();
+                self.run_stacks.clear();
+            }
         }
         Ok(())
     }
@@ -424,6 +467,20 @@ impl Machine {
     #[inline]
     fn top(&self) -> Result<Value, Fault> {
         self.stack.last().copied().ok_or(Fault::Pickle("the stack is empty".into()))
+    }
+}
+
+/// The `BINGET`s and `LONG_BINGET`s up to an `APPENDS`, and what follows it.
+#[inline]
+fn references(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let mut length = 0;
+    loop {
+        match bytes.get(length)? {
+            b'h' => length += 2,
+            b'j' => length += 5,
+            b'e' if length > 0 => return Some((bytes.get(..length)?, bytes.get(length + 1..)?)),
+            _ => return None,
+        }
     }
 }
 

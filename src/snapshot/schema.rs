@@ -199,6 +199,25 @@ impl Records {
         self.lists.get(at(list)).unwrap_or(&List::Mixed)
     }
 
+    /// Whether nothing was put into a list so far.
+    #[inline]
+    pub fn is_vacant(&self, list: u32) -> bool {
+        matches!(self.lists.get(at(list)), Some(List::Empty))
+    }
+
+    /// The stack that a list has become, if it has.
+    pub fn stack_of(&self, list: u32) -> Option<u32> {
+        if let List::Stack(stack) = self.list(list) { Some(*stack) } else { None }
+    }
+
+    /// Makes a list a stack.
+    #[inline]
+    pub fn set_stack(&mut self, list: u32, stack: u32) {
+        if let Some(slot) = self.lists.get_mut(at(list)) {
+            *slot = List::Stack(stack);
+        }
+    }
+
     /// Bytes of memory in use.
     pub fn heap_bytes(&self) -> usize {
         self.strings.heap_bytes()
