@@ -139,10 +139,11 @@ fn suspects(scene: &Scene<'_>, span: Span, cached: &mut Vec<u32>) -> Vec<Suspect
         if allocation.is_older() {
             let site = *queues.get(&allocation.requested)?;
             let [_, until] = scene.slots_of(number);
-            return (until >= span.first).then_some(Change { site, bytes: allocation.size });
+            let bytes = rounded(allocation.requested);
+            return (until >= span.first).then_some(Change { site, bytes });
         }
-        let site = scene.sites.of(allocation);
-        is_long(scene.slots_of(number)).then_some(Change { site, bytes: allocation.size })
+        let (site, bytes) = (scene.sites.of(allocation), rounded(allocation.requested));
+        is_long(scene.slots_of(number)).then_some(Change { site, bytes })
     });
     let all = floors(scene, |number| {
         let allocation = timeline.allocations.get(at(number)).filter(|a| !a.is_older())?;
@@ -281,13 +282,23 @@ fn build(scene: &Scene<'_>, found: &HashMap<u32, (Rise, bool)>) -> Vec<Suspect> 
     for (allocation, ..) in scene.lives().filter(|(a, ..)| !a.is_older()) {
         *n_allocations.entry(scene.sites.of(allocation)).or_default() += 1;
     }
-    let leaked = scene.lives().filter(|life| is_leaked(scene, found, *life));
+    let leaked = || scene.lives().filter(|life| is_leaked(scene, found, *life));
+    // Floors are of rounded requests: a remainder that a block happens to keep would be noise in a short window.
+    let mut asked: HashMap<u32, u64> = HashMap::new();
+    for (allocation, ..) in leaked() {
+        *asked.entry(scene.sites.of(allocation)).or_default() += rounded(allocation.requested);
+    }
+    let leaked = leaked();
     let rows = scene.sites.table(scene.snapshot, leaked.map(|(allocation, ..)| allocation));
     let mut suspects: Vec<Suspect> = rows
         .into_iter()
         .filter_map(|row| {
-            let (rise, is_remade) = *found.get(&row.site)?;
+            let (mut rise, is_remade) = *found.get(&row.site)?;
             let n_allocations = n_allocations.get(&row.site).copied().unwrap_or(0);
+            let asked = asked.get(&row.site).copied().unwrap_or(0);
+            if !is_remade && asked > 0 {
+                rise.rate *= real(row.sum.bytes) / real(asked);
+            }
             Some(Suspect { row, rise, n_allocations, is_remade })
         })
         .collect();
@@ -350,71 +361,120 @@ fn allocated_a_step(scene: &Scene<'_>) -> f64 {
     real(allocated) / real(count(scene.steps.n_whole()))
 }
 
-/// The frame to blame: of the user's frames over most of the largest suspect's bytes the deepest beneath which about as
-/// much of what is allocated stays as beneath any. Outwards only for a clear gain.
+/// The frame to blame. Each suspect has one: of the user's frames over most of its bytes the deepest beneath which about
+/// as much of what is allocated stays as beneath any; outwards only for a clear gain. Suspects with one frame are one
+/// leak, and the fastest leak is blamed.
 fn blame(scene: &Scene<'_>, suspects: &[Suspect]) -> Option<Blame> {
-    let largest = suspects.first()?;
-    let found: HashMap<u32, (Rise, bool)> =
-        suspects.iter().map(|suspect| (suspect.row.site, (suspect.rise, suspect.is_remade))).collect();
-    let last = scene.last_slot().saturating_sub(IN_FLIGHT_STEPS);
-    let n_stacks = scene.snapshot.stacks.len();
-    let mut leaked = vec![Sum::default(); n_stacks];
-    let mut allocated = vec![[0_u64; 2]; n_stacks];
-    for life @ (allocation, from, _) in scene.lives().filter(|(a, ..)| !a.is_older()) {
-        let stack = at(allocation.stack);
-        let is_leaked = is_leaked(scene, &found, life);
-        if let Some(sum) = leaked.get_mut(stack).filter(|_| is_leaked) {
-            sum.add(allocation);
-        }
-        if let Some([all, kept]) = allocated.get_mut(stack).filter(|_| from >= 1 && from < last) {
-            *all += allocation.size;
-            *kept += if is_leaked { allocation.size } else { 0 };
+    let beneath = Beneath::new(scene, suspects);
+    let mut leaks: Vec<(Option<u32>, f64, &Suspect)> = Vec::new();
+    for suspect in suspects {
+        let frame = beneath.blamed_frame(suspect);
+        match leaks.iter_mut().find(|(of, ..)| frame.is_some() && *of == frame) {
+            Some((_, rate, _)) => *rate += suspect.rise.rate,
+            None => leaks.push((frame, suspect.rise.rate, suspect)),
         }
     }
-    let of_largest = |stack: u32| scene.sites.of_origin(stack) == largest.row.site;
-    let mut over: HashMap<u32, u64> = HashMap::new();
-    for (stack, sum) in (0..).zip(&leaked).filter(|(stack, sum)| sum.blocks > 0 && of_largest(*stack)) {
-        let mut frames: Vec<u32> = scene.sites.user_frames(scene.snapshot, stack).collect();
-        frames.sort_unstable();
-        frames.dedup();
-        for frame in frames {
-            *over.entry(frame).or_default() += sum.bytes;
+    // The first of equals: suspects are sorted.
+    let (frame, _, suspect) = leaks.into_iter().rev().max_by(|a, b| a.1.total_cmp(&b.1))?;
+    Some(match frame {
+        Some(frame) => {
+            let (_, sum) = beneath.survival(frame);
+            Blame::Frame { frame, origin: suspect.row.origin, sum }
         }
-    }
-    let is_over = |frame: &u32| {
-        over.get(frame).is_some_and(|bytes| {
-            real(*bytes) >= OVER_RATIO_MIN * real(largest.row.sum.bytes)
-        })
-    };
-    let candidates: Vec<(u32, f64, Sum)> = scene
-        .sites
-        .user_frames(scene.snapshot, largest.row.origin)
-        .filter(is_over)
-        .map(|frame| {
-            let (survival, sum) = beneath(scene, frame, &allocated, &leaked);
-            (frame, survival, sum)
-        })
-        .collect();
-    let best = candidates.iter().map(|(_, survival, _)| *survival).fold(0.0, f64::max);
-    let blamed =
-        candidates.into_iter().find(|(_, survival, _)| *survival >= SURVIVAL_RATIO_MIN * best);
-    Some(match blamed {
-        Some((frame, _, sum)) => Blame::Frame { frame, origin: largest.row.origin, sum },
-        None => Blame::Site(largest.row.clone()),
+        None => Blame::Site(suspect.row.clone()),
     })
 }
 
-/// How much of what is allocated beneath a frame is leaked, and what is.
-fn beneath(scene: &Scene<'_>, frame: u32, allocated: &[[u64; 2]], leaked: &[Sum]) -> (f64, Sum) {
-    let (mut all, mut kept, mut sum) = (0, 0, Sum::default());
-    for (stack, (allocated, leaked)) in (0..).zip(allocated.iter().zip(leaked)) {
-        if (allocated[0] > 0 || leaked.blocks > 0)
-            && scene.snapshot.stacks.get(stack).contains(&frame)
-        {
-            all += allocated[0];
-            kept += allocated[1];
-            sum.join(*leaked);
+/// By stack, what was allocated and what of it leaked.
+struct Beneath<'a> {
+    scene: &'a Scene<'a>,
+    /// What leaked.
+    leaked: Vec<Sum>,
+    /// Bytes of what was allocated in whole steps, and of what leaked of it.
+    allocated: Vec<[u64; 2]>,
+    frames: HashMap<u32, (u64, u64, Sum)>,
+}
+
+impl<'a> Beneath<'a> {
+    fn new(scene: &'a Scene<'a>, suspects: &[Suspect]) -> Self {
+        let found: HashMap<u32, (Rise, bool)> = suspects
+            .iter()
+            .map(|suspect| (suspect.row.site, (suspect.rise, suspect.is_remade)))
+            .collect();
+        let last = scene.last_slot().saturating_sub(IN_FLIGHT_STEPS);
+        let n_stacks = scene.snapshot.stacks.len();
+        let mut beneath = Self {
+            scene,
+            leaked: vec![Sum::default(); n_stacks],
+            allocated: vec![[0; 2]; n_stacks],
+            frames: HashMap::new(),
+        };
+        for life @ (allocation, from, _) in scene.lives().filter(|(a, ..)| !a.is_older()) {
+            let stack = at(allocation.stack);
+            let is_leaked = is_leaked(scene, &found, life);
+            if let Some(sum) = beneath.leaked.get_mut(stack).filter(|_| is_leaked) {
+                sum.add(allocation);
+            }
+            if let Some([all, kept]) =
+                beneath.allocated.get_mut(stack).filter(|_| from >= 1 && from < last)
+            {
+                *all += allocation.size;
+                *kept += if is_leaked { allocation.size } else { 0 };
+            }
+        }
+        beneath.sum_up();
+        beneath
+    }
+
+    fn blamed_frame(&self, suspect: &Suspect) -> Option<u32> {
+        let (scene, row) = (self.scene, &suspect.row);
+        let mut over: HashMap<u32, u64> = HashMap::new();
+        for (stack, sum) in (0..).zip(&self.leaked) {
+            if sum.blocks == 0 || scene.sites.of_origin(stack) != row.site {
+                continue;
+            }
+            let mut frames: Vec<u32> = scene.sites.user_frames(scene.snapshot, stack).collect();
+            frames.sort_unstable();
+            frames.dedup();
+            for frame in frames {
+                *over.entry(frame).or_default() += sum.bytes;
+            }
+        }
+        let enough = OVER_RATIO_MIN * real(row.sum.bytes);
+        let candidates: Vec<(u32, f64)> = scene
+            .sites
+            .user_frames(scene.snapshot, row.origin)
+            .filter(|frame| over.get(frame).is_some_and(|bytes| real(*bytes) >= enough))
+            .map(|frame| (frame, self.survival(frame).0))
+            .collect();
+        let best = candidates.iter().map(|(_, survival)| *survival).fold(0.0, f64::max);
+        let frame = candidates.into_iter().find(|(_, each)| *each >= SURVIVAL_RATIO_MIN * best);
+        frame.map(|(frame, _)| frame)
+    }
+
+    /// How much of what is allocated beneath a frame is leaked, and all that is.
+    fn survival(&self, frame: u32) -> (f64, Sum) {
+        let Some((all, kept, sum)) = self.frames.get(&frame) else { return (0.0, Sum::default()) };
+        (if *all > 0 { real(*kept) / real(*all) } else { 0.0 }, *sum)
+    }
+
+    /// Sums by frame of the user: what was allocated beneath it and what of that leaked, and all that leaked.
+    fn sum_up(&mut self) {
+        let mut frames = Vec::new();
+        for (stack, (allocated, leaked)) in (0..).zip(self.allocated.iter().zip(&self.leaked)) {
+            if allocated[0] == 0 && leaked.blocks == 0 {
+                continue;
+            }
+            frames.clear();
+            frames.extend(self.scene.sites.user_frames(self.scene.snapshot, stack));
+            frames.sort_unstable();
+            frames.dedup();
+            for frame in &frames {
+                let (all, kept, sum) = self.frames.entry(*frame).or_default();
+                *all += allocated[0];
+                *kept += allocated[1];
+                sum.join(*leaked);
+            }
         }
     }
-    (if all > 0 { real(kept) / real(all) } else { 0.0 }, sum)
 }
