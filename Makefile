@@ -46,7 +46,7 @@ bench: ## Measure: benchmarks of the parts, then the load beside Pushgateway and
 	$(CARGO) bench --quiet --bench parts
 	$(CARGO) build --quiet --release
 	$(CARGO) build --quiet --release --package fake-nvml
-	python3 benches/load.py target/release/stepmem --fake-nvml target/release/libfake_nvml.so
+	python3 benches/load target/release/stepmem --fake-nvml target/release/libfake_nvml.so
 	python3 benches/summary.py target/release/stepmem
 
 bench-client: ## Measure what the Python client costs a training thread, beside TraceML (installs 6 GB)

@@ -1,18 +1,18 @@
-"""Measures what the Python client costs the training thread, beside TraceML's `trace_step`, in one run on one machine.
+"""Measures the Python client's cost to the training thread, beside TraceML's `trace_step`, in one run on one machine.
 
-Every figure is of a process of its own that takes a step a millisecond: half of it asleep, as training waits for its GPU,
-half of it running Python; only the call is timed. `step_end` is measured with the exporter up, absent and hanging (stopped), over stubbed
-allocator counters (those of python/tests/stub) and over resident memory. TraceML's `trace_step(model)` is measured around
-nothing, on the CPU, where it reads no counter; its queues are emptied between steps, outside of what is timed, and none
-of its threads runs: all of that is in its favour.
+Every figure comes from a process of its own that takes a step every millisecond, half of it asleep, as training waits for
+its GPU, half of it running Python; only the call is timed. `step_end` is measured with the exporter up, absent and hanging
+(stopped), over stubbed allocator counters (those of python/tests/stub) and over resident memory. TraceML's
+`trace_step(model)` is measured around an empty block, on the CPU, where it does not read counters; its queues are emptied
+between steps, outside the timed part, and none of its threads runs: all of that is in its favour.
 
-Processor time of the training thread stands beside the time on the clock: on a busy machine only that is the client's.
+The table shows processor time of the training thread beside wall time: on a busy machine, only the former is the client's.
 
-Memory is what a process holds more than before the import, with the ring full: one that has imported PyTorch, and a bare
-interpreter, which has to load half of the standard library first.
+Memory is the growth of a process since before the import, with the ring full: for a process that has imported PyTorch, and
+for a bare interpreter, which has to load half of the standard library first.
 
 Prints a table with the targets beside the figures; every row that has a target ends in PASS or MISS. Needs what
-`python/tests/install.sh torch` installs; without it TraceML's rows are missing, and it says so.
+`python/tests/install.sh torch` installs; without it, the table reports that TraceML was not measured.
 
     python3 benches/client.py target/release/stepmem [--python target/tools/torch-venv/bin/python] [--quick]
 """
@@ -43,7 +43,7 @@ STUB_ABSENT = "step_end, stubbed counters, exporter absent"
 STUB_HANGING = "step_end, stubbed counters, exporter hanging"
 RESIDENT_UP = "step_end, resident memory, exporter up"
 THEIRS = "TraceML trace_step, CPU"
-NOTHING = "nothing: how noisy this machine is"
+NOTHING = "empty call: this machine's noise"
 
 TIMED = """
 import json, sys, time
@@ -99,7 +99,7 @@ print(anonymous() - before)
 
 
 def run(python, code, n_steps, url, stub):
-    """Runs one measurement and returns what it printed."""
+    """Runs one measurement and returns its output."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("STEPMEM_", "PYTHON", "TRACEML_"))}
     paths = [str(ROOT / "python"), *([str(ROOT / "python/tests/stub")] if stub else [])]
     environment = {**kept, "PYTHONPATH": os.pathsep.join(paths), "STEPMEM_PUSH_URL": url}

@@ -1,5 +1,5 @@
-//! The parts of the hot path by themselves: decoding a batch, applying it, making a status and rendering it, at 8, 64 and
-//! 1,024 ranks; and the rendering beside the `prometheus` crate's encoder on the same families, in the same run.
+//! The parts of the hot path one by one: decoding a batch, applying it, building a status and rendering it, at 8, 64 and
+//! 1,024 ranks; and rendering compared with the `prometheus` crate's encoder on the same families, in the same run.
 #![expect(clippy::unwrap_used, reason = "a benchmark stops at the first surprise")]
 
 use std::hint::black_box;
@@ -9,10 +9,13 @@ use criterion::{
     BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
 };
 use prometheus::{Encoder, GaugeVec, Opts, Registry, TextEncoder};
-use stepmem::analysis::engine::{Engine, EngineConfig, Event};
-use stepmem::analysis::sample::{StepSample, Uptime};
+use stepmem::analysis::config::EngineConfig;
+use stepmem::analysis::engine::Engine;
+use stepmem::analysis::event::Event;
 use stepmem::analysis::status::{ExporterStatus, Status};
-use stepmem::input::wire::{Layout, decode};
+use stepmem::input::push::wire::step::{Layout, decode};
+use stepmem::model::step::StepSample;
+use stepmem::model::units::Uptime;
 use stepmem::output::prometheus::{Format, render};
 
 const N_RANKS: [u32; 3] = [8, 64, 1024];
@@ -48,9 +51,8 @@ fn at(step: u64) -> Uptime {
 fn filled(n_ranks: u32) -> Engine {
     let mut engine = Engine::new(EngineConfig::default(), STARTED);
     for step in 0..STEPS_FILLED {
-        for sample in samples(n_ranks, step) {
-            engine.apply(Event::Step(sample), at(step));
-        }
+        let batch = engine.admit(samples(n_ranks, step), at(step)).unwrap();
+        engine.apply(Event::Steps(batch), at(step));
     }
     engine
 }
@@ -83,9 +85,8 @@ fn bench_apply(criterion: &mut Criterion) {
                     (step, samples(n_ranks, step))
                 },
                 |(step, samples)| {
-                    for sample in samples {
-                        black_box(engine.apply(Event::Step(sample), at(step)));
-                    }
+                    let batch = engine.admit(samples, at(step)).unwrap();
+                    black_box(engine.apply(Event::Steps(batch), at(step)));
                 },
                 BatchSize::SmallInput,
             );

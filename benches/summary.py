@@ -3,8 +3,8 @@
 
 Usage: benches/summary.py BINARY [RANKS [STEPS [free]]]
 
-The stream is made as it is read, so that nothing is stored; one rank leaks; with `free`
-the ranks push free_bytes, too, so that memory outside the allocator is judged as well. Prints a line of figures, and the card.
+The stream is generated while it is read and never stored; one rank leaks. With `free` the ranks push free_bytes too, so
+that memory outside the allocator is judged as well. Prints a line of figures, and the card.
 """
 
 import os
@@ -22,7 +22,7 @@ LEAK_BYTES_PER_STEP = 200_000
 
 
 def write(pipe):
-    # One step of all ranks is one template; only what changes from step to step is put in.
+    # One template per step of all ranks; only the values that change are replaced.
     lines = []
     free = b',"free_bytes":%d' % (17 * GIB) if WITH_FREE else b""
     for rank in range(RANKS):

@@ -1,6 +1,6 @@
-"""The loop of leak.py without its leak: it keeps each step's loss as a plain number.
+"""The training loop of leak.py without the leak: it keeps each step's loss as a plain number.
 
-    python -m stepmem examples/fixed.py     # beside `stepmem serve`; half a minute, no GPU, no PyTorch
+    python -m stepmem examples/fixed.py     # while `stepmem serve` runs; half a minute, no GPU, no PyTorch
     stepmem status
 """
 
@@ -12,12 +12,12 @@ import stepmem
 STEPS = 1200
 ACTIVATION_BYTES = 256 * 1024
 
-# Never more than 1 GiB of your machine; stepmem sees the limit, and knows what is left.
+# Uses at most 1 GiB of your machine. stepmem reads this limit too.
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 
 class Loss:
-    """A number that knows what it was computed from, as a PyTorch tensor with its graph does."""
+    """A number that keeps what it was computed from, like a PyTorch tensor with its autograd graph."""
 
     def __init__(self, value, activations):
         self.value = value
@@ -34,6 +34,6 @@ for step in range(1, STEPS + 1):
     with stepmem.step(step):
         loss = forward(step)
         time.sleep(0.02)
-        losses.append(loss.value)  # a number, without what it came from
+        losses.append(loss.value)  # a number without its graph
 
 print(f"mean loss {sum(losses) / len(losses):.4f}")

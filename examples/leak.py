@@ -1,6 +1,6 @@
-"""A training loop with the most common leak: it keeps each step's loss for a plot, and with it all that the loss came from.
+"""A training loop with the most common leak: it keeps each step's loss for a plot, and the loss keeps its graph alive.
 
-    python -m stepmem examples/leak.py      # beside `stepmem serve`; half a minute, no GPU, no PyTorch
+    python -m stepmem examples/leak.py      # while `stepmem serve` runs; half a minute, no GPU, no PyTorch
     stepmem status
 """
 
@@ -12,12 +12,12 @@ import stepmem
 STEPS = 1200
 ACTIVATION_BYTES = 256 * 1024
 
-# Never more than 1 GiB of your machine; stepmem sees the limit, and knows what is left.
+# Uses at most 1 GiB of your machine. stepmem reads this limit and predicts when the leak reaches it.
 resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 
 class Loss:
-    """A number that knows what it was computed from, as a PyTorch tensor with its graph does."""
+    """A number that keeps what it was computed from, like a PyTorch tensor with its autograd graph."""
 
     def __init__(self, value, activations):
         self.value = value
@@ -34,6 +34,6 @@ for step in range(1, STEPS + 1):
     with stepmem.step(step):
         loss = forward(step)
         time.sleep(0.02)
-        losses.append(loss)  # the leak: the graph is kept as well
+        losses.append(loss)  # the leak: keeps the graph as well
 
 print(f"mean loss {sum(loss.value for loss in losses) / len(losses):.4f}")

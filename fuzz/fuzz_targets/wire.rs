@@ -4,12 +4,14 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use stepmem::analysis::engine::{Engine, EngineConfig, Event};
-use stepmem::analysis::sample::Uptime;
+use stepmem::analysis::config::EngineConfig;
+use stepmem::analysis::engine::Engine;
+use stepmem::analysis::event::Event;
+use stepmem::model::units::Uptime;
 use stepmem::analysis::status::ExporterStatus;
-use stepmem::input::wire::{
-    Layout, Recorded, decode, decode_end, decode_recorded, decode_snapshot,
-};
+use stepmem::input::push::wire::control::{decode_end, decode_snapshot};
+use stepmem::input::push::wire::recorded::{RecordingEntry, decode_recorded};
+use stepmem::input::push::wire::step::{Layout, decode};
 use stepmem::output::prometheus::{Format, render};
 
 fuzz_target!(|body: &[u8]| {
@@ -22,8 +24,11 @@ fuzz_target!(|body: &[u8]| {
     for recorded in lines.filter_map(|line| decode_recorded(line).ok()) {
         now = Uptime(now.0 + Duration::from_millis(700));
         let event = match recorded {
-            Recorded::Step(sample) => Event::Step(sample),
-            Recorded::Gpu(sample, _) => Event::Gpu(sample),
+            RecordingEntry::Step(sample) => match engine.admit(vec![sample], now) {
+                Ok(batch) => Event::Steps(batch),
+                Err(_) => continue,
+            },
+            RecordingEntry::Gpu(sample, _) => Event::Gpu(sample),
         };
         engine.apply(event, now);
     }

@@ -1,30 +1,34 @@
-"""Pushes a training process's memory, step by step, to the stepmem exporter.
+"""Reports a training process's memory to the stepmem exporter after every optimizer step.
 
-It never blocks, slows, breaks or changes training: no exception leaves it, no CUDA synchronisation is forced, and the
-process's own peak counters are reset only where that is asked for (`STEPMEM_RESET_PEAK=1`, `reset_peak_memory`).
+It never blocks, slows down, crashes or changes training: it raises no exceptions, forces no CUDA synchronization, and
+resets peak counters only if asked to (`STEPMEM_RESET_PEAK=1`, `reset_peak_memory`).
 
-Three ways in:
+There are three ways to use it:
 
-- `python -m stepmem train.py …` counts optimizer steps, with no change to the code (`torchrun -m stepmem train.py` too);
-- `with stepmem.step():` around a step, or `stepmem.step_end()` after it, in a loop of one's own;
+- `python -m stepmem train.py …` counts optimizer steps without code changes (also `torchrun -m stepmem train.py`);
+- `with stepmem.step():` around a step, or `stepmem.step_end()` after it, in your own training loop;
 - `stepmem.huggingface.StepmemCallback` and `stepmem.lightning.StepmemCallback`.
+
+README.md describes how the modules work together.
 """
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import TYPE_CHECKING, Any, List, Optional
 
 from ._auto import auto
 from ._client import CLIENT, Phase, Step
-from ._snapshots import record, snapshot, snapshot_on_oom
-from ._stats import (
-    MemoryMonitor,
-    MemoryStats,
-    format_memory_stats,
-    memory_stats,
-    memory_utilization,
-    reset_peak_memory,
-)
+
+if TYPE_CHECKING:
+    from ._on_demand import record, snapshot, snapshot_on_oom
+    from ._stats import (
+        MemoryMonitor,
+        MemoryStats,
+        format_memory_stats,
+        memory_stats,
+        memory_utilization,
+        reset_peak_memory,
+    )
 
 __version__ = "0.1.0"
 
@@ -47,26 +51,44 @@ __all__ = [
 ]
 
 
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """Imports snapshots and memory figures when they are first used: they take 100 KiB."""
+        from importlib import import_module
+
+        if name in __all__:
+            for module in ("._on_demand", "._stats"):
+                value = getattr(import_module(module, __name__), name, None)
+                if value is not None:
+                    globals()[name] = value
+                    return value
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> List[str]:
+        return sorted({*globals(), *__all__})
+
+
 def step_end(n: Optional[int] = None) -> None:
-    """Records that the global optimizer step `n` has ended; without `n`, the one after the last."""
+    """Records that optimizer step `n` has ended. `n` defaults to the step after the last one."""
     CLIENT.step_end(n)
 
 
 def step(n: Optional[int] = None) -> Step:
-    """`with stepmem.step():` around one optimizer step; a step that raises is not recorded."""
+    """Returns a context manager for optimizer step `n`: `with stepmem.step():`. A step that raises is not recorded."""
     return Step(n)
 
 
 def phase(name: str) -> Phase:
-    """`with stepmem.phase("eval"):` or `"checkpoint"`: what runs within counts for peaks, not as a step."""
+    """Returns a context manager for an `"eval"` or `"checkpoint"` phase, which counts for peaks but not as a step."""
     return Phase(name)
 
 
 def end(outcome: str = "completed") -> None:
-    """Says that this rank's work is over (`completed`, `failed` or `oom`): it leaves the exporter's outputs at once."""
+    """Reports that this rank has ended (`completed`, `failed` or `oom`). The exporter drops it from all outputs."""
     CLIENT.end(outcome)
 
 
 def flush(seconds: float = 1.0) -> bool:
-    """Waits until all that was recorded is pushed, at most so long; whether it was."""
+    """Waits up to `seconds` until all records are pushed. Returns whether they are."""
     return CLIENT.flush(seconds)

@@ -1,5 +1,7 @@
-"""`python -m stepmem train.py args…`, `python -m stepmem -m package.train args…`: runs a program as Python itself would,
-and counts its optimizer steps."""
+"""`python -m stepmem train.py …` or `-m stepmem -m package.train …`: runs a program and counts its optimizer steps.
+
+The program runs as it would under `python`: same `__main__`, `sys.argv`, `sys.path` and exit code.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ USAGE = "usage: python -m stepmem [-m MODULE | SCRIPT] [ARGUMENT…]"
 
 
 def main(arguments: List[str]) -> None:
-    """Runs the program that the arguments name; what it raises is its own."""
+    """Runs the program named by the arguments. Its exceptions propagate."""
     if not arguments or arguments[0] in ("-h", "--help") or arguments == ["-m"]:
         print(USAGE)
         raise SystemExit(0 if arguments and arguments[0] != "-m" else 2)
@@ -36,7 +38,7 @@ def main(arguments: List[str]) -> None:
         raise SystemExit(2) from None
     program = types.ModuleType("__main__")
     program.__file__ = path
-    program.__builtins__ = sys.modules["builtins"]  # type: ignore[attr-defined]
+    program.__dict__["__builtins__"] = sys.modules["builtins"]
     if spec is not None:
         program.__spec__ = spec
         program.__loader__ = spec.loader
@@ -44,13 +46,14 @@ def main(arguments: List[str]) -> None:
     else:
         program.__loader__ = SourceFileLoader("__main__", path)
         program.__package__ = None
-    # What the program defines is looked up in `__main__`, by pickle and by processes that it spawns.
+    # Pickle and spawned processes look up the program's definitions in `__main__`.
     sys.modules["__main__"] = program
     _count_steps()
     exec(compile(source, path, "exec", dont_inherit=True), program.__dict__)
 
 
 def _module(name: str) -> "tuple[ModuleSpec, str]":
+    """Returns the spec and the source path of a module or package; exits with 1 if there is none."""
     try:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.submodule_search_locations is not None:
@@ -70,7 +73,7 @@ def _count_steps() -> None:
 
         auto()
     except Exception as error:
-        print(f"stepmem: steps are not counted: {error!r}", file=sys.stderr)
+        print(f"stepmem: optimizer steps are not counted: {error!r}", file=sys.stderr)
 
 
 if __name__ == "__main__":

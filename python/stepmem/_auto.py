@@ -1,4 +1,4 @@
-"""Counts optimizer steps with no change to the training code: a hook that PyTorch runs after every `optimizer.step()`."""
+"""Counts optimizer steps without code changes, with a hook that PyTorch calls after every `optimizer.step()`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ if TYPE_CHECKING:
 
 OPTIMIZER_MODULE = "torch.optim.optimizer"
 
-_is_installed = False
+_is_on = False
 _counted: "Optional[weakref.ReferenceType[Any]]" = None
+"""The optimizer whose steps are counted; None before the first step, and dead once the optimizer is gone."""
 
 
 def auto() -> None:
-    """Counts the steps of the first optimizer that takes one, from now on or once PyTorch is imported.
+    """Counts the steps of the first optimizer that steps, from now on or as soon as PyTorch is imported.
 
-    Of several optimizers that step in turn, one is counted. A program that reports its steps itself, by `step`,
-    `step_end` or a callback, is left to that.
+    Other optimizers are not counted. Does nothing in a program that reports steps itself with `step`, `step_end` or a
+    callback.
     """
-    global _is_installed
-    if _is_installed:
+    global _is_on
+    if _is_on:
         return
-    _is_installed = True
+    _is_on = True
     module = sys.modules.get(OPTIMIZER_MODULE)
     if module is not None:
         _install(module)
@@ -40,7 +41,7 @@ def _install(module: "ModuleType | Any") -> None:
     try:
         module.register_optimizer_step_post_hook(_after_step)
     except Exception as error:
-        warn_once("hook", f"optimizer steps cannot be counted, PyTorch 2.0 or newer is needed: {error!r}")
+        warn_once("hook", f"optimizer steps are not counted, PyTorch 2.0 or newer is required: {error!r}")
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -59,27 +60,28 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
 
 
 class _WaitForTorch:
-    """Finds nothing itself: has the hook installed when PyTorch's optimizers have been imported, then leaves."""
+    """An import finder that installs the hook right after PyTorch's optimizers are imported. Finds no module itself."""
 
     def find_spec(
         self, name: str, path: "Optional[Sequence[str]]" = None, target: "Optional[ModuleType]" = None
     ) -> "Optional[ModuleSpec]":
-        """Asks those behind it for the module it waits for, and wraps its loader."""
+        """Returns the spec that the other finders give, with its loader wrapped; None for all other modules."""
         if name != OPTIMIZER_MODULE:
             return None
         try:
             sys.meta_path.remove(self)
-            return _hooked(name)
-        except Exception as error:  # those behind it find the module all the same
+            return _spec_with_hook(name)
+        except Exception as error:  # the other finders still find the module
             warn_once("hook", f"optimizer steps are not counted: {error!r}")
             return None
 
 
-def _hooked(name: str) -> "Optional[ModuleSpec]":
+def _spec_with_hook(name: str) -> "Optional[ModuleSpec]":
+    """Returns the module's spec, whose loader installs the hook after the module has run; None if it is not found."""
     from importlib.util import find_spec
 
     spec = find_spec(name)
-    loader = spec.loader if spec is not None else None
+    loader: Any = spec.loader if spec is not None else None
     execute = getattr(loader, "exec_module", None)
     if spec is None or execute is None:
         return spec
@@ -88,5 +90,5 @@ def _hooked(name: str) -> "Optional[ModuleSpec]":
         execute(module)
         _install(module)
 
-    loader.exec_module = exec_module  # type: ignore[union-attr, method-assign]
+    loader.exec_module = exec_module
     return spec

@@ -1,16 +1,17 @@
-"""The training thread's side: one cheap reading a step into a bounded ring. It waits for nothing and raises nothing."""
+"""`CLIENT`, through which the program, a callback or a hook reports steps. It raises no exceptions."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import time
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Optional
 
-from ._readers import NO_CAPACITY, CudaReader, HostReader, cuda_torch, find_reader
-from ._sender import RECORD, Ring, Sender
-from ._settings import Identity, Settings
+from ._process import Process
+from ._recorder import Recorder
+from ._sender import Sender
 from ._warn import warn_once
+from ._wire import OUTCOMES, PHASES, Capture, SnapshotResult, end_request, snapshot_request
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -18,210 +19,149 @@ if TYPE_CHECKING:
 
     from ._snapshots import Snapshots
 
-CAPACITY_EVERY = 10.0
-"""The device's total and free memory are read at most this often, in seconds."""
-
 FAILURES_MAX = 16
-"""After so many failed readings one after the other, nothing is read any more."""
+"""After this many steps in a row that could not be recorded, recording stops."""
 
 FLUSH_SECONDS = 1.0
-"""How long the interpreter's exit waits at most for what is still to be pushed."""
+"""How long the interpreter's exit waits for the remaining records to be pushed."""
 
-STEP_MAX = 1 << 53
-"""The greatest step that the exporter takes."""
-
-PHASES = ("train", "eval", "checkpoint")
-OUTCOMES = ("completed", "failed", "oom")
+TRAIN = PHASES.index("train")
 
 
 class Client:
-    """What this process records. It starts with the first step, and anew in a forked child that takes a step itself."""
+    """Starts the recorder and the sender at the first step. A forked child that takes a step starts its own."""
 
     def __init__(self) -> None:
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
-        """The state of a process that has not taken a step; also that of a forked child, which has no sender thread."""
-        self.settings: Optional[Settings] = None
-        self.identity: Optional[Identity] = None
+    def _reset(self) -> None:
+        self.process = Process()
         self.is_explicit = False
-        self.step = 0
-        self._reader: Optional[CudaReader | HostReader] = None
-        self._is_host = False
-        self._source = 0
-        self._ring: Optional[Ring] = None
-        self._sender: Optional[Sender] = None
+        """Whether the program or a callback reports steps, so that the optimizer hook must not count them."""
         self._is_off = False
-        self._n_records = 0
+        """Whether recording is disabled, misconfigured, or failed too often. There is then no recorder."""
         self._n_failures = 0
-        self._capacity = NO_CAPACITY
-        self._capacity_at = 0.0
-        self._marked: Optional[float] = None
-        self.snapshots: Optional[Snapshots] = None
+        self._recorder: Optional[Recorder] = None
+        self._sender: Optional[Sender] = None
+        self._snapshots: Optional[Snapshots] = None
 
     def in_child(self) -> None:
-        """Runs in a forked child: what it inherited belongs to its parent."""
-        sender, reader = self._sender, self._reader
-        self._forget()
+        """Runs in each forked child, which has no sender: forgets the parent's state, closes its files."""
+        sender, recorder = self._sender, self._recorder
+        self._reset()
+        if recorder is not None:
+            recorder.close()
         try:
             if sender is not None:
                 sender.abandon()
-            if reader is not None:
-                reader.close()
         except OSError:
             pass
 
     def step_end(self, n: Optional[int] = None) -> None:
-        """Records the end of an optimizer step that the program itself reports."""
+        """Records the end of an optimizer step that the program or a callback reports."""
         self.is_explicit = True
-        self._take(n, 0)
+        self._record(n, TRAIN)
 
     def optimizer_step(self) -> None:
-        """Records an optimizer step that a hook saw, unless the program reports its steps itself."""
+        """Records an optimizer step that the hook saw, unless the program reports steps itself."""
         if not self.is_explicit:
-            self._take(None, 0)
+            self._record(None, TRAIN)
 
     def phase_end(self, name: str, n: Optional[int] = None) -> None:
-        """Records that an evaluation or a checkpoint ran since the last record."""
+        """Records the end of an evaluation or a checkpoint, at step `n` or the last one."""
         if name not in PHASES[1:]:
-            warn_once(f"phase {name}", f"phase {name!r} is neither 'eval' nor 'checkpoint'; it is not recorded")
+            warn_once(f"phase {name}", f"phase {name!r} is not recorded: it is neither 'eval' nor 'checkpoint'")
             return
-        self._take(self.step if n is None else n, PHASES.index(name))
+        self._record(self.process.step if n is None else n, PHASES.index(name))
 
-    def mark(self) -> None:
-        """The step that is recorded next begins now."""
-        self._marked = time.monotonic()
+    def begin(self) -> None:
+        """Marks the beginning of the next step or phase, from which its duration counts."""
+        self.process.step_began_at = time.monotonic()
 
-    def _take(self, n: Optional[int], phase: int) -> None:
+    def _record(self, n: Optional[int], phase_idx: int) -> None:
         try:
-            if self._is_off:
-                return
-            if self._ring is None and not self._begin():
-                return
-            self._record(n, phase)
+            recorder = self._recorder
+            if recorder is None:
+                recorder = self._start()
+                if recorder is None:
+                    return
+            recorder.record(n, phase_idx)
             self._n_failures = 0
         except Exception as error:
-            self._failed(error)
+            self._on_failure(error)
         try:
-            if self.snapshots is not None and phase == 0 and self.snapshots.is_waiting:
-                self.snapshots.at_step_end(self.step)
+            snapshots = self._snapshots
+            if snapshots is not None and phase_idx == TRAIN and snapshots.is_waiting:
+                snapshots.at_step_end(self.process.step)
         except Exception as error:
-            warn_once("snapshots", f"snapshots do not work: {error!r}")
+            warn_once("snapshots", f"snapshots failed: {error!r}")
 
-    def _record(self, n: Optional[int], phase: int) -> None:
-        if n is None:
-            n = self.step + 1
-        elif not isinstance(n, int):
-            n = int(n)  # numpy's and torch's integers too
-        if not 0 <= n <= STEP_MAX:
-            raise ValueError(f"step {n} is outside 0..={STEP_MAX}")
-        self.step = n
-        now = time.monotonic()
-        began, self._marked = self._marked, now
-        if self._is_host and cuda_torch() is not None:
-            self._read_from(find_reader(self.settings is not None and self.settings.resets_peak))
-        if now >= self._capacity_at:
-            self._capacity_at = now + CAPACITY_EVERY
-            self._capacity = self._reader.capacity()  # type: ignore[union-attr]
-        record = RECORD.pack(
-            time.time(),
-            -1.0 if began is None else now - began,
-            self._n_records,
-            n,
-            self._source,
-            phase,
-            *self._reader.read(),  # type: ignore[union-attr]
-            *self._capacity,
-        )
-        self._n_records += 1
-        self._ring.append(record)  # type: ignore[union-attr]
-
-    def _begin(self) -> bool:
-        """Starts at the first step of this process; whether there is anything to do from now on."""
-        self.settings = settings = self.read_settings()
+    def _start(self) -> Optional[Recorder]:
+        """Starts the sender and returns the recorder; None if recording is off."""
+        if self._is_off:
+            return None
+        settings = self.process.settings()
         if settings is None or settings.is_disabled:
             self._is_off = True
-            return False
-        identity = self.who()
-        sender = Sender(settings, identity, self._asked)
-        self._sender = sender
-        self._read_from(find_reader(settings.resets_peak))
+            return None
+        self._sender = sender = Sender(settings, self.process.identity(), self._on_capture)
+        recorder = Recorder(self.process, sender, settings.resets_peak)
         sender.start()
-        self._ring = sender.ring
-        return True
+        self._recorder = recorder
+        return recorder
 
-    def _read_from(self, reader: "CudaReader | HostReader") -> None:
-        if self._reader is not None:
-            self._reader.close()
-        self._reader = reader
-        self._is_host = isinstance(reader, HostReader)
-        self._capacity_at = 0.0
-        if self._sender is not None:
-            self._source = self._sender.add_source(reader.device)
-
-    def _failed(self, error: Exception) -> None:
+    def _on_failure(self, error: Exception) -> None:
         self._n_failures += 1
-        if self._ring is None or self._n_failures >= FAILURES_MAX:
+        recorder = self._recorder
+        if recorder is None or self._n_failures >= FAILURES_MAX:
             self._is_off = True
-            warn_once("off", f"nothing is recorded from now on: {error!r}")
+            self._recorder = None
+            if recorder is not None:
+                recorder.close()
+            warn_once("off", f"recording stopped: {error!r}")
         else:
             warn_once("record", f"a step was not recorded: {error!r}")
 
-    def read_settings(self) -> Optional[Settings]:
-        """The settings of this process; None, and a warning, when they make no sense."""
-        if self.settings is None:
-            try:
-                self.settings = Settings.read(os.environ)
-            except (OSError, ValueError) as error:
-                warn_once("settings", f"nothing is pushed: {error}")
-        return self.settings
+    @property
+    def snapshots(self) -> "Snapshots":
+        """Snapshots of this process; created on first use, so that a step without any costs nothing."""
+        if self._snapshots is None:
+            from ._snapshots import Snapshots  # importing it takes memory
 
-    def who(self) -> Identity:
-        """Who this process is in its run."""
-        if self.identity is None:
-            self.identity = Identity.read(os.environ)
-        return self.identity
+            self._snapshots = Snapshots(self.process, self._on_snapshot)
+        return self._snapshots
 
-    def use_snapshots(self) -> "Snapshots":
-        """What takes the snapshots of this process."""
-        if self.snapshots is None:
-            from ._snapshots import Snapshots
+    def _on_capture(self, capture: Capture) -> None:
+        """Plans a snapshot that the exporter asks for. Runs on the sender's thread."""
+        self.snapshots.on_capture(capture)
 
-            self.snapshots = Snapshots(self)
-        return self.snapshots
-
-    def _asked(self, action: Any) -> None:
-        """Runs on the sender's thread: the exporter asks for something; what is unknown is ignored."""
-        if isinstance(action, dict) and action.get("type") == "snapshot":
-            self.use_snapshots().asked(action)
-
-    def report(self, path: str, body: "dict[str, object]") -> None:
-        """Has the sender push something beside steps; nothing happens before the first step."""
+    def _on_snapshot(self, result: SnapshotResult) -> None:
+        """Reports a snapshot to the exporter. Does nothing before the first step."""
         if self._sender is not None:
-            self._sender.add_letter(path, body)
+            self._sender.add_control(snapshot_request(self.process.identity(), result))
 
     def end(self, outcome: str) -> None:
-        """Says that this rank's work is over."""
+        """Reports that this rank has ended. Does nothing before the first step."""
         if outcome not in OUTCOMES:
-            warn_once(f"outcome {outcome}", f"outcome {outcome!r} is none of {', '.join(OUTCOMES)}")
+            warn_once(f"outcome {outcome}", f"outcome {outcome!r} is not one of {', '.join(OUTCOMES)}")
         elif self._sender is not None:
-            self._sender.add_end(outcome)
+            self._sender.add_control(end_request(self.process.identity(), outcome))
 
     def flush(self, seconds: float) -> bool:
-        """Waits until all is pushed, at most so long; whether it was."""
+        """Waits up to `seconds` until all records are pushed. Returns whether they are."""
         return self._sender is None or self._sender.flush(seconds)
 
     def at_exit(self) -> None:
-        """Runs at the interpreter's exit: what is still in the ring is pushed, within FLUSH_SECONDS."""
+        """Pushes the remaining records within FLUSH_SECONDS. Runs at the interpreter's exit."""
         try:
             if self._sender is not None:
                 self._sender.stop(FLUSH_SECONDS)
-        except BaseException:  # an impatient Ctrl-C included: the exit code is the program's
+        except BaseException:  # including Ctrl-C: the exit code is the program's
             pass
 
 
 class Step:
-    """One optimizer step as a context; one that raises is not recorded."""
+    """Context manager for one optimizer step. A step that raises is not recorded."""
 
     __slots__ = ("_n",)
 
@@ -230,7 +170,7 @@ class Step:
 
     def __enter__(self) -> None:
         CLIENT.is_explicit = True
-        CLIENT.mark()
+        CLIENT.begin()
 
     def __exit__(
         self, kind: "Optional[Type[BaseException]]", error: Optional[BaseException], trace: "Optional[TracebackType]"
@@ -240,7 +180,7 @@ class Step:
 
 
 class Phase:
-    """An evaluation or a checkpoint as a context; it is recorded also when it raises."""
+    """Context manager for an evaluation or a checkpoint. It is recorded even if it raises."""
 
     __slots__ = ("_name",)
 
@@ -248,7 +188,7 @@ class Phase:
         self._name = name
 
     def __enter__(self) -> None:
-        CLIENT.mark()
+        CLIENT.begin()
 
     def __exit__(
         self, kind: "Optional[Type[BaseException]]", error: Optional[BaseException], trace: "Optional[TracebackType]"
@@ -257,7 +197,7 @@ class Phase:
 
 
 CLIENT = Client()
-"""The one client of this process."""
+"""The client of this process."""
 
 atexit.register(CLIENT.at_exit)
 if hasattr(os, "register_at_fork"):

@@ -1,20 +1,22 @@
-"""Reads what this process holds: PyTorch's allocator on a GPU, else the process's resident memory."""
+"""Reads the memory of this process: PyTorch's allocator on a GPU, otherwise resident memory."""
 
 from __future__ import annotations
 
 import os
-import sys
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-UNKNOWN = -1
-"""Stands for an unknown figure between a reader and the sender, which leaves it out."""
+from ._torch import cuda_torch, device_uuid
+from ._wire import UNKNOWN
 
 Figures = Tuple[int, int, int, int, int, int, int]
-"""allocated, peak, reserved, peak reserved, inactive split (bytes), allocation retries, out-of-memory errors."""
+"""Allocated, peak allocated, reserved, peak reserved and inactive split bytes, allocation retries, OOMs.
+
+UNKNOWN where the reader cannot read one.
+"""
 
 
 class Capacity(NamedTuple):
-    """A device as this process sees it, in bytes; UNKNOWN where it cannot tell."""
+    """Memory of the device as this process sees it, in bytes; may be UNKNOWN."""
 
     total: int
     free: int
@@ -24,10 +26,9 @@ NO_CAPACITY = Capacity(UNKNOWN, UNKNOWN)
 
 
 class HostReader:
-    """Resident memory of this process (Linux).
+    """Anonymous resident memory of this process (Linux).
 
-    What counts is anonymous memory: resident pages less those of files and of shared memory, since a memory-mapped data
-    set that is read through is no leak.
+    Excludes pages of files and of shared memory, because reading through a memory-mapped data set is not a leak.
     """
 
     device = "cpu"
@@ -37,51 +38,63 @@ class HostReader:
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self) -> None:
-        """Closes what is kept open."""
+        """Closes `/proc/self/statm`."""
         os.close(self._statm)
 
     def read(self) -> Figures:
-        """One system call."""
+        """Makes one system call."""
         _, resident, shared, *_ = os.pread(self._statm, 128, 0).split()
         allocated = (int(resident) - int(shared)) * self._page
-        # Nothing is cached below a process: what it holds is what is live.
+        # There is no caching allocator in between: reserved is what is allocated.
         return allocated, UNKNOWN, allocated, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN
 
     def capacity(self) -> Capacity:
-        """The tightest of the machine's memory, the control group's limit and the process's own limits."""
-        tightest = _machine()
-        group = _control_group()
-        if group is not None and (tightest.total == UNKNOWN or group.total < tightest.total):
-            tightest = group
-        own = _process_limit()
-        if own is not None and (tightest.total == UNKNOWN or own < tightest.total):
-            return Capacity(own, UNKNOWN)
-        return tightest
+        """Returns the smallest of the machine's memory, the cgroup limit and the process's own limits.
+
+        `free` is UNKNOWN if the process's own limit is the smallest.
+        """
+        smallest = _machine()
+        group = _cgroup()
+        if group is not None and (smallest.total == UNKNOWN or group.total < smallest.total):
+            smallest = group
+        limit = _process_limit()
+        if limit is not None and (smallest.total == UNKNOWN or limit < smallest.total):
+            return Capacity(limit, UNKNOWN)
+        return smallest
 
 
 class CudaReader:
-    """PyTorch's caching allocator on one GPU. It never initialises CUDA, and no call of it waits for the GPU."""
+    """PyTorch's caching allocator on one GPU. Never initializes CUDA and never waits for the GPU."""
 
     def __init__(self, torch: Any, resets_peak: bool) -> None:
+        """Reads the current device until `settle` finds another. With `resets_peak`, each read resets the peaks."""
         self._torch = torch
         self._stats = torch._C._cuda_memoryStats if hasattr(torch._C, "_cuda_memoryStats") else None
         self._resets_peak = resets_peak
-        self._idx = int(torch.cuda.current_device())
-        self._is_settled = False
-        self._peak: Optional[int] = None
-        self._peak_reserved: Optional[int] = None
-        self.device = ""
-        self._choose(self._idx)
-
-    def close(self) -> None:
-        """Nothing is kept open."""
+        self._choose(int(torch.cuda.current_device()))
 
     def _choose(self, idx: int) -> None:
         self._idx = idx
+        self._last_peak: Optional[int] = None
+        self._last_peak_reserved: Optional[int] = None
         self.device = device_uuid(self._torch, idx)
 
+    def settle(self) -> bool:
+        """Chooses the device that holds most of this process's tensors; returns whether there are any."""
+        used = self._torch.cuda.memory_allocated
+        if used(self._idx) > 0:
+            return True
+        most = max(range(self._torch.cuda.device_count()), key=used, default=self._idx)
+        if used(most) == 0:
+            return False
+        self._choose(most)
+        return True
+
+    def close(self) -> None:
+        """Does nothing: no file is kept open."""
+
     def raw(self) -> Dict[str, Any]:
-        """The allocator's statistics as nested dictionaries."""
+        """Returns the allocator's statistics as nested dictionaries."""
         if self._stats is not None:
             stats: Dict[str, Any] = self._stats(self._idx)
         else:
@@ -89,48 +102,32 @@ class CudaReader:
         return stats
 
     def read(self) -> Figures:
-        """One call of the allocator."""
+        """Calls the allocator once."""
         stats = self.raw()
         allocated = stats["allocated_bytes"]["all"]
         reserved = stats["reserved_bytes"]["all"]
-        if not self._is_settled:
-            if allocated["current"] == 0 and self._settle():
-                return self.read()
-            self._is_settled = allocated["current"] > 0
         peak: int = allocated["peak"]
         peak_reserved: int = reserved["peak"]
         if self._resets_peak:
             self._torch.cuda.reset_peak_memory_stats(self._idx)
-            told, told_reserved = peak, peak_reserved
+            step_peak, step_peak_reserved = peak, peak_reserved
         else:
-            # A peak that did not move since the last record may be of any earlier step.
-            told = UNKNOWN if self._peak in (None, peak) else peak
-            told_reserved = UNKNOWN if self._peak_reserved in (None, peak_reserved) else peak_reserved
-            self._peak, self._peak_reserved = peak, peak_reserved
+            # A peak that has not moved since the last record may be of any earlier step.
+            step_peak = UNKNOWN if self._last_peak in (None, peak) else peak
+            step_peak_reserved = UNKNOWN if self._last_peak_reserved in (None, peak_reserved) else peak_reserved
+            self._last_peak, self._last_peak_reserved = peak, peak_reserved
         return (
             allocated["current"],
-            told,
+            step_peak,
             reserved["current"],
-            told_reserved,
+            step_peak_reserved,
             stats["inactive_split_bytes"]["all"]["current"] if "inactive_split_bytes" in stats else UNKNOWN,
             stats.get("num_alloc_retries", UNKNOWN),
             stats.get("num_ooms", UNKNOWN),
         )
 
-    def _settle(self) -> bool:
-        """Looks for the device that the process uses, when it is not the current one; whether there is another."""
-        most, chosen = 0, self._idx
-        for idx in range(self._torch.cuda.device_count()):
-            used = self._torch.cuda.memory_allocated(idx)
-            if used > most:
-                most, chosen = used, idx
-        if chosen == self._idx:
-            return False
-        self._choose(chosen)
-        return True
-
     def capacity(self) -> Capacity:
-        """The device's memory. Runs on the training thread only: elsewhere it would open a context on GPU 0."""
+        """Returns the device's memory. On any but the training thread it would create a context on GPU 0."""
         cuda = self._torch.cuda
         if cuda.is_current_stream_capturing():
             return NO_CAPACITY
@@ -139,95 +136,85 @@ class CudaReader:
 
 
 def find_reader(resets_peak: bool) -> "CudaReader | HostReader":
-    """The reader for this process as it is now: CUDA's once CUDA is in use, else the host's."""
+    """Returns a CudaReader if this process uses CUDA, otherwise a HostReader."""
     torch = cuda_torch()
     return CudaReader(torch, resets_peak) if torch is not None else HostReader()
 
 
-def cuda_torch() -> Any:
-    """The torch module of a process in which CUDA is in use, else None; imports and initialises nothing."""
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    is_initialized = getattr(cuda, "is_initialized", None)
-    return torch if is_initialized is not None and is_initialized() else None
-
-
-def device_uuid(torch: Any, idx: int) -> str:
-    """The UUID as NVML writes it (`GPU-…`, `MIG-…`); `cuda:0` where torch does not tell."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    named = visible[idx].strip() if idx < len(visible) else ""
-    if named.startswith("MIG-"):
-        return named
-    uuid = str(getattr(torch.cuda.get_device_properties(idx), "uuid", "") or "")
-    if not uuid:
-        return f"cuda:{idx}"
-    return uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
-
-
 def _machine() -> Capacity:
-    found = {"MemTotal": UNKNOWN, "MemAvailable": UNKNOWN}
+    """Returns the machine's memory; UNKNOWN where `/proc/meminfo` has no figure."""
+    figures = {"MemTotal": UNKNOWN, "MemAvailable": UNKNOWN}
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:
             for line in lines:
                 name, _, value = line.partition(":")
-                if name in found:
-                    found[name] = int(value.split()[0]) * 1024
+                if name in figures:
+                    figures[name] = int(value.split()[0]) * 1024
     except (OSError, ValueError, IndexError):
         pass
-    return Capacity(found["MemTotal"], found["MemAvailable"])
+    return Capacity(figures["MemTotal"], figures["MemAvailable"])
 
 
 CGROUPS = "/sys/fs/cgroup"
+CGROUP_V2_FILES = ("memory.max", "memory.current", "file")
+"""The files of limit and usage, and the line of `memory.stat` with the page cache."""
+CGROUP_V1_FILES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache")
+CGROUP_BYTES_MAX = 1 << 53
+"""A limit as large as this means that there is none."""
 
 
-def _control_group() -> Optional[Capacity]:
-    """The tightest limit of this process's control group and of those around it; None without one."""
-    tightest: Optional[Capacity] = None
+def _cgroup() -> Optional[Capacity]:
+    """Returns the smallest limit of this process's cgroup and its ancestors; None if none is limited."""
+    limits: List[Capacity] = []
     try:
         with open("/proc/self/cgroup", encoding="utf-8") as lines:
-            groups = [line.rstrip("\n").split(":", 2) for line in lines]
-        for _, controllers, path in groups:
-            if controllers == "":
-                root, names = CGROUPS, ("memory.max", "memory.current", "file")
-            elif "memory" in controllers.split(","):
-                names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache")
-                root = os.path.join(CGROUPS, "memory")
-            else:
-                continue
-            # Within a container the path may be the host's, which is not there.
-            directory = root + path.rstrip("/")
-            if not os.path.isdir(directory):
-                directory = root
-            while directory.startswith(root):
-                found = _group_capacity(directory, *names)
-                if found is not None and (tightest is None or found.total < tightest.total):
-                    tightest = found
-                directory = os.path.dirname(directory)
+            for line in lines:
+                _, controllers, path = line.rstrip("\n").split(":", 2)
+                if controllers == "":
+                    limits += _cgroup_limits(CGROUPS, path, CGROUP_V2_FILES)
+                elif "memory" in controllers.split(","):
+                    limits += _cgroup_limits(os.path.join(CGROUPS, "memory"), path, CGROUP_V1_FILES)
     except (OSError, ValueError):
         pass
-    return tightest
+    return min(limits, key=lambda limit: limit.total, default=None)
 
 
-def _group_capacity(directory: str, limit: str, usage: str, cache: str) -> Optional[Capacity]:
+def _cgroup_limits(root: str, path: str, files: Tuple[str, str, str]) -> List[Capacity]:
+    """Returns the limits of the cgroup `path` below `root` and of its ancestors."""
+    directory = root + path.rstrip("/")
+    if not os.path.isdir(directory):  # in a container the path may be the host's
+        directory = root
+    limits: List[Capacity] = []
+    while directory.startswith(root):
+        limit = _cgroup_limit(directory, *files)
+        if limit is not None:
+            limits.append(limit)
+        directory = os.path.dirname(directory)
+    return limits
+
+
+def _cgroup_limit(directory: str, limit_file: str, usage_file: str, cache_name: str) -> Optional[Capacity]:
+    """Returns the limit of one cgroup; None if it has none or cannot be read."""
     try:
-        with open(os.path.join(directory, limit), encoding="ascii") as file:
-            total = file.read().strip()
-        if not total.isdecimal() or int(total) >= 1 << 53:
+        with open(os.path.join(directory, limit_file), encoding="ascii") as file:
+            limit = file.read().strip()
+        if not limit.isdecimal() or int(limit) >= CGROUP_BYTES_MAX:
             return None
-        with open(os.path.join(directory, usage), encoding="ascii") as file:
+        total = int(limit)
+        with open(os.path.join(directory, usage_file), encoding="ascii") as file:
             used = int(file.read())
         with open(os.path.join(directory, "memory.stat"), encoding="ascii") as lines:
             for line in lines:
                 name, _, value = line.partition(" ")
-                if name == cache:  # given back when it is needed
+                if name == cache_name:  # the kernel reclaims it when memory is short
                     used -= int(value)
-        return Capacity(int(total), min(int(total), max(0, int(total) - used)))
+        return Capacity(total, min(total, max(0, total - used)))
     except (OSError, ValueError):
         return None
 
 
 def _process_limit() -> Optional[int]:
-    """What this process may hold by its own resource limits, in bytes."""
+    """Returns the smaller of `ulimit -v` and `ulimit -d`, in bytes; None if there is no limit."""
     import resource
 
     limits = [resource.getrlimit(which)[0] for which in (resource.RLIMIT_AS, resource.RLIMIT_DATA)]

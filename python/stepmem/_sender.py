@@ -1,387 +1,322 @@
-"""The sender: one daemon thread that takes records from the ring and pushes them in batches. Training never waits for
-it, and it waits for nothing longer than it says."""
+"""The sender: a daemon thread that takes records from the ring and pushes them in batches.
+
+The training thread never waits for it except in `flush` and `stop`. Each of its own waits has a limit.
+"""
 
 from __future__ import annotations
 
-import json
+import enum
 import os
 import signal
-import socket
-import struct
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Tuple
+from typing import Callable, Deque, List
 
-from ._settings import Identity, Settings, Target
+from ._connection import Connection
+from ._settings import Identity, Settings
 from ._warn import warn_once
-
-Ring = Deque[bytes]
-
-RECORD = struct.Struct("<dfqqBB5q2i2q")
-"""A record in the ring: time, seconds of the step, sequence number, step, source, phase, and the readers' figures."""
-
-RING_CAPACITY = 8192
-"""How many records wait at most, 128 bytes each; the oldest gives way and is counted."""
-
-BATCH_RECORDS_MAX = 256
-"""How many records one request holds at most: 120 KiB."""
-
-LETTERS_CAPACITY = 32
-"""How many requests beside steps wait at most."""
-
-POLL_SECONDS = 0.1
-"""How often the thread looks into the ring."""
-
-SEND_EVERY = 1.0
-"""A batch that is not full is sent after this time, in seconds."""
-
-ANSWER_WITHIN = 5.0
-"""How long one request may take, in seconds."""
-
-BACKOFF_SECONDS = (1.0, 30.0)
-"""The first and the longest pause after a failure; in between it doubles."""
-
-ANSWER_BYTES_MAX = 65536
-"""The longest answer that is read."""
-
-NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
-"""A closed connection is an error, never a SIGPIPE that ends a program which asked for its default."""
-
-ENCODE_AT_ONCE = 16
-"""After so many records the thread lets training go first."""
-
-PHASES = ("train", "eval", "checkpoint")
-FIELDS = (
-    "allocated_bytes",
-    "peak_allocated_bytes",
-    "reserved_bytes",
-    "peak_reserved_bytes",
-    "inactive_split_bytes",
-    "alloc_retries",
-    "ooms",
-    "total_bytes",
-    "free_bytes",
+from ._wire import (
+    JSON_LINES,
+    STEPS_PATH,
+    Capture,
+    Request,
+    decode_captures,
+    encode_head,
+    encode_step,
+    sequence_number,
 )
 
+Ring = Deque[bytes]
+"""Packed records, oldest first. A full ring evicts its oldest record when a new one is appended."""
 
-class Answer(NamedTuple):
-    """An answer of the exporter."""
+RING_CAPACITY = 8192
+"""Records in the ring, at most; 128 bytes each. Evicted ones are counted and the count is pushed."""
 
-    status: int
-    retry_after: float
-    body: bytes
+BATCH_RECORDS_MAX = 256
+"""Records in one request, at most: 120 KiB."""
+
+CONTROL_CAPACITY = 32
+"""Waiting control requests (ends and snapshot results), at most. The oldest is evicted."""
+
+POLL_SECONDS = 0.1
+"""How often the thread checks the ring."""
+
+SEND_EVERY = 1.0
+"""After this many seconds a batch is sent even if it is not full."""
+
+ANSWER_WITHIN = 5.0
+"""Deadline of one request, in seconds from its start."""
+
+BACKOFF_SECONDS = (1.0, 30.0)
+"""First and longest pause after a failure, in seconds; it doubles with each failure."""
+
+RETRY_AFTER_MAX = 60.0
+"""Longest `Retry-After` that is followed, in seconds."""
+
+LINES_PER_YIELD = 16
+"""After encoding this many records the thread yields to the training thread."""
+
+RETRIED_STATUSES = (408, 429, 500, 502, 503, 504)
+"""Statuses after which the same request is sent again."""
+
+REJECTED_STATUSES = (401, 403, 404)
+"""Statuses that every request of this process would get, so the next is sent after the longest pause."""
+
+
+class Delivery(enum.Enum):
+    """The result of sending one request."""
+
+    ACCEPTED = 1
+    REFUSED = 2
+    """The exporter will not accept this request."""
+    TOO_LARGE = 3
+    """The exporter may accept fewer records."""
+    RETRY = 4
+    """There was no answer, or the exporter is busy."""
+
+
+class Backoff:
+    """Exponential backoff with jitter."""
+
+    def __init__(self) -> None:
+        self._n_failures = 0
+        self._ends_at = 0.0
+
+    def is_over(self, now: float) -> bool:
+        """Returns whether to send again at `now`, on the monotonic clock."""
+        return now >= self._ends_at
+
+    def reset(self) -> None:
+        """Makes the next pause the shortest one."""
+        self._n_failures = 0
+
+    def fail(self, at_least: float = 0.0) -> None:
+        """Starts the next pause, of at least `at_least` seconds."""
+        first, longest = BACKOFF_SECONDS
+        pause = min(longest, first * 2.0 ** min(self._n_failures, 16))
+        self._n_failures += 1
+        # Ranks that failed together must not retry together.
+        jitter = 0.75 + 0.5 * os.urandom(1)[0] / 255
+        self._ends_at = time.monotonic() + max(min(at_least, RETRY_AFTER_MAX), pause * jitter)
+
+
+class Batch:
+    """Records taken from the ring but not pushed yet, and the number of records that are lost."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._ring = ring
+        self._records: List[bytes] = []
+        self._size_max = BATCH_RECORDS_MAX
+        self._n_taken = 0
+        self._n_evicted = 0
+        self._n_discarded = 0
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @property
+    def n_dropped(self) -> int:
+        """Records of this process that were evicted from the ring, refused by the exporter, or discarded."""
+        return max(0, self._n_evicted) + self._n_discarded
+
+    def fill(self) -> None:
+        """Takes records from the ring. A gap in their sequence numbers is the number of evicted ones."""
+        while len(self._records) < self._size_max:
+            try:
+                self._records.append(self._ring.popleft())
+                self._n_taken += 1
+            except IndexError:
+                break
+        if self._records:
+            self._n_evicted = sequence_number(self._records[-1]) + 1 - self._n_taken
+
+    def part(self) -> List[bytes]:
+        """Returns the records of the next request."""
+        return self._records[: self._size_max]
+
+    def halve(self) -> None:
+        """Makes the next requests at most half as large as the last one."""
+        self._size_max = max(1, len(self.part()) // 2)
+
+    def remove_part(self) -> None:
+        """Removes the records of the last request, after they were accepted."""
+        del self._records[: self._size_max]
+
+    def discard_part(self) -> None:
+        """Removes the records of the last request, after they were refused, and counts them as dropped."""
+        self._n_discarded += len(self.part())
+        self.remove_part()
+
+    def discard(self) -> None:
+        """Removes all records and counts them as dropped."""
+        self._n_discarded += len(self._records)
+        self._records.clear()
 
 
 class Sender:
-    """Pushes what the ring holds. Everything but `run` belongs to the training thread."""
+    """Owns the ring and the thread that pushes its records. Public methods are for the training thread."""
 
-    def __init__(self, settings: Settings, identity: Identity, asked: Callable[[Any], None]) -> None:
+    def __init__(self, settings: Settings, identity: Identity, on_capture: Callable[[Capture], None]) -> None:
+        """`on_capture` is called on the sender's thread with each capture that the exporter asks for."""
         self.ring: Ring = deque(maxlen=RING_CAPACITY)
-        self._letters: Deque[Tuple[str, bytes]] = deque(maxlen=LETTERS_CAPACITY)
+        self._control: Deque[Request] = deque(maxlen=CONTROL_CAPACITY)
+        self._heads: List[str] = []
         self._identity = identity
-        self._asked = asked
+        self._on_capture = on_capture
         self._connection = Connection(settings)
-        self._sources: List[str] = []
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._flushed = threading.Event()
         self._deadline = 0.0
         self._thread = threading.Thread(target=self._run, name="stepmem", daemon=True)
-        # What follows belongs to the thread.
-        self._pending: List[bytes] = []
-        self._batch_max = BATCH_RECORDS_MAX
-        self._n_taken = 0
-        self._n_lost = 0
-        self._n_dropped = 0
-        self._n_failures = 0
+        # Only the thread uses what follows.
+        self._batch = Batch(self.ring)
+        self._backoff = Backoff()
         self._sent_at = 0.0
-        self._not_before = 0.0
 
     def start(self) -> None:
         """Starts the thread."""
         self._thread.start()
 
-    def add_source(self, device: str) -> int:
-        """What every record about `device` begins with; its number stands in the records."""
-        who = self._identity
-        fields: Dict[str, object] = {
-            "run": who.run,
-            "attempt": who.attempt,
-            "rank": who.rank,
-            "local_rank": who.local_rank,
-            "world_size": who.world_size,
-            "node_rank": who.node_rank,
-            "device": device,
-            "pid": os.getpid(),
-        }
-        known = {name: value for name, value in fields.items() if value is not None}
-        self._sources.append(json.dumps(known)[:-1])
-        return len(self._sources) - 1
+    def add_device(self, device: str) -> int:
+        """Returns the index that stands for `device` in records."""
+        self._heads.append(encode_head(self._identity, device))
+        return len(self._heads) - 1
 
-    def add_letter(self, path: str, body: Dict[str, object]) -> None:
-        """Has something pushed beside steps."""
-        about = {"run": self._identity.run, "rank": self._identity.rank}
-        known = {name: value for name, value in {**about, **body}.items() if value is not None}
-        self._letters.append((path, json.dumps(known).encode()))
-
-    def add_end(self, outcome: str) -> None:
-        """Has the end of this rank pushed, after its last records."""
-        name = "".join(f"%{byte:02X}" for byte in self._identity.run.encode())
-        body = json.dumps({"rank": self._identity.rank, "outcome": outcome})
-        self._letters.append((f"/v1/runs/{name}/end", body.encode()))
+    def add_control(self, request: Request) -> None:
+        """Adds a request that is not a batch of steps. It is pushed after the records in the ring."""
+        self._control.append(request)
 
     def flush(self, seconds: float) -> bool:
-        """Waits until nothing is left to push, at most so long; whether nothing was."""
+        """Waits up to `seconds` until everything is pushed. Returns whether it is."""
         self._flushed.clear()
         self._deadline = time.monotonic() + seconds
         self._wake.set()
         return self._flushed.wait(seconds)
 
     def stop(self, seconds: float) -> None:
-        """Has the rest pushed and the thread end, and waits for that at most so long."""
+        """Pushes the rest, ends the thread and waits for it up to `seconds`."""
         self._deadline = time.monotonic() + seconds
         self._stop.set()
         self._wake.set()
         self._thread.join(seconds)
 
     def abandon(self) -> None:
-        """In a forked child: closes the copy of the connection, which is the parent's."""
+        """Closes the copy of the parent's connection in a forked child."""
         self._connection.close()
 
     def _run(self) -> None:
         try:
-            # Signals are for the program's own threads.
+            # The program's own threads handle signals.
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             self._loop()
         except Exception as error:
-            warn_once("sender", f"nothing is pushed from now on: {error!r}")
+            warn_once("sender", f"pushing stopped: {error!r}")
 
     def _loop(self) -> None:
         while True:
-            is_asked = self._wake.wait(POLL_SECONDS)
+            is_woken = self._wake.wait(POLL_SECONDS)
             is_last = self._stop.is_set()
             now = time.monotonic()
-            if is_asked or is_last:
+            if is_woken or is_last:
                 self._wake.clear()
-                self._round(self._deadline, True)
-            elif now >= self._not_before:
+                self._push_all(self._deadline)
+            elif self._backoff.is_over(now):
                 is_full = len(self.ring) >= BATCH_RECORDS_MAX
-                if is_full or (self._is_left() and now - self._sent_at >= SEND_EVERY):
-                    self._round(now + ANSWER_WITHIN, False)
-            if not self._is_left():
+                if is_full or (self._has_pending() and now - self._sent_at >= SEND_EVERY):
+                    self._push_full_batches()
+            if not self._has_pending():
                 self._flushed.set()
             if is_last:
                 self._connection.close()
                 return
 
-    def _is_left(self) -> bool:
-        return bool(self.ring or self._pending or self._letters)
+    def _has_pending(self) -> bool:
+        return bool(self.ring or self._batch or self._control)
 
-    def _round(self, deadline: float, is_urgent: bool) -> None:
-        """Pushes batches until the ring holds little, or the exporter does not take one."""
-        while True:
-            if not self._pending:
-                self._take()
-            if self._pending:
-                if not self._push(deadline):
-                    return
-            elif self._letters:
-                path, body = self._letters[0]
-                if not self._deliver(path, body, "application/json", deadline):
-                    return
-                self._letters.popleft()
-            if not (self._letters or self._pending or len(self.ring) >= (1 if is_urgent else BATCH_RECORDS_MAX)):
+    def _push_all(self, deadline: float) -> None:
+        """Pushes until nothing is left, a request has to be retried, or the deadline has passed."""
+        while self._push_next(deadline) and self._has_pending() and time.monotonic() < deadline:
+            pass
+
+    def _push_full_batches(self) -> None:
+        """Pushes until the ring holds less than a batch, or a request has to be retried."""
+        while self._push_next(time.monotonic() + ANSWER_WITHIN):
+            if not (self._batch or self._control or len(self.ring) >= BATCH_RECORDS_MAX):
                 return
-            if time.monotonic() >= deadline and is_urgent:
-                return
-            deadline = deadline if is_urgent else time.monotonic() + ANSWER_WITHIN
 
-    def _take(self) -> None:
-        """Takes a batch out of the ring, and learns from the numbers of its records how many gave way."""
-        pending = self._pending
-        while len(pending) < self._batch_max:
-            try:
-                pending.append(self.ring.popleft())
-            except IndexError:
-                break
-        if pending:
-            self._n_taken += len(pending)
-            self._n_dropped = RECORD.unpack(pending[-1])[2] + 1 - self._n_taken
-
-    def _push(self, deadline: float) -> bool:
-        """Pushes the pending batch; whether it is done with."""
-        n_records = 0
-        while n_records != min(len(self._pending), self._batch_max):  # again when it was cut as too large
-            n_records = min(len(self._pending), self._batch_max)
-            body = self._encode(self._pending[:n_records])
-            if self._deliver("/v1/steps", body, "application/x-ndjson", deadline):
-                del self._pending[:n_records]
-                return True
-        if len(self.ring) == RING_CAPACITY:
-            # These are the oldest.
-            self._n_lost += len(self._pending)
-            self._pending = []
-        return False
-
-    def _deliver(self, path: str, body: bytes, kind: str, deadline: float) -> bool:
-        """Sends one request; whether it is done with, taken or refused for good."""
-        try:
-            answer = self._connection.post(path, body, kind, deadline)
-        except (OSError, ValueError) as error:
-            warn_once(
-                "absent",
-                f"no exporter takes pushes at {self._connection.target} ({error}); training goes on, and so do attempts",
-            )
-            self._back_off(0.0)
-            return False
-        if answer.status == 200:
-            self._n_failures = 0
-            self._sent_at = time.monotonic()
-            if path == "/v1/steps" and b'"actions":[]' not in answer.body:
-                self._act(answer.body)
-            return True
-        if answer.status in (408, 429, 500, 502, 503, 504):
-            self._back_off(answer.retry_after)
-            return False
-        if answer.status == 413 and path == "/v1/steps" and self._batch_max > 1:
-            self._batch_max = max(1, min(len(self._pending), self._batch_max) // 2)
-            return False
-        warn_once(
-            f"status {answer.status}",
-            f"the exporter at {self._connection.target} refuses with status {answer.status}: "
-            + answer.body[:400].decode("utf-8", "replace"),
-        )
-        if path == "/v1/steps":
-            self._n_lost += min(len(self._pending), self._batch_max)
-        if answer.status in (401, 403, 404):
-            self._back_off(BACKOFF_SECONDS[1])
+    def _push_next(self, deadline: float) -> bool:
+        """Pushes one batch or, if there are no records, one control request. Returns False if it has to be retried."""
+        if not self._batch:
+            self._batch.fill()
+        if self._batch:
+            return self._push_batch(deadline)
+        if self._control:
+            if self._deliver(self._control[0], deadline) is Delivery.RETRY:
+                return False
+            self._control.popleft()
         return True
 
-    def _back_off(self, at_least: float) -> None:
-        first, longest = BACKOFF_SECONDS
-        pause = min(longest, first * 2.0 ** min(self._n_failures, 16))
-        self._n_failures += 1
-        # Ranks that failed together do not come back together.
-        jitter = 0.75 + 0.5 * os.urandom(1)[0] / 255
-        self._not_before = time.monotonic() + max(min(at_least, 60.0), pause * jitter)
+    def _push_batch(self, deadline: float) -> bool:
+        batch = self._batch
+        while True:
+            n_records = len(batch.part())
+            delivery = self._deliver(Request(STEPS_PATH, JSON_LINES, self._encode_part()), deadline, n_records)
+            if delivery is not Delivery.TOO_LARGE:
+                break
+            batch.halve()
+        if delivery is Delivery.ACCEPTED:
+            batch.remove_part()
+        elif delivery is Delivery.REFUSED:
+            batch.discard_part()
+        elif len(self.ring) == RING_CAPACITY:
+            batch.discard()  # rather than evict newer records
+        return delivery is not Delivery.RETRY
 
-    def _act(self, body: bytes) -> None:
-        try:
-            for action in json.loads(body).get("actions", []):
-                self._asked(action)
-        except Exception as error:
-            warn_once("actions", f"an answer of the exporter makes no sense: {error!r}")
-
-    def _encode(self, records: List[bytes]) -> bytes:
-        """Records as JSON lines."""
+    def _encode_part(self) -> bytes:
         lines: List[str] = []
-        dropped = max(0, self._n_dropped) + self._n_lost
-        for record in records:
-            time_, seconds, _, step, source, phase, *figures = RECORD.unpack(record)
-            line = f'{self._sources[source]}, "step": {step}, "time": {time_:.6f}, "dropped_records": {dropped}'
-            if seconds >= 0:
-                line += f', "step_seconds": {seconds:.6f}'
-            if phase:
-                line += f', "phase": "{PHASES[phase]}"'
-            for name, value in zip(FIELDS, figures):
-                if value >= 0:
-                    line += f', "{name}": {value}'
-            lines.append(line + "}\n")
-            if len(lines) % ENCODE_AT_ONCE == 0:
+        n_dropped = self._batch.n_dropped
+        for record in self._batch.part():
+            lines.append(encode_step(record, self._heads, n_dropped))
+            if len(lines) % LINES_PER_YIELD == 0:
                 time.sleep(0)
         return "".join(lines).encode()
 
-
-class Connection:
-    """One kept-alive HTTP/1.1 connection. `http.client` would take 5 MiB of memory for the same."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._socket: Optional[socket.socket] = None
-        self.target: Target = settings.target()
-
-    def close(self) -> None:
-        """Closes the connection, if there is one."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-    def post(self, path: str, body: bytes, kind: str, deadline: float) -> Answer:
-        """Sends one request and reads its answer; raises OSError or ValueError when there is none by the deadline."""
-        is_kept = self._socket is not None
+    def _deliver(self, request: Request, deadline: float, n_records: int = 0) -> Delivery:
+        """Sends one request with `n_records` steps, 0 for a control request. Warns of failures."""
         try:
-            return self._exchange(path, body, kind, deadline)
+            answer = self._connection.post(request, deadline)
         except (OSError, ValueError) as error:
-            self.close()
-            # The exporter may have closed a connection that was idle, or may have been restarted.
-            if not is_kept or isinstance(error, TimeoutError) or isinstance(error, socket.timeout):
-                raise
+            warn_once(
+                "absent",
+                f"cannot push to {self._connection.target} ({error}); training continues and stepmem keeps retrying",
+            )
+            self._backoff.fail()
+            return Delivery.RETRY
+        if answer.status == 200:
+            self._backoff.reset()
+            self._sent_at = time.monotonic()
+            if n_records:
+                self._take_captures(answer.body)
+            return Delivery.ACCEPTED
+        if answer.status in RETRIED_STATUSES:
+            self._backoff.fail(answer.retry_after)
+            return Delivery.RETRY
+        if answer.status == 413 and n_records > 1:
+            return Delivery.TOO_LARGE
+        warn_once(
+            f"status {answer.status}",
+            f"the exporter at {self._connection.target} refused a push with status {answer.status}: "
+            + answer.body[:400].decode("utf-8", "replace"),
+        )
+        if answer.status in REJECTED_STATUSES:
+            self._backoff.fail(BACKOFF_SECONDS[1])
+        return Delivery.REFUSED
+
+    def _take_captures(self, body: bytes) -> None:
         try:
-            return self._exchange(path, body, kind, deadline)
-        except (OSError, ValueError):
-            self.close()
-            raise
-
-    def _exchange(self, path: str, body: bytes, kind: str, deadline: float) -> Answer:
-        if self._socket is None:
-            self._socket = self._connect(deadline)
-        target = self.target
-        host = f"[{target.host}]" if ":" in target.host else target.host
-        head = f"POST {target.prefix}{path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-        if self._settings.token:
-            head += f"Authorization: Bearer {self._settings.token}\r\n"
-        self._within(deadline)
-        self._socket.sendall(f"{head}\r\n".encode("latin-1") + body, NO_SIGNAL)
-        return self._answer(deadline)
-
-    def _connect(self, deadline: float) -> socket.socket:
-        self.target = target = self._settings.target()
-        seconds = max(0.01, deadline - time.monotonic())
-        if target.socket_path is None:
-            made = socket.create_connection((target.host, target.port), seconds)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return made
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            made.settimeout(seconds)
-            made.connect(target.socket_path)
-        except BaseException:
-            made.close()
-            raise
-        return made
-
-    def _within(self, deadline: float) -> None:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("no answer in time")
-        self._socket.settimeout(left)  # type: ignore[union-attr]
-
-    def _receive(self, deadline: float) -> bytes:
-        self._within(deadline)
-        received = self._socket.recv(ANSWER_BYTES_MAX)  # type: ignore[union-attr]
-        if not received:
-            raise ConnectionResetError("the exporter closed the connection")
-        return received
-
-    def _answer(self, deadline: float) -> Answer:
-        received = b""
-        while b"\r\n\r\n" not in received:
-            if len(received) > ANSWER_BYTES_MAX:
-                raise ValueError("the answer is too long")
-            received += self._receive(deadline)
-        head, _, body = received.partition(b"\r\n\r\n")
-        status_line, *lines = head.decode("latin-1").split("\r\n")
-        version, status, *_ = status_line.split(" ", 2)
-        if not version.startswith("HTTP/1.") or not status.isdecimal():
-            raise ValueError(f"{status_line[:80]!r} is no answer in HTTP")
-        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        length = headers.get("content-length", "")
-        if not length.isdecimal() or int(length) > ANSWER_BYTES_MAX:
-            raise ValueError(f"the answer has no length of 0..={ANSWER_BYTES_MAX} bytes")
-        while len(body) < int(length):
-            body += self._receive(deadline)
-        if headers.get("connection", "").lower() == "close" or len(body) > int(length):
-            self.close()
-        retry_after = headers.get("retry-after", "")
-        return Answer(int(status), float(retry_after) if retry_after.isdecimal() else 0.0, body)
+            for capture in decode_captures(body):
+                self._on_capture(capture)
+        except Exception as error:
+            warn_once("actions", f"the exporter sent a malformed answer: {error!r}")

@@ -1,4 +1,4 @@
-"""What the environment says: where to push, and who this process is. Nothing else reads the environment."""
+"""Parses the environment: where to push, and the place of this process in its run."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ import sys
 from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 
 SOCKET_DEFAULT = "/run/stepmem/push.sock"
-"""The Unix socket that is used when it is there and no address is given."""
+"""Unix socket to push to if it exists and no address is set."""
 
 ADDRESS_DEFAULT = ("127.0.0.1", 9478)
-"""Where the exporter takes pushes when nothing else is said."""
+"""Host and port to push to by default."""
 
 RUN_BYTES_MAX = 128
-"""The longest name of a run that the exporter takes."""
+"""Longest run name that the exporter accepts, in bytes of UTF-8."""
 
 RANK_MAX = (1 << 20) - 1
-"""The greatest rank that the exporter takes."""
+"""Largest rank that the exporter accepts."""
 
 
 class Target(NamedTuple):
-    """Where to push: a Unix socket, or a host and port with the path before `/v1`."""
+    """Address of the exporter: a Unix socket if `socket_path` is set, otherwise host and port.
+
+    `prefix` is the path before `/v1`, empty or with a leading slash.
+    """
 
     socket_path: Optional[str]
     host: str
@@ -32,7 +35,7 @@ class Target(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """What the environment says to this client."""
+    """The environment variables `STEPMEM_*` except those of Identity; None if not set."""
 
     url: Optional[str]
     token: Optional[str]
@@ -42,7 +45,7 @@ class Settings(NamedTuple):
 
     @staticmethod
     def read(environment: Mapping[str, str]) -> "Settings":
-        """Reads the settings; raises ValueError or OSError, which names the variable, for what makes no sense."""
+        """Parses the settings. Raises ValueError or OSError, naming the variable, if one is invalid."""
         url = environment.get("STEPMEM_PUSH_URL") or None
         if url is not None:
             parse_url(url)
@@ -52,7 +55,7 @@ class Settings(NamedTuple):
             with open(token_file, encoding="latin-1") as file:
                 token = file.read().strip()
             if any(character < "!" or character > "~" for character in token):
-                raise ValueError(f"STEPMEM_PUSH_TOKEN_FILE: {token_file} holds more than one word of ASCII")
+                raise ValueError(f"STEPMEM_PUSH_TOKEN_FILE: {token_file} does not hold a single word of printable ASCII")
         return Settings(
             url=url,
             token=token,
@@ -62,7 +65,7 @@ class Settings(NamedTuple):
         )
 
     def target(self) -> Target:
-        """Where to push now; without an address, the Unix socket as soon as it is there."""
+        """Returns where to push now; without an address, the Unix socket if it exists at this moment."""
         if self.url is not None:
             return parse_url(self.url)
         if os.path.exists(SOCKET_DEFAULT):
@@ -71,7 +74,7 @@ class Settings(NamedTuple):
 
 
 class Identity(NamedTuple):
-    """Who this process is in its run; None is unknown."""
+    """The place of this process in its run; None if unknown."""
 
     run: str
     attempt: int
@@ -82,14 +85,15 @@ class Identity(NamedTuple):
 
     @staticmethod
     def read(environment: Mapping[str, str]) -> "Identity":
-        """As `torch.distributed` says, else torchrun (Ray sets the same), MPI or Slurm; alone, rank 0."""
+        """Reads `STEPMEM_*`, `torch.distributed`, torchrun (Ray sets the same), MPI or Slurm, in this order.
+
+        The rank is 0 if none of them sets it.
+        """
         variables = _launcher(environment)
-        rank, world_size = _distributed()
+        group_rank, world_size = _process_group()
+        rank = _integer(environment, ["STEPMEM_RANK"])
         if rank is None:
-            rank = _integer(environment, ["STEPMEM_RANK", *variables[:1]])
-        else:
-            own = _integer(environment, ["STEPMEM_RANK"])
-            rank = rank if own is None else own
+            rank = group_rank if group_rank is not None else _integer(environment, variables[:1])
         attempts = ["STEPMEM_ATTEMPT", "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"]
         return Identity(
             run=_run(environment),
@@ -107,30 +111,31 @@ LAUNCHERS = (
     ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "MPI_NODEID"),
     ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NODEID"),
 )
-"""The variables of rank, local rank, world size and node rank: torchrun and Ray, Open MPI, MPICH and Intel MPI, Slurm."""
+"""Variables of rank, local rank, world size and node rank: torchrun and Ray, Open MPI, MPICH and Intel MPI, Slurm."""
 
 
 def parse_url(url: str) -> Target:
-    """`unix:///path/of.sock` or `http://host:port`; raises ValueError for anything else."""
-    problem = ValueError(f"STEPMEM_PUSH_URL: {url!r} is neither unix:///PATH nor http://HOST:PORT")
+    """Parses `unix:///path/of.sock` or `http://host:port`. Raises ValueError for anything else."""
+    invalid = ValueError(f"STEPMEM_PUSH_URL: {url!r} is neither unix:///PATH nor http://HOST:PORT")
     if url.startswith("unix://"):
         path = url[len("unix://") :]
         if not path.startswith("/"):
-            raise problem
+            raise invalid
         return Target(path, "localhost", 0, "")
     if not url.startswith("http://"):
-        raise problem
+        raise invalid
     authority, _, path = url[len("http://") :].partition("/")
     host, colon, port = authority.rpartition(":")
     if not colon or authority.endswith("]"):
         host, port = authority, str(ADDRESS_DEFAULT[1])
     host = host.strip("[]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536 or any(c <= " " or c > "~" for c in url):
-        raise problem
+        raise invalid
     return Target(None, host, int(port), "/" + path.rstrip("/") if path.rstrip("/") else "")
 
 
 def _switch(environment: Mapping[str, str], name: str) -> bool:
+    """Parses 1, 0, true or false; 0 if not set."""
     value = environment.get(name, "").lower()
     if value in ("1", "true"):
         return True
@@ -140,7 +145,7 @@ def _switch(environment: Mapping[str, str], name: str) -> bool:
 
 
 def _integer(environment: Mapping[str, str], names: "List[str] | Tuple[str, ...]") -> Optional[int]:
-    """The first of these variables that holds a plain integer."""
+    """Returns the first of these variables that is a non-negative integer; None if none is."""
     for name in names:
         value = environment.get(name, "")
         if value.isdecimal() and len(value) < 16:
@@ -149,6 +154,7 @@ def _integer(environment: Mapping[str, str], names: "List[str] | Tuple[str, ...]
 
 
 def _launcher(environment: Mapping[str, str]) -> Tuple[str, ...]:
+    """Returns the entry of LAUNCHERS that is set; empty if none is."""
     for variables in LAUNCHERS:
         if environment.get(variables[0], "").isdecimal():
             if variables[0] == "RANK" and "NODE_RANK" in environment:
@@ -157,24 +163,24 @@ def _launcher(environment: Mapping[str, str]) -> Tuple[str, ...]:
     return ()
 
 
-def _distributed() -> Tuple[Optional[int], Optional[int]]:
-    """Rank and world size of torch's process group, where there is one."""
+def _process_group() -> Tuple[Optional[int], Optional[int]]:
+    """Returns rank and world size of the default process group of `torch.distributed`; None if there is none."""
     distributed: Any = sys.modules.get("torch.distributed")
     try:
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             return int(distributed.get_rank()), int(distributed.get_world_size())
-    except Exception:  # a stub, or one that is being torn down
+    except Exception:  # a stub, or a group that is being destroyed
         pass
     return None, None
 
 
 def _run(environment: Mapping[str, str]) -> str:
-    """The run's name: as given, the launcher's, else that of the script."""
+    """Returns the run's name: `STEPMEM_RUN`, the launcher's, or the script's."""
     name = environment.get("STEPMEM_RUN")
     if not name and environment.get("TORCHELASTIC_RUN_ID", "none") != "none":
-        given = environment["TORCHELASTIC_RUN_ID"]
-        # What torchrun made up says less than the script's name.
-        name = "" if len(given) == 36 and given.count("-") == 4 else given
+        run_id = environment["TORCHELASTIC_RUN_ID"]
+        # The script's name says more than a UUID that torchrun made up.
+        name = "" if len(run_id) == 36 and run_id.count("-") == 4 else run_id
     if not name and environment.get("SLURM_JOB_ID") and "SLURM_PROCID" in environment:
         name = f"{environment.get('SLURM_JOB_NAME') or 'slurm'}-{environment['SLURM_JOB_ID']}"
     if not name:
@@ -183,6 +189,6 @@ def _run(environment: Mapping[str, str]) -> str:
 
 
 def _clean(name: str) -> str:
-    """A name that the exporter takes: no control characters, at most RUN_BYTES_MAX bytes."""
+    """Returns a name that the exporter accepts: no control characters, at most RUN_BYTES_MAX bytes."""
     plain = "".join(character for character in name if character.isprintable())
     return plain.encode("utf-8", "ignore")[:RUN_BYTES_MAX].decode("utf-8", "ignore")

@@ -1,354 +1,147 @@
-"""PyTorch memory snapshots: scheduled, on demand, within an out-of-memory error, and when the exporter asks. Best effort:
-whatever fails is a warning."""
+"""Plans memory snapshots and follows each plan to its end."""
 
 from __future__ import annotations
 
-import functools
-import os
-import re
-import sys
-import threading
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, TypeVar
+from collections import deque
+from typing import Callable, Deque, List, Optional
 
-from ._client import CLIENT
-from ._readers import cuda_torch
+from ._oom import OomWatch
+from ._process import Process
+from ._snapshot_file import SnapshotFile, SnapshotWriter
+from ._torch import require_cuda
 from ._warn import warn_once
-
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Type
-
-    from ._client import Client
+from ._wire import Capture, SnapshotResult
 
 MAX_ENTRIES = 100_000
-"""How many allocations and frees a history holds unless it is said otherwise; each takes some KiB."""
+"""Allocations and frees in a history, by default. Each takes a few KiB."""
 
-OOM_SNAPSHOTS_MAX = 3
-"""How many out-of-memory errors of one process are written."""
+CAPTURE_STEPS_MAX = 1000
+"""Steps that one capture can record, at most."""
 
-ASKED_STEPS_MAX = 1000
-"""For how many steps the exporter may have the history recorded."""
+CAPTURE_IDS_MAX = 64
+"""Ids of captures that are remembered, to ignore repeated ones."""
 
 PLANS_MAX = 8
-"""How many recordings wait or run at once."""
-
-ERROR_CHARACTERS_MAX = 400
-
-Function = TypeVar("Function", bound=Callable[..., Any])
+"""Plans that are waiting or recording, at most."""
 
 
 class Plan:
-    """One recording: from before step `first` to the end of step `last`, then a snapshot."""
+    """One planned snapshot: waits for its first step, records allocations through its last, then writes the file."""
 
-    def __init__(self, first: Optional[int], last: int, directory: Optional[str]) -> None:
-        self.first = first
-        self.last = last
-        self.directory = directory
+    def __init__(self, writer: SnapshotWriter, first: Optional[int], n_steps: int, directory: Optional[str]) -> None:
+        """`first` is None for the next step. `directory` is that of SnapshotFile."""
         self.max_entries = MAX_ENTRIES
         self.is_pair = False
-        self.is_recording = False
-        self.id: Optional[str] = None
+        """Whether to also write a snapshot before the first step."""
+        self.capture_id: Optional[str] = None
+        """The exporter's id of the capture; None if the program asked."""
+        self.is_over = False
+        """Whether the snapshot was written or failed, or its steps have passed."""
+        self._writer = writer
+        self._first = first
+        self._n_steps = n_steps
+        self._directory = directory
+        self._is_recording = False
+
+    def advance(self, step: int) -> None:
+        """Starts or ends the recording if it is due at the end of `step`. A failure is only a warning."""
+        if self._first is None:
+            self._first = step + 1
+        last = self._first + self._n_steps - 1
+        if self.is_over:
+            return
+        if step >= last:
+            self.is_over = True
+            if self._is_recording:
+                self._finish(step)
+            else:
+                warn_once("missed", f"steps {self._first} to {last} were not recorded: they had already ended")
+        elif step >= self._first - 1 and not self._is_recording:
+            self._start(step)
+
+    def _start(self, step: int) -> None:
+        try:
+            self._writer.history.start(self.max_entries)
+            self._is_recording = True
+            if self.is_pair:
+                self._writer.write(self._file(step, "before"))
+        except Exception as error:
+            self._fail(step, error)
+
+    def _finish(self, step: int) -> None:
+        try:
+            if self.capture_id is None:
+                self._writer.write(self._file(step, "after" if self.is_pair else ""))
+            else:
+                # Training must not wait for pickling and the disk.
+                self._writer.write_in_background(self._file(step, "creep"))
+        except Exception as error:
+            self._fail(step, error)
+        finally:
+            self._writer.history.stop()
+
+    def _fail(self, step: int, error: Exception) -> None:
+        self.is_over = True
+        if self.capture_id is None:
+            warn_once("snapshot", f"snapshot of step {step} failed: {error!r}")
+        else:
+            self._writer.fail(self._file(step), error)
+
+    def _file(self, step: int, label: str = "") -> SnapshotFile:
+        file = SnapshotFile("manual" if self.capture_id is None else "creep", step, self._directory, label)
+        file.capture_id = self.capture_id
+        return file
 
 
 class Snapshots:
-    """What takes the snapshots of this process."""
+    """All snapshots of this process. Created when the first one is requested."""
 
-    def __init__(self, client: "Client") -> None:
-        self._client = client
+    def __init__(self, process: Process, on_result: Callable[[SnapshotResult], None]) -> None:
+        """`on_result` is called once for each snapshot, with its path or its error."""
+        self._process = process
         self._plans: List[Plan] = []
-        self._ids: List[str] = []
-        self._n_recording = 0
-        self._is_foreign = False
-        self._oom_directory: Optional[str] = None
-        self._is_oom_wanted = False
-        self._is_attached = False
-        self.n_ooms = 0
-        self._oom_entries = 0
+        self._capture_ids: Deque[str] = deque(maxlen=CAPTURE_IDS_MAX)
+        self.writer = SnapshotWriter(process, on_result)
+        self.oom = OomWatch(process, self.writer)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the end of a step has to be looked at."""
-        return bool(self._plans) or (self._is_oom_wanted and not self._is_attached)
+        """Whether `at_step_end` has to be called."""
+        return bool(self._plans) or self.oom.is_waiting
 
-    def plan(self, plan: Plan) -> None:
-        """Has a recording done; too many at once are refused."""
+    def add(self, plan: Plan) -> None:
+        """Adds a plan; raises ValueError if there are PLANS_MAX already."""
         if len(self._plans) >= PLANS_MAX:
-            raise ValueError(f"{PLANS_MAX} recordings wait already")
+            raise ValueError(f"there are {PLANS_MAX} planned snapshots already")
         self._plans.append(plan)
 
-    def asked(self, action: Dict[str, Any]) -> None:
-        """The exporter asks for a snapshot; it may ask for the same several times."""
-        name, steps = str(action.get("id", "")), action.get("steps", 3)
-        if name in self._ids or str(action.get("rank", self._client.who().rank)) != str(self._client.who().rank):
-            return
-        self._ids = [*self._ids[-63:], name]
-        try:
-            if not isinstance(steps, int) or not 0 < steps <= ASKED_STEPS_MAX:
-                raise ValueError(f"steps {steps!r} is no integer of 1..={ASKED_STEPS_MAX}")
-            if cuda_torch() is None:
-                raise ValueError("this process uses no CUDA device")
-            settings = self._client.settings
-            own = settings.snapshot_directory if settings is not None else None
-            plan = Plan(None, steps, own or action.get("directory"))
-            plan.id = name
-            self.plan(plan)
-        except Exception as error:
-            self._report("creep", None, None, error, name)
-
     def at_step_end(self, step: int) -> None:
-        """Begins and ends recordings at the end of a step."""
-        if self._is_oom_wanted and not self._is_attached:
-            self.attach()
+        """Advances all plans at the end of `step`."""
+        self.oom.attach()
         for plan in list(self._plans):
-            if plan.first is None:
-                plan.first, plan.last = step + 1, step + plan.last
-            if plan.is_recording and step >= plan.last:
+            plan.advance(step)
+            if plan.is_over:
                 self._plans.remove(plan)
-                self._end(plan, step)
-            elif not plan.is_recording and step >= plan.last:
-                self._plans.remove(plan)
-                warn_once("missed", f"steps {plan.first} to {plan.last} were over before they could be recorded")
-            elif not plan.is_recording and step >= plan.first - 1:
-                self._begin(plan, step)
 
-    def _begin(self, plan: Plan, step: int) -> None:
-        try:
-            self.start_history(plan.max_entries)
-            plan.is_recording = True
-            if plan.is_pair:
-                self.write(None, plan.directory, "before", step)
-        except Exception as error:
-            self._plans.remove(plan)
-            self._failed(plan, step, error)
-
-    def _end(self, plan: Plan, step: int) -> None:
-        try:
-            if plan.id is None:
-                self.write(None, plan.directory, "after" if plan.is_pair else "", step)
-                return
-            # The state is of this step's end; pickling and the disk are not waited for.
-            path, state = self._path(plan.directory, "creep", step), take()
-            arguments = (path, state, "creep", step, plan.id)
-            threading.Thread(target=self._save, args=arguments, name="stepmem-snapshot", daemon=True).start()
-        except Exception as error:
-            self._failed(plan, step, error)
-        finally:
-            self.stop_history()
-
-    def _failed(self, plan: Plan, step: int, error: Exception) -> None:
-        if plan.id is None:
-            warn_once("snapshot", f"no snapshot of step {step}: {error!r}")
-        else:
-            self._report("creep", step, None, error, plan.id)
-
-    def start_history(self, max_entries: int) -> None:
-        """Has allocations recorded, unless the program does so itself."""
-        torch = cuda_torch()
-        if torch is None:
-            raise RuntimeError("this process uses no CUDA device")
-        is_enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-        if self._n_recording == 0:
-            self._is_foreign = bool(is_enabled is not None and is_enabled())
-        if self._n_recording == 0 and not self._is_foreign:
-            torch.cuda.memory._record_memory_history(
-                enabled="all", context="alloc", stacks="python", max_entries=max_entries
-            )
-        self._n_recording += 1
-
-    def stop_history(self) -> None:
-        """Ends what `start_history` began."""
-        torch = cuda_torch()
-        self._n_recording -= 1
-        if torch is not None and self._n_recording == 0 and not self._is_foreign:
-            try:
-                torch.cuda.memory._record_memory_history(enabled=None)
-            except Exception as error:
-                warn_once("history", f"the recording of allocations goes on: {error!r}")
-
-    def write(self, path: Optional[str], directory: Optional[str], what: str, step: int) -> Optional[str]:
-        """Writes a snapshot now; its path, or None when that failed."""
-        reason = what if what == "oom" else "manual"
-        try:
-            path = path or self._path(directory, what, step)
-            state = take()
-        except Exception as error:
-            self._report(reason, step, None, error, None)
-            return None
-        return self._save(path, state, reason, step, None)
-
-    def _path(self, directory: Optional[str], what: str, step: int) -> str:
-        """One file a rank and step: `run_rank3_step100.pickle`."""
-        settings, who = self._client.read_settings(), self._client.who()
-        directory = directory or (settings.snapshot_directory if settings is not None else None) or "."
-        parts = [re.sub(r"[^\w.-]", "_", who.run)[:64], what, f"attempt{who.attempt}" if who.attempt else ""]
-        name = "_".join([*filter(None, parts), f"rank{who.rank}", f"step{step}.pickle"])
-        return os.path.join(directory, name)
-
-    def _save(self, path: str, state: Any, reason: str, step: int, asked: Optional[str]) -> Optional[str]:
-        import pickle  # only who writes a snapshot pays for it
-
-        unfinished = f"{path}.{os.getpid()}.unfinished"
-        try:
-            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-            try:
-                # Unbuffered: each frame of the pickle is a write, during which training goes on.
-                with open(unfinished, "wb", buffering=0) as file:
-                    pickle.dump(state, _Whole(file), protocol=4)
-                os.replace(unfinished, path)
-            except BaseException:
-                if os.path.exists(unfinished):
-                    os.unlink(unfinished)
-                raise
-        except Exception as error:
-            self._report(reason, step, path, error, asked)
-            return None
-        self._report(reason, step, path, None, asked)
-        return path
-
-    def _report(
-        self, reason: str, step: Optional[int], path: Optional[str], error: Optional[Exception], asked: Optional[str]
-    ) -> None:
-        body: Dict[str, object] = {"id": asked, "reason": reason, "step": step}
-        if path is not None:
-            body["path"] = os.path.abspath(path)
-        if error is None:
-            body["outcome"] = "written"
-            body["bytes"] = os.path.getsize(path) if path is not None else None
-        else:
-            body["outcome"] = "failed"
-            text = str(error) or repr(error)
-            body["error"] = "".join(c for c in text if c.isprintable())[:ERROR_CHARACTERS_MAX]
-            warn_once(f"snapshot {reason}", f"no snapshot: {error!r}")
-        self._client.report("/v1/snapshots", body)
-
-    def want_oom(self, directory: Optional[str], max_entries: int) -> None:
-        """Has out-of-memory errors written, from now on or once CUDA is in use."""
-        self._oom_directory = directory
-        if not self._is_oom_wanted:
-            self._is_oom_wanted = True
-            self._oom_entries = max_entries
-        if not self._is_attached and cuda_torch() is not None:
-            self.attach()
-
-    def attach(self) -> None:
-        """Attaches the observer, of which PyTorch knows no detaching; one is enough."""
-        torch = cuda_torch()
-        if torch is None:
+    def on_capture(self, capture: Capture) -> None:
+        """Plans a snapshot that the exporter asks for. Ignores repeated captures. Runs on the sender's thread."""
+        rank = self._process.identity().rank
+        if capture.id in self._capture_ids or str(rank if capture.rank is None else capture.rank) != str(rank):
             return
-        self._is_attached = True
-        if self._oom_entries > 0:
-            self.start_history(self._oom_entries)
-        torch._C._cuda_attach_out_of_memory_observer(self._observe)
-
-    def _observe(self, *_: Any) -> None:
-        """Runs within the allocator, before the error is raised: what fills the device is still there."""
+        self._capture_ids.append(capture.id)
         try:
-            self.write_oom()
+            self.add(self._plan(capture))
         except Exception as error:
-            warn_once("oom", f"no snapshot of an out-of-memory error: {error!r}")
+            file = SnapshotFile("creep", None)
+            file.capture_id = capture.id
+            self.writer.fail(file, error)
 
-    def write_oom(self) -> None:
-        """Writes a snapshot of an out-of-memory error, of the first few of this process."""
-        self.n_ooms += 1
-        if self.n_ooms <= OOM_SNAPSHOTS_MAX:
-            self.write(None, self._oom_directory, "oom", self._client.step)
-
-
-class _Whole:
-    """A raw file whose writes are whole."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def write(self, data: Any) -> int:
-        """Writes all of it; raises OSError, as when the disk is full."""
-        left = memoryview(data)
-        while left:
-            left = left[self._file.write(left) :]
-        return len(data)
-
-
-def take() -> Any:
-    """The allocator's state and history."""
-    torch = cuda_torch()
-    if torch is None:
-        raise RuntimeError("this process uses no CUDA device")
-    return torch.cuda.memory._snapshot()
-
-
-def record(
-    steps: Tuple[int, int] = (10, 15),
-    directory: Optional[str] = None,
-    pair: bool = False,
-    max_entries: int = MAX_ENTRIES,
-) -> None:
-    """Records the allocations of the steps `first..=last` and writes a snapshot after the last.
-
-    The default skips what warms up. With `pair`, another one is written before the first step, to be compared with.
-    """
-    try:
-        first, last = steps
-        if not 0 <= first <= last or max_entries < 1:
-            raise ValueError(f"steps {steps!r}, {max_entries} entries")
-        plan = Plan(int(first), int(last), directory)
-        plan.is_pair, plan.max_entries = pair, max_entries
-        snapshots = CLIENT.use_snapshots()
-        snapshots.plan(plan)
-        if cuda_torch() is not None:
-            snapshots.at_step_end(CLIENT.step)
-    except Exception as error:
-        warn_once("record steps", f"nothing is recorded: {error!r}")
-
-
-def snapshot(path: Optional[str] = None) -> Optional[str]:
-    """Writes a memory snapshot now; its path, or None (and a warning) when that failed."""
-    try:
-        return CLIENT.use_snapshots().write(path, None, "", CLIENT.step)
-    except Exception as error:
-        warn_once("snapshot", f"no snapshot: {error!r}")
-        return None
-
-
-class OomGuard:
-    """Writes a snapshot of an out-of-memory error that passes through it; for `with`, and as a decorator."""
-
-    def __enter__(self) -> None:
-        self._n_before = CLIENT.use_snapshots().n_ooms
-
-    def __exit__(
-        self, kind: "Optional[Type[BaseException]]", error: Optional[BaseException], trace: "Optional[TracebackType]"
-    ) -> None:
-        try:
-            # The observer comes first where PyTorch has one.
-            if error is not None and is_out_of_memory(error) and CLIENT.use_snapshots().n_ooms == self._n_before:
-                CLIENT.use_snapshots().write_oom()
-        except Exception as problem:
-            warn_once("oom", f"no snapshot of an out-of-memory error: {problem!r}")
-
-    def __call__(self, function: Function) -> Function:
-        @functools.wraps(function)
-        def guarded(*arguments: Any, **named: Any) -> Any:
-            with OomGuard():
-                return function(*arguments, **named)
-
-        return guarded  # type: ignore[return-value]
-
-
-def snapshot_on_oom(directory: Optional[str] = None, max_entries: int = MAX_ENTRIES) -> OomGuard:
-    """Has every out-of-memory error of this process leave a snapshot, written while the memory is still held.
-
-    Records the last `max_entries` allocations and frees for it (0: none). What it returns is a context and a decorator
-    for where PyTorch's observer does not reach; it may be thrown away.
-    """
-    try:
-        CLIENT.use_snapshots().want_oom(directory, max_entries)
-    except Exception as error:
-        warn_once("oom", f"out-of-memory errors leave no snapshot: {error!r}")
-    return OomGuard()
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether this is PyTorch's error of a full device."""
-    torch = sys.modules.get("torch")
-    kinds = (getattr(torch, "OutOfMemoryError", None), getattr(getattr(torch, "cuda", None), "OutOfMemoryError", None))
-    return isinstance(error, tuple(kind for kind in kinds if isinstance(kind, type)))
+    def _plan(self, capture: Capture) -> Plan:
+        n_steps = capture.n_steps
+        if not isinstance(n_steps, int) or not 0 < n_steps <= CAPTURE_STEPS_MAX:
+            raise ValueError(f"steps {n_steps!r} is not an integer in 1..={CAPTURE_STEPS_MAX}")
+        require_cuda()
+        directory = self._process.snapshot_directory() or str(capture.directory or "")
+        plan = Plan(self.writer, None, n_steps, directory)
+        plan.capture_id = capture.id
+        return plan

@@ -1,17 +1,20 @@
-"""What a person wants to see of this process's memory, without an exporter."""
+"""Memory figures for people. Needs no exporter."""
 
 from __future__ import annotations
 
 import os
 from typing import Any, NamedTuple, Optional
 
-from ._readers import UNKNOWN, Capacity, HostReader, cuda_torch
-from ._snapshots import snapshot
+from ._client import CLIENT
+from ._on_demand import snapshot
+from ._readers import Capacity, HostReader
+from ._torch import cuda_torch
 from ._warn import warn_once
+from ._wire import UNKNOWN
 
 
 class MemoryStats(NamedTuple):
-    """What this process holds, in bytes; None is unknown. Without a GPU, of its resident memory."""
+    """Memory of this process on one device, in bytes; None if unknown. On the CPU, its resident memory."""
 
     allocated_bytes: Optional[int] = None
     peak_allocated_bytes: Optional[int] = None
@@ -22,7 +25,7 @@ class MemoryStats(NamedTuple):
 
 
 def memory_stats(device: Any = None) -> MemoryStats:
-    """What this process holds on `device`, by default the current one; peaks are since they were last reset."""
+    """Returns the memory of this process on `device` (default: the current one). Peaks are since the last reset."""
     try:
         torch = cuda_torch()
         return _host() if torch is None or str(device) == "cpu" else _cuda(torch, device)
@@ -32,23 +35,23 @@ def memory_stats(device: Any = None) -> MemoryStats:
 
 
 def memory_utilization(device: Any = None) -> Optional[float]:
-    """The share of the device that this process holds, 0 to 1; None when it is unknown."""
+    """Returns the reserved share of the device's memory, 0 to 1; None if unknown."""
     return _utilization(memory_stats(device))
 
 
 def format_memory_stats(stats: Optional[MemoryStats] = None, device: Any = None) -> str:
-    """One line: `allocated 1.20 GiB, peak 3.40 GiB, reserved 4.00 GiB / 80.0 GiB (5 %)`."""
+    """Returns one line: `allocated 1.20 GiB, peak 3.40 GiB, reserved 4.00 GiB / 80.0 GiB (5 %)`."""
     stats = memory_stats(device) if stats is None else stats
     share = _utilization(stats)
     percent = "" if share is None else f" ({share:.0%})".replace("%", " %")
     return (
-        f"allocated {_shown(stats.allocated_bytes)}, peak {_shown(stats.peak_allocated_bytes)}, "
-        f"reserved {_shown(stats.reserved_bytes)} / {_shown(stats.total_bytes)}{percent}"
+        f"allocated {_format_bytes(stats.allocated_bytes)}, peak {_format_bytes(stats.peak_allocated_bytes)}, "
+        f"reserved {_format_bytes(stats.reserved_bytes)} / {_format_bytes(stats.total_bytes)}{percent}"
     )
 
 
 def reset_peak_memory(device: Any = None) -> None:
-    """Resets the peak counters of `device`, which are the program's own as well; without a GPU, that of resident memory."""
+    """Resets the peak counters of `device`, also for the rest of the program. On the CPU, that of resident memory."""
     try:
         torch = cuda_torch()
         if torch is not None and str(device) != "cpu":
@@ -61,9 +64,9 @@ def reset_peak_memory(device: Any = None) -> None:
 
 
 class MemoryMonitor:
-    """Reports memory with peaks per interval: each report resets the peak counters.
+    """Returns memory with peaks per interval: each `report` resets the peak counters.
 
-    With `snapshot_step`, the report of that step writes a memory snapshot into `snapshot_dir`.
+    The report of step `snapshot_step` also writes a memory snapshot to `snapshot_dir` (default: the current directory).
     """
 
     def __init__(
@@ -75,12 +78,10 @@ class MemoryMonitor:
         reset_peak_memory(device)
 
     def report(self, step: int) -> MemoryStats:
-        """What is held now, with the peaks since the last report."""
+        """Returns the current memory, with the peaks since the last report."""
         stats = memory_stats(self._device)
         if step == self._snapshot_step:
-            from ._client import CLIENT
-
-            name = f"memory_rank{CLIENT.who().rank}_step{step}.pickle"
+            name = f"memory_rank{CLIENT.process.identity().rank}_step{step}.pickle"
             snapshot(os.path.join(self._snapshot_dir or ".", name))
         reset_peak_memory(self._device)
         return stats
@@ -101,11 +102,11 @@ def _host() -> MemoryStats:
         allocated, capacity = reader.read()[0], reader.capacity()
     finally:
         reader.close()
-    return MemoryStats(allocated, _peak(), allocated, None, *_known(capacity))
+    return MemoryStats(allocated, _peak(), allocated, None, *_total_and_free(capacity))
 
 
 def _peak() -> Optional[int]:
-    """The most that was resident, pages of files included."""
+    """Returns the peak of resident memory in bytes, file pages included; None if unknown."""
     with open("/proc/self/status", encoding="utf-8") as lines:
         for line in lines:
             if line.startswith("VmHWM:"):
@@ -113,7 +114,8 @@ def _peak() -> Optional[int]:
     return None
 
 
-def _known(capacity: Capacity) -> "tuple[Optional[int], Optional[int]]":
+def _total_and_free(capacity: Capacity) -> "tuple[Optional[int], Optional[int]]":
+    """Returns both in bytes, with None for UNKNOWN."""
     total, free = (None if figure == UNKNOWN else figure for figure in capacity)
     return total, free
 
@@ -124,7 +126,8 @@ def _utilization(stats: MemoryStats) -> Optional[float]:
     return stats.reserved_bytes / stats.total_bytes
 
 
-def _shown(figure: Optional[int]) -> str:
+def _format_bytes(figure: Optional[int]) -> str:
+    """Returns three digits and a binary unit: `1.20 GiB`; `–` if unknown."""
     if figure is None:
         return "–"
     value = float(figure)

@@ -1,21 +1,21 @@
-"""Says each thing once, through `logging` where the program uses it; never raises."""
+"""Logs each kind of problem once. Never raises."""
 
 from __future__ import annotations
 
 import sys
 from typing import Set
 
-_said: Set[str] = set()
+TOPICS_MAX = 64
+"""After this many different topics nothing more is logged."""
 
-SAID_MAX = 64
-"""How many different things are said at most."""
+_topics: Set[str] = set()
 
 
 def warn_once(topic: str, message: str) -> None:
-    """Logs `message` as a warning of the logger `stepmem`, or prints it, the first time that it is about `topic`."""
-    if topic in _said or len(_said) >= SAID_MAX:
+    """Logs `message` to the logger `stepmem`, or prints it, unless `topic` has been logged before."""
+    if topic in _topics or len(_topics) >= TOPICS_MAX:
         return
-    _said.add(topic)
+    _topics.add(topic)
     try:
         logging = sys.modules.get("logging")  # importing it would take a MiB
         if logging is not None:

@@ -1,6 +1,6 @@
-"""The callback for Hugging Face's Trainer: `Trainer(…, callbacks=[StepmemCallback()])`.
+"""Callback for Hugging Face's Trainer: `Trainer(…, callbacks=[StepmemCallback()])`.
 
-A loop with Accelerate needs none: `accelerate launch -m stepmem train.py`, or `stepmem.auto()` in the code.
+A training loop with Accelerate needs no callback: use `accelerate launch -m stepmem train.py` or call `stepmem.auto()`.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from ._client import CLIENT
 
 
 class StepmemCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
-    """Records every optimizer step by the trainer's own number, and marks evaluations and checkpoints."""
+    """Records every optimizer step with the trainer's step number, and marks evaluations and checkpoints."""
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """From here on the trainer reports the steps, not a hook."""
+        """Turns automatic step counting off."""
         CLIENT.is_explicit = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """An optimizer step, however many batches were accumulated for it."""
+        """Records one optimizer step, however many batches it accumulated."""
         CLIENT.step_end(state.global_step)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """An evaluation ran."""
+        """Records an evaluation."""
         CLIENT.phase_end("eval", state.global_step)
 
     def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
-        """A prediction ran."""
+        """Records a prediction as an evaluation."""
         CLIENT.phase_end("eval", state.global_step)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """A checkpoint was written."""
+        """Records a checkpoint, which has been written."""
         CLIENT.phase_end("checkpoint", state.global_step)

@@ -1,4 +1,4 @@
-"""The callback for Lightning: `Trainer(…, callbacks=[StepmemCallback()])`."""
+"""Callback for Lightning: `Trainer(…, callbacks=[StepmemCallback()])`."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ else:
 
 
 class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
-    """Records every optimizer step by the trainer's own number, and marks evaluations and checkpoints."""
+    """Records every optimizer step with the trainer's step number, and marks evaluations and checkpoints."""
 
     def __init__(self) -> None:
         self._step = -1
         self._is_saving = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """From here on the trainer reports the steps, not a hook."""
+        """Turns automatic step counting off."""
         CLIENT.is_explicit = True
         self._step = trainer.global_step
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """A checkpoint that was begun since the last step is written by now."""
-        self._saved()
+        """Records a checkpoint begun since the last step, which has been written by now."""
+        self._record_checkpoint()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-        """An optimizer step, unless this batch is only accumulated."""
+        """Records an optimizer step, unless this batch was only accumulated."""
         if trainer.global_step != self._step:
             self._step = trainer.global_step
             CLIENT.step_end(self._step)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """An evaluation ran."""
+        """Records an evaluation."""
         CLIENT.phase_end("eval", trainer.global_step)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
-        """A checkpoint is about to be written."""
+        """Notes that a checkpoint is about to be written."""
         self._is_saving = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """The last checkpoint is written."""
-        self._saved()
+        """Records the last checkpoint, which has been written by now."""
+        self._record_checkpoint()
 
-    def _saved(self) -> None:
+    def _record_checkpoint(self) -> None:
         if self._is_saving:
             self._is_saving = False
             CLIENT.phase_end("checkpoint", self._step)

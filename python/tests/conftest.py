@@ -1,4 +1,4 @@
-"""What the tests share: the real exporter on free ports, and training scripts as processes of their own."""
+"""Fixtures: the real exporter on free ports, a fake one, and training scripts in processes of their own."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ STUB = str(ROOT / "python/tests/stub")
 DEADLINE = 30.0
 
 
-def await_true(what: str, is_so: Callable[[], Any], deadline: float = DEADLINE) -> Any:
-    """Polls until something is so; fails when that takes too long."""
-    until = time.monotonic() + deadline
+def await_true(subject: str, condition: Callable[[], Any], seconds: float = DEADLINE) -> Any:
+    """Polls until `condition` returns something true and returns it. Fails after `seconds`."""
+    deadline = time.monotonic() + seconds
     while True:
-        found = is_so()
-        if found:
-            return found
-        assert time.monotonic() < until, f"{what} did not come within {deadline} s"
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"{subject} did not appear within {seconds} s"
         time.sleep(0.02)
 
 
 class Exporter:
-    """`stepmem serve` without NVML; killed at the end."""
+    """`stepmem serve` without NVML."""
 
     def __init__(self, *arguments: str) -> None:
         self._process = subprocess.Popen(
@@ -75,7 +75,7 @@ class Exporter:
         return json.loads(self.get("/api/v1/status"))
 
     def rank(self, rank: int = 0) -> Dict[str, Any]:
-        """The status of a rank, as soon as it is there."""
+        """Waits until the status has this rank and returns its entry."""
 
         def find() -> Optional[Dict[str, Any]]:
             ranks = [each for each in self.status()["ranks"] if each["rank"] == rank]
@@ -90,7 +90,7 @@ class Exporter:
         return None
 
     def table(self) -> str:
-        """What `stepmem status` prints."""
+        """Returns the output of `stepmem status`."""
         arguments = [BINARY, "status", "--url", f"http://{self._listening['web']}"]
         return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
 
@@ -104,7 +104,7 @@ class Exporter:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Exporter]]:
-    """Starts exporters."""
+    """Starts exporters: `start("--flag", …)`. They are killed at the end of the test."""
     started: List[Exporter] = []
 
     def start_one(*arguments: str) -> Exporter:
@@ -124,7 +124,7 @@ def exporter(start: Callable[..., Exporter]) -> Exporter:
 
 
 class Ended:
-    """How a process ended."""
+    """Output, exit code and duration of a process that has ended."""
 
     def __init__(self, process: "subprocess.Popen[str]", began: float) -> None:
         self.out, self.err = process.communicate(timeout=60)
@@ -152,18 +152,19 @@ class Training:
             cwd=cwd,
         )
 
-    def say(self, line: str) -> None:
+    def write_line(self, line: str) -> None:
         """Writes a line to its standard input."""
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
-    def hear(self) -> str:
-        """Reads a line of its standard output."""
+    def read_line(self) -> str:
+        """Returns the next line of its standard output."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().rstrip("\n")
 
     def ended(self) -> Ended:
+        """Waits for the process to end."""
         return Ended(self.process, self._began)
 
 
@@ -186,7 +187,7 @@ def train(tmp_path: pathlib.Path) -> Iterator[Callable[..., Training]]:
 
 
 class FakeExporter:
-    """Answers each push as it is told: with a status, or not at all."""
+    """Answers pushes with the given statuses in turn, the last one from then on. None: does not answer."""
 
     def __init__(self, *statuses: Optional[int]) -> None:
         self.statuses = list(statuses)
@@ -227,7 +228,7 @@ class FakeExporter:
             if status == 200:
                 self.bodies.append(body)
             text = b'{"accepted":1,"actions":[]}' if status == 200 else b'{"detail":"because"}'
-            file.write(b"HTTP/1.1 %d Said\r\nRetry-After: 0\r\nContent-Length: %d\r\n\r\n%s" % (status, len(text), text))
+            file.write(b"HTTP/1.1 %d Status\r\nRetry-After: 0\r\nContent-Length: %d\r\n\r\n%s" % (status, len(text), text))
             file.flush()
 
     def close(self) -> None:

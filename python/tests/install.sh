@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what the tests of the Python client need, into virtual environments under target/tools.
+# Installs the packages for the Python client's tests into virtual environments under target/tools.
 #
 #     python/tests/install.sh          python-venv: pytest, mypy and the package's build backend
 #     python/tests/install.sh torch    torch-venv: also PyTorch, Transformers, Accelerate, Lightning and TraceML (6 GB)
 #
-# Idempotent: says nothing, and needs no network, when everything is there.
+# Idempotent: prints nothing and needs no network if everything is installed.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -24,8 +24,8 @@ install() {
     fi
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || die "$("$python" --version) is too old: 3.10 or newer"
     for file in "$@"; do arguments+=(-r "$file"); done
-    say "making $venv"
-    "$python" -m venv --clear "$venv" || die "python3 -m venv did not work (Debian: apt-get install python3-venv)"
+    say "creating $venv"
+    "$python" -m venv --clear "$venv" || die "python3 -m venv failed (Debian: apt-get install python3-venv)"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${arguments[@]}" || die "pip could not install $*"
     printf '%s\n' "$checksum" >"$venv/.requirements.sha256"
 }
@@ -36,5 +36,5 @@ flock 9
 case "${1-}" in
     "") install python-venv "$here/requirements.txt" ;;
     torch) install torch-venv "$here/requirements.txt" "$here/requirements-torch.txt" ;;
-    *) die "unknown argument $1: nothing, or torch" ;;
+    *) die "unknown argument $1: expected none, or torch" ;;
 esac

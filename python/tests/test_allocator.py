@@ -1,4 +1,4 @@
-"""CUDA's counters, snapshots and optimizer hooks, over a stub of PyTorch that only counts."""
+"""Allocator statistics, snapshots and the optimizer hook, with a stub of PyTorch whose allocator only counts."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ STEPS = """
 """
 
 
-def test_figures_are_the_allocators(exporter, train):
+def test_figures_are_those_of_the_allocator(exporter, train):
     ended = train(STEPS, exporter.url, PATHS=STUB).ended()
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out == "0 4\n", "no counter of the program is reset, and one reading a step is enough"
+    assert ended.out == "0 4\n", "peak counters are not reset, and statistics are read once a step"
     rank = exporter.rank()
     wanted = {
         "device": "GPU-01234567-89ab-cdef-0123-456789abcdef",
@@ -44,9 +44,9 @@ def test_figures_are_the_allocators(exporter, train):
 @pytest.mark.parametrize(
     "resets, peaks",
     [("0", [None, None, None, 10000]), ("1", [6000, 1100, 1100, 10000])],
-    ids=["left alone: only those that moved", "reset: each step's own"],
+    ids=["not reset: only peaks that rose", "reset: the peak of each step"],
 )
-def test_peaks_are_of_their_step_or_absent(fake, train, resets, peaks):
+def test_peak_is_that_of_its_step_or_absent(fake, train, resets, peaks):
     exporter = fake(200)
     ended = train(STEPS, exporter.url, PATHS=STUB, STEPMEM_RESET_PEAK=resets).ended()
     assert ended.code == 0, ended.err
@@ -62,10 +62,41 @@ def test_peak_after_a_reset_by_the_program_is_sent(fake, train):
     assert peaks == [None, 1100, None, 10000]
 
 
-def test_cuda_that_is_not_in_use_is_not_touched(exporter, train):
+def test_cuda_is_not_initialized_by_the_client(exporter, train):
     ended = train("import torch\ntorch.cuda.is_up = False\n" + STEPS.replace("\n    ", "\n"), exporter.url, PATHS=STUB).ended()
     assert (ended.code, ended.out) == (0, "0 0\n"), ended.err
     assert exporter.rank()["device"] == "cpu"
+
+
+SECOND_GPU = """
+    import torch, stepmem
+    from types import SimpleNamespace
+    stats_of_all = torch._C._cuda_memoryStats
+    def stats(idx):
+        allocated = torch._C.allocated
+        torch._C.allocated = allocated if idx == 1 else 0
+        try:
+            return stats_of_all(idx)
+        finally:
+            torch._C.allocated = allocated
+    torch._C._cuda_memoryStats = stats
+    torch.cuda.device_count = lambda: 2
+    torch.cuda.memory_allocated = lambda idx: stats(idx)["allocated_bytes"]["all"]["current"]
+    torch.cuda.mem_get_info = lambda idx: (500 + idx, 1000 + idx)
+    torch.cuda.get_device_properties = lambda idx: SimpleNamespace(uuid=f"number-{idx}")
+    stepmem.step_end(1)
+    torch.malloc(100)
+    stepmem.step_end(2)
+    assert stepmem.flush(5)
+"""
+
+
+def test_gpu_that_holds_the_tensors_is_reported_if_another_one_is_current(fake, train):
+    exporter = fake(200)
+    ended = train(SECOND_GPU, exporter.url, PATHS=STUB).ended()
+    assert (ended.code, ended.err) == (0, "")
+    figures = [(each["device"], each["allocated_bytes"], each["total_bytes"]) for each in exporter.records]
+    assert figures == [("GPU-number-0", 0, 1000), ("GPU-number-1", 100, 1001)]
 
 
 AUTO = """
@@ -74,7 +105,7 @@ AUTO = """
     import torch
     first, second = torch.optim.Optimizer(), torch.optim.Optimizer()
     for batch in range(12):
-        if batch % 3 == 2:   # three batches are accumulated for a step
+        if batch % 3 == 2:   # three batches are accumulated per step
             first.step()
             second.step()
     sys.exit(3)
@@ -82,7 +113,7 @@ AUTO = """
 
 
 @pytest.mark.parametrize("before", ["", "import torch.optim"])
-def test_optimizer_steps_are_counted_without_a_change_to_the_code(exporter, train, before):
+def test_optimizer_steps_are_counted_without_code_changes(exporter, train, before):
     through = ("-m", "stepmem")
     ended = train(AUTO.replace("BEFORE", before), exporter.url, through=through, PATHS=STUB).ended()
     assert (ended.code, ended.err) == (3, "")
@@ -90,14 +121,14 @@ def test_optimizer_steps_are_counted_without_a_change_to_the_code(exporter, trai
     assert (rank["step"], rank["steps_total"]) == (4, 4)
 
 
-def test_program_that_reports_its_steps_itself_is_left_to_that(exporter, train):
+def test_optimizer_steps_are_not_counted_if_the_program_reports_steps(exporter, train):
     code = AUTO.replace("BEFORE", "").replace("first.step()", "\n            with stepmem.step(batch): first.step()")
     ended = train(code, exporter.url, through=("-m", "stepmem"), PATHS=STUB).ended()
     assert (ended.code, ended.err) == (3, "")
     assert (exporter.rank()["step"], exporter.rank()["steps_total"]) == (11, 4)
 
 
-def test_old_torch_without_the_hook_is_a_warning(exporter, train):
+def test_torch_without_the_hook_causes_a_warning(exporter, train):
     code = "import torch.optim.optimizer as o\ndel o.register_optimizer_step_post_hook\nimport stepmem\nstepmem.auto()\nprint('on')"
     ended = train(code, exporter.url, PATHS=STUB).ended()
     assert (ended.code, ended.out) == (0, "on\n") and "PyTorch 2.0" in ended.err
@@ -118,14 +149,14 @@ def read(path):
     return pickle.loads(path.read_bytes())
 
 
-def test_asked_steps_are_recorded_and_written(exporter, train, tmp_path):
+def test_requested_steps_are_recorded_and_written(exporter, train, tmp_path):
     ended = train(RECORDED.replace("PAIR", "True"), exporter.url, PATHS=STUB, RANK="3", STEPMEM_RUN="my run").ended()
     assert (ended.code, ended.out, ended.err) == (0, "None\n", "")
     assert sorted(os.listdir(tmp_path / "out")) == ["my_run_after_rank3_step4.pickle", "my_run_before_rank3_step2.pickle"]
     after = read(tmp_path / "out/my_run_after_rank3_step4.pickle")
     assert [entry["size"] for entry in after["device_traces"][0]] == [3, 4]
     assert after["history"] == {"context": "alloc", "stacks": "python", "max_entries": 100000}
-    shown = await_true("both reports", lambda: len(exporter.status()["snapshots"]) == 2 and exporter.status()["snapshots"])
+    shown = await_true("both results", lambda: len(exporter.status()["snapshots"]) == 2 and exporter.status()["snapshots"])
     assert [(each["reason"], each["outcome"], each["step"]) for each in shown] == [("manual", "written", 2), ("manual", "written", 4)]
     assert shown[1]["path"] == str(tmp_path / "out/my_run_after_rank3_step4.pickle")
     assert shown[1]["bytes"] == os.path.getsize(shown[1]["path"])
@@ -169,7 +200,7 @@ def test_out_of_memory_error_leaves_a_snapshot_and_is_raised(exporter, train, tm
     assert os.listdir(tmp_path / "out") == ["r_oom_rank0_step1.pickle"]
     written = read(tmp_path / "out/r_oom_rank0_step1.pickle")
     assert written["segments"] == [{"allocated_size": 1 << 29}], "written while the memory was still held"
-    shown = await_true("the reports", lambda: len(exporter.status()["snapshots"]) == 3 and exporter.status()["snapshots"])
+    shown = await_true("three results", lambda: len(exporter.status()["snapshots"]) == 3 and exporter.status()["snapshots"])
     assert {(each["reason"], each["outcome"]) for each in shown} == {("oom", "written")}, "the first three of five"
 
 
@@ -205,7 +236,7 @@ LEAK = """
 """
 
 
-def test_exporter_that_sees_creep_gets_its_snapshot(start, train, tmp_path):
+def test_exporter_that_detects_creep_gets_a_snapshot(start, train, tmp_path):
     directory = tmp_path / "volume"
     exporter = start("--snapshot.on-creep", "--snapshot.directory", str(directory), "--snapshot.steps", "2")
     written = f"__import__('glob').glob({str(directory / '*.pickle')!r})"
@@ -220,7 +251,7 @@ def test_exporter_that_sees_creep_gets_its_snapshot(start, train, tmp_path):
     assert exporter.metric('stepmem_snapshots_total{result="written"}') == 1
 
 
-def test_process_without_cuda_says_that_it_has_no_snapshot(train):
+def test_snapshot_without_cuda_returns_none_and_warns(train):
     ended = train("import stepmem\nstepmem.step_end(1)\nprint(stepmem.snapshot('x'))", "http://127.0.0.1:9").ended()
     assert (ended.code, ended.out) == (0, "None\n")
-    assert "uses no CUDA device" in ended.err
+    assert "does not use CUDA" in ended.err

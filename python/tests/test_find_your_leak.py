@@ -1,4 +1,4 @@
-"""The README's two examples: one leaks and is found on its rank, the other does not and is not."""
+"""The two examples of the README: one leaks, the other does not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from conftest import ROOT
 
 
-def test_leak_is_found_on_its_rank_and_nothing_is_said_of_the_fixed_loop(exporter):
+def test_leaking_example_has_the_only_finding(exporter):
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), "STEPMEM_PUSH_URL": exporter.url, "WORLD_SIZE": "4"}
     runs = [
         subprocess.Popen(

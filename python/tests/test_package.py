@@ -1,4 +1,4 @@
-"""The package as it is installed: one small wheel that needs nothing."""
+"""The package: one small wheel without dependencies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from conftest import ROOT
 import stepmem
 
 
-def test_wheel_is_small_typed_and_needs_nothing(tmp_path):
+def test_wheel_is_small_and_typed_and_has_no_dependencies(tmp_path):
     build = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-build-isolation"]
     subprocess.run([*build, "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT / "python")], check=True)
     (wheel,) = tmp_path.glob("*.whl")
@@ -24,11 +24,37 @@ def test_wheel_is_small_typed_and_needs_nothing(tmp_path):
     assert "Requires-Dist" not in metadata and "Requires-Python: >=3.9" in metadata
 
 
-def test_import_brings_nothing_heavy():
+def test_import_loads_no_heavy_module():
     code = "import sys, stepmem; print([m for m in ('torch', 'http.client', 'logging', 'pickle', 'ssl') if m in sys.modules])"
     bare = [sys.executable, "-S", "-c", code]
     ended = subprocess.run(bare, cwd=ROOT / "python", capture_output=True, text=True, check=True)
     assert ended.stdout == "[]\n"
+
+
+def test_snapshots_and_figures_are_imported_when_they_are_used():
+    code = """
+import sys, stepmem
+rare = ("stepmem._snapshots", "stepmem._stats")
+print([name in sys.modules for name in rare], set(stepmem.__all__) <= set(dir(stepmem)))
+stepmem.step_end(1)
+print([name in sys.modules for name in rare])
+from stepmem import *
+print([name in sys.modules for name in rare], [name for name in stepmem.__all__ if name not in globals()])
+try:
+    stepmem.nothing
+except AttributeError as error:
+    print(error)
+"""
+    variables = {"PATH": "/usr/bin", "STEPMEM_DISABLED": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT / "python", env=variables, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.splitlines() == [
+        "[False, False] True",
+        "[False, False]",
+        "[True, True] []",
+        "module 'stepmem' has no attribute 'nothing'",
+    ]
 
 
 def test_every_public_name_is_documented():

@@ -1,4 +1,4 @@
-"""What a training process pushes, by each way in."""
+"""Pushes of a training process, for each way to use the client."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def test_steps_of_a_plain_loop_reach_the_status_with_resident_memory(exporter, t
     assert exporter.metric('stepmem_rank_dropped_records_total{run="plain",rank="0",uuid="cpu"}') == 0
 
 
-def test_unix_socket_is_pushed_to(start, train, tmp_path):
+def test_steps_are_pushed_over_a_unix_socket(start, train, tmp_path):
     path = tmp_path / "push.sock"
     exporter = start("--push.listen-address", "", "--push.unix-socket", str(path))
     assert train(LOOP, f"unix://{path}").ended().code == 0
     assert exporter.rank()["step"] == 5
 
 
-def test_token_is_shown(start, train, tmp_path):
+def test_token_is_sent(start, train, tmp_path):
     token = tmp_path / "token"
     token.write_text("secret\n")
     exporter = start("--push.listen-address", "127.0.0.1:0", "--push.token-file", str(token))
@@ -50,12 +50,12 @@ def test_token_is_shown(start, train, tmp_path):
     assert exporter.rank()["step"] == 5
 
 
-def test_rank_and_attempt_are_torchruns(exporter, train):
+def test_rank_and_attempt_are_those_of_torchrun(exporter, train):
     variables = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "GROUP_RANK": "1", "TORCHELASTIC_RESTART_COUNT": "2"}
     assert train(LOOP, exporter.url, TORCHELASTIC_RUN_ID="job7", **variables).ended().code == 0
     rank = exporter.rank(3)
-    said = {name: rank[name] for name in ("run", "local_rank", "world_size", "node_rank", "attempt")}
-    assert said == {"run": "job7", "local_rank": 1, "world_size": 4, "node_rank": 1, "attempt": 2}
+    shown = {name: rank[name] for name in ("run", "local_rank", "world_size", "node_rank", "attempt")}
+    assert shown == {"run": "job7", "local_rank": 1, "world_size": 4, "node_rank": 1, "attempt": 2}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_rank_and_attempt_are_torchruns(exporter, train):
         ({"RANK": "99999999"}, (0, None, None, None)),
     ],
 )
-def test_identity_is_the_launchers(variables, expected):
+def test_identity_is_that_of_the_launcher(variables, expected):
     who = Identity.read(variables)
     assert (who.rank, who.local_rank, who.world_size, who.node_rank) == expected
 
@@ -87,7 +87,7 @@ def test_identity_is_the_launchers(variables, expected):
         ({"STEPMEM_RUN": "a\tb" + "é" * 100}, "ab" + "é" * 63),
     ],
 )
-def test_run_has_a_name_that_the_exporter_takes(variables, run):
+def test_run_name_is_one_that_the_exporter_accepts(variables, run):
     assert Identity.read(variables).run == run
 
 
@@ -100,23 +100,23 @@ def test_run_has_a_name_that_the_exporter_takes(variables, run):
         ("http://host", "http://host:9478"),
     ],
 )
-def test_urls_are_understood(url, expected):
+def test_valid_urls_are_parsed(url, expected):
     assert str(parse_url(url)) == expected
 
 
 @pytest.mark.parametrize("url", ["https://host:1", "unix://a", "http://", "http://host:0", "http://h:99999", "host:1", "http://a b:1"])
-def test_urls_that_make_no_sense_are_named(url):
+def test_invalid_url_raises_an_error_that_names_the_variable(url):
     with pytest.raises(ValueError, match="STEPMEM_PUSH_URL"):
         Settings.read({"STEPMEM_PUSH_URL": url})
 
 
-def test_settings_that_make_no_sense_are_one_warning(train):
+def test_invalid_settings_cause_one_warning(train):
     ended = train(LOOP, "ftp://host").ended()
     assert ended.code == 0
     assert ended.err.count("STEPMEM_PUSH_URL") == 1 and len(ended.err.splitlines()) == 1, ended.err
 
 
-def test_disabled_does_nothing(exporter, train):
+def test_disabled_client_pushes_nothing(exporter, train):
     ended = train(LOOP, exporter.url, STEPMEM_DISABLED="1").ended()
     assert (ended.code, ended.err) == (0, "")
     assert exporter.status()["ranks"] == []
@@ -141,7 +141,7 @@ PROGRAM = """
 
 
 @pytest.mark.parametrize("ending", ["pass", "sys.exit(3)", "raise KeyError('x')", "os._exit(4)", "os.kill(os.getpid(), 15)"])
-def test_program_runs_as_python_runs_it(exporter, train, ending):
+def test_program_runs_as_under_python(exporter, train, ending):
     code = PROGRAM.replace("ENDING", ending)
     plain = train(code, None, "a", "--b").ended()
     through = train(code, exporter.url, "a", "--b", through=("-m", "stepmem")).ended()
@@ -150,7 +150,7 @@ def test_program_runs_as_python_runs_it(exporter, train, ending):
     assert through.err.splitlines()[-1:] == plain.err.splitlines()[-1:]
 
 
-def test_module_runs_as_python_runs_it(train, tmp_path):
+def test_module_runs_as_under_python(train, tmp_path):
     package = tmp_path / "job"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -165,14 +165,14 @@ def test_module_runs_as_python_runs_it(train, tmp_path):
     assert plain.stdout == "__main__ job job.train ['a'] 1\n"
 
 
-def test_mistakes_on_the_command_line_are_pythons(train):
+def test_command_line_errors_are_those_of_python(train):
     missing = subprocess.run([sys.executable, "-m", "stepmem", "absent.py"], cwd=ROOT / "python", capture_output=True, text=True)
     assert missing.returncode == 2 and "can't open file 'absent.py': [Errno 2]" in missing.stderr
     nothing = subprocess.run([sys.executable, "-m", "stepmem"], cwd=ROOT / "python", capture_output=True, text=True)
     assert nothing.returncode == 2 and nothing.stdout.startswith("usage:")
 
 
-def test_memory_for_people_is_read_without_an_exporter(train):
+def test_memory_figures_need_no_exporter(train):
     ended = train(
         """
         import stepmem, json
@@ -198,7 +198,7 @@ def test_memory_for_people_is_read_without_an_exporter(train):
     assert empty == "allocated –, peak –, reserved – / –"
 
 
-def test_file_pages_are_no_memory_of_the_process(exporter, train, tmp_path):
+def test_file_pages_are_not_counted(exporter, train, tmp_path):
     (tmp_path / "data").write_bytes(b"x" * (64 << 20))
     ended = train(
         """
@@ -220,7 +220,7 @@ def test_file_pages_are_no_memory_of_the_process(exporter, train, tmp_path):
     assert exporter.rank()["allocated_bytes"] > 32 << 20
 
 
-def test_end_takes_the_rank_out(exporter, train):
+def test_end_removes_the_rank(exporter, train):
     code = LOOP + "    stepmem.end('completed')\n    assert stepmem.flush(5)\n"
     ended = train(code, exporter.url, STEPMEM_RUN="a/b c").ended()
     assert ended.code == 0, ended.err

@@ -1,4 +1,4 @@
-"""The real PyTorch on the CPU, the real Transformers, Accelerate and Lightning, and torchrun with four ranks."""
+"""PyTorch on the CPU, Transformers, Accelerate, Lightning, and torchrun with four ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conftest import ROOT
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no PyTorch here: make test-torch"),
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed: make test-torch"),
 ]
 
 PLAIN = """
@@ -32,7 +32,7 @@ PLAIN = """
 """
 
 
-def test_optimizer_steps_are_counted_and_the_result_is_the_same(exporter, train):
+def test_optimizer_steps_are_counted_and_the_loss_is_the_same(exporter, train):
     plain = train(PLAIN, None).ended()
     ended = train(PLAIN, exporter.url, through=("-m", "stepmem"), STEPMEM_RUN="plain").ended()
     assert (ended.code, ended.out, ended.err) == (0, plain.out, plain.err)
@@ -40,7 +40,7 @@ def test_optimizer_steps_are_counted_and_the_result_is_the_same(exporter, train)
     assert (rank["step"], rank["steps_total"], rank["device"]) == (4, 4, "cpu")
 
 
-def test_workers_of_a_data_loader_push_nothing(exporter, train):
+def test_data_loader_workers_push_nothing(exporter, train):
     code = """
         import torch, stepmem
         from torch.utils.data import DataLoader
@@ -76,23 +76,23 @@ TRAINER = """
 
 
 @pytest.mark.parametrize("through", [(), ("-m", "stepmem")], ids=["callback", "callback and hook"])
-def test_trainers_steps_evaluations_and_checkpoints_are_recorded(fake, train, through):
+def test_steps_evaluations_and_checkpoints_of_trainer_are_recorded(fake, train, through):
     exporter = fake(200)
     ended = train(TRAINER.replace("CALLBACKS", "StepmemCallback()"), exporter.url, through=through).ended()
     assert ended.code == 0, ended.err
-    said = [(record.get("phase", "train"), record["step"]) for record in exporter.records]
+    pushed = [(record.get("phase", "train"), record["step"]) for record in exporter.records]
     steps = [("train", step) for step in range(1, 11)]
     expected = [*steps[:5], ("eval", 5), ("checkpoint", 5), *steps[5:], ("eval", 10), ("checkpoint", 10)]
-    assert said[: len(expected)] == expected and set(said[len(expected) :]) <= {("checkpoint", 10)}
+    assert pushed[: len(expected)] == expected and set(pushed[len(expected) :]) <= {("checkpoint", 10)}
 
 
-def test_trainer_without_a_callback_is_counted_by_its_optimizer(exporter, train):
+def test_optimizer_steps_of_trainer_without_a_callback_are_counted(exporter, train):
     ended = train(TRAINER.replace("CALLBACKS", ""), exporter.url, through=("-m", "stepmem")).ended()
     assert ended.code == 0, ended.err
     assert (exporter.rank()["step"], exporter.rank()["steps_total"]) == (10, 10)
 
 
-def test_accelerates_accumulated_steps_are_counted(exporter, train):
+def test_optimizer_steps_of_accelerate_are_counted(exporter, train):
     code = """
         import torch
         from accelerate import Accelerator
@@ -112,7 +112,7 @@ def test_accelerates_accumulated_steps_are_counted(exporter, train):
     assert (exporter.rank()["step"], exporter.rank()["steps_total"]) == (4, 4)
 
 
-def test_lightnings_steps_evaluations_and_checkpoints_are_recorded(fake, train):
+def test_steps_evaluations_and_checkpoints_of_lightning_are_recorded(fake, train):
     exporter = fake(200)
     code = """
         import torch, lightning.pytorch as pl, stepmem
@@ -137,10 +137,10 @@ def test_lightnings_steps_evaluations_and_checkpoints_are_recorded(fake, train):
     """
     ended = train(code, exporter.url).ended()
     assert ended.code == 0, ended.err
-    said = [(record.get("phase", "train"), record["step"]) for record in exporter.records]
-    assert [step for phase, step in said if phase == "train"] == [1, 2, 3, 4, 5, 6]
-    assert [step for phase, step in said if phase == "eval"] == [3, 6]
-    assert [step for phase, step in said if phase == "checkpoint"] == [3, 6]
+    pushed = [(record.get("phase", "train"), record["step"]) for record in exporter.records]
+    assert [step for phase, step in pushed if phase == "train"] == [1, 2, 3, 4, 5, 6]
+    assert [step for phase, step in pushed if phase == "eval"] == [3, 6]
+    assert [step for phase, step in pushed if phase == "checkpoint"] == [3, 6]
 
 
 LEAKY_RANK = """
@@ -148,7 +148,7 @@ LEAKY_RANK = """
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    # What a rank of this test may hold: the machine would not fill up within a minute.
+    # Limits the memory of each rank, so that a leak would exhaust it soon.
     resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     torch.manual_seed(0)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)))
@@ -164,7 +164,7 @@ LEAKY_RANK = """
 """
 
 
-def test_torchrun_with_one_leaking_rank_of_four_pages_for_that_rank_alone(exporter, tmp_path):
+def test_one_leaking_rank_of_four_under_torchrun_has_the_only_findings(exporter, tmp_path):
     script = tmp_path / "ddp.py"
     script.write_text(textwrap.dedent(LEAKY_RANK.replace("LEAKS", "2")))
     environment = {**os.environ, "STEPMEM_PUSH_URL": exporter.url, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
@@ -175,4 +175,4 @@ def test_torchrun_with_one_leaking_rank_of_four_pages_for_that_rank_alone(export
     assert [(rank["run"], rank["rank"], rank["step"]) for rank in status["ranks"]] == [("ddp", rank, 800) for rank in range(4)]
     found = {(finding["rank"], finding["kind"]) for finding in status["findings"]}
     assert (2, "CREEP_CONFIRMED") in found, json.dumps(status["findings"], indent=1)
-    assert {rank for rank, _ in found} == {2}, "nothing is said of the other three"
+    assert {rank for rank, _ in found} == {2}, "the other three ranks have no finding"

@@ -1,62 +1,54 @@
-//! Acknowledgements: findings that somebody looked at and lowered to info for a time. Each says who it is about, why
-//! and until when, and expires by itself.
+//! Acknowledgements: findings that an operator looked at and lowered to info for a time. Each names its subject, its
+//! reason and its end, and expires by itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::diagnosis::{Finding, wording};
-use crate::analysis::sample::{OutOfRange, Rank, Run, Uptime, checked_text};
+use crate::analysis::diagnosis::DiagnosisKind;
+use crate::analysis::refusal::Refusal;
+use crate::model::ids::SubjectId;
+use crate::model::units::{OutOfRange, Uptime, checked_text};
 
-/// How many acknowledgements are held at once.
+/// How many acknowledgements are in force at once.
 pub const ACKS_MAX: usize = 1024;
 /// The longest reason that is taken, in bytes.
 pub const REASON_BYTES_MAX: usize = 512;
 /// The longest time that a finding can be lowered for: 30 days.
 pub const FOR_SECONDS_MAX: u32 = 30 * 24 * 3600;
 
-/// The diagnoses that can be acknowledged: all of them.
-pub const KINDS: &str =
-    "CREEP_CONFIRMED, HIGH_PRESSURE, IMBALANCE, FRAGMENTATION, OUTSIDE_ALLOCATOR, CREEP_EARLY";
-
-/// The diagnosis of that name.
-pub fn kind(name: &str) -> Option<&'static str> {
-    wording::diagnosis(name).map(|diagnosis| diagnosis.kind)
-}
-
-/// What somebody says about a finding.
+/// An acknowledgement as its author states it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ack {
-    run: Run,
-    rank: Rank,
-    kind: &'static str,
-    lasts: Duration,
+    subject: SubjectId,
+    kind: DiagnosisKind,
+    duration: Duration,
     reason: Box<str>,
 }
 
 impl Ack {
-    /// Lowers the diagnosis `kind` of a rank for so many seconds.
+    /// Lowers the diagnosis `kind` of a subject for so many seconds.
     ///
     /// # Errors
     /// The reason is empty, too long, or contains a control character.
     pub fn new(
-        (run, rank): (Run, Rank),
-        kind: &'static str,
+        subject: SubjectId,
+        kind: DiagnosisKind,
         for_seconds: u32,
         reason: &str,
     ) -> Result<Self, OutOfRange> {
         let reason = checked_text(reason, REASON_BYTES_MAX)?;
-        Ok(Self { run, rank, kind, lasts: Duration::from_secs(for_seconds.into()), reason })
+        Ok(Self { subject, kind, duration: Duration::from_secs(for_seconds.into()), reason })
     }
 
-    /// The run and rank that it is about.
-    pub fn about(&self) -> (&Run, Rank) {
-        (&self.run, self.rank)
+    /// The subject that it is about.
+    pub fn subject(&self) -> &SubjectId {
+        &self.subject
     }
 
     /// The diagnosis that it lowers.
-    pub fn kind(&self) -> &'static str {
+    pub fn kind(&self) -> DiagnosisKind {
         self.kind
     }
 
@@ -66,12 +58,16 @@ impl Ack {
     }
 }
 
-/// One acknowledgement that is held.
+/// An acknowledgement that has room: only [`Acks::admit`] makes one.
+#[derive(Debug)]
+pub struct AdmittedAck(Ack);
+
+/// An acknowledgement in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeldAck {
-    /// What was said.
+pub struct ActiveAck {
+    /// The acknowledgement.
     pub ack: Ack,
-    /// When.
+    /// When it came.
     pub since: Uptime,
     /// When it expires.
     pub until: Uptime,
@@ -80,8 +76,7 @@ pub struct HeldAck {
 /// An acknowledgement as it outlasts a restart of the exporter.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SavedAck {
-    run: Run,
-    rank: Rank,
+    subject: SubjectId,
     kind: String,
     reason: String,
     since: Uptime,
@@ -89,64 +84,77 @@ pub struct SavedAck {
 }
 
 impl SavedAck {
-    /// What is held, to be saved.
-    pub fn of(held: &HeldAck) -> Self {
-        let Ack { run, rank, kind, lasts: _, reason } = held.ack.clone();
-        let (kind, reason) = (kind.to_owned(), reason.into());
-        Self { run, rank, kind, reason, since: held.since, until: held.until }
+    /// Returns what is to be saved.
+    pub fn of(active: &ActiveAck) -> Self {
+        let Ack { subject, kind, duration: _, reason } = active.ack.clone();
+        let (kind, reason) = (kind.label().to_owned(), reason.into());
+        Self { subject, kind, reason, since: active.since, until: active.until }
     }
 
-    /// What was held, and since when; `None` when it has expired or its diagnosis is gone.
-    pub fn restored(self, now: Uptime) -> Option<(Ack, Uptime)> {
-        let Self { run, rank, kind: name, reason, since, until } = self;
-        let lasts = until.since(since);
-        let ack = Ack { run, rank, kind: kind(&name)?, lasts, reason: reason.into() };
-        (until > now).then_some((ack, since))
+    /// Returns what was saved; `None` when it has expired at `now`, or its diagnosis is gone.
+    fn restore(self, now: Uptime) -> Option<ActiveAck> {
+        let Self { subject, kind, reason, since, until } = self;
+        let kind = DiagnosisKind::from_label(&kind)?;
+        let ack = Ack { subject, kind, duration: until.since(since), reason: reason.into() };
+        (until > now).then_some(ActiveAck { ack, since, until })
     }
 }
 
-/// The acknowledgements that are held, by run, rank and diagnosis; a newer one takes the place of an older one.
+/// The acknowledgements in force, by subject and diagnosis; a newer one takes the place of an older one.
 #[derive(Debug, Default)]
 pub struct Acks {
-    held: BTreeMap<(Run, Rank, &'static str), HeldAck>,
+    active: BTreeMap<(SubjectId, DiagnosisKind), ActiveAck>,
 }
 
 impl Acks {
-    /// Whether an acknowledgement can be held: there are fewer than [`ACKS_MAX`], or it takes the place of one.
-    pub fn has_room(&self, ack: &Ack) -> bool {
-        self.held.len() < ACKS_MAX
-            || self.held.contains_key(&(ack.run.clone(), ack.rank, ack.kind))
+    /// Lets an acknowledgement in: there are fewer than [`ACKS_MAX`], or it takes the place of one.
+    ///
+    /// # Errors
+    /// It has no room.
+    pub fn admit(&self, ack: Ack) -> Result<AdmittedAck, Refusal> {
+        let is_known = self.active.contains_key(&(ack.subject.clone(), ack.kind));
+        if self.active.len() < ACKS_MAX || is_known {
+            Ok(AdmittedAck(ack))
+        } else {
+            Err(Refusal::TooManyAcks { max: ACKS_MAX })
+        }
     }
 
-    /// Holds an acknowledgement from `now` on; false, and not held, when there is no room for it.
-    pub fn hold(&mut self, ack: Ack, now: Uptime) -> bool {
-        if !self.has_room(&ack) {
-            return false;
-        }
-        let key = (ack.run.clone(), ack.rank, ack.kind);
-        let until = Uptime(now.0 + ack.lasts);
-        self.held.insert(key, HeldAck { ack, since: now, until });
+    /// Puts an acknowledgement in force from `now` on; whether that is news.
+    pub fn insert(&mut self, AdmittedAck(ack): AdmittedAck, now: Uptime) -> bool {
+        let until = Uptime(now.0 + ack.duration);
+        let key = (ack.subject.clone(), ack.kind);
+        self.active.insert(key, ActiveAck { ack, since: now, until });
         true
+    }
+
+    /// Puts a saved acknowledgement in force again, unless it has expired at `now`.
+    pub fn restore(&mut self, saved: SavedAck, now: Uptime) {
+        if let Some(active) = saved.restore(now)
+            && self.active.len() < ACKS_MAX
+        {
+            self.active.insert((active.ack.subject.clone(), active.ack.kind), active);
+        }
     }
 
     /// Forgets those that have expired.
     pub fn expire(&mut self, now: Uptime) {
-        self.held.retain(|_, held| held.until > now);
+        self.active.retain(|_, active| active.until > now);
     }
 
-    /// Whether the finding is lowered at `now`.
-    pub fn lowers(&self, finding: &Finding, now: Uptime) -> bool {
+    /// Returns whether a finding is lowered at `now`.
+    pub fn lowers(&self, subject: &SubjectId, kind: DiagnosisKind, now: Uptime) -> bool {
         // No key is cloned while nothing is acknowledged.
-        !self.held.is_empty()
+        !self.active.is_empty()
             && self
-                .held
-                .get(&(finding.run.clone(), finding.rank, finding.kind))
-                .is_some_and(|held| held.until > now)
+                .active
+                .get(&(subject.clone(), kind))
+                .is_some_and(|active| active.until > now)
     }
 
-    /// Those that are held, ascending by run, rank and diagnosis.
-    pub fn iter(&self) -> impl Iterator<Item = &HeldAck> {
-        self.held.values()
+    /// Returns those in force, ascending by subject and diagnosis.
+    pub fn iter(&self) -> impl Iterator<Item = &ActiveAck> {
+        self.active.values()
     }
 }
 
@@ -154,53 +162,51 @@ impl Acks {
 mod tests {
     use std::time::Duration;
 
-    use super::{ACKS_MAX, Ack, Acks, KINDS, kind};
-    use crate::analysis::diagnosis::{DIAGNOSES, Evidence, Finding, Severity};
-    use crate::analysis::sample::{Rank, Run, Uptime};
+    use super::{ACKS_MAX, Ack, Acks};
+    use crate::analysis::diagnosis::DiagnosisKind;
+    use crate::model::ids::{Rank, RankId, Run, SubjectId};
+    use crate::model::units::Uptime;
 
-    fn ack(rank: u64, for_seconds: u32) -> Ack {
-        let about = (Run::new("r").unwrap(), Rank::new(rank).unwrap());
-        Ack::new(about, "CREEP_CONFIRMED", for_seconds, "a cache fills").unwrap()
+    fn subject(rank: u64) -> SubjectId {
+        let (run, rank) = (Run::new("r").unwrap(), Rank::new(rank).unwrap());
+        SubjectId::Rank(RankId { run, rank })
     }
 
-    fn finding(rank: u64, kind: &'static str) -> Finding {
-        let evidence =
-            Evidence::Pressure { pressure_ratio: 0.95, basis: "device", capacity_bytes: 1 };
-        let (run, rank) = (Run::new("r").unwrap(), Rank::new(rank).unwrap());
-        Finding { kind, run, rank, severity: Severity::Warning, evidence }
+    fn ack(rank: u64, for_seconds: u32) -> Ack {
+        let kind = DiagnosisKind::CreepConfirmed;
+        Ack::new(subject(rank), kind, for_seconds, "a cache fills").unwrap()
     }
 
     fn at(seconds: u64) -> Uptime {
         Uptime(Duration::from_secs(seconds))
     }
 
+    fn insert(acks: &mut Acks, ack: Ack, now: Uptime) -> bool {
+        acks.admit(ack).is_ok_and(|ack| acks.insert(ack, now))
+    }
+
     #[test]
-    fn an_acknowledgement_lowers_its_own_diagnosis_until_it_expires() {
+    fn acknowledgement_lowers_its_own_diagnosis_until_it_expires() {
         let mut acks = Acks::default();
-        assert!(acks.hold(ack(3, 60), at(10)));
-        assert!(acks.lowers(&finding(3, "CREEP_CONFIRMED"), at(69)));
-        assert!(!acks.lowers(&finding(3, "CREEP_CONFIRMED"), at(70)));
-        assert!(!acks.lowers(&finding(3, "IMBALANCE"), at(20)));
-        assert!(!acks.lowers(&finding(4, "CREEP_CONFIRMED"), at(20)));
+        assert!(insert(&mut acks, ack(3, 60), at(10)));
+        assert!(acks.lowers(&subject(3), DiagnosisKind::CreepConfirmed, at(69)));
+        assert!(!acks.lowers(&subject(3), DiagnosisKind::CreepConfirmed, at(70)));
+        assert!(!acks.lowers(&subject(3), DiagnosisKind::Imbalance, at(20)));
+        assert!(!acks.lowers(&subject(4), DiagnosisKind::CreepConfirmed, at(20)));
         acks.expire(at(70));
         assert_eq!(acks.iter().count(), 0);
     }
 
     #[test]
-    fn every_diagnosis_can_be_acknowledged() {
-        let kinds: Vec<&str> = DIAGNOSES.iter().map(|diagnosis| diagnosis.kind).collect();
-        assert_eq!(kinds.join(", "), KINDS);
-        assert!(kinds.iter().all(|name| kind(name) == Some(name)));
-    }
-
-    #[test]
-    fn no_more_than_the_limit_are_held() {
+    fn no_more_than_the_limit_are_in_force() {
         let mut acks = Acks::default();
         for rank in 0..u64::try_from(ACKS_MAX).unwrap() {
-            assert!(acks.hold(ack(rank, 60), at(0)));
+            assert!(insert(&mut acks, ack(rank, 60), at(0)));
         }
-        assert!(!acks.has_room(&ack(5000, 60)) && acks.has_room(&ack(7, 120)));
-        assert!(!acks.hold(ack(5000, 60), at(0)));
-        assert!(acks.hold(ack(7, 120), at(0)), "a newer one takes the older one's place");
+        assert!(!insert(&mut acks, ack(5000, 60), at(0)));
+        assert!(
+            insert(&mut acks, ack(7, 120), at(0)),
+            "a newer one takes the older one's place"
+        );
     }
 }

@@ -1,24 +1,21 @@
 //! The mind: events and the time come in, a status goes out. Pure: nothing here waits, logs, reads a clock, spawns
 //! or touches files.
 
-pub mod sample;
-
-pub mod estimate;
-
-pub mod creep;
-
-pub mod tally;
-
-pub mod window;
-
-pub mod processes;
-
-pub mod diagnosis;
-
 pub mod acks;
-
-pub mod snapshots;
-
-pub mod status;
-
+pub mod captures;
+pub mod config;
+pub mod creep;
+pub mod devices;
+pub mod diagnosis;
 pub mod engine;
+pub mod estimate;
+pub mod event;
+pub mod findings;
+pub mod processes;
+pub mod publish;
+pub mod rank;
+pub mod ranks;
+pub mod refusal;
+pub mod runs;
+pub mod saved;
+pub mod status;

@@ -1,17 +1,20 @@
-//! The processes that hold device memory without pushing: a window each, as if each were the only rank of a run of its
-//! own. Which devices they are looked for on is decided elsewhere.
+//! The processes that hold device memory without pushing. Which devices they are looked for on is decided elsewhere.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::CreepSettings;
-use crate::analysis::sample::{GpuSample, ProcessMemory, Rank, Run, Uptime};
-use crate::analysis::window::{DeviceView, RankWindow};
+use crate::analysis::creep::{CreepEstimator, CreepSettings, DeviceReading};
+use crate::model::device::{GpuSample, ProcessMemory};
+use crate::model::ids::{GpuUuid, ProcessId};
+use crate::model::units::{Bytes, Uptime};
 
 /// How many processes that do not push are judged, over all devices: as many as 8 devices of 8.
 pub const PROCESSES_JUDGED_MAX: usize = 64;
+
+/// A process that holds less than this share of what it held is another one with the same id, or begins anew.
+const FALL_RATIO: f64 = 0.25;
 
 /// How processes that do not push are looked at.
 #[derive(Clone, Copy, Debug)]
@@ -35,107 +38,178 @@ pub struct Reading<'a> {
     pub time: f64,
 }
 
-/// The processes that do not push, by the run that each stands for.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct Processes {
-    // Invariant: at most PROCESSES_JUDGED_MAX windows, each with a device and a pid.
-    runs: BTreeMap<Run, BTreeMap<Rank, RankWindow>>,
+/// What became of one reading.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadingResult {
+    /// Whether a trend changed.
+    pub is_changed: bool,
+    /// How many processes found no room.
+    pub n_refused: u64,
 }
 
-impl Processes {
-    /// Takes a reading of a device that no rank pushes about: whether a trend changed, and how many processes found no
-    /// room.
-    pub fn read(&mut self, reading: &Reading<'_>, settings: &ProcessSettings) -> (bool, u64) {
-        let Reading { sample, now, time } = *reading;
+/// The processes that do not push.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct ProcessTable {
+    // Invariant: at most PROCESSES_JUDGED_MAX.
+    processes: BTreeMap<ProcessId, ProcessState>,
+}
+
+/// The state of one process.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct ProcessState {
+    creep: CreepEstimator,
+    last_seen: Uptime,
+    /// What it holds on the device.
+    used: Bytes,
+    /// The capacity of the device.
+    device_total: Option<Bytes>,
+    /// When the estimator last took a reading, as a Unix time.
+    read_at: Option<f64>,
+}
+
+/// What others see of one process at one time.
+#[derive(Clone, Copy, Debug)]
+pub struct ProcessView<'a> {
+    /// What it holds on the device.
+    pub used: Bytes,
+    /// The capacity of the device; `None` where the driver does not say.
+    pub capacity: Option<Bytes>,
+    /// The estimator, for its trends and slopes.
+    pub creep: &'a CreepEstimator,
+    /// When it was last listed.
+    pub last_seen: Uptime,
+}
+
+impl ProcessView<'_> {
+    /// What the process can still take before its device is full: capacity less what others hold less what it holds,
+    /// at least 0.
+    pub fn headroom_bytes(&self) -> Option<f64> {
+        let others = self.creep.outside_bytes().unwrap_or(0.0);
+        Some((self.capacity?.as_f64() - others - self.used.as_f64()).max(0.0))
+    }
+}
+
+impl ProcessTable {
+    /// Takes a reading of a device that no rank pushes about; the largest processes find room first.
+    pub fn read(&mut self, reading: &Reading<'_>, settings: &ProcessSettings) -> ReadingResult {
         let mut largest_first: Vec<&ProcessMemory> =
-            sample.processes.iter().filter(|process| process.used.is_some()).collect();
+            reading.sample.processes.iter().filter(|process| process.used.is_some()).collect();
         largest_first.sort_by_key(|process| std::cmp::Reverse(process.used));
-        let mut is_changed = false;
-        let mut n_refused = 0;
+        let mut result = ReadingResult::default();
         for process in largest_first {
-            let Some(window) = self.window(reading, process.pid, settings) else {
-                n_refused += 1;
+            let (Some(state), Some(used)) =
+                (self.state(reading, process.pid, settings), process.used)
+            else {
+                result.n_refused += 1;
                 continue;
             };
-            let view = DeviceView {
-                total: sample.memory.map(|memory| memory.total),
-                used: sample.memory.map(|memory| memory.used),
-                process_used: process.used,
-            };
-            is_changed |= window.process(view, settings.reading_every, (now, time));
+            result.is_changed |= state.read(reading, used, settings.reading_every);
         }
-        (is_changed, n_refused)
+        result
     }
 
     /// Forgets the processes of a device that a rank pushes about.
-    pub fn leave(&mut self, sample: &GpuSample) {
-        self.retain(|window| window.identity().device.as_ref() != Some(&sample.device));
+    pub fn leave(&mut self, device: &GpuUuid) {
+        self.processes.retain(|id, _| id.uuid != *device);
     }
 
     /// Forgets the processes that were not listed for longer than `silence`.
     pub fn forget(&mut self, now: Uptime, silence: Duration) {
-        self.retain(|window| now.since(window.last_seen()) <= silence);
+        self.processes.retain(|_, process| now.since(process.last_seen) <= silence);
     }
 
     /// Goes on with other settings, as after a restart of the exporter.
-    pub fn configure(&mut self, creep: CreepSettings, peak_interval: Duration) {
-        for window in self.runs.values_mut().flat_map(BTreeMap::values_mut) {
-            window.configure(creep, peak_interval);
+    pub fn configure(&mut self, creep: CreepSettings) {
+        for process in self.processes.values_mut() {
+            process.creep.configure(creep);
         }
     }
 
-    /// Every process by the run and the rank that it stands for, ascending.
-    pub fn runs(&self) -> impl Iterator<Item = (&Run, &BTreeMap<Rank, RankWindow>)> {
-        self.runs.iter()
+    /// Returns every process that was listed within `ttl`, ascending.
+    pub fn present(
+        &self,
+        now: Uptime,
+        ttl: Duration,
+    ) -> impl Iterator<Item = (&ProcessId, ProcessView<'_>)> {
+        let present = self
+            .processes
+            .iter()
+            .filter(move |(_, process)| now.since(process.last_seen) <= ttl);
+        present.map(|(id, process)| (id, process.view()))
     }
 
-    /// The process that stands for a rank.
-    pub fn rank(&self, run: &Run, rank: Rank) -> Option<&RankWindow> {
-        self.runs.get(run)?.get(&rank)
+    /// Returns a process, present or not; `None` when it is not held.
+    pub fn get(&self, id: &ProcessId) -> Option<ProcessView<'_>> {
+        self.processes.get(id).map(ProcessState::view)
     }
 
-    /// The window of a process on a device; `None` when there is no room for another.
-    fn window(
+    /// Returns the names of all processes that are held, ascending.
+    pub fn ids(&self) -> impl Iterator<Item = &ProcessId> {
+        self.processes.keys()
+    }
+
+    /// The state of a process on a device; `None` when there is no room for another.
+    fn state(
         &mut self,
         reading: &Reading<'_>,
         pid: u32,
         settings: &ProcessSettings,
-    ) -> Option<&mut RankWindow> {
-        let run = Run::new(&format!("pid-{pid}")).ok()?;
-        let device = &reading.sample.device;
-        let is_it = |window: &RankWindow| window.identity().device.as_ref() == Some(device);
-        let known = self
-            .runs
-            .get(&run)
-            .and_then(|ranks| ranks.iter().find(|(_, window)| is_it(window)))
-            .map(|(rank, _)| *rank);
-        if known.is_none() && self.len() >= PROCESSES_JUDGED_MAX {
+    ) -> Option<&mut ProcessState> {
+        let id = ProcessId { uuid: reading.sample.device.clone(), pid };
+        if !self.processes.contains_key(&id) && self.processes.len() >= PROCESSES_JUDGED_MAX {
             self.forget(reading.now, settings.ttl);
-            if self.len() >= PROCESSES_JUDGED_MAX {
+            if self.processes.len() >= PROCESSES_JUDGED_MAX {
                 return None;
             }
         }
-        let ranks = self.runs.entry(run).or_default();
-        let free = || {
-            let mut free = (0..=ranks.len())
-                .filter_map(|rank| Rank::new(rank.try_into().ok()?).ok())
-                .filter(|rank| !ranks.contains_key(rank));
-            free.next()
-        };
-        let rank = known.or_else(free)?;
-        Some(ranks.entry(rank).or_insert_with(|| {
-            RankWindow::of_process(settings.creep, device.clone(), pid, reading.now)
+        Some(self.processes.entry(id).or_insert_with(|| ProcessState {
+            creep: CreepEstimator::of_process(settings.creep),
+            last_seen: reading.now,
+            used: Bytes::default(),
+            device_total: None,
+            read_at: None,
         }))
     }
+}
 
-    fn len(&self) -> usize {
-        self.runs.values().map(BTreeMap::len).sum()
+impl ProcessState {
+    /// Takes a reading; whether a trend changed by it.
+    fn read(&mut self, reading: &Reading<'_>, used: Bytes, reading_every: f64) -> bool {
+        self.last_seen = reading.now;
+        let Some(memory) = reading.sample.memory else {
+            self.device_total = None;
+            return false;
+        };
+        self.device_total = Some(memory.total);
+        let before = std::mem::replace(&mut self.used, used).as_f64();
+        let mut is_changed = false;
+        if used.as_f64() < FALL_RATIO * before {
+            is_changed = self.creep.trends().next().is_some();
+            self.creep.new_life();
+        }
+        if self.read_at.is_some_and(|read_at| reading.time - read_at < reading_every) {
+            return is_changed;
+        }
+        self.read_at = Some(reading.time);
+        let device = DeviceReading {
+            time: reading.time,
+            device_used: memory.used.as_f64(),
+            process_used: Some(used.as_f64()),
+        };
+        let capacity = self.capacity().map(Bytes::as_f64);
+        self.creep.process(&device, capacity) || is_changed
     }
 
-    fn retain(&mut self, is_kept: impl Fn(&RankWindow) -> bool) {
-        for ranks in self.runs.values_mut() {
-            ranks.retain(|_, window| is_kept(window));
+    fn capacity(&self) -> Option<Bytes> {
+        self.device_total.filter(|total| total.get() > 0)
+    }
+
+    fn view(&self) -> ProcessView<'_> {
+        ProcessView {
+            used: self.used,
+            capacity: self.capacity(),
+            creep: &self.creep,
+            last_seen: self.last_seen,
         }
-        self.runs.retain(|_, ranks| !ranks.is_empty());
     }
 }

@@ -1,20 +1,31 @@
 //! What the engine publishes: plain figures that every output reads and none changes. What is unknown is `None`.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::{CreepEstimator, Signal, Stage};
-use crate::analysis::diagnosis::imbalance::{Balance, RankBalance};
-use crate::analysis::diagnosis::{Evidence, Held, RunScene, Severity, high_pressure, wording};
-use crate::analysis::sample::{
-    Attribution, Bytes, Container, Count, DeviceInfo, DeviceMemory, DevicePod, GpuSample,
-    GpuUuid, ProcessMemory, Rank, Run,
+use crate::analysis::acks::ActiveAck;
+use crate::analysis::captures::{Capture, CaptureOutcome};
+use crate::analysis::creep::{CreepEstimator, Signal, Stage, Trend};
+use crate::analysis::devices::NvmlStatus;
+use crate::analysis::diagnosis::balance::{Balance, RankBalance};
+use crate::analysis::diagnosis::kind::Severity;
+use crate::analysis::diagnosis::pressure::{self, Basis};
+use crate::analysis::diagnosis::scene::RunScene;
+use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
+use crate::analysis::findings::ActiveFinding;
+use crate::analysis::processes::ProcessView;
+use crate::analysis::rank::view::{Identity, LastTrain, RankView};
+use crate::analysis::ranks::RecordCounts;
+use crate::model::device::{
+    Attribution, Container, DeviceInfo, DeviceMemory, DevicePod, GpuSample, ProcessMemory,
 };
-use crate::analysis::window::{Identity, LastTrain, RankReport};
+use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId, subject_fields};
+use crate::model::units::{Bytes, Count};
 
 /// Everything at one time.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct Status {
     /// When this was made, as a Unix time.
     pub time: f64,
@@ -22,32 +33,35 @@ pub struct Status {
     pub runs: Vec<RunStatus>,
     /// The present ranks, ascending by run and rank.
     pub ranks: Vec<RankStatus>,
+    /// The present processes that do not push, ascending by device and process id.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<ProcessStatus>,
     /// The devices that answer, ascending.
     pub devices: Vec<DeviceStatus>,
     /// The containers that the kubelet gave devices to, ascending; empty where it is not asked.
     pub device_pods: Vec<DevicePod>,
-    /// What holds now, ascending by run, rank and kind.
+    /// What holds now, ascending by subject and kind: ranks, processes, devices.
     pub findings: Vec<FindingStatus>,
-    /// What somebody lowered to info for a time.
+    /// What was lowered to info for a time.
     pub acks: Vec<AckStatus>,
     /// The last memory snapshots that were asked for or reported, the oldest first.
     pub snapshots: Vec<SnapshotStatus>,
     /// What became of the records since the exporter began.
     pub records: RecordCounts,
-    /// How NVML is.
-    pub gpu: GpuStatus,
-    /// How the exporter itself is.
+    /// The state of NVML.
+    pub gpu: NvmlStatus,
+    /// The state of the exporter itself.
     pub exporter: ExporterStatus,
 }
 
 /// One run.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RunStatus {
     /// Its name.
     pub run: Run,
     /// How many of its ranks are present here.
     pub ranks: usize,
-    /// How many ranks it has by its own word.
+    /// How many ranks it has, as its ranks report.
     pub ranks_expected: Option<u32>,
     /// (worst - median) / median over the recent peaks of its present ranks.
     pub imbalance_ratio: Option<f64>,
@@ -56,7 +70,7 @@ pub struct RunStatus {
 }
 
 /// One rank.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RankStatus {
     /// Its run.
     pub run: Run,
@@ -73,8 +87,8 @@ pub struct RankStatus {
     pub last_train: Option<LastTrain>,
     /// Train steps accepted since the exporter began.
     pub steps_total: u64,
-    /// When its last push came, as a Unix time; `None` of a process that does not push.
-    pub last_push_time: Option<f64>,
+    /// When its last push came, as a Unix time.
+    pub last_push_time: f64,
     /// The greatest allocated of this and the last whole interval.
     #[serde(rename = "interval_peak_allocated_bytes")]
     pub interval_peak_allocated: Option<Bytes>,
@@ -86,8 +100,8 @@ pub struct RankStatus {
     pub capacity: Option<Bytes>,
     /// What it can still take before its device is full, in bytes.
     pub headroom_bytes: Option<f64>,
-    /// Peak by capacity, by basis: `allocated`, `reserved`, `device`, or `process` of one that does not push.
-    pub pressures: Vec<(&'static str, f64)>,
+    /// Peak by capacity, by basis.
+    pub pressures: Vec<(Basis, f64)>,
     /// The share of reserved that was not live at the end of the last train step.
     pub fragmentation_ratio: Option<f64>,
     /// What its process uses on the device beyond its allocator, in bytes.
@@ -102,11 +116,33 @@ pub struct RankStatus {
     pub oom_eta_seconds: Option<f64>,
 }
 
-/// The growth of one signal of one rank.
-#[derive(Clone, Debug, Serialize)]
+/// One process that does not push.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct ProcessStatus {
+    /// The process.
+    #[serde(flatten)]
+    pub id: ProcessId,
+    /// What it holds on the device.
+    #[serde(rename = "used_bytes")]
+    pub used: Bytes,
+    /// The capacity of the device.
+    #[serde(rename = "capacity_bytes")]
+    pub capacity: Option<Bytes>,
+    /// What it can still take before its device is full, in bytes.
+    pub headroom_bytes: Option<f64>,
+    /// What it holds by the capacity.
+    pub pressure_ratio: Option<f64>,
+    /// What is known of its growth.
+    pub creep: Option<SignalStatus>,
+    /// Seconds until it has used up its headroom, while it creeps.
+    pub oom_eta_seconds: Option<f64>,
+}
+
+/// The growth of one signal.
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SignalStatus {
-    /// Which: a label of [`Signal`].
-    pub signal: &'static str,
+    /// Which.
+    pub signal: Signal,
     /// Its slope, in bytes per step; `None` of a process that does not push.
     pub slope_bytes_per_step: Option<f64>,
     /// The lower end of the 95 % interval of the slope.
@@ -120,7 +156,7 @@ pub struct SignalStatus {
 }
 
 /// What is known of a signal while it rises or creeps.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct TrendStatus {
     /// Grown since the onset, in bytes.
     pub growth_bytes: f64,
@@ -133,7 +169,7 @@ pub struct TrendStatus {
 }
 
 /// One device.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct DeviceStatus {
     /// Its UUID.
     pub uuid: GpuUuid,
@@ -149,36 +185,36 @@ pub struct DeviceStatus {
     /// What is in use beyond that; it may be negative where driver and processes disagree.
     pub unattributed_bytes: Option<f64>,
     /// Its processes.
-    pub processes: Vec<ProcessStatus>,
+    pub processes: Vec<DeviceProcessStatus>,
     /// What the processes beyond the bound on series use together.
     pub other_processes_bytes: Option<u64>,
 }
 
 /// One process on a device.
-#[derive(Clone, Debug, Serialize)]
-pub struct ProcessStatus {
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct DeviceProcessStatus {
     /// Its id.
     pub pid: u32,
     /// What it uses; `None` when the driver does not know.
     #[serde(rename = "used_bytes")]
     pub used: Option<Bytes>,
-    /// The rank that pushes from it, or that it is itself.
-    pub owner: Option<(Run, Rank)>,
+    /// The rank that pushes from it.
+    pub owner: Option<RankId>,
     /// The container that it runs in, where that can be seen.
     pub container: Option<Container>,
 }
 
 /// One diagnosis that holds.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct FindingStatus {
-    /// Its name in labels.
-    pub kind: &'static str,
+    /// The diagnosis.
+    pub kind: DiagnosisKind,
     /// Its name on pages.
-    pub status: &'static str,
-    /// The run.
-    pub run: Run,
-    /// The rank.
-    pub rank: Rank,
+    #[serde(rename = "status")]
+    pub title: Cow<'static, str>,
+    /// The subject: `run` and `rank`, `uuid` and `pid`, or `uuid`.
+    #[serde(flatten, with = "subject_fields")]
+    pub subject: SubjectId,
     /// How much it matters.
     pub severity: Severity,
     /// Since when it has held, as a Unix time.
@@ -188,18 +224,17 @@ pub struct FindingStatus {
     /// The evidence in a sentence.
     pub sentence: String,
     /// What to look at first.
-    pub advice: &'static str,
+    pub advice: Cow<'static, str>,
 }
 
-/// One finding that somebody lowered to info for a time.
-#[derive(Clone, Debug, Serialize)]
+/// One diagnosis that was lowered to info for a time.
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct AckStatus {
-    /// The run.
-    pub run: Run,
-    /// The rank.
-    pub rank: Rank,
-    /// The diagnosis that is lowered.
-    pub kind: &'static str,
+    /// The subject: `run` and `rank`, `uuid` and `pid`, or `uuid`.
+    #[serde(flatten, with = "subject_fields")]
+    pub subject: SubjectId,
+    /// The diagnosis.
+    pub kind: DiagnosisKind,
     /// Why.
     pub reason: String,
     /// Since when, as a Unix time.
@@ -209,17 +244,16 @@ pub struct AckStatus {
 }
 
 /// One memory snapshot.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SnapshotStatus {
-    /// The run.
-    pub run: Run,
     /// The rank.
-    pub rank: Rank,
+    #[serde(flatten)]
+    pub rank: RankId,
     /// Why it is taken: `creep`, `oom` or `manual`.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
     /// What became of it: `waiting`, `written`, `failed` or `unanswered`.
-    pub outcome: &'static str,
-    /// When it was asked for, or reported when nobody asked, as a Unix time.
+    pub outcome: Cow<'static, str>,
+    /// When it was asked for, or reported without being asked for, as a Unix time.
     pub since: f64,
     /// The last step that it shows.
     pub step: Option<Count>,
@@ -231,70 +265,41 @@ pub struct SnapshotStatus {
     pub error: Option<String>,
 }
 
-/// What became of the records of accepted pushes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct RecordCounts {
-    /// Used.
-    pub accepted: u64,
-    /// A step seen before.
-    pub duplicate: u64,
-    /// A step older than one seen before.
-    pub late: u64,
-    /// Used, although figures contradict each other (these are among the accepted).
-    pub inconsistent: u64,
-    /// Used, and began a new life of their rank (these are among the accepted).
-    pub restarted: u64,
-}
+/// How often something happened, by a label's value, ascending.
+pub type LabelCounts = Vec<(Cow<'static, str>, u64)>;
 
-/// How NVML is.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct GpuStatus {
-    /// Whether it answers; `None` when nobody asks it.
-    pub is_up: Option<bool>,
-    /// When it last answered, as a Unix time.
-    pub last_success_time: Option<f64>,
-    /// How often it failed, by code, ascending.
-    pub errors: Vec<(&'static str, u64)>,
-    /// Xid errors by device and number.
-    pub xids: Vec<(GpuUuid, u64, u64)>,
-    /// Xid errors of further kinds.
-    pub xids_dropped: u64,
-    /// Readings of processes beyond the bound on series.
-    pub processes_dropped: u64,
-}
-
-/// How the exporter itself is; the composition root fills it in.
-#[derive(Clone, Debug, Default, Serialize)]
+/// The state of the exporter itself; the composition root fills in what the engine does not know.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct ExporterStatus {
     /// The program's version.
-    pub version: &'static str,
+    pub version: Cow<'static, str>,
     /// Push requests by what became of them.
-    pub pushes: Vec<(&'static str, u64)>,
+    pub pushes: LabelCounts,
     /// How long push requests took.
     pub push_seconds: DurationCounts,
     /// Batches that wait to be taken.
     pub inbox_depth: usize,
-    /// How each collector is.
+    /// The state of each collector.
     pub collectors: Vec<CollectorStatus>,
     /// Memory snapshots by what became of them.
-    pub snapshots: Vec<(&'static str, u64)>,
+    pub snapshots: LabelCounts,
     /// Connections that gave way, or found no place, by listener.
-    pub connections_shed: Vec<(&'static str, u64)>,
+    pub connections_shed: LabelCounts,
     /// OTLP exports by result; empty when none is configured.
-    pub otlp_exports: Vec<(&'static str, u64)>,
+    pub otlp_exports: LabelCounts,
     /// How many series an output has.
     pub series: usize,
     /// What was left out to keep a bound, by reason.
-    pub series_dropped: Vec<(&'static str, u64)>,
+    pub series_dropped: LabelCounts,
     /// The figures of the operating system about this process, by their usual names.
     pub process: Vec<(String, f64)>,
 }
 
-/// How one collector is.
-#[derive(Clone, Copy, Debug, Serialize)]
+/// The state of one collector.
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct CollectorStatus {
     /// Its name.
-    pub collector: &'static str,
+    pub collector: Cow<'static, str>,
     /// How long its last round took, in seconds.
     pub duration_seconds: f64,
     /// Whether its last round succeeded.
@@ -302,7 +307,7 @@ pub struct CollectorStatus {
 }
 
 /// Durations counted in buckets.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct DurationCounts {
     /// Upper bound in seconds and how many were at most that, ascending and cumulative.
     pub buckets: Vec<(f64, u64)>,
@@ -310,6 +315,20 @@ pub struct DurationCounts {
     pub count: u64,
     /// Their sum.
     pub sum_seconds: f64,
+}
+
+impl ExporterStatus {
+    /// Counts something more that was left out to keep a bound.
+    pub fn add_dropped(&mut self, reason: &'static str, count: u64) {
+        match self.series_dropped.binary_search_by(|(of, _)| of.as_ref().cmp(reason)) {
+            Ok(idx) => {
+                if let Some((_, before)) = self.series_dropped.get_mut(idx) {
+                    *before += count;
+                }
+            }
+            Err(idx) => self.series_dropped.insert(idx, (reason.into(), count)),
+        }
+    }
 }
 
 impl RunStatus {
@@ -321,7 +340,7 @@ impl RunStatus {
             ranks_expected: scene
                 .ranks
                 .iter()
-                .filter_map(|(_, report)| report.identity.world_size)
+                .filter_map(|(_, view)| view.identity.world_size)
                 .max(),
             imbalance_ratio: balance.map(|balance| balance.skew_ratio),
             worst_rank: balance.map(|balance| balance.worst_rank),
@@ -330,45 +349,67 @@ impl RunStatus {
 }
 
 impl RankStatus {
-    /// A rank by its report; `last_push_time` is a Unix time, of a process that pushes.
+    /// A present rank; `last_push_time` is a Unix time.
     pub fn of(
-        (run, rank): (&Run, Rank),
-        report: &RankReport<'_>,
+        id: RankId,
+        view: &RankView<'_>,
         balance: Option<&RankBalance>,
-        last_push_time: Option<f64>,
+        last_push_time: f64,
     ) -> Self {
-        let soonest = report
-            .creep
-            .trends()
-            .filter(|trend| trend.stage == Stage::Creeping)
-            .filter_map(|trend| Some((trend, trend.eta()?.steps)))
-            .min_by(|a, b| a.1.total_cmp(&b.1));
+        let soonest = soonest(view.creep);
         Self {
-            run: run.clone(),
-            rank,
-            rank_label: rank.to_string(),
-            identity: report.identity.clone(),
-            last_train: report.last_train.copied(),
-            steps_total: report.steps_total,
+            rank_label: id.rank.to_string(),
+            run: id.run,
+            rank: id.rank,
+            identity: view.identity.clone(),
+            last_train: view.last_train.copied(),
+            steps_total: view.steps_total,
             last_push_time,
-            interval_peak_allocated: report.interval_peak_allocated,
-            recent_peak_allocated: report.recent_peak_allocated,
-            capacity: report.capacity,
-            headroom_bytes: report.headroom_bytes(),
-            pressures: high_pressure::pressures(report).map(|p| (p.basis, p.ratio)).collect(),
-            fragmentation_ratio: report.fragmentation_ratio(),
-            outside_allocator_bytes: report.outside_allocator_bytes(),
+            interval_peak_allocated: view.interval_peak_allocated,
+            recent_peak_allocated: view.recent_peak_allocated,
+            capacity: view.capacity,
+            headroom_bytes: view.headroom_bytes(),
+            pressures: pressure::of_rank(view).map(|p| (p.basis, p.ratio)).collect(),
+            fragmentation_ratio: view.fragmentation_ratio(),
+            outside_allocator_bytes: view.outside_allocator_bytes,
             imbalance_ratio: balance.map(|balance| balance.imbalance_ratio),
             creep: Signal::ALL
                 .into_iter()
-                .filter_map(|signal| SignalStatus::of(signal, report.creep))
+                .filter_map(|signal| SignalStatus::of(signal, view.creep))
                 .collect(),
-            oom_eta_steps: soonest
-                .filter(|(trend, _)| trend.signal.counts_steps())
-                .map(|(_, steps)| steps),
+            oom_eta_steps: soonest.map(|(_, steps)| steps),
             oom_eta_seconds: soonest.and_then(|(trend, _)| trend.eta_seconds()),
         }
     }
+
+    /// The rank's name.
+    pub fn id(&self) -> RankId {
+        RankId { run: self.run.clone(), rank: self.rank }
+    }
+}
+
+impl ProcessStatus {
+    /// A present process.
+    pub fn of(id: &ProcessId, view: &ProcessView<'_>) -> Self {
+        Self {
+            id: id.clone(),
+            used: view.used,
+            capacity: view.capacity,
+            headroom_bytes: view.headroom_bytes(),
+            pressure_ratio: pressure::of_process(view).map(|pressure| pressure.ratio),
+            creep: SignalStatus::of(Signal::Process, view.creep),
+            oom_eta_seconds: soonest(view.creep).and_then(|(trend, _)| trend.eta_seconds()),
+        }
+    }
+}
+
+/// The creeping trend that is the first to use up its headroom, and how many steps (of a process, seconds) that takes.
+fn soonest(creep: &CreepEstimator) -> Option<(&Trend, f64)> {
+    creep
+        .trends()
+        .filter(|trend| trend.stage == Stage::Creeping)
+        .filter_map(|trend| Some((trend, trend.eta()?.steps)))
+        .min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
 impl SignalStatus {
@@ -377,7 +418,7 @@ impl SignalStatus {
         let trend = creep.trends().find(|trend| trend.signal == signal);
         let of_steps = |value: f64| Some(value).filter(|_| signal.counts_steps());
         Some(Self {
-            signal: signal.as_label(),
+            signal,
             slope_bytes_per_step: of_steps(slope.per_step),
             slope_lower_bytes_per_step: of_steps(slope.lower),
             slope_upper_bytes_per_step: of_steps(slope.upper),
@@ -397,7 +438,7 @@ impl DeviceStatus {
     /// `processes_max` processes are told apart, the largest first.
     pub fn of(
         sample: &GpuSample,
-        owners: &BTreeMap<u32, (Run, Rank)>,
+        owners: &BTreeMap<u32, RankId>,
         processes_max: usize,
     ) -> Self {
         let sum = |processes: &[ProcessMemory]| -> Option<u64> {
@@ -430,7 +471,7 @@ impl DeviceStatus {
                 .map(|(used, attributed)| used - attributed),
             processes: largest
                 .iter()
-                .map(|process| ProcessStatus {
+                .map(|process| DeviceProcessStatus {
                     pid: process.pid,
                     used: process.used,
                     owner: owners.get(&process.pid).cloned(),
@@ -470,19 +511,53 @@ impl DeviceStatus {
 
 impl FindingStatus {
     /// A finding with its words.
-    pub fn of(held: &Held) -> Self {
-        let Held { finding, since } = held;
-        let diagnosis = wording::diagnosis(finding.kind);
+    pub fn of(active: &ActiveFinding) -> Self {
+        let ActiveFinding { finding, since } = active;
+        let about = finding.kind.about();
         Self {
             kind: finding.kind,
-            status: diagnosis.map_or(finding.kind, |diagnosis| diagnosis.status),
-            run: finding.run.clone(),
-            rank: finding.rank,
+            title: about.title.into(),
+            subject: finding.subject.clone(),
             severity: finding.severity,
             since: *since,
             evidence: finding.evidence.clone(),
-            sentence: wording::sentence(&finding.evidence),
-            advice: diagnosis.map_or("", |diagnosis| diagnosis.advice),
+            sentence: finding.evidence.sentence(),
+            advice: about.advice.into(),
+        }
+    }
+}
+
+impl AckStatus {
+    /// An acknowledgement with its times as Unix times.
+    pub fn of(active: &ActiveAck, since: f64, until: f64) -> Self {
+        Self {
+            subject: active.ack.subject().clone(),
+            kind: active.ack.kind(),
+            reason: active.ack.reason().to_owned(),
+            since,
+            until,
+        }
+    }
+}
+
+impl SnapshotStatus {
+    /// A snapshot; `since` is a Unix time.
+    pub fn of(capture: &Capture, since: f64) -> Self {
+        let report = &capture.report;
+        let (path, bytes, error) = match &report.outcome {
+            CaptureOutcome::Written { path, bytes } => (Some(path), *bytes, None),
+            CaptureOutcome::Failed { error } => (None, None, Some(error)),
+            CaptureOutcome::Waiting | CaptureOutcome::Unanswered => (None, None, None),
+        };
+        Self {
+            rank: report.rank.clone(),
+            reason: report.reason.as_label().into(),
+            outcome: report.outcome.as_label().into(),
+            since,
+            step: report.step,
+            path: path.map(ToString::to_string),
+            bytes,
+            error: error.map(ToString::to_string),
         }
     }
 }

@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-use crate::analysis::engine::SavedState;
-use crate::analysis::sample::Uptime;
+use crate::analysis::saved::SavedState;
+use crate::model::units::Uptime;
 
 /// Reads the time: the uptime of this exporter, or of the one whose state it goes on with.
 #[derive(Clone, Copy, Debug)]

@@ -5,16 +5,22 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use crate::analysis::engine::{Engine, SavedState};
-use crate::analysis::sample::Uptime;
-use crate::state::{self, StateError};
+use crate::analysis::engine::Engine;
+use crate::analysis::saved::SavedState;
+use crate::model::units::Uptime;
+use crate::store::state::{self, StateError};
 
 /// How often the state file is written at most, while pushes come.
 const STATE_EVERY: Duration = Duration::from_secs(10);
 
+/// The greatest state file of `ranks_max` ranks, in bytes.
+fn bytes_max(ranks_max: usize) -> u64 {
+    u64::try_from(SavedState::bytes_max(ranks_max)).unwrap_or(u64::MAX)
+}
+
 /// Reads the state of an earlier exporter; what is not to be trusted is set aside.
 pub(super) fn read_state(path: &Path, ranks_max: usize) -> Option<SavedState> {
-    match state::read(path, ranks_max) {
+    match state::read(path, bytes_max(ranks_max)) {
         Ok(saved) => saved,
         Err(error) => {
             match state::set_aside(path) {

@@ -20,9 +20,11 @@ use opentelemetry_sdk::metrics::{
 };
 use tokio::sync::watch;
 
-use crate::analysis::sample::DeviceMemory;
 use crate::analysis::status::{DurationCounts, Status};
-use crate::metrics::{Kind, METRICS, Metric, Read, Visit, float};
+use crate::metrics::readers::float;
+use crate::metrics::table::METRICS;
+use crate::metrics::types::{Kind, Metric, Read, Visit};
+use crate::model::device::DeviceMemory;
 
 /// How many series of one instrument are exported; the SDK sums up the rest. More than all ranks times all signals.
 pub const SERIES_PER_INSTRUMENT_MAX: usize = 16 * 1024;
@@ -34,7 +36,7 @@ const SERVICE_INSTANCE: Key = Key::from_static_str("service.instance.id");
 
 /// Where and how to export.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct OtlpConfig {
     /// The collector (`http://host:4318`); `None` leaves it to the variables `OTEL_EXPORTER_OTLP_…`.
     pub endpoint: Option<String>,
     /// Which transport.
@@ -92,11 +94,12 @@ impl Export {
     /// # Errors
     /// The endpoint is no address, or its transport cannot be had.
     pub fn start(
-        config: &Config,
+        config: &OtlpConfig,
         latest: &watch::Receiver<Arc<Status>>,
         counts: &Arc<ExportCounts>,
     ) -> Result<Self, ExporterBuildError> {
-        let exporter = Counted { inner: exporter(config)?, counts: Arc::clone(counts) };
+        let exporter =
+            CountingExporter { inner: exporter(config)?, counts: Arc::clone(counts) };
         let reader = PeriodicReader::builder(exporter).with_interval(config.interval).build();
         let bound = |_: &Instrument| {
             Stream::builder().with_cardinality_limit(SERIES_PER_INSTRUMENT_MAX).build().ok()
@@ -124,7 +127,7 @@ impl Export {
     }
 }
 
-fn exporter(config: &Config) -> Result<MetricExporter, ExporterBuildError> {
+fn exporter(config: &OtlpConfig) -> Result<MetricExporter, ExporterBuildError> {
     let builder = MetricExporterBuilder::new().with_temporality(Temporality::Cumulative);
     let endpoint = config.endpoint.as_deref();
     match config.transport {
@@ -192,11 +195,11 @@ fn register(meter: &Meter, metric: &'static Metric, latest: &Latest) {
     let Some(name) = metric.otel else { return };
     let (unit, help) = (metric.unit.as_ucum(), metric.help);
     match (metric.kind, &metric.read) {
-        (Kind::Gauge | Kind::Info, Read::Series(read)) => {
+        (Kind::Gauge | Kind::Info, Read::Series(read) | Read::Subjects(read)) => {
             let builder = meter.f64_observable_gauge(name).with_unit(unit);
             builder.with_description(help).with_callback(series(metric, *read, latest)).build();
         }
-        (_, Read::Series(read)) => {
+        (_, Read::Series(read) | Read::Subjects(read)) => {
             let builder = meter.f64_observable_counter(name).with_unit(unit);
             builder.with_description(help).with_callback(series(metric, *read, latest)).build();
         }
@@ -305,18 +308,18 @@ fn memory(
 }
 
 /// Counts what becomes of the exports of another exporter.
-struct Counted {
+struct CountingExporter {
     inner: MetricExporter,
     counts: Arc<ExportCounts>,
 }
 
-impl fmt::Debug for Counted {
+impl fmt::Debug for CountingExporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Counted").field("counts", &self.counts).finish_non_exhaustive()
+        f.debug_struct("CountingExporter").field("counts", &self.counts).finish_non_exhaustive()
     }
 }
 
-impl PushMetricExporter for Counted {
+impl PushMetricExporter for CountingExporter {
     async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
         let result = self.inner.export(metrics).await;
         match &result {

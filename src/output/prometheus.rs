@@ -1,7 +1,9 @@
 //! The table as text: Prometheus' text format 0.0.4 and OpenMetrics 1.0, and which of the two a client wants.
 
 use crate::analysis::status::{DurationCounts, Status};
-use crate::metrics::{self, Kind, METRICS, Metric, Read};
+use crate::metrics::readers;
+use crate::metrics::table::METRICS;
+use crate::metrics::types::{Kind, Metric, Read};
 
 /// One of the formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +58,7 @@ impl Format {
 
 /// Renders the whole table. A metric without a series is left out, HELP and TYPE included.
 pub fn render(status: &Status, format: Format) -> String {
-    let mut page = Page { text: String::with_capacity(16 * 1024), format };
+    let mut page = Exposition { text: String::with_capacity(16 * 1024), format };
     for metric in METRICS {
         page.family(metric, status);
     }
@@ -67,33 +69,36 @@ pub fn render(status: &Status, format: Format) -> String {
 }
 
 /// What names one sample.
-struct Series<'a> {
+struct SampleName<'a> {
     name: &'a str,
     suffix: &'a str,
     label_names: &'a [&'a str],
     label_values: &'a [&'a str],
+    /// Whether a label without a value is left out.
+    leaves_out_empty: bool,
 }
 
-struct Page {
+struct Exposition {
     text: String,
     format: Format,
 }
 
-impl Page {
+impl Exposition {
     fn family(&mut self, metric: &Metric, status: &Status) {
         match metric.read {
-            Read::Series(read) => {
+            Read::Series(read) | Read::Subjects(read) => {
                 let mut is_begun = false;
                 read(status, &mut |labels, value| {
                     if !is_begun {
                         self.head(metric);
                         is_begun = true;
                     }
-                    let series = Series {
+                    let series = SampleName {
                         name: metric.name,
                         suffix: "",
                         label_names: metric.labels,
                         label_values: labels,
+                        leaves_out_empty: matches!(metric.read, Read::Subjects(_)),
                     };
                     self.sample(&series, value);
                 });
@@ -126,27 +131,35 @@ impl Page {
     }
 
     fn durations(&mut self, metric: &Metric, durations: &DurationCounts) {
-        let part =
-            |suffix| Series { name: metric.name, suffix, label_names: &[], label_values: &[] };
-        let bucket = Series { label_names: &["le"], ..part("_bucket") };
+        let part = |suffix| SampleName {
+            name: metric.name,
+            suffix,
+            label_names: &[],
+            label_values: &[],
+            leaves_out_empty: false,
+        };
+        let bucket = SampleName { label_names: &["le"], ..part("_bucket") };
         for (upper, n_within) in &durations.buckets {
             let upper = float(*upper);
             self.sample(
-                &Series { label_values: &[&upper], ..bucket },
-                metrics::float(*n_within),
+                &SampleName { label_values: &[&upper], ..bucket },
+                readers::float(*n_within),
             );
         }
-        let all = metrics::float(durations.count);
-        self.sample(&Series { label_values: &["+Inf"], ..bucket }, all);
+        let all = readers::float(durations.count);
+        self.sample(&SampleName { label_values: &["+Inf"], ..bucket }, all);
         self.sample(&part("_sum"), durations.sum_seconds);
         self.sample(&part("_count"), all);
     }
 
-    fn sample(&mut self, series: &Series<'_>, value: f64) {
-        let Series { name, suffix, label_names, label_values } = *series;
+    fn sample(&mut self, series: &SampleName<'_>, value: f64) {
+        let SampleName { name, suffix, label_names, label_values, leaves_out_empty } = *series;
         self.line(&[name, suffix]);
         let mut separator = '{';
         for (label, label_value) in label_names.iter().zip(label_values) {
+            if leaves_out_empty && label_value.is_empty() {
+                continue;
+            }
             self.text.push(separator);
             self.line(&[label, "=\""]);
             escape(&mut self.text, label_value, true);

@@ -2,9 +2,9 @@
 
 use std::cmp::Reverse;
 
-use crate::analysis::diagnosis::wording::{bytes, duration, percent};
-use crate::analysis::sample::Count;
+use crate::model::units::Count;
 use crate::report::summary::{Figures, Issue, RankSummary, Summary};
+use crate::text::units::{bytes, duration, percent};
 
 /// No line is longer.
 pub const COLUMNS: usize = 100;
@@ -177,8 +177,10 @@ fn snapshots(page: &mut Page, summary: &Summary) {
     for snapshot in written {
         let path = snapshot.path.as_deref().unwrap_or(UNKNOWN);
         let step = snapshot.step.map_or(String::new(), |step| format!(", step {}", step.get()));
-        let words =
-            format!("Snapshot of rank {}{step} ({}): {path}", snapshot.rank, snapshot.reason);
+        let words = format!(
+            "Snapshot of rank {}{step} ({}): {path}",
+            snapshot.rank.rank, snapshot.reason
+        );
         page.paragraph((0, 2), &words);
     }
 }

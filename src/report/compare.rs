@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::analysis::diagnosis::wording::{bytes, percent};
 use crate::report::card::Page;
 use crate::report::side::{Peak, Side, Told};
+use crate::text::units::{bytes, percent};
 
 /// A peak or a headroom that differs by less than this share of the old peak is the same.
 const PEAK_RATIO_MIN: f64 = 0.02;

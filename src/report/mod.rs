@@ -3,6 +3,8 @@
 
 pub mod summary;
 
+pub mod explain;
+
 pub mod section;
 
 pub mod card;

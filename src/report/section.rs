@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::analysis::diagnosis::wording::bytes;
 use crate::analysis::estimate;
 use crate::report::summary::{Figures, PEAK_ALLOCATED, RankSummary, Summary};
+use crate::text::units::bytes;
 
 /// TraceML's names of the two metrics of the section, in its order.
 const METRICS: [(&str, Of); 2] = [

@@ -8,21 +8,23 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::analysis::creep::{Signal, Stage, Trend};
-use crate::analysis::diagnosis::imbalance::{
-    COMPARABLE_STEPS_MIN, IMBALANCE, PRESSURE_WARNING_MIN,
-};
-use crate::analysis::diagnosis::wording::{self, bytes, percent};
-use crate::analysis::diagnosis::{
-    DIAGNOSES, Diagnosis, Evidence, Finding, LIVE_SIGNALS, Severity, high_pressure,
-};
-use crate::analysis::engine::RunReport;
+use crate::analysis::diagnosis::balance::COMPARABLE_STEPS_MIN;
+use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
+use crate::analysis::diagnosis::imbalance::PRESSURE_WARNING_MIN;
+use crate::analysis::diagnosis::kind::{Score, Severity};
+use crate::analysis::diagnosis::pressure::{self, Basis as PressureBasis};
+use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
 use crate::analysis::estimate;
-use crate::analysis::sample::{Bytes, Count, GpuUuid, Rank, Run};
+use crate::analysis::findings::Finding;
+use crate::analysis::rank::tally::{Bands, Figure, Kept, Moment, PhaseTally, Tally};
+use crate::analysis::rank::view::RankView;
+use crate::analysis::runs::RunView;
 use crate::analysis::status::SnapshotStatus;
-use crate::analysis::tally::{Bands, Figure, Kept, Moment, PhaseTally, Tally};
-use crate::analysis::window::RankReport;
+use crate::model::ids::{GpuUuid, Rank, Run};
+use crate::model::units::{Bytes, Count};
 use crate::report::traceml::Severity as Level;
 use crate::report::{card, section};
+use crate::text::units::{bytes, percent, rfc3339};
 
 /// The version of our own keys; it rises when one changes its meaning or goes.
 pub const SCHEMA_VERSION: u32 = 1;
@@ -131,7 +133,7 @@ pub enum Basis {
         /// Peak by capacity.
         pressure_ratio: f64,
         /// Whose peak: `allocated` or `reserved`.
-        basis: &'static str,
+        basis: PressureBasis,
         /// The capacity.
         capacity_bytes: u64,
         /// The first step that had it; absent outside train steps.
@@ -339,7 +341,7 @@ pub struct Ran {
 
 impl Summary {
     /// Sums up a run; `snapshots` are those of the run, `None` where nobody knows, as in a recording.
-    pub fn of(report: &RunReport<'_>, snapshots: Option<Vec<SnapshotStatus>>) -> Self {
+    pub fn of(report: &RunView<'_>, snapshots: Option<Vec<SnapshotStatus>>) -> Self {
         let coverage = coverage(report);
         let ranks: Vec<RankSummary> = rank_summaries(report, &coverage);
         let metrics = metrics(report, &ranks);
@@ -376,7 +378,7 @@ impl Summary {
                 schema_version: SCHEMA_VERSION,
             },
             policy: "stepmem",
-            generated_at: wording::rfc3339(report.time),
+            generated_at: rfc3339(report.time),
             run: report.run.clone(),
             attempt,
             duration_s: span.map(|(first, last)| (last.time - first.time).max(0.0)),
@@ -407,7 +409,7 @@ pub const PEAK_ALLOCATED: &str = "peak_allocated";
 /// The metric of the most that the allocator held.
 pub const PEAK_RESERVED: &str = "peak_reserved";
 
-fn coverage(report: &RunReport<'_>) -> Coverage {
+fn coverage(report: &RunView<'_>) -> Coverage {
     let tallies = || report.ranks.iter().map(|(_, rank)| rank.tally);
     let spans = || tallies().filter_map(|tally| tally.span);
     let ranks_expected =
@@ -447,13 +449,13 @@ fn coverage(report: &RunReport<'_>) -> Coverage {
 }
 
 /// Whether the estimator has seen enough of the rank to say how its live memory moves.
-fn is_judged(rank: &RankReport<'_>) -> bool {
+fn is_judged(rank: &RankView<'_>) -> bool {
     LIVE_SIGNALS.iter().any(|signal| rank.creep.slope(*signal).is_some())
 }
 
-fn rank_summaries(report: &RunReport<'_>, coverage: &Coverage) -> Vec<RankSummary> {
+fn rank_summaries(report: &RunView<'_>, coverage: &Coverage) -> Vec<RankSummary> {
     let peaks: Vec<(Rank, f64)> = peaks(report, |tally| &tally.peak_allocated);
-    let summary = |(rank, of_rank): &(Rank, RankReport<'_>)| {
+    let summary = |(rank, of_rank): &(Rank, RankView<'_>)| {
         let tally = of_rank.tally;
         let lost = coverage.ranks_lost.iter().find(|lost| lost.rank == *rank);
         let state = match lost {
@@ -480,12 +482,12 @@ fn rank_summaries(report: &RunReport<'_>, coverage: &Coverage) -> Vec<RankSummar
             pressure_ratio: past_pressure(of_rank)
                 .map(|past| past.ratio)
                 .into_iter()
-                .chain(high_pressure::highest(of_rank).map(|now| now.ratio))
+                .chain(pressure::of_rank(of_rank).map(|now| now.ratio))
                 .reduce(f64::max),
             headroom_bytes: of_rank.headroom_bytes(),
             imbalance_ratio: imbalance(&peaks, *rank).map(|(ratio, _)| ratio),
             fragmentation_ratio: of_rank.fragmentation_ratio(),
-            outside_allocator_bytes: of_rank.outside_allocator_bytes(),
+            outside_allocator_bytes: of_rank.outside_allocator_bytes,
             trend: LIVE_SIGNALS.iter().find_map(|signal| rank_trend(of_rank, *signal)),
             phases: phases(tally),
             ooms: of_rank.last_train.and_then(|last| last.ooms),
@@ -516,7 +518,7 @@ fn phases(tally: &Tally) -> BTreeMap<&'static str, Ran> {
     .collect()
 }
 
-fn rank_trend(rank: &RankReport<'_>, signal: Signal) -> Option<RankTrend> {
+fn rank_trend(rank: &RankView<'_>, signal: Signal) -> Option<RankTrend> {
     let slope = rank.creep.slope(signal)?;
     let trend: Option<&Trend> = rank.creep.trends().find(|trend| trend.signal == signal);
     let steps = |value: f64| Some(value).filter(|_| signal.counts_steps());
@@ -543,8 +545,8 @@ fn rank_trend(rank: &RankReport<'_>, signal: Signal) -> Option<RankTrend> {
 type FigureOf = fn(&Tally) -> &Figure;
 
 /// The greatest value of a figure, by rank.
-fn peaks(report: &RunReport<'_>, of: FigureOf) -> Vec<(Rank, f64)> {
-    let peak = |(rank, of_rank): &(Rank, RankReport<'_>)| {
+fn peaks(report: &RunView<'_>, of: FigureOf) -> Vec<(Rank, f64)> {
+    let peak = |(rank, of_rank): &(Rank, RankView<'_>)| {
         Some((*rank, of(of_rank.tally).max?.0.as_f64()))
     };
     report.ranks.iter().filter_map(peak).collect()
@@ -559,7 +561,7 @@ fn imbalance(peaks: &[(Rank, f64)], rank: Rank) -> Option<(f64, f64)> {
     Some(((own - median) / median, median))
 }
 
-fn metrics(report: &RunReport<'_>, ranks: &[RankSummary]) -> BTreeMap<&'static str, Metric> {
+fn metrics(report: &RunView<'_>, ranks: &[RankSummary]) -> BTreeMap<&'static str, Metric> {
     let all: [(&'static str, FigureOf, Kept); 2] = [
         (PEAK_ALLOCATED, |tally| &tally.peak_allocated, Kept::PeakAllocated),
         (PEAK_RESERVED, |tally| &tally.peak_reserved, Kept::PeakReserved),
@@ -600,8 +602,8 @@ fn metrics(report: &RunReport<'_>, ranks: &[RankSummary]) -> BTreeMap<&'static s
         .collect()
 }
 
-fn metric_trend(report: &RunReport<'_>, kept: Kept) -> MetricTrend {
-    let mut grown: Vec<(&(Rank, RankReport<'_>), Bands, Option<f64>)> = report
+fn metric_trend(report: &RunView<'_>, kept: Kept) -> MetricTrend {
+    let mut grown: Vec<(&(Rank, RankView<'_>), Bands, Option<f64>)> = report
         .ranks
         .iter()
         .filter_map(|rank| {
@@ -644,42 +646,42 @@ fn metric_trend(report: &RunReport<'_>, kept: Kept) -> MetricTrend {
 }
 
 /// What is wrong, one issue a kind, the worst first.
-fn issues(report: &RunReport<'_>) -> Vec<Issue> {
-    let mut by_kind: BTreeMap<usize, Vec<Told>> = BTreeMap::new();
-    for finding in &report.findings {
-        let idx = DIAGNOSES.iter().position(|diagnosis| diagnosis.kind == finding.kind);
-        by_kind.entry(idx.unwrap_or(usize::MAX)).or_default().push(Told::of(finding));
-    }
-    let kind = high_pressure::HIGH_PRESSURE.kind;
-    let idx = DIAGNOSES.iter().position(|diagnosis| diagnosis.kind == kind);
-    for (rank, of_rank) in &report.ranks {
-        let is_told = |told: &Told| told.rank == *rank;
-        let told = by_kind.entry(idx.unwrap_or(usize::MAX)).or_default();
-        if let (false, Some(past)) = (told.iter().any(is_told), past_pressure(of_rank)) {
-            let limits = report.thresholds;
-            let severity = match past.ratio {
-                // It went by: one level less than one that holds.
-                ratio if ratio >= limits.pressure_critical => Level::Warn,
-                ratio if ratio >= limits.pressure_warning => Level::Info,
-                _ => continue,
-            };
-            told.push(past.told(*rank, severity));
+fn issues(report: &RunView<'_>) -> Vec<Issue> {
+    let issue_of = |(idx, kind): (usize, &DiagnosisKind)| {
+        let findings = report.findings.iter().filter(|finding| finding.kind == *kind);
+        let mut told: Vec<Told> = findings.filter_map(Told::of).collect();
+        if *kind == DiagnosisKind::HighPressure {
+            told.extend(past_pressures(report, &told));
         }
-    }
-    let idx = DIAGNOSES.iter().position(|diagnosis| diagnosis.kind == IMBALANCE.kind);
-    let told = by_kind.entry(idx.unwrap_or(usize::MAX)).or_default();
-    if told.is_empty() {
-        *told = below(report);
-    }
-    let mut issues: Vec<(usize, Issue)> = by_kind
-        .into_iter()
-        .filter_map(|(idx, told)| Some((idx, issue(DIAGNOSES.get(idx)?, told)?)))
-        .collect();
+        if *kind == DiagnosisKind::Imbalance && told.is_empty() {
+            told = below(report);
+        }
+        Some((idx, issue(*kind, told)?))
+    };
+    let mut issues: Vec<(usize, Issue)> =
+        DiagnosisKind::ALL.iter().enumerate().filter_map(issue_of).collect();
     issues.sort_by_key(|(idx, issue)| (Reverse(issue.severity), *idx));
     issues.into_iter().map(|(_, issue)| issue).collect()
 }
 
-fn issue(diagnosis: &Diagnosis, mut told: Vec<Told>) -> Option<Issue> {
+/// The pressures of ranks that went by and are not among those told.
+fn past_pressures(report: &RunView<'_>, told: &[Told]) -> Vec<Told> {
+    let limits = report.thresholds;
+    let past = |(rank, of_rank): &(Rank, RankView<'_>)| {
+        let is_told = told.iter().any(|told| told.rank == *rank);
+        let past = past_pressure(of_rank).filter(|_| !is_told)?;
+        // It went by: one level less than one that holds.
+        let severity = match past.ratio {
+            ratio if ratio >= limits.pressure_critical => Level::Warn,
+            ratio if ratio >= limits.pressure_warning => Level::Info,
+            _ => return None,
+        };
+        Some(past.told(*rank, severity))
+    };
+    report.ranks.iter().filter_map(past).collect()
+}
+
+fn issue(kind: DiagnosisKind, mut told: Vec<Told>) -> Option<Issue> {
     told.sort_by(|a, b| {
         let by_severity = b.severity.cmp(&a.severity);
         by_severity.then(b.score.total_cmp(&a.score)).then(a.rank.cmp(&b.rank))
@@ -687,11 +689,11 @@ fn issue(diagnosis: &Diagnosis, mut told: Vec<Told>) -> Option<Issue> {
     let ranks = told.iter().map(|told| told.rank).collect();
     let worst = told.into_iter().next()?;
     Some(Issue {
-        kind: diagnosis.kind,
-        status: diagnosis.status,
+        kind: kind.label(),
+        status: kind.about().title,
         severity: worst.severity,
         summary: worst.sentence,
-        action: diagnosis.advice,
+        action: kind.about().advice,
         metric: worst.metric,
         phase: Some("memory"),
         score: Some(worst.score),
@@ -704,9 +706,9 @@ fn issue(diagnosis: &Diagnosis, mut told: Vec<Told>) -> Option<Issue> {
 
 /// The ranks whose peak is far below that of the others, which then do more than their share: good to know on devices
 /// that are not nearly empty.
-fn below(report: &RunReport<'_>) -> Vec<Told> {
+fn below(report: &RunView<'_>) -> Vec<Told> {
     let peaks = peaks(report, |tally| &tally.peak_allocated);
-    let is_in_use = |(_, rank): &(Rank, RankReport<'_>)| {
+    let is_in_use = |(_, rank): &(Rank, RankView<'_>)| {
         past_pressure(rank).is_some_and(|past| past.ratio >= PRESSURE_WARNING_MIN)
     };
     if !report.ranks.iter().any(is_in_use) {
@@ -747,48 +749,27 @@ struct Told {
 }
 
 impl Told {
-    fn of(finding: &Finding) -> Self {
-        let (metric, score) = match &finding.evidence {
-            Evidence::Creep(creep) => (creep.signal, creep.growth_bytes),
-            Evidence::Pressure { pressure_ratio, basis, .. } => {
-                (pressure_metric(basis), *pressure_ratio)
-            }
-            Evidence::Imbalance { imbalance_ratio, .. } => (PEAK_ALLOCATED, *imbalance_ratio),
-            Evidence::Fragmentation { fragmentation_ratio, .. } => {
-                ("reserved", *fragmentation_ratio)
-            }
-            Evidence::OutsideAllocator { outside_ratio, .. } => {
-                ("outside_allocator", *outside_ratio)
-            }
-        };
-        Self {
-            rank: finding.rank,
+    fn of(finding: &Finding) -> Option<Self> {
+        let Score { metric, value } = finding.evidence.score();
+        Some(Self {
+            rank: finding.subject.rank()?.rank,
             severity: match finding.severity {
                 Severity::Info => Level::Info,
                 Severity::Warning => Level::Warn,
                 Severity::Critical => Level::Crit,
             },
             metric,
-            score,
-            sentence: wording::sentence(&finding.evidence),
+            score: value,
+            sentence: finding.evidence.sentence(),
             evidence: Basis::Now(finding.evidence.clone()),
-        }
-    }
-}
-
-fn pressure_metric(basis: &str) -> &'static str {
-    match basis {
-        "reserved" => PEAK_RESERVED,
-        "device" => "device",
-        "process" => "process",
-        _ => PEAK_ALLOCATED,
+        })
     }
 }
 
 /// The highest peak of a life by the rank's capacity.
 struct PastPressure {
     ratio: f64,
-    basis: &'static str,
+    basis: PressureBasis,
     capacity: Bytes,
     step: Option<u64>,
 }
@@ -804,23 +785,29 @@ impl PastPressure {
         Told {
             rank,
             severity,
-            metric: pressure_metric(basis),
+            metric: basis.as_metric(),
             score: ratio,
-            sentence: format!("the {basis} peak was at {} of {of}{at}", percent(ratio)),
+            sentence: format!(
+                "the {} peak was at {} of {of}{at}",
+                basis.as_label(),
+                percent(ratio)
+            ),
             evidence: Basis::Past { pressure_ratio: ratio, basis, capacity_bytes, step },
         }
     }
 }
 
-fn past_pressure(rank: &RankReport<'_>) -> Option<PastPressure> {
+fn past_pressure(rank: &RankView<'_>) -> Option<PastPressure> {
     let capacity = rank.capacity?;
     let of_phases = rank.tally.phases.iter().filter_map(|phase| phase.peak);
     let allocated = of_phases.max()?;
     let train = rank.tally.peak_allocated.max.filter(|(peak, _)| *peak == allocated);
     let reserved = rank.tally.peak_reserved.max;
     let (basis, peak, step) = match reserved {
-        Some((reserved, step)) if reserved > allocated => ("reserved", reserved, Some(step)),
-        _ => ("allocated", allocated, train.map(|(_, step)| step)),
+        Some((reserved, step)) if reserved > allocated => {
+            (PressureBasis::Reserved, reserved, Some(step))
+        }
+        _ => (PressureBasis::Allocated, allocated, train.map(|(_, step)| step)),
     };
     Some(PastPressure { ratio: peak.as_f64() / capacity.as_f64(), basis, capacity, step })
 }

@@ -7,7 +7,10 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::Serialize;
 
 use crate::analysis::estimate;
-use crate::analysis::sample::{Bytes, GpuSample, GpuUuid, Rank, StepSample};
+use crate::model::device::GpuSample;
+use crate::model::ids::{GpuUuid, Rank};
+use crate::model::step::StepSample;
+use crate::model::units::Bytes;
 
 /// How many steps TraceML's summary looks at, unless told otherwise.
 pub const WINDOW_STEPS: usize = 10_000;

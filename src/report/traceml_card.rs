@@ -1,8 +1,8 @@
 //! What TraceML would have said, as lines for a terminal.
 
-use crate::analysis::diagnosis::wording::{bytes, percent};
 use crate::report::card::Page;
 use crate::report::traceml::{Answer, Issue, Metric, STEPS_MIN};
+use crate::text::units::{bytes, percent};
 
 /// Puts an answer into words.
 pub fn render(answer: &Answer) -> String {

@@ -4,22 +4,22 @@
     tests/creep/score.sh --agree                          a line a job, every deviation with its reason, and the sums
     tests/creep/score.sh --agree fast-0 external-3        of some jobs
 
-A transition is a series of a rank (allocated, reserved, outside_allocator) that begins to rise, begins to creep, or does so
-no more. Two agree when they lead to the same stage and are at most a block apart: 16 train pushes, or two readings. Of
-what is raised, the slope and its interval agree when both are within 1e-6 of the reference's slope. Rising reserved memory
-and memory outside the allocator are no findings of stepmem and left out.
+A transition is a series of a rank (allocated, reserved, outside_allocator) that begins to rise, begins to creep, or stops
+doing so. Two agree when they lead to the same stage and are at most a block apart: 16 train pushes, or two readings. When
+a transition raises a finding, slope and interval agree if they are within 1e-6 of the reference's slope. Rising reserved
+memory and memory outside the allocator are not findings of stepmem and are left out.
 
 Where stepmem departs from the reference on purpose (docs/decisions/0013), `Departed` is the reference with those changes and
-nothing else. What agrees with it only is a deviation with a reason:
+nothing else. A transition that agrees only with it is a deviation with a reason:
 
     same push   several windows show the trend at one push: the slope is the longest one's, which the reference follows
                 from then on as well, not the shortest one's, which its event names
-    bend        the window is level at first: the slope is that of the rest, and what is stale is judged by it
+    bend        the window is level at first: the slope is that of the rest, and staleness is judged by it
     urgent      urgent_share_ratio of gates.rs lets a window below 256 pushes creep earlier
-    equal x     two blocks of readings at one step, while pushes got lost: they have no slope, not one over a step
-    silent      a rank without a push for ten minutes leaves the outputs, and its device's readings tell it nothing
-    restart     the push that restarts clears, not the first block of the new life
-    stairs      a flight of stairs that no further one follows is cleared
+    equal x     two blocks of readings at one step, while pushes were lost: they do not have a slope
+    silent      a rank without a push for ten minutes leaves the outputs; readings of its device are ignored
+    restart     the push that restarts clears the finding, not the first block of the new life
+    stairs      a flight of stairs is cleared when no further stair follows
 
 Anything else is "unexplained", and the exit status is 1.
 """
@@ -42,13 +42,13 @@ import simulate
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # creepjobs.py numbers the processes from here.
 FIRST_PID = 1000
-# estimate.rs: what a bend must leave of one line's squared error.
+# estimate.rs: the share of one line's squared error that a bend may leave.
 BEND_ERROR_RATIO = 0.5
 SLOPE_TOLERANCE = 1e-6
 PUSHES_PER_BLOCK, READINGS_PER_BLOCK = 16, 2
 SERIES = "allocated", "reserved", "outside_allocator"
 STAGES = "nothing", "rising", "creeping"
-# Of 30 families, a short one that has transitions; the last three must have none.
+# Of each of 30 families a short job that has transitions; the last three must not have any.
 JOBS = """
     fast-0 fast_late-3 graph_linear-0 eval_append-0 small_scalar-2 cache_sqrt-0 cache_pow-0 one_rank-2 late_onset-4 intermittent-4
     masked_noise-2 reserved_only-3 external-3 with_gc_sawtooth-2 with_restarts-0 with_stages-2 with_dirty_pushes-0 per_checkpoint-0
@@ -58,7 +58,7 @@ JOBS = """
 
 
 class Pyramid(reference.Pyramid):
-    """The reference's, which remembers what each level showed last."""
+    """The reference's pyramid; remembers the last finding of each level."""
 
     def reset(self):
         super().reset()
@@ -81,7 +81,7 @@ class Reference(reference.RankCreep):
         self.live, self.res, self.out = (self.pyramid(p.signal, p.p, p.b0) for p in (self.live, self.res, self.out))
 
     def stages(self):
-        """0 nothing, 1 rising, 2 creeping, of each series."""
+        """The stage of each series: 0 nothing, 1 rising, 2 creeping."""
         return max(self.live.state, 2 * self.stairs.paged), 2 * (self.res.state == 2), 2 * (self.out.state == 2)
 
 
@@ -132,7 +132,7 @@ def urgent_share_ratio():
 
 
 def theil_sen(xs, ys):
-    """As reference.theil, but pairs of equal x have no slope: the median slope, rising less falling pairs, all pairs."""
+    """As reference.theil, without the pairs of equal x: the median slope, rising minus falling pairs, all pairs."""
     pairs = list(itertools.combinations(zip(xs, ys), 2))
     slopes = [(later_y - y) / (later_x - x) for (x, y), (later_x, later_y) in pairs if later_x > x]
     return statistics.median(slopes) if slopes else 0.0, sum((later_y > y) - (later_y < y) for (_, y), (_, later_y) in pairs), pairs
@@ -165,12 +165,12 @@ class Transition:
     series: str
     stage: int
     step: int
-    # How many train pushes, or readings for memory outside the allocator, the rank had had.
+    # Train pushes of the rank so far, or readings for memory outside the allocator.
     place: int
-    # (slope, lower, upper) when raised: as said, and for the reference also as it follows from this push on.
-    said: tuple = None
+    # (slope, lower, upper) when raised: as reported, and for the reference also as followed from this push on.
+    reported: tuple = None
     followed: tuple = None
-    # Why only the departed reference has it, if so.
+    # The reason, if only the departed reference has it.
     reason: str = "bend"
 
     def is_same(self, other):
@@ -181,12 +181,12 @@ class Transition:
         return self.is_same(other) and abs(self.place - other.place) <= block
 
     def __str__(self):
-        slope = f", {self.said[0]:,.0f} bytes per step" if self.said else ""
+        slope = f", {self.reported[0]:,.0f} bytes per step" if self.reported else ""
         return f"rank {self.rank} {self.series}: {STAGES[self.stage]} from step {self.step}{slope}"
 
 
 class Places:
-    """How many train pushes and readings each rank has had, when and at which step."""
+    """Counts the train pushes and readings of each rank, by time and step."""
 
     def __init__(self):
         self.pushes, self.readings, self.at = collections.defaultdict(list), collections.defaultdict(list), {}
@@ -201,7 +201,7 @@ class Places:
 
 
 def run_reference(records, kind, places):
-    """The transitions of all ranks; fills in where the pushes are."""
+    """The transitions of all ranks; fills in `places`."""
     ranks, stages, rank_on, last_push, silent, found, clock = {}, {}, {}, {}, set(), [], -math.inf
     for record in records:
         clock = max(clock, record["time"])
@@ -236,7 +236,7 @@ def run_reference(records, kind, places):
 
 
 def explain(transition, creep, events, is_by_silence):
-    """Fills in the slopes of what was raised, and which change to the reference it would be owed to."""
+    """Fills in the slopes, and the change to the reference that would explain the transition."""
     pyramid = (creep.live, creep.res, creep.out)[SERIES.index(transition.series)]
     flight = next((event for event in events if event.signal == "stairs"), None)
     event = next((event for event in events if event.signal == pyramid.signal and event.kind == transition.stage), None)
@@ -250,23 +250,23 @@ def explain(transition, creep, events, is_by_silence):
         if n_pushes < pyramid.p.minspan: transition.reason = "urgent"
     if transition.stage == 0: return
     figures = lambda event: (event.slope, event.lo, event.hi)
-    if event: transition.said, transition.followed = figures(event), figures(pyramid.shown[pyramid.det_level])
-    elif flight: transition.said = transition.followed = figures(flight)
-    else: transition.said = transition.followed = figures(pyramid.shown[pyramid.det_level])
+    if event: transition.reported, transition.followed = figures(event), figures(pyramid.shown[pyramid.det_level])
+    elif flight: transition.reported = transition.followed = figures(flight)
+    else: transition.reported = transition.followed = figures(pyramid.shown[pyramid.det_level])
 
 
 def run_stepmem(text, binary, places):
-    """The transitions of all ranks as `stepmem replay` says them."""
+    """The transitions of all ranks as `stepmem replay` reports them."""
     done = subprocess.run([binary, "replay", "-"], input=text, capture_output=True, text=True, check=True)
     series_of = dict(CREEP_EARLY=(0, 1), CREEP_CONFIRMED=(0, 2), FRAGMENTATION=(1, 2), OUTSIDE_ALLOCATOR=(2, 2))
     held, stages, found = {}, {}, []
-    said = [event for event in map(json.loads, done.stdout.splitlines()) if event.get("kind") in series_of]
-    for (rank, time, step), events in itertools.groupby(said, lambda event: (event["rank"], event["time"], event["step"])):
+    findings = [event for event in map(json.loads, done.stdout.splitlines()) if event.get("kind") in series_of]
+    for (rank, time, step), events in itertools.groupby(findings, lambda event: (event["rank"], event["time"], event["step"])):
         touched = set()
         for event in events:
             idx, stage = series_of[event["kind"]]
             touched.add(idx)
-            # A finding that is merely high has no slope, and one that is said again at another severity is no news.
+            # Skip findings without growth, which have no slope; a finding raised again at another severity is not a transition.
             is_held = event["state"] == "raised" and "slope_bytes_per_step" in event["evidence"]
             held[rank, idx, stage] = event["evidence"] if is_held else None
         for idx in sorted(touched):
@@ -276,41 +276,41 @@ def run_stepmem(text, binary, places):
             transition = Transition(rank, SERIES[idx], stage, step, places.of(rank, SERIES[idx], time, step))
             if stage:
                 evidence = held[rank, idx, stage]
-                transition.said = tuple(evidence[f"slope_{end}bytes_per_step"] for end in ("", "lower_", "upper_"))
+                transition.reported = tuple(evidence[f"slope_{end}bytes_per_step"] for end in ("", "lower_", "upper_"))
             found.append(transition)
     return found
 
 
-def is_same_slope(said, expected):
-    """Stairs have an interval with us, but not with the reference."""
-    if said is None or expected is None: return said is expected
+def is_same_slope(reported, expected):
+    """stepmem gives stairs an interval, the reference does not."""
+    if reported is None or expected is None: return reported is expected
     n = 3 if expected[2] else 1
-    return all(abs(ours - theirs) <= SLOPE_TOLERANCE * expected[0] for ours, theirs in zip(said[:n], expected[:n]))
+    return all(abs(ours - theirs) <= SLOPE_TOLERANCE * expected[0] for ours, theirs in zip(reported[:n], expected[:n]))
 
 
 def taken(transition, others):
-    """The one of the others that is near, taken from them."""
+    """Removes and returns the one of the others that is near."""
     near = next((other for other in others if transition.is_near(other)), None)
     if near: others.remove(near)
     return near
 
 
 def compare(ours, as_is, departed):
-    """How many transitions agree, and (reason, what ours says, what the reference says) of the rest."""
+    """The number of transitions that agree, and (reason, stepmem's, the reference's) for the rest."""
     n_agreed, deviations, reasons = 0, [], {}
     as_is, departed = list(as_is), list(departed)
     for transition in ours:
         theirs, expected = taken(transition, as_is), taken(transition, departed)
-        if theirs and expected and is_same_slope(transition.said, theirs.said):
+        if theirs and expected and is_same_slope(transition.reported, theirs.reported):
             n_agreed += 1
             continue
-        if expected is None or not is_same_slope(transition.said, expected.followed): reason = "unexplained"
+        if expected is None or not is_same_slope(transition.reported, expected.followed): reason = "unexplained"
         elif theirs is None: reason = expected.reason
-        elif is_same_slope(transition.said, theirs.followed): reason = "same push"
+        elif is_same_slope(transition.reported, theirs.followed): reason = "same push"
         else: reason = "equal x" if expected.reason == "equal x" else "bend"
         deviations.append((reason, transition, theirs))
         if theirs is None: reasons.setdefault((transition.rank, transition.series), reason)
-    # The same at another time, or with the reference only, because of how the series went before.
+    # The same transition at another time, or only in the reference: owed to an earlier deviation of the series.
     for idx, (reason, transition, theirs) in enumerate(deviations):
         if theirs: continue
         later = next((other for other in as_is if transition.is_same(other)), None)

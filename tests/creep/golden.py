@@ -2,7 +2,7 @@
 """Writes the small jobs of tests/data/creep, whose transitions tests/it/creep.rs holds.
 
     PYTHONPATH=../shared/data/creep tests/creep/golden.py            NAME.jsonl.gz and NAME.truth.json of every job
-    PYTHONPATH=../shared/data/creep tests/creep/golden.py NAME …     of some
+    PYTHONPATH=../shared/data/creep tests/creep/golden.py NAME …     of some jobs
 
 They are the simulator's families, drawn from ranges for runs of a few thousand steps; a few ranks are kept, bytes are
 rounded up to 4 MiB (peaks to 64) and times down to seconds, so that each file stays below 60 KiB.
@@ -18,7 +18,7 @@ import simulate
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "data" / "creep"
 BYTES_MAX = 60 * 1024
-# name -> seed, ranks that are kept, ranges of this job
+# name -> seed, number of ranks kept, ranges of this job
 SHORT = dict(n_train=("c", [4500]), dt=("c", [1.0]), world=("c", [1]), cap=("c", [80]), no_oom=("c", [False]))
 JOBS = {
     "gc_sawtooth": (1, 1, {}),
@@ -37,7 +37,7 @@ JOBS = {
 
 
 def rounded(line):
-    """Fewer digits, but not of the capacity: that is what the driver says."""
+    """Rounds bytes and times; the capacity stays as the driver reports it."""
     def coarse(match):
         unit = (64 if match[2] == "peak_allocated" else 4) << 20
         return f"{match[1]}{-(-int(match[3]) // unit) * unit}"

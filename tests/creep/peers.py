@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""What others would have paged: their rules over a recording, behind the interface of `stepmem replay -`.
+"""Other detectors: applies their rules to a recording, with the interface of `stepmem replay -`.
 
     tests/creep/peers.py traceml-live < job.jsonl       its transitions as JSON lines
     tests/creep/peers.py list                           the names of all peers
     tests/creep/score.sh --peer traceml-live            its row of the table in docs/creep.md
 
-traceml-live, traceml-summary: the step-memory diagnosis of TraceML 0.3.6 (PyPI: traceml-ai), asked every 2 s, its
-refresh; a page is its MEMORY CREEP (warn), a CREEP_EARLY its MEMORY RISING (info). The live view looks at the last 400
-steps that all ranks sent, the summary at the last 10,000. TraceML writes a summary once, at the end; here it is asked
-all along, for at the end of a leak there is no process left to ask it. Its other findings (HIGH PRESSURE, IMBALANCE)
-are not looked at, and a creep beside them counts. Steps are the recorded ones; the newer row of a rank and step
-replaces the older. With -1000 or -12000 nothing is said until that many steps are complete. Its rank is the one with the
-highest peak. The slope is what the live view prints, both ends of the window; the summary prints a rise between two bands,
-which is divided by the steps between their middles.
+traceml-live, traceml-summary: the step-memory diagnosis of TraceML 0.3.6 (PyPI: traceml-ai), evaluated every 2 s,
+its refresh interval; a page is its MEMORY CREEP (warn), a CREEP_EARLY its MEMORY RISING (info). The live view uses the
+last 400 steps that all ranks sent, the summary the last 10,000. TraceML writes a summary once, at the end; here it is
+evaluated all along, because a leak ends the process that would write it. Its other findings (HIGH PRESSURE, IMBALANCE)
+are ignored, and a creep counts even if one of them holds too. Steps are the recorded ones; the newer row of a rank and
+step replaces the older. With -1000 or -12000 it does not report until that many steps are complete. Its rank is the one
+with the highest peak. The slope is the one that the live view prints, from both ends of the window; the summary prints a
+rise between two bands, which is divided by the steps between their middles.
 
 promql-deriv, promql-predict: a Prometheus rule on the device's used bytes, scraped with the readings (15 s) and
 evaluated every minute of the clock, the default, one alert a device:
@@ -64,13 +64,13 @@ class Recording:
 
 
 class Alerts:
-    """What holds, as transitions: an alert that is no longer among those that hold is cleared."""
+    """Turns the alerts that hold at each time into transitions: one that stops holding is cleared."""
 
     def __init__(self):
         self.held, self.transitions = {}, []
 
     def hold(self, time, step, found):
-        """`found`: (rank, kind, severity) -> evidence, all that holds now."""
+        """`found`: all alerts that hold now, (rank, kind, severity) -> evidence."""
         for key in [key for key in self.held if key not in found]:
             self._say(time, step, key, "cleared", self.held.pop(key))
         for key, evidence in found.items():
@@ -102,7 +102,7 @@ SUMMARY_STEPS = 10_000
 
 @njit(cache=True)
 def band_means(values, columns, means):
-    """Whether a series rises from its early over its middle to its recent band, whose means these are."""
+    """Returns whether a series rises from its early over its middle to its recent band; fills in their means."""
     n = len(columns)
     for band, (low, high) in enumerate(BANDS):
         start, stop = math.floor(n * low), math.ceil(n * high)
@@ -114,7 +114,7 @@ def band_means(values, columns, means):
 
 @njit(cache=True)
 def growth(series, columns, verdict):
-    """The metric that has risen, by TraceML's order, with (is confirmed, rise in bytes, score); -1 for none."""
+    """Returns the risen metric that TraceML ranks first, or -1; fills in (is confirmed, rise in bytes, score)."""
     found = -1
     worst, median = np.empty(3), np.empty(3)
     for metric in range(2):
@@ -132,7 +132,7 @@ def growth(series, columns, verdict):
 
 @njit(cache=True)
 def look_on(row_rank, row_column, row_peaks, rows_at_look, steps, n_ranks, window_steps, scan_steps):
-    """What each look sees: the newest common step (-1: too few), the metric (-1: none has risen), whether it is
+    """The result of each look: the newest common step (-1: too few), the metric (-1: none has risen), whether it is
     confirmed, its rise, the rank with the highest peak, the rise from the window's first to its last step, the
     window's length. `steps` rises; a row's column is the index of its step."""
     n_columns = len(steps)
@@ -202,7 +202,7 @@ def traceml(recording, window_steps, is_live, muted_steps=0):
         if metric >= 0 and step > muted_steps:
             slope = end_to_end / (n_steps - 1) if is_live else rise / (n_steps * MIDDLES_APART)
             evidence = dict(signal=METRICS[int(metric)], growth_bytes=rise)
-            # Of a slope that is not positive the live view prints the rise instead.
+            # For a slope that is not positive, the live view prints the rise instead.
             if slope > 0: evidence["slope_bytes_per_step"] = slope
             kind = ("CREEP_CONFIRMED", "warning") if is_confirmed else ("CREEP_EARLY", "info")
             found = {(ranks[int(rank)], *kind): evidence}
@@ -297,7 +297,7 @@ def main():
     if sys.argv[1:] == ["list"]:
         return print(*PEERS, sep="\n")
     if len(sys.argv) != 2 or sys.argv[1] not in PEERS:
-        sys.exit(f"peers.py: {' '.join(sys.argv[1:]) or 'no name'} is none of: list, {', '.join(PEERS)}")
+        sys.exit(f"peers.py: {' '.join(sys.argv[1:]) or 'no name'} is not one of: list, {', '.join(PEERS)}")
     for transition in PEERS[sys.argv[1]](Recording(sys.stdin.buffer)):
         print(json.dumps(transition))
 

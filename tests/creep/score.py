@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""creepjobs.py's score, and beside it what confidence_ratio is worth: of the findings that claim so much, how many are true.
+"""creepjobs.py's score, and the calibration of confidence_ratio: the share of true findings by confidence.
 
     PYTHONPATH=../shared/data/creep tests/creep/score.py score [creepjobs.py's options] -- stepmem replay -
     tests/creep/score.py table ROWS.jsonl       the same tables again from the rows of --out
 
-A finding is true when the rank leaks and the leak has begun. Raising it again at another severity is no new finding.
-Jobs whose truth nobody can know while they run (cls "ambiguous") are left out of the share and counted beside it.
+A finding is true when the rank leaks and the leak has begun. Raising it again at another severity does not count.
+Jobs whose truth cannot be known while they run (cls "ambiguous") are left out of the share and counted separately.
 """
 import json
 import sys
@@ -15,7 +15,7 @@ BINS = (0.0, 0.5, 0.8, 0.9, 0.95, 1.01)
 
 
 def findings(run, events):
-    """What was raised, once until it is cleared: kind, confidence, whether it is true, whether it would page."""
+    """Raised findings, each once until it is cleared: kind, confidence, whether it is true, whether it pages."""
     held, found = {}, []
     for event in events:
         key = event["rank"], event["kind"]
@@ -37,7 +37,7 @@ def calibration(rows, pages):
     def picked(row): return [f for f in row.get("findings", []) if f["pages"] == pages]
     known = [f for row in rows if row["cls"] != "ambiguous" for f in picked(row)]
     unknown = [f for row in rows if row["cls"] == "ambiguous" for f in picked(row)]
-    print(f"\n{'pages' if pages else 'CREEP_EARLY (info)'}: confidence  findings  true   share  of jobs that nobody can judge")
+    print(f"\n{'pages' if pages else 'CREEP_EARLY (info)'}: confidence  findings  true   share  of ambiguous jobs")
     for low, high in list(zip(BINS, BINS[1:])) + [(0.9, 1.01)]:
         within = [f for f in known if low <= f["confidence"] < high]
         beside = sum(low <= f["confidence"] < high for f in unknown)
@@ -48,7 +48,7 @@ def calibration(rows, pages):
 
 
 def tables(rows):
-    # Peers claim no confidence.
+    # Peers do not report a confidence.
     if not any(row.get("findings") for row in rows): return
     calibration(rows, True)
     calibration(rows, False)

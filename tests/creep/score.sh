@@ -3,11 +3,11 @@
 #
 #     tests/creep/score.sh                               every family, seeds 0 to 4: about an hour of one core
 #     tests/creep/score.sh --families fast,cache_exp --seeds 0-1 --out rows.jsonl
-#     tests/creep/score.sh --peer traceml-live …         the same of what others would have paged (peers.py lists them)
+#     tests/creep/score.sh --peer traceml-live …         the same for another detector (peers.py lists them)
 #     tests/creep/score.sh --agree                       the detector against the design's reference, on 30 jobs
 #
-# The jobs come from ../shared/data/creep (CREEP_JOBS=… names another folder); without them nothing is scored.
-# STEPMEM=… names another binary than target/release/stepmem. numpy, numba and scipy go into target/tools/creep.
+# The jobs come from ../shared/data/creep (CREEP_JOBS=… chooses another folder); without them it does nothing.
+# STEPMEM=… chooses another binary than target/release/stepmem. numpy, numba and scipy go into target/tools/creep.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)

@@ -7,130 +7,269 @@ use std::path::Path;
 use std::str::FromStr;
 
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
-use stepmem::metrics::METRICS;
+use stepmem::metrics::table::METRICS;
 
 use super::rig;
 
 /// Who may import what: a file or a room to the left, files and rooms to the right. The longest name to the left that
 /// fits a file counts for it. Files of a room to the left may import each other.
 const ARROWS: &[(&str, &[&str])] = &[
-    ("main", &["cli"]),
+    ("main", &["commands::args", "commands::program"]),
     (
-        "cli",
+        "commands",
         &[
-            "analysis::sample",
+            "analysis",
             "app",
-            "config",
-            "demo",
-            "explain",
-            "overview",
-            "replay",
-            "report::compare",
-            "summary",
+            "config::settings",
+            "input::nvml::cycle",
+            "input::push::wire::recorded",
+            "input::recording",
+            "model",
+            "report",
+            "text",
         ],
     ),
     (
         "app",
         &[
-            "analysis", "config", "file", "input", "metrics", "output", "report", "server",
-            "state",
+            "analysis", "config", "input", "metrics", "model", "net", "output", "report",
+            "store",
         ],
     ),
-    ("demo", &["analysis::sample", "app", "config", "input::nvml"]),
-    ("recording", &["analysis::sample", "input::wire"]),
-    (
-        "replay",
-        &[
-            "analysis::engine",
-            "analysis::sample",
-            "analysis::status",
-            "input::wire",
-            "recording",
-        ],
-    ),
-    (
-        "summary",
-        &[
-            "analysis::engine",
-            "analysis::sample",
-            "input::wire",
-            "recording",
-            "replay",
-            "report",
-        ],
-    ),
-    ("report", &["analysis"]),
-    ("file", &[]),
-    (
-        "explain",
-        &[
-            "analysis::creep",
-            "analysis::diagnosis",
-            "analysis::engine",
-            "analysis::sample",
-            "analysis::window",
-            "replay",
-        ],
-    ),
-    ("overview", &["analysis::diagnosis::wording"]),
     (
         "config",
         &[
-            "analysis::engine",
-            "analysis::sample",
-            "analysis::snapshots",
-            "input::http",
-            "input::nvml",
+            "analysis::captures",
+            "analysis::config",
+            "input::nvml::config",
+            "input::push::http",
+            "model",
             "output::otlp",
         ],
     ),
-    ("server", &[]),
-    ("state", &["analysis::creep", "analysis::engine", "analysis::tally", "file"]),
-    ("input::wire", &["analysis::acks", "analysis::sample", "analysis::snapshots"]),
+    ("net", &[]),
+    ("store::atomic", &[]),
+    ("store::state", &["store::atomic"]),
+    ("text", &[]),
+    ("model::units", &[]),
+    ("model::ids", &["model::units"]),
+    ("model::step", &["model"]),
+    ("model::device", &["model"]),
+    ("report", &["analysis", "model", "text"]),
+    ("input::recording", &["input::push::wire::recorded", "model"]),
+    ("input::push::wire::error", &["model"]),
+    ("input::push::wire::json", &["input::push::wire::error"]),
+    ("input::push::wire::number", &["input::push::wire::error", "model"]),
     (
-        "input::inbox",
+        "input::push::wire::field",
+        &["input::push::wire::error", "input::push::wire::number", "model"],
+    ),
+    ("input::push::wire::answer", &["analysis::captures", "input::push::wire::json", "model"]),
+    (
+        "input::push::wire::step",
         &[
-            "analysis::acks",
-            "analysis::engine",
-            "analysis::sample",
-            "analysis::snapshots",
-            "analysis::status",
-            "input::wire",
+            "input::push::wire::error",
+            "input::push::wire::field",
+            "input::push::wire::json",
+            "input::push::wire::number",
+            "model",
         ],
     ),
-    ("input::http", &["analysis::engine", "analysis::sample", "input::inbox", "input::wire"]),
-    ("input::cgroup", &["analysis::sample"]),
-    ("input::process", &["analysis::sample", "input::cgroup"]),
-    ("input::kubelet", &["analysis::sample"]),
-    ("input::nvml", &["analysis::sample", "input::process"]),
+    (
+        "input::push::wire::recorded",
+        &[
+            "input::push::wire::error",
+            "input::push::wire::field",
+            "input::push::wire::json",
+            "input::push::wire::number",
+            "input::push::wire::step",
+            "model",
+        ],
+    ),
+    (
+        "input::push::wire::control",
+        &[
+            "analysis::acks",
+            "analysis::captures",
+            "analysis::diagnosis",
+            "input::push::wire::error",
+            "input::push::wire::field",
+            "input::push::wire::json",
+            "input::push::wire::number",
+            "input::push::wire::step",
+            "model",
+        ],
+    ),
+    (
+        "input::push::inbox",
+        &[
+            "analysis::acks",
+            "analysis::captures",
+            "analysis::refusal",
+            "analysis::status",
+            "input::push::wire::control",
+            "model",
+        ],
+    ),
+    (
+        "input::push::http",
+        &["analysis::refusal", "input::push::inbox", "input::push::wire", "model"],
+    ),
+    ("input::owner::cgroup", &["model"]),
+    ("input::owner::procfs", &["input::owner::cgroup", "model"]),
+    ("input::owner::kubelet", &["model"]),
+    ("input::nvml::config", &["model"]),
+    ("input::nvml::error", &["model"]),
+    ("input::nvml::raw", &[]),
+    ("input::nvml::session", &["input::nvml::error"]),
+    ("input::nvml::cycle", &["input::nvml::config", "input::nvml::error", "model"]),
+    (
+        "input::nvml::process_list",
+        &["input::nvml::error", "input::nvml::raw", "input::owner::procfs", "model"],
+    ),
+    (
+        "input::nvml::reader",
+        &[
+            "input::nvml::config",
+            "input::nvml::cycle",
+            "input::nvml::error",
+            "input::nvml::process_list",
+            "input::nvml::raw",
+            "input::nvml::session",
+            "model",
+        ],
+    ),
+    (
+        "input::nvml::poller",
+        &[
+            "input::nvml::config",
+            "input::nvml::cycle",
+            "input::nvml::error",
+            "input::nvml::process_list",
+            "input::nvml::reader",
+            "input::nvml::session",
+            "input::owner::procfs",
+            "model",
+        ],
+    ),
+    (
+        "input::nvml::xid",
+        &["input::nvml::error", "input::nvml::raw", "input::nvml::session", "model"],
+    ),
     ("output::prometheus", &["analysis::status", "metrics"]),
-    ("output::otlp", &["analysis::sample", "analysis::status", "metrics"]),
-    ("output::http", &["analysis::status", "output::prometheus"]),
-    ("metrics", &["analysis::sample", "analysis::status"]),
-    ("analysis::sample", &[]),
+    ("output::otlp", &["analysis::status", "metrics", "model"]),
+    ("output::web", &["analysis::status", "output::prometheus"]),
+    ("metrics", &["analysis::status", "model"]),
     ("analysis::estimate", &[]),
     ("analysis::creep", &["analysis::estimate"]),
-    ("analysis::tally", &["analysis::sample"]),
+    ("analysis::rank::lifecycle", &["model"]),
+    ("analysis::rank::peaks", &["model"]),
+    ("analysis::rank::tally", &["model"]),
+    ("analysis::rank::view", &["analysis::creep", "analysis::rank::tally", "model"]),
     (
-        "analysis::window",
-        &["analysis::creep", "analysis::estimate", "analysis::sample", "analysis::tally"],
+        "analysis::rank::state",
+        &["analysis::creep", "analysis::estimate", "analysis::rank", "model"],
     ),
-    ("analysis::processes", &["analysis::creep", "analysis::sample", "analysis::window"]),
-    ("analysis::diagnosis", &["analysis::creep", "analysis::sample", "analysis::window"]),
+    ("analysis::refusal", &["model"]),
+    ("analysis::processes", &["analysis::creep", "model"]),
+    ("analysis::devices", &["analysis::rank::view", "model"]),
+    ("analysis::ranks", &["analysis::creep", "analysis::rank", "analysis::refusal", "model"]),
+    (
+        "analysis::diagnosis",
+        &[
+            "analysis::creep",
+            "analysis::devices",
+            "analysis::processes",
+            "analysis::rank::view",
+            "model",
+            "text",
+        ],
+    ),
+    ("analysis::acks", &["analysis::diagnosis", "analysis::refusal", "model"]),
+    ("analysis::captures", &["model"]),
+    ("analysis::findings", &["analysis::acks", "analysis::diagnosis", "model"]),
     (
         "analysis::status",
-        &["analysis::creep", "analysis::diagnosis", "analysis::sample", "analysis::window"],
+        &[
+            "analysis::acks",
+            "analysis::captures",
+            "analysis::creep",
+            "analysis::devices",
+            "analysis::diagnosis",
+            "analysis::findings",
+            "analysis::processes",
+            "analysis::rank",
+            "analysis::ranks",
+            "model",
+        ],
     ),
-    ("analysis::acks", &["analysis::diagnosis", "analysis::sample"]),
-    ("analysis::snapshots", &["analysis::sample"]),
-    ("analysis::engine", &["analysis"]),
+    (
+        "analysis::runs",
+        &["analysis::diagnosis", "analysis::findings", "analysis::rank", "model"],
+    ),
+    ("analysis::event", &["analysis::acks", "analysis::captures", "analysis::ranks", "model"]),
+    (
+        "analysis::config",
+        &[
+            "analysis::captures",
+            "analysis::creep",
+            "analysis::diagnosis",
+            "analysis::processes",
+            "analysis::ranks",
+            "model",
+        ],
+    ),
+    (
+        "analysis::saved",
+        &[
+            "analysis::acks",
+            "analysis::creep",
+            "analysis::diagnosis",
+            "analysis::findings",
+            "analysis::processes",
+            "analysis::rank",
+            "analysis::ranks",
+            "model",
+        ],
+    ),
+    ("analysis::engine", &["analysis", "model"]),
+    ("analysis::publish", &["analysis", "model"]),
 ];
 
 /// Doors: they list their room's files and import nothing.
-const DOORS: [&str; 5] = ["lib", "analysis", "input", "output", "report"];
+const DOORS: [&str; 20] = [
+    "lib",
+    "analysis",
+    "analysis::rank",
+    "app",
+    "app::collectors",
+    "commands",
+    "config",
+    "input",
+    "input::nvml",
+    "input::owner",
+    "input::push",
+    "input::push::wire",
+    "metrics",
+    "model",
+    "net",
+    "output",
+    "report",
+    "report::explain",
+    "store",
+    "text",
+];
 
 /// What never waits, logs, reads a clock, spawns or touches files.
-const PURE: [&str; 4] = ["analysis", "metrics", "input::wire", "report"];
+const PURE: [&str; 7] = [
+    "analysis",
+    "input::push::wire",
+    "input::owner::cgroup",
+    "metrics",
+    "model",
+    "report",
+    "text",
+];
 
 /// Paths that pure code does not name, and calls that it does not make.
 const IMPURE_PATHS: [&str; 10] = [
@@ -565,20 +704,23 @@ fn exits(source: &Source) -> Places {
 }
 
 fn push_json(source: &Source) -> Places {
-    // The analysis reads back the state that it wrote, which is no JSON.
-    let mut wanted = if source.is_in("analysis") {
+    // What the exporter wrote itself it reads back: its state, which is not JSON.
+    let is_inside = ["analysis", "model", "store"].iter().any(|room| source.is_in(room));
+    let mut wanted = if is_inside {
         Vec::new()
     } else {
         vec!["Deserialize", "Deserializer", "DeserializeOwned", "DeserializeSeed"]
     };
-    if source.is_in("input") || source.is_in("analysis") {
+    if source.is_in("input") || is_inside {
         wanted.push("serde_json");
     }
-    except(source, "input::wire", wanted.iter().flat_map(|word| at(source, &[*word])))
+    except(source, "input::push::wire", wanted.iter().flat_map(|word| at(source, &[*word])))
 }
 
 fn engines(source: &Source) -> Places {
-    let is_owner = ["app", "replay", "analysis"].iter().any(|room| source.is_in(room));
+    let is_owner = ["app", "commands::explain", "commands::playback", "analysis"]
+        .iter()
+        .any(|room| source.is_in(room));
     let engine = words("crate::analysis::engine::Engine");
     let named = source.paths.iter().filter(|(path, _)| path.starts_with(&engine));
     let shared = ["Mutex", "RwLock", "static", "thread_local"]
@@ -717,24 +859,27 @@ fn every_arrow_is_between_files_that_exist() {
 #[test]
 fn a_planted_arrow_is_found() {
     let cases = [
-        ("src/analysis/estimate.rs", "use crate::analysis::sample::Bytes;"),
-        ("src/analysis/creep.rs", "use crate::analysis::{estimate, window::RankReport};"),
-        ("src/analysis/window.rs", "use super::engine::Event;"),
-        ("src/analysis/window.rs", "fn f() { super::super::config::document(); }"),
+        ("src/analysis/estimate.rs", "use crate::model::units::Bytes;"),
+        ("src/analysis/creep.rs", "use crate::analysis::{estimate, rank::view::RankView};"),
+        ("src/analysis/rank/state.rs", "use super::super::event::Event;"),
+        (
+            "src/analysis/rank/state.rs",
+            "fn f() { super::super::super::config::settings::document(); }",
+        ),
         ("src/analysis/diagnosis/imbalance.rs", "use super::super::engine::Engine as E;"),
         ("src/analysis/diagnosis/mod.rs", "use crate::analysis;"),
-        ("src/analysis/mod.rs", "use crate::config::SETTINGS;"),
-        ("src/metrics.rs", "fn f(s: &crate::analysis::engine::Event) {}"),
-        ("src/output/prometheus.rs", "fn f() { x!(y, crate::config::document()) }"),
-        ("src/output/http.rs", "mod m { use super::super::otlp::Config; }"),
-        ("src/input/http.rs", "use crate::{analysis::sample::Run, server};"),
-        ("src/input/wire.rs", "use super::inbox::Inbox;"),
-        ("src/server.rs", "use crate::input;"),
-        ("src/config.rs", "use crate::output::*;"),
-        ("src/cli.rs", "use crate::*;"),
+        ("src/analysis/mod.rs", "use crate::config::settings::SETTINGS;"),
+        ("src/metrics/table.rs", "fn f(s: &crate::analysis::event::Event) {}"),
+        ("src/output/prometheus.rs", "fn f() { x!(y, crate::config::settings::document()) }"),
+        ("src/output/web.rs", "mod m { use super::super::otlp::Config; }"),
+        ("src/input/push/http.rs", "use crate::{model::ids::Run, net::server};"),
+        ("src/input/push/wire.rs", "use super::inbox::Inbox;"),
+        ("src/net/server.rs", "use crate::input;"),
+        ("src/config/settings.rs", "use crate::output::*;"),
+        ("src/commands/args.rs", "use crate::*;"),
         ("src/main.rs", "fn main() { stepmem::app::run() }"),
         ("src/nowhere/summary.rs", "fn f() {}"),
-        ("src/overview.rs", "use crate::report::Summary;"),
+        ("src/text/units.rs", "use crate::report::summary::Summary;"),
     ];
     for (path, text) in cases {
         assert_eq!(planted(path, text).first(), Some(&Rule::Arrow), "{path}: {text}");
@@ -746,15 +891,21 @@ fn an_allowed_import_is_not_a_violation() {
     let cases = [
         (
             "src/analysis/engine.rs",
-            "use crate::analysis::{sample::Run, status::{self, Status}};",
+            "use crate::analysis::{rank::view::RankView, status::{self, Status}};",
         ),
         ("src/analysis/diagnosis/mod.rs", "mod imbalance; const X: X = imbalance::IMBALANCE;"),
         ("src/analysis/diagnosis/imbalance.rs", "use super::high_pressure::pressures;"),
-        ("src/output/http.rs", "use crate::output::prometheus::{Format, render};"),
+        ("src/output/web.rs", "use crate::output::prometheus::{Format, render};"),
         ("src/input/nvml.rs", "mod raw { use super::Row; } use raw::Row;"),
-        ("src/server.rs", "pub(crate) struct S { pub(in crate::server) a: super::server::T }"),
-        ("src/app.rs", "use crate::{input, output}; fn f() { input::http::router() }"),
-        ("src/lib.rs", "pub mod app; pub mod cli;"),
+        (
+            "src/net/server.rs",
+            "pub(crate) struct S { pub(in crate::net::server) a: super::server::T }",
+        ),
+        (
+            "src/app/serve.rs",
+            "use crate::{input, output}; fn f() { input::push::http::router() }",
+        ),
+        ("src/lib.rs", "pub mod app; pub mod commands;"),
         (
             "src/analysis/estimate.rs",
             "/// Unlike `crate::app::run`.\nfn f() { \"crate::app\"; }",
@@ -771,13 +922,13 @@ fn an_allowed_import_is_not_a_violation() {
 fn a_planted_impurity_is_found() {
     let cases = [
         ("src/analysis/creep.rs", "use tokio::sync::mpsc;"),
-        ("src/analysis/window.rs", "fn f() { tracing::warn!(\"x\"); }"),
-        ("src/analysis/sample.rs", "use std::{fmt, fs::File};"),
+        ("src/analysis/rank/state.rs", "fn f() { tracing::warn!(\"x\"); }"),
+        ("src/model/units.rs", "use std::{fmt, fs::File};"),
         ("src/analysis/status.rs", "use std::sync::Arc;"),
-        ("src/metrics.rs", "fn f() { std::env::var(\"A\"); }"),
-        ("src/metrics.rs", "use std::net::{self, IpAddr};"),
-        ("src/input/wire.rs", "fn f() -> T { T::now() }"),
-        ("src/input/wire.rs", "fn f() { m! { x.await } }"),
+        ("src/metrics/table.rs", "fn f() { std::env::var(\"A\"); }"),
+        ("src/metrics/table.rs", "use std::net::{self, IpAddr};"),
+        ("src/input/push/wire.rs", "fn f() -> T { T::now() }"),
+        ("src/input/push/wire.rs", "fn f() { m! { x.await } }"),
         ("src/analysis/engine.rs", "pub async fn f() {}"),
         ("src/analysis/diagnosis/imbalance.rs", "use std::thread;"),
     ];
@@ -795,7 +946,7 @@ fn a_planted_spawn_is_found() {
         "use std::thread; fn f() { thread::Builder::new(); }",
         "fn f() { tokio::task::spawn_blocking(g); }",
     ] {
-        assert_eq!(planted("src/input/http.rs", text), [Rule::Spawn], "{text}");
+        assert_eq!(planted("src/input/push/http.rs", text), [Rule::Spawn], "{text}");
         assert_eq!(planted("src/app.rs", text), [], "{text}");
     }
 }
@@ -808,7 +959,7 @@ fn a_planted_clock_is_found() {
         "fn f() { SystemTime::now(); }",
         "fn f(since: Instant) { since.elapsed(); }",
     ] {
-        assert_eq!(planted("src/server.rs", text), [Rule::Clock], "{text}");
+        assert_eq!(planted("src/net/server.rs", text), [Rule::Clock], "{text}");
         assert_eq!(planted("src/app.rs", text), [], "{text}");
     }
 }
@@ -821,31 +972,31 @@ fn a_planted_exit_is_found() {
         "fn f() { eprintln!(\"error\"); }",
         "fn f() { std::process::abort(); }",
     ] {
-        assert_eq!(planted("src/cli.rs", text), [Rule::Exit], "{text}");
+        assert_eq!(planted("src/commands/args.rs", text), [Rule::Exit], "{text}");
     }
 }
 
 #[test]
 fn planted_reading_of_push_json_is_found() {
     for (path, text) in [
-        ("src/input/http.rs", "fn f() { serde_json::from_slice(b); }"),
-        ("src/input/inbox.rs", "use serde::Deserialize;"),
-        ("src/metrics.rs", "#[derive(serde::Deserialize)] struct S;"),
-        ("src/analysis/sample.rs", "fn f(t: &str) { serde_json::from_str::<u8>(t); }"),
-        ("src/demo.rs", "use serde::{Deserialize, Serialize};"),
+        ("src/input/push/http.rs", "fn f() { serde_json::from_slice(b); }"),
+        ("src/input/push/inbox.rs", "use serde::Deserialize;"),
+        ("src/metrics/table.rs", "#[derive(serde::Deserialize)] struct S;"),
+        ("src/model/units.rs", "fn f(t: &str) { serde_json::from_str::<u8>(t); }"),
+        ("src/commands/demo.rs", "use serde::{Deserialize, Serialize};"),
     ] {
         assert_eq!(planted(path, text), [Rule::PushJson], "{path}: {text}");
-        assert_eq!(planted("src/input/wire.rs", text), [], "{text}");
+        assert_eq!(planted("src/input/push/wire.rs", text), [], "{text}");
     }
 }
 
 #[test]
 fn a_planted_meeting_is_found() {
     for (path, text) in [
-        ("src/input/http.rs", "use crate::output::http::StatusSource;"),
+        ("src/input/push/http.rs", "use crate::output::web::StatusSource;"),
         ("src/input/nvml.rs", "fn f() { super::super::output::prometheus::render(); }"),
         ("src/output/otlp.rs", "use crate::{input::inbox::Inbox, metrics};"),
-        ("src/output/http.rs", "use crate::app::App;"),
+        ("src/output/web.rs", "use crate::app::App;"),
     ] {
         assert_eq!(planted(path, text), [Rule::Arrow, Rule::Meeting], "{path}: {text}");
     }
@@ -854,9 +1005,9 @@ fn a_planted_meeting_is_found() {
 #[test]
 fn planted_state_is_found() {
     for (path, text) in [
-        ("src/output/http.rs", "use crate::analysis::engine::{Engine};"),
-        ("src/demo.rs", "fn f() { crate::analysis::engine::Engine::new(); }"),
-        ("src/analysis/window.rs", "static mut N: u32 = 0;"),
+        ("src/output/web.rs", "use crate::analysis::engine::{Engine};"),
+        ("src/commands/demo.rs", "fn f() { crate::analysis::engine::Engine::new(); }"),
+        ("src/analysis/rank/state.rs", "static mut N: u32 = 0;"),
     ] {
         assert_eq!(planted(path, text).last(), Some(&Rule::Engine), "{path}: {text}");
     }
@@ -870,7 +1021,7 @@ fn a_planted_metric_name_is_found() {
         "fn f() { g(\"process_open_fds\"); }",
     ] {
         assert_eq!(planted("src/output/prometheus.rs", text), [Rule::MetricName], "{text}");
-        assert_eq!(planted("src/metrics.rs", text), [], "{text}");
+        assert_eq!(planted("src/metrics/table.rs", text), [], "{text}");
     }
     let in_prose = "/// See `stepmem_rank_step`.\nfn f() {}";
     assert_eq!(planted("src/output/prometheus.rs", in_prose), []);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use stepmem::analysis::diagnosis::imbalance::COMPARABLE_STEPS_MIN;
+use stepmem::analysis::diagnosis::balance::COMPARABLE_STEPS_MIN;
 
 use crate::rig::{Exporter, Folder, stepmem};
 

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use serde_json::Value;
-use stepmem::analysis::diagnosis::{self, DIAGNOSES};
-use stepmem::config;
-use stepmem::metrics::{self, METRICS};
+use stepmem::analysis::diagnosis::{DiagnosisKind, names};
+use stepmem::config::settings;
+use stepmem::metrics::table::{self, METRICS};
 
 use super::rig;
 
@@ -107,22 +107,22 @@ fn is_current(page: &str, generated: &str) {
 
 #[test]
 fn the_page_of_metrics_is_as_the_table() {
-    is_current("metrics.md", &metrics::document());
+    is_current("metrics.md", &table::document());
 }
 
 #[test]
 fn the_page_of_settings_is_as_the_table() {
-    is_current("settings.md", &config::document());
+    is_current("settings.md", &settings::document());
 }
 
 #[test]
 fn the_page_of_diagnoses_is_as_the_table() {
-    is_current("diagnoses.md", &diagnosis::document());
+    is_current("diagnoses.md", &names::document());
 }
 
 #[test]
 fn no_cell_of_a_generated_table_breaks_its_row() {
-    for page in [metrics::document(), config::document()] {
+    for page in [table::document(), settings::document()] {
         let mut n_columns = 0;
         for line in page.lines() {
             let n_bars = line.matches('|').count();
@@ -148,7 +148,7 @@ fn every_promised_metric_is_in_the_table() {
 
 #[test]
 fn every_promised_diagnosis_is_in_the_table() {
-    let kinds: BTreeSet<&str> = DIAGNOSES.iter().map(|diagnosis| diagnosis.kind).collect();
+    let kinds: BTreeSet<&str> = DiagnosisKind::ALL.iter().map(|kind| kind.label()).collect();
     assert_eq!(kinds, BTreeSet::from(PROMISED_KINDS));
 }
 
@@ -178,9 +178,9 @@ fn every_diagnosis_has_an_alert_with_a_runbook() {
     let alerts: Vec<(&str, &str)> = rules
         .map(|rule| (rule["alert"].as_str().unwrap(), rule["expr"].as_str().unwrap()))
         .collect();
-    for diagnosis in DIAGNOSES {
-        let name = alerts.iter().find(|(_, expr)| expr.contains(diagnosis.kind));
-        let (name, _) = name.unwrap_or_else(|| panic!("{} has no alert", diagnosis.kind));
+    for kind in DiagnosisKind::ALL.iter().map(|kind| kind.label()) {
+        let name = alerts.iter().find(|(_, expr)| expr.contains(kind));
+        let (name, _) = name.unwrap_or_else(|| panic!("{kind} has no alert"));
         let runbook = rig::root().join(format!("docs/runbooks/{name}.md"));
         assert!(runbook.exists(), "{} is not there", runbook.display());
     }
@@ -193,7 +193,7 @@ fn the_chart_takes_the_settings_that_there_are_and_no_others() {
     let (before, rest) = schema.split_once(r#""propertyNames": {"enum": ["#).unwrap();
     let (known, after) = rest.split_once(']').unwrap();
     let mut keys: Vec<String> =
-        config::SETTINGS.iter().map(|setting| format!("{:?}", setting.key)).collect();
+        settings::SETTINGS.iter().map(|setting| format!("{:?}", setting.key)).collect();
     keys.sort();
     let expected = keys.join(", ");
     if env::var_os("STEPMEM_BLESS").is_some() {

@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 use serde_json::{Value, json};
-use stepmem::analysis::engine::{Engine, EngineConfig, Event, TransitionState};
-use stepmem::analysis::sample::Uptime;
-use stepmem::input::wire::{Recorded, decode_recorded};
+use stepmem::analysis::config::EngineConfig;
+use stepmem::analysis::engine::Engine;
+use stepmem::analysis::event::Event;
+use stepmem::analysis::findings::TransitionState;
+use stepmem::input::push::wire::recorded::{RecordingEntry, decode_recorded};
+use stepmem::model::units::Uptime;
 
 use crate::rig::Exporter;
 
@@ -52,13 +55,15 @@ fn told(records: &[Value]) -> (Vec<Told>, u64) {
     let mut told = Vec::new();
     for record in records {
         let line = record.to_string();
-        let Recorded::Step(sample) = decode_recorded(line.as_bytes()).unwrap() else {
+        let RecordingEntry::Step(sample) = decode_recorded(line.as_bytes()).unwrap() else {
             panic!("{line} is no push");
         };
         let since = record["time"].as_f64().unwrap() - began;
         now = now.max(Uptime(Duration::try_from_secs_f64(since).unwrap_or_default()));
-        for it in engine.apply(Event::Step(sample), now) {
-            told.push((it.rank.get(), it.kind, it.state == TransitionState::Raised, it.step));
+        let batch = engine.admit(vec![sample], now).unwrap();
+        for it in engine.apply(Event::Steps(batch), now) {
+            let rank = it.subject.rank().unwrap().rank.get();
+            told.push((rank, it.kind.label(), it.state == TransitionState::Raised, it.step));
         }
     }
     (told, engine.records().restarted)

@@ -16,6 +16,7 @@
 mod rig;
 
 mod architecture;
+mod closed_output;
 mod compare;
 mod creep;
 mod diagnoses;

@@ -11,10 +11,12 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use serde_json::{Value, json};
-use stepmem::analysis::sample::{Attribution, Bytes, GpuSample, GpuUuid, ProcessMemory};
-use stepmem::input::nvml::{
-    Config, DeviceName, Devices, FAILURES_MAX, GpuPoll, Poller, RELEASED,
-};
+use stepmem::input::nvml::config::{DeviceName, Devices, PollerConfig};
+use stepmem::input::nvml::cycle::{GpuPoll, RELEASED};
+use stepmem::input::nvml::poller::{FAILURES_MAX, Poller};
+use stepmem::model::device::{Attribution, GpuSample, ProcessMemory};
+use stepmem::model::ids::GpuUuid;
+use stepmem::model::units::Bytes;
 
 pub const GIB: u64 = 1 << 30;
 
@@ -85,7 +87,7 @@ impl Fake {
         calls.lines().filter(|line| *line == symbol).count()
     }
 
-    fn config(&self, namespace: Namespace, pids: &[u32]) -> Config {
+    fn config(&self, namespace: Namespace, pids: &[u32]) -> PollerConfig {
         let procfs = self.dir.join("proc");
         fs::create_dir_all(procfs.join("self/ns")).unwrap();
         let (number, status) = match namespace {
@@ -102,7 +104,7 @@ impl Fake {
             fs::create_dir_all(procfs.join(pid.to_string())).unwrap();
         }
         let library = Some(self.library());
-        Config { library, procfs, processes_max: 64, devices: Devices::All }
+        PollerConfig { library, procfs, processes_max: 64, devices: Devices::All }
     }
 
     fn poller(&self, namespace: Namespace, pids: &[u32]) -> Poller {
@@ -441,7 +443,7 @@ fn largest_processes_are_kept_and_the_others_counted() {
     ]);
     let fake =
         Fake::new("cap", &driver(&json!([gpu_with("GPU-a", &json!({ "compute": compute }))])));
-    let config = Config { processes_max: 3, ..fake.config(Namespace::Host, &[]) };
+    let config = PollerConfig { processes_max: 3, ..fake.config(Namespace::Host, &[]) };
     let poll = Poller::new(config).poll();
     assert_eq!(processes(&poll.samples[0]), [(2, Some(40)), (4, Some(20)), (5, Some(30))]);
     assert_eq!(poll.processes_dropped, 2);
@@ -799,7 +801,7 @@ fn named(names: &[&str]) -> Devices {
 }
 
 fn poller_of(fake: &Fake, devices: Devices) -> Poller {
-    Poller::new(Config { devices, ..fake.config(Namespace::Host, &[]) })
+    Poller::new(PollerConfig { devices, ..fake.config(Namespace::Host, &[]) })
 }
 
 #[test]

@@ -4,8 +4,10 @@ use std::process::Command;
 use std::{env, fs};
 
 use serde_json::{Value, json};
-use stepmem::analysis::sample::{Attribution, Bytes};
-use stepmem::input::nvml::{GpuPoll, Poller};
+use stepmem::input::nvml::cycle::GpuPoll;
+use stepmem::input::nvml::poller::Poller;
+use stepmem::model::device::Attribution;
+use stepmem::model::units::Bytes;
 
 use crate::nvml::{Fake, GIB, driver, gpu, gpu_with, instance};
 

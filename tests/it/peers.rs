@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
 use serde_json::{Value, json};
-use stepmem::metrics::{Kind, METRICS, Metric};
+use stepmem::metrics::table::METRICS;
+use stepmem::metrics::types::{Kind, Metric};
 
 use super::nvml::Fake;
 use super::rig::{self, DEADLINE, Exporter};

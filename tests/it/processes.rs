@@ -65,7 +65,8 @@ fn process_that_leaks_is_diagnosed_without_a_push() {
     assert_eq!(kinds[..2], ["CREEP_EARLY", "CREEP_EARLY"], "raised, and cleared for the page");
     let page = &transitions[2];
     assert_eq!((&page["kind"], &page["state"]), (&json!("CREEP_CONFIRMED"), &json!("raised")));
-    assert_eq!((&page["run"], &page["rank"]), (&json!("pid-4711"), &json!(0)));
+    assert_eq!((&page["uuid"], &page["pid"]), (&json!("GPU-7"), &json!(4711)));
+    assert_eq!((page.get("run"), page.get("rank")), (None, None), "it is not a rank");
     assert_eq!(page["step"], Value::Null);
     let evidence = &page["evidence"];
     assert_eq!(evidence["signal"], "process");
@@ -85,8 +86,12 @@ fn process_that_leaks_is_diagnosed_without_a_push() {
         assert_eq!(evidence[name], Value::Null, "there are no steps");
     }
     assert_eq!(status["runs"], json!([]), "it is no run of ranks that push");
-    assert_eq!(status["ranks"][0]["last_push_time"], Value::Null);
-    assert_eq!(status["devices"][0]["processes"][0]["owner"], json!(["pid-4711", 0]));
+    assert_eq!(status["ranks"], json!([]), "and no rank");
+    let process = &status["processes"][0];
+    assert_eq!((&process["uuid"], &process["pid"]), (&json!("GPU-7"), &json!(4711)));
+    assert_eq!(process["creep"]["signal"], "process");
+    assert!(process["oom_eta_seconds"].is_number(), "{process}");
+    assert_eq!(status["devices"][0]["processes"][0]["owner"], Value::Null);
 }
 
 #[test]
@@ -156,11 +161,11 @@ fn process_that_begins_anew_is_not_held_against_its_past() {
 #[test]
 fn explain_tells_the_story_of_a_process() {
     let leak = readings(1200, |i| 30 * GIB + 20 * MIB * i);
-    let ended = stepmem(&["explain", "-", "--rank", "0"], &[], leak.as_bytes());
+    let ended = stepmem(&["explain", "-", "--pid", "4711"], &[], leak.as_bytes());
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     let text = ended.out;
     for part in [
-        "Run pid-4711, rank 0 on GPU-7 (80.0 GiB)",
+        "Process 4711 on GPU-7 (80.0 GiB)",
         "1,200 readings, it does not push; 2025-11-24 16:00:00 to",
         "Memory of the process, the least of each",
         "CREEP_CONFIRMED",
@@ -186,15 +191,14 @@ fn leaking_process_of_a_real_driver_call_is_diagnosed_until_its_rank_pushes() {
     let nvml = ["--nvml.library", library, "--nvml.interval", "10ms"];
     let quick = ["--creep.process-warmup", "0s", "--creep.process-interval", "10ms"];
     let exporter = Exporter::start_command("serve", &[nvml, quick].concat(), &[]);
-    let run = format!("pid-{pid}");
     let creeps =
-        format!("stepmem_diagnosis{{run=\"{run}\",rank=\"0\",kind=\"CREEP_CONFIRMED\"}}");
+        format!("stepmem_diagnosis{{uuid=\"GPU-a\",pid=\"{pid}\",kind=\"CREEP_CONFIRMED\"}}");
     // In parts of 128 MiB: 10 GiB, and one more as soon as the last one was read.
     let used = Cell::new(80_u32);
     await_true("the leak is found", || {
         let metrics = exporter.metrics();
         let held = format!(
-            "stepmem_process_memory_used_bytes{{uuid=\"GPU-a\",pid=\"{pid}\",rank=\"0\",run=\"{run}\"}}"
+            "stepmem_process_memory_used_bytes{{uuid=\"GPU-a\",pid=\"{pid}\",rank=\"\",run=\"\"}}"
         );
         let is_read =
             metrics.get(&held).copied() == Some(f64::from(used.get()) * 134_217_728.0);
@@ -204,35 +208,32 @@ fn leaking_process_of_a_real_driver_call_is_diagnosed_until_its_rank_pushes() {
         }
         metrics.contains_key(&creeps)
     });
-    let labels = format!("{{run=\"{run}\",rank=\"0\",uuid=\"GPU-a\"");
+    let labels = format!("{{uuid=\"GPU-a\",pid=\"{pid}\"}}");
     let metrics = exporter.metrics();
-    for (name, signal) in [
-        ("stepmem_creep_slope_bytes_per_second", ",signal=\"process\""),
-        ("stepmem_creep_onset_timestamp_seconds", ",signal=\"process\""),
-        ("stepmem_pressure_ratio", ",basis=\"process\""),
-        ("stepmem_oom_eta_seconds", ""),
-        ("stepmem_headroom_bytes", ""),
+    for name in [
+        "creep_slope_bytes_per_second",
+        "creep_growth_bytes",
+        "creep_onset_timestamp_seconds",
+        "creep_confidence_ratio",
+        "pressure_ratio",
+        "oom_eta_seconds",
+        "headroom_bytes",
     ] {
-        assert!(
-            metrics.contains_key(&format!("{name}{labels}{signal}}}")),
-            "{name}: {metrics:#?}"
-        );
+        let series = format!("stepmem_process_{name}{labels}");
+        assert!(metrics.contains_key(&series), "{series}: {metrics:#?}");
     }
-    // There are no steps, and no pushes.
-    for name in
-        ["rank_step", "rank_steps_total", "rank_last_push", "run_", "oom_eta_steps", "per_step"]
-    {
-        let is_of_it = |series: &&String| {
-            series.starts_with("stepmem_") && series.contains(name) && series.contains(&run)
-        };
-        assert_eq!(metrics.keys().find(is_of_it), None, "{name}");
-    }
+    // It is no rank and no run, and has no steps.
+    let is_of_a_rank = |series: &&String| {
+        let families = ["stepmem_rank_", "stepmem_run_", "stepmem_creep_", "stepmem_oom_"];
+        families.iter().any(|family| series.starts_with(family))
+    };
+    assert_eq!(metrics.keys().find(is_of_a_rank), None);
 
     let record =
         json!({"rank": 3, "step": 1, "allocated_bytes": GIB, "device": "GPU-a", "pid": pid});
     assert_eq!(exporter.post(record.to_string()).status, 200);
     exporter.await_metrics("the process gives way to its rank", |metrics| {
         let owned = format!("stepmem_process_memory_used_bytes{{uuid=\"GPU-a\",pid=\"{pid}\",rank=\"3\",run=\"default\"}}");
-        metrics.contains_key(&owned) && !metrics.keys().any(|series| series.contains(&run))
+        metrics.contains_key(&owned) && !metrics.contains_key(&creeps)
     });
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::json;
-use stepmem::config::SETTINGS;
+use stepmem::config::settings::SETTINGS;
 
 use crate::nvml::{Fake, driver, gpu};
 use crate::rig::{Exporter, Folder, record, stepmem, text};

@@ -100,8 +100,8 @@ fn file_that_is_not_to_be_trusted_is_set_aside_with_one_line() {
     for (bytes, said) in [
         (flipped, "checksum"),
         (cut, "checksum"),
-        (newer.into_bytes(), "is no state of stepmem"),
-        (Vec::new(), "is no state of stepmem"),
+        (newer.into_bytes(), "is not a state file of stepmem"),
+        (Vec::new(), "is not a state file of stepmem"),
         (vec![0; 80 * 1024 * 1024], "exceeds"),
     ] {
         fs::write(folder.path("state"), &bytes).unwrap();

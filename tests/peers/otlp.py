@@ -1,7 +1,7 @@
-"""Proves that what the exporter pushes is OTLP: others receive and decode it, over HTTP and gRPC.
+"""Proves that the exporter pushes OTLP: other implementations receive and decode it, over HTTP and gRPC.
 
-    rotel     starts Rotel (an OpenTelemetry agent) and reads its debug log
-    decode    is a receiver made of the official protobuf classes (opentelemetry-proto, grpcio)
+    rotel     start Rotel (an OpenTelemetry agent) and read its debug log
+    decode    receive with the official protobuf classes (opentelemetry-proto, grpcio)
 
 Both print {"http": PORT, "grpc": PORT} on stdout once they accept on 127.0.0.1, then one line per resource
 of each export:
@@ -11,8 +11,8 @@ of each export:
          "points": [{"attributes": {}, "value", "time_unix_nano", "start_time_unix_nano"}]}]}
 
 `kind` is gauge, sum or histogram; `monotonic` and `temporality` ("cumulative", "delta") are null where the
-kind has none; a histogram's value is {"count", "sum", "bounds", "bucket_counts"}. Rotel's log does not tell
-HTTP from gRPC. The script ends when its stdin closes, and with it Rotel.
+kind has none; a histogram's value is {"count", "sum", "bounds", "bucket_counts"}. Rotel's log does not
+distinguish HTTP from gRPC. The script, and Rotel with it, ends when its stdin closes.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metric
 from opentelemetry.proto.metrics.v1 import metrics_pb2
 
 BODY_BYTES_MAX = 64 << 20
-"""The longest OTLP/HTTP body taken."""
+"""The longest OTLP/HTTP body accepted."""
 
 IDLE_SECONDS = 0.2
-"""Rotel's log does not mark the end of an export: this long a silence does."""
+"""Rotel's log does not mark the end of an export: a silence of this length does."""
 
 LAST_LINES_SECONDS_MAX = 5.0
 """How long the end waits for a caller that has lines left to read."""
@@ -77,12 +77,12 @@ def main():
 
 
 def say(line):
-    """Has one JSON line written; never waits, for a caller that reads late must not hold up an export."""
+    """Queues one JSON line; never waits, since a slow reader must not delay an export."""
     LINES.put(json.dumps(line, allow_nan=False) + "\n")
 
 
 def write_lines():
-    """Writes what is said until `None` comes or nobody reads any more."""
+    """Writes the queued lines until `None` arrives or the reader is gone."""
     try:
         while (text := LINES.get()) is not None:
             sys.stdout.write(text)
@@ -146,15 +146,15 @@ class HttpReceiver(http.server.BaseHTTPRequestHandler):
         """Reads and prints one export; returns the status and the answer's body."""
         length = self.headers.get("Content-Length", "")
         if not length.isdigit() or int(length) > BODY_BYTES_MAX:
-            return 413, b"a Content-Length within the limit is needed"
-        body = self.rfile.read(int(length))  # also when it is refused, or the client might not see why
+            return 413, b"Content-Length is missing or exceeds the limit"
+        body = self.rfile.read(int(length))  # even if it is refused: otherwise the client may not see the reason
         if self.path != "/v1/metrics":
-            return 404, b"only /v1/metrics is here"
+            return 404, b"only /v1/metrics is served"
         if self.headers.get("Content-Type", "").split(";")[0] != "application/x-protobuf":
-            return 415, b"only application/x-protobuf is taken"
+            return 415, b"only application/x-protobuf is accepted"
         encoding = self.headers.get("Content-Encoding", "identity")
         if encoding not in ("identity", "gzip"):
-            return 415, b"only gzip and identity are taken"
+            return 415, b"only gzip and identity are accepted"
         try:
             request = metrics_service_pb2.ExportMetricsServiceRequest.FromString(
                 gzip.decompress(body) if encoding == "gzip" else body
@@ -229,19 +229,19 @@ def any_value(value):
 
 
 def json_number(value):
-    """JSON has no word for a number that is not finite."""
+    """Returns text for a number that is not finite: JSON cannot represent it."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
     return value
 
 
-# --- rotel: somebody else's agent ---
+# --- rotel: an independent agent ---
 
 
 def receive_with_rotel():
     """Starts Rotel and turns its debug log into lines until stdin closes or Rotel ends."""
-    agent = os.path.join(os.path.dirname(rotel.__file__), "rotel-agent")  # the wheel puts it in no bin/
-    # It is linked to this Python's libpython, which need not be where the loader looks.
+    agent = os.path.join(os.path.dirname(rotel.__file__), "rotel-agent")  # the wheel does not put it into bin/
+    # It is linked to this Python's libpython, which may be outside the loader's path.
     library_path = [sysconfig.get_config_var("LIBDIR"), os.environ.get("LD_LIBRARY_PATH")]
     os.environ["LD_LIBRARY_PATH"] = ":".join(filter(None, library_path))
     with tempfile.TemporaryDirectory(prefix="rotel-") as folder:
@@ -309,7 +309,7 @@ class DebugLog:
         self.attributes = None  # the ones that the following `-> name: Kind(value)` lines belong to
 
     def take(self, line):
-        """Reads one line; lines of another kind (Rotel's own log) are passed over."""
+        """Reads one line; ignores lines of another kind (Rotel's own log)."""
         if line.startswith("ResourceMetrics #"):
             self.flush()
             self.attributes = {}

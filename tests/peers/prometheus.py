@@ -1,8 +1,8 @@
 """Proves that a real Prometheus scrapes the exporter: every target up, every expected family queryable.
 
-Runs `promtool check metrics` on the text exposition of each target (it must have nothing to say), starts
+Runs `promtool check metrics` on the text exposition of each target (it must not print anything), starts
 Debian's `prometheus` on a free loopback port with one scrape a second, waits until `up` is 1 everywhere and
-every expected family has been there, and prints {FAMILY: number of series} as JSON. Stops Prometheus always.
+every expected family has been seen, and prints {FAMILY: number of series} as JSON. Always stops Prometheus.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import urllib.request
 from child import Failure, end_on_sigterm, start_listening, wait_until
 
 QUERYABLE_SECONDS_MAX = 60.0
-"""How long Prometheus may take until it has seen everything."""
+"""Time in which Prometheus must have seen everything."""
 
 ANSWER_SECONDS_MAX = 10.0
 PROMTOOL_SECONDS_MAX = 20.0
@@ -38,8 +38,8 @@ scrape_configs:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0], epilog="Exit status: 0, or 1 and why.")
-    parser.add_argument("--targets", required=True, nargs="+", metavar="HOST:PORT", help="what to scrape")
-    parser.add_argument("--work-dir", required=True, help="where the configuration, the log and the storage go")
+    parser.add_argument("--targets", required=True, nargs="+", metavar="HOST:PORT", help="targets to scrape")
+    parser.add_argument("--work-dir", required=True, help="folder for the configuration, the log and the storage")
     parser.add_argument(
         "--families",
         required=True,
@@ -65,12 +65,12 @@ def read_families(path):
         names = [line.split("#")[0].strip() for line in lines]
     names = [name for name in names if name]
     if not names:
-        raise Failure(f"{path} names no family: that would show nothing")
+        raise Failure(f"{path} does not name a family, so the check would be empty")
     return names
 
 
 def check_with_promtool(url):
-    """Has promtool lint the text exposition; it must have nothing to say."""
+    """Lints the text exposition with promtool, which must not print anything."""
     request = urllib.request.Request(url, headers={"Accept": "text/plain;version=0.0.4"})
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_SECONDS_MAX) as answer:
@@ -88,8 +88,8 @@ def check_with_promtool(url):
     except FileNotFoundError:
         raise Failure("no program promtool: tests/peers/install.sh installs it") from None
     if promtool.returncode != 0 or promtool.stdout:
-        said = promtool.stdout.decode(errors="replace")
-        raise Failure(f"promtool check metrics on {url}: status {promtool.returncode}\n{said}")
+        output = promtool.stdout.decode(errors="replace")
+        raise Failure(f"promtool check metrics on {url}: status {promtool.returncode}\n{output}")
 
 
 def check_with_prometheus(args, expected):
@@ -121,7 +121,7 @@ def check_with_prometheus(args, expected):
 
 
 class Seen:
-    """What Prometheus has scraped so far."""
+    """The targets and families that Prometheus has scraped so far."""
 
     def __init__(self, port, targets, expected):
         self.port, self.targets, self.expected = port, targets, expected
@@ -129,7 +129,7 @@ class Seen:
         self.n_series = {}  # by metric name, as last seen: a series may end while others are waited for
 
     def is_complete(self):
-        """Asks Prometheus again; whether every target is up and every family has been there."""
+        """Asks Prometheus again; returns whether every target is up and every family has been seen."""
         self.n_up = len(self.query('up{job="peer"} == 1'))
         for result in self.query('count by (__name__) ({job="peer"})'):
             self.n_series[result["metric"]["__name__"]] = int(result["value"][1])
@@ -147,7 +147,7 @@ class Seen:
         return [name for name in self.expected if not self.count(name)]
 
     def explain(self):
-        """What is still missing at the deadline, and what Prometheus says of its targets."""
+        """Reports what is missing at the deadline, and Prometheus' view of its targets."""
         answer = ask(self.port, "/api/v1/targets?state=active")
         targets = json.loads(answer)["data"]["activeTargets"] if answer else []
         errors = [f"{each['scrapeUrl']}: {each['health']} {each['lastError']}".rstrip() for each in targets]

@@ -1,14 +1,14 @@
-"""Proves that what /metrics says is what Prometheus' reference parsers read, in both formats.
+"""Proves that Prometheus' reference parsers read /metrics as intended, in both formats.
 
-Fetches the text format 0.0.4 and OpenMetrics 1.0, parses each with prometheus_client's own parser, holds
-them to what those lax parsers let pass (metadata once and first, families in one piece, no series twice,
-no NaN of ours), and shows that both carry the same samples. Asks with the Accept headers of real scrapers.
+Fetches the text format 0.0.4 and OpenMetrics 1.0, parses each with prometheus_client's own parser, checks
+what those lax parsers let pass (metadata once and first, families in one piece, no series twice, no NaN of
+stepmem's), and shows that both carry the same samples. Sends the Accept headers of real scrapers.
 
 Prints {"families": {NAME: {"type", "unit", "help", "samples": [[name, labels, value], ...]}}} on stdout.
 Types and names are OpenMetrics': a counter's family has no _total, an info's no _info; its samples do.
 
-Between two fetches a live exporter moves on: text is fetched before and after OpenMetrics until both say the
-same, and VOLATILE values are not compared at all. A job that never pauses needs --live: names and labels only.
+A live exporter changes between two fetches: text is fetched before and after OpenMetrics until the two agree,
+and VOLATILE values are not compared at all. A job that never pauses needs --live: names and labels only.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 VOLATILE = re.compile(
     r"""process_.*                                       # the exporter's own CPU, memory, descriptors
-      | go_.*                                            # the same of the programs we are compared with
+      | go_.*                                            # the same for the programs compared with
       | stepmem_.*_duration_seconds(_bucket|_sum|_count)? # a poll or a push may end in between
-      | stepmem_rank_interval_peak_allocated_bytes       # a scrape is what begins a new interval
+      | stepmem_rank_interval_peak_allocated_bytes       # a scrape begins a new interval
       | stepmem_oom_eta_seconds                          # counts down by itself
       | stepmem_inbox_depth
       | stepmem_nvml_last_success_timestamp_seconds      # NVML is polled meanwhile,
@@ -46,7 +46,7 @@ VOLATILE = re.compile(
 """Samples whose value may differ between two fetches; their labels may not."""
 
 ACCEPTS = [
-    ("a client that says nothing", None, TEXT),
+    ("a client without Accept", None, TEXT),
     ("curl", "*/*", TEXT),
     ("a browser", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", TEXT),
     (
@@ -63,9 +63,9 @@ ACCEPTS = [
         OPENMETRICS,
     ),
     ("vmagent", "text/plain;version=0.0.4;q=1,*/*;q=0.1", TEXT),
-    ("one that likes text better", "application/openmetrics-text;version=1.0.0;q=0.2,text/plain;q=0.9", TEXT),
+    ("a client that prefers text", "application/openmetrics-text;version=1.0.0;q=0.2,text/plain;q=0.9", TEXT),
 ]
-"""Who asks, with which Accept header, and which format they must get."""
+"""Scrapers, their Accept header, and the format they must get."""
 
 FETCH_SECONDS_MAX = 10.0
 SETTLE_SECONDS_MAX = 10.0
@@ -92,7 +92,7 @@ def main():
 
 
 def check(url, live):
-    """Holds both formats to each other; returns the families to print."""
+    """Compares both formats; returns the families to print."""
     deadline = time.monotonic() + SETTLE_SECONDS_MAX
     while True:
         before = Scrape(parse_text, fetch(url, TEXT))
@@ -110,7 +110,7 @@ def check(url, live):
 
 
 def check_negotiation(url):
-    """Asks as real scrapers do and looks at the Content-Type."""
+    """Sends the Accept headers of real scrapers and checks the Content-Type."""
     for who, accept, expected in ACCEPTS:
         fetch(url, expected, accept=accept, who=who)
 
@@ -163,7 +163,7 @@ class Scrape:
         for family in self.families:
             for sample in family.samples:
                 if self.is_openmetrics and sample.name.endswith("_created"):
-                    continue  # OpenMetrics' own; the text format has no place for it
+                    continue  # only OpenMetrics has it
                 if math.isnan(sample.value) and sample.name.startswith("stepmem_"):
                     raise Failure(f"{self.label}: {series_text(sample)} is NaN; an absent value is an absent series")
                 self.samples[series_key(sample)] = sample.value
@@ -191,7 +191,7 @@ class Scrape:
 
 
 def check_lines(body, label):
-    """Holds the lines to the rules of both formats that prometheus_client's parsers do not hold them to."""
+    """Checks the rules of both formats that prometheus_client's parsers do not check."""
     if not body.endswith("\n"):
         raise Failure(f"{label} does not end in a line feed")
     family, closed, metadata, seen = None, set(), set(), set()
@@ -207,11 +207,11 @@ def check_lines(body, label):
                 closed.add(family)
                 family = match["family"]
                 if family in closed:
-                    raise Failure(f"{where} comes back to a family after another one")
+                    raise Failure(f"{where} returns to a family after another one")
             elif (family, "sample") in metadata:
                 raise Failure(f"{where} comes after a sample of its family")
             if (family, match["keyword"]) in metadata:
-                raise Failure(f"{where} is there twice")
+                raise Failure(f"{where} appears twice")
             metadata.add((family, match["keyword"]))
             continue
         name = match["series"].split("{")[0]
@@ -222,7 +222,7 @@ def check_lines(body, label):
             raise Failure(f"{where} has no {' and '.join(sorted(missing))}")
         metadata.add((family, "sample"))
         if match["series"] in seen:
-            raise Failure(f"{where} is a series that was there already")
+            raise Failure(f"{where} is a series that appeared before")
         seen.add(match["series"])
 
 
@@ -240,7 +240,7 @@ def compare(text, openmetrics, live):
 
 
 def series_key(sample):
-    """Name and labels; bucket bounds and quantiles as numbers, for 1 and 1.0 are the same bound."""
+    """Name and labels; bucket bounds and quantiles as numbers, since 1 and 1.0 are the same bound."""
     labels = {
         name: repr(float(value)) if name in ("le", "quantile") else value for name, value in sample.labels.items()
     }
@@ -252,7 +252,7 @@ def series_text(sample):
 
 
 def json_value(value):
-    """A sample's value; JSON has no word for those that are no finite number."""
+    """A sample's value; text for one that is not finite, which JSON cannot represent."""
     if math.isfinite(value):
         return int(value) if value == int(value) and abs(value) <= 2**53 else value
     return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"

@@ -33,7 +33,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end }}
 
-{{/* The labels by which pods with an exporter are found. */}}
+{{/* Labels that select pods with an exporter. */}}
 {{- define "stepmem.podSelector" -}}
 {{- if eq .Values.mode "daemonset" -}}
 {{ include "stepmem.selectorLabels" . }}

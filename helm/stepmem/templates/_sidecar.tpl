@@ -1,11 +1,11 @@
 {{/*
-The container, once for all modes. In a chart of your own that has this one as a dependency:
+The container, the same in all modes. In your own chart, with this one as a dependency:
 
     initContainers:
       - {{ include "stepmem.sidecar" .Subcharts.stepmem | nindent 8 | trim }}
 
-A native sidecar: it starts before training, does not keep a Job from completing, and gets its SIGTERM when training has
-ended. There is no readiness or startup probe: readiness would count for the pod, and startup would hold training back.
+A native sidecar: it starts before training, does not keep a Job from completing, and gets SIGTERM after training has
+ended. It has neither a readiness nor a startup probe: readiness would count for the pod, and startup would delay training.
 */}}
 {{- define "stepmem.sidecar" -}}
 name: stepmem
@@ -27,20 +27,20 @@ volumeMounts:
     mountPath: {{ .Values.socketDirectory }}
 {{- end }}
 
-{{/* What containers of training mount. */}}
+{{/* Volume mounts of the training containers. */}}
 {{- define "stepmem.volumeMount" -}}
 name: stepmem
 mountPath: {{ .Values.socketDirectory }}
 {{- end }}
 
-{{/* What the pod has. */}}
+{{/* Volumes of the pod. */}}
 {{- define "stepmem.volume" -}}
 name: stepmem
 emptyDir:
   sizeLimit: 96Mi
 {{- end }}
 
-{{/* What the container is in every mode; `settings` are those of the mode. */}}
+{{/* The container's fields in every mode; `settings` are those of the mode. */}}
 {{- define "stepmem.container" -}}
 {{- $root := .root }}
 {{- with $root.Values }}
@@ -94,8 +94,8 @@ resources:
 {{- end }}
 
 {{/*
-YAML as CEL: a map becomes an object of the type at `path`, except under requests and limits, which are maps to CEL too.
-JSON's text, numbers and truth values are CEL's.
+YAML as CEL: a map becomes an object of the type at `path`, except under requests and limits, which are maps in CEL too.
+Strings, numbers and booleans are the same in JSON and CEL.
 */}}
 {{- define "stepmem.cel" -}}
 {{- $path := .path }}

@@ -51,6 +51,7 @@ const GIBIBYTE: f64 = 1024.0 * MEBIBYTE;
 
 /// Which series grows.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Signal {
     /// Live tensor memory that survives every step.
     Allocated,

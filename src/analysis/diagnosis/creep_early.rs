@@ -1,27 +1,25 @@
 //! MEMORY RISING: live memory grows steadily, not yet far enough to be called creep.
 
 use crate::analysis::creep::Stage;
-use crate::analysis::diagnosis::{
-    CreepEvidence, Diagnosis, Evidence, Finding, LIVE_SIGNALS, Scene, Severity,
-};
+use crate::analysis::diagnosis::growth::{GrowthEvidence, LIVE_SIGNALS};
+use crate::analysis::diagnosis::kind::{About, Severity};
+use crate::analysis::diagnosis::scene::{Scene, Subject};
 
 /// Live memory grows, and has not yet eaten enough of the headroom to page.
-pub const CREEP_EARLY: Diagnosis = Diagnosis {
-    kind: "CREEP_EARLY",
-    status: "MEMORY RISING",
+pub const ABOUT: About = About {
+    label: "CREEP_EARLY",
+    title: "MEMORY RISING",
+    mark: 'e',
     help: "Live tensor memory at the end of the step, or all memory of a process that does not push, grows \
            steadily; it has not yet eaten enough of the headroom to be called creep.",
     advice: "Watch it: if it goes on, it becomes MEMORY CREEP.",
-    find,
 };
 
-fn find(scene: &Scene<'_>) -> Vec<Finding> {
-    scene
-        .subjects()
-        .filter_map(|subject| {
-            let trend = LIVE_SIGNALS.iter().find_map(|of| subject.trend(*of, Stage::Rising))?;
-            let evidence = Evidence::Creep(Box::new(CreepEvidence::of(trend)));
-            Some(subject.finding(CREEP_EARLY.kind, (Severity::Info, evidence)))
-        })
-        .collect()
+/// Judges live memory that rises.
+pub fn judge(
+    _: &Scene<'_>,
+    subject: &Subject<'_, '_>,
+) -> Option<(Severity, Box<GrowthEvidence>)> {
+    let trend = LIVE_SIGNALS.iter().find_map(|signal| subject.trend(*signal, Stage::Rising))?;
+    Some((Severity::Info, Box::new(GrowthEvidence::of(trend))))
 }

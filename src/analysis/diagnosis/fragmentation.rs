@@ -1,10 +1,13 @@
 //! FRAGMENTATION: the allocator holds more and more, or much, that is not live.
 
+use serde::{Deserialize, Serialize};
+
 use crate::analysis::creep::Signal;
-use crate::analysis::diagnosis::{
-    Diagnosis, Evidence, Finding, RELEASE_MARGIN, Scene, Severity, Subject, creeping,
-};
-use crate::analysis::sample::Bytes;
+use crate::analysis::diagnosis::growth::{GrowthEvidence, creeping};
+use crate::analysis::diagnosis::kind::{About, Figures, Score, Severity};
+use crate::analysis::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject};
+use crate::model::units::Bytes;
+use crate::text::units::{percent, whole_bytes};
 
 /// The unused share of reserved memory at its peak that is worth a word: half, TraceML's reserved by allocated of 2.
 pub const RATIO_INFO: f64 = 0.50;
@@ -12,42 +15,88 @@ pub const RATIO_INFO: f64 = 0.50;
 pub const PRESSURE_MIN: f64 = 0.30;
 
 /// Reserved memory grows, or is large, without live memory to fill it.
-pub const FRAGMENTATION: Diagnosis = Diagnosis {
-    kind: "FRAGMENTATION",
-    status: "FRAGMENTATION",
+pub const ABOUT: About = About {
+    label: "FRAGMENTATION",
+    title: "FRAGMENTATION",
+    mark: 'F',
     help: "The allocator's reserved memory grows while live memory does not (judged as creep is); info when \
            the reserved peak is merely at least twice the allocated peak.",
     advice: "Try PYTORCH_ALLOC_CONF=expandable_segments:True; pad or bucket varying shapes.",
-    find,
 };
 
-fn find(scene: &Scene<'_>) -> Vec<Finding> {
-    let kind = FRAGMENTATION.kind;
-    scene
-        .subjects()
-        .filter_map(|subject| {
-            let judged = creeping(scene, &subject, Signal::Reserved, kind)
-                .or_else(|| high(scene, &subject))?;
-            Some(subject.finding(kind, judged))
-        })
-        .collect()
+/// Memory that the allocator holds without use.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum FragmentationEvidence {
+    /// It grows.
+    Growth(Box<GrowthEvidence>),
+    /// It is large.
+    Unused(UnusedEvidence),
 }
 
-fn high(scene: &Scene<'_>, subject: &Subject<'_, '_>) -> Option<(Severity, Evidence)> {
-    let report = subject.report;
-    let capacity = report.capacity?;
-    let reserved =
-        report.recent_peak_reserved.filter(|reserved| *reserved > Bytes::default())?;
-    let allocated = report.recent_peak_allocated?.as_f64();
+/// Reserved memory that was never live at once.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct UnusedEvidence {
+    /// The unused share of what the allocator held at its recent peak.
+    pub fragmentation_ratio: f64,
+    /// What it held at its recent peak.
+    pub peak_reserved_bytes: u64,
+    /// The capacity.
+    pub capacity_bytes: u64,
+}
+
+/// Judges reserved memory that creeps, or is large.
+pub fn judge(
+    scene: &Scene<'_>,
+    subject: &Subject<'_, '_>,
+) -> Option<(Severity, FragmentationEvidence)> {
+    creeping(scene, subject, Signal::Reserved)
+        .map(|(severity, growth)| (severity, FragmentationEvidence::Growth(growth)))
+        .or_else(|| Some((Severity::Info, FragmentationEvidence::Unused(unused(subject)?))))
+}
+
+fn unused(subject: &Subject<'_, '_>) -> Option<UnusedEvidence> {
+    let rank = subject.rank()?;
+    let capacity = rank.capacity?;
+    let reserved = rank.recent_peak_reserved.filter(|reserved| *reserved > Bytes::default())?;
+    let allocated = rank.recent_peak_allocated?.as_f64();
     let ratio = 1.0 - allocated / reserved.as_f64();
-    let is_held = scene.held(subject, FRAGMENTATION.kind).is_some();
-    let margin = if is_held { RELEASE_MARGIN } else { 0.0 };
+    let margin = if subject.active.is_some() { RELEASE_MARGIN } else { 0.0 };
     let is_high = ratio >= RATIO_INFO - margin
         && reserved.as_f64() >= (PRESSURE_MIN - margin) * capacity.as_f64();
-    let evidence = Evidence::Fragmentation {
+    is_high.then(|| UnusedEvidence {
         fragmentation_ratio: ratio,
         peak_reserved_bytes: reserved.get(),
         capacity_bytes: capacity.get(),
-    };
-    is_high.then_some((Severity::Info, evidence))
+    })
+}
+
+impl Figures for FragmentationEvidence {
+    fn sentence(&self) -> String {
+        match self {
+            Self::Growth(growth) => growth.sentence(),
+            Self::Unused(unused) => format!(
+                "{} of the {} that the allocator held at its peak was never live at once",
+                percent(unused.fragmentation_ratio),
+                whole_bytes(unused.peak_reserved_bytes)
+            ),
+        }
+    }
+
+    fn score(&self) -> Score {
+        match self {
+            Self::Growth(growth) => growth.score(),
+            Self::Unused(unused) => {
+                Score { metric: "reserved", value: unused.fragmentation_ratio }
+            }
+        }
+    }
+
+    fn signal(&self) -> Option<Signal> {
+        match self {
+            Self::Growth(growth) => growth.signal(),
+            Self::Unused(_) => None,
+        }
+    }
 }

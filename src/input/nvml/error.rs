@@ -2,14 +2,18 @@
 
 use nvml_wrapper::error::NvmlError;
 
-use crate::analysis::sample::{GpuUnavailable, GpuUuid, OutOfRange};
-use crate::input::nvml::LIBRARY_MISSING;
+use crate::model::device::GpuUnavailable;
+use crate::model::ids::GpuUuid;
+use crate::model::units::OutOfRange;
+
+/// The code of an NVML that is not installed.
+pub const LIBRARY_MISSING: &str = "library_missing";
 
 /// Why a device, or NVML as a whole, gives no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum GpuError {
     #[error("{call}: {reason}{}", code.advice())]
-    Refused { call: &'static str, code: Code, reason: String },
+    Refused { call: &'static str, code: NvmlCode, reason: String },
     #[error("nvml counts 0 devices, {before} before")]
     NoDevices { before: usize },
     #[error("nvmlDeviceGetUUID: {reason}")]
@@ -17,11 +21,11 @@ pub(super) enum GpuError {
 }
 
 impl GpuError {
-    pub(super) fn code(&self) -> Code {
+    pub(super) fn code(&self) -> NvmlCode {
         match self {
             Self::Refused { code, .. } => *code,
-            Self::NoDevices { .. } => Code::Nvml(28),
-            Self::Uuid { .. } => Code::Nvml(999),
+            Self::NoDevices { .. } => NvmlCode::Nvml(28),
+            Self::Uuid { .. } => NvmlCode::Nvml(999),
         }
     }
 
@@ -31,12 +35,12 @@ impl GpuError {
 
     /// Whether a new initialisation may mend it.
     pub(super) fn wants_restart(&self) -> bool {
-        self.is_device_out() || self.code() == Code::Nvml(999)
+        self.is_device_out() || self.code() == NvmlCode::Nvml(999)
     }
 
     /// Whether the device or all of NVML is out of order, not just the one call.
     pub(super) fn is_device_out(&self) -> bool {
-        matches!(self.code(), Code::Nvml(1 | 9 | 15 | 16 | 28))
+        matches!(self.code(), NvmlCode::Nvml(1 | 9 | 15 | 16 | 28))
     }
 
     pub(super) fn report(&self, device: Option<GpuUuid>) -> GpuUnavailable {
@@ -51,20 +55,20 @@ pub(super) fn refused(call: &'static str) -> impl Fn(NvmlError) -> GpuError {
             NvmlError::UnexpectedVariant(number) => label(*number).replace('_', " "),
             other => other.to_string(),
         };
-        GpuError::Refused { call, code: Code::from(error), reason }
+        GpuError::Refused { call, code: NvmlCode::from(error), reason }
     }
 }
 
 /// What kind of refusal it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Code {
+pub(super) enum NvmlCode {
     /// One of NVML's numbers.
     Nvml(u32),
     LibraryMissing,
     SymbolMissing,
 }
 
-impl Code {
+impl NvmlCode {
     fn as_label(self) -> &'static str {
         match self {
             Self::Nvml(number) => label(number),
@@ -85,7 +89,7 @@ impl Code {
     }
 }
 
-impl From<NvmlError> for Code {
+impl From<NvmlError> for NvmlCode {
     fn from(error: NvmlError) -> Self {
         match error {
             NvmlError::LibloadingError(_) => Self::LibraryMissing,
@@ -151,9 +155,9 @@ mod tests {
     #[test]
     fn code_keeps_the_number_that_nvml_gave() {
         for number in (1..=30).chain([999]) {
-            assert_eq!(Code::from(NvmlError::from(number)), Code::Nvml(number));
+            assert_eq!(NvmlCode::from(NvmlError::from(number)), NvmlCode::Nvml(number));
         }
         let missing = NvmlError::FailedToLoadSymbol("nvmlInit_v2".to_owned());
-        assert_eq!(Code::from(missing).as_label(), "symbol_missing");
+        assert_eq!(NvmlCode::from(missing).as_label(), "symbol_missing");
     }
 }

@@ -12,8 +12,8 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_SUCCESS as SUCCESS,
 };
 
-use crate::input::nvml::processes::{PROCESS_ROWS_MAX, ProcessKind, Row};
-
+/// The most rows that are taken of one process list; a longer list counts as one that makes no sense.
+const PROCESS_ROWS_MAX: usize = 65_536;
 /// How often a process list is asked for again when it grew between the count and the list.
 const LIST_TRIES: usize = 3;
 /// 24 bytes: pid and padding, memory, two instance ids.
@@ -21,22 +21,48 @@ const ROW_WORDS: usize = 3;
 /// 32 bytes, as the drivers with the wrong stride write them.
 const WRONG_ROW_WORDS: usize = 4;
 /// What stands in the buffer where NVML has written nothing; no id and no size looks like it.
-pub(super) const UNWRITTEN: u64 = 0xa5a5_a5a5_a5a5_a5a5;
+const UNWRITTEN: u64 = 0xa5a5_a5a5_a5a5_a5a5;
 /// `NVML_STRUCT_VERSION(DeviceAddressingMode, 1)`: the version above, the size of 8 bytes below.
 const ADDRESSING_MODE_VERSION: u32 = (1 << 24) | 8;
 const _: () = assert!(size_of::<nvmlDeviceAddressingMode_t>() == 8);
 
+/// One row of a process list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ProcessRow {
+    pub(super) pid: u32,
+    /// `None` where NVML says that it does not know.
+    pub(super) used_bytes: Option<u64>,
+}
+
+/// The kinds of process that NVML lists apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProcessKind {
+    Compute,
+    Graphics,
+    Mps,
+}
+
+impl ProcessKind {
+    pub(super) fn symbol(self) -> &'static str {
+        match self {
+            Self::Compute => "nvmlDeviceGetComputeRunningProcesses_v3",
+            Self::Graphics => "nvmlDeviceGetGraphicsRunningProcesses_v3",
+            Self::Mps => "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+        }
+    }
+}
+
 /// A process list as NVML wrote it.
 pub(super) struct ProcessList {
     /// Room for the rows asked for, at the larger stride.
-    pub(super) words: Vec<u64>,
+    words: Vec<u64>,
     /// How many rows NVML says that it wrote.
-    pub(super) n_rows: usize,
+    n_rows: usize,
 }
 
 impl ProcessList {
     /// The rows; `None` where NVML wrote past the end of as many 24-byte rows as it was allowed.
-    pub(super) fn rows(&self) -> Option<Vec<Row>> {
+    pub(super) fn rows(&self) -> Option<Vec<ProcessRow>> {
         let n_asked = self.words.len() / WRONG_ROW_WORDS;
         let mut beyond = self.words.iter().skip(n_asked * ROW_WORDS);
         if self.n_rows > n_asked || beyond.any(|word| *word != UNWRITTEN) {
@@ -44,7 +70,7 @@ impl ProcessList {
         }
         let rows = self.words.chunks_exact(ROW_WORDS).take(self.n_rows);
         rows.map(|words| match words {
-            [pid, used, _] => Some(Row {
+            [pid, used, _] => Some(ProcessRow {
                 pid: pid_of(*pid),
                 used_bytes: Some(*used).filter(|used| *used != u64::MAX),
             }),
@@ -130,4 +156,31 @@ pub(super) fn register_xids(device: &Device<'_>, set: &EventSet<'_>) -> Result<(
 pub(super) fn handle_of(device: &Device<'_>) -> usize {
     // SAFETY: the handle is not used, only its address is taken.
     unsafe { device.handle() }.addr()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(pid: u32, used_bytes: impl Into<Option<u64>>) -> ProcessRow {
+        ProcessRow { pid, used_bytes: used_bytes.into() }
+    }
+
+    #[test]
+    fn list_written_past_its_end_has_no_rows() {
+        // (pid, used, instance ids) of two processes at 24 bytes, in room for two rows of 32.
+        let right = [41, 7, u64::MAX, 42, u64::MAX, u64::MAX, UNWRITTEN, UNWRITTEN];
+        let check = |words: &[u64], n_rows, expected: Option<Vec<ProcessRow>>| {
+            // The id is the lower half on every machine that CUDA runs on.
+            let list = ProcessList { words: words.to_vec(), n_rows };
+            assert_eq!(list.rows(), expected, "{words:?} {n_rows}");
+        };
+        check(&right, 2, Some(vec![row(41, 7), row(42, None)]));
+        check(&right, 1, Some(vec![row(41, 7)]));
+        check(&right, 3, None);
+        check(&[41, 7, u64::MAX, 0, 42, 8, u64::MAX, 0], 2, None);
+        check(&[41, 7, u64::MAX, 0], 1, None);
+        check(&[41, 7, u64::MAX, UNWRITTEN], 1, Some(vec![row(41, 7)]));
+        check(&[], 0, Some(Vec::new()));
+    }
 }

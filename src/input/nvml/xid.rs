@@ -7,9 +7,10 @@ use std::path::Path;
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 
-use crate::analysis::sample::GpuUuid;
 use crate::input::nvml::error::{GpuError, refused};
-use crate::input::nvml::{Session, raw};
+use crate::input::nvml::raw;
+use crate::input::nvml::session::Session;
+use crate::model::ids::GpuUuid;
 
 /// How long one wait for an event takes at most, in milliseconds: a watch that is to end ends within this time.
 const WAIT_MS: u32 = 1000;
@@ -18,9 +19,9 @@ const XID_UNKNOWN: u64 = 999;
 
 /// Why a watch ended.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum WatchEnd {
     /// It was told to.
-    Told,
+    Stopped,
     /// No device tells of Xid errors.
     Unsupported,
     /// NVML failed; the error in words, for the log.
@@ -33,10 +34,10 @@ pub fn watch(
     devices: &BTreeSet<GpuUuid>,
     mut report: impl FnMut(GpuUuid, u64),
     is_wanted: impl FnMut() -> bool,
-) -> Ended {
+) -> WatchEnd {
     match watch_or_fail(library, devices, &mut report, is_wanted) {
         Ok(ended) => ended,
-        Err(error) => Ended::Failed(error.to_string()),
+        Err(error) => WatchEnd::Failed(error.to_string()),
     }
 }
 
@@ -45,11 +46,11 @@ fn watch_or_fail(
     devices: &BTreeSet<GpuUuid>,
     report: &mut impl FnMut(GpuUuid, u64),
     mut is_wanted: impl FnMut() -> bool,
-) -> Result<Ended, GpuError> {
+) -> Result<WatchEnd, GpuError> {
     let session = Session::start(library)?;
     // The wrapper's set cannot be dropped without it.
     if session.nvml.lib().nvmlEventSetFree.is_err() {
-        return Ok(Ended::Unsupported);
+        return Ok(WatchEnd::Unsupported);
     }
     let set = session.nvml.create_event_set().map_err(refused("nvmlEventSetCreate"))?;
     let mut watched = Vec::new();
@@ -66,7 +67,7 @@ fn watch_or_fail(
         }
     }
     if watched.is_empty() {
-        return Ok(Ended::Unsupported);
+        return Ok(WatchEnd::Unsupported);
     }
     while is_wanted() {
         let event = match set.wait(WAIT_MS) {
@@ -84,5 +85,5 @@ fn watch_or_fail(
             report((*uuid).clone(), xid);
         }
     }
-    Ok(Ended::Told)
+    Ok(WatchEnd::Stopped)
 }

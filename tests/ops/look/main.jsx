@@ -1,5 +1,5 @@
-// Draws one dashboard from what its queries gave (live.py --dump), with Grafana's theme, units, colours and components.
-// State timelines, histories and histograms are no components of @grafana/ui, and are drawn here after Grafana's.
+// Draws one dashboard from the results of its queries (live.py --dump), with Grafana's theme, units, colours and components.
+// @grafana/ui does not have state timelines, histories and histograms; they are drawn here like Grafana's.
 import React from "react";
 import { createRoot } from "react-dom/client";
 import { createTheme, FieldType, getDisplayProcessor, getFieldColorModeForField, getValueFormat, dateTime, formattedValueToString } from "@grafana/data";

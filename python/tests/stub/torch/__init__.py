@@ -1,4 +1,4 @@
-"""Stands in for PyTorch in the tests: an allocator that only counts."""
+"""A stub of PyTorch for the tests, with an allocator that only counts."""
 
 from . import _C, cuda, optim  # noqa: F401
 
@@ -11,7 +11,7 @@ cuda.OutOfMemoryError = OutOfMemoryError
 
 
 def malloc(n_bytes):
-    """Allocates; raises OutOfMemoryError after the observers when the device is full."""
+    """Allocates. If the device is full, calls the observers and raises OutOfMemoryError."""
     if _C.allocated + n_bytes > _C.TOTAL:
         _C.n_ooms += 1
         for observer in _C.observers:

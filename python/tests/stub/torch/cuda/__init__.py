@@ -50,7 +50,7 @@ def synchronize(device=None):
 
 
 def init():
-    raise AssertionError("the client initialises CUDA")
+    raise AssertionError("the client initializes CUDA")
 
 
 _lazy_init = init

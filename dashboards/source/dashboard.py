@@ -1,0 +1,152 @@
+"""A dashboard: its variables, its links to the others, and where its panels lie."""
+
+from dataclasses import dataclass, field
+from typing import List
+
+from .panels import DATASOURCE, WIDTH
+from .promql import promql
+
+SCHEMA_VERSION = 42
+RUNBOOKS = "https://stepmem.example/runbooks"
+
+
+def variable(name, label, query, many=False):
+    """A variable that asks Prometheus; one of many values also matches series without the label."""
+    query = promql(query)
+    made = {
+        "type": "query",
+        "name": name,
+        "label": label,
+        "description": "",
+        "datasource": DATASOURCE,
+        "definition": query,
+        "query": {"query": query, "refId": name},
+        "refresh": 2,
+        "sort": 7,
+        "hide": 0,
+        "includeAll": many,
+        "multi": many,
+        "current": {},
+    }
+    if many:
+        made |= {
+            "allValue": ".*",
+            "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+        }
+    return made
+
+
+DATASOURCE_VARIABLE = {
+    "type": "datasource",
+    "name": "datasource",
+    "label": "Data source",
+    "query": "prometheus",
+    "hide": 0,
+    "refresh": 1,
+    "current": {},
+}
+CLUSTER = variable("cluster", "Cluster", "label_values(stepmem_up, cluster)", many=True)
+NAMESPACE = variable(
+    "namespace",
+    "Namespace",
+    'label_values(stepmem_up{cluster=~"$cluster"}, namespace)',
+    many=True,
+)
+# A run has ranks that push, or processes that do not.
+ONE_RUN = variable(
+    "run",
+    "Run",
+    'label_values({__name__=~"stepmem_run_ranks|stepmem_creep_slope_bytes_per_second"'
+    ",<PLACE>}, run)",
+)
+RANKS_OF_RUN = (
+    'label_values({__name__=~"stepmem_rank_step|stepmem_creep_slope_bytes_per_second"'
+    ",<RUN>}, rank)"
+)
+MANY_RANKS = variable("rank", "Rank", RANKS_OF_RUN, many=True)
+ONE_RANK = variable("rank", "Rank", RANKS_OF_RUN)
+PODS = variable("pod", "Pod", "label_values(stepmem_up{<PLACE>}, pod)", many=True)
+
+
+def diagnoses_since(selector):
+    """An annotation where each diagnosis began."""
+    return {
+        "name": "Diagnoses",
+        "datasource": DATASOURCE,
+        "enable": True,
+        "hide": False,
+        "iconColor": "red",
+        "expr": promql(f"stepmem_diagnosis_since_timestamp_seconds{{{selector}}} * 1000"),
+        "useValueForTime": "on",
+        "titleFormat": "{{kind}}",
+        "tagKeys": "kind",
+        "textFormat": "rank {{rank}}",
+        "step": "60s",
+    }
+
+
+def link(title, url, icon, tooltip, opens_tab):
+    return {
+        "type": "link",
+        "title": title,
+        "url": url,
+        "icon": icon,
+        "tooltip": tooltip,
+        "tags": [],
+        "asDropdown": False,
+        "includeVars": False,
+        "keepTime": False,
+        "targetBlank": opens_tab,
+    }
+
+
+RUNBOOKS_LINK = link("Runbooks", RUNBOOKS, "doc", "The meaning of each alert, and the fix", True)
+
+
+def placed(panels):
+    """The panels' JSON from left to right, on a new line where one does not fit any more."""
+    x = y = line_height = 0
+    made = []
+    for number, panel in enumerate(panels, 1):
+        width, height = panel.size
+        if x + width > WIDTH:
+            x, y, line_height = 0, y + line_height, 0
+        made.append(panel.json(number, {"x": x, "y": y, "w": width, "h": height}))
+        x, line_height = x + width, max(line_height, height)
+    return made
+
+
+@dataclass
+class Dashboard:
+    uid: str
+    title: str
+    description: str
+    variables: list
+    panels: list
+    annotations: List[dict] = field(default_factory=list)
+
+    def as_link(self):
+        """A link to this dashboard that keeps the time and the place."""
+        place = "${datasource:queryparam}&${cluster:queryparam}&${namespace:queryparam}"
+        url = f"/d/{self.uid}?{place}&${{__url_time_range}}"
+        return link(self.title, url, "dashboard", self.description, False)
+
+    def json(self, dashboards):
+        others = [other.as_link() for other in dashboards if other.uid != self.uid]
+        return {
+            "uid": self.uid,
+            "title": self.title,
+            "description": self.description,
+            "tags": ["stepmem", "gpu"],
+            "schemaVersion": SCHEMA_VERSION,
+            "editable": True,
+            "graphTooltip": 1,
+            "timezone": "browser",
+            "refresh": "30s",
+            "time": {"from": "now-1h", "to": "now"},
+            "fiscalYearStartMonth": 0,
+            "templating": {"list": [DATASOURCE_VARIABLE, *self.variables]},
+            "annotations": {"list": self.annotations},
+            "links": [*others, RUNBOOKS_LINK],
+            "panels": placed(self.panels),
+        }

@@ -1,0 +1,336 @@
+"""The dashboard of one run: its ranks side by side."""
+
+from .dashboard import CLUSTER, MANY_RANKS, NAMESPACE, ONE_RUN, Dashboard, diagnoses_since
+from .panels import (
+    TO_RANK,
+    Column,
+    Row,
+    Stat,
+    StateTimeline,
+    StatusHistory,
+    Table,
+    TimeSeries,
+    instant,
+    query,
+)
+from .style import CAPACITY, ETA, ETA_CELLS, PRESSURE, PRESSURE_CELLS, SEVERITY, SKEW, STEEPEST
+
+VERDICT = [
+    Stat(
+        "Verdict",
+        (4, 4),
+        "Worst severity of any active diagnosis of the run's ranks.",
+        [
+            instant(
+                "max(stepmem_diagnosis_severity{<RANKS>}) or 0 * max(stepmem_run_ranks{<RUN>})"
+            )
+        ],
+        mappings=SEVERITY,
+    ),
+    Stat(
+        "Out of memory in",
+        (4, 4),
+        "Shortest time to out-of-memory of any rank; empty while nothing creeps.",
+        [instant("min(stepmem_oom_eta_seconds{<RANKS>})")],
+        "s",
+        thresholds=ETA,
+        no_value="–",
+    ),
+    Stat(
+        "Highest pressure",
+        (4, 4),
+        "Recent peak of live memory as a share of capacity, of the fullest rank. Reserved memory "
+        "does not count: a healthy caching allocator fills its device.",
+        [instant('max(stepmem_pressure_ratio{<RANKS>,basis=~"allocated|device"})')],
+        "percentunit",
+        thresholds=PRESSURE,
+        min=0,
+        max=1,
+    ),
+    Stat(
+        "Imbalance",
+        (4, 4),
+        "Highest recent peak divided by the median of all ranks of the run, over all pods, minus "
+        "1.",
+        [instant("max(<PEAKS>) / quantile(0.5, <PEAKS>) - 1")],
+        "percentunit",
+        thresholds=SKEW,
+    ),
+    Stat(
+        "Ranks",
+        (4, 4),
+        "Ranks that push, and the world size reported by the run.",
+        [
+            instant("count(count by (rank) (stepmem_rank_step{<RUN>}))", "seen"),
+            instant("max(stepmem_run_ranks_expected{<RUN>})", "expected"),
+        ],
+    ),
+    Stat(
+        "Steps per second",
+        (4, 4),
+        "Train steps per second of the slowest rank.",
+        [instant("min(rate(stepmem_rank_steps_total{<RANKS>}[$__rate_interval]))")],
+        "none",
+        decimals=1,
+    ),
+    StateTimeline(
+        "Diagnoses",
+        (24, 7),
+        "Diagnoses by rank over time, with their severity.",
+        [
+            query(
+                "max by (rank, kind) (stepmem_diagnosis_severity{<RANKS>})",
+                "rank {{rank}} · {{kind}}",
+            )
+        ],
+        mappings=SEVERITY,
+        no_value="nothing diagnosed",
+    ),
+]
+
+MEMORY = [
+    Row("Memory"),
+    TimeSeries(
+        "Live memory at its peak, by rank",
+        (24, 10),
+        "Highest allocated memory in the current and the previous --rank.peak-interval, which "
+        "catches spikes between scrapes. The line is the capacity of the smallest device.",
+        [
+            query(
+                "max by (rank) (stepmem_rank_interval_peak_allocated_bytes{<RANKS>})",
+                "rank {{rank}}",
+            ),
+            query(
+                "min(stepmem_device_memory_total_bytes{<PLACE>}"
+                " and on (uuid) stepmem_rank_step{<RANKS>})",
+                "capacity",
+            ),
+        ],
+        "bytes",
+        overrides=[CAPACITY],
+        fill=0,
+    ),
+]
+
+CREEP = [
+    Row("Creep"),
+    TimeSeries(
+        "Slope of live memory, with its interval",
+        (12, 9),
+        "Theil–Sen slope of each rank, and the 95 % interval of the steepest. A band above 0 means "
+        "growth.",
+        [
+            query("max by (rank) (<SLOPE>)", "rank {{rank}}"),
+            query(
+                "max(stepmem_creep_slope_lower_bytes_per_step{<RANKS>} and <STEEPEST>)",
+                "steepest low",
+            ),
+            query(
+                "max(stepmem_creep_slope_upper_bytes_per_step{<RANKS>} and <STEEPEST>)",
+                "steepest high",
+            ),
+        ],
+        "bytes",
+        overrides=STEEPEST,
+        fill=0,
+        zero=True,
+    ),
+    TimeSeries(
+        "Out of memory in",
+        (12, 9),
+        "Headroom divided by slope, for ranks that creep.",
+        [query("min by (rank) (stepmem_oom_eta_seconds{<RANKS>})", "rank {{rank}}")],
+        "s",
+        no_value="nothing creeps",
+        min=0,
+    ),
+    TimeSeries(
+        "Grown since the onset",
+        (12, 8),
+        "Growth of each signal since the step at which it began.",
+        [query("stepmem_creep_growth_bytes{<RANKS>}", "rank {{rank}} · {{signal}}")],
+        "bytes",
+        no_value="nothing grows",
+    ),
+    TimeSeries(
+        "Slope in time",
+        (12, 8),
+        "Slope per second. Processes that don't push are judged by it.",
+        [
+            query(
+                'stepmem_creep_slope_bytes_per_second{<RANKS>,signal=~"allocated|process"}',
+                "rank {{rank}}",
+            )
+        ],
+        "Bps",
+        fill=0,
+        zero=True,
+    ),
+]
+
+ROOM = [
+    Row("Capacity"),
+    TimeSeries(
+        "Pressure",
+        (12, 8),
+        "Recent peak as a share of capacity: the higher of allocated and device memory.",
+        [
+            query(
+                'max by (rank) (stepmem_pressure_ratio{<RANKS>,basis=~"allocated|device"})',
+                "rank {{rank}}",
+            )
+        ],
+        "percentunit",
+        thresholds=PRESSURE,
+        threshold_lines=True,
+        fill=0,
+        min=0,
+        max=1,
+    ),
+    TimeSeries(
+        "Headroom",
+        (12, 8),
+        "Memory the rank can still allocate before its device is full.",
+        [query("min by (rank) (stepmem_headroom_bytes{<RANKS>})", "rank {{rank}}")],
+        "bytes",
+        fill=0,
+        min=0,
+    ),
+    StatusHistory(
+        "Imbalance",
+        (24, 9),
+        "Each rank's recent peak divided by the median of the run's ranks, over all pods, minus 1.",
+        [
+            query(
+                "max by (rank) (stepmem_rank_interval_peak_allocated_bytes{<RANKS>})"
+                " / scalar(quantile(0.5, <PEAKS>)) - 1",
+                "rank {{rank}}",
+            )
+        ],
+        "percentunit",
+        decimals=0,
+        min=0,
+        max=0.3,
+        points=60,
+    ),
+]
+
+NOT_IN_LIVE_MEMORY = [
+    Row("Beyond live memory"),
+    TimeSeries(
+        "Fragmentation",
+        (8, 8),
+        "Share of reserved memory that is not live at the end of the step.",
+        [query("max by (rank) (stepmem_fragmentation_ratio{<RANKS>})", "rank {{rank}}")],
+        "percentunit",
+        fill=0,
+        min=0,
+        max=1,
+    ),
+    TimeSeries(
+        "Outside the allocator",
+        (8, 8),
+        "Device memory of the rank's process outside its allocator: CUDA context, NCCL, other "
+        "libraries.",
+        [query("max by (rank) (stepmem_memory_outside_allocator_bytes{<RANKS>})", "rank {{rank}}")],
+        "bytes",
+        fill=0,
+        min=0,
+    ),
+    TimeSeries(
+        "Retries and out-of-memory errors",
+        (8, 8),
+        "Failed allocations that flushed the allocator's cache, and out-of-memory errors, per "
+        "interval, over all ranks.",
+        [
+            query(
+                "sum(increase(stepmem_rank_alloc_retries_total{<RANKS>}[$__rate_interval]))",
+                "retries",
+            ),
+            query("sum(increase(stepmem_rank_ooms_total{<RANKS>}[$__rate_interval]))", "OOMs"),
+        ],
+        bars=True,
+        min=0,
+    ),
+]
+
+PACE = [
+    Row("Pace"),
+    TimeSeries(
+        "Steps per second",
+        (12, 8),
+        "Train steps per second of each rank.",
+        [
+            query(
+                "sum by (rank) (rate(stepmem_rank_steps_total{<RANKS>}[$__rate_interval]))",
+                "rank {{rank}}",
+            )
+        ],
+        "none",
+        fill=0,
+        min=0,
+    ),
+    TimeSeries(
+        "Since the last push",
+        (12, 8),
+        "Time since each rank's last push.",
+        [
+            query(
+                "time() - max by (rank) (stepmem_rank_last_push_timestamp_seconds{<RANKS>})",
+                "rank {{rank}}",
+            )
+        ],
+        "s",
+        fill=0,
+        min=0,
+    ),
+    Table(
+        "Ranks",
+        (24, 9),
+        "Current figures of each rank. Click a rank to open it.",
+        columns=[
+            Column(
+                "Step",
+                "max by (run, rank, namespace, pod) (stepmem_rank_step{<RANKS>})",
+                "none",
+            ),
+            Column(
+                "Peak",
+                "max by (run, rank, namespace, pod)"
+                " (stepmem_rank_memory_peak_allocated_bytes{<RANKS>})",
+                "bytes",
+            ),
+            Column(
+                "Pressure",
+                "max by (run, rank, namespace, pod)"
+                ' (stepmem_pressure_ratio{<RANKS>,basis="allocated"})',
+                "percentunit",
+                PRESSURE_CELLS,
+            ),
+            Column(
+                "Slope / step",
+                "max by (run, rank, namespace, pod)"
+                ' (stepmem_creep_slope_bytes_per_step{<RANKS>,signal="allocated"})',
+                "bytes",
+            ),
+            Column(
+                "Out of memory in",
+                "min by (run, rank, namespace, pod) (stepmem_oom_eta_seconds{<RANKS>})",
+                "s",
+                ETA_CELLS,
+            ),
+        ],
+        sort="Pressure",
+        link=TO_RANK,
+    ),
+]
+
+DASHBOARD = Dashboard(
+    "stepmem-run",
+    "stepmem / Run",
+    "One training job: which ranks grow, how fast, how long they have, and how full and balanced "
+    "they are.",
+    [CLUSTER, NAMESPACE, ONE_RUN, MANY_RANKS],
+    [*VERDICT, *MEMORY, *CREEP, *ROOM, *NOT_IN_LIVE_MEMORY, *PACE],
+    [diagnoses_since("<RUN>")],
+)

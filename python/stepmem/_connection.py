@@ -1,0 +1,129 @@
+"""One connection to the exporter: HTTP/1.1 over TCP or a Unix socket, each call within a deadline."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Optional
+
+from ._settings import Settings, Target
+from ._wire import Request
+
+ANSWER_BYTES_MAX = 65536
+"""Longest answer that is read, head and body each."""
+
+NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
+"""Makes a closed connection an error instead of a SIGPIPE, which would kill a program that restored its default."""
+
+
+class Answer:
+    """An answer of the exporter; `retry_after` is in seconds, 0 if the exporter names no pause."""
+
+    __slots__ = ("body", "retry_after", "status")
+
+    def __init__(self, status: int, retry_after: float, body: bytes) -> None:
+        self.status = status
+        self.retry_after = retry_after
+        self.body = body
+
+
+class Connection:
+    """One HTTP/1.1 connection that is kept alive. `http.client` would take 5 MiB of memory."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._socket: Optional[socket.socket] = None
+        self.target: Target = settings.target()
+        """Where the connection goes; chosen anew whenever it is opened."""
+
+    def close(self) -> None:
+        """Closes the connection if it is open."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def post(self, request: Request, deadline: float) -> Answer:
+        """Sends one request and returns the answer.
+
+        Raises OSError or ValueError if there is none by `deadline`, on the monotonic clock.
+        """
+        is_kept = self._socket is not None
+        try:
+            return self._exchange(request, deadline)
+        except (OSError, ValueError) as error:
+            self.close()
+            # The exporter may have restarted, or closed the idle connection.
+            if not is_kept or isinstance(error, TimeoutError) or isinstance(error, socket.timeout):
+                raise
+        try:
+            return self._exchange(request, deadline)
+        except (OSError, ValueError):
+            self.close()
+            raise
+
+    def _exchange(self, request: Request, deadline: float) -> Answer:
+        opened = self._socket = self._socket or self._connect(deadline)
+        target = self.target
+        host = f"[{target.host}]" if ":" in target.host else target.host
+        head = (
+            f"POST {target.prefix}{request.path} HTTP/1.1\r\nHost: {host}\r\n"
+            f"Content-Type: {request.content_type}\r\nContent-Length: {len(request.body)}\r\n"
+        )
+        if self._settings.token:
+            head += f"Authorization: Bearer {self._settings.token}\r\n"
+        opened.settimeout(_remaining(deadline))
+        opened.sendall(f"{head}\r\n".encode("latin-1") + request.body, NO_SIGNAL)
+        return self._answer(opened, deadline)
+
+    def _connect(self, deadline: float) -> socket.socket:
+        self.target = target = self._settings.target()
+        seconds = max(0.01, deadline - time.monotonic())
+        if target.socket_path is None:
+            made = socket.create_connection((target.host, target.port), seconds)
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return made
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            made.settimeout(seconds)
+            made.connect(target.socket_path)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def _answer(self, opened: socket.socket, deadline: float) -> Answer:
+        received = b""
+        while b"\r\n\r\n" not in received:
+            if len(received) > ANSWER_BYTES_MAX:
+                raise ValueError(f"the answer's head exceeds {ANSWER_BYTES_MAX} bytes")
+            received += _receive(opened, deadline)
+        head, _, body = received.partition(b"\r\n\r\n")
+        status_line, *lines = head.decode("latin-1").split("\r\n")
+        version, status, *_ = status_line.split(" ", 2)
+        if not version.startswith("HTTP/1.") or not status.isdecimal():
+            raise ValueError(f"{status_line[:80]!r} is not an HTTP status line")
+        headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        length = headers.get("content-length", "")
+        if not length.isdecimal() or int(length) > ANSWER_BYTES_MAX:
+            raise ValueError(f"Content-Length {length!r} of the answer is not in 0..={ANSWER_BYTES_MAX}")
+        while len(body) < int(length):
+            body += _receive(opened, deadline)
+        if headers.get("connection", "").lower() == "close" or len(body) > int(length):
+            self.close()
+        retry_after = headers.get("retry-after", "")
+        return Answer(int(status), float(retry_after) if retry_after.isdecimal() else 0.0, body)
+
+
+def _receive(opened: socket.socket, deadline: float) -> bytes:
+    opened.settimeout(_remaining(deadline))
+    received = opened.recv(ANSWER_BYTES_MAX)
+    if not received:
+        raise ConnectionResetError("the exporter closed the connection")
+    return received
+
+
+def _remaining(deadline: float) -> float:
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError("no answer within the deadline")
+    return seconds

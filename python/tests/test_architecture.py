@@ -1,0 +1,126 @@
+"""The modules of the client depend on each other in one direction, and PHASES is defined in one of them."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+import re
+import shutil
+from graphlib import CycleError, TopologicalSorter
+from typing import Dict, List, Set
+
+from conftest import ROOT
+
+PACKAGE = ROOT / "python/stepmem"
+LINES_MAX = 600
+
+
+def parse(package: pathlib.Path) -> Dict[str, ast.Module]:
+    return {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in package.glob("*.py")}
+
+
+def imports(module: ast.Module, names: Set[str]) -> Set[str]:
+    """Returns the modules of the package that this one imports, also inside functions and for type checking."""
+    found: Set[str] = set()
+    for node in ast.walk(module):
+        if isinstance(node, ast.ImportFrom):
+            origin = node.module or ""
+            if node.level == 0 and origin.split(".")[0] != "stepmem":
+                continue
+            origin = origin if node.level else origin.partition(".")[2]
+            found.update([origin.split(".")[0]] if origin else [alias.name for alias in node.names])
+        elif isinstance(node, ast.Import):
+            found.update(alias.name.split(".")[1] for alias in node.names if alias.name.startswith("stepmem."))
+    return found & names
+
+
+def cycle(package: pathlib.Path) -> List[str]:
+    """Returns the modules of one import cycle; empty if there is none."""
+    modules = parse(package)
+    try:
+        TopologicalSorter({name: imports(module, set(modules)) for name, module in modules.items()}).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def definitions(package: pathlib.Path, name: str) -> List[str]:
+    """Returns the modules that assign to `name` at their top level."""
+    return sorted(
+        path
+        for path, module in parse(package).items()
+        for node in module.body
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Name) and target.id == name
+    )
+
+
+def copied(tmp_path: pathlib.Path, module: str, line: str) -> pathlib.Path:
+    """Copies the package and adds a line to one module."""
+    package = tmp_path / "stepmem"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    path = package / f"{module}.py"
+    path.write_text(path.read_text(encoding="utf-8") + line + "\n", encoding="utf-8")
+    return package
+
+
+def test_modules_import_each_other_without_a_cycle():
+    assert cycle(PACKAGE) == []
+
+
+def test_cycle_through_an_import_inside_a_function_is_noticed(tmp_path):
+    breach = "def late() -> None:\n    from ._client import CLIENT\n    print(CLIENT)"
+    found = cycle(copied(tmp_path, "_snapshots", breach))
+    assert {"_client", "_snapshots"} <= set(found)
+
+
+def test_cycle_through_an_absolute_import_is_noticed(tmp_path):
+    assert {"_client", "_wire"} <= set(cycle(copied(tmp_path, "_wire", "import stepmem._client")))
+
+
+def test_one_module_defines_the_phases():
+    assert definitions(PACKAGE, "PHASES") == ["_wire"]
+
+
+def test_second_definition_of_the_phases_is_noticed(tmp_path):
+    package = copied(tmp_path, "_sender", 'PHASES: "tuple[str, ...]" = ("train",)')
+    assert definitions(package, "PHASES") == ["_sender", "_wire"]
+
+
+def story() -> List[str]:
+    """Returns the modules that the README's table lists, in its order."""
+    rows = [line for line in (ROOT / "python/README.md").read_text(encoding="utf-8").splitlines() if ".py` |" in line]
+    return [name for row in rows for name in re.findall(r"`(\w+)\.py`", row.split("|")[1])]
+
+
+def upward(package: pathlib.Path) -> List[str]:
+    """Returns the imports that go from a module to one above it in the README's table."""
+    order, modules = story(), parse(package)
+    return [
+        f"{name} -> {other}"
+        for name in order
+        for other in imports(modules[name], set(order))
+        if order.index(other) < order.index(name)
+    ]
+
+
+def test_readme_lists_every_module_above_those_that_it_imports():
+    assert sorted(story()) == sorted(set(parse(PACKAGE)) - {"__init__", "__main__"})
+    assert upward(PACKAGE) == []
+
+
+def test_import_against_the_order_of_the_readme_is_noticed(tmp_path):
+    assert upward(copied(tmp_path, "_recorder", "from . import _snapshots")) == ["_recorder -> _snapshots"]
+
+
+def too_long(package: pathlib.Path) -> List[str]:
+    return [path.stem for path in package.glob("*.py") if len(path.read_text(encoding="utf-8").splitlines()) > LINES_MAX]
+
+
+def test_no_module_is_too_long():
+    assert too_long(PACKAGE) == []
+
+
+def test_long_module_is_noticed(tmp_path):
+    assert too_long(copied(tmp_path, "_warn", "#\n" * LINES_MAX)) == ["_warn"]

@@ -1,0 +1,32 @@
+//! What can happen to the engine.
+
+use crate::analysis::acks::AdmittedAck;
+use crate::analysis::captures::CaptureReport;
+use crate::analysis::ranks::Admitted;
+use crate::model::device::{DevicePod, GpuSample, GpuUnavailable};
+use crate::model::ids::{GpuUuid, Rank, Run};
+
+/// One thing that happened.
+#[derive(Debug)]
+pub enum Event {
+    /// Ranks pushed steps.
+    Steps(Admitted),
+    /// An operator lowered a finding.
+    Ack(AdmittedAck),
+    /// A rank ended (`None`: the whole run).
+    End(Run, Option<Rank>),
+    /// A training process reported a memory snapshot.
+    Capture(CaptureReport),
+    /// A device was read.
+    Gpu(GpuSample),
+    /// A device, or NVML, gave no answer.
+    GpuUnavailable(GpuUnavailable),
+    /// NVML is released for now.
+    GpuReleased,
+    /// A device reported an Xid error.
+    Xid(GpuUuid, u64),
+    /// The kubelet listed the containers that it gave devices to.
+    DevicePods(Vec<DevicePod>),
+    /// Time passed.
+    Tick,
+}

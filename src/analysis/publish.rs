@@ -1,0 +1,172 @@
+//! What the engine publishes: its status, and its answers about ranks, processes and runs. Nothing is changed here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::analysis::acks::ActiveAck;
+use crate::analysis::captures::CaptureRequest;
+use crate::analysis::devices::process_of;
+use crate::analysis::diagnosis::balance::balance;
+use crate::analysis::diagnosis::scene::{RunScene, Scene};
+use crate::analysis::engine::Engine;
+use crate::analysis::findings::Findings;
+use crate::analysis::processes::ProcessView;
+use crate::analysis::rank::view::RankView;
+use crate::analysis::ranks::RecordCounts;
+use crate::analysis::runs::RunView;
+use crate::analysis::status::{
+    AckStatus, DeviceStatus, ExporterStatus, FindingStatus, ProcessStatus, RankStatus,
+    RunStatus, SnapshotStatus, Status,
+};
+use crate::model::device::GpuSample;
+use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run};
+use crate::model::units::Uptime;
+
+impl Engine {
+    /// Returns what these ranks are asked for in the answer to their push.
+    pub fn capture_requests(&self, ranks: &[RankId]) -> Vec<CaptureRequest> {
+        self.captures.requests(ranks)
+    }
+
+    /// Returns the devices that present ranks push from, which are the ones to open.
+    pub fn pushed_devices(&self, now: Uptime) -> BTreeSet<GpuUuid> {
+        let present = self.ranks.present(now);
+        present.filter_map(|(_, state)| state.identity().device.clone()).collect()
+    }
+
+    /// Returns what became of the records that were taken.
+    pub fn records(&self) -> RecordCounts {
+        self.ranks.records()
+    }
+
+    /// Returns every run that is held, ascending.
+    pub fn runs(&self) -> impl Iterator<Item = &Run> {
+        self.ranks.runs().map(|(run, _)| run)
+    }
+
+    /// Returns every process that is held, ascending.
+    pub fn processes(&self) -> impl Iterator<Item = &ProcessId> {
+        self.processes.ids()
+    }
+
+    /// Returns one rank at `now`, present or silent; `None` when it is not held.
+    pub fn rank(&self, run: &Run, rank: Rank, now: Uptime) -> Option<RankView<'_>> {
+        Some(self.view(self.ranks.get(run, rank)?, now))
+    }
+
+    /// Returns one process, present or not; `None` when it is not held.
+    pub fn process(&self, id: &ProcessId) -> Option<ProcessView<'_>> {
+        self.processes.get(id)
+    }
+
+    /// Returns everything at `now`; `exporter` is what the engine does not know of the exporter itself.
+    pub fn status(&self, now: Uptime, exporter: ExporterStatus) -> Status {
+        let scene = self.scene(now);
+        let mut runs = Vec::new();
+        let mut ranks = Vec::new();
+        for run in &scene.runs {
+            let balance = balance(&run.ranks);
+            runs.push(RunStatus::of(run, balance.as_ref()));
+            for (rank, view) in &run.ranks {
+                let own = balance.as_ref().and_then(|balance| balance.of(*rank));
+                let id = RankId { run: run.run.clone(), rank: *rank };
+                ranks.push(RankStatus::of(id, view, own, self.unix_time(view.last_seen)));
+            }
+        }
+        let mut devices: Vec<DeviceStatus> = self
+            .devices
+            .present(now, self.config.gpu_ttl)
+            .map(|sample| {
+                let owners = self.owners(sample, now);
+                DeviceStatus::of(sample, &owners, self.config.processes_max)
+            })
+            .collect();
+        DeviceStatus::share_memory(&mut devices);
+        let ack_status = |active: &ActiveAck| {
+            let (since, until) = (self.unix_time(active.since), self.unix_time(active.until));
+            AckStatus::of(active, since, until)
+        };
+        Status {
+            time: self.unix_time(now),
+            runs,
+            ranks,
+            processes: scene
+                .processes
+                .iter()
+                .map(|(id, view)| ProcessStatus::of(id, view))
+                .collect(),
+            devices,
+            device_pods: self.devices.pods().to_vec(),
+            findings: self.findings.iter().map(FindingStatus::of).collect(),
+            acks: self.acks.iter().map(ack_status).collect(),
+            snapshots: self.snapshot_statuses(),
+            records: self.ranks.records(),
+            gpu: self.devices.nvml().clone(),
+            exporter: self.exporter(exporter),
+        }
+    }
+
+    /// Adds what the engine counts to what is known of the exporter.
+    fn exporter(&self, mut exporter: ExporterStatus) -> ExporterStatus {
+        let nvml = self.devices.nvml();
+        exporter.add_dropped("processes", nvml.processes_dropped);
+        exporter.add_dropped("processes_judged", self.processes_dropped);
+        exporter.add_dropped("ranks", self.ranks.records_dropped());
+        exporter.add_dropped("xids", nvml.xids_dropped);
+        let snapshots = self.captures.results().into_iter();
+        exporter.snapshots = snapshots.map(|(result, n)| (result.into(), n)).collect();
+        exporter
+    }
+
+    fn snapshot_statuses(&self) -> Vec<SnapshotStatus> {
+        let status = |capture| SnapshotStatus::of(capture, self.unix_time(capture.since));
+        self.captures.iter().map(status).collect()
+    }
+
+    /// Returns the memory snapshots of a run that are listed, the oldest first.
+    pub fn snapshots(&self, run: &Run) -> Vec<SnapshotStatus> {
+        let mut snapshots = self.snapshot_statuses();
+        snapshots.retain(|snapshot| snapshot.rank.run == *run);
+        snapshots
+    }
+
+    /// Returns a run as a summary sees it; `None` when no rank of it is held.
+    ///
+    /// Its findings are judged anew from what the ranks have come to, so that they do not depend on when others were.
+    pub fn run(&self, run: &Run, now: Uptime) -> Option<RunView<'_>> {
+        let (run, states) = self.ranks.run(run)?;
+        let attempt = states.values().map(|state| state.identity().attempt).max()?;
+        let latest = states.iter().filter(|(_, state)| state.identity().attempt == attempt);
+        let (mut ranks, mut ended, mut silent) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        for (rank, state) in latest {
+            ranks.push((*rank, self.view(state, now)));
+            if state.is_ended() {
+                ended.insert(*rank);
+            } else if !state.is_present(now, self.config.rank_ttl) {
+                silent.insert(*rank);
+            }
+        }
+        let thresholds = &self.config.thresholds;
+        let runs = vec![RunScene::new(run, ranks.clone())];
+        let scene =
+            Scene { runs, processes: Vec::new(), failing_devices: Vec::new(), thresholds };
+        let findings = Findings::default().judge(&scene, &self.acks, now);
+        let time = self.unix_time(now);
+        Some(RunView { run, time, ranks, ended, silent, findings, thresholds })
+    }
+
+    /// The present ranks that push from processes seen on the device, by the pid that the process is listed under. Of
+    /// several ranks that claim one process, the others are former ones: the newest counts.
+    fn owners(&self, sample: &GpuSample, now: Uptime) -> BTreeMap<u32, RankId> {
+        let mut owners: BTreeMap<u32, (Uptime, RankId)> = BTreeMap::new();
+        for (id, state) in self.ranks.present(now) {
+            let is_here = state.identity().device.as_ref() == Some(&sample.device);
+            let process = process_of(sample, state.identity()).filter(|_| is_here);
+            let Some(process) = process else { continue };
+            let seen = state.last_seen();
+            if owners.get(&process.pid).is_none_or(|(before, _)| *before <= seen) {
+                owners.insert(process.pid, (seen, id));
+            }
+        }
+        owners.into_iter().map(|(pid, (_, id))| (pid, id)).collect()
+    }
+}

@@ -1,0 +1,239 @@
+//! The state of one rank: what its records and its device's readings come to. What that means is judged elsewhere.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::analysis::creep::{CreepEstimator, CreepSettings, DeviceReading, Push};
+use crate::analysis::estimate;
+use crate::analysis::rank::lifecycle::{Lifecycle, RecordVerdict};
+use crate::analysis::rank::peaks::{IntervalPeak, RecentPeaks};
+use crate::analysis::rank::tally::Tally;
+use crate::analysis::rank::view::{DeviceView, Identity, LastTrain, RankView};
+use crate::model::step::{Phase, StepSample};
+use crate::model::units::{Bytes, Seconds, Uptime};
+
+/// Readings of the device reach the estimator at most this often, in seconds: it counts readings, and was tuned on
+/// one every 15 seconds.
+pub const DEVICE_READING_EVERY: f64 = 10.0;
+
+/// How many readings the figure of memory outside the allocator is the median of.
+const OUTSIDE_READINGS: usize = 5;
+
+/// One rank's state: acceptance, the recent peaks and the creep estimator.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct RankState {
+    identity: Identity,
+    lifecycle: Lifecycle,
+    last_train: Option<LastTrain>,
+    recent: RecentPeaks,
+    interval: IntervalPeak,
+    creep: CreepEstimator,
+    tally: Tally,
+    steps_total: u64,
+    /// Train steps of this life.
+    life_steps: u32,
+    last_seen: Uptime,
+    is_ended: bool,
+    /// The capacity that NVML gave for its device, for ranks that push none.
+    device_total: Option<Bytes>,
+    /// When the estimator last took a reading of its device, as a Unix time.
+    device_read_at: Option<f64>,
+    /// What the process used beyond its allocator, at the last readings, in bytes.
+    outside: [f64; OUTSIDE_READINGS],
+    /// How many readings this life has had.
+    n_outside: usize,
+}
+
+impl RankState {
+    /// An empty window of a rank first heard of at `now`.
+    pub fn new(creep: CreepSettings, peak_interval: Duration, now: Uptime) -> Self {
+        Self {
+            identity: Identity::default(),
+            lifecycle: Lifecycle::default(),
+            last_train: None,
+            recent: RecentPeaks::default(),
+            interval: IntervalPeak::new(peak_interval),
+            creep: CreepEstimator::new(creep),
+            tally: Tally::default(),
+            steps_total: 0,
+            life_steps: 0,
+            last_seen: now,
+            is_ended: false,
+            device_total: None,
+            device_read_at: None,
+            outside: [0.0; OUTSIDE_READINGS],
+            n_outside: 0,
+        }
+    }
+
+    /// Goes on with other settings, as after a restart of the exporter.
+    pub fn configure(&mut self, creep: CreepSettings, peak_interval: Duration) {
+        self.creep.configure(creep);
+        self.interval.configure(peak_interval);
+    }
+
+    /// Takes one push that arrived at `now`, which is the Unix time `arrival`. The second value says whether a trend
+    /// was raised, changed or cleared.
+    pub fn push(
+        &mut self,
+        sample: &StepSample,
+        now: Uptime,
+        arrival: f64,
+    ) -> (RecordVerdict, bool) {
+        self.last_seen = now;
+        let time = sample.time.map_or(arrival, Seconds::get);
+        let verdict = self.lifecycle.judge(sample, time);
+        if matches!(verdict, RecordVerdict::Duplicate | RecordVerdict::Late) {
+            return (verdict, false);
+        }
+        self.is_ended = false;
+        let mut changed = false;
+        if verdict == RecordVerdict::Restarted {
+            changed = self.creep.trends().next().is_some();
+            self.begin_life();
+        }
+        let figures = LastTrain::of(sample);
+        let peak = figures.peak_allocated.unwrap_or(figures.allocated).max(figures.allocated);
+        let peak_reserved = figures.peak_reserved.max(figures.reserved);
+        self.recent.add(peak, peak_reserved, now);
+        self.interval.add(peak, now);
+        self.tally.add(sample, time);
+        self.identify(sample);
+        self.lifecycle.advance(sample, time);
+        let capacity =
+            self.identity.total.or(self.device_total).filter(|total| total.get() > 0);
+        let capacity = capacity.map(Bytes::as_f64);
+        let push = creep_push(&figures, time);
+        if sample.phase == Phase::Train {
+            self.last_train = Some(figures);
+            self.steps_total += 1;
+            self.life_steps = self.life_steps.saturating_add(1);
+            changed |= self.creep.train(&push, capacity);
+        } else {
+            self.creep.other_phase(&push);
+        }
+        (verdict, changed)
+    }
+
+    /// Takes what is known of the rank's device at the Unix time `time`; whether a trend changed by it.
+    pub fn device(&mut self, view: DeviceView, time: f64) -> bool {
+        self.device_total = view.total;
+        let Some(device_used) = view.used.map(Bytes::as_f64) else { return false };
+        let Some(reserved) = self.last_train.and_then(|last| last.reserved) else {
+            return false;
+        };
+        if let Some(process_used) = view.process_used {
+            if let Some(slot) = self.outside.get_mut(self.n_outside % OUTSIDE_READINGS) {
+                *slot = process_used.as_f64() - reserved.as_f64();
+            }
+            self.n_outside += 1;
+        }
+        if self.device_read_at.is_some_and(|read_at| time - read_at < DEVICE_READING_EVERY) {
+            return false;
+        }
+        self.device_read_at = Some(time);
+        let process_used = view.process_used.map(Bytes::as_f64);
+        let capacity = self.capacity(view).map(Bytes::as_f64);
+        self.creep.device(&DeviceReading { time, device_used, process_used }, capacity)
+    }
+
+    /// Marks the rank as ended: it leaves every output until a newer push comes.
+    pub fn end(&mut self) {
+        self.is_ended = true;
+    }
+
+    /// Whether the rank belongs in the outputs: not ended, and heard of within `ttl`.
+    pub fn is_present(&self, now: Uptime, ttl: Duration) -> bool {
+        !self.is_ended && now.since(self.last_seen) <= ttl
+    }
+
+    /// Whether its end was announced, and no newer push came.
+    pub fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    /// When the last push came, accepted or not.
+    pub fn last_seen(&self) -> Uptime {
+        self.last_seen
+    }
+
+    /// The number of the last train step.
+    pub fn last_step(&self) -> Option<u64> {
+        self.last_train.map(|last| last.step.get())
+    }
+
+    /// What the rank says of itself.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The rank's state at `now`, with what NVML says of its device.
+    pub fn view(&self, device: DeviceView, now: Uptime) -> RankView<'_> {
+        let (recent_peak_allocated, recent_peak_reserved) = self.recent.max();
+        RankView {
+            identity: &self.identity,
+            last_train: self.last_train.as_ref(),
+            recent_peak_allocated,
+            recent_peak_reserved,
+            interval_peak_allocated: self.interval.at(now),
+            capacity: self.capacity(device),
+            device,
+            creep: &self.creep,
+            tally: &self.tally,
+            steps_total: self.steps_total,
+            life_steps: self.life_steps,
+            last_seen: self.last_seen,
+            outside_allocator_bytes: self.outside_allocator_bytes(device),
+        }
+    }
+
+    /// What the rank's process uses on the device beyond what its allocator holds, in bytes: the median of the last
+    /// readings, since a reading and a push are never of quite the same moment.
+    fn outside_allocator_bytes(&self, device: DeviceView) -> Option<f64> {
+        device.process_used?;
+        let mut readings = self.outside;
+        let n_readings = readings.len().min(self.n_outside);
+        let median = estimate::median(readings.get_mut(..n_readings)?)?;
+        Some(median.max(0.0))
+    }
+
+    fn capacity(&self, device: DeviceView) -> Option<Bytes> {
+        self.identity.total.or(device.total).filter(|total| total.get() > 0)
+    }
+
+    fn begin_life(&mut self) {
+        self.creep.new_life();
+        self.tally.begin_life();
+        self.lifecycle.begin_life();
+        self.n_outside = 0;
+        self.life_steps = 0;
+        self.recent = RecentPeaks::default();
+        self.last_train = None;
+    }
+
+    /// What a record leaves out keeps its last value; the attempt is always said.
+    fn identify(&mut self, sample: &StepSample) {
+        let identity = &mut self.identity;
+        identity.attempt = sample.attempt;
+        if sample.device.is_some() && sample.device != identity.device {
+            identity.device.clone_from(&sample.device);
+        }
+        identity.pid = sample.pid.or(identity.pid);
+        identity.local_rank = sample.local_rank.or(identity.local_rank);
+        identity.node_rank = sample.node_rank.or(identity.node_rank);
+        identity.world_size = sample.world_size.or(identity.world_size);
+        identity.total = sample.total.or(identity.total);
+    }
+}
+
+fn creep_push(figures: &LastTrain, time: f64) -> Push {
+    Push {
+        step: figures.step.as_f64(),
+        time,
+        allocated: figures.allocated.as_f64(),
+        peak: figures.peak_allocated.unwrap_or(figures.allocated).as_f64(),
+        reserved: figures.reserved.map(Bytes::as_f64),
+        peak_reserved: figures.peak_reserved.map(Bytes::as_f64),
+    }
+}

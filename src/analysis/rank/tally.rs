@@ -1,0 +1,342 @@
+//! What a summary says of one life of a rank: true maxima, means, last values, and the series in as many parts as
+//! are worth a picture. Bounded however long the life is; nothing is judged here.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::step::{Phase, StepSample};
+use crate::model::units::Bytes;
+
+/// How many parts a series has at most; when it has more, neighbours are joined, so that it has at least half as many.
+pub const PARTS_MAX: usize = 128;
+
+/// The share of a series that its three levels are means of: early, in the middle and late, TraceML's bands.
+const BANDS: [(f64, f64); 3] = [(0.15, 0.25), (0.45, 0.55), (0.90, 1.00)];
+
+/// One life of a rank, summed up.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct Tally {
+    /// How many lives came before this one.
+    pub n_restarts: u32,
+    /// The first and the last train step.
+    pub span: Option<(Moment, Moment)>,
+    /// Live memory at the end of train steps.
+    pub allocated: Figure,
+    /// The peak within train steps.
+    pub peak_allocated: Figure,
+    /// What the allocator held at the end of train steps.
+    pub reserved: Figure,
+    /// The most that it held within train steps.
+    pub peak_reserved: Figure,
+    /// What ran, by phase, in the order of [`Phase`].
+    pub phases: [PhaseTally; 3],
+    series: Series,
+}
+
+/// A step and when it ended, as a Unix time.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Moment {
+    /// The step.
+    pub step: u64,
+    /// The Unix time.
+    pub time: f64,
+}
+
+/// One figure over the train steps of a life that have it.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Figure {
+    n_steps: u64,
+    sum: f64,
+    /// The sum of the squares of the moves between neighbours.
+    squared_moves: f64,
+    /// The greatest value, and the first step that had it.
+    pub max: Option<(Bytes, u64)>,
+    /// The last value.
+    pub last: Option<Bytes>,
+}
+
+/// What one phase brought.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct PhaseTally {
+    /// How many records.
+    pub n_records: u64,
+    /// The greatest peak of allocated memory.
+    pub peak: Option<Bytes>,
+}
+
+/// A figure that a series is kept of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// Live memory at the end of train steps.
+    Allocated,
+    /// The peak within train steps.
+    PeakAllocated,
+    /// The most that the allocator held within train steps.
+    PeakReserved,
+}
+
+/// The three levels of a series, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Bands {
+    /// Early: from 15 % to 25 % of the steps.
+    pub baseline_bytes: f64,
+    /// In the middle: from 45 % to 55 %.
+    pub mid_bytes: f64,
+    /// Late: from 90 % on.
+    pub recent_bytes: f64,
+}
+
+impl Tally {
+    /// The most memory that a tally holds beside itself, in bytes.
+    pub const BYTES_MAX: usize = PARTS_MAX * size_of::<Part>();
+
+    /// Takes an accepted push that ended at the Unix time `time`.
+    pub fn add(&mut self, sample: &StepSample, time: f64) {
+        let peak = sample.peak_allocated.unwrap_or(sample.allocated).max(sample.allocated);
+        let [train, eval, checkpoint] = &mut self.phases;
+        let phase = match sample.phase {
+            Phase::Train => train,
+            Phase::Eval => eval,
+            Phase::Checkpoint => checkpoint,
+        };
+        phase.n_records += 1;
+        phase.peak = phase.peak.max(Some(peak));
+        if sample.phase != Phase::Train {
+            return;
+        }
+        let step = sample.step.get();
+        let moment = Moment { step, time };
+        self.span = Some((self.span.map_or(moment, |span| span.0), moment));
+        let peak_reserved = sample.peak_reserved.max(sample.reserved);
+        self.allocated.add(Some(sample.allocated), step);
+        self.peak_allocated.add(Some(peak), step);
+        self.reserved.add(sample.reserved, step);
+        self.peak_reserved.add(peak_reserved, step);
+        self.series.add(&Part {
+            allocated: sample.allocated.as_f64(),
+            peak_allocated: peak.as_f64(),
+            peak_reserved: peak_reserved.map_or(0.0, Bytes::as_f64),
+            n_reserved: u32::from(peak_reserved.is_some()),
+            n_steps: 1,
+        });
+    }
+
+    /// Forgets the life and begins the next.
+    pub fn begin_life(&mut self) {
+        *self = Self { n_restarts: self.n_restarts.saturating_add(1), ..Self::default() };
+    }
+
+    /// How many train steps there were.
+    pub fn n_steps(&self) -> u64 {
+        let [train, ..] = &self.phases;
+        train.n_records
+    }
+
+    /// The mean of each part of the life, in order; unknown parts of reserved memory are left out.
+    pub fn means(&self, kept: Kept) -> impl Iterator<Item = f64> {
+        self.series.parts.iter().filter_map(move |part| part.mean(kept))
+    }
+
+    /// The three levels of a series; `None` while it has no part.
+    ///
+    /// They are exact for [`PARTS_MAX`] steps; of more, a part on an edge counts by its share.
+    pub fn bands(&self, kept: Kept) -> Option<Bands> {
+        let [baseline, mid, recent] = BANDS.map(|band| self.series.level(kept, band));
+        Some(Bands { baseline_bytes: baseline?, mid_bytes: mid?, recent_bytes: recent? })
+    }
+}
+
+impl Figure {
+    fn add(&mut self, value: Option<Bytes>, step: u64) {
+        let Some(value) = value else { return };
+        self.n_steps += 1;
+        self.sum += value.as_f64();
+        if let Some(last) = self.last {
+            self.squared_moves += (value.as_f64() - last.as_f64()).powi(2);
+        }
+        self.last = Some(value);
+        if self.max.is_none_or(|(max, _)| value > max) {
+            self.max = Some((value, step));
+        }
+    }
+
+    /// The mean, in bytes.
+    pub fn mean(&self) -> Option<f64> {
+        (self.n_steps > 0).then(|| self.sum / count(self.n_steps))
+    }
+
+    /// How far a step is from its neighbours, in bytes: the standard deviation that a trend does not raise; `None` for
+    /// fewer than two steps.
+    ///
+    /// Half the mean squared successive difference (von Neumann, "Distribution of the ratio of the mean square
+    /// successive difference to the variance", Annals of Mathematical Statistics 12, 1941).
+    pub fn noise(&self) -> Option<f64> {
+        let n_moves = self.n_steps.checked_sub(1).filter(|n_moves| *n_moves > 0)?;
+        Some((self.squared_moves / (2.0 * count(n_moves))).sqrt())
+    }
+}
+
+#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "a mean is rounded")]
+fn count(n: u64) -> f64 {
+    n as f64
+}
+
+/// A life in parts of as many steps each, the last one still filling.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+struct Series {
+    // Invariant: at most PARTS_MAX.
+    parts: Vec<Part>,
+    /// A part holds 2 to this power of steps.
+    doublings: u32,
+}
+
+/// Sums over the steps of a part, in bytes.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+struct Part {
+    allocated: f64,
+    peak_allocated: f64,
+    peak_reserved: f64,
+    n_reserved: u32,
+    n_steps: u32,
+}
+
+impl Part {
+    fn join(&mut self, other: &Self) {
+        self.allocated += other.allocated;
+        self.peak_allocated += other.peak_allocated;
+        self.peak_reserved += other.peak_reserved;
+        self.n_reserved += other.n_reserved;
+        self.n_steps += other.n_steps;
+    }
+
+    fn mean(&self, kept: Kept) -> Option<f64> {
+        let (sum, n_steps) = match kept {
+            Kept::Allocated => (self.allocated, self.n_steps),
+            Kept::PeakAllocated => (self.peak_allocated, self.n_steps),
+            Kept::PeakReserved => (self.peak_reserved, self.n_reserved),
+        };
+        (n_steps > 0).then(|| sum / f64::from(n_steps))
+    }
+}
+
+impl Series {
+    fn add(&mut self, step: &Part) {
+        let is_open = |part: &&mut Part| part.n_steps < 1 << self.doublings;
+        if let Some(part) = self.parts.last_mut().filter(is_open) {
+            part.join(step);
+            return;
+        }
+        // 2^31 steps a part are more than any run has.
+        if self.parts.len() >= PARTS_MAX && self.doublings < 31 {
+            self.halve();
+            return self.add(step);
+        }
+        if self.parts.is_empty() {
+            self.parts.reserve_exact(PARTS_MAX);
+        }
+        self.parts.push(*step);
+    }
+
+    /// Joins every two parts.
+    fn halve(&mut self) {
+        let joined = self.parts.chunks(2).map(|pair| {
+            let mut sum = Part::default();
+            for part in pair {
+                sum.join(part);
+            }
+            sum
+        });
+        let joined: Vec<Part> = joined.collect();
+        self.parts.clear();
+        self.parts.extend(joined);
+        self.doublings += 1;
+    }
+
+    /// The mean of the steps between two shares of the series.
+    fn level(&self, kept: Kept, (start, end): (f64, f64)) -> Option<f64> {
+        let n_steps: f64 = self.parts.iter().map(|part| f64::from(part.n_steps)).sum();
+        let (start, end) = ((n_steps * start).floor(), (n_steps * end).ceil());
+        let (mut sum, mut weight, mut at) = (0.0, 0.0, 0.0);
+        for part in &self.parts {
+            let width = f64::from(part.n_steps);
+            let within = (end.min(at + width) - start.max(at)).max(0.0);
+            if let Some(mean) = part.mean(kept) {
+                sum += mean * within;
+                weight += within;
+            }
+            at += width;
+        }
+        (weight > 0.0).then(|| sum / weight)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::analysis::rank::tally::{Kept, PARTS_MAX, Tally};
+    use crate::model::ids::{Rank, Run};
+    use crate::model::step::{Phase, StepSample};
+    use crate::model::units::{Bytes, Count};
+
+    fn sample(step: u64, allocated: u64) -> StepSample {
+        StepSample {
+            run: Run::new("run").unwrap(),
+            attempt: Count::default(),
+            rank: Rank::new(0).unwrap(),
+            local_rank: None,
+            world_size: None,
+            node_rank: None,
+            step: Count::new(step).unwrap(),
+            time: None,
+            step_seconds: None,
+            phase: Phase::Train,
+            device: None,
+            dropped_records: None,
+            pid: None,
+            allocated: Bytes::new(allocated).unwrap(),
+            peak_allocated: None,
+            reserved: None,
+            peak_reserved: None,
+            inactive_split: None,
+            alloc_retries: None,
+            ooms: None,
+            total: None,
+            free: None,
+        }
+    }
+
+    #[test]
+    fn levels_of_a_ramp_are_those_of_the_whole_series_however_long() {
+        for n_steps in [100_u32, 128, 129, 5000, 100_000] {
+            let mut tally = Tally::default();
+            for step in 0..n_steps {
+                tally.add(&sample(u64::from(step), u64::from(step)), f64::from(step));
+            }
+            let n_parts = tally.means(Kept::Allocated).count();
+            assert!((PARTS_MAX / 2..=PARTS_MAX).contains(&n_parts), "{n_parts}");
+            let bands = tally.bands(Kept::Allocated).unwrap();
+            let n_steps = f64::from(n_steps);
+            for (level, share) in [
+                (bands.baseline_bytes, 0.2),
+                (bands.mid_bytes, 0.5),
+                (bands.recent_bytes, 0.95),
+            ] {
+                assert!((level / n_steps - share).abs() < 0.01, "{level} of {n_steps}");
+            }
+            let mean = tally.allocated.mean().unwrap();
+            assert!((mean - (n_steps - 1.0) / 2.0).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn maxima_are_true_and_unknown_figures_are_absent() {
+        let mut tally = Tally::default();
+        for step in 0..1000 {
+            tally.add(&sample(step, if step == 517 { 99 } else { 10 }), 0.0);
+        }
+        assert_eq!(tally.allocated.max, Some((Bytes::new(99).unwrap(), 517)));
+        assert_eq!(tally.allocated.last, Bytes::new(10).ok());
+        assert_eq!((tally.reserved.max, tally.reserved.mean()), (None, None));
+        assert_eq!(tally.bands(Kept::PeakReserved), None);
+        tally.begin_life();
+        assert_eq!((tally.n_restarts, tally.n_steps(), tally.span), (1, 0, None));
+    }
+}

@@ -1,0 +1,145 @@
+//! What others see of one rank at one time.
+
+use serde::{Deserialize, Serialize};
+
+use crate::analysis::creep::CreepEstimator;
+use crate::analysis::rank::tally::Tally;
+use crate::model::ids::{GpuUuid, Rank};
+use crate::model::step::StepSample;
+use crate::model::units::{Bytes, Count, Seconds, Uptime};
+
+/// What a rank says of itself.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+pub struct Identity {
+    /// The restart count of the run.
+    pub attempt: Count,
+    /// The device that its figures are about.
+    pub device: Option<GpuUuid>,
+    /// Its process id, in its own namespace.
+    pub pid: Option<u32>,
+    /// Its rank within the node.
+    pub local_rank: Option<Rank>,
+    /// Its node's rank.
+    pub node_rank: Option<Rank>,
+    /// How many ranks the run has.
+    pub world_size: Option<u32>,
+    /// The device's capacity as the process sees it.
+    #[serde(rename = "total_bytes")]
+    pub total: Option<Bytes>,
+}
+
+/// The figures of the last train step.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct LastTrain {
+    /// Its number.
+    pub step: Count,
+    /// How long it took.
+    pub step_seconds: Option<Seconds>,
+    /// Live tensor memory at its end.
+    #[serde(rename = "allocated_bytes")]
+    pub allocated: Bytes,
+    /// Maximum of allocated within it.
+    #[serde(rename = "peak_allocated_bytes")]
+    pub peak_allocated: Option<Bytes>,
+    /// What the allocator held at its end.
+    #[serde(rename = "reserved_bytes")]
+    pub reserved: Option<Bytes>,
+    /// Maximum of reserved within it.
+    #[serde(rename = "peak_reserved_bytes")]
+    pub peak_reserved: Option<Bytes>,
+    /// Free parts of split blocks.
+    #[serde(rename = "inactive_split_bytes")]
+    pub inactive_split: Option<Bytes>,
+    /// Failed mallocs that flushed the cache, since the process started.
+    pub alloc_retries: Option<Count>,
+    /// Out-of-memory errors, since the process started.
+    pub ooms: Option<Count>,
+    /// Records that the pusher gave up, since the process started.
+    pub dropped_records: Option<Count>,
+    /// The device's free memory as the process saw it.
+    #[serde(rename = "free_bytes")]
+    pub free: Option<Bytes>,
+}
+
+/// What NVML says of the rank's device, where it does.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct DeviceView {
+    /// The capacity.
+    pub total: Option<Bytes>,
+    /// What everything on the device uses.
+    pub used: Option<Bytes>,
+    /// What the rank's own process uses.
+    pub process_used: Option<Bytes>,
+}
+
+/// The state of one rank at one time, borrowed from its window: what diagnoses look at.
+#[derive(Clone, Copy, Debug)]
+pub struct RankView<'a> {
+    /// What the rank says of itself.
+    pub identity: &'a Identity,
+    /// The last train step, if there was one.
+    pub last_train: Option<&'a LastTrain>,
+    /// The greatest allocated of the recent window, evaluation included.
+    pub recent_peak_allocated: Option<Bytes>,
+    /// The greatest reserved of the recent window, evaluation included.
+    pub recent_peak_reserved: Option<Bytes>,
+    /// The greatest allocated of this and the previous interval.
+    pub interval_peak_allocated: Option<Bytes>,
+    /// The rank's own capacity: as pushed, else as NVML says.
+    pub capacity: Option<Bytes>,
+    /// What NVML says of its device.
+    pub device: DeviceView,
+    /// The estimator, for its trends and slopes.
+    pub creep: &'a CreepEstimator,
+    /// This life, summed up.
+    pub tally: &'a Tally,
+    /// Train steps accepted since the exporter began.
+    pub steps_total: u64,
+    /// Train steps of this life.
+    pub life_steps: u32,
+    /// When the last push came.
+    pub last_seen: Uptime,
+    /// What the process uses beyond its allocator: the median of the last readings, in bytes.
+    pub outside_allocator_bytes: Option<f64>,
+}
+
+impl RankView<'_> {
+    /// Device memory that is not this rank's allocator's, smoothed; `None` before anything told.
+    pub fn other_bytes(&self) -> Option<f64> {
+        self.creep.outside_bytes()
+    }
+
+    /// What the rank can still take before its device is full: capacity less what others hold less the recent peak
+    /// of live memory, at least 0. Memory that the allocator holds but does not use counts as available.
+    pub fn headroom_bytes(&self) -> Option<f64> {
+        let capacity = self.capacity?.as_f64();
+        let peak = self.recent_peak_allocated?.as_f64();
+        Some((capacity - self.other_bytes().unwrap_or(0.0) - peak).max(0.0))
+    }
+
+    /// The share of what the allocator holds that was not live at the end of the last train step, 0 to 1.
+    pub fn fragmentation_ratio(&self) -> Option<f64> {
+        let last = self.last_train?;
+        let reserved = last.reserved?.as_f64();
+        (reserved > 0.0).then(|| ((reserved - last.allocated.as_f64()) / reserved).max(0.0))
+    }
+}
+
+impl LastTrain {
+    /// Returns the figures of a record.
+    pub fn of(sample: &StepSample) -> Self {
+        Self {
+            step: sample.step,
+            step_seconds: sample.step_seconds,
+            allocated: sample.allocated,
+            peak_allocated: sample.peak_allocated,
+            reserved: sample.reserved,
+            peak_reserved: sample.peak_reserved,
+            inactive_split: sample.inactive_split,
+            alloc_retries: sample.alloc_retries,
+            ooms: sample.ooms,
+            dropped_records: sample.dropped_records,
+            free: sample.free,
+        }
+    }
+}

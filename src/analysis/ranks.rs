@@ -1,0 +1,268 @@
+//! The ranks of all runs: which may enter, what their records come to, and when they are forgotten.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::analysis::creep::CreepSettings;
+use crate::analysis::rank::lifecycle::RecordVerdict;
+use crate::analysis::rank::state::RankState;
+use crate::analysis::refusal::Refusal;
+use crate::model::ids::{Rank, RankId, Run};
+use crate::model::step::StepSample;
+use crate::model::units::Uptime;
+
+/// What the rank table may hold, and the settings of its ranks.
+#[derive(Clone, Debug)]
+pub struct RankSettings {
+    /// The creep estimator's.
+    pub creep: CreepSettings,
+    /// How many train pushes at the start of a life are not used, of runs that have a number of their own.
+    pub warmup_pushes: BTreeMap<Run, u32>,
+    /// A rank silent for longer leaves every output.
+    pub ttl: Duration,
+    /// How many ranks are held, over all runs.
+    pub ranks_max: usize,
+    /// How many runs are held.
+    pub runs_max: usize,
+    /// The length of the intervals of the interval peak.
+    pub peak_interval: Duration,
+}
+
+impl RankSettings {
+    /// The creep estimator's settings for the ranks of a run.
+    fn creep_of(&self, run: &Run) -> CreepSettings {
+        let warmup_pushes = self.warmup_pushes.get(run).copied();
+        CreepSettings {
+            warmup_pushes: warmup_pushes.unwrap_or(self.creep.warmup_pushes),
+            ..self.creep
+        }
+    }
+}
+
+/// A batch that has room: only [`RankTable::admit`] makes one.
+#[derive(Debug)]
+pub struct Admitted(Vec<StepSample>);
+
+impl Admitted {
+    /// Returns the records, in the order in which they were pushed.
+    pub fn into_samples(self) -> Vec<StepSample> {
+        self.0
+    }
+}
+
+/// What became of the records of accepted pushes.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct RecordCounts {
+    /// Used.
+    pub accepted: u64,
+    /// A step seen before.
+    pub duplicate: u64,
+    /// A step older than one seen before.
+    pub late: u64,
+    /// Used, although figures contradict each other (these are among the accepted).
+    pub inconsistent: u64,
+    /// Used, and began a new life of their rank (these are among the accepted).
+    pub restarted: u64,
+}
+
+/// What became of one record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordResult {
+    /// Whether the record was used.
+    pub is_used: bool,
+    /// Whether a trend changed.
+    pub is_changed: bool,
+}
+
+/// All ranks, by run.
+#[derive(Debug)]
+pub struct RankTable {
+    settings: RankSettings,
+    runs: BTreeMap<Run, BTreeMap<Rank, RankState>>,
+    // Invariant: the number of ranks in `runs`.
+    n_ranks: usize,
+    records: RecordCounts,
+    records_dropped: u64,
+}
+
+/// What outlasts a restart of the exporter.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct SavedRanks(BTreeMap<Run, BTreeMap<Rank, RankState>>);
+
+impl RankTable {
+    /// A table without a rank.
+    pub fn new(settings: RankSettings) -> Self {
+        Self {
+            settings,
+            runs: BTreeMap::new(),
+            n_ranks: 0,
+            records: RecordCounts::default(),
+            records_dropped: 0,
+        }
+    }
+
+    /// Returns what a later table needs to go on.
+    pub fn save(&self) -> SavedRanks {
+        SavedRanks(self.runs.clone())
+    }
+
+    /// A table that goes on where another stood.
+    pub fn resume(settings: RankSettings, saved: SavedRanks) -> Self {
+        let mut table = Self { runs: saved.0, ..Self::new(settings) };
+        for (run, ranks) in &mut table.runs {
+            let creep = table.settings.creep_of(run);
+            for rank in ranks.values_mut() {
+                rank.configure(creep, table.settings.peak_interval);
+            }
+        }
+        table.count();
+        table
+    }
+
+    /// Lets a batch in as a whole, making room by forgetting ranks that have left the outputs.
+    ///
+    /// # Errors
+    /// The bound that it would break; its records are counted as dropped.
+    pub fn admit(&mut self, batch: Vec<StepSample>, now: Uptime) -> Result<Admitted, Refusal> {
+        let is_held = |sample: &StepSample| self.get(&sample.run, sample.rank).is_some();
+        if batch.iter().all(is_held) {
+            return Ok(Admitted(batch));
+        }
+        let (max_ranks, max_runs) = (self.settings.ranks_max, self.settings.runs_max);
+        let (mut ranks, mut runs) = self.with_newcomers(&batch);
+        if ranks > max_ranks || runs > max_runs {
+            self.forget(now, self.settings.ttl);
+            (ranks, runs) = self.with_newcomers(&batch);
+        }
+        let refusal = if ranks > max_ranks {
+            Refusal::TooManyRanks { ranks, max: max_ranks }
+        } else if runs > max_runs {
+            Refusal::TooManyRuns { runs, max: max_runs }
+        } else {
+            return Ok(Admitted(batch));
+        };
+        self.records_dropped += u64::try_from(batch.len()).unwrap_or(u64::MAX);
+        Err(refusal)
+    }
+
+    /// Takes one record of an admitted batch that arrived at `now`, which is the Unix time `arrival`.
+    pub fn push(&mut self, sample: &StepSample, now: Uptime, arrival: f64) -> RecordResult {
+        let settings = &self.settings;
+        // The name is cloned for a new run only.
+        let ranks = match self.runs.get_mut(&sample.run) {
+            Some(ranks) => ranks,
+            None => self.runs.entry(sample.run.clone()).or_default(),
+        };
+        let state = ranks.entry(sample.rank).or_insert_with(|| {
+            self.n_ranks += 1;
+            RankState::new(settings.creep_of(&sample.run), settings.peak_interval, now)
+        });
+        let (verdict, is_changed) = state.push(sample, now, arrival);
+        let records = &mut self.records;
+        match verdict {
+            RecordVerdict::Accepted => records.accepted += 1,
+            RecordVerdict::Restarted => {
+                records.accepted += 1;
+                records.restarted += 1;
+            }
+            RecordVerdict::Duplicate => records.duplicate += 1,
+            RecordVerdict::Late => records.late += 1,
+        }
+        let is_used = matches!(verdict, RecordVerdict::Accepted | RecordVerdict::Restarted);
+        records.inconsistent += u64::from(is_used && sample.is_inconsistent());
+        RecordResult { is_used, is_changed }
+    }
+
+    /// Ends a rank, or with `None` all ranks of a run; whether the run is held.
+    pub fn end(&mut self, run: &Run, rank: Option<Rank>) -> bool {
+        let Some(ranks) = self.runs.get_mut(run) else { return false };
+        match rank {
+            Some(rank) => ranks.get_mut(&rank).into_iter().for_each(RankState::end),
+            None => ranks.values_mut().for_each(RankState::end),
+        }
+        true
+    }
+
+    /// Forgets the ranks that have been silent for longer than `silence`, and runs without a rank.
+    pub fn forget(&mut self, now: Uptime, silence: Duration) {
+        for ranks in self.runs.values_mut() {
+            ranks.retain(|_, rank| now.since(rank.last_seen()) <= silence);
+        }
+        self.runs.retain(|_, ranks| !ranks.is_empty());
+        self.count();
+    }
+
+    /// Returns the state of a rank.
+    pub fn get(&self, run: &Run, rank: Rank) -> Option<&RankState> {
+        self.runs.get(run)?.get(&rank)
+    }
+
+    /// Returns the state of a rank, to change it.
+    pub fn get_mut(&mut self, run: &Run, rank: Rank) -> Option<&mut RankState> {
+        self.runs.get_mut(run)?.get_mut(&rank)
+    }
+
+    /// Returns every run, ascending, with its ranks, ascending.
+    pub fn runs(&self) -> impl Iterator<Item = (&Run, &BTreeMap<Rank, RankState>)> {
+        self.runs.iter()
+    }
+
+    /// Returns a run with its ranks.
+    pub fn run(&self, run: &Run) -> Option<(&Run, &BTreeMap<Rank, RankState>)> {
+        self.runs.get_key_value(run)
+    }
+
+    /// Returns every rank that is present at `now`, ascending.
+    pub fn present(&self, now: Uptime) -> impl Iterator<Item = (RankId, &RankState)> {
+        let ttl = self.settings.ttl;
+        self.runs.iter().flat_map(move |(run, ranks)| {
+            ranks
+                .iter()
+                .filter(move |(_, state)| state.is_present(now, ttl))
+                .map(move |(rank, state)| (RankId { run: run.clone(), rank: *rank }, state))
+        })
+    }
+
+    /// Returns the state of every rank.
+    pub fn states(&self) -> impl Iterator<Item = &RankState> {
+        self.runs.values().flat_map(BTreeMap::values)
+    }
+
+    /// Returns the state of every rank, to change it.
+    pub fn states_mut(&mut self) -> impl Iterator<Item = &mut RankState> {
+        self.runs.values_mut().flat_map(BTreeMap::values_mut)
+    }
+
+    /// Returns what became of the records that were taken.
+    pub fn records(&self) -> RecordCounts {
+        self.records
+    }
+
+    /// Returns how many records were refused to keep a bound.
+    pub fn records_dropped(&self) -> u64 {
+        self.records_dropped
+    }
+
+    fn count(&mut self) {
+        self.n_ranks = self.runs.values().map(BTreeMap::len).sum();
+    }
+
+    /// How many ranks and runs there would be with those of the batch.
+    fn with_newcomers(&self, batch: &[StepSample]) -> (usize, usize) {
+        let mut ranks = BTreeSet::new();
+        let mut runs = BTreeSet::new();
+        for sample in batch {
+            match self.runs.get(&sample.run) {
+                Some(held) if held.contains_key(&sample.rank) => {}
+                Some(_) => drop(ranks.insert((&sample.run, sample.rank))),
+                None => {
+                    ranks.insert((&sample.run, sample.rank));
+                    runs.insert(&sample.run);
+                }
+            }
+        }
+        (self.n_ranks + ranks.len(), self.runs.len() + runs.len())
+    }
+}

@@ -1,0 +1,7 @@
+//! What feeds the engine beside pushes: devices, their Xid errors, and the kubelet.
+
+pub mod event;
+pub mod kubelet;
+pub mod nvml;
+mod thread;
+mod xid;

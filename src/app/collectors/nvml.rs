@@ -1,0 +1,271 @@
+//! The pace of reading the devices, on a thread of its own: a call that hangs is reported, and nothing queues behind it.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver as ThreadReceiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::analysis::status::CollectorStatus;
+use crate::app::collectors::event::CollectorEvent;
+use crate::app::collectors::thread;
+use crate::app::collectors::xid::XidWatch;
+use crate::config::settings::{NvmlSettings, Settings};
+use crate::input::nvml::config::PollerConfig;
+use crate::input::nvml::cycle::{GpuPoll, RELEASED};
+use crate::input::nvml::error::LIBRARY_MISSING;
+use crate::input::nvml::poller::Poller;
+use crate::input::push::inbox::ReleaseRequest;
+use crate::model::device::{GpuSample, GpuUnavailable};
+use crate::model::ids::GpuUuid;
+
+/// The longest pause between two rounds of an NVML that does not answer.
+const BACKOFF_MAX: Duration = Duration::from_mins(1);
+/// How many processes of a device are read; the engine tells fewer apart.
+const PROCESSES_MAX: usize = 4096;
+
+/// What reads the devices. It may block for as long as a driver does.
+pub enum GpuSource {
+    /// The driver.
+    Nvml(Box<Poller>),
+    /// A simulation in its place.
+    Simulated(Box<dyn FnMut() -> GpuPoll + Send>),
+}
+
+impl GpuSource {
+    /// Reads the devices once.
+    pub fn read(&mut self) -> GpuPoll {
+        match self {
+            Self::Nvml(poller) => poller.poll(),
+            Self::Simulated(simulation) => simulation(),
+        }
+    }
+
+    fn answer(&mut self, ask: &PollRequest) -> GpuPoll {
+        match (self, ask) {
+            (Self::Nvml(poller), PollRequest::Release) => {
+                poller.release();
+                RELEASED
+            }
+            (Self::Nvml(poller), PollRequest::Read(pushed)) => {
+                poller.look_for(pushed);
+                poller.poll()
+            }
+            (Self::Simulated(_), PollRequest::Release) => RELEASED,
+            (Self::Simulated(simulation), PollRequest::Read(_)) => simulation(),
+        }
+    }
+}
+
+/// NVML as the settings say, if they ask for it.
+pub fn nvml_source(settings: &Settings) -> Option<GpuSource> {
+    let NvmlSettings { library, devices, .. } = settings.nvml.clone()?;
+    let procfs = PathBuf::from("/proc");
+    let config = PollerConfig { library, procfs, processes_max: PROCESSES_MAX, devices };
+    Some(GpuSource::Nvml(Box::new(Poller::new(config))))
+}
+
+/// What the thread that reads the devices is asked for.
+enum PollRequest {
+    /// A round, with the devices that ranks push from.
+    Read(BTreeSet<GpuUuid>),
+    /// To hold nothing open.
+    Release,
+}
+
+/// Paces the reading of the devices on a thread of its own and bounds the wait for it: a call that hangs is reported,
+/// and nothing queues behind it.
+pub(in crate::app) struct GpuTask {
+    settings: NvmlSettings,
+    pushed_devices: watch::Receiver<BTreeSet<GpuUuid>>,
+    collected: mpsc::Sender<CollectorEvent>,
+    releases: mpsc::Receiver<ReleaseRequest>,
+    asks: SyncSender<PollRequest>,
+    polls: mpsc::Receiver<GpuPoll>,
+    /// `None` where a simulation is read.
+    xids: Option<XidWatch>,
+    failing: Vec<GpuUnavailable>,
+}
+
+/// What joins the reading of the devices to the rest of the exporter.
+pub(in crate::app) struct GpuChannels {
+    /// The published status, for the devices that ranks push from.
+    /// The devices that ranks push from, as the engine answers.
+    pub(in crate::app) pushed_devices: watch::Receiver<BTreeSet<GpuUuid>>,
+    /// The way to the engine.
+    pub(in crate::app) collected: mpsc::Sender<CollectorEvent>,
+    /// Requests to hold no device open for a time.
+    pub(in crate::app) releases: mpsc::Receiver<ReleaseRequest>,
+}
+
+impl GpuTask {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// There is no room for a thread.
+    pub(in crate::app) fn start(
+        settings: NvmlSettings,
+        source: GpuSource,
+        channels: GpuChannels,
+    ) -> std::io::Result<Self> {
+        let GpuChannels { pushed_devices, collected, releases } = channels;
+        let (asks, asked) = sync_channel(1);
+        let (answers, polls) = mpsc::channel(1);
+        let xids = match &source {
+            GpuSource::Simulated(_) => None,
+            GpuSource::Nvml(_) => {
+                Some(XidWatch::start(settings.library.clone(), collected.clone())?)
+            }
+        };
+        thread::start("nvml", move || read_devices(source, &asked, &answers))?;
+        Ok(Self {
+            settings,
+            pushed_devices,
+            collected,
+            releases,
+            asks,
+            polls,
+            xids,
+            failing: Vec::new(),
+        })
+    }
+
+    pub(in crate::app) async fn run(mut self) -> anyhow::Result<()> {
+        let mut pause = self.settings.interval;
+        loop {
+            let began = Instant::now();
+            let pushed = self.pushed_devices.borrow().clone();
+            let poll = self.round(PollRequest::Read(pushed)).await?;
+            log_gpu(&mut self.failing, &poll.unavailable);
+            let is_dead = poll.samples.is_empty() && !poll.unavailable.is_empty();
+            let gpus = if poll.is_shut_down { BTreeSet::new() } else { gpus_of(&poll.samples) };
+            self.collect(poll, began).await?;
+            if let Some(xids) = &mut self.xids {
+                xids.watch(gpus).await;
+            }
+            pause = if is_dead { (pause * 2).min(BACKOFF_MAX) } else { self.settings.interval };
+            let next = Instant::now() + pause;
+            tokio::select! {
+                () = sleep_until(next) => {}
+                Some(request) = self.releases.recv() => self.rest(request).await?,
+            }
+        }
+    }
+
+    /// Asks the thread and waits for its answer, however long that takes; a wait beyond the timeout is reported.
+    async fn round(&mut self, ask: PollRequest) -> anyhow::Result<GpuPoll> {
+        let began = Instant::now();
+        self.asks.send(ask).context("the thread that reads the devices died")?;
+        let poll = if let Ok(poll) = timeout(self.settings.timeout, self.polls.recv()).await {
+            poll
+        } else {
+            let poll = timed_out(self.settings.timeout);
+            log_gpu(&mut self.failing, &poll.unavailable);
+            self.collect(poll, began).await?;
+            loop {
+                tokio::select! {
+                    poll = self.polls.recv() => break poll,
+                    // Who asks for a release hears that there is none: its sender goes.
+                    Some(request) = self.releases.recv() => drop(request),
+                }
+            }
+        };
+        poll.context("the thread that reads the devices died")
+    }
+
+    /// Holds no device open for as long as it is asked to.
+    async fn rest(&mut self, request: ReleaseRequest) -> anyhow::Result<()> {
+        let mut request = Some(request);
+        let mut until = Instant::now();
+        loop {
+            if let Some(ReleaseRequest { time, answer }) = request.take() {
+                if time.is_zero() {
+                    answer.send(()).ok();
+                    break;
+                }
+                let began = Instant::now();
+                let poll = self.round(PollRequest::Release).await?;
+                self.collect(poll, began).await?;
+                if let Some(xids) = &mut self.xids
+                    && !xids.close().await
+                {
+                    // Whoever asked hears that it is not released: the way to answer goes.
+                    tracing::warn!("NVML not released: the wait for an event hangs");
+                    break;
+                }
+                tracing::info!(?time, "NVML released on request");
+                // Whoever asked may have gone; it is released all the same.
+                answer.send(()).ok();
+                until = began + time;
+            }
+            tokio::select! {
+                () = sleep_until(until) => break,
+                Some(more) = self.releases.recv() => request = Some(more),
+            }
+        }
+        tracing::info!("NVML is asked again");
+        Ok(())
+    }
+
+    async fn collect(&self, poll: GpuPoll, began: Instant) -> anyhow::Result<()> {
+        let status = CollectorStatus {
+            collector: "nvml".into(),
+            duration_seconds: began.elapsed().as_secs_f64(),
+            is_success: poll.unavailable.is_empty(),
+        };
+        Ok(self.collected.send(CollectorEvent::Devices(poll, status)).await?)
+    }
+}
+
+/// The GPUs that these are, or are part of.
+fn gpus_of(samples: &[GpuSample]) -> BTreeSet<GpuUuid> {
+    let gpu =
+        |sample: &GpuSample| sample.info.parent.as_ref().unwrap_or(&sample.device).clone();
+    samples.iter().map(gpu).collect()
+}
+
+fn read_devices(
+    mut source: GpuSource,
+    asked: &ThreadReceiver<PollRequest>,
+    answers: &mpsc::Sender<GpuPoll>,
+) {
+    while let Ok(ask) = asked.recv() {
+        if answers.blocking_send(source.answer(&ask)).is_err() {
+            return;
+        }
+    }
+}
+
+fn timed_out(timeout: Duration) -> GpuPoll {
+    let unavailable = GpuUnavailable {
+        device: None,
+        code: "timeout",
+        message: format!("NVML has not answered for {timeout:?}"),
+    };
+    GpuPoll { unavailable: vec![unavailable], ..GpuPoll::default() }
+}
+
+/// Says what fails when that changes, once. That there is no NVML is as normal as that there is one.
+fn log_gpu(failing: &mut Vec<GpuUnavailable>, unavailable: &[GpuUnavailable]) {
+    let is_same =
+        |a: &GpuUnavailable, b: &GpuUnavailable| a.device == b.device && a.code == b.code;
+    for gone in unavailable {
+        if failing.iter().any(|before| is_same(before, gone)) {
+            continue;
+        }
+        let device = gone.device.as_ref().map(ToString::to_string);
+        if gone.code == LIBRARY_MISSING {
+            tracing::info!(device, code = gone.code, "NVML: {}", gone.message);
+        } else {
+            tracing::warn!(device, code = gone.code, "NVML: {}", gone.message);
+        }
+    }
+    if unavailable.is_empty() && !failing.is_empty() {
+        tracing::info!("NVML answers again");
+    }
+    failing.clear();
+    failing.extend_from_slice(unavailable);
+}

@@ -1,0 +1,314 @@
+//! The one task that owns the engine: it takes what comes in, and publishes what comes out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus::core::Collector;
+use prometheus::process_collector::ProcessCollector;
+use tokio::sync::{mpsc, watch};
+
+use crate::analysis::acks::Ack;
+use crate::analysis::engine::Engine;
+use crate::analysis::event::Event;
+use crate::analysis::findings::{Transition, TransitionState};
+use crate::analysis::refusal::Refusal;
+use crate::analysis::status::{CollectorStatus, ExporterStatus, LabelCounts, Status};
+use crate::app::clock::Clock;
+use crate::app::collectors::event::CollectorEvent;
+use crate::app::state_file::StateFile;
+use crate::app::summary_files::{self, Summaries, SummarySource};
+use crate::input::nvml::cycle::GpuPoll;
+use crate::input::push::inbox::{Delivery, Offer, PushCounts, Receipt};
+use crate::input::push::wire::control::RunEnd;
+use crate::metrics::table;
+use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, SubjectId};
+use crate::model::step::StepSample;
+use crate::net::server::ServerCounts;
+use crate::output::otlp::ExportCounts;
+use crate::output::web::{StatusRequest, SummaryRequest};
+
+/// How often time passes for the engine, and a status is published for those that do not ask for one.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The figures of the exporter itself that the engine does not know.
+pub(super) struct ExporterFigures {
+    pub(super) push: Arc<PushCounts>,
+    pub(super) servers: [(&'static str, Arc<ServerCounts>); 2],
+    pub(super) export: Option<Arc<ExportCounts>>,
+    pub(super) collectors: BTreeMap<&'static str, CollectorStatus>,
+    pub(super) dropped: DropCounts,
+    pub(super) process: Vec<(String, f64)>,
+    pub(super) series: usize,
+}
+
+/// What the collectors left out to keep their bounds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct DropCounts {
+    devices: u64,
+    pods: u64,
+    processes: u64,
+}
+
+impl ExporterFigures {
+    fn status(&self, inbox_depth: usize) -> ExporterStatus {
+        let shed = self.servers.iter().map(|(listener, counts)| (*listener, counts.shed()));
+        let exports = self.export.as_ref().map(|counts| counts.results());
+        ExporterStatus {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pushes: labelled(self.push.results()),
+            push_seconds: self.push.durations(),
+            inbox_depth,
+            collectors: self.collectors.values().cloned().collect(),
+            snapshots: Vec::new(),
+            connections_shed: labelled(shed),
+            otlp_exports: labelled(exports.into_iter().flatten()),
+            series: self.series,
+            series_dropped: labelled([
+                ("devices", self.dropped.devices),
+                ("pods", self.dropped.pods),
+                ("processes", self.dropped.processes),
+            ]),
+            process: self.process.clone(),
+        }
+    }
+
+    /// Reads the figures of the operating system about this process.
+    fn read_process(&mut self) {
+        self.process = ProcessCollector::for_self()
+            .collect()
+            .iter()
+            .filter_map(|family| {
+                let metric = family.get_metric().first()?;
+                let value = metric.get_counter().get_value() + metric.get_gauge().get_value();
+                Some((family.name().to_owned(), value))
+            })
+            .collect();
+    }
+}
+
+fn labelled(counts: impl IntoIterator<Item = (&'static str, u64)>) -> LabelCounts {
+    counts.into_iter().map(|(label, count)| (label.into(), count)).collect()
+}
+
+/// The one task that owns the engine.
+pub(super) struct EngineTask {
+    pub(super) engine: Engine,
+    pub(super) clock: Clock,
+    pub(super) publisher: watch::Sender<Arc<Status>>,
+    /// Where the engine says which devices ranks push from: the ones that NVML shall open.
+    pub(super) pushed_devices: watch::Sender<BTreeSet<GpuUuid>>,
+    pub(super) exporter: ExporterFigures,
+    pub(super) state: Option<StateFile>,
+    pub(super) summaries: Summaries,
+}
+
+/// What readers ask for.
+pub(super) struct Requests {
+    pub(super) status: mpsc::Receiver<StatusRequest>,
+    pub(super) summary: mpsc::Receiver<SummaryRequest>,
+}
+
+impl EngineTask {
+    pub(super) async fn run(
+        mut self,
+        mut offers: mpsc::Receiver<Offer>,
+        mut requests: Requests,
+        mut collected: mpsc::Receiver<CollectorEvent>,
+    ) -> anyhow::Result<()> {
+        self.exporter.read_process();
+        let mut tick = tokio::time::interval(TICK);
+        let mut is_open = true;
+        loop {
+            tokio::select! {
+                offer = offers.recv(), if is_open => {
+                    if let Some(offer) = offer {
+                        self.take(offer);
+                    } else {
+                        is_open = false;
+                        let source = SummarySource { engine: &self.engine, now: self.clock.now() };
+                        self.summaries.stop(&source).await;
+                    }
+                }
+                Some(request) = requests.summary.recv() => {
+                    let source = SummarySource { engine: &self.engine, now: self.clock.now() };
+                    summary_files::answer(&source, request);
+                }
+                request = requests.status.recv() => match request {
+                    // The reader may have gone; the status is published all the same.
+                    Some(request) => drop(request.send(self.publish(offers.len()))),
+                    None => break,
+                },
+                Some(collected) = collected.recv() => self.take_collected(collected),
+                _ = tick.tick() => {
+                    self.apply(Event::Tick);
+                    self.say_pushed_devices();
+                    self.exporter.read_process();
+                    let status = self.publish(offers.len());
+                    self.exporter.series = table::count_series(&status);
+                    self.keep_summaries(&status).await;
+                    if let Some(state) = &mut self.state {
+                        state.keep(&self.engine, self.clock.now()).await;
+                    }
+                }
+            }
+        }
+        self.publish(offers.len());
+        self.summaries.written().await;
+        if let Some(state) = &mut self.state {
+            state.written().await;
+            state.write(&self.engine, self.clock.now());
+            state.written().await;
+        }
+        Ok(())
+    }
+
+    async fn keep_summaries(&mut self, status: &Status) {
+        let present: BTreeSet<_> = status.runs.iter().map(|run| run.run.clone()).collect();
+        let source = SummarySource { engine: &self.engine, now: self.clock.now() };
+        self.summaries.keep(&source, present).await;
+    }
+
+    fn take(&mut self, (delivery, answer): Offer) {
+        let taken = match delivery {
+            Delivery::Steps(batch) => self.take_steps(batch),
+            Delivery::End(run, RunEnd { rank, outcome }) => {
+                let shown = rank.map(Rank::get);
+                tracing::info!(%run, rank = shown, ?outcome, "ended");
+                self.summaries.ended(&run);
+                self.apply(Event::End(run, rank));
+                self.say_pushed_devices();
+                Ok(ONE)
+            }
+            Delivery::Snapshot(report) => {
+                let RankId { run, rank } = &report.rank;
+                let (rank, outcome) = (rank.get(), report.outcome.as_label());
+                tracing::info!(%run, rank, outcome, "snapshot");
+                self.apply(Event::Capture(report));
+                Ok(ONE)
+            }
+            Delivery::Ack(ack) => self.take_ack(ack),
+        };
+        // A pusher that hung up does not hear what was taken.
+        answer.send(taken).ok();
+    }
+
+    fn take_steps(&mut self, batch: Vec<StepSample>) -> Result<Receipt, Refusal> {
+        let (n_records, ranks) = (batch.len(), ranks_of(&batch));
+        let admitted = self.engine.admit(batch, self.clock.now())?;
+        for id in &ranks {
+            self.summaries.pushed(&id.run);
+        }
+        self.apply(Event::Steps(admitted));
+        self.say_pushed_devices();
+        Ok(Receipt { n_records, asks: self.engine.capture_requests(&ranks) })
+    }
+
+    fn take_ack(&mut self, ack: Ack) -> Result<Receipt, Refusal> {
+        let (subject, kind) = (ack.subject().to_string(), ack.kind().label());
+        let reason = ack.reason().to_owned();
+        let admitted = self.engine.admit_ack(ack)?;
+        tracing::info!(subject, kind, reason, "acknowledged");
+        self.apply(Event::Ack(admitted));
+        Ok(ONE)
+    }
+
+    /// Answers the reader of the devices which of them ranks push from.
+    fn say_pushed_devices(&self) {
+        let pushed = self.engine.pushed_devices(self.clock.now());
+        self.pushed_devices.send_if_modified(|before| {
+            let is_changed = *before != pushed;
+            *before = pushed;
+            is_changed
+        });
+    }
+
+    fn take_collected(&mut self, collected: CollectorEvent) {
+        match collected {
+            CollectorEvent::Devices(poll, status) => {
+                self.exporter.collectors.insert("nvml", status);
+                self.take_poll(poll);
+            }
+            CollectorEvent::Xid(device, xid) => {
+                tracing::warn!(%device, xid, "xid error");
+                self.apply(Event::Xid(device, xid));
+            }
+            CollectorEvent::DevicePods(pods, dropped, status) => {
+                self.exporter.collectors.insert("kubelet", status);
+                self.exporter.dropped.pods += dropped;
+                self.apply(Event::DevicePods(pods));
+            }
+        }
+    }
+
+    fn take_poll(&mut self, poll: GpuPoll) {
+        self.exporter.dropped.processes += poll.processes_dropped;
+        self.exporter.dropped.devices += poll.devices_dropped;
+        if poll.is_released {
+            self.apply(Event::GpuReleased);
+        }
+        // What failed comes first: a device that answers beside it shows that NVML is up.
+        for gone in poll.unavailable {
+            self.apply(Event::GpuUnavailable(gone));
+        }
+        for sample in poll.samples {
+            self.apply(Event::Gpu(sample));
+        }
+    }
+
+    fn apply(&mut self, event: Event) {
+        for transition in self.engine.apply(event, self.clock.now()) {
+            log(&transition);
+        }
+    }
+
+    fn publish(&self, inbox_depth: usize) -> Arc<Status> {
+        let exporter = self.exporter.status(inbox_depth);
+        let status = Arc::new(self.engine.status(self.clock.now(), exporter));
+        self.publisher.send_replace(Arc::clone(&status));
+        status
+    }
+}
+
+/// What is said to a delivery of one thing that asks for nothing.
+const ONE: Receipt = Receipt { n_records: 1, asks: Vec::new() };
+
+/// The ranks of a batch; one may stand there twice.
+fn ranks_of(batch: &[StepSample]) -> Vec<RankId> {
+    let mut ranks: Vec<RankId> = Vec::new();
+    for sample in batch {
+        if ranks.last().is_none_or(|id| id.run != sample.run || id.rank != sample.rank) {
+            ranks.push(RankId { run: sample.run.clone(), rank: sample.rank });
+        }
+    }
+    ranks
+}
+
+fn log(transition: &Transition) {
+    let (kind, severity) = (transition.kind.label(), transition.severity.as_label());
+    let (state, evidence) = match transition.state {
+        TransitionState::Raised => ("raised", Some(transition.evidence.sentence())),
+        TransitionState::Cleared => ("cleared", None),
+    };
+    let evidence = evidence.as_ref().map(tracing::field::display);
+    match (&transition.subject, transition.state) {
+        (SubjectId::Rank(RankId { run, rank }), TransitionState::Raised) => {
+            tracing::warn!(%run, rank = rank.get(), kind, severity, evidence, "{state}");
+        }
+        (SubjectId::Rank(RankId { run, rank }), TransitionState::Cleared) => {
+            tracing::info!(%run, rank = rank.get(), kind, severity, "{state}");
+        }
+        (SubjectId::Process(ProcessId { uuid, pid }), TransitionState::Raised) => {
+            tracing::warn!(%uuid, pid, kind, severity, evidence, "{state}");
+        }
+        (SubjectId::Process(ProcessId { uuid, pid }), TransitionState::Cleared) => {
+            tracing::info!(%uuid, pid, kind, severity, "{state}");
+        }
+        (SubjectId::Device(uuid), TransitionState::Raised) => {
+            tracing::warn!(%uuid, kind, severity, evidence, "{state}");
+        }
+        (SubjectId::Device(uuid), TransitionState::Cleared) => {
+            tracing::info!(%uuid, kind, severity, "{state}");
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Where the log goes.
+
+use std::io;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::config::settings::LogSettings;
+
+/// Logs to standard error from now on.
+pub fn to_stderr(log: &LogSettings) {
+    let builder = tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
+        .with_target(false)
+        .with_env_filter(EnvFilter::new(format!("{},opentelemetry_sdk=warn", log.level)));
+    if log.is_json { builder.json().init() } else { builder.init() }
+}

@@ -1,0 +1,108 @@
+//! How the exporter stops: the signals, the tasks, and the order in which they end.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::output::otlp::Export;
+
+/// What asks the program to stop.
+pub(super) struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    pub(super) fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Tasks that end together.
+pub(super) type Tasks = JoinSet<anyhow::Result<()>>;
+
+/// The running exporter.
+pub(super) struct App {
+    pub(super) linger: Duration,
+    pub(super) export: Option<Export>,
+    pub(super) socket: Option<PathBuf>,
+    pub(super) stop_push: watch::Sender<bool>,
+    pub(super) stop_web: watch::Sender<bool>,
+    pub(super) push_servers: Tasks,
+    pub(super) web_servers: Tasks,
+    // The engine ends when neither a push server nor a web server is left.
+    pub(super) engine: Tasks,
+    pub(super) gpu: Tasks,
+}
+
+impl App {
+    pub(super) async fn until_stopped(
+        mut self,
+        mut signals: Signals,
+        beside: impl Future<Output = anyhow::Result<()>>,
+    ) -> anyhow::Result<()> {
+        tokio::select! {
+            () = signals.next() => tracing::info!("stopping"),
+            result = beside => result?,
+            died = self.died() => return died,
+        }
+        tokio::select! {
+            result = self.wind_down() => result,
+            () = signals.next() => anyhow::bail!("aborted by a second signal"),
+        }
+    }
+
+    /// Waits for a task that ends although nobody asked it to.
+    async fn died(&mut self) -> anyhow::Result<()> {
+        let joined = tokio::select! {
+            Some(joined) = self.push_servers.join_next() => joined,
+            Some(joined) = self.web_servers.join_next() => joined,
+            Some(joined) = self.engine.join_next() => joined,
+            Some(joined) = self.gpu.join_next() => joined,
+        };
+        joined.context("a task died")??;
+        anyhow::bail!("a task ended before it was asked to")
+    }
+
+    /// Stops from the inside out: pushes, then what they brought, then those who read it.
+    async fn wind_down(mut self) -> anyhow::Result<()> {
+        self.stop_push.send_replace(true);
+        while let Some(joined) = self.push_servers.join_next().await {
+            joined??;
+        }
+        if let Some(socket) = &self.socket
+            && let Err(error) = std::fs::remove_file(socket)
+        {
+            // The last scrape and the last export matter more than a file.
+            tracing::warn!(%error, socket = %socket.display(), "socket not removed");
+        }
+        tokio::time::sleep(self.linger).await;
+        self.stop_web.send_replace(true);
+        while let Some(joined) = self.web_servers.join_next().await {
+            joined??;
+        }
+        while let Some(joined) = self.engine.join_next().await {
+            joined??;
+        }
+        if let Some(export) = self.export.take() {
+            // It blocks, and over gRPC it needs this runtime meanwhile.
+            tokio::task::spawn_blocking(|| export.stop()).await?;
+        }
+        Ok(())
+    }
+}

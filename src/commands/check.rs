@@ -1,0 +1,68 @@
+//! `stepmem check`: the settings checked, what would be listened on, and whether NVML is there.
+
+use std::io::{self, Write};
+
+use clap::ArgMatches;
+
+use crate::app::collectors::nvml;
+use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings};
+use crate::config::settings::Settings;
+
+/// `stepmem check`.
+pub(super) const CHECK: CommandRow = CommandRow { name: "check", arguments, run };
+
+fn arguments() -> clap::Command {
+    let command = clap::Command::new("check")
+        .about("Check the settings, say what would be listened on and whether NVML is there");
+    with_settings(command, |_| true)
+}
+
+fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    let settings = args::settings(matches, |_| true)?;
+    check(&settings, io::stdout().lock())?;
+    Ok(Exit::Success)
+}
+
+fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
+    for address in &settings.web_addresses {
+        writeln!(out, "page and metrics: http://{address}{}", settings.telemetry_path)?;
+    }
+    for address in &settings.push_addresses {
+        writeln!(out, "pushes:           http://{address}/v1/steps")?;
+    }
+    if let Some((path, mode)) = &settings.push_socket {
+        writeln!(out, "pushes:           {} (mode {mode:o})", path.display())?;
+    }
+    writeln!(
+        out,
+        "push token:       {}",
+        if settings.push.token.is_some() { "required" } else { "none" }
+    )?;
+    match &settings.otlp {
+        Some(otlp) => writeln!(
+            out,
+            "OTLP:             {} every {}",
+            otlp.endpoint.as_deref().unwrap_or("as OTEL_EXPORTER_OTLP_… says"),
+            humantime::format_duration(otlp.interval)
+        )?,
+        None => writeln!(out, "OTLP:             off")?,
+    }
+    let Some(mut source) = nvml::nvml_source(settings) else {
+        writeln!(out, "NVML:             off")?;
+        return Ok(());
+    };
+    let poll = source.read();
+    for sample in &poll.samples {
+        let model = sample.info.model.as_deref().unwrap_or("unknown model");
+        writeln!(out, "NVML:             {} {model}", sample.device)?;
+    }
+    for gone in &poll.unavailable {
+        writeln!(out, "NVML:             not there ({}): {}", gone.code, gone.message)?;
+    }
+    if poll.is_released {
+        writeln!(out, "NVML:             not asked, no device is wanted so far")?;
+    } else if poll.samples.is_empty() && poll.unavailable.is_empty() {
+        writeln!(out, "NVML:             no device")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,64 @@
+//! `stepmem compare`: two summaries against each other, as text or JSON and as an exit code.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{Arg, ArgMatches};
+
+use crate::commands::args::{CommandError, CommandRow, Exit, json, json_arg};
+use crate::report::compare::Comparison;
+use crate::report::side::Side;
+
+/// `stepmem compare`.
+pub(super) const COMPARE: CommandRow = CommandRow { name: "compare", arguments, run };
+
+/// The greatest summary that is compared, in bytes: 65,536 ranks of 2 KiB.
+const SUMMARY_BYTES_MAX: u64 = 128 * 1024 * 1024;
+
+fn arguments() -> clap::Command {
+    let file = |name: &'static str, help: &'static str| {
+        Arg::new(name).help(help).value_parser(clap::value_parser!(PathBuf)).required(true)
+    };
+    clap::Command::new("compare")
+        .about("Compare two summaries: did the fix work, did anything get worse?")
+        .arg(file("OLD", "A final_summary.json of ours or of TraceML, before"))
+        .arg(file("NEW", "The same, after"))
+        .arg(json_arg("Print JSON"))
+        .after_help(
+            "Exits with 0 for no regression, 1 for REGRESSION or MIXED, 2 when there is no telling.",
+        )
+}
+
+fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    let file = |name| matches.get_one::<PathBuf>(name).cloned().unwrap_or_default();
+    let comparison = Comparison::of(&side(&file("OLD"))?, &side(&file("NEW"))?);
+    let text = if matches.get_flag("json") { json(&comparison)? } else { comparison.render() };
+    let exit = Exit::Compared(comparison.verdict);
+    match io::stdout().lock().write_all(text.as_bytes()) {
+        Ok(()) => Ok(exit),
+        Err(error) => Err(CommandError { exit, error: error.into() }),
+    }
+}
+
+fn side(path: &Path) -> Result<Side, CommandError> {
+    read_side(path).map_err(|error| CommandError {
+        exit: Exit::CannotCompare,
+        error: error.context("cannot compare"),
+    })
+}
+
+fn read_side(path: &Path) -> anyhow::Result<Side> {
+    let shown = || path.display().to_string();
+    let mut bytes = Vec::new();
+    let file = File::open(path).with_context(shown)?;
+    file.take(SUMMARY_BYTES_MAX + 1).read_to_end(&mut bytes).with_context(shown)?;
+    anyhow::ensure!(
+        u64::try_from(bytes.len())? <= SUMMARY_BYTES_MAX,
+        "{} exceeds {SUMMARY_BYTES_MAX} bytes",
+        shown()
+    );
+    let value = serde_json::from_slice(&bytes).with_context(shown)?;
+    Side::read(&value).with_context(shown)
+}

@@ -1,0 +1,148 @@
+//! `stepmem explain`: recordings through the engine, and what it thought of one rank or process on the way, as text for
+//! those who ask why it paged or why it did not.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Arg, ArgMatches};
+
+use crate::analysis::config::EngineConfig;
+use crate::analysis::engine::Engine;
+use crate::commands::args::{
+    self, CommandError, CommandRow, Exit, is_replay_setting, recordings, with_settings,
+};
+use crate::commands::playback;
+use crate::model::ids::{Rank, RankId, Run, SubjectId};
+use crate::model::units::Uptime;
+use crate::report::explain::story::{Story, SubjectFigures};
+use crate::report::explain::text;
+
+/// `stepmem explain`.
+pub(super) const EXPLAIN: CommandRow = CommandRow { name: "explain", arguments, run: command };
+
+/// The subject that is asked about.
+#[derive(Clone, Debug)]
+pub enum Question {
+    /// A rank; `None` when the recordings hold only one run.
+    Rank(Option<Run>, Rank),
+    /// A process that does not push, on whichever device it is listed first.
+    Process(u32),
+}
+
+impl Question {
+    /// The subject, once the engine holds it.
+    fn subject(&self, engine: &Engine) -> Option<SubjectId> {
+        match self {
+            Self::Rank(run, rank) => {
+                let run = run.clone().or_else(|| engine.runs().next().cloned())?;
+                Some(SubjectId::Rank(RankId { run, rank: *rank }))
+            }
+            Self::Process(pid) => {
+                let process = engine.processes().find(|id| id.pid == *pid)?;
+                Some(SubjectId::Process(process.clone()))
+            }
+        }
+    }
+
+    /// Why there is no story.
+    fn absence(&self) -> String {
+        match self {
+            Self::Rank(Some(run), rank) => format!("no train step of rank {rank} of run {run}"),
+            Self::Rank(None, rank) => format!("no train step of rank {rank}"),
+            Self::Process(pid) => format!("no reading of process {pid} without a push"),
+        }
+    }
+}
+
+/// Replays the files one after the other as one recording (`-` is standard input) and tells the story of one subject.
+///
+/// # Errors
+/// As of [`playback::play`], and when the recordings do not hold that subject, or more than one run and none is named.
+pub fn run<'f>(
+    files: impl IntoIterator<Item = &'f PathBuf>,
+    config: &EngineConfig,
+    question: &Question,
+    mut out: impl Write,
+) -> anyhow::Result<()> {
+    let mut story: Option<Story> = None;
+    let (engine, _) = playback::play(files, config.clone(), |engine, now, transitions| {
+        if story.is_none() {
+            story = question.subject(engine).map(|subject| Story::new(subject, config));
+        }
+        if let Some(story) = &mut story
+            && let Some(figures) = figures(engine, &story.subject, now)
+        {
+            story.see(&figures, (now, engine.unix_time(now)), transitions);
+        }
+        Ok(())
+    })?;
+    let runs: Vec<&str> = engine.runs().map(Run::as_str).collect();
+    anyhow::ensure!(
+        !matches!(question, Question::Rank(None, _)) || runs.len() < 2,
+        "the recording holds {} runs, name one with --run: {}",
+        runs.len(),
+        runs.join(", ")
+    );
+    let story = story.filter(|story| story.n_steps > 0).with_context(|| question.absence())?;
+    out.write_all(text::render(&story).as_bytes())?;
+    Ok(())
+}
+
+fn figures<'e>(
+    engine: &'e Engine,
+    subject: &SubjectId,
+    now: Uptime,
+) -> Option<SubjectFigures<'e>> {
+    match subject {
+        SubjectId::Rank(id) => engine.rank(&id.run, id.rank, now).map(SubjectFigures::Rank),
+        SubjectId::Process(id) => engine.process(id).map(SubjectFigures::Process),
+        SubjectId::Device(_) => None,
+    }
+}
+
+fn arguments() -> clap::Command {
+    let command = clap::Command::new("explain")
+        .about("Tell the story of a rank in recorded pushes: what was said of it, and what stopped the rest")
+        .arg(recordings())
+        .arg(
+            Arg::new("run")
+                .long("run")
+                .value_name("RUN")
+                .help("Whose; may be left out when the recordings hold one run"),
+        )
+        .arg(
+            Arg::new("rank")
+                .long("rank")
+                .value_name("N")
+                .value_parser(clap::value_parser!(u64))
+                .required_unless_present("pid")
+                .help("The global rank"),
+        )
+        .arg(
+            Arg::new("pid")
+                .long("pid")
+                .value_name("PID")
+                .value_parser(clap::value_parser!(u32))
+                .conflicts_with_all(["rank", "run"])
+                .help("A process that does not push, by the id that NVML lists it under"),
+        );
+    with_settings(command, is_replay_setting)
+}
+
+fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    let settings = args::settings(matches, is_replay_setting)?;
+    let (files, question) = (args::files(matches), question(matches)?);
+    let out = io::stdout().lock();
+    run(files, &settings.engine, &question, out)?;
+    Ok(Exit::Success)
+}
+
+fn question(matches: &ArgMatches) -> anyhow::Result<Question> {
+    if let Some(pid) = matches.get_one::<u32>("pid") {
+        return Ok(Question::Process(*pid));
+    }
+    let run = matches.get_one::<String>("run").map(|run| Run::new(run)).transpose()?;
+    let rank = matches.get_one::<u64>("rank").copied().unwrap_or_default();
+    Ok(Question::Rank(run, Rank::new(rank)?))
+}

@@ -1,0 +1,25 @@
+//! The commands: a file each, named as the command, and the table of them. `program.rs` runs the one that is named.
+
+pub mod args;
+pub mod check;
+pub mod compare;
+pub mod demo;
+pub mod explain;
+pub mod playback;
+pub mod program;
+pub mod replay;
+pub mod serve;
+pub mod status;
+pub mod summary;
+
+/// Every command, in the order of help.
+const COMMANDS: &[args::CommandRow] = &[
+    serve::SERVE,
+    demo::DEMO,
+    replay::REPLAY,
+    explain::EXPLAIN,
+    summary::SUMMARY,
+    compare::COMPARE,
+    status::STATUS,
+    check::CHECK,
+];

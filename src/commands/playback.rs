@@ -1,0 +1,88 @@
+//! Recordings through a new engine, at their own time and as fast as it goes. The same input gives the same transitions.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::analysis::config::EngineConfig;
+use crate::analysis::engine::Engine;
+use crate::analysis::event::Event;
+use crate::analysis::findings::Transition;
+use crate::input::push::wire::recorded::RecordingEntry;
+use crate::input::recording::{Lines, READ_BUFFER_BYTES};
+use crate::model::units::{Seconds, Uptime};
+
+/// In a recording a device counts as read until this long after its last reading.
+const GPU_TTL: Duration = Duration::from_mins(10);
+
+/// Applies the files one after the other as one recording (`-` is standard input) to a new engine, and shows it to
+/// `see` after each record and after the end, with what that raised and cleared.
+///
+/// # Errors
+/// A file cannot be read, a line is neither a push record nor a reading, a bound on ranks or runs is exceeded, or what
+/// `see` says.
+pub fn play<'f>(
+    files: impl IntoIterator<Item = &'f PathBuf>,
+    config: EngineConfig,
+    see: impl FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>,
+) -> anyhow::Result<(Engine, Uptime)> {
+    let mut playback = Playback::new(config, see);
+    for file in files {
+        let mut lines = Lines::open(file, READ_BUFFER_BYTES)?;
+        while let Some(recorded) = lines.record()? {
+            playback.take(recorded).with_context(|| lines.place())?;
+        }
+    }
+    playback.finish()
+}
+
+/// The entries of recordings on their way through a new engine.
+pub struct Playback<S> {
+    config: EngineConfig,
+    engine: Option<(Engine, f64)>,
+    now: Uptime,
+    see: S,
+}
+
+impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Playback<S> {
+    /// A new engine, which is shown to `see` after each record and after the end, with what that raised and cleared.
+    pub fn new(config: EngineConfig, see: S) -> Self {
+        let config = EngineConfig { gpu_ttl: GPU_TTL, ..config };
+        Self { config, engine: None, now: Uptime::default(), see }
+    }
+
+    /// Takes one record at its own time.
+    ///
+    /// # Errors
+    /// A bound on ranks or runs is exceeded, or what `see` says.
+    pub fn take(&mut self, recorded: RecordingEntry) -> anyhow::Result<()> {
+        let time = recorded.time();
+        let (engine, started) = self.engine.get_or_insert_with(|| {
+            let started = time.map_or(0.0, Seconds::get);
+            (Engine::new(self.config.clone(), started), started)
+        });
+        if let Some(time) = time {
+            let since = Duration::try_from_secs_f64(time.get() - *started).unwrap_or_default();
+            self.now = self.now.max(Uptime(since));
+        }
+        let event = match recorded {
+            RecordingEntry::Step(sample) => Event::Steps(engine.admit(vec![sample], self.now)?),
+            RecordingEntry::Gpu(sample, _) => Event::Gpu(sample),
+        };
+        let transitions = engine.apply(event, self.now);
+        (self.see)(engine, self.now, &transitions)
+    }
+
+    /// Judges once more, and gives the engine and the time of the last record.
+    ///
+    /// # Errors
+    /// What `see` says.
+    pub fn finish(mut self) -> anyhow::Result<(Engine, Uptime)> {
+        let (mut engine, _) =
+            self.engine.take().unwrap_or_else(|| (Engine::new(self.config.clone(), 0.0), 0.0));
+        let transitions = engine.apply(Event::Tick, self.now);
+        (self.see)(&engine, self.now, &transitions)?;
+        Ok((engine, self.now))
+    }
+}

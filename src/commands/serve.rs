@@ -1,0 +1,28 @@
+//! `stepmem serve`: the exporter.
+
+use clap::ArgMatches;
+
+use crate::app::collectors::nvml;
+use crate::app::{log, serve};
+use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings};
+
+/// `stepmem serve`.
+pub(super) const SERVE: CommandRow = CommandRow { name: "serve", arguments, run };
+
+fn arguments() -> clap::Command {
+    let command = clap::Command::new("serve")
+        .about("Run the exporter: take pushes, ask NVML, expose metrics")
+        .after_help(
+            "Try it:\n  stepmem serve &\n  curl -d '{\"rank\":0,\"step\":1,\"allocated_bytes\":1}' \
+             -H 'content-type: application/json' localhost:9478/v1/steps\n  curl localhost:9477/metrics",
+        );
+    with_settings(command, |_| true)
+}
+
+fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    let settings = args::settings(matches, |_| true)?;
+    log::to_stderr(&settings.log);
+    let gpu = nvml::nvml_source(&settings);
+    serve::run(settings, gpu, |_| std::future::pending())?;
+    Ok(Exit::Success)
+}

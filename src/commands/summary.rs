@@ -1,0 +1,214 @@
+//! `stepmem summary`: what recorded pushes amount to, by our own words or by TraceML's.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::{Arg, ArgMatches};
+
+use crate::analysis::config::EngineConfig;
+use crate::commands::args::{
+    self, CommandError, CommandRow, Exit, is_replay_setting, json, json_arg, recordings,
+    with_settings,
+};
+use crate::commands::playback::Playback;
+use crate::input::push::wire::recorded::RecordingEntry;
+use crate::input::recording;
+use crate::model::ids::Run;
+use crate::report::summary::Summary;
+use crate::report::traceml::{self, Rows};
+use crate::report::{card, traceml_card};
+
+/// `stepmem summary`.
+pub(super) const SUMMARY: CommandRow = CommandRow { name: "summary", arguments, run: command };
+
+/// Who judges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// We.
+    Stepmem,
+    /// TraceML 0.3.6, over this many of the last common steps.
+    TraceMl(usize),
+}
+
+impl Policy {
+    /// Reads `--policy` and `--window`.
+    ///
+    /// # Errors
+    /// There is no such policy, or it has no window.
+    pub fn read(name: &str, window: Option<usize>) -> anyhow::Result<Self> {
+        match (name, window) {
+            ("traceml", window) => Ok(Self::TraceMl(window.unwrap_or(traceml::WINDOW_STEPS))),
+            ("stepmem", None) => Ok(Self::Stepmem),
+            ("stepmem", Some(_)) => {
+                anyhow::bail!("--window needs --policy traceml: ours looks at the whole run")
+            }
+            (other, _) => anyhow::bail!("--policy {other:?} is neither stepmem nor traceml"),
+        }
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// Who judges.
+    pub policy: Policy,
+    /// The run; `None` when the recordings hold only one.
+    pub run: Option<Run>,
+    /// JSON instead of a card.
+    pub is_json: bool,
+}
+
+/// Sums up the files as one recording in order of time (`-` is standard input).
+///
+/// # Errors
+/// As of [`recording::merged`], a bound on ranks or runs is exceeded, or the recordings hold no such run, or more than
+/// one and none is named.
+pub fn run<'f>(
+    files: impl IntoIterator<Item = &'f PathBuf>,
+    config: EngineConfig,
+    question: &Question,
+    mut out: impl Write,
+) -> anyhow::Result<()> {
+    let is_json = question.is_json;
+    let text = match question.policy {
+        Policy::TraceMl(window) => {
+            let answer = traceml_rows(files, window, question.run.as_ref())?.answer();
+            if is_json { json(&answer)? } else { traceml_card::render(&answer) }
+        }
+        Policy::Stepmem => {
+            let summary = summarize(files, config, question.run.as_ref())?;
+            if is_json { json(&summary)? } else { card::render(&summary) }
+        }
+    };
+    out.write_all(text.as_bytes())?;
+    Ok(())
+}
+
+/// Says in one line of JSON what TraceML would have said of the files, where `replay` has our own words.
+///
+/// # Errors
+/// As of [`run`].
+pub fn replay_traceml<'f>(
+    files: impl IntoIterator<Item = &'f PathBuf>,
+    window: usize,
+    mut out: impl Write,
+) -> anyhow::Result<()> {
+    let answer = traceml_rows(files, window, None)?.answer();
+    serde_json::to_writer(&mut out, &serde_json::json!({ "status": answer }))?;
+    Ok(out.write_all(b"\n")?)
+}
+
+/// The steps of one run as TraceML would have kept them.
+fn traceml_rows<'f>(
+    files: impl IntoIterator<Item = &'f PathBuf>,
+    window: usize,
+    run: Option<&Run>,
+) -> anyhow::Result<Rows> {
+    let mut rows = Rows::new(window);
+    let mut found: Option<Run> = run.cloned();
+    recording::merged(files, |recorded| {
+        match recorded {
+            RecordingEntry::Step(sample) => {
+                let of = found.get_or_insert_with(|| sample.run.clone());
+                if *of == sample.run {
+                    rows.push(&sample);
+                } else {
+                    anyhow::ensure!(
+                        run.is_some(),
+                        "the recording holds more than one run, name one with --run: {of}, {}",
+                        sample.run
+                    );
+                }
+            }
+            RecordingEntry::Gpu(sample, _) => rows.gpu(&sample),
+        }
+        Ok(())
+    })?;
+    Ok(rows)
+}
+
+/// Our own summary of one run.
+fn summarize<'f>(
+    files: impl IntoIterator<Item = &'f PathBuf>,
+    config: EngineConfig,
+    run: Option<&Run>,
+) -> anyhow::Result<Summary> {
+    // What a recording holds is not forgotten before its end.
+    let config = EngineConfig { rank_retention: Duration::MAX, ..config };
+    let mut replay = Playback::new(config, |_, _, _| Ok(()));
+    recording::merged(files, |recorded| replay.take(recorded))?;
+    let (engine, now) = replay.finish()?;
+    let runs: Vec<&Run> = engine.runs().collect();
+    let names = || runs.iter().map(|run| run.as_str()).collect::<Vec<_>>().join(", ");
+    let run = match (run, runs.as_slice()) {
+        (Some(run), _) => run,
+        (None, [run]) => run,
+        (None, []) => anyhow::bail!("the recording holds no step"),
+        (None, _) => anyhow::bail!(
+            "the recording holds {} runs, name one with --run: {}",
+            runs.len(),
+            names()
+        ),
+    };
+    let report = engine
+        .run(run, now)
+        .with_context(|| format!("the recording holds no run {run}, but: {}", names()))?;
+    Ok(Summary::of(&report, None))
+}
+
+fn arguments() -> clap::Command {
+    let command = clap::Command::new("summary")
+        .about("Sum up recorded pushes: the verdict, why, what to do next, and every rank")
+        .arg(recordings())
+        .arg(
+            Arg::new("run")
+                .long("run")
+                .value_name("RUN")
+                .help("Which; may be left out when the recordings hold one run"),
+        )
+        .args(policy_args())
+        .arg(json_arg("Print JSON"));
+    with_settings(command, is_replay_setting)
+}
+
+fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    let settings = args::settings(matches, is_replay_setting)?;
+    let (files, question) = (args::files(matches), question(matches)?);
+    let out = io::stdout().lock();
+    run(files, settings.engine, &question, out)?;
+    Ok(Exit::Success)
+}
+
+/// The arguments that [`policy`] reads.
+pub(super) fn policy_args() -> [Arg; 2] {
+    [
+        Arg::new("policy")
+            .long("policy")
+            .value_name("POLICY")
+            .default_value("stepmem")
+            .help("Whose words: stepmem, or traceml for what TraceML 0.3.6 would have said"),
+        Arg::new("window")
+            .long("window")
+            .value_name("STEPS")
+            .value_parser(clap::value_parser!(u32).range(1..))
+            .help("How many of the last common steps TraceML looks at [default: 10000]"),
+    ]
+}
+
+/// Who judges.
+pub(super) fn policy(matches: &ArgMatches) -> anyhow::Result<Policy> {
+    let name = matches.get_one::<String>("policy").map_or("", String::as_str);
+    let window = matches.get_one::<u32>("window").map(|steps| usize::try_from(*steps));
+    Policy::read(name, window.transpose()?)
+}
+
+/// What `summary` is asked for.
+fn question(matches: &ArgMatches) -> anyhow::Result<Question> {
+    Ok(Question {
+        policy: policy(matches)?,
+        run: matches.get_one::<String>("run").map(|run| Run::new(run)).transpose()?,
+        is_json: matches.get_flag("json"),
+    })
+}

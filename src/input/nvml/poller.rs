@@ -1,0 +1,264 @@
+//! Polls NVML: which devices, what is left alone after failures, and when NVML is initialised anew. A call may hang as
+//! long as the driver does; bounding the wait, pacing and the thread are the caller's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use crate::input::nvml::config::{DeviceName, Devices, PollerConfig};
+use crate::input::nvml::cycle::{Cycle, DeviceEntry, FailureStreak, GpuPoll, RELEASED};
+use crate::input::nvml::error::{GpuError, label, refused};
+use crate::input::nvml::process_list::View;
+use crate::input::nvml::reader::DeviceReader;
+use crate::input::nvml::session::Session;
+use crate::input::owner::procfs::Procfs;
+use crate::model::device::GpuUnavailable;
+use crate::model::ids::GpuUuid;
+
+/// The most GPUs that are read, and the most devices that are looked up by name; no machine has more.
+pub const DEVICES_MAX: u32 = 256;
+
+/// The most polls that a new initialisation is put off while some devices answer.
+const RESTART_WAIT_POLLS_MAX: u32 = 64;
+
+/// How many polls in a row a device may fail before it is closed and left alone until NVML is next initialised: who
+/// holds its file open hinders its reset.
+pub const FAILURES_MAX: u32 = 5;
+
+/// Polls NVML, initialising it when it must.
+#[derive(Debug)]
+pub struct Poller {
+    config: PollerConfig,
+    view: View,
+    session: Option<Session>,
+    /// The devices that ranks push from, ascending.
+    pushed: Vec<DeviceName>,
+    known: BTreeMap<GpuUuid, DeviceEntry>,
+    /// What fails poll after poll.
+    failing: BTreeMap<DeviceName, FailureStreak>,
+    /// How many GPUs NVML counted last, where it was asked.
+    n_gpus: Option<u32>,
+    restart: RestartWait,
+}
+
+impl Poller {
+    /// Makes a poller; NVML is not touched before the first poll.
+    pub fn new(config: PollerConfig) -> Self {
+        let view = View::new(Procfs::new(&config.procfs));
+        Self {
+            config,
+            view,
+            session: None,
+            pushed: Vec::new(),
+            known: BTreeMap::new(),
+            failing: BTreeMap::new(),
+            n_gpus: None,
+            restart: RestartWait::default(),
+        }
+    }
+
+    /// Says which devices ranks push from, which counts for [`Devices::Pushed`] only. Names that are no UUID of a GPU or
+    /// MIG device are passed over.
+    pub fn look_for(&mut self, pushed: &BTreeSet<GpuUuid>) {
+        let is_gpu = |uuid: &&GpuUuid| uuid.as_str() != GpuUuid::CPU && !uuid.is_unknown_gpu();
+        self.pushed = pushed.iter().filter(is_gpu).cloned().map(DeviceName::Uuid).collect();
+    }
+
+    /// Reads every device once. Blocks as long as the driver does.
+    pub fn poll(&mut self) -> GpuPoll {
+        let wanted = match &self.config.devices {
+            Devices::All => None,
+            Devices::Listed(names) => Some(names.clone()),
+            Devices::Pushed => Some(self.pushed.clone()),
+        };
+        let has_unwanted = wanted.as_ref().is_some_and(|wanted| self.forget_unwanted(wanted));
+        if wanted.as_ref().is_some_and(Vec::is_empty) {
+            self.release();
+            return RELEASED;
+        }
+        let started = self.session.take().map_or_else(|| Session::start(self.library()), Ok);
+        let session = match started {
+            Ok(session) => session,
+            Err(error) => {
+                return GpuPoll { is_shut_down: true, ..nothing_answers(&error) };
+            }
+        };
+        let mut cycle = Cycle::default();
+        let counted = self.read_all(&mut cycle, &session, wanted);
+        self.view.end_cycle();
+        let (poll, wants_restart) = match counted {
+            Ok(0) if !self.known.is_empty() => {
+                let error = GpuError::NoDevices { before: self.known.len() };
+                (nothing_answers(&error), true)
+            }
+            Ok(_) => {
+                self.account_for_missing(&mut cycle);
+                self.count_failures(&mut cycle);
+                cycle.end()
+            }
+            Err(error) => (nothing_answers(&error), error.wants_restart()),
+        };
+        let is_due = self.restart.is_due(wants_restart, poll.samples.is_empty());
+        let is_shut_down = is_due || has_unwanted;
+        if !is_shut_down {
+            self.session = Some(session);
+        }
+        GpuPoll { is_shut_down, ..poll }
+    }
+
+    /// Shuts NVML down, so that no device file stays open; the next poll initialises it again.
+    pub fn release(&mut self) {
+        self.session = None;
+    }
+
+    fn library(&self) -> Option<&Path> {
+        self.config.library.as_deref()
+    }
+
+    /// Forgets the devices that are not wanted any more, and says whether there were any. They are open until NVML is
+    /// shut down.
+    fn forget_unwanted(&mut self, wanted: &[DeviceName]) -> bool {
+        let n_known = self.known.len();
+        self.known.retain(|_, known| wanted.contains(&known.name));
+        self.failing.retain(|name, _| wanted.contains(name));
+        self.known.len() < n_known
+    }
+
+    /// Reads every wanted device and gives the number of devices that there are, rested ones included.
+    fn read_all(
+        &mut self,
+        cycle: &mut Cycle,
+        session: &Session,
+        wanted: Option<Vec<DeviceName>>,
+    ) -> Result<usize, GpuError> {
+        let mut names = if let Some(names) = wanted {
+            names
+        } else {
+            let count =
+                session.nvml.device_count().map_err(refused("nvmlDeviceGetCount_v2"))?;
+            // Indices move when a GPU is gone; what failed is then to be found anew.
+            if self.n_gpus.replace(count).is_some_and(|before| before != count) {
+                self.failing.clear();
+            }
+            (0..count).map(DeviceName::Index).collect()
+        };
+        let n_max = usize::try_from(DEVICES_MAX).unwrap_or(usize::MAX);
+        let dropped = names.len().saturating_sub(n_max);
+        cycle.poll.devices_dropped = u64::try_from(dropped).unwrap_or(u64::MAX);
+        names.truncate(n_max);
+        for name in &names {
+            if self.restart.is_waiting()
+                && let Some(failing) = self.failing.get(name)
+                && failing.polls >= FAILURES_MAX
+            {
+                cycle.rest(name, failing);
+                continue;
+            }
+            let processes_max = self.config.processes_max;
+            let view = &mut self.view;
+            let mut reader = DeviceReader { session, view, processes_max, cycle, name };
+            if let Err(error) = reader.read_named() {
+                cycle.unnamed.push((name.clone(), error));
+            }
+        }
+        cycle.wants_restart |= cycle.unnamed.iter().any(|(_, error)| error.wants_restart());
+        Ok(names.len())
+    }
+
+    /// Reports the devices of earlier polls that this one did not find, and remembers those that it did.
+    fn account_for_missing(&mut self, cycle: &mut Cycle) {
+        let mut unnamed = std::mem::take(&mut cycle.unnamed);
+        let mut claimed = BTreeSet::new();
+        for (uuid, known) in &mut self.known {
+            if cycle.found.contains_key(uuid) || cycle.rested.contains(&known.name) {
+                continue;
+            }
+            let own = unnamed.iter().find(|(name, _)| *name == known.name);
+            known.is_reconfigured = own.is_none() && cycle.has_answered(uuid, known);
+            let (code, message) = match own {
+                Some((name, error)) => {
+                    claimed.insert(name.clone());
+                    (error.as_label(), error.to_string())
+                }
+                None if known.is_reconfigured => {
+                    (label(6), "the device was removed by a change of mig mode".to_owned())
+                }
+                None => (known.code.unwrap_or(label(28)), "the device is gone".to_owned()),
+            };
+            cycle.wants_restart |= !known.is_reconfigured;
+            known.code = Some(code);
+            let device = Some(uuid.clone());
+            cycle.report(&known.name, GpuUnavailable { device, code, message });
+        }
+        unnamed.retain(|(name, _)| !claimed.contains(name));
+        cycle.report_unnamed(&unnamed);
+        self.known.retain(|_, known| !known.is_reconfigured);
+        self.known.append(&mut cycle.found);
+    }
+
+    /// Counts how long each device has failed. One that has for too long is closed by a new initialisation.
+    fn count_failures(&mut self, cycle: &mut Cycle) {
+        let mut failing = BTreeMap::new();
+        for (name, reports) in &cycle.reports {
+            if cycle.answered.contains(name) {
+                continue;
+            }
+            let before = self.failing.get(name).map_or(0, |failing| failing.polls);
+            let is_rested = cycle.rested.contains(name);
+            let polls = if is_rested { before } else { before.saturating_add(1) };
+            cycle.wants_restart |= polls >= FAILURES_MAX;
+            failing.insert(name.clone(), FailureStreak { polls, reports: reports.clone() });
+        }
+        self.failing = failing;
+    }
+}
+
+/// How many polls a new initialisation still waits, doubled each time that it changed nothing.
+///
+/// Counts only while some devices answer: when none does, there is nothing that a new start would disturb.
+#[derive(Debug, Default)]
+struct RestartWait {
+    polls_left: u32,
+    polls_next: u32,
+}
+
+impl RestartWait {
+    fn is_waiting(&self) -> bool {
+        self.polls_left > 0
+    }
+
+    fn is_due(&mut self, is_wanted: bool, is_all_down: bool) -> bool {
+        if !is_wanted {
+            *self = Self::default();
+            return false;
+        }
+        if !is_all_down && self.polls_left > 0 {
+            self.polls_left -= 1;
+            return false;
+        }
+        if !is_all_down {
+            self.polls_next = (self.polls_next * 2).clamp(1, RESTART_WAIT_POLLS_MAX);
+            self.polls_left = self.polls_next;
+        }
+        true
+    }
+}
+
+fn nothing_answers(error: &GpuError) -> GpuPoll {
+    GpuPoll { unavailable: vec![error.report(None)], ..GpuPoll::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn restart_waits_only_while_some_devices_answer() {
+        let mut wait = RestartWait::default();
+        assert!(wait.is_due(true, false));
+        assert!(!wait.is_due(true, false));
+        assert!(wait.is_due(true, true));
+        assert!(wait.is_due(true, false));
+        assert!(!wait.is_due(false, false));
+        assert!(wait.is_due(true, false));
+    }
+}

@@ -1,0 +1,292 @@
+//! The processes of a device: the lists of all kinds merged, checked, and judged by where they are seen from.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use nvml_wrapper::Device;
+
+use crate::input::nvml::error::{GpuError, refused};
+use crate::input::nvml::raw::{self, ProcessKind, ProcessRow};
+use crate::input::owner::procfs::{PidNamespace, Procfs};
+use crate::model::device::{Attribution, Container, ProcessMemory};
+use crate::model::units::Bytes;
+
+/// The greatest process id of a Linux kernel (`PID_MAX_LIMIT`, 2^22); a greater one was read from a wrong place.
+const PID_MAX: u32 = 1 << 22;
+
+/// The first driver (major, minor) that tells a container the ids of its own namespace; older ones tell the host's.
+const TRANSLATING_DRIVER: (u32, u32) = (535, 113);
+
+/// The drivers that tell a container the processes but zero for their memory.
+const MEMORY_HIDDEN_DRIVERS: RangeInclusive<(u32, u32)> = TRANSLATING_DRIVER..=(560, 35);
+
+/// From where the processes are seen.
+#[derive(Debug)]
+pub(super) struct View {
+    procfs: Procfs,
+    /// Becomes `Shared` once a listed process was found here.
+    namespace: PidNamespace,
+    /// Who the listed processes are; holds those of the last cycle and of this one.
+    identities: BTreeMap<u32, ProcessIdentity>,
+}
+
+/// Who a process is. It keeps its id for as long as it is listed.
+#[derive(Clone, Debug)]
+struct ProcessIdentity {
+    own_pid: Option<u32>,
+    container: Option<Container>,
+    /// Whether it was listed in this cycle.
+    is_listed: bool,
+}
+
+impl View {
+    pub(super) fn new(procfs: Procfs) -> Self {
+        Self { namespace: procfs.pid_namespace(), procfs, identities: BTreeMap::new() }
+    }
+
+    /// Forgets the processes that were not listed since it was last called.
+    pub(super) fn end_cycle(&mut self) {
+        self.identities.retain(|_, identity| std::mem::take(&mut identity.is_listed));
+    }
+
+    fn identity(&mut self, pid: u32) -> &mut ProcessIdentity {
+        let Self { procfs, namespace, identities } = self;
+        identities.entry(pid).or_insert_with(|| {
+            // Within a shared namespace, an old kernel's silence means that there is no further one.
+            let same = Some(pid).filter(|_| *namespace == PidNamespace::Shared);
+            ProcessIdentity {
+                own_pid: procfs.innermost_pid(pid).or(same),
+                container: procfs.container(pid),
+                is_listed: true,
+            }
+        })
+    }
+}
+
+/// The driver's version as (major, minor), of `560.35.03`; `None` where it is not told or unlike that.
+pub(super) fn driver_of(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.').map(str::parse::<u32>);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+/// Every process of the device; `None` where the compute list is refused or its rows make no sense.
+///
+/// # Errors
+/// Only what says that the device itself is out of order.
+pub(super) fn list(device: &Device<'_>) -> Result<Option<Vec<ProcessRow>>, GpuError> {
+    let mut rows = Vec::new();
+    for kind in [ProcessKind::Compute, ProcessKind::Graphics, ProcessKind::Mps] {
+        match raw::processes(device, kind) {
+            Ok(list) => match list.rows() {
+                Some(more) => rows.extend(more),
+                None => return Ok(None),
+            },
+            Err(error) => {
+                let error = refused(kind.symbol())(error);
+                if error.is_device_out() {
+                    return Err(error);
+                }
+                if kind == ProcessKind::Compute {
+                    return Ok(None);
+                }
+            }
+        }
+    }
+    Ok(Some(rows))
+}
+
+/// The processes of a device and what they can mean.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct DeviceProcesses {
+    pub(super) processes: Vec<ProcessMemory>,
+    pub(super) attribution: Attribution,
+    /// Whether the ids mean something to procfs here.
+    is_resolvable: bool,
+}
+
+impl DeviceProcesses {
+    fn nothing(attribution: Attribution) -> Self {
+        Self { processes: Vec::new(), attribution, is_resolvable: false }
+    }
+}
+
+/// Judges what was listed. `total`: the device's capacity; `driver`: its version, where it is known.
+pub(super) fn attribute(
+    rows: Option<Vec<ProcessRow>>,
+    total: Option<Bytes>,
+    driver: Option<(u32, u32)>,
+    view: &mut View,
+) -> DeviceProcesses {
+    let Some(rows) = rows.filter(|rows| rows.iter().all(|row| is_plausible(row, total))) else {
+        return DeviceProcesses::nothing(Attribution::Unsupported);
+    };
+    let mut processes = merge(&rows);
+    if processes.is_empty() {
+        return DeviceProcesses::nothing(match view.namespace {
+            PidNamespace::Host => Attribution::Host,
+            PidNamespace::Shared => Attribution::SharedPidNamespace,
+            PidNamespace::Own => Attribution::OwnPidNamespace,
+        });
+    }
+    if view.namespace != PidNamespace::Host {
+        let is_zero = |used: Option<Bytes>| used.is_some_and(|used| used.get() == 0);
+        let hides_memory = driver.is_some_and(|it| MEMORY_HIDDEN_DRIVERS.contains(&it));
+        if hides_memory || processes.iter().all(|process| is_zero(process.used)) {
+            for process in &mut processes {
+                process.used = process.used.filter(|_| !is_zero(process.used));
+            }
+        }
+    }
+    let listed_from = listed_from(&processes, driver, view);
+    let is_hidden = processes.iter().all(|process| process.used.is_none());
+    DeviceProcesses {
+        processes,
+        attribution: if is_hidden { Attribution::MemoryHidden } else { listed_from },
+        is_resolvable: listed_from != Attribution::ForeignPidNamespace,
+    }
+}
+
+/// Whose numbering the listed ids follow.
+fn listed_from(
+    processes: &[ProcessMemory],
+    driver: Option<(u32, u32)>,
+    view: &mut View,
+) -> Attribution {
+    if view.namespace == PidNamespace::Host {
+        return Attribution::Host;
+    }
+    // An id of the host's may exist here by chance.
+    let is_translated = driver.is_none_or(|driver| driver >= TRANSLATING_DRIVER);
+    if is_translated && processes.iter().any(|process| view.procfs.has_process(process.pid)) {
+        view.namespace = PidNamespace::Shared;
+        return Attribution::SharedPidNamespace;
+    }
+    Attribution::ForeignPidNamespace
+}
+
+/// Finds out by which id each process knows itself, and which container it runs in.
+pub(super) fn identify(listed: &mut DeviceProcesses, view: &mut View) {
+    if !listed.is_resolvable {
+        return;
+    }
+    for process in &mut listed.processes {
+        let identity = view.identity(process.pid);
+        identity.is_listed = true;
+        process.own_pid = identity.own_pid;
+        process.container.clone_from(&identity.container);
+    }
+}
+
+/// Whether a row can be one: rows read at the wrong stride have impossible ids or sizes.
+fn is_plausible(row: &ProcessRow, total: Option<Bytes>) -> bool {
+    let fits = |used| total.is_none_or(|total| used <= total.get());
+    (1..=PID_MAX).contains(&row.pid) && row.used_bytes.is_none_or(fits)
+}
+
+/// One entry a process, ascending: contexts and lists that repeat it count once, by the maximum.
+fn merge(rows: &[ProcessRow]) -> Vec<ProcessMemory> {
+    let mut used_by_pid: BTreeMap<u32, Option<Bytes>> = BTreeMap::new();
+    for row in rows {
+        let used = row.used_bytes.and_then(|used| Bytes::new(used).ok());
+        let entry = used_by_pid.entry(row.pid).or_default();
+        *entry = used.max(*entry);
+    }
+    let unidentified =
+        |(pid, used)| ProcessMemory { own_pid: None, ..ProcessMemory::new(pid, used) };
+    used_by_pid.into_iter().map(unidentified).collect()
+}
+
+/// Keeps the `processes_max` largest, in ascending order of their ids, and counts the others.
+pub(super) fn keep_largest(processes: &mut Vec<ProcessMemory>, processes_max: usize) -> u64 {
+    let dropped = processes.len().saturating_sub(processes_max);
+    if dropped > 0 {
+        processes.sort_by_key(|process| std::cmp::Reverse(process.used));
+        processes.truncate(processes_max);
+        processes.sort_by_key(|process| process.pid);
+    }
+    u64::try_from(dropped).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    fn row(pid: u32, used_bytes: impl Into<Option<u64>>) -> ProcessRow {
+        ProcessRow { pid, used_bytes: used_bytes.into() }
+    }
+
+    fn process(pid: u32, used: impl Into<Option<u64>>) -> ProcessMemory {
+        let used = used.into().map(|used| Bytes::new(used).unwrap());
+        ProcessMemory { own_pid: None, ..ProcessMemory::new(pid, used) }
+    }
+
+    #[test]
+    fn merge_takes_the_maximum_of_a_process_and_orders_by_id() {
+        let check = |rows: &[ProcessRow], expected: &[ProcessMemory]| {
+            assert_eq!(merge(rows), expected, "{rows:?}");
+        };
+        check(&[], &[]);
+        check(&[row(9, 1), row(3, 2)], &[process(3, 2), process(9, 1)]);
+        check(&[row(9, 5), row(9, 7), row(9, 6)], &[process(9, 7)]);
+        check(&[row(9, None), row(9, 0)], &[process(9, 0)]);
+        check(&[row(9, 4), row(9, None)], &[process(9, 4)]);
+        check(&[row(9, None), row(9, None)], &[process(9, None)]);
+    }
+
+    #[test]
+    fn row_is_plausible_within_the_ids_of_linux_and_the_capacity() {
+        let check = |row, total: Option<u64>, expected| {
+            let total = total.map(|total| Bytes::new(total).unwrap());
+            assert_eq!(is_plausible(&row, total), expected, "{row:?} {total:?}");
+        };
+        check(row(1, 100), Some(100), true);
+        check(row(1, 101), Some(100), false);
+        check(row(1, u64::MAX - 1), None, true);
+        check(row(0, 1), Some(100), false);
+        check(row(PID_MAX, None), Some(100), true);
+        check(row(PID_MAX + 1, None), Some(100), false);
+    }
+
+    #[test]
+    fn largest_are_kept_in_the_order_of_their_ids() {
+        let check = |processes_max, expected: &[ProcessMemory], expected_dropped| {
+            let mut processes =
+                vec![process(1, 10), process(2, 30), process(3, None), process(4, 20)];
+            assert_eq!(keep_largest(&mut processes, processes_max), expected_dropped);
+            assert_eq!(processes, expected);
+        };
+        check(2, &[process(2, 30), process(4, 20)], 2);
+        check(3, &[process(1, 10), process(2, 30), process(4, 20)], 1);
+        check(4, &[process(1, 10), process(2, 30), process(3, None), process(4, 20)], 0);
+        check(0, &[], 4);
+    }
+
+    #[test]
+    fn false_zero_is_expected_of_drivers_from_535_113_to_560_35() {
+        let check = |version, expected| {
+            let hides = driver_of(version).map(|it| MEMORY_HIDDEN_DRIVERS.contains(&it));
+            assert_eq!(hides, expected, "{version}");
+        };
+        check("535.113.01", Some(true));
+        check("535.112", Some(false));
+        check("550.9.01", Some(true));
+        check("560.35.05", Some(true));
+        check("560.36", Some(false));
+        check("565.57.01", Some(false));
+        check("525.147.05", Some(false));
+        check("", None);
+        check("545", None);
+        check("five.six", None);
+    }
+
+    #[test]
+    fn attribution_of_an_empty_list_is_the_namespaces() {
+        let check = |namespace, expected| {
+            let mut view = View { namespace, ..View::new(Procfs::new("/nonexistent")) };
+            let listed = attribute(Some(Vec::new()), None, None, &mut view);
+            assert_eq!(listed, DeviceProcesses::nothing(expected));
+        };
+        check(PidNamespace::Host, Attribution::Host);
+        check(PidNamespace::Shared, Attribution::SharedPidNamespace);
+        check(PidNamespace::Own, Attribution::OwnPidNamespace);
+    }
+}

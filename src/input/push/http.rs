@@ -1,0 +1,376 @@
+//! The push endpoint: limits, authorisation and status codes around the push format, on TCP and on a Unix socket.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
+use axum::http::header::{
+    AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
+};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use http_body_util::BodyExt;
+use subtle::ConstantTimeEq;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tower_http::decompression::RequestDecompressionLayer;
+
+use crate::analysis::refusal::Refusal;
+use crate::input::push::inbox::{Delivery, Inbox, OfferError, PushResult, Receipt, Releases};
+use crate::input::push::wire::answer::{encode_accepted, encode_problem};
+use crate::input::push::wire::control::{
+    decode_ack, decode_end, decode_release, decode_snapshot,
+};
+use crate::input::push::wire::error::DecodeError;
+use crate::input::push::wire::step::{Layout, decode};
+use crate::model::ids::Run;
+use crate::model::units::Uptime;
+
+/// How many bytes of bodies are held at once, over all requests: with the connections' own buffers this bounds what a
+/// flood can make the exporter hold.
+pub const BODIES_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// A body must be whole within this time.
+pub const BODY_WITHIN: Duration = Duration::from_secs(10);
+/// When a pusher that was turned away may come again, in seconds.
+const RETRY_AFTER_SECONDS: &str = "1";
+/// What there is, for those who ask for something else.
+const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end, /v1/runs/RUN/ack and /v1/nvml/release";
+/// The media type of a refusal.
+const PROBLEM_JSON: &str = "application/problem+json";
+
+/// How pushes are taken.
+#[derive(Clone, Debug)]
+pub struct PushConfig {
+    /// The greatest body, decoded, in bytes.
+    pub body_bytes_max: usize,
+    /// What a pusher must show; `None` lets everybody in.
+    pub token: Option<Vec<u8>>,
+}
+
+/// Reads the time since the start.
+pub type ReadUptime = Arc<dyn Fn() -> Uptime + Send + Sync>;
+
+/// The routes of the push endpoint.
+/// `releases`: the way to the one that holds devices open; `None` where nobody does.
+pub fn router(
+    config: PushConfig,
+    inbox: Inbox,
+    releases: Option<Releases>,
+    clock: ReadUptime,
+) -> Router {
+    let bodies = Semaphore::new(BODIES_BYTES_MAX);
+    let endpoint = Arc::new(PushEndpoint { config, inbox, releases, clock, bodies });
+    Router::new()
+        .route("/v1/steps", post(steps))
+        .route("/v1/snapshots", post(snapshots))
+        .route("/v1/runs/{run}/end", post(end))
+        .route("/v1/runs/{run}/ack", post(ack))
+        .route("/v1/nvml/release", post(release))
+        .fallback(|| async { problem(StatusCode::NOT_FOUND, "No such path", ROUTES) })
+        .method_not_allowed_fallback(|| async {
+            problem(StatusCode::METHOD_NOT_ALLOWED, "No such method", ROUTES)
+        })
+        // What it cannot decode it passes on, so that the refusal is ours.
+        .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
+        .with_state(endpoint)
+}
+
+struct PushEndpoint {
+    config: PushConfig,
+    inbox: Inbox,
+    releases: Option<Releases>,
+    clock: ReadUptime,
+    bodies: Semaphore,
+}
+
+async fn steps(State(endpoint): State<Arc<PushEndpoint>>, request: Request<Body>) -> Response {
+    endpoint
+        .timed(async |endpoint| {
+            endpoint.authorize(request.headers())?;
+            let layout = layout_of(request.headers())?;
+            let (body, _held) = endpoint.body(request.into_body()).await?;
+            let batch = decode(&body, layout)?;
+            endpoint.offer(Delivery::Steps(batch)).await
+        })
+        .await
+}
+
+async fn snapshots(
+    State(endpoint): State<Arc<PushEndpoint>>,
+    request: Request<Body>,
+) -> Response {
+    endpoint
+        .timed(async |endpoint| {
+            endpoint.authorize(request.headers())?;
+            let (body, _held) = endpoint.json(request).await?;
+            endpoint.offer(Delivery::Snapshot(decode_snapshot(&body)?)).await
+        })
+        .await
+}
+
+async fn end(
+    State(endpoint): State<Arc<PushEndpoint>>,
+    run: Result<Path<String>, PathRejection>,
+    request: Request<Body>,
+) -> Response {
+    let read = |run, body: &[u8]| Ok(Delivery::End(run, decode_end(body)?));
+    endpoint.about_run(run, request, read).await
+}
+
+async fn ack(
+    State(endpoint): State<Arc<PushEndpoint>>,
+    run: Result<Path<String>, PathRejection>,
+    request: Request<Body>,
+) -> Response {
+    let read = |run, body: &[u8]| Ok(Delivery::Ack(decode_ack(run, body)?));
+    endpoint.about_run(run, request, read).await
+}
+
+async fn release(
+    State(endpoint): State<Arc<PushEndpoint>>,
+    request: Request<Body>,
+) -> Response {
+    endpoint
+        .timed(async |endpoint| {
+            endpoint.authorize(request.headers())?;
+            let (body, _held) = endpoint.json(request).await?;
+            let time = decode_release(&body)?;
+            // Without NVML nothing is open.
+            if let Some(releases) = &endpoint.releases {
+                releases.release(time).await.map_err(PushRefusal::Offer)?;
+            }
+            Ok(Receipt { n_records: 1, asks: Vec::new() })
+        })
+        .await
+}
+
+impl PushEndpoint {
+    /// Answers by what `handle` makes of the request, counts it and its duration.
+    async fn timed(
+        &self,
+        handle: impl AsyncFnOnce(&Self) -> Result<Receipt, PushRefusal>,
+    ) -> Response {
+        let began = (self.clock)();
+        let outcome = handle(self).await;
+        let result =
+            outcome.as_ref().map_or_else(PushRefusal::result, |_| PushResult::Accepted);
+        self.inbox.counts().add(result, (self.clock)().since(began));
+        match outcome {
+            Ok(Receipt { n_records, asks }) => {
+                let body = encode_accepted(n_records, &asks);
+                ([(CONTENT_TYPE, "application/json")], body).into_response()
+            }
+            Err(refused) => {
+                tracing::debug!(error = %refused, "push refused");
+                refused.into_response()
+            }
+        }
+    }
+
+    /// Answers a request about one run, whose body is the JSON that `read` understands.
+    async fn about_run(
+        &self,
+        run: Result<Path<String>, PathRejection>,
+        request: Request<Body>,
+        read: impl FnOnce(Run, &[u8]) -> Result<Delivery, DecodeError>,
+    ) -> Response {
+        self.timed(async |endpoint| {
+            endpoint.authorize(request.headers())?;
+            let (body, _held) = endpoint.json(request).await?;
+            let Path(run) = run.map_err(|error| PushRefusal::Run(error.body_text()))?;
+            let run = Run::new(&run).map_err(|error| PushRefusal::Run(error.to_string()))?;
+            endpoint.offer(read(run, &body)?).await
+        })
+        .await
+    }
+
+    fn authorize(&self, headers: &HeaderMap) -> Result<(), PushRefusal> {
+        let Some(token) = &self.config.token else { return Ok(()) };
+        let shown = headers
+            .get(AUTHORIZATION)
+            .map(HeaderValue::as_bytes)
+            .and_then(|value| value.split_at_checked(b"Bearer ".len()))
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer "))
+            .ok_or(PushRefusal::NoToken)?
+            .1;
+        if bool::from(shown.ct_eq(token)) { Ok(()) } else { Err(PushRefusal::WrongToken) }
+    }
+
+    /// Reads a body that is one JSON value.
+    async fn json(
+        &self,
+        request: Request<Body>,
+    ) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), PushRefusal> {
+        if layout_of(request.headers())? != Layout::Json {
+            return Err(PushRefusal::MediaType("application/x-ndjson".to_owned()));
+        }
+        self.body(request.into_body()).await
+    }
+
+    /// Reads a body within the limits of size and time; its bytes count against those of all bodies until the second
+    /// value is dropped.
+    async fn body(
+        &self,
+        body: Body,
+    ) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), PushRefusal> {
+        tokio::time::timeout(BODY_WITHIN, self.read(body))
+            .await
+            .map_err(|_| PushRefusal::Slow)?
+    }
+
+    async fn read(
+        &self,
+        body: Body,
+    ) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), PushRefusal> {
+        let limit = self.config.body_bytes_max;
+        let mut body = body;
+        let mut bytes = Vec::new();
+        let mut held = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| PushRefusal::of_body(&error))?;
+            let Some(chunk) = frame.data_ref() else { continue };
+            if bytes.len() + chunk.len() > limit {
+                return Err(PushRefusal::TooLarge(limit));
+            }
+            let n_permits = u32::try_from(chunk.len()).unwrap_or(u32::MAX);
+            held.push(
+                self.bodies.try_acquire_many(n_permits).map_err(|_| PushRefusal::Flooded)?,
+            );
+            bytes.extend_from_slice(chunk);
+        }
+        Ok((bytes, held))
+    }
+
+    async fn offer(&self, delivery: Delivery) -> Result<Receipt, PushRefusal> {
+        self.inbox.offer(delivery).await.map_err(PushRefusal::Offer)
+    }
+}
+
+fn layout_of(headers: &HeaderMap) -> Result<Layout, PushRefusal> {
+    let encoding =
+        headers.get(CONTENT_ENCODING).map_or(&b"identity"[..], HeaderValue::as_bytes);
+    if !encoding.eq_ignore_ascii_case(b"identity") {
+        return Err(PushRefusal::Encoding(String::from_utf8_lossy(encoding).into_owned()));
+    }
+    let value = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let media = value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    if media.eq_ignore_ascii_case(b"application/json") {
+        Ok(Layout::Json)
+    } else if media.eq_ignore_ascii_case(b"application/x-ndjson") {
+        Ok(Layout::NdJson)
+    } else {
+        Err(PushRefusal::MediaType(String::from_utf8_lossy(media).into_owned()))
+    }
+}
+
+/// Why a push was not taken. The message goes to the pusher.
+#[derive(Debug, thiserror::Error)]
+enum PushRefusal {
+    #[error("the header Authorization: Bearer TOKEN is missing")]
+    NoToken,
+    #[error("the token is not the one of this exporter")]
+    WrongToken,
+    #[error("content type {0:?} is neither application/json nor application/x-ndjson")]
+    MediaType(String),
+    #[error("content encoding {0:?} is neither gzip nor identity")]
+    Encoding(String),
+    #[error("the decoded body exceeds {0} bytes")]
+    TooLarge(usize),
+    #[error("the body was not whole within {BODY_WITHIN:?}")]
+    Slow,
+    #[error("the body could not be read: {0}")]
+    Interrupted(String),
+    #[error("the body is no gzip: {0}")]
+    NoGzip(String),
+    #[error("all bodies together exceed {BODIES_BYTES_MAX} bytes")]
+    Flooded,
+    #[error("run: {0}")]
+    Run(String),
+    #[error(transparent)]
+    Malformed(#[from] DecodeError),
+    #[error(transparent)]
+    Offer(OfferError),
+}
+
+impl PushRefusal {
+    /// Whose fault it is that a body cannot be read: the connection's, or what was sent as gzip.
+    fn of_body(error: &axum::Error) -> Self {
+        let reason = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            if error.is::<hyper::Error>() {
+                return Self::Interrupted(reason);
+            }
+            cause = error.source();
+        }
+        Self::NoGzip(reason)
+    }
+
+    fn result(&self) -> PushResult {
+        match self {
+            Self::NoToken | Self::WrongToken => PushResult::Unauthorized,
+            Self::MediaType(_) | Self::Encoding(_) => PushResult::UnsupportedMediaType,
+            Self::TooLarge(_) => PushResult::TooLarge,
+            Self::Slow => PushResult::Timeout,
+            Self::Interrupted(_) => PushResult::Interrupted,
+            Self::Run(_) => PushResult::OutOfRange,
+            Self::Malformed(error) if error.is_too_long() => PushResult::TooLarge,
+            Self::Malformed(error) if error.is_out_of_range() => PushResult::OutOfRange,
+            Self::NoGzip(_) | Self::Malformed(_) => PushResult::Malformed,
+            Self::Offer(OfferError::Refused(Refusal::UnknownSubject(_))) => {
+                PushResult::UnknownRank
+            }
+            Self::Offer(OfferError::Refused(_)) => PushResult::TooMany,
+            Self::Flooded
+            | Self::Offer(OfferError::Full | OfferError::Closed | OfferError::Hanging) => {
+                PushResult::Busy
+            }
+        }
+    }
+
+    fn status(&self) -> (StatusCode, &'static str) {
+        match self.result() {
+            PushResult::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
+            PushResult::UnsupportedMediaType => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported content")
+            }
+            PushResult::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "Body too large"),
+            PushResult::Timeout => (StatusCode::REQUEST_TIMEOUT, "Body too slow"),
+            PushResult::TooMany => (StatusCode::TOO_MANY_REQUESTS, "Too many"),
+            PushResult::UnknownRank => (StatusCode::NOT_FOUND, "No such rank"),
+            PushResult::Busy => (StatusCode::SERVICE_UNAVAILABLE, "No room"),
+            PushResult::Accepted
+            | PushResult::Malformed
+            | PushResult::OutOfRange
+            | PushResult::Interrupted => (StatusCode::BAD_REQUEST, "Not a push"),
+        }
+    }
+}
+
+impl IntoResponse for PushRefusal {
+    fn into_response(self) -> Response {
+        let (status, title) = self.status();
+        let mut response = problem(status, title, &self.to_string());
+        let header = match status {
+            StatusCode::UNAUTHORIZED => Some((WWW_AUTHENTICATE, "Bearer")),
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
+                Some((RETRY_AFTER, RETRY_AFTER_SECONDS))
+            }
+            _ => None,
+        };
+        if let Some((name, value)) = header {
+            let (name, value): (HeaderName, _) = (name, HeaderValue::from_static(value));
+            response.headers_mut().insert(name, value);
+        }
+        response
+    }
+}
+
+fn problem(status: StatusCode, title: &str, detail: &str) -> Response {
+    let body = encode_problem(status.as_u16(), title, detail);
+    (status, [(CONTENT_TYPE, PROBLEM_JSON)], body).into_response()
+}

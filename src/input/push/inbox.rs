@@ -1,0 +1,213 @@
+//! The bounded way in: batches wait here for the engine, and an offer never waits for room. What became of every
+//! push request is counted here.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::analysis::acks::Ack;
+use crate::analysis::captures::{CaptureReport, CaptureRequest};
+use crate::analysis::refusal::Refusal;
+use crate::analysis::status::DurationCounts;
+use crate::input::push::wire::control::RunEnd;
+use crate::model::ids::Run;
+use crate::model::step::StepSample;
+
+/// How many batches wait at most. A batch waits for microseconds; this many means that the engine is gone or the
+/// machine is out of processor time.
+pub const INBOX_CAPACITY: usize = 256;
+
+/// The upper bounds of the buckets that push durations are counted in, in seconds.
+const PUSH_SECONDS_BOUNDS: [f64; 10] =
+    [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.1, 1.0];
+
+/// One thing that a pusher wants the engine to take.
+#[derive(Debug)]
+pub enum Delivery {
+    /// A batch of steps, taken whole or not at all.
+    Steps(Vec<StepSample>),
+    /// The end of a rank, or of a whole run.
+    End(Run, RunEnd),
+    /// Somebody lowers a finding.
+    Ack(Ack),
+    /// What became of a memory snapshot.
+    Snapshot(CaptureReport),
+}
+
+/// What the engine says to a delivery that it took.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Receipt {
+    /// How many records it held.
+    pub n_records: usize,
+    /// What its ranks are asked for.
+    pub asks: Vec<CaptureRequest>,
+}
+
+/// A delivery, and where its answer goes: what was taken, or why nothing was.
+pub type Offer = (Delivery, oneshot::Sender<Result<Receipt, Refusal>>);
+
+/// Asks that no device is held open for a time.
+#[derive(Debug)]
+pub struct ReleaseRequest {
+    /// For how long; zero means that devices are read again at once.
+    pub time: Duration,
+    /// Resolves once nothing is open; dropped when a call of the driver hangs.
+    pub answer: oneshot::Sender<()>,
+}
+
+/// The way to the one that holds devices open; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Releases(mpsc::Sender<ReleaseRequest>);
+
+impl Releases {
+    /// A way there, with the side that takes; one request waits at most.
+    pub fn new() -> (Self, mpsc::Receiver<ReleaseRequest>) {
+        let (requests, taken) = mpsc::channel(1);
+        (Self(requests), taken)
+    }
+
+    /// Asks for a release and waits until nothing is open.
+    ///
+    /// # Errors
+    /// Another request waits, or a call of the driver hangs.
+    pub async fn release(&self, time: Duration) -> Result<(), OfferError> {
+        let (answer, answered) = oneshot::channel();
+        self.0.try_send(ReleaseRequest { time, answer }).map_err(|_| OfferError::Hanging)?;
+        answered.await.map_err(|_| OfferError::Hanging)
+    }
+}
+
+/// Why an offer was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OfferError {
+    /// No room to wait.
+    #[error("{INBOX_CAPACITY} batches are waiting already")]
+    Full,
+    /// The exporter stops.
+    #[error("the exporter is stopping")]
+    Closed,
+    /// The devices cannot be released for now.
+    #[error("a call of the driver hangs, which holds the devices open")]
+    Hanging,
+    /// The engine refused it.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+/// What became of a push request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the labels say it")]
+pub enum PushResult {
+    Accepted,
+    Malformed,
+    OutOfRange,
+    Unauthorized,
+    TooLarge,
+    UnsupportedMediaType,
+    TooMany,
+    UnknownRank,
+    Busy,
+    Timeout,
+    Interrupted,
+}
+
+impl PushResult {
+    /// Every result with its label, in order of declaration.
+    pub const LABELS: [&'static str; 11] = [
+        "accepted",
+        "malformed",
+        "out_of_range",
+        "unauthorized",
+        "too_large",
+        "unsupported_media_type",
+        "too_many",
+        "unknown_rank",
+        "busy",
+        "timeout",
+        "interrupted",
+    ];
+
+    /// Where its label stands in [`Self::LABELS`].
+    #[expect(clippy::as_conversions, reason = "a discriminant is an index")]
+    fn idx(self) -> usize {
+        self as usize
+    }
+}
+
+/// The sending side; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Inbox {
+    offers: mpsc::Sender<Offer>,
+    counts: Arc<PushCounts>,
+}
+
+/// Counts of push requests.
+#[derive(Debug, Default)]
+pub struct PushCounts {
+    results: [AtomicU64; PushResult::LABELS.len()],
+    buckets: [AtomicU64; PUSH_SECONDS_BOUNDS.len()],
+    n_pushes: AtomicU64,
+    nanoseconds: AtomicU64,
+}
+
+impl Inbox {
+    /// A way in, with the side that the engine takes from.
+    pub fn new() -> (Self, mpsc::Receiver<Offer>) {
+        let (offers, taken) = mpsc::channel(INBOX_CAPACITY);
+        (Self { offers, counts: Arc::default() }, taken)
+    }
+
+    /// Offers a delivery and waits for the engine's answer, but never for room.
+    ///
+    /// # Errors
+    /// There is no room, the exporter stops, or the engine refuses it; nothing was taken then.
+    pub async fn offer(&self, delivery: Delivery) -> Result<Receipt, OfferError> {
+        let (answer, answered) = oneshot::channel();
+        self.offers.try_send((delivery, answer)).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => OfferError::Full,
+            mpsc::error::TrySendError::Closed(_) => OfferError::Closed,
+        })?;
+        Ok(answered.await.map_err(|_| OfferError::Closed)??)
+    }
+
+    /// The counts of push requests.
+    pub fn counts(&self) -> Arc<PushCounts> {
+        Arc::clone(&self.counts)
+    }
+}
+
+impl PushCounts {
+    /// Counts one request and how long it took.
+    pub fn add(&self, result: PushResult, took: Duration) {
+        if let Some(counter) = self.results.get(result.idx()) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+        self.n_pushes.fetch_add(1, Ordering::Relaxed);
+        let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        let seconds = took.as_secs_f64();
+        let within = PUSH_SECONDS_BOUNDS.iter().zip(&self.buckets);
+        for (_, bucket) in within.filter(|(bound, _)| seconds <= **bound) {
+            bucket.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Requests by result.
+    pub fn results(&self) -> Vec<(&'static str, u64)> {
+        let counts = self.results.iter().map(|counter| counter.load(Ordering::Relaxed));
+        PushResult::LABELS.into_iter().zip(counts).collect()
+    }
+
+    /// How long requests took.
+    pub fn durations(&self) -> DurationCounts {
+        let counts = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
+        let nanoseconds = Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed));
+        DurationCounts {
+            buckets: PUSH_SECONDS_BOUNDS.into_iter().zip(counts).collect(),
+            count: self.n_pushes.load(Ordering::Relaxed),
+            sum_seconds: nanoseconds.as_secs_f64(),
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! The answers of the push endpoint as JSON.
+
+use serde::Serialize;
+
+use crate::analysis::captures::CaptureRequest;
+use crate::input::push::wire::json::to_vec;
+use crate::model::ids::{Rank, Run};
+
+/// The answer to a push that was taken: how many records, and what the ranks are asked for.
+pub fn encode_accepted(accepted: usize, asks: &[CaptureRequest]) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct AcceptedBody<'a> {
+        accepted: usize,
+        actions: Vec<Action<'a>>,
+    }
+    #[derive(Serialize)]
+    #[serde(tag = "type", rename_all = "snake_case")]
+    enum Action<'a> {
+        Snapshot { id: &'a str, run: &'a Run, rank: Rank, steps: u32, directory: &'a str },
+    }
+    let actions = asks.iter().map(|ask| Action::Snapshot {
+        id: &ask.id,
+        run: &ask.rank.run,
+        rank: ask.rank.rank,
+        steps: ask.steps,
+        directory: &ask.directory,
+    });
+    to_vec(&AcceptedBody { accepted, actions: actions.collect() })
+}
+
+/// The answer to a request that was refused, as problem+json (RFC 9457).
+pub fn encode_problem(status: u16, title: &str, detail: &str) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct ProblemJson<'a> {
+        status: u16,
+        title: &'a str,
+        detail: &'a str,
+    }
+    to_vec(&ProblemJson { status, title, detail })
+}

@@ -1,0 +1,192 @@
+//! The requests beside steps: the end of a run, acknowledgements, releases and snapshots.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::analysis::acks::{Ack, FOR_SECONDS_MAX};
+use crate::analysis::captures::{self, CaptureOutcome, CaptureReason, CaptureReport};
+use crate::analysis::diagnosis::DiagnosisKind;
+use crate::input::push::wire::error::{DecodeError, DecodeFault};
+use crate::input::push::wire::field::{
+    bytes_of, count_of, in_field, optional, rank_of, run_of, small_of,
+};
+use crate::input::push::wire::json::{Object, Text, parse};
+use crate::input::push::wire::number::Number;
+use crate::input::push::wire::step::RUN_DEFAULT;
+use crate::model::ids::{Rank, RankId, Run, SubjectId};
+use crate::model::units::checked_text;
+
+/// The longest time that devices are released for on request, in seconds: a day.
+pub const RELEASE_SECONDS_MAX: u32 = 86_400;
+/// The longest name of an ask that is taken, in bytes.
+const SNAPSHOT_ID_BYTES_MAX: usize = 64;
+
+/// What `POST /v1/runs/RUN/end` says.
+#[derive(Debug, PartialEq, Eq)]
+pub struct RunEnd {
+    /// The rank that ended; `None` when the whole run did.
+    pub rank: Option<Rank>,
+    /// How it ended.
+    pub outcome: EndOutcome,
+}
+
+/// How a rank ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndOutcome {
+    /// It finished its work.
+    Completed,
+    /// It stopped with an error.
+    Failed,
+    /// It ran out of memory.
+    Oom,
+}
+
+/// Decodes the body of `POST /v1/runs/RUN/end`.
+///
+/// # Errors
+/// The body is not `{"rank": …, "outcome": …}`.
+pub fn decode_end(body: &[u8]) -> Result<RunEnd, DecodeError> {
+    let raw = parse::<Object<RawEnd>>(body)?.0;
+    let rank = raw.rank.map(|rank| rank_of("rank", rank)).transpose()?;
+    Ok(RunEnd { rank, outcome: raw.outcome })
+}
+
+/// Decodes the body of `POST /v1/runs/RUN/ack`.
+///
+/// # Errors
+/// The body is not `{"rank": …, "kind": …, "for_seconds": …, "reason": …}`.
+pub fn decode_ack(run: Run, body: &[u8]) -> Result<Ack, DecodeError> {
+    let raw = parse::<Object<RawAck<'_>>>(body)?.0;
+    let rank = rank_of("rank", raw.rank)?;
+    let not_one =
+        || DecodeFault::NotOneOf(raw.kind.0.clone().into_owned(), DiagnosisKind::labels());
+    let kind = in_field("kind", DiagnosisKind::from_label(&raw.kind.0).ok_or_else(not_one))?;
+    let for_seconds = small_of("for_seconds", raw.for_seconds, 1, FOR_SECONDS_MAX)?;
+    in_field(
+        "reason",
+        Ack::new(SubjectId::Rank(RankId { run, rank }), kind, for_seconds, &raw.reason.0),
+    )
+}
+
+/// Decodes the body of `POST /v1/nvml/release`.
+///
+/// # Errors
+/// The body is not `{"for_seconds": …}` of 0 (read them again at once) to [`RELEASE_SECONDS_MAX`].
+pub fn decode_release(body: &[u8]) -> Result<Duration, DecodeError> {
+    let raw = parse::<Object<RawRelease>>(body)?.0;
+    let seconds = small_of("for_seconds", raw.for_seconds, 0, RELEASE_SECONDS_MAX)?;
+    Ok(Duration::from_secs(seconds.into()))
+}
+
+/// Decodes the body of `POST /v1/snapshots`.
+///
+/// # Errors
+/// The body is not `{"rank": …, "outcome": "written", "path": …}` or `{…, "outcome": "failed", "error": …}`.
+pub fn decode_snapshot(body: &[u8]) -> Result<CaptureReport, DecodeError> {
+    let raw = parse::<Object<RawSnapshot<'_>>>(body)?.0;
+    let text = |field, text: Option<Text<'_>>, max| {
+        text.map(|text| in_field(field, checked_text(&text.0, max))).transpose()
+    };
+    let missing = |field: &str| DecodeError {
+        record: None,
+        field: String::new(),
+        problem: DecodeFault::Json(format!("missing field `{field}`")),
+    };
+    let path = text("path", raw.path, captures::PATH_BYTES_MAX)?;
+    let error = text("error", raw.error, captures::ERROR_BYTES_MAX)?;
+    let bytes = optional(raw.bytes, |n| bytes_of("bytes", n))?;
+    let outcome = match (raw.outcome, path, error) {
+        (RawOutcome::Written, Some(path), _) => CaptureOutcome::Written { path, bytes },
+        (RawOutcome::Failed, _, Some(error)) => CaptureOutcome::Failed { error },
+        (RawOutcome::Written, None, _) => return Err(missing("path")),
+        (RawOutcome::Failed, _, None) => return Err(missing("error")),
+    };
+    let run = run_of(raw.run.as_ref().map_or(RUN_DEFAULT, |run| &run.0))?;
+    Ok(CaptureReport {
+        rank: RankId { run, rank: rank_of("rank", raw.rank)? },
+        id: text("id", raw.id, SNAPSHOT_ID_BYTES_MAX)?,
+        reason: raw.reason.map_or(CaptureReason::Manual, RawReason::checked),
+        step: optional(raw.step, |n| count_of("step", n))?,
+        outcome,
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawEnd {
+    rank: Option<Number>,
+    outcome: EndOutcome,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawAck<'a> {
+    rank: Number,
+    #[serde(borrow)]
+    kind: Text<'a>,
+    for_seconds: Number,
+    #[serde(borrow)]
+    reason: Text<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRelease {
+    for_seconds: Number,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawSnapshot<'a> {
+    #[serde(borrow)]
+    run: Option<Text<'a>>,
+    rank: Number,
+    #[serde(borrow)]
+    id: Option<Text<'a>>,
+    reason: Option<RawReason>,
+    step: Option<Number>,
+    outcome: RawOutcome,
+    #[serde(borrow)]
+    path: Option<Text<'a>>,
+    bytes: Option<Number>,
+    #[serde(borrow)]
+    error: Option<Text<'a>>,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RawReason {
+    Creep,
+    Oom,
+    Manual,
+}
+
+impl RawReason {
+    fn checked(self) -> CaptureReason {
+        match self {
+            Self::Creep => CaptureReason::Creep,
+            Self::Oom => CaptureReason::Oom,
+            Self::Manual => CaptureReason::Manual,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum RawOutcome {
+    Written,
+    Failed,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decode_end;
+
+    #[test]
+    fn the_end_of_a_rank_is_read() {
+        assert!(decode_end(br#"{"rank":3,"outcome":"oom"}"#).is_ok());
+        assert!(decode_end(br#"{"rank":3,"outcome":"bored"}"#).is_err());
+    }
+}

@@ -1,0 +1,58 @@
+//! One JSON value of the push format: how it is parsed, what must be an object, and why it is refused.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+use crate::input::push::wire::error::{DecodeError, DecodeFault};
+
+pub(super) fn to_vec(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+/// Parses quickly; what fails is parsed once more to say where.
+pub(super) fn parse<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, DecodeError> {
+    // Checked once as a whole, the texts within need no check of their own.
+    let text = std::str::from_utf8(json).ok();
+    let parsed = text.and_then(|text| serde_json::from_str(text).ok());
+    parsed.ok_or_else(|| explain::<T>(json))
+}
+
+/// Why `json` is no `T`.
+fn explain<'de, T: Deserialize<'de>>(json: &'de [u8]) -> DecodeError {
+    let mut deserializer = serde_json::Deserializer::from_slice(json);
+    if let Err(error) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
+        return DecodeError::json(&error);
+    }
+    // The value was whole and something follows it.
+    let rest = deserializer.end().err().map(|error| error.to_string());
+    let problem = DecodeFault::Json(rest.unwrap_or_default());
+    DecodeError { record: None, field: String::new(), problem }
+}
+
+/// What must stand as a JSON object: a derived reader alone would take a list of its values in order as well.
+pub(super) struct Object<T>(pub(super) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor<T>(PhantomData<T>);
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+            type Value = Object<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+                T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+            }
+        }
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(transparent)]
+pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);

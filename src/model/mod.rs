@@ -1,0 +1,6 @@
+//! The vocabulary: names, quantities, steps and devices. It depends on nothing; if a value exists, it is in range.
+
+pub mod device;
+pub mod ids;
+pub mod step;
+pub mod units;

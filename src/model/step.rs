@@ -1,0 +1,79 @@
+//! One step of one rank, as its training process reports it.
+
+use crate::model::ids::{GpuUuid, Rank, Run};
+use crate::model::units::{Bytes, Count, Seconds};
+
+/// What ran since the rank's last record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phase {
+    /// An optimizer step.
+    #[default]
+    Train,
+    /// Evaluation.
+    Eval,
+    /// Writing a checkpoint.
+    Checkpoint,
+}
+
+/// One completed step of one rank as its training process saw it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepSample {
+    /// The training job.
+    pub run: Run,
+    /// Restart count of the run.
+    pub attempt: Count,
+    /// The global rank.
+    pub rank: Rank,
+    /// The rank within its node.
+    pub local_rank: Option<Rank>,
+    /// How many ranks the run has, 1 to [`Rank::MAX`] + 1.
+    pub world_size: Option<u32>,
+    /// The node's rank.
+    pub node_rank: Option<Rank>,
+    /// The global step just completed.
+    pub step: Count,
+    /// When the step ended, as a Unix time; `None` means on arrival.
+    pub time: Option<Seconds>,
+    /// How long the step took.
+    pub step_seconds: Option<Seconds>,
+    /// What ran since the last record.
+    pub phase: Phase,
+    /// The device that the figures are about.
+    pub device: Option<GpuUuid>,
+    /// The pusher's process id in its own namespace.
+    pub pid: Option<u32>,
+    /// Live tensor memory at the end of the step.
+    pub allocated: Bytes,
+    /// Maximum of allocated within the step.
+    pub peak_allocated: Option<Bytes>,
+    /// What the caching allocator holds from the driver.
+    pub reserved: Option<Bytes>,
+    /// Maximum of reserved within the step.
+    pub peak_reserved: Option<Bytes>,
+    /// Free parts of split blocks.
+    pub inactive_split: Option<Bytes>,
+    /// Failed mallocs that flushed the cache, since the process started.
+    pub alloc_retries: Option<Count>,
+    /// Out-of-memory errors, since the process started.
+    pub ooms: Option<Count>,
+    /// Records that the pusher gave up before this one, since its process started.
+    pub dropped_records: Option<Count>,
+    /// The device's capacity as the process sees it.
+    pub total: Option<Bytes>,
+    /// The device's free memory as the process sees it.
+    pub free: Option<Bytes>,
+}
+
+impl StepSample {
+    /// Whether two figures contradict each other: a peak below its current value, reserved below allocated, or
+    /// allocated above the total. Pluggable allocators and managed memory do that.
+    pub fn is_inconsistent(&self) -> bool {
+        let below =
+            |upper: Option<Bytes>, lower: Bytes| upper.is_some_and(|upper| upper < lower);
+        below(self.peak_allocated, self.allocated)
+            || below(self.reserved, self.allocated)
+            || self.reserved.is_some_and(|reserved| below(self.peak_reserved, reserved))
+            || below(self.total, self.allocated)
+            || self.free.is_some_and(|free| below(self.total, free))
+    }
+}

@@ -1,0 +1,193 @@
+//! Quantities with a range: if one exists, it is in range, and nothing past this file checks it again.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The largest byte count and step that is taken: 2^53, above which an `f64` no longer tells neighbours apart.
+pub const INTEGER_MAX: u64 = 1 << 53;
+
+/// A value that may not enter, with the limit that it breaks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OutOfRange {
+    /// A number outside its closed range.
+    #[error("{value} is outside {min}..={max}")]
+    Number {
+        /// The value as it was given.
+        value: String,
+        /// The least value allowed.
+        min: String,
+        /// The greatest value allowed.
+        max: String,
+    },
+    /// A text that is empty or too long.
+    #[error("a text of {bytes} bytes is outside 1..={max} bytes")]
+    Length {
+        /// How long it is, in bytes.
+        bytes: usize,
+        /// The greatest length allowed, in bytes.
+        max: usize,
+    },
+    /// A text with a control character in it.
+    #[error("{0:?} contains a control character")]
+    Control(String),
+}
+
+impl OutOfRange {
+    pub(super) fn number(
+        value: &impl ToString,
+        min: &impl ToString,
+        max: &impl ToString,
+    ) -> Self {
+        Self::Number { value: value.to_string(), min: min.to_string(), max: max.to_string() }
+    }
+}
+
+/// A byte count, 0 to [`INTEGER_MAX`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes(u64);
+
+impl Bytes {
+    /// Takes a count of 0 to [`INTEGER_MAX`].
+    ///
+    /// # Errors
+    /// Names the value and the range.
+    pub fn new(value: u64) -> Result<Self, OutOfRange> {
+        checked_integer(value).map(Self)
+    }
+
+    /// The count.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The count as a float, exactly.
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_precision_loss,
+        reason = "at most 2^53, so exact"
+    )]
+    pub fn as_f64(self) -> f64 {
+        self.0 as f64
+    }
+}
+
+/// A step number or a count of a training process, 0 to [`INTEGER_MAX`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Count(u64);
+
+impl Count {
+    /// Takes a count of 0 to [`INTEGER_MAX`].
+    ///
+    /// # Errors
+    /// Names the value and the range.
+    pub fn new(value: u64) -> Result<Self, OutOfRange> {
+        checked_integer(value).map(Self)
+    }
+
+    /// The count.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The count as a float, exactly.
+    #[expect(
+        clippy::as_conversions,
+        clippy::cast_precision_loss,
+        reason = "at most 2^53, so exact"
+    )]
+    pub fn as_f64(self) -> f64 {
+        self.0 as f64
+    }
+}
+
+/// A finite, non-negative number of seconds: a Unix time or a duration as pushers send it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Seconds(f64);
+
+impl Seconds {
+    /// The greatest value that is taken: the end of the year 9999 as a Unix time.
+    pub const MAX: f64 = 253_402_300_799.0;
+
+    /// Takes a finite value of 0 to [`Self::MAX`].
+    ///
+    /// # Errors
+    /// Names the value and the range.
+    pub fn new(value: f64) -> Result<Self, OutOfRange> {
+        if (0.0..=Self::MAX).contains(&value) {
+            Ok(Self(value))
+        } else {
+            Err(OutOfRange::number(&value, &0, &Self::MAX))
+        }
+    }
+
+    /// The number of seconds.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+/// How long the program (or the replayed recording) had run when something happened.
+#[derive(
+    Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize,
+)]
+pub struct Uptime(pub Duration);
+
+impl Uptime {
+    /// The time from `earlier` to this, zero when `earlier` is later.
+    pub fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// Takes a text of 1 to `bytes_max` bytes without control characters.
+///
+/// # Errors
+/// Says which of the two limits `text` breaks.
+pub fn checked_text(text: &str, bytes_max: usize) -> Result<Box<str>, OutOfRange> {
+    if text.is_empty() || text.len() > bytes_max {
+        return Err(OutOfRange::Length { bytes: text.len(), max: bytes_max });
+    }
+    let is_plain = text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+    if !is_plain && text.chars().any(char::is_control) {
+        return Err(OutOfRange::Control(text.to_owned()));
+    }
+    Ok(text.into())
+}
+
+fn checked_integer(value: u64) -> Result<u64, OutOfRange> {
+    if value <= INTEGER_MAX {
+        Ok(value)
+    } else {
+        Err(OutOfRange::number(&value, &0, &INTEGER_MAX))
+    }
+}
+
+/// Writes a type as its plain value, and reads it back through its constructor, so that what exists is in range.
+macro_rules! serialized {
+    ($type:ty as $plain:ty, $write:ident, $get:ident, |$read:ident| $new:expr) => {
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(
+                &self,
+                serializer: S,
+            ) -> Result<S::Ok, S::Error> {
+                serializer.$write(self.$get())
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(
+                deserializer: D,
+            ) -> Result<Self, D::Error> {
+                let $read = <$plain as serde::Deserialize>::deserialize(deserializer)?;
+                $new.map_err(serde::de::Error::custom)
+            }
+        }
+    };
+}
+
+pub(super) use serialized;
+
+serialized!(Bytes as u64, serialize_u64, get, |read| Bytes::new(read));
+serialized!(Count as u64, serialize_u64, get, |read| Count::new(read));
+serialized!(Seconds as f64, serialize_f64, get, |read| Seconds::new(read));

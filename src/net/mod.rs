@@ -1,0 +1,3 @@
+//! Connections within bounds, below both sides: it serves whatever router it is given and knows no route.
+
+pub mod server;

@@ -1,0 +1,422 @@
+//! What happened to one rank, gathered record by record: its live memory, what was said of it, and what stopped each
+//! window. Nothing is put into words here.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::analysis::config::EngineConfig;
+use crate::analysis::creep::gates::{Gate, Passed, Stop};
+use crate::analysis::creep::report::{StairsReport, WindowReport};
+use crate::analysis::creep::{CreepEstimator, Signal, Stage};
+use crate::analysis::diagnosis::DiagnosisKind;
+use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
+use crate::analysis::findings::{Transition, TransitionState};
+use crate::analysis::processes::ProcessView;
+use crate::analysis::rank::view::RankView;
+use crate::model::ids::SubjectId;
+use crate::model::units::{Bytes, Uptime};
+
+/// The most points that the picture of live memory has.
+pub const POINTS_MAX: usize = 92;
+
+/// The story of one rank.
+#[derive(Debug)]
+pub struct Story {
+    /// The rank or process.
+    pub subject: SubjectId,
+    /// Its device, if known.
+    pub device: Option<String>,
+    /// What its device holds, if that is known.
+    pub capacity: Option<Bytes>,
+    /// How many train steps were accepted, or how many readings there were.
+    pub n_steps: u64,
+    /// The first and the last of them.
+    pub span: Option<(Moment, Moment)>,
+    /// How many times it began anew.
+    pub n_restarts: u32,
+    /// Each signal after the steps, warm-ups left out.
+    pub floors: BTreeMap<Signal, Floor>,
+    /// What was said of it, in order.
+    pub told: Vec<Told>,
+    /// What became of the windows, by signal and level.
+    pub windows: BTreeMap<(Signal, usize), Tally>,
+    /// How near each signal came to a trend.
+    pub closest: BTreeMap<Signal, Closest>,
+    /// What is remembered of stairs at the end.
+    pub stairs: Option<StairsReport>,
+    /// How many steps of a life are warm-up.
+    warmup_pushes: u32,
+    /// A rank silent for longer leaves every output.
+    rank_ttl: Duration,
+    /// How many more steps of the current life are warm-up.
+    n_warmup: u32,
+    /// Whether the current life has a window.
+    has_window: bool,
+}
+
+/// The figures of the subject at one time.
+#[derive(Clone, Copy, Debug)]
+pub enum SubjectFigures<'a> {
+    /// Of a rank.
+    Rank(RankView<'a>),
+    /// Of a process that does not push.
+    Process(ProcessView<'a>),
+}
+
+impl<'a> SubjectFigures<'a> {
+    fn capacity(&self) -> Option<Bytes> {
+        match self {
+            Self::Rank(rank) => rank.capacity,
+            Self::Process(process) => process.capacity,
+        }
+    }
+
+    fn creep(&self) -> &'a CreepEstimator {
+        match self {
+            Self::Rank(rank) => rank.creep,
+            Self::Process(process) => process.creep,
+        }
+    }
+
+    fn last_seen(&self) -> Uptime {
+        match self {
+            Self::Rank(rank) => rank.last_seen,
+            Self::Process(process) => process.last_seen,
+        }
+    }
+
+    /// The last train step; 0 where there is none.
+    fn last_step(&self) -> u64 {
+        match self {
+            Self::Rank(rank) => rank.last_train.map_or(0, |last| last.step.get()),
+            Self::Process(_) => 0,
+        }
+    }
+
+    fn bytes(&self, signal: Signal) -> Option<f64> {
+        match (self, signal) {
+            (Self::Rank(rank), Signal::Allocated) => Some(rank.last_train?.allocated.as_f64()),
+            (Self::Rank(rank), Signal::Reserved) => Some(rank.last_train?.reserved?.as_f64()),
+            (Self::Rank(rank), Signal::OutsideAllocator) => rank.outside_allocator_bytes,
+            (Self::Process(process), Signal::Process) => Some(process.used.as_f64()),
+            _ => None,
+        }
+    }
+}
+
+/// A point of the story.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Moment {
+    /// The step; 0 of readings.
+    pub step: u64,
+    /// The Unix time.
+    pub time: f64,
+}
+
+/// One thing that was said of the rank.
+#[derive(Debug)]
+pub struct Told {
+    /// What.
+    pub transition: Transition,
+    /// How many steps the pictures had then.
+    pub n_pictured: u64,
+    /// Of what was raised: the window that shows it; `None` when stairs do, or no window is about it.
+    pub window: Option<WindowReport>,
+    /// Of stairs: what they were.
+    pub stairs: Option<StairsReport>,
+    /// Of what was cleared: why.
+    pub cause: Cause,
+}
+
+/// Why something was cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// Its figures no longer show it.
+    Figures,
+    /// It became this.
+    Became(DiagnosisKind),
+    /// The rank began a new life.
+    Restart,
+    /// The rank was not heard of.
+    Silence,
+}
+
+/// What the tests of one level's windows gave.
+#[derive(Debug)]
+pub struct Tally {
+    /// How many windows were tested.
+    pub n_tests: u32,
+    /// How many came to what.
+    pub ends: BTreeMap<End, u32>,
+    /// The last window, tested or not.
+    pub last: WindowReport,
+}
+
+/// What became of one window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum End {
+    /// A gate stopped it.
+    Stopped(Gate),
+    /// It shows growth that a gate keeps from being called creep.
+    Rises(Gate),
+    /// It creeps.
+    Creeps,
+}
+
+impl End {
+    /// What a verdict amounts to.
+    pub fn of(verdict: &Result<Passed, Stop>) -> Self {
+        match verdict {
+            Err(stop) => Self::Stopped(stop.gate),
+            Ok(Passed { held_back: Some(stop), .. }) => Self::Rises(stop.gate),
+            Ok(Passed { held_back: None, .. }) => Self::Creeps,
+        }
+    }
+}
+
+/// The window of a signal that came nearest to a trend.
+#[derive(Clone, Copy, Debug)]
+pub struct Closest {
+    /// The window.
+    pub window: WindowReport,
+    /// At which step it did.
+    pub step: u64,
+}
+
+impl Story {
+    /// A story of which nothing is known yet.
+    pub fn new(subject: SubjectId, config: &EngineConfig) -> Self {
+        Self {
+            subject,
+            device: None,
+            capacity: None,
+            n_steps: 0,
+            span: None,
+            n_restarts: 0,
+            warmup_pushes: config.creep.warmup_pushes,
+            rank_ttl: config.rank_ttl,
+            n_warmup: 0,
+            floors: BTreeMap::new(),
+            told: Vec::new(),
+            windows: BTreeMap::new(),
+            closest: BTreeMap::new(),
+            stairs: None,
+            has_window: false,
+        }
+    }
+
+    /// Whether it is of a process that does not push, of which there are readings instead of steps.
+    pub fn is_process(&self) -> bool {
+        matches!(self.subject, SubjectId::Process(_))
+    }
+
+    /// Looks at the subject at `now`, the Unix time `time`, after any record, which raised or cleared `transitions`.
+    pub fn see(
+        &mut self,
+        view: &SubjectFigures<'_>,
+        (now, time): (Uptime, f64),
+        transitions: &[Transition],
+    ) {
+        let is_restarted = self.test(view);
+        if self.n_steps == 0 || is_restarted {
+            self.n_warmup = self.warmup_pushes;
+        }
+        let n_steps = match view {
+            SubjectFigures::Rank(rank) => rank.steps_total,
+            SubjectFigures::Process(process) => {
+                let is_read = self.span.is_none_or(|(_, last)| last.time < time);
+                self.n_steps + u64::from(is_read && process.last_seen == now)
+            }
+        };
+        if n_steps != self.n_steps {
+            let moment = Moment { step: view.last_step(), time };
+            self.n_steps = n_steps;
+            self.capacity = view.capacity();
+            self.device = match (&self.subject, view) {
+                (SubjectId::Process(id), _) => Some(id.uuid.to_string()),
+                (_, SubjectFigures::Rank(rank)) => {
+                    rank.identity.device.as_ref().map(ToString::to_string)
+                }
+                _ => None,
+            };
+            self.span = Some((self.span.map_or(moment, |(first, _)| first), moment));
+            self.picture(view);
+        }
+        let is_silent = now.since(view.last_seen()) > self.rank_ttl;
+        let mine: Vec<&Transition> =
+            transitions.iter().filter(|other| other.subject == self.subject).collect();
+        for transition in &mine {
+            let became = mine.iter().find(|other| {
+                other.state == TransitionState::Raised
+                    && signal(other).is_some()
+                    && signal(other) == signal(transition)
+            });
+            let cause = match became {
+                Some(other) => Cause::Became(other.kind),
+                None if is_restarted => Cause::Restart,
+                None if is_silent => Cause::Silence,
+                None => Cause::Figures,
+            };
+            self.tell(transition, view, cause);
+        }
+    }
+
+    /// Adds what the last step left to the pictures.
+    fn picture(&mut self, view: &SubjectFigures<'_>) {
+        if self.n_warmup > 0 && !self.is_process() {
+            self.n_warmup -= 1;
+            return;
+        }
+        for signal in Signal::ALL {
+            let bytes = view.bytes(signal).unwrap_or(f64::NAN);
+            self.floors.entry(signal).or_default().add(bytes);
+        }
+    }
+
+    /// Adds a transition with the window or the stairs behind it.
+    fn tell(&mut self, transition: &Transition, view: &SubjectFigures<'_>, cause: Cause) {
+        let capacity = view.capacity().map(Bytes::as_f64);
+        let of_signal =
+            signal(transition).filter(|_| transition.state == TransitionState::Raised);
+        let shows = |window: &WindowReport| {
+            let is_early = transition.kind == DiagnosisKind::CreepEarly;
+            let stage = if is_early { Stage::Rising } else { Stage::Creeping };
+            window.is_asked && window.verdict.is_ok_and(|passed| passed.trend.stage == stage)
+        };
+        let window = of_signal.and_then(|of| view.creep().windows(of, capacity).find(shows));
+        let is_stairs = of_signal == Some(Signal::Allocated) && window.is_none();
+        self.told.push(Told {
+            transition: transition.clone(),
+            n_pictured: self.floors.values().map(|floor| floor.n_added).max().unwrap_or(0),
+            window,
+            stairs: is_stairs.then(|| view.creep().stairs()),
+            cause,
+        });
+    }
+
+    /// Counts what became of the windows that got a block since the last look; whether a new life began.
+    fn test(&mut self, view: &SubjectFigures<'_>) -> bool {
+        let capacity = view.capacity().map(Bytes::as_f64);
+        let step = view.last_step();
+        let had_window = std::mem::take(&mut self.has_window);
+        for signal in Signal::ALL {
+            for window in view.creep().windows(signal, capacity) {
+                self.has_window |= LIVE_SIGNALS.contains(&signal);
+                let key = (signal, window.level_idx);
+                let is_new = |tally: &Tally| {
+                    tally.last.last_step.to_bits() != window.last_step.to_bits()
+                };
+                // A level has no new block unless the one below has.
+                if !self.windows.get(&key).is_none_or(is_new) {
+                    break;
+                }
+                self.count(&window, step);
+            }
+        }
+        self.stairs = Some(view.creep().stairs());
+        let is_restarted = had_window && !self.has_window;
+        self.n_restarts += u32::from(is_restarted);
+        is_restarted
+    }
+
+    fn count(&mut self, window: &WindowReport, step: u64) {
+        let end = End::of(&window.verdict);
+        let tally = self
+            .windows
+            .entry((window.signal, window.level_idx))
+            .or_insert_with(|| Tally { n_tests: 0, ends: BTreeMap::new(), last: *window });
+        tally.last = *window;
+        if !window.is_asked || end == End::Stopped(Gate::Blocks) {
+            return;
+        }
+        tally.n_tests += 1;
+        *tally.ends.entry(end).or_default() += 1;
+        let closest =
+            self.closest.entry(window.signal).or_insert(Closest { window: *window, step });
+        if nearness(&window.verdict) > nearness(&closest.window.verdict) {
+            *closest = Closest { window: *window, step };
+        }
+    }
+}
+
+/// How far a window got: by which gate, then how near to passing it.
+fn nearness(verdict: &Result<Passed, Stop>) -> (End, u64) {
+    let stop = match verdict {
+        Ok(passed) => passed.held_back,
+        Err(stop) => Some(*stop),
+    };
+    (End::of(verdict), stop.map_or(0, |stop| passed_by(&stop)))
+}
+
+/// Orders the stops of one gate: bits of a positive ratio rise with it.
+fn passed_by(stop: &Stop) -> u64 {
+    let ratio =
+        if stop.is_at_most() { stop.limit / stop.value } else { stop.value / stop.limit };
+    if ratio > 0.0 { ratio.to_bits() } else { 0 }
+}
+
+/// The signal that a transition is about, if it is about one that grows.
+pub fn signal(transition: &Transition) -> Option<Signal> {
+    transition.evidence.signal()
+}
+
+/// The least of a figure over equally many steps in a row, at most [`POINTS_MAX`] times.
+#[derive(Debug, Default)]
+pub struct Floor {
+    points: Vec<f64>,
+    /// Two to the power of this steps make a point.
+    halvings: u32,
+    /// How many steps there were.
+    n_added: u64,
+}
+
+impl Floor {
+    /// How many steps make a point.
+    pub fn steps_per_point(&self) -> u64 {
+        1 << self.halvings
+    }
+
+    /// The points in order, in bytes; NaN where nothing was known.
+    pub fn points(&self) -> &[f64] {
+        &self.points
+    }
+
+    /// Whether the last point has all its steps.
+    fn is_full(&self) -> bool {
+        self.n_added.is_multiple_of(self.steps_per_point())
+    }
+
+    fn add(&mut self, bytes: f64) {
+        if self.points.len() == POINTS_MAX && self.is_full() {
+            let pairs = self.points.chunks(2);
+            self.points =
+                pairs.map(|pair| pair.iter().copied().fold(f64::NAN, f64::min)).collect();
+            self.halvings += 1;
+        }
+        let is_full = self.is_full();
+        match self.points.last_mut() {
+            Some(last) if !is_full => *last = last.min(bytes),
+            _ => self.points.push(bytes),
+        }
+        self.n_added += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Floor, POINTS_MAX};
+
+    #[test]
+    fn floor_keeps_the_least_of_equal_parts() {
+        let mut floor = Floor::default();
+        for step in 0..10_000_u32 {
+            floor.add(f64::from(step));
+        }
+        assert!(floor.points().len() <= POINTS_MAX);
+        assert_eq!(floor.points().len(), 79);
+        assert_eq!(floor.steps_per_point(), 128);
+        for (point, n) in floor.points().iter().zip(0_u32..) {
+            assert!((point - f64::from(128 * n)).abs() < 0.5, "{point}");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Files that are replaced whole or not at all: a reader, and whoever comes after a crash, finds the old one or the new.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Writes `parts` beside the file and puts them in its place once they are on the disk.
+///
+/// # Errors
+/// The file system refused; the file is as it was.
+pub fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
+    let fresh = stage(path, parts)?;
+    fs::rename(&fresh, path)
+}
+
+/// Writes `parts` beside the file, in place of what an earlier attempt may have left there, and says where.
+fn stage(path: &Path, parts: &[&[u8]]) -> io::Result<PathBuf> {
+    let fresh = beside(path, "new");
+    let mut file = File::create(&fresh)?;
+    parts.iter().try_for_each(|part| file.write_all(part))?;
+    file.sync_all()?;
+    Ok(fresh)
+}
+
+/// The path with a further ending.
+pub fn beside(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(ending);
+    PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use crate::store::atomic::{beside, replace, stage};
+
+    #[test]
+    fn crash_between_write_and_rename_leaves_the_old_file_whole() {
+        let folder = std::env::temp_dir().join(format!("stepmem-file-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("final_summary.json");
+        replace(&path, &[b"old"]).unwrap();
+        // What a process that dies before the rename has done.
+        stage(&path, &[b"a new one, cut sh"]).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        replace(&path, &[b"ne", b"w"]).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert!(!beside(&path, "new").exists());
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

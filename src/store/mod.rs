@@ -1,0 +1,4 @@
+//! Files that outlast the process.
+
+pub mod atomic;
+pub mod state;
