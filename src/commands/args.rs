@@ -33,6 +33,8 @@ pub enum Exit {
     Usage,
     /// Two files cannot be compared.
     CannotCompare,
+    /// A file is not a memory snapshot.
+    NotASnapshot,
     /// What a comparison came to.
     Compared(Verdict),
 }
@@ -42,7 +44,7 @@ impl From<Exit> for ExitCode {
         match exit {
             Exit::Success => Self::SUCCESS,
             Exit::Failure => Self::FAILURE,
-            Exit::Usage | Exit::CannotCompare => Self::from(2),
+            Exit::Usage | Exit::CannotCompare | Exit::NotASnapshot => Self::from(2),
             Exit::Compared(verdict) => Self::from(verdict.exit_code()),
         }
     }

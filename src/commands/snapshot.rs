@@ -3,14 +3,14 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::Context;
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::StreamingDecoder;
 use serde::Serialize;
 
+use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
 use crate::snapshot::answer;
 use crate::snapshot::diff;
 use crate::snapshot::fault::Unreadable;
@@ -21,10 +21,14 @@ use crate::snapshot::page_of_many;
 use crate::snapshot::pickle::Machine;
 use crate::snapshot::ranks::{self, RankRow, RankSummary, rank_of};
 use crate::snapshot::scene::Scene;
-use crate::snapshot::shown::{bytes, is_raw, short};
+use crate::snapshot::shown::{is_raw, short};
 use crate::snapshot::sites::Sites;
 use crate::snapshot::sniff::{self, SNIFF_BYTES, Wrapping};
 use crate::snapshot::study::Study;
+use crate::text::units::whole_bytes;
+
+/// `stepmem snapshot`.
+pub(super) const SNAPSHOT: CommandRow = CommandRow { name: "snapshot", arguments, run };
 
 /// Bytes of a file that are in memory at a time.
 const WINDOW_BYTES: usize = 1 << 18;
@@ -40,13 +44,12 @@ const PATH_CHARS: usize = 200;
 /// A file that is not a readable snapshot; the command exits with 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {reason}")]
-pub struct NotASnapshot {
+struct NotASnapshot {
     path: String,
     reason: String,
 }
 
-/// The command line.
-pub fn command() -> Command {
+fn arguments() -> Command {
     let file = |name: &'static str, help: &'static str| {
         Arg::new(name).help(help).value_parser(clap::value_parser!(PathBuf)).required(true)
     };
@@ -91,7 +94,7 @@ pub fn command() -> Command {
 
 fn with_common(command: Command) -> Command {
     command
-        .arg(Arg::new("json").long("json").action(ArgAction::SetTrue).help("Print JSON"))
+        .arg(json_arg("Print JSON"))
         .arg(
             Arg::new("device")
                 .long("device")
@@ -118,22 +121,27 @@ fn with_common(command: Command) -> Command {
                 .long("unpacked-max")
                 .value_name("BYTES")
                 .value_parser(clap::value_parser!(u64))
-                .help(format!("Most bytes to read of a file, unpacked [default: {UNPACKED_BYTES_MAX}]")),
+                .help(format!(
+                    "Most bytes to read of a file, unpacked [default: {UNPACKED_BYTES_MAX}]"
+                )),
         )
 }
 
-/// Does what the arguments say and prints to `out`.
-///
-/// # Errors
-/// [`NotASnapshot`], or a file that cannot be opened, or an output that cannot be written.
-pub fn run(matches: &ArgMatches, out: impl Write) -> anyhow::Result<ExitCode> {
-    match matches.subcommand() {
-        Some(("show", matches)) => show(matches, out)?,
-        Some(("diff", matches)) => compare(matches, out)?,
-        Some(("ranks", matches)) => compare_ranks(matches, out)?,
-        _ => {}
+fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    let out = io::stdout().lock();
+    let result = match matches.subcommand() {
+        Some(("show", matches)) => show(matches, out),
+        Some(("diff", matches)) => compare(matches, out),
+        Some(("ranks", matches)) => compare_ranks(matches, out),
+        _ => Ok(()),
+    };
+    match result {
+        Ok(()) => Ok(Exit::Success),
+        Err(error) if error.is::<NotASnapshot>() => {
+            Err(CommandError { exit: Exit::NotASnapshot, error })
+        }
+        Err(error) => Err(error.into()),
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// What all three take.
@@ -153,7 +161,10 @@ impl Common {
             device: matches.get_one("device").copied(),
             top: usize::try_from(top).unwrap_or(usize::MAX),
             project: matches.get_one("project").cloned(),
-            unpacked_max: matches.get_one("unpacked-max").copied().unwrap_or(UNPACKED_BYTES_MAX),
+            unpacked_max: matches
+                .get_one("unpacked-max")
+                .copied()
+                .unwrap_or(UNPACKED_BYTES_MAX),
         }
     }
 
@@ -208,7 +219,7 @@ fn show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
         out,
         "{}: {}, pickle protocol {}",
         short(&path.to_string_lossy(), PATH_CHARS),
-        bytes(opened.bytes),
+        whole_bytes(opened.bytes),
         opened.snapshot.protocol
     )?;
     if studies.is_empty() {
@@ -236,7 +247,8 @@ fn compare_ranks(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()
     let common = Common::new(matches);
     let mut rows = Vec::new();
     let mut summaries = Vec::new();
-    for (position, path) in (0..).zip(matches.get_many::<PathBuf>("FILE").into_iter().flatten()) {
+    for (position, path) in (0..).zip(matches.get_many::<PathBuf>("FILE").into_iter().flatten())
+    {
         let file = path.to_string_lossy().into_owned();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
         let rank = name.and_then(|name| rank_of(&name)).unwrap_or(position);
@@ -284,7 +296,11 @@ fn moment(text: &str) -> Result<When, String> {
 struct Escaping;
 
 impl serde_json::ser::Formatter for Escaping {
-    fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        out: &mut W,
+        text: &str,
+    ) -> io::Result<()> {
         if !text.chars().any(is_raw) {
             return out.write_all(text.as_bytes());
         }
@@ -303,7 +319,9 @@ impl serde_json::ser::Formatter for Escaping {
 
 fn json(answer: &impl Serialize, out: impl Write) -> anyhow::Result<()> {
     let mut out = io::BufWriter::new(out);
-    answer.serialize(&mut serde_json::Serializer::with_formatter(&mut out, Escaping))?;
+    answer
+        .serialize(&mut serde_json::Serializer::with_formatter(&mut out, Escaping))
+        .map_err(io::Error::from)?;
     writeln!(out)?;
     out.flush()?;
     Ok(())
@@ -351,12 +369,18 @@ fn unpack(file: impl Read, unpacked_max: u64) -> Result<Snapshot, ReadError> {
     match wrapping {
         Wrapping::Plain => parse(whole, unpacked_max, None),
         Wrapping::Gzip => parse(MultiGzDecoder::new(whole), unpacked_max, Some("gzip")),
-        Wrapping::Zstd => parse(Zstd { source: Some(whole), frame: None }, unpacked_max, Some("zstd")),
+        Wrapping::Zstd => {
+            parse(Zstd { source: Some(whole), frame: None }, unpacked_max, Some("zstd"))
+        }
     }
 }
 
 /// Feeds what is read to the machine. `format`: how it was packed.
-fn parse(mut source: impl Read, unpacked_max: u64, format: Option<&'static str>) -> Result<Snapshot, ReadError> {
+fn parse(
+    mut source: impl Read,
+    unpacked_max: u64,
+    format: Option<&'static str>,
+) -> Result<Snapshot, ReadError> {
     let mut window = vec![0; WINDOW_BYTES];
     let mut machine = Machine::default();
     let (mut held, mut n_read) = (0, 0_u64);
@@ -462,7 +486,7 @@ impl Progress {
         if self.is_on && self.shown != Some(step) {
             self.shown = Some(step);
             let percent = u128::from(self.done) * 100 / u128::from(self.whole.max(1));
-            write!(io::stderr(), "\rreading {percent}% of {} ", bytes(self.whole)).ok();
+            write!(io::stderr(), "\rreading {percent}% of {} ", whole_bytes(self.whole)).ok();
         }
     }
 

@@ -332,7 +332,8 @@ impl SiteAnswer {
     /// The same line with other bytes.
     #[must_use]
     pub fn with(mut self, sum: Sum) -> Self {
-        (self.bytes, self.requested_bytes, self.blocks) = (sum.bytes, sum.requested, sum.blocks);
+        (self.bytes, self.requested_bytes, self.blocks) =
+            (sum.bytes, sum.requested, sum.blocks);
         self
     }
 }

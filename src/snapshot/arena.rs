@@ -86,7 +86,9 @@ impl<T: Word> Arena<T> {
 
     /// Bytes of memory in use.
     pub fn heap_bytes(&self) -> usize {
-        self.data.capacity() * size_of::<T>() + self.ends.capacity() * 8 + self.slots.capacity() * 8
+        self.data.capacity() * size_of::<T>()
+            + self.ends.capacity() * 8
+            + self.slots.capacity() * 8
     }
 
     fn grow(&mut self) {

@@ -215,7 +215,9 @@ impl Facts {
             return if is_kept { Category::Optimizer } else { Category::Temporary };
         }
         let kind = scene.sites.kind(allocation);
-        if kind == SiteKind::BeforeRecording || (allocation.is_older() && kind == SiteKind::NoFrames) {
+        if kind == SiteKind::BeforeRecording
+            || (allocation.is_older() && kind == SiteKind::NoFrames)
+        {
             let is_weight = allocation.is_at_end() && self.makes_state;
             return if is_weight { Category::Parameter } else { Category::Unknown };
         }
@@ -256,7 +258,8 @@ impl Facts {
             let is_long = until - from > LONG_STEPS;
             return if is_long { Category::Unknown } else { Category::Activation };
         }
-        let in_backward = real(habits.freed_in_backward) >= IN_BACKWARD_RATIO_MIN * real(habits.freed);
+        let in_backward =
+            real(habits.freed_in_backward) >= IN_BACKWARD_RATIO_MIN * real(habits.freed);
         if in_backward || until > from {
             Category::Activation
         } else if habits.freed_at_once * 2 >= habits.freed {
@@ -293,8 +296,11 @@ fn stacks_with(snapshot: &Snapshot, names: &[&str]) -> Vec<bool> {
             names.iter().any(|name| text.contains(name))
         })
     };
-    let frames: Vec<bool> =
-        snapshot.frames.iter().map(|frame| contains(frame.file) || contains(frame.name)).collect();
+    let frames: Vec<bool> = snapshot
+        .frames
+        .iter()
+        .map(|frame| contains(frame.file) || contains(frame.name))
+        .collect();
     (0..id(snapshot.stacks.len()))
         .map(|stack| {
             let mut numbers = snapshot.stacks.get(stack).iter();
@@ -326,7 +332,8 @@ fn habits(scene: &Scene<'_>, setup_end: u32) -> Vec<Habits> {
                 habit.allocates_after_setup |= allocation.from > setup_end;
             }
             Action::FreeRequested => {
-                let freed_by = if event.stack == NO_STACK { now } else { phase_of(event.stack) };
+                let freed_by =
+                    if event.stack == NO_STACK { now } else { phase_of(event.stack) };
                 habit.freed += allocation.size;
                 if now == Phase::Backward || freed_by == Phase::Backward {
                     habit.freed_in_backward += allocation.size;
@@ -374,6 +381,9 @@ fn main_stream(scene: &Scene<'_>) -> u32 {
             *sum += allocation.size;
         }
     }
-    let most = bytes.iter().enumerate().max_by_key(|(number, sum)| (**sum, std::cmp::Reverse(*number)));
+    let most = bytes
+        .iter()
+        .enumerate()
+        .max_by_key(|(number, sum)| (**sum, std::cmp::Reverse(*number)));
     most.map_or(0, |(number, _)| id(number))
 }

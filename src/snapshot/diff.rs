@@ -1,6 +1,6 @@
 //! What grew between two snapshots, line by line; of one process also which blocks are new and which are gone.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
@@ -88,7 +88,14 @@ pub fn compare(before: &[Study<'_>], after: &[Study<'_>]) -> Diff {
         schema: SCHEMA,
         devices: devices
             .into_iter()
-            .map(|(index, [old, new])| device(index, &sides(old, root(0)), &sides(new, root(1)), [old, new]))
+            .map(|(index, [old, new])| {
+                device(
+                    index,
+                    sides(old, root(0)).as_ref(),
+                    sides(new, root(1)).as_ref(),
+                    [old, new],
+                )
+            })
             .collect(),
     }
 }
@@ -121,8 +128,8 @@ impl Side {
 
 fn device(
     index: u64,
-    before: &Option<Side>,
-    after: &Option<Side>,
+    before: Option<&Side>,
+    after: Option<&Side>,
     studies: [Option<&Study<'_>>; 2],
 ) -> DeviceDiff {
     let totals = studies.map(|study| study.map(|study| study.totals).unwrap_or_default());
@@ -131,11 +138,11 @@ fn device(
         device: index,
         growth_bytes: difference(new.active, old.active),
         reserved_growth_bytes: difference(new.reserved, old.reserved),
-        sites: sites(before.as_ref(), after.as_ref()),
+        sites: sites(before, after),
         ..DeviceDiff::default()
     };
-    let mut categories = studies
-        .map(|study| study.map(|study| study.categories_at_end).unwrap_or_default());
+    let mut categories =
+        studies.map(|study| study.map(|study| study.categories_at_end).unwrap_or_default());
     for category in crate::snapshot::categories::ALL {
         let [old, new] = &mut categories;
         *diff.categories.of(category) = difference(*new.of(category), *old.of(category));
@@ -150,13 +157,16 @@ fn sites(before: Option<&Side>, after: Option<&Side>) -> Vec<SiteDiff> {
     let nothing = HashMap::new();
     let old = before.map_or(&nothing, |side| &side.rows);
     let new = after.map_or(&nothing, |side| &side.rows);
-    let mut all: Vec<&Site> = new.keys().chain(old.keys().filter(|site| !new.contains_key(*site))).collect();
+    let mut all: Vec<&Site> =
+        new.keys().chain(old.keys().filter(|site| !new.contains_key(*site))).collect();
     all.sort();
     let mut sites: Vec<SiteDiff> = all
         .into_iter()
         .filter_map(|site| {
-            let (was, shown_before) = old.get(site).map(|(sum, shown)| (*sum, Some(shown))).unwrap_or_default();
-            let (now, shown_after) = new.get(site).map(|(sum, shown)| (*sum, Some(shown))).unwrap_or_default();
+            let (was, shown_before) =
+                old.get(site).map(|(sum, shown)| (*sum, Some(shown))).unwrap_or_default();
+            let (now, shown_after) =
+                new.get(site).map(|(sum, shown)| (*sum, Some(shown))).unwrap_or_default();
             Some(SiteDiff {
                 site: shown_after.or(shown_before)?.clone().with(now),
                 before_bytes: was.bytes,
@@ -226,8 +236,8 @@ fn blocks(diff: &mut DeviceDiff, before: &Study<'_>, after: &Study<'_>) {
     };
     let now = after.scene.timeline.allocations.iter().filter(|a| a.is_at_end());
     let (new, kept): (Vec<&Allocation>, Vec<&Allocation>) = now.partition(|a| is_new(a));
-    let kept: HashMap<u64, ()> = kept.into_iter().map(|a| (a.address, ())).collect();
-    let n_gone = old.keys().filter(|address| !kept.contains_key(address)).count();
+    let kept: HashSet<u64> = kept.into_iter().map(|a| a.address).collect();
+    let n_gone = old.keys().filter(|address| !kept.contains(address)).count();
     diff.new_blocks = Some(count(new.len()));
     diff.gone_blocks = Some(count(n_gone));
 }

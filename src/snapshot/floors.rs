@@ -164,7 +164,8 @@ impl Trend {
 
     /// Judges it. `left` is how many of its bytes are there at the end.
     pub fn judge(&self, span: Span, rises_min: usize, left: u64) -> Judgement {
-        let (Some((first, _)), Some((last, _))) = (self.rises.first(), self.rises.last()) else {
+        let (Some((first, _)), Some((last, _))) = (self.rises.first(), self.rises.last())
+        else {
             return Judgement::Nothing;
         };
         let rise = signed_real(self.rise());
@@ -216,13 +217,19 @@ mod tests {
     #[test]
     fn a_steady_rise_has_its_rate() {
         let rises: Vec<(u32, i64)> = (3..=40).map(|slot| (slot, 512)).collect();
-        assert_eq!(judge(&rises, 0), Judgement::Rising(Rise { rate: 512.0, first: 3, last: 40 }));
+        assert_eq!(
+            judge(&rises, 0),
+            Judgement::Rising(Rise { rate: 512.0, first: 3, last: 40 })
+        );
     }
 
     #[test]
     fn stairs_have_the_rate_of_their_steps() {
         let rises = [(5, 1000), (15, 1000), (25, 1000), (35, 1000)];
-        assert_eq!(judge(&rises, 0), Judgement::Rising(Rise { rate: 100.0, first: 5, last: 35 }));
+        assert_eq!(
+            judge(&rises, 0),
+            Judgement::Rising(Rise { rate: 100.0, first: 5, last: 35 })
+        );
     }
 
     #[test]

@@ -60,14 +60,16 @@ impl Fragmentation {
         let loose: u64 = free.iter().map(|block| block.size).sum();
         let largest = free.iter().map(|block| block.size).max().unwrap_or(0);
         self.largest_free = self.largest_free.max(largest);
-        self.internal += live.iter().map(|block| block.size.saturating_sub(block.requested)).sum::<u64>();
+        self.internal +=
+            live.iter().map(|block| block.size.saturating_sub(block.requested)).sum::<u64>();
         if live.is_empty() {
             self.releasable += loose;
             return 0;
         }
-        let pages: u64 = match segment.is_expandable {
-            true => free.iter().map(|block| whole_pages(segment, block)).sum(),
-            false => 0,
+        let pages: u64 = if segment.is_expandable {
+            free.iter().map(|block| whole_pages(segment, block)).sum()
+        } else {
+            0
         };
         self.releasable += pages;
         self.stranded += loose - pages;
@@ -96,8 +98,11 @@ fn pinners(scene: &Scene<'_>, shares: &HashMap<u32, (Sum, f64)>) -> Vec<(Row, u6
     }
     let rows = scene.sites.rows(scene.snapshot, &of_origin);
     let share = |row: &Row| of_site.get(&row.site).map_or(0, |share| whole(*share));
-    let mut pinners: Vec<(Row, u64)> =
-        rows.into_iter().map(|row| (share(&row), row)).map(|(share, row)| (row, share)).collect();
+    let mut pinners: Vec<(Row, u64)> = rows
+        .into_iter()
+        .map(|row| (share(&row), row))
+        .map(|(share, row)| (row, share))
+        .collect();
     pinners.sort_by_key(|(_, share)| std::cmp::Reverse(*share));
     pinners
 }

@@ -114,8 +114,8 @@ pub fn find(scene: &Scene<'_>) -> Leak {
     let rate: f64 = suspects.iter().map(|suspect| suspect.rise.rate).sum();
     let is_covered = slope(&active, Span { first: first - 1, last })
         .is_some_and(|slope| slope.rate + 2.0 * slope.error >= FLOOR_RATIO_MIN * rate);
-    let is_one_pass =
-        scene.steps.marker == Marker::Recurrence && rate > KEPT_RATIO_MAX * allocated_a_step(scene);
+    let is_one_pass = scene.steps.marker == Marker::Recurrence
+        && rate > KEPT_RATIO_MAX * allocated_a_step(scene);
     if !is_covered || is_one_pass {
         return leak;
     }
@@ -222,7 +222,8 @@ fn full_queues(scene: &Scene<'_>) -> HashMap<u64, u32> {
     counts
         .into_iter()
         .filter_map(|(size, sites)| {
-            let most = sites.into_iter().max_by_key(|(site, n)| (*n, std::cmp::Reverse(*site)))?;
+            let most =
+                sites.into_iter().max_by_key(|(site, n)| (*n, std::cmp::Reverse(*site)))?;
             Some((size, most.0))
         })
         .collect()
@@ -237,8 +238,9 @@ fn grows_with_others(scene: &Scene<'_>, suspect: u32, rise: Rise) -> bool {
             continue;
         }
         let half = usize::from(from > middle);
-        if let Some(bytes) =
-            halves.get_mut(at(scene.sites.of(allocation))).and_then(|halves| halves.get_mut(half))
+        if let Some(bytes) = halves
+            .get_mut(at(scene.sites.of(allocation)))
+            .and_then(|halves| halves.get_mut(half))
         {
             *bytes += allocation.requested;
         }
@@ -454,7 +456,9 @@ impl<'a> Beneath<'a> {
 
     /// How much of what is allocated beneath a frame is leaked, and all that is.
     fn survival(&self, frame: u32) -> (f64, Sum) {
-        let Some((all, kept, sum)) = self.frames.get(&frame) else { return (0.0, Sum::default()) };
+        let Some((all, kept, sum)) = self.frames.get(&frame) else {
+            return (0.0, Sum::default());
+        };
         (if *all > 0 { real(*kept) / real(*all) } else { 0.0 }, *sum)
     }
 

@@ -6,7 +6,8 @@ use crate::snapshot::fault::{Fault, Unreadable};
 use crate::snapshot::model::{Block, Device, Frame, Segment, Snapshot};
 use crate::snapshot::num::at;
 use crate::snapshot::pickle::Machine;
-use crate::snapshot::schema::{Kind, List, RawBlock, RawSegment, Record, Records};
+use crate::snapshot::raw::{Kind, List, RawBlock, RawSegment, Record};
+use crate::snapshot::schema::Records;
 use crate::snapshot::sniff;
 use crate::snapshot::value::Value;
 
@@ -39,7 +40,12 @@ fn build(mut records: Records, root: Value, protocol: u8) -> Result<Snapshot, Fa
         Value::Dict(dict) => match records.record(dict) {
             Record::Of(Kind::Root, number) => {
                 let root = records.roots.get(at(number)).copied().unwrap_or_default();
-                (root.segments.unwrap_or(root_less()), root.traces, root.annotations, root.settings)
+                (
+                    root.segments.unwrap_or(root_less()),
+                    root.traces,
+                    root.annotations,
+                    root.settings,
+                )
             }
             _ => return Err("its dict has no segments".into()),
         },
@@ -111,7 +117,8 @@ fn collect_segments(
     value: Value,
     devices: &mut BTreeMap<u64, Device>,
 ) -> Result<(), Fault> {
-    let runs = runs(records, value, Kind::Segment).ok_or("segments is not a list of segments")?;
+    let runs =
+        runs(records, value, Kind::Segment).ok_or("segments is not a list of segments")?;
     let mut n_blocks = 0;
     let mut n_segments = 0;
     for number in runs.into_iter().flat_map(|(start, end)| start..end) {
@@ -132,9 +139,8 @@ fn collect_segments(
 
 fn segment(records: &Records, raw: &RawSegment) -> Result<Segment, Fault> {
     let runs = match raw.blocks {
-        Some(value) => {
-            runs(records, value, Kind::Block).ok_or("a segment's blocks is not a list of blocks")?
-        }
+        Some(value) => runs(records, value, Kind::Block)
+            .ok_or("a segment's blocks is not a list of blocks")?,
         None => Vec::new(),
     };
     let mut address = raw.address;
@@ -210,7 +216,8 @@ fn collect_annotations(
     records: &Records,
     value: Option<Value>,
 ) -> Vec<crate::snapshot::model::Annotation> {
-    let runs = value.and_then(|value| runs(records, value, Kind::Annotation)).unwrap_or_default();
+    let runs =
+        value.and_then(|value| runs(records, value, Kind::Annotation)).unwrap_or_default();
     let mut annotations: Vec<_> = runs
         .into_iter()
         .flat_map(|(start, end)| at(start)..at(end))

@@ -14,6 +14,8 @@ pub mod sniff;
 
 pub mod model;
 
+pub mod raw;
+
 pub mod schema;
 
 pub mod pickle;
@@ -57,3 +59,5 @@ pub mod shown;
 pub mod page;
 
 pub mod page_of_many;
+
+pub mod writer;

@@ -103,7 +103,9 @@ fn has_stacks(scene: &Scene<'_>) -> bool {
 
 /// The slot in which most of some allocations were made, if it is nearly all, and their bytes; `None` if any of them is
 /// older than the window.
-fn one_slot<'a>(allocations: impl Iterator<Item = (&'a Allocation, u32)>) -> Option<(u32, u64)> {
+fn one_slot<'a>(
+    allocations: impl Iterator<Item = (&'a Allocation, u32)>,
+) -> Option<(u32, u64)> {
     let mut by_slot: HashMap<u32, u64> = HashMap::new();
     for (allocation, from) in allocations {
         if allocation.is_older() {

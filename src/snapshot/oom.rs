@@ -214,14 +214,15 @@ impl Mapped {
         let end = event.address.saturating_add(event.size);
         let before = self.ranges.range(..event.address).next_back();
         let after = self.ranges.get(&end);
-        let touching = before.map(|(_, range)| range).filter(|range| range.end == event.address);
+        let touching =
+            before.map(|(_, range)| range).filter(|range| range.end == event.address);
         if let Some(range) = touching.or(after).filter(|range| range.is_expandable) {
             return range.is_small;
         }
         let within = |a: &&Allocation| (event.address..end).contains(&a.address);
         match scene.timeline.allocations.iter().find(within) {
             Some(allocation) => allocation.requested <= SMALL_BYTES_MAX,
-            None => event.size % LARGE_PAGE_BYTES != 0,
+            None => !event.size.is_multiple_of(LARGE_PAGE_BYTES),
         }
     }
 
@@ -264,7 +265,8 @@ impl Mapped {
             }
             let mut free_from = joined.map_or(*start, |(free_from, _)| free_from);
             while live.next_if(|(address, _)| *address < *start).is_some() {}
-            while let Some((address, size)) = live.next_if(|(address, _)| *address < range.end) {
+            while let Some((address, size)) = live.next_if(|(address, _)| *address < range.end)
+            {
                 gaps.push(address.saturating_sub(free_from));
                 free_from = address.saturating_add(*size);
             }

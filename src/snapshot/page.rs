@@ -5,10 +5,11 @@ use crate::snapshot::leak::{Blame, Suspect, Verdict};
 use crate::snapshot::model::{Action, NO_STACK};
 use crate::snapshot::num::{at, count, real};
 use crate::snapshot::oom::{Cause, OutOfMemory};
-use crate::snapshot::shown::{bytes, clean, grouped, line, percent, real_bytes, short, wrapped};
+use crate::snapshot::shown::{clean, grouped, line, percent, short, wrapped};
 use crate::snapshot::sites::{Row, STACK_FRAMES_MAX, Site, SiteKind, Sum};
 use crate::snapshot::steps::Marker;
 use crate::snapshot::study::Study;
+use crate::text::units::{bytes, whole_bytes};
 
 /// Columns of a page.
 pub const WIDTH: usize = 100;
@@ -79,18 +80,24 @@ fn head(page: &mut String, study: &Study<'_>) {
         format_args!(
             "device {}: {} active of {} reserved, {} live blocks in {} segments",
             scene.device.index,
-            bytes(totals.active),
-            bytes(totals.reserved),
+            whole_bytes(totals.active),
+            whole_bytes(totals.reserved),
             grouped(totals.live_blocks),
             grouped(totals.segments),
         ),
     );
     if differs(totals.requested, totals.active) {
-        line(page, format_args!("  tensors asked for {} of the active bytes", bytes(totals.requested)));
+        line(
+            page,
+            format_args!(
+                "  tensors asked for {} of the active bytes",
+                whole_bytes(totals.requested)
+            ),
+        );
     }
     let pending = totals.active - totals.allocated;
     if pending > 0 {
-        line(page, format_args!("  {} wait for another stream", bytes(pending)));
+        line(page, format_args!("  {} wait for another stream", whole_bytes(pending)));
     }
     if scene.events.is_empty() {
         line(page, format_args!("  no events: the snapshot shows the end only"));
@@ -99,7 +106,11 @@ fn head(page: &mut String, study: &Study<'_>) {
     let marks = count(scene.steps.marks.len());
     line(
         page,
-        format_args!("  {} events, {}", grouped(count(scene.events.len())), marked(marks, scene.steps.marker)),
+        format_args!(
+            "  {} events, {}",
+            grouped(count(scene.events.len())),
+            marked(marks, scene.steps.marker)
+        ),
     );
     let peak = scene.timeline.peak;
     let moment = study.moment(peak.state);
@@ -108,7 +119,14 @@ fn head(page: &mut String, study: &Study<'_>) {
         (Some(event), None) => format!("at event {event}"),
         _ => "before the first event".to_owned(),
     };
-    line(page, format_args!("  peak {} active, {} reserved, {place}", bytes(peak.active), bytes(peak.reserved)));
+    line(
+        page,
+        format_args!(
+            "  peak {} active, {} reserved, {place}",
+            whole_bytes(peak.active),
+            whole_bytes(peak.reserved)
+        ),
+    );
     if scene.timeline.violations > 0 {
         line(
             page,
@@ -166,10 +184,12 @@ fn holders(page: &mut String, study: &Study<'_>, question: &Question) {
     };
     let rows = match state {
         None => study.at_end.clone(),
-        Some(state) => study.scene.sites.at_state(study.scene.snapshot, &study.scene.timeline, state),
+        Some(state) => {
+            study.scene.sites.at_state(study.scene.snapshot, &study.scene.timeline, state)
+        }
     };
     let total: u64 = rows.iter().map(|row| row.sum.bytes).sum();
-    section(page, &format!("Who holds the memory {name} ({})", bytes(total)));
+    section(page, &format!("Who holds the memory {name} ({})", whole_bytes(total)));
     match question.rows {
         Rows::Line => table(page, study, &rows, question.top),
         Rows::Function => table_by_function(page, study, &rows, question.top),
@@ -219,7 +239,14 @@ fn table_by_category(page: &mut String, study: &Study<'_>, state: Option<u32>, t
     let sums = categories::sums(&study.scene, &study.categories, state);
     for (name, size) in sums.named() {
         if *size > 0 {
-            line(page, format_args!("  {:>6}  {:>9}  {name}", percent(*size, total), bytes(*size)));
+            line(
+                page,
+                format_args!(
+                    "  {:>6}  {:>9}  {name}",
+                    percent(*size, total),
+                    whole_bytes(*size)
+                ),
+            );
         }
     }
 }
@@ -235,7 +262,7 @@ fn print(page: &mut String, mut rows: Vec<(String, Sum)>, top: usize) {
 
 fn row(page: &mut String, name: &str, sum: Sum, total: u64) {
     let asked = if differs(sum.requested, sum.bytes) {
-        format!("  (tensors: {})", bytes(sum.requested))
+        format!("  (tensors: {})", whole_bytes(sum.requested))
     } else {
         String::new()
     };
@@ -244,7 +271,7 @@ fn row(page: &mut String, name: &str, sum: Sum, total: u64) {
         format_args!(
             "  {:>6}  {:>9}  {:>7}  {name}{asked}",
             percent(sum.bytes, total),
-            bytes(sum.bytes),
+            whole_bytes(sum.bytes),
             grouped(sum.blocks)
         ),
     );
@@ -268,7 +295,8 @@ pub fn name_of(study: &Study<'_>, site: u32) -> String {
 
 /// A site for a page: the folder that a file is in is shown, the path to it is not.
 pub fn name(site: &Site) -> String {
-    let function = site.function.as_deref().map(|name| short(name, NAME_CHARS)).unwrap_or_default();
+    let function =
+        site.function.as_deref().map(|name| short(name, NAME_CHARS)).unwrap_or_default();
     match site.kind {
         SiteKind::Python => {
             let file = tail(site.file.as_deref().unwrap_or("?"));
@@ -335,7 +363,7 @@ fn leak(page: &mut String, study: &Study<'_>) {
         }
         Verdict::None => {
             let floor = leak.floor_rate.map_or_else(String::new, |rate| {
-                format!(" The least active memory of a step changes by {} a step.", real_bytes(rate))
+                format!(" The least active memory of a step changes by {} a step.", bytes(rate))
             });
             page.push_str(&wrapped(&format!("No line goes on growing.{floor}"), "  ", WIDTH));
         }
@@ -356,13 +384,13 @@ fn leaking(page: &mut String, study: &Study<'_>) {
         Some(Blame::Site(row)) => (name_of(study, row.site), row.origin, 1),
         None => ("an unknown line".to_owned(), NO_STACK, 0),
     };
-    line(page, format_args!("  LEAK  {} a step, at {blamed}", real_bytes(rate)));
+    line(page, format_args!("  LEAK  {} a step, at {blamed}", bytes(rate)));
     stack(page, study, origin, skipped);
     if let Some(floor) = leak.floor_rate.filter(|floor| *floor > 0.0) {
         let ratio = 100.0 * rate / floor;
         let text = format!(
             "The least active memory of a step grows by {} a step; the lines below explain {ratio:.0}% of it.",
-            real_bytes(floor)
+            bytes(floor)
         );
         page.push_str(&wrapped(&text, "  ", WIDTH));
     }
@@ -373,12 +401,13 @@ fn leaking(page: &mut String, study: &Study<'_>) {
 
 fn suspected(page: &mut String, study: &Study<'_>, suspect: &Suspect) {
     let label = |slot| study.scene.steps.label(slot).unwrap_or(0);
-    let how = if suspect.is_remade { ", one buffer made anew and larger each time" } else { "" };
+    let how =
+        if suspect.is_remade { ", one buffer made anew and larger each time" } else { "" };
     line(
         page,
         format_args!(
             "  {:>9} a step  {} ({} of {} allocations stay, steps {} to {}{how})",
-            real_bytes(suspect.rise.rate),
+            bytes(suspect.rise.rate),
             name_of(study, suspect.row.site),
             grouped(suspect.row.sum.blocks),
             grouped(suspect.n_allocations),
@@ -391,25 +420,32 @@ fn suspected(page: &mut String, study: &Study<'_>, suspect: &Suspect) {
 fn out_of_memory(page: &mut String, study: &Study<'_>, failure: &OutOfMemory, top: usize) {
     section(page, "Out of memory");
     let line_of = name_of(study, study.scene.sites.of_origin(failure.stack));
-    line(page, format_args!("  {} asked for at event {}, by {line_of}", bytes(failure.requested), failure.event));
+    line(
+        page,
+        format_args!(
+            "  {} asked for at event {}, by {line_of}",
+            whole_bytes(failure.requested),
+            failure.event
+        ),
+    );
     stack(page, study, failure.stack, 1);
     let reason = match failure.cause {
         Cause::Shortage => format!(
             "Shortage: {} were active of {} reserved, and the driver had {} left. Even without gaps it \
              would not have fitted.",
-            bytes(failure.active),
-            bytes(failure.reserved),
-            bytes(failure.device_free)
+            whole_bytes(failure.active),
+            whole_bytes(failure.reserved),
+            whole_bytes(failure.device_free)
         ),
         Cause::Fragmentation => format!(
             "Fragmentation: {} were free in the pool, but the largest piece was {}. Try \
              PYTORCH_ALLOC_CONF=expandable_segments:True.",
-            bytes(failure.eligible_free),
-            bytes(failure.largest_free)
+            whole_bytes(failure.eligible_free),
+            whole_bytes(failure.largest_free)
         ),
         Cause::PendingFree => format!(
             "Pending frees: {} had been freed, but another stream still used them.",
-            bytes(failure.pending)
+            whole_bytes(failure.pending)
         ),
     };
     page.push_str(&wrapped(&reason, "  ", WIDTH));
@@ -423,10 +459,10 @@ fn fragmentation(page: &mut String, study: &Study<'_>, top: usize) {
         page,
         format_args!(
             "  {} inside blocks, {} releasable by empty_cache(), {} stranded; largest free block {}",
-            bytes(found.internal),
-            bytes(found.releasable),
-            bytes(found.stranded),
-            bytes(found.largest_free)
+            whole_bytes(found.internal),
+            whole_bytes(found.releasable),
+            whole_bytes(found.stranded),
+            whole_bytes(found.largest_free)
         ),
     );
     let pinners: Vec<_> = found.pinners.iter().filter(|(_, share)| *share > 0).collect();
@@ -435,10 +471,10 @@ fn fragmentation(page: &mut String, study: &Study<'_>, top: usize) {
             page,
             format_args!(
                 "  {:>9} pinned by {} ({} blocks, {})",
-                bytes(*share),
+                whole_bytes(*share),
                 name_of(study, row.site),
                 grouped(row.sum.blocks),
-                bytes(row.sum.bytes)
+                whole_bytes(row.sum.bytes)
             ),
         );
     }
@@ -465,9 +501,9 @@ fn steps(page: &mut String, study: &Study<'_>, top: usize) {
             format_args!(
                 "  step {:>6}  peak {:>9} in {phase:9}  {:>9} at its end  {:>9} allocated",
                 stage.step,
-                bytes(stage.peak_bytes),
-                bytes(stage.end_bytes),
-                bytes(stage.allocated_bytes)
+                whole_bytes(stage.peak_bytes),
+                whole_bytes(stage.end_bytes),
+                whole_bytes(stage.allocated_bytes)
             ),
         );
     }
@@ -476,7 +512,8 @@ fn steps(page: &mut String, study: &Study<'_>, top: usize) {
 fn notes(page: &mut String, study: &Study<'_>) {
     section(page, "Notes");
     for note in &study.notes {
-        let size = note.bytes.map(|size| format!(" ({})", bytes(size))).unwrap_or_default();
+        let size =
+            note.bytes.map(|size| format!(" ({})", whole_bytes(size))).unwrap_or_default();
         let steps = note.steps.map(|steps| format!(" ({steps} steps)")).unwrap_or_default();
         let text = wrapped(&format!("{}{size}{steps}", clean(&note.text)), "    ", WIDTH);
         page.push_str("  - ");
@@ -486,7 +523,8 @@ fn notes(page: &mut String, study: &Study<'_>) {
 
 fn next(page: &mut String, study: &Study<'_>) {
     section(page, "Next");
-    let failures = study.scene.events.iter().filter(|event| event.action == Action::OutOfMemory);
+    let failures =
+        study.scene.events.iter().filter(|event| event.action == Action::OutOfMemory);
     let advice = if study.leak.verdict == Verdict::Leak {
         "Look at the line named under Leak: something keeps what it makes. After the fix, record again \
          and compare with `stepmem snapshot diff BEFORE AFTER`."

@@ -3,7 +3,8 @@
 use crate::snapshot::diff::Diff;
 use crate::snapshot::page::WIDTH;
 use crate::snapshot::ranks::{RankRow, Ranks, When};
-use crate::snapshot::shown::{bytes, clean, grouped, line, real_bytes, short, signed_bytes, wrapped};
+use crate::snapshot::shown::{clean, grouped, line, short, signed_bytes, wrapped};
+use crate::text::units::{bytes, whole_bytes};
 
 /// Characters of a file's name.
 const FILE_CHARS: usize = 60;
@@ -22,23 +23,30 @@ pub fn diff(diff: &Diff, top: usize) -> String {
             ),
         );
         if let (Some(new), Some(gone)) = (device.new_blocks, device.gone_blocks) {
-            line(&mut page, format_args!("  {} new blocks, {} gone", grouped(new), grouped(gone)));
+            line(
+                &mut page,
+                format_args!("  {} new blocks, {} gone", grouped(new), grouped(gone)),
+            );
         }
         for note in &device.notes {
             page.push_str(&wrapped(&note.text, "  ", WIDTH));
         }
-        let changed: Vec<_> = device.sites.iter().filter(|site| site.growth_bytes != 0).collect();
+        let changed: Vec<_> =
+            device.sites.iter().filter(|site| site.growth_bytes != 0).collect();
         let (grown, shrunk): (Vec<_>, Vec<_>) =
             changed.into_iter().partition(|site| site.growth_bytes > 0);
-        line(&mut page, format_args!("\n{:>12}  {:>10}  {:>10}   line", "growth", "before", "after"));
+        line(
+            &mut page,
+            format_args!("\n{:>12}  {:>10}  {:>10}   line", "growth", "before", "after"),
+        );
         for site in grown.iter().take(top).chain(shrunk.iter().rev().take(top)) {
             line(
                 &mut page,
                 format_args!(
                     "{:>12}  {:>10}  {:>10}   {}",
                     signed_bytes(site.growth_bytes),
-                    bytes(site.before_bytes),
-                    bytes(site.after_bytes),
+                    whole_bytes(site.before_bytes),
+                    whole_bytes(site.after_bytes),
                     site.site.name()
                 ),
             );
@@ -69,7 +77,10 @@ pub fn diff(diff: &Diff, top: usize) -> String {
 /// Which rank differs.
 pub fn ranks(ranks: &Ranks, top: usize) -> String {
     let mut page = String::new();
-    line(&mut page, format_args!("{:>6}  {:>10}  {:>10}  {:>10}  file", "rank", "peak", "end", "reserved"));
+    line(
+        &mut page,
+        format_args!("{:>6}  {:>10}  {:>10}  {:>10}  file", "rank", "peak", "end", "reserved"),
+    );
     for row in &ranks.ranks {
         rank(&mut page, row);
     }
@@ -95,8 +106,8 @@ pub fn ranks(ranks: &Ranks, top: usize) -> String {
             format_args!(
                 "  rank {:>4}  {:>10} {when:10}  (median {})  {}",
                 entry.rank,
-                bytes(entry.bytes),
-                real_bytes(entry.median_bytes),
+                whole_bytes(entry.bytes),
+                bytes(entry.median_bytes),
                 entry.site.name()
             ),
         );
@@ -111,20 +122,12 @@ pub fn ranks(ranks: &Ranks, top: usize) -> String {
 
 fn rank(page: &mut String, row: &RankRow) {
     let file = short(&row.file, FILE_CHARS);
-    match &row.error {
-        Some(error) => line(page, format_args!("{:>6}  {file}: {}", row.rank, clean(error))),
-        None => {
-            let shown = |size: Option<u64>| size.map(bytes).unwrap_or_default();
-            line(
-                page,
-                format_args!(
-                    "{:>6}  {:>10}  {:>10}  {:>10}  {file}",
-                    row.rank,
-                    shown(row.peak_bytes),
-                    shown(row.end_bytes),
-                    shown(row.reserved_bytes)
-                ),
-            );
-        }
+    if let Some(error) = &row.error {
+        line(page, format_args!("{:>6}  {file}: {}", row.rank, clean(error)));
+        return;
     }
+    let shown = |size: Option<u64>| size.map(whole_bytes).unwrap_or_default();
+    let (peak, end) = (shown(row.peak_bytes), shown(row.end_bytes));
+    let reserved = shown(row.reserved_bytes);
+    line(page, format_args!("{:>6}  {peak:>10}  {end:>10}  {reserved:>10}  {file}", row.rank));
 }

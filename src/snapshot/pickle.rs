@@ -192,7 +192,7 @@ impl Machine {
             b'e' => self.append(true).map(|()| Some(rest)),
             0x8c => {
                 let Some((length, rest)) = rest.split_first() else { return Ok(None) };
-                self.string(rest, u64::from(*length))
+                Ok(self.string(rest, u64::from(*length)))
             }
             b'q' => {
                 let Some((number, rest)) = rest.split_first() else { return Ok(None) };
@@ -213,13 +213,13 @@ impl Machine {
                 let Some((length, after)) = rest.split_first_chunk() else { return Ok(None) };
                 let length = u32::from_le_bytes(*length);
                 if opcode == b'X' {
-                    return self.string(after, u64::from(length));
+                    return Ok(self.string(after, u64::from(length)));
                 }
                 return self.long_integer(after, at(length));
             }
             0x8d => {
                 let Some((length, rest)) = rest.split_first_chunk() else { return Ok(None) };
-                return self.string(rest, u64::from_le_bytes(*length));
+                return Ok(self.string(rest, u64::from_le_bytes(*length)));
             }
             // FRAME: its length is a hint.
             0x95 => return Ok(rest.get(8..)),
@@ -401,18 +401,18 @@ impl Machine {
 
     /// A string of so many bytes; only the beginning of a very long one is kept.
     #[inline]
-    fn string<'a>(&mut self, rest: &'a [u8], length: u64) -> Step<'a> {
+    fn string<'a>(&mut self, rest: &'a [u8], length: u64) -> Option<&'a [u8]> {
         let kept = usize::try_from(length).unwrap_or(usize::MAX).min(STRING_BYTES_MAX);
-        let Some((text, after)) = rest.split_at_checked(kept) else { return Ok(None) };
+        let (text, after) = rest.split_at_checked(kept)?;
         let number = self.records.strings.intern(text);
         self.stack.push(Value::Str(number));
         let more = length - count(kept);
         if more == 0 {
-            return Ok(Some(after));
+            return Some(after);
         }
         let skipped = usize::try_from(more).unwrap_or(usize::MAX).min(after.len());
         self.skip = more - count(skipped);
-        Ok(after.get(skipped..))
+        after.get(skipped..)
     }
 
     /// `SETITEMS`, or `SETITEM` without a mark.
@@ -478,7 +478,9 @@ fn references(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
         match bytes.get(length)? {
             b'h' => length += 2,
             b'j' => length += 5,
-            b'e' if length > 0 => return Some((bytes.get(..length)?, bytes.get(length + 1..)?)),
+            b'e' if length > 0 => {
+                return Some((bytes.get(..length)?, bytes.get(length + 1..)?));
+            }
             _ => return None,
         }
     }

@@ -22,7 +22,12 @@ impl Places {
             .filter(|(_, kind)| **kind == FrameKind::User)
             .map(|(frame, _)| frame.file)
             .collect();
-        Self { files: files.into_iter().map(|file| snapshot.text(file).replace('\\', "/")).collect() }
+        Self {
+            files: files
+                .into_iter()
+                .map(|file| snapshot.text(file).replace('\\', "/"))
+                .collect(),
+        }
     }
 
     /// Whether both have a file of the user with the same path.
@@ -32,12 +37,15 @@ impl Places {
 
     /// The folder that all files of the user are in, with its last slash; the shortest of them otherwise.
     fn root(&self) -> String {
-        let mut folders =
-            self.files.iter().filter_map(|file| file.rsplit_once('/').map(|(folder, _)| folder));
+        let mut folders = self
+            .files
+            .iter()
+            .filter_map(|file| file.rsplit_once('/').map(|(folder, _)| folder));
         let Some(first) = folders.next() else { return String::new() };
         let mut shared: Vec<&str> = first.split('/').collect();
         for folder in folders {
-            let same = shared.iter().zip(folder.split('/')).take_while(|(a, b)| **a == *b).count();
+            let same =
+                shared.iter().zip(folder.split('/')).take_while(|(a, b)| **a == *b).count();
             shared.truncate(same);
         }
         shared.join("/") + "/"
@@ -46,7 +54,8 @@ impl Places {
 
 /// What is cut from the paths of each of some files: nothing if they have files of the user in common.
 pub fn roots(places: &[Places]) -> Vec<String> {
-    let is_shared = places.first().is_none_or(|first| places.iter().all(|each| first.meets(each)));
+    let is_shared =
+        places.first().is_none_or(|first| places.iter().all(|each| first.meets(each)));
     places.iter().map(|each| if is_shared { String::new() } else { each.root() }).collect()
 }
 
@@ -55,7 +64,8 @@ pub fn comparable(site: &Site, root: &str) -> Site {
     let Some(file) = &site.file else { return site.clone() };
     let path = file.replace('\\', "/");
     let packages = ["/site-packages/", "/dist-packages/"];
-    let inner = packages.iter().find_map(|folder| path.split_once(folder).map(|(_, inner)| inner));
+    let inner =
+        packages.iter().find_map(|folder| path.split_once(folder).map(|(_, inner)| inner));
     let cut = inner.or(path.strip_prefix(root)).unwrap_or(&path);
     Site { file: Some(cut.to_owned()), ..site.clone() }
 }

@@ -178,7 +178,9 @@ fn most_at_once(study: &Study<'_>) -> HashMap<u32, (u32, Sum)> {
                 *origin = scene.sites.origin(allocation);
                 sum.add(allocation);
                 let now = (*origin, *sum);
-                if let Some(most) = most.get_mut(site).filter(|most| now.1.requested > most.1.requested) {
+                if let Some(most) =
+                    most.get_mut(site).filter(|most| now.1.requested > most.1.requested)
+                {
                     *most = now;
                 }
             }
@@ -240,8 +242,7 @@ fn of_line(
         line.iter().map(|line| line.map_or(0.0, |line| real(sum(line).requested))).collect();
     let middle = median(&values);
     let mad = median(&values.iter().map(|value| (value - middle).abs()).collect::<Vec<_>>());
-    let limit =
-        ABOVE_BYTES_MIN.max(ABOVE_MEDIAN_RATIO_MIN * middle).max(ABOVE_MAD_MIN * mad);
+    let limit = ABOVE_BYTES_MIN.max(ABOVE_MEDIAN_RATIO_MIN * middle).max(ABOVE_MAD_MIN * mad);
     ranks
         .iter()
         .zip(line)
@@ -268,7 +269,11 @@ fn median(values: &[f64]) -> f64 {
     sorted.sort_by(f64::total_cmp);
     let half = sorted.len() / 2;
     let at = |number: usize| sorted.get(number).copied().unwrap_or(0.0);
-    if count(sorted.len()) % 2 == 1 { at(half) } else { f64::midpoint(at(half.saturating_sub(1)), at(half)) }
+    if count(sorted.len()) % 2 == 1 {
+        at(half)
+    } else {
+        f64::midpoint(at(half.saturating_sub(1)), at(half))
+    }
 }
 
 /// The rank in a file's name: the number after `rank`.

@@ -5,7 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::snapshot::arena::AddressHash;
-use crate::snapshot::model::{Action, Device, Event, NO_POOL, NO_STACK, Segment, Snapshot, State};
+use crate::snapshot::model::{
+    Action, Device, Event, NO_POOL, NO_STACK, Segment, Snapshot, State,
+};
 use crate::snapshot::num::{at, id};
 
 /// A state that never comes: the allocation is alive at the end.
@@ -219,13 +221,12 @@ impl Matching {
                 number
             }
             Action::FreeRequested => {
-                let number = match self.live.get(&event.address) {
-                    Some(number) => *number,
-                    None => {
-                        let number = self.push(event, 0);
-                        self.live.insert(event.address, number);
-                        number
-                    }
+                let number = if let Some(number) = self.live.get(&event.address) {
+                    *number
+                } else {
+                    let number = self.push(event, 0);
+                    self.live.insert(event.address, number);
+                    number
                 };
                 if let Some(allocation) = self.allocations.get_mut(at(number)) {
                     allocation.freed = state;
@@ -365,12 +366,15 @@ impl Sizes {
                 _ => {}
             }
         }
-        let live = allocations.iter().filter(|a| a.is_older() && is_large(a)).map(|a| a.address);
+        let live =
+            allocations.iter().filter(|a| a.is_older() && is_large(a)).map(|a| a.address);
         Self { live: live.collect(), large }
     }
 
     fn fill(mut self, timeline: &mut Timeline, events: &[Event]) {
-        for allocation in timeline.allocations.iter_mut().filter(|a| a.is_older() && a.size == 0) {
+        for allocation in
+            timeline.allocations.iter_mut().filter(|a| a.is_older() && a.size == 0)
+        {
             allocation.size = self.size(allocation.address, allocation.requested);
         }
         for (event, number) in events.iter().zip(&timeline.of_event) {

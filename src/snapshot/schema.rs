@@ -4,8 +4,11 @@
 use crate::snapshot::arena::Arena;
 use crate::snapshot::fault::Fault;
 use crate::snapshot::keys;
-use crate::snapshot::model::{Action, Annotation, Event, Frame, NO_POOL, NO_STACK, Ring, State};
+use crate::snapshot::model::{
+    Action, Annotation, Event, Frame, NO_POOL, NO_STACK, Ring, State,
+};
 use crate::snapshot::num::{at, id};
+use crate::snapshot::raw::{Kind, List, RawBlock, RawHistory, RawRoot, RawSegment, Record};
 use crate::snapshot::value::Value;
 
 /// The most that all sizes of a file may add up to: sums of any of them fit into 63 bits.
@@ -15,96 +18,6 @@ const STREAMS_MAX: usize = 1024;
 /// A list of frames grows in batches of a thousand, as Python writes them, or one by one up to this length.
 const STACK_PIECES_MAX: usize = 256;
 const STACK_BATCH: usize = 1000;
-
-/// What a dict has become.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Record {
-    /// Nothing so far.
-    Empty,
-    /// A frame by number.
-    Frame(u32),
-    /// One of the numbered records.
-    Of(Kind, u32),
-    /// A dict that is skipped.
-    Other,
-}
-
-/// Records that occur in lists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// An entry of a trace.
-    Event,
-    /// A piece of a segment.
-    Block,
-    /// A segment.
-    Segment,
-    /// An allocation of a block, in files of torch before 2.1.
-    History,
-    /// A mark.
-    Annotation,
-    /// The outermost dict.
-    Root,
-    /// `allocator_settings`
-    Settings,
-}
-
-/// What a list has become.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum List {
-    /// Nothing so far.
-    Empty,
-    /// A stack by number.
-    Stack(u32),
-    /// Consecutive records: first and one past the last.
-    Run(Kind, u32, u32),
-    /// Records in several runs.
-    Runs(Kind, Box<Vec<(u32, u32)>>),
-    /// Lists by number.
-    Lists(Box<Vec<u32>>),
-    /// Anything else; skipped.
-    Mixed,
-}
-
-/// A block as it stands in the file.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RawBlock {
-    pub(super) address: Option<u64>,
-    pub(super) size: u64,
-    pub(super) requested: Option<u64>,
-    pub(super) state: State,
-    pub(super) stack: u32,
-    pub(super) history: Option<u32>,
-}
-
-/// A segment as it stands in the file.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RawSegment {
-    pub(super) device: u64,
-    pub(super) address: u64,
-    pub(super) size: u64,
-    pub(super) active_size: u64,
-    pub(super) stream: u32,
-    pub(super) pool: u32,
-    pub(super) is_small: bool,
-    pub(super) is_expandable: bool,
-    pub(super) blocks: Option<Value>,
-}
-
-/// An allocation of a block as it stands in an old file.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RawHistory {
-    pub(super) requested: u64,
-    pub(super) stack: u32,
-}
-
-/// The outermost dict.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RawRoot {
-    pub(super) segments: Option<Value>,
-    pub(super) traces: Option<Value>,
-    pub(super) annotations: Option<Value>,
-    pub(super) settings: Option<Value>,
-}
 
 /// Everything that was read so far.
 #[derive(Debug)]
@@ -246,7 +159,7 @@ impl Records {
         let record = match self.record(dict) {
             Record::Empty | Record::Other => self.classify(pairs)?,
             known @ Record::Of(..) => known,
-            known @ Record::Frame(_) => return self.refill(known, pairs),
+            Record::Frame(_) => return refill(pairs),
         };
         match record {
             Record::Of(Kind::Event, number) => self.fill_event(number, pairs)?,
@@ -260,17 +173,6 @@ impl Records {
         }
         if let Some(slot) = self.dicts.get_mut(at(dict)) {
             *slot = record;
-        }
-        Ok(())
-    }
-
-    /// A frame is complete when it first closes.
-    fn refill(&self, record: Record, pairs: &[[Value; 2]]) -> Result<(), Fault> {
-        let changes = pairs.iter().any(|[key, _]| {
-            matches!(key, Value::Str(keys::NAME | keys::FILENAME | keys::LINE))
-        });
-        if changes && matches!(record, Record::Frame(_)) {
-            return Err("a frame is filled twice".into());
         }
         Ok(())
     }
@@ -327,7 +229,9 @@ impl Records {
         for [key, value] in pairs {
             match *key {
                 Value::Str(keys::NAME) => frame.name = string(*value, "a frame's name")?,
-                Value::Str(keys::FILENAME) => frame.file = string(*value, "a frame's filename")?,
+                Value::Str(keys::FILENAME) => {
+                    frame.file = string(*value, "a frame's filename")?;
+                }
                 Value::Str(keys::LINE) => frame.line = number(*value, "a frame's line")?,
                 _ => {}
             }
@@ -419,7 +323,9 @@ impl Records {
         let Some(mut now) = self.histories.get(at(history)).copied() else { return Ok(()) };
         for [key, value] in pairs {
             match *key {
-                Value::Str(keys::REAL_SIZE) => now.requested = self.size(*value, "real_size")?,
+                Value::Str(keys::REAL_SIZE) => {
+                    now.requested = self.size(*value, "real_size")?;
+                }
                 Value::Str(keys::FRAMES) => now.stack = self.stack(*value)?,
                 _ => {}
             }
@@ -440,7 +346,8 @@ impl Records {
                     now.time_us = number(*value, "an annotation's time_us")?;
                 }
                 Value::Str(keys::DEVICE) => {
-                    now.device = if let Value::Int(index) = *value { Some(index) } else { None };
+                    now.device =
+                        if let Value::Int(index) = *value { Some(index) } else { None };
                 }
                 _ => {}
             }
@@ -485,14 +392,15 @@ impl Records {
         let Some(first) = items.first() else { return Ok(()) };
         let now = self.lists.get_mut(at(list)).map(|now| std::mem::replace(now, List::Mixed));
         let next = match (now.unwrap_or(List::Mixed), *first) {
-            (List::Mixed, _) => List::Mixed,
             (List::Empty, Value::Dict(dict)) => match self.record(dict) {
                 Record::Frame(_) => self.append_frames(NO_STACK, items)?,
-                Record::Of(kind, number) => self.append_records(List::Run(kind, number, number), items),
+                Record::Of(kind, number) => {
+                    self.append_records(List::Run(kind, number, number), items)
+                }
                 Record::Empty | Record::Other => List::Mixed,
             },
             (List::Empty, Value::List(_)) => append_lists(Vec::new(), items),
-            (List::Empty, _) => List::Mixed,
+            (List::Mixed | List::Empty, _) => List::Mixed,
             (List::Stack(stack), _) => self.append_frames(stack, items)?,
             (List::Lists(lists), _) => append_lists(*lists, items),
             (runs @ (List::Run(..) | List::Runs(..)), _) => self.append_records(runs, items),
@@ -511,7 +419,7 @@ impl Records {
         self.scratch.clear();
         if stack != NO_STACK {
             let before = self.stacks.get(stack);
-            if before.len() > STACK_PIECES_MAX && before.len() % STACK_BATCH != 0 {
+            if before.len() > STACK_PIECES_MAX && !before.len().is_multiple_of(STACK_BATCH) {
                 return Err("a stack is written in too many pieces".into());
             }
             self.scratch.extend_from_slice(before);
@@ -539,7 +447,7 @@ impl Records {
                 }
                 List::Runs(of, mut runs) if of == kind => {
                     match runs.last_mut() {
-                        Some(last) if last.1 == number => last.1 += 1,
+                        Some((_, until)) if *until == number => *until += 1,
                         _ => runs.push((number, number + 1)),
                     }
                     List::Runs(of, runs)
@@ -608,6 +516,14 @@ impl Records {
     }
 }
 
+/// A frame is complete when it first closes.
+fn refill(pairs: &[[Value; 2]]) -> Result<(), Fault> {
+    let changes = pairs
+        .iter()
+        .any(|[key, _]| matches!(key, Value::Str(keys::NAME | keys::FILENAME | keys::LINE)));
+    if changes { Err("a frame is filled twice".into()) } else { Ok(()) }
+}
+
 fn append_lists(mut lists: Vec<u32>, items: &[Value]) -> List {
     for item in items {
         let Value::List(list) = *item else { return List::Mixed };
@@ -663,7 +579,7 @@ fn state(text: u32) -> State {
 }
 
 /// The halves of a number, lower first.
-pub(super) fn split(number: u64) -> [u32; 2] {
+fn split(number: u64) -> [u32; 2] {
     let low = u32::try_from(number & 0xffff_ffff).unwrap_or(0);
     [low, u32::try_from(number >> 32).unwrap_or(0)]
 }

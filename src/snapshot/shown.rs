@@ -1,6 +1,7 @@
 //! How quantities and strings of a file are shown: nothing of a file reaches a terminal raw.
 
 use crate::snapshot::num::{real, signed_real};
+use crate::text::units::bytes;
 
 /// A string of the file without anything that a terminal would obey or that turns the line around.
 pub fn clean(text: &str) -> String {
@@ -49,40 +50,19 @@ pub fn grouped(count: u64) -> String {
     shown
 }
 
-/// A byte count with a binary unit and three figures (`1.25 GiB`).
-pub fn bytes(value: u64) -> String {
-    real_bytes(real(value))
-}
-
-/// The same with a sign.
+/// A byte count with its sign.
 pub fn signed_bytes(value: i64) -> String {
     let sign = if value > 0 { "+" } else { "" };
-    format!("{sign}{}", real_bytes(signed_real(value)))
-}
-
-/// The same for a mean.
-pub fn real_bytes(value: f64) -> String {
-    if value.abs() < 1023.5 {
-        return format!("{value:.0} B");
-    }
-    let mut scaled = value / 1024.0;
-    let mut units = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"].into_iter();
-    let mut unit = units.next().unwrap_or_default();
-    while scaled.abs() >= 1024.0 {
-        let Some(larger) = units.next() else { break };
-        (scaled, unit) = (scaled / 1024.0, larger);
-    }
-    let digits = match scaled.abs() {
-        ..10.0 => 2,
-        ..100.0 => 1,
-        _ => 0,
-    };
-    format!("{scaled:.digits$} {unit}")
+    format!("{sign}{}", bytes(signed_real(value)))
 }
 
 /// A part of a whole in percent.
 pub fn percent(part: u64, whole: u64) -> String {
-    if whole == 0 { "0.0%".to_owned() } else { format!("{:.1}%", 100.0 * real(part) / real(whole)) }
+    if whole == 0 {
+        "0.0%".to_owned()
+    } else {
+        format!("{:.1}%", 100.0 * real(part) / real(whole))
+    }
 }
 
 /// Words wrapped to a width, each line after an indent.
@@ -135,7 +115,6 @@ mod tests {
     fn quantities_read_well() {
         assert_eq!(grouped(1_500_520), "1,500,520");
         assert_eq!(grouped(7), "7");
-        assert_eq!(bytes(5 << 20), "5.00 MiB");
         assert_eq!(signed_bytes(1536), "+1.50 KiB");
         assert_eq!(signed_bytes(-3), "-3 B");
         assert_eq!(percent(1, 3), "33.3%");

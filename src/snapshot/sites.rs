@@ -255,7 +255,10 @@ impl Sites {
         }
         let mut rows: Vec<Row> = rows.into_values().map(|(row, _)| row).collect();
         rows.sort_by(|a, b| {
-            b.sum.bytes.cmp(&a.sum.bytes).then_with(|| self.site(a.site).cmp(&self.site(b.site)))
+            b.sum
+                .bytes
+                .cmp(&a.sum.bytes)
+                .then_with(|| self.site(a.site).cmp(&self.site(b.site)))
         });
         rows
     }
@@ -275,7 +278,8 @@ impl Sites {
         let kinds = || {
             frames.iter().filter_map(|frame| Some((*frame, *self.frame_kinds.get(at(*frame))?)))
         };
-        let first = |wanted: &dyn Fn(FrameKind) -> bool| kinds().find(|(_, kind)| wanted(*kind));
+        let first =
+            |wanted: &dyn Fn(FrameKind) -> bool| kinds().find(|(_, kind)| wanted(*kind));
         if let Some((frame, _)) = first(&|kind| kind == FrameKind::User) {
             return Key::Python(snapshot.frame(frame));
         }
@@ -356,9 +360,9 @@ fn optimizer_stacks(snapshot: &Snapshot) -> Vec<bool> {
         .map(|frame| {
             *files.entry(frame.file).or_insert_with(|| {
                 snapshot.text(frame.file).replace('\\', "/").contains("torch/optim/")
-            }) || *names.entry(frame.name).or_insert_with(|| {
-                snapshot.strings.get(frame.name) == b"_init_group"
-            })
+            }) || *names
+                .entry(frame.name)
+                .or_insert_with(|| snapshot.strings.get(frame.name) == b"_init_group")
         })
         .collect();
     (0..id(snapshot.stacks.len()))
@@ -391,14 +395,19 @@ impl<'a> Classifier<'a> {
             .entry(frame.file)
             .or_insert_with(|| python_kind(&snapshot.text(frame.file), project));
         of_file.unwrap_or_else(|| {
-            *self.names.entry(frame.name).or_insert_with(|| cpp_kind(&snapshot.text(frame.name)))
+            *self
+                .names
+                .entry(frame.name)
+                .or_insert_with(|| cpp_kind(&snapshot.text(frame.name)))
         })
     }
 }
 
 /// Whether a file is Python, and whose; `None` if it is not.
 fn python_kind(file: &str, project: Option<&str>) -> Option<FrameKind> {
-    if !file.ends_with(".py") && !file.starts_with('<') {
+    // As Python itself writes it, also on Windows.
+    let is_python = file.as_bytes().ends_with(b".py");
+    if !is_python && !file.starts_with('<') {
         return None;
     }
     let is_user = if file.starts_with('<') {
@@ -418,7 +427,9 @@ fn is_beneath(path: &str, folder: &str) -> bool {
     };
     is_prefix(path)
         || (!folder.starts_with('/')
-            && path.match_indices('/').any(|(slash, _)| path.get(slash + 1..).is_some_and(is_prefix)))
+            && path
+                .match_indices('/')
+                .any(|(slash, _)| path.get(slash + 1..).is_some_and(is_prefix)))
 }
 
 /// Whether a path (with `/`) is of an installed package or of Python itself.
@@ -465,9 +476,9 @@ fn node(name: &str) -> Option<(usize, usize)> {
         let length =
             rest.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(rest.len());
         let (node, after) = rest.split_at_checked(length)?;
-        let is_apply = after.strip_prefix("::apply").is_some_and(|after| {
-            !after.starts_with(|c: char| c.is_alphanumeric() || c == '_')
-        });
+        let is_apply = after
+            .strip_prefix("::apply")
+            .is_some_and(|after| !after.starts_with(|c: char| c.is_alphanumeric() || c == '_'));
         if length > 0 && is_apply && !USER_NODES.contains(&node) {
             return Some((from, from + length));
         }
@@ -510,7 +521,8 @@ mod tests {
     #[test]
     fn nodes_are_named_as_written() {
         let name = |text: &'static str| node(text).and_then(|(from, to)| text.get(from..to));
-        let apply = "torch::autograd::generated::AddmmBackward0::apply(std::vector<at::Tensor>&&)";
+        let apply =
+            "torch::autograd::generated::AddmmBackward0::apply(std::vector<at::Tensor>&&)";
         assert_eq!(name(apply), Some("AddmmBackward0"));
         assert_eq!(name("torch::autograd::AccumulateGrad::apply(x)"), Some("AccumulateGrad"));
         assert_eq!(name("torch::autograd::PyNode::apply(x)"), None);

@@ -24,7 +24,9 @@ pub fn wrapping(head: &[u8]) -> Result<Wrapping, Unreadable> {
     match head {
         [0x80, 2..=5, ..] | [0x80] => Ok(Wrapping::Plain),
         [0x1f, 0x8b, ..] => Ok(Wrapping::Gzip),
-        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Ok(Wrapping::Zstd),
+        [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => {
+            Ok(Wrapping::Zstd)
+        }
         _ => Err(not_a_pickle(head)),
     }
 }

@@ -139,15 +139,15 @@ pub fn marks_of<'a>(
 }
 
 fn by_annotations(snapshot: &Snapshot, device: &Device, events: &[Event]) -> Steps {
-    let found = PREFIXES.map(|(prefix, marker)| (marks_of(snapshot, device, events, prefix), marker));
+    let found =
+        PREFIXES.map(|(prefix, marker)| (marks_of(snapshot, device, events, prefix), marker));
     let [profiler, optimizer, zero_grad, loader] = found;
     let widest = [&profiler, &optimizer, &zero_grad, &loader]
         .into_iter()
         .map(|(marks, _)| span(marks))
         .max()
         .unwrap_or(0);
-    let is_wide =
-        |marks: &[&Annotation]| real(span(marks)) >= SPAN_RATIO_MIN * real(widest);
+    let is_wide = |marks: &[&Annotation]| real(span(marks)) >= SPAN_RATIO_MIN * real(widest);
     let updates =
         if zero_grad.0.len() >= optimizer.0.len() + 2 { &zero_grad } else { &optimizer };
     let is_coarser = !loader.0.is_empty()
@@ -155,12 +155,10 @@ fn by_annotations(snapshot: &Snapshot, device: &Device, events: &[Event]) -> Ste
         && real(count(loader.0.len())) <= COARSER_RATIO_MAX * real(count(updates.0.len()));
     let updates = if is_coarser { &loader } else { updates };
     let candidates = [&profiler, updates, &optimizer, &zero_grad, &loader];
-    let chosen =
-        candidates.into_iter().find(|(marks, _)| !marks.is_empty() && is_wide(marks));
+    let chosen = candidates.into_iter().find(|(marks, _)| !marks.is_empty() && is_wide(marks));
     let Some((marks, marker)) = chosen else { return Steps::default() };
-    let position = |mark: &&Annotation| {
-        id(events.partition_point(|event| event.time_us < mark.time_us))
-    };
+    let position =
+        |mark: &&Annotation| id(events.partition_point(|event| event.time_us < mark.time_us));
     let mut labels = Vec::new();
     if *marker == Marker::Profiler {
         labels.extend(marks.iter().map_while(|mark| {
@@ -209,9 +207,7 @@ fn step_number(text: &str) -> Option<u64> {
 
 /// Bursts of allocations under torch/optim, else passes of backward.
 fn by_phases(snapshot: &Snapshot, events: &[Event], sites: &Sites) -> Vec<u32> {
-    let allocations = || {
-        (0..).zip(events).filter(|(_, event)| event.action == Action::Alloc)
-    };
+    let allocations = || (0..).zip(events).filter(|(_, event)| event.action == Action::Alloc);
     let mut bursts = Vec::new();
     let mut was_optimizer = false;
     for (number, event) in allocations() {
@@ -278,7 +274,8 @@ const RECOMPUTING: [&[u8]; 3] = [b"backward", b"unpack_hook", b"recompute_fn"];
 /// The regular recurrence of a stack, or of a stack with a size, whose gaps are the longest.
 fn by_recurrence(events: &[Event]) -> Vec<u32> {
     let mut by_stack: HashMap<(u32, u64), Vec<u32>> = HashMap::new();
-    for (number, event) in (0..).zip(events).filter(|(_, event)| event.action == Action::Alloc) {
+    for (number, event) in (0..).zip(events).filter(|(_, event)| event.action == Action::Alloc)
+    {
         if by_stack.len() >= RECURRING_MAX {
             break;
         }
@@ -297,8 +294,10 @@ fn by_recurrence(events: &[Event]) -> Vec<u32> {
 }
 
 fn is_regular(marks: &[u32]) -> bool {
-    let gaps: Vec<f64> =
-        marks.windows(2).map(|pair| pair.last().zip(pair.first()).map_or(0.0, |(b, a)| f64::from(b - a))).collect();
+    let gaps: Vec<f64> = marks
+        .windows(2)
+        .map(|pair| pair.last().zip(pair.first()).map_or(0.0, |(b, a)| f64::from(b - a)))
+        .collect();
     let n_gaps = real(count(gaps.len()));
     let mean = gaps.iter().sum::<f64>() / n_gaps;
     let variance = gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / n_gaps;

@@ -67,7 +67,11 @@ impl<'a> Study<'a> {
             totals: totals(&scene),
             overflowed,
             at_end: scene.sites.at_end(scene.snapshot, &scene.timeline),
-            at_peak: scene.sites.at_state(scene.snapshot, &scene.timeline, scene.timeline.peak.state),
+            at_peak: scene.sites.at_state(
+                scene.snapshot,
+                &scene.timeline,
+                scene.timeline.peak.state,
+            ),
             categories_at_end: categories::sums(&scene, &categories, None),
             fragmentation: fragmentation::measure(&scene),
             oom: oom::find(&scene),

@@ -26,6 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "input::recording",
             "model",
             "report",
+            "snapshot",
             "text",
         ],
     ),
@@ -55,6 +56,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("model::ids", &["model::units"]),
     ("model::step", &["model"]),
     ("model::device", &["model"]),
+    ("snapshot", &["text"]),
     ("report", &["analysis", "model", "text"]),
     ("input::recording", &["input::push::wire::recorded", "model"]),
     ("input::push::wire::error", &["model"]),
@@ -237,7 +239,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 /// Doors: they list their room's files and import nothing.
-const DOORS: [&str; 20] = [
+const DOORS: [&str; 21] = [
     "lib",
     "analysis",
     "analysis::rank",
@@ -256,18 +258,20 @@ const DOORS: [&str; 20] = [
     "output",
     "report",
     "report::explain",
+    "snapshot",
     "store",
     "text",
 ];
 
 /// What never waits, logs, reads a clock, spawns or touches files.
-const PURE: [&str; 7] = [
+const PURE: [&str; 8] = [
     "analysis",
     "input::push::wire",
     "input::owner::cgroup",
     "metrics",
     "model",
     "report",
+    "snapshot",
     "text",
 ];
 
