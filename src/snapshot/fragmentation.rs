@@ -96,7 +96,7 @@ fn pinners(scene: &Scene<'_>, shares: &HashMap<u32, (Sum, f64)>) -> Vec<(Row, u6
         }
         *of_site.entry(scene.sites.of_origin(*origin)).or_default() += share;
     }
-    let rows = scene.sites.rows(scene.snapshot, &of_origin);
+    let rows = scene.sites.rows(scene.snapshot, (0..).zip(of_origin));
     let share = |row: &Row| of_site.get(&row.site).map_or(0, |share| whole(*share));
     let mut pinners: Vec<(Row, u64)> = rows
         .into_iter()

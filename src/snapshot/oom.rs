@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::snapshot::model::{Action, Event, NO_POOL};
-use crate::snapshot::num::at;
-use crate::snapshot::replay::{Allocation, NEVER, SMALL_BYTES_MAX};
+use crate::snapshot::num::{at, id};
+use crate::snapshot::replay::{Allocation, NEVER, NO_ALLOCATION, SMALL_BYTES_MAX};
 use crate::snapshot::scene::Scene;
-use crate::snapshot::sites::Row;
+use crate::snapshot::sites::{Row, Sum};
 
 const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 const LARGE_PAGE_BYTES: u64 = 20 << 20;
@@ -73,7 +73,7 @@ pub fn find(scene: &Scene<'_>) -> Vec<OutOfMemory> {
             let (_, level) = levels.find(|(at, _)| at == number)?;
             let event = scene.events.get(*number)?;
             Some(OutOfMemory {
-                event: crate::snapshot::num::id(*number),
+                event: id(*number),
                 time_us: event.time_us,
                 requested: event.size,
                 device_free: event.address,
@@ -88,23 +88,25 @@ pub fn find(scene: &Scene<'_>) -> Vec<OutOfMemory> {
             })
         })
         .collect();
-    let mut mapped = Mapped::at_end(scene);
+    let mut past = Past::at_end(scene);
     for out_of_memory in found.iter_mut().rev() {
-        mapped.rewind(scene, at(out_of_memory.event));
-        out_of_memory.explain(scene, &mapped);
+        past.rewind(scene, at(out_of_memory.event));
+        out_of_memory.explain(scene, &past);
     }
     found
 }
 
 impl OutOfMemory {
-    fn explain(&mut self, scene: &Scene<'_>, mapped: &Mapped) {
+    fn explain(&mut self, scene: &Scene<'_>, past: &Past) {
         let state = self.event;
         let Some(event) = scene.events.get(at(state)) else { return };
-        let alive = || scene.timeline.allocations.iter().filter(|a| a.is_alive(state));
         let wanted = Wanted::new(event);
+        let alive = || {
+            past.alive.iter().filter_map(|number| scene.timeline.allocations.get(at(*number)))
+        };
         let mut live: Vec<(u64, u64)> = alive().map(|a| (a.address, a.size)).collect();
         live.sort_unstable();
-        for gap in mapped.gaps(&wanted, &live) {
+        for gap in past.gaps(&wanted, &live) {
             self.largest_free = self.largest_free.max(gap);
             self.eligible_free += gap;
         }
@@ -120,8 +122,22 @@ impl OutOfMemory {
         } else {
             Cause::Shortage
         };
-        self.rows = scene.sites.at_state(scene.snapshot, &scene.timeline, state);
+        let mut of_origin: BTreeMap<u32, Sum> = BTreeMap::new();
+        for allocation in alive() {
+            of_origin.entry(scene.sites.origin(allocation)).or_default().add(allocation);
+        }
+        self.rows = scene.sites.rows(scene.snapshot, of_origin.into_iter());
     }
+}
+
+fn requests(scene: &Scene<'_>) -> Vec<(u64, u64)> {
+    if scene.events.iter().all(|event| event.action != Action::SegmentUnmap) {
+        return Vec::new();
+    }
+    let allocations = scene.timeline.allocations.iter();
+    let mut requests: Vec<(u64, u64)> = allocations.map(|a| (a.address, a.requested)).collect();
+    requests.sort_unstable();
+    requests
 }
 
 /// Whether its free was asked for and is not completed.
@@ -159,14 +175,20 @@ struct Range {
     is_expandable: bool,
 }
 
-/// The ranges at a moment, by address.
-struct Mapped {
+/// A moment that is reached by going back from the end: what was mapped, and what was alive.
+struct Past {
     ranges: BTreeMap<u64, Range>,
+    /// Allocations by number, in no order.
+    alive: Vec<u32>,
+    /// The place of each allocation in `alive`.
+    places: Vec<u32>,
+    /// Addresses and tensor bytes of all allocations, by address; empty if nothing was unmapped.
+    requests: Vec<(u64, u64)>,
     /// Events that are still ahead of the moment's past.
     event: usize,
 }
 
-impl Mapped {
+impl Past {
     fn at_end(scene: &Scene<'_>) -> Self {
         let ranges = scene.device.segments.iter().map(|segment| {
             let range = Range {
@@ -178,13 +200,34 @@ impl Mapped {
             };
             (segment.address, range)
         });
-        Self { ranges: ranges.collect(), event: scene.events.len() }
+        let mut past = Self {
+            ranges: ranges.collect(),
+            alive: Vec::new(),
+            places: vec![0; scene.timeline.allocations.len()],
+            requests: requests(scene),
+            event: scene.events.len(),
+        };
+        for (number, allocation) in (0..).zip(&scene.timeline.allocations) {
+            if allocation.until == NEVER {
+                past.revive(number);
+            }
+        }
+        past
     }
 
     /// Goes back to the state before an event.
     fn rewind(&mut self, scene: &Scene<'_>, event: usize) {
-        for past in scene.events.get(event..self.event).unwrap_or(&[]).iter().rev() {
+        for number in (event..self.event).rev() {
+            let Some(past) = scene.events.get(number) else { continue };
+            let own = scene.timeline.of_event.get(number).copied().unwrap_or(NO_ALLOCATION);
             match past.action {
+                Action::Alloc => {
+                    self.unmake(own);
+                    if let Some(displaced) = scene.timeline.displaced_by(id(number)) {
+                        self.revive(displaced);
+                    }
+                }
+                Action::FreeCompleted => self.revive(own),
                 Action::SegmentAlloc => {
                     self.ranges.remove(&past.address);
                 }
@@ -193,13 +236,33 @@ impl Mapped {
                 }
                 Action::SegmentMap => self.carve(past.address, past.size),
                 Action::SegmentUnmap => {
-                    let is_small = self.is_small(scene, past);
+                    let is_small = self.is_small(past);
                     self.insert(past, is_small, true);
                 }
                 _ => {}
             }
         }
         self.event = event;
+    }
+
+    fn revive(&mut self, number: u32) {
+        if let Some(place) = self.places.get_mut(at(number)) {
+            *place = id(self.alive.len());
+            self.alive.push(number);
+        }
+    }
+
+    fn unmake(&mut self, number: u32) {
+        let Some(place) = self.places.get(at(number)).copied() else { return };
+        if self.alive.get(at(place)) != Some(&number) {
+            return;
+        }
+        self.alive.swap_remove(at(place));
+        if let Some(moved) = self.alive.get(at(place)).copied()
+            && let Some(slot) = self.places.get_mut(at(moved))
+        {
+            *slot = place;
+        }
     }
 
     fn insert(&mut self, event: &Event, is_small: bool, is_expandable: bool) {
@@ -210,7 +273,7 @@ impl Mapped {
     }
 
     /// Whether an unmapped range was of the small pool: as its neighbour is, else as what was allocated in it.
-    fn is_small(&self, scene: &Scene<'_>, event: &Event) -> bool {
+    fn is_small(&self, event: &Event) -> bool {
         let end = event.address.saturating_add(event.size);
         let before = self.ranges.range(..event.address).next_back();
         let after = self.ranges.get(&end);
@@ -219,9 +282,9 @@ impl Mapped {
         if let Some(range) = touching.or(after).filter(|range| range.is_expandable) {
             return range.is_small;
         }
-        let within = |a: &&Allocation| (event.address..end).contains(&a.address);
-        match scene.timeline.allocations.iter().find(within) {
-            Some(allocation) => allocation.requested <= SMALL_BYTES_MAX,
+        let first = self.requests.partition_point(|(address, _)| *address < event.address);
+        match self.requests.get(first).filter(|(address, _)| *address < end) {
+            Some((_, requested)) => *requested <= SMALL_BYTES_MAX,
             None => !event.size.is_multiple_of(LARGE_PAGE_BYTES),
         }
     }

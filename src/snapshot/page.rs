@@ -13,8 +13,10 @@ use crate::text::units::{bytes, whole_bytes};
 
 /// Columns of a page.
 pub const WIDTH: usize = 100;
-/// Characters of a function's name.
-const NAME_CHARS: usize = 48;
+/// Characters of a file's or function's name: two of them and the columns before fit a page.
+const NAME_CHARS: usize = 30;
+/// Lines that are named as holding stranded memory.
+const PINNERS: usize = 5;
 /// Frames that a page shows of a stack.
 const FRAMES: usize = 6;
 
@@ -402,13 +404,14 @@ fn leaking(page: &mut String, study: &Study<'_>) {
 fn suspected(page: &mut String, study: &Study<'_>, suspect: &Suspect) {
     let label = |slot| study.scene.steps.label(slot).unwrap_or(0);
     let how =
-        if suspect.is_remade { ", one buffer made anew and larger each time" } else { "" };
+        if suspect.is_remade { "; one buffer made anew and larger each time" } else { "" };
+    let (rate, name) = (bytes(suspect.rise.rate), name_of(study, suspect.row.site));
+    line(page, format_args!("  {rate:>9} a step  {name}"));
     line(
         page,
         format_args!(
-            "  {:>9} a step  {} ({} of {} allocations stay, steps {} to {}{how})",
-            bytes(suspect.rise.rate),
-            name_of(study, suspect.row.site),
+            "{:19}{} of {} allocations stay, steps {} to {}{how}",
+            "",
             grouped(suspect.row.sum.blocks),
             grouped(suspect.n_allocations),
             label(suspect.rise.first),
@@ -420,14 +423,8 @@ fn suspected(page: &mut String, study: &Study<'_>, suspect: &Suspect) {
 fn out_of_memory(page: &mut String, study: &Study<'_>, failure: &OutOfMemory, top: usize) {
     section(page, "Out of memory");
     let line_of = name_of(study, study.scene.sites.of_origin(failure.stack));
-    line(
-        page,
-        format_args!(
-            "  {} asked for at event {}, by {line_of}",
-            whole_bytes(failure.requested),
-            failure.event
-        ),
-    );
+    let (asked, event) = (whole_bytes(failure.requested), failure.event);
+    line(page, format_args!("  {asked} asked for at event {event}, at {line_of}"));
     stack(page, study, failure.stack, 1);
     let reason = match failure.cause {
         Cause::Shortage => format!(
@@ -455,28 +452,20 @@ fn out_of_memory(page: &mut String, study: &Study<'_>, failure: &OutOfMemory, to
 fn fragmentation(page: &mut String, study: &Study<'_>, top: usize) {
     let found = &study.fragmentation;
     section(page, "Fragmentation");
-    line(
-        page,
-        format_args!(
-            "  {} inside blocks, {} releasable by empty_cache(), {} stranded; largest free block {}",
-            whole_bytes(found.internal),
-            whole_bytes(found.releasable),
-            whole_bytes(found.stranded),
-            whole_bytes(found.largest_free)
-        ),
-    );
-    let pinners: Vec<_> = found.pinners.iter().filter(|(_, share)| *share > 0).collect();
-    for (row, share) in pinners.iter().take(top.min(5)) {
-        line(
-            page,
-            format_args!(
-                "  {:>9} pinned by {} ({} blocks, {})",
-                whole_bytes(*share),
-                name_of(study, row.site),
-                grouped(row.sum.blocks),
-                whole_bytes(row.sum.bytes)
-            ),
-        );
+    let figures = [
+        (found.stranded, "stranded: free, in segments that a live block holds"),
+        (found.releasable, "releasable: torch.cuda.empty_cache() would give it back"),
+        (found.internal, "inside blocks, beyond what tensors asked for"),
+        (found.largest_free, "the largest free block"),
+    ];
+    for (figure, name) in figures {
+        line(page, format_args!("  {:>9}  {name}", whole_bytes(figure)));
+    }
+    let pinners = found.pinners.iter().filter(|(_, share)| *share > 0);
+    for (row, share) in pinners.take(top.min(PINNERS)) {
+        let (share, size) = (whole_bytes(*share), whole_bytes(row.sum.bytes));
+        let (blocks, name) = (grouped(row.sum.blocks), name_of(study, row.site));
+        line(page, format_args!("  {share:>9}  held by {blocks} blocks of {size}: {name}"));
     }
 }
 

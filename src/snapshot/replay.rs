@@ -130,6 +130,12 @@ impl Timeline {
         self.allocations.get(at(*self.of_event.get(event)?))
     }
 
+    /// The allocation that ended because another one of that event took its address.
+    pub fn displaced_by(&self, event: u32) -> Option<u32> {
+        let found = self.displaced.binary_search_by_key(&(event + 1), |(state, _)| *state);
+        found.ok().and_then(|found| self.displaced.get(found)).map(|(_, number)| *number)
+    }
+
     /// Active bytes in state 0.
     pub fn active_at_start(&self) -> u64 {
         self.allocations.iter().filter(|a| a.is_older()).map(|a| a.size).sum()
@@ -373,7 +379,7 @@ impl Sizes {
 
     fn fill(mut self, timeline: &mut Timeline, events: &[Event]) {
         for allocation in
-            timeline.allocations.iter_mut().filter(|a| a.is_older() && a.size == 0)
+            timeline.allocations.iter_mut().filter(|a| a.is_older() && !a.is_at_end())
         {
             allocation.size = self.size(allocation.address, allocation.requested);
         }
@@ -387,7 +393,7 @@ impl Sizes {
                     let Some(allocation) = timeline.allocations.get_mut(at(*number)) else {
                         continue;
                     };
-                    if allocation.size == 0 {
+                    if !allocation.is_at_end() {
                         allocation.size = self.size(allocation.address, allocation.requested);
                     }
                     if is_large(allocation) {

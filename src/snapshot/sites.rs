@@ -230,13 +230,17 @@ impl Sites {
                 sum.add(allocation);
             }
         }
-        self.rows(snapshot, &of_origin)
+        self.rows(snapshot, (0..).zip(of_origin))
     }
 
     /// Rows of sums by origin; the largest first.
-    pub fn rows(&self, snapshot: &Snapshot, of_origin: &[Sum]) -> Vec<Row> {
+    pub fn rows(
+        &self,
+        snapshot: &Snapshot,
+        of_origin: impl Iterator<Item = (u32, Sum)>,
+    ) -> Vec<Row> {
         let mut rows: HashMap<u32, (Row, u64)> = HashMap::new();
-        for (origin, sum) in (0..).zip(of_origin).filter(|(_, sum)| sum.blocks > 0) {
+        for (origin, sum) in of_origin.filter(|(_, sum)| sum.blocks > 0) {
             let site = self.of_origin(origin);
             let (row, most) = rows
                 .entry(site)
@@ -251,7 +255,7 @@ impl Sites {
             if is_larger {
                 (row.origin, *most) = (origin, sum.bytes);
             }
-            row.sum.join(*sum);
+            row.sum.join(sum);
         }
         let mut rows: Vec<Row> = rows.into_values().map(|(row, _)| row).collect();
         rows.sort_by(|a, b| {

@@ -34,6 +34,8 @@ mod peers;
 mod processes;
 mod push;
 mod settings;
+mod snapshot_files;
+mod snapshot_vectors;
 mod snapshots;
 mod state;
 mod summaries;
