@@ -101,8 +101,8 @@ fn a_file_that_was_cut_short_says_where_it_ends() {
 #[test]
 fn what_asks_for_memory_is_refused() {
     check(&[b"\x80\x02}r".as_slice(), &[0xff; 4], b"."].concat(), "memo entry");
-    let nested: Vec<u8> =
-        [&b"\x80\x04"[..], &[b']'; 3_000_000], &[b'a'; 2_999_999], b"."].concat();
+    let lists = "]".repeat(3_000_000) + &"a".repeat(2_999_999);
+    let nested = [b"\x80\x04", lists.as_bytes(), b"."].concat();
     check(&nested, "more memory");
     check(&[&b"\x80\x04"[..], &[b'('; 1000], b"."].concat(), "64 deep");
 }
