@@ -32,12 +32,14 @@ test-torch: ## Test it with the real PyTorch, Transformers, Accelerate, Lightnin
 	@cd python && ../$(TOOLS)/torch-venv/bin/python -m pytest -n 2 -p no:cacheprovider tests/test_torch.py
 
 bless: ## Write the generated documents and recorded answers anew
+	STEPMEM_BLESS=1 $(CARGO) test --quiet --test it generated::the_page
 	dashboards/build.py
 	STEPMEM_BLESS=1 $(CARGO) test --quiet --test it
 
 look: ## Draw the dashboards of a demo into docs/ (four minutes; half a GB from npm)
 	@tests/peers/install.sh
 	$(CARGO) build --quiet --release
+	$(CARGO) build --quiet --release --package fake-nvml
 	tests/ops/look/look.sh target/look
 	for each in run rank fleet exporter; do cp target/look/stepmem-$$each.png docs/dashboard-$$each.png; done
 
@@ -63,7 +65,7 @@ creep: ## Score the detector on simulated jobs with known truth (an hour; needs 
 	tests/creep/score.sh
 
 soak: ## Poll the stand-in for NVML as often as in an hour at 100 Hz, with faults at random (minutes)
-	STEPMEM_SOAK_POLLS=360000 $(CARGO) test --test it -- --exact nvml_soak::soak --ignored --nocapture
+	STEPMEM_SOAK_POLLS=360000 $(CARGO) test --test it -- --exact nvml::soak::soak --ignored --nocapture
 
 fuzz: ## Fuzz the push decoder and the snapshot reader, a minute each (FUZZ_SECONDS=…)
 	fuzz/run.sh $(or $(FUZZ_SECONDS),60)

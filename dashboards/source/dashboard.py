@@ -52,23 +52,14 @@ NAMESPACE = variable(
     'label_values(stepmem_up{cluster=~"$cluster"}, namespace)',
     many=True,
 )
-# A run has ranks that push, or processes that do not.
-ONE_RUN = variable(
-    "run",
-    "Run",
-    'label_values({__name__=~"stepmem_run_ranks|stepmem_creep_slope_bytes_per_second"'
-    ",<PLACE>}, run)",
-)
-RANKS_OF_RUN = (
-    'label_values({__name__=~"stepmem_rank_step|stepmem_creep_slope_bytes_per_second"'
-    ",<RUN>}, rank)"
-)
+ONE_RUN = variable("run", "Run", "label_values(stepmem_run_ranks{<PLACE>}, run)")
+RANKS_OF_RUN = "label_values(stepmem_rank_step{<RUN>}, rank)"
 MANY_RANKS = variable("rank", "Rank", RANKS_OF_RUN, many=True)
 ONE_RANK = variable("rank", "Rank", RANKS_OF_RUN)
 PODS = variable("pod", "Pod", "label_values(stepmem_up{<PLACE>}, pod)", many=True)
 
 
-def diagnoses_since(selector):
+def diagnoses_since(selector, subject="rank {{rank}}"):
     """An annotation where each diagnosis began."""
     return {
         "name": "Diagnoses",
@@ -80,7 +71,7 @@ def diagnoses_since(selector):
         "useValueForTime": "on",
         "titleFormat": "{{kind}}",
         "tagKeys": "kind",
-        "textFormat": "rank {{rank}}",
+        "textFormat": subject,
         "step": "60s",
     }
 

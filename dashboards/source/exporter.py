@@ -1,8 +1,17 @@
 """The dashboard of the exporters' own health."""
 
-from .dashboard import CLUSTER, NAMESPACE, PODS, Dashboard
+from .dashboard import CLUSTER, NAMESPACE, PODS, Dashboard, diagnoses_since
+from .kinds import worst_kind
 from .panels import Column, Row, Stat, StateTimeline, Table, TimeSeries, instant, query
-from .style import EXPORTER_MEMORY, NVML_UP, REFUSED_RATIO
+from .style import (
+    ETA_CELLS,
+    EXPORTER_MEMORY,
+    NVML_UP,
+    PRESSURE_CELLS,
+    REFUSED_RATIO,
+    SEVERITY,
+    WORST_KIND_CELLS,
+)
 
 FIGURES = [
     Stat(
@@ -231,6 +240,63 @@ NVML = [
     ),
 ]
 
+WITHOUT_PUSHES = [
+    Row("Processes that do not push, and devices"),
+    Table(
+        "Processes that do not push",
+        (24, 9),
+        "Processes judged by NVML's figures alone, because nothing pushes about their device. "
+        "Their memory includes the allocator's cache.",
+        columns=[
+            Column(
+                "Pressure",
+                "max by (<BY_PROCESS>) (stepmem_process_pressure_ratio{<EXPORTER>})",
+                "percentunit",
+                PRESSURE_CELLS,
+            ),
+            Column(
+                "Headroom",
+                "min by (<BY_PROCESS>) (stepmem_process_headroom_bytes{<EXPORTER>})",
+                "bytes",
+            ),
+            Column(
+                "Growth / h",
+                "3600 * max by (<BY_PROCESS>)"
+                " (stepmem_process_creep_slope_bytes_per_second{<EXPORTER>})",
+                "bytes",
+            ),
+            Column(
+                "Out of memory in",
+                "min by (<BY_PROCESS>) (stepmem_process_oom_eta_seconds{<EXPORTER>})",
+                "s",
+                ETA_CELLS,
+            ),
+            Column(
+                "Diagnosis",
+                worst_kind("<BY_PROCESS>", '<EXPORTER>,pid!=""'),
+                cells=WORST_KIND_CELLS,
+            ),
+        ],
+        sort="Pressure",
+        no_value="every process pushes",
+    ),
+    StateTimeline(
+        "Diagnoses of processes and devices",
+        (24, 6),
+        "Diagnoses over time, with their severity, of processes that don't push (by device and "
+        "process id) and of devices. Those of ranks are on the Run dashboard.",
+        [
+            query(
+                "max by (uuid, pid, kind)"
+                ' (stepmem_diagnosis_severity{<EXPORTER>,run="",uuid!=""})',
+                "{{uuid}} {{pid}} · {{kind}}",
+            )
+        ],
+        mappings=SEVERITY,
+        no_value="nothing diagnosed",
+    ),
+]
+
 ITSELF = [
     Row("Exporter process"),
     TimeSeries(
@@ -311,7 +377,9 @@ ITSELF = [
 DASHBOARD = Dashboard(
     "stepmem-exporter",
     "stepmem / Exporter",
-    "The exporters' own health: pushes, NVML, limits, memory and processor.",
+    "The exporters' own health: pushes, NVML, limits, memory and processor; and the processes that "
+    "do not push.",
     [CLUSTER, NAMESPACE, PODS],
-    [*FIGURES, *PUSHES, *NVML, *ITSELF],
+    [*FIGURES, *WITHOUT_PUSHES, *PUSHES, *NVML, *ITSELF],
+    [diagnoses_since('<EXPORTER>,run="",uuid!=""', "device {{uuid}}, process {{pid}}")],
 )

@@ -47,7 +47,7 @@ FIGURES = [
         [
             instant(
                 "count(count by (<BY_RUN>, rank)"
-                ' (stepmem_diagnosis{<PLACE>,kind="CREEP_CONFIRMED"}))'
+                ' (stepmem_diagnosis{<PLACE>,run!="",kind="CREEP_CONFIRMED"}))'
                 " or 0 * count(stepmem_up{<PLACE>})"
             )
         ],
@@ -57,8 +57,14 @@ FIGURES = [
     Stat(
         "Next OOM",
         (3, 4),
-        "Shortest time to out-of-memory of all ranks; empty while nothing creeps.",
-        [instant("min(stepmem_oom_eta_seconds{<PLACE>})")],
+        "Shortest time to out-of-memory of all ranks, and of processes that don't push; empty "
+        "while nothing creeps.",
+        [
+            instant(
+                "min(stepmem_oom_eta_seconds{<PLACE>}"
+                " or stepmem_process_oom_eta_seconds{<PLACE>})"
+            )
+        ],
         "s",
         thresholds=ETA,
         no_value="–",
@@ -112,7 +118,8 @@ CREEPING = [
     Table(
         "Creeping ranks, soonest out of memory first",
         (24, 9),
-        "Every rank with a time to out-of-memory. Click a run to open it.",
+        "Every rank with a time to out-of-memory. Click a run to open it. Processes that don't "
+        "push are on the Exporter dashboard.",
         columns=[
             Column(
                 "Out of memory in",
@@ -156,7 +163,7 @@ RUNS = [
             ),
             Column(
                 "Severity",
-                "max by (<BY_RUN>) (stepmem_diagnosis_severity{<PLACE>})",
+                'max by (<BY_RUN>) (stepmem_diagnosis_severity{<PLACE>,run!=""})',
                 cells=SEVERITY_CELLS,
             ),
             Column(
@@ -204,7 +211,7 @@ OVER_TIME = [
     TimeSeries(
         "Diagnoses",
         (12, 8),
-        "Number of ranks with each diagnosis.",
+        "Number of ranks, processes that don't push, and devices with each diagnosis.",
         [query("count by (kind) (stepmem_diagnosis{<PLACE>})", "{{kind}}")],
         "none",
         overrides=BY_KIND,

@@ -12,12 +12,27 @@ PARTS = {
     "RANKS": '<RUN>,rank=~"$rank"',
     "RANK": '<RUN>,rank="$rank"',
     "EXPORTER": '<PLACE>,pod=~"$pod"',
-    # What a run is grouped by where there are many.
+    # Findings about devices, as severities; the label rank is "on UUID".
+    "OF_DEVICES": (
+        'label_replace(stepmem_diagnosis_severity{<PLACE>,run="",pid="",uuid!=""},'
+        ' "rank", "on $1", "uuid", "(.+)")'
+    ),
+    # Findings about ranks, and about their devices.
+    "RANKS_FINDINGS": (
+        "(stepmem_diagnosis_severity{<RANKS>}"
+        " or <OF_DEVICES> and on (uuid) stepmem_rank_step{<RANKS>})"
+    ),
+    "RANK_FINDINGS": (
+        "(stepmem_diagnosis_severity{<RANK>}"
+        " or <OF_DEVICES> and on (uuid) stepmem_rank_step{<RANK>})"
+    ),
+    # What a run is grouped by where there are many, and a process that does not push.
     "BY_RUN": "cluster, namespace, run",
+    "BY_PROCESS": "node, pod, uuid, pid",
     # Recent peak of each rank of the run, over all its pods.
     "PEAKS": "max by (rank) (stepmem_rank_interval_peak_allocated_bytes{<RUN>})",
     # Of many ranks the steepest has its interval drawn.
-    "SLOPE": 'stepmem_creep_slope_bytes_per_step{<RANKS>,signal=~"allocated|process"}',
+    "SLOPE": 'stepmem_creep_slope_bytes_per_step{<RANKS>,signal="allocated"}',
     "STEEPEST": "on (rank, signal) topk(1, <SLOPE>)",
     # The device of the one rank.
     "RANK_UUID": "group by (uuid) (stepmem_rank_step{<RANK>})",

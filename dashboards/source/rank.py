@@ -2,19 +2,23 @@
 
 from .dashboard import CLUSTER, NAMESPACE, ONE_RANK, ONE_RUN, Dashboard, diagnoses_since
 from .panels import Column, Row, Stat, StateTimeline, Table, TimeSeries, instant, query
-from .style import ETA, NESTED, PRESSURE, SEVERITY, SIGNALS
+from .style import ETA, JUDGED, NESTED, PRESSURE, SEVERITY, SIGNALS
 
 VERDICT = [
     Stat(
         "Verdict",
         (4, 4),
-        "Worst severity of any active diagnosis of the rank.",
-        [
-            instant(
-                "max(stepmem_diagnosis_severity{<RANK>}) or 0 * max(stepmem_rank_step{<RANK>})"
-            )
-        ],
+        "Worst severity of any active diagnosis of the rank and its device. Without one, the rank "
+        "is healthy once it is judged; until then it has no verdict.",
+        [instant("max(<RANK_FINDINGS>) or min(stepmem_rank_judged{<RANK>}) - 1")],
         mappings=SEVERITY,
+    ),
+    Stat(
+        "Judged",
+        (3, 4),
+        "Whether creep detection has seen enough of the rank's life. A restart begins a new life.",
+        [instant("min(stepmem_rank_judged{<RANK>})")],
+        mappings=JUDGED,
     ),
     Stat(
         "Out of memory in",
@@ -27,7 +31,7 @@ VERDICT = [
     ),
     Stat(
         "Steps left",
-        (4, 4),
+        (3, 4),
         "Headroom divided by slope, in steps; empty while nothing creeps.",
         [instant("min(stepmem_oom_eta_steps{<RANK>})")],
         "none",
@@ -43,7 +47,7 @@ VERDICT = [
     ),
     Stat(
         "Step",
-        (4, 4),
+        (3, 4),
         "Last global step completed by the rank.",
         [instant("max(stepmem_rank_step{<RANK>})")],
         "none",
@@ -51,7 +55,7 @@ VERDICT = [
     ),
     Stat(
         "Last push",
-        (4, 4),
+        (3, 4),
         "Time since the rank's last push.",
         [instant("time() - max(stepmem_rank_last_push_timestamp_seconds{<RANK>})")],
         "s",
@@ -87,8 +91,8 @@ MEMORY = [
     StateTimeline(
         "Diagnoses",
         (24, 5),
-        "Diagnoses over time, with their severity.",
-        [query("max by (kind) (stepmem_diagnosis_severity{<RANK>})", "{{kind}}")],
+        "Diagnoses of the rank and its device over time, with their severity.",
+        [query("max by (kind) (<RANK_FINDINGS>)", "{{kind}}")],
         mappings=SEVERITY,
         no_value="nothing diagnosed",
     ),

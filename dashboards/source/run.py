@@ -13,18 +13,26 @@ from .panels import (
     instant,
     query,
 )
-from .style import CAPACITY, ETA, ETA_CELLS, PRESSURE, PRESSURE_CELLS, SEVERITY, SKEW, STEEPEST
+from .style import (
+    CAPACITY,
+    ETA,
+    ETA_CELLS,
+    JUDGED_CELLS,
+    PRESSURE,
+    PRESSURE_CELLS,
+    SEVERITY,
+    SKEW,
+    STEEPEST,
+)
 
 VERDICT = [
     Stat(
         "Verdict",
         (4, 4),
-        "Worst severity of any active diagnosis of the run's ranks.",
-        [
-            instant(
-                "max(stepmem_diagnosis_severity{<RANKS>}) or 0 * max(stepmem_run_ranks{<RUN>})"
-            )
-        ],
+        "Worst severity of any active diagnosis of the run's ranks and their devices. Without one, "
+        "the run is healthy once creep detection has seen enough of every rank's life; until then "
+        "it is not judged yet.",
+        [instant("max(<RANKS_FINDINGS>) or min(stepmem_rank_judged{<RANKS>}) - 1")],
         mappings=SEVERITY,
     ),
     Stat(
@@ -76,13 +84,8 @@ VERDICT = [
     StateTimeline(
         "Diagnoses",
         (24, 7),
-        "Diagnoses by rank over time, with their severity.",
-        [
-            query(
-                "max by (rank, kind) (stepmem_diagnosis_severity{<RANKS>})",
-                "rank {{rank}} · {{kind}}",
-            )
-        ],
+        "Diagnoses by rank over time, with their severity, and those of the ranks' devices.",
+        [query("max by (rank, kind) (<RANKS_FINDINGS>)", "rank {{rank}} · {{kind}}")],
         mappings=SEVERITY,
         no_value="nothing diagnosed",
     ),
@@ -155,10 +158,10 @@ CREEP = [
     TimeSeries(
         "Slope in time",
         (12, 8),
-        "Slope per second. Processes that don't push are judged by it.",
+        "Slope of live memory per second.",
         [
             query(
-                'stepmem_creep_slope_bytes_per_second{<RANKS>,signal=~"allocated|process"}',
+                'stepmem_creep_slope_bytes_per_second{<RANKS>,signal="allocated"}',
                 "rank {{rank}}",
             )
         ],
@@ -287,7 +290,8 @@ PACE = [
     Table(
         "Ranks",
         (24, 9),
-        "Current figures of each rank. Click a rank to open it.",
+        "Current figures of each rank. Click a rank to open it. A rank that is not judged yet has "
+        "no verdict: creep detection has not seen enough of its life.",
         columns=[
             Column(
                 "Step",
@@ -318,6 +322,11 @@ PACE = [
                 "min by (run, rank, namespace, pod) (stepmem_oom_eta_seconds{<RANKS>})",
                 "s",
                 ETA_CELLS,
+            ),
+            Column(
+                "Judged",
+                "min by (run, rank, namespace, pod) (stepmem_rank_judged{<RANKS>})",
+                cells=JUDGED_CELLS,
             ),
         ],
         sort="Pressure",

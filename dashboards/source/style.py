@@ -1,14 +1,6 @@
 """Colours, thresholds and overrides that panels share."""
 
-# Names from docs/diagnoses.md, and one colour for each.
-KINDS = {
-    "CREEP_CONFIRMED": ("MEMORY CREEP", "red"),
-    "CREEP_EARLY": ("MEMORY RISING", "yellow"),
-    "HIGH_PRESSURE": ("HIGH PRESSURE", "orange"),
-    "IMBALANCE": ("IMBALANCE", "purple"),
-    "FRAGMENTATION": ("FRAGMENTATION", "blue"),
-    "OUTSIDE_ALLOCATOR": ("OUTSIDE ALLOCATOR", "semi-dark-green"),
-}
+from .kinds import KINDS
 
 # Thresholds: a colour from a value on; None is from the lowest.
 TEXT = [(None, "text")]
@@ -40,12 +32,18 @@ def mappings(*states):
 
 
 SEVERITY = mappings(
+    (-1, "not judged yet", "#5b6270"),
     (0, "healthy", "green"),
     (1, "info", "blue"),
     (2, "warning", "orange"),
     (3, "critical", "red"),
 )
 NVML_UP = mappings((0, "no NVML", "orange"), (1, "answers", "green"))
+JUDGED = mappings((0, "not yet", "#5b6270"), (1, "yes", "green"))
+# What `kinds.worst_kind` returns.
+WORST_KIND = mappings(
+    *((rank, kind.title, kind.colour) for rank, kind in enumerate(reversed(KINDS), 1))
+)
 
 
 def override(name, *properties):
@@ -91,7 +89,6 @@ SIGNALS = [
     *signal_with_band("allocated", "green"),
     *signal_with_band("reserved", "blue"),
     *signal_with_band("outside_allocator", "orange"),
-    *signal_with_band("process", "purple"),
 ]
 STEEPEST = [override("/^steepest/", fixed("orange")), *band("steepest")]
 NESTED = [
@@ -103,8 +100,7 @@ NESTED = [
     override("allocated", fixed("green"), fill(30)),
 ]
 BY_KIND = [
-    override(kind, fixed(colour), ("displayName", words))
-    for kind, (words, colour) in KINDS.items()
+    override(kind.label, fixed(kind.colour), ("displayName", kind.title)) for kind in KINDS
 ]
 
 
@@ -113,6 +109,8 @@ def cell(kind, **options):
     return ("custom.cellOptions", {"type": kind, **options})
 
 
+JUDGED_CELLS = [("mappings", JUDGED), cell("color-text")]
+WORST_KIND_CELLS = [("mappings", WORST_KIND), cell("color-background")]
 SEVERITY_CELLS = [("mappings", SEVERITY), cell("color-background")]
 PRESSURE_CELLS = [
     ("min", 0),

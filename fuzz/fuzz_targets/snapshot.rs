@@ -5,10 +5,10 @@ use libfuzzer_sys::fuzz_target;
 use stepmem::snapshot::answer::{self, File};
 use stepmem::snapshot::load;
 use stepmem::snapshot::model::Snapshot;
-use stepmem::snapshot::page::{self, Question, Rows, When};
+use stepmem::snapshot::page::{self, Question, RowKind, ShownMoment};
 use stepmem::snapshot::pickle::Machine;
-use stepmem::snapshot::scene::Scene;
-use stepmem::snapshot::sites::{Row, Sites};
+use stepmem::snapshot::scene::DeviceScene;
+use stepmem::snapshot::sites::{SiteRow, Sites};
 use stepmem::snapshot::study::Study;
 use stepmem::snapshot::writer::write;
 use stepmem::snapshot::{diff, sniff};
@@ -49,16 +49,16 @@ fn check(snapshot: &Snapshot) {
     let studies: Vec<Study<'_>> = snapshot
         .devices
         .iter()
-        .map(|device| Study::new(Scene::new(snapshot, device, &sites)))
+        .map(|device| Study::new(DeviceScene::new(snapshot, device, &sites)))
         .collect();
-    let sum = |rows: &[Row]| rows.iter().map(|row| row.sum.bytes).sum::<u64>();
+    let sum = |rows: &[SiteRow]| rows.iter().map(|row| row.sum.bytes).sum::<u64>();
     for study in &studies {
         assert_eq!(sum(&study.at_peak), study.scene.timeline.peak.active);
         for failure in &study.oom {
             assert_eq!(sum(&failure.rows), failure.active);
         }
-        for rows in [Rows::Line, Rows::Function, Rows::Stack, Rows::Category] {
-            let question = Question { moment: When::Peak, rows, top: 3 };
+        for rows in [RowKind::Line, RowKind::Function, RowKind::Stack, RowKind::Category] {
+            let question = Question { moment: ShownMoment::Peak, rows, top: 3 };
             let page = page::device(study, &question);
             assert!(page.chars().all(|c| c == '\n' || !c.is_control()), "{page:?}");
         }

@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use stepmem::snapshot::load;
 use stepmem::snapshot::model::{Action, Annotation, Block, Device, Event, Segment, Snapshot, State};
-use stepmem::snapshot::scene::Scene;
+use stepmem::snapshot::scene::DeviceScene;
 use stepmem::snapshot::sites::Sites;
 use stepmem::snapshot::study::Study;
 use stepmem::snapshot::writer::write;
@@ -64,8 +64,8 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(read.events.len(), n_events);
     let sites = Sites::new(&read, None);
     for device in &read.devices {
-        let study = Study::new(Scene::new(&read, device, &sites));
-        let sum = |rows: &[stepmem::snapshot::sites::Row]| {
+        let study = Study::new(DeviceScene::new(&read, device, &sites));
+        let sum = |rows: &[stepmem::snapshot::sites::SiteRow]| {
             rows.iter().map(|row| row.sum.bytes).sum::<u64>()
         };
         assert_eq!(sum(&study.at_end), study.totals.active);

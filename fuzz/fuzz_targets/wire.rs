@@ -1,4 +1,4 @@
-//! Whatever comes over the socket or stands in a recording is decoded or refused, and what was decoded can be applied.
+//! Bytes from a socket or a recording are decoded or refused, and decoded records can be applied and rendered.
 #![no_main]
 
 use std::time::Duration;
@@ -7,16 +7,21 @@ use libfuzzer_sys::fuzz_target;
 use stepmem::analysis::config::EngineConfig;
 use stepmem::analysis::engine::Engine;
 use stepmem::analysis::event::Event;
-use stepmem::model::units::Uptime;
 use stepmem::analysis::status::ExporterStatus;
-use stepmem::input::push::wire::control::{decode_end, decode_snapshot};
+use stepmem::input::push::wire::control::{decode_ack, decode_end, decode_release, decode_snapshot};
 use stepmem::input::push::wire::recorded::{RecordingEntry, decode_recorded};
 use stepmem::input::push::wire::step::{Layout, decode};
+use stepmem::model::ids::Run;
+use stepmem::model::units::Uptime;
 use stepmem::output::prometheus::{Format, render};
 
 fuzz_target!(|body: &[u8]| {
     drop(decode(body, Layout::Json));
     drop(decode_end(body));
+    drop(decode_release(body));
+    if let Ok(run) = Run::new("fuzzed") {
+        drop(decode_ack(run, body));
+    }
     drop(decode_snapshot(body));
     let mut engine = Engine::new(EngineConfig::default(), 0.0);
     let mut now = Uptime::default();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::analysis::captures::CaptureSettings;
-use crate::analysis::creep::CreepSettings;
+use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::diagnosis::scene::Thresholds;
 use crate::analysis::processes::ProcessSettings;
 use crate::analysis::ranks::RankSettings;

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::{CreepEstimator, CreepSettings, DeviceReading};
+use crate::analysis::creep::estimator::CreepEstimator;
+use crate::analysis::creep::record::DeviceReading;
+use crate::analysis::creep::rules::CreepSettings;
 use crate::model::device::{GpuSample, ProcessMemory};
 use crate::model::ids::{GpuUuid, ProcessId};
-use crate::model::units::{Bytes, Uptime};
+use crate::model::units::{Bytes, UnixTime, Uptime};
 
 /// How many processes that do not push are judged, over all devices: as many as 8 devices of 8.
 pub const PROCESSES_JUDGED_MAX: usize = 64;
@@ -191,8 +193,9 @@ impl ProcessState {
             return is_changed;
         }
         self.read_at = Some(reading.time);
+        let Ok(time) = UnixTime::new(reading.time) else { return is_changed };
         let device = DeviceReading {
-            time: reading.time,
+            time,
             device_used: memory.used.as_f64(),
             process_used: Some(used.as_f64()),
         };

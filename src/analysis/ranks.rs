@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::CreepSettings;
+use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::rank::lifecycle::RecordVerdict;
 use crate::analysis::rank::state::RankState;
 use crate::analysis::refusal::Refusal;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::acks::SavedAck;
-use crate::analysis::creep::CreepEstimator;
+use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::diagnosis::DiagnosisKind;
 use crate::analysis::findings::{ActiveFinding, Findings};
 use crate::analysis::processes::{PROCESSES_JUDGED_MAX, ProcessTable};

@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::acks::ActiveAck;
 use crate::analysis::captures::{Capture, CaptureOutcome};
-use crate::analysis::creep::{CreepEstimator, Signal, Stage, Trend};
+use crate::analysis::creep::estimator::CreepEstimator;
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::{Stage, Trend, TrendFigures};
 use crate::analysis::devices::NvmlStatus;
 use crate::analysis::diagnosis::balance::{Balance, RankBalance};
 use crate::analysis::diagnosis::kind::Severity;
@@ -22,7 +24,7 @@ use crate::model::device::{
     Attribution, Container, DeviceInfo, DeviceMemory, DevicePod, GpuSample, ProcessMemory,
 };
 use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId, subject_fields};
-use crate::model::units::{Bytes, Count};
+use crate::model::units::{Bytes, Count, DurationCounts};
 
 /// Everything at one time.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -108,6 +110,11 @@ pub struct RankStatus {
     pub outside_allocator_bytes: Option<f64>,
     /// Its recent peak by the median of the others', less 1.
     pub imbalance_ratio: Option<f64>,
+    /// Whether creep detection has seen enough of this life to judge it.
+    pub is_judged: bool,
+    /// The step from which on it will be, at one record per step; absent once it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judging_from_step: Option<u64>,
     /// What is known of each signal's growth.
     pub creep: Vec<SignalStatus>,
     /// Steps until the first creeping signal has used up its headroom.
@@ -306,17 +313,6 @@ pub struct CollectorStatus {
     pub is_success: bool,
 }
 
-/// Durations counted in buckets.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub struct DurationCounts {
-    /// Upper bound in seconds and how many were at most that, ascending and cumulative.
-    pub buckets: Vec<(f64, u64)>,
-    /// How many there were.
-    pub count: u64,
-    /// Their sum.
-    pub sum_seconds: f64,
-}
-
 impl ExporterStatus {
     /// Counts something more that was left out to keep a bound.
     pub fn add_dropped(&mut self, reason: &'static str, count: u64) {
@@ -357,6 +353,8 @@ impl RankStatus {
         last_push_time: f64,
     ) -> Self {
         let soonest = soonest(view.creep);
+        let until_judged = u64::from(view.creep.records_until_judged());
+        let last_step = view.last_train.map(|last| last.step.get());
         Self {
             rank_label: id.rank.to_string(),
             run: id.run,
@@ -373,12 +371,16 @@ impl RankStatus {
             fragmentation_ratio: view.fragmentation_ratio(),
             outside_allocator_bytes: view.outside_allocator_bytes,
             imbalance_ratio: balance.map(|balance| balance.imbalance_ratio),
+            is_judged: until_judged == 0,
+            judging_from_step: last_step
+                .map(|step| step + until_judged)
+                .filter(|_| until_judged > 0),
             creep: Signal::ALL
                 .into_iter()
                 .filter_map(|signal| SignalStatus::of(signal, view.creep))
                 .collect(),
-            oom_eta_steps: soonest.map(|(_, steps)| steps),
-            oom_eta_seconds: soonest.and_then(|(trend, _)| trend.eta_seconds()),
+            oom_eta_steps: soonest.as_ref().and_then(|trend| trend.oom_eta_steps),
+            oom_eta_seconds: soonest.and_then(|trend| trend.oom_eta_seconds),
         }
     }
 
@@ -398,36 +400,39 @@ impl ProcessStatus {
             headroom_bytes: view.headroom_bytes(),
             pressure_ratio: pressure::of_process(view).map(|pressure| pressure.ratio),
             creep: SignalStatus::of(Signal::Process, view.creep),
-            oom_eta_seconds: soonest(view.creep).and_then(|(trend, _)| trend.eta_seconds()),
+            oom_eta_seconds: soonest(view.creep).and_then(|trend| trend.oom_eta_seconds),
         }
     }
 }
 
-/// The creeping trend that is the first to use up its headroom, and how many steps (of a process, seconds) that takes.
-fn soonest(creep: &CreepEstimator) -> Option<(&Trend, f64)> {
+/// The creeping trend that is the first to use up its headroom.
+fn soonest(creep: &CreepEstimator) -> Option<TrendFigures> {
+    let left = |trend: &TrendFigures| trend.oom_eta_steps.or(trend.oom_eta_seconds);
     creep
         .trends()
         .filter(|trend| trend.stage == Stage::Creeping)
-        .filter_map(|trend| Some((trend, trend.eta()?.steps)))
-        .min_by(|a, b| a.1.total_cmp(&b.1))
+        .map(Trend::figures)
+        .filter_map(|trend| Some((left(&trend)?, trend)))
+        .min_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, trend)| trend)
 }
 
 impl SignalStatus {
     fn of(signal: Signal, creep: &CreepEstimator) -> Option<Self> {
         let slope = creep.slope(signal)?;
-        let trend = creep.trends().find(|trend| trend.signal == signal);
-        let of_steps = |value: f64| Some(value).filter(|_| signal.counts_steps());
+        let per_step = slope.bytes_per_step;
+        let trend = creep.trends().find(|trend| trend.signal == signal).map(Trend::figures);
         Some(Self {
             signal,
-            slope_bytes_per_step: of_steps(slope.per_step),
-            slope_lower_bytes_per_step: of_steps(slope.lower),
-            slope_upper_bytes_per_step: of_steps(slope.upper),
-            slope_bytes_per_second: slope.per_second,
+            slope_bytes_per_step: per_step.map(|slope| slope.value),
+            slope_lower_bytes_per_step: per_step.map(|slope| slope.lower),
+            slope_upper_bytes_per_step: per_step.map(|slope| slope.upper),
+            slope_bytes_per_second: slope.bytes_per_second.map(|slope| slope.value),
             trend: trend.map(|trend| TrendStatus {
                 growth_bytes: trend.growth_bytes,
-                onset_step: of_steps(trend.onset_step),
-                onset_time: trend.onset_time,
-                confidence_ratio: trend.confidence_ratio(),
+                onset_step: trend.onset_step.map(Count::as_f64),
+                onset_time: trend.onset_time.get(),
+                confidence_ratio: trend.confidence_ratio,
             }),
         })
     }

@@ -1,4 +1,4 @@
-//! The clock of the exporter: its uptime, and what that is in Unix time.
+//! The exporter's clock: uptime and Unix time.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -7,13 +7,13 @@ use tokio::time::Instant;
 use crate::analysis::saved::SavedState;
 use crate::model::units::Uptime;
 
-/// Reads the time: the uptime of this exporter, or of the one whose state it goes on with.
+/// Returns the uptime of this exporter, continued from the exporter whose state it resumes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     started: Instant,
     /// The uptime at `started`.
     before: Duration,
-    /// The Unix time at which the uptime was 0.
+    /// The Unix time at uptime 0.
     pub(super) started_unix: f64,
 }
 
@@ -25,7 +25,7 @@ impl Clock {
         let (before, started_unix) = match saved {
             Some(saved) => {
                 let since = Duration::try_from_secs_f64(unix - saved.started);
-                // The uptime never falls, also when the system's clock did.
+                // The uptime never falls, even if the system's clock did.
                 (since.unwrap_or_default().max(saved.uptime.0), saved.started)
             }
             None => (Duration::ZERO, unix),

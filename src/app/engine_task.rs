@@ -15,7 +15,7 @@ use crate::analysis::findings::{Transition, TransitionState};
 use crate::analysis::refusal::Refusal;
 use crate::analysis::status::{CollectorStatus, ExporterStatus, LabelCounts, Status};
 use crate::app::clock::Clock;
-use crate::app::collectors::event::CollectorEvent;
+use crate::app::collectors::event::{CollectorEvent, CollectorRound};
 use crate::app::state_file::StateFile;
 use crate::app::summary_files::{self, Summaries, SummarySource};
 use crate::input::nvml::cycle::GpuPoll;
@@ -36,7 +36,7 @@ pub(super) struct ExporterFigures {
     pub(super) push: Arc<PushCounts>,
     pub(super) servers: [(&'static str, Arc<ServerCounts>); 2],
     pub(super) export: Option<Arc<ExportCounts>>,
-    pub(super) collectors: BTreeMap<&'static str, CollectorStatus>,
+    pub(super) collectors: BTreeMap<&'static str, CollectorRound>,
     pub(super) dropped: DropCounts,
     pub(super) process: Vec<(String, f64)>,
     pub(super) series: usize,
@@ -59,7 +59,7 @@ impl ExporterFigures {
             pushes: labelled(self.push.results()),
             push_seconds: self.push.durations(),
             inbox_depth,
-            collectors: self.collectors.values().cloned().collect(),
+            collectors: self.collectors.values().map(collector_status).collect(),
             snapshots: Vec::new(),
             connections_shed: labelled(shed),
             otlp_exports: labelled(exports.into_iter().flatten()),
@@ -85,6 +85,11 @@ impl ExporterFigures {
             })
             .collect();
     }
+}
+
+fn collector_status(round: &CollectorRound) -> CollectorStatus {
+    let CollectorRound { collector, duration_seconds, is_success } = *round;
+    CollectorStatus { collector: collector.into(), duration_seconds, is_success }
 }
 
 fn labelled(counts: impl IntoIterator<Item = (&'static str, u64)>) -> LabelCounts {
@@ -226,7 +231,7 @@ impl EngineTask {
     fn take_collected(&mut self, collected: CollectorEvent) {
         match collected {
             CollectorEvent::Devices(poll, status) => {
-                self.exporter.collectors.insert("nvml", status);
+                self.exporter.collectors.insert(status.collector, status);
                 self.take_poll(poll);
             }
             CollectorEvent::Xid(device, xid) => {
@@ -234,7 +239,7 @@ impl EngineTask {
                 self.apply(Event::Xid(device, xid));
             }
             CollectorEvent::DevicePods(pods, dropped, status) => {
-                self.exporter.collectors.insert("kubelet", status);
+                self.exporter.collectors.insert(status.collector, status);
                 self.exporter.dropped.pods += dropped;
                 self.apply(Event::DevicePods(pods));
             }

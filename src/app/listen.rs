@@ -3,23 +3,23 @@
 use std::fs::Permissions;
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::Path;
 
 use anyhow::Context;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
+use crate::config::settings::PushSocket;
 use crate::net::server::Listener;
 
-/// Where the exporter listens.
+/// The addresses that the exporter listens on.
 #[derive(Clone, Debug, Default)]
 pub struct Addresses {
-    /// The page and the metrics.
+    /// Of the page and the metrics.
     pub web: Vec<SocketAddr>,
-    /// Pushes over TCP.
+    /// Of the push endpoint.
     pub push: Vec<SocketAddr>,
 }
 
-/// Listens on every address, and gives the addresses with the ports that the system chose.
+/// Listens on every address. Returns the listeners and their addresses, with ports chosen by the system.
 pub(super) async fn listen(
     what: &'static str,
     addresses: &[SocketAddr],
@@ -38,11 +38,13 @@ pub(super) async fn listen(
     Ok((listeners, bound))
 }
 
-/// Binds a Unix socket in place of one that nobody listens on any more.
-pub(super) async fn bind_socket(path: &Path, mode: u32) -> anyhow::Result<Listener> {
+/// Binds a Unix socket; replaces one that no process listens on.
+pub(super) async fn bind_socket(
+    PushSocket { path, mode }: &PushSocket,
+) -> anyhow::Result<Listener> {
     let shown = path.display();
     if let Ok(metadata) = std::fs::symlink_metadata(path) {
-        anyhow::ensure!(metadata.file_type().is_socket(), "{shown} exists and is no socket");
+        anyhow::ensure!(metadata.file_type().is_socket(), "{shown} exists and is not a socket");
         anyhow::ensure!(
             UnixStream::connect(path).await.is_err(),
             "another process listens on {shown}"
@@ -51,7 +53,7 @@ pub(super) async fn bind_socket(path: &Path, mode: u32) -> anyhow::Result<Listen
     }
     let listener =
         UnixListener::bind(path).with_context(|| format!("cannot listen on {shown} (push)"))?;
-    std::fs::set_permissions(path, Permissions::from_mode(mode))
+    std::fs::set_permissions(path, Permissions::from_mode(*mode))
         .with_context(|| format!("cannot set the mode of {shown}"))?;
     tracing::info!(address = %shown, what = "push", "listening");
     Ok(Listener::Unix(listener))

@@ -1,4 +1,4 @@
-//! Where the log goes.
+//! The log on standard error.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::settings::LogSettings;
 
-/// Logs to standard error from now on.
+/// Installs the log of the process.
 pub fn to_stderr(log: &LogSettings) {
     let builder = tracing_subscriber::fmt()
         .with_writer(io::stderr)

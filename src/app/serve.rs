@@ -1,4 +1,4 @@
-//! The composition of `serve` and `demo`: the channels, the tasks and who is joined to whom.
+//! The composition of `serve` and `demo`: creates the channels and tasks and connects them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -29,14 +29,14 @@ use crate::net::server::{Listener, ServerCounts, serve as serve_http};
 use crate::output::otlp::{Export, ExportCounts, OtlpConfig};
 use crate::output::web::{self, StatusSource, WebConfig};
 
-/// How many findings of collectors wait for the engine.
+/// Maximum number of collector events that wait for the engine.
 const COLLECTED_CAPACITY: usize = 4;
 
-/// Serves until a signal ends it, or until `beside`, which begins once the exporter listens, ends; a second signal
-/// aborts.
+/// Runs the exporter until a signal arrives or `beside`, which starts once the exporter listens, ends. A second
+/// signal aborts.
 ///
 /// # Errors
-/// An address or socket cannot be had, OTLP cannot be set up, a task died, `beside` failed, or a second signal came.
+/// A socket cannot be bound, OTLP cannot be set up, a task died, `beside` failed, or a second signal arrived.
 pub fn run<F: Future<Output = anyhow::Result<()>>>(
     settings: Settings,
     gpu: Option<GpuSource>,
@@ -45,90 +45,85 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let signals = Signals::listen()?;
-        let (app, addresses) = App::start(settings, gpu).await?;
+        let (app, addresses) = start(settings, gpu).await?;
         app.until_stopped(signals, beside(addresses)).await
     });
-    // A driver call that hangs holds a thread of its own, which ends with the process.
+    // A hanging call of the driver blocks a thread of its own, which ends with the process.
     runtime.shutdown_background();
     result
 }
 
-impl App {
-    async fn start(
-        settings: Settings,
-        gpu: Option<GpuSource>,
-    ) -> anyhow::Result<(Self, Addresses)> {
-        let saved = settings
-            .state_file
-            .as_deref()
-            .and_then(|path| read_state(path, settings.engine.ranks_max));
-        let clock = Clock::start(saved.as_ref());
-        let (push_counts, web_counts) = <(Arc<ServerCounts>, Arc<ServerCounts>)>::default();
-        let (inbox, offers) = Inbox::new();
-        let (publisher, latest) = watch::channel(Arc::default());
-        let (source, requests, summary_requests) = StatusSource::new(latest.clone());
-        let (stop_push, push_stopped) = watch::channel(false);
-        let (stop_web, web_stopped) = watch::channel(false);
-        let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
-        let (releases, release_requests) = Releases::new();
+/// Starts the exporter. Returns its tasks, and the addresses that it listens on.
+async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(App, Addresses)> {
+    let saved = settings
+        .state_file
+        .as_deref()
+        .and_then(|path| read_state(path, settings.engine.ranks_max));
+    let clock = Clock::start(saved.as_ref());
+    let (push_counts, web_counts) = <(Arc<ServerCounts>, Arc<ServerCounts>)>::default();
+    let (inbox, offers) = Inbox::new();
+    let (publisher, latest) = watch::channel(Arc::default());
+    let (source, requests, summary_requests) = StatusSource::new(latest.clone());
+    let (stop_push, push_stopped) = watch::channel(false);
+    let (stop_web, web_stopped) = watch::channel(false);
+    let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
+    let (releases, release_requests) = Releases::new();
 
-        let (web, web_addresses) = listen("web", &settings.web_addresses).await?;
-        let (mut push, push_addresses) = listen("push", &settings.push_addresses).await?;
-        if let Some((path, mode)) = &settings.push_socket {
-            push.push(bind_socket(path, *mode).await?);
-        }
-        let addresses = Addresses { web: web_addresses, push: push_addresses };
-        let export_counts = Arc::<ExportCounts>::default();
-        let export = start_export(settings.otlp, latest.clone(), &export_counts).await?;
-
-        let exporter = ExporterFigures {
-            push: inbox.counts(),
-            servers: [("push", Arc::clone(&push_counts)), ("web", Arc::clone(&web_counts))],
-            export: export.is_some().then_some(export_counts),
-            collectors: BTreeMap::new(),
-            dropped: DropCounts::default(),
-            process: Vec::new(),
-            series: 0,
-        };
-        let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
-        let engine = engine_of(config, saved, clock);
-        let state = settings.state_file.map(StateFile::new);
-        let summaries = Summaries::new(settings.summary_dir);
-        let (pushed_devices, wanted) = watch::channel(BTreeSet::new());
-        let task =
-            EngineTask { engine, clock, publisher, pushed_devices, exporter, state, summaries };
-        let requests = Requests { status: requests, summary: summary_requests };
-
-        let mut app = Self {
-            linger: settings.linger,
-            export,
-            socket: settings.push_socket.map(|(path, _)| path),
-            stop_push,
-            stop_web,
-            push_servers: JoinSet::new(),
-            web_servers: JoinSet::new(),
-            engine: JoinSet::new(),
-            gpu: JoinSet::new(),
-        };
-        app.engine.spawn(task.run(offers, requests, collected));
-        let releases = (settings.nvml.is_some() && gpu.is_some()).then_some(releases);
-        let clock = Arc::new(move || clock.now());
-        let router = http::router(settings.push, inbox, releases, clock);
-        Servers { router, counts: push_counts, stop: push_stopped.clone() }
-            .spawn(push, &mut app.push_servers);
-        let push_url = push_url(&addresses, app.socket.as_deref());
-        let site = WebConfig { telemetry_path: settings.telemetry_path, push_url };
-        let router = web::router(&site, source, push_stopped);
-        Servers { router, counts: web_counts, stop: web_stopped }
-            .spawn(web, &mut app.web_servers);
-        if let (Some(nvml), Some(source)) = (settings.nvml, gpu) {
-            spawn_collectors(&mut app.gpu, &nvml, &collect)?;
-            let releases = release_requests;
-            let channels = GpuChannels { pushed_devices: wanted, collected: collect, releases };
-            app.gpu.spawn(GpuTask::start(nvml, source, channels)?.run());
-        }
-        Ok((app, addresses))
+    let (web, web_addresses) = listen("web", &settings.web_addresses).await?;
+    let (mut push, push_addresses) = listen("push", &settings.push_addresses).await?;
+    if let Some(socket) = &settings.push_socket {
+        push.push(bind_socket(socket).await?);
     }
+    let addresses = Addresses { web: web_addresses, push: push_addresses };
+    let export_counts = Arc::<ExportCounts>::default();
+    let export = start_export(settings.otlp, latest.clone(), &export_counts).await?;
+
+    let exporter = ExporterFigures {
+        push: inbox.counts(),
+        servers: [("push", Arc::clone(&push_counts)), ("web", Arc::clone(&web_counts))],
+        export: export.is_some().then_some(export_counts),
+        collectors: BTreeMap::new(),
+        dropped: DropCounts::default(),
+        process: Vec::new(),
+        series: 0,
+    };
+    let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
+    let engine = engine_of(config, saved, clock);
+    let state = settings.state_file.map(StateFile::new);
+    let summaries = Summaries::new(settings.summary_dir);
+    let (pushed_devices, wanted) = watch::channel(BTreeSet::new());
+    let task =
+        EngineTask { engine, clock, publisher, pushed_devices, exporter, state, summaries };
+    let requests = Requests { status: requests, summary: summary_requests };
+
+    let mut app = App {
+        linger: settings.linger,
+        export,
+        socket: settings.push_socket.map(|socket| socket.path),
+        stop_push,
+        stop_web,
+        push_servers: JoinSet::new(),
+        web_servers: JoinSet::new(),
+        engine: JoinSet::new(),
+        gpu: JoinSet::new(),
+    };
+    app.engine.spawn(task.run(offers, requests, collected));
+    let releases = (settings.nvml.is_some() && gpu.is_some()).then_some(releases);
+    let clock = Arc::new(move || clock.now());
+    let router = http::router(settings.push, inbox, releases, clock);
+    Servers { router, counts: push_counts, stop: push_stopped.clone() }
+        .spawn(push, &mut app.push_servers);
+    let push_url = push_url(&addresses, app.socket.as_deref());
+    let site = WebConfig { telemetry_path: settings.telemetry_path, push_url };
+    let router = web::router(&site, source, push_stopped);
+    Servers { router, counts: web_counts, stop: web_stopped }.spawn(web, &mut app.web_servers);
+    if let (Some(nvml), Some(source)) = (settings.nvml, gpu) {
+        spawn_collectors(&mut app.gpu, &nvml, &collect)?;
+        let releases = release_requests;
+        let channels = GpuChannels { pushed_devices: wanted, collected: collect, releases };
+        app.gpu.spawn(GpuTask::start(nvml, source, channels)?.run());
+    }
+    Ok((app, addresses))
 }
 
 async fn start_export(
@@ -144,13 +139,13 @@ async fn start_export(
     Ok(Some(export.context("OTLP export cannot be set up")?))
 }
 
-/// What tells this exporter from others: the host (in Kubernetes the pod) and the process.
+/// Identifies this exporter: the host (in Kubernetes the pod) and the process.
 fn instance() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{}:{}", host.trim(), std::process::id())
 }
 
-/// Goes on where an earlier exporter stood, or begins anew.
+/// Resumes the state of an earlier exporter, or starts anew.
 fn engine_of(config: EngineConfig, saved: Option<SavedState>, clock: Clock) -> Engine {
     match saved {
         Some(saved) => Engine::resume(config, saved, clock.now()),
@@ -158,7 +153,7 @@ fn engine_of(config: EngineConfig, saved: Option<SavedState>, clock: Clock) -> E
     }
 }
 
-/// Where the page says that pushes are taken.
+/// The push address that the page shows.
 fn push_url(addresses: &Addresses, socket: Option<&Path>) -> String {
     match (addresses.push.first(), socket) {
         (Some(address), _) => format!("http://{address}"),
@@ -167,7 +162,7 @@ fn push_url(addresses: &Addresses, socket: Option<&Path>) -> String {
     }
 }
 
-/// What is asked beside the devices themselves.
+/// Starts the collectors apart from NVML.
 fn spawn_collectors(
     tasks: &mut Tasks,
     nvml: &NvmlSettings,
@@ -180,7 +175,7 @@ fn spawn_collectors(
     Ok(())
 }
 
-/// Serves one router on several listeners, which share their counts and their stop.
+/// A router for several listeners, which share their counts and their stop.
 struct Servers {
     router: axum::Router,
     counts: Arc<ServerCounts>,

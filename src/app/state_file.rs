@@ -10,15 +10,15 @@ use crate::analysis::saved::SavedState;
 use crate::model::units::Uptime;
 use crate::store::state::{self, StateError};
 
-/// How often the state file is written at most, while pushes come.
+/// Minimum time between two writes of the state file.
 const STATE_EVERY: Duration = Duration::from_secs(10);
 
-/// The greatest state file of `ranks_max` ranks, in bytes.
+/// The largest state file of `ranks_max` ranks, in bytes.
 fn bytes_max(ranks_max: usize) -> u64 {
     u64::try_from(SavedState::bytes_max(ranks_max)).unwrap_or(u64::MAX)
 }
 
-/// Reads the state of an earlier exporter; what is not to be trusted is set aside.
+/// Reads the state of an earlier exporter. Sets a file aside that cannot be trusted.
 pub(super) fn read_state(path: &Path, ranks_max: usize) -> Option<SavedState> {
     match state::read(path, bytes_max(ranks_max)) {
         Ok(saved) => saved,
@@ -34,10 +34,10 @@ pub(super) fn read_state(path: &Path, ranks_max: usize) -> Option<SavedState> {
     }
 }
 
-/// The state file and when it is written.
+/// Writes the state file.
 pub(super) struct StateFile {
     path: PathBuf,
-    /// How many records had been accepted when it was last written.
+    /// The number of accepted records at the last write.
     n_records: u64,
     written_at: Option<Uptime>,
     writing: Option<JoinHandle<Result<(), StateError>>>,
@@ -49,7 +49,7 @@ impl StateFile {
         Self { path, n_records: 0, written_at: None, writing: None, is_failing: false }
     }
 
-    /// Writes what is new, at most every [`STATE_EVERY`] and one at a time.
+    /// Writes new state, at most every [`STATE_EVERY`] and one write at a time.
     pub(super) async fn keep(&mut self, engine: &Engine, now: Uptime) {
         if self.writing.as_ref().is_some_and(|writing| !writing.is_finished()) {
             return;
@@ -62,7 +62,7 @@ impl StateFile {
         }
     }
 
-    /// Begins to write, on a thread of its own.
+    /// Starts a write on a thread of its own.
     pub(super) fn write(&mut self, engine: &Engine, now: Uptime) {
         self.n_records = engine.records().accepted;
         self.written_at = Some(now);
@@ -70,7 +70,7 @@ impl StateFile {
         self.writing = Some(tokio::task::spawn_blocking(move || state::write(&path, &saved)));
     }
 
-    /// Waits for what is being written, and says when that begins or ends to fail.
+    /// Waits for the write in progress. Logs the first of consecutive failures.
     pub(super) async fn written(&mut self) {
         let Some(writing) = self.writing.take() else { return };
         let result = writing.await.map_err(anyhow::Error::from).and_then(|result| Ok(result?));

@@ -1,4 +1,4 @@
-//! How the exporter stops: the signals, the tasks, and the order in which they end.
+//! How the exporter stops: its signals, its tasks, and the order in which they end.
 
 use std::io;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 
 use crate::output::otlp::Export;
 
-/// What asks the program to stop.
+/// The signals that stop the program.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -45,7 +45,7 @@ pub(super) struct App {
     pub(super) stop_web: watch::Sender<bool>,
     pub(super) push_servers: Tasks,
     pub(super) web_servers: Tasks,
-    // The engine ends when neither a push server nor a web server is left.
+    // The engine ends once no push server and no web server is left.
     pub(super) engine: Tasks,
     pub(super) gpu: Tasks,
 }
@@ -67,7 +67,7 @@ impl App {
         }
     }
 
-    /// Waits for a task that ends although nobody asked it to.
+    /// Resolves when a task ends although it was not stopped.
     async fn died(&mut self) -> anyhow::Result<()> {
         let joined = tokio::select! {
             Some(joined) = self.push_servers.join_next() => joined,
@@ -76,10 +76,10 @@ impl App {
             Some(joined) = self.gpu.join_next() => joined,
         };
         joined.context("a task died")??;
-        anyhow::bail!("a task ended before it was asked to")
+        anyhow::bail!("a task ended before the exporter was stopped")
     }
 
-    /// Stops from the inside out: pushes, then what they brought, then those who read it.
+    /// Stops the push servers, then, after the linger, the web servers, the engine and the export.
     async fn wind_down(mut self) -> anyhow::Result<()> {
         self.stop_push.send_replace(true);
         while let Some(joined) = self.push_servers.join_next().await {
@@ -100,7 +100,7 @@ impl App {
             joined??;
         }
         if let Some(export) = self.export.take() {
-            // It blocks, and over gRPC it needs this runtime meanwhile.
+            // Blocks, and over gRPC needs this runtime meanwhile.
             tokio::task::spawn_blocking(|| export.stop()).await?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! When summaries are written, and how they are answered: of a run that ended or fell silent, of all at the stop.
+//! Writes summaries when runs end or fall silent and on shutdown, and answers requests for them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -15,21 +15,21 @@ use crate::output::web::{SummaryFormat, SummaryRequest};
 use crate::report::summary::Summary;
 use crate::store::atomic;
 
-/// The longest name of a run's directory, in bytes; file systems take 255.
+/// The longest directory name of a run, in bytes; file systems allow 255.
 const NAME_BYTES_MAX: usize = 200;
 
-/// What summaries are made of.
+/// The state that summaries are made from.
 pub(super) struct SummarySource<'a> {
     pub(super) engine: &'a Engine,
     pub(super) now: Uptime,
 }
 
-/// The summaries of the runs, and the directory they are written to, if there is one.
+/// Writes the summaries of runs to a directory, if there is one.
 pub(super) struct Summaries {
     directory: Option<PathBuf>,
-    /// The runs that pushed since the last look, or had a present rank then.
+    /// The runs that have pushed since the last check, or had a present rank then.
     present: BTreeSet<Run>,
-    /// The runs whose summary is to be written.
+    /// The runs whose summary is due.
     due: BTreeSet<Run>,
     writing: Option<JoinHandle<anyhow::Result<()>>>,
     is_failing: bool,
@@ -46,19 +46,19 @@ impl Summaries {
         }
     }
 
-    /// A rank of the run pushed.
+    /// Notes a push of the run.
     pub(super) fn pushed(&mut self, run: &Run) {
         if !self.present.contains(run) {
             self.present.insert(run.clone());
         }
     }
 
-    /// A rank of the run, or all of it, ended.
+    /// Notes the end of the run or of one of its ranks.
     pub(super) fn ended(&mut self, run: &Run) {
         self.due.insert(run.clone());
     }
 
-    /// Writes the summaries of runs that ended, or that no rank is present of any more, one round at a time.
+    /// Writes the summaries of runs that ended or have no present rank any more, one round at a time.
     pub(super) async fn keep(&mut self, known: &SummarySource<'_>, present: BTreeSet<Run>) {
         let gone = self.present.difference(&present).cloned();
         self.due.extend(gone);
@@ -69,7 +69,7 @@ impl Summaries {
         }
     }
 
-    /// Writes the summaries of what ended and of every run that goes on.
+    /// Writes the summaries of ended and of ongoing runs, for shutdown.
     pub(super) async fn stop(&mut self, known: &SummarySource<'_>) {
         let going_on = std::mem::take(&mut self.present);
         self.due.extend(going_on);
@@ -77,7 +77,7 @@ impl Summaries {
         self.write(known);
     }
 
-    /// Begins to write what is due, on a thread of its own.
+    /// Starts writing what is due, on a thread of its own.
     fn write(&mut self, known: &SummarySource<'_>) {
         let due = std::mem::take(&mut self.due);
         let Some(directory) = self.directory.clone().filter(|_| !due.is_empty()) else {
@@ -90,7 +90,7 @@ impl Summaries {
         }));
     }
 
-    /// Waits for what is being written, and says when that begins or ends to fail.
+    /// Waits for the round in progress. Logs the first of consecutive failures.
     pub(super) async fn written(&mut self) {
         let Some(writing) = self.writing.take() else { return };
         let result = writing.await.map_err(anyhow::Error::from).and_then(|result| result);
@@ -101,12 +101,12 @@ impl Summaries {
     }
 }
 
-/// Answers a request for the summary of a run; one that is not held gets no answer.
+/// Answers a request for the summary of a run. Drops the request if the run is unknown.
 pub(super) fn answer(known: &SummarySource<'_>, request: SummaryRequest) {
     let SummaryRequest { run, format, answer } = request;
     let found = Run::new(&run).ok().and_then(|run| summary(known, &run));
     let Some(summary) = found else { return };
-    // Many ranks make a long text, which the engine does not wait for.
+    // Formatting many ranks takes long; the engine does not wait for it.
     drop(tokio::task::spawn_blocking(move || respond(&summary, format, answer)));
 }
 
@@ -115,11 +115,11 @@ fn respond(summary: &Summary, format: SummaryFormat, answer: oneshot::Sender<Str
         SummaryFormat::Json => serde_json::to_string(summary).unwrap_or_default(),
         SummaryFormat::Text => summary.text.clone(),
     };
-    // Who asked may have gone.
+    // The reader may have left.
     answer.send(text).ok();
 }
 
-/// The summary of a run that pushes, or did.
+/// The summary of a run with ranks that push or have pushed.
 fn summary(known: &SummarySource<'_>, run: &Run) -> Option<Summary> {
     let report = known.engine.run(run, known.now)?;
     Some(Summary::of(&report, Some(known.engine.snapshots(run))))
@@ -130,15 +130,15 @@ fn write(directory: &Path, summary: &Summary) -> anyhow::Result<()> {
     fs::create_dir_all(&folder)?;
     let json = serde_json::to_vec_pretty(summary)?;
     atomic::replace(&folder.join("final_summary.txt"), &[summary.text.as_bytes()])?;
-    // Last, so that whoever waits for it finds both.
+    // Written last, so that a reader that waits for it finds both files.
     atomic::replace(&folder.join("final_summary.json"), &[&json, b"\n"])?;
     let (shown, verdict) = (folder.display(), summary.diagnosis.status);
     tracing::info!(run = %summary.run, folder = %shown, verdict, "summary written");
     Ok(())
 }
 
-/// A run's name as one of a directory: what is no letter, digit, `-`, `_` or inner dot stands as `%` and two digits; a
-/// long one is cut and ends in the checksum of the whole.
+/// The directory name of a run: every byte but letters, digits, `-`, `_` and inner dots becomes `%` and two digits.
+/// A long name is truncated and ends in the checksum of the whole.
 fn folder_name(run: &Run) -> String {
     let mut name = String::new();
     for (idx, byte) in run.as_str().bytes().enumerate() {

@@ -1,14 +1,16 @@
-//! What the commands share: the shape of a command, its exit, and the arguments that several take.
+//! Parts that commands share: the shape of a command, exit codes, and common arguments.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
-use crate::config::settings::{FILE_VARIABLE, SETTINGS, Setting, Settings, Sources};
+use crate::config::settings::Settings;
+use crate::config::sources::{FILE_VARIABLE, Sources};
+use crate::config::table::{SETTINGS, Setting};
 use crate::report::compare::Verdict;
 
-/// The settings that `replay` takes, by the beginning of their keys.
+/// The prefixes of settings that `replay` takes.
 const REPLAY_PREFIXES: [&str; 5] = ["rank.", "run.", "creep.", "pressure.", "imbalance."];
 
 /// A command of the program.
@@ -16,26 +18,26 @@ const REPLAY_PREFIXES: [&str; 5] = ["rank.", "run.", "creep.", "pressure.", "imb
 pub struct CommandRow {
     /// Its name.
     pub(super) name: &'static str,
-    /// What it takes.
+    /// Its arguments.
     pub(super) arguments: fn() -> Command,
-    /// Does what the arguments say.
+    /// Runs it with these arguments.
     pub(super) run: fn(&ArgMatches) -> Result<Exit, CommandError>,
 }
 
-/// What the program exits with.
+/// The exit codes of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// The command did what was asked of it.
+    /// The command succeeded.
     Success,
     /// The command failed.
     Failure,
-    /// The arguments are wrong.
+    /// The arguments are invalid.
     Usage,
-    /// Two files cannot be compared.
+    /// The files cannot be compared.
     CannotCompare,
     /// A file is not a memory snapshot.
     NotASnapshot,
-    /// What a comparison came to.
+    /// The verdict of a comparison.
     Compared(Verdict),
 }
 
@@ -50,10 +52,10 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// What stopped a command, and what the program exits with then.
+/// An error of a command, with its exit code.
 #[derive(Debug)]
 pub struct CommandError {
-    /// The exit.
+    /// The exit code.
     pub exit: Exit,
     /// The error.
     pub error: anyhow::Error,
@@ -67,7 +69,9 @@ impl From<anyhow::Error> for CommandError {
 
 pub(super) fn recordings() -> Arg {
     Arg::new("FILE")
-        .help("Recordings as JSON lines (push records and NVML readings); - is standard input")
+        .help(
+            "Recordings as JSON lines (push records and NVML readings); - reads standard input",
+        )
         .value_parser(clap::value_parser!(PathBuf))
         .num_args(1..)
         .required(true)
@@ -82,7 +86,7 @@ pub(super) fn with_settings(command: Command, takes: impl Fn(&Setting) -> bool) 
         .long("config.file")
         .value_name("PATH")
         .value_parser(clap::value_parser!(PathBuf))
-        .help(format!("A TOML or YAML file with settings [env: {FILE_VARIABLE}]"));
+        .help(format!("TOML or YAML file with settings [env: {FILE_VARIABLE}]"));
     SETTINGS.iter().filter(|setting| takes(setting)).fold(
         command.arg(file),
         |command, setting| {
@@ -101,7 +105,7 @@ pub(super) fn with_settings(command: Command, takes: impl Fn(&Setting) -> bool) 
     )
 }
 
-/// The files that [`recordings`] names.
+/// The files given for [`recordings`].
 pub(super) fn files(matches: &ArgMatches) -> impl Iterator<Item = &PathBuf> {
     matches.get_many::<PathBuf>("FILE").into_iter().flatten()
 }
@@ -116,15 +120,15 @@ pub(super) fn json(value: &impl serde::Serialize) -> anyhow::Result<String> {
     Ok(serde_json::to_string_pretty(value)? + "\n")
 }
 
-/// The settings that [`with_settings`] takes, checked.
+/// Reads the settings of [`with_settings`].
 ///
 /// # Errors
-/// Every mistake in any source of them.
+/// Every mistake in any source.
 pub(super) fn settings(
     matches: &ArgMatches,
     takes: impl Fn(&Setting) -> bool,
 ) -> anyhow::Result<Settings> {
-    Ok(Settings::read(&sources(matches, takes))?)
+    Ok(sources(matches, takes).read()?)
 }
 
 fn sources(matches: &ArgMatches, takes: impl Fn(&Setting) -> bool) -> Sources {

@@ -1,4 +1,4 @@
-//! `stepmem check`: the settings checked, what would be listened on, and whether NVML is there.
+//! `stepmem check`: checks the settings, and shows what they configure and whether NVML is available.
 
 use std::io::{self, Write};
 
@@ -6,14 +6,15 @@ use clap::ArgMatches;
 
 use crate::app::collectors::nvml;
 use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings};
-use crate::config::settings::Settings;
+use crate::config::settings::{PushSocket, Settings};
 
 /// `stepmem check`.
 pub(super) const CHECK: CommandRow = CommandRow { name: "check", arguments, run };
 
 fn arguments() -> clap::Command {
-    let command = clap::Command::new("check")
-        .about("Check the settings, say what would be listened on and whether NVML is there");
+    let command = clap::Command::new("check").about(
+        "Check the settings; show the addresses they listen on and whether NVML is available",
+    );
     with_settings(command, |_| true)
 }
 
@@ -30,7 +31,7 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
     for address in &settings.push_addresses {
         writeln!(out, "pushes:           http://{address}/v1/steps")?;
     }
-    if let Some((path, mode)) = &settings.push_socket {
+    if let Some(PushSocket { path, mode }) = &settings.push_socket {
         writeln!(out, "pushes:           {} (mode {mode:o})", path.display())?;
     }
     writeln!(
@@ -42,7 +43,7 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
         Some(otlp) => writeln!(
             out,
             "OTLP:             {} every {}",
-            otlp.endpoint.as_deref().unwrap_or("as OTEL_EXPORTER_OTLP_… says"),
+            otlp.endpoint.as_deref().unwrap_or("by OTEL_EXPORTER_OTLP_…"),
             humantime::format_duration(otlp.interval)
         )?,
         None => writeln!(out, "OTLP:             off")?,
@@ -57,10 +58,10 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
         writeln!(out, "NVML:             {} {model}", sample.device)?;
     }
     for gone in &poll.unavailable {
-        writeln!(out, "NVML:             not there ({}): {}", gone.code, gone.message)?;
+        writeln!(out, "NVML:             not available ({}): {}", gone.code, gone.message)?;
     }
     if poll.is_released {
-        writeln!(out, "NVML:             not asked, no device is wanted so far")?;
+        writeln!(out, "NVML:             not polled, as no device is wanted yet")?;
     } else if poll.samples.is_empty() && poll.unavailable.is_empty() {
         writeln!(out, "NVML:             no device")?;
     }

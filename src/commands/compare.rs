@@ -1,4 +1,4 @@
-//! `stepmem compare`: two summaries against each other, as text or JSON and as an exit code.
+//! `stepmem compare`: compares two summaries, as text, as JSON and as an exit code.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -14,7 +14,7 @@ use crate::report::side::Side;
 /// `stepmem compare`.
 pub(super) const COMPARE: CommandRow = CommandRow { name: "compare", arguments, run };
 
-/// The greatest summary that is compared, in bytes: 65,536 ranks of 2 KiB.
+/// The largest summary, in bytes: 65,536 ranks of 2 KiB.
 const SUMMARY_BYTES_MAX: u64 = 128 * 1024 * 1024;
 
 fn arguments() -> clap::Command {
@@ -22,12 +22,12 @@ fn arguments() -> clap::Command {
         Arg::new(name).help(help).value_parser(clap::value_parser!(PathBuf)).required(true)
     };
     clap::Command::new("compare")
-        .about("Compare two summaries: did the fix work, did anything get worse?")
-        .arg(file("OLD", "A final_summary.json of ours or of TraceML, before"))
-        .arg(file("NEW", "The same, after"))
+        .about("Compare the summaries of two runs: what improved, what got worse?")
+        .arg(file("OLD", "Summary of the earlier run: a final_summary.json of stepmem or TraceML"))
+        .arg(file("NEW", "Summary of the later run"))
         .arg(json_arg("Print JSON"))
         .after_help(
-            "Exits with 0 for no regression, 1 for REGRESSION or MIXED, 2 when there is no telling.",
+            "Exits with 0 without a regression, 1 for REGRESSION or MIXED, and 2 for INCONCLUSIVE or unreadable summaries.",
         )
 }
 

@@ -1,5 +1,5 @@
-//! A simulated training job of eight ranks on simulated devices, pushing through the real socket of a real exporter:
-//! one rank leaks, one is out of balance, all are noisy.
+//! `stepmem demo`: a simulated training job of eight ranks on simulated devices, which pushes through the real
+//! socket of a real exporter. One rank leaks, one is out of balance, all are noisy.
 
 use std::io::{Write, stdout};
 use std::net::SocketAddr;
@@ -24,15 +24,15 @@ use crate::model::units::{Bytes, OutOfRange};
 pub(super) const DEMO: CommandRow = CommandRow { name: "demo", arguments, run: command };
 
 const N_RANKS: u32 = 8;
-/// The rank that leaks, and the one that is out of balance.
+/// The rank that leaks, and the one that holds more than the others.
 const LEAKING: u32 = 3;
 const HEAVY: u32 = 5;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const CAPACITY: u64 = 80 * GIB;
-/// What a CUDA context and its libraries take.
+/// The memory of a CUDA context and its libraries.
 const OUTSIDE_ALLOCATOR: u64 = 1200 * MIB;
-/// Real jobs take a second or so a step; this one hurries.
+/// Faster than real jobs, whose steps take about a second.
 const STEP_EVERY: Duration = Duration::from_millis(20);
 const LEAK_FROM_STEP: u64 = 150;
 const LEAK_BYTES_PER_STEP: u64 = 5 * MIB;
@@ -40,12 +40,12 @@ const DEVICES_EVERY: Duration = Duration::from_secs(1);
 
 fn arguments() -> clap::Command {
     let command = clap::Command::new("demo")
-        .about("Run the exporter with a simulated job of 8 ranks on simulated GPUs; one leaks")
+        .about("Run the exporter with a simulated job of 8 ranks on simulated GPUs, one of which leaks memory")
         .arg(
             Arg::new("fixed")
                 .long("fixed")
                 .action(ArgAction::SetTrue)
-                .help("The same job with the leak fixed, to compare"),
+                .help("Run the same job without the leak, for comparison"),
         );
     with_settings(command, |_| true)
 }
@@ -57,10 +57,10 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     Ok(Exit::Success)
 }
 
-/// Runs the exporter with the simulated job until a signal ends it; one that is fixed does not leak.
+/// Runs the exporter and the simulated job until a signal arrives. A fixed job does not leak.
 ///
 /// # Errors
-/// The exporter's, or a push that it did not take.
+/// The exporter failed, or refused a push.
 pub fn run(mut settings: Settings, is_fixed: bool) -> anyhow::Result<()> {
     settings.nvml = Some(NvmlSettings {
         interval: DEVICES_EVERY,
@@ -75,7 +75,7 @@ pub fn run(mut settings: Settings, is_fixed: bool) -> anyhow::Result<()> {
     })
 }
 
-/// The state of the job that its ranks and its devices share.
+/// The state of the job, shared by its ranks and its devices.
 struct SimulatedJob {
     leak_bytes_per_step: u64,
     attempt: u64,
@@ -103,7 +103,7 @@ impl SimulatedJob {
         }
     }
 
-    /// One optimizer step of every rank. A rank that no longer fits dies, and the job begins again.
+    /// Runs one optimizer step of every rank. When a rank no longer fits, the job restarts.
     fn step(&mut self) {
         self.step += 1;
         for (rank, memory) in (0..).zip(&mut self.ranks) {
@@ -181,7 +181,7 @@ fn devices_of(job: Arc<Mutex<SimulatedJob>>) -> GpuSource {
     }))
 }
 
-/// Steps the job and pushes every rank's record on its own, as real ranks do.
+/// Steps the job, and pushes each rank's record separately, as real ranks do.
 async fn train(
     job: Arc<Mutex<SimulatedJob>>,
     addresses: Addresses,
@@ -211,7 +211,7 @@ async fn train(
     }
 }
 
-/// An address that a client on this machine can connect to.
+/// The address at which a client on this machine reaches `address`.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let mut address = address;
     if address.ip().is_unspecified() {
@@ -226,29 +226,29 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 fn announcement(web: SocketAddr, telemetry_path: &str, is_fixed: bool) -> String {
     let web = reachable(web);
     let leak = if is_fixed {
-        "\x20  never     a leak: it is fixed\n".to_owned()
+        "\x20  never     a leak, which is fixed\n".to_owned()
     } else {
         format!(
-            "\x20  ~3 s      rank {LEAKING} begins to leak 5 MiB a step\n\
+            "\x20  ~3 s      rank {LEAKING} starts to leak 5 MiB per step\n\
              \x20  ~10 s     MEMORY RISING on rank {LEAKING}\n\
              \x20  ~25 s     MEMORY CREEP on rank {LEAKING}, with its time to out-of-memory\n\
-             \x20  ~2.5 min  rank {LEAKING} is out of memory; the job begins again as its next attempt\n"
+             \x20  ~2.5 min  rank {LEAKING} runs out of memory; the job restarts as its next attempt\n"
         )
     };
     format!(
         "A simulated job of {N_RANKS} ranks trains on simulated GPUs of 80 GiB and pushes to this exporter.\n\
          \n  page     http://{web}/\n  metrics  http://{web}{telemetry_path}\n  status   stepmem status --url http://{web}\n\
-         \nWhat is going to happen, at 50 steps a second:\n\
+         \nTimeline, at 50 steps per second:\n\
          \x20  now       rank {HEAVY} holds more than the others: IMBALANCE\n\
          {leak}\nCtrl-C ends it.\n\n"
     )
 }
 
-/// A small generator of even noise (`SplitMix64`, Steele, Lea and Flood 2014).
+/// A generator of uniform noise (`SplitMix64`, Steele, Lea and Flood 2014).
 struct Noise(u64);
 
 impl Noise {
-    /// A number below `limit`, evenly spread.
+    /// A uniformly distributed number below `limit`.
     fn up_to(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut bits = self.0;

@@ -23,14 +23,14 @@ pub(super) const EXPLAIN: CommandRow = CommandRow { name: "explain", arguments, 
 
 /// The subject that is asked about.
 #[derive(Clone, Debug)]
-pub enum Question {
+pub enum ExplainQuestion {
     /// A rank; `None` when the recordings hold only one run.
     Rank(Option<Run>, Rank),
     /// A process that does not push, on whichever device it is listed first.
     Process(u32),
 }
 
-impl Question {
+impl ExplainQuestion {
     /// The subject, once the engine holds it.
     fn subject(&self, engine: &Engine) -> Option<SubjectId> {
         match self {
@@ -62,7 +62,7 @@ impl Question {
 pub fn run<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     config: &EngineConfig,
-    question: &Question,
+    question: &ExplainQuestion,
     mut out: impl Write,
 ) -> anyhow::Result<()> {
     let mut story: Option<Story> = None;
@@ -79,7 +79,7 @@ pub fn run<'f>(
     })?;
     let runs: Vec<&str> = engine.runs().map(Run::as_str).collect();
     anyhow::ensure!(
-        !matches!(question, Question::Rank(None, _)) || runs.len() < 2,
+        !matches!(question, ExplainQuestion::Rank(None, _)) || runs.len() < 2,
         "the recording holds {} runs, name one with --run: {}",
         runs.len(),
         runs.join(", ")
@@ -103,13 +103,13 @@ fn figures<'e>(
 
 fn arguments() -> clap::Command {
     let command = clap::Command::new("explain")
-        .about("Tell the story of a rank in recorded pushes: what was said of it, and what stopped the rest")
+        .about("Explain what stepmem found on a rank in recorded pushes, and which gates stopped other findings")
         .arg(recordings())
         .arg(
             Arg::new("run")
                 .long("run")
                 .value_name("RUN")
-                .help("Whose; may be left out when the recordings hold one run"),
+                .help("Run of the rank; optional when the recordings contain only one run"),
         )
         .arg(
             Arg::new("rank")
@@ -117,7 +117,7 @@ fn arguments() -> clap::Command {
                 .value_name("N")
                 .value_parser(clap::value_parser!(u64))
                 .required_unless_present("pid")
-                .help("The global rank"),
+                .help("Global rank"),
         )
         .arg(
             Arg::new("pid")
@@ -125,7 +125,7 @@ fn arguments() -> clap::Command {
                 .value_name("PID")
                 .value_parser(clap::value_parser!(u32))
                 .conflicts_with_all(["rank", "run"])
-                .help("A process that does not push, by the id that NVML lists it under"),
+                .help("Process that does not push, by its id as NVML reports it"),
         );
     with_settings(command, is_replay_setting)
 }
@@ -138,11 +138,11 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     Ok(Exit::Success)
 }
 
-fn question(matches: &ArgMatches) -> anyhow::Result<Question> {
+fn question(matches: &ArgMatches) -> anyhow::Result<ExplainQuestion> {
     if let Some(pid) = matches.get_one::<u32>("pid") {
-        return Ok(Question::Process(*pid));
+        return Ok(ExplainQuestion::Process(*pid));
     }
     let run = matches.get_one::<String>("run").map(|run| Run::new(run)).transpose()?;
     let rank = matches.get_one::<u64>("rank").copied().unwrap_or_default();
-    Ok(Question::Rank(run, Rank::new(rank)?))
+    Ok(ExplainQuestion::Rank(run, Rank::new(rank)?))
 }

@@ -1,4 +1,4 @@
-//! The commands: a file each, named as the command, and the table of them. `program.rs` runs the one that is named.
+//! The commands: one file each, named after the command, and their table. `program.rs` runs the one that is named.
 
 pub mod args;
 pub mod check;

@@ -1,4 +1,5 @@
-//! Recordings through a new engine, at their own time and as fast as it goes. The same input gives the same transitions.
+//! Runs recordings through a new engine, at their own time and as fast as possible. The same input gives the same
+//! transitions.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,15 +14,15 @@ use crate::input::push::wire::recorded::RecordingEntry;
 use crate::input::recording::{Lines, READ_BUFFER_BYTES};
 use crate::model::units::{Seconds, Uptime};
 
-/// In a recording a device counts as read until this long after its last reading.
+/// Devices in a recording stay present until this long after their last reading.
 const GPU_TTL: Duration = Duration::from_mins(10);
 
-/// Applies the files one after the other as one recording (`-` is standard input) to a new engine, and shows it to
-/// `see` after each record and after the end, with what that raised and cleared.
+/// Runs the files, one after the other as one recording (`-` reads standard input), through a new engine. Calls
+/// `see` after each record and after the end, with the transitions that it caused.
 ///
 /// # Errors
-/// A file cannot be read, a line is neither a push record nor a reading, a bound on ranks or runs is exceeded, or what
-/// `see` says.
+/// A file cannot be read, a line is neither a push record nor a reading, a limit on ranks or runs is exceeded, or
+/// `see` failed.
 pub fn play<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     config: EngineConfig,
@@ -37,7 +38,7 @@ pub fn play<'f>(
     playback.finish()
 }
 
-/// The entries of recordings on their way through a new engine.
+/// Runs the entries of recordings through a new engine.
 pub struct Playback<S> {
     config: EngineConfig,
     engine: Option<(Engine, f64)>,
@@ -46,16 +47,16 @@ pub struct Playback<S> {
 }
 
 impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Playback<S> {
-    /// A new engine, which is shown to `see` after each record and after the end, with what that raised and cleared.
+    /// Creates the engine. Calls `see` after each record and after the end, with the transitions that it caused.
     pub fn new(config: EngineConfig, see: S) -> Self {
         let config = EngineConfig { gpu_ttl: GPU_TTL, ..config };
         Self { config, engine: None, now: Uptime::default(), see }
     }
 
-    /// Takes one record at its own time.
+    /// Applies one entry at its own time.
     ///
     /// # Errors
-    /// A bound on ranks or runs is exceeded, or what `see` says.
+    /// A limit on ranks or runs is exceeded, or `see` failed.
     pub fn take(&mut self, recorded: RecordingEntry) -> anyhow::Result<()> {
         let time = recorded.time();
         let (engine, started) = self.engine.get_or_insert_with(|| {
@@ -74,10 +75,10 @@ impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Playback<S>
         (self.see)(engine, self.now, &transitions)
     }
 
-    /// Judges once more, and gives the engine and the time of the last record.
+    /// Judges a last time; returns the engine and the time of the last entry.
     ///
     /// # Errors
-    /// What `see` says.
+    /// `see` failed.
     pub fn finish(mut self) -> anyhow::Result<(Engine, Uptime)> {
         let (mut engine, _) =
             self.engine.take().unwrap_or_else(|| (Engine::new(self.config.clone(), 0.0), 0.0));

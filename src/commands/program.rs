@@ -1,4 +1,4 @@
-//! The program's command line: its commands, and which of them runs.
+//! The program's command line: parses it and runs a command.
 
 use std::ffi::OsString;
 
@@ -8,10 +8,10 @@ use clap::builder::styling::{AnsiColor, Styles};
 use crate::commands::COMMANDS;
 use crate::commands::args::{CommandError, Exit};
 
-/// Parses the arguments, the program's name first, and does what they say.
+/// Parses the arguments, the program's name first, and runs the command.
 ///
 /// # Errors
-/// What stopped the command. Help and mistakes in the arguments are printed, not returned.
+/// The command failed. Help and invalid arguments are printed, not returned.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<Exit, CommandError> {
     let matches = match command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
@@ -20,7 +20,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<Exit, Comman
             return Ok(if error.use_stderr() { Exit::Usage } else { Exit::Success });
         }
     };
-    // Whoever installed one before us decides.
+    // A provider that was installed before stays.
     rustls::crypto::ring::default_provider().install_default().ok();
     let Some((name, matches)) = matches.subcommand() else { return Ok(Exit::Success) };
     let row = COMMANDS.iter().find(|row| row.name == name);
@@ -35,7 +35,7 @@ fn command() -> Command {
         .placeholder(AnsiColor::Cyan.on_default());
     Command::new("stepmem")
         .version(env!("CARGO_PKG_VERSION"))
-        .about("Is this run's GPU memory creeping, on which rank, and when does it die?")
+        .about("Finds GPU memory creep in training runs: on which rank, and how long until out-of-memory")
         .styles(styles)
         .subcommand_required(true)
         .arg_required_else_help(true)

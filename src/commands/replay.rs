@@ -1,5 +1,5 @@
-//! Recordings through the engine, at their own time and as fast as it goes: transitions come out as JSON lines, and
-//! the final status last. The same input gives the same bytes.
+//! `stepmem replay`: writes the transitions of recordings as JSON lines, then the final status. The same input gives
+//! the same bytes.
 
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub(super) const REPLAY: CommandRow = CommandRow { name: "replay", arguments, ru
 
 fn arguments() -> clap::Command {
     let command = clap::Command::new("replay")
-        .about("Run recorded pushes through the detector: one JSON line per diagnosis that is raised or cleared")
+        .about("Run recorded pushes through the engine; print a JSON line for every diagnosis raised or cleared")
         .arg(recordings())
         .args(policy_args());
     with_settings(command, is_replay_setting)
@@ -38,11 +38,11 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     Ok(Exit::Success)
 }
 
-/// Replays the files one after the other as one recording (`-` is standard input), and writes what it raised and
-/// cleared, and the final status.
+/// Replays the files one after the other as one recording (`-` reads standard input). Writes raised and cleared
+/// findings, then the final status.
 ///
 /// # Errors
-/// As of [`play`], or `out` takes no more; what came before has been written then.
+/// As for [`play`], or writing failed. Earlier lines have been written then.
 pub fn run<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     config: EngineConfig,

@@ -11,7 +11,7 @@ pub(super) const SERVE: CommandRow = CommandRow { name: "serve", arguments, run 
 
 fn arguments() -> clap::Command {
     let command = clap::Command::new("serve")
-        .about("Run the exporter: take pushes, ask NVML, expose metrics")
+        .about("Run the exporter: receive pushes, poll NVML, expose metrics")
         .after_help(
             "Try it:\n  stepmem serve &\n  curl -d '{\"rank\":0,\"step\":1,\"allocated_bytes\":1}' \
              -H 'content-type: application/json' localhost:9478/v1/steps\n  curl localhost:9477/metrics",

@@ -16,11 +16,11 @@ use crate::snapshot::diff;
 use crate::snapshot::fault::Unreadable;
 use crate::snapshot::load;
 use crate::snapshot::model::Snapshot;
-use crate::snapshot::page::{self, Question, Rows, When};
+use crate::snapshot::page::{self, Question, RowKind, ShownMoment};
 use crate::snapshot::page_of_many;
 use crate::snapshot::pickle::Machine;
-use crate::snapshot::ranks::{self, RankRow, RankSummary, rank_of};
-use crate::snapshot::scene::Scene;
+use crate::snapshot::ranks::{self, RankRow, RankSnapshot, rank_of};
+use crate::snapshot::scene::DeviceScene;
 use crate::snapshot::shown::{is_raw, short};
 use crate::snapshot::sites::Sites;
 use crate::snapshot::sniff::{self, SNIFF_BYTES, Wrapping};
@@ -49,47 +49,63 @@ struct NotASnapshot {
     reason: String,
 }
 
+const SUBCOMMANDS: [CommandRow; 3] = [
+    CommandRow { name: "show", arguments: show_arguments, run: show },
+    CommandRow { name: "diff", arguments: diff_arguments, run: compare },
+    CommandRow { name: "ranks", arguments: ranks_arguments, run: compare_ranks },
+];
+
 fn arguments() -> Command {
-    let file = |name: &'static str, help: &'static str| {
-        Arg::new(name).help(help).value_parser(clap::value_parser!(PathBuf)).required(true)
-    };
     Command::new("snapshot")
-        .about("Read PyTorch memory snapshots: who holds the memory, which line leaks, why it ran out")
+        .about(
+            "Read PyTorch memory snapshots: who holds the memory, which line leaks, why it ran out",
+        )
         .subcommand_required(true)
         .arg_required_else_help(true)
-        .subcommand(with_common(
-            Command::new("show")
-                .about("Show one snapshot: who holds the memory, leak, out of memory, fragmentation, steps")
-                .arg(file("FILE", "A snapshot, plain or compressed with gzip or zstd"))
-                .arg(
-                    Arg::new("at")
-                        .long("at")
-                        .value_name("MOMENT")
-                        .value_parser(moment)
-                        .default_value("end")
-                        .help("Which moment the table shows: end, peak, oom, or the number of a step"),
-                )
-                .arg(
-                    Arg::new("by")
-                        .long("by")
-                        .value_name("ROWS")
-                        .value_parser(["line", "function", "stack", "category"])
-                        .default_value("line")
-                        .help("What the table's rows are"),
-                ),
-        ))
-        .subcommand(with_common(
-            Command::new("diff")
-                .about("Compare two snapshots line by line: what grew?")
-                .arg(file("BEFORE", "The earlier snapshot"))
-                .arg(file("AFTER", "The later one")),
-        ))
-        .subcommand(with_common(
-            Command::new("ranks")
-                .about("Compare the snapshots of a job's ranks: which differs, in which line?")
-                .arg(file("FILE", "One file a rank; the rank is the number after \"rank\" in its name").num_args(1..)),
-        ))
-        .after_help("Exits with 2 for a file that is not a snapshot; `ranks` gives such a file a row.")
+        .subcommands(
+            SUBCOMMANDS.iter().map(|row| with_common((row.arguments)().name(row.name))),
+        )
+        .after_help("Exits with 2 for a file that is not a snapshot; ranks gives such a file a row.")
+}
+
+fn file(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).help(help).value_parser(clap::value_parser!(PathBuf)).required(true)
+}
+
+fn show_arguments() -> Command {
+    Command::default()
+        .about("Show one snapshot: who holds the memory, leak, out of memory, fragmentation, steps")
+        .arg(file("FILE", "A snapshot, plain or compressed with gzip or zstd"))
+        .arg(
+            Arg::new("at")
+                .long("at")
+                .value_name("MOMENT")
+                .value_parser(moment)
+                .default_value("end")
+                .help("Moment of the table: end, peak, oom, or the number of a step"),
+        )
+        .arg(
+            Arg::new("by")
+                .long("by")
+                .value_name("ROWS")
+                .value_parser(["line", "function", "stack", "category"])
+                .default_value("line")
+                .help("Rows of the table"),
+        )
+}
+
+fn diff_arguments() -> Command {
+    Command::default()
+        .about("Compare two snapshots line by line: what grew?")
+        .arg(file("BEFORE", "The earlier snapshot"))
+        .arg(file("AFTER", "The later one"))
+}
+
+fn ranks_arguments() -> Command {
+    let help = "One file a rank; the rank is the number after \"rank\" in its name";
+    Command::default()
+        .about("Compare the snapshots of a job's ranks: which differs, in which line?")
+        .arg(file("FILE", help).num_args(1..))
 }
 
 fn with_common(command: Command) -> Command {
@@ -128,20 +144,15 @@ fn with_common(command: Command) -> Command {
 }
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
-    let out = io::stdout().lock();
-    let result = match matches.subcommand() {
-        Some(("show", matches)) => show(matches, out),
-        Some(("diff", matches)) => compare(matches, out),
-        Some(("ranks", matches)) => compare_ranks(matches, out),
-        _ => Ok(()),
-    };
-    match result {
-        Ok(()) => Ok(Exit::Success),
-        Err(error) if error.is::<NotASnapshot>() => {
-            Err(CommandError { exit: Exit::NotASnapshot, error })
-        }
-        Err(error) => Err(error.into()),
-    }
+    let Some((name, matches)) = matches.subcommand() else { return Ok(Exit::Success) };
+    let row = SUBCOMMANDS.iter().find(|row| row.name == name);
+    row.map_or(Ok(Exit::Success), |row| (row.run)(matches))
+}
+
+/// What a file that is not a snapshot exits with, and any other error.
+fn stopped(error: anyhow::Error) -> CommandError {
+    let exit = if error.is::<NotASnapshot>() { Exit::NotASnapshot } else { Exit::Failure };
+    CommandError { exit, error }
 }
 
 /// What all three take.
@@ -187,12 +198,17 @@ impl Opened {
         let devices = self.snapshot.devices.iter();
         devices
             .filter(|device| common.device.is_none_or(|only| only == device.index))
-            .map(|device| Study::new(Scene::new(&self.snapshot, device, &self.sites)))
+            .map(|device| Study::new(DeviceScene::new(&self.snapshot, device, &self.sites)))
             .collect()
     }
 }
 
-fn show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
+fn show(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    print_show(matches, io::stdout().lock()).map_err(stopped)?;
+    Ok(Exit::Success)
+}
+
+fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     let common = Common::new(matches);
     let path = path(matches, "FILE");
     let opened = common.open(&path)?;
@@ -208,10 +224,10 @@ fn show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     let question = Question {
         moment: matches.get_one("at").copied().unwrap_or_default(),
         rows: match matches.get_one::<String>("by").map(String::as_str) {
-            Some("function") => Rows::Function,
-            Some("stack") => Rows::Stack,
-            Some("category") => Rows::Category,
-            _ => Rows::Line,
+            Some("function") => RowKind::Function,
+            Some("stack") => RowKind::Stack,
+            Some("category") => RowKind::Category,
+            _ => RowKind::Line,
         },
         top: common.top,
     };
@@ -231,7 +247,12 @@ fn show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn compare(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
+fn compare(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    print_compare(matches, io::stdout().lock()).map_err(stopped)?;
+    Ok(Exit::Success)
+}
+
+fn print_compare(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     let common = Common::new(matches);
     let before = common.open(&path(matches, "BEFORE"))?;
     let after = common.open(&path(matches, "AFTER"))?;
@@ -243,7 +264,12 @@ fn compare(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn compare_ranks(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
+fn compare_ranks(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    print_compare_ranks(matches, io::stdout().lock()).map_err(stopped)?;
+    Ok(Exit::Success)
+}
+
+fn print_compare_ranks(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     let common = Common::new(matches);
     let mut rows = Vec::new();
     let mut summaries = Vec::new();
@@ -254,7 +280,7 @@ fn compare_ranks(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()
         let rank = name.and_then(|name| rank_of(&name)).unwrap_or(position);
         match common.open(path) {
             Ok(opened) => {
-                let summary = RankSummary::new(&opened.studies(&common));
+                let summary = RankSnapshot::new(&opened.studies(&common));
                 rows.push(summary.row(rank, file));
                 summaries.push(Some(summary));
             }
@@ -280,14 +306,14 @@ fn path(matches: &ArgMatches, name: &str) -> PathBuf {
     matches.get_one::<PathBuf>(name).cloned().unwrap_or_default()
 }
 
-fn moment(text: &str) -> Result<When, String> {
+fn moment(text: &str) -> Result<ShownMoment, String> {
     match text {
-        "end" => Ok(When::End),
-        "peak" => Ok(When::Peak),
-        "oom" => Ok(When::Oom),
+        "end" => Ok(ShownMoment::End),
+        "peak" => Ok(ShownMoment::Peak),
+        "oom" => Ok(ShownMoment::Oom),
         step => step
             .parse()
-            .map(When::Step)
+            .map(ShownMoment::Step)
             .map_err(|_| "expected end, peak, oom or the number of a step".to_owned()),
     }
 }
@@ -335,7 +361,7 @@ fn read(path: &Path, unpacked_max: u64) -> anyhow::Result<(Snapshot, u64)> {
     if metadata.is_dir() {
         return Err(NotASnapshot { path: shown(), reason: "it is a folder".to_owned() }.into());
     }
-    let mut progress = Progress::new(metadata.len());
+    let mut progress = ReadProgress::new(metadata.len());
     let file = Counted { file, progress: &mut progress };
     let result = unpack(file, unpacked_max);
     progress.clear();
@@ -455,7 +481,7 @@ impl<R: BufRead> Read for Zstd<R> {
 /// A file whose reads are counted.
 struct Counted<'a> {
     file: File,
-    progress: &'a mut Progress,
+    progress: &'a mut ReadProgress,
 }
 
 impl Read for Counted<'_> {
@@ -467,14 +493,14 @@ impl Read for Counted<'_> {
 }
 
 /// How far a large file is read, on a terminal.
-struct Progress {
+struct ReadProgress {
     whole: u64,
     done: u64,
     shown: Option<u64>,
     is_on: bool,
 }
 
-impl Progress {
+impl ReadProgress {
     fn new(whole: u64) -> Self {
         let is_on = whole > PROGRESS_BYTES_MIN && io::stderr().is_terminal();
         Self { whole, done: 0, shown: None, is_on }

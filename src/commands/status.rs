@@ -14,7 +14,7 @@ use crate::text::units;
 /// `stepmem status`.
 pub(super) const STATUS: CommandRow = CommandRow { name: "status", arguments, run };
 
-/// Where it looks when no `--url` is given.
+/// The default of `--url`.
 const STATUS_URL: &str = "http://127.0.0.1:9477";
 /// How long the exporter may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ const UNKNOWN: &str = "–";
 /// Fetches the status from the exporter at `url`, as a table or as its JSON.
 ///
 /// # Errors
-/// Nobody answers there, or it is no stepmem.
+/// The URL does not answer, or is not a stepmem exporter.
 pub fn fetch(url: &str, is_json: bool) -> anyhow::Result<String> {
     let client = client(url)?;
     let url = format!("{}/api/v1/status", url.trim_end_matches('/'));
@@ -37,7 +37,8 @@ pub fn fetch(url: &str, is_json: bool) -> anyhow::Result<String> {
     if is_json {
         return Ok(format!("{}\n", text.trim_end()));
     }
-    let status = serde_json::from_str(&text).with_context(|| format!("{url} is no stepmem"))?;
+    let status = serde_json::from_str(&text)
+        .with_context(|| format!("{url} is not a stepmem exporter"))?;
     let is_coloured = stdout().is_terminal();
     Ok(table(&status, is_coloured))
 }
@@ -188,7 +189,7 @@ fn arguments() -> clap::Command {
             Arg::new("url")
                 .long("url")
                 .value_name("URL")
-                .help(format!("Where it serves its page [default: {STATUS_URL}]")),
+                .help(format!("Address of the exporter's status page [default: {STATUS_URL}]")),
         )
         .arg(json_arg("Print the status as JSON"))
 }

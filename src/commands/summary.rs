@@ -51,7 +51,7 @@ impl Policy {
 
 /// What is asked for.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub struct SummaryQuestion {
     /// Who judges.
     pub policy: Policy,
     /// The run; `None` when the recordings hold only one.
@@ -68,7 +68,7 @@ pub struct Question {
 pub fn run<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     config: EngineConfig,
-    question: &Question,
+    question: &SummaryQuestion,
     mut out: impl Write,
 ) -> anyhow::Result<()> {
     let is_json = question.is_json;
@@ -160,13 +160,13 @@ fn summarize<'f>(
 
 fn arguments() -> clap::Command {
     let command = clap::Command::new("summary")
-        .about("Sum up recorded pushes: the verdict, why, what to do next, and every rank")
+        .about("Summarize recorded pushes: verdict, evidence, next steps, and every rank")
         .arg(recordings())
         .arg(
             Arg::new("run")
                 .long("run")
                 .value_name("RUN")
-                .help("Which; may be left out when the recordings hold one run"),
+                .help("Run to summarize; optional when the recordings contain only one run"),
         )
         .args(policy_args())
         .arg(json_arg("Print JSON"));
@@ -188,12 +188,12 @@ pub(super) fn policy_args() -> [Arg; 2] {
             .long("policy")
             .value_name("POLICY")
             .default_value("stepmem")
-            .help("Whose words: stepmem, or traceml for what TraceML 0.3.6 would have said"),
+            .help("Diagnose as stepmem, or as TraceML 0.3.6 does (traceml)"),
         Arg::new("window")
             .long("window")
             .value_name("STEPS")
             .value_parser(clap::value_parser!(u32).range(1..))
-            .help("How many of the last common steps TraceML looks at [default: 10000]"),
+            .help("Number of last common steps that TraceML considers [default: 10000]"),
     ]
 }
 
@@ -205,8 +205,8 @@ pub(super) fn policy(matches: &ArgMatches) -> anyhow::Result<Policy> {
 }
 
 /// What `summary` is asked for.
-fn question(matches: &ArgMatches) -> anyhow::Result<Question> {
-    Ok(Question {
+fn question(matches: &ArgMatches) -> anyhow::Result<SummaryQuestion> {
+    Ok(SummaryQuestion {
         policy: policy(matches)?,
         run: matches.get_one::<String>("run").map(|run| Run::new(run)).transpose()?,
         is_json: matches.get_flag("json"),

@@ -1,3 +1,12 @@
-//! Settings: a table, the sources of their values, and how they become the rooms' configurations.
+//! The settings: a table, the sources of their values, and the rooms' configurations that they become.
 
+mod devices;
+mod environment;
+pub mod error;
+mod file;
+mod otlp;
+pub mod page;
 pub mod settings;
+pub mod sources;
+pub mod table;
+mod values;

@@ -1,4 +1,5 @@
-//! Bytes and devices come in: decoded, checked and handed to the engine. Nothing here knows an output.
+//! Inputs: pushes, device readings and recordings, decoded, checked and handed to the engine. Knows no
+//! output.
 
 pub mod nvml;
 pub mod owner;

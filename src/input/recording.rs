@@ -1,5 +1,4 @@
-//! Recordings: their lines, one file after the other or several as one in order of time. What they mean is not known
-//! here.
+//! Recordings: reads their lines, and merges several files by time. Does not interpret them.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -13,13 +12,13 @@ use crate::input::push::wire::recorded::{RecordingEntry, decode_recorded};
 use crate::model::ids::{GpuUuid, Rank, Run};
 use crate::model::units::Seconds;
 
-/// The longest line that is read, in bytes.
+/// The longest line, in bytes.
 pub const LINE_BYTES_MAX: u64 = 1024 * 1024;
-/// The buffer between a recording and its lines, in bytes.
+/// Size of the read buffer, in bytes.
 pub const READ_BUFFER_BYTES: usize = 256 * 1024;
-/// The same when several are read at once.
+/// Size of each read buffer when several files are read at once, in bytes.
 const SHARED_BUFFER_BYTES: usize = 16 * 1024;
-/// How many records of one time are put in order; ranks beyond that keep the order of the files.
+/// Maximum number of records with the same time that are sorted; further ones keep the order of the files.
 const SAME_TIME_MAX: usize = 8192;
 
 /// The records of one file, in its order.
@@ -34,7 +33,7 @@ impl Lines {
     /// Opens a file, or standard input as `-`.
     ///
     /// # Errors
-    /// There is no such file.
+    /// The file cannot be opened.
     pub fn open(path: &Path, buffer_bytes: usize) -> anyhow::Result<Self> {
         let name = path.display().to_string();
         let text: Box<dyn Read> = if path == Path::new("-") {
@@ -46,15 +45,15 @@ impl Lines {
         Ok(Self { name, text, line: Vec::new(), number: 0 })
     }
 
-    /// Where the last record stands, for a message.
+    /// File and line of the last record, for messages.
     pub fn place(&self) -> String {
         format!("{}: line {}", self.name, self.number)
     }
 
-    /// The next record; `None` at the end.
+    /// Returns the next record; `None` at the end.
     ///
     /// # Errors
-    /// The file cannot be read, a line is too long, or is neither a push record nor a reading.
+    /// The file cannot be read, or a line is too long or neither a push record nor a reading.
     pub fn record(&mut self) -> anyhow::Result<Option<RecordingEntry>> {
         loop {
             self.line.clear();
@@ -79,14 +78,14 @@ impl Lines {
     }
 }
 
-/// Shows every record of the files to `take`, as if they were one recording that came in order of time.
+/// Passes every record of the files to `take`, as if they were one recording in order of time.
 ///
-/// Records of one time come in order of run and rank, so that it does not matter which rank was written first, nor
-/// into how many files a recording was split. A record without a time follows the one before it in its file; a file
+/// Records with the same time come in order of run and rank, so that the result does not depend on which rank was
+/// written first, nor on the number of files. A record without a time follows its predecessor in the file; a file
 /// without any time comes before the files after it.
 ///
 /// # Errors
-/// As of [`Lines::record`], or what `take` says.
+/// As for [`Lines::record`], and the errors of `take`.
 pub fn merged<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     mut take: impl FnMut(RecordingEntry) -> anyhow::Result<()>,
@@ -122,7 +121,7 @@ struct NextRecord {
 
 impl NextRecord {
     fn of(record: RecordingEntry, before: f64, idx: usize) -> Self {
-        // Time does not fall within a file: what comes late stays behind what it came after.
+        // Time never falls within a file: a late record stays behind its predecessor.
         let time = record.time().map_or(before, Seconds::get).max(before);
         Self { time, idx, record }
     }
@@ -148,7 +147,7 @@ impl Ord for NextRecord {
     }
 }
 
-/// Records of one time, until another comes.
+/// The records with the current time.
 struct SameTimeRecords {
     time: Option<Seconds>,
     records: Vec<RecordingEntry>,
@@ -180,10 +179,135 @@ impl SameTimeRecords {
     }
 }
 
-/// Where a record stands among those of its time: devices first, so that ranks find what was read of them.
+/// The sort key within one time: devices first, so that ranks find their readings.
 fn place(record: &RecordingEntry) -> (Option<(&Run, Rank)>, Option<&GpuUuid>) {
     match record {
         RecordingEntry::Step(sample) => (Some((&sample.run, sample.rank)), None),
         RecordingEntry::Gpu(sample, _) => (None, Some(&sample.device)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use crate::input::push::wire::recorded::RecordingEntry;
+    use crate::input::recording::{LINE_BYTES_MAX, merged};
+
+    /// Recordings on the disk, removed at the end.
+    struct Recordings {
+        paths: Vec<PathBuf>,
+    }
+
+    impl Recordings {
+        fn new(name: &str, texts: &[&str]) -> Self {
+            let path = |idx: usize| {
+                let file =
+                    format!("stepmem-recording-{name}-{idx}-{}.jsonl", std::process::id());
+                std::env::temp_dir().join(file)
+            };
+            let paths: Vec<PathBuf> = (0..texts.len()).map(path).collect();
+            for (path, text) in paths.iter().zip(texts) {
+                fs::write(path, text).unwrap();
+            }
+            Self { paths }
+        }
+    }
+
+    impl Drop for Recordings {
+        fn drop(&mut self) {
+            self.paths.iter().for_each(|path| fs::remove_file(path).unwrap());
+        }
+    }
+
+    /// A step as a line; `time`: none below zero.
+    fn step(run: &str, rank: u32, step: u32, time: f64) -> String {
+        let time = if time < 0.0 { String::new() } else { format!(",\"time\":{time}") };
+        format!(
+            "{{\"run\":\"{run}\",\"rank\":{rank},\"step\":{step},\"allocated_bytes\":1{time}}}\n"
+        )
+    }
+
+    fn reading(device: &str, time: f64) -> String {
+        format!(
+            "{{\"nvml\":true,\"time\":{time},\"device\":\"{device}\",\"used_bytes\":5,\"total_bytes\":9}}\n"
+        )
+    }
+
+    /// The order of the merged entries: `run/rank/step` and names of devices.
+    fn order(name: &str, texts: &[&str]) -> Vec<String> {
+        let recordings = Recordings::new(name, texts);
+        let mut order = Vec::new();
+        let see = |entry| {
+            order.push(match entry {
+                RecordingEntry::Step(sample) => {
+                    format!("{}/{}/{}", sample.run, sample.rank, sample.step.get())
+                }
+                RecordingEntry::Gpu(sample, _) => sample.device.to_string(),
+            });
+            Ok(())
+        };
+        merged(&recordings.paths, see).unwrap();
+        order
+    }
+
+    #[test]
+    fn files_are_merged_by_time() {
+        let a = [step("a", 0, 1, 1.0), step("a", 0, 2, 3.0)].concat();
+        let b = [step("b", 0, 1, 2.0), step("b", 0, 2, 4.0)].concat();
+        let expected = ["a/0/1", "b/0/1", "a/0/2", "b/0/2"];
+        assert_eq!(order("by-time", &[&a, &b]), expected);
+        assert_eq!(order("by-time-swapped", &[&b, &a]), expected);
+    }
+
+    #[test]
+    fn records_of_one_time_come_by_run_and_rank_after_devices() {
+        let lines = [
+            step("b", 0, 7, 5.0),
+            step("a", 10, 7, 5.0),
+            reading("GPU-1", 5.0),
+            step("a", 9, 7, 5.0),
+            reading("GPU-0", 5.0),
+        ];
+        let expected = ["GPU-0", "GPU-1", "a/9/7", "a/10/7", "b/0/7"];
+        assert_eq!(order("one-file", &[&lines.concat()]), expected);
+        let apart: Vec<&str> = lines.iter().map(String::as_str).collect();
+        assert_eq!(order("a-file-each", &apart), expected);
+    }
+
+    #[test]
+    fn record_without_a_time_follows_the_one_before_it() {
+        let a = [step("a", 0, 1, 2.0), step("a", 0, 2, -1.0), step("a", 0, 3, 4.0)].concat();
+        let b = [step("b", 0, 1, 1.0), step("b", 0, 2, 3.0)].concat();
+        let expected = ["b/0/1", "a/0/1", "a/0/2", "b/0/2", "a/0/3"];
+        assert_eq!(order("without", &[&a, &b]), expected);
+    }
+
+    #[test]
+    fn file_without_times_comes_first() {
+        let timeless = [step("t", 1, 1, -1.0), step("t", 0, 1, -1.0)].concat();
+        let a = step("a", 0, 1, 1.0);
+        assert_eq!(order("timeless", &[&a, &timeless]), ["t/1/1", "t/0/1", "a/0/1"]);
+    }
+
+    #[test]
+    fn late_record_keeps_its_place_in_its_file() {
+        let a = [step("a", 0, 2, 5.0), step("a", 0, 1, 1.0)].concat();
+        let b = step("b", 0, 1, 2.0);
+        assert_eq!(order("late", &[&a, &b]), ["b/0/1", "a/0/2", "a/0/1"]);
+    }
+
+    #[test]
+    fn mistake_is_reported_with_file_and_line() {
+        let check = |name: &str, text: &str, expected: &str| {
+            let recordings = Recordings::new(name, &[text]);
+            let error = merged(&recordings.paths, |_| Ok(())).unwrap_err();
+            let path = recordings.paths[0].display();
+            assert_eq!(format!("{error:#}"), format!("{path}: line {expected}"));
+        };
+        let long = format!("{}{}", step("a", 0, 1, 1.0), " ".repeat(1024 * 1024 + 1));
+        check("long", &long, &format!("2 exceeds {LINE_BYTES_MAX} bytes"));
+        check("bad", "\n{\"rank\":0}\n", "2: missing field `step` at line 1 column 10");
     }
 }

@@ -160,6 +160,9 @@ pub const METRICS: &[Metric] = &[
     row!(Pushed Info "stepmem_rank_info" "rank.info", STATES, RANK_INFO,
         "What the rank says of itself; a label is empty where it does not say.", rank_info),
 
+    row!(Derived Gauge "stepmem_rank_judged" "rank.judged", STATES, RANK,
+        "1 once creep detection has seen enough of the rank's life to judge it, 0 before.",
+        |s, v| ranks(s, v, |r| Some(f64::from(u8::from(r.is_judged))))),
     row!(Derived Gauge "stepmem_creep_slope_bytes_per_step" "creep.slope_per_step", Unit::BytesPerStep, RANK_SIGNAL,
         "How fast the signal grows (Theil-Sen); absent until there is an estimate.", |s, v| signals(s, v, |c| c.slope_bytes_per_step)),
     row!(Derived Gauge "stepmem_creep_slope_bytes_per_second" "creep.slope_per_second", Unit::BytesPerSecond, RANK_SIGNAL,

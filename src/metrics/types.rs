@@ -1,6 +1,7 @@
 //! What a metric is: name, kind, unit, help, labels and reader.
 
-use crate::analysis::status::{DurationCounts, Status};
+use crate::analysis::status::Status;
+use crate::model::units::DurationCounts;
 
 /// One metric.
 pub struct Metric {

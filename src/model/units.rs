@@ -7,6 +7,11 @@ use serde::{Deserialize, Serialize};
 /// The largest byte count and step that is taken: 2^53, above which an `f64` no longer tells neighbours apart.
 pub const INTEGER_MAX: u64 = 1 << 53;
 
+/// 2^20 bytes.
+pub const MEBIBYTE: f64 = 1024.0 * 1024.0;
+/// 2^30 bytes.
+pub const GIBIBYTE: f64 = 1024.0 * MEBIBYTE;
+
 /// A value that may not enter, with the limit that it breaks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OutOfRange {
@@ -127,6 +132,54 @@ impl Seconds {
     }
 }
 
+/// A time in seconds since 1970, in the range of [`Seconds`].
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct UnixTime(f64);
+
+impl UnixTime {
+    /// Takes a finite value of 0 to [`Seconds::MAX`].
+    ///
+    /// # Errors
+    /// Names the value and the range.
+    pub fn new(seconds: f64) -> Result<Self, OutOfRange> {
+        Seconds::new(seconds).map(Self::from)
+    }
+
+    /// The seconds since 1970.
+    pub fn get(self) -> f64 {
+        self.0
+    }
+
+    /// Returns the seconds from `earlier` to this, negative when `earlier` is later.
+    pub fn since(self, earlier: Self) -> f64 {
+        self.0 - earlier.0
+    }
+}
+
+impl From<Seconds> for UnixTime {
+    fn from(seconds: Seconds) -> Self {
+        Self(seconds.get())
+    }
+}
+
+/// An estimate with its 95 % interval, all in one unit.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Interval {
+    /// The estimate.
+    pub value: f64,
+    /// The interval's lower end.
+    pub lower: f64,
+    /// The interval's upper end.
+    pub upper: f64,
+}
+
+impl Interval {
+    /// The interval that reaches `half_width` to either side of `value`.
+    pub fn around(value: f64, half_width: f64) -> Self {
+        Self { value, lower: value - half_width, upper: value + half_width }
+    }
+}
+
 /// How long the program (or the replayed recording) had run when something happened.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize,
@@ -138,6 +191,17 @@ impl Uptime {
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
+}
+
+/// Durations counted in buckets.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub struct DurationCounts {
+    /// Upper bound in seconds and how many were at most that, ascending and cumulative.
+    pub buckets: Vec<(f64, u64)>,
+    /// How many there were.
+    pub count: u64,
+    /// Their sum.
+    pub sum_seconds: f64,
 }
 
 /// Takes a text of 1 to `bytes_max` bytes without control characters.
@@ -190,4 +254,26 @@ pub(super) use serialized;
 
 serialized!(Bytes as u64, serialize_u64, get, |read| Bytes::new(read));
 serialized!(Count as u64, serialize_u64, get, |read| Count::new(read));
+serialized!(UnixTime as f64, serialize_f64, get, |read| UnixTime::new(read));
 serialized!(Seconds as f64, serialize_f64, get, |read| Seconds::new(read));
+
+#[cfg(test)]
+mod tests {
+    use crate::model::units::{Interval, UnixTime};
+
+    #[test]
+    fn unix_time_is_finite_and_not_before_1970() {
+        for seconds in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1.0] {
+            assert!(UnixTime::new(seconds).is_err(), "{seconds}");
+        }
+        let (first, second) = (UnixTime::new(10.0).unwrap(), UnixTime::new(12.5).unwrap());
+        assert!((second.since(first) - 2.5).abs() < 1e-9);
+        assert!((first.since(second) + 2.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn interval_around_a_value_has_it_in_the_middle() {
+        let interval = Interval::around(10.0, 3.0);
+        assert_eq!(interval, Interval { value: 10.0, lower: 7.0, upper: 13.0 });
+    }
+}

@@ -1,4 +1,4 @@
-//! Statuses go out: each output reads the same immutable status, and none knows of the inputs.
+//! Outputs: each reads the same immutable status and knows no input.
 
 pub mod otlp;
 pub mod prometheus;

@@ -1,4 +1,4 @@
-//! The table over OTLP: observable instruments that read the last published status, pushed in an interval.
+//! The metrics table over OTLP: observable instruments that read the last published status, exported at an interval.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,36 +20,37 @@ use opentelemetry_sdk::metrics::{
 };
 use tokio::sync::watch;
 
-use crate::analysis::status::{DurationCounts, Status};
+use crate::analysis::status::Status;
 use crate::metrics::readers::float;
 use crate::metrics::table::METRICS;
 use crate::metrics::types::{Kind, Metric, Read, Visit};
 use crate::model::device::DeviceMemory;
+use crate::model::units::DurationCounts;
 
-/// How many series of one instrument are exported; the SDK sums up the rest. More than all ranks times all signals.
+/// Maximum number of series per instrument; the SDK sums up the rest. More than all ranks times all signals.
 pub const SERIES_PER_INSTRUMENT_MAX: usize = 16 * 1024;
-/// How long the last export may take when the exporter stops.
+/// Timeout of the last export on shutdown.
 pub const FLUSH_WITHIN: Duration = Duration::from_secs(5);
 
 const SERVICE_NAME: Key = Key::from_static_str("service.name");
 const SERVICE_INSTANCE: Key = Key::from_static_str("service.instance.id");
 
-/// Where and how to export.
+/// The configuration of the export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtlpConfig {
     /// The collector (`http://host:4318`); `None` leaves it to the variables `OTEL_EXPORTER_OTLP_…`.
     pub endpoint: Option<String>,
-    /// Which transport.
+    /// The transport.
     pub transport: Transport,
-    /// The time between two exports.
+    /// The interval between exports.
     pub interval: Duration,
-    /// How long an export may take.
+    /// The timeout of an export.
     pub timeout: Duration,
-    /// Whether to add the names of the OpenTelemetry hardware conventions.
+    /// Whether to also export the metrics of OpenTelemetry's hardware conventions.
     pub semconv: bool,
-    /// Whether the collector is spoken to over TLS.
+    /// Whether the collector is reached over TLS.
     pub is_tls: bool,
-    /// What tells this exporter from others (`service.instance.id`), unless `OTEL_RESOURCE_ATTRIBUTES` does.
+    /// The default of `service.instance.id`, which `OTEL_RESOURCE_ATTRIBUTES` overrides.
     pub instance: String,
     /// Whether the variables `OTEL_EXPORTER_OTLP_…` name a collector.
     pub is_from_environment: bool,
@@ -64,7 +65,7 @@ pub enum Transport {
     Http,
 }
 
-/// What became of the exports.
+/// Counts of exports by result.
 #[derive(Debug, Default)]
 pub struct ExportCounts {
     success: AtomicU64,
@@ -88,11 +89,11 @@ pub struct Export {
 }
 
 impl Export {
-    /// Begins to export. It blocks for a moment, and with gRPC it must be called within a runtime, which then carries
-    /// the connection.
+    /// Starts the export. Blocks for a moment. With gRPC, must be called within a runtime, which then carries the
+    /// connection.
     ///
     /// # Errors
-    /// The endpoint is no address, or its transport cannot be had.
+    /// The endpoint is not a URL, or the transport cannot be set up.
     pub fn start(
         config: &OtlpConfig,
         latest: &watch::Receiver<Arc<Status>>,
@@ -119,7 +120,7 @@ impl Export {
         Ok(Self { provider })
     }
 
-    /// Exports once more and ends; blocks for at most [`FLUSH_WITHIN`].
+    /// Exports a last time and ends. Blocks for at most [`FLUSH_WITHIN`].
     pub fn stop(self) {
         if let Err(error) = self.provider.shutdown_with_timeout(FLUSH_WITHIN) {
             tracing::warn!(%error, "last OTLP export failed");
@@ -152,10 +153,10 @@ fn exporter(config: &OtlpConfig) -> Result<MetricExporter, ExporterBuildError> {
     }
 }
 
-/// Who exports: what the variables `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` say, and else a stepmem.
+/// The resource: `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, otherwise `stepmem`.
 fn resource(instance: &str) -> Resource {
     let named = Resource::builder().build();
-    // What the SDK calls a service that nobody named.
+    // The SDK's name for a service without one.
     let is_unnamed = |name: Value| name.as_str().starts_with("unknown_service");
     let mut ours = vec![KeyValue::new("service.version", env!("CARGO_PKG_VERSION"))];
     if named.get(&SERVICE_NAME).is_none_or(is_unnamed) {
@@ -167,7 +168,7 @@ fn resource(instance: &str) -> Resource {
     Resource::builder().with_attributes(ours).build()
 }
 
-/// A client that does without the system's certificates, which a small image lacks.
+/// A client that works without the system's certificates, which a small image lacks.
 fn plain_client(timeout: Duration) -> Result<reqwest::blocking::Client, ExporterBuildError> {
     reqwest::blocking::Client::builder()
         .timeout(timeout)
@@ -176,7 +177,7 @@ fn plain_client(timeout: Duration) -> Result<reqwest::blocking::Client, Exporter
         .map_err(|error| ExporterBuildError::InternalFailure(error.to_string()))
 }
 
-/// The URL that metrics go to: an endpoint without a path gets the one of the OTLP specification.
+/// The URL of metrics: an endpoint without a path gets that of the OTLP specification.
 fn metrics_url(endpoint: &str) -> String {
     const PATH: &str = "/v1/metrics";
     let authority = endpoint.split_once("://").map_or(endpoint, |(_, authority)| authority);
@@ -190,7 +191,7 @@ fn metrics_url(endpoint: &str) -> String {
 type SeriesReader = fn(&Status, &mut Visit<'_>);
 type Latest = watch::Receiver<Arc<Status>>;
 
-/// Registers one metric of the table; the SDK keeps what it registers.
+/// Registers one metric of the table; the SDK keeps it.
 fn register(meter: &Meter, metric: &'static Metric, latest: &Latest) {
     let Some(name) = metric.otel else { return };
     let (unit, help) = (metric.unit.as_ucum(), metric.help);
@@ -207,7 +208,7 @@ fn register(meter: &Meter, metric: &'static Metric, latest: &Latest) {
     }
 }
 
-/// The last status, without holding up who publishes the next.
+/// The last status; does not block its publisher.
 fn last(latest: &Latest) -> Arc<Status> {
     Arc::clone(&latest.borrow())
 }
@@ -230,7 +231,7 @@ fn attributes(metric: &Metric, values: &[&str]) -> Vec<KeyValue> {
     labels.map(|(label, value)| KeyValue::new(*label, (*value).to_owned())).collect()
 }
 
-/// The API has no observable histogram: its parts go out as the counters that Prometheus makes of one.
+/// The API lacks an observable histogram: its parts are exported as the counters that Prometheus makes of one.
 fn register_durations(
     meter: &Meter,
     metric: &'static Metric,
@@ -264,7 +265,7 @@ fn register_durations(
         .build();
 }
 
-/// The devices' memory by the names of the OpenTelemetry hardware conventions (`hw.gpu.memory.*`, in development).
+/// Device memory by OpenTelemetry's hardware conventions (`hw.gpu.memory.*`, in development).
 fn register_semconv(meter: &Meter, latest: &Latest) {
     let bytes = |name| meter.f64_observable_up_down_counter(name).with_unit("By");
     bytes("hw.gpu.memory.limit")
@@ -307,7 +308,7 @@ fn memory(
     }
 }
 
-/// Counts what becomes of the exports of another exporter.
+/// Counts the results of another exporter.
 struct CountingExporter {
     inner: MetricExporter,
     counts: Arc<ExportCounts>,

@@ -1,14 +1,15 @@
-//! The table as text: Prometheus' text format 0.0.4 and OpenMetrics 1.0, and which of the two a client wants.
+//! The metrics table as text: Prometheus text format 0.0.4 and OpenMetrics 1.0, with content negotiation.
 
-use crate::analysis::status::{DurationCounts, Status};
+use crate::analysis::status::Status;
 use crate::metrics::readers;
 use crate::metrics::table::METRICS;
 use crate::metrics::types::{Kind, Metric, Read};
+use crate::model::units::DurationCounts;
 
-/// One of the formats.
+/// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Prometheus' text format 0.0.4.
+    /// Prometheus text format 0.0.4.
     Text,
     /// OpenMetrics 1.0.
     OpenMetrics,
@@ -23,8 +24,8 @@ impl Format {
         }
     }
 
-    /// Chooses by the header `Accept`: OpenMetrics only where it is asked for by name, in a version that we speak,
-    /// and not with a lower weight than text.
+    /// Chooses by the header `Accept`: OpenMetrics only if the client names it, in a supported version, with at
+    /// least the weight of text.
     pub fn negotiate(accept: &str) -> Self {
         let mut open_metrics: f64 = 0.0;
         let mut text: f64 = 0.0;
@@ -56,7 +57,7 @@ impl Format {
     }
 }
 
-/// Renders the whole table. A metric without a series is left out, HELP and TYPE included.
+/// Renders the whole table. Omits metrics without a series, with their HELP and TYPE.
 pub fn render(status: &Status, format: Format) -> String {
     let mut page = Exposition { text: String::with_capacity(16 * 1024), format };
     for metric in METRICS {
@@ -68,7 +69,7 @@ pub fn render(status: &Status, format: Format) -> String {
     page.text
 }
 
-/// What names one sample.
+/// Name and labels of one sample.
 struct SampleName<'a> {
     name: &'a str,
     suffix: &'a str,
@@ -190,7 +191,7 @@ fn written(value: f64) -> String {
     }
 }
 
-/// A bucket's bound as OpenMetrics wants it: always with a fraction.
+/// A bucket's bound as OpenMetrics requires it: always with a fraction.
 fn float(value: f64) -> String {
     format!("{value:?}")
 }

@@ -1,4 +1,4 @@
-//! What people and scrapers read: the page, `/metrics`, health and the status as JSON.
+//! The web server's routes: the page, `/metrics`, health, and status and summaries as JSON.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use tower_http::compression::CompressionLayer;
 use crate::analysis::status::Status;
 use crate::output::prometheus::{Format, render};
 
-/// How long a reader waits for a status made for it before it takes the last one.
+/// How long a reader waits for a fresh status before it gets the last published one.
 pub const FRESH_WITHIN: Duration = Duration::from_millis(50);
 /// How long a reader waits for a summary.
 pub const SUMMARY_WITHIN: Duration = Duration::from_secs(5);
-/// How many readers may wait for a fresh status; the next one takes the last one at once.
+/// Maximum number of readers that wait for a fresh status; further ones get the last published one.
 pub const READERS_MAX: usize = 64;
 
 const INDEX_HTML: &str = include_str!("page/index.html");
@@ -31,21 +31,21 @@ const SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 
      connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; \
      frame-ancestors 'none'";
 
-/// Asks for a status made now.
+/// Requests a fresh status.
 pub type StatusRequest = oneshot::Sender<Arc<Status>>;
 
-/// Asks for the summary of a run; the answer never comes where that is not held.
+/// Requests the summary of a run. The channel closes if the run is unknown.
 #[derive(Debug)]
 pub struct SummaryRequest {
     /// The run's name.
     pub run: String,
-    /// As what.
+    /// The format.
     pub format: SummaryFormat,
-    /// Where the summary goes.
+    /// The channel for the summary.
     pub answer: oneshot::Sender<String>,
 }
 
-/// How a summary is written.
+/// The formats of a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SummaryFormat {
     /// As `final_summary.json`.
@@ -54,7 +54,7 @@ pub enum SummaryFormat {
     Text,
 }
 
-/// Where outputs find the status.
+/// Access to the status.
 #[derive(Clone, Debug)]
 pub struct StatusSource {
     latest: watch::Receiver<Arc<Status>>,
@@ -63,7 +63,8 @@ pub struct StatusSource {
 }
 
 impl StatusSource {
-    /// A source over the last published status, with the side that fresh ones are asked from.
+    /// Creates a source of the last published status, and the receivers of requests for fresh ones and for
+    /// summaries.
     pub fn new(
         latest: watch::Receiver<Arc<Status>>,
     ) -> (Self, mpsc::Receiver<StatusRequest>, mpsc::Receiver<SummaryRequest>) {
@@ -72,10 +73,10 @@ impl StatusSource {
         (Self { latest, requests, summaries }, asked, summaries_asked)
     }
 
-    /// The summary of a run that is held.
+    /// Returns the summary of a run.
     ///
     /// # Errors
-    /// The status to answer with: no such run, or no room or time for another.
+    /// The status code of the response: unknown run, or too many or too slow requests.
     async fn summary(&self, run: String, format: SummaryFormat) -> Result<String, StatusCode> {
         let (answer, answered) = oneshot::channel();
         let request = SummaryRequest { run, format, answer };
@@ -87,7 +88,8 @@ impl StatusSource {
         }
     }
 
-    /// A status that holds every push answered before this call; the last published one where none comes in time.
+    /// Returns a status that includes every push answered before this call, or the last published one after
+    /// [`FRESH_WITHIN`].
     pub async fn fresh(&self) -> Arc<Status> {
         let (answer, answered) = oneshot::channel();
         if self.requests.try_send(answer).is_ok()
@@ -99,7 +101,7 @@ impl StatusSource {
     }
 }
 
-/// What the routes need.
+/// The state of the routes.
 #[derive(Clone, Debug)]
 struct Site {
     source: StatusSource,
@@ -107,16 +109,20 @@ struct Site {
     stop: watch::Receiver<bool>,
 }
 
-/// What the page links.
+/// What the page links to.
 #[derive(Clone, Debug)]
 pub struct WebConfig {
-    /// The path of the table: letters, digits, `/`, `-`, `_` and `.`.
+    /// The path of the metrics: letters, digits, `/`, `-`, `_` and `.`.
     pub telemetry_path: String,
-    /// Where pushes are taken (`http://127.0.0.1:9478`, `unix:/run/stepmem/push.sock`).
+    /// The address of the push endpoint (`http://127.0.0.1:9478`, `unix:/run/stepmem/push.sock`).
     pub push_url: String,
 }
 
-/// The routes of the web server.
+/// The fixed paths of [`router`], which the metrics cannot have.
+pub const RESERVED_PATHS: [&str; 6] =
+    ["/", "/style.css", "/page.js", "/api/v1/status", "/-/healthy", "/-/ready"];
+
+/// Creates the routes of the web server.
 pub fn router(config: &WebConfig, source: StatusSource, stop: watch::Receiver<bool>) -> Router {
     let WebConfig { telemetry_path, push_url } = config;
     let index = INDEX_HTML
@@ -132,12 +138,12 @@ pub fn router(config: &WebConfig, source: StatusSource, stop: watch::Receiver<bo
         .route("/api/v1/runs/{run}/summary", get(summary))
         .route("/-/healthy", get(|| async { "stepmem is healthy.\n" }))
         .route("/-/ready", get(ready))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "no such path; / links what there is\n") })
+        .fallback(|| async { (StatusCode::NOT_FOUND, "no such path; / links to all pages\n") })
         .layer(CompressionLayer::new())
         .with_state(Site { source, index, stop })
 }
 
-/// A text as an attribute's value.
+/// Escapes a text as an attribute's value.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
 }
@@ -174,7 +180,7 @@ async fn status(State(site): State<Site>) -> Response {
     }
 }
 
-/// The summary of a run, as JSON or, with `?format=text`, as its card.
+/// Responds with the summary of a run, as JSON or, with `?format=text`, as text.
 async fn summary(
     State(site): State<Site>,
     run: Result<Path<String>, PathRejection>,
@@ -196,9 +202,9 @@ async fn summary(
     match site.source.summary(run, format).await {
         Ok(text) => ([(CONTENT_TYPE, content_type)], text).into_response(),
         Err(StatusCode::NOT_FOUND) => {
-            refuse(StatusCode::NOT_FOUND, "no rank of that run has pushed here".to_owned())
+            refuse(StatusCode::NOT_FOUND, "no rank of this run has pushed".to_owned())
         }
-        Err(status) => refuse(status, "no summary in time; ask again".to_owned()),
+        Err(status) => refuse(status, "the summary was not ready in time; retry".to_owned()),
     }
 }
 

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::analysis::creep::{Signal, Stage, Trend};
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::{Stage, Trend};
 use crate::analysis::diagnosis::balance::COMPARABLE_STEPS_MIN;
 use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
 use crate::analysis::diagnosis::imbalance::PRESSURE_WARNING_MIN;
@@ -520,24 +521,26 @@ fn phases(tally: &Tally) -> BTreeMap<&'static str, Ran> {
 
 fn rank_trend(rank: &RankView<'_>, signal: Signal) -> Option<RankTrend> {
     let slope = rank.creep.slope(signal)?;
-    let trend: Option<&Trend> = rank.creep.trends().find(|trend| trend.signal == signal);
-    let steps = |value: f64| Some(value).filter(|_| signal.counts_steps());
+    let per_step = slope.bytes_per_step;
+    let trend = rank.creep.trends().find(|trend| trend.signal == signal);
+    let figures = trend.map(Trend::figures);
+    let figures = figures.as_ref();
     Some(RankTrend {
         signal: signal.as_label(),
         stage: trend.map(|trend| match trend.stage {
             Stage::Rising => "rising",
             Stage::Creeping => "creeping",
         }),
-        slope_bytes_per_step: steps(slope.per_step),
-        slope_lower_bytes_per_step: steps(slope.lower),
-        slope_upper_bytes_per_step: steps(slope.upper),
-        slope_bytes_per_second: slope.per_second,
-        growth_bytes: trend.map(|trend| trend.growth_bytes),
-        onset_step: trend.and_then(|trend| steps(trend.onset_step)),
-        onset_time: trend.map(|trend| trend.onset_time),
-        confidence_ratio: trend.map(Trend::confidence_ratio),
-        oom_eta_steps: trend.and_then(Trend::eta).and_then(|eta| steps(eta.steps)),
-        oom_eta_seconds: trend.and_then(Trend::eta_seconds),
+        slope_bytes_per_step: per_step.map(|slope| slope.value),
+        slope_lower_bytes_per_step: per_step.map(|slope| slope.lower),
+        slope_upper_bytes_per_step: per_step.map(|slope| slope.upper),
+        slope_bytes_per_second: slope.bytes_per_second.map(|slope| slope.value),
+        growth_bytes: figures.map(|trend| trend.growth_bytes),
+        onset_step: figures.and_then(|trend| trend.onset_step).map(Count::as_f64),
+        onset_time: figures.map(|trend| trend.onset_time.get()),
+        confidence_ratio: figures.map(|trend| trend.confidence_ratio),
+        oom_eta_steps: figures.and_then(|trend| trend.oom_eta_steps),
+        oom_eta_seconds: figures.and_then(|trend| trend.oom_eta_seconds),
         bands: rank.tally.bands(Kept::Allocated),
     })
 }
@@ -638,7 +641,8 @@ fn metric_trend(report: &RunView<'_>, kept: Kept) -> MetricTrend {
         avg_growth_bytes_per_step: of_rank
             .creep
             .slope(Signal::Allocated)
-            .map(|slope| slope.per_step),
+            .and_then(|slope| slope.bytes_per_step)
+            .map(|slope| slope.value),
         early: stage(Stage::Rising),
         confirmed: stage(Stage::Creeping),
         score: None,

@@ -3,15 +3,15 @@
 use serde::Serialize;
 
 use crate::snapshot::categories::Categories;
-use crate::snapshot::leak::{Blame, Leak, Suspect, Verdict};
+use crate::snapshot::leak::{Blame, Leak, LeakVerdict, Suspect};
 use crate::snapshot::model::Snapshot;
 use crate::snapshot::notes::Note;
 use crate::snapshot::num::count;
-use crate::snapshot::oom::Cause;
+use crate::snapshot::oom::OomCause;
 use crate::snapshot::page::name;
-use crate::snapshot::scene::Scene;
-use crate::snapshot::sites::{Row, STACK_FRAMES_MAX, Site, SiteKind, Sites, Sum};
-use crate::snapshot::stages::Stage;
+use crate::snapshot::scene::DeviceScene;
+use crate::snapshot::sites::{STACK_FRAMES_MAX, Site, SiteKind, SiteRow, Sites, Sum};
+use crate::snapshot::stages::StepReport;
 use crate::snapshot::steps::Marker;
 use crate::snapshot::study::Study;
 
@@ -20,7 +20,7 @@ pub const SCHEMA: &str = "stepmem.snapshot/1";
 
 /// The whole answer.
 #[derive(Debug, Serialize)]
-pub struct Answer {
+pub struct ShowAnswer {
     schema: &'static str,
     file: File,
     devices: Vec<DeviceAnswer>,
@@ -49,7 +49,7 @@ struct DeviceAnswer {
     leak: LeakAnswer,
     fragmentation: FragmentationAnswer,
     oom: Vec<OomAnswer>,
-    steps: Vec<Stage>,
+    steps: Vec<StepReport>,
     notes: Vec<Note>,
 }
 
@@ -108,7 +108,7 @@ struct FrameAnswer {
 
 #[derive(Debug, Serialize)]
 struct LeakAnswer {
-    verdict: Verdict,
+    verdict: LeakVerdict,
     bytes_per_step: Option<f64>,
     floor_bytes_per_step: Option<f64>,
     explained_ratio: Option<f64>,
@@ -153,14 +153,14 @@ struct OomAnswer {
     active_bytes: u64,
     largest_free_bytes: u64,
     eligible_free_bytes: u64,
-    cause: Cause,
+    cause: OomCause,
     site: SiteAnswer,
     sites: Vec<SiteAnswer>,
 }
 
 /// The answer to `show`.
-pub fn show(file: File, studies: &[Study<'_>]) -> Answer {
-    Answer { schema: SCHEMA, file, devices: studies.iter().map(device).collect() }
+pub fn show(file: File, studies: &[Study<'_>]) -> ShowAnswer {
+    ShowAnswer { schema: SCHEMA, file, devices: studies.iter().map(device).collect() }
 }
 
 fn device(study: &Study<'_>) -> DeviceAnswer {
@@ -223,7 +223,7 @@ fn peak(study: &Study<'_>) -> PeakAnswer {
     }
 }
 
-fn leak(scene: &Scene<'_>, leak: &Leak) -> LeakAnswer {
+fn leak(scene: &DeviceScene<'_>, leak: &Leak) -> LeakAnswer {
     let ratio = leak.rate.zip(leak.floor_rate).map(|(rate, floor)| rate / floor);
     LeakAnswer {
         verdict: leak.verdict,
@@ -235,7 +235,7 @@ fn leak(scene: &Scene<'_>, leak: &Leak) -> LeakAnswer {
     }
 }
 
-fn suspected(scene: &Scene<'_>, suspect: &Suspect) -> SuspectAnswer {
+fn suspected(scene: &DeviceScene<'_>, suspect: &Suspect) -> SuspectAnswer {
     SuspectAnswer {
         site: row_answer(scene.snapshot, scene.sites, &suspect.row),
         bytes_per_step: suspect.rise.rate,
@@ -247,7 +247,7 @@ fn suspected(scene: &Scene<'_>, suspect: &Suspect) -> SuspectAnswer {
 }
 
 /// The frame or site to blame, with the leaked bytes.
-pub fn blamed(scene: &Scene<'_>, blame: &Blame) -> SiteAnswer {
+pub fn blamed(scene: &DeviceScene<'_>, blame: &Blame) -> SiteAnswer {
     match blame {
         Blame::Site(row) => row_answer(scene.snapshot, scene.sites, row),
         Blame::Frame { frame, origin, sum } => {
@@ -262,9 +262,10 @@ pub fn blamed(scene: &Scene<'_>, blame: &Blame) -> SiteAnswer {
     }
 }
 
-fn oom(scene: &Scene<'_>, failure: &crate::snapshot::oom::OutOfMemory) -> OomAnswer {
+fn oom(scene: &DeviceScene<'_>, failure: &crate::snapshot::oom::OutOfMemory) -> OomAnswer {
     let sum = Sum { bytes: failure.requested, requested: failure.requested, blocks: 0 };
-    let row = Row { site: scene.sites.of_origin(failure.stack), origin: failure.stack, sum };
+    let row =
+        SiteRow { site: scene.sites.of_origin(failure.stack), origin: failure.stack, sum };
     OomAnswer {
         event: failure.event,
         time_us: Some(failure.time_us).filter(|time| *time > 0),
@@ -280,12 +281,12 @@ fn oom(scene: &Scene<'_>, failure: &crate::snapshot::oom::OutOfMemory) -> OomAns
     }
 }
 
-fn rows(scene: &Scene<'_>, rows: &[Row]) -> Vec<SiteAnswer> {
+fn rows(scene: &DeviceScene<'_>, rows: &[SiteRow]) -> Vec<SiteAnswer> {
     rows.iter().map(|row| row_answer(scene.snapshot, scene.sites, row)).collect()
 }
 
 /// A row as JSON.
-pub fn row_answer(snapshot: &Snapshot, sites: &Sites, row: &Row) -> SiteAnswer {
+pub fn row_answer(snapshot: &Snapshot, sites: &Sites, row: &SiteRow) -> SiteAnswer {
     let frames = sites.user_frames(snapshot, row.origin);
     let stack = stack(snapshot, frames);
     match sites.site(row.site) {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::snapshot::model::{Action, NO_STACK, Snapshot};
 use crate::snapshot::num::{at, id, real};
 use crate::snapshot::replay::Allocation;
-use crate::snapshot::scene::Scene;
+use crate::snapshot::scene::{DeviceScene, Life};
 use crate::snapshot::sites::SiteKind;
 
 /// A site's blocks are activations if this much of its bytes is freed while backward runs.
@@ -102,7 +102,11 @@ impl<T> Categories<T> {
 }
 
 /// Bytes of what is alive in a state (at the end if `None`), by category.
-pub fn sums(scene: &Scene<'_>, categories: &[Category], state: Option<u32>) -> Categories {
+pub fn sums(
+    scene: &DeviceScene<'_>,
+    categories: &[Category],
+    state: Option<u32>,
+) -> Categories {
     let mut sums = Categories::default();
     for (allocation, category) in scene.timeline.allocations.iter().zip(categories) {
         let counts = match state {
@@ -119,7 +123,7 @@ pub fn sums(scene: &Scene<'_>, categories: &[Category], state: Option<u32>) -> C
 /// What a step is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Phase {
+pub enum StepPhase {
     /// Making activations.
     #[default]
     Forward,
@@ -130,19 +134,19 @@ pub enum Phase {
 }
 
 /// The phase that an allocation's stack belongs to.
-pub fn phase(scene: &Scene<'_>, stack: u32) -> Phase {
+pub fn phase(scene: &DeviceScene<'_>, stack: u32) -> StepPhase {
     if scene.sites.is_optimizer(stack) {
-        return Phase::Optimizer;
+        return StepPhase::Optimizer;
     }
     match scene.sites.site(scene.sites.of_origin(stack)).map(|site| site.kind) {
-        Some(SiteKind::Backward) => Phase::Backward,
-        Some(SiteKind::NoFrames) if scene.snapshot.has_stacks() => Phase::Backward,
-        _ => Phase::Forward,
+        Some(SiteKind::Backward) => StepPhase::Backward,
+        Some(SiteKind::NoFrames) if scene.snapshot.has_stacks() => StepPhase::Backward,
+        _ => StepPhase::Forward,
     }
 }
 
 /// The category of every allocation.
-pub fn categorize(scene: &Scene<'_>) -> Vec<Category> {
+pub fn categorize(scene: &DeviceScene<'_>) -> Vec<Category> {
     let facts = Facts::new(scene);
     scene.lives().map(|life| facts.category(scene, life)).collect()
 }
@@ -173,11 +177,12 @@ struct Facts {
 }
 
 impl Facts {
-    fn new(scene: &Scene<'_>) -> Self {
+    fn new(scene: &DeviceScene<'_>) -> Self {
         let setup_end = (1..)
             .zip(scene.events)
             .find(|(_, event)| {
-                event.action == Action::Alloc && phase(scene, event.stack) == Phase::Backward
+                event.action == Action::Alloc
+                    && phase(scene, event.stack) == StepPhase::Backward
             })
             .map(|(state, _)| state)
             .or(scene.steps.marks.first().map(|mark| mark + 1));
@@ -199,11 +204,8 @@ impl Facts {
         }
     }
 
-    fn category(
-        &self,
-        scene: &Scene<'_>,
-        (allocation, from, until): (&Allocation, u32, u32),
-    ) -> Category {
+    fn category(&self, scene: &DeviceScene<'_>, life: Life<'_>) -> Category {
+        let Life { allocation, from, until } = life;
         let has = |stacks: &[bool]| stacks.get(at(allocation.stack)).copied().unwrap_or(false);
         let is_kept = allocation.is_at_end() || until > from;
         if has(&self.is_communication)
@@ -229,7 +231,7 @@ impl Facts {
         if has(&self.is_loading) || self.is_loaded(allocation) {
             return Category::Input;
         }
-        self.of_forward(scene, (allocation, from, until), has(&self.is_call))
+        self.of_forward(scene, life, has(&self.is_call))
     }
 
     fn is_loaded(&self, allocation: &Allocation) -> bool {
@@ -241,8 +243,8 @@ impl Facts {
     /// Python outside the optimizer and backward.
     fn of_forward(
         &self,
-        scene: &Scene<'_>,
-        (allocation, from, until): (&Allocation, u32, u32),
+        scene: &DeviceScene<'_>,
+        Life { allocation, from, until }: Life<'_>,
         is_call: bool,
     ) -> Category {
         let site = scene.sites.of(allocation);
@@ -310,12 +312,12 @@ fn stacks_with(snapshot: &Snapshot, names: &[&str]) -> Vec<bool> {
 }
 
 /// What the blocks of each site do, as far as they end in the window.
-fn habits(scene: &Scene<'_>, setup_end: u32) -> Vec<Habits> {
+fn habits(scene: &DeviceScene<'_>, setup_end: u32) -> Vec<Habits> {
     let mut habits = vec![Habits::default(); scene.sites.sites.len()];
-    let mut now = Phase::Forward;
+    let mut now = StepPhase::Forward;
     let mut n_allocated = 0_u32;
     let mut allocated_at = vec![0; scene.timeline.allocations.len()];
-    let phases: Vec<Phase> =
+    let phases: Vec<StepPhase> =
         (0..id(scene.snapshot.stacks.len())).map(|stack| phase(scene, stack)).collect();
     let phase_of = |stack: u32| phases.get(at(stack)).copied().unwrap_or_default();
     for (event, number) in scene.events.iter().zip(&scene.timeline.of_event) {
@@ -335,7 +337,7 @@ fn habits(scene: &Scene<'_>, setup_end: u32) -> Vec<Habits> {
                 let freed_by =
                     if event.stack == NO_STACK { now } else { phase_of(event.stack) };
                 habit.freed += allocation.size;
-                if now == Phase::Backward || freed_by == Phase::Backward {
+                if now == StepPhase::Backward || freed_by == StepPhase::Backward {
                     habit.freed_in_backward += allocation.size;
                 }
                 if allocated_at.get(at(*number)) == Some(&n_allocated) {
@@ -349,7 +351,7 @@ fn habits(scene: &Scene<'_>, setup_end: u32) -> Vec<Habits> {
 }
 
 /// States in which the data loader runs: first and last, rising.
-fn loading(scene: &Scene<'_>) -> Vec<(u32, u32)> {
+fn loading(scene: &DeviceScene<'_>) -> Vec<(u32, u32)> {
     let mut spans = Vec::new();
     let mut open: Option<u64> = None;
     let mut names: HashMap<u32, bool> = HashMap::new();
@@ -374,7 +376,7 @@ fn loading(scene: &Scene<'_>) -> Vec<(u32, u32)> {
 }
 
 /// The stream that most is allocated on.
-fn main_stream(scene: &Scene<'_>) -> u32 {
+fn main_stream(scene: &DeviceScene<'_>) -> u32 {
     let mut bytes = vec![0_u64; scene.snapshot.streams.len()];
     for allocation in &scene.timeline.allocations {
         if let Some(sum) = bytes.get_mut(at(allocation.stream)) {

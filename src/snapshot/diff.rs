@@ -83,7 +83,7 @@ pub fn compare(before: &[Study<'_>], after: &[Study<'_>]) -> Diff {
     for study in after {
         devices.entry(study.scene.device.index).or_default()[1] = Some(study);
     }
-    let sides = |study: Option<&Study<'_>>, root| study.map(|study| Side::new(study, root));
+    let sides = |study: Option<&Study<'_>>, root| study.map(|study| DiffSide::new(study, root));
     Diff {
         schema: SCHEMA,
         devices: devices
@@ -108,11 +108,11 @@ fn places_of(studies: &[Study<'_>]) -> Places {
 }
 
 /// One file's lines of a device.
-struct Side {
+struct DiffSide {
     rows: HashMap<Site, (Sum, SiteAnswer)>,
 }
 
-impl Side {
+impl DiffSide {
     fn new(study: &Study<'_>, root: &str) -> Self {
         let comparable = places::all_comparable(study.scene.sites, root);
         let mut rows: HashMap<Site, (Sum, SiteAnswer)> = HashMap::new();
@@ -128,8 +128,8 @@ impl Side {
 
 fn device(
     index: u64,
-    before: Option<&Side>,
-    after: Option<&Side>,
+    before: Option<&DiffSide>,
+    after: Option<&DiffSide>,
     studies: [Option<&Study<'_>>; 2],
 ) -> DeviceDiff {
     let totals = studies.map(|study| study.map(|study| study.totals).unwrap_or_default());
@@ -153,7 +153,7 @@ fn device(
     diff
 }
 
-fn sites(before: Option<&Side>, after: Option<&Side>) -> Vec<SiteDiff> {
+fn sites(before: Option<&DiffSide>, after: Option<&DiffSide>) -> Vec<SiteDiff> {
     let nothing = HashMap::new();
     let old = before.map_or(&nothing, |side| &side.rows);
     let new = after.map_or(&nothing, |side| &side.rows);

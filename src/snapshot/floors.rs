@@ -2,7 +2,7 @@
 
 use crate::snapshot::model::Action;
 use crate::snapshot::num::{at, difference, real, signed_real};
-use crate::snapshot::scene::Scene;
+use crate::snapshot::scene::DeviceScene;
 
 /// A rise this many times the median one is a one-off.
 const OUTLIER_FACTOR: i64 = 10;
@@ -22,7 +22,7 @@ pub const RISES_MIN: usize = 3;
 
 /// How a line's floor moves; first and last slot, and the floor from each slot on in which it changes.
 #[derive(Clone, Debug, Default)]
-pub struct Floor {
+pub struct SiteFloor {
     current: i64,
     lowest: i64,
     slot: u32,
@@ -31,14 +31,14 @@ pub struct Floor {
 
 /// A change of what a line holds.
 #[derive(Clone, Copy, Debug)]
-pub struct Change {
+pub struct SiteChange {
     /// Site number.
     pub site: u32,
     /// Bytes.
     pub bytes: u64,
 }
 
-impl Floor {
+impl SiteFloor {
     #[inline]
     fn add(&mut self, slot: u32, change: i64) {
         if self.slot < slot {
@@ -65,8 +65,11 @@ impl Floor {
 }
 
 /// The floor of every site, over what `counted` picks of the allocations (by number).
-pub fn floors(scene: &Scene<'_>, counted: impl Fn(u32) -> Option<Change>) -> Vec<Floor> {
-    let mut floors = vec![Floor::default(); scene.sites.sites.len()];
+pub fn floors(
+    scene: &DeviceScene<'_>,
+    counted: impl Fn(u32) -> Option<SiteChange>,
+) -> Vec<SiteFloor> {
+    let mut floors = vec![SiteFloor::default(); scene.sites.sites.len()];
     let mut slot = 0;
     let mut marks = scene.steps.marks.iter().peekable();
     let events = (0..).zip(scene.events).zip(&scene.timeline.of_event);
@@ -101,7 +104,7 @@ pub struct Span {
 
 /// How a floor rose.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Trend {
+pub struct FloorTrend {
     /// Slots and bytes.
     pub rises: Vec<(u32, i64)>,
     /// Bytes that it lost.
@@ -130,10 +133,10 @@ pub struct Rise {
     pub last: u32,
 }
 
-impl Floor {
+impl SiteFloor {
     /// How it rose in some slots, one-offs left out.
-    pub fn trend(&self, span: Span) -> Trend {
-        let mut trend = Trend::default();
+    pub fn trend(&self, span: Span) -> FloorTrend {
+        let mut trend = FloorTrend::default();
         let mut before = 0;
         for (slot, floor) in &self.changes {
             if *slot > span.last {
@@ -157,7 +160,7 @@ impl Floor {
     }
 }
 
-impl Trend {
+impl FloorTrend {
     fn rise(&self) -> i64 {
         self.rises.iter().map(|(_, rise)| rise).sum()
     }
@@ -211,7 +214,7 @@ mod tests {
 
     fn judge(rises: &[(u32, i64)], falls: i64) -> Judgement {
         let left = rises.iter().map(|(_, rise)| rise.unsigned_abs()).sum();
-        Trend { rises: rises.to_vec(), falls }.judge(SPAN, RISES_MIN, left)
+        FloorTrend { rises: rises.to_vec(), falls }.judge(SPAN, RISES_MIN, left)
     }
 
     #[test]
@@ -246,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_one_off_is_left_out() {
-        let mut floor = Floor::default();
+        let mut floor = SiteFloor::default();
         for slot in 1..40 {
             floor.add(slot, if slot == 7 { 1_000_000 } else { 512 });
         }

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use crate::snapshot::model::{Block, Segment, State};
 use crate::snapshot::num::{at, count, real};
-use crate::snapshot::scene::Scene;
-use crate::snapshot::sites::{Row, Sum};
+use crate::snapshot::scene::DeviceScene;
+use crate::snapshot::sites::{SiteRow, Sum};
 
 /// What the driver maps at once in an expandable segment.
 const SMALL_PAGE_BYTES: u64 = 2 << 20;
@@ -23,11 +23,11 @@ pub struct Fragmentation {
     /// The largest free block.
     pub largest_free: u64,
     /// Lines whose blocks hold stranded bytes, with their share of it; the largest share first.
-    pub pinners: Vec<(Row, u64)>,
+    pub pinners: Vec<(SiteRow, u64)>,
 }
 
 /// Measures a device.
-pub fn measure(scene: &Scene<'_>) -> Fragmentation {
+pub fn measure(scene: &DeviceScene<'_>) -> Fragmentation {
     let mut found = Fragmentation::default();
     let origins: HashMap<u64, u32> = scene
         .timeline
@@ -85,7 +85,7 @@ fn whole_pages(segment: &Segment, block: &Block) -> u64 {
     end.saturating_sub(first).saturating_mul(page).min(block.size)
 }
 
-fn pinners(scene: &Scene<'_>, shares: &HashMap<u32, (Sum, f64)>) -> Vec<(Row, u64)> {
+fn pinners(scene: &DeviceScene<'_>, shares: &HashMap<u32, (Sum, f64)>) -> Vec<(SiteRow, u64)> {
     let mut of_origin = vec![Sum::default(); at(scene.sites.before()) + 1];
     let mut of_site: HashMap<u32, f64> = HashMap::new();
     let mut origins: Vec<_> = shares.iter().collect();
@@ -97,8 +97,8 @@ fn pinners(scene: &Scene<'_>, shares: &HashMap<u32, (Sum, f64)>) -> Vec<(Row, u6
         *of_site.entry(scene.sites.of_origin(*origin)).or_default() += share;
     }
     let rows = scene.sites.rows(scene.snapshot, (0..).zip(of_origin));
-    let share = |row: &Row| of_site.get(&row.site).map_or(0, |share| whole(*share));
-    let mut pinners: Vec<(Row, u64)> = rows
+    let share = |row: &SiteRow| of_site.get(&row.site).map_or(0, |share| whole(*share));
+    let mut pinners: Vec<(SiteRow, u64)> = rows
         .into_iter()
         .map(|row| (share(&row), row))
         .map(|(share, row)| (row, share))

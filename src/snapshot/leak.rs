@@ -4,11 +4,13 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::snapshot::floors::{Change, Floor, Judgement, RISES_MIN, Rise, Span, floors};
+use crate::snapshot::floors::{
+    Judgement, RISES_MIN, Rise, SiteChange, SiteFloor, Span, floors,
+};
 use crate::snapshot::num::{at, count, id, real};
-use crate::snapshot::replay::{Allocation, rounded};
-use crate::snapshot::scene::Scene;
-use crate::snapshot::sites::{Row, SiteKind, Sum};
+use crate::snapshot::replay::rounded;
+use crate::snapshot::scene::{DeviceScene, Life};
+use crate::snapshot::sites::{SiteKind, SiteRow, Sum};
 use crate::snapshot::steps::Marker;
 
 /// Whole steps that a verdict needs.
@@ -32,7 +34,7 @@ const LIKEWISE_RATIO_MIN: f64 = 0.5;
 /// Whether the device leaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum LeakVerdict {
     /// A line goes on rising.
     Leak,
     /// No line does.
@@ -46,7 +48,7 @@ pub enum Verdict {
 #[derive(Clone, Debug, Default)]
 pub struct Leak {
     /// Whether the device leaks.
-    pub verdict: Verdict,
+    pub verdict: LeakVerdict,
     /// Bytes of blocks a step, all suspects together.
     pub rate: Option<f64>,
     /// Growth of the least that is active in a step.
@@ -63,7 +65,7 @@ pub struct Leak {
 #[derive(Clone, Debug)]
 pub struct Suspect {
     /// What it leaked and still holds.
-    pub row: Row,
+    pub row: SiteRow,
     /// How it rises, in slots.
     pub rise: Rise,
     /// Its allocations in the window.
@@ -85,11 +87,11 @@ pub enum Blame {
         sum: Sum,
     },
     /// The largest site: no frame of the user is over it.
-    Site(Row),
+    Site(SiteRow),
 }
 
 /// Looks for leaks.
-pub fn find(scene: &Scene<'_>) -> Leak {
+pub fn find(scene: &DeviceScene<'_>) -> Leak {
     let n_whole = scene.steps.n_whole();
     if n_whole < STEPS_MIN {
         return Leak::default();
@@ -102,7 +104,7 @@ pub fn find(scene: &Scene<'_>) -> Leak {
     };
     let active = active_floors(scene);
     let mut leak = Leak {
-        verdict: Verdict::None,
+        verdict: LeakVerdict::None,
         floor_rate: slope(&active, span).map(|slope| slope.rate),
         ..Leak::default()
     };
@@ -119,7 +121,7 @@ pub fn find(scene: &Scene<'_>) -> Leak {
     if !is_covered || is_one_pass {
         return leak;
     }
-    leak.verdict = Verdict::Leak;
+    leak.verdict = LeakVerdict::Leak;
     leak.rate = Some(rate);
     leak.blame = blame(scene, &suspects);
     leak.suspects = suspects;
@@ -131,7 +133,7 @@ fn is_long([from, until]: [u32; 2]) -> bool {
     until - from > IN_FLIGHT_STEPS
 }
 
-fn suspects(scene: &Scene<'_>, span: Span, cached: &mut Vec<u32>) -> Vec<Suspect> {
+fn suspects(scene: &DeviceScene<'_>, span: Span, cached: &mut Vec<u32>) -> Vec<Suspect> {
     let timeline = &scene.timeline;
     let queues = full_queues(scene);
     let long = floors(scene, |number| {
@@ -140,15 +142,15 @@ fn suspects(scene: &Scene<'_>, span: Span, cached: &mut Vec<u32>) -> Vec<Suspect
             let site = *queues.get(&allocation.requested)?;
             let [_, until] = scene.slots_of(number);
             let bytes = rounded(allocation.requested);
-            return (until >= span.first).then_some(Change { site, bytes });
+            return (until >= span.first).then_some(SiteChange { site, bytes });
         }
         let (site, bytes) = (scene.sites.of(allocation), rounded(allocation.requested));
-        is_long(scene.slots_of(number)).then_some(Change { site, bytes })
+        is_long(scene.slots_of(number)).then_some(SiteChange { site, bytes })
     });
     let all = floors(scene, |number| {
         let allocation = timeline.allocations.get(at(number)).filter(|a| !a.is_older())?;
         let bytes = rounded(allocation.requested);
-        Some(Change { site: scene.sites.of(allocation), bytes })
+        Some(SiteChange { site: scene.sites.of(allocation), bytes })
     });
     let left = Left::new(scene);
     let mut found = HashMap::new();
@@ -171,7 +173,7 @@ fn suspects(scene: &Scene<'_>, span: Span, cached: &mut Vec<u32>) -> Vec<Suspect
     build(scene, &found)
 }
 
-fn judge(floor: &Floor, span: Span, rises_min: usize, left: Option<&u64>) -> Judgement {
+fn judge(floor: &SiteFloor, span: Span, rises_min: usize, left: Option<&u64>) -> Judgement {
     floor.trend(span).judge(span, rises_min, left.copied().unwrap_or(0))
 }
 
@@ -184,10 +186,10 @@ struct Left {
 }
 
 impl Left {
-    fn new(scene: &Scene<'_>) -> Self {
+    fn new(scene: &DeviceScene<'_>) -> Self {
         let n_sites = scene.sites.sites.len();
         let mut left = Self { long: vec![0; n_sites], all: vec![0; n_sites] };
-        for (allocation, from, until) in scene.lives() {
+        for Life { allocation, from, until } in scene.lives() {
             if allocation.is_older() || !allocation.is_at_end() {
                 continue;
             }
@@ -205,12 +207,14 @@ impl Left {
 
 /// Of each size of an older block that is freed in the window, the site with the most survivors of that size: such a
 /// site may be a queue that was full when the recording began.
-fn full_queues(scene: &Scene<'_>) -> HashMap<u64, u32> {
+fn full_queues(scene: &DeviceScene<'_>) -> HashMap<u64, u32> {
     let mut counts: HashMap<u64, HashMap<u32, u64>> = HashMap::new();
-    for (allocation, ..) in scene.lives().filter(|(a, ..)| a.is_older() && !a.is_at_end()) {
+    for Life { allocation, .. } in
+        scene.lives().filter(|life| life.allocation.is_older() && !life.allocation.is_at_end())
+    {
         counts.entry(allocation.requested).or_default();
     }
-    for (allocation, from, until) in scene.lives() {
+    for Life { allocation, from, until } in scene.lives() {
         let is_survivor = !allocation.is_older() && allocation.is_at_end();
         if let Some(sites) = counts.get_mut(&allocation.requested)
             && is_survivor
@@ -230,10 +234,12 @@ fn full_queues(scene: &Scene<'_>) -> HashMap<u64, u32> {
 }
 
 /// Whether most other lines allocate more and more a step, as this one does: longer sequences.
-fn grows_with_others(scene: &Scene<'_>, suspect: u32, rise: Rise) -> bool {
+fn grows_with_others(scene: &DeviceScene<'_>, suspect: u32, rise: Rise) -> bool {
     let middle = rise.first.midpoint(rise.last);
     let mut halves = vec![[0_u64; 2]; scene.sites.sites.len()];
-    for (allocation, from, _) in scene.lives().filter(|(a, ..)| !a.is_older()) {
+    for Life { allocation, from, .. } in
+        scene.lives().filter(|life| !life.allocation.is_older())
+    {
         if from < rise.first || from > rise.last || scene.sites.is_optimizer(allocation.stack) {
             continue;
         }
@@ -265,9 +271,9 @@ fn grows_with_others(scene: &Scene<'_>, suspect: u32, rise: Rise) -> bool {
 
 /// Whether an allocation is one that a suspect leaked.
 fn is_leaked(
-    scene: &Scene<'_>,
+    scene: &DeviceScene<'_>,
     found: &HashMap<u32, (Rise, bool)>,
-    (allocation, from, until): (&Allocation, u32, u32),
+    Life { allocation, from, until }: Life<'_>,
 ) -> bool {
     !allocation.is_older()
         && allocation.is_at_end()
@@ -276,22 +282,22 @@ fn is_leaked(
             .is_some_and(|(_, is_remade)| *is_remade || is_long([from, until]))
 }
 
-fn build(scene: &Scene<'_>, found: &HashMap<u32, (Rise, bool)>) -> Vec<Suspect> {
+fn build(scene: &DeviceScene<'_>, found: &HashMap<u32, (Rise, bool)>) -> Vec<Suspect> {
     if found.is_empty() {
         return Vec::new();
     }
     let mut n_allocations: HashMap<u32, u64> = HashMap::new();
-    for (allocation, ..) in scene.lives().filter(|(a, ..)| !a.is_older()) {
+    for Life { allocation, .. } in scene.lives().filter(|life| !life.allocation.is_older()) {
         *n_allocations.entry(scene.sites.of(allocation)).or_default() += 1;
     }
     let leaked = || scene.lives().filter(|life| is_leaked(scene, found, *life));
     // Floors are of rounded requests: a remainder that a block happens to keep would be noise in a short window.
     let mut asked: HashMap<u32, u64> = HashMap::new();
-    for (allocation, ..) in leaked() {
+    for Life { allocation, .. } in leaked() {
         *asked.entry(scene.sites.of(allocation)).or_default() += rounded(allocation.requested);
     }
     let leaked = leaked();
-    let rows = scene.sites.table(scene.snapshot, leaked.map(|(allocation, ..)| allocation));
+    let rows = scene.sites.table(scene.snapshot, leaked.map(|life| life.allocation));
     let mut suspects: Vec<Suspect> = rows
         .into_iter()
         .filter_map(|row| {
@@ -309,7 +315,7 @@ fn build(scene: &Scene<'_>, found: &HashMap<u32, (Rise, bool)>) -> Vec<Suspect> 
 }
 
 /// The least that is active in each slot.
-fn active_floors(scene: &Scene<'_>) -> Vec<f64> {
+fn active_floors(scene: &DeviceScene<'_>) -> Vec<f64> {
     let mut marks = scene.steps.marks.iter().peekable();
     let mut floors = vec![f64::INFINITY; scene.steps.marks.len() + 1];
     let mut slot = 0;
@@ -330,12 +336,12 @@ fn active_floors(scene: &Scene<'_>) -> Vec<f64> {
 }
 
 /// A line through points, by least squares.
-struct Slope {
+struct FloorSlope {
     rate: f64,
     error: f64,
 }
 
-fn slope(floors: &[f64], span: Span) -> Option<Slope> {
+fn slope(floors: &[f64], span: Span) -> Option<FloorSlope> {
     let values = floors.get(at(span.first)..=at(span.last))?;
     let n = real(count(values.len()));
     if values.len() < 2 || values.iter().any(|value| !value.is_finite()) {
@@ -349,16 +355,16 @@ fn slope(floors: &[f64], span: Span) -> Option<Slope> {
     let rate = xy / xx;
     let rest: f64 = points().map(|(x, y)| (y - mean_y - rate * (x - mean_x)).powi(2)).sum();
     let error = if values.len() > 2 { (rest / (n - 2.0) / xx).sqrt() } else { 0.0 };
-    Some(Slope { rate, error })
+    Some(FloorSlope { rate, error })
 }
 
 /// Mean bytes that a whole step allocates.
-fn allocated_a_step(scene: &Scene<'_>) -> f64 {
+fn allocated_a_step(scene: &DeviceScene<'_>) -> f64 {
     let last = scene.last_slot();
     let allocated: u64 = scene
         .lives()
-        .filter(|(allocation, from, _)| !allocation.is_older() && (1..last).contains(from))
-        .map(|(allocation, ..)| allocation.size)
+        .filter(|life| !life.allocation.is_older() && (1..last).contains(&life.from))
+        .map(|life| life.allocation.size)
         .sum();
     real(allocated) / real(count(scene.steps.n_whole()))
 }
@@ -366,7 +372,7 @@ fn allocated_a_step(scene: &Scene<'_>) -> f64 {
 /// The frame to blame. Each suspect has one: of the user's frames over most of its bytes the deepest beneath which about
 /// as much of what is allocated stays as beneath any; outwards only for a clear gain. Suspects with one frame are one
 /// leak, and the fastest leak is blamed.
-fn blame(scene: &Scene<'_>, suspects: &[Suspect]) -> Option<Blame> {
+fn blame(scene: &DeviceScene<'_>, suspects: &[Suspect]) -> Option<Blame> {
     let beneath = Beneath::new(scene, suspects);
     let mut leaks: Vec<(Option<u32>, f64, &Suspect)> = Vec::new();
     for suspect in suspects {
@@ -389,7 +395,7 @@ fn blame(scene: &Scene<'_>, suspects: &[Suspect]) -> Option<Blame> {
 
 /// By stack, what was allocated and what of it leaked.
 struct Beneath<'a> {
-    scene: &'a Scene<'a>,
+    scene: &'a DeviceScene<'a>,
     /// What leaked.
     leaked: Vec<Sum>,
     /// Bytes of what was allocated in whole steps, and of what leaked of it.
@@ -398,7 +404,7 @@ struct Beneath<'a> {
 }
 
 impl<'a> Beneath<'a> {
-    fn new(scene: &'a Scene<'a>, suspects: &[Suspect]) -> Self {
+    fn new(scene: &'a DeviceScene<'a>, suspects: &[Suspect]) -> Self {
         let found: HashMap<u32, (Rise, bool)> = suspects
             .iter()
             .map(|suspect| (suspect.row.site, (suspect.rise, suspect.is_remade)))
@@ -411,7 +417,8 @@ impl<'a> Beneath<'a> {
             allocated: vec![[0; 2]; n_stacks],
             frames: HashMap::new(),
         };
-        for life @ (allocation, from, _) in scene.lives().filter(|(a, ..)| !a.is_older()) {
+        for life in scene.lives().filter(|life| !life.allocation.is_older()) {
+            let Life { allocation, from, .. } = life;
             let stack = at(allocation.stack);
             let is_leaked = is_leaked(scene, &found, life);
             if let Some(sum) = beneath.leaked.get_mut(stack).filter(|_| is_leaked) {

@@ -6,7 +6,7 @@ use crate::snapshot::fault::{Fault, Unreadable};
 use crate::snapshot::model::{Block, Device, Frame, Segment, Snapshot};
 use crate::snapshot::num::at;
 use crate::snapshot::pickle::Machine;
-use crate::snapshot::raw::{Kind, List, RawBlock, RawSegment, Record};
+use crate::snapshot::raw::{List, RawBlock, RawSegment, Record, RecordKind};
 use crate::snapshot::schema::Records;
 use crate::snapshot::sniff;
 use crate::snapshot::value::Value;
@@ -38,7 +38,7 @@ pub fn read(bytes: &[u8]) -> Result<Snapshot, Unreadable> {
 fn build(mut records: Records, root: Value, protocol: u8) -> Result<Snapshot, Fault> {
     let (segments, traces, annotations, settings) = match root {
         Value::Dict(dict) => match records.record(dict) {
-            Record::Of(Kind::Root, number) => {
+            Record::Of(RecordKind::Root, number) => {
                 let root = records.roots.get(at(number)).copied().unwrap_or_default();
                 (
                     root.segments.unwrap_or(root_less()),
@@ -62,7 +62,9 @@ fn build(mut records: Records, root: Value, protocol: u8) -> Result<Snapshot, Fa
     }
     let ring = settings.and_then(|settings| {
         let Value::Dict(dict) = settings else { return None };
-        let Record::Of(Kind::Settings, number) = records.record(dict) else { return None };
+        let Record::Of(RecordKind::Settings, number) = records.record(dict) else {
+            return None;
+        };
         records.settings.get(at(number)).copied()
     });
     Ok(Snapshot {
@@ -98,7 +100,7 @@ fn frames(records: &Records) -> Vec<Frame> {
 }
 
 /// The runs of records that a list is made of.
-fn runs(records: &Records, value: Value, of: Kind) -> Option<Vec<(u32, u32)>> {
+fn runs(records: &Records, value: Value, of: RecordKind) -> Option<Vec<(u32, u32)>> {
     let Value::List(list) = value else { return None };
     match records.list(list) {
         List::Empty => Some(Vec::new()),
@@ -117,8 +119,8 @@ fn collect_segments(
     value: Value,
     devices: &mut BTreeMap<u64, Device>,
 ) -> Result<(), Fault> {
-    let runs =
-        runs(records, value, Kind::Segment).ok_or("segments is not a list of segments")?;
+    let runs = runs(records, value, RecordKind::Segment)
+        .ok_or("segments is not a list of segments")?;
     let mut n_blocks = 0;
     let mut n_segments = 0;
     for number in runs.into_iter().flat_map(|(start, end)| start..end) {
@@ -139,7 +141,7 @@ fn collect_segments(
 
 fn segment(records: &Records, raw: &RawSegment) -> Result<Segment, Fault> {
     let runs = match raw.blocks {
-        Some(value) => runs(records, value, Kind::Block)
+        Some(value) => runs(records, value, RecordKind::Block)
             .ok_or("a segment's blocks is not a list of blocks")?,
         None => Vec::new(),
     };
@@ -192,7 +194,7 @@ fn collect_traces(
     };
     let mut n_left = records.events.len();
     for (index, list) in (0..).zip(*lists) {
-        let runs = runs(records, Value::List(list), Kind::Event)
+        let runs = runs(records, Value::List(list), RecordKind::Event)
             .ok_or("a trace in device_traces is not a list of events")?;
         let n_events: usize = runs.iter().map(|(start, end)| at(*end) - at(*start)).sum();
         n_left = n_left.checked_sub(n_events).ok_or("an event occurs in two traces")?;
@@ -216,8 +218,9 @@ fn collect_annotations(
     records: &Records,
     value: Option<Value>,
 ) -> Vec<crate::snapshot::model::Annotation> {
-    let runs =
-        value.and_then(|value| runs(records, value, Kind::Annotation)).unwrap_or_default();
+    let runs = value
+        .and_then(|value| runs(records, value, RecordKind::Annotation))
+        .unwrap_or_default();
     let mut annotations: Vec<_> = runs
         .into_iter()
         .flat_map(|(start, end)| at(start)..at(end))

@@ -74,6 +74,7 @@ pub struct Segment {
     pub blocks: Vec<Block>,
 }
 
+// Same name as analysis::creep::pyramid::Block: it is PyTorch's word.
 /// A piece of a segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Block {
@@ -127,6 +128,7 @@ pub enum Action {
     Other,
 }
 
+// Same name as analysis::event::Event: an entry of PyTorch's trace is one too.
 /// One entry of a trace.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Event {

@@ -4,12 +4,11 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::snapshot::categories::{Category, Phase, phase};
+use crate::snapshot::categories::{Category, StepPhase, phase};
 use crate::snapshot::leak::Leak;
 use crate::snapshot::model::{Action, NO_STACK};
 use crate::snapshot::num::{at, count, real};
-use crate::snapshot::replay::Allocation;
-use crate::snapshot::scene::Scene;
+use crate::snapshot::scene::{DeviceScene, Life};
 use crate::snapshot::sites::{Site, SiteKind};
 use crate::snapshot::steps::marks_of;
 
@@ -57,7 +56,7 @@ pub struct Note {
 
 /// All notes of a device. `overflowed`: whether older events are missing.
 pub fn find(
-    scene: &Scene<'_>,
+    scene: &DeviceScene<'_>,
     leak: &Leak,
     categories: &[Category],
     overflowed: Option<bool>,
@@ -96,18 +95,16 @@ fn note(kind: NoteKind, text: &str) -> Note {
     Note { kind, text: text.to_owned(), bytes: None, steps: None }
 }
 
-fn has_stacks(scene: &Scene<'_>) -> bool {
+fn has_stacks(scene: &DeviceScene<'_>) -> bool {
     scene.timeline.allocations.iter().any(|allocation| allocation.stack != NO_STACK)
         || scene.events.iter().any(|event| event.stack != NO_STACK)
 }
 
 /// The slot in which most of some allocations were made, if it is nearly all, and their bytes; `None` if any of them is
 /// older than the window.
-fn one_slot<'a>(
-    allocations: impl Iterator<Item = (&'a Allocation, u32)>,
-) -> Option<(u32, u64)> {
+fn one_slot<'a>(lives: impl Iterator<Item = Life<'a>>) -> Option<(u32, u64)> {
     let mut by_slot: HashMap<u32, u64> = HashMap::new();
-    for (allocation, from) in allocations {
+    for Life { allocation, from, .. } in lives {
         if allocation.is_older() {
             return None;
         }
@@ -118,11 +115,10 @@ fn one_slot<'a>(
     (real(most) >= ONE_STEP_RATIO_MIN * real(all)).then_some((slot, all))
 }
 
-fn lazy_state(scene: &Scene<'_>) -> Option<Note> {
-    let state = scene
-        .lives()
-        .filter(|(a, ..)| a.is_at_end() && scene.sites.is_optimizer(a.stack))
-        .map(|(allocation, from, _)| (allocation, from));
+fn lazy_state(scene: &DeviceScene<'_>) -> Option<Note> {
+    let state = scene.lives().filter(|Life { allocation, .. }| {
+        allocation.is_at_end() && scene.sites.is_optimizer(allocation.stack)
+    });
     let (slot, bytes) = one_slot(state)?;
     let when = match scene.steps.label(slot) {
         Some(step) => format!("in step {step}"),
@@ -139,7 +135,7 @@ fn lazy_state(scene: &Scene<'_>) -> Option<Note> {
 }
 
 /// A line whose value of step n dies in step n + 1, after the line has made the next one.
-fn lingering(scene: &Scene<'_>) -> Vec<Note> {
+fn lingering(scene: &DeviceScene<'_>) -> Vec<Note> {
     let mut last_made = vec![u32::MAX; scene.sites.sites.len()];
     let mut found: HashMap<u32, (u64, u32, u64)> = HashMap::new();
     for (event, number) in scene.events.iter().zip(&scene.timeline.of_event) {
@@ -191,20 +187,24 @@ fn lingering(scene: &Scene<'_>) -> Vec<Note> {
         .collect()
 }
 
-fn gradients_kept(scene: &Scene<'_>, leak: &Leak, categories: &[Category]) -> Option<Note> {
+fn gradients_kept(
+    scene: &DeviceScene<'_>,
+    leak: &Leak,
+    categories: &[Category],
+) -> Option<Note> {
     let last = scene.last_slot();
     let kept = scene
         .lives()
         .zip(categories)
-        .filter(|((a, from, _), category)| {
-            let site = scene.sites.of(a);
+        .filter(|(life, category)| {
+            let (a, site) = (life.allocation, scene.sites.of(life.allocation));
             **category == Category::Gradient
                 && a.is_at_end()
-                && (a.is_older() || last - from > 2)
+                && (a.is_older() || last - life.from > 2)
                 && leak.suspects.iter().all(|suspect| suspect.row.site != site)
-                && phase(scene, a.stack) == Phase::Backward
+                && phase(scene, a.stack) == StepPhase::Backward
         })
-        .map(|((allocation, from, _), _)| (allocation, from));
+        .map(|(life, _)| life);
     let (_, bytes) = one_slot(kept)?;
     (bytes >= NOTED_BYTES_MIN).then(|| Note {
         kind: NoteKind::GradientsKept,
@@ -217,7 +217,7 @@ fn gradients_kept(scene: &Scene<'_>, leak: &Leak, categories: &[Category]) -> Op
 }
 
 /// Calls of `zero_grad` that no `Optimizer.step` follows before the next.
-fn skipped(scene: &Scene<'_>) -> Option<Note> {
+fn skipped(scene: &DeviceScene<'_>) -> Option<Note> {
     let marks = |prefix| marks_of(scene.snapshot, scene.device, scene.events, prefix);
     let (zero_grads, steps) = (marks("Optimizer.zero_grad#"), marks("Optimizer.step#"));
     if steps.is_empty() && zero_grads.len() < ZERO_GRADS_MIN {
@@ -245,7 +245,7 @@ fn skipped(scene: &Scene<'_>) -> Option<Note> {
     })
 }
 
-fn cached(scene: &Scene<'_>, leak: &Leak) -> Vec<Note> {
+fn cached(scene: &DeviceScene<'_>, leak: &Leak) -> Vec<Note> {
     let mut bytes: HashMap<u32, u64> = leak.cached.iter().map(|site| (*site, 0)).collect();
     for allocation in scene.timeline.allocations.iter().filter(|a| a.is_at_end()) {
         if let Some(sum) = bytes.get_mut(&scene.sites.of(allocation)) {

@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use crate::snapshot::model::{Action, Event, NO_POOL};
 use crate::snapshot::num::{at, id};
-use crate::snapshot::replay::{Allocation, NEVER, NO_ALLOCATION, SMALL_BYTES_MAX};
-use crate::snapshot::scene::Scene;
-use crate::snapshot::sites::{Row, Sum};
+use crate::snapshot::replay::{Allocation, NEVER, NO_ALLOCATION, SMALL_REQUEST_BYTES};
+use crate::snapshot::scene::DeviceScene;
+use crate::snapshot::sites::{SiteRow, Sum};
 
 const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 const LARGE_PAGE_BYTES: u64 = 20 << 20;
@@ -16,7 +16,7 @@ const LARGE_PAGE_BYTES: u64 = 20 << 20;
 /// Why it ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Cause {
+pub enum OomCause {
     /// There was not enough.
     Shortage,
     /// There was enough, but in pieces.
@@ -47,15 +47,15 @@ pub struct OutOfMemory {
     /// Bytes that waited for other streams.
     pub pending: u64,
     /// Why it ran out.
-    pub cause: Cause,
+    pub cause: OomCause,
     /// Stack of the allocation; 0 if it has none.
     pub stack: u32,
     /// Who held what.
-    pub rows: Vec<Row>,
+    pub rows: Vec<SiteRow>,
 }
 
 /// Every failed allocation of the window.
-pub fn find(scene: &Scene<'_>) -> Vec<OutOfMemory> {
+pub fn find(scene: &DeviceScene<'_>) -> Vec<OutOfMemory> {
     let events: Vec<usize> = scene
         .events
         .iter()
@@ -82,7 +82,7 @@ pub fn find(scene: &Scene<'_>) -> Vec<OutOfMemory> {
                 largest_free: 0,
                 eligible_free: 0,
                 pending: 0,
-                cause: Cause::Shortage,
+                cause: OomCause::Shortage,
                 stack: event.stack,
                 rows: Vec::new(),
             })
@@ -97,7 +97,7 @@ pub fn find(scene: &Scene<'_>) -> Vec<OutOfMemory> {
 }
 
 impl OutOfMemory {
-    fn explain(&mut self, scene: &Scene<'_>, past: &Past) {
+    fn explain(&mut self, scene: &DeviceScene<'_>, past: &Past) {
         let state = self.event;
         let Some(event) = scene.events.get(at(state)) else { return };
         let wanted = Wanted::new(event);
@@ -116,11 +116,11 @@ impl OutOfMemory {
             .sum();
         let reachable = self.eligible_free.saturating_add(self.device_free);
         self.cause = if self.largest_free < self.requested && self.requested <= reachable {
-            Cause::Fragmentation
+            OomCause::Fragmentation
         } else if self.pending > 0 && self.requested <= reachable.saturating_add(self.pending) {
-            Cause::PendingFree
+            OomCause::PendingFree
         } else {
-            Cause::Shortage
+            OomCause::Shortage
         };
         let mut of_origin: BTreeMap<u32, Sum> = BTreeMap::new();
         for allocation in alive() {
@@ -130,7 +130,7 @@ impl OutOfMemory {
     }
 }
 
-fn requests(scene: &Scene<'_>) -> Vec<(u64, u64)> {
+fn requests(scene: &DeviceScene<'_>) -> Vec<(u64, u64)> {
     if scene.events.iter().all(|event| event.action != Action::SegmentUnmap) {
         return Vec::new();
     }
@@ -155,13 +155,13 @@ struct Wanted {
 impl Wanted {
     fn new(event: &Event) -> Self {
         let pool = if event.pool == NO_POOL { 0 } else { u32::from(event.pool) };
-        Self { stream: event.stream, pool, is_small: event.size <= SMALL_BYTES_MAX }
+        Self { stream: event.stream, pool, is_small: event.size <= SMALL_REQUEST_BYTES }
     }
 
     fn fits(&self, allocation: &Allocation) -> bool {
         allocation.stream == self.stream
             && u32::from(allocation.pool) == self.pool
-            && (allocation.size <= SMALL_BYTES_MAX) == self.is_small
+            && (allocation.size <= SMALL_REQUEST_BYTES) == self.is_small
     }
 }
 
@@ -189,7 +189,7 @@ struct Past {
 }
 
 impl Past {
-    fn at_end(scene: &Scene<'_>) -> Self {
+    fn at_end(scene: &DeviceScene<'_>) -> Self {
         let ranges = scene.device.segments.iter().map(|segment| {
             let range = Range {
                 end: segment.address.saturating_add(segment.size),
@@ -216,7 +216,7 @@ impl Past {
     }
 
     /// Goes back to the state before an event.
-    fn rewind(&mut self, scene: &Scene<'_>, event: usize) {
+    fn rewind(&mut self, scene: &DeviceScene<'_>, event: usize) {
         for number in (event..self.event).rev() {
             let Some(past) = scene.events.get(number) else { continue };
             let own = scene.timeline.of_event.get(number).copied().unwrap_or(NO_ALLOCATION);
@@ -284,7 +284,7 @@ impl Past {
         }
         let first = self.requests.partition_point(|(address, _)| *address < event.address);
         match self.requests.get(first).filter(|(address, _)| *address < end) {
-            Some((_, requested)) => *requested <= SMALL_BYTES_MAX,
+            Some((_, requested)) => *requested <= SMALL_REQUEST_BYTES,
             None => !event.size.is_multiple_of(LARGE_PAGE_BYTES),
         }
     }

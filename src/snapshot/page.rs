@@ -1,12 +1,12 @@
 //! The page of `stepmem snapshot show`: for a terminal, section by section, ending with what to do next.
 
-use crate::snapshot::categories::{self, Phase};
-use crate::snapshot::leak::{Blame, Suspect, Verdict};
+use crate::snapshot::categories::{self, StepPhase};
+use crate::snapshot::leak::{Blame, LeakVerdict, Suspect};
 use crate::snapshot::model::{Action, NO_STACK};
 use crate::snapshot::num::{at, count, real};
-use crate::snapshot::oom::{Cause, OutOfMemory};
+use crate::snapshot::oom::{OomCause, OutOfMemory};
 use crate::snapshot::shown::{clean, grouped, line, percent, short, wrapped};
-use crate::snapshot::sites::{Row, STACK_FRAMES_MAX, Site, SiteKind, Sum};
+use crate::snapshot::sites::{STACK_FRAMES_MAX, Site, SiteKind, SiteRow, Sum};
 use crate::snapshot::steps::Marker;
 use crate::snapshot::study::Study;
 use crate::text::units::{bytes, whole_bytes};
@@ -24,16 +24,16 @@ const FRAMES: usize = 6;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Question {
     /// The moment of the table.
-    pub moment: When,
+    pub moment: ShownMoment,
     /// What its rows are.
-    pub rows: Rows,
+    pub rows: RowKind,
     /// How many rows a table has.
     pub top: usize,
 }
 
 /// A moment of the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum When {
+pub enum ShownMoment {
     /// When the snapshot was taken.
     #[default]
     End,
@@ -47,7 +47,7 @@ pub enum When {
 
 /// What memory is counted by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Rows {
+pub enum RowKind {
     /// File and line.
     #[default]
     Line,
@@ -164,15 +164,17 @@ fn section(page: &mut String, title: &str) {
 }
 
 /// The state that a question is about, and its name.
-fn state(study: &Study<'_>, when: When) -> Option<(Option<u32>, String)> {
+fn state(study: &Study<'_>, when: ShownMoment) -> Option<(Option<u32>, String)> {
     match when {
-        When::End => Some((None, "at the end".to_owned())),
-        When::Peak => Some((Some(study.scene.timeline.peak.state), "at the peak".to_owned())),
-        When::Oom => {
+        ShownMoment::End => Some((None, "at the end".to_owned())),
+        ShownMoment::Peak => {
+            Some((Some(study.scene.timeline.peak.state), "at the peak".to_owned()))
+        }
+        ShownMoment::Oom => {
             let first = study.oom.first()?;
             Some((Some(first.event), "when memory ran out".to_owned()))
         }
-        When::Step(step) => {
+        ShownMoment::Step(step) => {
             let stage = study.stages.iter().find(|stage| stage.step == step)?;
             Some((Some(stage.peak_event + 1), format!("at the peak of step {step}")))
         }
@@ -193,19 +195,19 @@ fn holders(page: &mut String, study: &Study<'_>, question: &Question) {
     let total: u64 = rows.iter().map(|row| row.sum.bytes).sum();
     section(page, &format!("Who holds the memory {name} ({})", whole_bytes(total)));
     match question.rows {
-        Rows::Line => table(page, study, &rows, question.top),
-        Rows::Function => table_by_function(page, study, &rows, question.top),
-        Rows::Stack => table_by_stack(page, study, state, question.top),
-        Rows::Category => table_by_category(page, study, state, total),
+        RowKind::Line => table(page, study, &rows, question.top),
+        RowKind::Function => table_by_function(page, study, &rows, question.top),
+        RowKind::Stack => table_by_stack(page, study, state, question.top),
+        RowKind::Category => table_by_category(page, study, state, total),
     }
 }
 
-fn table(page: &mut String, study: &Study<'_>, rows: &[Row], top: usize) {
+fn table(page: &mut String, study: &Study<'_>, rows: &[SiteRow], top: usize) {
     let named = rows.iter().map(|row| (name_of(study, row.site), row.sum)).collect();
     print(page, named, top);
 }
 
-fn table_by_function(page: &mut String, study: &Study<'_>, rows: &[Row], top: usize) {
+fn table_by_function(page: &mut String, study: &Study<'_>, rows: &[SiteRow], top: usize) {
     let mut sums = std::collections::BTreeMap::new();
     for row in rows {
         let site = study.scene.sites.site(row.site).unwrap_or(&Site::NOWHERE);
@@ -350,7 +352,7 @@ fn leak(page: &mut String, study: &Study<'_>) {
     let leak = &study.leak;
     section(page, "Leak");
     match leak.verdict {
-        Verdict::InsufficientHistory => {
+        LeakVerdict::InsufficientHistory => {
             let marks = study.scene.steps.marks.len();
             let seen = if study.scene.events.is_empty() {
                 "the snapshot has no events".to_owned()
@@ -363,13 +365,13 @@ fn leak(page: &mut String, study: &Study<'_>) {
                 WIDTH,
             ));
         }
-        Verdict::None => {
+        LeakVerdict::None => {
             let floor = leak.floor_rate.map_or_else(String::new, |rate| {
                 format!(" The least active memory of a step changes by {} a step.", bytes(rate))
             });
             page.push_str(&wrapped(&format!("No line goes on growing.{floor}"), "  ", WIDTH));
         }
-        Verdict::Leak => leaking(page, study),
+        LeakVerdict::Leak => leaking(page, study),
     }
 }
 
@@ -427,20 +429,20 @@ fn out_of_memory(page: &mut String, study: &Study<'_>, failure: &OutOfMemory, to
     line(page, format_args!("  {asked} asked for at event {event}, at {line_of}"));
     stack(page, study, failure.stack, 1);
     let reason = match failure.cause {
-        Cause::Shortage => format!(
+        OomCause::Shortage => format!(
             "Shortage: {} were active of {} reserved, and the driver had {} left. Even without gaps it \
              would not have fitted.",
             whole_bytes(failure.active),
             whole_bytes(failure.reserved),
             whole_bytes(failure.device_free)
         ),
-        Cause::Fragmentation => format!(
+        OomCause::Fragmentation => format!(
             "Fragmentation: {} were free in the pool, but the largest piece was {}. Try \
              PYTORCH_ALLOC_CONF=expandable_segments:True.",
             whole_bytes(failure.eligible_free),
             whole_bytes(failure.largest_free)
         ),
-        Cause::PendingFree => format!(
+        OomCause::PendingFree => format!(
             "Pending frees: {} had been freed, but another stream still used them.",
             whole_bytes(failure.pending)
         ),
@@ -481,9 +483,9 @@ fn steps(page: &mut String, study: &Study<'_>, top: usize) {
     }
     for stage in shown {
         let phase = match stage.peak_phase {
-            Phase::Forward => "forward",
-            Phase::Backward => "backward",
-            Phase::Optimizer => "optimizer",
+            StepPhase::Forward => "forward",
+            StepPhase::Backward => "backward",
+            StepPhase::Optimizer => "optimizer",
         };
         line(
             page,
@@ -514,12 +516,12 @@ fn next(page: &mut String, study: &Study<'_>) {
     section(page, "Next");
     let failures =
         study.scene.events.iter().filter(|event| event.action == Action::OutOfMemory);
-    let advice = if study.leak.verdict == Verdict::Leak {
+    let advice = if study.leak.verdict == LeakVerdict::Leak {
         "Look at the line named under Leak: something keeps what it makes. After the fix, record again \
          and compare with `stepmem snapshot diff BEFORE AFTER`."
     } else if failures.count() > 0 {
         "Look at what holds most under Out of memory; `--at oom --by category` sums it up."
-    } else if study.leak.verdict == Verdict::InsufficientHistory {
+    } else if study.leak.verdict == LeakVerdict::InsufficientHistory {
         "To tell a leak, record 20 steps or more: torch.cuda.memory._record_memory_history(\
          max_entries=1000000, context=\"alloc\", stacks=\"python\"), then _dump_snapshot()."
     } else {

@@ -2,7 +2,7 @@
 
 use crate::snapshot::diff::Diff;
 use crate::snapshot::page::WIDTH;
-use crate::snapshot::ranks::{RankRow, Ranks, When};
+use crate::snapshot::ranks::{ComparedAt, RankRow, Ranks};
 use crate::snapshot::shown::{clean, grouped, line, short, signed_bytes, wrapped};
 use crate::text::units::{bytes, whole_bytes};
 
@@ -98,8 +98,8 @@ pub fn ranks(ranks: &Ranks, top: usize) -> String {
     line(&mut page, format_args!("rank {worst} stands out"));
     for entry in ranks.stand_out.iter().take(top) {
         let when = match entry.at {
-            When::End => "at the end",
-            When::Most => "at most",
+            ComparedAt::End => "at the end",
+            ComparedAt::Most => "at most",
         };
         line(
             &mut page,

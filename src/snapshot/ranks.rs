@@ -9,7 +9,7 @@ use crate::snapshot::answer::{SiteAnswer, row_answer};
 use crate::snapshot::model::Action;
 use crate::snapshot::num::{at, count, real};
 use crate::snapshot::places::{self, Places};
-use crate::snapshot::sites::{Row, Site, Sum};
+use crate::snapshot::sites::{Site, SiteRow, Sum};
 use crate::snapshot::study::Study;
 
 /// The version of this JSON.
@@ -70,7 +70,7 @@ pub struct StandOut {
     /// The rank.
     pub rank: u64,
     /// When.
-    pub at: When,
+    pub at: ComparedAt,
     /// The line, with what the rank holds there.
     pub site: SiteAnswer,
     /// Tensor bytes of the rank.
@@ -86,7 +86,7 @@ pub struct StandOut {
 /// When a line's bytes are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum When {
+pub enum ComparedAt {
     /// At the end.
     End,
     /// When the line held most.
@@ -95,7 +95,7 @@ pub enum When {
 
 /// What a comparison needs of a rank's file.
 #[derive(Debug)]
-pub struct RankSummary {
+pub struct RankSnapshot {
     places: Places,
     sites: HashMap<Site, SiteSummary>,
     peak: u64,
@@ -110,7 +110,7 @@ struct SiteSummary {
     most: Sum,
 }
 
-impl RankSummary {
+impl RankSnapshot {
     /// Sums up the devices of a file.
     pub fn new(studies: &[Study<'_>]) -> Self {
         let mut summary = Self {
@@ -129,11 +129,12 @@ impl RankSummary {
 
     fn add(&mut self, study: &Study<'_>) {
         let scene = &study.scene;
-        let ends: HashMap<u32, &Row> = study.at_end.iter().map(|row| (row.site, row)).collect();
+        let ends: HashMap<u32, &SiteRow> =
+            study.at_end.iter().map(|row| (row.site, row)).collect();
         for (site, (origin, most)) in most_at_once(study) {
             let Some(key) = scene.sites.site(site) else { continue };
             let end = ends.get(&site);
-            let row = Row { site, origin, sum: most };
+            let row = SiteRow { site, origin, sum: most };
             let entry = self.sites.entry(key.clone()).or_insert_with(|| SiteSummary {
                 shown: row_answer(scene.snapshot, scene.sites, end.copied().unwrap_or(&row)),
                 end: Sum::default(),
@@ -192,8 +193,8 @@ fn most_at_once(study: &Study<'_>) -> HashMap<u32, (u32, Sum)> {
 }
 
 /// Compares the ranks of a job; `None` is a file that could not be read.
-pub fn compare(rows: Vec<RankRow>, summaries: &[Option<RankSummary>]) -> Ranks {
-    let read: Vec<(u64, &RankSummary)> = rows
+pub fn compare(rows: Vec<RankRow>, summaries: &[Option<RankSnapshot>]) -> Ranks {
+    let read: Vec<(u64, &RankSnapshot)> = rows
         .iter()
         .zip(summaries)
         .filter_map(|(row, summary)| Some((row.rank, summary.as_ref()?)))
@@ -203,7 +204,7 @@ pub fn compare(rows: Vec<RankRow>, summaries: &[Option<RankSummary>]) -> Ranks {
     Ranks { schema: SCHEMA, ranks: rows, stand_out, worst_rank }
 }
 
-fn stand_out(ranks: &[(u64, &RankSummary)]) -> Vec<StandOut> {
+fn stand_out(ranks: &[(u64, &RankSnapshot)]) -> Vec<StandOut> {
     let places: Vec<Places> = ranks.iter().map(|(_, summary)| summary.places.clone()).collect();
     let roots = places::roots(&places);
     let mut lines: HashMap<Site, Vec<Option<&SiteSummary>>> = HashMap::new();
@@ -221,7 +222,7 @@ fn stand_out(ranks: &[(u64, &RankSummary)]) -> Vec<StandOut> {
     lines.sort_by(|a, b| a.0.cmp(&b.0));
     let mut found = Vec::new();
     for (_, line) in &lines {
-        for when in [When::End, When::Most] {
+        for when in [ComparedAt::End, ComparedAt::Most] {
             found.extend(of_line(ranks, line, when));
         }
     }
@@ -230,13 +231,13 @@ fn stand_out(ranks: &[(u64, &RankSummary)]) -> Vec<StandOut> {
 }
 
 fn of_line(
-    ranks: &[(u64, &RankSummary)],
+    ranks: &[(u64, &RankSnapshot)],
     line: &[Option<&SiteSummary>],
-    when: When,
+    when: ComparedAt,
 ) -> Vec<StandOut> {
     let sum = |summary: &SiteSummary| match when {
-        When::End => summary.end,
-        When::Most => summary.most,
+        ComparedAt::End => summary.end,
+        ComparedAt::Most => summary.most,
     };
     let values: Vec<f64> =
         line.iter().map(|line| line.map_or(0.0, |line| real(sum(line).requested))).collect();

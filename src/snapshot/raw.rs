@@ -11,14 +11,14 @@ pub enum Record {
     /// A frame by number.
     Frame(u32),
     /// One of the numbered records.
-    Of(Kind, u32),
+    Of(RecordKind, u32),
     /// A dict that is skipped.
     Other,
 }
 
 /// Records that occur in lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum RecordKind {
     /// An entry of a trace.
     Event,
     /// A piece of a segment.
@@ -43,9 +43,9 @@ pub enum List {
     /// A stack by number.
     Stack(u32),
     /// Consecutive records: first and one past the last.
-    Run(Kind, u32, u32),
+    Run(RecordKind, u32, u32),
     /// Records in several runs.
-    Runs(Kind, Box<Vec<(u32, u32)>>),
+    Runs(RecordKind, Box<Vec<(u32, u32)>>),
     /// Lists by number.
     Lists(Box<Vec<u32>>),
     /// Anything else; skipped.

@@ -17,7 +17,7 @@ pub const NO_ALLOCATION: u32 = u32::MAX;
 /// The allocator rounds requests up to this.
 const GRAIN_BYTES: u64 = 512;
 /// The largest request of the small pool, and the largest remainder that is not split off in the large one.
-pub const SMALL_BYTES_MAX: u64 = 1 << 20;
+pub const SMALL_REQUEST_BYTES: u64 = 1 << 20;
 /// What the small pool takes from the driver.
 const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 
@@ -84,12 +84,12 @@ pub struct Timeline {
     /// What contradicts itself in the file.
     pub violations: u64,
     /// Where most was active.
-    pub peak: Peak,
+    pub peak: MemoryPeak,
 }
 
 /// The state with the most active bytes; the first of several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Peak {
+pub struct MemoryPeak {
     /// Bytes of blocks that are not inactive.
     pub active: u64,
     /// Bytes taken from the driver then.
@@ -100,7 +100,7 @@ pub struct Peak {
 
 /// What is in use after an event.
 #[derive(Clone, Copy, Debug)]
-pub struct Level {
+pub struct MemoryLevel {
     /// Bytes of blocks that are not inactive.
     pub active: u64,
     /// Bytes taken from the driver.
@@ -142,9 +142,9 @@ impl Timeline {
     }
 
     /// What is in use after each event.
-    pub fn levels<'a>(&'a self, events: &'a [Event]) -> impl Iterator<Item = Level> + 'a {
+    pub fn levels<'a>(&'a self, events: &'a [Event]) -> impl Iterator<Item = MemoryLevel> + 'a {
         let mut level =
-            Level { active: self.active_at_start(), reserved: self.reserved_at_start };
+            MemoryLevel { active: self.active_at_start(), reserved: self.reserved_at_start };
         let mut displaced = self.displaced.iter().peekable();
         (1..).zip(events).zip(&self.of_event).map(move |((state, event), number)| {
             while let Some((_, number)) = displaced.next_if(|(of, _)| *of == state) {
@@ -169,12 +169,15 @@ impl Timeline {
         self.allocations.get(at(number)).map_or(0, |allocation| allocation.size)
     }
 
-    fn find_peak(&self, events: &[Event]) -> Peak {
-        let mut peak =
-            Peak { active: self.active_at_start(), reserved: self.reserved_at_start, state: 0 };
+    fn find_peak(&self, events: &[Event]) -> MemoryPeak {
+        let mut peak = MemoryPeak {
+            active: self.active_at_start(),
+            reserved: self.reserved_at_start,
+            state: 0,
+        };
         for (state, level) in (1..).zip(self.levels(events)) {
             if level.active > peak.active {
-                peak = Peak { active: level.active, reserved: level.reserved, state };
+                peak = MemoryPeak { active: level.active, reserved: level.reserved, state };
             }
         }
         peak
@@ -400,7 +403,7 @@ impl Sizes {
                         self.live.insert(allocation.address);
                     }
                 }
-                Action::FreeCompleted if event.size > SMALL_BYTES_MAX => {
+                Action::FreeCompleted if event.size > SMALL_REQUEST_BYTES => {
                     self.live.remove(&event.address);
                 }
                 _ => {}
@@ -411,14 +414,14 @@ impl Sizes {
     #[inline]
     fn size(&self, address: u64, requested: u64) -> u64 {
         let size = rounded(requested);
-        if size <= SMALL_BYTES_MAX {
+        if size <= SMALL_REQUEST_BYTES {
             return size;
         }
         let Some((_, end)) = self.large.range(..=address).next_back() else { return size };
         let next = self.live.range(address.saturating_add(1)..).next().copied();
         let limit = next.map_or(*end, |next| next.min(*end));
         match limit.checked_sub(address.saturating_add(size)) {
-            Some(rest) if rest <= SMALL_BYTES_MAX => size + rest,
+            Some(rest) if rest <= SMALL_REQUEST_BYTES => size + rest,
             _ => size,
         }
     }
@@ -431,7 +434,7 @@ pub fn rounded(requested: u64) -> u64 {
 }
 
 fn is_large(allocation: &Allocation) -> bool {
-    allocation.requested > SMALL_BYTES_MAX
+    allocation.requested > SMALL_REQUEST_BYTES
 }
 
 fn add_segment(large: &mut BTreeMap<u64, u64>, event: &Event) {

@@ -8,7 +8,7 @@ use crate::snapshot::steps::Steps;
 
 /// A device, replayed.
 #[derive(Debug)]
-pub struct Scene<'a> {
+pub struct DeviceScene<'a> {
     /// The file.
     pub snapshot: &'a Snapshot,
     /// The device.
@@ -25,7 +25,19 @@ pub struct Scene<'a> {
     slots: Vec<[u32; 2]>,
 }
 
-impl<'a> Scene<'a> {
+/// An allocation with the slots in which it begins and ends: 0 if before the first mark, the number of marks if after the
+/// last.
+#[derive(Clone, Copy, Debug)]
+pub struct Life<'a> {
+    /// The allocation.
+    pub allocation: &'a Allocation,
+    /// The slot in which it begins.
+    pub from: u32,
+    /// The slot in which it ends.
+    pub until: u32,
+}
+
+impl<'a> DeviceScene<'a> {
     /// Replays a device.
     pub fn new(snapshot: &'a Snapshot, device: &'a Device, sites: &'a Sites) -> Self {
         let events = snapshot.events_of(device);
@@ -35,14 +47,13 @@ impl<'a> Scene<'a> {
         Self { snapshot, device, events, sites, timeline, steps, slots }
     }
 
-    /// Allocations with the slots in which they begin and end: 0 if before the first mark, the number of marks if
-    /// after the last.
-    pub fn lives(&self) -> impl Iterator<Item = (&Allocation, u32, u32)> {
+    /// Allocations with the slots in which they begin and end.
+    pub fn lives(&self) -> impl Iterator<Item = Life<'_>> {
         self.timeline
             .allocations
             .iter()
             .zip(&self.slots)
-            .map(|(allocation, [from, until])| (allocation, *from, *until))
+            .map(|(allocation, [from, until])| Life { allocation, from: *from, until: *until })
     }
 
     /// The slots of an allocation by number.

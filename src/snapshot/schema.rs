@@ -8,7 +8,9 @@ use crate::snapshot::model::{
     Action, Annotation, Event, Frame, NO_POOL, NO_STACK, Ring, State,
 };
 use crate::snapshot::num::{at, id};
-use crate::snapshot::raw::{Kind, List, RawBlock, RawHistory, RawRoot, RawSegment, Record};
+use crate::snapshot::raw::{
+    List, RawBlock, RawHistory, RawRoot, RawSegment, Record, RecordKind,
+};
 use crate::snapshot::value::Value;
 
 /// The most that all sizes of a file may add up to: sums of any of them fit into 63 bits.
@@ -162,13 +164,15 @@ impl Records {
             Record::Frame(_) => return refill(pairs),
         };
         match record {
-            Record::Of(Kind::Event, number) => self.fill_event(number, pairs)?,
-            Record::Of(Kind::Block, number) => self.fill_block(number, pairs)?,
-            Record::Of(Kind::Segment, number) => self.fill_segment(number, pairs)?,
-            Record::Of(Kind::History, number) => self.fill_history(number, pairs)?,
-            Record::Of(Kind::Annotation, number) => self.fill_annotation(number, pairs)?,
-            Record::Of(Kind::Root, number) => self.fill_root(number, pairs),
-            Record::Of(Kind::Settings, number) => self.fill_settings(number, pairs)?,
+            Record::Of(RecordKind::Event, number) => self.fill_event(number, pairs)?,
+            Record::Of(RecordKind::Block, number) => self.fill_block(number, pairs)?,
+            Record::Of(RecordKind::Segment, number) => self.fill_segment(number, pairs)?,
+            Record::Of(RecordKind::History, number) => self.fill_history(number, pairs)?,
+            Record::Of(RecordKind::Annotation, number) => {
+                self.fill_annotation(number, pairs)?;
+            }
+            Record::Of(RecordKind::Root, number) => self.fill_root(number, pairs),
+            Record::Of(RecordKind::Settings, number) => self.fill_settings(number, pairs)?,
             Record::Frame(_) | Record::Empty | Record::Other => {}
         }
         if let Some(slot) = self.dicts.get_mut(at(dict)) {
@@ -182,18 +186,18 @@ impl Records {
         let mut kind = None;
         for [key, _] in pairs {
             kind = match *key {
-                Value::Str(keys::ACTION) => Some(Kind::Event),
+                Value::Str(keys::ACTION) => Some(RecordKind::Event),
                 Value::Str(keys::FILENAME) => return self.frame(pairs),
-                Value::Str(keys::STATE) => Some(Kind::Block),
-                Value::Str(keys::BLOCKS | keys::TOTAL_SIZE) => Some(Kind::Segment),
-                Value::Str(keys::REAL_SIZE) => Some(Kind::History),
-                Value::Str(keys::STAGE) => Some(Kind::Annotation),
-                Value::Str(keys::SEGMENTS) => Some(Kind::Root),
+                Value::Str(keys::STATE) => Some(RecordKind::Block),
+                Value::Str(keys::BLOCKS | keys::TOTAL_SIZE) => Some(RecordKind::Segment),
+                Value::Str(keys::REAL_SIZE) => Some(RecordKind::History),
+                Value::Str(keys::STAGE) => Some(RecordKind::Annotation),
+                Value::Str(keys::SEGMENTS) => Some(RecordKind::Root),
                 Value::Str(
                     keys::PYTORCH_CUDA_ALLOC_CONF
                     | keys::TRACE_ALLOC_MAX_ENTRIES
                     | keys::TRACE_ALLOC_OVERFLOWED,
-                ) => Some(Kind::Settings),
+                ) => Some(RecordKind::Settings),
                 Value::Dict(_) | Value::List(_) => {
                     return Err(Fault::Pickle("a list or dict as a key".into()));
                 }
@@ -209,18 +213,20 @@ impl Records {
 
     /// A new record; its position.
     #[inline]
-    fn push(&mut self, kind: Kind) -> usize {
+    fn push(&mut self, kind: RecordKind) -> usize {
         match kind {
-            Kind::Event => push(&mut self.events, Event { pool: NO_POOL, ..Event::default() }),
-            Kind::Block => push(&mut self.blocks, RawBlock::default()),
-            Kind::Segment => push(&mut self.segments, RawSegment::default()),
-            Kind::History => push(&mut self.histories, RawHistory::default()),
-            Kind::Annotation => push(
+            RecordKind::Event => {
+                push(&mut self.events, Event { pool: NO_POOL, ..Event::default() })
+            }
+            RecordKind::Block => push(&mut self.blocks, RawBlock::default()),
+            RecordKind::Segment => push(&mut self.segments, RawSegment::default()),
+            RecordKind::History => push(&mut self.histories, RawHistory::default()),
+            RecordKind::Annotation => push(
                 &mut self.annotations,
                 Annotation { name: 0, is_start: false, device: None, time_us: 0 },
             ),
-            Kind::Root => push(&mut self.roots, RawRoot::default()),
-            Kind::Settings => push(&mut self.settings, Ring::default()),
+            RecordKind::Root => push(&mut self.roots, RawRoot::default()),
+            RecordKind::Settings => push(&mut self.settings, Ring::default()),
         }
     }
 
@@ -475,8 +481,8 @@ impl Records {
     fn first_of_history(&self, value: Value) -> Option<u32> {
         let Value::List(list) = value else { return None };
         match self.list(list) {
-            List::Run(Kind::History, start, _) => Some(*start),
-            List::Runs(Kind::History, runs) => runs.first().map(|run| run.0),
+            List::Run(RecordKind::History, start, _) => Some(*start),
+            List::Runs(RecordKind::History, runs) => runs.first().map(|run| run.0),
             _ => None,
         }
     }

@@ -27,6 +27,7 @@ pub enum SiteKind {
     BeforeRecording,
 }
 
+// Same name as output::web::Site: where memory is allocated, as allocation profilers call it.
 /// A line that memory is counted under.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Site {
@@ -128,7 +129,7 @@ impl Sum {
 
 /// A row of a table by line.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct SiteRow {
     /// Site number.
     pub site: u32,
     /// The origin with the most bytes.
@@ -209,12 +210,17 @@ impl Sites {
     }
 
     /// What is alive in a state, by site; the largest first.
-    pub fn at_state(&self, snapshot: &Snapshot, timeline: &Timeline, state: u32) -> Vec<Row> {
+    pub fn at_state(
+        &self,
+        snapshot: &Snapshot,
+        timeline: &Timeline,
+        state: u32,
+    ) -> Vec<SiteRow> {
         self.table(snapshot, timeline.allocations.iter().filter(|a| a.is_alive(state)))
     }
 
     /// What the segments show, by site; the largest first.
-    pub fn at_end(&self, snapshot: &Snapshot, timeline: &Timeline) -> Vec<Row> {
+    pub fn at_end(&self, snapshot: &Snapshot, timeline: &Timeline) -> Vec<SiteRow> {
         self.table(snapshot, timeline.allocations.iter().filter(|a| a.is_at_end()))
     }
 
@@ -223,7 +229,7 @@ impl Sites {
         &self,
         snapshot: &Snapshot,
         allocations: impl Iterator<Item = &'a Allocation>,
-    ) -> Vec<Row> {
+    ) -> Vec<SiteRow> {
         let mut of_origin = vec![Sum::default(); self.of_origin.len()];
         for allocation in allocations {
             if let Some(sum) = of_origin.get_mut(at(self.origin(allocation))) {
@@ -238,13 +244,13 @@ impl Sites {
         &self,
         snapshot: &Snapshot,
         of_origin: impl Iterator<Item = (u32, Sum)>,
-    ) -> Vec<Row> {
-        let mut rows: HashMap<u32, (Row, u64)> = HashMap::new();
+    ) -> Vec<SiteRow> {
+        let mut rows: HashMap<u32, (SiteRow, u64)> = HashMap::new();
         for (origin, sum) in of_origin.filter(|(_, sum)| sum.blocks > 0) {
             let site = self.of_origin(origin);
             let (row, most) = rows
                 .entry(site)
-                .or_insert_with(|| (Row { site, origin, sum: Sum::default() }, sum.bytes));
+                .or_insert_with(|| (SiteRow { site, origin, sum: Sum::default() }, sum.bytes));
             let is_larger = match sum.bytes.cmp(most) {
                 Ordering::Greater => true,
                 Ordering::Equal if origin != row.origin => {
@@ -257,7 +263,7 @@ impl Sites {
             }
             row.sum.join(sum);
         }
-        let mut rows: Vec<Row> = rows.into_values().map(|(row, _)| row).collect();
+        let mut rows: Vec<SiteRow> = rows.into_values().map(|(row, _)| row).collect();
         rows.sort_by(|a, b| {
             b.sum
                 .bytes

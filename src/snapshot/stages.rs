@@ -2,14 +2,14 @@
 
 use serde::Serialize;
 
-use crate::snapshot::categories::{Phase, phase};
+use crate::snapshot::categories::{StepPhase, phase};
 use crate::snapshot::model::Action;
 use crate::snapshot::num::at;
-use crate::snapshot::scene::Scene;
+use crate::snapshot::scene::DeviceScene;
 
 /// A whole step.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Stage {
+pub struct StepReport {
     /// Its number.
     pub step: u64,
     /// Its first event.
@@ -19,7 +19,7 @@ pub struct Stage {
     /// Active bytes then.
     pub peak_bytes: u64,
     /// What the step was doing then.
-    pub peak_phase: Phase,
+    pub peak_phase: StepPhase,
     /// Active bytes when the next step begins.
     pub end_bytes: u64,
     /// Block bytes that it allocated.
@@ -27,15 +27,16 @@ pub struct Stage {
 }
 
 /// Every whole step of a device.
-pub fn find(scene: &Scene<'_>) -> Vec<Stage> {
-    let mut stages: Vec<Stage> = Vec::with_capacity(scene.steps.marks.len());
+pub fn find(scene: &DeviceScene<'_>) -> Vec<StepReport> {
+    let mut stages: Vec<StepReport> = Vec::with_capacity(scene.steps.marks.len());
     let mut marks = scene.steps.marks.iter().peekable();
-    let (mut slot, mut now, mut before) = (0, Phase::Forward, scene.timeline.active_at_start());
+    let (mut slot, mut now, mut before) =
+        (0, StepPhase::Forward, scene.timeline.active_at_start());
     let levels = scene.timeline.levels(scene.events);
     for ((number, event), level) in (0..).zip(scene.events).zip(levels) {
         while let Some(mark) = marks.next_if(|mark| **mark <= number) {
             slot += 1;
-            stages.push(Stage {
+            stages.push(StepReport {
                 step: scene.steps.label(slot).unwrap_or(0),
                 first_event: *mark,
                 peak_event: *mark,

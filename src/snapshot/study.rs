@@ -7,23 +7,23 @@ use crate::snapshot::model::{NO_STACK, State};
 use crate::snapshot::notes::{self, Note};
 use crate::snapshot::num::{at, count};
 use crate::snapshot::oom::{self, OutOfMemory};
-use crate::snapshot::scene::Scene;
-use crate::snapshot::sites::Row;
-use crate::snapshot::stages::{self, Stage};
+use crate::snapshot::scene::DeviceScene;
+use crate::snapshot::sites::SiteRow;
+use crate::snapshot::stages::{self, StepReport};
 
 /// A device with all answers.
 #[derive(Debug)]
 pub struct Study<'a> {
     /// The device.
-    pub scene: Scene<'a>,
+    pub scene: DeviceScene<'a>,
     /// Sums over its segments.
     pub totals: Totals,
     /// Whether older events are missing; `None` if that cannot be told.
     pub overflowed: Option<bool>,
     /// Who holds what at the end.
-    pub at_end: Vec<Row>,
+    pub at_end: Vec<SiteRow>,
     /// Who held what at the peak.
-    pub at_peak: Vec<Row>,
+    pub at_peak: Vec<SiteRow>,
     /// The category of every allocation.
     pub categories: Vec<Category>,
     /// Their sums at the end.
@@ -35,7 +35,7 @@ pub struct Study<'a> {
     /// Failed allocations.
     pub oom: Vec<OutOfMemory>,
     /// What each step did.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<StepReport>,
     /// What else is worth knowing.
     pub notes: Vec<Note>,
 }
@@ -59,7 +59,7 @@ pub struct Totals {
 
 impl<'a> Study<'a> {
     /// Answers everything.
-    pub fn new(scene: Scene<'a>) -> Self {
+    pub fn new(scene: DeviceScene<'a>) -> Self {
         let categories = categories::categorize(&scene);
         let leak = leak::find(&scene);
         let overflowed = overflowed(&scene);
@@ -84,7 +84,7 @@ impl<'a> Study<'a> {
     }
 
     /// The event that a state follows, its time and its step: `None` for the state before the window.
-    pub fn moment(&self, state: u32) -> Moment {
+    pub fn moment(&self, state: u32) -> EventMoment {
         let event = state.checked_sub(1);
         let time_us = event
             .and_then(|event| self.scene.events.get(at(event)))
@@ -94,13 +94,13 @@ impl<'a> Study<'a> {
             let steps = &self.scene.steps;
             steps.label(steps.slot(at(event)))
         });
-        Moment { event, time_us, step }
+        EventMoment { event, time_us, step }
     }
 }
 
 /// A state in words that a user can look up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
+pub struct EventMoment {
     /// Number of the event before it.
     pub event: Option<u32>,
     /// Unix time in µs.
@@ -109,7 +109,7 @@ pub struct Moment {
     pub step: Option<u64>,
 }
 
-fn totals(scene: &Scene<'_>) -> Totals {
+fn totals(scene: &DeviceScene<'_>) -> Totals {
     let mut totals =
         Totals { segments: count(scene.device.segments.len()), ..Totals::default() };
     for segment in &scene.device.segments {
@@ -125,7 +125,7 @@ fn totals(scene: &Scene<'_>) -> Totals {
 }
 
 /// Older events are missing if the file says so, or a live block has a stack and no allocation in the window.
-fn overflowed(scene: &Scene<'_>) -> Option<bool> {
+fn overflowed(scene: &DeviceScene<'_>) -> Option<bool> {
     if scene.events.is_empty() {
         return None;
     }

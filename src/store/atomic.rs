@@ -1,19 +1,19 @@
-//! Files that are replaced whole or not at all: a reader, and whoever comes after a crash, finds the old one or the new.
+//! Files that are replaced as a whole: after a crash, a reader finds the old content or the new.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Writes `parts` beside the file and puts them in its place once they are on the disk.
+/// Writes `parts` to a new file, and replaces the file once they are on the disk.
 ///
 /// # Errors
-/// The file system refused; the file is as it was.
+/// The file system refused; the file is unchanged.
 pub fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     let fresh = stage(path, parts)?;
     fs::rename(&fresh, path)
 }
 
-/// Writes `parts` beside the file, in place of what an earlier attempt may have left there, and says where.
+/// Writes `parts` to a new file beside this one, replacing any left by an earlier attempt; returns its path.
 fn stage(path: &Path, parts: &[&[u8]]) -> io::Result<PathBuf> {
     let fresh = beside(path, "new");
     let mut file = File::create(&fresh)?;
@@ -22,7 +22,7 @@ fn stage(path: &Path, parts: &[&[u8]]) -> io::Result<PathBuf> {
     Ok(fresh)
 }
 
-/// The path with a further ending.
+/// The path with another extension appended.
 pub fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
@@ -42,7 +42,7 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("final_summary.json");
         replace(&path, &[b"old"]).unwrap();
-        // What a process that dies before the rename has done.
+        // The work of a process that dies before the rename.
         stage(&path, &[b"a new one, cut sh"]).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
         replace(&path, &[b"ne", b"w"]).unwrap();

@@ -1,4 +1,4 @@
-//! Files that outlast the process.
+//! Files that outlive the process.
 
 pub mod atomic;
 pub mod state;

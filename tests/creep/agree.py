@@ -260,7 +260,9 @@ def run_stepmem(text, binary, places):
     done = subprocess.run([binary, "replay", "-"], input=text, capture_output=True, text=True, check=True)
     series_of = dict(CREEP_EARLY=(0, 1), CREEP_CONFIRMED=(0, 2), FRAGMENTATION=(1, 2), OUTSIDE_ALLOCATOR=(2, 2))
     held, stages, found = {}, {}, []
-    findings = [event for event in map(json.loads, done.stdout.splitlines()) if event.get("kind") in series_of]
+    events = map(json.loads, done.stdout.splitlines())
+    # The reference does not judge processes that do not push: they have uuid and pid in place of run and rank.
+    findings = [event for event in events if event.get("kind") in series_of and "rank" in event]
     for (rank, time, step), events in itertools.groupby(findings, lambda event: (event["rank"], event["time"], event["step"])):
         touched = set()
         for event in events:

@@ -5,6 +5,7 @@
     tests/creep/score.py table ROWS.jsonl       the same tables again from the rows of --out
 
 A finding is true when the rank leaks and the leak has begun. Raising it again at another severity does not count.
+A finding about a process that does not push counts as one about the rank whose device it is on.
 Jobs whose truth cannot be known while they run (cls "ambiguous") are left out of the share and counted separately.
 """
 import json
@@ -14,11 +15,16 @@ PAGING = ("CREEP_CONFIRMED", "FRAGMENTATION", "OUTSIDE_ALLOCATOR")
 BINS = (0.0, 0.5, 0.8, 0.9, 0.95, 1.01)
 
 
+def by_rank(events):
+    """The events, each with a rank; the device of rank N is GPU-N."""
+    return [event if "rank" in event else {**event, "rank": int(event["uuid"].removeprefix("GPU-"))} for event in events]
+
+
 def findings(run, events):
     """Raised findings, each once until it is cleared: kind, confidence, whether it is true, whether it pages."""
     held, found = {}, []
     for event in events:
-        key = event["rank"], event["kind"]
+        key = event["rank"], event.get("pid"), event["kind"]
         if event["state"] == "cleared":
             held.pop(key, None)
             continue
@@ -67,7 +73,7 @@ def main():
 
     judge, totals = creepjobs.judge, creepjobs.totals
     kept = []
-    creepjobs.judge = lambda run, events: {**judge(run, events), "findings": findings(run, events)}
+    creepjobs.judge = lambda run, events: {**judge(run, by_rank(events)), "findings": findings(run, by_rank(events))}
     creepjobs.totals = lambda rows: kept.extend(rows) or totals(rows)
     creepjobs.main()
     tables(kept)

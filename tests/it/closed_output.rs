@@ -3,8 +3,11 @@
 use std::io;
 use std::process::{Command, Stdio};
 
-use crate::rig::{Exporter, Folder};
-use crate::summary::{GIB, Job, summary};
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::Folder;
+use crate::rig::job::Job;
+use crate::rig::summary::summary;
+use crate::rig::units::GIB;
 
 /// Runs a command whose output nothing reads any more, and returns its exit code and its errors.
 fn into_closed_pipe(arguments: &[&str]) -> (Option<i32>, String) {
@@ -22,7 +25,7 @@ fn into_closed_pipe(arguments: &[&str]) -> (Option<i32>, String) {
 #[test]
 fn commands_whose_output_pipe_is_closed_succeed() {
     let folder = Folder::new("closed-output");
-    let records = Job::new(2, 300).live(|_, step| 30 * GIB + step).records();
+    let records = Job::new(2, 300).live(|_, step| 30 * GIB + step).recording();
     let recording = folder.write("job.jsonl", &records);
     let old = folder.write("old.json", &summary(&records).to_string());
     let exporter = Exporter::start(&[]);
@@ -50,7 +53,7 @@ fn commands_whose_output_pipe_is_closed_succeed() {
 fn verdict_holds_when_the_output_pipe_is_closed() {
     let folder = Folder::new("closed-verdict");
     let of = |leak: u64| {
-        let records = Job::new(1, 1500).live(move |_, step| 30 * GIB + step * leak).records();
+        let records = Job::new(1, 1500).live(move |_, step| 30 * GIB + step * leak).recording();
         summary(&records).to_string()
     };
     let (old, new) = (folder.write("old", &of(0)), folder.write("new", &of(12 << 20)));

@@ -2,8 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::rig::{Ended, Folder, stepmem, text};
-use crate::summary::{GIB, Job, MIB, noise, summary};
+use crate::rig::command::{Ended, stepmem};
+use crate::rig::folder::{Folder, text};
+use crate::rig::job::Job;
+use crate::rig::noise::noise;
+use crate::rig::summary::summary;
+use crate::rig::units::{GIB, MIB};
 
 /// The four ranks of the demo's kind of job: one is heavier, and one leaks if it does.
 fn job(steps: u64, leak: u64) -> Value {
@@ -14,7 +18,7 @@ fn job(steps: u64, leak: u64) -> Value {
     };
     let peak =
         move |rank, step| live(rank, step) + 10 * GIB + noise(rank + 9, step + leak, GIB);
-    summary(&Job::new(4, steps).world(4).live(live).peak(peak).records())
+    summary(&Job::new(4, steps).world(4).live(live).peak(peak).recording())
 }
 
 fn compare(old: &Value, new: &Value, name: &str) -> (Value, Ended) {
@@ -67,9 +71,10 @@ fn same_job_twice_is_equivalent() {
 }
 
 #[test]
-fn less_memory_with_a_new_leak_is_mixed_and_no_improvement() {
-    let old = summary(&Job::new(2, 1500).live(|_, _| 60 * GIB).records());
-    let new = summary(&Job::new(2, 1500).live(|_, step| 30 * GIB + step * 12 * MIB).records());
+fn less_memory_with_a_new_leak_is_mixed() {
+    let old = summary(&Job::new(2, 1500).live(|_, _| 60 * GIB).recording());
+    let new =
+        summary(&Job::new(2, 1500).live(|_, step| 30 * GIB + step * 12 * MIB).recording());
     let (comparison, shown) = compare(&old, &new, "mixed");
     assert_eq!(
         (&comparison["verdict"], shown.code),
@@ -80,8 +85,8 @@ fn less_memory_with_a_new_leak_is_mixed_and_no_improvement() {
 }
 
 #[test]
-fn tenth_more_memory_is_no_equivalent() {
-    let of = |gib: u64| summary(&Job::new(2, 600).live(move |_, _| gib * GIB).records());
+fn tenth_more_memory_is_not_equivalent() {
+    let of = |gib: u64| summary(&Job::new(2, 600).live(move |_, _| gib * GIB).recording());
     let (comparison, shown) = compare(&of(40), &of(43), "tenth");
     assert_eq!(
         (&comparison["verdict"], shown.code),
@@ -92,9 +97,10 @@ fn tenth_more_memory_is_no_equivalent() {
 }
 
 #[test]
-fn creep_that_becomes_pressure_is_no_equivalent() {
-    let old = summary(&Job::new(1, 1500).live(|_, step| 30 * GIB + step * 12 * MIB).records());
-    let new = summary(&Job::new(1, 1500).live(|_, _| 79 * GIB).records());
+fn creep_that_becomes_pressure_is_not_equivalent() {
+    let old =
+        summary(&Job::new(1, 1500).live(|_, step| 30 * GIB + step * 12 * MIB).recording());
+    let new = summary(&Job::new(1, 1500).live(|_, _| 79 * GIB).recording());
     let (comparison, shown) = compare(&old, &new, "pressure");
     assert_eq!(
         (&comparison["verdict"], shown.code),
@@ -119,9 +125,9 @@ fn run_too_short_to_judge_does_not_show_that_a_leak_is_gone() {
 
 #[test]
 fn lost_rank_is_a_regression() {
-    let whole = Job::new(4, 900).live(|_, _| 30 * GIB).records();
-    let dead = Job::new(1, 100).first_rank(3).live(|_, _| 30 * GIB).records();
-    let rest = Job::new(3, 900).live(|_, _| 30 * GIB).records();
+    let whole = Job::new(4, 900).live(|_, _| 30 * GIB).recording();
+    let dead = Job::new(1, 100).first_rank(3).live(|_, _| 30 * GIB).recording();
+    let rest = Job::new(3, 900).live(|_, _| 30 * GIB).recording();
     let (comparison, shown) = compare(&summary(&whole), &summary(&(dead + &rest)), "lost");
     assert_eq!(
         (&comparison["verdict"], shown.code),
@@ -185,13 +191,13 @@ fn summaries_of_traceml_compare_on_either_side() {
 }
 
 #[test]
-fn what_traceml_would_have_said_is_evidence() {
+fn answer_of_the_traceml_policy_can_be_compared() {
     let records = |leak: u64| {
         Job::new(1, 400)
             .live(move |_, step| 30 * GIB + step * leak)
             .peak(move |_, step| 31 * GIB + step * leak)
             .reserved(move |_, step| 32 * GIB + step * leak)
-            .records()
+            .recording()
     };
     let said = |records: &str| {
         // TraceML needs both peaks.
@@ -209,7 +215,7 @@ fn what_traceml_would_have_said_is_evidence() {
 }
 
 #[test]
-fn what_is_no_summary_cannot_be_compared() {
+fn file_that_is_not_a_summary_cannot_be_compared() {
     let folder = Folder::new("no-summary");
     let good = folder.write("good", &job(100, 0).to_string());
     let mut later = job(100, 0);

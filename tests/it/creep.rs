@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use super::rig::root;
+use crate::rig::folder::root;
 
 /// Every job in `tests/data/creep`, healthy ones first.
 const JOBS: [&str; 12] = [
@@ -25,7 +25,7 @@ const JOBS: [&str; 12] = [
     "reserved_only",
     "external",
 ];
-/// What pages when it is a warning or worse.
+/// Diagnoses that page when they are a warning or worse.
 const PAGING: [&str; 3] = ["CREEP_CONFIRMED", "FRAGMENTATION", "OUTSIDE_ALLOCATOR"];
 
 fn file(job: &str, ending: &str) -> PathBuf {
@@ -39,7 +39,7 @@ fn recording(job: &str) -> Vec<u8> {
     unpacked.stdout
 }
 
-/// What a command of the binary prints when it reads a recording from its standard input.
+/// The output of a command that reads a recording from its standard input.
 fn answer(arguments: &[&str], recording: Vec<u8>) -> String {
     let mut child = Command::new(env!("CARGO_BIN_EXE_stepmem"))
         .args(arguments)
@@ -86,7 +86,7 @@ fn recorded_jobs_give_the_same_transitions_as_ever() {
 }
 
 #[test]
-fn healthy_job_pages_nobody_and_a_leak_pages_its_own_rank_in_time() {
+fn healthy_job_does_not_page_and_a_leak_pages_for_its_own_rank_in_time() {
     for job in JOBS {
         let truth: Value =
             serde_json::from_slice(&fs::read(file(job, "truth.json")).unwrap()).unwrap();
@@ -99,7 +99,7 @@ fn healthy_job_pages_nobody_and_a_leak_pages_its_own_rank_in_time() {
             found.iter().partition(|page| page["state"] == "raised");
         match truth["cls"].as_str() {
             Some("healthy") => assert!(raised.is_empty(), "{job}: {raised:?}"),
-            // Nobody can know before the growth ends; then it must be taken back.
+            // It cannot be known before the growth ends; then it must be taken back.
             Some("ambiguous") => assert_eq!(raised.len(), cleared.len(), "{job}: {found:?}"),
             _ => {
                 assert!(!raised.is_empty(), "{job} is not found");
@@ -118,7 +118,7 @@ fn healthy_job_pages_nobody_and_a_leak_pages_its_own_rank_in_time() {
 }
 
 #[test]
-fn story_of_a_rank_tells_all_that_was_said_of_it_within_100_columns() {
+fn story_of_a_rank_has_every_finding_within_100_columns() {
     for job in JOBS {
         let truth: Value =
             serde_json::from_slice(&fs::read(file(job, "truth.json")).unwrap()).unwrap();
@@ -145,14 +145,14 @@ fn story_of_a_rank_tells_all_that_was_said_of_it_within_100_columns() {
 
 #[test]
 fn story_of_a_rank_that_is_not_there_is_an_error() {
-    let told = Command::new(env!("CARGO_BIN_EXE_stepmem"))
-        .args(["explain", "-", "--run", "nobody", "--rank", "7"])
+    let ended = Command::new(env!("CARGO_BIN_EXE_stepmem"))
+        .args(["explain", "-", "--run", "unknown", "--rank", "7"])
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let error = String::from_utf8_lossy(&told.stderr);
+    let error = String::from_utf8_lossy(&ended.stderr);
     assert!(
-        !told.status.success() && error.contains("no train step of rank 7 of run nobody"),
+        !ended.status.success() && error.contains("no train step of rank 7 of run unknown"),
         "{error}"
     );
 }

@@ -1,4 +1,4 @@
-//! What the engine makes of pushes and recordings: which rank is in trouble, from which figure on, and which is not.
+//! Diagnoses of pushes and recordings: which rank is in trouble, from which figure on, and which is not.
 
 use std::collections::BTreeSet;
 
@@ -6,15 +6,20 @@ use serde_json::{Value, json};
 
 use stepmem::analysis::diagnosis::balance::COMPARABLE_STEPS_MIN;
 
-use crate::rig::{Exporter, Folder, stepmem};
+use crate::rig::command::stepmem;
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::Folder;
+use crate::rig::http::Answer;
+use crate::rig::job::Job;
+use crate::rig::units::MIB;
+use crate::rig::wait::await_true;
 
 const GB: u64 = 1_000_000_000;
-const MIB: u64 = 1 << 20;
 
 /// The severity (1 info, 2 warning, 3 critical) of a diagnosis that holds, by run.
 fn severity(exporter: &Exporter, kind: &str, (run, rank): (&str, u32)) -> Option<f64> {
     let labels = format!("{{run=\"{run}\",rank=\"{rank}\",kind=\"{kind}\"}}");
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     let holds = metrics.get(&format!("stepmem_diagnosis{labels}"));
     let severity = metrics.get(&format!("stepmem_diagnosis_severity{labels}")).copied();
     assert_eq!(holds.copied(), severity.map(|_| 1.0));
@@ -23,54 +28,17 @@ fn severity(exporter: &Exporter, kind: &str, (run, rank): (&str, u32)) -> Option
 
 fn await_severity(exporter: &Exporter, kind: &str, of: (&str, u32), level: Option<f64>) {
     let what = format!("{kind} {level:?} of {of:?}");
-    crate::rig::await_true(&what, || severity(exporter, kind, of) == level);
-}
-
-pub fn push(exporter: &Exporter, records: &[Value]) {
-    for batch in records.chunks(2000) {
-        let answer = exporter.post(json!(batch).to_string());
-        assert_eq!(answer.status, 200, "{}", answer.body);
-    }
-}
-
-/// Pseudo-random noise of 0 to `range` that is the same in every run of the test.
-fn noise(state: &mut u64, range: u64) -> u64 {
-    *state =
-        state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-    (*state >> 33) % range
-}
-
-/// Four ranks with 16 MiB of noise on 20 GiB of 80 GiB, ten seconds a step; rank 2 leaks.
-pub fn job(run: &str, steps: std::ops::Range<u64>, leak_bytes_per_step: u64) -> Vec<Value> {
-    let mut state = steps.start;
-    let mut records = Vec::new();
-    for step in steps {
-        for rank in 0..4 {
-            let leaked = if rank == 2 { leak_bytes_per_step * step } else { 0 };
-            let allocated = 20_480 * MIB + noise(&mut state, 16 * MIB) + leaked;
-            records.push(json!({
-                "run": run,
-                "rank": rank,
-                "step": step,
-                "time": 1_764_000_000 + 10 * step,
-                "allocated_bytes": allocated,
-                "peak_allocated_bytes": allocated + 20_480 * MIB,
-                "reserved_bytes": 49_152 * MIB,
-                "total_bytes": 81_920 * MIB,
-            }));
-        }
-    }
-    records
+    await_true(&what, || severity(exporter, kind, of) == level);
 }
 
 #[test]
 fn leak_is_rising_then_creep_on_its_own_rank_and_flat_noise_is_nothing() {
     let exporter = Exporter::start(&[]);
-    push(&exporter, &job("flat", 1..2500, 0));
-    push(&exporter, &job("leaky", 1..900, 4 * MIB));
+    exporter.push(&Job::leaking("flat", 1..2500, 0).records());
+    exporter.push(&Job::leaking("leaky", 1..900, 4 * MIB).records());
     await_severity(&exporter, "CREEP_EARLY", ("leaky", 2), Some(1.0));
     assert_eq!(severity(&exporter, "CREEP_CONFIRMED", ("leaky", 2)), None);
-    push(&exporter, &job("leaky", 900..1500, 4 * MIB));
+    exporter.push(&Job::leaking("leaky", 900..1500, 4 * MIB).records());
     await_severity(&exporter, "CREEP_CONFIRMED", ("leaky", 2), Some(2.0));
     let status = exporter.status();
     let findings = status["findings"].as_array().unwrap();
@@ -91,7 +59,7 @@ fn leak_is_rising_then_creep_on_its_own_rank_and_flat_noise_is_nothing() {
     assert!(of("onset_step") < 256.0, "{evidence}");
     assert!((0.0..=1.0).contains(&of("confidence_ratio")), "{evidence}");
 
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     let rank =
         |name: &str| metrics[&format!("stepmem_{name}{{run=\"leaky\",rank=\"2\",uuid=\"\"}}")];
     let signal = |name: &str| {
@@ -139,7 +107,7 @@ fn pressure_counts_from_exactly_its_limits_on_and_of_the_ranks_own_capacity() {
             }
         }
     }
-    push(&exporter, &batch);
+    exporter.push(&batch);
     await_severity(&exporter, "HIGH_PRESSURE", ("current-large-critical", 0), Some(3.0));
     for record in &batch {
         let run = record["run"].as_str().unwrap();
@@ -175,10 +143,10 @@ fn pressure_lets_go_two_percent_below_its_limits() {
                 pressed("r", step, &[("peak_allocated_bytes", per_mille * GB / 10)], 100 * GB)
             })
             .collect();
-        push(&exporter, &records);
+        exporter.push(&records);
         let ratio = records[0]["peak_allocated_bytes"].as_f64().unwrap() / 100e9;
         if level > 0.0 {
-            crate::rig::await_true("the judgement", || {
+            await_true("the judgement", || {
                 exporter.status()["findings"][0]["evidence"]["pressure_ratio"] == ratio
             });
             assert_eq!(
@@ -253,7 +221,7 @@ fn imbalance_counts_from_exactly_its_limits_on_and_for_two_ranks_as_well() {
         ("one", &[39 * GB], 40 * GB, None),
     ];
     for (run, peaks, capacity, _) in &cases {
-        push(&exporter, &balanced(run, peaks, *capacity));
+        exporter.push(&balanced(run, peaks, *capacity));
     }
     await_severity(&exporter, "HIGH_PRESSURE", ("one", 0), Some(3.0));
     let found: Vec<(String, u64)> = exporter.status()["findings"]
@@ -272,7 +240,7 @@ fn imbalance_counts_from_exactly_its_limits_on_and_for_two_ranks_as_well() {
         let expected: Vec<u64> = level.iter().map(|_| u64::from(last)).collect();
         assert_eq!(blamed, expected, "{run}");
     }
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(metrics[r#"stepmem_run_imbalance_ratio{run="two"}"#], 0.2);
     assert_eq!(metrics[r#"stepmem_run_worst_rank{run="two"}"#], 1.0);
     assert_eq!(metrics[r#"stepmem_imbalance_ratio{run="two",rank="1",uuid=""}"#], 0.5);
@@ -287,8 +255,8 @@ fn headroom_and_fragmentation_follow_from_the_figures() {
         "reserved_bytes": 60 * GB, "total_bytes": 100 * GB, "free_bytes": 30 * GB,
     });
     let bare = json!({ "rank": 1, "step": 1, "allocated_bytes": 45 * GB });
-    push(&exporter, &[record, bare]);
-    let metrics = exporter.metrics();
+    exporter.push(&[record, bare]);
+    let metrics = exporter.scrape();
     let of = |name: &str, rank: u32| {
         metrics
             .get(&format!("stepmem_{name}{{run=\"default\",rank=\"{rank}\",uuid=\"\"}}"))
@@ -309,7 +277,7 @@ fn headroom_and_fragmentation_follow_from_the_figures() {
 /// The job as a recording, with a reading of a device of its leaking rank among the records.
 fn recording() -> String {
     let mut lines = Vec::new();
-    for mut record in job("leaky", 1..1500, 4 * MIB) {
+    for mut record in Job::leaking("leaky", 1..1500, 4 * MIB).records() {
         if record["rank"] == 2 {
             record["device"] = json!("GPU-2");
             record["pid"] = json!(42);
@@ -437,16 +405,15 @@ fn replay_stops_at_a_bad_line_and_names_it() {
     assert!(absent.err.contains("/nowhere/job.jsonl"), "{}", absent.err);
 }
 
-fn acknowledge(exporter: &Exporter, run: &str, body: &Value) -> crate::rig::Answer {
+fn acknowledge(exporter: &Exporter, run: &str, body: &Value) -> Answer {
     let path = format!("/v1/runs/{run}/ack");
-    let json = [("content-type", "application/json")];
-    exporter.request("POST", &path, &json, body.to_string().as_bytes())
+    exporter.post_to(&path, body.to_string())
 }
 
 #[test]
 fn acknowledged_finding_is_info_until_it_expires() {
     let exporter = Exporter::start(&[]);
-    push(&exporter, &job("leaky", 0..3000, 4 * MIB));
+    exporter.push(&Job::leaking("leaky", 0..3000, 4 * MIB).records());
     let of = ("leaky", 2);
     await_severity(&exporter, "CREEP_CONFIRMED", of, Some(2.0));
 
@@ -468,13 +435,18 @@ fn acknowledged_finding_is_info_until_it_expires() {
 }
 
 #[test]
-fn acknowledgement_of_what_is_not_there_is_refused() {
+fn malformed_or_unknown_acknowledgement_is_refused() {
     let exporter = Exporter::start(&[]);
-    push(&exporter, &job("calm", 0..2, 0));
+    exporter.push(&Job::leaking("calm", 0..2, 0).records());
     let good = json!({"rank": 2, "kind": "IMBALANCE", "for_seconds": 60, "reason": "known"});
     for (field, value, status, said) in [
         ("rank", json!(9), 404, "no rank 9 of that run"),
-        ("kind", json!("CREEP"), 400, "kind: \"CREEP\" is not one of CREEP_CONFIRMED"),
+        (
+            "kind",
+            json!("CREEP"),
+            400,
+            "kind: \"CREEP\" is not one of GPU_LOST, CREEP_CONFIRMED, ",
+        ),
         ("for_seconds", json!(0), 400, "for_seconds: 0 is outside 1..=2592000"),
         ("reason", json!(""), 400, "reason: a text of 0 bytes is outside 1..=512"),
         ("until", json!(1), 400, "unknown field `until`"),

@@ -1,4 +1,4 @@
-//! What must not change what is found: the numbers of the ranks, records that come twice or late, a clock that goes
+//! Changes that must not change the findings: the numbers of the ranks, records that come twice or late, a clock that goes
 //! back, and how records are put into pushes.
 
 use std::collections::BTreeSet;
@@ -13,65 +13,58 @@ use stepmem::analysis::findings::TransitionState;
 use stepmem::input::push::wire::recorded::{RecordingEntry, decode_recorded};
 use stepmem::model::units::Uptime;
 
-use crate::rig::Exporter;
+use crate::rig::exporter::Exporter;
+use crate::rig::job::Job;
+use crate::rig::noise::noise;
+use crate::rig::units::{GIB, MIB};
 
-const MIB: u64 = 1 << 20;
-const START: u64 = 1_764_000_000;
 const STEPS: u64 = 900;
 const LEAKING: u64 = 1;
 
-/// Three ranks of one step a second and 16 MiB of noise; one leaks 24 MiB a step, so that it creeps before the end.
-fn job(noise: u64) -> Vec<Value> {
-    let mut state = noise;
-    let mut records = Vec::new();
-    for step in 0..STEPS {
-        for rank in 0..3 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let leaked = if rank == LEAKING { 24 * MIB * step } else { 0 };
-            let allocated = 20_480 * MIB + (state >> 33) % (16 * MIB) + leaked;
-            records.push(json!({
-                "run": "job",
-                "rank": rank,
-                "step": step,
-                "time": START + step,
-                "allocated_bytes": allocated,
-                "peak_allocated_bytes": allocated + 10_240 * MIB,
-                "reserved_bytes": 65_536 * MIB,
-                "total_bytes": 81_920 * MIB,
-            }));
-        }
-    }
-    records
+/// Three ranks of one step a second with 16 MiB of noise; one leaks 24 MiB a step, so that it creeps before the end.
+fn job(seed: u64) -> Vec<Value> {
+    let live = move |rank, step| {
+        let leaked = if rank == LEAKING { 24 * MIB * step } else { 0 };
+        let of_rank = seed.wrapping_mul(3).wrapping_add(rank);
+        20 * GIB + noise(of_rank, step, 16 * MIB) + leaked
+    };
+    let job = Job::new(3, 0).steps(0..STEPS).reserved(|_, _| 64 * GIB);
+    job.live(live).peak(move |rank, step| live(rank, step) + 10 * GIB).records()
 }
 
-/// What was raised (or cleared) of which rank at which step.
-type Told = (u32, &'static str, bool, Option<u64>);
+/// A transition: rank, kind, whether it was raised, and the step.
+type Transition = (u32, &'static str, bool, Option<u64>);
 
-/// What the engine tells of records that arrive in this order, and how many lives it saw begin.
-fn told(records: &[Value]) -> (Vec<Told>, u64) {
+/// The transitions of records that arrive in this order, and how many restarts the engine counted.
+fn transitions(records: &[Value]) -> (Vec<Transition>, u64) {
     let began = records[0]["time"].as_f64().unwrap();
     let mut engine = Engine::new(EngineConfig::default(), began);
     let mut now = Uptime::default();
-    let mut told = Vec::new();
+    let mut transitions = Vec::new();
     for record in records {
         let line = record.to_string();
         let RecordingEntry::Step(sample) = decode_recorded(line.as_bytes()).unwrap() else {
-            panic!("{line} is no push");
+            panic!("{line} is not a push");
         };
         let since = record["time"].as_f64().unwrap() - began;
         now = now.max(Uptime(Duration::try_from_secs_f64(since).unwrap_or_default()));
         let batch = engine.admit(vec![sample], now).unwrap();
         for it in engine.apply(Event::Steps(batch), now) {
             let rank = it.subject.rank().unwrap().rank.get();
-            told.push((rank, it.kind.label(), it.state == TransitionState::Raised, it.step));
+            transitions.push((
+                rank,
+                it.kind.label(),
+                it.state == TransitionState::Raised,
+                it.step,
+            ));
         }
     }
-    (told, engine.records().restarted)
+    (transitions, engine.records().restarted)
 }
 
-/// What was told of creep.
-fn creep(told: &[Told]) -> Vec<Told> {
-    told.iter().filter(|it| it.1.starts_with("CREEP")).copied().collect()
+/// Those of creep.
+fn creep(all: &[Transition]) -> Vec<Transition> {
+    all.iter().filter(|it| it.1.starts_with("CREEP")).copied().collect()
 }
 
 proptest! {
@@ -86,13 +79,13 @@ proptest! {
             record["rank"] = json!(numbers[usize::try_from(record["rank"].as_u64().unwrap()).unwrap()]);
             record
         }).collect();
-        let expected: BTreeSet<Told> = told(&plain).0.into_iter()
+        let expected: BTreeSet<Transition> = transitions(&plain).0.into_iter()
             .map(|(rank, kind, is_raised, step)| (numbers[usize::try_from(rank).unwrap()], kind, is_raised, step))
             .collect();
         let leaking = numbers[usize::try_from(LEAKING).unwrap()];
         prop_assert!(expected.iter().any(|it| it.0 == leaking && it.1 == "CREEP_CONFIRMED"));
         prop_assert!(expected.iter().all(|it| it.0 == leaking || it.1 == "FRAGMENTATION"));
-        prop_assert_eq!(told(&renamed).0.into_iter().collect::<BTreeSet<_>>(), expected);
+        prop_assert_eq!(transitions(&renamed).0.into_iter().collect::<BTreeSet<_>>(), expected);
     }
 
     #[test]
@@ -106,13 +99,13 @@ proptest! {
                 disturbed.push(plain[idx.saturating_sub(3 * by)].clone());
             }
         }
-        let (disturbed, n_restarts) = told(&disturbed);
-        prop_assert_eq!(disturbed, told(&plain).0);
+        let (disturbed, n_restarts) = transitions(&disturbed);
+        prop_assert_eq!(disturbed, transitions(&plain).0);
         prop_assert_eq!(n_restarts, 0);
     }
 
     #[test]
-    fn clock_that_goes_back_begins_no_new_life(noise in any::<u64>(), at in 1_u64..STEPS, by in 1_u32..100_000) {
+    fn clock_that_goes_back_does_not_begin_a_new_life(noise in any::<u64>(), at in 1_u64..STEPS, by in 1_u32..100_000) {
         let plain = job(noise);
         let turned: Vec<Value> = plain.iter().cloned().map(|mut record| {
             if record["step"].as_u64().unwrap() >= at {
@@ -120,9 +113,9 @@ proptest! {
             }
             record
         }).collect();
-        let (turned, n_restarts) = told(&turned);
+        let (turned, n_restarts) = transitions(&turned);
         prop_assert_eq!(n_restarts, 0);
-        prop_assert_eq!(creep(&turned), creep(&told(&plain).0));
+        prop_assert_eq!(creep(&turned), creep(&transitions(&plain).0));
     }
 }
 

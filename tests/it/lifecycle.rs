@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::rig::{Exporter, await_true, connect, head, read_answer, record, stepmem};
-
-const JSON: (&str, &str) = ("content-type", "application/json");
+use crate::rig::command::stepmem;
+use crate::rig::exporter::Exporter;
+use crate::rig::http::{JSON, connect, head, read_answer};
+use crate::rig::job::record;
+use crate::rig::wait::await_true;
 
 /// A value of rank 0 of the default run.
 fn of_rank(metrics: &BTreeMap<String, f64>, name: &str) -> Option<f64> {
@@ -40,7 +42,7 @@ fn push(exporter: &Exporter, record: impl Into<Vec<u8>>) {
 
 fn end(exporter: &Exporter, run: &str, body: &str) -> u16 {
     let path = format!("/v1/runs/{run}/end");
-    exporter.request("POST", &path, &[JSON], body.as_bytes()).status
+    exporter.post_to(&path, body).status
 }
 
 #[test]
@@ -50,7 +52,7 @@ fn duplicate_and_late_steps_are_counted_and_change_nothing() {
     push(&exporter, record(0, 100, 2000));
     push(&exporter, record(0, 99, 3000));
     push(&exporter, record(0, 68, 4000));
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(records(&metrics), [("accepted", 1.0), ("duplicate", 1.0), ("late", 2.0)]);
     assert_eq!(of_rank(&metrics, "memory_allocated_bytes"), Some(1000.0));
     assert_eq!(of_rank(&metrics, "interval_peak_allocated_bytes"), Some(1000.0));
@@ -59,11 +61,11 @@ fn duplicate_and_late_steps_are_counted_and_change_nothing() {
 }
 
 #[test]
-fn missing_steps_are_no_restart() {
+fn missing_steps_are_not_a_restart() {
     let exporter = Exporter::start(&[]);
     push(&exporter, record(0, 1, 1000));
     push(&exporter, record(0, 1_000_000, 2000));
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(records(&metrics), [("accepted", 2.0)]);
     assert_eq!(of_rank(&metrics, "step"), Some(1_000_000.0));
     assert_eq!(of_rank(&metrics, "steps_total"), Some(2.0));
@@ -74,7 +76,7 @@ fn step_that_falls_beyond_the_tolerance_is_a_restart() {
     let exporter = Exporter::start(&[]);
     push(&exporter, record(0, 100, 5000));
     push(&exporter, record(0, 67, 1000));
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(records(&metrics), [("accepted", 2.0), ("restarted", 1.0)]);
     assert_eq!(of_rank(&metrics, "step"), Some(67.0));
     assert_eq!(of_rank(&metrics, "steps_total"), Some(2.0));
@@ -90,7 +92,7 @@ fn step_that_falls_at_a_later_time_of_its_own_is_a_restart() {
     push(&exporter, at(100, 1_700_000_000.0));
     push(&exporter, at(90, 1_699_999_990.0));
     push(&exporter, at(90, 1_700_000_100.0));
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(records(&metrics), [("accepted", 2.0), ("late", 1.0), ("restarted", 1.0)]);
     assert_eq!(of_rank(&metrics, "step"), Some(90.0));
 }
@@ -105,7 +107,7 @@ fn higher_attempt_restarts_and_a_lower_one_is_late() {
     push(&exporter, of(0, 100, 5000));
     push(&exporter, of(1, 100, 1000));
     push(&exporter, of(0, 101, 9000));
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(records(&metrics), [("accepted", 2.0), ("late", 1.0), ("restarted", 1.0)]);
     assert_eq!(of_rank(&metrics, "memory_allocated_bytes"), Some(1000.0));
     let rank = &exporter.status()["ranks"][0];
@@ -124,18 +126,18 @@ fn evaluation_and_checkpoints_leave_the_figures_of_the_last_train_step() {
             json!({ "rank": 0, "step": 10, "phase": phase, "allocated_bytes": allocated });
         push(&exporter, other.to_string());
     }
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(records(&metrics), [("accepted", 3.0)]);
     assert_eq!(of_rank(&metrics, "memory_allocated_bytes"), Some(1000.0));
     assert_eq!(of_rank(&metrics, "steps_total"), Some(1.0));
     assert_eq!(of_rank(&metrics, "step"), Some(10.0));
     assert_eq!(of_rank(&metrics, "interval_peak_allocated_bytes"), Some(7000.0));
     push(&exporter, record(0, 11, 2000));
-    assert_eq!(of_rank(&exporter.metrics(), "memory_allocated_bytes"), Some(2000.0));
+    assert_eq!(of_rank(&exporter.scrape(), "memory_allocated_bytes"), Some(2000.0));
 }
 
 #[test]
-fn figures_that_contradict_each_other_are_taken_and_counted() {
+fn contradictory_figures_are_accepted_and_counted() {
     let exporter = Exporter::start(&[]);
     for (step, (field, value)) in [
         ("peak_allocated_bytes", 99),
@@ -152,7 +154,7 @@ fn figures_that_contradict_each_other_are_taken_and_counted() {
         record[field] = json!(value);
         push(&exporter, record.to_string());
     }
-    assert_eq!(records(&exporter.metrics()), [("accepted", 6.0), ("inconsistent", 3.0)]);
+    assert_eq!(records(&exporter.scrape()), [("accepted", 6.0), ("inconsistent", 3.0)]);
 }
 
 #[test]
@@ -160,14 +162,14 @@ fn silent_rank_leaves_every_output_and_comes_back_with_its_count() {
     let exporter = Exporter::start(&["--rank.ttl", "1s"]);
     push(&exporter, record(0, 1, 1000));
     push(&exporter, record(0, 2, 1000));
-    assert!(has_rank(&exporter.metrics()));
+    assert!(has_rank(&exporter.scrape()));
     assert_eq!(exporter.status()["ranks"][0]["steps_total"], 2);
     exporter.await_metrics("silence", |metrics| !has_rank(metrics));
     let status = exporter.status();
     assert_eq!((&status["ranks"], &status["runs"]), (&json!([]), &json!([])));
     assert!(!exporter.get("/metrics", &[]).body.contains("stepmem_rank_"));
     push(&exporter, record(0, 3, 1000));
-    assert_eq!(of_rank(&exporter.metrics(), "steps_total"), Some(3.0));
+    assert_eq!(of_rank(&exporter.scrape(), "steps_total"), Some(3.0));
 }
 
 #[test]
@@ -187,17 +189,13 @@ fn ended_rank_leaves_at_once_and_the_others_stay() {
     let exporter = Exporter::start(&[]);
     push(&exporter, format!("[{},{}]", record(0, 1, 1000), record(1, 1, 1000)));
     assert_eq!(end(&exporter, "default", r#"{"rank":0,"outcome":"completed"}"#), 200);
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(of_rank(&metrics, "step"), None);
     assert_eq!(metrics[r#"stepmem_run_ranks{run="default"}"#], 1.0);
     push(&exporter, record(0, 1, 1000));
-    assert_eq!(
-        of_rank(&exporter.metrics(), "step"),
-        None,
-        "a duplicate does not bring it back"
-    );
+    assert_eq!(of_rank(&exporter.scrape(), "step"), None, "a duplicate does not bring it back");
     push(&exporter, record(0, 2, 1000));
-    assert_eq!(of_rank(&exporter.metrics(), "steps_total"), Some(2.0));
+    assert_eq!(of_rank(&exporter.scrape(), "steps_total"), Some(2.0));
 }
 
 #[test]
@@ -216,18 +214,18 @@ fn ended_run_leaves_with_all_its_ranks() {
 }
 
 #[test]
-fn end_of_an_unknown_run_is_no_mistake_and_leaves_no_trace() {
+fn end_of_an_unknown_run_is_accepted_and_leaves_no_trace() {
     let exporter = Exporter::start(&[]);
     push(&exporter, record(0, 1, 1000));
-    assert_eq!(end(&exporter, "nobody", r#"{"rank":0,"outcome":"oom"}"#), 200);
+    assert_eq!(end(&exporter, "unknown-run", r#"{"rank":0,"outcome":"oom"}"#), 200);
     assert_eq!(end(&exporter, "default", r#"{"rank":5,"outcome":"oom"}"#), 200);
-    let metrics = exporter.metrics();
-    assert!(!metrics.keys().any(|series| series.contains("nobody")));
+    let metrics = exporter.scrape();
+    assert!(!metrics.keys().any(|series| series.contains("unknown-run")));
     assert_eq!(metrics[r#"stepmem_run_ranks{run="default"}"#], 1.0);
 }
 
 #[test]
-fn end_that_makes_no_sense_is_refused_and_ends_nothing() {
+fn malformed_end_is_refused_and_ends_nothing() {
     let exporter = Exporter::start(&[]);
     push(&exporter, record(0, 1, 1000));
     for (run, body, detail) in [
@@ -240,13 +238,13 @@ fn end_that_makes_no_sense_is_refused_and_ends_nothing() {
         ("a%0Ab", "{\"outcome\":\"oom\"}", "run: \"a\\nb\" contains a control character"),
     ] {
         let path = format!("/v1/runs/{run}/end");
-        let answer = exporter.request("POST", &path, &[JSON], body.as_bytes());
+        let answer = exporter.post_to(&path, body);
         assert_eq!(answer.status, 400, "{run} {body}");
         assert_eq!(answer.header("content-type"), "application/problem+json", "{run} {body}");
-        let told = answer.json()["detail"].as_str().unwrap().to_owned();
-        assert!(told.contains(detail), "{told}");
+        let said = answer.json()["detail"].as_str().unwrap().to_owned();
+        assert!(said.contains(detail), "{said}");
     }
-    assert_eq!(of_rank(&exporter.metrics(), "steps_total"), Some(1.0));
+    assert_eq!(of_rank(&exporter.scrape(), "steps_total"), Some(1.0));
 }
 
 #[test]
@@ -259,11 +257,11 @@ fn push_in_flight_ends_well_and_the_last_scrape_sees_it() {
     assert_eq!(exporter.get("/-/ready", &[]).status, 200);
     exporter.signal("TERM");
     await_true("the stop", || exporter.get("/-/ready", &[]).status == 503);
-    assert_eq!(of_rank(&exporter.metrics(), "step"), None);
+    assert_eq!(of_rank(&exporter.scrape(), "step"), None);
     stream.write_all(&body.as_bytes()[10..]).unwrap();
     let answer = read_answer(&mut stream);
     assert_eq!((answer.status, &answer.json()["accepted"]), (200, &json!(1)));
-    assert_eq!(of_rank(&exporter.metrics(), "step"), Some(1.0));
+    assert_eq!(of_rank(&exporter.scrape(), "step"), Some(1.0));
     assert_eq!(exporter.get("/-/healthy", &[]).status, 200);
     let (status, log) = exporter.wait();
     assert!(status.success(), "{status}: {log:?}");
@@ -271,7 +269,7 @@ fn push_in_flight_ends_well_and_the_last_scrape_sees_it() {
 }
 
 #[test]
-fn new_pushes_find_nobody_once_the_exporter_stops() {
+fn new_pushes_are_refused_once_the_exporter_stops() {
     let exporter = Exporter::start(&["--stop.linger", "1s"]);
     exporter.signal("INT");
     await_true("the stop", || exporter.get("/-/ready", &[]).status == 503);

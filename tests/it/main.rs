@@ -1,4 +1,4 @@
-//! Behaviour through the front door: real sockets, the real binary, real peers.
+//! Behaviour through the front door: real sockets, the real binary, real peers. To be read in this order.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -13,31 +13,61 @@
     reason = "tests stop at the first surprise"
 )]
 
+// The helper: an exporter on free ports, a driver that answers from a file, jobs that push.
 mod rig;
 
-mod architecture;
-mod closed_output;
-mod compare;
-mod creep;
-mod diagnoses;
-mod generated;
-mod invariance;
-mod lifecycle;
-mod nvml;
-mod nvml_faults;
-mod nvml_soak;
-mod nvml_storm;
-mod nvml_who;
-mod ops;
-mod outputs;
-mod peers;
-mod processes;
+// Records come in: accepted or refused, and what they begin and end.
 mod push;
-mod settings;
-mod snapshot_files;
-mod snapshot_vectors;
-mod snapshots;
-mod state;
-mod summaries;
+
+mod lifecycle;
+
+// Devices are read beside them.
+mod nvml;
+
+// Both are judged: what is found, of whom, and what must not change it.
+mod creep;
+
+mod diagnoses;
+
+mod gpu_lost;
+
+mod judged;
+
+mod invariance;
+
+mod captures;
+
+// The status goes out.
+mod outputs;
+
+mod peers;
+
+// After the run: one summary, many, two compared, and TraceML's.
 mod summary;
+
+mod summary_files;
+
+mod compare;
+
+mod closed_output;
+
 mod traceml;
+
+// Memory snapshots: files whose truth is known, and files that are hostile or odd.
+mod snapshot_vectors;
+
+mod snapshot_files;
+
+// The operator's side: settings, restarts, alerts, dashboards and the chart.
+mod settings;
+
+mod state;
+
+mod ops;
+
+// The house itself: generated pages, defaults in two places, invariants of the source.
+mod generated;
+
+mod defaults;
+
+mod architecture;

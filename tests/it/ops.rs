@@ -1,4 +1,4 @@
-//! What an operator installs: alerts, dashboards and the chart, each checked by the programs that read them, and all of
+//! The bundle for operators: alerts, dashboards and the chart, each checked by the programs that read them, and all of
 //! them at work. The checks are the scripts of tests/ops; `tests/ops/install.sh` installs what they need, `make test`
 //! calls it.
 
@@ -6,17 +6,16 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-use serde_json::json;
-
-use super::nvml::Fake;
-use super::rig::{self, Exporter, Folder};
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::{Folder, root, text};
+use crate::rig::nvml::{FakeNvml, driver, gpu};
 
 /// Runs a script of tests/ops; it says what does not hold.
 fn holds(script: &str, arguments: &[&str]) {
-    let python = rig::root().join("target/tools/ops/bin/python");
+    let python = root().join("target/tools/ops/bin/python");
     assert!(python.exists(), "{} is not there: run make test", python.display());
     let output = Command::new(python)
-        .arg(rig::root().join("tests/ops").join(script))
+        .arg(root().join("tests/ops").join(script))
         .args(arguments)
         .output()
         .unwrap();
@@ -45,21 +44,13 @@ fn the_chart_renders_what_kubernetes_takes() {
 
 #[test]
 fn a_leak_pages_once_with_its_figures_and_resolves() {
-    let gib = 1_u64 << 30;
-    let memory = json!({ "total": 80 * gib, "reserved": gib, "used": 30 * gib });
-    let device = json!({ "uuid": "GPU-a", "name": "NVIDIA H100 80GB HBM3", "memory": memory, "compute": [] });
-    let scenario = json!({
-        "driver_version": "570.86.15",
-        "devices": [device, { "uuid": "GPU-b", "code": 15 }],
-        "events": [{ "device": 0, "xid": 79 }],
-    });
-    let fake = Fake::new("ops", &scenario);
-    let library = rig::text(&fake.library());
-    let in_trouble = ["--nvml.library", &library, "--nvml.interval", "1s"];
-    // Nobody listens on port 1: its exports fail.
-    let in_trouble =
-        [&in_trouble[..], &["--otlp.endpoint", "http://127.0.0.1:1", "--otlp.interval", "1s"]];
-    let faulty = Exporter::start_command("serve", &in_trouble.concat(), &[]);
+    let lost = gpu("GPU-b").code(15);
+    let fake = FakeNvml::new("ops", &driver([gpu("GPU-a"), lost]).events(&[(0, 79)]));
+    // No process listens on port 1: its exports fail.
+    let export = ["--otlp.endpoint", "http://127.0.0.1:1", "--otlp.interval", "1s"];
+    let quick = ["--creep.process-warmup", "0s", "--creep.process-interval", "50ms"];
+    let nvml = ["--nvml.interval", "50ms"];
+    let faulty = fake.serve(&[&nvml[..], &quick, &export].concat());
     let demo = Exporter::start_command("demo", &[], &[]);
     let folder = Folder::new("ops");
     let work: PathBuf = folder.path("work");
@@ -69,7 +60,8 @@ fn a_leak_pages_once_with_its_figures_and_resolves() {
             &demo.web.to_string(),
             &demo.push.to_string(),
             &faulty.web.to_string(),
-            &rig::text(&work),
+            &format!("{}.json", text(&fake.library())),
+            &text(&work),
         ],
     );
 }

@@ -1,4 +1,4 @@
-//! What readers get: formats, encodings, escapes and health.
+//! The outputs: formats, encodings, escapes and health.
 
 use std::collections::BTreeSet;
 use std::io::Read;
@@ -6,7 +6,10 @@ use std::io::Read;
 use flate2::read::GzDecoder;
 use serde_json::json;
 
-use crate::rig::{Exporter, head, record, request, samples};
+use crate::rig::exporter::Exporter;
+use crate::rig::http::{head, request};
+use crate::rig::job::record;
+use crate::rig::series::samples;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -40,7 +43,7 @@ fn format_is_what_the_reader_prefers() {
 }
 
 #[test]
-fn metrics_are_compressed_for_those_who_ask() {
+fn metrics_are_compressed_on_request() {
     let exporter = Exporter::start(&[]);
     assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
     let plain = exporter.get("/metrics", &[]);
@@ -110,7 +113,7 @@ fn run_of_any_letters_is_escaped_in_every_output() {
 }
 
 #[test]
-fn health_and_readiness_are_told() {
+fn health_and_readiness_are_reported() {
     let exporter = Exporter::start(&[]);
     for path in ["/-/healthy", "/-/ready"] {
         let answer = exporter.get(path, &[]);
@@ -119,7 +122,7 @@ fn health_and_readiness_are_told() {
 }
 
 #[test]
-fn page_is_served_under_a_strict_policy_and_links_what_there_is() {
+fn page_is_served_under_a_strict_policy_and_its_links_work() {
     let exporter = Exporter::start(&["--web.telemetry-path", "/prom/metrics"]);
     let page = exporter.get("/", &[]);
     assert_eq!(page.status, 200);
@@ -143,7 +146,7 @@ fn page_is_served_under_a_strict_policy_and_links_what_there_is() {
 }
 
 #[test]
-fn what_is_not_there_is_404_and_what_is_not_asked_so_405() {
+fn unknown_path_is_404_and_wrong_method_405() {
     let exporter = Exporter::start(&[]);
     assert_eq!(exporter.get("/metricz", &[]).status, 404);
     assert_eq!(exporter.get("/v1/steps", &[]).status, 404);
@@ -156,12 +159,12 @@ fn what_is_not_there_is_404_and_what_is_not_asked_so_405() {
 }
 
 #[test]
-fn exporter_tells_of_itself_and_leaves_out_what_it_does_not_know() {
+fn exporter_reports_on_itself_and_leaves_out_unknown_figures() {
     let exporter = Exporter::start(&[]);
     exporter.await_metrics("its own figures", |metrics| {
         metrics.contains_key("process_resident_memory_bytes")
     });
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(metrics["stepmem_up"], 1.0);
     assert_eq!(metrics["stepmem_inbox_depth"], 0.0);
     let version = format!("stepmem_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"));
@@ -175,7 +178,7 @@ fn exporter_tells_of_itself_and_leaves_out_what_it_does_not_know() {
     }
     assert!(metrics.values().all(|value| value.is_finite() && *value >= 0.0));
     assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
-    let metrics = exporter.metrics();
+    let metrics = exporter.scrape();
     assert_eq!(metrics["stepmem_push_duration_seconds_count"], 1.0);
     assert_eq!(metrics[r#"stepmem_push_duration_seconds_bucket{le="+Inf"}"#], 1.0);
 }

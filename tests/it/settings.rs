@@ -3,12 +3,15 @@
 use std::path::Path;
 
 use serde_json::json;
-use stepmem::config::settings::SETTINGS;
+use stepmem::config::table::SETTINGS;
 
-use crate::nvml::{Fake, driver, gpu};
-use crate::rig::{Exporter, Folder, record, stepmem, text};
+use crate::rig::command::stepmem;
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::{Folder, text};
+use crate::rig::job::record;
+use crate::rig::nvml::{FakeNvml, driver, gpu};
 
-/// What `check` says, without asking NVML.
+/// The output of `check`, without NVML.
 fn check(arguments: &[&str], variables: &[(&str, &str)]) -> String {
     let ended = stepmem(&[&["check", "--no-nvml"], arguments].concat(), variables, b"");
     assert_eq!(ended.code, Some(0), "{}", ended.err);
@@ -20,8 +23,8 @@ fn check(arguments: &[&str], variables: &[(&str, &str)]) -> String {
 fn mistakes(arguments: &[&str], variables: &[(&str, &str)]) -> Vec<String> {
     let ended = stepmem(&[&["check"], arguments].concat(), variables, b"");
     assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""));
-    let told = ended.err.strip_prefix("error: ").unwrap();
-    told.lines().map(str::to_owned).collect()
+    let mistakes = ended.err.strip_prefix("error: ").unwrap();
+    mistakes.lines().map(str::to_owned).collect()
 }
 
 #[test]
@@ -44,7 +47,7 @@ fn flag_is_stronger_than_variable_than_file_than_default() {
 }
 
 #[test]
-fn toml_and_yaml_nested_or_dotted_say_the_same() {
+fn toml_and_yaml_nested_or_dotted_mean_the_same() {
     let folder = Folder::new("files");
     let toml = folder.write(
         "nested.toml",
@@ -80,7 +83,7 @@ fn toml_and_yaml_nested_or_dotted_say_the_same() {
 }
 
 #[test]
-fn all_mistakes_are_told_at_once_with_source_value_and_limit() {
+fn all_mistakes_are_reported_at_once_with_source_value_and_limit() {
     let folder = Folder::new("mistakes");
     let file = folder.write(
         "bad.toml",
@@ -105,8 +108,8 @@ fn all_mistakes_are_told_at_once_with_source_value_and_limit() {
     ];
     let variables =
         [("STEPMEM_WEB_LISTEN_ADDRESS", "nowhere"), ("STEPMEM_PUSH_UNIX_SOCKET", "s.sock:9")];
-    let mut told = mistakes(&arguments, &variables);
-    told.sort();
+    let mut found = mistakes(&arguments, &variables);
+    found.sort();
     let mut expected = [
         "push.buddy-max: no such setting",
         "STEPMEM_WEB_LISTEN_ADDRESS: \"nowhere\" is not HOST:PORT or :PORT",
@@ -122,7 +125,7 @@ fn all_mistakes_are_told_at_once_with_source_value_and_limit() {
         "pressure.warning: 0.99 exceeds pressure.critical, which is 0.97",
     ];
     expected.sort_unstable();
-    assert_eq!(told, expected);
+    assert_eq!(found, expected);
     let served = stepmem(&["serve", "--rank.max", "0", "--run.max", "0"], &[], b"");
     assert_eq!(served.code, Some(1));
     assert_eq!(served.err.lines().count(), 2, "{}", served.err);
@@ -140,14 +143,14 @@ fn file_that_cannot_be_read_is_named() {
         (&yaml, "did not find expected"),
         (&ini, "the name ends in none of .toml, .yaml, .yml"),
     ] {
-        let told = mistakes(&["--config.file", file], &[]).join("\n");
-        assert!(told.starts_with(&format!("{file}: ")), "{told}");
-        assert!(told.contains(problem), "{told}");
+        let found = mistakes(&["--config.file", file], &[]).join("\n");
+        assert!(found.starts_with(&format!("{file}: ")), "{found}");
+        assert!(found.contains(problem), "{found}");
     }
 }
 
 #[test]
-fn check_says_what_there_would_be() {
+fn check_lists_addresses_token_export_and_devices() {
     let folder = Folder::new("check");
     let token = folder.write("token", "secret\n");
     let out = check(
@@ -173,14 +176,14 @@ fn check_says_what_there_would_be() {
     let absent = stepmem(&["check", "--nvml.library", "/nowhere/lib.so"], &[], b"");
     assert_eq!(absent.code, Some(0), "{}", absent.err);
     assert!(
-        absent.out.contains("NVML:             not there (library_missing)"),
+        absent.out.contains("NVML:             not available (library_missing)"),
         "{}",
         absent.out
     );
     let empty = folder.write("empty", "\n");
-    let told = mistakes(&["--push.token-file", &empty], &[]);
+    let found = mistakes(&["--push.token-file", &empty], &[]);
     assert_eq!(
-        told,
+        found,
         [format!("--push.token-file: {empty}: a token of 0 bytes is outside 1..=4096")]
     );
 }
@@ -234,12 +237,12 @@ fn status_is_a_table_for_people_and_json_for_programs() {
     let json: serde_json::Value = serde_json::from_str(&status(&["--json"])).unwrap();
     assert_eq!(json["ranks"][1]["allocated_bytes"], 79 * gib);
     drop(exporter);
-    let nobody = stepmem(&["status", "--url", &url], &[], b"");
-    assert_eq!(nobody.code, Some(1));
+    let silent = stepmem(&["status", "--url", &url], &[], b"");
+    assert_eq!(silent.code, Some(1));
     assert!(
-        nobody.err.contains(&format!("no exporter answers at {url}/api/v1/status")),
+        silent.err.contains(&format!("no exporter answers at {url}/api/v1/status")),
         "{}",
-        nobody.err
+        silent.err
     );
 }
 
@@ -271,7 +274,7 @@ fn every_help_renders_and_names_every_setting() {
 }
 
 #[test]
-fn wrong_arguments_are_told_on_stderr() {
+fn wrong_arguments_are_reported_on_stderr() {
     for (arguments, part) in [
         (&[][..], "Usage"),
         (&["surf"], "surf"),
@@ -302,8 +305,7 @@ fn settings_of_the_file_reach_the_exporter() {
 
 #[test]
 fn devices_are_those_that_the_setting_chooses() {
-    let devices = json!([gpu("GPU-a"), gpu("GPU-b"), gpu("GPU-c")]);
-    let fake = Fake::new("choice", &driver(&devices));
+    let fake = FakeNvml::new("choice", &driver([gpu("GPU-a"), gpu("GPU-b"), gpu("GPU-c")]));
     let library = text(&fake.library());
     let check = |arguments: &[&str], variables: &[(&str, &str)], expected: &[&str]| {
         let arguments = [&["check", "--nvml.library", &library], arguments].concat();
@@ -348,10 +350,14 @@ fn devices_are_those_that_the_setting_chooses() {
 }
 
 #[test]
-fn choice_of_devices_that_names_none_is_told() {
-    let told = |words: &str| mistakes(&["--nvml.devices", words], &[]).join("\n");
+fn choice_of_devices_that_names_none_is_refused() {
+    let found = |words: &str| mistakes(&["--nvml.devices", words], &[]).join("\n");
     for words in ["gpu-1", "GPU-a,1", "all,GPU-a", "GPU-a,pushed"] {
-        assert!(told(words).contains("no UUID (GPU-…, MIG-…)"), "{words}: {}", told(words));
+        assert!(
+            found(words).contains("is not all, visible, pushed or a UUID (GPU-…, MIG-…)"),
+            "{words}: {}",
+            found(words)
+        );
     }
     let variables = [("CUDA_VISIBLE_DEVICES", "card7")];
     assert_eq!(

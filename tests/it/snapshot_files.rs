@@ -9,8 +9,9 @@ use stepmem::snapshot::model::{Action, Block, Device, Event, Segment, Snapshot, 
 use stepmem::snapshot::pickle::{Machine, PIECE_BYTES_MIN};
 use stepmem::snapshot::writer::write;
 
-use crate::rig::{Ended, Folder, stepmem, text};
-use crate::snapshot_vectors::{data, json};
+use crate::rig::command::{Ended, stepmem};
+use crate::rig::folder::{Folder, text};
+use crate::rig::snapshot::{answer, data};
 
 fn run(folder: &Folder, bytes: &[u8], arguments: &[&str]) -> Ended {
     let path = folder.path("snapshot.pickle");
@@ -109,8 +110,8 @@ fn what_asks_for_memory_is_refused() {
 
 #[test]
 fn compressed_files_are_read_and_bounded() {
-    let plain = json(&["show", &data("vectors/before_after.step10.pickle.gz"), "--json"]);
-    let zstd = json(&["show", &data("vectors/before_after.step10.pickle.zst"), "--json"]);
+    let plain = answer(&["show", &data("vectors/before_after.step10.pickle.gz"), "--json"]);
+    let zstd = answer(&["show", &data("vectors/before_after.step10.pickle.zst"), "--json"]);
     assert_eq!(plain["devices"], zstd["devices"]);
     assert_ne!(plain["file"]["bytes"], zstd["file"]["bytes"]);
     let folder = Folder::new("snapshot-bounded");

@@ -1,18 +1,14 @@
 //! `stepmem snapshot` on files whose truth is known: simulated jobs in `tests/data/snapshots/vectors`, and real ones.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::rig::{Ended, stepmem, text};
+use crate::rig::folder::{Folder, text};
+use crate::rig::snapshot::{answer, data};
 
 /// Bytes, tensor bytes and blocks by site.
 type Table = BTreeMap<String, [u64; 3]>;
-
-pub fn data(name: &str) -> String {
-    text(&PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/snapshots").join(name))
-}
 
 fn vector(name: &str) -> String {
     data(&format!("vectors/{name}.pickle.gz"))
@@ -22,18 +18,12 @@ fn truths() -> BTreeMap<String, Value> {
     serde_json::from_str(&std::fs::read_to_string(data("truth.json")).unwrap()).unwrap()
 }
 
-pub fn json(arguments: &[&str]) -> Value {
-    let Ended { code, out, err } = stepmem(&[&["snapshot"], arguments].concat(), &[], b"");
-    assert_eq!(code, Some(0), "{arguments:?}: {err}");
-    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}"))
-}
-
 fn show(name: &str) -> Value {
-    json(&["show", &vector(name), "--json"])
+    answer(&["show", &vector(name), "--json"])
 }
 
 /// A site as the truth names it.
-pub fn key(site: &Value) -> String {
+fn key(site: &Value) -> String {
     match site["kind"].as_str().unwrap() {
         "python" => {
             let file = site["file"].as_str().unwrap().rsplit(['/', '\\']).next().unwrap();
@@ -218,7 +208,7 @@ fn growth_between_two_files_is_told_by_line_and_block() {
     let truths = truths();
     let (before, after) = (&truths["before_after.step10"], &truths["before_after"]);
     let diff =
-        json(&["diff", &vector("before_after.step10"), &vector("before_after"), "--json"]);
+        answer(&["diff", &vector("before_after.step10"), &vector("before_after"), "--json"]);
     let got = &diff["devices"][0];
     let end = |truth: &Value| truth["devices"][0]["totals"]["active_bytes"].as_i64().unwrap();
     assert_eq!(got["growth_bytes"], end(after) - end(before));
@@ -237,7 +227,7 @@ fn growth_between_two_files_is_told_by_line_and_block() {
 
 #[test]
 fn leaking_rank_stands_out_and_unreadable_files_are_rows() {
-    let folder = crate::rig::Folder::new("snapshot-ranks");
+    let folder = Folder::new("snapshot-ranks");
     let missing = text(&folder.path("ranks_leak.rank9.pickle"));
     let empty = folder.write("ranks_leak.rank7.pickle", "");
     let files: Vec<String> = (0..4)
@@ -245,7 +235,7 @@ fn leaking_rank_stands_out_and_unreadable_files_are_rows() {
         .chain([empty, missing])
         .collect();
     let files: Vec<&str> = files.iter().map(String::as_str).collect();
-    let answer = json(&[&["ranks", "--json"][..], &files].concat());
+    let answer = answer(&[&["ranks", "--json"][..], &files].concat());
     assert_eq!(answer["worst_rank"], 2);
     for entry in answer["stand_out"].as_array().unwrap() {
         assert_eq!(
@@ -268,7 +258,7 @@ fn real_files_add_up() {
         ("silmont2000__assignment2-systems__memory_forward_bf16_128", 2811, false),
     ];
     for (name, n_events, is_overflowed) in cases {
-        let answer = json(&["show", &data(&format!("real/{name}.pickle")), "--json"]);
+        let answer = answer(&["show", &data(&format!("real/{name}.pickle")), "--json"]);
         let device = &answer["devices"][0];
         let sum: u64 = table(&device["sites_at_end"]).values().map(|row| row[0]).sum();
         assert_eq!(device["totals"]["active_bytes"], sum, "{name}");

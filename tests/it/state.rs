@@ -1,23 +1,16 @@
-//! What outlasts a restart of the exporter, and what is never trusted.
+//! The state file: it outlasts a restart, and is never trusted blindly.
 
 use std::fs;
 
 use serde_json::{Value, json};
 
-use crate::diagnoses::{job, push};
-use crate::rig::{Exporter, Folder, text};
-
-const MIB: u64 = 1 << 20;
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::{Folder, text};
+use crate::rig::job::{Job, record};
+use crate::rig::units::MIB;
 
 fn start(folder: &Folder) -> Exporter {
     Exporter::start(&["--state.file", &text(&folder.path("state"))])
-}
-
-fn stop(exporter: Exporter) -> Vec<Value> {
-    exporter.signal("TERM");
-    let (status, log) = exporter.wait();
-    assert!(status.success(), "{log:#?}");
-    log
 }
 
 fn findings(exporter: &Exporter) -> Value {
@@ -32,17 +25,17 @@ fn warnings(log: &[Value]) -> Vec<String> {
 #[test]
 fn restart_in_the_middle_of_a_leak_forgets_nothing() {
     let whole = Exporter::start(&[]);
-    push(&whole, &job("leaky", 0..3000, 4 * MIB));
+    whole.push(&Job::leaking("leaky", 0..3000, 4 * MIB).records());
 
     let folder = Folder::new("state-leak");
     let first = start(&folder);
-    push(&first, &job("leaky", 0..1500, 4 * MIB));
-    stop(first);
+    first.push(&Job::leaking("leaky", 0..1500, 4 * MIB).records());
+    first.stop();
     let second = start(&folder);
-    push(&second, &job("leaky", 1500..3000, 4 * MIB));
+    second.push(&Job::leaking("leaky", 1500..3000, 4 * MIB).records());
 
     let forgetful = Exporter::start(&[]);
-    push(&forgetful, &job("leaky", 1500..3000, 4 * MIB));
+    forgetful.push(&Job::leaking("leaky", 1500..3000, 4 * MIB).records());
 
     let creep = |exporter: &Exporter| {
         let found = findings(exporter);
@@ -63,34 +56,33 @@ fn restart_in_the_middle_of_a_leak_forgets_nothing() {
 }
 
 #[test]
-fn finding_goes_on_holding_since_it_was_raised_and_is_not_raised_anew() {
+fn finding_outlasts_a_restart_and_is_not_raised_again() {
     let folder = Folder::new("state-since");
     let first = start(&folder);
-    push(&first, &job("leaky", 0..3000, 4 * MIB));
+    first.push(&Job::leaking("leaky", 0..3000, 4 * MIB).records());
     let body = json!({"rank": 2, "kind": "IMBALANCE", "for_seconds": 3600, "reason": "known"});
-    let json = [("content-type", "application/json")];
     let path = "/v1/runs/leaky/ack";
-    assert_eq!(first.request("POST", path, &json, body.to_string().as_bytes()).status, 200);
+    assert_eq!(first.post_to(path, body.to_string()).status, 200);
     first.await_metrics("creep", |metrics| {
         metrics
             .contains_key(r#"stepmem_diagnosis{run="leaky",rank="2",kind="CREEP_CONFIRMED"}"#)
     });
     let before = (findings(&first), first.status()["acks"].clone());
-    stop(first);
+    first.stop();
 
     let second = start(&folder);
     let after = (findings(&second), second.status()["acks"].clone());
     assert_eq!(before, after);
     let raised = |entry: &Value| entry["fields"]["message"] == "raised";
-    assert!(!stop(second).iter().any(raised));
+    assert!(!second.stop().iter().any(raised));
 }
 
 #[test]
-fn file_that_is_not_to_be_trusted_is_set_aside_with_one_line() {
+fn corrupt_file_is_set_aside_with_one_warning() {
     let folder = Folder::new("state-broken");
     let first = start(&folder);
-    push(&first, &job("calm", 0..200, 0));
-    stop(first);
+    first.push(&Job::leaking("calm", 0..200, 0).records());
+    first.stop();
     let good = fs::read(folder.path("state")).unwrap();
     let mut flipped = good.clone();
     *flipped.last_mut().unwrap() ^= 1;
@@ -107,8 +99,8 @@ fn file_that_is_not_to_be_trusted_is_set_aside_with_one_line() {
         fs::write(folder.path("state"), &bytes).unwrap();
         let exporter = start(&folder);
         assert_eq!(exporter.status()["ranks"], json!([]));
-        assert_eq!(exporter.post(crate::rig::record(0, 1, 1)).status, 200);
-        let log = stop(exporter);
+        assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
+        let log = exporter.stop();
         let [warning] = &warnings(&log)[..] else { panic!("{log:#?}") };
         assert!(warning.contains(said), "{warning}");
         assert_eq!(fs::read(folder.path("state.set-aside")).unwrap(), bytes);
@@ -118,23 +110,23 @@ fn file_that_is_not_to_be_trusted_is_set_aside_with_one_line() {
 }
 
 #[test]
-fn what_a_crash_left_beside_the_file_is_not_looked_at() {
+fn leftover_of_a_crash_beside_the_file_is_ignored() {
     let folder = Folder::new("state-crash");
     let first = start(&folder);
-    push(&first, &job("calm", 0..200, 0));
-    stop(first);
+    first.push(&Job::leaking("calm", 0..200, 0).records());
+    first.stop();
     fs::write(folder.path("state.new"), "half a state").unwrap();
     let second = start(&folder);
     assert_eq!(second.status()["ranks"].as_array().unwrap().len(), 4);
-    assert_eq!(warnings(&stop(second)), Vec::<String>::new());
+    assert_eq!(warnings(&second.stop()), Vec::<String>::new());
 }
 
 #[test]
-fn folder_that_cannot_be_written_is_said_once_and_disturbs_nothing() {
+fn folder_that_cannot_be_written_is_logged_once_and_disturbs_nothing() {
     let exporter = Exporter::start(&["--state.file", "/nowhere/at/all/state"]);
-    push(&exporter, &job("calm", 0..200, 0));
+    exporter.push(&Job::leaking("calm", 0..200, 0).records());
     assert_eq!(exporter.status()["ranks"].as_array().unwrap().len(), 4);
-    let warnings = warnings(&stop(exporter));
+    let warnings = warnings(&exporter.stop());
     let [warning] = &warnings[..] else { panic!("{warnings:#?}") };
     assert!(warning.contains("/nowhere/at/all/state"), "{warning}");
 }

@@ -5,142 +5,15 @@ use std::sync::LazyLock;
 use proptest::prelude::{ProptestConfig, any, prop_assert_eq, proptest};
 use serde_json::{Value, json};
 
-use crate::rig::{Folder, root, stepmem};
-
-pub const MIB: u64 = 1 << 20;
-pub const GIB: u64 = 1 << 30;
-const START: f64 = 1_764_000_000.0;
-
-type Of = Box<dyn Fn(u64, u64) -> u64>;
-
-/// A job of ranks that push a record a second: figures by rank and step.
-pub struct Job {
-    ranks: std::ops::Range<u64>,
-    steps: u64,
-    every: u64,
-    attempt: u64,
-    world: Option<u64>,
-    start: f64,
-    capacity: u64,
-    device: Option<&'static str>,
-    live: Of,
-    peak: Option<Of>,
-    reserved: Option<Of>,
-}
-
-impl Job {
-    pub fn new(n_ranks: u64, steps: u64) -> Self {
-        Self {
-            ranks: 0..n_ranks,
-            steps,
-            every: 1,
-            attempt: 0,
-            world: None,
-            start: START,
-            capacity: 80 * GIB,
-            device: None,
-            live: Box::new(|_, _| GIB),
-            peak: None,
-            reserved: None,
-        }
-    }
-
-    pub fn first_rank(self, first: u64) -> Self {
-        Self { ranks: first..first + self.ranks.end, ..self }
-    }
-
-    pub fn every(self, every: u64) -> Self {
-        Self { every, ..self }
-    }
-
-    /// Attempts begin an hour after one another.
-    pub fn attempt(self, attempt: u64) -> Self {
-        Self { attempt, start: START + 3600.0 * float(attempt), ..self }
-    }
-
-    pub fn starting_at(self, seconds: f64) -> Self {
-        Self { start: START + seconds, ..self }
-    }
-
-    pub fn world(self, world: u64) -> Self {
-        Self { world: Some(world), ..self }
-    }
-
-    pub fn capacity(self, capacity: u64) -> Self {
-        Self { capacity, ..self }
-    }
-
-    pub fn device(self, device: &'static str) -> Self {
-        Self { device: Some(device), ..self }
-    }
-
-    pub fn live(self, live: impl Fn(u64, u64) -> u64 + 'static) -> Self {
-        Self { live: Box::new(live), ..self }
-    }
-
-    pub fn peak(self, peak: impl Fn(u64, u64) -> u64 + 'static) -> Self {
-        Self { peak: Some(Box::new(peak)), ..self }
-    }
-
-    pub fn reserved(self, reserved: impl Fn(u64, u64) -> u64 + 'static) -> Self {
-        Self { reserved: Some(Box::new(reserved)), ..self }
-    }
-
-    /// The recording, steps in order and within them ranks.
-    pub fn records(&self) -> String {
-        let mut lines = String::new();
-        for n in 1..=self.steps {
-            for rank in self.ranks.clone() {
-                lines.push_str(&format!("{}\n", self.record(rank, n)));
-            }
-        }
-        lines
-    }
-
-    fn record(&self, rank: u64, n: u64) -> Value {
-        let step = n * self.every;
-        json!({
-            "run": "job",
-            "attempt": self.attempt,
-            "rank": rank,
-            "step": step,
-            "time": self.start + float(n),
-            "world_size": self.world,
-            "device": self.device,
-            "allocated_bytes": (self.live)(rank, step),
-            "peak_allocated_bytes": self.peak.as_ref().map(|peak| peak(rank, step)),
-            "reserved_bytes": self.reserved.as_ref().map(|reserved| reserved(rank, step)),
-            "total_bytes": self.capacity,
-        })
-    }
-}
-
-fn float(n: u64) -> f64 {
-    f64::from(u32::try_from(n).unwrap())
-}
+use crate::rig::command::stepmem;
+use crate::rig::folder::{Folder, root};
+use crate::rig::job::Job;
+use crate::rig::noise::noise;
+use crate::rig::summary::summary;
+use crate::rig::units::{GIB, MIB};
 
 fn index(n: u64) -> usize {
     usize::try_from(n).unwrap()
-}
-
-/// Even noise of 0 to `range` that is the same in every run of the tests.
-pub fn noise(rank: u64, step: u64, range: u64) -> u64 {
-    let mut bits = (rank << 32 | step).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    (bits ^ (bits >> 31)) % range.max(1)
-}
-
-/// What the command says of a recording, as JSON.
-pub fn summary(records: &str) -> Value {
-    let ended = stepmem(&["summary", "--json", "-"], &[], records.as_bytes());
-    assert_eq!(ended.code, Some(0), "{}", ended.err);
-    serde_json::from_str(&ended.out).unwrap()
-}
-
-/// The issue of a kind.
-pub fn issue(summary: &Value, kind: &str) -> Option<Value> {
-    summary["issues"].as_array().unwrap().iter().find(|issue| issue["kind"] == kind).cloned()
 }
 
 /// A job of which a rank leaks, another is heavier, and a third dies.
@@ -166,9 +39,9 @@ fn golden(name: &str, text: &str) {
 }
 
 #[test]
-fn card_says_verdict_reason_and_advice_and_shows_every_rank() {
-    let dead = Job::new(1, 300).first_rank(6).live(|_, _| 30 * GIB).records();
-    let ended = stepmem(&["summary", "-"], &[], (dead + &troubled().records()).as_bytes());
+fn card_has_verdict_reason_advice_and_every_rank() {
+    let dead = Job::new(1, 300).first_rank(6).live(|_, _| 30 * GIB).recording();
+    let ended = stepmem(&["summary", "-"], &[], (dead + &troubled().recording()).as_bytes());
     assert_eq!(ended.code, Some(0), "{}", ended.err);
     assert!(ended.out.lines().all(|line| line.chars().count() <= 100), "{}", ended.out);
     golden("troubled.txt", &ended.out);
@@ -177,14 +50,14 @@ fn card_says_verdict_reason_and_advice_and_shows_every_rank() {
 #[test]
 fn card_of_a_thousand_ranks_fits_a_screen() {
     let job = Job::new(1024, 20).live(|rank, _| (30 + rank % 5) * GIB);
-    let ended = stepmem(&["summary", "-"], &[], job.records().as_bytes());
+    let ended = stepmem(&["summary", "-"], &[], job.recording().as_bytes());
     assert!(ended.out.lines().all(|line| line.chars().count() <= 100), "{}", ended.out);
     assert!(ended.out.lines().count() < 40, "{}", ended.out);
     assert!(ended.out.contains("… and 1008 more ranks"), "{}", ended.out);
 }
 
 #[test]
-fn long_names_break_no_line() {
+fn long_names_do_not_break_lines() {
     let run = "a".repeat(128);
     let record = json!({ "run": run, "rank": 0, "step": 1, "allocated_bytes": 1 }).to_string();
     let ended = stepmem(&["summary", "-"], &[], record.as_bytes());
@@ -195,7 +68,7 @@ fn long_names_break_no_line() {
 fn summary_has_the_shape_that_its_schema_describes() {
     let schema = root().join("docs/final_summary.schema.json");
     let schema: Value = serde_json::from_slice(&std::fs::read(schema).unwrap()).unwrap();
-    let summary = summary(&troubled().records());
+    let summary = summary(&troubled().recording());
     let version = &schema["properties"]["generator"]["properties"]["schema_version"]["const"];
     assert_eq!(summary["generator"]["schema_version"], *version);
     check(&schema, &schema, &summary, "");
@@ -215,10 +88,10 @@ fn check(root: &Value, schema: &Value, value: &Value, at: &str) {
         "number" => value.is_number(),
         "boolean" => value.is_boolean(),
         "null" => value.is_null(),
-        other => panic!("{at}: no such type {other}"),
+        other => panic!("{at}: unknown type {other}"),
     };
     match &schema["type"] {
-        Value::String(name) => assert!(is(name), "{at}: {value} is no {name}"),
+        Value::String(name) => assert!(is(name), "{at}: {value} is not of type {name}"),
         Value::Array(names) => {
             let fits = names.iter().any(|name| is(name.as_str().unwrap()));
             assert!(fits, "{at}: {value} is none of {names:?}");
@@ -282,8 +155,8 @@ fn recordings_of_more_than_one_run_ask_for_its_name() {
 }
 
 #[test]
-fn replay_by_traceml_says_its_last_word_in_a_line() {
-    let records = Job::new(2, 60).live(|_, _| 79 * GIB).records();
+fn replay_by_traceml_prints_its_final_answer_in_a_line() {
+    let records = Job::new(2, 60).live(|_, _| 79 * GIB).recording();
     let ended = stepmem(&["replay", "--policy", "traceml", "-"], &[], records.as_bytes());
     let line: Value = serde_json::from_str(&ended.out).unwrap();
     assert_eq!(line["status"]["diagnosis"]["kind"], "NO_DATA", "no peaks were pushed");
@@ -294,7 +167,7 @@ fn replay_by_traceml_says_its_last_word_in_a_line() {
 }
 
 static TROUBLED: LazyLock<(Vec<String>, Value)> = LazyLock::new(|| {
-    let records: Vec<String> = troubled().records().lines().map(str::to_owned).collect();
+    let records: Vec<String> = troubled().recording().lines().map(str::to_owned).collect();
     let summary = summary(&records.join("\n"));
     (records, summary)
 });
@@ -303,7 +176,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 6, failure_persistence: None, ..Default::default() })]
 
     #[test]
-    fn order_of_ranks_says_nothing(seed in any::<u64>()) {
+    fn order_of_ranks_does_not_matter(seed in any::<u64>()) {
         let (records, expected) = &*TROUBLED;
         let mut steps: Vec<Vec<String>> = records.chunks(6).map(<[String]>::to_vec).collect();
         for (idx, ranks) in (0_u64..).zip(&mut steps) {
@@ -316,7 +189,7 @@ proptest! {
     }
 
     #[test]
-    fn pushes_that_come_twice_say_nothing(seed in any::<u64>()) {
+    fn pushes_that_come_twice_do_not_matter(seed in any::<u64>()) {
         let (records, expected) = &*TROUBLED;
         let twice = (0_u64..).zip(records).flat_map(|(idx, record)| {
             std::iter::repeat_n(record.as_str(), 1 + index(noise(seed, idx, 3)))
@@ -326,7 +199,7 @@ proptest! {
     }
 
     #[test]
-    fn how_a_recording_is_split_says_nothing(seed in any::<u64>(), n_files in 2_usize..6, by_rank in any::<bool>()) {
+    fn split_of_a_recording_does_not_matter(seed in any::<u64>(), n_files in 2_usize..6, by_rank in any::<bool>()) {
         let (records, expected) = &*TROUBLED;
         let folder = Folder::new(&format!("split-{seed}"));
         let mut files = vec![String::new(); n_files];

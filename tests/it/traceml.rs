@@ -5,14 +5,18 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::rig::{root, stepmem};
-use crate::summary::{GIB, Job, MIB, issue, noise, summary};
+use crate::rig::command::stepmem;
+use crate::rig::folder::root;
+use crate::rig::job::Job;
+use crate::rig::noise::noise;
+use crate::rig::summary::{issue, summary};
+use crate::rig::units::{GIB, MIB};
 
 /// Where TraceML's recorded answers are, beside the repository.
 fn vectors() -> Option<Vec<PathBuf>> {
     let folder = root().join("../shared/data/traceml");
     let Ok(entries) = fs::read_dir(&folder) else {
-        #[expect(clippy::print_stderr, reason = "a test that tells nothing must say so")]
+        #[expect(clippy::print_stderr, reason = "a skipped test must be visible")]
         {
             eprintln!("SKIPPED: TraceML's answers are not at {}", folder.display());
         }
@@ -121,7 +125,7 @@ fn ranks(of: &[&dyn Fn(u64) -> u64], steps: u64) -> Value {
 }
 
 #[test]
-fn traceml_policy_needs_no_data_of_ours_to_be_held_to_its_rules() {
+fn traceml_policy_follows_its_rules() {
     let said = |input: &Value| answer(input)["diagnosis"]["kind"].as_str().unwrap().to_owned();
     assert_eq!(said(&ranks(&[&|_| 20 * GIB], 49)), "NO_DATA");
     assert_eq!(said(&ranks(&[&|_| 20 * GIB], 50)), "BALANCED");
@@ -141,19 +145,19 @@ fn kinds(summary: &Value) -> Vec<&str> {
 }
 
 fn is_balanced(job: &Job) {
-    let summary = summary(&job.records());
+    let summary = summary(&job.recording());
     assert_eq!(kinds(&summary), ["BALANCED"], "{}", summary["text"].as_str().unwrap());
 }
 
 /// The rank and the evidence of a confirmed creep.
 fn creep(job: &Job) -> Value {
-    let summary = summary(&job.records());
+    let summary = summary(&job.recording());
     let text = summary["text"].as_str().unwrap();
     issue(&summary, "CREEP_CONFIRMED").unwrap_or_else(|| panic!("no creep: {text}"))
 }
 
 #[test]
-fn noise_is_no_creep() {
+fn noise_is_not_creep() {
     for (sigma, steps) in [(MIB, 50), (64 * MIB, 400), (4 * GIB, 50), (2 * GIB, 2000)] {
         is_balanced(
             &Job::new(1, steps).live(move |rank, step| 30 * GIB + noise(rank, step, sigma)),
@@ -164,12 +168,12 @@ fn noise_is_no_creep() {
 #[test]
 fn healthy_run_is_not_flagged_however_often_one_looks() {
     let job = Job::new(2, 5000).live(|rank, step| 30 * GIB + noise(rank, step, 512 * MIB));
-    let ended = stepmem(&["replay", "-"], &[], job.records().as_bytes());
+    let ended = stepmem(&["replay", "-"], &[], job.recording().as_bytes());
     assert_eq!(ended.out.lines().count(), 1, "{}", ended.out.lines().next().unwrap());
 }
 
 #[test]
-fn reserved_ratchet_of_variable_batches_is_no_creep() {
+fn reserved_ratchet_of_variable_batches_is_not_creep() {
     for range in [2 * GIB, 4 * GIB] {
         is_balanced(
             &Job::new(1, 2000)
@@ -181,14 +185,14 @@ fn reserved_ratchet_of_variable_batches_is_no_creep() {
 }
 
 #[test]
-fn sawtooth_is_no_creep() {
+fn sawtooth_is_not_creep() {
     for stop in [2150, 2390, 2410] {
         is_balanced(&Job::new(1, stop).live(|_, step| 30 * GIB + step % 400 * (3 * GIB / 400)));
     }
 }
 
 #[test]
-fn warm_up_is_no_creep() {
+fn warm_up_is_not_creep() {
     for steps in [120, 250, 700] {
         is_balanced(&Job::new(1, steps).live(|rank, step| {
             30 * GIB + step.min(90) * (3 * GIB / 90) + noise(rank, step, 16 * MIB)
@@ -197,7 +201,7 @@ fn warm_up_is_no_creep() {
 }
 
 #[test]
-fn cache_that_fills_and_stays_is_no_creep() {
+fn cache_that_fills_and_stays_is_not_creep() {
     is_balanced(
         &Job::new(1, 5000)
             .live(|_, _| 30 * GIB)
@@ -212,7 +216,7 @@ fn rise_of_two_bytes_is_nothing() {
 }
 
 #[test]
-fn two_plateaus_are_no_creep() {
+fn two_plateaus_are_not_creep() {
     is_balanced(&Job::new(1, 1000).live(|_, step| 30 * GIB + (step / 350) * GIB));
 }
 
@@ -255,7 +259,7 @@ fn staircase_leak_is_found() {
 fn leak_on_a_slice_of_ten_gibibytes_is_found_before_pressure() {
     let job =
         Job::new(1, 2000).capacity(10 * GIB).live(|_, step| 8 * GIB - GIB / 2 + step * MIB / 2);
-    let summary = summary(&job.records());
+    let summary = summary(&job.recording());
     assert_eq!(kinds(&summary), ["CREEP_CONFIRMED"], "{}", summary["text"]);
 }
 
@@ -269,9 +273,9 @@ fn leak_under_noisy_activations_is_found() {
 
 #[test]
 fn pressure_is_of_each_ranks_own_device() {
-    let records = [Job::new(1, 60).live(|_, _| 39 * GIB).capacity(40 * GIB).records()]
+    let records = [Job::new(1, 60).live(|_, _| 39 * GIB).capacity(40 * GIB).recording()]
         .into_iter()
-        .chain([Job::new(1, 60).first_rank(1).live(|_, _| 39 * GIB).records()]);
+        .chain([Job::new(1, 60).first_rank(1).live(|_, _| 39 * GIB).recording()]);
     let summary = summary(&records.collect::<String>());
     assert_eq!(issue(&summary, "HIGH_PRESSURE").unwrap()["ranks"], json!([0]));
 }
@@ -280,17 +284,17 @@ fn pressure_is_of_each_ranks_own_device() {
 fn heavy_majority_and_low_outliers_are_seen() {
     let heavy = Job::new(8, 60).live(|rank, _| if rank < 5 { 60 * GIB } else { 30 * GIB });
     assert_eq!(
-        issue(&summary(&heavy.records()), "IMBALANCE").unwrap()["ranks"],
+        issue(&summary(&heavy.recording()), "IMBALANCE").unwrap()["ranks"],
         json!([5, 6, 7])
     );
     let low = Job::new(8, 60).live(|rank, _| if rank == 3 { 20 * GIB } else { 50 * GIB });
-    assert_eq!(issue(&summary(&low.records()), "IMBALANCE").unwrap()["ranks"], json!([3]));
+    assert_eq!(issue(&summary(&low.recording()), "IMBALANCE").unwrap()["ranks"], json!([3]));
 }
 
 #[test]
 fn rank_near_its_capacity_is_pressure_and_imbalance() {
     let job = Job::new(8, 400).live(|rank, _| if rank == 5 { 77 * GIB } else { 39 * GIB });
-    let summary = summary(&job.records());
+    let summary = summary(&job.recording());
     let pressure = issue(&summary, "HIGH_PRESSURE").unwrap();
     assert_eq!((&pressure["severity"], &pressure["ranks"]), (&json!("warn"), &json!([5])));
     let imbalance = issue(&summary, "IMBALANCE").unwrap();
@@ -301,7 +305,7 @@ fn rank_near_its_capacity_is_pressure_and_imbalance() {
 fn attempts_are_not_spliced() {
     let attempts = [50, 40, 30].iter().zip(0_u64..).map(|(level, attempt)| {
         let level = *level * GIB;
-        Job::new(2, 900).attempt(attempt).live(move |_, _| level).records()
+        Job::new(2, 900).attempt(attempt).live(move |_, _| level).recording()
     });
     let summary = summary(&attempts.collect::<String>());
     assert_eq!(kinds(&summary), ["BALANCED"]);
@@ -311,17 +315,17 @@ fn attempts_are_not_spliced() {
 
 #[test]
 fn fixed_attempt_does_not_inherit_a_leak() {
-    let leaking = Job::new(2, 1500).live(|_, step| 40 * GIB + step * 16 * MIB).records();
-    let fixed = Job::new(2, 500).attempt(1).live(|_, _| 40 * GIB).records();
+    let leaking = Job::new(2, 1500).live(|_, step| 40 * GIB + step * 16 * MIB).recording();
+    let fixed = Job::new(2, 500).attempt(1).live(|_, _| 40 * GIB).recording();
     let summary = summary(&(leaking + &fixed));
     assert_eq!(kinds(&summary), ["BALANCED"]);
     assert_eq!(summary["ranks"][1]["steps"], 500);
 }
 
 #[test]
-fn restart_without_a_new_attempt_begins_anew() {
-    let before = Job::new(1, 900).live(|_, _| 60 * GIB).records();
-    let after = Job::new(1, 900).starting_at(2000.0).live(|_, _| 30 * GIB).records();
+fn restart_without_a_new_attempt_starts_over() {
+    let before = Job::new(1, 900).live(|_, _| 60 * GIB).recording();
+    let after = Job::new(1, 900).starting_at(2000.0).live(|_, _| 30 * GIB).recording();
     let summary = summary(&(before + &after));
     assert_eq!(kinds(&summary), ["BALANCED"]);
     assert_eq!(summary["coverage"]["restarts"], 1);
@@ -331,8 +335,8 @@ fn restart_without_a_new_attempt_begins_anew() {
 #[test]
 fn rank_that_dies_early_hides_nothing_of_the_others() {
     for last in [49, 100] {
-        let dead = Job::new(1, last).first_rank(3).live(|_, _| 40 * GIB).records();
-        let others = Job::new(3, 2000).live(|_, _| 78 * GIB).records();
+        let dead = Job::new(1, last).first_rank(3).live(|_, _| 40 * GIB).recording();
+        let others = Job::new(3, 2000).live(|_, _| 78 * GIB).recording();
         let summary = summary(&(dead + &others));
         assert_eq!(issue(&summary, "HIGH_PRESSURE").unwrap()["ranks"], json!([0, 1, 2]));
         let lost = &summary["coverage"]["ranks_lost"];
@@ -346,14 +350,14 @@ fn rank_that_dies_early_hides_nothing_of_the_others() {
 #[test]
 fn expected_ranks_that_never_push_are_named() {
     let job = Job::new(2, 60).world(4).live(|_, _| 30 * GIB);
-    let coverage = summary(&job.records())["coverage"].clone();
+    let coverage = summary(&job.recording())["coverage"].clone();
     assert_eq!(coverage["ranks_missing"], json!([2, 3]));
     assert_eq!((&coverage["ranks_expected"], &coverage["ranks_seen"]), (&json!(4), &json!(2)));
 }
 
 #[test]
-fn pressure_needs_no_fifty_steps() {
-    let summary = summary(&Job::new(1, 3).live(|_, _| 79 * GIB).records());
+fn pressure_is_found_before_fifty_steps() {
+    let summary = summary(&Job::new(1, 3).live(|_, _| 79 * GIB).recording());
     assert_eq!(summary["diagnosis"]["kind"], "HIGH_PRESSURE");
     assert_eq!(summary["diagnosis"]["severity"], "crit");
 }
@@ -378,7 +382,7 @@ fn slope_is_not_of_two_endpoints() {
 
 #[test]
 fn memory_that_torch_does_not_see_counts() {
-    let mut records = Job::new(1, 200).device("GPU-0").live(|_, _| 40 * GIB).records();
+    let mut records = Job::new(1, 200).device("GPU-0").live(|_, _| 40 * GIB).recording();
     let reading = json!({
         "nvml": true, "time": 1_764_000_190, "device": "GPU-0", "used_bytes": 79 * GIB,
         "total_bytes": 80 * GIB, "processes": [],
@@ -389,16 +393,16 @@ fn memory_that_torch_does_not_see_counts() {
 }
 
 #[test]
-fn old_spike_does_not_hold_for_ever() {
+fn old_spike_does_not_hold_forever() {
     let job = Job::new(1, 3000)
         .live(|_, _| 30 * GIB)
         .peak(|_, step| if step == 40 { 79 * GIB } else { 36 * GIB });
-    let pressure = issue(&summary(&job.records()), "HIGH_PRESSURE").unwrap();
+    let pressure = issue(&summary(&job.recording()), "HIGH_PRESSURE").unwrap();
     assert_eq!(
         (&pressure["severity"], &pressure["evidence"]["step"]),
         (&json!("warn"), &json!(40))
     );
-    let ended = stepmem(&["replay", "-"], &[], job.records().as_bytes());
+    let ended = stepmem(&["replay", "-"], &[], job.recording().as_bytes());
     assert!(ended.out.contains(r#""kind":"HIGH_PRESSURE","state":"cleared""#), "{}", ended.out);
 }
 
@@ -407,7 +411,7 @@ fn means_are_not_called_peaks() {
     let job = Job::new(1, 400)
         .live(|_, _| 30 * GIB)
         .peak(|_, step| if step == 200 { 60 * GIB } else { 40 * GIB });
-    let summary = summary(&job.records());
+    let summary = summary(&job.recording());
     let peak = &summary["ranks"][0]["peak_allocated"];
     assert_eq!((&peak["max_bytes"], &peak["max_step"]), (&json!(60 * GIB), &json!(200)));
     let mean = peak["mean_bytes"].as_f64().unwrap();
@@ -421,7 +425,7 @@ fn means_are_not_called_peaks() {
 
 #[test]
 fn figures_are_there_without_a_finding() {
-    let summary = summary(&Job::new(2, 1000).live(|_, _| 30 * GIB).records());
+    let summary = summary(&Job::new(2, 1000).live(|_, _| 30 * GIB).recording());
     let rank = &summary["ranks"][0];
     for key in ["capacity_bytes", "pressure_ratio", "headroom_bytes", "imbalance_ratio"] {
         assert!(rank[key].is_number(), "{key}: {rank}");
@@ -436,7 +440,7 @@ fn figures_are_there_without_a_finding() {
 
 #[test]
 fn same_recording_gives_the_same_bytes() {
-    let records = Job::new(4, 300).live(|_, _| 30 * GIB).records();
+    let records = Job::new(4, 300).live(|_, _| 30 * GIB).recording();
     let ended = || stepmem(&["summary", "--json", "-"], &[], records.as_bytes()).out;
     assert_eq!(ended(), ended());
 }

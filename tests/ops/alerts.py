@@ -19,15 +19,20 @@ EXAMPLE = ROOT / "alerts/alertmanager.example.yaml"
 
 SEVERITIES = {"critical", "warning", "info"}
 HEADINGS = ["Meaning", "Impact", "Diagnosis", "What usually causes it", "Confirm", "Fix", "Silence"]
-RECORDED = re.compile(r"^(rank|run|cluster):stepmem_[a-z_]+:[a-z0-9]+$")
+RECORDED = re.compile(r"^(rank|run|process|cluster):stepmem_[a-z_]+:[a-z0-9]+$")
 
 # Labels of an alert, and its receiver.
 ROUTES = [
     ({"alertname": "StepmemMemoryCreep", "severity": "critical", "run": "llm"}, "pager"),
     ({"alertname": "StepmemMemoryCreep", "severity": "warning", "run": "llm"}, "team"),
     ({"alertname": "StepmemMemoryRising", "severity": "info", "run": "llm"}, "discard"),
+    ({"alertname": "StepmemMemoryCreep", "severity": "critical", "uuid": "GPU-3", "pid": "4711"}, "pager"),
+    ({"alertname": "StepmemHighPressure", "severity": "warning", "uuid": "GPU-3", "pid": "4711"}, "team"),
+    ({"alertname": "StepmemMemoryRising", "severity": "info", "uuid": "GPU-3", "pid": "4711"}, "discard"),
     ({"alertname": "SomethingElse", "severity": "critical"}, "team"),
 ]
+# What an inhibition must have in common for a rank, and for a process that does not push.
+SUBJECT = {"run", "rank", "uuid", "pid"}
 
 
 def main():
@@ -40,6 +45,7 @@ def main():
         *tested({alert["alert"] for alert in alerts}),
         *runbooks({alert["alert"] for alert in alerts}),
         *routing(),
+        *inhibitions(),
     ]
     sys.exit("\n".join(problems) if problems else 0)
 
@@ -126,6 +132,14 @@ def routing():
         status, output = run("amtool", "config", "routes", "test", f"--config.file={EXAMPLE}", f"--verify.receivers={receiver}", *words)
         if status:
             yield f"{labels} does not go to {receiver}: {output}"
+
+
+def inhibitions():
+    """Alertmanager takes two missing labels as equal: a rule about a rank alone would let one process silence another."""
+    for rule in yaml.safe_load(EXAMPLE.read_text())["inhibit_rules"]:
+        named = SUBJECT & set(rule["equal"])
+        if named & {"rank", "pid"} and named != SUBJECT:
+            yield f"{EXAMPLE.name}: the inhibition by {rule['source_matchers']} does not compare {sorted(SUBJECT - named)}"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Checks dashboards/: build.py writes them, Grafana's own schema keeps all of them, and they follow our conventions.
+"""Checks dashboards/: build.py writes them, Grafana's own schema keeps all of them, they show the diagnoses that there are,
+and they follow our conventions.
 
 The schema is that of the Grafana Foundation SDK: each dashboard is converted to its types and back. A key that they do
 not have (a misspelt one, an option of another plugin) is lost in the conversion.
@@ -16,6 +17,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "dashboards"
+DIAGNOSES = ROOT / "docs/diagnoses.md"
 UIDS = {"stepmem-run", "stepmem-rank", "stepmem-fleet", "stepmem-exporter"}
 JOINS = {"joinByField", "joinByLabels", "concatenate", "seriesToColumns"}
 """Transformations that lose rows, or mix them up, when a series is missing."""
@@ -25,6 +27,8 @@ def main():
     register_default_plugins()
     problems = built() + planted()
     paths = sorted(FOLDER.glob("*.json"))
+    problems += diagnoses({path.stem: json.loads(path.read_text()) for path in paths}, DIAGNOSES.read_text())
+    problems += planted_diagnosis({path.stem: json.loads(path.read_text()) for path in paths})
     if {path.stem for path in paths} != UIDS:
         problems.append(f"dashboards: {[path.stem for path in paths]} are not {sorted(UIDS)}")
     for path in paths:
@@ -65,6 +69,41 @@ def lost(ours, back, path=""):
             yield from lost(one, other, f"{path}[{i}]")
     elif ours != back:
         yield path
+
+
+def diagnoses(dashboards, page):
+    """Every diagnosis of the page, which the table in Rust writes, has its title and a colour; no other is named."""
+    titles = {label: title for title, label in re.findall(r"^## (.+)\n\n`(\w+)`", page, re.MULTILINE)}
+    shown = {}
+    for override in panel_of(dashboards["stepmem-fleet"], "Diagnoses")["fieldConfig"]["overrides"]:
+        properties = {each["id"]: each["value"] for each in override["properties"]}
+        shown[override["matcher"]["options"]] = properties["displayName"], properties["color"]["fixedColor"]
+    if {label: title for label, (title, _) in shown.items()} != titles:
+        yield f"stepmem-fleet, Diagnoses: {shown} are not the diagnoses {titles}"
+    if len({colour for _, colour in shown.values()}) != len(shown):
+        yield f"stepmem-fleet, Diagnoses: two have the same colour: {shown}"
+    table = panel_of(dashboards["stepmem-exporter"], "Processes that do not push")
+    ranks = dict(re.findall(r'(\d+) \* stepmem_diagnosis\{[^}]*kind=\\"(\w+)\\"', json.dumps(table["targets"])))
+    [words] = [each["value"] for override in table["fieldConfig"]["overrides"] if override["matcher"]["options"] == "Diagnosis" for each in override["properties"] if each["id"] == "mappings"]
+    words = {rank: word["text"] for rank, word in words[0]["options"].items()}
+    if {label: words.get(rank) for rank, label in ranks.items()} != titles or len(words) != len(titles):
+        yield f"stepmem-exporter, Diagnosis: {ranks} and {words} are not the diagnoses {titles}"
+    for stem, dashboard in dashboards.items():
+        for named in re.findall(r'kind=~?\\"([\w|]+)\\"', json.dumps(dashboard)):
+            yield from (f"{stem} names {label}, which is not a diagnosis" for label in named.split("|") if label not in titles)
+
+
+def planted_diagnosis(dashboards):
+    """A diagnosis that no dashboard has, and one that is gone, must be noticed."""
+    page = DIAGNOSES.read_text()
+    more = page + "\n## NEW ONE\n\n`NEW_ONE`. Holds.\n"
+    less = page.replace("`CREEP_CONFIRMED`", "`CREEP`")
+    found = [list(diagnoses(dashboards, changed)) for changed in (more, less)]
+    return [] if all(found) else [f"a changed page of diagnoses is not noticed: {found}"]
+
+
+def panel_of(dashboard, title):
+    return next(panel for panel in dashboard["panels"] if panel["title"] == title)
 
 
 def conventions(dashboard, stem):

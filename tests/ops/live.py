@@ -1,20 +1,23 @@
 """The bundle at work: real Prometheus with the rules, real Alertmanager with the example's routes, and the pages sent.
 
-    live.py DEMO_WEB DEMO_PUSH FAULTY_WEB WORK_DIR [--dump FILE]
+    live.py DEMO_WEB DEMO_PUSH FAULTY_WEB SCENARIO WORK_DIR [--dump FILE]
 
 The first exporter runs `stepmem demo` and accepts the pushes of a second job, whose rank 2 leaks until its page arrives; the
-second exporter has failing NVML and OTLP. Shows the following, and ends with a message when one of them does not hold:
+second exporter has failing OTLP and a stand-in for NVML that answers as SCENARIO says: one device fails, and a process that
+does not push fills the other. Shows the following, and ends with a message when one of them does not hold:
 
 - every query of every panel, variable and annotation returns data; on an empty Prometheus none of these queries, and none
   of those in the runbooks, is an error;
 - every rule is evaluated without error;
 - MEMORY CREEP of each leaking rank arrives as one page, with run, rank, slope and time to out-of-memory in its text;
+- that of the process arrives as a page of its node, with process, device, slope and time in its text;
 - no page and no warning about a rank that is healthy;
 - the page resolves after the leak has stopped.
 
 Time is compressed by 60: a minute of the rules and the routes is a second here. `--dump` writes every panel's data.
 """
 
+import dataclasses
 import http.client
 import http.server
 import json
@@ -52,35 +55,48 @@ DURATION = re.compile(r"\b([0-9]+)(h|m)\b(?=[\]\s),]|$)", re.MULTILINE)
 # Metrics that these exporters cannot produce; their panels may be empty, but must not fail.
 UNSEEN = {"stepmem_device_xid_errors_total"}
 
-# Alerts that these two exporters may cause; any other is a false alarm.
+# Alerts that these two exporters may cause, by run or device, and by rank; any other is a false alarm.
 EXPECTED = {
     ("StepmemMemoryCreep", "demo", "3"), ("StepmemOOMImminent", "demo", "3"), ("StepmemMemoryRising", "demo", "3"),
     ("StepmemImbalance", "demo", None), ("StepmemMemoryCreep", "llm", str(LEAKING)), ("StepmemMemoryRising", "llm", str(LEAKING)),
     ("StepmemImbalance", "llm", None), ("StepmemGpuLost", None, None), ("StepmemPushesRejected", None, None), ("StepmemHighPressure", "demo", "3"),
+    ("StepmemMemoryCreep", "GPU-a", None), ("StepmemMemoryRising", "GPU-a", None), ("StepmemOOMImminent", "GPU-a", None), ("StepmemHighPressure", "GPU-a", None),
+    ("StepmemGpuLost", "GPU-a", None), ("StepmemGpuLost", "GPU-b", None),
 }
 
 
 def main():
-    demo, push, faulty, work = sys.argv[1:5]
-    dump = sys.argv[6] if sys.argv[5:6] == ["--dump"] else None
+    demo, push, faulty, scenario, work = sys.argv[1:6]
+    dump = sys.argv[7] if sys.argv[6:7] == ["--dump"] else None
     end_on_sigterm()
     os.makedirs(work, exist_ok=True)
     try:
-        show(demo, push, faulty, pathlib.Path(work), dump)
+        show(Exporters(demo, push, faulty, pathlib.Path(scenario)), pathlib.Path(work), dump)
     except Failure as failure:
         sys.exit(f"error: {failure}")
 
 
-def show(demo, push, faulty, work, dump):
+@dataclasses.dataclass
+class Exporters:
+    """Where the two answer, and what NVML answers the second."""
+
+    demo: str
+    push: str
+    faulty: str
+    scenario: pathlib.Path
+
+
+def show(exporters, work, dump):
     receiver = Receiver()
     alertmanager, [alerts_port] = start_alertmanager(work, receiver.port)
     with alertmanager:
-        prometheus, [port] = start_prometheus(work, {"demo": demo, "faulty": faulty}, alerts_port)
+        prometheus, [port] = start_prometheus(work, {"demo": exporters.demo, "faulty": exporters.faulty}, alerts_port)
         with prometheus:
-            job = Job(push)
+            job, process = Job(exporters.push), Process(exporters.scenario)
             try:
                 answers_on_empty(work)
                 awaits_pages(receiver, job)
+                awaits_page_of_process(receiver)
                 if dump:
                     # A picture needs as much history as the demo's first attempt has.
                     job.is_leaking = False
@@ -93,6 +109,7 @@ def show(demo, push, faulty, work, dump):
                 awaits_the_end(receiver, job)
                 no_false_alarm(receiver)
             finally:
+                process.stop()
                 job.stop()
 
 
@@ -224,6 +241,32 @@ class Job:
             threading.Event().wait(0.02)
 
 
+class Process:
+    """A process that does not push and takes ever more of the scenario's first device; when that is full, it begins anew."""
+
+    BYTES_PER_SECOND = 768 * MIB
+    FIRST, LAST = 8 * GIB, 78 * GIB
+
+    def __init__(self, scenario):
+        self.path, self.scenario, self.has_stopped = scenario, json.loads(scenario.read_text()), threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def stop(self):
+        self.has_stopped.set()
+        self.thread.join(10)
+
+    def run(self):
+        began, fresh = time.monotonic(), self.path.with_suffix(".fresh")
+        device = self.scenario["devices"][0]
+        while not self.has_stopped.wait(0.05):
+            used = self.FIRST + int((time.monotonic() - began) * self.BYTES_PER_SECOND) % (self.LAST - self.FIRST)
+            device["compute"] = [{"pid": os.getpid(), "used": used}]
+            device["memory"]["used"] = used + GIB
+            fresh.write_text(json.dumps(self.scenario))
+            fresh.rename(self.path)
+
+
 def record(rank, step, leaked, at):
     noise = (step * 2654435761 + rank * 40503) % (32 * MIB)
     allocated = 20 * GIB + leaked + noise
@@ -263,6 +306,25 @@ def awaits_pages(receiver, job):
         raise Failure(f"llm came in {len(firsts)} different pages, not in one")
 
 
+def awaits_page_of_process(receiver):
+    def creeps():
+        return [alert for path, alert in receiver.alerts() if path == "pager" and alert["labels"]["alertname"] == "StepmemMemoryCreep" and "pid" in alert["labels"]]
+
+    creep = wait_until(creeps, PAGE_SECONDS_MAX, lambda: f"no page for the process arrived: {[(path, alert['labels']) for path, alert in receiver.alerts()]}")[0]
+    if any(labels in creep["labels"] for labels in ("run", "rank")):
+        raise Failure(f"the page for the process has labels of a rank: {creep['labels']}")
+    text = creep["annotations"]["summary"] + "\n" + creep["annotations"]["description"]
+    for needed in [rf"process {os.getpid()} on device GPU-a \(exporter faulty\)", r"by [0-9.]+TiB an hour", r"out of memory in about ([0-9]+[dhms] ?)+", r"First look at whose process it is"]:
+        if not re.search(needed, text):
+            raise Failure(f"the page for the process lacks {needed}: {text}")
+    slope = float(re.search(r"by ([0-9.]+)TiB an hour", text)[1]) * (1 << 40) / 3600
+    if not 0.8 < slope / Process.BYTES_PER_SECOND < 1.2:
+        raise Failure(f"the page for the process says {slope / MIB:.0f} MiB a second; it is {Process.BYTES_PER_SECOND / MIB:.0f}")
+    groups = [body["groupLabels"] for path, body in receiver.received if path == "pager" and any("pid" in alert["labels"] for alert in body["alerts"])]
+    if any(group != {"cluster": "here", "namespace": "ml", "pod": "faulty"} for group in groups):
+        raise Failure(f"the pages for the process are not those of its node: {groups}")
+
+
 def awaits_the_end(receiver, job):
     def is_resolved():
         return any(
@@ -276,7 +338,7 @@ def awaits_the_end(receiver, job):
 def no_false_alarm(receiver):
     for path, alert in receiver.alerts():
         labels = alert["labels"]
-        key = (labels["alertname"], labels.get("run"), labels.get("rank"))
+        key = (labels["alertname"], labels.get("run", labels.get("uuid")), labels.get("rank"))
         if key not in EXPECTED:
             raise Failure(f"{path} got a false alarm, {key}: {alert['annotations']}")
 
@@ -291,7 +353,8 @@ VALUES = {"cluster": ".*", "namespace": ".*", "pod": ".*", "run": "demo", "rank"
 
 def substituted(expression, many_ranks=False):
     values = VALUES | ({"rank": ".*"} if many_ranks else {})
-    return re.sub(r"\$\{?(\w+)\}?", lambda match: values[match[1]], expression)
+    # As in Grafana, `$1` of label_replace is not a variable.
+    return re.sub(r"\$\{?([A-Za-z_]\w*)\}?", lambda match: values[match[1]], expression)
 
 
 def queries(dashboard, stem):

@@ -2,36 +2,37 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::{MEBIBYTE, Push};
+use crate::analysis::creep::record::MemoryRecord;
+use crate::model::units::MEBIBYTE;
 
-/// How much of a larger batch stays live from one step to the next: a regression of the moves
-/// of live memory on the moves of what the steps need on top.
+/// Estimates how much of a larger batch stays live from one step to the next: a regression of
+/// the changes of live memory on the changes of transient memory.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct BatchShare {
-    /// Live and transient bytes of the last push.
+    /// Live and transient bytes of the last record.
     last: Option<(f64, f64)>,
-    /// Σ x² of the moves of the transient bytes, old ones decayed.
+    /// Σ x² of the changes x of the transient bytes, older ones decayed.
     xx: f64,
-    /// Σ x·y with the moves of the live bytes.
+    /// Σ x·y with the changes y of the live bytes.
     xy: f64,
 }
 
 impl BatchShare {
-    /// How much of the sums a push keeps: they span the last thousand pushes.
+    /// The share of the sums that a record keeps: they span the last thousand records.
     const KEEP_RATIO: f64 = 0.999;
-    /// A move of live memory that is larger than this share of the transient move is not the
-    /// batch's.
+    /// A change of live memory above this share of the transient change is not caused by the
+    /// batch.
     const EXPLAINED_RATIO: f64 = 1.2;
-    /// See [`Self::EXPLAINED_RATIO`]: what is always forgiven.
+    /// See [`Self::EXPLAINED_RATIO`]: a change of this size is always attributed to the batch.
     const EXPLAINED_BYTES: f64 = MEBIBYTE;
-    /// The share that is assumed of a batch that never moved.
+    /// The share assumed while the batch has never changed.
     const PRIOR_RATIO: f64 = 0.5;
-    /// How strongly: as much as one move of 10 MB, squared (Hoerl and Kennard, "Ridge
+    /// The weight of that assumption: one change of 10 MB, squared (Hoerl and Kennard, "Ridge
     /// Regression", 1970).
     const PRIOR_WEIGHT: f64 = 1e14;
 
-    pub(super) fn learn(&mut self, push: &Push) {
-        let now = (push.allocated, push.peak - push.allocated);
+    pub(super) fn learn(&mut self, record: &MemoryRecord) {
+        let now = (record.allocated, record.peak - record.allocated);
         if let Some((allocated, transient)) = self.last.replace(now) {
             let (x, y) = (now.1 - transient, now.0 - allocated);
             if y.abs() <= Self::EXPLAINED_RATIO * x.abs() + Self::EXPLAINED_BYTES {

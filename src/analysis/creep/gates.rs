@@ -1,551 +1,252 @@
-//! What a window must show before it counts as growth, and how fast that growth then is.
+//! The table of gates: every question that a window or a flight of stairs must pass before its
+//! growth counts, with its unit, its direction and its words. The values of a gate are computed
+//! where it is asked, in `window` and `stairs`.
 
-use serde::{Deserialize, Serialize};
-
-use crate::analysis::creep::pyramid::{BLOCKS_MAX, Block, Level, Pyramid, count};
-use crate::analysis::creep::room::{Room, Use};
-use crate::analysis::creep::{
-    MEBIBYTE, PUSHES_PER_BLOCK, READINGS_PER_BLOCK, Signal, Stage, Trend,
-};
-use crate::analysis::estimate;
-
-/// The least growth of any interest, whatever the headroom: a few segments of a caching
-/// allocator (2 to 20 MiB).
-const GROWTH_BYTES_MIN: f64 = 32.0 * MEBIBYTE;
-/// First cheap gate: the ends of a window differ by nearly the growth that the fit must show.
-const RISE_OF_NEED: f64 = 0.8;
-/// The last quarter gains at least this share of what the first did; a cache that fills up does
-/// not.
-const STEADY_GAIN_RATIO: f64 = 0.8;
 /// The end stands above all that left the window by this share of the growth; a sawtooth does
 /// not.
 pub(super) const NEW_HIGH_OF_GROWTH: f64 = 0.5;
-/// How many spreads of the random walk with the same moves the interval reaches to either side:
-/// 95 %.
-const INTERVAL_SPREADS: f64 = 1.96;
-/// Windows shorter than full length must show more: by the root of what they lack, at most this
-/// often.
-const SHORT_WINDOW_FACTOR_MAX: f64 = 3.0;
-/// Reserved memory creeps by fragmentation only if its slack (reserved less peak) carries this
-/// share of the slope.
-const SLACK_OF_SLOPE: f64 = 0.8;
-/// The same, cheaply, between the first and the last quarter.
-const SLACK_OF_GAIN: f64 = 0.5;
-/// The working set grows when the peaks' tau is above this and their slope above
-/// [`WORKING_SET_OF_SLOPE`].
-const WORKING_SET_TAU: f64 = 0.5;
-/// See [`WORKING_SET_TAU`]: the share of the reserved slope.
-const WORKING_SET_OF_SLOPE: f64 = 0.01;
 
-/// What one signal must show before it counts as a trend.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-pub struct SignalRules {
-    /// The growth of a [`Stage::Rising`] trend as a share of headroom and growth, 0 to 1.
-    pub rising_share_ratio: f64,
-    /// The same of a [`Stage::Creeping`] trend.
-    pub creeping_share_ratio: f64,
-    /// The share from which a window shorter than `records_min` may call [`Stage::Creeping`];
-    /// above 1: never.
-    pub urgent_share_ratio: f64,
-    /// The least number of equal moves that the path of the window must be worth: a random walk
-    /// gets as far as its root in spreads, √10 = 3.2 once in 1,300 windows.
-    pub straightness_min: f64,
-    /// The fewest blocks in a window.
-    pub blocks_min: usize,
-    /// The fewest records between a window's first and last block for [`Stage::Creeping`].
-    pub records_min: f64,
-    /// From how many records on a window need not show more than its shares.
-    pub records_full: f64,
-    /// How much of what the peak leaves counts as headroom although the allocator holds it in
-    /// its cache, 0 to 1.
-    pub peak_weight: f64,
+/// On which side of its limit a value passes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Bound {
+    /// At the limit or above it.
+    AtLeast,
+    /// At the limit or below it.
+    AtMost,
 }
 
-impl SignalRules {
-    /// The rules of [`Signal::Allocated`], tuned on simulated jobs: 1 of 780 healthy ones
-    /// paged.
-    pub const ALLOCATED: Self = Self {
-        rising_share_ratio: 0.02,
-        creeping_share_ratio: 0.07,
-        urgent_share_ratio: 0.30,
-        straightness_min: 10.0,
-        blocks_min: 12,
-        records_min: 256.0,
-        records_full: 2048.0,
-        peak_weight: 0.5,
-    };
-    /// The rules of [`Signal::Reserved`]: caches settle for long, so that only long windows
-    /// count.
-    pub const RESERVED: Self = Self {
-        rising_share_ratio: 0.03,
-        creeping_share_ratio: 0.08,
-        urgent_share_ratio: 9.0,
-        blocks_min: 16,
-        records_min: 2048.0,
-        ..Self::ALLOCATED
-    };
-    /// The rules of [`Signal::Process`], whose records are readings of what a caching allocator
-    /// holds: a staircase while it settles, so that short windows must show much.
-    pub const PROCESS: Self = Self {
-        rising_share_ratio: 0.04,
-        creeping_share_ratio: 0.15,
-        blocks_min: 16,
-        records_min: 60.0,
-        records_full: 720.0,
-        ..Self::OUTSIDE_ALLOCATOR
-    };
-    /// The rules of [`Signal::OutsideAllocator`], whose records are readings: few and slow.
-    pub const OUTSIDE_ALLOCATOR: Self = Self {
-        rising_share_ratio: 0.03,
-        creeping_share_ratio: 0.08,
-        urgent_share_ratio: 9.0,
-        straightness_min: 9.0,
-        records_min: 20.0,
-        records_full: 1.0,
-        peak_weight: 0.0,
-        ..Self::ALLOCATED
-    };
-}
-
-/// What a window is asked before its growth counts, in the order of asking.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Gate {
-    /// There are enough blocks: how many there are.
-    Blocks,
-    /// Every block knows the figure: how many do.
-    Known,
-    /// The last block is above the first: by how many bytes.
-    Rise,
-    /// The way there was straight: how many equal moves it is worth.
-    Straight,
-    /// The growth goes on: what the last quarter gained, as a share of what the first did.
-    Steady,
-    /// Slack gained along: its share of what reserved memory gained.
-    SlackGain,
-    /// The line through the window climbs: by how many bytes.
-    Growth,
-    /// It was never as high before in this life: how many bytes at the end.
-    NewHigh,
-    /// Slack carries the slope: its share of it.
-    SlackSlope,
-    /// The working set does not grow along: its slope by that of reserved memory, at most.
-    WorkingSet,
-    /// What larger batches explain taken off, the line still climbs: by how many bytes.
-    BatchGrowth,
-    /// The growth is a notable share of growth and headroom.
+/// The unit of a gate's value and limit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum GateUnit {
+    /// Bytes.
+    Bytes,
+    /// A whole number of things.
+    Count,
+    /// A number of things of which the value may be a fraction; the limit is whole.
+    Fraction,
+    /// A share, 1 for all.
     Share,
-    /// To creep, the window is long enough: how many records.
-    Records,
-    /// To creep, the end is near: how many seconds are left, at most.
-    Horizon,
-    /// Stairs are equally high: how far one is off, as a share of the height, at most.
-    StairHeights,
-    /// Stairs are evenly spaced: how far one is off, as a share of the distance, at most.
-    StairDistances,
-    /// It is level between stairs: how far it is off, as a share of the height, at most.
-    StairLandings,
-    /// The climb is that of the stairs: how far it is off, as a share of it, at most.
-    StairClimb,
-    /// Stairs are far enough apart not to be a ramp: how many steps.
-    StairsApart,
-    /// Of few stairs, few more fit: how many, at most.
-    StairsLeft,
+    /// Seconds.
+    Seconds,
 }
 
-/// The gate that stopped a window.
+/// What the table holds of one gate.
+#[derive(Debug)]
+pub struct GateRow {
+    /// A word or two for what it stops, at most 12 characters.
+    pub name: &'static str,
+    /// The unit of its values.
+    pub unit: GateUnit,
+    /// On which side of the limit a value passes.
+    pub bound: Bound,
+    /// Writes a clause that explains a failure from the value and the limit as text.
+    pub reason: fn(&str, &str) -> String,
+    /// The entry of a glossary: what it means to be stopped by it.
+    pub meaning: &'static str,
+}
+
+/// Makes [`Gate`] and its rows from one table, in the order of asking. A row: its doc, which
+/// names the value; gate, bound and unit; name; reason with `{value}` and `{limit}`; meaning.
+macro_rules! gates {
+    ($(
+        $(#[doc = $doc:literal])+
+        $gate:ident $bound:ident $unit:ident $name:literal
+            $reason:literal
+            $meaning:literal,
+    )+) => {
+        /// What is asked before growth counts, in the order of asking.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Gate {
+            $($(#[doc = $doc])+ $gate,)+
+        }
+
+        impl Gate {
+            /// Every gate, in the order of asking.
+            pub const ALL: &[Self] = &[$(Self::$gate),+];
+
+            /// Returns the gate's row of the table.
+            pub fn row(self) -> &'static GateRow {
+                match self {
+                    $(Self::$gate => &GateRow {
+                        name: $name,
+                        unit: GateUnit::$unit,
+                        bound: Bound::$bound,
+                        reason: |value, limit| format!($reason, value = value, limit = limit),
+                        meaning: $meaning,
+                    },)+
+                }
+            }
+        }
+    };
+}
+
+gates! {
+    /// There are enough blocks: how many there are.
+    Blocks AtLeast Count "too short"
+        "it had {value} blocks and needs {limit}"
+        "too few blocks",
+    /// Every block knows the figure: how many do.
+    Known AtLeast Count "unknown"
+        "{value} of its {limit} blocks know the figure"
+        "a figure is not known",
+    /// The last block is above the first: by how many bytes.
+    Rise AtLeast Bytes "no rise"
+        "it rose by {value} and needs {limit}"
+        "ends hardly above its beginning: by less than about 2% of what is left",
+    /// The way there was straight: how many equal moves it is worth.
+    Straight AtLeast Fraction "zigzag"
+        "it went up and down: worth {value} equal moves, and needs {limit} to be no random walk"
+        "goes up and down: worth fewer equal moves than no random walk is",
+    /// The growth goes on: the last quarter's gain as a share of the first quarter's.
+    Steady AtLeast Share "slows down"
+        "it slows down: its last quarter gained {value} of what the first did, and needs {limit}"
+        "its last quarter gained less than 80% of what its first did: a cache fills",
+    /// Slack gained along: its share of the gain of reserved memory.
+    SlackGain AtLeast Share "not slack"
+        "unused memory carries {value} of the growth, and needs {limit}: the rest is live"
+        "it is live memory that carries the growth of reserved memory",
+    /// The line through the window climbs: by how many bytes.
+    Growth AtLeast Bytes "no growth"
+        "the line through it climbs by {value} and needs {limit}"
+        "climbs less than its ends suggest",
+    /// It was never as high before in this life: how many bytes at the end.
+    NewHigh AtLeast Bytes "been there"
+        "it had been as high before: it ends at {value} and needs {limit}"
+        "ends not far enough above what this life had before: a sawtooth",
+    /// Slack carries the slope: its share of it.
+    SlackSlope AtLeast Share "not slack"
+        "unused memory carries {value} of the growth, and needs {limit}: the rest is live"
+        "it is live memory that carries the slope of reserved memory",
+    /// The working set does not grow along: its slope as a share of reserved memory's.
+    WorkingSet AtMost Share "working set"
+        "the peak grows along, by {value} of the slope, and may by {limit}"
+        "peaks grow along: larger steps, no fragmentation",
+    /// Without what larger batches explain, the line still climbs: by how many bytes.
+    BatchGrowth AtLeast Bytes "batch"
+        "larger batches explain it: {value} of growth are left, and it needs {limit}"
+        "larger batches explain it",
+    /// The growth is a notable share of growth and headroom.
+    Share AtLeast Share "small"
+        "it has eaten {value} of what there was to grow into, and needs {limit}"
+        "has eaten too little of what is left; short windows need more",
+    /// To creep, the window is long enough: how many records.
+    Records AtLeast Count "short"
+        "its window has {value} records and needs {limit}"
+        "grows steadily, but over too few records to be called creep",
+    /// To creep, the end is near: how many seconds are left.
+    Horizon AtMost Seconds "far off"
+        "what is left lasts {value}, and creep is what ends within {limit}"
+        "grows steadily, but leaves more than three days",
+    /// Stairs are equally high: how far one is off, as a share of the height.
+    StairHeights AtMost Share "unequal"
+        "one is {value} off the mean height, and may be {limit}"
+        "said of stairs only",
+    /// Stairs are evenly spaced: how far one is off, as a share of the distance.
+    StairDistances AtMost Share "uneven"
+        "one is {value} off the mean distance, and may be {limit}"
+        "said of stairs only",
+    /// It is level between stairs: how far it is off, as a share of the height.
+    StairLandings AtMost Share "not level"
+        "it is not level between them, {value} off, and may be {limit}"
+        "said of stairs only",
+    /// The climb is that of the stairs: how far it is off, as a share of it.
+    StairClimb AtMost Share "not level"
+        "it is not level between them, {value} off, and may be {limit}"
+        "said of stairs only",
+    /// Stairs are far enough apart not to be a ramp: how many steps.
+    StairsApart AtLeast Count "ramp"
+        "they are {value} steps apart and need {limit}"
+        "said of stairs only",
+    /// Of few stairs, few more fit: how many.
+    StairsLeft AtMost Fraction "many left"
+        "{value} more fit, and may be {limit} after only three"
+        "said of stairs only",
+}
+
+/// The gate that stopped a window or a flight of stairs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stop {
-    /// Which one.
+pub struct GateFailure {
+    /// The gate.
     pub gate: Gate,
-    /// What the window showed, in the unit of the gate.
+    /// The value, in the unit of the gate.
     pub value: f64,
-    /// What it had to show.
+    /// The limit that the value had to keep.
     pub limit: f64,
 }
 
-impl Stop {
-    /// Whether the limit is the most that may be shown, not the least that must.
-    pub fn is_at_most(&self) -> bool {
-        match self.gate {
-            Gate::Blocks
-            | Gate::Known
-            | Gate::Rise
-            | Gate::Straight
-            | Gate::Steady
-            | Gate::SlackGain
-            | Gate::Growth
-            | Gate::NewHigh
-            | Gate::SlackSlope
-            | Gate::BatchGrowth
-            | Gate::Share
-            | Gate::Records
-            | Gate::StairsApart => false,
-            Gate::WorkingSet
-            | Gate::Horizon
-            | Gate::StairHeights
-            | Gate::StairDistances
-            | Gate::StairLandings
-            | Gate::StairClimb
-            | Gate::StairsLeft => true,
-        }
-    }
-
-    pub(super) fn below(gate: Gate, value: f64, limit: f64) -> Result<(), Self> {
-        Self::unless(value >= limit, gate, value, limit)
-    }
-
-    pub(super) fn above(gate: Gate, value: f64, limit: f64) -> Result<(), Self> {
-        Self::unless(value <= limit, gate, value, limit)
-    }
-
-    /// Stops what is off by more than a share of `whole`.
-    pub(super) fn off(gate: Gate, off: f64, whole: f64, limit: f64) -> Result<(), Self> {
-        Self::unless(off <= limit * whole, gate, off / whole, limit)
-    }
-
-    fn unless(is_passed: bool, gate: Gate, value: f64, limit: f64) -> Result<(), Self> {
-        if is_passed { Ok(()) } else { Err(Self { gate, value, limit }) }
-    }
-}
-
-/// A window whose growth counts.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Passed {
-    /// The trend that it shows.
-    pub trend: Trend,
-    /// What keeps a [`Stage::Rising`] trend from being [`Stage::Creeping`].
-    pub held_back: Option<Stop>,
-}
-
-/// The gates of one signal.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub(super) struct Gates {
-    pub(super) signal: Signal,
-    pub(super) rules: SignalRules,
-}
-
-impl Gates {
-    /// Tests one window, the cheapest gates first.
+impl Gate {
+    /// Passes a value on the right side of its limit.
     ///
     /// # Errors
-    /// The first gate that stopped it: it shows no growth worth a word.
-    pub(super) fn judge(
-        &self,
-        level_idx: usize,
-        level: &Level,
-        room: &Room,
-    ) -> Result<Passed, Stop> {
-        let (rules, blocks) = (&self.rules, level.blocks.as_slice());
-        let (n_blocks, n_min) = (count(blocks.len()), count(rules.blocks_min));
-        Stop::below(Gate::Blocks, n_blocks, n_min)?;
-        let n_known = || {
-            count(blocks.iter().filter(|block| block.value(self.signal).is_finite()).count())
+    /// The value is on the other side.
+    pub(super) fn check(self, value: f64, limit: f64) -> Result<(), GateFailure> {
+        self.check_share(value, 1.0, limit)
+    }
+
+    /// Passes a part of `whole` on the right side of the limit's share of it; `whole` > 0.
+    ///
+    /// # Errors
+    /// The part is on the other side; the value is its share.
+    pub(super) fn check_share(
+        self,
+        part: f64,
+        whole: f64,
+        limit: f64,
+    ) -> Result<(), GateFailure> {
+        let is_passed = match self.row().bound {
+            Bound::AtLeast => part >= limit * whole,
+            Bound::AtMost => part <= limit * whole,
         };
-        let curve = Curve::of(blocks, |block| block.value(self.signal))
-            .ok_or_else(|| Stop { gate: Gate::Known, value: n_known(), limit: n_blocks })?;
-        let points = curve.points();
-        let headroom = self.headroom(level, room);
-        let need = (rules.rising_share_ratio * headroom).max(GROWTH_BYTES_MIN);
-        let straightness = self.shape(blocks, points, need)?;
-
-        let unfit = Stop { gate: Gate::Growth, value: 0.0, limit: need };
-        let slope = estimate::theil_sen(points).ok_or(unfit)?.slope;
-        let ([(first_step, _), .., (last_step, last_value)], [first, ..]) = (points, blocks)
-        else {
-            return Err(unfit);
-        };
-        let span = last_step - first_step;
-        let growth = slope * span;
-        Stop::below(Gate::Growth, growth, need)?;
-        let new_high = level.high(self.signal) + NEW_HIGH_OF_GROWTH * growth;
-        Stop::below(Gate::NewHigh, *last_value, new_high)?;
-        self.slack_carries(blocks, slope)?;
-        let growth = growth - self.batch_growth(blocks, room.batch_share) * span;
-        Stop::below(Gate::BatchGrowth, growth, need)?;
-
-        let share_ratio = growth / (headroom + growth);
-        let left = Left { seconds: room.seconds_left(headroom, slope), share_ratio };
-        let n_records = self.n_records(level_idx, blocks.len());
-        let (stage, held_back) = self.stage(n_records, left, room.horizon_seconds)?;
-        let rate = Rate::of(points, slope, straightness);
-        let onset = blocks.get(rate.onset_idx).unwrap_or(first);
-        let trend = Trend {
-            signal: self.signal,
-            stage,
-            raised_step: room.step,
-            raised_time: room.time,
-            onset_step: onset.step,
-            onset_time: onset.time,
-            slope_bytes_per_step: rate.slope,
-            slope_lower_bytes_per_step: rate.slope - rate.spread,
-            slope_upper_bytes_per_step: rate.slope + rate.spread,
-            growth_bytes: growth,
-            headroom_bytes: room.capacity.map(|_| headroom),
-            share_ratio,
-            growth_chance: room.confidence(straightness, n_blocks - 1.0),
-            seconds_per_step: room.seconds_per_step,
-        };
-        Ok(Passed { trend, held_back })
+        self.require(is_passed, part / whole, limit)
     }
 
-    /// What is left to grow into by the newer half of a window.
-    pub(super) fn headroom(&self, level: &Level, room: &Room) -> f64 {
-        room.headroom(Use::of(level.newer_half()), self.rules.peak_weight)
-    }
-
-    /// How many records lie between the first and the last block of a window.
-    pub(super) fn n_records(&self, level_idx: usize, n_blocks: usize) -> f64 {
-        let records_per_block = f64::from(match self.signal {
-            Signal::Allocated | Signal::Reserved => PUSHES_PER_BLOCK,
-            Signal::OutsideAllocator | Signal::Process => READINGS_PER_BLOCK,
-        });
-        (count(n_blocks) - 1.0) * records_per_block * count(1 << level_idx)
-    }
-
-    /// The gates that cost no fit; the straightness of what passes.
-    fn shape(&self, blocks: &[Block], points: &[(f64, f64)], need: f64) -> Result<f64, Stop> {
-        let still = Stop { gate: Gate::Rise, value: 0.0, limit: RISE_OF_NEED * need };
-        let path = estimate::path(points).ok_or(still)?;
-        Stop::below(Gate::Rise, path.rise, still.limit)?;
-        let straightness = path.straightness().ok_or(still)?;
-        Stop::below(Gate::Straight, straightness, self.rules.straightness_min)?;
-        let gains = estimate::quarter_gains(points).ok_or(still)?;
-        let is_steady = gains.last > 0.0 && gains.last >= STEADY_GAIN_RATIO * gains.first;
-        let kept = if gains.first > 0.0 { gains.last / gains.first } else { 0.0 };
-        Stop::unless(is_steady, Gate::Steady, kept, STEADY_GAIN_RATIO)?;
-        if self.signal == Signal::Reserved {
-            let slack_gain = Curve::of(blocks, slack)
-                .and_then(|curve| estimate::quarter_gains(curve.points()))
-                .map_or(f64::NEG_INFINITY, |gains| gains.whole);
-            let is_slack = slack_gain >= SLACK_OF_GAIN * gains.whole;
-            let share = slack_gain / gains.whole;
-            Stop::unless(is_slack, Gate::SlackGain, share, SLACK_OF_GAIN)?;
-        }
-        Ok(straightness)
-    }
-
-    /// What growth amounts to in a window of a level, and what keeps it from more; short
-    /// windows need more.
-    fn stage(
-        &self,
-        n_records: f64,
-        left: Left,
-        horizon_seconds: f64,
-    ) -> Result<(Stage, Option<Stop>), Stop> {
-        let (rules, share) = (&self.rules, left.share_ratio);
-        let lack = (rules.records_full / n_records.max(1.0)).sqrt();
-        let factor = lack.clamp(1.0, SHORT_WINDOW_FACTOR_MAX);
-        let is_long = n_records >= rules.records_min || share >= rules.urgent_share_ratio;
-        let creeping = Stop::below(Gate::Share, share, rules.creeping_share_ratio * factor)
-            .and(Stop::unless(is_long, Gate::Records, n_records, rules.records_min));
-        if creeping.is_err() {
-            Stop::below(Gate::Share, share, rules.rising_share_ratio * factor)?;
-        }
-        let is_near = left.seconds <= horizon_seconds;
-        let horizon = Stop::unless(is_near, Gate::Horizon, left.seconds, horizon_seconds);
-        Ok(match creeping.and(horizon) {
-            Ok(()) => (Stage::Creeping, None),
-            Err(stop) => (Stage::Rising, Some(stop)),
-        })
-    }
-
-    /// The slope that larger batches explain: of live memory only, and only as far as it rises.
-    fn batch_growth(&self, blocks: &[Block], batch_share: f64) -> f64 {
-        if self.signal != Signal::Allocated || batch_share <= 0.0 {
-            return 0.0;
-        }
-        Curve::of(blocks, |block| block.transient_floor)
-            .and_then(|curve| estimate::theil_sen(curve.points()))
-            .map_or(0.0, |fit| batch_share.min(1.0) * fit.slope.max(0.0))
-    }
-
-    /// Whether slack carries the slope of reserved memory and the working set does not grow;
-    /// other signals pass.
-    fn slack_carries(&self, blocks: &[Block], slope: f64) -> Result<(), Stop> {
-        if self.signal != Signal::Reserved {
-            return Ok(());
-        }
-        let fit = |value: fn(&Block) -> f64| {
-            Curve::of(blocks, value).and_then(|curve| estimate::theil_sen(curve.points()))
-        };
-        let carried = fit(slack).map_or(f64::NEG_INFINITY, |slack| slack.slope);
-        let is_carried = carried >= SLACK_OF_SLOPE * slope;
-        Stop::unless(is_carried, Gate::SlackSlope, carried / slope, SLACK_OF_SLOPE)?;
-        let Some(peaks) = fit(|block| block.peak_max) else { return Ok(()) };
-        let grows = peaks.tau > WORKING_SET_TAU && peaks.slope > WORKING_SET_OF_SLOPE * slope;
-        Stop::unless(!grows, Gate::WorkingSet, peaks.slope / slope, WORKING_SET_OF_SLOPE)
-    }
-
-    /// The slope of the longest window and the ends of its interval, from every other block of
-    /// it.
-    pub(super) fn overview(&self, pyramid: &Pyramid) -> Option<(f64, f64, f64)> {
-        let has_enough = |level: &&Level| level.blocks.len() >= self.rules.blocks_min;
-        let level = pyramid.levels.iter().rev().find(has_enough)?;
-        let curve = Curve::of(&level.blocks, |block| block.value(self.signal))?;
-        let mut thinned = [(0.0, 0.0); BLOCKS_MAX.div_ceil(2)];
-        let n_thinned = curve.n_points.div_ceil(2);
-        for (to, from) in thinned.iter_mut().zip(curve.points().iter().rev().step_by(2)) {
-            *to = *from;
-        }
-        let points = thinned.get_mut(..n_thinned)?;
-        points.reverse();
-        let slope = estimate::theil_sen(points)?.slope;
-        let ((first_step, _), (last_step, _)) = (points.first()?, points.last()?);
-        let spread = INTERVAL_SPREADS * estimate::path(points)?.squared_moves.sqrt()
-            / (last_step - first_step);
-        Some((slope, slope - spread, slope + spread))
-    }
-}
-
-/// How far growth has come towards the end.
-#[derive(Clone, Copy)]
-struct Left {
-    /// Until the headroom is gone at this slope.
-    seconds: f64,
-    /// The growth as a share of growth and headroom.
-    share_ratio: f64,
-}
-
-/// What the allocator holds at least beyond the most that was live: what a fragmented cache
-/// cannot give.
-fn slack(block: &Block) -> f64 {
-    block.reserved_floor - block.peak_max
-}
-
-/// How fast a window grows since it does.
-struct Rate {
-    /// The block from which it grows; 0 unless the growth sets in within the window.
-    onset_idx: usize,
-    slope: f64,
-    /// Half the width of the interval around the slope.
-    spread: f64,
-}
-
-impl Rate {
-    /// The slope of a whole window unless its first part is level: then of the rest.
-    fn of(points: &[(f64, f64)], slope: f64, straightness: f64) -> Self {
-        Self::since_bend(points).unwrap_or(Self {
-            onset_idx: 0,
-            slope,
-            spread: INTERVAL_SPREADS * slope / straightness.sqrt(),
-        })
-    }
-
-    fn since_bend(points: &[(f64, f64)]) -> Option<Self> {
-        let onset_idx = estimate::bend(points).filter(|idx| *idx > 0)?;
-        let rest = points.get(onset_idx..)?;
-        let slope =
-            estimate::theil_sen(rest).map(|fit| fit.slope).filter(|slope| *slope > 0.0)?;
-        let straightness = estimate::path(rest)?.straightness()?;
-        Some(Self { onset_idx, slope, spread: INTERVAL_SPREADS * slope / straightness.sqrt() })
-    }
-}
-
-/// The points of one window, (step, bytes).
-struct Curve {
-    points: [(f64, f64); BLOCKS_MAX],
-    n_points: usize,
-}
-
-impl Curve {
-    /// Reads a value off every block; `None` when one of them is unknown.
-    fn of(blocks: &[Block], value: impl Fn(&Block) -> f64) -> Option<Self> {
-        let mut curve = Self { points: [(0.0, 0.0); BLOCKS_MAX], n_points: 0 };
-        for (point, block) in curve.points.iter_mut().zip(blocks) {
-            *point = (block.step, value(block));
-            curve.n_points += 1;
-        }
-        curve.points().iter().all(|(_, y)| y.is_finite()).then_some(curve)
-    }
-
-    fn points(&self) -> &[(f64, f64)] {
-        self.points.get(..self.n_points).unwrap_or(&[])
+    /// Passes what meets a condition of more than the value and its limit.
+    ///
+    /// # Errors
+    /// It does not.
+    pub(super) fn require(
+        self,
+        is_passed: bool,
+        value: f64,
+        limit: f64,
+    ) -> Result<(), GateFailure> {
+        if is_passed { Ok(()) } else { Err(GateFailure { gate: self, value, limit }) }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::analysis::creep::job::{Job, assert_within, noise, push};
-    use crate::analysis::creep::{GIBIBYTE, MEBIBYTE, Push, Signal, Slope, Stage};
+    use crate::analysis::creep::gates::{Bound, Gate, GateFailure};
 
     #[test]
-    fn noise_sawtooth_and_saturating_cache_raise_no_creep() {
-        let noisy = |step| push(step, GIBIBYTE * noise(step + 0.5));
-        let sawtooth = |step: f64| push(step, 8.0 * MEBIBYTE * (step % 700.0));
-        let saturating =
-            |step: f64| push(step, 4.0 * GIBIBYTE * (1.0 - (-step / 3000.0).exp()));
-        let healthy: [&dyn Fn(f64) -> Push; 3] = [&noisy, &sawtooth, &saturating];
-        for of_step in healthy {
-            let mut job = Job::new();
-            job.run(30_000, of_step);
-            assert!(job.stage(Signal::Allocated) < Some(Stage::Creeping));
-            assert_eq!(job.stage(Signal::Reserved), None);
+    fn value_at_the_limit_passes_on_both_sides() {
+        let (above, below) = (Gate::Rise, Gate::Horizon);
+        assert_eq!((above.row().bound, below.row().bound), (Bound::AtLeast, Bound::AtMost));
+        for gate in [above, below] {
+            assert_eq!(gate.check(3.0, 3.0), Ok(()));
         }
+        let failure = |gate, value| Err(GateFailure { gate, value, limit: 3.0 });
+        assert_eq!(above.check(2.0, 3.0), failure(above, 2.0));
+        assert_eq!(below.check(4.0, 3.0), failure(below, 4.0));
+        assert_eq!((above.check(4.0, 3.0), below.check(2.0, 3.0)), (Ok(()), Ok(())));
     }
 
     #[test]
-    fn growth_that_the_batch_explains_is_no_leak() {
-        let mut job = Job::new();
-        let longer = |step: f64| {
-            let batch = 2.0 * MEBIBYTE * step + GIBIBYTE * noise(step);
-            let mut longer = push(step, 0.0);
-            longer.allocated += 0.3 * batch;
-            longer.peak = longer.allocated + 8.0 * GIBIBYTE + batch;
-            longer
-        };
-        job.run(6000, longer);
-        assert_eq!(job.trend(Signal::Allocated), None);
+    fn share_is_held_against_the_whole() {
+        let gate = Gate::StairHeights;
+        assert_eq!(gate.check_share(3.0, 10.0, 0.3), Ok(()));
+        let failure = GateFailure { gate, value: 0.4, limit: 0.3 };
+        assert_eq!(gate.check_share(4.0, 10.0, 0.3), Err(failure));
     }
 
     #[test]
-    fn onset_is_where_the_growth_sets_in() {
-        let mut job = Job::new();
-        job.run(4000, |step| push(step, 0.0));
-        let late = |step: f64| push(step, 3.0 * MEBIBYTE * (step - 4000.0).max(0.0));
-        assert!(job.run_until_change(4000, late));
-        let trend = job.trend(Signal::Allocated).unwrap();
-        assert_within(trend.onset_step, 4000.0, 200.0);
-    }
-
-    #[test]
-    fn fragmentation_is_told_from_a_growing_working_set() {
-        let fragmenting = |step: f64| Push {
-            reserved: Some(32.0 * GIBIBYTE + 0.5 * MEBIBYTE * step),
-            ..push(step, 0.0)
-        };
-        let mut job = Job::new();
-        job.run(20_000, fragmenting);
-        assert_eq!(job.stage(Signal::Reserved), Some(Stage::Creeping));
-        assert_eq!(job.stage(Signal::Allocated), None);
-        let trend = job.trend(Signal::Reserved).unwrap();
-        assert_within(trend.slope_bytes_per_step, 0.5 * MEBIBYTE, 0.01 * MEBIBYTE);
-
-        let mut job = Job::new();
-        job.run(20_000, |step| push(step, 0.5 * MEBIBYTE * step));
-        assert_eq!(job.stage(Signal::Reserved), None);
-        assert_eq!(job.stage(Signal::Allocated), Some(Stage::Creeping));
-    }
-
-    #[test]
-    fn slope_is_shown_also_when_nothing_is_wrong() {
-        let mut job = Job::new();
-        assert_eq!(job.estimator.slope(Signal::Allocated), None);
-        job.run(2000, |step| push(step, 1024.0 * step));
-        assert_eq!(job.trend(Signal::Allocated), None);
-        let Slope { per_step, lower, upper, per_second } =
-            job.estimator.slope(Signal::Allocated).unwrap();
-        assert_within(per_step, 1024.0, 1.0);
-        assert!(lower < 1024.0 && upper > 1024.0);
-        assert_within(per_second.unwrap(), 1024.0, 1.0);
-        assert_eq!(job.estimator.slope(Signal::OutsideAllocator), None);
-    }
-
-    #[test]
-    fn slope_of_a_trend_is_the_one_that_is_shown() {
-        let mut job = Job::new();
-        job.run(4000, |step| push(step, 2.0 * MEBIBYTE * step));
-        let shown = job.estimator.slope(Signal::Allocated).unwrap().per_step;
-        let trend = job.trend(Signal::Allocated).unwrap().slope_bytes_per_step;
-        assert_within(shown, trend, 0.0);
+    fn every_row_fits_the_tables_and_states_both_numbers() {
+        for gate in Gate::ALL {
+            let row = gate.row();
+            assert!((1..=12).contains(&row.name.chars().count()), "{}", row.name);
+            let reason = (row.reason)("VALUE", "LIMIT");
+            assert!(reason.contains("VALUE") && reason.contains("LIMIT"), "{reason}");
+            assert!(!row.meaning.ends_with('.') && !reason.ends_with('.'), "{reason}");
+        }
     }
 }

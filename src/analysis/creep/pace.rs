@@ -1,56 +1,70 @@
-//! How long a step takes.
+//! The time that one unit of a series' axis takes.
 
 use serde::{Deserialize, Serialize};
 
-/// How long a step takes, smoothed.
+use crate::analysis::creep::axis::AxisPoint;
+
+/// The smoothed pace of a series.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Pace {
-    /// The step and the time of the last block.
-    last: Option<(f64, f64)>,
-    /// 0 while it is unknown.
-    pub(super) seconds_per_step: f64,
+    /// The end of the last block.
+    last: Option<AxisPoint>,
+    /// Positive; `None` until two blocks show it.
+    seconds_per_unit: Option<f64>,
 }
 
 impl Pace {
     /// The weight of the newest block.
     const GAIN_RATIO: f64 = 0.05;
-    /// How many times the pace a pause may count as.
+    /// A pause counts as at most this many times the pace.
     const PAUSE_MAX: f64 = 4.0;
 
-    pub(super) fn advance(&mut self, step: f64, time: f64) {
-        let Some((last_step, last_time)) = self.last.replace((step, time)) else { return };
-        if step <= last_step {
+    pub(super) fn advance(&mut self, now: AxisPoint) {
+        let Some(last) = self.last.replace(now) else { return };
+        if now.position <= last.position {
             return;
         }
-        let latest = ((time - last_time) / (step - last_step)).max(0.0);
-        let pace = self.seconds_per_step;
-        self.seconds_per_step = if pace > 0.0 {
+        let latest = (now.time.since(last.time) / (now.position - last.position)).max(0.0);
+        let smoothed = self.seconds_per_unit.map_or(latest, |pace| {
             pace + Self::GAIN_RATIO * (latest.min(Self::PAUSE_MAX * pace) - pace)
-        } else {
-            latest
-        };
+        });
+        self.seconds_per_unit = Some(smoothed).filter(|seconds| *seconds > 0.0);
     }
 
-    pub(super) fn known(&self) -> Option<f64> {
-        Some(self.seconds_per_step).filter(|seconds| *seconds > 0.0)
+    /// Returns the seconds per unit of the axis; `None` until two blocks show it.
+    pub(super) fn seconds_per_unit(&self) -> Option<f64> {
+        self.seconds_per_unit
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::analysis::creep::job::assert_within;
     use crate::analysis::creep::pace::Pace;
+    use crate::analysis::creep::simulation::{assert_within, at};
 
     #[test]
     fn pace_is_not_moved_by_a_pause() {
         let mut pace = Pace::default();
         for i in 0..100 {
-            pace.advance(16.0 * f64::from(i), 32.0 * f64::from(i));
+            pace.advance(at(16.0 * f64::from(i), 32.0 * f64::from(i)));
         }
-        pace.advance(1600.0, 1e6);
-        assert_within(pace.seconds_per_step, 2.0, 0.31);
-        pace.advance(1600.0, 2e6);
-        pace.advance(1616.0, 1e3);
-        assert!(pace.seconds_per_step > 0.0);
+        pace.advance(at(1600.0, 1e6));
+        assert_within(pace.seconds_per_unit().unwrap(), 2.0, 0.31);
+        pace.advance(at(1600.0, 2e6));
+        pace.advance(at(1616.0, 1e3));
+        assert!(pace.seconds_per_unit().unwrap() > 0.0);
+    }
+
+    #[test]
+    fn pace_is_unknown_until_time_passes() {
+        let mut pace = Pace::default();
+        pace.advance(at(16.0, 100.0));
+        assert_eq!(pace.seconds_per_unit(), None);
+        pace.advance(at(32.0, 100.0));
+        assert_eq!(pace.seconds_per_unit(), None, "no time passed");
+        pace.advance(at(48.0, 90.0));
+        assert_eq!(pace.seconds_per_unit(), None, "time went back");
+        pace.advance(at(64.0, 98.0));
+        assert_eq!(pace.seconds_per_unit(), Some(0.5));
     }
 }

@@ -1,26 +1,32 @@
-//! Windows of growing length over one sequence of records: blocks, and levels of blocks twice as long. What a
-//! window means is decided elsewhere.
+//! Windows of growing length over one sequence of records: blocks, and levels of blocks twice
+//! as long. Judging a window happens elsewhere.
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::{Push, Signal};
+use crate::analysis::creep::axis::AxisPoint;
+use crate::analysis::creep::record::MemoryRecord;
+use crate::analysis::creep::signal::Signal;
 use crate::analysis::estimate::POINTS_MAX;
 
-/// How many blocks a level keeps; a window is one level's blocks.
+/// Train records per block of the lowest level.
+pub(super) const RECORDS_PER_BLOCK: u32 = 16;
+/// Readings per block of the lowest level; readings come seconds apart, train records faster.
+pub(super) const READINGS_PER_BLOCK: u32 = 2;
+/// Blocks per level; a window is one level's blocks.
 pub(super) const BLOCKS_MAX: usize = POINTS_MAX;
-/// How many levels there are: 16 × 2^16 × 32 pushes, 33 million, and half that of readings at
-/// two a block.
+/// Levels of a pyramid: they span 16 × 2^16 × 32 = 33 million records, or an eighth of that in
+/// readings at two per block.
 pub(super) const LEVELS_MAX: usize = 17;
 
-/// Windows of growing length over one sequence of blocks: a block of a level is two of the
-/// level below.
+/// Windows of growing length over one sequence of blocks: each block joins two of the level
+/// below.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Pyramid {
     pub(super) levels: Vec<Level>,
 }
 
 impl Pyramid {
-    /// Adds a block to the lowest level and returns how many levels got one.
+    /// Adds a block to the lowest level; returns how many levels received one.
     pub(super) fn add(&mut self, block: Block) -> usize {
         self.levels.reserve_exact(LEVELS_MAX.saturating_sub(self.levels.len()));
         let mut carried = Some(block);
@@ -41,11 +47,11 @@ impl Pyramid {
         for level in &mut self.levels {
             level.blocks.clear();
             level.is_half = false;
-            level.high = [f64::NEG_INFINITY; 2];
+            level.high = [PackedBytes::UNKNOWN; 2];
         }
     }
 
-    /// How many bytes the levels take.
+    /// Returns the bytes that the levels take.
     #[cfg(test)]
     pub(super) fn heap_bytes(&self) -> usize {
         let blocks = self.levels.iter().map(|level| level.blocks.capacity());
@@ -56,12 +62,12 @@ impl Pyramid {
 /// One window of a pyramid.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Level {
-    // Invariant: at most BLOCKS_MAX, the oldest first, in room allocated once.
+    // Invariant: at most BLOCKS_MAX, oldest first, in memory allocated once.
     pub(super) blocks: Vec<Block>,
-    /// Whether the newest block still waits for the one that it goes up with.
+    /// Whether the newest block still waits for the one it will be joined with.
     is_half: bool,
-    /// The highest values that ever left the window: of the floor, of the reserved floor.
-    high: [f64; 2],
+    /// The highest values that ever left the window: floor and reserved floor.
+    high: [PackedBytes; 2],
 }
 
 impl Level {
@@ -69,114 +75,148 @@ impl Level {
         Self {
             blocks: Vec::with_capacity(BLOCKS_MAX),
             is_half: false,
-            high: [f64::NEG_INFINITY; 2],
+            high: [PackedBytes::UNKNOWN; 2],
         }
     }
 
-    /// Adds a block; returns two as one for the level above when it is the second.
+    /// Adds a block; every second time, returns the last two joined, for the level above.
     fn add(&mut self, block: Block) -> Option<Block> {
         let pair = self.blocks.last().filter(|_| self.is_half).map(|last| last.joined(&block));
         self.is_half = !self.is_half;
         if self.blocks.len() == BLOCKS_MAX {
             let left = self.blocks.remove(0);
             let [floor, reserved] = self.high;
-            let left_reserved = Some(left.reserved_floor).filter(|bytes| bytes.is_finite());
-            self.high =
-                [floor.max(left.floor), reserved.max(left_reserved.unwrap_or(reserved))];
+            self.high = [
+                floor.highest(PackedBytes::of(Some(left.floor))),
+                reserved.highest(left.reserved_floor),
+            ];
         }
         self.blocks.push(block);
         pair
     }
 
-    /// The half of the blocks that says how much is in use now.
+    /// Returns the newer half of the blocks, which shows the current memory use.
     pub(super) fn newer_half(&self) -> &[Block] {
         self.blocks.get(self.blocks.len() / 2..).unwrap_or(&[])
     }
 
-    pub(super) fn high(&self, signal: Signal) -> f64 {
+    /// Returns the highest value of a signal that ever left the window; `None` before one did.
+    pub(super) fn high(&self, signal: Signal) -> Option<f64> {
         let [floor, reserved] = self.high;
         match signal {
-            Signal::Allocated | Signal::OutsideAllocator | Signal::Process => floor,
-            Signal::Reserved => reserved,
+            Signal::Allocated | Signal::OutsideAllocator | Signal::Process => floor.get(),
+            Signal::Reserved => reserved.get(),
         }
     }
 }
 
-/// What is left of some consecutive records.
+/// A summary of consecutive records.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Block {
-    /// The step at its end; of a process's readings the seconds since the first.
-    pub(super) step: f64,
-    /// When it ended, in Unix seconds.
-    pub(super) time: f64,
-    /// The least live bytes of pushes, the least bytes of the series of readings.
+    /// Where it ends.
+    pub(super) end: AxisPoint,
+    /// The lowest live bytes of records, or the lowest bytes of readings.
     pub(super) floor: f64,
-    /// The least that a step needed on top of what was live; 0 for readings.
+    /// The lowest transient bytes of a step, beyond its live bytes; 0 for readings.
     pub(super) transient_floor: f64,
-    /// The least reserved bytes; infinite when no record told.
-    pub(super) reserved_floor: f64,
+    /// The lowest reserved bytes of the records that know them.
+    reserved_floor: PackedBytes,
     /// The highest peak of any phase.
     pub(super) peak_max: f64,
-    /// The most reserved bytes; the peak where no record told.
+    /// The highest reserved bytes; the peak if no record knows them.
     pub(super) reserved_max: f64,
 }
 
 impl Block {
-    pub(super) fn of_push(push: &Push) -> Self {
+    pub(super) fn of_record(record: &MemoryRecord) -> Self {
         Self {
-            step: push.step,
-            time: push.time,
-            floor: push.allocated,
-            transient_floor: push.peak - push.allocated,
-            reserved_floor: push.reserved.unwrap_or(f64::INFINITY),
-            peak_max: push.peak,
-            reserved_max: push.reserved.unwrap_or(push.peak),
+            end: record.at,
+            floor: record.allocated,
+            transient_floor: record.peak - record.allocated,
+            reserved_floor: PackedBytes::of(record.reserved),
+            peak_max: record.peak,
+            reserved_max: record.reserved.unwrap_or(record.peak),
         }
     }
 
-    /// What a reading says at the moment of `push`.
-    pub(super) fn of_reading(push: &Push, bytes: f64) -> Self {
+    /// Makes a block of one reading, taken at the time of `record`.
+    pub(super) fn of_reading(record: &MemoryRecord, bytes: f64) -> Self {
         Self {
-            step: push.step,
-            time: push.time,
+            end: record.at,
             floor: bytes,
             transient_floor: 0.0,
-            reserved_floor: f64::INFINITY,
-            peak_max: push.peak,
-            reserved_max: push.peak_reserved.or(push.reserved).unwrap_or(push.peak),
+            reserved_floor: PackedBytes::UNKNOWN,
+            peak_max: record.peak,
+            reserved_max: record.peak_reserved.or(record.reserved).unwrap_or(record.peak),
         }
     }
 
-    /// This block and the one after it as one.
+    /// Joins this block with the one after it.
     fn joined(&self, later: &Self) -> Self {
         Self {
-            step: later.step,
-            time: later.time,
+            end: later.end,
             floor: self.floor.min(later.floor),
             transient_floor: self.transient_floor.min(later.transient_floor),
-            reserved_floor: self.reserved_floor.min(later.reserved_floor),
+            reserved_floor: self.reserved_floor.lowest(later.reserved_floor),
             peak_max: self.peak_max.max(later.peak_max),
             reserved_max: self.reserved_max.max(later.reserved_max),
         }
     }
 
-    /// What the block says of a signal; of a block of readings only the floor has a meaning.
-    pub(super) fn value(&self, signal: Signal) -> f64 {
+    /// Returns the block's value of a signal, if known; of a block of readings only the floor
+    /// has a meaning.
+    pub(super) fn value(&self, signal: Signal) -> Option<f64> {
         match signal {
-            Signal::Allocated | Signal::OutsideAllocator | Signal::Process => self.floor,
-            Signal::Reserved => self.reserved_floor,
+            Signal::Allocated | Signal::OutsideAllocator | Signal::Process => Some(self.floor),
+            Signal::Reserved => self.reserved_floor.get(),
         }
+    }
+
+    /// Returns the lowest reserved bytes less the highest peak: memory that a fragmented cache
+    /// cannot hand out.
+    pub(super) fn slack(&self) -> Option<f64> {
+        Some(self.reserved_floor.get()? - self.peak_max)
+    }
+}
+
+/// Bytes that may be unknown, in eight bytes: a rank keeps more than a thousand blocks, and an
+/// `Option<f64>` takes sixteen.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+struct PackedBytes(
+    // Invariant: NaN stands for unknown and does not leave this type; `min` and `max` skip it.
+    f64,
+);
+
+impl PackedBytes {
+    const UNKNOWN: Self = Self(f64::NAN);
+
+    fn of(bytes: Option<f64>) -> Self {
+        bytes.map_or(Self::UNKNOWN, Self)
+    }
+
+    fn get(self) -> Option<f64> {
+        Some(self.0).filter(|bytes| !bytes.is_nan())
+    }
+
+    /// Returns the lower of the two, ignoring an unknown one.
+    fn lowest(self, other: Self) -> Self {
+        Self(self.0.min(other.0))
+    }
+
+    /// Returns the higher of the two, ignoring an unknown one.
+    fn highest(self, other: Self) -> Self {
+        Self(self.0.max(other.0))
     }
 }
 
 /// A block that is not full yet.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-pub(super) struct Open {
+pub(super) struct OpenBlock {
     block: Option<Block>,
     n_records: u32,
 }
 
-impl Open {
+impl OpenBlock {
     /// Adds a record; returns the block when it is the `n_full`-th.
     pub(super) fn add(&mut self, record: Block, n_full: u32) -> Option<Block> {
         let block = self.block.map_or(record, |block| block.joined(&record));
@@ -190,7 +230,72 @@ impl Open {
     }
 }
 
-/// A small number as a float.
+/// Converts a small number to a float.
 pub(super) fn count(n: usize) -> f64 {
     u32::try_from(n).map_or(f64::MAX, f64::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::analysis::creep::pyramid::{BLOCKS_MAX, Block, OpenBlock, Pyramid};
+    use crate::analysis::creep::record::MemoryRecord;
+    use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::simulation::{at, record};
+
+    /// A block that ends at a position, with so many bytes live and reserved.
+    fn block(position: f64, allocated: f64, reserved: Option<f64>) -> Block {
+        let at = at(position, position);
+        Block::of_record(&MemoryRecord { at, allocated, reserved, ..record(0.0, 0.0) })
+    }
+
+    #[test]
+    fn two_blocks_are_one_of_the_level_above() {
+        let mut pyramid = Pyramid::default();
+        assert_eq!(pyramid.add(block(16.0, 7.0, Some(9.0))), 1);
+        assert_eq!(pyramid.add(block(32.0, 5.0, Some(9.5))), 2);
+        let [_, above] = pyramid.levels.as_slice() else { panic!("two levels") };
+        let [joined] = above.blocks.as_slice() else { panic!("one block") };
+        assert_eq!(joined.end, at(32.0, 32.0));
+        assert_eq!(joined.value(Signal::Allocated), Some(5.0));
+        assert_eq!(joined.value(Signal::Reserved), Some(9.0));
+    }
+
+    #[test]
+    fn unknown_bytes_leave_the_known_ones() {
+        let (unknown, known) = (block(1.0, 5.0, None), block(2.0, 5.0, Some(8.0)));
+        assert_eq!((unknown.value(Signal::Reserved), unknown.slack()), (None, None));
+        for (older, newer) in [(unknown, known), (known, unknown)] {
+            assert_eq!(older.joined(&newer).value(Signal::Reserved), Some(8.0));
+        }
+        assert_eq!(unknown.joined(&unknown).value(Signal::Reserved), None);
+    }
+
+    #[test]
+    fn level_remembers_the_highest_value_that_left_it() {
+        let mut pyramid = Pyramid::default();
+        for i in 0..BLOCKS_MAX {
+            pyramid.add(block(1.0, if i == 1 { 90.0 } else { 5.0 }, None));
+        }
+        let high = |pyramid: &Pyramid| {
+            let lowest = pyramid.levels.first().unwrap();
+            (lowest.high(Signal::Allocated), lowest.high(Signal::Reserved))
+        };
+        assert_eq!(high(&pyramid), (None, None), "nothing has left it");
+        pyramid.add(block(1.0, 5.0, None));
+        assert_eq!(high(&pyramid), (Some(5.0), None));
+        pyramid.add(block(1.0, 5.0, None));
+        assert_eq!(high(&pyramid), (Some(90.0), None));
+        pyramid.clear();
+        assert_eq!(high(&pyramid), (None, None));
+    }
+
+    #[test]
+    fn open_block_is_complete_with_its_last_record() {
+        let mut open = OpenBlock::default();
+        assert!(open.add(block(1.0, 6.0, None), 3).is_none());
+        assert!(open.add(block(2.0, 4.0, None), 3).is_none());
+        let full = open.add(block(3.0, 5.0, None), 3).unwrap();
+        assert_eq!((full.end, full.value(Signal::Allocated)), (at(3.0, 3.0), Some(4.0)));
+        assert!(open.add(block(4.0, 6.0, None), 3).is_none());
+    }
 }

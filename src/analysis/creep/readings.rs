@@ -1,129 +1,140 @@
-//! What is kept of the readings of a rank's device: memory outside its caching allocator, or all memory of a process
-//! that does not push.
+//! The state of a device's readings: memory of a rank outside its caching allocator, or all
+//! memory of a process that does not push.
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::gates::SignalRules;
+use crate::analysis::creep::axis::AxisPoint;
+use crate::analysis::creep::context::SeriesContext;
 use crate::analysis::creep::pace::Pace;
-use crate::analysis::creep::pyramid::{Block, Open, Pyramid};
-use crate::analysis::creep::room::Room;
-use crate::analysis::creep::watch::Watch;
-use crate::analysis::creep::{DeviceReading, Push, READINGS_PER_BLOCK, Signal};
+use crate::analysis::creep::pyramid::{Block, OpenBlock, Pyramid, READINGS_PER_BLOCK};
+use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::watch::SignalWatch;
 use crate::analysis::estimate;
+use crate::model::units::UnixTime;
 
-/// How many readings pass before libraries have loaded what they load at start.
+/// Readings to skip while libraries allocate their buffers at startup.
 const WARMUP_READINGS: u32 = 8;
-/// After so much time of pushes without a reading nobody knows whether what grew outside the
-/// allocator still does: as long as a silent rank stays in the outputs.
+/// Clear the trend after this much time of pushes without a reading: by default, as long as a
+/// silent rank stays in the outputs.
 const SILENCE_SECONDS: f64 = 600.0;
-/// How many blocks of pushes must be without a reading as well, for ranks with slow steps.
+/// Blocks of pushes that must also pass without a reading, for ranks with slow steps.
 const SILENCE_BLOCKS: u32 = 2;
-/// Half of a device's or process's last readings must agree before a figure moves.
+/// Readings in the running median.
 const READINGS_SMOOTHED: usize = 5;
 
-/// What is kept of the readings of the device.
+/// The state of a device's readings.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Readings {
-    /// Bytes on the device that are not the caching allocator's.
-    beside: Recent,
-    /// Bytes of the process that are not the caching allocator's.
-    own: Recent,
+    /// Bytes on the device outside the caching allocator.
+    beside: RecentMedian,
+    /// Bytes of the process outside the caching allocator, or all of a process that does not
+    /// push.
+    own: RecentMedian,
     /// The median of `beside`.
     pub(super) outside_bytes: Option<f64>,
     n_taken: u32,
-    /// When the first one was taken, in Unix seconds.
-    first_time: Option<f64>,
-    /// The time of the push that the last reading was held against.
-    push_time: f64,
-    /// How many blocks of pushes came since.
+    /// The time of the first reading.
+    first_time: Option<UnixTime>,
+    /// The time of the record that the last reading was compared with; `None` before the first
+    /// reading.
+    record_time: Option<UnixTime>,
+    /// Blocks of pushes since then.
     n_silent_blocks: u32,
-    open_block: Open,
+    open_block: OpenBlock,
     pub(super) pace: Pace,
     pub(super) pyramid: Pyramid,
-    pub(super) watch: Watch,
+    pub(super) watch: SignalWatch,
 }
 
 impl Readings {
-    pub(super) fn new(signal: Signal, rules: SignalRules) -> Self {
+    pub(super) fn new(signal: Signal) -> Self {
         Self {
-            beside: Recent::default(),
-            own: Recent::default(),
+            beside: RecentMedian::default(),
+            own: RecentMedian::default(),
             outside_bytes: None,
             n_taken: 0,
             first_time: None,
-            push_time: 0.0,
+            record_time: None,
             n_silent_blocks: 0,
-            open_block: Open::default(),
+            open_block: OpenBlock::default(),
             pace: Pace::default(),
             pyramid: Pyramid::default(),
-            watch: Watch::new(signal, rules),
+            watch: SignalWatch::new(signal),
         }
     }
 
-    /// How long ago the first reading was.
-    pub(super) fn seconds_since_first(&mut self, time: f64) -> f64 {
-        time - *self.first_time.get_or_insert(time)
+    /// Returns the seconds since the first reading.
+    pub(super) fn seconds_since_first(&mut self, time: UnixTime) -> f64 {
+        time.since(*self.first_time.get_or_insert(time))
     }
 
-    /// Takes a reading and holds it against `push`; a block when it fills one.
-    pub(super) fn take(&mut self, reading: &DeviceReading, push: &Push) -> Option<Block> {
-        let is_process = self.watch.gates.signal == Signal::Process;
-        let reserved = push.reserved?;
+    /// Compares a reading with `record`; returns a block when this completes one.
+    pub(super) fn take(
+        &mut self,
+        reading: &DeviceReading,
+        record: &MemoryRecord,
+    ) -> Option<Block> {
+        let is_process = self.watch.signal == Signal::Process;
+        let reserved = record.reserved?;
         let beside = reading.device_used - reserved;
-        // A process holds no more than the device has in use; what says otherwise is no room for it.
+        // A process holds at most what is in use on the device; a reading that disagrees frees
+        // no memory.
         self.outside_bytes = self.beside.add(if is_process { beside.max(0.0) } else { beside });
         let used = reading.process_used?;
         let bytes = self.own.add(if is_process { used } else { used - reserved })?;
-        self.push_time = push.time;
+        self.record_time = Some(record.at.time);
         self.n_silent_blocks = 0;
         self.n_taken = self.n_taken.saturating_add(1);
         if self.n_taken <= WARMUP_READINGS {
             return None;
         }
-        let block = self.open_block.add(Block::of_reading(push, bytes), READINGS_PER_BLOCK)?;
-        self.pace.advance(push.step, reading.time);
+        let block =
+            self.open_block.add(Block::of_reading(record, bytes), READINGS_PER_BLOCK)?;
+        self.pace.advance(AxisPoint { time: reading.time, ..record.at });
         Some(block)
     }
 
-    /// Adds a finished block and looks at every window that it changed.
-    pub(super) fn take_block(&mut self, block: Block, room: &Room) {
+    /// Adds a finished block and judges every window that it changed.
+    pub(super) fn take_block(&mut self, block: Block, context: &SeriesContext) {
         let n_grown = self.pyramid.add(block);
         for (idx, level) in self.pyramid.levels.iter().enumerate().take(n_grown) {
-            self.watch.look(idx, level, room);
+            self.watch.look(idx, level, context);
         }
-        self.watch.refresh(&self.pyramid, room);
+        self.watch.refresh(&self.pyramid, context);
     }
 
-    /// Clears the trend when pushes go on and readings of the process don't.
-    pub(super) fn notice_silence(&mut self, time: f64) {
+    /// Clears the trend when records arrive but readings of the process do not.
+    pub(super) fn notice_silence(&mut self, time: UnixTime) {
         self.n_silent_blocks = self.n_silent_blocks.saturating_add(1);
-        if self.n_silent_blocks >= SILENCE_BLOCKS && time - self.push_time > SILENCE_SECONDS {
+        let is_silent = self.record_time.is_some_and(|last| time.since(last) > SILENCE_SECONDS);
+        if self.n_silent_blocks >= SILENCE_BLOCKS && is_silent {
             self.watch.clear();
         }
     }
 
-    /// Forgets what belonged to the rank's process and keeps what others use on its device.
+    /// Forgets the rank's process and keeps the memory that others use on its device.
     pub(super) fn forget_process(&mut self) {
-        self.own = Recent::default();
+        self.own = RecentMedian::default();
         self.n_taken = 0;
         self.first_time = None;
-        self.open_block = Open::default();
+        self.open_block = OpenBlock::default();
         self.pace = Pace::default();
         self.pyramid.clear();
         self.watch.clear();
     }
 }
 
-/// The last few figures of a kind.
+/// A running median.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-struct Recent {
+struct RecentMedian {
     values: [f64; READINGS_SMOOTHED],
     n_values: usize,
     next_idx: usize,
 }
 
-impl Recent {
-    /// Adds a figure and returns the median of those that it keeps.
+impl RecentMedian {
+    /// Adds a value; returns the median of the last ones.
     fn add(&mut self, value: f64) -> Option<f64> {
         *self.values.get_mut(self.next_idx)? = value;
         self.next_idx = (self.next_idx + 1) % READINGS_SMOOTHED;
@@ -135,30 +146,35 @@ impl Recent {
 
 #[cfg(test)]
 mod tests {
-    use crate::analysis::creep::job::{CAPACITY, Job, assert_finite, assert_within, push};
-    use crate::analysis::creep::{
-        CreepEstimator, CreepSettings, DeviceReading, GIBIBYTE, MEBIBYTE, Push, Signal, Stage,
+    use crate::analysis::creep::estimator::CreepEstimator;
+    use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
+    use crate::analysis::creep::rules::CreepSettings;
+    use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::simulation::{
+        CAPACITY, Simulation, assert_finite, assert_within, at, record,
     };
+    use crate::analysis::creep::trend::Stage;
+    use crate::model::units::{GIBIBYTE, MEBIBYTE};
 
     #[test]
     fn growth_outside_the_allocator_is_found() {
-        let mut job = Job::new();
+        let mut rank = Simulation::new();
         for i in 0..400 {
-            job.run(10, |step| push(step, 0.0));
+            rank.run(10, |step| record(step, 0.0));
             let process = 34.0 * GIBIBYTE + 20.0 * MEBIBYTE * f64::from(i);
             let reading = DeviceReading {
-                time: 1e9 + job.step,
+                time: at(rank.step, 1e9 + rank.step).time,
                 device_used: process + GIBIBYTE,
                 process_used: Some(process),
             };
-            job.n_changes += u32::from(job.estimator.device(&reading, CAPACITY));
+            rank.n_changes += u32::from(rank.estimator.device(&reading, CAPACITY));
         }
-        let trend = job.trend(Signal::OutsideAllocator).unwrap();
+        let trend = rank.trend(Signal::OutsideAllocator).unwrap();
         assert_eq!(trend.stage, Stage::Creeping);
-        assert_within(trend.slope_bytes_per_step, 2.0 * MEBIBYTE, 0.02 * MEBIBYTE);
-        assert_eq!(job.estimator.trends().count(), 1);
+        assert_within(trend.slope_bytes_per_unit.value, 2.0 * MEBIBYTE, 0.02 * MEBIBYTE);
+        assert_eq!(rank.estimator.trends().count(), 1);
         assert_within(
-            job.estimator.outside_bytes().unwrap(),
+            rank.estimator.outside_bytes().unwrap(),
             3.0 * GIBIBYTE + 20.0 * MEBIBYTE * 397.0,
             1.0,
         );
@@ -167,10 +183,14 @@ mod tests {
 
     #[test]
     fn reading_without_anything_to_hold_it_against_tells_nothing() {
-        let reading = DeviceReading { time: 1.0, device_used: 1e9, process_used: Some(1e8) };
+        let reading = DeviceReading {
+            time: at(0.0, 1.0).time,
+            device_used: 1e9,
+            process_used: Some(1e8),
+        };
         let mut estimator = CreepEstimator::new(CreepSettings::default());
         assert!(!estimator.device(&reading, CAPACITY));
-        estimator.train(&Push { reserved: None, ..push(0.0, 0.0) }, CAPACITY);
+        estimator.train(&MemoryRecord { reserved: None, ..record(0.0, 0.0) }, CAPACITY);
         assert!(!estimator.device(&reading, CAPACITY));
         assert_eq!(estimator.outside_bytes(), None);
     }

@@ -1,49 +1,69 @@
-//! Leaks once per evaluation or checkpoint: equal, evenly spaced, never reverted steps of live memory, whose
-//! windows are not straight.
+//! Detects leaks that occur once per evaluation or checkpoint: equal, evenly spaced, never
+//! reverted steps of live memory, whose windows are not straight.
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::gates::{Gate, NEW_HIGH_OF_GROWTH, SignalRules, Stop};
+use crate::analysis::creep::axis::AxisPoint;
+use crate::analysis::creep::context::{PeakUse, SeriesContext};
+use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
 use crate::analysis::creep::pyramid::{Block, count};
-use crate::analysis::creep::report::StairsReport;
-use crate::analysis::creep::room::{Room, Use};
-use crate::analysis::creep::{Signal, Stage, Trend};
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::{Stage, Trend};
+use crate::model::units::Interval;
 
-/// How many steps of the floor are remembered; six make the longest flight.
-pub(super) const STAIRS_MAX: usize = 8;
-/// How many stairs suffice when at most [`STAIRS_LEFT_MAX`] more fit.
+/// Stairs to remember; the longest flight has six.
+const STAIRS_MAX: usize = 8;
+/// This many stairs suffice when at most [`STAIRS_LEFT_MAX`] more fit.
 const STAIRS_FEW: usize = 3;
-/// How many stairs suffice when they have eaten [`STAIRS_SHARE_RATIO`].
+/// This many stairs suffice when they have used [`STAIRS_SHARE_RATIO`].
 const STAIRS_MANY: usize = 6;
 /// See [`STAIRS_FEW`].
 const STAIRS_LEFT_MAX: f64 = 4.0;
 /// See [`STAIRS_MANY`]: a share of headroom and growth.
 const STAIRS_SHARE_RATIO: f64 = 0.10;
-/// The least height of a stair, as a share of the headroom: more than the batch's noise in a
+/// Minimum height of a stair as a share of the headroom: more than the batch's noise in a
 /// floor.
 const STAIR_OF_HEADROOM: f64 = 0.015;
-/// A step that the transient bytes share by more than this is the batch's.
+/// A rise of which transient memory shares more than this is caused by the batch.
 const STAIR_TRANSIENT_RATIO: f64 = 0.5;
-/// How far heights and distances may be from their means.
+/// Tolerance of heights and distances around their means.
 const STAIR_TOLERANCE: f64 = 0.3;
-/// How far a stair's foot may be from the top of the one before, in heights.
+/// Tolerance of a stair's foot around the top of the one before, in heights.
 const LANDING_TOLERANCE: f64 = 0.25;
-/// How far the whole climb may be from the sum of the stairs.
+/// Tolerance of the whole climb around the sum of the stairs.
 const CLIMB_TOLERANCE: f64 = 0.2;
-/// Stairs are at least this many blocks apart: closer ones are a ramp, which windows see.
+/// Stairs are at least this many blocks apart; closer ones are a ramp, which windows detect.
 const STAIR_BLOCKS_MIN: f64 = 3.0;
-/// A fall by this share of the last stair takes the flight back.
+/// A fall by this share of the last stair ends the flight.
 const STAIR_FALL_RATIO: f64 = 0.5;
-/// After so many distances without a stair the flight has ended. Evaluations keep their rhythm
-/// to a third, and pushes that got lost hide one or two of them; three new stairs are needed to
-/// raise it again.
+/// The flight ends after this many distances without a stair. Evaluations keep their rhythm to
+/// a third, and lost pushes hide one or two of them; raising it again takes three new stairs.
 const STAIRS_QUIET_DISTANCES: f64 = 4.0;
 
-/// One step of the floor.
+/// The stairs of live memory remembered so far.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StairsEvidence {
+    /// Their number, at most eight.
+    pub n_stairs: usize,
+    /// Their mean; `None` for fewer than two.
+    pub mean: Option<MeanStair>,
+    /// The gate that kept the newest of them from raising a trend.
+    pub failure: Option<GateFailure>,
+}
+
+/// The mean of some stairs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MeanStair {
+    /// How high they are.
+    pub height_bytes: f64,
+    /// How far apart they are.
+    pub distance_steps: f64,
+}
+
+/// One step up of the floor.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub(super) struct Stair {
-    step: f64,
-    time: f64,
+struct Stair {
+    at: AxisPoint,
     /// The floor before it.
     foot: f64,
     height: f64,
@@ -51,54 +71,65 @@ pub(super) struct Stair {
     high: f64,
 }
 
-/// What a block showed of a stair within it; the next block shows the rest.
+impl Stair {
+    /// The floor on top of it.
+    fn top(&self) -> f64 {
+        self.foot + self.height
+    }
+}
+
+/// The block before the current one.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-pub(super) struct HalfStair {
+struct Landing {
+    block: Block,
+    /// The highest floor of this life; includes the block unless it may be half of a stair.
+    high: f64,
+}
+
+/// A flight that raised a trend.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+struct TrendFlight {
+    trend: Trend,
+    /// How many stairs raised it.
+    n_stairs: usize,
+    /// The floor before its first stair.
+    foot: f64,
+}
+
+/// The part of a stair that one block shows; the next block shows the rest.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+struct HalfStair {
     height: f64,
     transient_height: f64,
     foot: f64,
 }
 
-/// Equal, evenly spaced, never reverted steps of live memory: leaks once per evaluation or
-/// checkpoint, whose windows are not straight.
+/// The stairs of one rank's live memory, and the trend they raise.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Stairs {
-    // Invariant: at most STAIRS_MAX, the oldest first.
-    pub(super) steps: Vec<Stair>,
-    /// The last block before the current one.
-    landing: Option<Block>,
+    // Invariant: at most STAIRS_MAX, oldest first.
+    recent: Vec<Stair>,
+    landing: Option<Landing>,
     half: Option<HalfStair>,
-    /// The floor on top of the newest stair.
-    top: f64,
-    /// The highest floor of this life.
-    high: f64,
-    pub(super) trend: Option<Trend>,
-    /// What kept the newest stair from raising one.
+    flight: Option<TrendFlight>,
+    /// The gate that kept the newest stair from raising a trend.
     #[serde(skip)]
-    stop: Option<Stop>,
-    /// How many stairs raised the trend.
-    n_flight: usize,
-    /// What the flight of the trend started from.
-    foot: f64,
+    failure: Option<GateFailure>,
 }
 
 impl Default for Stairs {
     fn default() -> Self {
         Self {
-            steps: Vec::with_capacity(STAIRS_MAX),
+            recent: Vec::with_capacity(STAIRS_MAX),
             landing: None,
             half: None,
-            top: 0.0,
-            high: f64::NEG_INFINITY,
-            trend: None,
-            stop: None,
-            n_flight: 0,
-            foot: 0.0,
+            flight: None,
+            failure: None,
         }
     }
 }
 
-/// The means and extremes of some stairs in a row.
+/// The means and extremes of consecutive stairs.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     first: Stair,
@@ -111,35 +142,47 @@ struct Flight {
 }
 
 impl Flight {
-    /// Sums up stairs in a row; `None` for fewer than two or when their steps do not rise.
+    /// Summarises consecutive stairs; `None` for fewer than two or when their steps do not
+    /// rise.
     fn of(stairs: &[Stair]) -> Option<Self> {
         let [first, .., last] = stairs else { return None };
         let n_stairs = count(stairs.len());
         let n_distances = n_stairs - 1.0;
-        let distance_steps = (last.step - first.step) / n_distances;
+        let distance_steps = (last.at.position - first.at.position) / n_distances;
         if distance_steps <= 0.0 {
             return None;
         }
         let heights = || stairs.iter().map(|stair| stair.height);
-        let lowest = heights().fold(f64::INFINITY, f64::min);
-        let highest = heights().fold(0.0, f64::max);
-        let distances = || pairs(stairs).map(|(before, stair)| stair.step - before.step);
-        let nearest = distances().fold(f64::INFINITY, f64::min).max(1.0);
-        let farthest = distances().fold(1.0, f64::max);
+        let lowest = heights().reduce(f64::min)?;
+        let highest = heights().reduce(f64::max)?;
+        let distances =
+            || pairs(stairs).map(|(before, stair)| stair.at.position - before.at.position);
+        let nearest = distances().reduce(f64::min)?.max(1.0);
+        let farthest = distances().reduce(f64::max)?.max(1.0);
         Some(Self {
             first: *first,
             n_stairs,
             height: heights().map(|height| height / n_stairs).sum(),
             distance_steps,
-            distance_seconds: (last.time - first.time) / n_distances,
+            distance_seconds: last.at.time.since(first.at.time) / n_distances,
             lower_bytes_per_step: lowest / farthest,
             upper_bytes_per_step: highest / nearest,
         })
     }
 
-    /// Whether `stairs`, which this sums up, are equal, evenly spaced and as high as the climb
-    /// to `floor`.
-    fn is_even(&self, stairs: &[Stair], floor: f64, block_steps: f64) -> Result<(), Stop> {
+    /// Summarises the last `n_stairs`, or as many as there are.
+    fn newest(stairs: &[Stair], n_stairs: usize) -> Option<Self> {
+        stairs.get(stairs.len().saturating_sub(n_stairs)..).and_then(Self::of)
+    }
+
+    /// Checks that `stairs`, which this summarises, are equal, evenly spaced and as high as the
+    /// climb to `floor`.
+    fn is_even(
+        &self,
+        stairs: &[Stair],
+        floor: f64,
+        block_steps: f64,
+    ) -> Result<(), GateFailure> {
         let (height, distance) = (self.height, self.distance_steps);
         let climb = self.n_stairs * height;
         let worst =
@@ -147,94 +190,117 @@ impl Flight {
         let off_climb = (floor - self.first.foot - climb).abs();
         let off_height = worst(&mut stairs.iter().map(|stair| stair.height - height));
         let off_distance = worst(
-            &mut pairs(stairs).map(|(before, stair)| stair.step - before.step - distance),
+            &mut pairs(stairs)
+                .map(|(before, stair)| stair.at.position - before.at.position - distance),
         );
         let off_landing = worst(
             &mut pairs(stairs).map(|(before, stair)| stair.foot - before.foot - before.height),
         );
-        Stop::off(Gate::StairHeights, off_height, height, STAIR_TOLERANCE)?;
-        Stop::off(Gate::StairDistances, off_distance, distance, STAIR_TOLERANCE)?;
-        Stop::off(Gate::StairLandings, off_landing, height, LANDING_TOLERANCE)?;
-        Stop::off(Gate::StairClimb, off_climb, climb, CLIMB_TOLERANCE)?;
-        Stop::below(Gate::NewHigh, floor, self.first.high + NEW_HIGH_OF_GROWTH * climb)?;
-        Stop::below(Gate::StairsApart, distance, STAIR_BLOCKS_MIN * block_steps)
+        Gate::StairHeights.check_share(off_height, height, STAIR_TOLERANCE)?;
+        Gate::StairDistances.check_share(off_distance, distance, STAIR_TOLERANCE)?;
+        Gate::StairLandings.check_share(off_landing, height, LANDING_TOLERANCE)?;
+        Gate::StairClimb.check_share(off_climb, climb, CLIMB_TOLERANCE)?;
+        Gate::NewHigh.check(floor, self.first.high + NEW_HIGH_OF_GROWTH * climb)?;
+        Gate::StairsApart.check(distance, STAIR_BLOCKS_MIN * block_steps)
     }
 
-    /// The trend that this flight is if it leads to the end: few stairs when few more fit, many
-    /// when they have eaten enough.
-    fn judge(&self, n_flight: usize, block: &Block, room: &Room) -> Result<Trend, Stop> {
-        let trend = self.trend(self.n_stairs * self.height, block, room);
-        let headroom = room.headroom(Use::of([block]), SignalRules::ALLOCATED.peak_weight);
+    /// Returns the flight's trend if it leads to the end: few stairs when few more fit, many
+    /// when they have used enough.
+    fn judge(
+        &self,
+        n_flight: usize,
+        block: &Block,
+        context: &SeriesContext,
+    ) -> Result<Trend, GateFailure> {
+        let trend = self.trend(self.n_stairs * self.height, block, context);
+        let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
         let n_left = headroom / self.height;
         if n_flight == STAIRS_FEW {
-            Stop::above(Gate::StairsLeft, n_left, STAIRS_LEFT_MAX)?;
+            Gate::StairsLeft.check(n_left, STAIRS_LEFT_MAX)?;
         } else {
-            Stop::below(Gate::Share, trend.share_ratio, STAIRS_SHARE_RATIO)?;
+            Gate::Share.check(trend.share_ratio, STAIRS_SHARE_RATIO)?;
         }
-        Stop::above(Gate::Horizon, n_left * self.distance_seconds, room.horizon_seconds)?;
+        Gate::Horizon
+            .check(n_left * self.distance_seconds, context.settings.horizon_seconds)?;
         Ok(trend)
     }
 
-    /// The trend that this flight is: its interval spans the least and the most favourable of
-    /// its stairs.
-    fn trend(&self, growth: f64, block: &Block, room: &Room) -> Trend {
-        let headroom = room.headroom(Use::of([block]), SignalRules::ALLOCATED.peak_weight);
+    /// Returns the flight's trend; the slope's interval spans its flattest and its steepest
+    /// stairs.
+    fn trend(&self, growth: f64, block: &Block, context: &SeriesContext) -> Trend {
+        let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
         Trend {
             signal: Signal::Allocated,
             stage: Stage::Creeping,
-            raised_step: room.step,
-            raised_time: room.time,
-            onset_step: self.first.step,
-            onset_time: self.first.time,
-            slope_bytes_per_step: self.height / self.distance_steps,
-            slope_lower_bytes_per_step: self.lower_bytes_per_step,
-            slope_upper_bytes_per_step: self.upper_bytes_per_step,
+            raised: context.at,
+            onset: self.first.at,
+            slope_bytes_per_unit: Interval {
+                value: self.height / self.distance_steps,
+                lower: self.lower_bytes_per_step,
+                upper: self.upper_bytes_per_step,
+            },
             growth_bytes: growth,
-            headroom_bytes: room.capacity.map(|_| headroom),
+            headroom_bytes: context.capacity.map(|_| headroom),
             share_ratio: growth / (headroom + growth),
-            growth_chance: room.confidence(self.n_stairs, self.n_stairs),
-            seconds_per_step: room.seconds_per_step,
+            growth_chance: context.confidence(self.n_stairs, self.n_stairs),
+            seconds_per_unit: context.seconds_per_unit,
         }
     }
 }
 
-/// Every stair but the first with the one before it.
+/// Pairs every stair but the first with the one before it.
 fn pairs(stairs: &[Stair]) -> impl Iterator<Item = (&Stair, &Stair)> {
     stairs.iter().zip(stairs.iter().skip(1))
 }
 
 impl Stairs {
+    /// Upper bound on their memory on the heap, in bytes.
+    pub(super) const BYTES_MAX: usize = STAIRS_MAX * size_of::<Stair>();
+
     pub(super) fn clear(&mut self) {
-        self.steps.clear();
+        self.recent.clear();
         self.landing = None;
         self.half = None;
-        self.high = f64::NEG_INFINITY;
-        self.trend = None;
-        self.stop = None;
+        self.flight = None;
+        self.failure = None;
     }
 
-    /// Takes a block of [`STAIRS_LEVEL_IDX`].
-    pub(super) fn add(&mut self, block: &Block, room: &Room) {
-        let headroom = room.headroom(Use::of([block]), SignalRules::ALLOCATED.peak_weight);
+    /// Returns the trend that holds.
+    pub(super) fn trend(&self) -> Option<&Trend> {
+        self.flight.as_ref().map(|flight| &flight.trend)
+    }
+
+    /// Returns the bytes that the stairs take on the heap.
+    #[cfg(test)]
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.recent.capacity() * size_of::<Stair>()
+    }
+
+    /// Takes a block of the level on which stairs are detected.
+    pub(super) fn add(&mut self, block: &Block, context: &SeriesContext) {
+        let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
         if let Some(landing) = self.landing {
             if let Some(stair) = self.climb(&landing, block, STAIR_OF_HEADROOM * headroom) {
-                if self.steps.len() == STAIRS_MAX {
-                    self.steps.remove(0);
+                if self.recent.len() == STAIRS_MAX {
+                    self.recent.remove(0);
                 }
-                self.steps.push(stair);
-                self.top = block.floor;
-                self.judge(block, block.step - landing.step, room);
+                self.recent.push(stair);
+                let block_steps = block.end.position - landing.block.end.position;
+                self.judge(block, block_steps, context);
             }
             self.end(block);
         }
-        if self.half.is_none() {
-            self.high = self.high.max(block.floor);
-        }
-        self.landing = Some(*block);
+        let high = match self.landing {
+            None => block.floor,
+            Some(landing) if self.half.is_none() => landing.high.max(block.floor),
+            Some(landing) => landing.high,
+        };
+        self.landing = Some(Landing { block: *block, high });
     }
 
-    /// A stair that is complete with this block: a stair inside a block shows in two.
-    fn climb(&mut self, before: &Block, block: &Block, height_min: f64) -> Option<Stair> {
+    /// Returns the stair that this block completes; a stair inside a block shows in two.
+    fn climb(&mut self, landing: &Landing, block: &Block, height_min: f64) -> Option<Stair> {
+        let before = &landing.block;
         let half = self.half.take();
         let begun = half.unwrap_or(HalfStair {
             height: 0.0,
@@ -255,122 +321,175 @@ impl Stairs {
             return None;
         }
         (sum.transient_height < STAIR_TRANSIENT_RATIO * sum.height).then_some(Stair {
-            step: before.step,
-            time: before.time,
+            at: before.end,
             foot: sum.foot,
             height: sum.height,
-            high: self.high,
+            high: landing.high,
         })
     }
 
-    /// Raises a trend when a flight is even and leads to the end, or follows the one that
+    /// Raises a trend when a flight is even and leads to the end, or updates the one that
     /// holds.
-    fn judge(&mut self, block: &Block, block_steps: f64, room: &Room) {
-        if let Some(held) = &mut self.trend {
-            let newest = self.steps.len().saturating_sub(self.n_flight);
-            if let Some(flight) = self.steps.get(newest..).and_then(Flight::of) {
-                let growth = (block.floor - self.foot).max(flight.height);
-                held.follow(&flight.trend(growth, block, room));
+    fn judge(&mut self, block: &Block, block_steps: f64, context: &SeriesContext) {
+        if let Some(held) = &mut self.flight {
+            if let Some(newest) = Flight::newest(&self.recent, held.n_stairs) {
+                let growth = (block.floor - held.foot).max(newest.height);
+                held.trend.follow(&newest.trend(growth, block, context));
             }
             return;
         }
-        for n_flight in [STAIRS_FEW, STAIRS_MANY] {
-            let Some(newest) = self.steps.len().checked_sub(n_flight) else { continue };
-            let Some(stairs) = self.steps.get(newest..) else { continue };
+        for n_stairs in [STAIRS_FEW, STAIRS_MANY] {
+            let Some(first_idx) = self.recent.len().checked_sub(n_stairs) else { continue };
+            let Some(stairs) = self.recent.get(first_idx..) else { continue };
             let Some(flight) = Flight::of(stairs) else { continue };
             let even = flight.is_even(stairs, block.floor, block_steps);
-            match even.and_then(|()| flight.judge(n_flight, block, room)) {
+            match even.and_then(|()| flight.judge(n_stairs, block, context)) {
                 Ok(trend) => {
-                    self.n_flight = n_flight;
-                    self.foot = flight.first.foot;
-                    self.trend = Some(trend);
-                    self.stop = None;
+                    self.flight =
+                        Some(TrendFlight { trend, n_stairs, foot: flight.first.foot });
+                    self.failure = None;
                     return;
                 }
-                Err(stop) => self.stop = Some(stop),
+                Err(failure) => self.failure = Some(failure),
             }
         }
     }
 
-    /// What is remembered.
-    pub(super) fn report(&self) -> StairsReport {
-        StairsReport {
-            n_stairs: self.steps.len(),
-            mean: Flight::of(&self.steps).map(|flight| (flight.height, flight.distance_steps)),
-            stop: self.stop,
+    /// Returns the stairs remembered so far.
+    pub(super) fn evidence(&self) -> StairsEvidence {
+        StairsEvidence {
+            n_stairs: self.recent.len(),
+            mean: Flight::of(&self.recent).map(|flight| MeanStair {
+                height_bytes: flight.height,
+                distance_steps: flight.distance_steps,
+            }),
+            failure: self.failure,
         }
     }
 
-    /// Ends the flight when the floor falls below the newest stair or no further one comes.
+    /// Ends the flight when the floor falls below the newest stair or no further one follows.
     fn end(&mut self, block: &Block) {
-        let Some(last) = self.steps.last() else { return };
-        let has_fallen = block.floor < self.top - STAIR_FALL_RATIO * last.height;
-        let newest = self.steps.len().saturating_sub(self.n_flight);
-        let is_quiet = self.trend.is_some()
-            && self.steps.get(newest..).and_then(Flight::of).is_none_or(|flight| {
-                block.step - last.step > STAIRS_QUIET_DISTANCES * flight.distance_steps
-            });
+        let Some(last) = self.recent.last() else { return };
+        let has_fallen = block.floor < last.top() - STAIR_FALL_RATIO * last.height;
+        let is_quiet = self.flight.is_some_and(|held| {
+            Flight::newest(&self.recent, held.n_stairs).is_none_or(|newest| {
+                let quiet_steps = block.end.position - last.at.position;
+                quiet_steps > STAIRS_QUIET_DISTANCES * newest.distance_steps
+            })
+        });
         if has_fallen || is_quiet {
-            self.steps.clear();
-            self.trend = None;
+            self.recent.clear();
+            self.flight = None;
         }
     }
 
-    /// Brings headroom and pace of the trend up to date with the newest block of the pyramid.
-    pub(super) fn refresh(&mut self, newest: &Block, room: &Room) {
-        let most = Use::of(self.landing.iter().chain([newest]));
-        if let Some(trend) = &mut self.trend {
-            trend.refresh(most, SignalRules::ALLOCATED.peak_weight, room);
+    /// Updates headroom and pace of the trend with the newest block of the pyramid.
+    pub(super) fn refresh(&mut self, newest: &Block, context: &SeriesContext) {
+        let landing = self.landing.as_ref().map(|landing| &landing.block);
+        let most = PeakUse::of(landing.into_iter().chain([newest]));
+        if let Some(flight) = &mut self.flight {
+            flight.trend.refresh(most, context);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::analysis::creep::job::{Job, assert_finite, assert_within, push};
-    use crate::analysis::creep::{GIBIBYTE, Push, Signal, Stage};
+    use crate::analysis::creep::gates::Gate;
+    use crate::analysis::creep::record::MemoryRecord;
+    use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::simulation::{
+        Simulation, assert_finite, assert_within, at, record,
+    };
+    use crate::analysis::creep::stairs::{Flight, Stair};
+    use crate::analysis::creep::trend::Stage;
+    use crate::model::units::GIBIBYTE;
 
     /// One stair of 2 GiB every 2,000 pushes from the 4,000th on, up to a step.
-    fn stairs(step: f64, last_step: f64) -> Push {
+    fn stairs(step: f64, last_step: f64) -> MemoryRecord {
         let n_stairs = (step.min(last_step) / 2000.0).floor() - 1.0;
-        push(step, 32.0 * GIBIBYTE + 2.0 * GIBIBYTE * n_stairs.max(0.0))
+        record(step, 32.0 * GIBIBYTE + 2.0 * GIBIBYTE * n_stairs.max(0.0))
     }
 
     #[test]
     fn even_stairs_creep_until_they_end() {
-        let mut job = Job::new();
+        let mut rank = Simulation::new();
         let climbing = |step| stairs(step, 14_500.0);
-        assert!(job.run_until_change(14_500, climbing));
-        let trend = job.trend(Signal::Allocated).unwrap();
+        assert!(rank.run_until_change(14_500, climbing));
+        let trend = rank.trend(Signal::Allocated).unwrap();
         assert_eq!(trend.stage, Stage::Creeping);
-        assert_within(trend.slope_bytes_per_step, GIBIBYTE / 1000.0, 0.2 * GIBIBYTE / 1000.0);
-        assert!(trend.slope_lower_bytes_per_step <= trend.slope_bytes_per_step);
-        assert!(trend.slope_upper_bytes_per_step >= trend.slope_bytes_per_step);
+        assert_within(
+            trend.slope_bytes_per_unit.value,
+            GIBIBYTE / 1000.0,
+            0.2 * GIBIBYTE / 1000.0,
+        );
+        assert!(trend.slope_bytes_per_unit.lower <= trend.slope_bytes_per_unit.value);
+        assert!(trend.slope_bytes_per_unit.upper >= trend.slope_bytes_per_unit.value);
         assert_finite(&trend);
-        job.run(16_000 - 14_500, climbing);
-        assert!(job.run_until_change(12_000, climbing), "no stair after the 14,000th push");
-        assert_eq!(job.trend(Signal::Allocated), None);
-        assert_within(job.step, 14_000.0 + 4.0 * 2000.0, 1000.0);
-        assert!(!job.run_until_change(20_000, climbing));
+        rank.run(16_000 - 14_500, climbing);
+        assert!(rank.run_until_change(12_000, climbing), "no stair after the 14,000th record");
+        assert_eq!(rank.trend(Signal::Allocated), None);
+        assert_within(rank.step, 14_000.0 + 4.0 * 2000.0, 1000.0);
+        assert!(!rank.run_until_change(20_000, climbing));
     }
 
     #[test]
     fn stairs_that_fall_are_cleared_at_once() {
-        let mut job = Job::new();
-        assert!(job.run_until_change(14_500, |step| stairs(step, 14_500.0)));
-        assert!(job.run_until_change(600, |step| push(step, 32.0 * GIBIBYTE)));
-        assert_eq!(job.trend(Signal::Allocated), None);
+        let mut rank = Simulation::new();
+        assert!(rank.run_until_change(14_500, |step| stairs(step, 14_500.0)));
+        assert!(rank.run_until_change(600, |step| record(step, 32.0 * GIBIBYTE)));
+        assert_eq!(rank.trend(Signal::Allocated), None);
     }
 
     #[test]
     fn uneven_stairs_raise_nothing() {
-        let mut job = Job::new();
+        let mut rank = Simulation::new();
         let uneven = |step: f64| {
             let n_stairs =
                 [3000.0, 4500.0, 9000.0, 9900.0, 14_000.0].iter().filter(|at| step >= **at);
-            push(step, GIBIBYTE * (34.0 + 2.0 * n_stairs.map(|_| 1.0).sum::<f64>()))
+            record(step, GIBIBYTE * (34.0 + 2.0 * n_stairs.map(|_| 1.0).sum::<f64>()))
         };
-        job.run(16_000, uneven);
-        assert_eq!(job.n_changes, 0);
+        rank.run(16_000, uneven);
+        assert_eq!(rank.n_changes, 0);
+    }
+
+    #[test]
+    fn uneven_stairs_say_what_they_lack() {
+        let mut rank = Simulation::new();
+        rank.run(16_000, |step: f64| {
+            let n_stairs =
+                [3000.0, 4500.0, 9000.0, 9900.0, 14_000.0].iter().filter(|at| step >= **at);
+            record(step, GIBIBYTE * (34.0 + 2.0 * n_stairs.map(|_| 1.0).sum::<f64>()))
+        });
+        let stairs = rank.estimator.stairs();
+        assert_eq!(stairs.n_stairs, 5);
+        assert!(stairs.failure.is_some(), "{stairs:?}");
+    }
+
+    /// Stairs 100 bytes high and 1,000 steps apart, each of whose feet has sunk by `drift` below
+    /// the top of the one before.
+    fn sinking(n_stairs: u32, drift: f64) -> Vec<Stair> {
+        let stair = |i: u32| Stair {
+            at: at(1000.0 * f64::from(i), 1000.0 * f64::from(i)),
+            foot: (100.0 - drift) * f64::from(i),
+            height: 100.0,
+            high: 0.0,
+        };
+        (0..n_stairs).map(stair).collect()
+    }
+
+    #[test]
+    fn flight_that_sinks_between_its_stairs_is_not_even() {
+        let gate = |n_stairs: u32, drift: f64| {
+            let stairs = sinking(n_stairs, drift);
+            let floor = stairs.last().unwrap().top();
+            let even = Flight::of(&stairs).unwrap().is_even(&stairs, floor, 256.0);
+            even.err().map(|failure| failure.gate)
+        };
+        assert_eq!(gate(6, 0.0), None);
+        assert_eq!(gate(6, 26.0), Some(Gate::StairLandings));
+        // No landing is off by a quarter, and all together are by a fifth of the climb.
+        assert_eq!(gate(6, 24.5), Some(Gate::StairClimb));
+        assert_eq!(gate(3, 24.5), None);
     }
 }

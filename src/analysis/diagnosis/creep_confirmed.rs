@@ -1,6 +1,7 @@
 //! MEMORY CREEP: live memory grows steadily and has eaten a telling share of the headroom.
 
-use crate::analysis::diagnosis::growth::{GrowthEvidence, LIVE_SIGNALS, creeping};
+use crate::analysis::creep::trend::TrendFigures;
+use crate::analysis::diagnosis::growth::{LIVE_SIGNALS, creeping};
 use crate::analysis::diagnosis::kind::{About, Severity};
 use crate::analysis::diagnosis::scene::{Scene, Subject};
 
@@ -20,6 +21,6 @@ pub const ABOUT: About = About {
 pub fn judge(
     scene: &Scene<'_>,
     subject: &Subject<'_, '_>,
-) -> Option<(Severity, Box<GrowthEvidence>)> {
+) -> Option<(Severity, Box<TrendFigures>)> {
     LIVE_SIGNALS.iter().find_map(|signal| creeping(scene, subject, *signal))
 }

@@ -1,7 +1,7 @@
 //! MEMORY RISING: live memory grows steadily, not yet far enough to be called creep.
 
-use crate::analysis::creep::Stage;
-use crate::analysis::diagnosis::growth::{GrowthEvidence, LIVE_SIGNALS};
+use crate::analysis::creep::trend::{Stage, TrendFigures};
+use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
 use crate::analysis::diagnosis::kind::{About, Severity};
 use crate::analysis::diagnosis::scene::{Scene, Subject};
 
@@ -19,7 +19,7 @@ pub const ABOUT: About = About {
 pub fn judge(
     _: &Scene<'_>,
     subject: &Subject<'_, '_>,
-) -> Option<(Severity, Box<GrowthEvidence>)> {
+) -> Option<(Severity, Box<TrendFigures>)> {
     let trend = LIVE_SIGNALS.iter().find_map(|signal| subject.trend(*signal, Stage::Rising))?;
-    Some((Severity::Info, Box::new(GrowthEvidence::of(trend))))
+    Some((Severity::Info, Box::new(trend.figures())))
 }

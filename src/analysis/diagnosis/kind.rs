@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::Signal;
+use crate::analysis::creep::signal::Signal;
 
 /// The names of a diagnosis and what it says to people.
 #[derive(Debug)]

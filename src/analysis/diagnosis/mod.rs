@@ -5,6 +5,7 @@ pub mod balance;
 pub mod creep_confirmed;
 pub mod creep_early;
 pub mod fragmentation;
+pub mod gpu_lost;
 pub mod growth;
 pub mod high_pressure;
 pub mod imbalance;
@@ -15,10 +16,11 @@ pub mod pressure;
 pub mod scene;
 
 kind::diagnoses! {
-    CreepConfirmed: creep_confirmed, Box<growth::GrowthEvidence>;
+    GpuLost: gpu_lost, gpu_lost::GpuLostEvidence;
+    CreepConfirmed: creep_confirmed, Box<crate::analysis::creep::trend::TrendFigures>;
     HighPressure: high_pressure, high_pressure::PressureEvidence;
     Imbalance: imbalance, imbalance::ImbalanceEvidence;
     Fragmentation: fragmentation, fragmentation::FragmentationEvidence;
     OutsideAllocator: outside_allocator, outside_allocator::OutsideEvidence;
-    CreepEarly: creep_early, Box<growth::GrowthEvidence>;
+    CreepEarly: creep_early, Box<crate::analysis::creep::trend::TrendFigures>;
 }

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::analysis::creep::Signal;
+use crate::analysis::creep::signal::Signal;
 use crate::analysis::diagnosis::kind::{About, Score};
 use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
 

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::Signal;
-use crate::analysis::diagnosis::growth::{GrowthEvidence, creeping};
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::TrendFigures;
+use crate::analysis::diagnosis::growth::creeping;
 use crate::analysis::diagnosis::kind::{About, Figures, Score, Severity};
 use crate::analysis::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject};
 use crate::text::units::{bytes, percent};
@@ -28,7 +29,7 @@ pub const ABOUT: About = About {
 #[serde(untagged)]
 pub enum OutsideEvidence {
     /// It grows.
-    Growth(Box<GrowthEvidence>),
+    Growth(Box<TrendFigures>),
     /// It is large.
     Large(LargeEvidence),
 }

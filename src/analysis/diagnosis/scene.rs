@@ -1,6 +1,8 @@
 //! What diagnoses look at: the subjects present at one time, the limits, and what held the last time.
 
-use crate::analysis::creep::{CreepEstimator, Signal, Stage, Trend};
+use crate::analysis::creep::estimator::CreepEstimator;
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::{Stage, Trend};
 use crate::analysis::devices::DeviceFailure;
 use crate::analysis::diagnosis::balance::{Balance, COMPARABLE_STEPS_MIN, balance};
 use crate::analysis::diagnosis::kind::Severity;

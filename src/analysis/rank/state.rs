@@ -4,14 +4,17 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::{CreepEstimator, CreepSettings, DeviceReading, Push};
+use crate::analysis::creep::axis::AxisPoint;
+use crate::analysis::creep::estimator::CreepEstimator;
+use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
+use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::estimate;
 use crate::analysis::rank::lifecycle::{Lifecycle, RecordVerdict};
 use crate::analysis::rank::peaks::{IntervalPeak, RecentPeaks};
 use crate::analysis::rank::tally::Tally;
 use crate::analysis::rank::view::{DeviceView, Identity, LastTrain, RankView};
 use crate::model::step::{Phase, StepSample};
-use crate::model::units::{Bytes, Seconds, Uptime};
+use crate::model::units::{Bytes, OutOfRange, Seconds, UnixTime, Uptime};
 
 /// Readings of the device reach the estimator at most this often, in seconds: it counts readings, and was tuned on
 /// one every 15 seconds.
@@ -104,14 +107,14 @@ impl RankState {
         let capacity =
             self.identity.total.or(self.device_total).filter(|total| total.get() > 0);
         let capacity = capacity.map(Bytes::as_f64);
-        let push = creep_push(&figures, time);
+        let record = memory_record(&figures, time);
         if sample.phase == Phase::Train {
             self.last_train = Some(figures);
             self.steps_total += 1;
             self.life_steps = self.life_steps.saturating_add(1);
-            changed |= self.creep.train(&push, capacity);
-        } else {
-            self.creep.other_phase(&push);
+            changed |= record.is_ok_and(|record| self.creep.train(&record, capacity));
+        } else if let Ok(record) = record {
+            self.creep.other_phase(&record);
         }
         (verdict, changed)
     }
@@ -133,6 +136,7 @@ impl RankState {
             return false;
         }
         self.device_read_at = Some(time);
+        let Ok(time) = UnixTime::new(time) else { return false };
         let process_used = view.process_used.map(Bytes::as_f64);
         let capacity = self.capacity(view).map(Bytes::as_f64);
         self.creep.device(&DeviceReading { time, device_used, process_used }, capacity)
@@ -227,13 +231,16 @@ impl RankState {
     }
 }
 
-fn creep_push(figures: &LastTrain, time: f64) -> Push {
-    Push {
-        step: figures.step.as_f64(),
-        time,
+/// The record of a step that the estimator takes.
+///
+/// # Errors
+/// `time` is not a Unix time.
+fn memory_record(figures: &LastTrain, time: f64) -> Result<MemoryRecord, OutOfRange> {
+    Ok(MemoryRecord {
+        at: AxisPoint { position: figures.step.as_f64(), time: UnixTime::new(time)? },
         allocated: figures.allocated.as_f64(),
         peak: figures.peak_allocated.unwrap_or(figures.allocated).as_f64(),
         reserved: figures.reserved.map(Bytes::as_f64),
         peak_reserved: figures.peak_reserved.map(Bytes::as_f64),
-    }
+    })
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::CreepEstimator;
+use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::rank::tally::Tally;
 use crate::model::ids::{GpuUuid, Rank};
 use crate::model::step::StepSample;

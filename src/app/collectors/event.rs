@@ -1,17 +1,27 @@
-//! What collectors bring to the engine.
+//! The reports of collectors to the engine.
 
-use crate::analysis::status::CollectorStatus;
 use crate::input::nvml::cycle::GpuPoll;
 use crate::model::device::DevicePod;
 use crate::model::ids::GpuUuid;
 
-/// What a collector brings to the engine.
+/// A report of a collector.
 #[derive(Debug)]
 pub(in crate::app) enum CollectorEvent {
-    /// One round of reading the devices.
-    Devices(GpuPoll, CollectorStatus),
+    /// The result of one poll of NVML.
+    Devices(GpuPoll, CollectorRound),
     /// An Xid error of a device.
     Xid(GpuUuid, u64),
-    /// Which containers have which devices, and how many were left out.
-    DevicePods(Vec<DevicePod>, u64, CollectorStatus),
+    /// The containers of all devices, and the number of left-out ones.
+    DevicePods(Vec<DevicePod>, u64, CollectorRound),
+}
+
+/// One round of a collector.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::app) struct CollectorRound {
+    /// The collector.
+    pub(in crate::app) collector: &'static str,
+    /// How long the round took, in seconds.
+    pub(in crate::app) duration_seconds: f64,
+    /// Whether it succeeded.
+    pub(in crate::app) is_success: bool,
 }

@@ -1,15 +1,14 @@
-//! Asks the kubelet which containers have which devices, at the pace of reading the devices.
+//! Polls the kubelet for the containers of all devices.
 
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use crate::analysis::status::CollectorStatus;
-use crate::app::collectors::event::CollectorEvent;
+use crate::app::collectors::event::{CollectorEvent, CollectorRound};
 use crate::input::owner::kubelet::{Assignments, Kubelet};
 
-/// Asks the kubelet again and again which containers have which devices.
+/// Polls the kubelet until the engine ends.
 pub(in crate::app) async fn ask_kubelet(
     mut kubelet: Kubelet,
     every: Duration,
@@ -25,8 +24,8 @@ pub(in crate::app) async fn ask_kubelet(
             _ => {}
         }
         is_failing = listed.is_err();
-        let status = CollectorStatus {
-            collector: "kubelet".into(),
+        let status = CollectorRound {
+            collector: "kubelet",
             duration_seconds: began.elapsed().as_secs_f64(),
             is_success: listed.is_ok(),
         };

@@ -1,4 +1,4 @@
-//! What feeds the engine beside pushes: devices, their Xid errors, and the kubelet.
+//! Collectors feed the engine besides pushes: devices, their Xid errors, and the kubelet.
 
 pub mod event;
 pub mod kubelet;

@@ -1,4 +1,4 @@
-//! The pace of reading the devices, on a thread of its own: a call that hangs is reported, and nothing queues behind it.
+//! Polls NVML from a thread of its own: a hanging call is reported, and nothing queues behind it.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -9,8 +9,7 @@ use anyhow::Context;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::analysis::status::CollectorStatus;
-use crate::app::collectors::event::CollectorEvent;
+use crate::app::collectors::event::{CollectorEvent, CollectorRound};
 use crate::app::collectors::thread;
 use crate::app::collectors::xid::XidWatch;
 use crate::config::settings::{NvmlSettings, Settings};
@@ -22,16 +21,16 @@ use crate::input::push::inbox::ReleaseRequest;
 use crate::model::device::{GpuSample, GpuUnavailable};
 use crate::model::ids::GpuUuid;
 
-/// The longest pause between two rounds of an NVML that does not answer.
+/// The longest pause between polls while NVML does not answer.
 const BACKOFF_MAX: Duration = Duration::from_mins(1);
-/// How many processes of a device are read; the engine tells fewer apart.
+/// Processes read per device; the engine shows fewer.
 const PROCESSES_MAX: usize = 4096;
 
-/// What reads the devices. It may block for as long as a driver does.
+/// The source of device readings. May block as long as a driver does.
 pub enum GpuSource {
     /// The driver.
     Nvml(Box<Poller>),
-    /// A simulation in its place.
+    /// A simulation of it.
     Simulated(Box<dyn FnMut() -> GpuPoll + Send>),
 }
 
@@ -60,7 +59,7 @@ impl GpuSource {
     }
 }
 
-/// NVML as the settings say, if they ask for it.
+/// NVML with these settings; `None` if it is disabled.
 pub fn nvml_source(settings: &Settings) -> Option<GpuSource> {
     let NvmlSettings { library, devices, .. } = settings.nvml.clone()?;
     let procfs = PathBuf::from("/proc");
@@ -68,16 +67,16 @@ pub fn nvml_source(settings: &Settings) -> Option<GpuSource> {
     Some(GpuSource::Nvml(Box::new(Poller::new(config))))
 }
 
-/// What the thread that reads the devices is asked for.
+/// A request to the polling thread.
 enum PollRequest {
-    /// A round, with the devices that ranks push from.
+    /// Polls once, with the devices that ranks push from.
     Read(BTreeSet<GpuUuid>),
-    /// To hold nothing open.
+    /// Closes all devices.
     Release,
 }
 
-/// Paces the reading of the devices on a thread of its own and bounds the wait for it: a call that hangs is reported,
-/// and nothing queues behind it.
+/// Requests polls from a thread and bounds the wait for them: a hanging call is reported, and nothing queues behind
+/// it.
 pub(in crate::app) struct GpuTask {
     settings: NvmlSettings,
     pushed_devices: watch::Receiver<BTreeSet<GpuUuid>>,
@@ -85,17 +84,16 @@ pub(in crate::app) struct GpuTask {
     releases: mpsc::Receiver<ReleaseRequest>,
     asks: SyncSender<PollRequest>,
     polls: mpsc::Receiver<GpuPoll>,
-    /// `None` where a simulation is read.
+    /// `None` for a simulation.
     xids: Option<XidWatch>,
     failing: Vec<GpuUnavailable>,
 }
 
-/// What joins the reading of the devices to the rest of the exporter.
+/// The channels between this task and the rest of the exporter.
 pub(in crate::app) struct GpuChannels {
-    /// The published status, for the devices that ranks push from.
     /// The devices that ranks push from, as the engine answers.
     pub(in crate::app) pushed_devices: watch::Receiver<BTreeSet<GpuUuid>>,
-    /// The way to the engine.
+    /// The channel to the engine.
     pub(in crate::app) collected: mpsc::Sender<CollectorEvent>,
     /// Requests to hold no device open for a time.
     pub(in crate::app) releases: mpsc::Receiver<ReleaseRequest>,
@@ -105,7 +103,7 @@ impl GpuTask {
     /// Starts the threads.
     ///
     /// # Errors
-    /// There is no room for a thread.
+    /// The system cannot start another thread.
     pub(in crate::app) fn start(
         settings: NvmlSettings,
         source: GpuSource,
@@ -155,7 +153,7 @@ impl GpuTask {
         }
     }
 
-    /// Asks the thread and waits for its answer, however long that takes; a wait beyond the timeout is reported.
+    /// Sends a request and waits for its result. Reports a wait beyond the timeout, then waits on.
     async fn round(&mut self, ask: PollRequest) -> anyhow::Result<GpuPoll> {
         let began = Instant::now();
         self.asks.send(ask).context("the thread that reads the devices died")?;
@@ -168,7 +166,7 @@ impl GpuTask {
             loop {
                 tokio::select! {
                     poll = self.polls.recv() => break poll,
-                    // Who asks for a release hears that there is none: its sender goes.
+                    // Dropping the request reports that the release failed.
                     Some(request) = self.releases.recv() => drop(request),
                 }
             }
@@ -176,7 +174,7 @@ impl GpuTask {
         poll.context("the thread that reads the devices died")
     }
 
-    /// Holds no device open for as long as it is asked to.
+    /// Holds no device open for the requested time.
     async fn rest(&mut self, request: ReleaseRequest) -> anyhow::Result<()> {
         let mut request = Some(request);
         let mut until = Instant::now();
@@ -192,12 +190,12 @@ impl GpuTask {
                 if let Some(xids) = &mut self.xids
                     && !xids.close().await
                 {
-                    // Whoever asked hears that it is not released: the way to answer goes.
+                    // Dropping `answer` reports that the release failed.
                     tracing::warn!("NVML not released: the wait for an event hangs");
                     break;
                 }
                 tracing::info!(?time, "NVML released on request");
-                // Whoever asked may have gone; it is released all the same.
+                // The client may have left; the release stands.
                 answer.send(()).ok();
                 until = began + time;
             }
@@ -206,13 +204,13 @@ impl GpuTask {
                 Some(more) = self.releases.recv() => request = Some(more),
             }
         }
-        tracing::info!("NVML is asked again");
+        tracing::info!("NVML polls resume");
         Ok(())
     }
 
     async fn collect(&self, poll: GpuPoll, began: Instant) -> anyhow::Result<()> {
-        let status = CollectorStatus {
-            collector: "nvml".into(),
+        let status = CollectorRound {
+            collector: "nvml",
             duration_seconds: began.elapsed().as_secs_f64(),
             is_success: poll.unavailable.is_empty(),
         };
@@ -220,7 +218,7 @@ impl GpuTask {
     }
 }
 
-/// The GPUs that these are, or are part of.
+/// The GPUs that these devices are, or are part of.
 fn gpus_of(samples: &[GpuSample]) -> BTreeSet<GpuUuid> {
     let gpu =
         |sample: &GpuSample| sample.info.parent.as_ref().unwrap_or(&sample.device).clone();
@@ -248,7 +246,7 @@ fn timed_out(timeout: Duration) -> GpuPoll {
     GpuPoll { unavailable: vec![unavailable], ..GpuPoll::default() }
 }
 
-/// Says what fails when that changes, once. That there is no NVML is as normal as that there is one.
+/// Logs changed failures once. A missing NVML library is normal.
 fn log_gpu(failing: &mut Vec<GpuUnavailable>, unavailable: &[GpuUnavailable]) {
     let is_same =
         |a: &GpuUnavailable, b: &GpuUnavailable| a.device == b.device && a.code == b.code;

@@ -1,12 +1,12 @@
-//! Threads of collectors: calls of the driver may hang, so that they never run on the runtime's.
+//! Threads for calls of the driver, which may hang and therefore never run on the runtime's threads.
 
-/// The stack of the threads that ask NVML, in bytes.
+/// Stack size, in bytes.
 const THREAD_STACK_BYTES: usize = 512 * 1024;
 
-/// Starts a thread that ends with the program.
+/// Starts a thread that runs until the process ends.
 ///
 /// # Errors
-/// There is no room for a thread.
+/// The system cannot start another thread.
 pub(super) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let thread = std::thread::Builder::new().name(name.to_owned());
     thread.stack_size(THREAD_STACK_BYTES).spawn(body).map(drop)

@@ -1,39 +1,39 @@
-//! What the poller must know: which library, which devices.
+//! The poller's configuration: which library, which devices.
 
 use std::path::PathBuf;
 
 use crate::model::ids::GpuUuid;
 
-/// What the poller must know.
+/// The configuration of a poller.
 #[derive(Clone, Debug)]
 pub struct PollerConfig {
-    /// The NVML library; `None` means `libnvidia-ml.so.1` where the loader finds it.
+    /// The NVML library; `None` loads `libnvidia-ml.so.1` from the loader's search path.
     pub library: Option<PathBuf>,
-    /// Where procfs is mounted, `/proc` as a rule.
+    /// The mount point of procfs, normally `/proc`.
     pub procfs: PathBuf,
-    /// How many processes of one device are reported, largest first.
+    /// Processes reported per device, the largest first.
     pub processes_max: usize,
-    /// Which devices are opened.
+    /// Devices to open.
     pub devices: Devices,
 }
 
-/// Which devices are opened.
+/// Devices to open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Devices {
     /// Every GPU that NVML counts, with its MIG devices.
     #[default]
     All,
-    /// These.
+    /// The devices with these names.
     Listed(Vec<DeviceName>),
-    /// Those that ranks push from, as the poller was told last.
+    /// The devices that ranks push from, as last given to the poller.
     Pushed,
 }
 
-/// How a device is asked for.
+/// How a device is looked up.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DeviceName {
-    /// The GPU with this index of NVML.
+    /// By NVML's index of the GPU.
     Index(u32),
-    /// The GPU or MIG device with this UUID.
+    /// By the UUID of the GPU or MIG device.
     Uuid(GpuUuid),
 }

@@ -1,4 +1,4 @@
-//! One poll under way: what answered, what did not, and what both amount to.
+//! One poll in progress: the devices that answered, those that failed, and the result of both.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,25 +9,26 @@ use crate::input::nvml::error::{GpuError, NvmlCode};
 use crate::model::device::{GpuSample, GpuUnavailable};
 use crate::model::ids::GpuUuid;
 
-/// What one poll found.
+/// The result of one poll.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GpuPoll {
-    /// The devices that answered, MIG instances in place of the GPU that they are part of.
+    /// The devices that answered; MIG devices replace the GPU that they are part of.
     pub samples: Vec<GpuSample>,
-    /// What did not answer. An entry without a device beside samples is one that never told its UUID.
+    /// The devices that failed. An entry without a device means NVML as a whole, or, next to samples, a device that
+    /// failed before NVML returned its UUID.
     pub unavailable: Vec<GpuUnavailable>,
-    /// How many processes were left out of these samples by `processes_max`.
+    /// Processes left out of these samples to keep `processes_max`.
     pub processes_dropped: u64,
-    /// How many devices were not looked up, being more than `DEVICES_MAX`.
+    /// Devices not looked up because there are more than `DEVICES_MAX`.
     pub devices_dropped: u64,
-    /// Whether NVML was not asked, as no device is wanted, and holds nothing open.
+    /// Whether NVML was not called because no device is wanted; nothing is open then.
     pub is_released: bool,
-    /// Whether NVML was shut down, so that the next poll initialises it anew. It counts its users: it closes devices,
-    /// and initialises anything anew, only when `xid::watch` has ended, too.
+    /// Whether NVML was shut down, so that the next poll initialises it again. NVML counts its users: it closes
+    /// devices only after `xid::watch` has ended, too.
     pub is_shut_down: bool,
 }
 
-/// What a poll finds of an NVML that is not asked.
+/// The result of a poll that does not call NVML.
 pub const RELEASED: GpuPoll = GpuPoll {
     samples: Vec::new(),
     unavailable: Vec::new(),
@@ -37,55 +38,56 @@ pub const RELEASED: GpuPoll = GpuPoll {
     is_shut_down: true,
 };
 
-/// A device of this poll or an earlier one.
+/// A device of this or an earlier poll.
 ///
-/// Grows only by GPUs that appear: the MIG instances of a GPU that answers are forgotten when they go.
+/// The number of entries grows only with new GPUs: entries of MIG devices are dropped once their GPU answers without
+/// them.
 #[derive(Debug)]
 pub(super) struct DeviceEntry {
-    /// What it was asked for by, or the GPU that it is part of.
+    /// The name that it, or the GPU that it is part of, was looked up by.
     pub(super) name: DeviceName,
-    /// The GPU that a MIG instance is part of.
+    /// The GPU that a MIG device is part of.
     pub(super) parent: Option<GpuUuid>,
-    /// What it was last reported unavailable with.
+    /// The code of its last failure.
     pub(super) code: Option<&'static str>,
-    /// Whether it went because its GPU was partitioned anew: reported once, then forgotten.
+    /// Whether it disappeared because its GPU was repartitioned: reported once, then dropped.
     pub(super) is_reconfigured: bool,
 }
 
-/// What fails poll after poll.
+/// Consecutive failures of one device.
 #[derive(Debug)]
 pub(super) struct FailureStreak {
-    /// In how many polls in a row.
+    /// Polls in a row.
     pub(super) polls: u32,
-    /// What was reported last, which holds for as long as nobody asks again.
+    /// The last reports, which are repeated while the device is not polled.
     pub(super) reports: Vec<GpuUnavailable>,
 }
 
-/// One poll under way.
+/// One poll in progress.
 #[derive(Debug, Default)]
 pub(super) struct Cycle {
     pub(super) poll: GpuPoll,
-    /// What did not answer, by what it was asked for by.
+    /// Failures by the name that was looked up.
     pub(super) reports: BTreeMap<DeviceName, Vec<GpuUnavailable>>,
-    /// What it was asked for by of which something answered.
+    /// Names of which at least one device answered.
     pub(super) answered: BTreeSet<DeviceName>,
-    /// What was left alone.
-    pub(super) rested: BTreeSet<DeviceName>,
-    /// The devices that told their UUID and are reported, with or without figures.
+    /// Names that were not polled after too many failures.
+    pub(super) skipped: BTreeSet<DeviceName>,
+    /// The devices whose UUID is known and that are reported, with or without figures.
     pub(super) found: BTreeMap<GpuUuid, DeviceEntry>,
-    /// The GPUs that told their UUID and stand behind their MIG instances.
+    /// The GPUs whose UUID is known and that are replaced by their MIG devices.
     pub(super) partitioned: BTreeSet<GpuUuid>,
-    /// The MIG device that stands for the memory of each GPU instance.
+    /// The MIG device that reports the memory of each GPU instance.
     pub(super) memory_of: BTreeMap<(GpuUuid, u32), GpuUuid>,
-    /// What failed before it told its UUID.
+    /// Failures before NVML returned a UUID.
     pub(super) unnamed: Vec<(DeviceName, GpuError)>,
     pub(super) wants_restart: bool,
 }
 
 impl Cycle {
-    /// Leaves a device alone; what was reported of it holds.
-    pub(super) fn rest(&mut self, name: &DeviceName, failing: &FailureStreak) {
-        self.rested.insert(name.clone());
+    /// Skips a device and repeats its last reports.
+    pub(super) fn skip(&mut self, name: &DeviceName, failing: &FailureStreak) {
+        self.skipped.insert(name.clone());
         self.reports.insert(name.clone(), failing.reports.clone());
         self.wants_restart = true;
     }
@@ -110,15 +112,15 @@ impl Cycle {
         self.report(name, error.report(device));
     }
 
-    /// Reports what failed before it told its UUID and is no device of an earlier poll.
+    /// Reports failures without a UUID that do not belong to a device of an earlier poll.
     pub(super) fn report_unnamed(&mut self, unnamed: &[(DeviceName, GpuError)]) {
         for (name, error) in unnamed {
             match name {
-                // NVML counts the GPUs that a container may not open.
+                // NVML also counts GPUs that the container may not open.
                 DeviceName::Index(idx)
                     if error.code() == NvmlCode::Nvml(4) && !self.poll.samples.is_empty() =>
                 {
-                    debug!(idx, %error, "gpu belongs to someone else");
+                    debug!(idx, %error, "gpu is not accessible");
                 }
                 DeviceName::Index(_) => self.refuse(name, None, error),
                 DeviceName::Uuid(uuid) => self.refuse(name, Some(uuid.clone()), error),
@@ -126,7 +128,7 @@ impl Cycle {
         }
     }
 
-    /// What was found, and whether NVML should be initialised anew.
+    /// Returns the result, and whether NVML should be initialised again.
     pub(super) fn end(self) -> (GpuPoll, bool) {
         let unavailable = self.reports.into_values().flatten().collect();
         (GpuPoll { unavailable, ..self.poll }, self.wants_restart)

@@ -1,4 +1,4 @@
-//! NVML's refusals: their numbers, names, and what follows from them.
+//! NVML's errors: their numbers, their names, and what follows from them.
 
 use nvml_wrapper::error::NvmlError;
 
@@ -6,10 +6,10 @@ use crate::model::device::GpuUnavailable;
 use crate::model::ids::GpuUuid;
 use crate::model::units::OutOfRange;
 
-/// The code of an NVML that is not installed.
+/// The code for an NVML library that is not installed.
 pub const LIBRARY_MISSING: &str = "library_missing";
 
-/// Why a device, or NVML as a whole, gives no answer.
+/// Why a device, or NVML as a whole, does not answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum GpuError {
     #[error("{call}: {reason}{}", code.advice())]
@@ -33,12 +33,12 @@ impl GpuError {
         self.code().as_label()
     }
 
-    /// Whether a new initialisation may mend it.
+    /// Whether a new initialisation may help.
     pub(super) fn wants_restart(&self) -> bool {
         self.is_device_out() || self.code() == NvmlCode::Nvml(999)
     }
 
-    /// Whether the device or all of NVML is out of order, not just the one call.
+    /// Whether the device or all of NVML is unusable, not just the call.
     pub(super) fn is_device_out(&self) -> bool {
         matches!(self.code(), NvmlCode::Nvml(1 | 9 | 15 | 16 | 28))
     }
@@ -48,7 +48,7 @@ impl GpuError {
     }
 }
 
-/// Turns the refusal of `call` into an error.
+/// Converts an error of `call`.
 pub(super) fn refused(call: &'static str) -> impl Fn(NvmlError) -> GpuError {
     move |error| {
         let reason = match &error {
@@ -59,10 +59,10 @@ pub(super) fn refused(call: &'static str) -> impl Fn(NvmlError) -> GpuError {
     }
 }
 
-/// What kind of refusal it was.
+/// The kind of an NVML error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NvmlCode {
-    /// One of NVML's numbers.
+    /// A number of `nvmlReturn_t`.
     Nvml(u32),
     LibraryMissing,
     SymbolMissing,
@@ -77,7 +77,7 @@ impl NvmlCode {
         }
     }
 
-    /// What the reader of the log can do, where NVML's own words don't say it.
+    /// Advice for an operator, where NVML's message has none.
     fn advice(self) -> &'static str {
         match self {
             Self::Nvml(18) => {

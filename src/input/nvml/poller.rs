@@ -1,5 +1,5 @@
-//! Polls NVML: which devices, what is left alone after failures, and when NVML is initialised anew. A call may hang as
-//! long as the driver does; bounding the wait, pacing and the thread are the caller's.
+//! Polls NVML: chooses the devices, skips those that keep failing, and initialises NVML again when that may help. A
+//! call may hang as long as the driver does: the caller provides the thread, the interval and the timeout.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -14,17 +14,17 @@ use crate::input::owner::procfs::Procfs;
 use crate::model::device::GpuUnavailable;
 use crate::model::ids::GpuUuid;
 
-/// The most GPUs that are read, and the most devices that are looked up by name; no machine has more.
+/// Maximum number of GPUs that are read, and of devices that are looked up by name. No machine has more.
 pub const DEVICES_MAX: u32 = 256;
 
-/// The most polls that a new initialisation is put off while some devices answer.
+/// Maximum number of polls that a new initialisation is delayed while some devices answer.
 const RESTART_WAIT_POLLS_MAX: u32 = 64;
 
-/// How many polls in a row a device may fail before it is closed and left alone until NVML is next initialised: who
-/// holds its file open hinders its reset.
+/// Consecutive failures after which a device is closed and skipped until NVML is initialised again: an open device
+/// file prevents a reset of the device.
 pub const FAILURES_MAX: u32 = 5;
 
-/// Polls NVML, initialising it when it must.
+/// Polls NVML and initialises it when needed.
 #[derive(Debug)]
 pub struct Poller {
     config: PollerConfig,
@@ -33,15 +33,15 @@ pub struct Poller {
     /// The devices that ranks push from, ascending.
     pushed: Vec<DeviceName>,
     known: BTreeMap<GpuUuid, DeviceEntry>,
-    /// What fails poll after poll.
+    /// Devices that fail in consecutive polls.
     failing: BTreeMap<DeviceName, FailureStreak>,
-    /// How many GPUs NVML counted last, where it was asked.
+    /// The number of GPUs that NVML counted last; `None` before the first count.
     n_gpus: Option<u32>,
     restart: RestartWait,
 }
 
 impl Poller {
-    /// Makes a poller; NVML is not touched before the first poll.
+    /// Creates a poller. The first poll is the first call of NVML.
     pub fn new(config: PollerConfig) -> Self {
         let view = View::new(Procfs::new(&config.procfs));
         Self {
@@ -56,8 +56,8 @@ impl Poller {
         }
     }
 
-    /// Says which devices ranks push from, which counts for [`Devices::Pushed`] only. Names that are no UUID of a GPU or
-    /// MIG device are passed over.
+    /// Sets the devices that ranks push from, for [`Devices::Pushed`]. Ignores names that are not the UUID of a GPU
+    /// or MIG device.
     pub fn look_for(&mut self, pushed: &BTreeSet<GpuUuid>) {
         let is_gpu = |uuid: &&GpuUuid| uuid.as_str() != GpuUuid::CPU && !uuid.is_unknown_gpu();
         self.pushed = pushed.iter().filter(is_gpu).cloned().map(DeviceName::Uuid).collect();
@@ -105,7 +105,7 @@ impl Poller {
         GpuPoll { is_shut_down, ..poll }
     }
 
-    /// Shuts NVML down, so that no device file stays open; the next poll initialises it again.
+    /// Shuts NVML down, so that no device file stays open. The next poll initialises it again.
     pub fn release(&mut self) {
         self.session = None;
     }
@@ -114,7 +114,7 @@ impl Poller {
         self.config.library.as_deref()
     }
 
-    /// Forgets the devices that are not wanted any more, and says whether there were any. They are open until NVML is
+    /// Drops the devices that are no longer wanted; returns whether there were any. They stay open until NVML is
     /// shut down.
     fn forget_unwanted(&mut self, wanted: &[DeviceName]) -> bool {
         let n_known = self.known.len();
@@ -123,7 +123,7 @@ impl Poller {
         self.known.len() < n_known
     }
 
-    /// Reads every wanted device and gives the number of devices that there are, rested ones included.
+    /// Reads every wanted device; returns the number of wanted devices, including skipped ones.
     fn read_all(
         &mut self,
         cycle: &mut Cycle,
@@ -135,7 +135,7 @@ impl Poller {
         } else {
             let count =
                 session.nvml.device_count().map_err(refused("nvmlDeviceGetCount_v2"))?;
-            // Indices move when a GPU is gone; what failed is then to be found anew.
+            // Indices shift when a GPU disappears, so failures by index no longer apply.
             if self.n_gpus.replace(count).is_some_and(|before| before != count) {
                 self.failing.clear();
             }
@@ -150,7 +150,7 @@ impl Poller {
                 && let Some(failing) = self.failing.get(name)
                 && failing.polls >= FAILURES_MAX
             {
-                cycle.rest(name, failing);
+                cycle.skip(name, failing);
                 continue;
             }
             let processes_max = self.config.processes_max;
@@ -164,12 +164,12 @@ impl Poller {
         Ok(names.len())
     }
 
-    /// Reports the devices of earlier polls that this one did not find, and remembers those that it did.
+    /// Reports devices of earlier polls that this poll did not find, and remembers those that it did.
     fn account_for_missing(&mut self, cycle: &mut Cycle) {
         let mut unnamed = std::mem::take(&mut cycle.unnamed);
         let mut claimed = BTreeSet::new();
         for (uuid, known) in &mut self.known {
-            if cycle.found.contains_key(uuid) || cycle.rested.contains(&known.name) {
+            if cycle.found.contains_key(uuid) || cycle.skipped.contains(&known.name) {
                 continue;
             }
             let own = unnamed.iter().find(|(name, _)| *name == known.name);
@@ -195,7 +195,7 @@ impl Poller {
         self.known.append(&mut cycle.found);
     }
 
-    /// Counts how long each device has failed. One that has for too long is closed by a new initialisation.
+    /// Counts consecutive failures. A device with too many is closed by a new initialisation.
     fn count_failures(&mut self, cycle: &mut Cycle) {
         let mut failing = BTreeMap::new();
         for (name, reports) in &cycle.reports {
@@ -203,8 +203,8 @@ impl Poller {
                 continue;
             }
             let before = self.failing.get(name).map_or(0, |failing| failing.polls);
-            let is_rested = cycle.rested.contains(name);
-            let polls = if is_rested { before } else { before.saturating_add(1) };
+            let is_skipped = cycle.skipped.contains(name);
+            let polls = if is_skipped { before } else { before.saturating_add(1) };
             cycle.wants_restart |= polls >= FAILURES_MAX;
             failing.insert(name.clone(), FailureStreak { polls, reports: reports.clone() });
         }
@@ -212,9 +212,9 @@ impl Poller {
     }
 }
 
-/// How many polls a new initialisation still waits, doubled each time that it changed nothing.
+/// Polls until the next initialisation, doubled after each that changed nothing.
 ///
-/// Counts only while some devices answer: when none does, there is nothing that a new start would disturb.
+/// Counts only while some devices answer: otherwise a new initialisation disturbs nothing.
 #[derive(Debug, Default)]
 struct RestartWait {
     polls_left: u32,

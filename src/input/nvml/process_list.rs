@@ -1,4 +1,5 @@
-//! The processes of a device: the lists of all kinds merged, checked, and judged by where they are seen from.
+//! The processes of a device: merges the lists of all kinds, rejects implausible ones, and finds out whose process
+//! ids they contain.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -11,26 +12,27 @@ use crate::input::owner::procfs::{PidNamespace, Procfs};
 use crate::model::device::{Attribution, Container, ProcessMemory};
 use crate::model::units::Bytes;
 
-/// The greatest process id of a Linux kernel (`PID_MAX_LIMIT`, 2^22); a greater one was read from a wrong place.
+/// The greatest process id of a Linux kernel (`PID_MAX_LIMIT`, 2^22). A greater one was read from a wrong offset.
 const PID_MAX: u32 = 1 << 22;
 
-/// The first driver (major, minor) that tells a container the ids of its own namespace; older ones tell the host's.
+/// The first driver (major, minor) that reports process ids of the container's own namespace; older ones report the
+/// host's.
 const TRANSLATING_DRIVER: (u32, u32) = (535, 113);
 
-/// The drivers that tell a container the processes but zero for their memory.
+/// The drivers that report processes to a container with zero memory.
 const MEMORY_HIDDEN_DRIVERS: RangeInclusive<(u32, u32)> = TRANSLATING_DRIVER..=(560, 35);
 
-/// From where the processes are seen.
+/// The exporter's view of processes.
 #[derive(Debug)]
 pub(super) struct View {
     procfs: Procfs,
-    /// Becomes `Shared` once a listed process was found here.
+    /// Becomes `Shared` once a listed process is found in procfs.
     namespace: PidNamespace,
-    /// Who the listed processes are; holds those of the last cycle and of this one.
+    /// The processes listed in this or the previous cycle.
     identities: BTreeMap<u32, ProcessIdentity>,
 }
 
-/// Who a process is. It keeps its id for as long as it is listed.
+/// The identity of a process, kept while the process is listed.
 #[derive(Clone, Debug)]
 struct ProcessIdentity {
     own_pid: Option<u32>,
@@ -44,7 +46,7 @@ impl View {
         Self { namespace: procfs.pid_namespace(), procfs, identities: BTreeMap::new() }
     }
 
-    /// Forgets the processes that were not listed since it was last called.
+    /// Drops processes that were not listed since the last call.
     pub(super) fn end_cycle(&mut self) {
         self.identities.retain(|_, identity| std::mem::take(&mut identity.is_listed));
     }
@@ -52,7 +54,7 @@ impl View {
     fn identity(&mut self, pid: u32) -> &mut ProcessIdentity {
         let Self { procfs, namespace, identities } = self;
         identities.entry(pid).or_insert_with(|| {
-            // Within a shared namespace, an old kernel's silence means that there is no further one.
+            // In a shared namespace, a missing NSpid (old kernel) means that the id is the process's own.
             let same = Some(pid).filter(|_| *namespace == PidNamespace::Shared);
             ProcessIdentity {
                 own_pid: procfs.innermost_pid(pid).or(same),
@@ -63,16 +65,16 @@ impl View {
     }
 }
 
-/// The driver's version as (major, minor), of `560.35.03`; `None` where it is not told or unlike that.
+/// Parses `560.35.03` to (major, minor); `None` for anything else.
 pub(super) fn driver_of(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.split('.').map(str::parse::<u32>);
     Some((parts.next()?.ok()?, parts.next()?.ok()?))
 }
 
-/// Every process of the device; `None` where the compute list is refused or its rows make no sense.
+/// Every process of the device; `None` if the list of compute processes fails or is invalid.
 ///
 /// # Errors
-/// Only what says that the device itself is out of order.
+/// Only errors that mean that the device itself is unusable.
 pub(super) fn list(device: &Device<'_>) -> Result<Option<Vec<ProcessRow>>, GpuError> {
     let mut rows = Vec::new();
     for kind in [ProcessKind::Compute, ProcessKind::Graphics, ProcessKind::Mps] {
@@ -95,12 +97,12 @@ pub(super) fn list(device: &Device<'_>) -> Result<Option<Vec<ProcessRow>>, GpuEr
     Ok(Some(rows))
 }
 
-/// The processes of a device and what they can mean.
+/// The processes of a device, and whose process ids they have.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct DeviceProcesses {
     pub(super) processes: Vec<ProcessMemory>,
     pub(super) attribution: Attribution,
-    /// Whether the ids mean something to procfs here.
+    /// Whether procfs can resolve the ids.
     is_resolvable: bool,
 }
 
@@ -110,7 +112,7 @@ impl DeviceProcesses {
     }
 }
 
-/// Judges what was listed. `total`: the device's capacity; `driver`: its version, where it is known.
+/// Interprets a process list. `total`: the device's capacity; `driver`: the driver's version, if known.
 pub(super) fn attribute(
     rows: Option<Vec<ProcessRow>>,
     total: Option<Bytes>,
@@ -146,7 +148,7 @@ pub(super) fn attribute(
     }
 }
 
-/// Whose numbering the listed ids follow.
+/// The namespace of the listed ids.
 fn listed_from(
     processes: &[ProcessMemory],
     driver: Option<(u32, u32)>,
@@ -155,7 +157,7 @@ fn listed_from(
     if view.namespace == PidNamespace::Host {
         return Attribution::Host;
     }
-    // An id of the host's may exist here by chance.
+    // An id of the host may exist in this namespace by chance.
     let is_translated = driver.is_none_or(|driver| driver >= TRANSLATING_DRIVER);
     if is_translated && processes.iter().any(|process| view.procfs.has_process(process.pid)) {
         view.namespace = PidNamespace::Shared;
@@ -164,7 +166,7 @@ fn listed_from(
     Attribution::ForeignPidNamespace
 }
 
-/// Finds out by which id each process knows itself, and which container it runs in.
+/// Looks up each process's id in its own namespace, and its container.
 pub(super) fn identify(listed: &mut DeviceProcesses, view: &mut View) {
     if !listed.is_resolvable {
         return;
@@ -177,13 +179,13 @@ pub(super) fn identify(listed: &mut DeviceProcesses, view: &mut View) {
     }
 }
 
-/// Whether a row can be one: rows read at the wrong stride have impossible ids or sizes.
+/// Whether a row is possible: rows read at the wrong stride have impossible ids or sizes.
 fn is_plausible(row: &ProcessRow, total: Option<Bytes>) -> bool {
     let fits = |used| total.is_none_or(|total| used <= total.get());
     (1..=PID_MAX).contains(&row.pid) && row.used_bytes.is_none_or(fits)
 }
 
-/// One entry a process, ascending: contexts and lists that repeat it count once, by the maximum.
+/// One entry per process, ascending. Contexts and lists that repeat a process count once, by the maximum.
 fn merge(rows: &[ProcessRow]) -> Vec<ProcessMemory> {
     let mut used_by_pid: BTreeMap<u32, Option<Bytes>> = BTreeMap::new();
     for row in rows {
@@ -196,7 +198,7 @@ fn merge(rows: &[ProcessRow]) -> Vec<ProcessMemory> {
     used_by_pid.into_iter().map(unidentified).collect()
 }
 
-/// Keeps the `processes_max` largest, in ascending order of their ids, and counts the others.
+/// Keeps the `processes_max` largest, in ascending order of their ids; returns the number of the others.
 pub(super) fn keep_largest(processes: &mut Vec<ProcessMemory>, processes_max: usize) -> u64 {
     let dropped = processes.len().saturating_sub(processes_max);
     if dropped > 0 {

@@ -1,5 +1,5 @@
-//! The calls that `nvml-wrapper` lacks, and the process lists, whose buffers it makes too small for the drivers (535.43
-//! to 535.86) that write 32-byte rows. The only unsafe code of the program, but for the end of a session.
+//! Calls that `nvml-wrapper` lacks, and process lists, for which its buffers are too small with drivers 535.43 to
+//! 535.86: those write 32-byte rows. The only unsafe code of the program, apart from the end of a session.
 
 use std::ptr;
 
@@ -12,17 +12,17 @@ use nvml_wrapper_sys::bindings::{
     nvmlReturn_enum_NVML_SUCCESS as SUCCESS,
 };
 
-/// The most rows that are taken of one process list; a longer list counts as one that makes no sense.
+/// Maximum number of rows of one process list. A longer list counts as invalid.
 const PROCESS_ROWS_MAX: usize = 65_536;
-/// How often a process list is asked for again when it grew between the count and the list.
+/// How often a process list is requested again when it grew between count and list.
 const LIST_TRIES: usize = 3;
 /// 24 bytes: pid and padding, memory, two instance ids.
 const ROW_WORDS: usize = 3;
-/// 32 bytes, as the drivers with the wrong stride write them.
+/// 32 bytes, as drivers with the wrong stride write them.
 const WRONG_ROW_WORDS: usize = 4;
-/// What stands in the buffer where NVML has written nothing; no id and no size looks like it.
+/// Fills the buffer before NVML writes to it; not a possible id or size.
 const UNWRITTEN: u64 = 0xa5a5_a5a5_a5a5_a5a5;
-/// `NVML_STRUCT_VERSION(DeviceAddressingMode, 1)`: the version above, the size of 8 bytes below.
+/// `NVML_STRUCT_VERSION(DeviceAddressingMode, 1)`: the version in the high byte, the size of 8 bytes in the low one.
 const ADDRESSING_MODE_VERSION: u32 = (1 << 24) | 8;
 const _: () = assert!(size_of::<nvmlDeviceAddressingMode_t>() == 8);
 
@@ -30,11 +30,11 @@ const _: () = assert!(size_of::<nvmlDeviceAddressingMode_t>() == 8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProcessRow {
     pub(super) pid: u32,
-    /// `None` where NVML says that it does not know.
+    /// `None` when NVML reports it as unavailable.
     pub(super) used_bytes: Option<u64>,
 }
 
-/// The kinds of process that NVML lists apart.
+/// The kinds of processes that NVML lists separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ProcessKind {
     Compute,
@@ -54,14 +54,14 @@ impl ProcessKind {
 
 /// A process list as NVML wrote it.
 pub(super) struct ProcessList {
-    /// Room for the rows asked for, at the larger stride.
+    /// Space for the requested rows at the larger stride.
     words: Vec<u64>,
-    /// How many rows NVML says that it wrote.
+    /// The number of rows that NVML reports as written.
     n_rows: usize,
 }
 
 impl ProcessList {
-    /// The rows; `None` where NVML wrote past the end of as many 24-byte rows as it was allowed.
+    /// The rows; `None` if NVML wrote past the end of the requested rows at a stride of 24 bytes.
     pub(super) fn rows(&self) -> Option<Vec<ProcessRow>> {
         let n_asked = self.words.len() / WRONG_ROW_WORDS;
         let mut beyond = self.words.iter().skip(n_asked * ROW_WORDS);
@@ -80,7 +80,7 @@ impl ProcessList {
     }
 }
 
-/// The first four bytes in memory, which is where the C structure has the id.
+/// The first four bytes in memory, where the C structure has the id.
 fn pid_of(word: u64) -> u32 {
     let [a, b, c, d, ..] = word.to_ne_bytes();
     u32::from_ne_bytes([a, b, c, d])
@@ -97,7 +97,7 @@ pub(super) fn processes(
         ProcessKind::Mps => lib.nvmlDeviceGetMPSComputeRunningProcesses_v3.as_ref(),
     })?;
     let mut count = 0;
-    // SAFETY: the handle comes from this library; a count of 0 lets it write nothing but the count.
+    // SAFETY: the handle comes from this library; with a count of 0 it writes only the count.
     let mut code = unsafe { list(device.handle(), &raw mut count, ptr::null_mut()) };
     for _ in 0..LIST_TRIES {
         if code != INSUFFICIENT_SIZE {
@@ -109,7 +109,7 @@ pub(super) fn processes(
         }
         let mut words = vec![UNWRITTEN; n_asked * WRONG_ROW_WORDS];
         let rows = words.as_mut_ptr().cast();
-        // SAFETY: as above; the buffer holds `count` rows of either stride, at their alignment.
+        // SAFETY: as above; the buffer holds `count` rows of either stride, suitably aligned.
         code = unsafe { list(device.handle(), &raw mut count, rows) };
         if code == SUCCESS {
             let n_rows = usize::try_from(count).unwrap_or(usize::MAX);
@@ -144,7 +144,7 @@ pub(super) fn gpu_instance_id(device: &Device<'_>) -> Result<u32, NvmlError> {
     Ok(id)
 }
 
-/// Adds the device's Xid errors to `set`, which stays usable when that fails, unlike by the wrapper's call.
+/// Adds the device's Xid errors to `set`. Unlike with the wrapper's call, the set stays usable after a failure.
 pub(super) fn register_xids(device: &Device<'_>, set: &EventSet<'_>) -> Result<(), NvmlError> {
     let register = *nvml_sym(device.nvml().lib().nvmlDeviceRegisterEvents.as_ref())?;
     let types = EventTypes::CRITICAL_XID_ERROR.bits();
@@ -152,9 +152,9 @@ pub(super) fn register_xids(device: &Device<'_>, set: &EventSet<'_>) -> Result<(
     nvml_try(unsafe { register(device.handle(), types, set.handle()) })
 }
 
-/// The device's handle as a number, to tell devices apart that answer no call any more.
+/// The device's handle as a number, which identifies a device that answers no calls.
 pub(super) fn handle_of(device: &Device<'_>) -> usize {
-    // SAFETY: the handle is not used, only its address is taken.
+    // SAFETY: only the address of the handle is taken.
     unsafe { device.handle() }.addr()
 }
 

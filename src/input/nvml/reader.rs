@@ -15,16 +15,16 @@ use crate::model::device::{DeviceInfo, DeviceMemory, GpuSample};
 use crate::model::ids::GpuUuid;
 use crate::model::units::Bytes;
 
-/// The most MIG devices of one GPU that are read; no product has more than a quarter of it.
+/// Maximum number of MIG devices per GPU. No product has more than a quarter of it.
 const MIG_DEVICES_MAX: u32 = 64;
 
 /// The addressing mode of GPUs whose memory the operating system may manage.
 const ADDRESSING_ATS: &str = "ats";
 
-/// How the UUID of a MIG device begins.
+/// The prefix of MIG UUIDs.
 const MIG_PREFIX: &str = "MIG-";
 
-/// Reads one GPU, or the MIG instances that it is divided into.
+/// Reads one GPU, or the MIG devices that it is divided into.
 pub(super) struct DeviceReader<'a> {
     pub(super) session: &'a Session,
     pub(super) view: &'a mut View,
@@ -33,20 +33,20 @@ pub(super) struct DeviceReader<'a> {
     pub(super) name: &'a DeviceName,
 }
 
-/// A GPU or MIG instance that has told its UUID.
+/// A GPU or MIG device whose UUID is known.
 struct Target {
     uuid: GpuUuid,
     info: DeviceInfo,
-    /// Whether the operating system manages its memory (Grace in NUMA mode), so that the driver's figures say
+    /// Whether the operating system manages its memory (Grace in NUMA mode), so that the driver's figures mean
     /// nothing.
     is_numa_node: bool,
-    /// The GPU instance that a MIG device is of, where the driver says.
+    /// The GPU instance of a MIG device; `None` when the driver does not report it.
     gpu_instance: Option<u32>,
 }
 
 impl DeviceReader<'_> {
     /// # Errors
-    /// Only what happens before the device has told its UUID; later failures are reported under it.
+    /// Failures before NVML returned the device's UUID. Later ones are reported with the UUID.
     pub(super) fn read_named(&mut self) -> Result<(), GpuError> {
         let nvml = &self.session.nvml;
         match self.name {
@@ -103,7 +103,7 @@ impl DeviceReader<'_> {
         for mig_idx in 0..count.min(MIG_DEVICES_MAX) {
             let read = match device.mig_device_by_index(mig_idx) {
                 Ok(instance) => self.read_instance(gpu, Some(mig_idx), &instance),
-                // Indices are slots: not every one has an instance.
+                // Indices are slots, and slots may be empty.
                 Err(NvmlError::NotFound | NvmlError::InvalidArg) => Ok(()),
                 Err(error) => Err(refused("nvmlDeviceGetMigDeviceHandleByIndex")(error)),
             };
@@ -114,7 +114,7 @@ impl DeviceReader<'_> {
         Ok(())
     }
 
-    /// Reads a MIG device that was asked for by its own UUID.
+    /// Reads a MIG device that was looked up by its own UUID.
     fn read_mig_device(
         &mut self,
         device: &Device<'_>,
@@ -163,7 +163,7 @@ impl DeviceReader<'_> {
         let memory = if is_numa_node { Ok(None) } else { memory_of(device) };
         match memory.and_then(|memory| Ok((memory, list(device)?))) {
             Ok((memory, rows)) => {
-                // Memory belongs to the GPU instance: the first MIG device of it stands for all.
+                // Memory belongs to the GPU instance: its first MIG device reports it for all.
                 let instance = info.parent.clone().zip(gpu_instance);
                 let holder = instance.map(|instance| {
                     self.cycle.memory_of.entry(instance).or_insert_with(|| uuid.clone())
@@ -228,7 +228,7 @@ fn memory_of(device: &Device<'_>) -> Result<Option<DeviceMemory>, GpuError> {
     }
 }
 
-/// A device's memory from (total, used, free); `None` where the figures cannot be meant.
+/// A device's memory from (total, used, free); `None` for impossible figures.
 fn memory([total, used, free]: [u64; 3], reserved: Option<u64>) -> Option<DeviceMemory> {
     if total == 0 {
         return None;

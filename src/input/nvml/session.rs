@@ -1,4 +1,4 @@
-//! NVML between its initialisation and its shutdown.
+//! An initialised NVML, which is shut down on drop.
 
 use std::mem::ManuallyDrop;
 use std::path::Path;
@@ -7,16 +7,16 @@ use nvml_wrapper::Nvml;
 
 use crate::input::nvml::error::{GpuError, refused};
 
-/// NVML between its initialisation and its shutdown.
+/// An initialised NVML, which is shut down on drop.
 #[derive(Debug)]
 pub(super) struct Session {
-    // Invariant: dropped only in `drop`, and only when `nvmlShutdown` exists: the wrapper panics without it.
+    // Invariant: dropped only in `drop`, and only if `nvmlShutdown` exists: the wrapper panics without it.
     pub(super) nvml: ManuallyDrop<Nvml>,
     pub(super) driver_version: Option<String>,
 }
 
 impl Session {
-    /// Initialises NVML from `library`, or from the system's where there is none.
+    /// Initialises NVML from `library`, or from the system's library.
     pub(super) fn start(library: Option<&Path>) -> Result<Self, GpuError> {
         let mut builder = Nvml::builder();
         if let Some(library) = library {
@@ -32,7 +32,7 @@ impl Drop for Session {
     #[expect(unsafe_code, reason = "a missing nvmlShutdown panics in the wrapper's own drop")]
     fn drop(&mut self) {
         if self.nvml.lib().nvmlShutdown.is_ok() {
-            // SAFETY: this is the only place that drops it, and it is not used afterwards.
+            // SAFETY: nothing else drops it, and it is not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.nvml) }
         }
     }

@@ -1,5 +1,5 @@
-//! Watches devices for Xid errors, which the driver reports as events. A watch is a session of NVML of its own, so
-//! that no poll waits for an event; it holds the devices open for as long as it lasts.
+//! Watches devices for Xid errors, which the driver reports as events. A watch has an NVML session of its own, so
+//! that polls do not wait for events. It keeps its devices open until it ends.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,23 +12,24 @@ use crate::input::nvml::raw;
 use crate::input::nvml::session::Session;
 use crate::model::ids::GpuUuid;
 
-/// How long one wait for an event takes at most, in milliseconds: a watch that is to end ends within this time.
+/// Maximum time of one wait for an event, in milliseconds; a watch ends within this time.
 const WAIT_MS: u32 = 1000;
-/// NVML's number of an Xid error whose number it does not know.
+/// NVML's number for an Xid error with an unknown number.
 const XID_UNKNOWN: u64 = 999;
 
 /// Why a watch ended.
 #[derive(Debug, PartialEq, Eq)]
 pub enum WatchEnd {
-    /// It was told to.
+    /// `is_wanted` returned false.
     Stopped,
-    /// No device tells of Xid errors.
+    /// None of the devices supports Xid events.
     Unsupported,
-    /// NVML failed; the error in words, for the log.
+    /// NVML failed, with this message.
     Failed(String),
 }
 
-/// Reports the Xid errors of these GPUs until `is_wanted` says no, which is asked about once a second. Blocks meanwhile.
+/// Reports the Xid errors of these GPUs while `is_wanted`, which is called about once a second, returns true. Blocks
+/// meanwhile.
 pub fn watch(
     library: Option<&Path>,
     devices: &BTreeSet<GpuUuid>,
@@ -48,7 +49,7 @@ fn watch_or_fail(
     mut is_wanted: impl FnMut() -> bool,
 ) -> Result<WatchEnd, GpuError> {
     let session = Session::start(library)?;
-    // The wrapper's set cannot be dropped without it.
+    // The wrapper's event set panics on drop without this function.
     if session.nvml.lib().nvmlEventSetFree.is_err() {
         return Ok(WatchEnd::Unsupported);
     }
@@ -60,7 +61,7 @@ fn watch_or_fail(
             .device_by_uuid(uuid.as_str())
             .map_err(refused("nvmlDeviceGetHandleByUUID"))?;
         match raw::register_xids(&device, &set) {
-            // A device that is lost no longer tells its UUID when its last event comes.
+            // After a fatal error, a device no longer returns its UUID: its handle identifies it.
             Ok(()) => watched.push((raw::handle_of(&device), uuid)),
             Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => {}
             Err(error) => return Err(refused("nvmlDeviceRegisterEvents")(error)),

@@ -1,25 +1,25 @@
-//! What the path of a control group tells about the container that its processes run in. Pure.
+//! The container of a process, from the path of its control group. Pure.
 
 use crate::model::device::Container;
 
-/// How long the id of a container is, in hexadecimal digits: containerd, CRI-O, Docker and Podman all take 256 bits.
+/// Length of a container id in hexadecimal digits: containerd, CRI-O, Docker and Podman use 256 bits.
 const ID_DIGITS: usize = 64;
 
-/// What runtimes put before the id with the systemd driver; CRI-O does so with cgroupfs, too.
+/// The prefixes of the id with the systemd driver; CRI-O uses its prefix with cgroupfs, too.
 const ID_PREFIXES: [&str; 4] = ["cri-containerd-", "crio-", "docker-", "libpod-"];
 
-/// The container that a process runs in, from its `/proc/PID/cgroup` in version 1 or 2 of control groups.
+/// Returns the container of a process, from its `/proc/PID/cgroup` (version 1 or 2).
 ///
-/// Of nested containers (Kubernetes in Docker) it is the innermost. `None` outside a container, and where the path ends
-/// at the border of one's own control group namespace.
+/// For nested containers (Kubernetes in Docker), returns the innermost. `None` outside a container, and when the
+/// path ends at the border of the exporter's control group namespace.
 pub fn container_of(cgroup: &str) -> Option<Container> {
     let paths = cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-    // Of version 1's hierarchies, not all need name the pod.
+    // In version 1, not every hierarchy names the pod.
     paths.filter_map(container_of_path).max_by_key(|container| container.pod_uid.is_some())
 }
 
 fn container_of_path(path: &str) -> Option<Container> {
-    // containerd with systemd's notation left to cgroupfs: `SLICE:cri-containerd:ID`.
+    // containerd with systemd's notation on cgroupfs: `SLICE:cri-containerd:ID`.
     let parts: Vec<&str> = path.split(['/', ':']).collect();
     let (idx, id) =
         parts.iter().enumerate().rev().find_map(|(idx, part)| Some((idx, id_of(part)?)))?;
@@ -28,15 +28,15 @@ fn container_of_path(path: &str) -> Option<Container> {
     Some(Container { id: id.into(), pod_uid: pod_uid.map(Into::into) })
 }
 
-/// The id in `ID`, `PREFIX-ID` or `PREFIX-ID.scope`.
+/// Parses the id in `ID`, `PREFIX-ID` or `PREFIX-ID.scope`.
 fn id_of(part: &str) -> Option<&str> {
     let part = part.strip_suffix(".scope").unwrap_or(part);
     let stripped = ID_PREFIXES.iter().find_map(|prefix| part.strip_prefix(prefix));
     Some(stripped.unwrap_or(part)).filter(|id| id.len() == ID_DIGITS && is_hex(id))
 }
 
-/// The UID in `podUID` (cgroupfs) or `kubepods-QOS-podUID.slice` (systemd, dashes as underscores). The UID of a static
-/// pod is a hash of 32 digits.
+/// Parses the UID in `podUID` (cgroupfs) or `kubepods-QOS-podUID.slice` (systemd, with underscores for dashes). The
+/// UID of a static pod is a hash of 32 digits.
 fn pod_uid_of(part: &str) -> Option<String> {
     let part = part.strip_suffix(".slice").unwrap_or(part);
     let uid =
@@ -61,7 +61,7 @@ mod tests {
     const UID: &str = "8dbc5577-d0e2-4706-8787-57d52c03ddf2";
     const SLICED: &str = "8dbc5577_d0e2_4706_8787_57d52c03ddf2";
 
-    /// `pod`: the UID that is expected, `None` for a container without a pod.
+    /// `pod`: the expected UID; `None` for a container without a pod.
     fn check(cgroup: &str, pod: Option<&str>) {
         let pod_uid = pod.map(Into::into);
         let expected = Some(Container { id: ID.into(), pod_uid });
@@ -130,7 +130,7 @@ mod tests {
         check(&format!("0::/docker/{ID}\n"), None);
         check(&format!("0::/system.slice/docker-{ID}.scope\n"), None);
         check(&format!("0::/machine.slice/libpod-{ID}.scope/container\n"), None);
-        // Another container of the pod, as seen from a control group namespace of one's own.
+        // Another container of the pod, as seen from the exporter's own control group namespace.
         check(&format!("0::/../cri-containerd-{ID}.scope\n"), None);
     }
 

@@ -1,7 +1,7 @@
-//! Asks the kubelet which containers it gave devices to, through its pod-resources socket. That socket is a host path,
-//! so only an exporter that watches a whole node has it.
+//! Asks the kubelet which containers have which devices, over its pod-resources socket. That socket is a host path,
+//! so only an exporter that monitors a whole node has it.
 //!
-//! The messages are those parts of `v1/api.proto` that are read here; protobuf passes over the rest.
+//! The messages contain only the fields of `v1/api.proto` that are used here; protobuf ignores the rest.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,50 +17,50 @@ use crate::model::device::DevicePod;
 use crate::model::ids::GpuUuid;
 use crate::model::units::checked_text;
 
-/// The longest answer that is read, in bytes: as the kubelet's own clients do.
+/// The largest response, in bytes: the limit of the kubelet's own clients.
 pub const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// How long one question may take.
+/// Timeout of one request.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// How many pairs of device and container are taken of one answer; a node has a few hundred pods at most.
+/// Maximum number of pairs of device and container per response; a node has a few hundred pods at most.
 pub const DEVICE_PODS_MAX: usize = 4096;
-/// The longest name that is taken, in bytes: Kubernetes allows 253.
+/// The longest name, in bytes: Kubernetes allows 253.
 const NAME_BYTES_MAX: usize = 253;
-/// The question.
+/// The gRPC method.
 const LIST: &str = "/v1.PodResourcesLister/List";
-/// How the resources of device plugins begin whose devices NVML knows.
+/// The prefix of resources whose devices NVML knows.
 const RESOURCE_PREFIX: &str = "nvidia.com/";
 
-/// The kubelet's socket.
+/// A client of the kubelet.
 #[derive(Debug)]
 pub struct Kubelet {
     grpc: Grpc<Channel>,
 }
 
-/// Which containers have which devices.
+/// The devices of all containers.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Assignments {
-    /// One entry for each device of each container.
+    /// One entry per device and container.
     pub pods: Vec<DevicePod>,
-    /// How many were left out to keep [`DEVICE_PODS_MAX`].
+    /// Pairs left out to keep [`DEVICE_PODS_MAX`].
     pub dropped: u64,
 }
 
-/// Why the kubelet gave no answer.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletError {
-    /// The path cannot be a socket's.
-    #[error("{0} is no path of a socket")]
+    /// The path cannot be part of a URI.
+    #[error("{0} is not the path of a socket")]
     Path(String),
-    /// It refused, or is not there.
+    /// The kubelet refused the request, or cannot be reached.
     #[error("{}: {}", .0.code(), .0.message())]
     Refused(#[from] Status),
 }
 
 impl Kubelet {
-    /// The kubelet behind `socket`, which is connected to when it is asked, and again whenever it has gone.
+    /// Creates a client of the kubelet at `socket`. It connects on the first request, and again after a disconnect.
     ///
     /// # Errors
-    /// The path is none that a URI can hold.
+    /// The path cannot be part of a URI.
     pub fn new(socket: &Path) -> Result<Self, KubeletError> {
         let uri = format!("unix://{}", socket.display());
         let endpoint = Endpoint::from_shared(uri)
@@ -70,10 +70,10 @@ impl Kubelet {
         Ok(Self { grpc: Grpc::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX) })
     }
 
-    /// Asks once.
+    /// Requests the devices of all containers.
     ///
     /// # Errors
-    /// The kubelet refuses, is not there, or answers too late or too much.
+    /// The kubelet refuses, cannot be reached, or responds too late or with too much.
     pub async fn list(&mut self) -> Result<Assignments, KubeletError> {
         let unavailable =
             |error: tonic::transport::Error| Status::unavailable(error.to_string());
@@ -145,13 +145,13 @@ fn assignments(answer: &ListResponse) -> Assignments {
     found
 }
 
-/// `None` for an id that is no UUID, and for names that Kubernetes does not give.
+/// `None` for an id that is not a UUID, and for names that Kubernetes does not allow.
 fn device_pod(
     pod: &PodResources,
     container: &ContainerResources,
     id: &str,
 ) -> Option<DevicePod> {
-    // A device that is shared in time has its shares numbered: `GPU-…::2`.
+    // Shares of a time-sliced device are numbered: `GPU-…::2`.
     let uuid = id.split_once("::").map_or(id, |(uuid, _)| uuid);
     let is_uuid = uuid.starts_with("GPU-") || uuid.starts_with("MIG-");
     let name = |text: &str| checked_text(text, NAME_BYTES_MAX).ok();

@@ -1,4 +1,4 @@
-//! Whose a process or device is: process ids across namespaces, containers, pods.
+//! Owners of processes and devices: process ids across namespaces, containers, pods.
 
 pub mod cgroup;
 pub mod kubelet;

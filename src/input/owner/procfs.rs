@@ -1,5 +1,4 @@
-//! What `/proc` tells about processes and their PID namespaces. Everything is read at the moment it is asked for;
-//! nothing is kept, and no process is touched.
+//! Processes and PID namespaces from `/proc`. Reads everything when asked, and keeps nothing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,20 +6,20 @@ use std::path::{Path, PathBuf};
 use crate::input::owner::cgroup::container_of;
 use crate::model::device::Container;
 
-/// How `/proc/self/ns/pid` reads in the host's PID namespace: the kernel gives the first one a fixed number.
+/// The target of `/proc/self/ns/pid` in the host's PID namespace, which has a fixed number.
 const HOST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// How many parents are followed from this process upwards; a deeper tree counts as unknown.
+/// Maximum number of parents followed upwards; a deeper tree counts as unknown.
 const ANCESTORS_MAX: usize = 64;
 
-/// Where the exporter runs, as far as seeing other processes goes.
+/// The PID namespace of the exporter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PidNamespace {
     /// The host's.
     Host,
-    /// One that the exporter entered from outside: it belongs to another container or to the pod.
+    /// One that the exporter joined: that of another container or of the pod.
     Shared,
-    /// One that was made for the exporter or for a parent of it, or one that cannot be told.
+    /// One that was created for the exporter or one of its parents, or an unknown one.
     Own,
 }
 
@@ -31,15 +30,15 @@ pub struct Procfs {
 }
 
 impl Procfs {
-    /// The procfs mounted at `root`, `/proc` as a rule.
+    /// The procfs mounted at `root`, normally `/proc`.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// The PID namespace of this process.
+    /// Returns the PID namespace of this process.
     ///
-    /// A container that joins a namespace starts there without a parent and is not its process 1; in a
-    /// namespace of its own, every process descends from process 1.
+    /// A process that joined a namespace has no parent there and is not process 1. In a namespace of its own, every
+    /// process descends from process 1.
     pub fn pid_namespace(&self) -> PidNamespace {
         match fs::read_link(self.root.join("self/ns/pid")) {
             Ok(link) if link == Path::new(HOST_PID_NAMESPACE) => PidNamespace::Host,
@@ -53,19 +52,19 @@ impl Procfs {
         self.root.join(pid.to_string()).is_dir()
     }
 
-    /// The id that process `pid` has in its own innermost namespace; `None` when the process is gone or the
-    /// kernel does not say. Tells something new only where `pid` is seen from further out, as from the host.
+    /// Returns the id of process `pid` in its innermost namespace; `None` when the process is gone or the kernel
+    /// does not report it. Differs from `pid` only for processes of inner namespaces, such as seen from the host.
     pub fn innermost_pid(&self, pid: u32) -> Option<u32> {
         innermost_pid(&self.status(&pid.to_string())?)
     }
 
-    /// The container that process `pid` runs in; `None` where there is none, or it is not seen from here.
+    /// Returns the container of process `pid`; `None` without one, or when it is not visible from here.
     pub fn container(&self, pid: u32) -> Option<Container> {
         let cgroup = fs::read_to_string(self.root.join(pid.to_string()).join("cgroup")).ok()?;
         container_of(&cgroup)
     }
 
-    /// The ancestor of this process that has no parent within the namespace.
+    /// The ancestor of this process that has no parent in this namespace.
     fn topmost_ancestor(&self) -> Option<u32> {
         let mut status = self.status("self")?;
         for _ in 0..ANCESTORS_MAX {
@@ -90,7 +89,7 @@ fn parent_pid(status: &str) -> Option<u32> {
     field(status, "PPid")?.parse().ok()
 }
 
-/// The value of one `name:` line of a `status` file, without the white space around it.
+/// The value of the line `name:` of a `status` file, trimmed.
 fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -105,11 +104,11 @@ mod tests {
 
     use super::*;
 
-    /// A made-up procfs, removed at the end.
+    /// A fake procfs, removed on drop.
     struct Tree(PathBuf);
 
     impl Tree {
-        /// `processes`: (directory name, the lines of its status).
+        /// `processes`: (directory, content of its `status`).
         fn new(name: &str, namespace: &str, processes: &[(&str, &str)]) -> Self {
             let root = env::temp_dir().join(format!("stepmem-proc-{name}-{}", process::id()));
             fs::create_dir_all(root.join("self/ns")).unwrap();

@@ -1,4 +1,4 @@
-//! The push endpoint: limits, authorisation and status codes around the push format, on TCP and on a Unix socket.
+//! The push endpoint: limits, authorization and status codes, on TCP and on a Unix socket.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -23,39 +23,39 @@ use crate::analysis::refusal::Refusal;
 use crate::input::push::inbox::{Delivery, Inbox, OfferError, PushResult, Receipt, Releases};
 use crate::input::push::wire::answer::{encode_accepted, encode_problem};
 use crate::input::push::wire::control::{
-    decode_ack, decode_end, decode_release, decode_snapshot,
+    decode_ack, decode_device_ack, decode_end, decode_release, decode_snapshot,
 };
 use crate::input::push::wire::error::DecodeError;
 use crate::input::push::wire::step::{Layout, decode};
-use crate::model::ids::Run;
+use crate::model::ids::{GpuUuid, Run};
 use crate::model::units::Uptime;
 
-/// How many bytes of bodies are held at once, over all requests: with the connections' own buffers this bounds what a
-/// flood can make the exporter hold.
+/// Maximum number of bytes of all bodies in memory. Together with the connections' own buffers, it bounds the memory
+/// that a flood of requests can take.
 pub const BODIES_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// A body must be whole within this time.
+/// A body must arrive completely within this time.
 pub const BODY_WITHIN: Duration = Duration::from_secs(10);
-/// When a pusher that was turned away may come again, in seconds.
+/// The value of `Retry-After`, in seconds.
 const RETRY_AFTER_SECONDS: &str = "1";
-/// What there is, for those who ask for something else.
-const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end, /v1/runs/RUN/ack and /v1/nvml/release";
+/// The detail of a response to an unknown path.
+const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end, /v1/runs/RUN/ack, /v1/devices/UUID/ack and /v1/nvml/release";
 /// The media type of a refusal.
 const PROBLEM_JSON: &str = "application/problem+json";
 
-/// How pushes are taken.
+/// The limits of pushes.
 #[derive(Clone, Debug)]
 pub struct PushConfig {
-    /// The greatest body, decoded, in bytes.
+    /// The largest body after decompression, in bytes.
     pub body_bytes_max: usize,
-    /// What a pusher must show; `None` lets everybody in.
+    /// The token that clients must send; `None` accepts every client.
     pub token: Option<Vec<u8>>,
 }
 
-/// Reads the time since the start.
+/// Returns the time since the start.
 pub type ReadUptime = Arc<dyn Fn() -> Uptime + Send + Sync>;
 
-/// The routes of the push endpoint.
-/// `releases`: the way to the one that holds devices open; `None` where nobody does.
+/// Creates the routes of the push endpoint.
+/// `releases`: the queue to the collector that holds devices open; `None` without one.
 pub fn router(
     config: PushConfig,
     inbox: Inbox,
@@ -69,12 +69,13 @@ pub fn router(
         .route("/v1/snapshots", post(snapshots))
         .route("/v1/runs/{run}/end", post(end))
         .route("/v1/runs/{run}/ack", post(ack))
+        .route("/v1/devices/{uuid}/ack", post(device_ack))
         .route("/v1/nvml/release", post(release))
         .fallback(|| async { problem(StatusCode::NOT_FOUND, "No such path", ROUTES) })
         .method_not_allowed_fallback(|| async {
             problem(StatusCode::METHOD_NOT_ALLOWED, "No such method", ROUTES)
         })
-        // What it cannot decode it passes on, so that the refusal is ours.
+        // Bodies with an unknown encoding are passed on, so that the refusal is ours.
         .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
         .with_state(endpoint)
 }
@@ -130,6 +131,24 @@ async fn ack(
     endpoint.about_run(run, request, read).await
 }
 
+async fn device_ack(
+    State(endpoint): State<Arc<PushEndpoint>>,
+    uuid: Result<Path<String>, PathRejection>,
+    request: Request<Body>,
+) -> Response {
+    endpoint
+        .timed(async |endpoint| {
+            endpoint.authorize(request.headers())?;
+            let (body, _held) = endpoint.json(request).await?;
+            let Path(uuid) =
+                uuid.map_err(|error| PushRefusal::subject("uuid", error.body_text()))?;
+            let uuid = GpuUuid::new(&uuid)
+                .map_err(|error| PushRefusal::subject("uuid", error.to_string()))?;
+            endpoint.offer(Delivery::Ack(decode_device_ack(uuid, &body)?)).await
+        })
+        .await
+}
+
 async fn release(
     State(endpoint): State<Arc<PushEndpoint>>,
     request: Request<Body>,
@@ -139,7 +158,7 @@ async fn release(
             endpoint.authorize(request.headers())?;
             let (body, _held) = endpoint.json(request).await?;
             let time = decode_release(&body)?;
-            // Without NVML nothing is open.
+            // Without a collector, no device is open.
             if let Some(releases) = &endpoint.releases {
                 releases.release(time).await.map_err(PushRefusal::Offer)?;
             }
@@ -149,7 +168,7 @@ async fn release(
 }
 
 impl PushEndpoint {
-    /// Answers by what `handle` makes of the request, counts it and its duration.
+    /// Responds with the result of `handle`, and counts the result and its duration.
     async fn timed(
         &self,
         handle: impl AsyncFnOnce(&Self) -> Result<Receipt, PushRefusal>,
@@ -171,7 +190,7 @@ impl PushEndpoint {
         }
     }
 
-    /// Answers a request about one run, whose body is the JSON that `read` understands.
+    /// Handles a request about one run, whose body is the JSON that `read` decodes.
     async fn about_run(
         &self,
         run: Result<Path<String>, PathRejection>,
@@ -181,8 +200,10 @@ impl PushEndpoint {
         self.timed(async |endpoint| {
             endpoint.authorize(request.headers())?;
             let (body, _held) = endpoint.json(request).await?;
-            let Path(run) = run.map_err(|error| PushRefusal::Run(error.body_text()))?;
-            let run = Run::new(&run).map_err(|error| PushRefusal::Run(error.to_string()))?;
+            let Path(run) =
+                run.map_err(|error| PushRefusal::subject("run", error.body_text()))?;
+            let run = Run::new(&run)
+                .map_err(|error| PushRefusal::subject("run", error.to_string()))?;
             endpoint.offer(read(run, &body)?).await
         })
         .await
@@ -200,7 +221,7 @@ impl PushEndpoint {
         if bool::from(shown.ct_eq(token)) { Ok(()) } else { Err(PushRefusal::WrongToken) }
     }
 
-    /// Reads a body that is one JSON value.
+    /// Reads a body that is a single JSON value.
     async fn json(
         &self,
         request: Request<Body>,
@@ -211,8 +232,8 @@ impl PushEndpoint {
         self.body(request.into_body()).await
     }
 
-    /// Reads a body within the limits of size and time; its bytes count against those of all bodies until the second
-    /// value is dropped.
+    /// Reads a body within the limits of size and time. Its bytes count towards the limit of all bodies until the
+    /// second value is dropped.
     async fn body(
         &self,
         body: Body,
@@ -267,7 +288,7 @@ fn layout_of(headers: &HeaderMap) -> Result<Layout, PushRefusal> {
     }
 }
 
-/// Why a push was not taken. The message goes to the pusher.
+/// Why a push is refused. The message is sent to the client.
 #[derive(Debug, thiserror::Error)]
 enum PushRefusal {
     #[error("the header Authorization: Bearer TOKEN is missing")]
@@ -284,12 +305,16 @@ enum PushRefusal {
     Slow,
     #[error("the body could not be read: {0}")]
     Interrupted(String),
-    #[error("the body is no gzip: {0}")]
+    #[error("the body is not gzip: {0}")]
     NoGzip(String),
     #[error("all bodies together exceed {BODIES_BYTES_MAX} bytes")]
     Flooded,
-    #[error("run: {0}")]
-    Run(String),
+    #[error("{field}: {problem}")]
+    Subject {
+        /// `run` or `uuid`, of the path.
+        field: &'static str,
+        problem: String,
+    },
     #[error(transparent)]
     Malformed(#[from] DecodeError),
     #[error(transparent)]
@@ -297,7 +322,11 @@ enum PushRefusal {
 }
 
 impl PushRefusal {
-    /// Whose fault it is that a body cannot be read: the connection's, or what was sent as gzip.
+    fn subject(field: &'static str, problem: String) -> Self {
+        Self::Subject { field, problem }
+    }
+
+    /// Distinguishes a broken connection from invalid gzip.
     fn of_body(error: &axum::Error) -> Self {
         let reason = error.to_string();
         let mut cause = error.source();
@@ -317,7 +346,7 @@ impl PushRefusal {
             Self::TooLarge(_) => PushResult::TooLarge,
             Self::Slow => PushResult::Timeout,
             Self::Interrupted(_) => PushResult::Interrupted,
-            Self::Run(_) => PushResult::OutOfRange,
+            Self::Subject { .. } => PushResult::OutOfRange,
             Self::Malformed(error) if error.is_too_long() => PushResult::TooLarge,
             Self::Malformed(error) if error.is_out_of_range() => PushResult::OutOfRange,
             Self::NoGzip(_) | Self::Malformed(_) => PushResult::Malformed,

@@ -1,5 +1,4 @@
-//! The bounded way in: batches wait here for the engine, and an offer never waits for room. What became of every
-//! push request is counted here.
+//! The bounded queue to the engine. Offers never wait for room. Counts the results of all push requests.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,68 +9,68 @@ use tokio::sync::{mpsc, oneshot};
 use crate::analysis::acks::Ack;
 use crate::analysis::captures::{CaptureReport, CaptureRequest};
 use crate::analysis::refusal::Refusal;
-use crate::analysis::status::DurationCounts;
 use crate::input::push::wire::control::RunEnd;
 use crate::model::ids::Run;
 use crate::model::step::StepSample;
+use crate::model::units::DurationCounts;
 
-/// How many batches wait at most. A batch waits for microseconds; this many means that the engine is gone or the
-/// machine is out of processor time.
+/// Maximum number of waiting batches. A batch waits for microseconds; as many as this mean that the engine is gone
+/// or the machine has no CPU time left.
 pub const INBOX_CAPACITY: usize = 256;
 
-/// The upper bounds of the buckets that push durations are counted in, in seconds.
+/// Upper bounds of the histogram of push durations, in seconds.
 const PUSH_SECONDS_BOUNDS: [f64; 10] =
     [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.1, 1.0];
 
-/// One thing that a pusher wants the engine to take.
+/// One request to the engine.
 #[derive(Debug)]
 pub enum Delivery {
-    /// A batch of steps, taken whole or not at all.
+    /// A batch of steps, accepted as a whole or not at all.
     Steps(Vec<StepSample>),
     /// The end of a rank, or of a whole run.
     End(Run, RunEnd),
-    /// Somebody lowers a finding.
+    /// An acknowledgement of a finding.
     Ack(Ack),
-    /// What became of a memory snapshot.
+    /// The result of a memory snapshot.
     Snapshot(CaptureReport),
 }
 
-/// What the engine says to a delivery that it took.
+/// The engine's response to an accepted delivery.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
-    /// How many records it held.
+    /// The number of records in it.
     pub n_records: usize,
-    /// What its ranks are asked for.
+    /// Requests to its ranks.
     pub asks: Vec<CaptureRequest>,
 }
 
-/// A delivery, and where its answer goes: what was taken, or why nothing was.
+/// A delivery, and the channel for the engine's response or refusal.
 pub type Offer = (Delivery, oneshot::Sender<Result<Receipt, Refusal>>);
 
-/// Asks that no device is held open for a time.
+/// Requests that no device is held open for a time.
 #[derive(Debug)]
 pub struct ReleaseRequest {
-    /// For how long; zero means that devices are read again at once.
+    /// For how long; zero resumes polling at once.
     pub time: Duration,
     /// Resolves once nothing is open; dropped when a call of the driver hangs.
     pub answer: oneshot::Sender<()>,
 }
 
-/// The way to the one that holds devices open; cheap to clone.
+/// The queue to the collector that holds devices open; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Releases(mpsc::Sender<ReleaseRequest>);
 
 impl Releases {
-    /// A way there, with the side that takes; one request waits at most.
+    /// Creates the queue and its receiver. At most one request waits.
     pub fn new() -> (Self, mpsc::Receiver<ReleaseRequest>) {
         let (requests, taken) = mpsc::channel(1);
         (Self(requests), taken)
     }
 
-    /// Asks for a release and waits until nothing is open.
+    /// Requests a release and waits until nothing is open.
     ///
     /// # Errors
-    /// Another request waits, or a call of the driver hangs.
+    /// Another request is waiting, or a call of the driver hangs.
     pub async fn release(&self, time: Duration) -> Result<(), OfferError> {
         let (answer, answered) = oneshot::channel();
         self.0.try_send(ReleaseRequest { time, answer }).map_err(|_| OfferError::Hanging)?;
@@ -79,16 +78,16 @@ impl Releases {
     }
 }
 
-/// Why an offer was not taken.
+/// Why an offer failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OfferError {
-    /// No room to wait.
+    /// The queue is full.
     #[error("{INBOX_CAPACITY} batches are waiting already")]
     Full,
-    /// The exporter stops.
+    /// The exporter is stopping.
     #[error("the exporter is stopping")]
     Closed,
-    /// The devices cannot be released for now.
+    /// A call of the driver hangs, so that devices cannot be released.
     #[error("a call of the driver hangs, which holds the devices open")]
     Hanging,
     /// The engine refused it.
@@ -96,7 +95,7 @@ pub enum OfferError {
     Refused(#[from] Refusal),
 }
 
-/// What became of a push request.
+/// The result of a push request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the labels say it")]
 pub enum PushResult {
@@ -114,7 +113,7 @@ pub enum PushResult {
 }
 
 impl PushResult {
-    /// Every result with its label, in order of declaration.
+    /// The label of every result, in order of declaration.
     pub const LABELS: [&'static str; 11] = [
         "accepted",
         "malformed",
@@ -129,14 +128,14 @@ impl PushResult {
         "interrupted",
     ];
 
-    /// Where its label stands in [`Self::LABELS`].
+    /// The index of its label in [`Self::LABELS`].
     #[expect(clippy::as_conversions, reason = "a discriminant is an index")]
     fn idx(self) -> usize {
         self as usize
     }
 }
 
-/// The sending side; cheap to clone.
+/// The sending side of the queue; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Inbox {
     offers: mpsc::Sender<Offer>,
@@ -153,16 +152,16 @@ pub struct PushCounts {
 }
 
 impl Inbox {
-    /// A way in, with the side that the engine takes from.
+    /// Creates the queue and its receiver.
     pub fn new() -> (Self, mpsc::Receiver<Offer>) {
         let (offers, taken) = mpsc::channel(INBOX_CAPACITY);
         (Self { offers, counts: Arc::default() }, taken)
     }
 
-    /// Offers a delivery and waits for the engine's answer, but never for room.
+    /// Offers a delivery and waits for the engine's response, but never for room.
     ///
     /// # Errors
-    /// There is no room, the exporter stops, or the engine refuses it; nothing was taken then.
+    /// The queue is full, the exporter is stopping, or the engine refuses the delivery. Nothing was accepted then.
     pub async fn offer(&self, delivery: Delivery) -> Result<Receipt, OfferError> {
         let (answer, answered) = oneshot::channel();
         self.offers.try_send((delivery, answer)).map_err(|error| match error {
@@ -179,7 +178,7 @@ impl Inbox {
 }
 
 impl PushCounts {
-    /// Counts one request and how long it took.
+    /// Counts one request and its duration.
     pub fn add(&self, result: PushResult, took: Duration) {
         if let Some(counter) = self.results.get(result.idx()) {
             counter.fetch_add(1, Ordering::Relaxed);
@@ -200,7 +199,7 @@ impl PushCounts {
         PushResult::LABELS.into_iter().zip(counts).collect()
     }
 
-    /// How long requests took.
+    /// The durations of requests.
     pub fn durations(&self) -> DurationCounts {
         let counts = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
         let nanoseconds = Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed));

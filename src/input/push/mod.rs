@@ -1,4 +1,4 @@
-//! Pushes: the endpoint, the bounded way to the engine, and the format.
+//! Pushes: the endpoint, the bounded queue to the engine, and the format.
 
 pub mod http;
 pub mod inbox;

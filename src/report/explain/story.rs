@@ -5,9 +5,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::analysis::config::EngineConfig;
-use crate::analysis::creep::gates::{Gate, Passed, Stop};
-use crate::analysis::creep::report::{StairsReport, WindowReport};
-use crate::analysis::creep::{CreepEstimator, Signal, Stage};
+use crate::analysis::creep::estimator::CreepEstimator;
+use crate::analysis::creep::gates::{Bound, Gate, GateFailure};
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::stairs::StairsEvidence;
+use crate::analysis::creep::trend::Stage;
+use crate::analysis::creep::window::{WindowTrend, WindowVerdict};
 use crate::analysis::diagnosis::DiagnosisKind;
 use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
 use crate::analysis::findings::{Transition, TransitionState};
@@ -43,7 +46,7 @@ pub struct Story {
     /// How near each signal came to a trend.
     pub closest: BTreeMap<Signal, Closest>,
     /// What is remembered of stairs at the end.
-    pub stairs: Option<StairsReport>,
+    pub stairs: Option<StairsEvidence>,
     /// How many steps of a life are warm-up.
     warmup_pushes: u32,
     /// A rank silent for longer leaves every output.
@@ -121,9 +124,9 @@ pub struct Told {
     /// How many steps the pictures had then.
     pub n_pictured: u64,
     /// Of what was raised: the window that shows it; `None` when stairs do, or no window is about it.
-    pub window: Option<WindowReport>,
+    pub window: Option<WindowVerdict>,
     /// Of stairs: what they were.
-    pub stairs: Option<StairsReport>,
+    pub stairs: Option<StairsEvidence>,
     /// Of what was cleared: why.
     pub cause: Cause,
 }
@@ -149,7 +152,7 @@ pub struct Tally {
     /// How many came to what.
     pub ends: BTreeMap<End, u32>,
     /// The last window, tested or not.
-    pub last: WindowReport,
+    pub last: WindowVerdict,
 }
 
 /// What became of one window.
@@ -165,11 +168,11 @@ pub enum End {
 
 impl End {
     /// What a verdict amounts to.
-    pub fn of(verdict: &Result<Passed, Stop>) -> Self {
+    pub fn of(verdict: &Result<WindowTrend, GateFailure>) -> Self {
         match verdict {
             Err(stop) => Self::Stopped(stop.gate),
-            Ok(Passed { held_back: Some(stop), .. }) => Self::Rises(stop.gate),
-            Ok(Passed { held_back: None, .. }) => Self::Creeps,
+            Ok(WindowTrend { obstacle: Some(stop), .. }) => Self::Rises(stop.gate),
+            Ok(WindowTrend { obstacle: None, .. }) => Self::Creeps,
         }
     }
 }
@@ -178,7 +181,7 @@ impl End {
 #[derive(Clone, Copy, Debug)]
 pub struct Closest {
     /// The window.
-    pub window: WindowReport,
+    pub window: WindowVerdict,
     /// At which step it did.
     pub step: u64,
 }
@@ -278,10 +281,10 @@ impl Story {
         let capacity = view.capacity().map(Bytes::as_f64);
         let of_signal =
             signal(transition).filter(|_| transition.state == TransitionState::Raised);
-        let shows = |window: &WindowReport| {
+        let shows = |window: &WindowVerdict| {
             let is_early = transition.kind == DiagnosisKind::CreepEarly;
             let stage = if is_early { Stage::Rising } else { Stage::Creeping };
-            window.is_asked && window.verdict.is_ok_and(|passed| passed.trend.stage == stage)
+            window.is_asked && window.outcome.is_ok_and(|passed| passed.trend.stage == stage)
         };
         let window = of_signal.and_then(|of| view.creep().windows(of, capacity).find(shows));
         let is_stairs = of_signal == Some(Signal::Allocated) && window.is_none();
@@ -304,7 +307,7 @@ impl Story {
                 self.has_window |= LIVE_SIGNALS.contains(&signal);
                 let key = (signal, window.level_idx);
                 let is_new = |tally: &Tally| {
-                    tally.last.last_step.to_bits() != window.last_step.to_bits()
+                    tally.last.last_position.to_bits() != window.last_position.to_bits()
                 };
                 // A level has no new block unless the one below has.
                 if !self.windows.get(&key).is_none_or(is_new) {
@@ -319,8 +322,8 @@ impl Story {
         is_restarted
     }
 
-    fn count(&mut self, window: &WindowReport, step: u64) {
-        let end = End::of(&window.verdict);
+    fn count(&mut self, window: &WindowVerdict, step: u64) {
+        let end = End::of(&window.outcome);
         let tally = self
             .windows
             .entry((window.signal, window.level_idx))
@@ -333,25 +336,27 @@ impl Story {
         *tally.ends.entry(end).or_default() += 1;
         let closest =
             self.closest.entry(window.signal).or_insert(Closest { window: *window, step });
-        if nearness(&window.verdict) > nearness(&closest.window.verdict) {
+        if nearness(&window.outcome) > nearness(&closest.window.outcome) {
             *closest = Closest { window: *window, step };
         }
     }
 }
 
 /// How far a window got: by which gate, then how near to passing it.
-fn nearness(verdict: &Result<Passed, Stop>) -> (End, u64) {
+fn nearness(verdict: &Result<WindowTrend, GateFailure>) -> (End, u64) {
     let stop = match verdict {
-        Ok(passed) => passed.held_back,
+        Ok(passed) => passed.obstacle,
         Err(stop) => Some(*stop),
     };
     (End::of(verdict), stop.map_or(0, |stop| passed_by(&stop)))
 }
 
 /// Orders the stops of one gate: bits of a positive ratio rise with it.
-fn passed_by(stop: &Stop) -> u64 {
-    let ratio =
-        if stop.is_at_most() { stop.limit / stop.value } else { stop.value / stop.limit };
+fn passed_by(failure: &GateFailure) -> u64 {
+    let ratio = match failure.gate.row().bound {
+        Bound::AtLeast => failure.value / failure.limit,
+        Bound::AtMost => failure.limit / failure.value,
+    };
     if ratio > 0.0 { ratio.to_bits() } else { 0 }
 }
 

@@ -1,13 +1,15 @@
 //! A story as text of at most 100 columns: the pictures, what was said and why, and what stopped each window.
 
-use crate::analysis::creep::Signal;
-use crate::analysis::creep::gates::{Gate, Stop};
-use crate::analysis::creep::report::{StairsReport, WindowReport};
+use crate::analysis::creep::axis::Axis;
+use crate::analysis::creep::gates::{Gate, GateFailure};
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::stairs::{MeanStair, StairsEvidence};
+use crate::analysis::creep::window::WindowVerdict;
 use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
 use crate::analysis::findings::TransitionState;
 use crate::model::ids::{ProcessId, RankId, SubjectId};
 use crate::report::explain::story::{Cause, Closest, End, Story, Tally, Told, signal};
-use crate::report::explain::words::{grouped, meaning, measure, name, reason, share, whole};
+use crate::report::explain::words::{grouped, measure, reason, share, whole};
 use crate::text::units::{bytes, duration, percent, rfc3339};
 
 /// No line is longer.
@@ -46,7 +48,9 @@ pub fn render(story: &Story) -> String {
 
 /// The signals that there are of such a rank.
 fn signals(story: &Story) -> impl Iterator<Item = Signal> {
-    Signal::ALL.into_iter().filter(|signal| signal.counts_steps() != story.is_process())
+    Signal::ALL
+        .into_iter()
+        .filter(|signal| (signal.axis() == Axis::Seconds) == story.is_process())
 }
 
 fn is_told(story: &Story, of: Signal) -> bool {
@@ -255,10 +259,11 @@ fn tell(page: &mut Page, told: &Told, story: &Story) {
 }
 
 /// The window behind something raised.
-fn shown(page: &mut Page, window: &WindowReport, story: &Story) {
-    let Ok(passed) = window.verdict else { return };
+fn shown(page: &mut Page, window: &WindowVerdict, story: &Story) {
+    let Ok(passed) = window.outcome else { return };
     let trend = passed.trend;
     let (scale, per) = if story.is_process() { (3600.0, "h") } else { (1.0, "step") };
+    let slope = trend.slope_bytes_per_unit;
     let stand_in = if story.capacity.is_some() { "" } else { " (of a stand-in)" };
     page.paragraph(
         6,
@@ -269,37 +274,37 @@ fn shown(page: &mut Page, window: &WindowReport, story: &Story) {
             whole(window.n_records),
             records(window.signal),
             bytes(trend.growth_bytes),
-            bytes(scale * trend.slope_bytes_per_step),
-            bytes(scale * trend.slope_lower_bytes_per_step),
-            bytes(scale * trend.slope_upper_bytes_per_step),
+            bytes(scale * slope.value),
+            bytes(scale * slope.lower),
+            bytes(scale * slope.upper),
             share(trend.share_ratio),
             bytes(window.headroom_bytes),
             trend.confidence_ratio(),
         ),
     );
-    if let Some(stop) = passed.held_back {
+    if let Some(stop) = passed.obstacle {
         page.paragraph(6, &format!("not yet creep: {}", reason(&stop)));
     }
 }
 
 /// Which part of the run a window spans.
-fn extent(window: &WindowReport) -> String {
-    if window.signal.counts_steps() {
-        format!("steps {} to {}", whole(window.first_step), whole(window.last_step))
+fn extent(window: &WindowVerdict) -> String {
+    if window.signal.axis() == Axis::Steps {
+        format!("steps {} to {}", whole(window.first_position), whole(window.last_position))
     } else {
-        format!("the last {}", duration(window.last_step - window.first_step))
+        format!("the last {}", duration(window.last_position - window.first_position))
     }
 }
 
-fn climbed(stairs: &StairsReport) -> String {
-    let Some((height, distance)) = stairs.mean else {
+fn climbed(stairs: &StairsEvidence) -> String {
+    let Some(MeanStair { height_bytes, distance_steps }) = stairs.mean else {
         return "seen as stairs".to_owned();
     };
     format!(
         "seen as {} stairs that nothing took back: {} each, {} steps apart",
         stairs.n_stairs,
-        bytes(height),
-        whole(distance)
+        bytes(height_bytes),
+        whole(distance_steps)
     )
 }
 
@@ -367,17 +372,17 @@ fn mostly(tally: &Tally) -> String {
 /// What became of a window, in a word or two.
 fn brief(end: End) -> String {
     match end {
-        End::Stopped(gate) => name(gate).to_owned(),
-        End::Rises(gate) => format!("rises ({})", name(gate)),
+        End::Stopped(gate) => gate.row().name.to_owned(),
+        End::Rises(gate) => format!("rises ({})", gate.row().name),
         End::Creeps => "creeps".to_owned(),
     }
 }
 
-fn last_word(window: &WindowReport) -> String {
-    let end = brief(End::of(&window.verdict));
-    let stop = match &window.verdict {
+fn last_word(window: &WindowVerdict) -> String {
+    let end = brief(End::of(&window.outcome));
+    let stop = match &window.outcome {
         Err(stop) => Some(*stop),
-        Ok(passed) => passed.held_back,
+        Ok(passed) => passed.obstacle,
     };
     match stop {
         _ if !window.is_asked => "a longer one creeps".to_owned(),
@@ -389,19 +394,19 @@ fn last_word(window: &WindowReport) -> String {
 /// How near the signal came, for whoever asks why nothing was said.
 fn closest_word(page: &mut Page, closest: &Closest) {
     let window = &closest.window;
-    let words = match &window.verdict {
-        Ok(passed) => match &passed.held_back {
+    let words = match &window.outcome {
+        Ok(passed) => match &passed.obstacle {
             None => return,
             Some(stop) => format!("it rose, and was not called creep: {}", reason(stop)),
         },
         // That nothing rises needs no further word.
-        Err(Stop { gate: Gate::Known | Gate::Rise, .. }) => return,
+        Err(GateFailure { gate: Gate::Known | Gate::Rise, .. }) => return,
         Err(stop) => reason(stop),
     };
-    let when = if window.signal.counts_steps() {
+    let when = if window.signal.axis() == Axis::Steps {
         format!("step {}, over {}", grouped(closest.step), extent(window))
     } else {
-        format!("its {}, over {}", duration(window.last_step), extent(window))
+        format!("its {}, over {}", duration(window.last_position), extent(window))
     };
     page.paragraph(2, &format!("Nearest to a creep at {when}: {words}"));
 }
@@ -411,11 +416,15 @@ fn stairs(page: &mut Page, story: &Story) {
         return;
     };
     page.line("");
-    let mean = stairs.mean.map_or(String::new(), |(height, distance)| {
-        format!(", {} high and {} steps apart in the mean", bytes(height), whole(distance))
+    let mean = stairs.mean.map_or(String::new(), |mean| {
+        format!(
+            ", {} high and {} steps apart in the mean",
+            bytes(mean.height_bytes),
+            whole(mean.distance_steps)
+        )
     });
     let stop = stairs
-        .stop
+        .failure
         .map_or(String::new(), |stop| format!("; not called a leak: {}", reason(&stop)));
     page.paragraph(
         0,
@@ -442,8 +451,8 @@ fn glossary(page: &mut Page, story: &Story) {
     }
     page.line("");
     page.line("What these words mean, in the order in which a window is asked");
-    for gate in gates {
-        page.paragraph(2, &format!("{:12} {}", name(gate), meaning(gate)));
+    for row in gates.iter().map(|gate| gate.row()) {
+        page.paragraph(2, &format!("{:12} {}", row.name, row.meaning));
     }
 }
 

@@ -1,156 +1,38 @@
-//! Gates and figures in words.
+//! Failures of gates and their figures in words.
 
-use crate::analysis::creep::gates::{Gate, Stop};
+use crate::analysis::creep::gates::{Bound, GateFailure, GateUnit};
 use crate::text::units::{bytes, duration, percent};
 
-/// The gate in a word or two.
-pub fn name(gate: Gate) -> &'static str {
-    match gate {
-        Gate::Blocks => "too short",
-        Gate::Known => "unknown",
-        Gate::Rise => "no rise",
-        Gate::Straight => "zigzag",
-        Gate::Steady => "slows down",
-        Gate::SlackGain | Gate::SlackSlope => "not slack",
-        Gate::Growth => "no growth",
-        Gate::NewHigh => "been there",
-        Gate::WorkingSet => "working set",
-        Gate::BatchGrowth => "batch",
-        Gate::Share => "small",
-        Gate::Records => "short",
-        Gate::Horizon => "far off",
-        Gate::StairHeights => "unequal",
-        Gate::StairDistances => "uneven",
-        Gate::StairLandings | Gate::StairClimb => "not level",
-        Gate::StairsApart => "ramp",
-        Gate::StairsLeft => "many left",
-    }
+/// Writes the value and the limit of a failure as short as it fits a table.
+pub fn measure(failure: &GateFailure) -> String {
+    let row = failure.gate.row();
+    let sign = match row.bound {
+        Bound::AtLeast => "<",
+        Bound::AtMost => ">",
+    };
+    let (value, limit) = if row.unit == GateUnit::Count {
+        (whole(failure.value), whole(failure.limit))
+    } else {
+        figures(failure)
+    };
+    format!("{value} {sign} {limit}")
 }
 
-/// What a window showed and had to show, as short as it fits a table.
-pub fn measure(stop: &Stop) -> String {
-    let (value, limit) = (stop.value, stop.limit);
-    let sign = if stop.is_at_most() { ">" } else { "<" };
-    match stop.gate {
-        Gate::Rise | Gate::Growth | Gate::BatchGrowth | Gate::NewHigh => {
-            format!("{} {sign} {}", bytes(value), bytes(limit))
-        }
-        Gate::Straight | Gate::StairsLeft => format!("{value:.1} {sign} {limit:.0}"),
-        Gate::Blocks | Gate::Known | Gate::Records | Gate::StairsApart => {
-            format!("{} {sign} {}", whole(value), whole(limit))
-        }
-        Gate::Horizon => format!("{} {sign} {}", duration(value), duration(limit)),
-        Gate::Share
-        | Gate::Steady
-        | Gate::SlackGain
-        | Gate::SlackSlope
-        | Gate::WorkingSet
-        | Gate::StairHeights
-        | Gate::StairDistances
-        | Gate::StairLandings
-        | Gate::StairClimb => format!("{} {sign} {}", share(value), share(limit)),
-    }
+/// Writes a failure as a clause.
+pub fn reason(failure: &GateFailure) -> String {
+    let (value, limit) = figures(failure);
+    (failure.gate.row().reason)(&value, &limit)
 }
 
-/// What stopped a window, as a clause.
-pub fn reason(stop: &Stop) -> String {
-    let (value, limit) = (stop.value, stop.limit);
-    match stop.gate {
-        Gate::Blocks => format!("it had {value:.0} blocks and needs {limit:.0}"),
-        Gate::Known => format!("{value:.0} of its {limit:.0} blocks know the figure"),
-        Gate::Rise => format!("it rose by {} and needs {}", bytes(value), bytes(limit)),
-        Gate::Straight => format!(
-            "it went up and down: worth {value:.1} equal moves, and needs {limit:.0} to be no \
-             random walk"
-        ),
-        Gate::Steady => format!(
-            "it slows down: its last quarter gained {} of what the first did, and needs {}",
-            share(value),
-            share(limit)
-        ),
-        Gate::SlackGain | Gate::SlackSlope => format!(
-            "unused memory carries {} of the growth, and needs {}: the rest is live",
-            share(value),
-            share(limit)
-        ),
-        Gate::Growth => {
-            format!("the line through it climbs by {} and needs {}", bytes(value), bytes(limit))
-        }
-        Gate::NewHigh => format!(
-            "it had been as high before: it ends at {} and needs {}",
-            bytes(value),
-            bytes(limit)
-        ),
-        Gate::WorkingSet => format!(
-            "the peak grows along, by {} of the slope, and may by {}",
-            share(value),
-            share(limit)
-        ),
-        Gate::BatchGrowth => format!(
-            "larger batches explain it: {} of growth are left, and it needs {}",
-            bytes(value),
-            bytes(limit)
-        ),
-        Gate::Share => format!(
-            "it has eaten {} of what there was to grow into, and needs {}",
-            share(value),
-            share(limit)
-        ),
-        Gate::Records => format!("its window has {value:.0} records and needs {limit:.0}"),
-        Gate::Horizon => format!(
-            "what is left lasts {}, and creep is what ends within {}",
-            duration(value),
-            duration(limit)
-        ),
-        Gate::StairHeights => {
-            format!("one is {} off the mean height, and may be {}", share(value), share(limit))
-        }
-        Gate::StairDistances => {
-            format!(
-                "one is {} off the mean distance, and may be {}",
-                share(value),
-                share(limit)
-            )
-        }
-        Gate::StairLandings | Gate::StairClimb => {
-            format!(
-                "it is not level between them, {} off, and may be {}",
-                share(value),
-                share(limit)
-            )
-        }
-        Gate::StairsApart => format!("they are {value:.0} steps apart and need {limit:.0}"),
-        Gate::StairsLeft => {
-            format!("{value:.1} more fit, and may be {limit:.0} after only three")
-        }
-    }
-}
-
-/// What it is to be stopped by a gate.
-pub fn meaning(gate: Gate) -> &'static str {
-    match gate {
-        Gate::Blocks => "too few blocks",
-        Gate::Known => "a figure is not known",
-        Gate::Rise => "ends hardly above its beginning: by less than about 2% of what is left",
-        Gate::Straight => "goes up and down: worth fewer equal moves than no random walk is",
-        Gate::Steady => {
-            "its last quarter gained less than 80% of what its first did: a cache fills"
-        }
-        Gate::SlackGain => "it is live memory that carries the growth of reserved memory",
-        Gate::Growth => "climbs less than its ends suggest",
-        Gate::NewHigh => "ends not far enough above what this life had before: a sawtooth",
-        Gate::SlackSlope => "it is live memory that carries the slope of reserved memory",
-        Gate::WorkingSet => "peaks grow along: larger steps, no fragmentation",
-        Gate::BatchGrowth => "larger batches explain it",
-        Gate::Share => "has eaten too little of what is left; short windows need more",
-        Gate::Records => "grows steadily, but over too few records to be called creep",
-        Gate::Horizon => "grows steadily, but leaves more than three days",
-        Gate::StairHeights
-        | Gate::StairDistances
-        | Gate::StairLandings
-        | Gate::StairClimb
-        | Gate::StairsApart
-        | Gate::StairsLeft => "said of stairs only",
+/// The value and the limit of a failure.
+fn figures(failure: &GateFailure) -> (String, String) {
+    let (value, limit) = (failure.value, failure.limit);
+    match failure.gate.row().unit {
+        GateUnit::Bytes => (bytes(value), bytes(limit)),
+        GateUnit::Count => (format!("{value:.0}"), format!("{limit:.0}")),
+        GateUnit::Fraction => (format!("{value:.1}"), format!("{limit:.0}")),
+        GateUnit::Share => (share(value), share(limit)),
+        GateUnit::Seconds => (duration(value), duration(limit)),
     }
 }
 
@@ -180,7 +62,38 @@ pub fn grouped(value: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{grouped, whole};
+    use super::{grouped, measure, reason, whole};
+    use crate::analysis::creep::gates::{Gate, GateFailure};
+
+    #[test]
+    fn failures_are_in_the_unit_and_direction_of_their_gate() {
+        let failure = |gate, value, limit| GateFailure { gate, value, limit };
+        for (failure, short, long) in [
+            (
+                failure(Gate::Records, 1500.0, 2048.0),
+                "1,500 < 2,048",
+                "1500 records and needs 2048",
+            ),
+            (
+                failure(Gate::Straight, 9.96, 10.0),
+                "10.0 < 10",
+                "worth 10.0 equal moves, and needs 10",
+            ),
+            (
+                failure(Gate::StairHeights, 0.42, 0.3),
+                "42% > 30%",
+                "42% off the mean height, and may be 30%",
+            ),
+            (
+                failure(Gate::Horizon, 345_600.0, 259_200.0),
+                "4 d 0 h > 3 d 0 h",
+                "lasts 4 d 0 h, and creep is what ends within 3 d 0 h",
+            ),
+        ] {
+            assert_eq!(measure(&failure), short);
+            assert!(reason(&failure).contains(long), "{}", reason(&failure));
+        }
+    }
 
     #[test]
     fn thousands_are_apart() {

@@ -26,10 +26,10 @@ const UNKNOWN: c_uint = 999;
 static INITIALISED: AtomicUsize = AtomicUsize::new(0);
 /// How many of the scenario's events have been handed out.
 static EVENTS_DELIVERED: AtomicUsize = AtomicUsize::new(0);
-/// How long a hanging call sleeps before it looks whether the scenario still tells it to hang.
+/// How long a hanging call sleeps before it checks whether the scenario still orders it to.
 const HANG_LOOK: Duration = Duration::from_millis(10);
 
-/// How long a wait for an event sleeps before it looks whether the scenario has one; a driver is woken by it instead.
+/// How long a wait for an event sleeps before it checks the scenario for one; a driver is woken by it instead.
 const EVENT_LOOK: Duration = Duration::from_millis(250);
 
 /// A device handle as a number: never dereferenced, so any number does.

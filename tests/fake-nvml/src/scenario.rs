@@ -15,11 +15,11 @@ use serde::Deserialize;
 /// Names the scenario file; without it, the file is the library's own path with `.json` appended.
 const SCENARIO_VARIABLE: &str = "FAKE_NVML_SCENARIO";
 
-/// What the driver does at this moment.
+/// The behaviour of the driver at this moment.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Scenario {
-    /// What `nvmlSystemGetDriverVersion` says.
+    /// The answer of `nvmlSystemGetDriverVersion`.
     pub(crate) driver_version: String,
     /// Orders by symbol.
     pub(crate) calls: BTreeMap<String, Call>,
@@ -30,12 +30,12 @@ pub(crate) struct Scenario {
     pub(crate) process_stride: usize,
     /// Xid errors, each handed out once in this order.
     pub(crate) events: Vec<Event>,
-    /// Whether devices tell of events at all.
+    /// Whether devices report events at all.
     #[serde(default = "yes")]
     pub(crate) has_events: bool,
 }
 
-/// What a call does instead of answering.
+/// An order that a call obeys instead of answering.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Call {
@@ -79,7 +79,7 @@ pub(crate) struct Memory {
     pub(crate) total: u64,
     pub(crate) reserved: u64,
     used: u64,
-    /// What is left of the total, unless given.
+    /// The rest of the total, unless given.
     free: Option<u64>,
     /// How `used` grows.
     ramp: Option<Ramp>,
@@ -156,7 +156,7 @@ fn yes() -> bool {
     true
 }
 
-/// What tells one state of the file from another: inode, size and time of the last change.
+/// Identity of one version of the file: inode, size and time of the last change.
 type State = (u64, u64, i64, i64);
 
 /// The scenario as it was read last, so that a call costs a look at the file and not its parsing.
@@ -165,8 +165,8 @@ static LAST: Mutex<Option<(State, Arc<Scenario>)>> = Mutex::new(None);
 /// Gives the scenario as the file has it now.
 pub(crate) fn read() -> Result<Arc<Scenario>, String> {
     let path = path().as_ref().ok_or("the library does not know its own path")?;
-    let told = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
-    let metadata = fs::metadata(path).map_err(|error| told(&error))?;
+    let named = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let metadata = fs::metadata(path).map_err(|error| named(&error))?;
     let state = (metadata.ino(), metadata.size(), metadata.mtime(), metadata.mtime_nsec());
     let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((of, scenario)) = &*last
@@ -174,8 +174,8 @@ pub(crate) fn read() -> Result<Arc<Scenario>, String> {
     {
         return Ok(Arc::clone(scenario));
     }
-    let text = fs::read(path).map_err(|error| told(&error))?;
-    let scenario: Scenario = serde_json::from_slice(&text).map_err(|error| told(&error))?;
+    let text = fs::read(path).map_err(|error| named(&error))?;
+    let scenario: Scenario = serde_json::from_slice(&text).map_err(|error| named(&error))?;
     let scenario = Arc::new(scenario);
     *last = Some((state, Arc::clone(&scenario)));
     Ok(scenario)
@@ -238,7 +238,7 @@ fn library_path() -> Option<PathBuf> {
     if unsafe { dladdr(here, &mut info) } == 0 || info.file_name.is_null() {
         return None;
     }
-    // What is remembered here, such as the events handed out, outlasts the exporter's closing the library.
+    // Keeps the library loaded, so that its memory (the events handed out) outlasts a close.
     unsafe { dlopen(info.file_name, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) };
     let name = unsafe { CStr::from_ptr(info.file_name) };
     Some(Path::new(OsStr::from_bytes(name.to_bytes())).to_path_buf())

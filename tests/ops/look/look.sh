@@ -23,11 +23,21 @@ address() {
     echo "no $2 in $1" >&2
     exit 1
 }
+# The second exporter's NVML: a device that a process fills, as live.py writes, and one that fails.
+cp "$root/target/release/libfake_nvml.so" "$work/libnvidia-ml.so.1"
+scenario=$work/libnvidia-ml.so.1.json
+cat >"$scenario" <<'JSON'
+{"driver_version": "570.86.15", "events": [{"device": 0, "xid": 79}], "devices": [
+    {"uuid": "GPU-a", "name": "NVIDIA H100 80GB HBM3", "compute": [],
+     "memory": {"total": 85899345920, "reserved": 1073741824, "used": 9663676416}},
+    {"uuid": "GPU-b", "code": 15}]}
+JSON
 common=(--web.listen-address 127.0.0.1:0 --push.listen-address 127.0.0.1:0 --log.format json)
 "$root/target/release/stepmem" demo "${common[@]}" >/dev/null 2>"$work/demo.log" &
-"$root/target/release/stepmem" serve "${common[@]}" --otlp.endpoint http://127.0.0.1:1 --otlp.interval 1s >/dev/null 2>"$work/faulty.log" &
+"$root/target/release/stepmem" serve "${common[@]}" --otlp.endpoint http://127.0.0.1:1 --otlp.interval 1s \
+    --nvml.library "$work/libnvidia-ml.so.1" --nvml.interval 50ms --creep.process-warmup 0s --creep.process-interval 50ms >/dev/null 2>"$work/faulty.log" &
 "$root/target/tools/ops/bin/python" "$here/../live.py" "$(address "$work/demo.log" web)" "$(address "$work/demo.log" push)" \
-    "$(address "$work/faulty.log" web)" "$work/live" --dump "$out/dump.json"
+    "$(address "$work/faulty.log" web)" "$scenario" "$work/live" --dump "$out/dump.json"
 
 cp "$here"/{index.html,main.jsx,shoot.mjs} "$look/"
 cd "$look"

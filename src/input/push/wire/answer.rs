@@ -1,4 +1,4 @@
-//! The answers of the push endpoint as JSON.
+//! The JSON responses of the push endpoint.
 
 use serde::Serialize;
 
@@ -6,7 +6,7 @@ use crate::analysis::captures::CaptureRequest;
 use crate::input::push::wire::json::to_vec;
 use crate::model::ids::{Rank, Run};
 
-/// The answer to a push that was taken: how many records, and what the ranks are asked for.
+/// Encodes the response to an accepted push: the number of records, and requests to its ranks.
 pub fn encode_accepted(accepted: usize, asks: &[CaptureRequest]) -> Vec<u8> {
     #[derive(Serialize)]
     struct AcceptedBody<'a> {
@@ -28,7 +28,7 @@ pub fn encode_accepted(accepted: usize, asks: &[CaptureRequest]) -> Vec<u8> {
     to_vec(&AcceptedBody { accepted, actions: actions.collect() })
 }
 
-/// The answer to a request that was refused, as problem+json (RFC 9457).
+/// Encodes the response to a refused request as problem+json (RFC 9457).
 pub fn encode_problem(status: u16, title: &str, detail: &str) -> Vec<u8> {
     #[derive(Serialize)]
     struct ProblemJson<'a> {

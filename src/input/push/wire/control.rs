@@ -1,4 +1,4 @@
-//! The requests beside steps: the end of a run, acknowledgements, releases and snapshots.
+//! Requests other than steps: ends of runs, acknowledgements, releases and snapshots.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use crate::analysis::captures::{self, CaptureOutcome, CaptureReason, CaptureRepo
 use crate::analysis::diagnosis::DiagnosisKind;
 use crate::input::push::wire::error::{DecodeError, DecodeFault};
 use crate::input::push::wire::field::{
-    bytes_of, count_of, in_field, optional, rank_of, run_of, small_of,
+    PID_MAX, bytes_of, count_of, in_field, optional, rank_of, run_of, small_of,
 };
 use crate::input::push::wire::json::{Object, Text, parse};
 use crate::input::push::wire::number::Number;
 use crate::input::push::wire::step::RUN_DEFAULT;
-use crate::model::ids::{Rank, RankId, Run, SubjectId};
+use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
 use crate::model::units::checked_text;
 
-/// The longest time that devices are released for on request, in seconds: a day.
+/// The longest time that a request can release devices for, in seconds: a day.
 pub const RELEASE_SECONDS_MAX: u32 = 86_400;
-/// The longest name of an ask that is taken, in bytes.
+/// The longest id of a snapshot request, in bytes.
 const SNAPSHOT_ID_BYTES_MAX: usize = 64;
 
-/// What `POST /v1/runs/RUN/end` says.
+/// The body of `POST /v1/runs/RUN/end`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RunEnd {
-    /// The rank that ended; `None` when the whole run did.
+    /// The rank that ended; `None` for the whole run.
     pub rank: Option<Rank>,
     /// How it ended.
     pub outcome: EndOutcome,
@@ -35,7 +35,7 @@ pub struct RunEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndOutcome {
-    /// It finished its work.
+    /// It finished.
     Completed,
     /// It stopped with an error.
     Failed,
@@ -60,14 +60,41 @@ pub fn decode_end(body: &[u8]) -> Result<RunEnd, DecodeError> {
 pub fn decode_ack(run: Run, body: &[u8]) -> Result<Ack, DecodeError> {
     let raw = parse::<Object<RawAck<'_>>>(body)?.0;
     let rank = rank_of("rank", raw.rank)?;
-    let not_one =
-        || DecodeFault::NotOneOf(raw.kind.0.clone().into_owned(), DiagnosisKind::labels());
-    let kind = in_field("kind", DiagnosisKind::from_label(&raw.kind.0).ok_or_else(not_one))?;
-    let for_seconds = small_of("for_seconds", raw.for_seconds, 1, FOR_SECONDS_MAX)?;
-    in_field(
-        "reason",
-        Ack::new(SubjectId::Rank(RankId { run, rank }), kind, for_seconds, &raw.reason.0),
-    )
+    let fields = AckFields { kind: raw.kind, for_seconds: raw.for_seconds, reason: raw.reason };
+    fields.about(SubjectId::Rank(RankId { run, rank }))
+}
+
+/// Decodes the body of `POST /v1/devices/UUID/ack`.
+///
+/// # Errors
+/// The body is not `{"kind": …, "for_seconds": …, "reason": …}`, with `"pid": …` for a process on the device.
+pub fn decode_device_ack(uuid: GpuUuid, body: &[u8]) -> Result<Ack, DecodeError> {
+    let raw = parse::<Object<RawDeviceAck<'_>>>(body)?.0;
+    let pid = optional(raw.pid, |pid| small_of("pid", pid, 1, PID_MAX))?;
+    let subject = match pid {
+        Some(pid) => SubjectId::Process(ProcessId { uuid, pid }),
+        None => SubjectId::Device(uuid),
+    };
+    let fields = AckFields { kind: raw.kind, for_seconds: raw.for_seconds, reason: raw.reason };
+    fields.about(subject)
+}
+
+/// The part of an acknowledgement that is the same for every subject.
+struct AckFields<'a> {
+    kind: Text<'a>,
+    for_seconds: Number,
+    reason: Text<'a>,
+}
+
+impl AckFields<'_> {
+    fn about(self, subject: SubjectId) -> Result<Ack, DecodeError> {
+        let label = self.kind.0;
+        let not_one =
+            || DecodeFault::NotOneOf(label.clone().into_owned(), DiagnosisKind::labels());
+        let kind = in_field("kind", DiagnosisKind::from_label(&label).ok_or_else(not_one))?;
+        let for_seconds = small_of("for_seconds", self.for_seconds, 1, FOR_SECONDS_MAX)?;
+        in_field("reason", Ack::new(subject, kind, for_seconds, &self.reason.0))
+    }
 }
 
 /// Decodes the body of `POST /v1/nvml/release`.
@@ -124,6 +151,17 @@ struct RawEnd {
 #[serde(deny_unknown_fields)]
 struct RawAck<'a> {
     rank: Number,
+    #[serde(borrow)]
+    kind: Text<'a>,
+    for_seconds: Number,
+    #[serde(borrow)]
+    reason: Text<'a>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawDeviceAck<'a> {
+    pid: Option<Number>,
     #[serde(borrow)]
     kind: Text<'a>,
     for_seconds: Number,

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::model::units::{INTEGER_MAX, OutOfRange};
 
-/// Why a body was refused, naming the record (from 0), the field, the value and the limit.
+/// Why a body is refused: the record (from 0), the field, the value and the limit.
 #[derive(Debug, thiserror::Error)]
 #[error("{}{problem}", Location { record: *record, field })]
 pub struct DecodeError {
@@ -28,12 +28,12 @@ pub(super) enum DecodeFault {
 }
 
 impl DecodeError {
-    /// Whether the body was well formed and a value of it was not.
+    /// Whether the body is well-formed but a value is not allowed.
     pub fn is_out_of_range(&self) -> bool {
         !matches!(self.problem, DecodeFault::Json(_) | DecodeFault::TooManyRecords { .. })
     }
 
-    /// Whether there were more than records than one batch may hold.
+    /// Whether the batch has too many records.
     pub fn is_too_long(&self) -> bool {
         matches!(self.problem, DecodeFault::TooManyRecords { .. })
     }
@@ -54,7 +54,7 @@ impl DecodeError {
                 Segment::Seq { .. } | Segment::Enum { .. } | Segment::Unknown => {}
             }
         }
-        // An unknown or missing field is named by the message itself.
+        // The message itself names an unknown or missing field.
         let problem = DecodeFault::Json(error.inner().to_string());
         Self { record, field, problem }
     }

@@ -1,11 +1,11 @@
-//! The value of one field, checked by the model's constructors; the error names the field.
+//! Values of single fields, checked by the model's constructors. Errors name the field.
 
 use crate::input::push::wire::error::{DecodeError, DecodeFault};
 use crate::input::push::wire::number::Number;
 use crate::model::ids::{GpuUuid, Rank, Run};
 use crate::model::units::{Bytes, Count, INTEGER_MAX, Seconds};
 
-/// The greatest process id that is taken: what a Linux kernel can be configured to (`PID_MAX_LIMIT`).
+/// The greatest process id that a Linux kernel can be configured to (`PID_MAX_LIMIT`).
 pub(super) const PID_MAX: u32 = 1 << 22;
 
 pub(super) fn optional<T>(

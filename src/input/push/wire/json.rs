@@ -1,4 +1,4 @@
-//! One JSON value of the push format: how it is parsed, what must be an object, and why it is refused.
+//! Parsing of one JSON value, with errors that name record and field.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,27 +14,28 @@ pub(super) fn to_vec(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
 
-/// Parses quickly; what fails is parsed once more to say where.
+/// Parses the value. On failure, parses again to find the place of the error.
 pub(super) fn parse<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, DecodeError> {
-    // Checked once as a whole, the texts within need no check of their own.
+    // Checked once as a whole, so that the texts inside need no check.
     let text = std::str::from_utf8(json).ok();
     let parsed = text.and_then(|text| serde_json::from_str(text).ok());
     parsed.ok_or_else(|| explain::<T>(json))
 }
 
-/// Why `json` is no `T`.
+/// The reason why `json` is not a `T`.
 fn explain<'de, T: Deserialize<'de>>(json: &'de [u8]) -> DecodeError {
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     if let Err(error) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
         return DecodeError::json(&error);
     }
-    // The value was whole and something follows it.
+    // The value was complete, and something follows it.
     let rest = deserializer.end().err().map(|error| error.to_string());
     let problem = DecodeFault::Json(rest.unwrap_or_default());
     DecodeError { record: None, field: String::new(), problem }
 }
 
-/// What must stand as a JSON object: a derived reader alone would take a list of its values in order as well.
+/// A value that must be a JSON object: a derived `Deserialize` alone would also accept an array of its fields in
+/// order.
 pub(super) struct Object<T>(pub(super) T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {

@@ -1,5 +1,5 @@
-//! The push format, version 1: bytes to samples, and verdicts to bytes. The only room that knows its JSON; it does no
-//! I/O and keeps nothing.
+//! The push format, version 1: bytes to samples, and responses to bytes. The only room that knows its JSON keys.
+//! Pure.
 
 pub mod answer;
 pub mod control;

@@ -1,4 +1,4 @@
-//! A JSON number before its field is known.
+//! JSON numbers whose range depends on the field.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde::de::{Deserializer, Visitor};
 use crate::input::push::wire::error::DecodeFault;
 use crate::model::units::OutOfRange;
 
-/// A JSON number of any kind; ranges are checked where the field is known.
+/// A JSON number of any kind. The field checks its range.
 #[derive(Clone, Copy)]
 pub(super) enum Number {
     Unsigned(u64),

@@ -1,4 +1,4 @@
-//! One line of a recording: a push record, or a reading of a device.
+//! The lines of recordings: push records and device readings.
 
 use serde::Deserialize;
 
@@ -18,12 +18,12 @@ use crate::model::units::Seconds;
 pub enum RecordingEntry {
     /// A push record.
     Step(StepSample),
-    /// An NVML reading of one device, and its Unix time.
+    /// An NVML reading of one device, with its Unix time.
     Gpu(GpuSample, Seconds),
 }
 
 impl RecordingEntry {
-    /// Its Unix time, if it has one.
+    /// Its Unix time; `None` for a push record without one.
     pub fn time(&self) -> Option<Seconds> {
         match self {
             Self::Step(sample) => sample.time,
@@ -45,7 +45,8 @@ pub fn decode_recorded(line: &[u8]) -> Result<RecordingEntry, DecodeError> {
     }
 }
 
-/// Whether `"nvml"` stands as a key: within a text its quotes would be escaped, and no colon follows a value.
+/// Whether the key `"nvml"` occurs: inside a text its quotes would be escaped, and a value is not followed by a
+/// colon.
 fn has_key_nvml(line: &[u8]) -> bool {
     const KEY: &[u8] = b"\"nvml\"";
     memchr::memmem::find(line, KEY)

@@ -1,4 +1,4 @@
-//! Step records: bodies of one, of an array or of lines, to samples.
+//! Step records: a single object, an array, or lines.
 
 use std::fmt;
 
@@ -15,26 +15,26 @@ use crate::input::push::wire::number::Number;
 use crate::model::ids::Rank;
 use crate::model::step::{Phase, StepSample};
 
-/// The run of a record that names none.
+/// The run of records that do not name one.
 pub const RUN_DEFAULT: &str = "default";
 
-/// How many records one batch holds at most. A decoded record takes more than ten times the bytes that the shortest
-/// one has in a body, so that the limit of bodies alone would not bound a batch.
+/// Maximum number of records per batch. A decoded record takes more than ten times the bytes of the shortest encoded
+/// one, so that the limit of the body alone would not bound the memory of a batch.
 pub const RECORDS_MAX: usize = 8192;
 
-/// How the records of a body are laid out.
+/// The layout of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// One object, or an array of objects.
     Json,
-    /// One object a line; blank lines count as nothing.
+    /// One object per line; blank lines are ignored.
     NdJson,
 }
 
 /// Decodes every record of a push body, in order.
 ///
 /// # Errors
-/// The first record that is not one of the push protocol; nothing of the body is taken then.
+/// The first invalid record. Nothing of the body is accepted then.
 pub fn decode(body: &[u8], layout: Layout) -> Result<Vec<StepSample>, DecodeError> {
     match layout {
         Layout::NdJson => {
@@ -74,7 +74,7 @@ pub(super) fn decode_step(record: &[u8]) -> Result<StepSample, DecodeError> {
     parse::<Object<RawStep<'_>>>(record)?.0.checked()
 }
 
-/// The records of a JSON array: the first [`RECORDS_MAX`], and how many there are.
+/// The first [`RECORDS_MAX`] records of a JSON array, and the number of all.
 struct Batch<'a> {
     records: Vec<Object<RawStep<'a>>>,
     n_records: usize,

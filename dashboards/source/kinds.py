@@ -1,0 +1,59 @@
+"""The diagnoses as dashboards show them, from `docs/diagnoses.md`, which the table in Rust writes.
+
+A new diagnosis needs nothing here.
+"""
+
+import pathlib
+import re
+from dataclasses import dataclass
+from typing import List
+
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/diagnoses.md"
+
+# From the mildest diagnosis up, so that a new worst one leaves the others their colours.
+COLOURS = [
+    "yellow",
+    "semi-dark-green",
+    "blue",
+    "purple",
+    "orange",
+    "red",
+    "dark-red",
+    "dark-purple",
+    "dark-orange",
+    "dark-blue",
+    "dark-yellow",
+    "dark-green",
+]
+
+
+@dataclass
+class Kind:
+    """A diagnosis: its value of the label `kind`, its title, and its colour."""
+
+    label: str
+    title: str
+    colour: str
+
+
+def read(page: str) -> List[Kind]:
+    """The diagnoses of the page, the worst first."""
+    found = re.findall(r"^## (.+)\n\n`(\w+)`\. ", page, re.MULTILINE)
+    if not found or len(found) != page.count("\n## "):
+        raise ValueError(f"{PAGE}: a heading without a diagnosis")
+    if len(found) > len(COLOURS):
+        raise ValueError(f"{len(found)} diagnoses, but only {len(COLOURS)} colours")
+    colours = reversed(COLOURS[: len(found)])
+    return [Kind(label, title, colour) for (title, label), colour in zip(found, colours)]
+
+
+KINDS = read(PAGE.read_text())
+
+
+def worst_kind(by, selector):
+    """A query for the worst diagnosis of each `by`: 1 for the mildest kind, and so on."""
+    ranked = [
+        f'{rank} * stepmem_diagnosis{{{selector},kind="{kind.label}"}}'
+        for rank, kind in enumerate(reversed(KINDS), 1)
+    ]
+    return f"max by ({by}) ({' or '.join(ranked)})"

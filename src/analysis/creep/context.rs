@@ -1,0 +1,137 @@
+//! The device around a series: how much memory is left to grow into, and how much growth is
+//! worth.
+
+use crate::analysis::creep::axis::AxisPoint;
+use crate::analysis::creep::pyramid::Block;
+use crate::analysis::creep::rules::CreepSettings;
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::estimate;
+use crate::model::units::GIBIBYTE;
+
+/// Headroom is at least this share of the capacity, so that noise on a full device does not
+/// look like the end.
+const HEADROOM_RATIO_MIN: f64 = 0.01;
+/// Stands in for an unknown capacity: 80 GiB, as most training GPUs have (A100, H100). Doubled
+/// until the memory seen in use fits.
+const STAND_IN_CAPACITY_BYTES: f64 = 80.0 * GIBIBYTE;
+/// Scales a confidence whose headroom is a guess.
+const STAND_IN_CONFIDENCE_RATIO: f64 = 0.8;
+
+/// The surroundings in which one block is judged: the device, the pace and the settings.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SeriesContext {
+    pub(super) capacity: Option<f64>,
+    pub(super) outside_bytes: f64,
+    /// The share of a larger batch that stays live between steps: 0 to 1, sometimes slightly
+    /// outside.
+    pub(super) batch_share: f64,
+    /// Seconds per unit of the axis; `None` while unknown.
+    pub(super) seconds_per_unit: Option<f64>,
+    pub(super) settings: CreepSettings,
+    /// Where the block ends.
+    pub(super) at: AxisPoint,
+}
+
+impl SeriesContext {
+    /// Returns the bytes left to grow into, at least a hundredth of the capacity.
+    pub(super) fn headroom(&self, most: PeakUse, signal: Signal) -> f64 {
+        let capacity = self.capacity.unwrap_or_else(|| {
+            let mut capacity = STAND_IN_CAPACITY_BYTES;
+            while capacity < most.peak.max(most.reserved) + self.outside_bytes {
+                capacity *= 2.0;
+            }
+            capacity
+        });
+        let free = capacity - self.outside_bytes;
+        let peak_weight = self.settings.rules(signal).peak_weight;
+        (free - most.reserved)
+            .max(peak_weight * (free - most.peak))
+            .max(HEADROOM_RATIO_MIN * capacity)
+    }
+
+    /// Returns how long the headroom lasts at a slope per unit of the axis; `None` while the
+    /// pace is unknown.
+    pub(super) fn seconds_left(&self, headroom: f64, slope: f64) -> Option<f64> {
+        self.seconds_per_unit.map(|seconds| headroom / slope * seconds)
+    }
+
+    /// Returns the probability that growth worth `straightness` equal moves of `n_moves`
+    /// exceeds a random walk's.
+    pub(super) fn confidence(&self, straightness: f64, n_moves: f64) -> f64 {
+        let chance = estimate::succession(estimate::normal_cdf(straightness.sqrt()), n_moves);
+        if self.capacity.is_some() { chance } else { STAND_IN_CONFIDENCE_RATIO * chance }
+    }
+}
+
+/// The highest memory use of some blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PeakUse {
+    peak: f64,
+    reserved: f64,
+}
+
+impl PeakUse {
+    pub(super) fn of<'a>(blocks: impl IntoIterator<Item = &'a Block>) -> Self {
+        let none = Self { peak: 0.0, reserved: 0.0 };
+        blocks.into_iter().fold(none, |most, block| Self {
+            peak: most.peak.max(block.peak_max),
+            reserved: most.reserved.max(block.reserved_max),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::analysis::creep::context::SeriesContext;
+    use crate::analysis::creep::estimator::CreepEstimator;
+    use crate::analysis::creep::record::MemoryRecord;
+    use crate::analysis::creep::rules::CreepSettings;
+    use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::simulation::{
+        CAPACITY, assert_finite, assert_within, at, record,
+    };
+    use crate::analysis::creep::trend::Stage;
+    use crate::model::units::{GIBIBYTE, MEBIBYTE};
+
+    #[test]
+    fn leak_is_found_without_capacity_and_reserved_bytes() {
+        let of = |capacity: Option<f64>| {
+            let mut estimator = CreepEstimator::new(CreepSettings::default());
+            for i in 0..4000 {
+                let step = f64::from(i);
+                let leak = record(step, 2.0 * MEBIBYTE * step);
+                estimator.train(
+                    &MemoryRecord { reserved: None, peak_reserved: None, ..leak },
+                    capacity,
+                );
+            }
+            assert_eq!(estimator.slope(Signal::Reserved), None);
+            *estimator.trends().next().unwrap()
+        };
+        let (blind, seeing) = (of(None), of(CAPACITY));
+        assert_eq!(blind.stage, Stage::Creeping);
+        assert_eq!(
+            (blind.headroom_bytes, blind.eta_steps(), blind.eta_seconds()),
+            (None, None, None)
+        );
+        assert!(blind.confidence_ratio() < seeing.confidence_ratio());
+        // The peak leaves 80 - 20 - 10.5 - 7.8 GiB.
+        assert_within(seeing.headroom_bytes.unwrap(), 41.7 * GIBIBYTE, 0.3 * GIBIBYTE);
+        assert_finite(&blind);
+    }
+
+    #[test]
+    fn time_left_is_unknown_without_a_pace() {
+        let context = SeriesContext {
+            capacity: CAPACITY,
+            outside_bytes: 0.0,
+            batch_share: 0.0,
+            seconds_per_unit: Some(2.0),
+            settings: CreepSettings::default(),
+            at: at(0.0, 0.0),
+        };
+        assert_eq!(context.seconds_left(120.0, 6.0), Some(40.0));
+        let unpaced = SeriesContext { seconds_per_unit: None, ..context };
+        assert_eq!(unpaced.seconds_left(120.0, 6.0), None);
+    }
+}

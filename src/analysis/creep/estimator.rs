@@ -1,0 +1,578 @@
+//! The online estimator of memory creep of one rank: bounded windows of blocks over its whole
+//! run, and the trends they show. Accepting records, detecting restarts and wording findings
+//! happen elsewhere.
+
+use serde::{Deserialize, Serialize};
+
+use crate::analysis::creep::axis::AxisPoint;
+use crate::analysis::creep::batch::BatchShare;
+use crate::analysis::creep::context::SeriesContext;
+use crate::analysis::creep::pace::Pace;
+use crate::analysis::creep::pyramid::{
+    BLOCKS_MAX, Block, LEVELS_MAX, Level, OpenBlock, Pyramid, RECORDS_PER_BLOCK,
+};
+use crate::analysis::creep::readings::Readings;
+use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
+use crate::analysis::creep::rules::CreepSettings;
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::stairs::{Stairs, StairsEvidence};
+use crate::analysis::creep::trend::{Slope, Stage, Trend};
+use crate::analysis::creep::watch::SignalWatch;
+use crate::analysis::creep::window::{WindowVerdict, overview};
+
+/// Stairs are detected on this level, whose blocks span 256 records.
+const STAIRS_LEVEL_IDX: usize = 4;
+
+/// The estimator of one rank, or of one process that does not push.
+///
+/// It holds at most [`Self::BYTES_MAX`] bytes (about 63 KiB) however long the run is; a level
+/// is allocated when its first block comes, and nothing after that. A record costs a few
+/// comparisons, and every 16th a few judged windows.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct CreepEstimator {
+    settings: CreepSettings,
+    newest: Option<MemoryRecord>,
+    /// Train records of this life.
+    n_train_records: u32,
+    batch: BatchShare,
+    /// The highest peak since the last block, in any phase.
+    peak: f64,
+    open_block: OpenBlock,
+    pace: Pace,
+    pyramid: Pyramid,
+    allocated: SignalWatch,
+    reserved: SignalWatch,
+    stairs: Stairs,
+    readings: Readings,
+}
+
+impl CreepEstimator {
+    /// Upper bound on the memory of one estimator, in bytes: itself, two pyramids of 17 levels
+    /// of 32 blocks of 56 bytes, and the stairs.
+    pub const BYTES_MAX: usize = size_of::<Self>()
+        + 2 * LEVELS_MAX * (size_of::<Level>() + BLOCKS_MAX * size_of::<Block>())
+        + Stairs::BYTES_MAX;
+
+    /// Creates the estimator of a rank that pushes.
+    pub fn new(settings: CreepSettings) -> Self {
+        Self {
+            settings,
+            newest: None,
+            n_train_records: 0,
+            batch: BatchShare::default(),
+            peak: 0.0,
+            open_block: OpenBlock::default(),
+            pace: Pace::default(),
+            pyramid: Pyramid::default(),
+            allocated: SignalWatch::new(Signal::Allocated),
+            reserved: SignalWatch::new(Signal::Reserved),
+            stairs: Stairs::default(),
+            readings: Readings::new(Signal::OutsideAllocator),
+        }
+    }
+
+    /// Creates the estimator of a process that does not push; it takes readings only.
+    pub fn of_process(settings: CreepSettings) -> Self {
+        Self { readings: Readings::new(Signal::Process), ..Self::new(settings) }
+    }
+
+    /// Replaces the settings, as after a restart of the exporter.
+    pub fn configure(&mut self, settings: CreepSettings) {
+        self.settings = settings;
+    }
+
+    /// Takes a train record that comes after all others; `capacity` in bytes, if known.
+    ///
+    /// Returns true when a trend was raised, changed its stage or was cleared.
+    pub fn train(&mut self, record: &MemoryRecord, capacity: Option<f64>) -> bool {
+        self.newest = Some(*record);
+        self.n_train_records = self.n_train_records.saturating_add(1);
+        self.batch.learn(record);
+        self.peak = self.peak.max(record.peak);
+        if self.n_train_records <= self.settings.warmup_pushes {
+            return false;
+        }
+        let Some(mut block) = self.open_block.add(Block::of_record(record), RECORDS_PER_BLOCK)
+        else {
+            return false;
+        };
+        block.peak_max = self.peak;
+        if record.reserved.is_none() {
+            block.reserved_max = block.reserved_max.max(self.peak);
+        }
+        self.peak = 0.0;
+        self.pace.advance(record.at);
+        let context = self.context(record, capacity);
+        self.take_block(block, &context)
+    }
+
+    /// Returns how many more train records this life needs before live memory is judged: the
+    /// warm-up, and the shortest window that a gate lets pass. 0 once it is judged.
+    pub fn records_until_judged(&self) -> u32 {
+        let shortest = u32::try_from(self.settings.allocated.blocks_min).unwrap_or(u32::MAX);
+        let needed = shortest.saturating_mul(RECORDS_PER_BLOCK);
+        needed.saturating_add(self.settings.warmup_pushes).saturating_sub(self.n_train_records)
+    }
+
+    /// Takes a record of an evaluation or a checkpoint: only its peak counts, and later
+    /// readings are compared with it.
+    pub fn other_phase(&mut self, record: &MemoryRecord) {
+        self.newest = Some(*record);
+        self.peak = self.peak.max(record.peak);
+    }
+
+    /// Takes a reading of the rank's device that comes after all others; `capacity` in bytes,
+    /// if known.
+    ///
+    /// Ignores a reading before the first record, and of a rank whose reserved bytes are
+    /// unknown. Returns true when a trend was raised, changed its stage or was cleared.
+    pub fn device(&mut self, reading: &DeviceReading, capacity: Option<f64>) -> bool {
+        let Some(record) = self.newest else { return false };
+        self.read(reading, &record, capacity)
+    }
+
+    /// Takes a reading of a process that does not push, as [`Self::device`] does of a rank.
+    pub fn process(&mut self, reading: &DeviceReading, capacity: Option<f64>) -> bool {
+        let Some(used) = reading.process_used else { return false };
+        let record = MemoryRecord {
+            at: AxisPoint {
+                position: self.readings.seconds_since_first(reading.time),
+                time: reading.time,
+            },
+            allocated: used,
+            peak: used,
+            reserved: Some(used),
+            peak_reserved: Some(used),
+        };
+        self.newest = Some(record);
+        if record.at.position < self.settings.process_warmup_seconds {
+            return false;
+        }
+        self.read(reading, &record, capacity)
+    }
+
+    /// Forgets the previous life of a restarted rank; the memory that others use on its device
+    /// stays known.
+    pub fn new_life(&mut self) {
+        self.newest = None;
+        self.n_train_records = 0;
+        self.batch = BatchShare::default();
+        self.peak = 0.0;
+        self.open_block = OpenBlock::default();
+        self.pace = Pace::default();
+        self.pyramid.clear();
+        self.allocated.clear();
+        self.reserved.clear();
+        self.stairs.clear();
+        self.readings.forget_process();
+    }
+
+    /// Returns the trends that hold now, at most one per signal.
+    pub fn trends(&self) -> impl Iterator<Item = &Trend> {
+        Signal::ALL.into_iter().filter_map(|signal| self.trend(signal))
+    }
+
+    /// Returns how fast a signal changes, also when nothing is wrong with it.
+    ///
+    /// That of its trend, else of every other block of its longest window; `None` until a
+    /// window holds enough blocks. Costs at most 120 pairs.
+    pub fn slope(&self, signal: Signal) -> Option<Slope> {
+        let (_, pyramid, pace) = self.series(signal)?;
+        let slope = match self.trend(signal) {
+            Some(trend) => trend.slope_bytes_per_unit,
+            None => overview(signal, self.settings.rules(signal), pyramid)?,
+        };
+        Some(Slope::along(signal.axis(), slope, pace.seconds_per_unit()))
+    }
+
+    /// Returns the smoothed seconds per train step; `None` until two blocks show it.
+    pub fn seconds_per_step(&self) -> Option<f64> {
+        self.pace.seconds_per_unit()
+    }
+
+    /// Returns the bytes in use on the device outside this rank's caching allocator, as the
+    /// median of five readings; `None` before the first.
+    pub fn outside_bytes(&self) -> Option<f64> {
+        self.readings.outside_bytes
+    }
+
+    /// Returns what every window of a signal shows now, the shortest first; `capacity` in
+    /// bytes, if known.
+    ///
+    /// Costs as much as the most expensive record.
+    pub fn windows(
+        &self,
+        signal: Signal,
+        capacity: Option<f64>,
+    ) -> impl Iterator<Item = WindowVerdict> {
+        let context = self.newest.map(|record| match signal {
+            Signal::Allocated | Signal::Reserved => self.context(&record, capacity),
+            Signal::OutsideAllocator | Signal::Process => {
+                self.reading_context(&record, capacity)
+            }
+        });
+        let levels = self.series(signal).into_iter().flat_map(|(watch, pyramid, _)| {
+            pyramid.levels.iter().enumerate().map(move |(idx, level)| (watch, idx, level))
+        });
+        levels
+            .zip(context.into_iter().cycle())
+            .filter_map(|((watch, idx, level), context)| watch.verdict(idx, level, &context))
+    }
+
+    /// Returns the stairs of live memory remembered so far.
+    pub fn stairs(&self) -> StairsEvidence {
+        self.stairs.evidence()
+    }
+
+    /// Returns a signal's trend: of live memory that of the windows, unless only the stairs
+    /// creep.
+    fn trend(&self, signal: Signal) -> Option<&Trend> {
+        match signal {
+            Signal::Allocated => [self.stairs.trend(), self.allocated.trend.as_ref()]
+                .into_iter()
+                .flatten()
+                .max_by_key(|trend| trend.stage),
+            Signal::Reserved => self.reserved.trend.as_ref(),
+            Signal::OutsideAllocator | Signal::Process => {
+                self.readings.watch.trend.as_ref().filter(|trend| trend.signal == signal)
+            }
+        }
+    }
+
+    /// Returns the state of a signal; `None` for [`Signal::Process`] of a rank, and for
+    /// readings of memory outside the allocator of a process that does not push.
+    fn series(&self, signal: Signal) -> Option<(&SignalWatch, &Pyramid, &Pace)> {
+        let (watch, pyramid, pace) = match signal {
+            Signal::Allocated => (&self.allocated, &self.pyramid, &self.pace),
+            Signal::Reserved => (&self.reserved, &self.pyramid, &self.pace),
+            Signal::OutsideAllocator | Signal::Process => {
+                (&self.readings.watch, &self.readings.pyramid, &self.readings.pace)
+            }
+        };
+        (watch.signal == signal).then_some((watch, pyramid, pace))
+    }
+
+    /// Compares a reading with `record`; returns true when the trend changed.
+    fn read(
+        &mut self,
+        reading: &DeviceReading,
+        record: &MemoryRecord,
+        capacity: Option<f64>,
+    ) -> bool {
+        let before = key(self.readings.watch.trend.as_ref());
+        if let Some(block) = self.readings.take(reading, record) {
+            let at = AxisPoint { time: reading.time, ..record.at };
+            let context = self.reading_context(&MemoryRecord { at, ..*record }, capacity);
+            self.readings.take_block(block, &context);
+        }
+        key(self.readings.watch.trend.as_ref()) != before
+    }
+
+    /// Returns the context of the block that ends with `record`.
+    fn context(&self, record: &MemoryRecord, capacity: Option<f64>) -> SeriesContext {
+        SeriesContext {
+            capacity: capacity.filter(|bytes| *bytes > 0.0),
+            outside_bytes: self.readings.outside_bytes.unwrap_or(0.0),
+            batch_share: self.batch.ratio(),
+            seconds_per_unit: self.pace.seconds_per_unit(),
+            settings: self.settings,
+            at: record.at,
+        }
+    }
+
+    /// Returns the context of the block of readings that ends with `record`.
+    fn reading_context(&self, record: &MemoryRecord, capacity: Option<f64>) -> SeriesContext {
+        SeriesContext {
+            batch_share: 0.0,
+            seconds_per_unit: self.readings.pace.seconds_per_unit(),
+            ..self.context(record, capacity)
+        }
+    }
+
+    /// Adds a finished block and judges every window that it changed.
+    fn take_block(&mut self, block: Block, context: &SeriesContext) -> bool {
+        let before = self.keys();
+        let n_grown = self.pyramid.add(block);
+        for (idx, level) in self.pyramid.levels.iter().enumerate().take(n_grown) {
+            self.allocated.look(idx, level, context);
+            self.reserved.look(idx, level, context);
+            if idx == STAIRS_LEVEL_IDX
+                && let Some(newest) = level.blocks.last()
+            {
+                self.stairs.add(newest, context);
+            }
+        }
+        self.allocated.refresh(&self.pyramid, context);
+        self.reserved.refresh(&self.pyramid, context);
+        self.stairs.refresh(&block, context);
+        self.readings.notice_silence(context.at.time);
+        self.keys() != before
+    }
+
+    fn keys(&self) -> [Option<(Stage, u64)>; 4] {
+        Signal::ALL.map(|signal| key(self.trend(signal)))
+    }
+}
+
+/// Identifies one raised stage of a trend.
+fn key(trend: Option<&Trend>) -> Option<(Stage, u64)> {
+    trend.map(|trend| (trend.stage, trend.raised.time.get().to_bits()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
+
+    use crate::analysis::creep::axis::AxisPoint;
+    use crate::analysis::creep::estimator::CreepEstimator;
+    use crate::analysis::creep::pyramid::{BLOCKS_MAX, Block, LEVELS_MAX};
+    use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
+    use crate::analysis::creep::rules::CreepSettings;
+    use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::simulation::{
+        CAPACITY, Simulation, assert_finite, assert_within, at, record,
+    };
+    use crate::analysis::creep::trend::Stage;
+    use crate::model::units::{GIBIBYTE, Interval, MEBIBYTE};
+
+    #[test]
+    fn leak_is_found_and_measured() {
+        let mut rank = Simulation::new();
+        let leak = |step| record(step, 2.0 * MEBIBYTE * step);
+        rank.run(4000, leak);
+        assert_eq!(rank.n_changes, 2, "rising, then creeping");
+        let trend = rank.trend(Signal::Allocated).unwrap();
+        assert_eq!(trend.stage, Stage::Creeping);
+        assert_within(trend.slope_bytes_per_unit.value, 2.0 * MEBIBYTE, 0.01 * MEBIBYTE);
+        assert!(trend.slope_bytes_per_unit.lower < 2.0 * MEBIBYTE);
+        assert!(trend.slope_bytes_per_unit.upper > 2.0 * MEBIBYTE);
+        assert_within(trend.headroom_bytes.unwrap(), 40.25 * GIBIBYTE, 0.5 * GIBIBYTE);
+        let eta = trend.eta_steps().unwrap();
+        assert_within(eta.value, 20_600.0, 500.0);
+        assert!(eta.lower < eta.value && eta.value < eta.upper.unwrap());
+        assert_within(trend.onset.time.get(), 1e9 + trend.onset.position, 1e-3);
+        assert_within(trend.eta_seconds().unwrap().value, eta.value, 1e-3);
+        assert!(trend.confidence_ratio() > 0.9);
+        assert!(trend.onset.position < trend.raised.position && trend.raised.position < 2500.0);
+        assert_finite(&trend);
+    }
+
+    #[test]
+    fn asking_before_the_first_push_tells_nothing() {
+        let rank = Simulation::new();
+        for signal in Signal::ALL {
+            assert_eq!(rank.estimator.windows(signal, CAPACITY).count(), 0);
+        }
+        assert_eq!(
+            (rank.estimator.stairs().n_stairs, rank.estimator.stairs().failure),
+            (0, None)
+        );
+    }
+
+    #[test]
+    fn restart_forgets_everything_but_the_device() {
+        let mut rank = Simulation::new();
+        rank.run(3000, |step| record(step, 4.0 * MEBIBYTE * step));
+        let reading = DeviceReading {
+            time: at(0.0, 1e9).time,
+            device_used: 50.0 * GIBIBYTE,
+            process_used: None,
+        };
+        rank.estimator.device(&reading, CAPACITY);
+        assert!(rank.estimator.slope(Signal::Allocated).is_some());
+        rank.estimator.new_life();
+        assert_eq!(rank.estimator.trends().count(), 0);
+        assert_eq!(rank.estimator.slope(Signal::Allocated), None);
+        assert_eq!(rank.estimator.seconds_per_step(), None);
+        assert!(rank.estimator.outside_bytes().is_some());
+
+        let mut fresh = Simulation::new();
+        fresh.estimator.readings.outside_bytes = rank.estimator.outside_bytes();
+        for rank in [&mut rank, &mut fresh] {
+            rank.step = 100.0;
+            rank.run(3000, |step| record(step, 3.0 * MEBIBYTE * step));
+        }
+        assert_eq!(rank.trend(Signal::Allocated), fresh.trend(Signal::Allocated));
+    }
+
+    #[test]
+    fn warmup_is_not_growth() {
+        let mut rank = Simulation::new();
+        rank.run(30_000, |step: f64| record(step, 40.0 * MEBIBYTE * step.min(90.0)));
+        assert_eq!(rank.n_changes, 0);
+        let slope = rank.estimator.slope(Signal::Allocated).unwrap();
+        assert_within(slope.bytes_per_step.unwrap().value, 0.0, 1.0);
+    }
+
+    #[test]
+    fn evaluation_peak_takes_headroom() {
+        let headroom = |extra: f64| {
+            let mut rank = Simulation::new();
+            rank.run(3000, |step| MemoryRecord {
+                reserved: None,
+                ..record(step, 3.0 * MEBIBYTE * step)
+            });
+            let peak = record(rank.step, 0.0).peak + extra;
+            rank.estimator.other_phase(&MemoryRecord { peak, ..record(rank.step, 0.0) });
+            rank.run(16, |step| MemoryRecord {
+                reserved: None,
+                ..record(step, 3.0 * MEBIBYTE * step)
+            });
+            rank.trend(Signal::Allocated).unwrap().headroom_bytes.unwrap()
+        };
+        assert!(headroom(20.0 * GIBIBYTE) < headroom(0.0) - 5.0 * GIBIBYTE);
+    }
+
+    #[test]
+    fn ten_million_steps_take_no_more_memory_and_do_not_drift() {
+        // 1 KiB a step takes 40 million steps to eat the headroom: more than the horizon.
+        let slow = |step| record(step, 1024.0 * step);
+        let mut rank = Simulation::new();
+        rank.run(6_000_000, slow);
+        let before = rank.estimator.pyramid.heap_bytes();
+        rank.run(4_000_000, slow);
+        // 375,000 and 625,000 blocks: both less than the 2^20 that open the next level.
+        assert_eq!(rank.estimator.pyramid.heap_bytes(), before);
+        assert_eq!(rank.stage(Signal::Allocated), Some(Stage::Rising));
+        let trend = rank.trend(Signal::Allocated).unwrap();
+        assert_within(trend.slope_bytes_per_unit.value, 1024.0, 0.1);
+        assert_within(trend.seconds_per_unit.unwrap(), 1.0, 1e-9);
+        assert_finite(&trend);
+    }
+
+    #[test]
+    fn everything_full_fits_the_memory_of_a_rank() {
+        let mut rank = Simulation::new();
+        let block = Block::of_record(&record(0.0, 0.0));
+        // As many blocks as fill the highest level.
+        for _ in 0..(BLOCKS_MAX + 1) << (LEVELS_MAX - 1) {
+            rank.estimator.pyramid.add(block);
+        }
+        rank.estimator.readings.pyramid = rank.estimator.pyramid.clone();
+        assert!(
+            rank.estimator.pyramid.levels.iter().all(|level| level.blocks.len() == BLOCKS_MAX)
+        );
+        assert_eq!(rank.estimator.pyramid.levels.len(), LEVELS_MAX);
+        let bytes = size_of::<CreepEstimator>()
+            + 2 * rank.estimator.pyramid.heap_bytes()
+            + rank.estimator.stairs.heap_bytes();
+        assert_eq!(bytes, CreepEstimator::BYTES_MAX);
+        assert!(bytes <= 64 * 1024, "{bytes}");
+    }
+
+    #[test]
+    fn extremes_do_not_panic_and_stay_finite() {
+        let top = 9_007_199_254_740_992.0;
+        let wild: [&dyn Fn(f64) -> MemoryRecord; 5] = [
+            &|i| MemoryRecord { at: at(i * top, 1e9 + i), ..record(i, i * MEBIBYTE * 8.0) },
+            &|i| MemoryRecord { at: at(7.0, 7.0), ..record(i, i * MEBIBYTE * 8.0) },
+            &|i| record(i, top * (i % 2.0)),
+            &|i| record(i, i * top / 4000.0),
+            &|i| MemoryRecord {
+                peak: 0.0,
+                reserved: Some(0.0),
+                ..record(i, i * MEBIBYTE * 8.0)
+            },
+        ];
+        for of_step in wild {
+            for capacity in [None, Some(0.0), Some(1.0), Some(top)] {
+                check_finite(of_step, capacity);
+            }
+        }
+    }
+
+    fn check_finite(of_step: &dyn Fn(f64) -> MemoryRecord, capacity: Option<f64>) {
+        let mut estimator = CreepEstimator::new(CreepSettings::default());
+        for i in 0..3000 {
+            let record = of_step(f64::from(i));
+            estimator.train(&record, capacity);
+            let process_used = Some(record.allocated);
+            let device_used = if i % 3 == 0 { 9_007_199_254_740_992.0 } else { 0.0 };
+            estimator.device(
+                &DeviceReading { time: record.at.time, device_used, process_used },
+                capacity,
+            );
+            estimator.trends().for_each(assert_finite);
+        }
+        for slope in Signal::ALL.into_iter().filter_map(|signal| estimator.slope(signal)) {
+            let Interval { value, lower, upper } = slope.bytes_per_step.unwrap();
+            assert!([value, lower, upper].iter().all(|bytes| bytes.is_finite()));
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
+        #[test]
+        fn trend_ignores_where_steps_and_time_start(
+            step_shift in 0_u32..1_000_000_000, time_shift in 0_u32..1_000_000_000
+        ) {
+            let (step_shift, time_shift) = (f64::from(step_shift), f64::from(time_shift));
+            let (mut here, mut there) = (Simulation::new(), Simulation::new());
+            here.run(2000, |step| record(step, 2.0 * MEBIBYTE * step));
+            there.run(2000, |step| {
+                let record = record(step, 2.0 * MEBIBYTE * step);
+                let time = record.at.time.get() + time_shift;
+                MemoryRecord { at: at(step + step_shift, time), ..record }
+            });
+            let here = here.trend(Signal::Allocated).unwrap();
+            let there = there.trend(Signal::Allocated).unwrap();
+            prop_assert_eq!(there.stage, here.stage);
+            prop_assert!((there.raised.position - here.raised.position - step_shift).abs() < 1e-6);
+            let ratio = there.slope_bytes_per_unit.value / here.slope_bytes_per_unit.value;
+            prop_assert!((ratio - 1.0).abs() < 1e-9);
+            prop_assert!((there.share_ratio - here.share_ratio).abs() < 1e-9);
+        }
+
+        #[test]
+        fn trend_scales_with_bytes_and_steps(
+            bytes_factor in 1_u32..1000, step_factor in 1_u32..1000
+        ) {
+            let (bytes_factor, step_factor) = (f64::from(bytes_factor), f64::from(step_factor));
+            let trend = |bytes_factor: f64, step_factor: f64| {
+                let mut estimator = CreepEstimator::new(CreepSettings::default());
+                for i in 0..2000 {
+                    let MemoryRecord { at: AxisPoint { position, time }, allocated, peak, reserved, .. } =
+                        record(f64::from(i), 2.0 * MEBIBYTE * f64::from(i));
+                    let reserved = reserved.map(|bytes| bytes * bytes_factor);
+                    estimator.train(
+                        &MemoryRecord {
+                            at: AxisPoint { position: position * step_factor, time },
+                            allocated: allocated * bytes_factor,
+                            peak: peak * bytes_factor,
+                            reserved,
+                            peak_reserved: reserved,
+                        },
+                        CAPACITY.map(|bytes| bytes * bytes_factor),
+                    );
+                }
+                *estimator.trends().next().unwrap()
+            };
+            let (here, there) = (trend(1.0, 1.0), trend(bytes_factor, step_factor));
+            prop_assert_eq!(there.stage, here.stage);
+            prop_assert!(there.raised.time.since(here.raised.time).abs() < 1e-6);
+            let ratio = there.slope_bytes_per_unit.value / here.slope_bytes_per_unit.value;
+            prop_assert!((ratio * step_factor / bytes_factor - 1.0).abs() < 1e-9);
+            prop_assert!((there.share_ratio - here.share_ratio).abs() < 1e-6);
+        }
+
+        #[test]
+        fn order_within_a_block_does_not_matter(turn in 1_u32..16) {
+            let of = |turn: u32| {
+                let mut estimator = CreepEstimator::new(CreepSettings::default());
+                for i in 0..2000_u32 {
+                    let source = i - i % 16 + (i % 16 + turn) % 16;
+                    let leak = record(f64::from(source), 2.0 * MEBIBYTE * f64::from(source));
+                    let step = f64::from(i);
+                    estimator.train(&MemoryRecord { at: at(step, 1e9 + step), ..leak }, CAPACITY);
+                }
+                *estimator.trends().next().unwrap()
+            };
+            let (straight, turned) = (of(0), of(turn));
+            prop_assert_eq!(turned.stage, straight.stage);
+            prop_assert!((turned.raised.position - straight.raised.position).abs() < 1e-9);
+            let ratio = turned.slope_bytes_per_unit.value / straight.slope_bytes_per_unit.value;
+            prop_assert!((ratio - 1.0).abs() < 1e-12);
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The settings of the estimator: warm-ups, the horizon, and the thresholds of each signal.
+
+use serde::{Deserialize, Serialize};
+
+use crate::analysis::creep::signal::Signal;
+
+/// Train pushes to skip at the start of a life: lazy optimizer state, autotuning, skipped AMP
+/// steps.
+const WARMUP_PUSHES: u32 = 96;
+/// Time to skip at the start of a process that does not push: it loads its model and its cache
+/// settles.
+const PROCESS_WARMUP_SECONDS: f64 = 600.0;
+/// Growth that leaves more time than this is left to a later window: three days, a long
+/// weekend.
+const HORIZON_SECONDS: f64 = 72.0 * 3600.0;
+
+/// The estimator's settings.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct CreepSettings {
+    /// Train pushes to skip at the start of a life.
+    pub warmup_pushes: u32,
+    /// Seconds to skip after the first reading of a process that does not push.
+    pub process_warmup_seconds: f64,
+    /// A leak that leaves more time than this does not become `Stage::Creeping`.
+    pub horizon_seconds: f64,
+    /// Thresholds for live memory.
+    pub allocated: SignalRules,
+    /// Thresholds for reserved memory.
+    pub reserved: SignalRules,
+    /// Thresholds for memory outside the allocator.
+    pub outside_allocator: SignalRules,
+    /// Thresholds for a process that does not push.
+    pub process: SignalRules,
+}
+
+impl CreepSettings {
+    /// Returns the rules of a signal.
+    pub fn rules(&self, signal: Signal) -> &SignalRules {
+        match signal {
+            Signal::Allocated => &self.allocated,
+            Signal::Reserved => &self.reserved,
+            Signal::OutsideAllocator => &self.outside_allocator,
+            Signal::Process => &self.process,
+        }
+    }
+}
+
+impl Default for CreepSettings {
+    fn default() -> Self {
+        Self {
+            warmup_pushes: WARMUP_PUSHES,
+            process_warmup_seconds: PROCESS_WARMUP_SECONDS,
+            horizon_seconds: HORIZON_SECONDS,
+            allocated: SignalRules::ALLOCATED,
+            reserved: SignalRules::RESERVED,
+            outside_allocator: SignalRules::OUTSIDE_ALLOCATOR,
+            process: SignalRules::PROCESS,
+        }
+    }
+}
+
+/// The thresholds of one signal.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct SignalRules {
+    /// The growth of a `Stage::Rising` trend as a share of headroom and growth, 0 to 1.
+    pub rising_share_ratio: f64,
+    /// The same for a `Stage::Creeping` trend.
+    pub creeping_share_ratio: f64,
+    /// The share from which a window shorter than `records_min` may call `Stage::Creeping`;
+    /// above 1: never.
+    pub urgent_share_ratio: f64,
+    /// The fewest equal moves that the window's path must be worth; a random walk reaches the
+    /// root of this number, √10 = 3.2 standard deviations, once in 1,300 windows.
+    pub straightness_min: f64,
+    /// The fewest blocks in a window.
+    pub blocks_min: usize,
+    /// The fewest records between a window's first and last block for `Stage::Creeping`.
+    pub records_min: f64,
+    /// Windows with fewer records than this must show larger shares.
+    pub records_full: f64,
+    /// The share of the memory above the peak that counts as headroom although the allocator
+    /// caches it, 0 to 1.
+    pub peak_weight: f64,
+}
+
+impl SignalRules {
+    /// The rules of [`Signal::Allocated`], tuned on simulated jobs: 1 of 780 healthy ones
+    /// paged.
+    pub const ALLOCATED: Self = Self {
+        rising_share_ratio: 0.02,
+        creeping_share_ratio: 0.07,
+        urgent_share_ratio: 0.30,
+        straightness_min: 10.0,
+        blocks_min: 12,
+        records_min: 256.0,
+        records_full: 2048.0,
+        peak_weight: 0.5,
+    };
+    /// The rules of [`Signal::Reserved`]: caches settle for long, so that only long windows
+    /// count.
+    pub const RESERVED: Self = Self {
+        rising_share_ratio: 0.03,
+        creeping_share_ratio: 0.08,
+        urgent_share_ratio: 9.0,
+        blocks_min: 16,
+        records_min: 2048.0,
+        ..Self::ALLOCATED
+    };
+    /// The rules of [`Signal::Process`], whose records are readings of what a caching allocator
+    /// holds: a staircase while it settles, so that short windows must show much.
+    pub const PROCESS: Self = Self {
+        rising_share_ratio: 0.04,
+        creeping_share_ratio: 0.15,
+        blocks_min: 16,
+        records_min: 60.0,
+        records_full: 720.0,
+        ..Self::OUTSIDE_ALLOCATOR
+    };
+    /// The rules of [`Signal::OutsideAllocator`], whose records are readings: few and slow.
+    pub const OUTSIDE_ALLOCATOR: Self = Self {
+        rising_share_ratio: 0.03,
+        creeping_share_ratio: 0.08,
+        urgent_share_ratio: 9.0,
+        straightness_min: 9.0,
+        records_min: 20.0,
+        records_full: 1.0,
+        peak_weight: 0.0,
+        ..Self::ALLOCATED
+    };
+}

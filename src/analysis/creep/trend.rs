@@ -1,0 +1,331 @@
+//! Growth that holds, and the figures that follow from it: confidence, slopes and time to
+//! out-of-memory.
+
+use serde::{Deserialize, Serialize, Serializer};
+
+use crate::analysis::creep::axis::{Axis, AxisPoint};
+use crate::analysis::creep::context::{PeakUse, SeriesContext};
+use crate::analysis::creep::signal::Signal;
+use crate::model::units::{Count, Interval, UnixTime};
+
+/// Scales the confidence of a trend that only rises: one in seven of those is a cache that
+/// fills up.
+const RISING_CONFIDENCE_RATIO: f64 = 0.9;
+
+/// How urgent a trend is.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
+pub enum Stage {
+    /// Grows steadily, but has used little of the headroom or leaves more time than the
+    /// horizon.
+    Rising,
+    /// Has used a notable share of the headroom and would use the rest within the horizon.
+    Creeping,
+}
+
+/// Growth that holds now: steady, unreverted and not yet known to stop.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub struct Trend {
+    /// The series that grows.
+    pub signal: Signal,
+    /// Its stage.
+    pub stage: Stage,
+    /// Where this stage was raised.
+    pub raised: AxisPoint,
+    /// Where the growth sets in; it stays as it was when the stage was raised.
+    pub onset: AxisPoint,
+    /// The rate by the latest window that shows it, in bytes per unit of the signal's axis,
+    /// with its 95 % interval.
+    pub slope_bytes_per_unit: Interval,
+    /// The growth within that window, less what larger batches explain.
+    pub growth_bytes: f64,
+    /// Bytes left to grow into as of the latest block; `None` when the capacity is unknown.
+    pub headroom_bytes: Option<f64>,
+    /// The growth as a share of growth and headroom, 0 to 1.
+    pub share_ratio: f64,
+    /// The probability that the growth exceeds a random walk's, 0 to 1: the normal tail of the
+    /// window's rise in standard deviations of a walk with the same moves, drawn towards one
+    /// half by the rule of succession for its number of moves, and a fifth lower when the
+    /// capacity is unknown.
+    pub(super) growth_chance: f64,
+    /// Smoothed seconds per unit of the axis; `None` while unknown.
+    pub seconds_per_unit: Option<f64>,
+}
+
+impl Trend {
+    /// Returns the probability that this is a leak, 0 to 1: that it grows, and a tenth less
+    /// while it only rises.
+    pub fn confidence_ratio(&self) -> f64 {
+        match self.stage {
+            Stage::Rising => RISING_CONFIDENCE_RATIO * self.growth_chance,
+            Stage::Creeping => self.growth_chance,
+        }
+    }
+
+    /// Returns the steps left at this rate; `None` when the headroom is unknown or the signal
+    /// does not count steps.
+    pub fn eta_steps(&self) -> Option<Eta> {
+        self.eta_units().filter(|_| self.signal.axis() == Axis::Steps)
+    }
+
+    /// Returns the seconds left at this rate; `None` when the headroom or the pace is unknown.
+    pub fn eta_seconds(&self) -> Option<Eta> {
+        let pace = self.seconds_per_unit?;
+        self.eta_units().map(|eta| eta.scaled(pace))
+    }
+
+    /// Returns the figures of this trend for JSON, pages and metrics.
+    pub fn figures(&self) -> TrendFigures {
+        let slope =
+            Slope::along(self.signal.axis(), self.slope_bytes_per_unit, self.seconds_per_unit);
+        let (per_step, per_second) = (slope.bytes_per_step, slope.bytes_per_second);
+        let (steps, seconds) = (self.eta_steps(), self.eta_seconds());
+        let is_step = self.signal.axis() == Axis::Steps;
+        TrendFigures {
+            signal: self.signal,
+            slope_bytes_per_step: per_step.map(|slope| slope.value),
+            slope_lower_bytes_per_step: per_step.map(|slope| slope.lower),
+            slope_upper_bytes_per_step: per_step.map(|slope| slope.upper),
+            slope_bytes_per_second: per_second.map(|slope| slope.value),
+            slope_lower_bytes_per_second: per_second.map(|slope| slope.lower),
+            slope_upper_bytes_per_second: per_second.map(|slope| slope.upper),
+            growth_bytes: self.growth_bytes,
+            onset_step: is_step.then(|| whole_step(self.onset.position)).flatten(),
+            onset_time: self.onset.time,
+            headroom_bytes: self.headroom_bytes,
+            oom_eta_steps: steps.map(|eta| eta.value),
+            oom_eta_lower_steps: steps.map(|eta| eta.lower),
+            oom_eta_upper_steps: steps.and_then(|eta| eta.upper),
+            oom_eta_seconds: seconds.map(|eta| eta.value),
+            oom_eta_lower_seconds: seconds.map(|eta| eta.lower),
+            oom_eta_upper_seconds: seconds.and_then(|eta| eta.upper),
+            confidence_ratio: self.confidence_ratio(),
+        }
+    }
+
+    /// Returns the units of the axis left at this rate.
+    fn eta_units(&self) -> Option<Eta> {
+        let headroom = self.headroom_bytes?;
+        let at = |slope: f64| {
+            Some(headroom / slope).filter(|units| slope > 0.0 && units.is_finite())
+        };
+        let Interval { value, lower, upper } = self.slope_bytes_per_unit;
+        Some(Eta { value: at(value)?, lower: at(upper)?, upper: at(lower) })
+    }
+
+    /// Takes over the measurements of `latest`; keeps stage, onset and where it was raised.
+    pub(super) fn follow(&mut self, latest: &Self) {
+        *self = Self { stage: self.stage, raised: self.raised, onset: self.onset, ..*latest };
+    }
+
+    /// Updates the figures that do not depend on a window.
+    pub(super) fn refresh(&mut self, most: PeakUse, context: &SeriesContext) {
+        let headroom = context.headroom(most, self.signal);
+        self.headroom_bytes = context.capacity.map(|_| headroom);
+        self.share_ratio = self.growth_bytes / (headroom + self.growth_bytes);
+        self.seconds_per_unit = context.seconds_per_unit;
+    }
+}
+
+/// How long the headroom lasts, with the interval that follows from the slope's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Eta {
+    /// At the slope.
+    pub value: f64,
+    /// At the upper end of its interval.
+    pub lower: f64,
+    /// At the lower end of its interval; `None` when that is not growth.
+    pub upper: Option<f64>,
+}
+
+impl Eta {
+    fn scaled(self, factor: f64) -> Self {
+        Self {
+            value: self.value * factor,
+            lower: self.lower * factor,
+            upper: self.upper.map(|upper| upper * factor),
+        }
+    }
+}
+
+/// How fast a signal changes, with 95 % intervals.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slope {
+    /// Bytes per step; `None` for a signal that does not count steps.
+    pub bytes_per_step: Option<Interval>,
+    /// Bytes per second; `None` while the pace is unknown.
+    pub bytes_per_second: Option<Interval>,
+}
+
+impl Slope {
+    /// Converts a slope along an axis; `seconds_per_unit` of that axis, if known.
+    pub(super) fn along(
+        axis: Axis,
+        bytes_per_unit: Interval,
+        seconds_per_unit: Option<f64>,
+    ) -> Self {
+        Self {
+            bytes_per_step: Some(bytes_per_unit).filter(|_| axis == Axis::Steps),
+            bytes_per_second: seconds_per_unit.map(|seconds| Interval {
+                value: bytes_per_unit.value / seconds,
+                lower: bytes_per_unit.lower / seconds,
+                upper: bytes_per_unit.upper / seconds,
+            }),
+        }
+    }
+}
+
+/// The figures of a trend, named as in JSON. Unknown figures are absent; so are steps of a
+/// process that does not push.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrendFigures {
+    /// The series that grows.
+    pub signal: Signal,
+    /// How fast it grows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_bytes_per_step: Option<f64>,
+    /// The lower end of the slope's 95 % interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_lower_bytes_per_step: Option<f64>,
+    /// The upper end of the slope's 95 % interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_upper_bytes_per_step: Option<f64>,
+    /// The slope in time; absent while the pace is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_bytes_per_second: Option<f64>,
+    /// The lower end of its 95 % interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_lower_bytes_per_second: Option<f64>,
+    /// The upper end of its 95 % interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slope_upper_bytes_per_second: Option<f64>,
+    /// Growth since the onset.
+    pub growth_bytes: f64,
+    /// The step at which the growth began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub onset_step: Option<Count>,
+    /// The Unix time at which the growth began, written with milliseconds.
+    #[serde(serialize_with = "with_milliseconds")]
+    pub onset_time: UnixTime,
+    /// Bytes left to grow into; absent when the capacity is unknown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub headroom_bytes: Option<f64>,
+    /// Steps until the headroom is used up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_eta_steps: Option<f64>,
+    /// The same at the upper end of the slope's interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_eta_lower_steps: Option<f64>,
+    /// The same at the lower end; absent when that is not growth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_eta_upper_steps: Option<f64>,
+    /// Seconds until the headroom is used up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_eta_seconds: Option<f64>,
+    /// The same at the upper end of the slope's interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_eta_lower_seconds: Option<f64>,
+    /// The same at the lower end; absent when that is not growth.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_eta_upper_seconds: Option<f64>,
+    /// The probability that this is a leak, 0 to 1.
+    pub confidence_ratio: f64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a field by reference")]
+fn with_milliseconds<S: Serializer>(time: &UnixTime, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64((time.get() * 1000.0).round() / 1000.0)
+}
+
+#[expect(
+    clippy::as_conversions,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, and a step is never negative"
+)]
+fn whole_step(step: f64) -> Option<Count> {
+    Count::new(step as u64).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::simulation::at;
+    use crate::analysis::creep::trend::{Stage, Trend, TrendFigures};
+    use crate::model::units::Interval;
+
+    /// 6 bytes a unit, 3 to 12, with 120 bytes left and 2 seconds a unit.
+    fn trend(signal: Signal) -> Trend {
+        Trend {
+            signal,
+            stage: Stage::Rising,
+            raised: at(700.0, 2000.0),
+            onset: at(600.0, 1_000.123_456),
+            slope_bytes_per_unit: Interval { value: 6.0, lower: 3.0, upper: 12.0 },
+            growth_bytes: 40.0,
+            headroom_bytes: Some(120.0),
+            share_ratio: 0.25,
+            growth_chance: 0.5,
+            seconds_per_unit: Some(2.0),
+        }
+    }
+
+    fn keys(figures: &TrendFigures) -> Vec<String> {
+        let json = serde_json::to_value(figures).unwrap();
+        json.as_object().unwrap().keys().cloned().collect()
+    }
+
+    #[test]
+    fn figures_of_a_rank_are_by_step_and_in_time() {
+        let figures = trend(Signal::Allocated).figures();
+        assert_eq!(figures.slope_bytes_per_step, Some(6.0));
+        assert_eq!(figures.slope_upper_bytes_per_second, Some(6.0));
+        let steps =
+            [figures.oom_eta_lower_steps, figures.oom_eta_steps, figures.oom_eta_upper_steps];
+        assert_eq!(steps, [10.0, 20.0, 40.0].map(Some));
+        let seconds = [
+            figures.oom_eta_lower_seconds,
+            figures.oom_eta_seconds,
+            figures.oom_eta_upper_seconds,
+        ];
+        assert_eq!(seconds, [20.0, 40.0, 80.0].map(Some));
+        let json = serde_json::to_value(&figures).unwrap();
+        assert_eq!(json["signal"], "allocated");
+        assert_eq!(json["onset_step"].as_u64(), Some(600));
+        assert_eq!(json["onset_time"].as_f64(), Some(1000.123));
+        assert_eq!(keys(&figures).len(), 18);
+    }
+
+    #[test]
+    fn figures_of_a_process_name_no_steps() {
+        let figures = trend(Signal::Process).figures();
+        assert_eq!(figures.slope_bytes_per_second, Some(3.0));
+        assert_eq!(figures.oom_eta_seconds, Some(40.0));
+        let keys = keys(&figures);
+        assert!(keys.iter().all(|key| !key.contains("step")), "{keys:?}");
+        assert_eq!(keys.len(), 11);
+    }
+
+    #[test]
+    fn unknown_figures_are_absent() {
+        let known = trend(Signal::Allocated);
+        let without_capacity = Trend { headroom_bytes: None, ..known }.figures();
+        assert_eq!(without_capacity.oom_eta_steps, None);
+        assert_eq!(without_capacity.oom_eta_seconds, None);
+        let without_pace = Trend { seconds_per_unit: None, ..known }.figures();
+        assert_eq!(without_pace.oom_eta_steps, Some(20.0));
+        assert_eq!(without_pace.oom_eta_seconds, None);
+        assert_eq!(without_pace.slope_bytes_per_second, None);
+        let maybe_level = Interval { lower: 0.0, ..known.slope_bytes_per_unit };
+        let maybe_level = Trend { slope_bytes_per_unit: maybe_level, ..known }.figures();
+        assert_eq!(maybe_level.oom_eta_steps, Some(20.0));
+        assert_eq!(maybe_level.oom_eta_upper_steps, None);
+    }
+
+    #[test]
+    fn trend_that_only_rises_is_less_sure() {
+        let rising = trend(Signal::Allocated);
+        let creeping = Trend { stage: Stage::Creeping, ..rising };
+        assert!(rising.confidence_ratio() < creeping.confidence_ratio());
+    }
+}

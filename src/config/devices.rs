@@ -1,0 +1,90 @@
+//! Which devices NVML opens: by the setting, by the variables of CUDA and of the container toolkit, or by where the
+//! exporter runs.
+
+use crate::config::environment::Environment;
+use crate::config::error::ValueError;
+use crate::input::nvml::config::{DeviceName, Devices};
+use crate::model::ids::GpuUuid;
+
+/// The variable by which a process knows that it runs in a pod.
+const IN_POD_VARIABLE: &str = "KUBERNETES_SERVICE_HOST";
+/// The variable by which CUDA limits what a process sees.
+const CUDA_VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
+/// The variable by which the container toolkit chooses the devices of a container.
+const TOOLKIT_VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
+
+/// The environment, as far as it concerns devices.
+#[derive(Clone, Debug)]
+pub(super) struct DeviceEnvironment {
+    /// Whether the exporter runs in a pod.
+    pub(super) is_in_pod: bool,
+    /// The devices that a process here would see, or what is wrong with the variable that lists them.
+    visible: Result<Devices, ValueError>,
+}
+
+impl DeviceEnvironment {
+    pub(super) fn read(environment: Environment<'_>) -> Self {
+        Self {
+            is_in_pod: environment(IN_POD_VARIABLE).is_some(),
+            visible: visible_devices(environment),
+        }
+    }
+
+    /// Parses the setting; `None` when it is empty.
+    pub(super) fn parse(&self, values: &[String]) -> Result<Option<Devices>, ValueError> {
+        let words: Vec<&str> = values
+            .iter()
+            .flat_map(|value| value.split(','))
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+            .collect();
+        match words[..] {
+            [] => Ok(None),
+            ["all"] => Ok(Some(Devices::All)),
+            ["pushed"] => Ok(Some(Devices::Pushed)),
+            ["visible"] => self.visible.clone().map(Some),
+            _ => {
+                let names = words.iter().map(|word| {
+                    uuid(word).ok_or_else(|| ValueError::Device((*word).to_owned()))
+                });
+                Ok(Some(Devices::Listed(names.collect::<Result<_, _>>()?)))
+            }
+        }
+    }
+}
+
+fn uuid(word: &str) -> Option<DeviceName> {
+    let is_uuid = word.starts_with("GPU-") || word.starts_with("MIG-");
+    is_uuid.then(|| GpuUuid::new(word).ok().map(DeviceName::Uuid))?
+}
+
+/// The devices that the variables list.
+///
+/// Indices count for CUDA's variable only: the toolkit numbers the devices of a container anew, so that in there every
+/// device that NVML counts is one of the container's.
+fn visible_devices(environment: Environment<'_>) -> Result<Devices, ValueError> {
+    let words = |value: &str| -> Vec<String> {
+        value.split(',').map(|word| word.trim().to_owned()).collect()
+    };
+    if let Some(value) = environment(CUDA_VARIABLE) {
+        let words = words(&value);
+        // CUDA ignores everything after the first word that is not a device.
+        let usable =
+            words.iter().take_while(|word| !["", "-1", "NoDevFiles"].contains(&word.as_str()));
+        let names = usable.map(|word| {
+            let index = word.parse().ok().map(DeviceName::Index);
+            index.or_else(|| uuid(word)).ok_or_else(|| ValueError::VisibleDevice {
+                variable: CUDA_VARIABLE,
+                word: word.clone(),
+            })
+        });
+        return Ok(Devices::Listed(names.collect::<Result<_, _>>()?));
+    }
+    let value = environment(TOOLKIT_VARIABLE).unwrap_or_default();
+    let names: Vec<DeviceName> = words(&value).iter().filter_map(|word| uuid(word)).collect();
+    Ok(match value.as_str() {
+        "none" => Devices::Listed(Vec::new()),
+        _ if names.is_empty() => Devices::All,
+        _ => Devices::Listed(names),
+    })
+}

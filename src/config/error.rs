@@ -1,0 +1,169 @@
+//! Mistakes in settings. Each message names the setting, the value and what it should be.
+
+use crate::model::units::OutOfRange;
+
+/// Everything that is wrong with the settings, one mistake a line.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", lines(.mistakes))]
+pub struct ConfigError {
+    /// At least one.
+    pub mistakes: Vec<Mistake>,
+}
+
+fn lines(mistakes: &[Mistake]) -> String {
+    mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// One mistake in the settings.
+#[derive(Debug, thiserror::Error)]
+pub enum Mistake {
+    /// A value that its setting does not take.
+    #[error("{source_name}: {error}")]
+    Value {
+        /// The flag, variable or key that has the value.
+        source_name: String,
+        /// Why it is refused.
+        error: ValueError,
+    },
+    /// A setting that takes one value has several.
+    #[error("{source_name}: given {n_values} times, may be given once")]
+    Repeated {
+        /// The flag, variable or key.
+        source_name: String,
+        /// The number of its values.
+        n_values: usize,
+    },
+    /// A key of the file that is not a setting.
+    #[error("{0}: no such setting")]
+    UnknownKey(String),
+    /// The file of settings cannot be read or parsed.
+    #[error("{path}: {reason}")]
+    File {
+        /// The file.
+        path: String,
+        /// Why, in the words of the system or of the parser.
+        reason: String,
+    },
+    /// A warning begins above the critical finding.
+    #[error("{name}.warning: {warning} exceeds {name}.critical, which is {critical}")]
+    WarningAboveCritical {
+        /// The first part of both settings' keys.
+        name: &'static str,
+        /// The ratio of the warning.
+        warning: f64,
+        /// The ratio of the critical finding.
+        critical: f64,
+    },
+    /// Ranks would be forgotten while they are still shown.
+    #[error("rank.retention: it is shorter than rank.ttl")]
+    RetentionBelowTtl,
+    /// Snapshots are requested without a directory for them.
+    #[error("snapshot.on-creep: it needs snapshot.directory")]
+    SnapshotsWithoutDirectory,
+}
+
+/// Why a value is refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ValueError {
+    /// Not an integer within the range.
+    #[error("{value:?} is not an integer of {min}..={max}")]
+    Integer {
+        /// The value.
+        value: String,
+        /// The least value allowed.
+        min: u64,
+        /// The greatest value allowed.
+        max: u64,
+    },
+    /// Not a number within the range.
+    #[error("{value:?} is not a number of 0..={max}")]
+    Ratio {
+        /// The value.
+        value: String,
+        /// The greatest value allowed.
+        max: f64,
+    },
+    /// Not a duration, or one above a year.
+    #[error("{0:?} is not a duration such as 90s, 10m or 6h, up to a year")]
+    Duration(String),
+    /// A duration of zero where time must pass.
+    #[error("a duration of 0 makes no sense here")]
+    ZeroDuration,
+    /// Not a number of milliseconds.
+    #[error("{0:?} is not a number of milliseconds")]
+    Milliseconds(String),
+    /// Not a boolean.
+    #[error("{0:?} is neither true nor false")]
+    Switch(String),
+    /// Not a word of the list.
+    #[error("{value:?} is none of {allowed}")]
+    Word {
+        /// The value.
+        value: String,
+        /// The words allowed.
+        allowed: String,
+    },
+    /// Not a transport of OTLP.
+    #[error("{0:?} is neither http/protobuf nor grpc")]
+    Transport(String),
+    /// Not an address.
+    #[error("{0:?} is not HOST:PORT or :PORT")]
+    Address(String),
+    /// Not a URL of a collector.
+    #[error("{0:?} begins with neither http:// nor https://")]
+    Url(String),
+    /// Not a path for the metrics.
+    #[error("{0:?} is not a path of letters, digits, / - _ . that is free")]
+    TelemetryPath(String),
+    /// A relative path.
+    #[error("{0:?} is not an absolute path")]
+    RelativePath(String),
+    /// Not a directory that a snapshot's report could name.
+    #[error("{value:?} is not an absolute path of at most {bytes_max} bytes")]
+    Directory {
+        /// The value.
+        value: String,
+        /// The longest path allowed, in bytes.
+        bytes_max: usize,
+    },
+    /// Not the mode of a socket.
+    #[error("mode {0:?} is not octal 0..=777")]
+    Mode(String),
+    /// A file that cannot be read.
+    #[error("{path}: {reason}")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// Why, in the words of the system.
+        reason: String,
+    },
+    /// A token that is empty or too long.
+    #[error("{path}: a token of {bytes} bytes is outside 1..={max}")]
+    Token {
+        /// The file.
+        path: String,
+        /// The token's length, in bytes.
+        bytes: usize,
+        /// The longest token allowed, in bytes.
+        max: usize,
+    },
+    /// Not the name of a run.
+    #[error("{value:?}: run: {reason}")]
+    Run {
+        /// The value.
+        value: String,
+        /// Why it cannot be a run.
+        reason: OutOfRange,
+    },
+    /// Not a choice of devices.
+    #[error("{0:?} is not all, visible, pushed or a UUID (GPU-…, MIG-…)")]
+    Device(String),
+    /// Not a device of CUDA's.
+    #[error("{variable}: {word:?} is neither an index nor a UUID (GPU-…, MIG-…)")]
+    VisibleDevice {
+        /// The variable.
+        variable: &'static str,
+        /// The part of it that is not a device.
+        word: String,
+    },
+}

@@ -1,0 +1,59 @@
+//! The file of settings: TOML or YAML, keys nested or dotted.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::config::error::Mistake;
+
+/// Reads the values of a file by dotted key.
+///
+/// # Errors
+/// The file cannot be read or parsed.
+pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Vec<String>>, Mistake> {
+    let mistake = |reason: String| Mistake::File { path: path.display().to_string(), reason };
+    let text = std::fs::read_to_string(path).map_err(|error| mistake(error.to_string()))?;
+    let value: Value = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("toml") => toml::from_str(&text).map_err(|error| mistake(error.to_string()))?,
+        Some("yaml" | "yml") => {
+            serde_norway::from_str(&text).map_err(|error| mistake(error.to_string()))?
+        }
+        _ => {
+            let reason = "the name ends in none of .toml, .yaml, .yml";
+            return Err(mistake(reason.to_owned()));
+        }
+    };
+    let mut values = BTreeMap::new();
+    flatten("", &value, &mut values);
+    Ok(values)
+}
+
+/// Joins the keys of nested tables by dots.
+fn flatten(prefix: &str, value: &Value, values: &mut BTreeMap<String, Vec<String>>) {
+    match value {
+        Value::Object(table) => {
+            for (key, inner) in table {
+                let key =
+                    if prefix.is_empty() { key.clone() } else { format!("{prefix}.{key}") };
+                flatten(&key, inner, values);
+            }
+        }
+        Value::Array(items) => {
+            values.insert(prefix.to_owned(), items.iter().map(plain).collect());
+        }
+        Value::Null if prefix.is_empty() => {}
+        scalar => {
+            values.insert(prefix.to_owned(), vec![plain(scalar)]);
+        }
+    }
+}
+
+/// A scalar as it would be given as a flag.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}

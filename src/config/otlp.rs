@@ -1,0 +1,73 @@
+//! OTLP by OpenTelemetry's own variables, `OTEL_EXPORTER_OTLP_…` and `OTEL_METRIC_EXPORT_INTERVAL`.
+
+use std::time::Duration;
+
+use crate::config::environment::Environment;
+use crate::config::error::{Mistake, ValueError};
+use crate::config::values::{milliseconds, transport};
+use crate::output::otlp::{OtlpConfig, Transport};
+
+/// OpenTelemetry's variable for the interval between exports, in milliseconds.
+const INTERVAL_VARIABLE: &str = "OTEL_METRIC_EXPORT_INTERVAL";
+/// OpenTelemetry's default interval between exports.
+const INTERVAL_DEFAULT: Duration = Duration::from_mins(1);
+/// OpenTelemetry's default timeout of an export.
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
+
+/// The export that the environment asks for; what it leaves open has OpenTelemetry's defaults. Variables for metrics
+/// override those for all signals.
+pub(super) fn of_environment(
+    environment: Environment<'_>,
+    mistakes: &mut Vec<Mistake>,
+) -> OtlpConfig {
+    let of_metrics = |name: &str| {
+        let names = [
+            format!("OTEL_EXPORTER_OTLP_METRICS_{name}"),
+            format!("OTEL_EXPORTER_OTLP_{name}"),
+        ];
+        names.into_iter().find_map(|name| {
+            let value = environment(&name).filter(|value| !value.is_empty())?;
+            Some(Variable { name, value })
+        })
+    };
+    let interval = environment(INTERVAL_VARIABLE)
+        .map(|value| Variable { name: INTERVAL_VARIABLE.to_owned(), value });
+    let timeout = of_metrics("TIMEOUT");
+    let protocol = of_metrics("PROTOCOL");
+    let endpoint = of_metrics("ENDPOINT");
+    OtlpConfig {
+        endpoint: None,
+        transport: parsed(protocol, transport, mistakes).flatten().unwrap_or(Transport::Http),
+        interval: parsed(interval, milliseconds, mistakes).unwrap_or(INTERVAL_DEFAULT),
+        timeout: parsed(timeout, milliseconds, mistakes).unwrap_or(TIMEOUT_DEFAULT),
+        semconv: false,
+        is_tls: endpoint.as_ref().is_some_and(|endpoint| has_tls(&endpoint.value)),
+        is_from_environment: endpoint.is_some(),
+        instance: String::new(),
+    }
+}
+
+/// Whether a URL is reached over TLS.
+pub(super) fn has_tls(url: &str) -> bool {
+    url.starts_with("https://")
+}
+
+struct Variable {
+    name: String,
+    value: String,
+}
+
+fn parsed<T>(
+    variable: Option<Variable>,
+    parse: impl FnOnce(&str) -> Result<T, ValueError>,
+    mistakes: &mut Vec<Mistake>,
+) -> Option<T> {
+    let Variable { name, value } = variable?;
+    match parse(&value) {
+        Ok(parsed) => Some(parsed),
+        Err(error) => {
+            mistakes.push(Mistake::Value { source_name: name, error });
+            None
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! Where values come from: flags override environment variables, which override the file, which overrides defaults.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use crate::config::devices::DeviceEnvironment;
+use crate::config::environment::{self, Environment};
+use crate::config::error::{ConfigError, Mistake};
+use crate::config::settings::{Draft, Settings};
+use crate::config::table::{SETTINGS, Setting};
+use crate::config::{file, otlp};
+
+/// The variable that names the file when no flag does.
+pub const FILE_VARIABLE: &str = "STEPMEM_CONFIG_FILE";
+
+/// The command line's part of the settings.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// Values given as flags, by key.
+    pub flags: BTreeMap<&'static str, Vec<String>>,
+    /// The file, if a flag names one.
+    pub file: Option<PathBuf>,
+}
+
+/// The values of one setting, and the flag, variable or key that has them.
+struct SourceValues {
+    source_name: String,
+    values: Vec<String>,
+}
+
+impl Sources {
+    /// Reads every setting, together with the environment of this process.
+    ///
+    /// # Errors
+    /// Every mistake in any source.
+    pub fn read(&self) -> Result<Settings, ConfigError> {
+        self.read_in(&environment::of_process)
+    }
+
+    fn read_in(&self, environment: Environment<'_>) -> Result<Settings, ConfigError> {
+        let mut mistakes = Vec::new();
+        let in_file = self.read_file(environment, &mut mistakes);
+        let otlp = otlp::of_environment(environment, &mut mistakes);
+        let mut draft = Draft::new(otlp, DeviceEnvironment::read(environment));
+        for setting in SETTINGS {
+            let given = self.of_flag(setting).or_else(|| of_variable(setting, environment));
+            let SourceValues { source_name, values } = given.unwrap_or_else(|| SourceValues {
+                source_name: setting.key.to_owned(),
+                values: in_file
+                    .get(setting.key)
+                    .cloned()
+                    .unwrap_or_else(|| vec![setting.default.to_owned()]),
+            });
+            if values.len() > 1 && !setting.is_repeatable {
+                let n_values = values.len();
+                mistakes.push(Mistake::Repeated { source_name, n_values });
+            } else if let Err(error) = setting.set(&mut draft, &values) {
+                mistakes.push(Mistake::Value { source_name, error });
+            }
+        }
+        let settings = draft.finish(&mut mistakes);
+        if mistakes.is_empty() { Ok(settings) } else { Err(ConfigError { mistakes }) }
+    }
+
+    fn of_flag(&self, setting: &Setting) -> Option<SourceValues> {
+        let values = self.flags.get(setting.key)?.clone();
+        Some(SourceValues { source_name: format!("--{}", setting.key), values })
+    }
+
+    /// The values of the file by key; a file that cannot be read has none, and is a mistake.
+    fn read_file(
+        &self,
+        environment: Environment<'_>,
+        mistakes: &mut Vec<Mistake>,
+    ) -> BTreeMap<String, Vec<String>> {
+        let path = self.file.clone().or_else(|| environment(FILE_VARIABLE).map(PathBuf::from));
+        let values = path.as_deref().map_or_else(|| Ok(BTreeMap::new()), file::read);
+        let values = values.unwrap_or_else(|mistake| {
+            mistakes.push(mistake);
+            BTreeMap::new()
+        });
+        let unknown =
+            values.keys().filter(|key| SETTINGS.iter().all(|setting| setting.key != **key));
+        mistakes.extend(unknown.cloned().map(Mistake::UnknownKey));
+        values
+    }
+}
+
+fn of_variable(setting: &Setting, environment: Environment<'_>) -> Option<SourceValues> {
+    let source_name = setting.variable();
+    let value = environment(&source_name)?;
+    let values = if setting.is_repeatable {
+        value.split(',').map(|part| part.trim().to_owned()).collect()
+    } else {
+        vec![value]
+    };
+    Some(SourceValues { source_name, values })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use crate::config::settings::Settings;
+    use crate::config::sources::Sources;
+    use crate::config::table::{SETTINGS, Setting};
+
+    /// Settings by these flags in an environment with these variables, or the mistakes.
+    fn read(
+        flags: &[(&'static str, &str)],
+        variables: &[(&str, &str)],
+    ) -> Result<Settings, String> {
+        let mut sources = Sources::default();
+        for (key, value) in flags {
+            sources.flags.entry(key).or_default().push((*value).to_owned());
+        }
+        let variables: BTreeMap<_, _> = variables.iter().copied().collect();
+        let environment = |name: &str| variables.get(name).map(|value| (*value).to_owned());
+        sources.read_in(&environment).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn defaults_of_the_table_are_those_of_the_rooms() {
+        let of_table = read(&[], &[]).unwrap();
+        assert_eq!(format!("{of_table:#?}"), format!("{:#?}", Settings::default()));
+    }
+
+    /// A value of each setting that is not its default.
+    const OTHERS: &[(&str, &str)] = &[
+        ("web.listen-address", "127.0.0.1:1"),
+        ("web.telemetry-path", "/other"),
+        ("push.listen-address", ":2"),
+        ("push.unix-socket", "/run/push.sock:600"),
+        ("push.token-file", "Cargo.toml"),
+        ("push.body-max", "1024"),
+        ("rank.ttl", "1m"),
+        ("rank.retention", "1h"),
+        ("rank.max", "65536"),
+        ("rank.peak-interval", "2m"),
+        ("run.max", "1"),
+        ("creep.warmup-steps", "0"),
+        ("creep.process-warmup", "0s"),
+        ("creep.process-interval", "1s"),
+        ("creep.critical-eta", "1h 30m"),
+        ("pressure.warning", "0"),
+        ("pressure.critical", "10"),
+        ("imbalance.warning", "0.1"),
+        ("imbalance.critical", "0.5"),
+        ("no-nvml", "true"),
+        ("nvml.library", "lib.so"),
+        ("nvml.interval", "1s"),
+        ("nvml.timeout", "1s"),
+        ("nvml.devices", "GPU-a"),
+        ("kubelet.socket", "/run/kubelet.sock"),
+        ("nvml.processes.max", "0"),
+        ("snapshot.on-creep", "1"),
+        ("snapshot.directory", "/snapshots"),
+        ("snapshot.steps", "1000"),
+        ("snapshot.run-max", "64"),
+        ("snapshot.cooldown", "0s"),
+        ("otlp.endpoint", "https://collector:4318"),
+        ("otlp.protocol", "grpc"),
+        ("otlp.interval", "90s"),
+        ("otlp.semconv", "true"),
+        ("state.file", "state"),
+        ("summary.dir", "summaries"),
+        ("stop.linger", "1s"),
+        ("log.level", "debug"),
+        ("log.format", "json"),
+    ];
+
+    #[test]
+    fn every_row_sets_what_no_other_row_sets() {
+        let keys: Vec<&str> = SETTINGS.iter().map(|setting| setting.key).collect();
+        let of_others: Vec<&str> = OTHERS.iter().map(|(key, _)| *key).collect();
+        assert_eq!(of_others, keys, "a row without a value here");
+        // With a collector and a directory, every part can be seen.
+        let visible = |key: &'static str, value| {
+            let mut flags = vec![("otlp.endpoint", "http://c:1"), ("snapshot.directory", "/s")];
+            flags.retain(|(part, _)| *part != key);
+            flags.extend((!key.is_empty()).then_some((key, value)));
+            format!("{:?}", read(&flags, &[]).unwrap_or_else(|error| panic!("{key}: {error}")))
+        };
+        let mut results: Vec<String> =
+            OTHERS.iter().map(|(key, value)| visible(key, value)).collect();
+        results.push(visible("", ""));
+        let n_results = results.len();
+        results.sort();
+        results.dedup();
+        assert_eq!(results.len(), n_results, "two rows have the same effect, or one has none");
+    }
+
+    #[test]
+    fn variables_name_one_setting_each() {
+        let mut variables: Vec<String> = SETTINGS.iter().map(Setting::variable).collect();
+        assert!(variables.contains(&"STEPMEM_NVML_PROCESSES_MAX".to_owned()));
+        variables.sort();
+        variables.dedup();
+        assert_eq!(variables.len(), SETTINGS.len());
+    }
+
+    #[test]
+    fn values_beyond_a_bound_are_refused_with_the_bound() {
+        let check = |key: &'static str, value: &str, expected: &str| {
+            let mistakes = read(&[(key, value)], &[]).unwrap_err();
+            assert_eq!(mistakes, format!("--{key}: {expected}"));
+        };
+        check("push.body-max", "1023", "\"1023\" is not an integer of 1024..=8388608");
+        check("push.body-max", "8388609", "\"8388609\" is not an integer of 1024..=8388608");
+        check("nvml.processes.max", "4097", "\"4097\" is not an integer of 0..=4096");
+        check("snapshot.steps", "0", "\"0\" is not an integer of 1..=1000");
+        check("imbalance.critical", "10.1", "\"10.1\" is not a number of 0..=10");
+        check("imbalance.critical", "NaN", "\"NaN\" is not a number of 0..=10");
+        check("creep.warmup-steps", "1000001", "\"1000001\" is not an integer of 0..=1000000");
+        check(
+            "creep.warmup-steps",
+            "=3",
+            "\"=3\": run: a text of 0 bytes is outside 1..=128 bytes",
+        );
+        check(
+            "stop.linger",
+            "367days",
+            "\"367days\" is not a duration such as 90s, 10m or 6h, up to a year",
+        );
+        check("push.unix-socket", ":600", "\"\" is not an absolute path");
+        check("push.unix-socket", "/s:1000", "mode \"1000\" is not octal 0..=777");
+        check("log.level", "loud", "\"loud\" is none of error, warn, info, debug, trace");
+        check("otlp.protocol", "http", "\"http\" is neither http/protobuf nor grpc");
+        check("otlp.endpoint", "c:1", "\"c:1\" begins with neither http:// nor https://");
+    }
+
+    #[test]
+    fn variables_of_opentelemetry_fill_what_the_settings_leave_open() {
+        let variables = [
+            ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", ""),
+            ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://of-all-signals:1"),
+            ("OTEL_EXPORTER_OTLP_METRICS_TIMEOUT", "2500"),
+            ("OTEL_METRIC_EXPORT_INTERVAL", "1500"),
+        ];
+        let otlp = read(&[], &variables).unwrap().otlp.unwrap();
+        assert_eq!(format!("{:?}", otlp.transport), "Grpc");
+        assert_eq!(otlp.timeout, Duration::from_millis(2500));
+        assert_eq!(otlp.interval, Duration::from_millis(1500));
+        assert!(otlp.is_tls && otlp.endpoint.is_none());
+        let flags = [("otlp.interval", "9s"), ("otlp.endpoint", "http://c:1")];
+        let otlp = read(&flags, &variables).unwrap().otlp.unwrap();
+        assert_eq!((otlp.interval, otlp.is_tls), (Duration::from_secs(9), false));
+        let mistake = read(&[], &[("OTEL_METRIC_EXPORT_INTERVAL", "1m")]).unwrap_err();
+        let expected = "OTEL_METRIC_EXPORT_INTERVAL: \"1m\" is not a number of milliseconds";
+        assert_eq!(mistake, expected);
+    }
+
+    #[test]
+    fn mistakes_of_several_settings_together_are_named() {
+        let check = |flags: &[(&'static str, &str)], expected: &str| {
+            assert_eq!(read(flags, &[]).unwrap_err(), expected);
+        };
+        check(
+            &[("imbalance.warning", "0.4")],
+            "imbalance.warning: 0.4 exceeds imbalance.critical, which is 0.3",
+        );
+        check(&[("rank.ttl", "7h")], "rank.retention: it is shorter than rank.ttl");
+        let on_creep = [("snapshot.on-creep", "true")];
+        check(&on_creep, "snapshot.on-creep: it needs snapshot.directory");
+    }
+}

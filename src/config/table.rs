@@ -1,0 +1,265 @@
+//! The table of settings: a row each with key, value, default, help and the place that it sets.
+
+use std::time::Duration;
+
+use crate::analysis::config::EngineConfig;
+use crate::config::error::ValueError;
+use crate::config::otlp::has_tls;
+use crate::config::settings::Draft;
+use crate::config::values::{
+    absolute, addresses, any_duration, directory, duration, endpoint, number, one_of, path,
+    ratio, socket, switch, telemetry_path, token, transport,
+};
+use crate::input::push::http::BODIES_BYTES_MAX;
+use crate::model::ids::Run;
+use crate::output::otlp::OtlpConfig;
+
+/// One setting.
+#[derive(Debug)]
+pub struct Setting {
+    /// The flag without its dashes, and the key in a file.
+    pub key: &'static str,
+    /// The placeholder of the value in help; empty for a switch.
+    pub value_name: &'static str,
+    /// Whether it may be given several times (in the environment: separated by commas).
+    pub is_repeatable: bool,
+    /// The default as it would be written; empty for none.
+    pub default: &'static str,
+    /// The description.
+    pub help: &'static str,
+    set: Setter,
+}
+
+type Setter = fn(&mut Draft, &[String]) -> Result<(), ValueError>;
+
+impl Setting {
+    /// Its environment variable.
+    pub fn variable(&self) -> String {
+        format!("STEPMEM_{}", self.key.to_ascii_uppercase().replace(['.', '-'], "_"))
+    }
+
+    /// Whether it takes no value.
+    pub fn is_switch(&self) -> bool {
+        self.value_name.is_empty()
+    }
+
+    /// Sets it to these values; to the first one unless it is repeatable.
+    pub(super) fn set(&self, draft: &mut Draft, values: &[String]) -> Result<(), ValueError> {
+        (self.set)(draft, values)
+    }
+
+    const fn by_default(mut self, default: &'static str) -> Self {
+        self.default = default;
+        self
+    }
+
+    const fn repeatable(mut self) -> Self {
+        self.is_repeatable = true;
+        self
+    }
+}
+
+/// The most steps of a warm-up.
+const WARMUP_STEPS_MAX: u32 = 1_000_000;
+const LOG_LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
+const LOG_FORMATS: [&str; 2] = ["text", "json"];
+
+/// Every setting, in the order of help.
+#[rustfmt::skip]
+pub const SETTINGS: &[Setting] = &[
+    setting("web.listen-address", "ADDRESS",
+        "Address of the status page and /metrics. :PORT listens on all IPv4 interfaces.",
+        |d, v| { d.settings.web_addresses = addresses(v)?; Ok(()) }).by_default("0.0.0.0:9477").repeatable(),
+    setting("web.telemetry-path", "PATH",
+        "Path under which metrics are exposed.",
+        |d, v| put(&mut d.settings.telemetry_path, v, telemetry_path)).by_default("/metrics"),
+    setting("push.listen-address", "ADDRESS",
+        "TCP address of the push endpoint. Empty disables it.",
+        |d, v| { d.settings.push_addresses = addresses(v)?; Ok(()) }).by_default("127.0.0.1:9478").repeatable(),
+    setting("push.unix-socket", "PATH[:MODE]",
+        "Unix socket of the push endpoint, with its mode in octal (666 unless given).",
+        |d, v| put(&mut d.settings.push_socket, v, socket)),
+    setting("push.token-file", "PATH",
+        "File with the token that clients must send as `Authorization: Bearer TOKEN`. Empty requires no token.",
+        |d, v| put(&mut d.settings.push.token, v, token)),
+    setting("push.body-max", "BYTES",
+        "Maximum size of a push body after decompression, in bytes (1024 to 8388608).",
+        |d, v| put(&mut d.settings.push.body_bytes_max, v, number(1024, BODIES_BYTES_MAX))).by_default("1048576"),
+    setting("rank.ttl", "DURATION",
+        "Drop a rank from all outputs after this long without a push. Keep it well above your longest checkpoint.",
+        |d, v| put(&mut d.settings.engine.rank_ttl, v, duration)).by_default("10m"),
+    setting("rank.retention", "DURATION",
+        "Forget a rank after this long without a push. Until then it resumes its window when it pushes again.",
+        |d, v| put(&mut d.settings.engine.rank_retention, v, duration)).by_default("6h"),
+    setting("rank.max", "N",
+        "Maximum number of ranks across all runs (1 to 65536). Each takes up to 70 KiB of memory.",
+        |d, v| put(&mut d.settings.engine.ranks_max, v, number(1, 65_536_u64))).by_default("1024"),
+    setting("rank.peak-interval", "DURATION",
+        "Interval of rank_interval_peak_allocated_bytes. Set it to the scrape interval or longer.",
+        |d, v| put(&mut d.settings.engine.peak_interval, v, duration)).by_default("1m"),
+    setting("run.max", "N",
+        "Maximum number of runs (1 to 65536).",
+        |d, v| put(&mut d.settings.engine.runs_max, v, number(1, 65_536_u64))).by_default("64"),
+    setting("creep.warmup-steps", "[RUN=]N",
+        "Steps at the start of a rank's life that creep detection ignores (0 to 1000000), for all runs or for one.",
+        |d, v| warmups(&mut d.settings.engine, v)).by_default("96").repeatable(),
+    setting("creep.process-warmup", "DURATION",
+        "Creep detection ignores a process that does not push for this long, while it loads its model and fills its cache.",
+        |d, v| put(&mut d.settings.engine.creep.process_warmup_seconds, v, |v| Ok(any_duration(v)?.as_secs_f64()))).by_default("10m"),
+    setting("creep.process-interval", "DURATION",
+        "Sample a process that does not push at most this often. Its windows hold 32 to 60000000 samples.",
+        |d, v| put(&mut d.settings.engine.process_reading_every, v, duration)).by_default("10s"),
+    setting("creep.critical-eta", "DURATION",
+        "MEMORY CREEP is critical when out-of-memory is expected within this time.",
+        |d, v| put(&mut d.settings.engine.thresholds.creep_critical_eta_seconds, v, |v| Ok(duration(v)?.as_secs_f64()))).by_default("6h"),
+    setting("pressure.warning", "RATIO",
+        "HIGH PRESSURE is a warning from this ratio of peak memory to capacity (0 to 10).",
+        |d, v| put(&mut d.settings.engine.thresholds.pressure_warning, v, ratio)).by_default("0.92"),
+    setting("pressure.critical", "RATIO",
+        "HIGH PRESSURE is critical from this ratio of peak memory to capacity (0 to 10).",
+        |d, v| put(&mut d.settings.engine.thresholds.pressure_critical, v, ratio)).by_default("0.97"),
+    setting("imbalance.warning", "RATIO",
+        "IMBALANCE is a warning from this skew between ranks (0 to 10).",
+        |d, v| put(&mut d.settings.engine.thresholds.imbalance_warning, v, ratio)).by_default("0.2"),
+    setting("imbalance.critical", "RATIO",
+        "IMBALANCE is critical from this skew between ranks (0 to 10).",
+        |d, v| put(&mut d.settings.engine.thresholds.imbalance_critical, v, ratio)).by_default("0.3"),
+    setting("no-nvml", "",
+        "Disable NVML, so that pushes are the only input.",
+        |d, v| put(&mut d.is_without_nvml, v, switch)).by_default("false"),
+    setting("nvml.library", "PATH",
+        "Path of the NVML library. Empty loads the system's libnvidia-ml.so.1.",
+        |d, v| put(&mut d.nvml.library, v, |v| Ok(path(v)))),
+    setting("nvml.interval", "DURATION",
+        "Interval between NVML polls.",
+        |d, v| put(&mut d.nvml.interval, v, duration)).by_default("5s"),
+    setting("nvml.timeout", "DURATION",
+        "Report devices as unavailable when an NVML poll takes longer than this.",
+        |d, v| put(&mut d.nvml.timeout, v, duration)).by_default("5s"),
+    setting("nvml.devices", "DEVICES",
+        "Devices to open: all, visible (by CUDA_VISIBLE_DEVICES, else NVIDIA_VISIBLE_DEVICES), pushed (only those that \
+         ranks push from), or a comma-separated list of UUIDs. Empty means pushed in a pod without --kubelet.socket, \
+         otherwise all.",
+        |d, v| { d.devices = d.device_environment.parse(v)?; Ok(()) }).repeatable(),
+    setting("kubelet.socket", "PATH",
+        "Pod-resources socket of the kubelet, which reports the containers that each device is assigned to. For an \
+         exporter that monitors a whole node. Empty disables it.",
+        |d, v| put(&mut d.nvml.kubelet_socket, v, absolute)),
+    setting("nvml.processes.max", "N",
+        "Processes per device with series of their own (0 to 4096). The rest is summed up.",
+        |d, v| put(&mut d.settings.engine.processes_max, v, number(0, 4096_u64))).by_default("64"),
+    setting("snapshot.on-creep", "",
+        "Request a PyTorch memory snapshot from a rank when MEMORY CREEP is raised for it. Requires \
+         --snapshot.directory.",
+        |d, v| put(&mut d.settings.snapshots.on_creep, v, switch)).by_default("false"),
+    setting("snapshot.directory", "PATH",
+        "Directory of these snapshots, as the training process sees it. Use a volume that outlives the pod.",
+        |d, v| put(&mut d.settings.snapshots.directory, v, directory)),
+    setting("snapshot.steps", "N",
+        "Steps for which a rank records allocations before it writes a snapshot (1 to 1000).",
+        |d, v| put(&mut d.settings.snapshots.steps, v, number(1, 1000_u64))).by_default("3"),
+    setting("snapshot.run-max", "N",
+        "Maximum number of snapshots requested per run (1 to 64).",
+        |d, v| put(&mut d.settings.snapshots.run_max, v, number(1, 64_u64))).by_default("3"),
+    setting("snapshot.cooldown", "DURATION",
+        "Minimum time between two snapshot requests to one run.",
+        |d, v| put(&mut d.settings.snapshots.cooldown, v, any_duration)).by_default("1h"),
+    setting("otlp.endpoint", "URL",
+        "URL of the OTLP collector. Empty uses OTEL_EXPORTER_OTLP_METRICS_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT; if \
+         neither is set, OTLP export is off.",
+        |d, v| name_collector(&mut d.otlp, v)),
+    setting("otlp.protocol", "PROTOCOL",
+        "http/protobuf or grpc. Empty uses OTEL_EXPORTER_OTLP_METRICS_PROTOCOL or OTEL_EXPORTER_OTLP_PROTOCOL, else \
+         http/protobuf.",
+        |d, v| override_with(&mut d.otlp.transport, v, transport)),
+    setting("otlp.interval", "DURATION",
+        "Interval between OTLP exports. Empty uses OTEL_METRIC_EXPORT_INTERVAL (in milliseconds), else 1m.",
+        |d, v| override_with(&mut d.otlp.interval, v, interval)),
+    setting("otlp.semconv", "",
+        "Also export the metrics of OpenTelemetry's hardware conventions (hw.gpu.memory.*).",
+        |d, v| put(&mut d.otlp.semconv, v, switch)).by_default("false"),
+    setting("state.file", "PATH",
+        "File that keeps the windows of all ranks across restarts of the exporter: up to 70 KiB per rank, written every \
+         10 s and on shutdown. Empty disables it.",
+        |d, v| put(&mut d.settings.state_file, v, |v| Ok(path(v)))),
+    setting("summary.dir", "PATH",
+        "Directory for final_summary.json and final_summary.txt of each run, in a subdirectory with the run's name, \
+         written when the run ends and on shutdown. Empty disables it.",
+        |d, v| put(&mut d.settings.summary_dir, v, |v| Ok(path(v)))),
+    setting("stop.linger", "DURATION",
+        "Keep serving the page and /metrics for this long after SIGTERM, for a last scrape.",
+        |d, v| put(&mut d.settings.linger, v, any_duration)).by_default("0s"),
+    setting("log.level", "LEVEL",
+        "error, warn, info, debug or trace.",
+        |d, v| put(&mut d.settings.log.level, v, one_of(&LOG_LEVELS))).by_default("info"),
+    setting("log.format", "FORMAT",
+        "text or json.",
+        |d, v| put(&mut d.settings.log.is_json, v, |v| Ok(one_of(&LOG_FORMATS)(v)? == "json"))).by_default("text"),
+];
+
+/// A setting without a default that takes one value.
+const fn setting(
+    key: &'static str,
+    value_name: &'static str,
+    help: &'static str,
+    set: Setter,
+) -> Setting {
+    Setting { key, value_name, is_repeatable: false, default: "", help, set }
+}
+
+/// Replaces `place` by the only value.
+fn put<T>(
+    place: &mut T,
+    values: &[String],
+    parse: impl FnOnce(&str) -> Result<T, ValueError>,
+) -> Result<(), ValueError> {
+    *place = parse(only(values))?;
+    Ok(())
+}
+
+/// Replaces `place` by the only value, unless that is empty.
+fn override_with<T>(
+    place: &mut T,
+    values: &[String],
+    parse: impl FnOnce(&str) -> Result<Option<T>, ValueError>,
+) -> Result<(), ValueError> {
+    if let Some(value) = parse(only(values))? {
+        *place = value;
+    }
+    Ok(())
+}
+
+fn only(values: &[String]) -> &str {
+    values.first().map_or("", String::as_str)
+}
+
+/// Sets the warm-up of all runs, or of the run that is named before the last `=`.
+fn warmups(engine: &mut EngineConfig, values: &[String]) -> Result<(), ValueError> {
+    for value in values {
+        let (run, steps) = match value.rsplit_once('=') {
+            Some((run, steps)) => (Some(run), steps),
+            None => (None, value.as_str()),
+        };
+        let steps = number(0, WARMUP_STEPS_MAX)(steps)?;
+        let Some(run) = run else {
+            engine.creep.warmup_pushes = steps;
+            continue;
+        };
+        let run =
+            Run::new(run).map_err(|reason| ValueError::Run { value: value.clone(), reason })?;
+        engine.warmup_pushes.insert(run, steps);
+    }
+    Ok(())
+}
+
+fn name_collector(otlp: &mut OtlpConfig, values: &[String]) -> Result<(), ValueError> {
+    if let Some(endpoint) = endpoint(only(values))? {
+        otlp.is_tls = has_tls(&endpoint);
+        otlp.endpoint = Some(endpoint);
+    }
+    Ok(())
+}
+
+fn interval(value: &str) -> Result<Option<Duration>, ValueError> {
+    if value.is_empty() { Ok(None) } else { duration(value).map(Some) }
+}

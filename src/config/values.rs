@@ -1,0 +1,196 @@
+//! Parsers of single values. An empty value means "none" where a setting may be absent.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::config::error::ValueError;
+use crate::config::settings::PushSocket;
+use crate::output::otlp::Transport;
+use crate::output::web::RESERVED_PATHS;
+
+/// The mode of a push socket unless given: access is up to the permissions of its directory, as any process of a node
+/// can push to the node's loopback address.
+const SOCKET_MODE_DEFAULT: u32 = 0o666;
+/// The greatest mode of a socket.
+const SOCKET_MODE_MAX: u32 = 0o777;
+/// The longest directory of snapshots, in bytes: with a file's name it is a path that a snapshot's report can hold.
+const DIRECTORY_BYTES_MAX: usize = 768;
+/// The longest token, in bytes.
+const TOKEN_BYTES_MAX: usize = 4096;
+/// The greatest ratio.
+const RATIO_MAX: f64 = 10.0;
+/// The longest duration: a year.
+const DURATION_MAX: Duration = Duration::from_hours(366 * 24);
+
+/// Parses an integer of `min..=max`.
+pub(super) fn number<N: TryFrom<u64>>(
+    min: u64,
+    max: impl TryInto<u64>,
+) -> impl FnOnce(&str) -> Result<N, ValueError> {
+    let max = max.try_into().unwrap_or(u64::MAX);
+    move |value| {
+        value
+            .parse::<u64>()
+            .ok()
+            .filter(|number| (min..=max).contains(number))
+            .and_then(|number| N::try_from(number).ok())
+            .ok_or_else(|| ValueError::Integer { value: value.to_owned(), min, max })
+    }
+}
+
+pub(super) fn ratio(value: &str) -> Result<f64, ValueError> {
+    value
+        .parse::<f64>()
+        .ok()
+        .filter(|ratio| (0.0..=RATIO_MAX).contains(ratio))
+        .ok_or_else(|| ValueError::Ratio { value: value.to_owned(), max: RATIO_MAX })
+}
+
+/// Parses a duration of 0 to a year.
+pub(super) fn any_duration(value: &str) -> Result<Duration, ValueError> {
+    humantime::parse_duration(value)
+        .ok()
+        .filter(|duration| *duration <= DURATION_MAX)
+        .ok_or_else(|| ValueError::Duration(value.to_owned()))
+}
+
+/// Parses a duration above 0 and up to a year.
+pub(super) fn duration(value: &str) -> Result<Duration, ValueError> {
+    any_duration(value).and_then(|duration| {
+        if duration.is_zero() { Err(ValueError::ZeroDuration) } else { Ok(duration) }
+    })
+}
+
+pub(super) fn milliseconds(value: &str) -> Result<Duration, ValueError> {
+    let parsed = value.parse().map(Duration::from_millis);
+    parsed.map_err(|_| ValueError::Milliseconds(value.to_owned()))
+}
+
+pub(super) fn switch(value: &str) -> Result<bool, ValueError> {
+    match value {
+        "true" | "1" => Ok(true),
+        "false" | "0" | "" => Ok(false),
+        other => Err(ValueError::Switch(other.to_owned())),
+    }
+}
+
+pub(super) fn one_of(
+    allowed: &'static [&'static str],
+) -> impl FnOnce(&str) -> Result<String, ValueError> {
+    move |value| {
+        if allowed.contains(&value) {
+            Ok(value.to_owned())
+        } else {
+            Err(ValueError::Word { value: value.to_owned(), allowed: allowed.join(", ") })
+        }
+    }
+}
+
+pub(super) fn transport(value: &str) -> Result<Option<Transport>, ValueError> {
+    match value {
+        "" => Ok(None),
+        "grpc" => Ok(Some(Transport::Grpc)),
+        "http/protobuf" => Ok(Some(Transport::Http)),
+        other => Err(ValueError::Transport(other.to_owned())),
+    }
+}
+
+/// Parses the URL of a collector.
+pub(super) fn endpoint(value: &str) -> Result<Option<String>, ValueError> {
+    if value.is_empty() {
+        Ok(None)
+    } else if ["http://", "https://"].into_iter().any(|scheme| value.starts_with(scheme)) {
+        Ok(Some(value.to_owned()))
+    } else {
+        Err(ValueError::Url(value.to_owned()))
+    }
+}
+
+/// Parses addresses; empty ones are skipped.
+pub(super) fn addresses(values: &[String]) -> Result<Vec<SocketAddr>, ValueError> {
+    values.iter().filter(|value| !value.is_empty()).map(|value| address(value)).collect()
+}
+
+fn address(value: &str) -> Result<SocketAddr, ValueError> {
+    let full =
+        if value.starts_with(':') { format!("0.0.0.0{value}") } else { value.to_owned() };
+    full.to_socket_addrs()
+        .ok()
+        .and_then(|mut addresses| addresses.next())
+        .ok_or_else(|| ValueError::Address(value.to_owned()))
+}
+
+pub(super) fn telemetry_path(value: &str) -> Result<String, ValueError> {
+    let is_plain =
+        |character: char| character.is_ascii_alphanumeric() || "/-_.".contains(character);
+    let is_free = !RESERVED_PATHS.contains(&value);
+    if value.starts_with('/') && value.chars().all(is_plain) && is_free {
+        Ok(value.to_owned())
+    } else {
+        Err(ValueError::TelemetryPath(value.to_owned()))
+    }
+}
+
+/// Parses `PATH` or `PATH:MODE`.
+pub(super) fn socket(value: &str) -> Result<Option<PushSocket>, ValueError> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    let (path, mode) = match value.rsplit_once(':') {
+        Some((path, mode)) => (path, socket_mode(mode)?),
+        None => (value, SOCKET_MODE_DEFAULT),
+    };
+    match absolute(path)? {
+        Some(path) => Ok(Some(PushSocket { path, mode })),
+        None => Err(ValueError::RelativePath(path.to_owned())),
+    }
+}
+
+fn socket_mode(mode: &str) -> Result<u32, ValueError> {
+    u32::from_str_radix(mode, 8)
+        .ok()
+        .filter(|mode| *mode <= SOCKET_MODE_MAX)
+        .ok_or_else(|| ValueError::Mode(mode.to_owned()))
+}
+
+/// Parses a path of any kind.
+pub(super) fn path(value: &str) -> Option<PathBuf> {
+    (!value.is_empty()).then(|| PathBuf::from(value))
+}
+
+pub(super) fn absolute(value: &str) -> Result<Option<PathBuf>, ValueError> {
+    match value {
+        "" => Ok(None),
+        path if path.starts_with('/') => Ok(Some(PathBuf::from(path))),
+        path => Err(ValueError::RelativePath(path.to_owned())),
+    }
+}
+
+/// Parses the directory of snapshots; empty stays empty.
+pub(super) fn directory(value: &str) -> Result<String, ValueError> {
+    let is_text = value.len() <= DIRECTORY_BYTES_MAX && !value.chars().any(char::is_control);
+    if value.is_empty() || (value.starts_with('/') && is_text) {
+        Ok(value.to_owned())
+    } else {
+        let bytes_max = DIRECTORY_BYTES_MAX;
+        Err(ValueError::Directory { value: value.to_owned(), bytes_max })
+    }
+}
+
+/// Reads the token from the file at `value`, without the white space around it.
+pub(super) fn token(value: &str) -> Result<Option<Vec<u8>>, ValueError> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    let path = value.to_owned();
+    let bytes = match std::fs::read(value) {
+        Ok(bytes) => bytes,
+        Err(error) => return Err(ValueError::Unreadable { path, reason: error.to_string() }),
+    };
+    let token = bytes.trim_ascii();
+    if token.is_empty() || token.len() > TOKEN_BYTES_MAX {
+        return Err(ValueError::Token { path, bytes: token.len(), max: TOKEN_BYTES_MAX });
+    }
+    Ok(Some(token.to_vec()))
+}

@@ -1,0 +1,121 @@
+//! Memory snapshots: who is asked for one in the answer to a push, and what is shown of what comes back.
+
+use serde_json::{Value, json};
+
+use crate::rig::command::stepmem;
+use crate::rig::exporter::Exporter;
+use crate::rig::http::Answer;
+use crate::rig::job::Job;
+use crate::rig::units::MIB;
+
+/// The actions that pushes are answered with, in batches of 400 records.
+fn actions(exporter: &Exporter, records: &[Value]) -> Vec<Value> {
+    let mut actions = Vec::new();
+    for batch in records.chunks(400) {
+        let answer = exporter.post(json!(batch).to_string());
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        actions.extend(answer.json()["actions"].as_array().unwrap().iter().cloned());
+    }
+    actions
+}
+
+fn report(exporter: &Exporter, body: &Value) -> Answer {
+    exporter.post_to("/v1/snapshots", body.to_string())
+}
+
+fn result(exporter: &Exporter, name: &str) -> f64 {
+    exporter.metric(&format!("stepmem_snapshots_total{{result=\"{name}\"}}")).unwrap()
+}
+
+#[test]
+fn creeping_rank_is_asked_until_it_reports_and_its_file_is_shown() {
+    let settings = ["--snapshot.on-creep", "--snapshot.directory", "/snapshots"];
+    let exporter = Exporter::start(&settings);
+    assert_eq!(
+        actions(&exporter, &Job::leaking("flat", 1..1500, 0).records()),
+        [Value::Null; 0]
+    );
+    let asked = actions(&exporter, &Job::leaking("leaky", 1..1500, 4 * MIB).records());
+    let first = asked.first().unwrap();
+    assert!(asked.iter().all(|action| action == first), "{asked:?}");
+    assert_eq!(
+        first,
+        &json!({"type": "snapshot", "id": first["id"], "run": "leaky", "rank": 2, "steps": 3,
+                "directory": "/snapshots"})
+    );
+    assert_eq!(exporter.status()["snapshots"][0]["outcome"], "waiting");
+
+    let path = "/snapshots/leaky_creep_rank2_step1502.pickle";
+    let answer = report(
+        &exporter,
+        &json!({"run": "leaky", "rank": 2, "id": first["id"], "reason": "creep", "step": 1502,
+                "outcome": "written", "path": path, "bytes": 12345}),
+    );
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert_eq!(
+        actions(&exporter, &Job::leaking("leaky", 1500..1600, 4 * MIB).records()),
+        [Value::Null; 0]
+    );
+    let status = exporter.status();
+    let snapshots = status["snapshots"].as_array().unwrap();
+    assert_eq!(snapshots.len(), 1, "{snapshots:?}");
+    let mut shown = snapshots[0].clone();
+    assert!(shown.as_object_mut().unwrap().remove("since").unwrap().is_number());
+    assert_eq!(
+        shown,
+        json!({"run": "leaky", "rank": 2, "reason": "creep", "outcome": "written", "step": 1502,
+               "path": path, "bytes": 12345, "error": null})
+    );
+    assert_eq!(result(&exporter, "written"), 1.0);
+    assert_eq!(result(&exporter, "failed"), 0.0);
+}
+
+#[test]
+fn no_rank_is_asked_by_default() {
+    let exporter = Exporter::start(&[]);
+    assert_eq!(
+        actions(&exporter, &Job::leaking("leaky", 1..1500, 4 * MIB).records()),
+        [Value::Null; 0]
+    );
+    assert_eq!(exporter.status()["snapshots"], json!([]));
+}
+
+#[test]
+fn unsolicited_snapshot_is_listed_and_a_failed_one_is_counted() {
+    let exporter = Exporter::start(&[]);
+    let failed = json!({"rank": 1, "reason": "oom", "outcome": "failed", "error": "disk full"});
+    assert_eq!(report(&exporter, &failed).status, 200);
+    let shown = &exporter.status()["snapshots"][0];
+    assert_eq!((&shown["reason"], &shown["error"]), (&json!("oom"), &json!("disk full")));
+    assert_eq!((&shown["run"], &shown["path"]), (&json!("default"), &Value::Null));
+    assert_eq!(result(&exporter, "failed"), 1.0);
+}
+
+#[test]
+fn malformed_report_is_refused_by_name() {
+    let exporter = Exporter::start(&[]);
+    for (body, said) in [
+        (json!({"rank": 1, "outcome": "written"}), "missing field `path`"),
+        (json!({"rank": 1, "outcome": "failed"}), "missing field `error`"),
+        (json!({"rank": 1, "outcome": "lost"}), "lost"),
+        (json!({"rank": 1, "outcome": "written", "path": ""}), "path: a text of 0 bytes"),
+        (json!({"rank": 1, "outcome": "written", "path": "/a", "size": 1}), "size"),
+        (json!({"rank": 1, "outcome": "written", "path": "/a", "bytes": -1}), "bytes: -1"),
+    ] {
+        let answer = report(&exporter, &body);
+        assert_eq!(answer.status, 400, "{}", answer.body);
+        assert!(answer.body.contains(said), "{} does not say {said}", answer.body);
+    }
+    assert_eq!(exporter.status()["snapshots"], json!([]));
+}
+
+#[test]
+fn asking_for_snapshots_needs_a_directory() {
+    let ended = stepmem(&["check", "--no-nvml", "--snapshot.on-creep"], &[], b"");
+    assert!(ended.code != Some(0));
+    let said = "snapshot.on-creep: it needs snapshot.directory";
+    assert!(ended.err.contains(said), "{}", ended.err);
+    let relative = ["check", "--no-nvml", "--snapshot.directory", "snapshots"];
+    let ended = stepmem(&relative, &[], b"");
+    assert!(ended.err.contains("\"snapshots\" is not an absolute path"), "{}", ended.err);
+}

@@ -1,0 +1,242 @@
+//! Processes in a poll: whose ids they are, and which memory is unknown.
+
+use std::fs;
+
+use stepmem::input::nvml::config::PollerConfig;
+use stepmem::input::nvml::poller::Poller;
+use stepmem::model::device::{Attribution, GpuSample};
+
+use crate::rig::nvml::{FakeNvml, Namespace, Order, ProcessRow, driver, gpu, hidden, process};
+use crate::rig::poll::{bytes, processes};
+use crate::rig::units::GIB;
+
+/// Polls one GPU with this list of processes once.
+fn poll_processes(
+    name: &str,
+    namespace: Namespace,
+    version: &str,
+    compute: &[ProcessRow],
+) -> GpuSample {
+    let scenario = driver([gpu("GPU-a").compute(compute)]).version(version);
+    let fake = FakeNvml::new(name, &scenario);
+    let mut poll = fake.poller(namespace, &[41, 42]).poll();
+    assert_eq!(poll.unavailable, []);
+    poll.samples.remove(0)
+}
+
+#[test]
+fn shared_namespace_sees_processes_and_their_memory() {
+    let compute = [process(42, 7 * GIB), process(41, 5 * GIB)];
+    let sample = poll_processes("shared", Namespace::Shared, "570.86.15", &compute);
+    assert_eq!(sample.attribution, Attribution::SharedPidNamespace);
+    assert_eq!(processes(&sample), [(41, Some(5 * GIB)), (42, Some(7 * GIB))]);
+}
+
+#[test]
+fn host_namespace_sees_processes_and_their_memory() {
+    let compute = [process(48_211, 7 * GIB)];
+    let sample = poll_processes("host", Namespace::Host, "570.86.15", &compute);
+    assert_eq!(sample.attribution, Attribution::Host);
+    assert_eq!(processes(&sample), [(48_211, Some(7 * GIB))]);
+}
+
+#[test]
+fn zero_of_a_memory_hiding_driver_in_a_container_is_unknown() {
+    for version in ["535.113.01", "550.54.15", "560.35.03"] {
+        let compute = [process(41, 0)];
+        let sample = poll_processes("hidden", Namespace::Shared, version, &compute);
+        assert_eq!(sample.attribution, Attribution::MemoryHidden, "{version}");
+        assert_eq!(processes(&sample), [(41, None)], "{version}");
+    }
+}
+
+#[test]
+fn zero_of_a_memory_hiding_driver_beside_a_figure_is_unknown() {
+    let compute = [process(41, 0), process(42, GIB)];
+    let sample = poll_processes("mixed", Namespace::Shared, "560.35.03", &compute);
+    assert_eq!(sample.attribution, Attribution::SharedPidNamespace);
+    assert_eq!(processes(&sample), [(41, None), (42, Some(GIB))]);
+}
+
+#[test]
+fn zero_beside_a_figure_is_a_figure_for_other_drivers() {
+    let compute = [process(41, 0), process(42, GIB)];
+    let sample = poll_processes("starting", Namespace::Shared, "570.86.15", &compute);
+    assert_eq!(processes(&sample), [(41, Some(0)), (42, Some(GIB))]);
+}
+
+#[test]
+fn zeros_alone_in_a_container_are_unknown_for_any_driver() {
+    let compute = [process(41, 0), process(42, 0)];
+    let sample = poll_processes("zeros", Namespace::Shared, "", &compute);
+    assert_eq!(sample.attribution, Attribution::MemoryHidden);
+    assert_eq!(processes(&sample), [(41, None), (42, None)]);
+}
+
+#[test]
+fn zero_on_the_host_is_a_figure() {
+    let compute = [process(41, 0)];
+    let sample = poll_processes("zero-host", Namespace::Host, "560.35.03", &compute);
+    assert_eq!(sample.attribution, Attribution::Host);
+    assert_eq!(processes(&sample), [(41, Some(0))]);
+}
+
+#[test]
+fn empty_list_in_an_own_namespace_is_not_idleness() {
+    let sample = poll_processes("own", Namespace::Own, "570.86.15", &[]);
+    assert_eq!(sample.attribution, Attribution::OwnPidNamespace);
+    assert_eq!(processes(&sample), []);
+}
+
+#[test]
+fn empty_list_in_a_shared_or_host_namespace_is_idleness() {
+    let sample = poll_processes("idle", Namespace::Shared, "570.86.15", &[]);
+    assert_eq!(sample.attribution, Attribution::SharedPidNamespace);
+    let sample = poll_processes("idle", Namespace::Host, "570.86.15", &[]);
+    assert_eq!(sample.attribution, Attribution::Host);
+}
+
+#[test]
+fn own_namespace_counts_as_shared_once_a_training_process_was_seen_in_it() {
+    let busy = gpu("GPU-a").compute(&[process(41, GIB)]);
+    let fake = FakeNvml::new("same-container", &driver([busy]));
+    let mut poller = fake.poller(Namespace::Own, &[1, 41]);
+    assert_eq!(poller.poll().samples[0].attribution, Attribution::SharedPidNamespace);
+    fake.set(&driver([gpu("GPU-a")]));
+    assert_eq!(poller.poll().samples[0].attribution, Attribution::SharedPidNamespace);
+}
+
+#[test]
+fn ids_that_do_not_exist_in_a_container_are_another_namespaces() {
+    let compute = [process(48_211, GIB)];
+    for namespace in [Namespace::Own, Namespace::Shared] {
+        let sample = poll_processes("old", namespace, "570.86.15", &compute);
+        assert_eq!(sample.attribution, Attribution::ForeignPidNamespace);
+        assert_eq!(processes(&sample), [(48_211, Some(GIB))]);
+        assert_eq!(sample.processes[0].own_pid, None);
+    }
+}
+
+#[test]
+fn ids_of_a_driver_that_does_not_translate_are_never_taken_for_own_ones() {
+    let compute = [process(41, GIB)];
+    let sample = poll_processes("untranslated", Namespace::Shared, "525.147.05", &compute);
+    assert_eq!(sample.attribution, Attribution::ForeignPidNamespace);
+    assert_eq!(sample.processes[0].own_pid, None);
+}
+
+#[test]
+fn repeated_process_counts_once_by_its_maximum() {
+    let busy = gpu("GPU-a")
+        .compute(&[process(41, 3), process(41, 5), hidden(42)])
+        .graphics(&[process(41, 4), process(7, 1)])
+        .mps(&[process(42, 9)]);
+    let fake = FakeNvml::new("repeated", &driver([busy]));
+    let poll = fake.host().poll();
+    assert_eq!(processes(&poll.samples[0]), [(7, Some(1)), (41, Some(5)), (42, Some(9))]);
+}
+
+#[test]
+fn not_available_memory_is_unknown() {
+    let compute = [hidden(41), process(42, GIB)];
+    let sample = poll_processes("not-available", Namespace::Host, "570.86.15", &compute);
+    assert_eq!(sample.attribution, Attribution::Host);
+    assert_eq!(processes(&sample), [(41, None), (42, Some(GIB))]);
+    let sample = poll_processes("none", Namespace::Host, "570.86.15", &[hidden(41)]);
+    assert_eq!(sample.attribution, Attribution::MemoryHidden);
+}
+
+#[test]
+fn rows_of_32_bytes_are_unsupported() {
+    for n_processes in [1_u32, 2, 16, 400] {
+        let compute: Vec<ProcessRow> = (1..=n_processes).map(|pid| process(pid, GIB)).collect();
+        let scenario = driver([gpu("GPU-a").compute(&compute)]);
+        let wide = scenario.clone().process_stride(32);
+        let fake = FakeNvml::new(&format!("stride-{n_processes}"), &wide);
+        let poll = fake.host().poll();
+        assert_eq!(poll.samples[0].attribution, Attribution::Unsupported, "{n_processes}");
+        assert_eq!(poll.samples[0].processes, [], "{n_processes}");
+        assert_eq!(poll.samples[0].memory.unwrap().used, bytes(30 * GIB));
+        fake.set(&scenario);
+        let poll = fake.host().poll();
+        assert_eq!(
+            poll.samples[0].processes.len(),
+            usize::try_from(n_processes).unwrap().min(64)
+        );
+    }
+}
+
+#[test]
+fn impossible_ids_and_sizes_are_unsupported() {
+    for row in [process(0, 1), process(u32::MAX, 1), process(41, 81 * GIB)] {
+        let compute = [process(42, GIB), row];
+        let sample = poll_processes("impossible", Namespace::Host, "535.54.03", &compute);
+        assert_eq!(sample.attribution, Attribution::Unsupported, "{row:?}");
+        assert_eq!(processes(&sample), [], "{row:?}");
+    }
+}
+
+#[test]
+fn sum_of_the_processes_may_exceed_what_the_device_uses() {
+    let compute = [process(41, 20 * GIB), process(42, 20 * GIB)];
+    let sample = poll_processes("sum", Namespace::Host, "570.86.15", &compute);
+    assert_eq!(processes(&sample), [(41, Some(20 * GIB)), (42, Some(20 * GIB))]);
+    assert_eq!(sample.memory.unwrap().used, bytes(30 * GIB));
+}
+
+#[test]
+fn refused_compute_list_is_unsupported() {
+    let refusing = gpu("GPU-a").call("nvmlDeviceGetComputeRunningProcesses_v3", Order::Code(4));
+    let fake = FakeNvml::new("refused", &driver([refusing]));
+    let poll = fake.host().poll();
+    assert_eq!(poll.samples[0].attribution, Attribution::Unsupported);
+    assert_eq!(poll.unavailable, []);
+}
+
+#[test]
+fn compute_list_alone_is_enough() {
+    let listing = gpu("GPU-a").compute(&[process(41, GIB)]).without("graphics");
+    let fake = FakeNvml::new("compute", &driver([listing]))
+        .without("nvmlDeviceGetMPSComputeRunningProcesses_v3");
+    let poll = fake.host().poll();
+    assert_eq!(poll.samples[0].attribution, Attribution::Host);
+    assert_eq!(processes(&poll.samples[0]), [(41, Some(GIB))]);
+}
+
+#[test]
+fn library_without_process_lists_still_gives_memory() {
+    let fake = FakeNvml::new("no-lists", &driver([gpu("GPU-a")]))
+        .without("nvmlDeviceGetComputeRunningProcesses_v3");
+    let poll = fake.host().poll();
+    assert_eq!(poll.samples[0].attribution, Attribution::Unsupported);
+    assert!(poll.samples[0].memory.is_some());
+}
+
+#[test]
+fn largest_processes_are_kept_and_the_others_counted() {
+    let compute = [process(1, 10), process(2, 40), hidden(3), process(4, 20), process(5, 30)];
+    let fake = FakeNvml::new("cap", &driver([gpu("GPU-a").compute(&compute)]));
+    let config = PollerConfig { processes_max: 3, ..fake.config(Namespace::Host, &[]) };
+    let poll = Poller::new(config).poll();
+    assert_eq!(processes(&poll.samples[0]), [(2, Some(40)), (4, Some(20)), (5, Some(30))]);
+    assert_eq!(poll.processes_dropped, 2);
+}
+
+#[test]
+fn process_is_known_by_its_own_id_and_its_container() {
+    let compute = [process(48_211, GIB), process(48_212, GIB)];
+    let fake = FakeNvml::new("own-id", &driver([gpu("GPU-a").compute(&compute)]));
+    let config = fake.config(Namespace::Host, &[48_211]);
+    let process = config.procfs.join("48211");
+    fs::write(process.join("status"), "Pid:\t48211\nNSpid:\t48211\t9\t1\n").unwrap();
+    let id = "c".repeat(64);
+    let pod = "8dbc5577-d0e2-4706-8787-57d52c03ddf2";
+    let group = format!("0::/kubepods/burstable/pod{pod}/{id}\n");
+    fs::write(process.join("cgroup"), group).unwrap();
+    let poll = Poller::new(config).poll();
+    let [in_pod, gone] = &poll.samples[0].processes[..] else { panic!("{poll:?}") };
+    assert_eq!(in_pod.own_pid, Some(1));
+    let container = in_pod.container.as_ref().unwrap();
+    assert_eq!((&*container.id, container.pod_uid.as_deref()), (&*id, Some(pod)));
+    assert_eq!((gone.own_pid, &gone.container), (None, &None));
+}

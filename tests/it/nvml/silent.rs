@@ -1,0 +1,234 @@
+//! Training processes that do not push: what NVML says of them is judged in their place, and not beside a rank that
+//! pushes about the same device.
+
+use std::cell::Cell;
+use std::process;
+
+use serde_json::{Value, json};
+
+use crate::rig::command::stepmem;
+use crate::rig::nvml::{FakeNvml, driver, gpu, process};
+use crate::rig::units::{GIB, MIB, gib};
+use crate::rig::wait::await_true;
+
+const START: u64 = 1_764_000_000;
+/// 20 MiB in 15 seconds.
+const LEAK_BYTES_PER_SECOND: f64 = 20.0 * 1_048_576.0 / 15.0;
+
+/// A recording of these records.
+fn lines(records: impl Iterator<Item = Value>) -> String {
+    records.map(|record| record.to_string() + "\n").collect()
+}
+
+/// One reading of an 80 GiB device every 15 seconds, 1 GiB of it not the process's.
+fn readings(n_readings: u64, used_bytes: impl Fn(u64) -> u64) -> String {
+    lines((0..n_readings).map(|i| {
+        let used = used_bytes(i);
+        json!({
+            "nvml": true,
+            "time": START + 15 * i,
+            "device": "GPU-7",
+            "used_bytes": used + GIB,
+            "total_bytes": 80 * GIB,
+            "processes": [{"pid": 4711, "used_bytes": used}],
+        })
+    }))
+}
+
+/// A push every 30 seconds about a device, if one is named.
+fn pushes(device: Option<&str>) -> String {
+    lines((0..600).map(|i| {
+        json!({
+            "rank": 0,
+            "step": i,
+            "time": START + 30 * i,
+            "allocated_bytes": GIB,
+            "device": device,
+        })
+    }))
+}
+
+/// The transitions of a recording, and its final status.
+fn replayed(recording: &str) -> (Vec<Value>, Value) {
+    let ended = stepmem(&["replay", "-"], &[], recording.as_bytes());
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let mut lines: Vec<Value> =
+        ended.out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let status = lines.pop().unwrap()["status"].take();
+    (lines, status)
+}
+
+#[test]
+fn process_that_leaks_is_diagnosed_without_a_push() {
+    // 20 MiB every 15 seconds on 30 GiB: 49 GiB are left, for ten and a half hours.
+    let (transitions, status) = replayed(&readings(1200, |i| 30 * GIB + 20 * MIB * i));
+    let kinds: Vec<_> = transitions.iter().map(|it| it["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds[..2], ["CREEP_EARLY", "CREEP_EARLY"], "raised, and cleared for the page");
+    let page = &transitions[2];
+    assert_eq!((&page["kind"], &page["state"]), (&json!("CREEP_CONFIRMED"), &json!("raised")));
+    assert_eq!((&page["uuid"], &page["pid"]), (&json!("GPU-7"), &json!(4711)));
+    assert_eq!((page.get("run"), page.get("rank")), (None, None), "it is not a rank");
+    assert_eq!(page["step"], Value::Null);
+    let evidence = &page["evidence"];
+    assert_eq!(evidence["signal"], "process");
+    let slope = LEAK_BYTES_PER_SECOND;
+    let figure =
+        |name: &str| evidence[name].as_f64().unwrap_or_else(|| panic!("{name}: {page}"));
+    assert!((figure("slope_bytes_per_second") / slope - 1.0).abs() < 0.01);
+    assert!(figure("slope_lower_bytes_per_second") < slope);
+    assert!(figure("slope_upper_bytes_per_second") > slope);
+    let since = page["time"].as_f64().unwrap() - 1_764_000_000.0;
+    assert!(since < 3.0 * 3600.0, "{since} s");
+    let left = gib(49.0) / slope - since;
+    assert!((figure("oom_eta_seconds") / left - 1.0).abs() < 0.02, "{page}");
+    assert!(figure("oom_eta_lower_seconds") < left && figure("oom_eta_upper_seconds") > left);
+    assert!((0.0..since).contains(&(figure("onset_time") - 1_764_000_000.0)));
+    for name in ["slope_bytes_per_step", "onset_step", "oom_eta_steps", "oom_eta_lower_steps"] {
+        assert_eq!(evidence[name], Value::Null, "a process has no steps");
+    }
+    assert_eq!(status["runs"], json!([]), "a process is not a run of ranks that push");
+    assert_eq!(status["ranks"], json!([]), "and no rank");
+    let process = &status["processes"][0];
+    assert_eq!((&process["uuid"], &process["pid"]), (&json!("GPU-7"), &json!(4711)));
+    assert_eq!(process["creep"]["signal"], "process");
+    assert!(process["oom_eta_seconds"].is_number(), "{process}");
+    assert_eq!(status["devices"][0]["processes"][0]["owner"], Value::Null);
+}
+
+#[test]
+fn process_whose_allocator_settles_is_not_diagnosed() {
+    // Segments of 256 MiB come ever more rarely and stay; evaluation takes 2 GiB and gives them back.
+    let (transitions, _) = replayed(&readings(5000, |i| {
+        let n_segments = (i + 1).ilog2() * 2;
+        let evaluation = if i % 240 < 12 { 2 * GIB } else { 0 };
+        30 * GIB + 256 * MIB * u64::from(n_segments) + evaluation
+    }));
+    assert!(transitions.is_empty(), "{transitions:?}");
+}
+
+#[test]
+fn process_that_loads_its_model_is_not_diagnosed() {
+    let (transitions, _) = replayed(&readings(2000, |i| GIB + 1500 * MIB * i.min(36)));
+    assert!(transitions.is_empty(), "{transitions:?}");
+}
+
+#[test]
+fn process_beside_a_rank_that_pushes_is_not_judged() {
+    let leak = readings(1200, |i| 30 * GIB + 20 * MIB * i);
+    for device in [Some("GPU-7"), None, Some("cuda:0")] {
+        let (transitions, status) = replayed(&in_order(&[&pushes(device), &leak]));
+        let creeps = |it: &&Value| it["kind"].as_str().unwrap().starts_with("CREEP");
+        assert_eq!(transitions.iter().find(creeps), None, "{device:?}");
+        assert_eq!(status["ranks"].as_array().unwrap().len(), 1);
+    }
+    // Host memory is not a GPU, and another GPU is not this one.
+    for device in ["cpu", "GPU-8"] {
+        let (transitions, _) = replayed(&in_order(&[&pushes(Some(device)), &leak]));
+        assert!(transitions.iter().any(|it| it["kind"] == "CREEP_CONFIRMED"), "{device}");
+    }
+}
+
+/// The lines of some recordings in the order of their times.
+fn in_order(recordings: &[&str]) -> String {
+    let mut lines: Vec<(f64, &str)> = recordings
+        .iter()
+        .flat_map(|recording| recording.split_inclusive('\n'))
+        .map(|line| {
+            (serde_json::from_str::<Value>(line).unwrap()["time"].as_f64().unwrap(), line)
+        })
+        .collect();
+    lines.sort_by(|a, b| a.0.total_cmp(&b.0));
+    lines.into_iter().map(|(_, line)| line).collect()
+}
+
+#[test]
+fn restarted_process_is_judged_without_its_past() {
+    let twice = |i: u64| 10 * GIB + 40 * MIB * (i % 900);
+    let (transitions, _) = replayed(&readings(900, twice));
+    assert!(transitions.iter().any(|it| it["kind"] == "CREEP_CONFIRMED"));
+    let again = |i: u64| if i < 900 { twice(i) } else { 2 * GIB + 40 * MIB * (i - 900) };
+    let (transitions, _) = replayed(&readings(1800, again));
+    let states: Vec<_> = transitions
+        .iter()
+        .filter(|it| it["kind"] == "CREEP_CONFIRMED")
+        .map(|it| it["state"].as_str().unwrap())
+        .collect();
+    assert!(
+        states.starts_with(&["raised", "cleared", "raised"]) || states.len() > 3,
+        "{states:?}"
+    );
+}
+
+#[test]
+fn explain_shows_the_life_of_a_process() {
+    let leak = readings(1200, |i| 30 * GIB + 20 * MIB * i);
+    let ended = stepmem(&["explain", "-", "--pid", "4711"], &[], leak.as_bytes());
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let text = ended.out;
+    for part in [
+        "Process 4711 on GPU-7 (80.0 GiB)",
+        "1,200 readings, it does not push; 2025-11-24 16:00:00 to",
+        "Memory of the process, the least of each",
+        "CREEP_CONFIRMED",
+        "/h (95%",
+    ] {
+        assert!(text.contains(part), "{part:?} in\n{text}");
+    }
+    assert!(!text.contains("step"), "{text}");
+}
+
+#[test]
+fn leaking_process_of_a_real_driver_call_is_diagnosed_until_its_rank_pushes() {
+    let pid = process::id();
+    let scenario = |used: u64| {
+        driver([gpu("GPU-a").memory(80 * GIB, GIB, used + GIB).compute(&[process(pid, used)])])
+    };
+    let fake = FakeNvml::new("silent", &scenario(10 * GIB));
+    let quick = ["--creep.process-warmup", "0s", "--creep.process-interval", "10ms"];
+    let exporter = fake.serve(&[&["--nvml.interval", "10ms"], &quick[..]].concat());
+    let creeps =
+        format!("stepmem_diagnosis{{uuid=\"GPU-a\",pid=\"{pid}\",kind=\"CREEP_CONFIRMED\"}}");
+    // In parts of 128 MiB: 10 GiB, and one more as soon as the last one was read.
+    let used = Cell::new(80_u32);
+    await_true("the leak is found", || {
+        let metrics = exporter.scrape();
+        let held = format!(
+            "stepmem_process_memory_used_bytes{{uuid=\"GPU-a\",pid=\"{pid}\",rank=\"\",run=\"\"}}"
+        );
+        let is_read =
+            metrics.get(&held).copied() == Some(f64::from(used.get()) * 134_217_728.0);
+        if is_read && used.get() < 480 {
+            used.set(used.get() + 1);
+            fake.set(&scenario(u64::from(used.get()) * 128 * MIB));
+        }
+        metrics.contains_key(&creeps)
+    });
+    let labels = format!("{{uuid=\"GPU-a\",pid=\"{pid}\"}}");
+    let metrics = exporter.scrape();
+    for name in [
+        "creep_slope_bytes_per_second",
+        "creep_growth_bytes",
+        "creep_onset_timestamp_seconds",
+        "creep_confidence_ratio",
+        "pressure_ratio",
+        "oom_eta_seconds",
+        "headroom_bytes",
+    ] {
+        let series = format!("stepmem_process_{name}{labels}");
+        assert!(metrics.contains_key(&series), "{series}: {metrics:#?}");
+    }
+    // A process is neither a rank nor a run, and has no steps.
+    let is_of_a_rank = |series: &&String| {
+        let families = ["stepmem_rank_", "stepmem_run_", "stepmem_creep_", "stepmem_oom_"];
+        families.iter().any(|family| series.starts_with(family))
+    };
+    assert_eq!(metrics.keys().find(is_of_a_rank), None);
+
+    let record =
+        json!({"rank": 3, "step": 1, "allocated_bytes": GIB, "device": "GPU-a", "pid": pid});
+    assert_eq!(exporter.post(record.to_string()).status, 200);
+    exporter.await_metrics("the process gives way to its rank", |metrics| {
+        let owned = format!("stepmem_process_memory_used_bytes{{uuid=\"GPU-a\",pid=\"{pid}\",rank=\"3\",run=\"default\"}}");
+        metrics.contains_key(&owned) && !metrics.contains_key(&creeps)
+    });
+}

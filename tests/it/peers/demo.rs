@@ -1,0 +1,134 @@
+//! The demo and hostile labels through Prometheus, promtool, the reference parsers and Chromium.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use stepmem::metrics::table::METRICS;
+
+use crate::rig::command::stepmem;
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::{Folder, text};
+use crate::rig::job::HOSTILE_NAMES;
+use crate::rig::json::items;
+use crate::rig::peers::{element, reference_scrape, rendered, run_peer};
+use crate::rig::series::has_family;
+use crate::rig::units::GIB;
+
+/// How long after its start the demo shows MEMORY CREEP at the latest.
+const CREEP_WITHIN: Duration = Duration::from_mins(1);
+/// The rank of the demo that leaks.
+const LEAKING: u64 = 3;
+
+#[test]
+fn demo_shows_memory_creep_for_the_leaking_rank_and_only_for_it() {
+    let demo = Exporter::start_command("demo", &[], &[]);
+    await_creep(&demo);
+
+    let confirmed: Vec<String> = demo
+        .scrape()
+        .into_keys()
+        .filter(|series| series.starts_with("stepmem_diagnosis{"))
+        .filter(|series| series.contains("CREEP"))
+        .collect();
+    let expected = r#"stepmem_diagnosis{run="demo",rank="3",kind="CREEP_CONFIRMED"}"#;
+    assert_eq!(confirmed, [expected]);
+
+    let status = demo.status();
+    let creeping: Vec<&Value> = items(&status["findings"])
+        .filter(|finding| finding["kind"].as_str().unwrap().starts_with("CREEP"))
+        .collect();
+    assert_eq!(creeping.len(), 1, "{creeping:#?}");
+    assert_eq!(
+        (&creeping[0]["rank"], &creeping[0]["status"]),
+        (&json!(3), &json!("MEMORY CREEP"))
+    );
+
+    let url = format!("http://{}", demo.web);
+    let table = stepmem(&["status", "--url", &url], &[], b"").out;
+    let creeping: Vec<&str> = table.lines().filter(|line| line.contains("MEMORY")).collect();
+    let [row, sentence] = creeping[..] else { panic!("{table}") };
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert!(cells.contains(&"demo") && cells.contains(&"3"), "{row}");
+    assert!(
+        sentence.starts_with("MEMORY CREEP") && sentence.contains("rank 3 of demo"),
+        "{table}"
+    );
+
+    let page = rendered(&format!("http://{}/", demo.web));
+    let verdict = element(&page, "id=\"verdict-text\"");
+    assert!(verdict.starts_with("MEMORY CREEP on rank 3 of run demo"), "{verdict}");
+    // The finding, the rank's row and the run's row say it; no other rank's row does.
+    let rows = element(&page, "id=\"ranks-rows\"");
+    let creeping: Vec<&str> =
+        rows.split("<tr").filter(|row| row.contains("MEMORY CREEP")).collect();
+    assert_eq!(creeping.len(), 1, "{rows}");
+
+    // Nor did it say so of another rank on the way.
+    for entry in demo.log() {
+        let fields = &entry["fields"];
+        if fields["kind"].as_str().is_some_and(|kind| kind.starts_with("CREEP")) {
+            assert_eq!(fields["rank"], LEAKING, "{entry}");
+        }
+    }
+}
+
+#[test]
+fn prometheus_finds_every_family_that_the_demo_shows() {
+    let demo = Exporter::start_command("demo", &[], &[]);
+    await_creep(&demo);
+    let shown: BTreeSet<&str> = METRICS
+        .iter()
+        .map(|metric| metric.name)
+        .filter(|name| has_family(&demo.scrape(), name))
+        .collect();
+    for needed in ["creep_growth_bytes", "oom_eta_seconds", "diagnosis", "device_info"] {
+        assert!(
+            shown.contains(format!("stepmem_{needed}").as_str()),
+            "the demo lacks {needed}"
+        );
+    }
+
+    let folder = Folder::new("prometheus");
+    let work = text(&folder.path(""));
+    let names: Vec<&str> = shown.iter().copied().collect();
+    let families = folder.write("families", &names.join("\n"));
+    let target = demo.web.to_string();
+    let arguments = ["--targets", &target, "--work-dir", &work, "--families"];
+    let arguments = [&arguments[..], &[&families]].concat();
+    let found = run_peer("prometheus.py", &arguments);
+    for name in shown {
+        assert!(found[name].as_u64().is_some_and(|n_series| n_series > 0), "{name}: {found}");
+    }
+
+    let url = format!("http://{target}/metrics");
+    let scraped = run_peer("scrape.py", &[&url, "--live"]);
+    assert_eq!(items(&scraped["families"]["stepmem_rank_step"]["samples"]).count(), 8);
+}
+
+#[test]
+fn reference_parsers_read_hostile_labels_in_both_formats() {
+    let exporter = Exporter::start(&["--rank.peak-interval", "1h"]);
+    for (rank, text) in (0..).zip(HOSTILE_NAMES) {
+        exporter.push_step(&json!({ "run": text, "device": text, "rank": rank }), 1, GIB);
+    }
+    let scraped = reference_scrape(&exporter);
+    let runs: BTreeSet<&str> = items(&scraped["families"]["stepmem_rank_step"]["samples"])
+        .map(|sample| sample[1]["run"].as_str().unwrap())
+        .collect();
+    assert_eq!(runs, BTreeSet::from(HOSTILE_NAMES));
+    let devices: BTreeSet<&str> = items(&scraped["families"]["stepmem_rank_step"]["samples"])
+        .map(|sample| sample[1]["uuid"].as_str().unwrap())
+        .collect();
+    assert_eq!(devices, BTreeSet::from(HOSTILE_NAMES));
+}
+
+/// Waits until the exporter confirms that the leaking rank of the demo creeps; no other rank may.
+fn await_creep(demo: &Exporter) {
+    let is_creep = |entry: &Value| {
+        let fields = &entry["fields"];
+        fields["message"] == "raised" && fields["kind"] == "CREEP_CONFIRMED"
+    };
+    let confirmed = demo.await_log("CREEP_CONFIRMED", CREEP_WITHIN, is_creep);
+    assert_eq!(confirmed["fields"]["rank"], LEAKING, "{confirmed}");
+}

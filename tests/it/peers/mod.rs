@@ -1,0 +1,5 @@
+//! The exporter against programs that others wrote. `tests/peers/install.sh` installs them, `make tools` calls it.
+
+mod demo;
+
+mod otlp;

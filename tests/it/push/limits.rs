@@ -1,0 +1,118 @@
+//! Limits on everything together: ranks, runs, connections and bodies.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use crate::rig::exporter::Exporter;
+use crate::rig::http::{JSON, NDJSON, connect, head, read_answer};
+use crate::rig::job::record;
+use crate::rig::refusals::{check_problem, send};
+use crate::rig::wait::await_true;
+
+#[test]
+fn hundred_thousand_ranks_are_refused_within_bounded_memory() {
+    let exporter = Exporter::start(&["--push.body-max", "8388608"]);
+    assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
+    let before = exporter.resident_bytes_max();
+    let batch = |ranks: std::ops::Range<u32>| {
+        let records: Vec<String> = ranks.map(|rank| record(rank, 1, 1)).collect();
+        format!("[{}]", records.join(","))
+    };
+    let all = batch(0..100_000);
+    let lines = all[1..all.len() - 1].replace("},{", "}\n{");
+    let detail = "the batch of 100000 records exceeds 8192";
+    for _ in 0..3 {
+        check_problem(&exporter.post(all.clone()), 413, detail);
+        check_problem(&send(lines.as_bytes(), &[NDJSON], &exporter), 413, detail);
+    }
+    for first in (0..100_000).step_by(8_000) {
+        let answer = exporter.post(batch(first..first + 8_000));
+        check_problem(&answer, 429, "the batch brings the ranks to 800");
+        check_problem(&answer, 429, "which exceeds the limit of 1024");
+        assert_eq!(answer.header("retry-after"), "1");
+    }
+    let metrics = exporter.scrape();
+    assert_eq!(metrics[r#"stepmem_run_ranks{run="default"}"#], 1.0);
+    assert_eq!(metrics[r#"stepmem_pushes_total{result="too_many"}"#], 13.0);
+    assert_eq!(metrics[r#"stepmem_series_dropped_total{reason="ranks"}"#], 104_000.0);
+    assert_eq!(exporter.post(batch(0..1024)).json()["accepted"], 1024);
+    assert_eq!(exporter.metric(r#"stepmem_run_ranks{run="default"}"#), Some(1024.0));
+    let grown = exporter.resident_bytes_max().saturating_sub(before);
+    assert!(grown < 24 * 1024 * 1024, "it grew by {grown} bytes");
+}
+
+#[test]
+fn one_run_too_many_is_refused_with_count_and_limit() {
+    let exporter = Exporter::start(&["--run.max", "2"]);
+    let push = |run: &str| {
+        let record = format!(r#"{{"run":"{run}","rank":7,"step":1,"allocated_bytes":1}}"#);
+        exporter.post(record)
+    };
+    assert_eq!((push("a").status, push("b").status), (200, 200));
+    let detail = "the batch brings the runs to 3, which exceeds the limit of 2";
+    check_problem(&push("c"), 429, detail);
+    assert_eq!(push("b").status, 200);
+}
+
+#[test]
+fn flood_of_silent_connections_makes_way_for_pushes_and_scrapes() {
+    let exporter = Exporter::start(&[]);
+    for (listener, address) in [("push", exporter.push), ("web", exporter.web)] {
+        let flood: Vec<_> = (0..300).map(|_| connect(address)).collect();
+        let began = Instant::now();
+        assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
+        let shed = format!("stepmem_connections_shed_total{{listener=\"{listener}\"}}");
+        let n_shed = exporter.metric(&shed).unwrap();
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(3), "{listener}: it took {took:?}");
+        assert!((45.0..=50.0).contains(&n_shed), "{listener}: {n_shed} were shed");
+        drop(flood);
+    }
+}
+
+#[test]
+fn flood_of_unfinished_pushes_makes_way_for_whole_ones() {
+    let exporter = Exporter::start(&[]);
+    let head = head("POST", "/v1/steps", &[JSON], 100);
+    let flood: Vec<_> = (0..300)
+        .map(|_| {
+            let mut stream = connect(exporter.push);
+            stream.write_all(head.as_bytes()).ok();
+            stream
+        })
+        .collect();
+    let began = Instant::now();
+    assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(3), "it took {took:?}");
+    drop(flood);
+}
+
+#[test]
+fn bodies_over_the_common_limit_are_answered_with_503() {
+    let exporter = Exporter::start(&["--push.body-max", "8388608"]);
+    let (held, own) = (vec![b' '; 8_300_000], vec![b' '; 100_000]);
+    let mut flood = connect(exporter.push);
+    flood.write_all(head("POST", "/v1/steps", &[JSON], held.len() + 1).as_bytes()).unwrap();
+    flood.write_all(&held).unwrap();
+    // The last of them may not have been read yet.
+    await_true("the limit", || exporter.post(own.clone()).status == 503);
+    let answer = exporter.post(own.clone());
+    check_problem(&answer, 503, "all bodies together exceed 8388608 bytes");
+    assert_eq!(answer.header("retry-after"), "1");
+    assert_eq!(exporter.metric(r#"stepmem_pushes_total{result="busy"}"#), Some(2.0));
+    assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
+    flood.write_all(b" ").unwrap();
+    assert_eq!(read_answer(&mut flood).status, 400);
+    check_problem(&exporter.post(own), 400, "EOF");
+}
+
+#[test]
+fn head_over_the_limit_is_refused() {
+    let exporter = Exporter::start(&[]);
+    let long = "x".repeat(64 * 1024);
+    let answer = send(record(7, 1, 1).as_bytes(), &[JSON, ("x-long", &long)], &exporter);
+    assert_eq!(answer.status, 431);
+    assert_eq!(exporter.get("/metrics", &[("x-long", &long)]).status, 431);
+    assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
+}

@@ -1,0 +1,33 @@
+//! The commands that end.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+/// The outcome of a command that ends.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+/// Runs the binary to its end.
+pub fn stepmem(arguments: &[&str], variables: &[(&str, &str)], input: &[u8]) -> Ended {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_stepmem"))
+        .args(arguments)
+        .env_remove("KUBERNETES_SERVICE_HOST")
+        .envs(variables.iter().copied())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary starts");
+    // It may end before it has read everything.
+    child.stdin.take().expect("piped").write_all(input).ok();
+    let output = child.wait_with_output().unwrap();
+    Ended {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
+    }
+}

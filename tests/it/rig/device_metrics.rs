@@ -1,0 +1,33 @@
+//! The metrics of devices and of NVML, read.
+
+use crate::rig::exporter::Exporter;
+use crate::rig::series::Metrics;
+
+/// How often NVML answered with this code.
+pub fn errors(metrics: &Metrics, code: &str) -> f64 {
+    let series = format!("stepmem_nvml_errors_total{{code=\"{code}\"}}");
+    metrics.get(&series).copied().unwrap_or_default()
+}
+
+/// The bytes in use on a device; `None` while it is absent.
+pub fn used(metrics: &Metrics, uuid: &str) -> Option<f64> {
+    metrics.get(&format!("stepmem_device_memory_used_bytes{{uuid=\"{uuid}\"}}")).copied()
+}
+
+/// Whether anything is known of any device.
+pub fn has_device(metrics: &Metrics) -> bool {
+    let is_of_device = |series: &String| {
+        ["stepmem_device_", "stepmem_process_"].iter().any(|start| series.starts_with(start))
+    };
+    metrics.keys().any(is_of_device)
+}
+
+/// Whether NVML answers; `None` while it is not asked.
+pub fn up(metrics: &Metrics) -> Option<f64> {
+    metrics.get("stepmem_nvml_up").copied()
+}
+
+/// How often the log has said that NVML fails and that it answers again.
+pub fn logged(exporter: &Exporter) -> (usize, usize) {
+    (exporter.logged("WARN", "NVML: "), exporter.logged("INFO", "NVML answers again"))
+}

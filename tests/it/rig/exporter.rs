@@ -1,0 +1,268 @@
+//! The real binary on free ports: starts it, pushes to it, reads its answers, stops it.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::rig::http::{Answer, JSON, head, request};
+use crate::rig::series::samples;
+use crate::rig::wait::{DEADLINE, LOOK};
+
+/// A running exporter; it is killed when this goes.
+pub struct Exporter {
+    child: Child,
+    pub web: SocketAddr,
+    pub push: SocketAddr,
+    log: Arc<Log>,
+    reader: Option<std::thread::JoinHandle<()>>,
+}
+
+/// The log of an exporter, filled as it runs.
+#[derive(Default)]
+struct Log {
+    entries: Mutex<Vec<Value>>,
+    grown: Condvar,
+}
+
+impl Exporter {
+    /// `stepmem serve` without NVML.
+    pub fn start(arguments: &[&str]) -> Self {
+        let arguments: Vec<&str> = ["--no-nvml"].iter().chain(arguments).copied().collect();
+        Self::start_command("serve", &arguments, &[])
+    }
+
+    /// Any serving command with further environment variables.
+    pub fn start_command(
+        command: &str,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
+        Self::start_in(&[], &[&[command], arguments].concat(), variables)
+    }
+
+    /// `stepmem serve` as the last words of another command, which begins with `wrapper`.
+    pub fn start_within(wrapper: &[&str], arguments: &[&str]) -> Self {
+        Self::start_in(wrapper, &[&["serve"], arguments].concat(), &[])
+    }
+
+    fn start_in(wrapper: &[&str], arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let words = [wrapper, &[env!("CARGO_BIN_EXE_stepmem")], &arguments[..1]].concat();
+        let mut child = Command::new(words[0])
+            .args(&words[1..])
+            // The tests may run in a pod themselves.
+            .env_remove("KUBERNETES_SERVICE_HOST")
+            .args(["--web.listen-address", "127.0.0.1:0"])
+            .args(["--push.listen-address", "127.0.0.1:0", "--log.format", "json"])
+            .args(&arguments[1..])
+            .envs(variables.iter().copied())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary starts");
+        let log = Arc::<Log>::default();
+        let lines = BufReader::new(child.stderr.take().expect("piped"));
+        let sink = Arc::clone(&log);
+        let reader = std::thread::spawn(move || {
+            for line in lines.lines().map_while(Result::ok) {
+                let entry = serde_json::from_str(&line).unwrap_or(Value::String(line));
+                sink.entries.lock().unwrap().push(entry);
+                sink.grown.notify_all();
+            }
+        });
+        let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut exporter =
+            Self { child, web: unknown, push: unknown, log, reader: Some(reader) };
+        exporter.web = exporter.listening("web");
+        exporter.push = exporter.listening("push");
+        exporter
+    }
+
+    fn listening(&mut self, what: &str) -> SocketAddr {
+        let began = Instant::now();
+        loop {
+            let found = self.log.entries.lock().unwrap().iter().find_map(|entry| {
+                let fields = entry.get("fields")?;
+                (fields["message"] == "listening" && fields["what"] == what)
+                    .then(|| fields["address"].as_str()?.parse().ok())?
+            });
+            if let Some(address) = found {
+                return address;
+            }
+            if let Some(status) = self.child.try_wait().unwrap() {
+                panic!("it ended with {status}: {:?}", self.log.entries.lock().unwrap());
+            }
+            assert!(began.elapsed() < DEADLINE, "no {what} address in time");
+            std::thread::park_timeout(LOOK);
+        }
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its log so far, one JSON object a line.
+    pub fn log(&self) -> Vec<Value> {
+        self.log.entries.lock().unwrap().clone()
+    }
+
+    /// Waits until `is_so` of something that it logs.
+    pub fn await_log(
+        &self,
+        what: &str,
+        deadline: Duration,
+        is_so: impl Fn(&Value) -> bool,
+    ) -> Value {
+        let entries = self.log.entries.lock().unwrap();
+        let (entries, waited) = self
+            .log
+            .grown
+            .wait_timeout_while(entries, deadline, |entries| !entries.iter().any(&is_so))
+            .unwrap();
+        assert!(!waited.timed_out(), "{what} was not logged in time: {entries:#?}");
+        entries.iter().find(|entry| is_so(entry)).cloned().unwrap()
+    }
+
+    /// Pushes records, 2000 at a time; each batch is taken.
+    pub fn push(&self, records: &[Value]) {
+        for batch in records.chunks(2000) {
+            let answer = self.post(Value::from(batch).to_string());
+            assert_eq!(answer.status, 200, "{}", answer.body);
+        }
+    }
+
+    /// Pushes one record: these fields, a step and its live memory.
+    pub fn push_step(&self, fields: &Value, step: u64, allocated: u64) {
+        let mut record = fields.clone();
+        record["step"] = step.into();
+        record["allocated_bytes"] = allocated.into();
+        self.push(&[record]);
+    }
+
+    /// Pushes JSON text and returns the answer.
+    pub fn post(&self, body: impl Into<Vec<u8>>) -> Answer {
+        self.post_to("/v1/steps", body)
+    }
+
+    /// Posts JSON text to any path of the push port.
+    pub fn post_to(&self, path: &str, body: impl Into<Vec<u8>>) -> Answer {
+        self.request("POST", path, &[JSON], &body.into())
+    }
+
+    /// Any request to the push port.
+    pub fn request(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Answer {
+        request(self.push, &head(method, path, headers, body.len()), body)
+    }
+
+    /// A GET on the web port.
+    pub fn get(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        request(self.web, &head("GET", path, headers, 0), b"")
+    }
+
+    /// The text format's samples, by `name{labels}`.
+    pub fn scrape(&self) -> BTreeMap<String, f64> {
+        let answer = self.get("/metrics", &[]);
+        assert_eq!(answer.status, 200);
+        samples(&answer.body)
+    }
+
+    /// One sample; `None` when it is absent.
+    pub fn metric(&self, series: &str) -> Option<f64> {
+        self.scrape().get(series).copied()
+    }
+
+    /// `/api/v1/status`.
+    pub fn status(&self) -> Value {
+        self.get("/api/v1/status", &[]).json()
+    }
+
+    /// Asks again and again until `is_so` of the metrics.
+    pub fn await_metrics(&self, what: &str, is_so: impl Fn(&BTreeMap<String, f64>) -> bool) {
+        let began = Instant::now();
+        loop {
+            let metrics = self.scrape();
+            if is_so(&metrics) {
+                return;
+            }
+            assert!(began.elapsed() < DEADLINE, "{what} did not come: {metrics:#?}");
+            std::thread::park_timeout(LOOK);
+        }
+    }
+
+    /// How many lines of this level it has logged whose fields contain `part`.
+    pub fn logged(&self, level: &str, part: &str) -> usize {
+        let is_it = |entry: &&Value| {
+            entry["level"] == level && entry["fields"].to_string().contains(part)
+        };
+        self.log().iter().filter(is_it).count()
+    }
+
+    /// The most resident memory that it has ever had, in bytes.
+    pub fn resident_bytes_max(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        1024 * line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    }
+
+    /// Sends a signal by name.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill")
+            .args([format!("-{name}"), self.pid().to_string()])
+            .status()
+            .expect("kill runs");
+        assert!(status.success());
+    }
+
+    /// Stops it as an orchestrator does, checks that it ends well, and returns what it logged.
+    pub fn stop(self) -> Vec<Value> {
+        self.signal("TERM");
+        let (status, log) = self.wait();
+        assert!(status.success(), "{status}: {log:#?}");
+        log
+    }
+
+    /// Waits for the end.
+    pub fn wait(mut self) -> (ExitStatus, Vec<Value>) {
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(began.elapsed() < DEADLINE, "it did not end");
+            std::thread::park_timeout(LOOK);
+        };
+        self.reader.take().expect("once").join().unwrap();
+        let log = self.log();
+        (status, log)
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// For how long these threads have been ready without a processor, by the scheduler's own count.
+pub fn starved(exporter: &Exporter) -> Duration {
+    let pid = exporter.pid();
+    let main_thread = format!("/proc/{pid}/task/{pid}/schedstat");
+    let waited = |path: &str| -> Duration {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let nanoseconds = text.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+        Duration::from_nanos(nanoseconds.unwrap_or_default())
+    };
+    waited(&main_thread) + waited("/proc/thread-self/schedstat")
+}
