@@ -1,6 +1,6 @@
 # `make` or `make help` says what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python test-torch bench bench-client fuzz lint tools bless creep look soak
+.PHONY: help demo test test-python test-torch bench bench-client bench-snapshot fuzz lint tools bless creep look soak
 SHELL := /bin/bash
 CARGO ?= cargo
 # What the tests and lints need beside Rust and Python goes here, and nowhere else.
@@ -56,6 +56,10 @@ bench-client: ## Measure what the Python client costs a training thread, beside 
 	$(CARGO) build --quiet --release
 	python3 benches/client.py target/release/stepmem --python $(TOOLS)/torch-venv/bin/python
 
+bench-snapshot: ## Measure the snapshot reader beside pickle.load on the same files (minutes, 4 GB of memory)
+	$(CARGO) build --quiet --release
+	python3 benches/snapshot.py target/release/stepmem
+
 creep: ## Score the detector on simulated jobs with known truth (an hour; needs ../shared/data/creep)
 	$(CARGO) build --quiet --release
 	tests/creep/score.sh
@@ -63,7 +67,7 @@ creep: ## Score the detector on simulated jobs with known truth (an hour; needs 
 soak: ## Poll the stand-in for NVML as often as in an hour at 100 Hz, with faults at random (minutes)
 	STEPMEM_SOAK_POLLS=360000 $(CARGO) test --test it -- --exact nvml::soak::soak --ignored --nocapture
 
-fuzz: ## Fuzz the push decoder for a minute (FUZZ_SECONDS=…)
+fuzz: ## Fuzz the push decoder and the snapshot reader, a minute each (FUZZ_SECONDS=…)
 	fuzz/run.sh $(or $(FUZZ_SECONDS),60)
 
 lint: ## Format check, clippy, licences, unused dependencies and the Python client's types

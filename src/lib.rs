@@ -10,6 +10,8 @@ pub mod metrics;
 
 pub mod report;
 
+pub mod snapshot;
+
 pub mod input;
 
 pub mod output;

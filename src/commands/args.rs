@@ -35,6 +35,8 @@ pub enum Exit {
     Usage,
     /// The files cannot be compared.
     CannotCompare,
+    /// A file is not a memory snapshot.
+    NotASnapshot,
     /// The verdict of a comparison.
     Compared(ComparisonVerdict),
 }
@@ -44,7 +46,7 @@ impl From<Exit> for ExitCode {
         match exit {
             Exit::Success => Self::SUCCESS,
             Exit::Failure => Self::FAILURE,
-            Exit::Usage | Exit::CannotCompare => Self::from(2),
+            Exit::Usage | Exit::CannotCompare | Exit::NotASnapshot => Self::from(2),
             Exit::Compared(verdict) => Self::from(verdict.exit_code()),
         }
     }

@@ -9,6 +9,7 @@ pub mod playback;
 pub mod program;
 pub mod replay;
 pub mod serve;
+pub mod snapshot;
 pub mod status;
 pub mod summary;
 
@@ -20,6 +21,7 @@ const COMMANDS: &[args::CommandRow] = &[
     explain::EXPLAIN,
     summary::SUMMARY,
     compare::COMPARE,
+    snapshot::SNAPSHOT,
     status::STATUS,
     check::CHECK,
 ];

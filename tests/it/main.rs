@@ -53,6 +53,11 @@ mod closed_output;
 
 mod traceml;
 
+// Memory snapshots: files whose truth is known, and files that are hostile or odd.
+mod snapshot_vectors;
+
+mod snapshot_files;
+
 // The operator's side: settings, restarts, alerts, dashboards and the chart.
 mod settings;
 

@@ -16,6 +16,7 @@ pub mod peers;
 pub mod poll;
 pub mod refusals;
 pub mod series;
+pub mod snapshot;
 pub mod summary;
 pub mod units;
 pub mod wait;

@@ -1,0 +1,77 @@
+//! Well-formed snapshots of random histories: four bytes an event over a few addresses, segments and stacks.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use stepmem::snapshot::load;
+use stepmem::snapshot::model::{Action, Annotation, Block, Device, Event, Segment, Snapshot, State};
+use stepmem::snapshot::scene::DeviceScene;
+use stepmem::snapshot::sites::Sites;
+use stepmem::snapshot::study::Study;
+use stepmem::snapshot::writer::write;
+
+const ACTIONS: [Action; 10] = [
+    Action::Alloc,
+    Action::Alloc,
+    Action::FreeRequested,
+    Action::FreeCompleted,
+    Action::FreeCompleted,
+    Action::SegmentAlloc,
+    Action::SegmentFree,
+    Action::SegmentMap,
+    Action::SegmentUnmap,
+    Action::OutOfMemory,
+];
+
+fuzz_target!(|data: &[u8]| {
+    let mut snapshot = Snapshot::empty();
+    let step = snapshot.strings.intern(b"Optimizer.step#AdamW.step");
+    let stacks = [
+        0,
+        snapshot.stack(&[("train.py", 1, "main")]),
+        snapshot.stack(&[("torch/optim/adamw.py", 2, "step"), ("train.py", 9, "main")]),
+        snapshot.stack(&[("", 0, "torch::autograd::AccumulateGrad::apply(x)")]),
+    ];
+    let (events, blocks) = data.split_at(data.len() - data.len() % 16);
+    for (number, [action, place, size, stack]) in (0..).zip(events.as_chunks::<4>().0) {
+        let time_us = 1_000_000 + 10 * number;
+        if action & 0x80 != 0 {
+            let mark = Annotation { name: step, is_start: true, device: Some(0), time_us };
+            snapshot.annotations.push(mark);
+        }
+        snapshot.events.push(Event {
+            action: ACTIONS[usize::from(*action & 0x7f) % ACTIONS.len()],
+            address: u64::from(*place) << 19,
+            size: u64::from(*size) << 14,
+            time_us,
+            stack: stacks[usize::from(*stack) % stacks.len()],
+            ..Event::default()
+        });
+    }
+    let mut segment = Segment { size: 64 << 20, ..Segment::default() };
+    for (number, byte) in (0..).zip(blocks) {
+        let states = [State::Allocated, State::Pending, State::Inactive];
+        segment.blocks.push(Block {
+            address: number << 21,
+            size: 2 << 20,
+            requested: u64::from(*byte) << 13,
+            state: states[usize::from(*byte) % states.len()],
+            stack: stacks[usize::from(*byte / 3) % stacks.len()],
+        });
+    }
+    let n_events = snapshot.events.len();
+    snapshot.devices.push(Device { index: 0, segments: vec![segment], events: (0, n_events) });
+    let read = load::read(&write(&snapshot)).expect("we read what we write");
+    assert_eq!(read.events.len(), n_events);
+    let sites = Sites::new(&read, None);
+    for device in &read.devices {
+        let study = Study::new(DeviceScene::new(&read, device, &sites));
+        let sum = |rows: &[stepmem::snapshot::sites::SiteRow]| {
+            rows.iter().map(|row| row.sum.bytes).sum::<u64>()
+        };
+        assert_eq!(sum(&study.at_end), study.totals.active);
+        assert_eq!(sum(&study.at_peak), study.scene.timeline.peak.active);
+        for failure in &study.oom {
+            assert_eq!(sum(&failure.rows), failure.active);
+        }
+    }
+});

@@ -1,0 +1,63 @@
+//! PyTorch memory snapshots: from the bytes of a pickle to the line that leaks.
+
+pub mod num;
+
+pub mod arena;
+
+pub mod value;
+
+pub mod keys;
+
+pub mod fault;
+
+pub mod sniff;
+
+pub mod model;
+
+pub mod raw;
+
+pub mod schema;
+
+pub mod pickle;
+
+pub mod load;
+
+pub mod replay;
+
+pub mod sites;
+
+pub mod steps;
+
+pub mod scene;
+
+pub mod floors;
+
+pub mod leak;
+
+pub mod fragmentation;
+
+pub mod oom;
+
+pub mod categories;
+
+pub mod notes;
+
+pub mod stages;
+
+pub mod study;
+
+pub mod answer;
+
+pub mod places;
+
+pub mod diff;
+
+pub mod ranks;
+
+pub mod shown;
+
+pub mod page;
+
+pub mod page_of_many;
+
+pub mod writer;

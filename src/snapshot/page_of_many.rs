@@ -1,0 +1,133 @@
+//! The pages of `stepmem snapshot diff` and `stepmem snapshot ranks`.
+
+use crate::snapshot::diff::Diff;
+use crate::snapshot::page::WIDTH;
+use crate::snapshot::ranks::{ComparedAt, RankRow, Ranks};
+use crate::snapshot::shown::{clean, grouped, line, short, signed_bytes, wrapped};
+use crate::text::units::{bytes, whole_bytes};
+
+/// Characters of a file's name.
+const FILE_CHARS: usize = 60;
+
+/// What grew between two files.
+pub fn diff(diff: &Diff, top: usize) -> String {
+    let mut page = String::new();
+    for device in &diff.devices {
+        line(
+            &mut page,
+            format_args!(
+                "device {}: {} active, {} reserved",
+                device.device,
+                signed_bytes(device.growth_bytes),
+                signed_bytes(device.reserved_growth_bytes)
+            ),
+        );
+        if let (Some(new), Some(gone)) = (device.new_blocks, device.gone_blocks) {
+            line(
+                &mut page,
+                format_args!("  {} new blocks, {} gone", grouped(new), grouped(gone)),
+            );
+        }
+        for note in &device.notes {
+            page.push_str(&wrapped(&note.text, "  ", WIDTH));
+        }
+        let changed: Vec<_> =
+            device.sites.iter().filter(|site| site.growth_bytes != 0).collect();
+        let (grown, shrunk): (Vec<_>, Vec<_>) =
+            changed.into_iter().partition(|site| site.growth_bytes > 0);
+        line(
+            &mut page,
+            format_args!("\n{:>12}  {:>10}  {:>10}   line", "growth", "before", "after"),
+        );
+        for site in grown.iter().take(top).chain(shrunk.iter().rev().take(top)) {
+            line(
+                &mut page,
+                format_args!(
+                    "{:>12}  {:>10}  {:>10}   {}",
+                    signed_bytes(site.growth_bytes),
+                    whole_bytes(site.before_bytes),
+                    whole_bytes(site.after_bytes),
+                    site.site.name()
+                ),
+            );
+        }
+        if grown.is_empty() && shrunk.is_empty() {
+            line(&mut page, format_args!("  no line holds more or less"));
+        }
+        let n_more = grown.len().saturating_sub(top) + shrunk.len().saturating_sub(top);
+        if n_more > 0 {
+            line(&mut page, format_args!("  and {n_more} more lines (--top N shows them)"));
+        }
+        line(&mut page, format_args!("\nby category"));
+        for (name, growth) in device.categories.named() {
+            if *growth != 0 {
+                line(&mut page, format_args!("{:>12}  {name}", signed_bytes(*growth)));
+            }
+        }
+        page.push('\n');
+    }
+    page.push_str(&wrapped(
+        "Next: `stepmem snapshot show AFTER` tells whether the line that grew most goes on growing.",
+        "",
+        WIDTH,
+    ));
+    page
+}
+
+/// Which rank differs.
+pub fn ranks(ranks: &Ranks, top: usize) -> String {
+    let mut page = String::new();
+    line(
+        &mut page,
+        format_args!("{:>6}  {:>10}  {:>10}  {:>10}  file", "rank", "peak", "end", "reserved"),
+    );
+    for row in &ranks.ranks {
+        rank(&mut page, row);
+    }
+    page.push('\n');
+    let n_read = ranks.ranks.iter().filter(|row| row.error.is_none()).count();
+    let Some(worst) = ranks.worst_rank else {
+        let text = if n_read < 3 {
+            "Cannot be told: three readable ranks are needed to say which differs."
+        } else {
+            "No rank stands out in any line."
+        };
+        page.push_str(&wrapped(text, "", WIDTH));
+        return page;
+    };
+    line(&mut page, format_args!("rank {worst} stands out"));
+    for entry in ranks.stand_out.iter().take(top) {
+        let when = match entry.at {
+            ComparedAt::End => "at the end",
+            ComparedAt::Most => "at most",
+        };
+        line(
+            &mut page,
+            format_args!(
+                "  rank {:>4}  {:>10} {when:10}  (median {})  {}",
+                entry.rank,
+                whole_bytes(entry.bytes),
+                bytes(entry.median_bytes),
+                entry.site.name()
+            ),
+        );
+    }
+    page.push_str(&wrapped(
+        "Next: `stepmem snapshot show` of that rank's file; `diff` of it against another's compares all lines.",
+        "",
+        WIDTH,
+    ));
+    page
+}
+
+fn rank(page: &mut String, row: &RankRow) {
+    let file = short(&row.file, FILE_CHARS);
+    if let Some(error) = &row.error {
+        line(page, format_args!("{:>6}  {file}: {}", row.rank, clean(error)));
+        return;
+    }
+    let shown = |size: Option<u64>| size.map(whole_bytes).unwrap_or_default();
+    let (peak, end) = (shown(row.peak_bytes), shown(row.end_bytes));
+    let reserved = shown(row.reserved_bytes);
+    line(page, format_args!("{:>6}  {peak:>10}  {end:>10}  {reserved:>10}  {file}", row.rank));
+}
