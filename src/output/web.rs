@@ -33,7 +33,20 @@ macro_rules! modules {
     };
 }
 const MODULES: [(&str, &str); 14] = modules![
-    "main", "devices", "dom", "exporter", "findings", "format", "processes", "ranks", "runs", "slopes", "sparks", "state", "subjects", "verdict"
+    "main",
+    "devices",
+    "dom",
+    "exporter",
+    "findings",
+    "format",
+    "processes",
+    "ranks",
+    "runs",
+    "slopes",
+    "sparks",
+    "state",
+    "subjects",
+    "verdict"
 ];
 const SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; \
      connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; \

@@ -158,7 +158,8 @@ fn every_module_of_the_page_is_served_as_javascript() {
         assert_eq!(module.status, 200, "{name}");
         assert_eq!(module.header("content-type"), "text/javascript; charset=utf-8", "{name}");
         let imports = module.body.split("from \"./").skip(1);
-        waiting.extend(imports.map(|rest| rest.split('"').next().unwrap_or_default().to_owned()));
+        waiting
+            .extend(imports.map(|rest| rest.split('"').next().unwrap_or_default().to_owned()));
         seen.push(name);
     }
     assert!(seen.len() > 10, "{seen:?}");
