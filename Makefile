@@ -1,6 +1,6 @@
 # `make` or `make help` says what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python test-torch bench bench-client bench-snapshot fuzz lint tools bless creep look soak
+.PHONY: help demo test test-python test-torch bench bench-client bench-snapshot fuzz lint tools bless creep look look-page soak
 SHELL := /bin/bash
 CARGO ?= cargo
 # What the tests and lints need beside Rust and Python goes here, and nowhere else.
@@ -42,6 +42,12 @@ look: ## Draw the dashboards of a demo into docs/ (four minutes; half a GB from 
 	$(CARGO) build --quiet --release --package fake-nvml
 	tests/ops/look/look.sh target/look
 	for each in run rank fleet exporter; do cp target/look/stepmem-$$each.png docs/dashboard-$$each.png; done
+
+look-page: ## Draw the page of a demo into docs/ (a minute)
+	@tests/peers/install.sh
+	@tests/ops/install.sh
+	$(CARGO) build --quiet
+	node tests/ops/draw_page.mjs target/debug/stepmem docs/page.png
 
 bench: ## Measure: benchmarks of the parts, then the load beside Pushgateway and node-exporter
 	@tests/peers/install.sh bench

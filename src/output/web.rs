@@ -25,28 +25,25 @@ pub const SUMMARY_WITHIN: Duration = Duration::from_secs(5);
 pub const READERS_MAX: usize = 64;
 
 const INDEX_HTML: &str = include_str!("page/index.html");
-const STYLE_CSS: &str = include_str!("page/style.css");
-/// Embeds the page's modules, by the paths at which they import each other.
-macro_rules! modules {
-    ($($name:literal),+ $(,)?) => {
-        [$((concat!("/page/", $name, ".js"), include_str!(concat!("page/", $name, ".js")))),+]
-    };
-}
-const MODULES: [(&str, &str); 14] = modules![
-    "main",
-    "devices",
-    "dom",
-    "exporter",
-    "findings",
-    "format",
-    "processes",
-    "ranks",
-    "runs",
-    "slopes",
-    "sparks",
-    "state",
-    "subjects",
-    "verdict"
+const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+/// The files below `/page/`: name, content type, content.
+const ASSETS: [(&str, &str, &str); 16] = [
+    ("style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
+    ("devices.js", JAVASCRIPT, include_str!("page/devices.js")),
+    ("dom.js", JAVASCRIPT, include_str!("page/dom.js")),
+    ("exporter.js", JAVASCRIPT, include_str!("page/exporter.js")),
+    ("findings.js", JAVASCRIPT, include_str!("page/findings.js")),
+    ("format.js", JAVASCRIPT, include_str!("page/format.js")),
+    ("sparks.js", JAVASCRIPT, include_str!("page/sparks.js")),
+    ("main.js", JAVASCRIPT, include_str!("page/main.js")),
+    ("parts.js", JAVASCRIPT, include_str!("page/parts.js")),
+    ("processes.js", JAVASCRIPT, include_str!("page/processes.js")),
+    ("ranks.js", JAVASCRIPT, include_str!("page/ranks.js")),
+    ("runs.js", JAVASCRIPT, include_str!("page/runs.js")),
+    ("severity.js", JAVASCRIPT, include_str!("page/severity.js")),
+    ("slopes.js", JAVASCRIPT, include_str!("page/slopes.js")),
+    ("verdict.js", JAVASCRIPT, include_str!("page/verdict.js")),
+    ("view.js", JAVASCRIPT, include_str!("page/view.js")),
 ];
 const SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; \
      connect-src 'self'; img-src 'self' data:; base-uri 'none'; form-action 'none'; \
@@ -139,10 +136,10 @@ pub struct WebConfig {
     pub push_url: String,
 }
 
-/// Whether `path` is one of the fixed paths of [`router`], which the metrics cannot have.
+/// Whether a path is one of [`router`]'s own, which the metrics cannot have.
 pub fn is_reserved(path: &str) -> bool {
-    ["/", "/style.css", "/api/v1/status", "/-/healthy", "/-/ready"].contains(&path)
-        || MODULES.iter().any(|(module, _)| *module == path)
+    ["/", "/api/v1/status", "/-/healthy", "/-/ready"].contains(&path)
+        || path.starts_with("/page/")
 }
 
 /// Creates the routes of the web server.
@@ -152,19 +149,15 @@ pub fn router(config: &WebConfig, source: StatusSource, stop: watch::Receiver<bo
         .replace("{{telemetry_path}}", telemetry_path)
         .replace("{{push_url}}", &escaped(push_url))
         .into();
-    MODULES
-        .into_iter()
-        .fold(Router::new(), |router, (path, text)| {
-            router.route(path, get(async move || asset("text/javascript; charset=utf-8", text)))
-        })
+    Router::new()
         .route("/", get(index_page))
-        .route("/style.css", get(|| async { asset("text/css; charset=utf-8", STYLE_CSS) }))
+        .route("/page/{file}", get(asset))
         .route(telemetry_path, get(metrics))
         .route("/api/v1/status", get(status))
         .route("/api/v1/runs/{run}/summary", get(summary))
         .route("/-/healthy", get(|| async { "stepmem is healthy.\n" }))
         .route("/-/ready", get(ready))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "no such path; / links to all pages\n") })
+        .fallback(no_such_path)
         .layer(CompressionLayer::new())
         .with_state(Site { source, index, stop })
 }
@@ -183,8 +176,18 @@ async fn index_page(State(site): State<Site>) -> Response {
     (headers, site.index.to_string()).into_response()
 }
 
-fn asset(content_type: &'static str, text: &'static str) -> Response {
-    ([(CONTENT_TYPE, content_type), (CACHE_CONTROL, "no-cache")], text).into_response()
+/// Serves a file of the page.
+async fn asset(uri: Uri) -> Response {
+    let file = uri.path().trim_start_matches("/page/");
+    let Some((_, content_type, content)) = ASSETS.iter().find(|(name, ..)| *name == file)
+    else {
+        return no_such_path().await;
+    };
+    ([(CONTENT_TYPE, *content_type), (CACHE_CONTROL, "no-cache")], *content).into_response()
+}
+
+async fn no_such_path() -> Response {
+    (StatusCode::NOT_FOUND, "no such path; / links to all pages\n").into_response()
 }
 
 async fn metrics(State(site): State<Site>, headers: HeaderMap) -> Response {

@@ -40,6 +40,8 @@ mod captures;
 // The status goes out.
 mod outputs;
 
+mod page;
+
 mod peers;
 
 // After the run: one summary, many, two compared, and TraceML's.

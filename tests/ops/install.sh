@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the tools with which tests/ops checks alerts, dashboards and chart, in addition to tests/peers/install.sh.
+# Installs the tools with which tests/ops checks alerts, dashboards, chart and page, in addition to tests/peers/install.sh.
 #
 #     tests/ops/install.sh         for the tests
 #     tests/ops/install.sh look    also for `make look` (0.5 GB)

@@ -100,7 +100,7 @@ install_venv
 require_libpython
 require prometheus prometheus promtool
 require prometheus-alertmanager prometheus-alertmanager amtool
-require chromium chromium # renders the page
+require chromium chromium # reads the page, also for tests/ops
 require nodejs node # runs the npm packages of tests/ops
 require npm npm
 if [ "${1-}" = bench ]; then

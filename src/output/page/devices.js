@@ -1,54 +1,80 @@
-// The devices as NVML last read them.
+// The table of devices, the worst first: their memory, their processes and their Xid errors.
 
-import { $, Rows, element, gauge, show, tableRow, text, tone } from "./dom.js";
-import { DASH, bytes, isKnown, known, number, percent } from "./format.js";
-import { nvml } from "./exporter.js";
-import { state } from "./state.js";
+import { $, Rows, element, show, tableRow, text, tone } from "./dom.js";
+import { DASH, ago, bytes, counts, isKnown, known, number, percent } from "./format.js";
+import { badges, gauge, mark } from "./parts.js";
+import { deviceKey } from "./view.js";
 
 const ATTRIBUTION_WORDS = {
   own_pid_namespace: "in another PID namespace, not visible from here",
-  foreign_pid_namespace: "listed by the ids of another PID namespace, unknown here",
+  foreign_pid_namespace: "listed with the ids of another PID namespace, unknown here",
   memory_hidden: "visible, but the driver hides their memory",
-  unsupported: "the driver lists no processes",
+  unsupported: "the driver has no process list",
 };
 
-function makeDevice() {
-  const row = tableRow("", "mono", "", "num", "", "");
-  const list = row.cells[4].appendChild(element("ul"));
-  const processes = new Rows(list, () => ({ node: element("li") }), ({ node }, { words }) => text(node, words));
-  return { ...row, used: gauge(row.cells[2], "wide"), processes };
+export function devicesSection() {
+  const rows = new Rows($("devices-rows"), make, update);
+  return (view) => {
+    const { devices, status } = view;
+    const drivers = new Set(devices.map((device) => device.driver_version).filter(isKnown));
+    const driver = drivers.size > 0 ? ` · driver ${[...drivers].join(", ")}` : "";
+    text($("devices-count"), devices.length > 0 ? number(devices.length) + driver : "");
+    const note = `No device readings: NVML ${nvmlState(status.gpu, view.now)}. Pushed steps are judged all the same.`;
+    text($("devices-note"), note);
+    show($("devices-note"), devices.length === 0);
+    show($("devices-box"), devices.length > 0);
+    rows.set([...devices].sort((a, b) => b.level - a.level), deviceKey, view);
+    show($("devices"), true);
+  };
 }
 
-function updateDevice(row, device) {
-  const [name, uuid, , rest, , xids] = row.cells;
-  const { memory, processes, other_processes_bytes: others } = device;
-  text(name, [device.index, device.model, device.mig_profile].filter(isKnown).join(" · ") || DASH);
+/** What NVML does, as the rest of a sentence. */
+export function nvmlState({ is_up: isUp, last_success_time: time, errors }, now) {
+  if (!isKnown(isUp)) return "is not polled";
+  const when = isKnown(time) ? `, last ${ago(time, now)}` : "";
+  const failed = errors.length > 0 ? `; failures: ${counts(errors)}` : "";
+  return (isUp ? `answers${when}` : `does not answer${when}`) + failed;
+}
+
+function make() {
+  const row = tableRow("pin", "found", "mono", "", "num", "", "");
+  const { cells } = row;
+  const [dot, label] = [mark(), element("span")];
+  cells[0].append(dot, label);
+  const list = cells[5].appendChild(element("ul"));
+  const processes = new Rows(list, () => ({ node: element("li") }), ({ node }, { words }) => text(node, words));
+  return { ...row, dot, label, badges: badges(cells[1]), used: gauge(cells[3], "wide"), processes };
+}
+
+function update(row, device, { status }) {
+  const [, , uuid, , unattributed, , xids] = row.cells;
+  const { memory, level } = device;
+  tone(row.node, level || null, level ? "is-found" : "");
+  // Only findings are judged of a device: without one it has no mark, rather than a tick beside its Xid errors.
+  tone(row.dot, level, "mark");
+  show(row.dot, level > 0);
+  const name = [device.index, device.model, device.mig_profile].filter(isKnown).join(" · ");
+  text(row.label, name || (device.isUnread ? "No reading" : DASH));
+  row.badges(device.findings);
   text(uuid, device.uuid, isKnown(device.parent) ? `part of ${device.parent}` : "");
   const share = memory && memory.total_bytes > 0 ? memory.used_bytes / memory.total_bytes : null;
   row.used(share, memory ? `${bytes(memory.used_bytes)} of ${bytes(memory.total_bytes)} (${known(share, percent)})` : DASH);
-  text(rest, known(device.unattributed_bytes, bytes));
-  const lines = processes.map(({ pid, used_bytes: used, owner }) => {
-    const whose = owner ? `rank ${owner.rank} of ${owner.run}` : "does not push";
-    return { key: pid, words: `${known(used, bytes)} · pid ${pid} · ${whose}` };
-  });
-  if (isKnown(others)) lines.push({ key: "others", words: `${bytes(others)} · others` });
-  const why = ATTRIBUTION_WORDS[device.attribution] ?? (lines.length === 0 ? "none" : "");
-  if (why) lines.push({ key: "why", words: why });
-  row.processes.set(lines, (line) => line.key);
-  const errors = state.status.gpu.xids.filter(([of]) => of === device.uuid);
+  text(unattributed, known(device.unattributed_bytes, bytes));
+  row.processes.set(processLines(device), (line) => line.key);
+  const errors = status.gpu.xids.filter(([of]) => of === device.uuid);
   text(xids, errors.map(([, xid, n]) => `Xid ${xid} × ${number(n)}`).join(", ") || "none");
   tone(xids, errors.length > 0 ? 2 : null, errors.length > 0 ? "is-toned" : "");
 }
 
-const rows = new Rows($("devices-rows"), makeDevice, updateDevice);
-
-export function showDevices({ devices, gpu }) {
-  const hasDevices = devices.length > 0;
-  const drivers = new Set(devices.map((device) => device.driver_version).filter(isKnown));
-  const driver = drivers.size > 0 ? ` · driver ${[...drivers].join(", ")}` : "";
-  text($("devices-count"), hasDevices ? number(devices.length) + driver : "");
-  text($("devices-note"), `No device is read: NVML ${nvml(gpu)}. Ranks that push are judged all the same.`);
-  show($("devices-note"), !hasDevices);
-  show($("devices-box"), hasDevices);
-  rows.set(devices, (device) => device.uuid);
+function processLines(device) {
+  if (device.isUnread) return [{ key: "unread", words: DASH }];
+  const lines = device.processes.map(({ pid, used_bytes: used, owner }) => {
+    const whose = owner ? `rank ${owner.rank} of ${owner.run}` : "does not push";
+    return { key: pid, words: `${known(used, bytes)} · pid ${pid} · ${whose}` };
+  });
+  const others = device.other_processes_bytes;
+  if (isKnown(others)) lines.push({ key: "others", words: `${bytes(others)} · others` });
+  const why = ATTRIBUTION_WORDS[device.attribution] ?? (lines.length === 0 ? "none" : "");
+  if (why) lines.push({ key: "why", words: why });
+  return lines;
 }

@@ -1,82 +1,46 @@
-// The status page: asks the exporter once a second and shows what it answers.
+// Polls the status of the exporter and draws it, section by section. The page makes no other request.
 
-import { $, show, text, tone } from "./dom.js";
-import { showDevices } from "./devices.js";
-import { showExporter } from "./exporter.js";
-import { showFindings } from "./findings.js";
-import { duration, grouped, levelOf, stamp } from "./format.js";
-import { showProcesses } from "./processes.js";
-import { showRanks } from "./ranks.js";
-import { showRuns } from "./runs.js";
+import { devicesSection } from "./devices.js";
+import { $, show, text } from "./dom.js";
+import { exporterSection } from "./exporter.js";
+import { findingsSection } from "./findings.js";
+import { date, duration } from "./format.js";
 import { remember } from "./sparks.js";
-import { state } from "./state.js";
-import { soonerFirst, subjectKey } from "./subjects.js";
-import { judge } from "./verdict.js";
+import { processesSection } from "./processes.js";
+import { ranksSection } from "./ranks.js";
+import { runsSection } from "./runs.js";
+import { titleOf, verdictSection } from "./verdict.js";
+import { viewOf } from "./view.js";
 
 const POLL_MS = 1000;
 const ANSWER_WITHIN_MS = 5000;
 
+const drawVerdict = verdictSection();
+const sections = [
+  findingsSection(draw),
+  runsSection(draw),
+  ranksSection(draw),
+  processesSection(draw),
+  devicesSection(),
+  exporterSection(),
+];
+
+let last = null;
 let failedSince = null;
 
-function curl() {
-  const url = document.querySelector('meta[name="push-url"]').content;
-  const record = '{"run":"demo","rank":0,"step":1,"allocated_bytes":1073741824}';
-  const base = url && !url.includes("{{") ? url.replace(/\/$/, "") : "http://127.0.0.1:9478";
-  const where = base.startsWith("unix:") ? `--unix-socket ${base.slice(5)} http://localhost/v1/steps` : `${base}/v1/steps`;
-  return `curl -H 'content-type: application/json' -d '${record}' ${where}`;
-}
-
-function showVerdict(status, findings) {
-  const [level, headline, more, said] = judge(status, findings);
-  tone($("verdict"), level, "verdict");
-  text($("verdict-text"), headline);
-  text($("verdict-more"), more);
-  show($("verdict-more"), more !== "");
-  show($("push-example"), status.ranks.length === 0);
-  text($("curl"), curl());
-  if (failedSince === null) text($("said"), said);
-  const title = level > 0 ? `${findings[0].severity}: ${findings[0].status} · stepmem` : "stepmem";
+function draw() {
+  if (!last) return;
+  const view = viewOf(last);
+  const said = drawVerdict(view);
+  for (const section of sections) section(view);
+  if (failedSince !== null) return;
+  text($("said"), said);
+  const title = titleOf(view);
   if (document.title !== title) document.title = title;
 }
 
-function render() {
-  const { status } = state;
-  if (!status) return;
-  const findings = [...status.findings].sort(soonerFirst);
-  const ofSubject = grouped(findings, subjectKey);
-  const judged = (subject) => {
-    const own = ofSubject.get(subjectKey(subject)) ?? [];
-    return { ...subject, findings: own, level: levelOf(own) };
-  };
-  const ranks = status.ranks.map(judged);
-  const members = grouped(ranks, (rank) => rank.run);
-  const runs = status.runs.map((run) => {
-    const own = members.get(run.run) ?? [];
-    return { ...run, members: own, findings: own.flatMap((rank) => rank.findings) };
-  });
-  const processes = (status.processes ?? []).map(judged);
-
-  showVerdict(status, findings);
-  showFindings(findings);
-  showRuns(runs);
-  showRanks(ranks);
-  showProcesses(processes);
-  showDevices(status);
-  showExporter(status);
-  const shown = {
-    verdict: true,
-    findings: findings.length > 0,
-    runs: runs.length > 0,
-    ranks: ranks.length > 0,
-    processes: processes.length > 0,
-    devices: true,
-    exporter: true,
-  };
-  for (const [id, isShown] of Object.entries(shown)) show($(id), isShown);
-}
-
 function answered(status) {
-  state.status = status;
+  last = status;
   failedSince = null;
   remember(status);
   live("live", true);
@@ -87,9 +51,10 @@ function answered(status) {
 function unanswered(error) {
   failedSince ??= Date.now();
   const when = new Date(failedSince).toLocaleTimeString();
-  const kept = state.status ? ` Below is its last answer, of ${stamp(state.status.time)}.` : "";
-  const why = error.name === "TimeoutError" ? "no answer in time" : error.message;
-  text($("unanswered"), `The exporter has not answered since ${when} (${duration((Date.now() - failedSince) / 1000)}): ${why}.${kept}`);
+  const kept = last ? ` Its last answer, of ${date(last.time)}, is below.` : "";
+  const why = error.name === "TimeoutError" ? "timed out" : error.message;
+  const silence = duration((Date.now() - failedSince) / 1000);
+  text($("unanswered"), `The exporter has not answered since ${when} (${silence}): ${why}.${kept}`);
   text($("said"), `The exporter has not answered since ${when}`);
   document.title = "no answer · stepmem";
   live("no answer", false);
@@ -119,7 +84,7 @@ async function poll() {
     unanswered(error);
   }
   try {
-    render();
+    draw();
   } finally {
     isPolling = false;
     // A round that took long, as with a thousand ranks on a slow line, makes the next one wait longer.
@@ -131,11 +96,10 @@ async function poll() {
 function attend() {
   if (document.visibilityState === "visible") return poll();
   clearTimeout(timer);
-  if (state.status) live("paused", false);
+  if (last) live("paused", false);
 }
 
 // Relative, so that it also works behind a proxy that serves the page below a path.
 $("metrics").setAttribute("href", document.querySelector('meta[name="telemetry-path"]').content.replace(/^\//, ""));
-$("filter").addEventListener("input", render);
 document.addEventListener("visibilitychange", attend);
 attend();

@@ -1,37 +1,59 @@
-// The processes that do not push: what NVML reports of them, judged in time.
+// The table of processes that do not push, the worst first: what the driver reports of them, judged.
 
-import { $, Capped, Rows, badges, gauge, hint, mark, tableRow, text, tone, element } from "./dom.js";
-import { DASH, bytes, eta, isKnown, known, levelOf, number, percent, stamp } from "./format.js";
-import { arrow, slopeText } from "./slopes.js";
-import { aboutPressure, subjectKey } from "./subjects.js";
+import { $, Rows, element, hint, show, tableRow, text, tone } from "./dom.js";
+import { DASH, bytes, known, number, oomEta, percent } from "./format.js";
+import { sparkline } from "./sparks.js";
+import { Capped, badges, gauge, mark, toned } from "./parts.js";
+import { PENDING, levelOfOom, levelWhere } from "./severity.js";
+import { perHour, slopeCell } from "./slopes.js";
+import { processKey } from "./view.js";
 
-function makeProcess() {
-  const row = tableRow("pin", "mono", "found", "num", "num", "", "num", "num");
+const SHOWN = 16;
+
+export function processesSection(redraw) {
+  const rows = new Rows($("processes-rows"), make, update);
+  const limits = { button: $("processes-more"), limit: SHOWN, noun: "process", redraw };
+  const capped = new Capped(rows, limits);
+  return (view) => {
+    text($("processes-count"), number(view.processes.length));
+    capped.set([...view.processes].sort((a, b) => b.level - a.level), processKey, view);
+    show($("processes"), view.processes.length > 0);
+  };
+}
+
+function make() {
+  const row = tableRow("pin", "found", "mono", "num", "", "num", "", "num", "num");
+  const { cells } = row;
   const [dot, label] = [mark(), element("span")];
-  row.cells[0].append(dot, label);
-  return { ...row, dot, label, badges: badges(row.cells[2]), pressure: gauge(row.cells[5]) };
+  cells[0].append(dot, label);
+  return {
+    ...row,
+    dot,
+    label,
+    badges: badges(cells[1]),
+    spark: sparkline(cells[4]),
+    pressure: gauge(cells[6]),
+    slope: slopeCell(cells[7]),
+  };
 }
 
-function updateProcess(row, process) {
-  const [, device, , used, capacity, , slope, oom] = row.cells;
-  const { creep, level } = process;
+function update(row, process, { cellName }) {
+  const [, , device, used, , capacity, pressure, slope, oom] = row.cells;
+  const { findings, level, pending, creep } = process;
   tone(row.node, level || null, level ? "is-found" : "");
-  tone(row.dot, level, "mark");
+  tone(row.dot, level === 0 && pending ? PENDING : level, "mark");
   text(row.label, String(process.pid));
-  text(device, process.uuid, process.uuid);
-  row.badges.set(process.findings, (finding) => finding.kind);
+  row.badges(findings, pending);
+  text(device, cellName(process.uuid), process.uuid);
   text(used, bytes(process.used_bytes));
-  text(capacity, known(process.capacity_bytes, bytes), `headroom ${known(process.headroom_bytes, bytes)}`);
-  row.pressure(process.pressure_ratio, known(process.pressure_ratio, percent), levelOf(aboutPressure(process.findings)));
-  text(slope, isKnown(creep) ? `${arrow(creep)} ${slopeText(creep)}` : DASH);
-  const trend = creep?.trend;
-  hint(slope, trend ? `${bytes(trend.growth_bytes)} since ${stamp(trend.onset_time)}` : "");
-  text(oom, eta(process));
-}
-
-const rows = new Capped(new Rows($("processes-rows"), makeProcess, updateProcess), $("processes-more"), 64, "process");
-
-export function showProcesses(processes) {
-  text($("processes-count"), number(processes.length));
-  rows.set(processes, subjectKey);
+  const ofGrowth = levelWhere(findings, (evidence) => "signal" in evidence);
+  row.spark(processKey(process), ofGrowth);
+  text(capacity, known(process.capacity_bytes, bytes));
+  row.pressure(process.pressure_ratio, known(process.pressure_ratio, percent), levelWhere(findings, (evidence) => "basis" in evidence));
+  hint(pressure, `headroom ${known(process.headroom_bytes, bytes)}`);
+  row.slope(creep, creep ? perHour(creep) : DASH, creep ? [creep] : []);
+  toned(slope, creep?.trend ? ofGrowth : 0);
+  const soon = oomEta(process);
+  text(oom, soon);
+  toned(oom, soon === DASH ? 0 : levelOfOom(findings));
 }

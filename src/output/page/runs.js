@@ -1,37 +1,49 @@
-// The runs, each by all of its ranks.
+// The table of runs: their ranks taken together.
 
-import { $, Capped, Rows, badges, tableRow, text } from "./dom.js";
-import { eta, grouped, isKnown, known, least, most, number, signed } from "./format.js";
-import { soonerFirst } from "./subjects.js";
+import { $, Rows, show, tableRow, text } from "./dom.js";
+import { isKnown, known, least, most, number, oomEta, signed } from "./format.js";
+import { Capped, badges } from "./parts.js";
+import { worstFirst } from "./severity.js";
+import { grouped } from "./view.js";
 
-function makeRun() {
+const SHOWN = 16;
+
+export function runsSection(redraw) {
+  const rows = new Rows($("runs-rows"), make, update);
+  const capped = new Capped(rows, { button: $("runs-more"), limit: SHOWN, noun: "run", redraw });
+  return (view) => {
+    text($("runs-count"), number(view.runs.length));
+    capped.set(view.runs, (run) => run.run, view);
+    show($("runs"), view.runs.length > 0);
+  };
+}
+
+function make() {
   const row = tableRow("name-cell", "num", "num", "num", "num", "found");
   return { ...row, badges: badges(row.cells[5]) };
 }
 
-function updateRun({ cells, badges: list }, run) {
-  const [name, ranks, step, imbalance, oom] = cells;
+function update(row, run) {
+  const [name, ranks, step, imbalance, oom] = row.cells;
   const expected = isKnown(run.ranks_expected) ? ` of ${number(run.ranks_expected)}` : "";
   const steps = run.members.map((rank) => rank.step);
   const [first, newest] = [least(steps), most(steps)];
   text(name, run.run, run.run);
   text(ranks, number(run.ranks) + expected);
   text(step, first === newest ? known(newest, number) : `${number(first)} to ${number(newest)}`);
-  const whose = isKnown(run.worst_rank) ? ` (rank ${run.worst_rank})` : "";
-  text(imbalance, known(run.imbalance_ratio, (ratio) => signed(ratio) + whose));
+  const worst = isKnown(run.worst_rank) ? ` (rank ${run.worst_rank})` : "";
+  text(imbalance, known(run.imbalance_ratio, (ratio) => signed(ratio) + worst));
   const soonest = (name) => least(run.members.map((rank) => rank[name]));
-  text(oom, eta({ oom_eta_seconds: soonest("oom_eta_seconds"), oom_eta_steps: soonest("oom_eta_steps") }));
-  const kinds = grouped(run.findings.sort(soonerFirst), (finding) => finding.kind);
-  const counted = [...kinds.values()].map(([first, ...others]) => {
-    const times = others.length > 0 ? ` × ${number(1 + others.length)}` : "";
-    return { ...first, status: first.status + times };
-  });
-  list.set(counted, (finding) => finding.kind);
+  text(oom, oomEta({ oom_eta_seconds: soonest("oom_eta_seconds"), oom_eta_steps: soonest("oom_eta_steps") }));
+  const findings = run.members.flatMap((rank) => rank.findings).sort(worstFirst);
+  row.badges(counted(findings));
 }
 
-const rows = new Capped(new Rows($("runs-rows"), makeRun, updateRun), $("runs-more"), 16, "run");
-
-export function showRuns(runs) {
-  text($("runs-count"), number(runs.length));
-  rows.set(runs, (run) => run.run);
+/** One finding of each kind, the worst, with how many there are. */
+function counted(findings) {
+  const kinds = [...grouped(findings, (finding) => finding.kind).values()];
+  return kinds.map(([worst, ...others]) => {
+    const times = others.length > 0 ? ` × ${number(1 + others.length)}` : "";
+    return { ...worst, status: worst.status + times };
+  });
 }

@@ -1,24 +1,40 @@
-// How fast a signal grows, as an arrow, as a figure and in words.
+// The growth of one signal in words: an arrow, a figure, and the rest on hover.
 
-import { bytes, isKnown, known, number, percent, stamp } from "./format.js";
+import { element, hint, text, tone } from "./dom.js";
+import { DASH, bytes, date, isKnown, known, number, percent } from "./format.js";
 
-export function arrow(slope) {
-  if (slope.trend || slope.slope_lower_bytes_per_step > 0) return "↗";
-  return slope.slope_upper_bytes_per_step < 0 ? "↘" : "→";
+/** Adds to `cell` an arrow and a figure of a signal; `main` is the signal shown, `all` are on hover. */
+export function slopeCell(cell) {
+  const [arrow, figure] = ["arrow", ""].map((className) => cell.appendChild(element("span", className)));
+  return (main, words, all) => {
+    const direction = main ? directionOf(main) : "";
+    text(arrow, direction);
+    text(figure, main ? words : DASH);
+    tone(figure, null, direction === "→" ? "quiet" : "");
+    hint(cell, all.map(inFull).join("\n"));
+  };
+}
+
+export const perStep = ({ slope_bytes_per_step: slope }) => known(slope, bytes);
+export const perHour = ({ slope_bytes_per_second: slope }) => known(slope, (value) => bytes(3600 * value));
+
+function directionOf(signal) {
+  if (signal.trend || signal.slope_lower_bytes_per_step > 0) return "↗";
+  return signal.slope_upper_bytes_per_step < 0 ? "↘" : "→";
+}
+
+function inFull(signal) {
+  const words = `${signal.signal.replaceAll("_", " ")}: ${rate(signal)}`;
+  if (!signal.trend) return words;
+  const { growth_bytes: growth, onset_step: step, onset_time: time, confidence_ratio: confidence } = signal.trend;
+  const onset = isKnown(step) ? `step ${number(Math.round(step))}` : date(time);
+  return `${words}, ${bytes(growth)} since ${onset}, confidence ${percent(confidence)}`;
 }
 
 // A process that does not push has no steps.
-export function slopeText({ slope_bytes_per_step: step, slope_bytes_per_second: second }) {
-  return isKnown(step) ? bytes(step) : known(second, (slope) => `${bytes(3600 * slope)}/h`);
-}
-
-export function slopeWords(slope) {
-  const lower = bytes(slope.slope_lower_bytes_per_step);
-  const upper = bytes(slope.slope_upper_bytes_per_step);
-  const perStep = isKnown(slope.slope_bytes_per_step) ? ` per step (95% interval ${lower} to ${upper})` : "";
-  const words = `${slope.signal}: ${slopeText(slope)}${perStep}`;
-  if (!slope.trend) return words;
-  const { growth_bytes: growth, onset_step: step, onset_time: time, confidence_ratio: confidence } = slope.trend;
-  const onset = isKnown(step) ? `step ${number(Math.round(step))}` : stamp(time);
-  return `${words}, ${bytes(growth)} since ${onset}, confidence ${percent(confidence)}`;
+function rate(signal) {
+  if (!isKnown(signal.slope_bytes_per_step)) return `${perHour(signal)} per hour`;
+  const lower = bytes(signal.slope_lower_bytes_per_step);
+  const upper = bytes(signal.slope_upper_bytes_per_step);
+  return `${perStep(signal)} per step (95% interval ${lower} to ${upper})`;
 }

@@ -1,37 +1,81 @@
-// The headline: the worst finding, or that there is none.
+// The verdict: one headline about everything, the worst finding first.
 
-import { LEVELS, number, plural } from "./format.js";
-import { briefly, subjectWords } from "./subjects.js";
+import { $, show, text, tone } from "./dom.js";
+import { DASH, isKnown, most, number, oomEta, plural } from "./format.js";
+import { PENDING, SEVERITIES, levelOf } from "./severity.js";
+import { subjectName } from "./view.js";
 
-/** Who is watched: ranks that push, and processes that do not. */
-function watched({ ranks, runs, processes = [] }) {
-  const pushing = `${plural(ranks.length, "rank")} of ${plural(runs.length, "run")} ${ranks.length === 1 ? "pushes" : "push"}`;
-  const n = processes.length;
-  const silent = `${plural(n, "process")} ${n === 1 ? "does" : "do"} not push`;
-  return [ranks.length > 0 ? pushing : "", n > 0 ? silent : ""].filter(Boolean).join(", ");
+export function verdictSection() {
+  text($("curl"), curl());
+  return (view) => {
+    const { level, headline, more, said } = verdictOf(view);
+    tone($("verdict"), level, "verdict");
+    text($("verdict-text"), headline);
+    text($("verdict-more"), more);
+    show($("verdict-more"), more !== "");
+    show($("push-example"), view.ranks.length === 0);
+    show($("verdict"), true);
+    return said;
+  };
 }
 
-/** The verdict's level, its headline, the line below it, and what a screen reader is told once. */
-export function judge(status, findings) {
-  const { ranks, processes = [] } = status;
-  const who = watched(status);
-  if (findings.length === 0) return withoutFinding(ranks, processes, who);
-  const [worst] = findings;
-  const headline = `${worst.status} on ${subjectWords(worst)}`;
-  const tally = ["critical", "warning", "info"]
-    .map((severity) => [findings.filter((finding) => finding.severity === severity).length, severity])
+/** The title of the window: the worst finding, from info on. */
+export function titleOf({ findings }) {
+  return findings.length > 0 ? `${findings[0].severity}: ${findings[0].status} · stepmem` : "stepmem";
+}
+
+/** The level, the headline, the line below it, and what a screen reader announces once. */
+function verdictOf(view) {
+  const watched = [...view.ranks, ...view.processes];
+  if (view.findings.length > 0) return worst(view);
+  if (watched.length === 0) return { level: null, headline: "No rank pushes yet", more: "", said: "No rank pushes yet" };
+  // Processes come and go: one whose growth is not known yet does not hold up the verdict on the others.
+  const isPending = view.ranks.some((rank) => rank.pending) || watched.every((subject) => subject.pending);
+  if (isPending) return pending(view, watched);
+  return { level: 0, headline: `Nothing is wrong: ${who(view)}, no finding`, more: "", said: "Nothing is wrong" };
+}
+
+function worst(view) {
+  const { findings } = view;
+  const [first] = findings;
+  const headline = `${first.status} on ${subjectName(first, view.shortName)}`;
+  const tally = SEVERITIES.map((severity) => [findings.filter((finding) => finding.severity === severity).length, severity])
     .filter(([n]) => n > 0)
     .map(([n, severity]) => `${number(n)} ${severity}`);
-  const more = `${plural(findings.length, "finding")} (${tally.join(", ")})${who ? `; ${who}` : ""}.`;
-  return [LEVELS[worst.severity], `${headline}: ${briefly(worst)}`, more, `${worst.severity}: ${headline}`];
+  const counted = `${plural(findings.length, "finding")} (${tally.join(", ")})`;
+  return {
+    level: levelOf(findings),
+    headline: `${headline}: ${briefly(first)}`,
+    more: `${[counted, who(view)].filter(Boolean).join("; ")}.`,
+    said: `${first.severity}: ${headline}`,
+  };
 }
 
-function withoutFinding(ranks, processes, who) {
-  if (ranks.length + processes.length === 0) return [null, "No rank pushes yet", "", "No rank pushes yet"];
-  const young = ranks.filter((rank) => rank.is_judged === false);
-  if (young.length === 0) return [0, `Nothing is wrong: ${who}, no finding`, "", "Nothing is wrong"];
-  const from = young.map((rank) => rank.judging_from_step).filter(Number.isFinite);
-  const step = from.length > 0 ? `, the last from step ${number(Math.max(...from))} on` : "";
-  const more = `${number(young.length)} of ${plural(ranks.length, "rank")} not judged for creep yet${step}.`;
-  return [null, `No finding so far: ${who}`, more, "No finding so far"];
+function pending(view, watched) {
+  const nPending = watched.filter((subject) => subject.pending).length;
+  const step = most(view.ranks.map((rank) => rank.judging_from_step));
+  const from = isKnown(step) ? `; judging ${nPending === 1 ? "" : "the last "}from step ${number(step)}` : "";
+  const more = `${number(nPending)} of ${number(watched.length)} ${nPending === 1 ? "is" : "are"} not judged for growth yet${from}.`;
+  return { level: PENDING, headline: `No finding so far: ${who(view)}`, more, said: "No finding so far" };
+}
+
+function who({ ranks, processes, runs }) {
+  const pushing = `${plural(ranks.length, "rank")} of ${plural(runs.length, "run")} ${ranks.length === 1 ? "pushes" : "push"}`;
+  const silent = `${number(processes.length)} ${processes.length === 1 ? "process does" : "processes do"} not push`;
+  return [ranks.length > 0 ? pushing : "", processes.length > 0 ? silent : ""].filter(Boolean).join(", ");
+}
+
+/** The sentence of a growth down to how fast and until when; any other as it is. */
+function briefly({ evidence, sentence }) {
+  if (!evidence.signal) return sentence;
+  const soon = oomEta(evidence);
+  return sentence.split(/[,;]/)[0] + (soon === DASH ? "" : `; out of memory in about ${soon}`);
+}
+
+function curl() {
+  const url = document.querySelector('meta[name="push-url"]').content;
+  const record = '{"run":"demo","rank":0,"step":1,"allocated_bytes":1073741824}';
+  const base = url && !url.includes("{{") ? url.replace(/\/$/, "") : "http://127.0.0.1:9478";
+  const where = base.startsWith("unix:") ? `--unix-socket ${base.slice(5)} http://localhost/v1/steps` : `${base}/v1/steps`;
+  return `curl -H 'content-type: application/json' -d '${record}' ${where}`;
 }

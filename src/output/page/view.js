@@ -1,0 +1,77 @@
+// A status as the page shows it: each rank, process, device and run with its findings, the worst first.
+
+import { isKnown, number, shortUuid } from "./format.js";
+import { levelOf, worstFirst } from "./severity.js";
+
+export const rankKey = ({ run, rank }) => `rank ${rank} ${run}`;
+export const processKey = ({ uuid, pid }) => `process ${pid} ${uuid}`;
+export const deviceKey = ({ uuid }) => `device ${uuid}`;
+
+/** The key of what a finding is about. */
+export function subjectKey(finding) {
+  if (isKnown(finding.run)) return rankKey(finding);
+  return isKnown(finding.pid) ? processKey(finding) : deviceKey(finding);
+}
+
+/** What a finding is about, in words; `nameOf` names a device. */
+export function subjectName({ run, rank, uuid, pid }, nameOf) {
+  if (isKnown(run)) return `rank ${rank} of run ${run}`;
+  return isKnown(pid) ? `process ${pid} on ${nameOf(uuid)}` : nameOf(uuid);
+}
+
+export function viewOf(status) {
+  const findings = [...status.findings].sort(worstFirst);
+  const bySubject = grouped(findings, subjectKey);
+  const about = (key) => bySubject.get(key) ?? [];
+  const devices = devicesOf(status, findings).map((device) => judged(device, about(deviceKey(device))));
+  const ranks = status.ranks.map((rank) => {
+    // What is wrong with its device is wrong for the rank.
+    const own = [...about(rankKey(rank)), ...about(deviceKey({ uuid: rank.device }))].sort(worstFirst);
+    return judged({ ...rank, pending: pendingRank(rank) }, own);
+  });
+  const processes = (status.processes ?? []).map((process) => {
+    const pending = isKnown(process.creep) ? null : { label: "growth not known yet", hint: "" };
+    return judged({ ...process, pending }, about(processKey(process)));
+  });
+  const members = grouped(ranks, (rank) => rank.run);
+  const runs = status.runs.map((run) => ({ ...run, members: members.get(run.run) ?? [] }));
+  const indices = new Map(status.devices.map((device) => [device.uuid, device.index]));
+  const indexOf = (uuid) => indices.get(uuid) ?? null;
+  return { status, now: status.time, findings, ranks, processes, devices, runs, ...deviceNames(indexOf) };
+}
+
+export function grouped(items, key) {
+  const groups = new Map();
+  for (const item of items) {
+    const group = groups.get(key(item));
+    if (group) group.push(item);
+    else groups.set(key(item), [item]);
+  }
+  return groups;
+}
+
+const judged = (subject, findings) => ({ ...subject, findings, level: levelOf(findings) });
+
+/** Why a rank has no verdict on its growth yet; `null` once it has, and of exporters that do not say. */
+function pendingRank({ is_judged: isJudged, judging_from_step: step }) {
+  if (isJudged !== false) return null;
+  const label = isKnown(step) ? `judging from step ${number(step)}` : "not judged yet";
+  return { label, hint: "Creep detection has not seen enough steps of this rank yet" };
+}
+
+/** The devices that answer, and those that only a finding is about: a lost device answers nothing. */
+function devicesOf(status, findings) {
+  const known = new Set(status.devices.map((device) => device.uuid));
+  const silent = new Set(findings.map((finding) => finding.uuid).filter((uuid) => isKnown(uuid) && !known.has(uuid)));
+  const unread = [...silent].map((uuid) => ({ uuid, memory: null, processes: [], isUnread: true }));
+  return [...unread, ...status.devices];
+}
+
+function deviceNames(indexOf) {
+  const named = (uuid, name) => (isKnown(indexOf(uuid)) ? `${name} (device ${indexOf(uuid)})` : name);
+  return {
+    fullName: (uuid) => named(uuid, uuid),
+    shortName: (uuid) => named(uuid, shortUuid(uuid)),
+    cellName: (uuid) => (isKnown(indexOf(uuid)) ? `${indexOf(uuid)} · ${shortUuid(uuid)}` : shortUuid(uuid)),
+  };
+}

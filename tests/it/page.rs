@@ -1,0 +1,111 @@
+//! The page: its files are served from the binary, and a browser reads them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::rig::command::stepmem;
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::root;
+use crate::rig::nvml::{FakeNvml, driver, gpu, process};
+use crate::rig::units::GIB;
+
+/// The length of a module at most, in lines.
+const MODULE_LINES_MAX: usize = 300;
+
+/// The files of the page by name, with their content.
+fn files() -> Vec<(String, String)> {
+    let entries = fs::read_dir(root().join("src/output/page")).unwrap();
+    entries
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            (name, fs::read_to_string(path).unwrap())
+        })
+        .collect()
+}
+
+/// The files that a module imports.
+fn imports(module: &str) -> impl Iterator<Item = &str> {
+    module.lines().filter_map(|line| line.split_once(" from \"./")?.1.strip_suffix("\";"))
+}
+
+#[test]
+fn binary_serves_every_file_of_the_page_as_what_it_is() {
+    let exporter = Exporter::start(&[]);
+    for (name, content) in files() {
+        let (path, content_type) = match name.rsplit_once('.').unwrap().1 {
+            "html" => continue,
+            "css" => (format!("/page/{name}"), "text/css; charset=utf-8"),
+            "js" => (format!("/page/{name}"), "text/javascript; charset=utf-8"),
+            _ => panic!("{name} is neither a page, a style nor a module"),
+        };
+        let answer = exporter.get(&path, &[]);
+        assert_eq!((answer.status, &answer.body), (200, &content), "{path}");
+        assert_eq!(answer.header("content-type"), content_type, "{path}");
+        assert_eq!(answer.header("cache-control"), "no-cache", "{path}");
+    }
+    for unknown in ["/page/", "/page/index.html", "/page/other.js", "/page/a/main.js"] {
+        assert_eq!(exporter.get(unknown, &[]).status, 404, "{unknown}");
+    }
+}
+
+#[test]
+fn modules_are_short_introduced_used_and_without_a_circle() {
+    let files = files();
+    let is_module = |name: &str| Path::new(name).extension().is_some_and(|it| it == "js");
+    let modules: Vec<_> = files.iter().filter(|(name, _)| is_module(name)).collect();
+    for (name, content) in &modules {
+        let n_lines = content.lines().count();
+        assert!(n_lines <= MODULE_LINES_MAX, "{name} has {n_lines} lines");
+        assert!(content.starts_with("// "), "{name} does not say its job");
+    }
+    // Files in the order in which each only imports earlier ones.
+    let mut placed = BTreeSet::new();
+    loop {
+        let next = modules.iter().filter(|(name, content)| {
+            !placed.contains(name.as_str())
+                && imports(content).all(|file| placed.contains(file))
+        });
+        let next: Vec<&str> = next.map(|(name, _)| name.as_str()).collect();
+        if next.is_empty() {
+            break;
+        }
+        placed.extend(next);
+    }
+    let all: BTreeSet<&str> = modules.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(placed, all, "the missing ones import each other or what is not there");
+    let used = modules.iter().flat_map(|(_, content)| imports(content));
+    assert_eq!(used.chain(["main.js"]).collect::<BTreeSet<_>>(), all);
+}
+
+#[test]
+fn no_path_of_the_page_can_be_taken_by_the_metrics() {
+    let name = "--web.telemetry-path";
+    let ended = stepmem(&["serve", name, "/page/main.js"], &[], b"");
+    assert!(ended.err.contains("is not a path"), "{}", ended.err);
+}
+
+#[test]
+fn browser_shows_ranks_processes_and_devices_with_their_findings() {
+    let full = gpu("GPU-a").memory(80 * GIB, GIB, 78 * GIB).compute(&[process(4711, 78 * GIB)]);
+    let fake = FakeNvml::new("page", &driver([full.clone(), gpu("GPU-b"), gpu("GPU-c")]));
+    let exporter = fake.serve(&["--nvml.interval", "50ms"]);
+    exporter.await_metrics("all devices", |metrics| {
+        metrics.keys().filter(|series| series.starts_with("stepmem_device_info")).count() == 3
+    });
+    fake.set(&driver([full, gpu("GPU-b").code(15), gpu("GPU-c")]));
+    // A rank that does not name its device could be any of the processes.
+    exporter.push_step(&json!({ "run": "young", "rank": 0, "device": "GPU-c" }), 1, GIB);
+    let demo = Exporter::start_command("demo", &["--fixed"], &[]);
+    let output = Command::new("node")
+        .arg(root().join("tests/ops/page.mjs"))
+        .args([&demo, &exporter].map(|exporter| format!("http://{}/", exporter.web)))
+        .output()
+        .expect("no node: run make tools");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "page.mjs (run make tools?): {said}");
+}

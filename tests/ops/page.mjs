@@ -1,0 +1,181 @@
+// Reads the page in a browser: page.mjs DEMO_URL NVML_URL
+//
+// DEMO_URL is a demo whose leak is fixed. NVML_URL is an exporter with a process 4711 that does not push and fills GPU-a, a lost device
+// GPU-b, and rank 0 of run "young" on GPU-c, which has pushed one step. Prints what does not hold and exits with 1.
+import assert from "node:assert/strict";
+
+import { launch } from "./browser.mjs";
+
+const DEADLINE_MS = 30000;
+const [demoUrl, nvmlUrl] = process.argv.slice(2);
+
+/** What every check gets: a page that fails with what its console says. */
+class Reader {
+  constructor(page) {
+    this.page = page;
+    this.errors = [];
+    page.setDefaultTimeout(DEADLINE_MS);
+    page.on("pageerror", (error) => this.errors.push(error.message));
+    page.on("console", (message) => {
+      if (message.type() === "error") this.errors.push(message.text());
+    });
+  }
+
+  /** Opens a page; with `status`, it gets that instead of the exporter's. */
+  async open(url, status) {
+    if (status) await this.page.route("**/api/v1/status", (route) => route.fulfill({ json: status }));
+    await this.page.goto(url);
+    await this.page.waitForSelector("#verdict:visible");
+  }
+
+  /** The text of the first visible match, once it holds `part`. */
+  async has(selector, part) {
+    const found = this.page.locator(selector).filter({ hasText: part }).filter({ visible: true }).first();
+    await found.waitFor().catch(async () => {
+      const shown = await this.page.locator(selector).allInnerTexts();
+      throw new Error(`no ${JSON.stringify(part)} in ${selector}: ${JSON.stringify(shown)}`);
+    });
+    return found;
+  }
+
+  async texts(selector) {
+    return (await this.page.locator(selector).allInnerTexts()).map((text) => text.replace(/\s+/g, " ").trim());
+  }
+
+  verdict() {
+    return this.page.locator("#verdict-text").innerText();
+  }
+}
+
+async function statusOf(url) {
+  return (await fetch(new URL("api/v1/status", url))).json();
+}
+
+/** A finding that no page knows by name. */
+function finding(fields) {
+  const about = { kind: "BRAND_NEW", status: "BRAND NEW", sentence: "it is new", advice: "Look at it." };
+  return { ...about, severity: "warning", since: 1, evidence: {}, ...fields };
+}
+
+const checks = {
+  async "a rank's finding is in the verdict, the list, the run's row and its own row alone"(reader) {
+    await reader.open(demoUrl);
+    await reader.has("#verdict-text", "IMBALANCE on rank 5 of run demo");
+    await reader.has("#findings-list li", "rank 5 of run demo");
+    await reader.has("#runs-rows tr", "IMBALANCE");
+    const marked = (await reader.texts("#ranks-rows tr")).filter((row) => row.includes("IMBALANCE"));
+    assert.equal(marked.length, 1, marked);
+    assert.match(marked[0], /^5 /);
+    assert.match(await reader.page.title(), /^\w+: IMBALANCE · stepmem$/);
+    assert.match(await reader.page.locator("#said").innerText(), /^\w+: IMBALANCE on rank 5 of run demo$/);
+    // The first reading of a device may come before the first push from it.
+    await reader.page.locator("#processes").waitFor({ state: "hidden" });
+  },
+
+  async "the filter keeps the ranks that have all its words"(reader) {
+    await reader.open(demoUrl);
+    await reader.has("#ranks-rows tr", "IMBALANCE");
+    await reader.page.fill("#filter", "5 imbalance");
+    await reader.has("#ranks-count", "1 of 8");
+    assert.equal((await reader.texts("#ranks-rows tr")).length, 1);
+  },
+
+  async "a process that does not push has its row, its finding and its subject"(reader) {
+    await reader.open(nvmlUrl);
+    await reader.has("#findings-list li", "process 4711 on GPU-a (device 0)");
+    const row = await reader.has("#processes-rows tr", "HIGH PRESSURE");
+    assert.match(await row.innerText(), /^4711\s/);
+    assert.match(await row.innerText(), /78\.0 GiB/);
+    assert.match(await row.innerText(), /98%/);
+    assert.match(await row.getAttribute("class"), /is-found level-[23]/);
+    assert.equal((await reader.texts("#ranks-rows tr")).length, 1, "a process is not a rank");
+  },
+
+  async "a lost device is on top, in its row, and not called a rank"(reader) {
+    await reader.open(nvmlUrl);
+    await reader.has("#verdict-text", "GPU LOST on GPU-b: the driver answers gpu_is_lost");
+    assert.match((await reader.texts("#findings-list li"))[0], /GPU LOST GPU-b /);
+    const [first] = await reader.texts("#devices-rows tr");
+    assert.match(first, /GPU LOST.* GPU-b/);
+  },
+
+  async "a rank that is not judged yet says from which step on and has no tick"(reader) {
+    await reader.open(nvmlUrl);
+    const row = await reader.has("#ranks-rows tr", "judging from step 288");
+    assert.equal(await row.locator("th .mark").getAttribute("class"), "mark level-pending");
+  },
+
+  async "nothing is called right while a rank is not judged"(reader) {
+    const status = await statusOf(nvmlUrl);
+    const [young] = status.ranks;
+    const ranks = [{ ...young, rank: 1, is_judged: true, judging_from_step: undefined }, young];
+    await reader.open(nvmlUrl, { ...status, ranks, findings: [], processes: [] });
+    assert.equal(await reader.verdict(), "No finding so far: 2 ranks of 1 run push");
+    await reader.has("#verdict-more", "1 of 2 is not judged for growth yet; judging from step 288.");
+    assert.match(await reader.page.locator("#verdict").getAttribute("class"), /level-pending/);
+  },
+
+  async "an exporter that does not say whether ranks are judged has judged them"(reader) {
+    const status = await statusOf(nvmlUrl);
+    const ranks = status.ranks.map(({ is_judged, judging_from_step, ...rank }) => rank);
+    await reader.open(nvmlUrl, { ...status, ranks, findings: [], processes: undefined });
+    assert.equal(await reader.verdict(), "Nothing is wrong: 1 rank of 1 run pushes, no finding");
+    assert.equal(await reader.page.locator("#ranks-rows th .mark").getAttribute("class"), "mark level-0");
+  },
+
+  async "a finding about a device alone is the verdict"(reader) {
+    const status = await statusOf(nvmlUrl);
+    const findings = [finding({ uuid: "GPU-z", severity: "info" })];
+    const empty = { runs: [], ranks: [], processes: [], devices: [] };
+    await reader.open(nvmlUrl, { ...status, ...empty, findings });
+    assert.equal(await reader.verdict(), "BRAND NEW on GPU-z: it is new");
+    await reader.has("#devices-rows tr", "GPU-z");
+    assert.ok(!(await reader.page.innerText("body")).includes("Nothing is wrong"));
+  },
+
+  async "a rank on a device with a finding is not shown as healthy"(reader) {
+    const status = await statusOf(nvmlUrl);
+    const ranks = status.ranks.map((rank) => ({ ...rank, device: "GPU-z", is_judged: true }));
+    await reader.open(nvmlUrl, { ...status, ranks, findings: [finding({ uuid: "GPU-z", severity: "critical" })] });
+    const row = await reader.has("#ranks-rows tr", "BRAND NEW");
+    assert.equal(await row.locator("th .mark").getAttribute("class"), "mark level-3");
+  },
+
+  async "a diagnosis that the page does not know colours the figures of its evidence"(reader) {
+    const status = await statusOf(nvmlUrl);
+    const [{ run, rank }] = status.ranks;
+    const evidence = { signal: "allocated", imbalance_ratio: 0.5, basis: "device" };
+    await reader.open(nvmlUrl, { ...status, findings: [finding({ run, rank, evidence })] });
+    const row = await reader.has("#ranks-rows tr", "BRAND NEW");
+    assert.equal(await row.locator(".spark").getAttribute("class"), "spark level-2");
+    assert.equal(await row.locator(".gauge").getAttribute("class"), "gauge level-2");
+    assert.equal(await row.locator("td").last().getAttribute("class"), "num is-toned level-2");
+  },
+
+  async "an exporter that stops answering is reported, its last figures kept"(reader) {
+    await reader.open(demoUrl);
+    await reader.page.route("**/api/v1/status", (route) => route.abort());
+    await reader.has("#unanswered", "The exporter has not answered since");
+    assert.equal(await reader.page.title(), "no answer · stepmem");
+    await reader.has("#ranks-rows tr", "demo");
+    // The browser's own word about the request.
+    reader.errors = reader.errors.filter((error) => !error.includes("net::ERR_FAILED"));
+  },
+};
+
+const browser = await launch();
+let nFailed = 0;
+for (const [name, check] of Object.entries(checks)) {
+  const page = await browser.newPage();
+  const reader = new Reader(page);
+  try {
+    await check(reader);
+    assert.deepEqual(reader.errors, [], "the console has errors");
+  } catch (error) {
+    nFailed += 1;
+    console.error(`${name}: ${error.message}`, reader.errors);
+  }
+  await page.close();
+}
+await browser.close();
+process.exit(nFailed === 0 ? 0 : 1);
