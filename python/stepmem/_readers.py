@@ -14,6 +14,9 @@ Figures = Tuple[int, int, int, int, int, int, int]
 UNKNOWN where the reader cannot read one.
 """
 
+HighWater = Tuple[int, int]
+"""The most bytes allocated and reserved since the process began; UNKNOWN where they cannot be read."""
+
 
 class Capacity(NamedTuple):
     """Memory of the device as this process sees it, in bytes; may be UNKNOWN."""
@@ -32,6 +35,7 @@ class HostReader:
     """
 
     device = "cpu"
+    high_water: HighWater = (UNKNOWN, UNKNOWN)
 
     def __init__(self) -> None:
         self._page = os.sysconf("SC_PAGE_SIZE")
@@ -77,6 +81,7 @@ class CudaReader:
         self._idx = idx
         self._last_peak: Optional[int] = None
         self._last_peak_reserved: Optional[int] = None
+        self.high_water: HighWater = (UNKNOWN, UNKNOWN)
         self.device = device_uuid(self._torch, idx)
 
     def settle(self) -> bool:
@@ -108,6 +113,7 @@ class CudaReader:
         reserved = stats["reserved_bytes"]["all"]
         peak: int = allocated["peak"]
         peak_reserved: int = reserved["peak"]
+        self.high_water = max(self.high_water[0], peak), max(self.high_water[1], peak_reserved)
         if self._resets_peak:
             self._torch.cuda.reset_peak_memory_stats(self._idx)
             step_peak, step_peak_reserved = peak, peak_reserved

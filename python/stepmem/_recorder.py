@@ -58,6 +58,7 @@ class Recorder:
             phase_idx,
             *self._reader.read(),
             *self._capacity,
+            *self._reader.high_water,
         )
         self._n_records += 1
         self._ring.append(record)

@@ -11,19 +11,22 @@ import signal
 import threading
 import time
 from collections import deque
-from typing import Callable, Deque, List
+from typing import Callable, Deque, List, Union
 
 from ._connection import Connection
-from ._settings import Identity, Settings
-from ._warn import warn_once
+from ._process import Process
+from ._settings import Settings
+from ._warn import inform_once, warn_once
 from ._wire import (
     JSON_LINES,
     STEPS_PATH,
     Capture,
+    Encoder,
+    End,
     Request,
+    SnapshotResult,
     decode_captures,
-    encode_head,
-    encode_step,
+    is_unknown_field,
     sequence_number,
 )
 
@@ -31,7 +34,7 @@ Ring = Deque[bytes]
 """Packed records, oldest first. A full ring evicts its oldest record when a new one is appended."""
 
 RING_CAPACITY = 8192
-"""Records in the ring, at most; 128 bytes each. Evicted ones are counted and the count is pushed."""
+"""Records in the ring, at most; 144 bytes each. Evicted ones are counted and the count is pushed."""
 
 BATCH_RECORDS_MAX = 256
 """Records in one request, at most: 120 KiB."""
@@ -74,6 +77,8 @@ class Delivery(enum.Enum):
     """The exporter may accept fewer records."""
     RETRY = 4
     """There was no answer, or the exporter is busy."""
+    ENCODE_ANEW = 5
+    """The exporter will accept this request in another encoding."""
 
 
 class Backoff:
@@ -157,12 +162,11 @@ class Batch:
 class Sender:
     """Owns the ring and the thread that pushes its records. Public methods are for the training thread."""
 
-    def __init__(self, settings: Settings, identity: Identity, on_capture: Callable[[Capture], None]) -> None:
+    def __init__(self, settings: Settings, process: Process, on_capture: Callable[[Capture], None]) -> None:
         """`on_capture` is called on the sender's thread with each capture that the exporter asks for."""
         self.ring: Ring = deque(maxlen=RING_CAPACITY)
-        self._control: Deque[Request] = deque(maxlen=CONTROL_CAPACITY)
-        self._heads: List[str] = []
-        self._identity = identity
+        self._control: Deque[Union[SnapshotResult, End]] = deque(maxlen=CONTROL_CAPACITY)
+        self._encoder = Encoder(process)
         self._on_capture = on_capture
         self._connection = Connection(settings)
         self._stop = threading.Event()
@@ -174,6 +178,8 @@ class Sender:
         self._batch = Batch(self.ring)
         self._backoff = Backoff()
         self._sent_at = 0.0
+        self._plain_since = 0
+        """The connection, by its number, on which the exporter refused later fields."""
 
     def start(self) -> None:
         """Starts the thread."""
@@ -181,12 +187,11 @@ class Sender:
 
     def add_device(self, device: str) -> int:
         """Returns the index that stands for `device` in records."""
-        self._heads.append(encode_head(self._identity, device))
-        return len(self._heads) - 1
+        return self._encoder.add_device(device)
 
-    def add_control(self, request: Request) -> None:
-        """Adds a request that is not a batch of steps. It is pushed after the records in the ring."""
-        self._control.append(request)
+    def add_control(self, message: "SnapshotResult | End") -> None:
+        """Adds a message that is not a step. It is pushed after the records in the ring."""
+        self._control.append(message)
 
     def flush(self, seconds: float) -> bool:
         """Waits up to `seconds` until everything is pushed. Returns whether it is."""
@@ -253,9 +258,11 @@ class Sender:
         if self._batch:
             return self._push_batch(deadline)
         if self._control:
-            if self._deliver(self._control[0], deadline) is Delivery.RETRY:
+            delivery = self._deliver(self._encoder.control(self._control[0]), deadline)
+            if delivery is Delivery.RETRY:
                 return False
-            self._control.popleft()
+            if delivery is not Delivery.ENCODE_ANEW:
+                self._control.popleft()
         return True
 
     def _push_batch(self, deadline: float) -> bool:
@@ -263,9 +270,10 @@ class Sender:
         while True:
             n_records = len(batch.part())
             delivery = self._deliver(Request(STEPS_PATH, JSON_LINES, self._encode_part()), deadline, n_records)
-            if delivery is not Delivery.TOO_LARGE:
+            if delivery is Delivery.TOO_LARGE:
+                batch.halve()
+            elif delivery is not Delivery.ENCODE_ANEW:
                 break
-            batch.halve()
         if delivery is Delivery.ACCEPTED:
             batch.remove_part()
         elif delivery is Delivery.REFUSED:
@@ -278,7 +286,7 @@ class Sender:
         lines: List[str] = []
         n_dropped = self._batch.n_dropped
         for record in self._batch.part():
-            lines.append(encode_step(record, self._heads, n_dropped))
+            lines.append(self._encoder.step(record, n_dropped))
             if len(lines) % LINES_PER_YIELD == 0:
                 time.sleep(0)
         return "".join(lines).encode()
@@ -297,6 +305,8 @@ class Sender:
         if answer.status == 200:
             self._backoff.reset()
             self._sent_at = time.monotonic()
+            if self._encoder.is_plain and self._connection.n_opened != self._plain_since:
+                self._encoder.is_plain = False  # it may be another exporter by now
             if n_records:
                 self._take_captures(answer.body)
             return Delivery.ACCEPTED
@@ -305,6 +315,9 @@ class Sender:
             return Delivery.RETRY
         if answer.status == 413 and n_records > 1:
             return Delivery.TOO_LARGE
+        if answer.status == 400 and not self._encoder.is_plain and is_unknown_field(answer.body):
+            self._leave_out_later_fields()
+            return Delivery.ENCODE_ANEW
         warn_once(
             f"status {answer.status}",
             f"the exporter at {self._connection.target} refused a push with status {answer.status}: "
@@ -313,6 +326,16 @@ class Sender:
         if answer.status in REJECTED_STATUSES:
             self._backoff.fail(BACKOFF_SECONDS[1])
         return Delivery.REFUSED
+
+    def _leave_out_later_fields(self) -> None:
+        """Encodes for an exporter of before, until the connection is opened again."""
+        self._encoder.is_plain = True
+        self._plain_since = self._connection.n_opened
+        inform_once(
+            "plain",
+            f"the exporter at {self._connection.target} is older than this client: records are pushed without the "
+            "fields that it does not know",
+        )
 
     def _take_captures(self, body: bytes) -> None:
         try:

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 
+from ._launch import RANK_VARIABLES, launch_id
+
 SOCKET_DEFAULT = "/run/stepmem/push.sock"
 """Unix socket to push to if it exists and no address is set."""
 
@@ -82,6 +84,10 @@ class Identity(NamedTuple):
     local_rank: Optional[int]
     world_size: Optional[int]
     node_rank: Optional[int]
+    instance: Optional[str] = None
+    """Sixteen random hex digits of this process. They appear in pushes only."""
+    launch: Optional[str] = None
+    """Equal on all ranks of a launch, in all its attempts."""
 
     @staticmethod
     def read(environment: Mapping[str, str]) -> "Identity":
@@ -102,14 +108,22 @@ class Identity(NamedTuple):
             local_rank=_integer(environment, variables[1:2]),
             world_size=world_size or _integer(environment, variables[2:3]) or None,
             node_rank=_integer(environment, variables[3:4]),
+            instance=os.urandom(8).hex(),
+            launch=launch_id(environment),
         )
 
 
-LAUNCHERS = (
-    ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_NODE_RANK"),
-    ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "MPI_NODEID"),
-    ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NODEID"),
+LAUNCHERS = tuple(
+    (rank, *others)
+    for rank, others in zip(
+        RANK_VARIABLES,
+        (
+            ("LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_NODE_RANK"),
+            ("MPI_LOCALRANKID", "PMI_SIZE", "MPI_NODEID"),
+            ("SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NODEID"),
+        ),
+    )
 )
 """Variables of rank, local rank, world size and node rank: torchrun and Ray, Open MPI, MPICH and Intel MPI, Slurm."""
 
