@@ -7,6 +7,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Optional
 
+from ._peaks import in_child
 from ._process import Process
 from ._recorder import Recorder
 from ._sender import Sender
@@ -49,6 +50,7 @@ class Client:
         """Runs in each forked child, which has no sender: forgets the parent's state, closes its files."""
         sender, recorder = self._sender, self._recorder
         self._reset()
+        in_child()
         if recorder is not None:
             recorder.close()
         try:
@@ -105,7 +107,7 @@ class Client:
             self._is_off = True
             return None
         self._sender = sender = Sender(settings, self.process, self._on_capture)
-        recorder = Recorder(self.process, sender, settings.resets_peak)
+        recorder = Recorder(self.process, sender, settings.counts_peaks)
         sender.start()
         self._recorder = recorder
         return recorder

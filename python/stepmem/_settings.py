@@ -41,7 +41,8 @@ class Settings(NamedTuple):
 
     url: Optional[str]
     token: Optional[str]
-    resets_peak: bool
+    counts_peaks: bool
+    """Whether each step has its exact peak, which resets PyTorch's counters; otherwise there are high-water marks only."""
     snapshot_directory: Optional[str]
     is_disabled: bool
 
@@ -61,7 +62,7 @@ class Settings(NamedTuple):
         return Settings(
             url=url,
             token=token,
-            resets_peak=_switch(environment, "STEPMEM_RESET_PEAK"),
+            counts_peaks=_counts_peaks(environment),
             snapshot_directory=environment.get("STEPMEM_SNAPSHOT_DIRECTORY") or None,
             is_disabled=_switch(environment, "STEPMEM_DISABLED"),
         )
@@ -156,6 +157,16 @@ def _switch(environment: Mapping[str, str], name: str) -> bool:
     if value in ("", "0", "false"):
         return False
     raise ValueError(f"{name}: {value!r} is neither 1 nor 0")
+
+
+def _counts_peaks(environment: Mapping[str, str]) -> bool:
+    """Parses `STEPMEM_PEAKS`, or the older `STEPMEM_RESET_PEAK`; True if neither is set."""
+    value = environment.get("STEPMEM_PEAKS", "").lower()
+    if value not in ("", "exact", "observe"):
+        raise ValueError(f"STEPMEM_PEAKS: {value!r} is neither exact nor observe")
+    if not value and environment.get("STEPMEM_RESET_PEAK"):
+        return _switch(environment, "STEPMEM_RESET_PEAK")
+    return value != "observe"
 
 
 def _integer(environment: Mapping[str, str], names: "List[str] | Tuple[str, ...]") -> Optional[int]:
