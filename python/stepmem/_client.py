@@ -11,7 +11,7 @@ from ._peaks import in_child
 from ._process import Process
 from ._recorder import Recorder
 from ._sender import Sender
-from ._warn import warn_once
+from ._warn import inform_once, warn_once
 from ._wire import OUTCOMES, PHASES, Capture, End, SnapshotResult
 
 if TYPE_CHECKING:
@@ -110,6 +110,8 @@ class Client:
         recorder = Recorder(self.process, sender, settings.counts_peaks)
         sender.start()
         self._recorder = recorder
+        identity = self.process.identity()
+        inform_once("start", f"run {identity.run!r}, rank {identity.rank}, pushes to {sender.target}")
         return recorder
 
     def _on_failure(self, error: Exception) -> None:

@@ -31,6 +31,10 @@ LOCAL_SIZE_VARIABLES = (
 """Variables of the number of ranks on this node and of all."""
 
 
+LAUNCH_BYTES_MAX = 32
+"""Longest result of `launch_suffix`, in bytes."""
+
+
 class Launcher(NamedTuple):
     """The process that started the ranks of this node."""
 
@@ -60,15 +64,36 @@ def launch_id(environment: Mapping[str, str]) -> str:
 
     Where several nodes are launched on their own, it is that of their rendezvous, which a later launch may repeat.
     """
-    if spans_nodes(environment):
+    if _spans_nodes(environment):
+        if environment.get("STEPMEM_KUBERNETES_UID"):
+            return _hash("kubernetes", environment["STEPMEM_KUBERNETES_UID"])
         if environment.get("SLURM_JOB_ID"):
             return _hash("slurm", environment["SLURM_JOB_ID"], environment.get("SLURM_STEP_ID", ""))
-        return _hash("rendezvous", environment.get("TORCHELASTIC_RUN_ID", ""), rendezvous(environment))
+        return _hash("rendezvous", environment.get("TORCHELASTIC_RUN_ID", ""), _rendezvous(environment))
     launcher = find_launcher(environment)
     return _hash("process", _boot_id(), _pid_namespace(), str(launcher.pid), launcher.ticks or str(IMPORTED_AT))
 
 
-def spans_nodes(environment: Mapping[str, str]) -> bool:
+def launch_suffix(environment: Mapping[str, str]) -> str:
+    """Returns `-MMDD-HHMMSS-PID` of the launcher, in UTC, or `-` and six hex digits where several nodes are launched."""
+    if _spans_nodes(environment):
+        return f"-{fnv1a(_rendezvous(environment)) % (1 << 24):06x}"
+    launcher = find_launcher(environment)
+    return time.strftime("-%m%d-%H%M%S", time.gmtime(launcher.started_at)) + f"-{launcher.pid}"
+
+
+def script_name() -> str:
+    """Returns the name of the script or module that Python runs; `python` if there is none."""
+    path = sys.argv[0] if sys.argv else ""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None and path in ("-m", spec.origin):
+        name: str = spec.name
+        return name[: -len(".__main__")] if name.endswith(".__main__") else name
+    name = os.path.splitext(os.path.basename(path))[0]
+    return "python" if path in ("", "-", "-c", "-m") or not name else name
+
+
+def _spans_nodes(environment: Mapping[str, str]) -> bool:
     """Returns whether the ranks of this launch are on several nodes."""
     for local, world in LOCAL_SIZE_VARIABLES:
         if environment.get(local, "").isdecimal() and environment.get(world, "").isdecimal():
@@ -81,7 +106,7 @@ def spans_nodes(environment: Mapping[str, str]) -> bool:
     return world.isdecimal() and int(world) > 1 and not is_local
 
 
-def rendezvous(environment: Mapping[str, str]) -> str:
+def _rendezvous(environment: Mapping[str, str]) -> str:
     """Returns the address at which the ranks of a launch meet."""
     return f"{environment.get('MASTER_ADDR', '')}:{environment.get('MASTER_PORT', '')}"
 

@@ -15,7 +15,7 @@ from typing import Callable, Deque, List, Union
 
 from ._connection import Connection
 from ._process import Process
-from ._settings import Settings
+from ._settings import Settings, Target
 from ._warn import inform_once, warn_once
 from ._wire import (
     JSON_LINES,
@@ -180,6 +180,11 @@ class Sender:
         self._sent_at = 0.0
         self._plain_since = 0
         """The connection, by its number, on which the exporter refused later fields."""
+
+    @property
+    def target(self) -> Target:
+        """Where the records are pushed."""
+        return self._connection.target
 
     def start(self) -> None:
         """Starts the thread."""

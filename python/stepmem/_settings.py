@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
 
-from ._launch import RANK_VARIABLES, launch_id
+from ._launch import LAUNCH_BYTES_MAX, RANK_VARIABLES, launch_id, launch_suffix, script_name
 
 SOCKET_DEFAULT = "/run/stepmem/push.sock"
 """Unix socket to push to if it exists and no address is set."""
@@ -199,8 +199,17 @@ def _process_group() -> Tuple[Optional[int], Optional[int]]:
     return None, None
 
 
+KUBERNETES_JOBS = (
+    "STEPMEM_KUBERNETES_RAYJOB",
+    "STEPMEM_KUBERNETES_JOBSET",
+    "STEPMEM_KUBERNETES_PYTORCHJOB",
+    "STEPMEM_KUBERNETES_JOB",
+)
+"""Variables that a pod sets from its labels; a JobSet and a RayJob create Jobs, whose names say less."""
+
+
 def _run(environment: Mapping[str, str]) -> str:
-    """Returns the run's name: `STEPMEM_RUN`, the launcher's, or the script's."""
+    """Returns the run's name: `STEPMEM_RUN`, the launcher's, the Kubernetes job's, or the script's with its launch."""
     name = environment.get("STEPMEM_RUN")
     if not name and environment.get("TORCHELASTIC_RUN_ID", "none") != "none":
         run_id = environment["TORCHELASTIC_RUN_ID"]
@@ -208,12 +217,24 @@ def _run(environment: Mapping[str, str]) -> str:
         name = "" if len(run_id) == 36 and run_id.count("-") == 4 else run_id
     if not name and environment.get("SLURM_JOB_ID") and "SLURM_PROCID" in environment:
         name = f"{environment.get('SLURM_JOB_NAME') or 'slurm'}-{environment['SLURM_JOB_ID']}"
-    if not name:
-        name = os.path.splitext(os.path.basename(sys.argv[0] if sys.argv else ""))[0]
-    return _clean(name) or "default"
+    for variable in KUBERNETES_JOBS:
+        name = name or environment.get(variable)
+    if not name and environment.get("RAY_JOB_ID"):
+        name = f"ray-{_ray_cluster()}{environment['RAY_JOB_ID']}"
+    return _clean(name or "") or _clean(script_name(), RUN_BYTES_MAX - LAUNCH_BYTES_MAX) + launch_suffix(environment)
 
 
-def _clean(name: str) -> str:
-    """Returns a name that the exporter accepts: no control characters, at most RUN_BYTES_MAX bytes."""
+def _ray_cluster() -> str:
+    """Returns when the Ray cluster was started, as `MMDD-HHMMSS-`; empty if unknown. A cluster counts its jobs from 1."""
+    try:
+        session = sys.modules["ray"]._private.worker.global_worker.node.session_name
+        _, date, clock, *_ = session.split("_")  # session_2026-11-21_16-43-11_123456_4711
+        return f"{date[5:].replace('-', '')}-{clock.replace('-', '')}-"
+    except Exception:  # these names are private
+        return ""
+
+
+def _clean(name: str, n_bytes_max: int = RUN_BYTES_MAX) -> str:
+    """Returns a name that the exporter accepts: no control characters, at most `n_bytes_max` bytes."""
     plain = "".join(character for character in name if character.isprintable())
-    return plain.encode("utf-8", "ignore")[:RUN_BYTES_MAX].decode("utf-8", "ignore")
+    return plain.encode("utf-8", "ignore")[:n_bytes_max].decode("utf-8", "ignore")
