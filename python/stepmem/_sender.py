@@ -13,7 +13,7 @@ import time
 from collections import deque
 from typing import Callable, Deque, List, Union
 
-from ._connection import Connection
+from ._connection import Answer, Connection
 from ._process import Process
 from ._settings import Settings, Target
 from ._warn import inform_once, warn_once
@@ -23,6 +23,7 @@ from ._wire import (
     Capture,
     Encoder,
     End,
+    Held,
     Request,
     SnapshotResult,
     decode_captures,
@@ -63,6 +64,12 @@ LINES_PER_YIELD = 16
 RETRIED_STATUSES = (408, 429, 500, 502, 503, 504)
 """Statuses after which the same request is sent again."""
 
+HELD_STATUS = 409
+"""Status of a push by a rank that another live process pushes for."""
+
+RENAMES_MAX = 8
+"""How often a process takes another name for its run, at most."""
+
 REJECTED_STATUSES = (401, 403, 404)
 """Statuses that every request of this process would get, so the next is sent after the longest pause."""
 
@@ -101,9 +108,17 @@ class Backoff:
         first, longest = BACKOFF_SECONDS
         pause = min(longest, first * 2.0 ** min(self._n_failures, 16))
         self._n_failures += 1
-        # Ranks that failed together must not retry together.
-        jitter = 0.75 + 0.5 * os.urandom(1)[0] / 255
-        self._ends_at = time.monotonic() + max(min(at_least, RETRY_AFTER_MAX), pause * jitter)
+        self._ends_at = time.monotonic() + max(min(at_least, RETRY_AFTER_MAX), pause * (0.75 + _jitter()))
+
+    def wait(self, seconds: float) -> None:
+        """Starts a pause of about `seconds`, between the first pause and RETRY_AFTER_MAX, that is not a failure."""
+        pause = min(max(seconds, BACKOFF_SECONDS[0]), RETRY_AFTER_MAX)
+        self._ends_at = time.monotonic() + pause * (1.0 + _jitter())
+
+
+def _jitter() -> float:
+    """Returns a random number between 0 and 0.5: ranks that failed together must not retry together."""
+    return 0.5 * os.urandom(1)[0] / 255
 
 
 class Batch:
@@ -166,6 +181,7 @@ class Sender:
         """`on_capture` is called on the sender's thread with each capture that the exporter asks for."""
         self.ring: Ring = deque(maxlen=RING_CAPACITY)
         self._control: Deque[Union[SnapshotResult, End]] = deque(maxlen=CONTROL_CAPACITY)
+        self._process = process
         self._encoder = Encoder(process)
         self._on_capture = on_capture
         self._connection = Connection(settings)
@@ -178,6 +194,7 @@ class Sender:
         self._batch = Batch(self.ring)
         self._backoff = Backoff()
         self._sent_at = 0.0
+        self._n_renames = 0
         self._plain_since = 0
         """The connection, by its number, on which the exporter refused later fields."""
 
@@ -318,6 +335,8 @@ class Sender:
         if answer.status in RETRIED_STATUSES:
             self._backoff.fail(answer.retry_after)
             return Delivery.RETRY
+        if answer.status == HELD_STATUS:
+            return self._on_held(answer) if n_records else Delivery.REFUSED
         if answer.status == 413 and n_records > 1:
             return Delivery.TOO_LARGE
         if answer.status == 400 and not self._encoder.is_plain and is_unknown_field(answer.body):
@@ -331,6 +350,18 @@ class Sender:
         if answer.status in REJECTED_STATUSES:
             self._backoff.fail(BACKOFF_SECONDS[1])
         return Delivery.REFUSED
+
+    def _on_held(self, answer: Answer) -> Delivery:
+        """Takes the name that the exporter offers, if it does; otherwise asks again later."""
+        run, held = self._process.identity().run, Held(answer.body)
+        if held.offer is None or self._n_renames >= RENAMES_MAX:
+            inform_once("held", f"run {run!r} has another live process of this rank; asking again: {held.detail}")
+            self._backoff.wait(answer.retry_after)
+            return Delivery.RETRY
+        self._n_renames += 1
+        self._process.rename_run(held.offer)
+        warn_once(f"renamed {held.offer}", f"run {run!r} is pushed by another process too; this one is now {held.offer!r}")
+        return Delivery.ENCODE_ANEW
 
     def _leave_out_later_fields(self) -> None:
         """Encodes for an exporter of before, until the connection is opened again."""

@@ -11,7 +11,7 @@ import struct
 from typing import Any, Dict, List, Optional, Tuple
 
 from ._process import Process
-from ._settings import Identity
+from ._settings import RUN_BYTES_MAX, Identity
 
 PHASES = ("train", "eval", "checkpoint")
 """Phases of training; a record holds the index of the one that just ended."""
@@ -186,6 +186,23 @@ def is_unknown_field(body: bytes) -> bool:
     """Returns whether a refusal names one of the later fields as unknown."""
     detail = body.decode("utf-8", "replace")
     return any(f"unknown field `{name}`" in detail for name in (*LATER_STEP_FIELDS, *LATER_END_FIELDS))
+
+
+class Held:
+    """A 409 answer: the rank is pushed by another live process."""
+
+    __slots__ = ("detail", "offer")
+
+    def __init__(self, body: bytes) -> None:
+        try:
+            answer: Dict[str, object] = dict(json.loads(body))
+        except (ValueError, TypeError):
+            answer = {}
+        self.detail = str(answer.get("detail", ""))[:ERROR_CHARACTERS_MAX]
+        offer = answer.get("offer")
+        is_valid = isinstance(offer, str) and offer.isprintable() and 0 < len(offer.encode()) <= RUN_BYTES_MAX
+        self.offer = str(offer) if is_valid else None
+        """The name that the run may have instead; None if the exporter offers none."""
 
 
 def sequence_number(record: bytes) -> int:

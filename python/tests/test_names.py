@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, Reply
 
 from stepmem._settings import Identity
 
@@ -154,3 +154,62 @@ def test_name_and_address_are_said_once(fake, train):
     code = "import logging\nlogging.basicConfig(level=logging.INFO)\n" + STEP.replace("\n    ", "\n")
     shown = train(code, exporter.url, STEPMEM_RUN="llm").ended()
     assert shown.err == f"INFO:stepmem:stepmem: run 'llm', rank 0, pushes to {exporter.url}\n"
+
+
+HELD = Reply(409, detail="run llm, rank 0 is held by pid 7, attempt 0, started 5 s ago", run="llm", rank=0)
+OFFERED = Reply(409, detail=HELD.problem["detail"], run="llm", rank=0, offer="llm~2")
+STEPS = """
+    import stepmem, sys
+    for step in range(1, 4):
+        stepmem.step_end(step)
+        print(stepmem.flush(float(sys.argv[1])), flush=True)
+    stepmem.end()
+    stepmem.flush(5)
+"""
+
+
+def test_process_whose_name_is_held_asks_again_and_keeps_its_records(fake, train):
+    exporter = fake(HELD, HELD, 200)
+    ended = train(STEPS, exporter.url, "1", STEPMEM_RUN="llm").ended()
+    assert (ended.code, ended.err) == (0, ""), "a process that was relaunched is not worth a warning"
+    assert [(record["run"], record["step"]) for record in exporter.records] == [("llm", 1), ("llm", 2), ("llm", 3)]
+    assert exporter.records[-1]["dropped_records"] == 0
+    assert len(exporter.refused) == 2 and "pid 7" in ended.information[-1]
+
+
+def test_process_takes_the_name_that_it_is_offered_for_all_its_records(fake, train):
+    exporter = fake(HELD, OFFERED, 200)
+    ended = train(STEPS, exporter.url, "1", STEPMEM_RUN="llm").ended()
+    assert ended.code == 0
+    assert [(record["run"], record["step"]) for record in exporter.records] == [("llm~2", step) for step in (1, 2, 3)]
+    assert [end["run"] for end in exporter.ends] == ["llm~2"]
+    assert ended.err == "stepmem: run 'llm' is pushed by another process too; this one is now 'llm~2'\n"
+
+
+def test_process_asks_again_after_the_time_that_the_exporter_names(fake, train):
+    exporter = fake(Reply(409, retry_after=2, detail="held"), 200)
+    code = """
+        import stepmem, time
+        stepmem.step_end(1)
+        while stepmem._client.CLIENT._sender._batch or stepmem._client.CLIENT._sender.ring:
+            time.sleep(0.01)
+        began = time.monotonic()
+        print("accepted")
+    """
+    ended = train(code, exporter.url).ended()
+    assert ended.out == "accepted\n"
+    assert 2.0 < ended.seconds < 12.0
+
+
+@pytest.mark.parametrize("offer", ["", 7, "a\nb", "x" * 129, None])
+def test_offer_that_is_not_a_name_is_ignored(fake, train, offer):
+    exporter = fake(Reply(409, offer=offer), 200)
+    assert train(STEPS, exporter.url, "1", STEPMEM_RUN="llm").ended().code == 0
+    assert {record["run"] for record in exporter.records} == {"llm"}
+
+
+def test_end_that_another_process_holds_is_given_up(fake, train):
+    exporter = fake(200, HELD)
+    code = "import stepmem\nstepmem.step_end(1)\nassert stepmem.flush(5)\nstepmem.end()\nassert stepmem.flush(5)"
+    ended = train(code, exporter.url).ended()
+    assert (ended.code, ended.err, len(exporter.refused)) == (0, "", 1)
