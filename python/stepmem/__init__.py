@@ -85,7 +85,7 @@ def phase(name: str) -> Phase:
 
 
 def end(outcome: str = "completed") -> None:
-    """Reports that this rank has ended (`completed`, `failed` or `oom`). The exporter drops it from all outputs."""
+    """Reports that this rank has ended (`completed`, `failed` or `oom`). At exit, the client does so by itself."""
     CLIENT.end(outcome)
 
 

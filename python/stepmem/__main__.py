@@ -49,7 +49,11 @@ def main(arguments: List[str]) -> None:
     # Pickle and spawned processes look up the program's definitions in `__main__`.
     sys.modules["__main__"] = program
     _count_steps()
-    exec(compile(source, path, "exec", dont_inherit=True), program.__dict__)
+    try:
+        exec(compile(source, path, "exec", dont_inherit=True), program.__dict__)
+    except SystemExit as error:  # other exceptions reach `sys.excepthook`
+        _note_exit(error)
+        raise
 
 
 def _module(name: str) -> "tuple[ModuleSpec, str]":
@@ -74,6 +78,12 @@ def _count_steps() -> None:
         auto()
     except Exception as error:
         print(f"stepmem: optimizer steps are not counted: {error!r}", file=sys.stderr)
+
+
+def _note_exit(error: SystemExit) -> None:
+    from stepmem._client import CLIENT
+
+    CLIENT.ending.note(error)
 
 
 if __name__ == "__main__":

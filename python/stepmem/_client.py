@@ -7,12 +7,13 @@ import os
 import time
 from typing import TYPE_CHECKING, Optional
 
+from ._ending import Ending
 from ._peaks import in_child
 from ._process import Process
 from ._recorder import Recorder
 from ._sender import Sender
 from ._warn import inform_once, warn_once
-from ._wire import OUTCOMES, PHASES, Capture, End, SnapshotResult
+from ._wire import OUTCOMES, PHASES, Capture, SnapshotResult
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -34,6 +35,7 @@ class Client:
 
     def __init__(self) -> None:
         self._reset()
+        self.ending = Ending(self.process)
 
     def _reset(self) -> None:
         self.process = Process()
@@ -50,6 +52,7 @@ class Client:
         """Runs in each forked child, which has no sender: forgets the parent's state, closes its files."""
         sender, recorder = self._sender, self._recorder
         self._reset()
+        self.ending.in_child(self.process)
         in_child()
         if recorder is not None:
             recorder.close()
@@ -110,6 +113,7 @@ class Client:
         recorder = Recorder(self.process, sender, settings.counts_peaks)
         sender.start()
         self._recorder = recorder
+        self.ending.install()
         identity = self.process.identity()
         inform_once("start", f"run {identity.run!r}, rank {identity.rank}, pushes to {sender.target}")
         return recorder
@@ -149,16 +153,19 @@ class Client:
         if outcome not in OUTCOMES:
             warn_once(f"outcome {outcome}", f"outcome {outcome!r} is not one of {', '.join(OUTCOMES)}")
         elif self._sender is not None:
-            self._sender.add_control(End(outcome))
+            self._sender.add_control(self.ending.report(outcome))
 
     def flush(self, seconds: float) -> bool:
         """Waits up to `seconds` until all records are pushed. Returns whether they are."""
         return self._sender is None or self._sender.flush(seconds)
 
     def at_exit(self) -> None:
-        """Pushes the remaining records within FLUSH_SECONDS. Runs at the interpreter's exit."""
+        """Pushes the remaining records and the end within FLUSH_SECONDS. Runs at the interpreter's exit."""
         try:
             if self._sender is not None:
+                end = self.ending.at_exit()
+                if end is not None:
+                    self._sender.add_control(end)
                 self._sender.stop(FLUSH_SECONDS)
         except BaseException:  # including Ctrl-C: the exit code is the program's
             pass

@@ -15,6 +15,8 @@ class Process:
     def __init__(self) -> None:
         self.step = 0
         """The last recorded optimizer step; 0 before the first."""
+        self.n_steps = 0
+        """Optimizer steps that were recorded."""
         self.step_began_at: Optional[float] = None
         """When the current step began, on the monotonic clock; None if unknown."""
         self._settings: Optional[Settings] = None

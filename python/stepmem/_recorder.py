@@ -61,6 +61,8 @@ class Recorder:
             *self._reader.high_water,
         )
         self._n_records += 1
+        if not phase_idx:
+            process.n_steps += 1
         self._ring.append(record)
 
     def close(self) -> None:

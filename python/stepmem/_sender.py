@@ -280,7 +280,8 @@ class Sender:
         if self._batch:
             return self._push_batch(deadline)
         if self._control:
-            delivery = self._deliver(self._encoder.control(self._control[0]), deadline)
+            request = self._encoder.control(self._control[0])
+            delivery = Delivery.REFUSED if request is None else self._deliver(request, deadline)
             if delivery is Delivery.RETRY:
                 return False
             if delivery is not Delivery.ENCODE_ANEW:

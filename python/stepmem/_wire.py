@@ -48,7 +48,7 @@ FIGURES = (
 """JSON keys of a record's figures, in the order of RECORD. Each figure may be UNKNOWN."""
 
 LATER_STEP_FIELDS = ("instance", "launch", "high_water_allocated_bytes", "high_water_reserved_bytes")
-LATER_END_FIELDS = ("instance",)
+LATER_END_FIELDS = ("instance", "time", "step", "error_type", "error_message", "requested_bytes")
 """Keys of a step and of an end that exporters of before refuse."""
 
 STEPS_PATH = "/v1/steps"
@@ -59,6 +59,10 @@ JSON_LINES = "application/x-ndjson"
 
 ERROR_CHARACTERS_MAX = 400
 """Longest error text that is pushed; the rest is cut off."""
+
+ERROR_TYPE_BYTES_MAX = 128
+MESSAGE_BYTES_MAX = 256
+"""Longest type and message of the error in an end, in bytes of UTF-8."""
 
 CAPTURE_STEPS_DEFAULT = 3
 """Steps to record for a capture that does not name a number."""
@@ -120,13 +124,26 @@ class SnapshotResult:
 
 
 class End:
-    """The end of this rank."""
+    """The end of this rank; what is None is unknown."""
 
-    __slots__ = ("outcome",)
+    __slots__ = ("error_message", "error_type", "is_automatic", "outcome", "requested_bytes", "step", "time")
 
-    def __init__(self, outcome: str) -> None:
+    def __init__(self, outcome: str, is_automatic: bool) -> None:
         self.outcome = outcome
         """One of OUTCOMES."""
+        self.is_automatic = is_automatic
+        """Whether it is reported because the process exits, and not by the program."""
+        self.time: Optional[float] = None
+        """Unix time in seconds."""
+        self.step: Optional[int] = None
+        self.error_type: Optional[str] = None
+        self.error_message: Optional[str] = None
+        self.requested_bytes: Optional[int] = None
+        """The request that could not be met."""
+
+    def fields(self) -> Dict[str, object]:
+        """Returns the JSON fields beside rank and instance."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "is_automatic"}
 
 
 class Encoder:
@@ -172,14 +189,22 @@ class Encoder:
             head = self._heads[device] = _encode(fields, without).decode()[:-1]
         return head
 
-    def control(self, message: "SnapshotResult | End") -> Request:
-        """Returns the request for a message that is not a step."""
+    def control(self, message: "SnapshotResult | End") -> Optional[Request]:
+        """Returns the request for a message that is not a step; None if this exporter must not get it."""
         identity = self._process.identity()
         if isinstance(message, SnapshotResult):
             return Request(SNAPSHOTS_PATH, JSON, _encode({"run": identity.run, "rank": identity.rank, **message.fields()}))
+        if self.is_plain and message.is_automatic:
+            return None  # an exporter of before forgets a rank's findings at its end
         run = "".join(f"%{byte:02X}" for byte in identity.run.encode())
-        fields: Dict[str, object] = {"rank": identity.rank, "instance": identity.instance, "outcome": message.outcome}
+        fields = {"rank": identity.rank, "instance": identity.instance, **message.fields()}
         return Request(f"/v1/runs/{run}/end", JSON, _encode(fields, LATER_END_FIELDS if self.is_plain else ()))
+
+
+def cut(text: str, n_bytes: int) -> str:
+    """Returns the printable part of a text, at most `n_bytes` of UTF-8."""
+    plain = "".join(character for character in text if character.isprintable())
+    return plain.encode("utf-8", "ignore")[:n_bytes].decode("utf-8", "ignore")
 
 
 def is_unknown_field(body: bytes) -> bool:
