@@ -110,7 +110,7 @@ class Client:
             self._is_off = True
             return None
         self._sender = sender = Sender(settings, self.process, self._on_capture)
-        recorder = Recorder(self.process, sender, settings.counts_peaks)
+        recorder = Recorder(self.process, sender, settings)
         sender.start()
         self._recorder = recorder
         self.ending.install()

@@ -6,6 +6,7 @@ import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ._peaks import share_peak_counters
+from ._settings import Settings
 from ._torch import cuda_torch, device_uuid
 from ._wire import UNKNOWN
 
@@ -38,7 +39,9 @@ class HostReader:
     device = "cpu"
     high_water: HighWater = (UNKNOWN, UNKNOWN)
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Optional[int] = None) -> None:
+        """`budget`: the bytes that this process may take, instead of the limit that is found."""
+        self._budget = budget
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
@@ -54,10 +57,12 @@ class HostReader:
         return allocated, UNKNOWN, allocated, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN
 
     def capacity(self) -> Capacity:
-        """Returns the smallest of the machine's memory, the cgroup limit and the process's own limits.
+        """Returns the budget, or the smallest of the machine's memory, the cgroup limit and the process's own limits.
 
-        `free` is UNKNOWN if the process's own limit is the smallest.
+        `free` is UNKNOWN of a budget, and if the process's own limit is the smallest.
         """
+        if self._budget is not None:
+            return Capacity(self._budget, UNKNOWN)
         smallest = _machine()
         group = _cgroup()
         if group is not None and (smallest.total == UNKNOWN or group.total < smallest.total):
@@ -134,10 +139,10 @@ class CudaReader:
         return Capacity(int(total), int(free))
 
 
-def find_reader(counts_peaks: bool) -> "CudaReader | HostReader":
+def find_reader(settings: Settings) -> "CudaReader | HostReader":
     """Returns a CudaReader if this process uses CUDA, otherwise a HostReader."""
     torch = cuda_torch()
-    return CudaReader(torch, counts_peaks) if torch is not None else HostReader()
+    return CudaReader(torch, settings.counts_peaks) if torch is not None else HostReader(settings.capacity_bytes)
 
 
 def _machine() -> Capacity:

@@ -8,6 +8,7 @@ from typing import Optional
 from ._process import Process
 from ._readers import NO_CAPACITY, CudaReader, HostReader, find_reader
 from ._sender import Sender
+from ._settings import Settings
 from ._torch import cuda_torch, require_cuda
 from ._wire import RECORD, STEP_MAX, UNKNOWN_SECONDS
 
@@ -18,15 +19,15 @@ CAPACITY_EVERY = 10.0
 class Recorder:
     """Appends a record to the ring at the end of each step and phase."""
 
-    def __init__(self, process: Process, sender: Sender, counts_peaks: bool) -> None:
+    def __init__(self, process: Process, sender: Sender, settings: Settings) -> None:
         self._process = process
         self._sender = sender
         self._ring = sender.ring
-        self._counts_peaks = counts_peaks
+        self._settings = settings
         self._n_records = 0
         self._capacity = NO_CAPACITY
         self._capacity_due_at = 0.0
-        self._reader = find_reader(counts_peaks)
+        self._reader = find_reader(settings)
         self._is_settled = False
         """Whether the reader reads the GPU that holds this process's tensors. It then stays the same."""
         self._device = self._reader.device
@@ -76,7 +77,7 @@ class Recorder:
         """Finds the GPU that the program uses, once it uses CUDA. It may start to use one at any step."""
         reader = self._reader
         if isinstance(reader, HostReader):
-            cuda_reader = CudaReader(require_cuda(), self._counts_peaks)
+            cuda_reader = CudaReader(require_cuda(), self._settings.counts_peaks)
             self.close()
             reader = self._reader = cuda_reader
         self._is_settled = reader.settle()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ._launch import LAUNCH_BYTES_MAX, RANK_VARIABLES, launch_id, launch_suffix, script_name
 
@@ -45,6 +45,8 @@ class Settings(NamedTuple):
     """Whether each step has its exact peak, which resets PyTorch's counters; otherwise there are high-water marks only."""
     snapshot_directory: Optional[str]
     is_disabled: bool
+    capacity_bytes: Optional[int] = None
+    """The memory that a process without CUDA may take."""
 
     @staticmethod
     def read(environment: Mapping[str, str]) -> "Settings":
@@ -65,6 +67,7 @@ class Settings(NamedTuple):
             counts_peaks=_counts_peaks(environment),
             snapshot_directory=environment.get("STEPMEM_SNAPSHOT_DIRECTORY") or None,
             is_disabled=_switch(environment, "STEPMEM_DISABLED"),
+            capacity_bytes=_bytes(environment, "STEPMEM_CAPACITY"),
         )
 
     def target(self) -> Target:
@@ -167,6 +170,30 @@ def _counts_peaks(environment: Mapping[str, str]) -> bool:
     if not value and environment.get("STEPMEM_RESET_PEAK"):
         return _switch(environment, "STEPMEM_RESET_PEAK")
     return value != "observe"
+
+
+UNITS: Dict[str, int] = {"": 1, "b": 1, **{f"{prefix}ib": 1024 ** (power + 1) for power, prefix in enumerate("kmgt")}}
+UNITS.update({name[:2]: factor for name, factor in UNITS.items() if len(name) == 3})  # as Kubernetes writes them: 2Gi
+UNITS.update({f"{prefix}b": 1000 ** (power + 1) for power, prefix in enumerate("kmgt")})
+"""Bytes in each unit, in lower case."""
+
+BYTES_MAX = 1 << 53
+"""Most bytes that the exporter accepts."""
+
+
+def _bytes(environment: Mapping[str, str], name: str) -> Optional[int]:
+    """Parses `2GiB`, `512 MB` or plain bytes; None if not set."""
+    value = environment.get(name, "").strip()
+    if not value:
+        return None
+    number = value.rstrip("bBiIkKmMgGtT ")
+    try:
+        n_bytes: int = round(float(number) * UNITS[value[len(number) :].strip().lower()])
+    except (KeyError, OverflowError, ValueError):
+        n_bytes = 0
+    if not 0 < n_bytes <= BYTES_MAX:
+        raise ValueError(f"{name}: {value!r} is not a number of bytes such as 2GiB")
+    return n_bytes
 
 
 def _integer(environment: Mapping[str, str], names: "List[str] | Tuple[str, ...]") -> Optional[int]:

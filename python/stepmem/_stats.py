@@ -97,7 +97,8 @@ def _cuda(torch: Any, device: Any) -> MemoryStats:
 
 
 def _host() -> MemoryStats:
-    reader = HostReader()
+    settings = CLIENT.process.settings()
+    reader = HostReader(None if settings is None else settings.capacity_bytes)
     try:
         allocated, capacity = reader.read()[0], reader.capacity()
     finally:

@@ -87,6 +87,12 @@ def test_counters_that_cannot_be_shared_are_not_reset(fake, train, broken):
     assert ended.out.split()[0] == "0"
 
 
+def test_capacity_of_a_gpu_is_its_own(fake, train):
+    exporter = fake(200)
+    assert train(STEPS, exporter.url, PATHS=STUB, STEPMEM_CAPACITY="1MiB").ended().code == 0
+    assert {record["total_bytes"] for record in exporter.records} == {1 << 30}
+
+
 def test_invalid_kind_of_peaks_causes_a_warning(train):
     ended = train(STEPS, None, PATHS=STUB, STEPMEM_PEAKS="some").ended()
     assert "STEPMEM_PEAKS: 'some' is neither exact nor observe" in ended.err

@@ -116,6 +116,29 @@ def test_invalid_settings_cause_one_warning(train):
     assert ended.err.count("STEPMEM_PUSH_URL") == 1 and len(ended.err.splitlines()) == 1, ended.err
 
 
+@pytest.mark.parametrize(
+    "value, n_bytes",
+    [("2GiB", 2 << 30), ("2 Gi", 2 << 30), ("1.5MiB", 3 << 19), ("2GB", 2_000_000_000), ("4096", 4096), ("1tib", 1 << 40), ("", None)],
+)
+def test_capacity_is_a_number_of_bytes(value, n_bytes):
+    assert Settings.read({"STEPMEM_CAPACITY": value}).capacity_bytes == n_bytes
+
+
+@pytest.mark.parametrize("value", ["much", "0", "-1GiB", "2 XiB", "nan", "inf", "1e300", "GiB", "9007199254740994"])
+def test_invalid_capacity_raises_an_error_that_names_the_variable(value):
+    with pytest.raises(ValueError, match="STEPMEM_CAPACITY"):
+        Settings.read({"STEPMEM_CAPACITY": value})
+
+
+def test_capacity_is_sent_as_the_total_of_a_process_without_cuda(fake, train):
+    exporter = fake(200)
+    code = LOOP + "    print(stepmem.memory_stats().total_bytes, stepmem.memory_stats().free_bytes)\n"
+    ended = train(code, exporter.url, STEPMEM_CAPACITY="2GiB").ended()
+    assert (ended.code, ended.out) == (0, "2147483648 None\n"), ended.err
+    assert {record["total_bytes"] for record in exporter.records} == {2 << 30}
+    assert not [record for record in exporter.records if "free_bytes" in record], "only what is left of a limit is known"
+
+
 def test_disabled_client_pushes_nothing(exporter, train):
     ended = train(LOOP, exporter.url, STEPMEM_DISABLED="1").ended()
     assert (ended.code, ended.err) == (0, "")
