@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Optional
 
@@ -24,6 +25,8 @@ class Recorder:
         self._sender = sender
         self._ring = sender.ring
         self._settings = settings
+        self._lock = threading.RLock()
+        """Keeps the records of several threads in order; a signal handler may take a step inside a step."""
         self._n_records = 0
         self._capacity = NO_CAPACITY
         self._capacity_due_at = 0.0
@@ -35,6 +38,10 @@ class Recorder:
 
     def record(self, n: Optional[int], phase_idx: int) -> None:
         """Records the end of step `n` (None: the one after the last), or of a phase at step `n`. May raise anything."""
+        with self._lock:
+            self._record(n, phase_idx)
+
+    def _record(self, n: Optional[int], phase_idx: int) -> None:
         process = self._process
         if n is None:
             n = process.step + 1

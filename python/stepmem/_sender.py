@@ -187,7 +187,13 @@ class Sender:
         self._connection = Connection(settings)
         self._stop = threading.Event()
         self._wake = threading.Event()
-        self._flushed = threading.Event()
+        self._flushed = threading.Condition()
+        """Guards the two counts, and is notified when the second one rises."""
+        self._n_flushes = 0
+        """How often a flush was requested."""
+        self._n_flushed = 0
+        """The number of the last request by which everything was pushed."""
+        self._is_broken = False
         self._deadline = 0.0
         self._thread = threading.Thread(target=self._run, name="stepmem", daemon=True)
         # Only the thread uses what follows.
@@ -217,10 +223,13 @@ class Sender:
 
     def flush(self, seconds: float) -> bool:
         """Waits up to `seconds` until everything is pushed. Returns whether it is."""
-        self._flushed.clear()
-        self._deadline = time.monotonic() + seconds
-        self._wake.set()
-        return self._flushed.wait(seconds)
+        with self._flushed:
+            self._n_flushes += 1
+            n = self._n_flushes
+            self._deadline = time.monotonic() + seconds
+            self._wake.set()
+            self._flushed.wait_for(lambda: self._is_broken or self._n_flushed >= n, seconds)
+            return self._n_flushed >= n
 
     def stop(self, seconds: float) -> None:
         """Pushes the rest, ends the thread and waits for it up to `seconds`."""
@@ -240,21 +249,27 @@ class Sender:
             self._loop()
         except Exception as error:
             warn_once("sender", f"pushing stopped: {error!r}")
+            with self._flushed:
+                self._is_broken = True
+                self._flushed.notify_all()
 
     def _loop(self) -> None:
         while True:
             is_woken = self._wake.wait(POLL_SECONDS)
+            self._wake.clear()
             is_last = self._stop.is_set()
+            n_flushes = self._n_flushes
             now = time.monotonic()
             if is_woken or is_last:
-                self._wake.clear()
                 self._push_all(self._deadline)
             elif self._backoff.is_over(now):
                 is_full = len(self.ring) >= BATCH_RECORDS_MAX
                 if is_full or (self._has_pending() and now - self._sent_at >= SEND_EVERY):
                     self._push_full_batches()
-            if not self._has_pending():
-                self._flushed.set()
+            if n_flushes > self._n_flushed and not self._has_pending():
+                with self._flushed:
+                    self._n_flushed = n_flushes
+                    self._flushed.notify_all()
             if is_last:
                 self._connection.close()
                 return

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Optional
 from ._client import CLIENT
 from ._on_demand import snapshot
 from ._readers import Capacity, HostReader
+from ._signals import raise_if_of_handler
 from ._torch import cuda_torch
 from ._warn import warn_once
 from ._wire import UNKNOWN
@@ -30,6 +31,7 @@ def memory_stats(device: Any = None) -> MemoryStats:
         torch = cuda_torch()
         return _host() if torch is None or str(device) == "cpu" else _cuda(torch, device)
     except Exception as error:
+        raise_if_of_handler(error)
         warn_once("stats", f"memory cannot be read: {error!r}")
         return MemoryStats()
 
@@ -60,6 +62,7 @@ def reset_peak_memory(device: Any = None) -> None:
         with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
             file.write("5")
     except Exception as error:
+        raise_if_of_handler(error)
         warn_once("reset", f"peak counters cannot be reset: {error!r}")
 
 
