@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Optional
@@ -46,6 +47,8 @@ class Client:
         self.process = Process()
         self.is_explicit = False
         """Whether the program or a callback reports steps, so that the optimizer hook must not count them."""
+        self.expects_steps = False
+        """Whether to warn at exit if no step was counted."""
         self._is_off = False
         """Whether recording is disabled, misconfigured, or failed too often. There is then no recorder."""
         self._n_failures = 0
@@ -191,8 +194,19 @@ class Client:
                 if end is not None:
                     self._sender.add_control(end)
                 self._sender.stop(FLUSH_SECONDS)
+            elif self.expects_steps:
+                self._warn_of_no_step()
         except BaseException:  # including Ctrl-C: the exit code is the program's
             pass
+
+
+    def _warn_of_no_step(self) -> None:
+        settings = self.process.settings()
+        if settings is None or settings.is_disabled or self._n_failures > 0:
+            return
+        has_torch = "torch" in sys.modules
+        reason = "no optimizer of PyTorch stepped in this process" if has_torch else "the program did not import PyTorch"
+        warn_once("no step", f"no step was counted, so nothing is pushed: {reason}; stepmem.step() reports steps of any kind")
 
 
 class Step:

@@ -125,7 +125,7 @@ def exporter(start: Callable[..., Exporter]) -> Exporter:
     return start()
 
 
-INFORMATION = re.compile(r"stepmem: (run '.*', rank \d+, pushes to |run '.*' has another live process|the exporter at \S+ is older than this client)")
+INFORMATION = re.compile(r"stepmem: (\[step \d+\] |run '.*', rank \d+, pushes to |run '.*' has another live process|the exporter at \S+ is older than this client)")
 """Lines that the client writes at level info."""
 
 

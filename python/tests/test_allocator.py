@@ -207,6 +207,27 @@ def test_history_that_the_program_records_is_left_on(exporter, train, tmp_path):
     assert os.listdir(tmp_path / "out") == ["own_rank0_step4.pickle"]
 
 
+def test_monitor_logs_each_interval_and_where_its_snapshot_went(train, tmp_path):
+    code = """
+        import torch, stepmem
+        monitor = stepmem.MemoryMonitor(snapshot_step=2, snapshot_dir="out")
+        for step in (1, 2, 3):
+            torch.malloc(100 << 20)
+            torch.malloc(step << 20)
+            torch.free(step << 20)
+            monitor.report(step)
+        print(stepmem.memory_utilization())
+    """
+    ended = train(code, None, PATHS=STUB, STEPMEM_DISABLED="1").ended()
+    assert (ended.code, ended.err, float(ended.out)) == (0, "", 300 / 1024)
+    assert ended.information == [
+        "stepmem: [step 1] GPU mem: allocated 100 MiB, peak 101 MiB / 1.00 GiB (10 %), reserved 100 MiB (10 %)",
+        "stepmem: [step 2] GPU mem: allocated 200 MiB, peak 202 MiB / 1.00 GiB (20 %), reserved 200 MiB (20 %)",
+        f"stepmem: [step 2] memory snapshot: {tmp_path}/out/memory_rank0_step2.pickle",
+        "stepmem: [step 3] GPU mem: allocated 300 MiB, peak 303 MiB / 1.00 GiB (30 %), reserved 300 MiB (29 %)",
+    ]
+
+
 OOM = """
     import torch, stepmem
     WANTED
