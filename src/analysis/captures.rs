@@ -118,7 +118,7 @@ impl CaptureOutcome {
 pub struct CaptureReport {
     /// The rank.
     pub rank: RankId,
-    /// What it was asked under; `None` when nobody asked.
+    /// Id of the request; `None` for a snapshot that the trainer took by itself.
     pub id: Option<Box<str>>,
     /// Why it was taken.
     pub reason: CaptureReason,
@@ -133,7 +133,7 @@ pub struct CaptureReport {
 pub struct Capture {
     /// The report, or what will be reported.
     pub report: CaptureReport,
-    /// When it was asked for, or reported when nobody asked.
+    /// When it was asked for, or reported if it was not asked for.
     pub since: Uptime,
 }
 
@@ -197,7 +197,7 @@ impl Captures {
         let n_requests = before.map_or(0, |before| before.n_requests) + 1;
         self.runs.insert(rank.run.clone(), RunRequests { n_requests, last: now });
         self.n_requests += 1;
-        // The time tells it apart from those of an exporter before this one.
+        // The time keeps ids of an earlier exporter apart.
         let id = format!("{}-{}", now.0.as_millis(), self.n_requests);
         let report = CaptureReport {
             rank: rank.clone(),

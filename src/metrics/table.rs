@@ -122,7 +122,7 @@ pub const METRICS: &[Metric] = &[
         "A container that the kubelet gave the device to; only with --kubelet.socket.", device_pods),
     row!(Nvml Gauge "stepmem_process_attribution" "process.attribution", STATES, DEVICE_STATE,
         "1 for what the process list of the device can mean from here: host and shared_pid_namespace find a rank's process, own_pid_namespace sees none, \
-         foreign_pid_namespace sees ids of the host's that nobody here can resolve (no series for a process then), memory_hidden sees no memory, \
+         foreign_pid_namespace sees ids of the host that cannot be resolved here (no series for a process then), memory_hidden sees no memory, \
          unsupported no list that makes sense.", attribution),
     row!(Nvml Counter "stepmem_device_xid_errors_total" "device.xid_errors", EVENTS, DEVICE_XID,
         "Xid errors that the driver reported for the device.", xid_errors),
@@ -235,7 +235,7 @@ pub const METRICS: &[Metric] = &[
     row!(Own Info "stepmem_build_info" "build.info", STATES, VERSION, "The exporter's version.",
         |s, v| v(&[s.exporter.version.as_ref()], 1.0)),
     row!(Own Gauge "stepmem_nvml_up" "nvml.up", STATES, NONE,
-        "1 while NVML answers, 0 when there is none or it fails (a normal state); absent when nobody asks it.",
+        "1 while NVML answers, 0 without NVML or while it fails (a normal state on a machine without a GPU); absent when it is not polled.",
         |s, v| s.gpu.is_up.into_iter().for_each(|is_up| v(&[], f64::from(u8::from(is_up))))),
     row!(Own Gauge "stepmem_nvml_last_success_timestamp_seconds" "nvml.last_success", SECONDS, NONE,
         "When NVML last answered, as a Unix time.", |s, v| s.gpu.last_success_time.into_iter().for_each(|time| v(&[], time))),

@@ -51,7 +51,7 @@ pub struct DeviceMemory {
     /// What is free; `None` in recordings that lack it.
     #[serde(rename = "free_bytes")]
     pub free: Option<Bytes>,
-    /// What the driver keeps for itself, where the driver tells it apart (memory info v2).
+    /// Memory reserved by the driver, where it is reported separately (memory info v2).
     #[serde(rename = "reserved_bytes")]
     pub reserved: Option<Bytes>,
 }
@@ -108,7 +108,7 @@ pub enum Attribution {
     SharedPidNamespace,
     /// The exporter's own namespace hides the training processes.
     OwnPidNamespace,
-    /// The ids are those of another namespace (an older driver's, from within a container): nobody here can tell whose.
+    /// The ids belong to another namespace (an older driver, seen from a container) and cannot be resolved here.
     ForeignPidNamespace,
     /// Processes are seen, their memory is not.
     MemoryHidden,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The largest byte count and step that is taken: 2^53, above which an `f64` no longer tells neighbours apart.
+/// The largest byte count and step that is taken: 2^53, above which an `f64` cannot hold every integer.
 pub const INTEGER_MAX: u64 = 1 << 53;
 
 /// 2^20 bytes.

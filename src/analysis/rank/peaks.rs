@@ -51,7 +51,7 @@ impl RecentPeaks {
     }
 }
 
-/// The greatest allocated of the current and the last whole interval, so that whoever reads at least once an
+/// The greatest allocated of the current and the last whole interval, so that a reader that comes at least once an
 /// interval sees every spike, and reading changes nothing.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct IntervalPeak {
