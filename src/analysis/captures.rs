@@ -50,7 +50,6 @@ impl Default for CaptureSettings {
 pub struct CaptureRequest {
     /// What its report names.
     pub id: String,
-    /// The rank.
     pub rank: RankId,
     /// For how many steps to record.
     pub steps: u32,
@@ -85,7 +84,6 @@ impl CaptureReason {
 pub enum CaptureOutcome {
     /// The rank was asked and has not reported yet.
     Waiting,
-    /// It was written.
     Written {
         /// Where, as the training process sees it.
         path: Box<str>,
@@ -93,10 +91,7 @@ pub enum CaptureOutcome {
         bytes: Option<Bytes>,
     },
     /// It could not be taken or written.
-    Failed {
-        /// Why.
-        error: Box<str>,
-    },
+    Failed { error: Box<str> },
     /// The rank did not report in time.
     Unanswered,
 }
@@ -116,7 +111,6 @@ impl CaptureOutcome {
 /// What a training process says of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureReport {
-    /// The rank.
     pub rank: RankId,
     /// Id of the request; `None` for a snapshot that the trainer took by itself.
     pub id: Option<Box<str>>,
@@ -160,7 +154,6 @@ struct RunRequests {
 }
 
 impl Captures {
-    /// None yet.
     pub fn new(settings: CaptureSettings) -> Self {
         Self {
             settings,

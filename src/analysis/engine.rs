@@ -226,7 +226,6 @@ impl Engine {
         state.view(device, now)
     }
 
-    /// Every present subject.
     pub(super) fn scene(&self, now: Uptime) -> Scene<'_> {
         let ttl = self.config.rank_ttl;
         let runs = self.ranks.runs().map(|(run, states)| {

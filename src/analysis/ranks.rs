@@ -16,7 +16,6 @@ use crate::model::units::Uptime;
 /// What the rank table may hold, and the settings of its ranks.
 #[derive(Clone, Debug)]
 pub struct RankSettings {
-    /// The creep estimator's.
     pub creep: CreepSettings,
     /// How many train pushes at the start of a life are not used, of runs that have a number of their own.
     pub warmup_pushes: BTreeMap<Run, u32>,

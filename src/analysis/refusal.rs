@@ -10,7 +10,6 @@ pub enum Refusal {
     TooManyRanks {
         /// How many ranks there would be.
         ranks: usize,
-        /// The limit.
         max: usize,
     },
     /// The batch would take more runs than are held.
@@ -18,7 +17,6 @@ pub enum Refusal {
     TooManyRuns {
         /// How many runs there would be.
         runs: usize,
-        /// The limit.
         max: usize,
     },
     /// The acknowledgement is about a subject that is not held.
@@ -26,10 +24,7 @@ pub enum Refusal {
     UnknownSubject(SubjectId),
     /// The acknowledgement would exceed the bound on their number.
     #[error("the acknowledgements would exceed {max}")]
-    TooManyAcks {
-        /// The limit.
-        max: usize,
-    },
+    TooManyAcks { max: usize },
 }
 
 fn unknown(subject: &SubjectId) -> String {

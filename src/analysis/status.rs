@@ -56,10 +56,8 @@ pub struct Status {
     pub exporter: ExporterStatus,
 }
 
-/// One run.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RunStatus {
-    /// Its name.
     pub run: Run,
     /// How many of its ranks are present here.
     pub ranks: usize,
@@ -71,12 +69,9 @@ pub struct RunStatus {
     pub worst_rank: Option<Rank>,
 }
 
-/// One rank.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RankStatus {
-    /// Its run.
     pub run: Run,
-    /// The global rank.
     pub rank: Rank,
     /// The global rank as a label's value.
     #[serde(skip)]
@@ -97,7 +92,6 @@ pub struct RankStatus {
     /// The greatest allocated of the recent window.
     #[serde(rename = "recent_peak_allocated_bytes")]
     pub recent_peak_allocated: Option<Bytes>,
-    /// Its capacity.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
     /// What it can still take before its device is full, in bytes.
@@ -126,7 +120,6 @@ pub struct RankStatus {
 /// One process that does not push.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ProcessStatus {
-    /// The process.
     #[serde(flatten)]
     pub id: ProcessId,
     /// What it holds on the device.
@@ -148,7 +141,6 @@ pub struct ProcessStatus {
 /// The growth of one signal.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SignalStatus {
-    /// Which.
     pub signal: Signal,
     /// Its slope, in bytes per step; `None` of a process that does not push.
     pub slope_bytes_per_step: Option<f64>,
@@ -175,12 +167,9 @@ pub struct TrendStatus {
     pub confidence_ratio: f64,
 }
 
-/// One device.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct DeviceStatus {
-    /// Its UUID.
     pub uuid: GpuUuid,
-    /// What describes it.
     #[serde(flatten)]
     pub info: DeviceInfo,
     /// Its memory, where that means something.
@@ -191,7 +180,6 @@ pub struct DeviceStatus {
     pub attributed_bytes: Option<u64>,
     /// What is in use beyond that; it may be negative where driver and processes disagree.
     pub unattributed_bytes: Option<f64>,
-    /// Its processes.
     pub processes: Vec<DeviceProcessStatus>,
     /// What the processes beyond the bound on series use together.
     pub other_processes_bytes: Option<u64>,
@@ -200,7 +188,6 @@ pub struct DeviceStatus {
 /// One process on a device.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct DeviceProcessStatus {
-    /// Its id.
     pub pid: u32,
     /// What it uses; `None` when the driver does not know.
     #[serde(rename = "used_bytes")]
@@ -214,7 +201,6 @@ pub struct DeviceProcessStatus {
 /// One diagnosis that holds.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct FindingStatus {
-    /// The diagnosis.
     pub kind: DiagnosisKind,
     /// Its name on pages.
     #[serde(rename = "status")]
@@ -240,9 +226,7 @@ pub struct AckStatus {
     /// The subject: `run` and `rank`, `uuid` and `pid`, or `uuid`.
     #[serde(flatten, with = "subject_fields")]
     pub subject: SubjectId,
-    /// The diagnosis.
     pub kind: DiagnosisKind,
-    /// Why.
     pub reason: String,
     /// Since when, as a Unix time.
     pub since: f64,
@@ -250,10 +234,8 @@ pub struct AckStatus {
     pub until: f64,
 }
 
-/// One memory snapshot.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SnapshotStatus {
-    /// The rank.
     #[serde(flatten)]
     pub rank: RankId,
     /// Why it is taken: `creep`, `oom` or `manual`.
@@ -278,7 +260,6 @@ pub type LabelCounts = Vec<(Cow<'static, str>, u64)>;
 /// The state of the exporter itself; the composition root fills in what the engine does not know.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct ExporterStatus {
-    /// The program's version.
     pub version: Cow<'static, str>,
     /// Push requests by what became of them.
     pub pushes: LabelCounts,
@@ -305,7 +286,6 @@ pub struct ExporterStatus {
 /// The state of one collector.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct CollectorStatus {
-    /// Its name.
     pub collector: Cow<'static, str>,
     /// How long its last round took, in seconds.
     pub duration_seconds: f64,
@@ -384,14 +364,12 @@ impl RankStatus {
         }
     }
 
-    /// The rank's name.
     pub fn id(&self) -> RankId {
         RankId { run: self.run.clone(), rank: self.rank }
     }
 }
 
 impl ProcessStatus {
-    /// A present process.
     pub fn of(id: &ProcessId, view: &ProcessView<'_>) -> Self {
         Self {
             id: id.clone(),

@@ -61,7 +61,6 @@ impl Bytes {
         checked_integer(value).map(Self)
     }
 
-    /// The count.
     pub fn get(self) -> u64 {
         self.0
     }
@@ -90,7 +89,6 @@ impl Count {
         checked_integer(value).map(Self)
     }
 
-    /// The count.
     pub fn get(self) -> u64 {
         self.0
     }
@@ -165,7 +163,6 @@ impl From<Seconds> for UnixTime {
 /// An estimate with its 95 % interval, all in one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Interval {
-    /// The estimate.
     pub value: f64,
     /// The interval's lower end.
     pub lower: f64,
@@ -200,7 +197,6 @@ pub struct DurationCounts {
     pub buckets: Vec<(f64, u64)>,
     /// How many there were.
     pub count: u64,
-    /// Their sum.
     pub sum_seconds: f64,
 }
 

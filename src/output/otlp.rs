@@ -40,7 +40,6 @@ const SERVICE_INSTANCE: Key = Key::from_static_str("service.instance.id");
 pub struct OtlpConfig {
     /// The collector (`http://host:4318`); `None` leaves it to the variables `OTEL_EXPORTER_OTLP_…`.
     pub endpoint: Option<String>,
-    /// The transport.
     pub transport: Transport,
     /// The interval between exports.
     pub interval: Duration,
@@ -56,10 +55,8 @@ pub struct OtlpConfig {
     pub is_from_environment: bool,
 }
 
-/// OTLP's transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// gRPC.
     Grpc,
     /// Protobuf over HTTP.
     Http,

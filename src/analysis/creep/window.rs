@@ -47,7 +47,6 @@ pub struct WindowTrend {
 /// One window of a signal, and the outcome of its gates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WindowVerdict {
-    /// The series.
     pub signal: Signal,
     /// The level: each one's blocks are twice as long as those of the one below.
     pub level_idx: usize,

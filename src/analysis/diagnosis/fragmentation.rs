@@ -29,9 +29,7 @@ pub const ABOUT: About = About {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum FragmentationEvidence {
-    /// It grows.
     Growth(Box<TrendFigures>),
-    /// It is large.
     Unused(UnusedEvidence),
 }
 
@@ -44,7 +42,6 @@ pub struct UnusedEvidence {
     pub peak_fragmentation_ratio: f64,
     /// What it held at its recent peak.
     pub peak_reserved_bytes: u64,
-    /// The capacity.
     pub capacity_bytes: u64,
 }
 

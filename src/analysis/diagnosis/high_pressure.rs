@@ -22,11 +22,9 @@ pub const ABOUT: About = About {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PressureEvidence {
-    /// Peak by capacity.
     pub pressure_ratio: f64,
     /// The memory that the peak is of.
     pub basis: Basis,
-    /// The capacity.
     pub capacity_bytes: u64,
 }
 

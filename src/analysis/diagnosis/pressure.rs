@@ -50,7 +50,6 @@ pub struct Pressure {
     pub basis: Basis,
     /// Peak by capacity; above 1 where the figures contradict each other.
     pub ratio: f64,
-    /// The capacity.
     pub capacity: Bytes,
 }
 

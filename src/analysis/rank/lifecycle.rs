@@ -21,7 +21,6 @@ const RESUME_GAP_RATIO: f64 = 15.0;
 /// What becomes of one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordVerdict {
-    /// It is used.
     Accepted,
     /// It is used, and begins a new life of the rank.
     Restarted,

@@ -35,7 +35,6 @@ pub struct Tally {
 /// A step and when it ended, as a Unix time.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Moment {
-    /// The step.
     pub step: u64,
     /// The Unix time.
     pub time: f64,
@@ -50,7 +49,6 @@ pub struct Figure {
     squared_moves: f64,
     /// The greatest value, and the first step that had it.
     pub max: Option<(Bytes, u64)>,
-    /// The last value.
     pub last: Option<Bytes>,
 }
 

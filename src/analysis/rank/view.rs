@@ -19,7 +19,6 @@ pub struct Identity {
     pub pid: Option<u32>,
     /// Its rank within the node.
     pub local_rank: Option<Rank>,
-    /// Its node's rank.
     pub node_rank: Option<Rank>,
     /// How many ranks the run has.
     pub world_size: Option<u32>,
@@ -31,7 +30,6 @@ pub struct Identity {
 /// The figures of the last train step.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct LastTrain {
-    /// Its number.
     pub step: Count,
     /// How long it took.
     pub step_seconds: Option<Seconds>,
@@ -64,7 +62,6 @@ pub struct LastTrain {
 /// What NVML says of the rank's device, where it does.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DeviceView {
-    /// The capacity.
     pub total: Option<Bytes>,
     /// What everything on the device uses.
     pub used: Option<Bytes>,

@@ -97,7 +97,6 @@ pub enum OfferError {
 
 /// The result of a push request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the labels say it")]
 pub enum PushResult {
     Accepted,
     Malformed,

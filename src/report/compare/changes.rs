@@ -21,7 +21,6 @@ pub type Runs<'a> = OldNew<&'a RunFigures>;
 pub struct KeyedChange {
     /// Its key in JSON.
     pub key: &'static str,
-    /// The change.
     pub change: Change,
     /// The difference in words; empty where a run lacks the figure.
     pub sentence: String,

@@ -2,12 +2,10 @@
 
 use crate::report::policy::{IssueSeverity, PolicyName};
 
-/// One run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunFigures {
     /// The policy that its issues were judged by.
     pub policy: PolicyName,
-    /// The run's name.
     pub run: Option<String>,
     /// Its issues; empty when nothing was wrong.
     pub issues: Vec<RunIssue>,
@@ -39,7 +37,6 @@ pub struct RunFigures {
     pub n_ooms: Option<u64>,
 }
 
-/// One issue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunIssue {
     /// Its name in labels.
@@ -48,7 +45,6 @@ pub struct RunIssue {
     pub status: String,
     /// How much it matters.
     pub severity: IssueSeverity,
-    /// Its ranks.
     pub ranks: Vec<u64>,
 }
 
@@ -68,7 +64,6 @@ pub struct RunPeak {
 pub struct RunGrowth {
     /// Whether it rises or creeps.
     pub is_growing: bool,
-    /// The slope.
     pub slope: f64,
     /// The 95 % interval of the slope.
     pub interval: Option<SlopeInterval>,
@@ -77,9 +72,7 @@ pub struct RunGrowth {
 /// A 95 % interval, in bytes per step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlopeInterval {
-    /// Its lower end.
     pub lower: f64,
-    /// Its upper end.
     pub upper: f64,
 }
 

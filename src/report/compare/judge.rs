@@ -11,7 +11,6 @@ use crate::report::compare::comparison::{
 use crate::report::compare::figures::{RunFigures, RunIssue};
 use crate::report::policy::IssueSeverity;
 
-/// Compares two runs.
 pub fn compare(runs: Runs<'_>) -> Comparison {
     let mut reasons = statuses(runs);
     let mut metrics = BTreeMap::new();

@@ -47,11 +47,9 @@ impl Peaks {
 /// The highest peak of a rank's life by its capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LifePressure {
-    /// Peak by capacity.
     pub ratio: f64,
     /// The memory that the peak is of.
     pub basis: Basis,
-    /// The capacity.
     pub capacity: Bytes,
     /// The first step that had it; `None` outside train steps.
     pub step: Option<u64>,
