@@ -162,8 +162,11 @@ impl Otlp {
         self.labels("rank").iter().map(|rank| rank.parse().unwrap()).collect()
     }
 
+    /// The devices with anything but a finding: that a device is lost is said for as long as it is.
     pub fn devices(&self) -> BTreeSet<String> {
-        self.labels("uuid")
+        let points = self.points().into_keys();
+        let readings = points.filter(|(name, _)| !name.starts_with("stepmem.diagnosis"));
+        readings.filter_map(|(_, labels)| labels.get("uuid").cloned()).collect()
     }
 }
 
