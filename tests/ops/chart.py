@@ -11,13 +11,12 @@ import re
 import subprocess
 import sys
 
-import celpy
-import jsonpatch
+import injection
 import kubernetes_validate
 import yaml
-from celpy.adapter import CELJSONEncoder
 from helm_python import _native
 from helm_python.chart import Chart, lint
+from injection import Problem, expect
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm/stepmem"
@@ -28,7 +27,7 @@ RULES = ROOT / "alerts/stepmem.rules.yaml"
 
 KUBERNETES = ["1.29", "1.33", "1.36", "1.37"]
 OPERATOR = "monitoring.coreos.com/"
-KYVERNO = "kyverno.io/"
+KYVERNO = ("kyverno.io/", "policies.kyverno.io/")
 
 # Name, values and the oldest Kubernetes version that supports them.
 MODES = {
@@ -36,6 +35,7 @@ MODES = {
     "inject": ({"mode": "inject"}, "1.36"),
     "inject-v1beta1": ({"mode": "inject"}, "1.34"),
     "inject-kyverno": ({"mode": "inject", "inject": {"engine": "Kyverno"}}, "1.29"),
+    "inject-kyverno-cel": ({"mode": "inject", "inject": {"engine": "Kyverno", "apiVersion": "policies.kyverno.io/v1"}}, "1.29"),
     "daemonset": ({"mode": "daemonset", "networkPolicy": {"enabled": True}, "daemonset": {"runtimeClassName": "nvidia", "nodeSelector": {"nvidia.com/gpu.present": "true"}}}, "1.29"),
 }
 DIGEST = {"image": {"repository": "registry.example/stepmem", "digest": "sha256:" + "0123456789abcdef" * 4}}
@@ -50,10 +50,6 @@ REFUSED = [
     ({"image": {"repository": "stepmem", "digest": "latest"}}, "digest"),
     ({"port": 80}, "port"),
 ]
-
-
-class Problem(Exception):
-    """A check failed; the message is for the reader of the test's output."""
 
 
 def main():
@@ -101,11 +97,6 @@ def load(text):
 
 def load_all(text):
     return yaml.load_all(text, yaml.CSafeLoader)
-
-
-def expect(holds, message):
-    if not holds:
-        raise Problem(message)
 
 
 def helm3(*words, values=None):
@@ -295,89 +286,28 @@ def pods_are_restricted(bench):
     expect(claimed["resources"]["claims"] == [{"name": "gpu"}] and "NVIDIA" not in json.dumps(claimed), "the claim")
 
 
-# Pods as users write them.
-PODS = {
-    "plain": {"containers": [{"name": "trainer", "image": "t"}]},
-    "with init containers": {"initContainers": [{"name": "fetch", "image": "f"}], "containers": [{"name": "trainer", "image": "t", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}, {"name": "log", "image": "l"}],
-                             "volumes": [{"name": "data", "emptyDir": {}}]},
-    "with no init containers in a list": {"initContainers": [], "containers": [{"name": "trainer", "image": "t"}]},
-}
-KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "volumeMounts": "mountPath"}
-
-
 def injects(bench):
-    """The policy's CEL and Kyverno's patch, applied to pods: the results fit Kubernetes' schema of a pod."""
+    """Each engine's policy, applied to pods: every result fits Kubernetes' schema of a pod."""
     [sidecar] = sidecar_of(bench, {})["spec"]["initContainers"]
-    for title, spec in PODS.items():
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"stepmem.io/inject": "true"}}, "spec": spec}
-        policy = bench.find("MutatingAdmissionPolicy", {"mode": "inject"}, "1.36")["spec"]
-        mutated = mutate(pod, policy)
-        kyverno = bench.find("ClusterPolicy", {"mode": "inject", "inject": {"engine": "Kyverno"}})["spec"]["rules"][0]["mutate"]["patchStrategicMerge"]
-        by_kyverno = merged(pod, with_every_container(kyverno, pod))
-        for engine, got in [("policy", mutated), ("Kyverno", by_kyverno)]:
-            kubernetes_validate.validate(got, "1.36", strict=True)
-            after = got["spec"]
-            injected = [container for container in after["initContainers"] if container["name"] == "stepmem"]
-            expect(injected == [sidecar], f"{title}, {engine}: {injected} is not the sidecar")
-            others = [container for container in after["initContainers"] if container["name"] != "stepmem"]
-            expect(others == spec.get("initContainers", []), f"{title}, {engine}: init containers were lost: {others}")
-            expect([container["name"] for container in after["containers"]] == [container["name"] for container in spec["containers"]], f"{title}, {engine}: containers")
-            for before, container in zip(spec["containers"], after["containers"]):
-                expect(container["volumeMounts"] == before.get("volumeMounts", []) + [{"name": "stepmem", "mountPath": "/run/stepmem"}], f"{title}, {engine}: mounts {container['volumeMounts']}")
-            expect([volume["name"] for volume in after["volumes"]] == [volume["name"] for volume in spec.get("volumes", [])] + ["stepmem"], f"{title}, {engine}: volumes")
-        expect(mutate(mutated, policy) == mutated, f"{title}: a second admission changes the pod again")
-
-
-def evaluate(expression, pod):
-    environment = celpy.Environment()
-    program = environment.program(environment.compile(untyped(expression)))
-    return json.loads(json.dumps(program.evaluate({"object": celpy.json_to_cel(pod)}), cls=CELJSONEncoder))
-
-
-def untyped(expression):
-    """Objects as maps: cel-python lacks Kubernetes' types. The pod's schema checks that their fields exist."""
-    token = re.compile(r'"(?:\\.|[^"\\])*"|\b(?:Object(?:\.\w+)*|JSONPatch)(?=\{)|\b\w+(?=:)')
-
-    def plain(match):
-        word = match[0]
-        if word.startswith('"'):
-            return word
-        return "" if word.startswith(("Object", "JSONPatch")) else json.dumps(word)
-
-    return token.sub(plain, expression)
-
-
-def mutate(pod, policy):
-    """The policy as the API server applies it."""
-    if not all(evaluate(condition["expression"], pod) for condition in policy["matchConditions"]):
-        return pod
-    for mutation in policy["mutations"]:
-        if mutation["patchType"] == "ApplyConfiguration":
-            pod = merged(pod, evaluate(mutation["applyConfiguration"]["expression"], pod))
-        else:
-            pod = jsonpatch.apply_patch(pod, evaluate(mutation["jsonPatch"]["expression"], pod))
-    return pod
-
-
-def merged(ours, theirs, field=None):
-    """Merges lists that Kubernetes keys by their keys; replaces everything else."""
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        return {name: merged(ours[name], theirs[name], name) if name in ours and name in theirs else copy.deepcopy(ours.get(name, theirs.get(name))) for name in [*ours, *(set(theirs) - set(ours))]}
-    if isinstance(ours, list) and field in KEYS:
-        key = KEYS[field]
-        by_key = {each[key]: each for each in theirs}
-        kept = [merged(each, by_key.pop(each[key])) if each[key] in by_key else each for each in ours]
-        return kept + list(by_key.values())
-    return copy.deepcopy(theirs)
-
-
-def with_every_container(patch, pod):
-    """Kyverno's anchor `(name): "*"` stands for each container of the pod."""
-    patch = copy.deepcopy(patch)
-    [every] = patch["spec"]["containers"]
-    del every["(name)"]
-    patch["spec"]["containers"] = [{"name": container["name"], **copy.deepcopy(every)} for container in pod["spec"]["containers"]]
-    return patch
+    native = bench.find("MutatingAdmissionPolicy", {"mode": "inject"}, "1.36")["spec"]
+    kyverno = {"mode": "inject", "inject": {"engine": "Kyverno"}}
+    older = bench.find("ClusterPolicy", kyverno)["spec"]
+    newer = bench.find("MutatingPolicy", {"mode": "inject", "inject": {"engine": "Kyverno", "apiVersion": "policies.kyverno.io/v1"}})["spec"]
+    shared = ["matchConditions", "mutations"]
+    expect([newer[part] for part in shared] == [native[part] for part in shared], "Kyverno's MutatingPolicy is not as Kubernetes' policy")
+    for title, pod in injection.pods():
+        for engine, apply, policy, versions in [("MutatingAdmissionPolicy", injection.by_policy, native, ["1.34", "1.36"]), ("Kyverno's ClusterPolicy", injection.by_cluster_policy, older, ["1.29", "1.36"])]:
+            after = apply(pod, policy)
+            injection.check(title, after, sidecar, engine)
+            for version in versions:
+                kubernetes_validate.validate(after, version, strict=True)
+            expect(apply(after, policy) == after, f"{engine}: a second admission changes a pod {title} again")
+    chosen = {"matchLabels": {"team": "ml"}}
+    for values, kind, at in [({}, "MutatingAdmissionPolicy", ["spec", "matchConstraints"]), (kyverno["inject"], "ClusterPolicy", ["spec", "rules", 0, "match", "any", 0, "resources"])]:
+        found = bench.find(kind, {"mode": "inject", "inject": {**values, "namespaceSelector": chosen}})
+        for step in at:
+            found = found[step]
+        expect(found["namespaceSelector"] == chosen, f"{kind}: inject.namespaceSelector has no effect")
 
 
 def arguments_are_known(bench):
