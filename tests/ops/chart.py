@@ -27,6 +27,8 @@ RULES = ROOT / "alerts/stepmem.rules.yaml"
 
 KUBERNETES = ["1.29", "1.33", "1.36", "1.37"]
 OPERATOR = "monitoring.coreos.com/"
+OPERATOR_APIS = [f"{OPERATOR}v1/{kind}" for kind in ("PodMonitor", "PrometheusRule")]
+WITH_OPERATOR = [word for api in OPERATOR_APIS for word in ("--api-versions", api)]
 KYVERNO = ("kyverno.io/", "policies.kyverno.io/")
 
 # Name, values and the oldest Kubernetes version that supports them.
@@ -56,8 +58,8 @@ def main():
     stepmem, is_bless = sys.argv[1], "--bless" in sys.argv
     chart = Chart.load(str(CHART))
     problems = []
-    for check in [copies_are_current, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, survives_null,
-                  nothing_twice, pods_are_restricted, injects, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
+    for check in [copies_are_current, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, monitors_where_it_can, survives_null,
+                  nothing_twice, pods_are_restricted, tests_itself, injects, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
         try:
             check(Bench(chart, stepmem, is_bless))
         except Problem as problem:
@@ -71,9 +73,9 @@ class Bench:
     def __init__(self, chart, stepmem, is_bless):
         self.chart, self.stepmem, self.is_bless = chart, stepmem, is_bless
 
-    def text(self, values, version, namespace="monitoring"):
-        """The manifests by Helm 4, by file."""
-        options = {"name": "stepmem", "namespace": namespace, "kube_version": f"v{version}.0"}
+    def text(self, values, version, apis=OPERATOR_APIS):
+        """The manifests by Helm 4, by file, for a cluster with these APIs."""
+        options = {"name": "stepmem", "namespace": "monitoring", "kube_version": f"v{version}.0", "api_versions": apis}
         rendered = json.loads(_native.call_string("helm_render", self.chart._raw(), json.dumps(values), json.dumps(options)))
         return {pathlib.PurePath(path).name: text for path, text in rendered.items()}
 
@@ -130,7 +132,7 @@ def lints(_):
 def renders_alike(bench):
     """Helm 3.10 and Helm 4 render the same."""
     for name, (values, version) in MODES.items():
-        status, out, err = helm3("template", "stepmem", CHART, "--namespace", "monitoring", "--kube-version", f"{version}.0", values=values)
+        status, out, err = helm3("template", "stepmem", CHART, "--namespace", "monitoring", "--kube-version", f"{version}.0", *WITH_OPERATOR, values=values)
         expect(status == 0, f"{name}: {err}")
         order = lambda document: (document["kind"], document["metadata"].get("namespace", ""), document["metadata"]["name"])
         three = sorted((document for document in load_all(out) if document), key=order)
@@ -218,12 +220,27 @@ def rules_are_the_source(bench):
     expect("https://wiki/r/StepmemImbalance.md" in linked and "https://g/d/stepmem-run?" in linked and ".example" not in linked, "the addresses are not replaced")
 
 
+def monitors_where_it_can(bench):
+    """The kinds of the Prometheus operator are made where the API has them, or always, or never; the notes say what is missing."""
+    parts = {"podMonitor": ("podmonitor.yaml", "the PodMonitor"), "rules": ("prometheusrule.yaml", "the PrometheusRule")}
+    for mode, (values, version) in MODES.items():
+        for enabled, apis, is_made, is_told in [("auto", OPERATOR_APIS, True, False), ("auto", [], False, True), (None, [], False, True), (True, [], True, False), (False, OPERATOR_APIS, False, False)]:
+            asked = {**copy.deepcopy(values), **{part: {"enabled": enabled} for part in parts}}
+            files = bench.text(asked, version, apis)
+            for part, (file, words) in parts.items():
+                where = f"{mode}: {part}.enabled={enabled} with {apis or 'no such APIs'}"
+                expect(bool(files.get(file, "").strip()) == is_made, f"{where}: {file} is {'missing' if is_made else 'made'}")
+                expect((f"Left out: {words}" in files["NOTES.txt"]) == is_told, f"{where}: the notes are {files['NOTES.txt']}")
+    [alone] = [bench.text({}, "1.36", OPERATOR_APIS[:1])]
+    expect(alone["podmonitor.yaml"].strip() and not alone["prometheusrule.yaml"].strip(), "one kind without the other")
+
+
 def survives_null(bench):
     """A value that an older release lacks is null under --reuse-values; users also set values to null."""
     defaults = load((CHART / "values.yaml").read_text())
     nullable = ["rules.thresholds", "rules.alerts", "rules.labels", "rules.alertLabels", "rules.runbookUrl", "podMonitor.labels", "podMonitor.namespaces", "settings",
                 "daemonset.nodeSelector", "daemonset.tolerations", "daemonset.affinity", "daemonset.podAnnotations", "daemonset.podLabels", "daemonset.serviceAccount.annotations",
-                "imagePullSecrets", "nameOverride", "fullnameOverride", "image.tag", "image.digest", "networkPolicy.namespaces"]
+                "podMonitor.enabled", "rules.enabled", "daemonset.kubeletDirectory", "inject.namespaceSelector", "imagePullSecrets", "nameOverride", "fullnameOverride", "image.tag", "image.digest", "networkPolicy.namespaces"]
     nullable += [f"rules.thresholds.{name}" for name in defaults["rules"]["thresholds"]]
     for mode, (values, version) in MODES.items():
         expected = bench.text(values, version)
@@ -258,6 +275,36 @@ def nothing_twice(bench):
         expect(any(kind == "PrometheusRule" for kind, *_ in seen) and any(kind == "PodMonitor" for kind, *_ in seen), f"{name} lacks monitoring")
         boards = [document for _, document in bench.documents(values, version) if document["kind"] == "ConfigMap" and "grafana_dashboard" in document["metadata"]["labels"]]
         expect(len(boards) == 4 and all(json.loads(*board["data"].values())["uid"] for board in boards), f"{name}: {len(boards)} dashboards")
+
+
+def tests_itself(bench):
+    """`helm test` runs the exporter's own image, which has no shell, against an exporter of the release."""
+    for mode, (values, version) in MODES.items():
+        hooks = [document for part, document in bench.documents({**values, "imagePullSecrets": [{"name": "s"}]}, version) if part == "test.yaml"]
+        for hook in hooks:
+            expect(hook["metadata"]["annotations"]["helm.sh/hook"] == "test", f"{mode}: {hook['kind']} of the test is no hook")
+        [pod] = [hook for hook in hooks if hook["kind"] == "Pod"]
+        spec, labels, [container] = pod["spec"], pod["metadata"]["labels"], pod["spec"]["containers"]
+        expect("command" not in container and container["args"][0] == "status", f"{mode}: the test runs {container}")
+        expect(spec["imagePullSecrets"] == [{"name": "s"}], f"{mode}: the test lacks the pull secret")
+        address = container["args"][1].removeprefix("--url=http://")
+        if values["mode"] == "daemonset":
+            [service] = [hook for hook in hooks if hook["kind"] == "Service"]
+            expect(address == f"{service['metadata']['name']}.monitoring.svc:9477", f"{mode}: the test asks {address}")
+            selector = bench.find("DaemonSet", values, version)["spec"]["selector"]["matchLabels"]
+            expect(service["spec"]["selector"] == selector, f"{mode}: the test's service selects {service['spec']['selector']}")
+            expect(not selector.items() <= labels.items(), f"{mode}: the DaemonSet would adopt the test's pod")
+            continue
+        expect(address == "127.0.0.1:9477", f"{mode}: the test asks {address}")
+        expect(labels.get(f"stepmem.io/{values['mode']}") == "true", f"{mode}: the test's pod lacks the label")
+        if values["mode"] == "sidecar":
+            expect(spec["initContainers"] == sidecar_of(bench, {})["spec"]["initContainers"], f"{mode}: the test's sidecar is not the chart's")
+        else:
+            policy = bench.find("MutatingAdmissionPolicy", {"mode": "inject"}, "1.36")["spec"]
+            expect(injection.by_policy(pod, policy)["spec"]["initContainers"][0]["name"] == "stepmem", f"{mode}: the test's pod is not injected")
+    mounted = bench.find("DaemonSet", {"mode": "daemonset", "daemonset": {"kubeletDirectory": "/var/lib/k0s/kubelet"}})["spec"]["template"]["spec"]
+    paths = [volume["hostPath"]["path"] for volume in mounted["volumes"]]
+    expect("/var/lib/k0s/kubelet/pod-resources" in paths and not any(path.startswith("/var/lib/kubelet") for path in paths), f"kubeletDirectory: {paths}")
 
 
 def sidecar_of(bench, values):
@@ -315,7 +362,7 @@ def arguments_are_known(bench):
     settings = {"settings": {"creep.critical-eta": "3h", "no-nvml": True, "web.listen-address": [":9477", ":9479"], "rank.max": 64}}
     for name, (values, version) in MODES.items():
         for extra in [{}, settings]:
-            found = [text for _, text in bench.text({**values, **extra}, version).items()]
+            found = [text for name, text in bench.text({**values, **extra}, version).items() if name != "test.yaml"]
             arguments = re.findall(r'^ +- (?:serve|"?(--[^"\n]+)"?)$', "\n".join(found), re.MULTILINE)
             arguments = [argument for argument in arguments if argument]
             if not arguments:
@@ -358,7 +405,7 @@ def the_readme_installs_it(bench):
     expect(len(commands) == 1, f"the README installs the chart {len(commands)} times")
     words = commands[0].replace("\\\n", " ").split()
     words[words.index("helm/stepmem")] = str(CHART)
-    status, out, err = helm3("template", *words, "--kube-version", "1.29.0")
+    status, out, err = helm3("template", *words, "--kube-version", "1.29.0", "--no-hooks", *WITH_OPERATOR)
     expect(status == 0, f"helm install {' '.join(words)}: {err}")
     kinds = sorted(document["kind"] for document in load_all(out) if document)
     expect(kinds == ["ConfigMap"] * 5 + ["PodMonitor", "PrometheusRule"], f"{kinds}")
