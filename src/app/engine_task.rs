@@ -25,7 +25,7 @@ use crate::metrics::table;
 use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, SubjectId};
 use crate::model::step::StepSample;
 use crate::net::server::ServerCounts;
-use crate::output::otlp::ExportCounts;
+use crate::output::otlp::delivery::ExportCounts;
 use crate::output::web::{StatusRequest, SummaryRequest};
 
 /// How often time passes for the engine, and a status is published for those that do not ask for one.

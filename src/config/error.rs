@@ -100,6 +100,13 @@ pub enum ValueError {
     /// Not a URL of a collector.
     #[error("{0:?} begins with neither http:// nor https://")]
     Url(String),
+    /// The URL of metrics where that of all signals belongs.
+    #[error("{value:?} ends in v1/metrics, which is appended: write {base}")]
+    MetricsUrl {
+        value: String,
+        /// The value to write instead.
+        base: String,
+    },
     /// Not a path for the metrics.
     #[error("{0:?} is not a path of letters, digits, / - _ . that is free")]
     TelemetryPath(String),

@@ -27,9 +27,10 @@ pub fn count_series(status: &Status) -> usize {
 /// The metrics as a page of documentation.
 pub fn document() -> String {
     let mut page = String::from(
-        "# Metrics\n\nGenerated from `src/metrics.rs`. A value that is not known is a series that is not there. In \
-         OpenTelemetry\n(`--otlp.endpoint`) a label that is empty is absent, an info metric is a gauge, and a \
-         histogram goes out as the counters\n`.bucket`, `.count` and `.sum`.\n",
+        "# Metrics\n\nGenerated from `src/metrics/table.rs`. A value that is not known is a series that is not there. Over \
+         OTLP (`otlp.md`)\na label that is empty is absent, an info metric is a gauge, and every name becomes the one on \
+         the left by the standard\ntranslation to Prometheus. The metrics of the exporter's process (`process_*`) are not \
+         exported over OTLP.\n",
     );
     let code = |text: &str| format!("`{text}`");
     let mut group = None;
@@ -131,9 +132,9 @@ pub const METRICS: &[Metric] = &[
         "Global step that the rank completed last.", |s, v| ranks(s, v, |r| count(Some(r.last_train?.step)))),
     row!(Pushed Counter "stepmem_rank_steps_total" "rank.steps", STEPS, RANK,
         "Train steps accepted from the rank since the exporter began.", |s, v| ranks(s, v, |r| whole(Some(r.steps_total)))),
-    row!(Pushed Gauge "stepmem_rank_last_push_timestamp_seconds" "rank.last_push", SECONDS, RANK,
+    row!(Pushed Gauge "stepmem_rank_last_push_timestamp_seconds" "rank.last_push_timestamp", SECONDS, RANK,
         "When the last push of the rank arrived, as a Unix time.", |s, v| ranks(s, v, |r| Some(r.last_push_time))),
-    row!(Pushed Gauge "stepmem_rank_step_seconds" "rank.step.duration", SECONDS, RANK,
+    row!(Pushed Gauge "stepmem_rank_step_seconds" "rank.step_seconds", SECONDS, RANK,
         "How long the last train step took.", |s, v| ranks(s, v, |r| r.last_train?.step_seconds.map(Seconds::get))),
     row!(Pushed Gauge "stepmem_rank_memory_allocated_bytes" "rank.memory.allocated", BYTES, RANK,
         "Live tensor memory at the end of the last train step.", |s, v| ranks(s, v, |r| bytes(Some(r.last_train?.allocated)))),
@@ -146,7 +147,7 @@ pub const METRICS: &[Metric] = &[
         "Maximum of reserved within the last train step.", |s, v| ranks(s, v, |r| bytes(r.last_train?.peak_reserved))),
     row!(Pushed Gauge "stepmem_rank_memory_inactive_split_bytes" "rank.memory.inactive_split", BYTES, RANK,
         "Free parts of split blocks at the end of the last train step.", |s, v| ranks(s, v, |r| bytes(r.last_train?.inactive_split))),
-    row!(Pushed Gauge "stepmem_rank_interval_peak_allocated_bytes" "rank.memory.interval_peak_allocated", BYTES, RANK,
+    row!(Pushed Gauge "stepmem_rank_interval_peak_allocated_bytes" "rank.interval_peak_allocated", BYTES, RANK,
         "Maximum of allocated in this and the last whole interval of --rank.peak-interval: a spike between two scrapes is seen.",
         |s, v| ranks(s, v, |r| bytes(r.interval_peak_allocated))),
     row!(Pushed Counter "stepmem_rank_alloc_retries_total" "rank.alloc_retries", EVENTS, RANK,
@@ -163,19 +164,19 @@ pub const METRICS: &[Metric] = &[
     row!(Derived Gauge "stepmem_rank_judged" "rank.judged", STATES, RANK,
         "1 once creep detection has seen enough of the rank's life to judge it, 0 before.",
         |s, v| ranks(s, v, |r| Some(f64::from(u8::from(r.is_judged))))),
-    row!(Derived Gauge "stepmem_creep_slope_bytes_per_step" "creep.slope_per_step", Unit::BytesPerStep, RANK_SIGNAL,
+    row!(Derived Gauge "stepmem_creep_slope_bytes_per_step" "creep.slope_bytes_per_step", Unit::BytesPerStep, RANK_SIGNAL,
         "How fast the signal grows (Theil-Sen); absent until there is an estimate.", |s, v| signals(s, v, |c| c.slope_bytes_per_step)),
-    row!(Derived Gauge "stepmem_creep_slope_bytes_per_second" "creep.slope_per_second", Unit::BytesPerSecond, RANK_SIGNAL,
+    row!(Derived Gauge "stepmem_creep_slope_bytes_per_second" "creep.slope", Unit::BytesPerSecond, RANK_SIGNAL,
         "The same slope in time.", |s, v| signals(s, v, |c| c.slope_bytes_per_second)),
-    row!(Derived Gauge "stepmem_creep_slope_lower_bytes_per_step" "creep.slope_lower_per_step", Unit::BytesPerStep, RANK_SIGNAL,
+    row!(Derived Gauge "stepmem_creep_slope_lower_bytes_per_step" "creep.slope_lower_bytes_per_step", Unit::BytesPerStep, RANK_SIGNAL,
         "Lower end of the 95 % interval of the slope.", |s, v| signals(s, v, |c| c.slope_lower_bytes_per_step)),
-    row!(Derived Gauge "stepmem_creep_slope_upper_bytes_per_step" "creep.slope_upper_per_step", Unit::BytesPerStep, RANK_SIGNAL,
+    row!(Derived Gauge "stepmem_creep_slope_upper_bytes_per_step" "creep.slope_upper_bytes_per_step", Unit::BytesPerStep, RANK_SIGNAL,
         "Upper end of the 95 % interval of the slope.", |s, v| signals(s, v, |c| c.slope_upper_bytes_per_step)),
     row!(Derived Gauge "stepmem_creep_growth_bytes" "creep.growth", BYTES, RANK_SIGNAL,
         "Grown since the onset, while the signal rises or creeps.", |s, v| signals(s, v, |c| Some(c.trend.as_ref()?.growth_bytes))),
     row!(Derived Gauge "stepmem_creep_onset_step" "creep.onset_step", STEPS, RANK_SIGNAL,
         "Step at which the growth began, while the signal rises or creeps.", |s, v| signals(s, v, |c| c.trend.as_ref()?.onset_step)),
-    row!(Derived Gauge "stepmem_creep_onset_timestamp_seconds" "creep.onset", SECONDS, RANK_SIGNAL,
+    row!(Derived Gauge "stepmem_creep_onset_timestamp_seconds" "creep.onset_timestamp", SECONDS, RANK_SIGNAL,
         "When the growth began, as a Unix time, while the signal rises or creeps.", |s, v| signals(s, v, |c| Some(c.trend.as_ref()?.onset_time))),
     row!(Derived Gauge "stepmem_creep_confidence_ratio" "creep.confidence", RATIO, RANK_SIGNAL,
         "How sure the estimator is that the signal grows, 0 to 1, while it rises or creeps.",
@@ -211,7 +212,7 @@ pub const METRICS: &[Metric] = &[
         |s, v| processes(s, v, |p| p.creep.as_ref()?.slope_bytes_per_second)),
     row!(Derived Gauge "stepmem_process_creep_growth_bytes" "process.creep.growth", BYTES, PROCESS,
         "Grown since the onset, while the process rises or creeps.", |s, v| processes(s, v, |p| Some(p.creep.as_ref()?.trend.as_ref()?.growth_bytes))),
-    row!(Derived Gauge "stepmem_process_creep_onset_timestamp_seconds" "process.creep.onset", SECONDS, PROCESS,
+    row!(Derived Gauge "stepmem_process_creep_onset_timestamp_seconds" "process.creep.onset_timestamp", SECONDS, PROCESS,
         "When the growth began, as a Unix time, while the process rises or creeps.",
         |s, v| processes(s, v, |p| Some(p.creep.as_ref()?.trend.as_ref()?.onset_time))),
     row!(Derived Gauge "stepmem_process_creep_confidence_ratio" "process.creep.confidence", RATIO, PROCESS,
@@ -228,7 +229,7 @@ pub const METRICS: &[Metric] = &[
         Read::Subjects(|s, v| findings(s, v, |_| 1.0))),
     row!(@ Derived Gauge "stepmem_diagnosis_severity" Some("stepmem.diagnosis.severity"), STATES, SUBJECT_KIND,
         "Severity of the diagnosis while it holds: 1 info, 2 warning, 3 critical.", Read::Subjects(|s, v| findings(s, v, |f| f.severity.level().into()))),
-    row!(@ Derived Gauge "stepmem_diagnosis_since_timestamp_seconds" Some("stepmem.diagnosis.since"), SECONDS, SUBJECT_KIND,
+    row!(@ Derived Gauge "stepmem_diagnosis_since_timestamp_seconds" Some("stepmem.diagnosis.since_timestamp"), SECONDS, SUBJECT_KIND,
         "When the diagnosis began to hold, as a Unix time.", Read::Subjects(|s, v| findings(s, v, |f| f.since))),
 
     row!(Own Gauge "stepmem_up" "up", STATES, NONE, "1: the exporter answers.", |_, v| v(&[], 1.0)),
@@ -237,7 +238,7 @@ pub const METRICS: &[Metric] = &[
     row!(Own Gauge "stepmem_nvml_up" "nvml.up", STATES, NONE,
         "1 while NVML answers, 0 without NVML or while it fails (a normal state on a machine without a GPU); absent when it is not polled.",
         |s, v| s.gpu.is_up.into_iter().for_each(|is_up| v(&[], f64::from(u8::from(is_up))))),
-    row!(Own Gauge "stepmem_nvml_last_success_timestamp_seconds" "nvml.last_success", SECONDS, NONE,
+    row!(Own Gauge "stepmem_nvml_last_success_timestamp_seconds" "nvml.last_success_timestamp", SECONDS, NONE,
         "When NVML last answered, as a Unix time.", |s, v| s.gpu.last_success_time.into_iter().for_each(|time| v(&[], time))),
     row!(Own Counter "stepmem_nvml_errors_total" "nvml.errors", EVENTS, CODE,
         "Failures of NVML by code.", |s, v| counts(&s.gpu.errors, v)),

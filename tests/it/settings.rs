@@ -168,7 +168,7 @@ fn check_lists_addresses_token_export_and_devices() {
         "page and metrics: http://0.0.0.0:9477/metrics",
         "pushes:           http://127.0.0.1:9478/v1/steps",
         "push token:       required",
-        "OTLP:             http://collector:4318 every 1m 30s",
+        "OTLP:             http://collector:4318/v1/metrics every 1m 30s",
     ] {
         assert!(out.lines().any(|each| each == line), "{out}");
     }
