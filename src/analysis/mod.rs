@@ -2,6 +2,7 @@
 //! or touches files.
 
 pub mod acks;
+pub mod basis;
 pub mod captures;
 pub mod config;
 pub mod creep;

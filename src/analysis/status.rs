@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::acks::ActiveAck;
+use crate::analysis::basis::Basis;
 use crate::analysis::captures::{Capture, CaptureOutcome};
 use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::creep::signal::Signal;
@@ -13,7 +14,7 @@ use crate::analysis::creep::trend::{Stage, Trend, TrendFigures};
 use crate::analysis::devices::NvmlStatus;
 use crate::analysis::diagnosis::balance::{Balance, RankBalance};
 use crate::analysis::diagnosis::kind::Severity;
-use crate::analysis::diagnosis::pressure::{self, Basis};
+use crate::analysis::diagnosis::pressure;
 use crate::analysis::diagnosis::scene::RunScene;
 use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
 use crate::analysis::findings::ActiveFinding;
@@ -86,19 +87,21 @@ pub struct RankStatus {
     pub steps_total: u64,
     /// When its last push came, as a Unix time.
     pub last_push_time: f64,
-    /// The greatest allocated of this and the last whole interval.
+    /// The greatest known peak of allocated of this and the last whole interval.
     #[serde(rename = "interval_peak_allocated_bytes")]
     pub interval_peak_allocated: Option<Bytes>,
-    /// The greatest allocated of the recent window.
+    /// The greatest known peak of allocated of the recent window.
     #[serde(rename = "recent_peak_allocated_bytes")]
     pub recent_peak_allocated: Option<Bytes>,
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
     /// What it can still take before its device is full, in bytes.
     pub headroom_bytes: Option<f64>,
+    /// The memory that the headroom rests on.
+    pub headroom_basis: Option<Basis>,
     /// Peak by capacity, by basis.
     pub pressures: Vec<(Basis, f64)>,
-    /// The share of reserved that was not live at the end of the last train step.
+    /// The share of reserved that was not in use at the peak of the last train step.
     pub fragmentation_ratio: Option<f64>,
     /// What its process uses on the device beyond its allocator, in bytes.
     pub outside_allocator_bytes: Option<f64>,
@@ -335,6 +338,7 @@ impl RankStatus {
         let soonest = soonest(view.creep);
         let until_judged = u64::from(view.creep.records_until_judged());
         let last_step = view.last_train.map(|last| last.step.get());
+        let headroom = view.headroom();
         Self {
             rank_label: id.rank.to_string(),
             run: id.run,
@@ -346,7 +350,8 @@ impl RankStatus {
             interval_peak_allocated: view.interval_peak_allocated,
             recent_peak_allocated: view.recent_peak_allocated,
             capacity: view.capacity,
-            headroom_bytes: view.headroom_bytes(),
+            headroom_bytes: headroom.map(|headroom| headroom.bytes),
+            headroom_basis: headroom.map(|headroom| headroom.basis),
             pressures: pressure::of_rank(view).map(|p| (p.basis, p.ratio)).collect(),
             fragmentation_ratio: view.fragmentation_ratio(),
             outside_allocator_bytes: view.outside_allocator_bytes,

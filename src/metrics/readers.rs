@@ -71,6 +71,14 @@ pub(super) fn pressures(status: &Status, visit: &mut Visit<'_>) {
     }
 }
 
+pub(super) fn headroom_bases(status: &Status, visit: &mut Visit<'_>) {
+    for rank in &status.ranks {
+        if let Some(basis) = rank.headroom_basis {
+            visit(&[rank.run.as_str(), &rank.rank_label, uuid(rank), basis.as_label()], 1.0);
+        }
+    }
+}
+
 pub(super) fn rank_info(status: &Status, visit: &mut Visit<'_>) {
     let text = |value: Option<String>| value.unwrap_or_default();
     for rank in &status.ranks {

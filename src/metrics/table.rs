@@ -3,9 +3,9 @@
 
 use crate::analysis::status::Status;
 use crate::metrics::readers::{
-    attribution, bytes, count, counts, device_info, device_pods, devices, findings, pressures,
-    process, process_info, process_memory, processes, rank_info, ranks, records, runs, signals,
-    size, whole, xid_errors,
+    attribution, bytes, count, counts, device_info, device_pods, devices, findings,
+    headroom_bases, pressures, process, process_info, process_memory, processes, rank_info,
+    ranks, records, runs, signals, size, whole, xid_errors,
 };
 use crate::metrics::types::{Group, Kind, Metric, Read, Unit};
 use crate::model::units::Seconds;
@@ -139,7 +139,7 @@ pub const METRICS: &[Metric] = &[
     row!(Pushed Gauge "stepmem_rank_memory_allocated_bytes" "rank.memory.allocated", BYTES, RANK,
         "Live tensor memory at the end of the last train step.", |s, v| ranks(s, v, |r| bytes(Some(r.last_train?.allocated)))),
     row!(Pushed Gauge "stepmem_rank_memory_peak_allocated_bytes" "rank.memory.peak_allocated", BYTES, RANK,
-        "Maximum of allocated within the last train step.", |s, v| ranks(s, v, |r| bytes(r.last_train?.peak_allocated))),
+        "Maximum of allocated within the last train step; absent where the pusher does not know it.", |s, v| ranks(s, v, |r| bytes(r.last_train?.peak_allocated))),
     row!(Pushed Gauge "stepmem_rank_memory_reserved_bytes" "rank.memory.reserved", BYTES, RANK,
         "What the caching allocator held from the driver at the end of the last train step.",
         |s, v| ranks(s, v, |r| bytes(r.last_train?.reserved))),
@@ -148,7 +148,7 @@ pub const METRICS: &[Metric] = &[
     row!(Pushed Gauge "stepmem_rank_memory_inactive_split_bytes" "rank.memory.inactive_split", BYTES, RANK,
         "Free parts of split blocks at the end of the last train step.", |s, v| ranks(s, v, |r| bytes(r.last_train?.inactive_split))),
     row!(Pushed Gauge "stepmem_rank_interval_peak_allocated_bytes" "rank.interval_peak_allocated", BYTES, RANK,
-        "Maximum of allocated in this and the last whole interval of --rank.peak-interval: a spike between two scrapes is seen.",
+        "Greatest known peak of allocated in this and the last whole interval of --rank.peak-interval: a spike between two scrapes is seen.",
         |s, v| ranks(s, v, |r| bytes(r.interval_peak_allocated))),
     row!(Pushed Counter "stepmem_rank_alloc_retries_total" "rank.alloc_retries", EVENTS, RANK,
         "Failed mallocs that flushed the allocator's cache, since the training process started.",
@@ -187,13 +187,16 @@ pub const METRICS: &[Metric] = &[
     row!(Derived Gauge "stepmem_oom_eta_steps" "oom.eta_steps", STEPS, RANK,
         "The same in steps.", |s, v| ranks(s, v, |r| r.oom_eta_steps)),
     row!(Derived Gauge "stepmem_headroom_bytes" "headroom", BYTES, RANK,
-        "What the rank can still take before its device is full: capacity less what others hold less the recent peak of allocated.",
+        "What the rank can still take before its device is full: capacity less what others hold less its recent peak; headroom_basis names what it rests on.",
         |s, v| ranks(s, v, |r| r.headroom_bytes)),
+    row!(Derived Gauge "stepmem_headroom_basis" "headroom.basis", STATES, RANK_BASIS,
+        "1 for what the headroom rests on: allocated is the recent peak of live memory; reserved, where no peak is known, is what the allocator holds, and leaves less.",
+        headroom_bases),
     row!(Derived Gauge "stepmem_pressure_ratio" "pressure", RATIO, RANK_BASIS,
-        "Recent peak by capacity: of allocated and reserved over the last 512 steps or ten minutes, of the device as NVML last read it.",
+        "Recent use by capacity, over the last 512 steps or ten minutes: of allocated the known peaks, of reserved the most known to be held; of the device as NVML last read it.",
         pressures),
     row!(Derived Gauge "stepmem_fragmentation_ratio" "fragmentation", RATIO, RANK,
-        "(reserved - allocated) / reserved at the end of the last train step.", |s, v| ranks(s, v, |r| r.fragmentation_ratio)),
+        "(reserved - peak) / reserved of the last train step; absent where its peak is unknown.", |s, v| ranks(s, v, |r| r.fragmentation_ratio)),
     row!(Derived Gauge "stepmem_memory_outside_allocator_bytes" "memory.outside_allocator", BYTES, RANK,
         "Device memory of the rank's process beyond what its allocator holds: CUDA context, NCCL, other libraries.",
         |s, v| ranks(s, v, |r| r.outside_allocator_bytes)),

@@ -29,6 +29,8 @@ mod creep;
 
 mod diagnoses;
 
+mod peaks;
+
 mod gpu_lost;
 
 mod judged;

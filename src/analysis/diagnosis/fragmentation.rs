@@ -58,7 +58,7 @@ pub fn judge(
 fn unused(subject: &Subject<'_, '_>) -> Option<UnusedEvidence> {
     let rank = subject.rank()?;
     let capacity = rank.capacity?;
-    let reserved = rank.recent_peak_reserved.filter(|reserved| *reserved > Bytes::default())?;
+    let reserved = rank.recent_reserved.filter(|reserved| *reserved > Bytes::default())?;
     let allocated = rank.recent_peak_allocated?.as_f64();
     let ratio = 1.0 - allocated / reserved.as_f64();
     let margin = if subject.active.is_some() { RELEASE_MARGIN } else { 0.0 };

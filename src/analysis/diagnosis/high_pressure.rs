@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::basis::Basis;
 use crate::analysis::diagnosis::kind::{About, Figures, Score, Severity};
-use crate::analysis::diagnosis::pressure::{self, Basis, Pressure};
+use crate::analysis::diagnosis::pressure::{self, Pressure};
 use crate::analysis::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject, Thresholds, graded};
 use crate::text::units::{percent, whole_bytes};
 

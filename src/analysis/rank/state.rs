@@ -10,7 +10,7 @@ use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::estimate;
 use crate::analysis::rank::lifecycle::{Lifecycle, RecordVerdict};
-use crate::analysis::rank::peaks::{IntervalPeak, RecentPeaks};
+use crate::analysis::rank::peaks::{IntervalPeak, RecentPeaks, StepPeaks};
 use crate::analysis::rank::tally::Tally;
 use crate::analysis::rank::view::{DeviceView, Identity, LastTrain, RankView};
 use crate::model::step::{Phase, StepSample};
@@ -97,11 +97,12 @@ impl RankState {
             self.begin_life();
         }
         let figures = LastTrain::of(sample);
-        let peak = figures.peak_allocated.unwrap_or(figures.allocated).max(figures.allocated);
-        let peak_reserved = figures.peak_reserved.max(figures.reserved);
-        self.recent.add(peak, peak_reserved, now);
-        self.interval.add(peak, now);
-        self.tally.add(sample, time);
+        let peaks = StepPeaks::of(sample);
+        self.recent.add(peaks, now);
+        if let Some(peak) = peaks.allocated {
+            self.interval.add(peak, now);
+        }
+        self.tally.add(sample, peaks, time);
         self.identify(sample);
         self.lifecycle.advance(sample, time);
         let capacity =
@@ -174,12 +175,12 @@ impl RankState {
 
     /// The rank's state at `now`, with what NVML says of its device.
     pub fn view(&self, device: DeviceView, now: Uptime) -> RankView<'_> {
-        let (recent_peak_allocated, recent_peak_reserved) = self.recent.max();
+        let recent = self.recent.max();
         RankView {
             identity: &self.identity,
             last_train: self.last_train.as_ref(),
-            recent_peak_allocated,
-            recent_peak_reserved,
+            recent_peak_allocated: recent.allocated,
+            recent_reserved: recent.reserved_known,
             interval_peak_allocated: self.interval.at(now),
             capacity: self.capacity(device),
             device,
@@ -239,7 +240,7 @@ fn memory_record(figures: &LastTrain, time: f64) -> Result<MemoryRecord, OutOfRa
     Ok(MemoryRecord {
         at: AxisPoint { position: figures.step.as_f64(), time: UnixTime::new(time)? },
         allocated: figures.allocated.as_f64(),
-        peak: figures.peak_allocated.unwrap_or(figures.allocated).as_f64(),
+        peak: figures.peak_allocated.map(Bytes::as_f64),
         reserved: figures.reserved.map(Bytes::as_f64),
         peak_reserved: figures.peak_reserved.map(Bytes::as_f64),
     })

@@ -1,5 +1,6 @@
 //! The figures of a run that a comparison looks at, from a summary of ours or of TraceML's. A figure that the summary lacks is absent.
 
+use crate::analysis::basis::Basis;
 use crate::report::policy::{IssueSeverity, PolicyName};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -17,14 +18,16 @@ pub struct RunFigures {
     pub is_judged: bool,
     /// The train steps of the rank that came furthest.
     pub steps: Option<f64>,
+    /// The highest live memory at the end of a step.
+    pub allocated: RunPeak,
     /// The highest peak of live memory.
     pub peak_allocated: RunPeak,
     /// The highest peak of what the allocator held.
     pub peak_reserved: RunPeak,
     /// The highest peak by its rank's capacity.
     pub pressure_ratio: Option<f64>,
-    /// The least headroom of a rank, in bytes.
-    pub headroom_bytes: Option<f64>,
+    /// The least headroom of a rank.
+    pub headroom: Option<RunHeadroom>,
     /// The growth of the rank that grows fastest.
     pub growth: Option<RunGrowth>,
     /// The skew between its ranks.
@@ -57,6 +60,22 @@ pub struct RunPeak {
     pub mean: Option<f64>,
     /// The deviation of a step of that rank from its neighbours.
     pub noise: Option<f64>,
+}
+
+impl RunPeak {
+    /// Returns whether the run has any of it.
+    pub fn is_known(&self) -> bool {
+        self.max.or(self.mean).is_some()
+    }
+}
+
+/// What a rank can still take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RunHeadroom {
+    /// How much, in bytes.
+    pub bytes: f64,
+    /// The memory that it rests on.
+    pub basis: Basis,
 }
 
 /// The growth of live memory of a rank, in bytes per step.

@@ -413,11 +413,11 @@ impl Floor {
 mod tests {
     use std::time::Duration;
 
+    use crate::analysis::basis::Basis;
     use crate::analysis::config::EngineConfig;
     use crate::analysis::creep::estimator::CreepEstimator;
     use crate::analysis::diagnosis::high_pressure::PressureEvidence;
     use crate::analysis::diagnosis::kind::Severity;
-    use crate::analysis::diagnosis::pressure::Basis;
     use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
     use crate::analysis::findings::{Transition, TransitionState};
     use crate::analysis::processes::ProcessView;

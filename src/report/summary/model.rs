@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
+use crate::analysis::basis::Basis;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::Stage;
-use crate::analysis::diagnosis::pressure::Basis;
 use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
 use crate::analysis::rank::tally::{Bands, Moment};
 use crate::analysis::status::SnapshotStatus;
@@ -291,21 +291,24 @@ pub struct RankSummary {
     pub issues: Vec<IssueKind>,
     /// Live memory at the end of train steps.
     pub allocated: Option<FigureSummary>,
-    /// The peak within train steps.
+    /// The peak within train steps; `None` where no step's is known.
     pub peak_allocated: Option<FigureSummary>,
     /// Memory held by the allocator at the end of train steps.
     pub reserved: Option<FigureSummary>,
-    /// The peak of that within train steps.
+    /// The peak of that within train steps; `None` where no step's is known.
     pub peak_reserved: Option<FigureSummary>,
     pub capacity_bytes: Option<Bytes>,
     /// Its highest peak by its capacity.
     pub pressure_ratio: Option<f64>,
-    /// Capacity less what others hold less the recent peak, in bytes.
+    /// Capacity less what others hold less what it uses by `headroom_basis`, in bytes.
     pub headroom_bytes: Option<f64>,
+    /// The memory that the headroom rests on.
+    #[serde(default)]
+    pub headroom_basis: Option<Basis>,
     /// Its highest peak by the median of the others', less 1. The exporter's `imbalance_ratio` is the same of recent
     /// peaks.
     pub peak_imbalance_ratio: Option<f64>,
-    /// The share of reserved that was not live at the end of the last train step.
+    /// The share of reserved that was not in use at the peak of the last train step.
     pub fragmentation_ratio: Option<f64>,
     /// Memory of its process outside its allocator, in bytes.
     pub outside_allocator_bytes: Option<f64>,
@@ -384,6 +387,6 @@ impl From<Stage> for GrowthStage {
 pub struct PhaseSummary {
     /// How many there are.
     pub records: u64,
-    /// The greatest peak of allocated memory.
+    /// The greatest known peak of allocated memory.
     pub peak_bytes: Option<Bytes>,
 }

@@ -62,9 +62,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("output::web", &["analysis::status", "net", "output::prometheus"]),
     ("report", &["analysis", "model", "text"]),
     ("snapshot", &["text"]),
+    ("analysis::basis", &[]),
     ("analysis::estimate", &[]),
     ("analysis::creep", &["analysis::estimate", "model"]),
-    ("analysis::rank", &["analysis::creep", "analysis::estimate", "model"]),
+    ("analysis::rank", &["analysis::basis", "analysis::creep", "analysis::estimate", "model"]),
     ("analysis::refusal", &["model"]),
     ("analysis::processes", &["analysis::creep", "model"]),
     ("analysis::devices", &["analysis::rank::view", "model"]),
@@ -72,6 +73,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "analysis::diagnosis",
         &[
+            "analysis::basis",
             "analysis::creep",
             "analysis::devices",
             "analysis::processes",
@@ -87,6 +89,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "analysis::status",
         &[
             "analysis::acks",
+            "analysis::basis",
             "analysis::captures",
             "analysis::creep",
             "analysis::devices",
