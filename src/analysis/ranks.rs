@@ -11,7 +11,10 @@ use crate::analysis::rank::state::RankState;
 use crate::analysis::refusal::Refusal;
 use crate::model::ids::{Rank, RankId, Run};
 use crate::model::step::StepSample;
-use crate::model::units::Uptime;
+use crate::model::units::{Seconds, Uptime};
+
+/// A pusher's clock may be ahead of ours by this many seconds.
+pub const AHEAD_SECONDS_MAX: f64 = 300.0;
 
 /// What the rank table may hold, and the settings of its ranks.
 #[derive(Clone, Debug)]
@@ -65,6 +68,8 @@ pub struct RecordCounts {
     pub inconsistent: u64,
     /// Used, and began a new life of their rank (these are among the accepted).
     pub restarted: u64,
+    /// With a time so far ahead of their arrival that the arrival counts instead, whatever became of them.
+    pub clock_ahead: u64,
 }
 
 /// What became of one record.
@@ -233,6 +238,15 @@ impl RankTable {
     /// Returns the state of every rank, to change it.
     pub fn states_mut(&mut self) -> impl Iterator<Item = &mut RankState> {
         self.runs.values_mut().flat_map(BTreeMap::values_mut)
+    }
+
+    /// Replaces a time that is more than [`AHEAD_SECONDS_MAX`] ahead of the arrival, a Unix time, by that, and counts
+    /// it: a pusher's clock that was wrong for a while must not make everything after it late.
+    pub fn correct_time(&mut self, sample: &mut StepSample, arrival: f64) {
+        if sample.time.is_some_and(|time| time.get() > arrival + AHEAD_SECONDS_MAX) {
+            sample.time = Seconds::new(arrival).ok();
+            self.records.clock_ahead += 1;
+        }
     }
 
     /// Returns what became of the records that were taken.

@@ -89,7 +89,9 @@ pub struct RankStatus {
     pub last_train: Option<LastTrain>,
     /// Train steps accepted since the exporter began.
     pub steps_total: u64,
-    /// When its last push came, as a Unix time.
+    /// Records of it that came too late, since the exporter began.
+    pub late_records_total: u64,
+    /// When its last push that was accepted came, as a Unix time.
     pub last_push_time: f64,
     /// The greatest allocated of this and the last whole interval.
     #[serde(rename = "interval_peak_allocated_bytes")]
@@ -362,6 +364,7 @@ impl RankStatus {
             identity: view.identity.clone(),
             last_train: view.last_train.copied(),
             steps_total: view.steps_total,
+            late_records_total: view.lates_total,
             last_push_time,
             interval_peak_allocated: view.interval_peak_allocated,
             recent_peak_allocated: view.recent_peak_allocated,

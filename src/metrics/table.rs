@@ -132,7 +132,7 @@ pub const METRICS: &[Metric] = &[
     row!(Pushed Counter "stepmem_rank_steps_total" "rank.steps", STEPS, RANK,
         "Train steps accepted from the rank since the exporter began.", |s, v| ranks(s, v, |r| whole(Some(r.steps_total)))),
     row!(Pushed Gauge "stepmem_rank_last_push_timestamp_seconds" "rank.last_push", SECONDS, RANK,
-        "When the last push of the rank arrived, as a Unix time.", |s, v| ranks(s, v, |r| Some(r.last_push_time))),
+        "When the last push of the rank that was accepted arrived, as a Unix time.", |s, v| ranks(s, v, |r| Some(r.last_push_time))),
     row!(Pushed Gauge "stepmem_rank_step_seconds" "rank.step.duration", SECONDS, RANK,
         "How long the last train step took.", |s, v| ranks(s, v, |r| r.last_train?.step_seconds.map(Seconds::get))),
     row!(Pushed Gauge "stepmem_rank_memory_allocated_bytes" "rank.memory.allocated", BYTES, RANK,
@@ -157,6 +157,9 @@ pub const METRICS: &[Metric] = &[
     row!(Pushed Counter "stepmem_rank_dropped_records_total" "rank.dropped_records", EVENTS, RANK,
         "Records that the rank's pusher gave up, since the training process started: no exporter took them in time.",
         |s, v| ranks(s, v, |r| count(r.last_train?.dropped_records))),
+    row!(Pushed Counter "stepmem_rank_late_records_total" "rank.late_records", EVENTS, RANK,
+        "Records of the rank that came too late to count, since the exporter began: a later step was seen before, or another process is live.",
+        |s, v| ranks(s, v, |r| whole(Some(r.late_records_total)))),
     row!(Pushed Info "stepmem_rank_info" "rank.info", STATES, RANK_INFO,
         "What the rank says of itself; a label is empty where it does not say.", rank_info),
 

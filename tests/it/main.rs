@@ -20,6 +20,7 @@ mod rig;
 mod push;
 
 mod lifecycle;
+mod lives;
 
 // Devices are read beside them.
 mod nvml;
