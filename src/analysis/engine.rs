@@ -94,7 +94,8 @@ impl Engine {
     /// # Errors
     /// The bound that it would break; its records are counted as dropped.
     pub fn admit(&mut self, batch: Vec<StepSample>, now: Uptime) -> Result<Admitted, Refusal> {
-        self.ranks.admit(batch, now)
+        let arrival = self.unix_time(now);
+        self.ranks.admit(batch, now, arrival)
     }
 
     /// Lets an acknowledgement in.

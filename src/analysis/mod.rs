@@ -3,6 +3,7 @@
 
 pub mod acks;
 pub mod captures;
+pub mod challengers;
 pub mod config;
 pub mod creep;
 pub mod devices;

@@ -65,6 +65,10 @@ pub struct RunStatus {
     pub ranks: usize,
     /// How many ranks it has, as its ranks report.
     pub ranks_expected: Option<u32>,
+    /// How many processes were refused lately, because another live one pushes the same rank of this run: two programs use
+    /// one name.
+    #[serde(default)]
+    pub challengers: usize,
     /// (worst - median) / median over the recent peaks of its present ranks.
     pub imbalance_ratio: Option<f64>,
     /// The rank with the highest recent peak.
@@ -330,8 +334,8 @@ impl ExporterStatus {
 }
 
 impl RunStatus {
-    /// A run's present ranks and their balance.
-    pub fn of(scene: &RunScene<'_>, balance: Option<&Balance>) -> Self {
+    /// A run's present ranks and their balance, and how many processes are refused.
+    pub fn of(scene: &RunScene<'_>, balance: Option<&Balance>, challengers: usize) -> Self {
         Self {
             run: scene.run.clone(),
             ranks: scene.ranks.len(),
@@ -340,6 +344,7 @@ impl RunStatus {
                 .iter()
                 .filter_map(|(_, view)| view.identity.world_size)
                 .max(),
+            challengers,
             imbalance_ratio: balance.map(|balance| balance.skew_ratio),
             worst_rank: balance.map(|balance| balance.worst_rank),
         }

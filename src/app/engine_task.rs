@@ -207,7 +207,7 @@ impl EngineTask {
     fn take_steps(&mut self, batch: Vec<StepSample>) -> Result<Receipt, Refusal> {
         let (n_records, ranks) = (batch.len(), ranks_of(&batch));
         let now = self.now();
-        let admitted = self.engine.admit(batch, now)?;
+        let admitted = self.engine.admit(batch, now).inspect_err(log_refusal)?;
         for id in &ranks {
             self.summaries.pushed(&id.run);
         }
@@ -303,6 +303,15 @@ fn ranks_of(batch: &[StepSample]) -> Vec<RankId> {
         }
     }
     ranks
+}
+
+/// Logs the first refusal of a process whose rank another one holds, and the first offer of a name.
+fn log_refusal(refusal: &Refusal) {
+    let Refusal::Held(contest) = refusal else { return };
+    if contest.is_news {
+        let (run, rank) = (&contest.rank.run, contest.rank.rank.get());
+        tracing::warn!(%run, rank, reason = %refusal, "two programs use one run name");
+    }
 }
 
 fn log(transition: &Transition) {

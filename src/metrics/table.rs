@@ -62,6 +62,7 @@ const SECONDS: Unit = Unit::Seconds;
 const RATIO: Unit = Unit::Ratio;
 const STEPS: Unit = Unit::Countable("{step}");
 const RANKS: Unit = Unit::Countable("{rank}");
+const PROCESSES: Unit = Unit::Countable("{process}");
 const STATES: Unit = Unit::Countable("{state}");
 const EVENTS: Unit = Unit::Countable("{event}");
 const FILES: Unit = Unit::Countable("{file}");
@@ -207,6 +208,9 @@ pub const METRICS: &[Metric] = &[
         "Rank with the highest recent peak.", |s, v| runs(s, v, |r| Some(r.worst_rank?.get().into()))),
     row!(Derived Gauge "stepmem_run_ranks" "run.ranks", RANKS, RUN,
         "Ranks of the run that push here and are not silent.", |s, v| runs(s, v, |r| whole(u64::try_from(r.ranks).ok()))),
+    row!(Derived Gauge "stepmem_run_challengers" "run.challengers", PROCESSES, RUN,
+        "Processes refused in the last minute because another live one pushes the same rank: two programs use the run's name.",
+        |s, v| runs(s, v, |r| whole(u64::try_from(r.challengers).ok()))),
     row!(Derived Gauge "stepmem_run_ranks_expected" "run.ranks_expected", RANKS, RUN,
         "Ranks of the run by its own word (world_size).", |s, v| runs(s, v, |r| Some(r.ranks_expected?.into()))),
     row!(Derived Gauge "stepmem_process_creep_slope_bytes_per_second" "process.creep.slope", Unit::BytesPerSecond, PROCESS,

@@ -23,6 +23,7 @@ mod lifecycle;
 mod lives;
 
 // Devices are read beside them.
+mod names;
 mod nvml;
 
 // Both are judged: what is found, of whom, and what must not change it.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::challengers::{Claim, Holder};
 use crate::analysis::estimate;
 use crate::model::launch::{Instance, Launch};
 use crate::model::step::{Phase, StepSample};
@@ -26,6 +27,10 @@ const RESUME_FALL_RATIO: f64 = 0.75;
 const RESUME_GAP_SECONDS: f64 = 30.0;
 /// …and of more than this many times the usual gap.
 const RESUME_GAP_RATIO: f64 = 15.0;
+/// A process that is refused should ask again after at least this long…
+const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
+/// …and at most this.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(10);
 /// How many pauses the usual one is the median of.
 const PAUSES: usize = 8;
 
@@ -76,6 +81,8 @@ struct Newest {
     instance: Option<Instance>,
     launch: Option<Launch>,
     pid: Option<u32>,
+    /// When the life began, as a Unix time.
+    began: f64,
 }
 
 impl Lifecycle {
@@ -106,6 +113,34 @@ impl Lifecycle {
         let Some(newest) = &self.newest else { return false };
         let is_other = newest.instance.zip(sample.instance).is_some_and(|(a, b)| a != b);
         is_other && sample.attempt <= newest.attempt && self.is_live(now)
+    }
+
+    /// Returns the live process that a record's process challenges: a foreign one, unless it is an earlier attempt of
+    /// the same launch, whose records are merely late.
+    pub fn challenged(&self, sample: &StepSample, now: Uptime) -> Option<Holder> {
+        let newest = self.newest.as_ref().filter(|_| self.is_foreign(sample, now))?;
+        let is_of_launch = newest.launch.is_some() && newest.launch == sample.launch;
+        if is_of_launch && sample.attempt < newest.attempt {
+            return None;
+        }
+        let silence = now.since(newest.arrived);
+        let left = self.silence_max().saturating_sub(silence);
+        let usual = 2 * self.usual_pause();
+        Some(Holder {
+            claim: Claim {
+                pid: newest.pid,
+                attempt: newest.attempt.get(),
+                started: newest.began,
+            },
+            pushed: newest.arrived,
+            retry_after: left.min(usual).clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX),
+        })
+    }
+
+    /// Returns the launch of the life's process, if it is live.
+    pub fn live_launch(&self, now: Uptime) -> Option<Option<&Launch>> {
+        let newest = self.newest.as_ref()?;
+        self.is_live(now).then_some(newest.launch.as_ref())
     }
 
     /// Judges a record by what came before it.
@@ -201,6 +236,7 @@ impl Lifecycle {
         } else {
             before.as_ref().and_then(|newest| newest.train)
         };
+        let began = before.as_ref().map_or(time, |newest| newest.began);
         let (instance, launch, pid) =
             before.map_or((None, None, None), |of| (of.instance, of.launch, of.pid));
         self.newest = Some(Newest {
@@ -211,15 +247,19 @@ impl Lifecycle {
             instance: sample.instance.or(instance),
             launch: sample.launch.clone().or(launch),
             pid: sample.pid.or(pid),
+            began,
         });
     }
 
     /// How long the process may be silent and still be live.
     fn silence_max(&self) -> Duration {
+        LIVE_SILENCE_MIN.max(self.usual_pause().saturating_mul(LIVE_PAUSES))
+    }
+
+    fn usual_pause(&self) -> Duration {
         let mut pauses = self.pauses;
         let n_pauses = self.n_pauses.min(PAUSES);
         let usual = pauses.get_mut(..n_pauses).and_then(estimate::median).unwrap_or(0.0);
-        let usual = Duration::try_from_secs_f64(usual).unwrap_or_default();
-        LIVE_SILENCE_MIN.max(usual.saturating_mul(LIVE_PAUSES))
+        Duration::try_from_secs_f64(usual).unwrap_or_default()
     }
 }

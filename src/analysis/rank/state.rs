@@ -169,6 +169,11 @@ impl RankState {
         self.last_seen
     }
 
+    /// Its life: which process holds it, and whether that is live.
+    pub fn lifecycle(&self) -> &Lifecycle {
+        &self.lifecycle
+    }
+
     /// The number of the last train step.
     pub fn last_step(&self) -> Option<u64> {
         self.last_train.map(|last| last.step.get())

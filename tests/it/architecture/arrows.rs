@@ -48,7 +48,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("input::recording", &["input::push::wire", "model"]),
     (
         "input::push::wire",
-        &["analysis::acks", "analysis::captures", "analysis::diagnosis", "model"],
+        &[
+            "analysis::acks",
+            "analysis::captures",
+            "analysis::challengers",
+            "analysis::diagnosis",
+            "model",
+        ],
     ),
     (
         "input::push",
@@ -64,11 +70,24 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("snapshot", &["text"]),
     ("analysis::estimate", &[]),
     ("analysis::creep", &["analysis::estimate", "model"]),
-    ("analysis::rank", &["analysis::creep", "analysis::estimate", "model"]),
-    ("analysis::refusal", &["model"]),
+    ("analysis::challengers", &["model"]),
+    (
+        "analysis::rank",
+        &["analysis::challengers", "analysis::creep", "analysis::estimate", "model"],
+    ),
+    ("analysis::refusal", &["analysis::challengers", "model"]),
     ("analysis::processes", &["analysis::creep", "model"]),
     ("analysis::devices", &["analysis::rank::view", "model"]),
-    ("analysis::ranks", &["analysis::creep", "analysis::rank", "analysis::refusal", "model"]),
+    (
+        "analysis::ranks",
+        &[
+            "analysis::challengers",
+            "analysis::creep",
+            "analysis::rank",
+            "analysis::refusal",
+            "model",
+        ],
+    ),
     (
         "analysis::diagnosis",
         &[
