@@ -4,6 +4,7 @@
 pub mod acks;
 pub mod basis;
 pub mod captures;
+pub mod challengers;
 pub mod config;
 pub mod creep;
 pub mod devices;

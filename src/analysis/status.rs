@@ -64,6 +64,10 @@ pub struct RunStatus {
     pub ranks: usize,
     /// How many ranks it has, as its ranks report.
     pub ranks_expected: Option<u32>,
+    /// How many processes were refused lately, because another live one pushes the same rank of this run: two programs use
+    /// one name.
+    #[serde(default)]
+    pub challengers: usize,
     /// (worst - median) / median over the recent peaks of its present ranks.
     pub imbalance_ratio: Option<f64>,
     /// The rank with the highest recent peak.
@@ -85,7 +89,9 @@ pub struct RankStatus {
     pub last_train: Option<LastTrain>,
     /// Train steps accepted since the exporter began.
     pub steps_total: u64,
-    /// When its last push came, as a Unix time.
+    /// Records of it that came too late, since the exporter began.
+    pub late_records_total: u64,
+    /// When its last push that was accepted came, as a Unix time.
     pub last_push_time: f64,
     /// The greatest known peak of allocated of this and the last whole interval.
     #[serde(rename = "interval_peak_allocated_bytes")]
@@ -311,8 +317,8 @@ impl ExporterStatus {
 }
 
 impl RunStatus {
-    /// A run's present ranks and their balance.
-    pub fn of(scene: &RunScene<'_>, balance: Option<&Balance>) -> Self {
+    /// A run's present ranks and their balance, and how many processes are refused.
+    pub fn of(scene: &RunScene<'_>, balance: Option<&Balance>, challengers: usize) -> Self {
         Self {
             run: scene.run.clone(),
             ranks: scene.ranks.len(),
@@ -321,6 +327,7 @@ impl RunStatus {
                 .iter()
                 .filter_map(|(_, view)| view.identity.world_size)
                 .max(),
+            challengers,
             imbalance_ratio: balance.map(|balance| balance.skew_ratio),
             worst_rank: balance.map(|balance| balance.worst_rank),
         }
@@ -346,6 +353,7 @@ impl RankStatus {
             identity: view.identity.clone(),
             last_train: view.last_train.copied(),
             steps_total: view.steps_total,
+            late_records_total: view.lates_total,
             last_push_time,
             interval_peak_allocated: view.interval_peak_allocated,
             recent_peak_allocated: view.recent_peak_allocated,

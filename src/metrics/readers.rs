@@ -216,6 +216,7 @@ pub(super) fn records(status: &Status, visit: &mut Visit<'_>) {
     let records = status.records;
     for (result, n_records) in [
         ("accepted", records.accepted),
+        ("clock_ahead", records.clock_ahead),
         ("duplicate", records.duplicate),
         ("inconsistent", records.inconsistent),
         ("late", records.late),

@@ -63,6 +63,7 @@ const SECONDS: Unit = Unit::Seconds;
 const RATIO: Unit = Unit::Ratio;
 const STEPS: Unit = Unit::Countable("{step}");
 const RANKS: Unit = Unit::Countable("{rank}");
+const PROCESSES: Unit = Unit::Countable("{process}");
 const STATES: Unit = Unit::Countable("{state}");
 const EVENTS: Unit = Unit::Countable("{event}");
 const FILES: Unit = Unit::Countable("{file}");
@@ -133,7 +134,7 @@ pub const METRICS: &[Metric] = &[
     row!(Pushed Counter "stepmem_rank_steps_total" "rank.steps", STEPS, RANK,
         "Train steps accepted from the rank since the exporter began.", |s, v| ranks(s, v, |r| whole(Some(r.steps_total)))),
     row!(Pushed Gauge "stepmem_rank_last_push_timestamp_seconds" "rank.last_push_timestamp", SECONDS, RANK,
-        "When the last push of the rank arrived, as a Unix time.", |s, v| ranks(s, v, |r| Some(r.last_push_time))),
+        "When the last push of the rank that was accepted arrived, as a Unix time.", |s, v| ranks(s, v, |r| Some(r.last_push_time))),
     row!(Pushed Gauge "stepmem_rank_step_seconds" "rank.step_seconds", SECONDS, RANK,
         "How long the last train step took.", |s, v| ranks(s, v, |r| r.last_train?.step_seconds.map(Seconds::get))),
     row!(Pushed Gauge "stepmem_rank_memory_allocated_bytes" "rank.memory.allocated", BYTES, RANK,
@@ -158,6 +159,9 @@ pub const METRICS: &[Metric] = &[
     row!(Pushed Counter "stepmem_rank_dropped_records_total" "rank.dropped_records", EVENTS, RANK,
         "Records that the rank's pusher gave up, since the training process started: no exporter took them in time.",
         |s, v| ranks(s, v, |r| count(r.last_train?.dropped_records))),
+    row!(Pushed Counter "stepmem_rank_late_records_total" "rank.late_records", EVENTS, RANK,
+        "Records of the rank that came too late to count, since the exporter began: a later step was seen before, or another process is live.",
+        |s, v| ranks(s, v, |r| whole(Some(r.late_records_total)))),
     row!(Pushed Info "stepmem_rank_info" "rank.info", STATES, RANK_INFO,
         "What the rank says of itself; a label is empty where it does not say.", rank_info),
 
@@ -208,6 +212,9 @@ pub const METRICS: &[Metric] = &[
         "Rank with the highest recent peak.", |s, v| runs(s, v, |r| Some(r.worst_rank?.get().into()))),
     row!(Derived Gauge "stepmem_run_ranks" "run.ranks", RANKS, RUN,
         "Ranks of the run that push here and are not silent.", |s, v| runs(s, v, |r| whole(u64::try_from(r.ranks).ok()))),
+    row!(Derived Gauge "stepmem_run_challengers" "run.challengers", PROCESSES, RUN,
+        "Processes refused in the last minute because another live one pushes the same rank: two programs use the run's name.",
+        |s, v| runs(s, v, |r| whole(u64::try_from(r.challengers).ok()))),
     row!(Derived Gauge "stepmem_run_ranks_expected" "run.ranks_expected", RANKS, RUN,
         "Ranks of the run by its own word (world_size).", |s, v| runs(s, v, |r| Some(r.ranks_expected?.into()))),
     row!(Derived Gauge "stepmem_process_creep_slope_bytes_per_second" "process.creep.slope", Unit::BytesPerSecond, PROCESS,

@@ -35,7 +35,7 @@ impl fmt::Display for Run {
 }
 
 /// A global rank, 0 to [`Rank::MAX`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank(u32);
 
 impl Rank {

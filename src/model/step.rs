@@ -1,6 +1,7 @@
 //! One step of one rank, as its training process reports it.
 
 use crate::model::ids::{GpuUuid, Rank, Run};
+use crate::model::launch::{Instance, Launch};
 use crate::model::units::{Bytes, Count, Seconds};
 
 /// What ran since the rank's last record.
@@ -37,6 +38,10 @@ pub struct StepSample {
     pub device: Option<GpuUuid>,
     /// The pusher's process id in its own namespace.
     pub pid: Option<u32>,
+    /// The pushing process.
+    pub instance: Option<Instance>,
+    /// The launch that it belongs to.
+    pub launch: Option<Launch>,
     /// Live tensor memory at the end of the step.
     pub allocated: Bytes,
     /// Maximum of allocated within the step.

@@ -36,6 +36,12 @@ pub enum OutOfRange {
     /// A text with a control character in it.
     #[error("{0:?} contains a control character")]
     Control(String),
+    /// A text of another form.
+    #[error("the text is not made of {what}")]
+    Form {
+        /// The form that is asked for.
+        what: &'static str,
+    },
 }
 
 impl OutOfRange {

@@ -9,7 +9,7 @@ use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::estimate;
-use crate::analysis::rank::lifecycle::{Lifecycle, RecordVerdict};
+use crate::analysis::rank::lifecycle::{Arrival, Lifecycle, RecordVerdict};
 use crate::analysis::rank::peaks::{IntervalPeak, RecentPeaks, StepPeaks};
 use crate::analysis::rank::tally::Tally;
 use crate::analysis::rank::view::{DeviceView, Identity, LastTrain, RankView};
@@ -36,8 +36,9 @@ pub struct RankState {
     steps_total: u64,
     /// Train steps of this life.
     life_steps: u32,
+    /// Records of it that came too late, since the exporter began.
+    lates_total: u64,
     last_seen: Uptime,
-    is_ended: bool,
     /// The capacity that NVML gave for its device, for ranks that push none.
     device_total: Option<Bytes>,
     /// When the estimator last took a reading of its device, as a Unix time.
@@ -61,8 +62,8 @@ impl RankState {
             tally: Tally::default(),
             steps_total: 0,
             life_steps: 0,
+            lates_total: 0,
             last_seen: now,
-            is_ended: false,
             device_total: None,
             device_read_at: None,
             outside: [0.0; OUTSIDE_READINGS],
@@ -84,13 +85,19 @@ impl RankState {
         now: Uptime,
         arrival: f64,
     ) -> (RecordVerdict, bool) {
-        self.last_seen = now;
         let time = sample.time.map_or(arrival, Seconds::get);
-        let verdict = self.lifecycle.judge(sample, time);
-        if matches!(verdict, RecordVerdict::Duplicate | RecordVerdict::Late) {
-            return (verdict, false);
+        let at = Arrival { now, time };
+        let verdict = self.lifecycle.judge(sample, at);
+        match verdict {
+            RecordVerdict::Duplicate => return (verdict, false),
+            RecordVerdict::Late => {
+                self.lates_total += 1;
+                self.lifecycle.ignore();
+                return (verdict, false);
+            }
+            RecordVerdict::Accepted | RecordVerdict::Restarted => {}
         }
-        self.is_ended = false;
+        self.last_seen = now;
         let mut changed = false;
         if verdict == RecordVerdict::Restarted {
             changed = self.creep.trends().next().is_some();
@@ -104,7 +111,7 @@ impl RankState {
         }
         self.tally.add(sample, peaks, time);
         self.identify(sample);
-        self.lifecycle.advance(sample, time);
+        self.lifecycle.advance(sample, at);
         let capacity =
             self.identity.total.or(self.device_total).filter(|total| total.get() > 0);
         let capacity = capacity.map(Bytes::as_f64);
@@ -145,22 +152,27 @@ impl RankState {
 
     /// Marks the rank as ended: it leaves every output until a newer push comes.
     pub fn end(&mut self) {
-        self.is_ended = true;
+        self.lifecycle.end();
     }
 
     /// Whether the rank belongs in the outputs: not ended, and heard of within `ttl`.
     pub fn is_present(&self, now: Uptime, ttl: Duration) -> bool {
-        !self.is_ended && now.since(self.last_seen) <= ttl
+        !self.is_ended() && now.since(self.last_seen) <= ttl
     }
 
     /// Whether its end was announced, and no newer push came.
     pub fn is_ended(&self) -> bool {
-        self.is_ended
+        self.lifecycle.is_ended()
     }
 
-    /// When the last push came, accepted or not.
+    /// When the last push that was accepted came.
     pub fn last_seen(&self) -> Uptime {
         self.last_seen
+    }
+
+    /// Its life: which process holds it, and whether that is live.
+    pub fn lifecycle(&self) -> &Lifecycle {
+        &self.lifecycle
     }
 
     /// The number of the last train step.
@@ -188,6 +200,7 @@ impl RankState {
             tally: &self.tally,
             steps_total: self.steps_total,
             life_steps: self.life_steps,
+            lates_total: self.lates_total,
             last_seen: self.last_seen,
             outside_allocator_bytes: self.outside_allocator_bytes(device),
         }

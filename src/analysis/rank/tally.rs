@@ -292,6 +292,8 @@ mod tests {
             device: None,
             dropped_records: None,
             pid: None,
+            instance: None,
+            launch: None,
             allocated: Bytes::new(allocated).unwrap(),
             peak_allocated: None,
             reserved: None,

@@ -95,7 +95,9 @@ pub struct RankView<'a> {
     pub steps_total: u64,
     /// Train steps of this life.
     pub life_steps: u32,
-    /// When the last push came.
+    /// Records of it that came too late, since the exporter began.
+    pub lates_total: u64,
+    /// When the last push that was accepted came.
     pub last_seen: Uptime,
     /// What the process uses beyond its allocator: the median of the last readings, in bytes.
     pub outside_allocator_bytes: Option<f64>,

@@ -80,7 +80,7 @@ impl Releases {
 }
 
 /// Why an offer failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum OfferError {
     /// The queue is full.
     #[error("{INBOX_CAPACITY} batches are waiting already")]
@@ -107,6 +107,7 @@ pub enum PushResult {
     UnsupportedMediaType,
     TooMany,
     UnknownRank,
+    NameTaken,
     Busy,
     Timeout,
     Interrupted,
@@ -114,7 +115,7 @@ pub enum PushResult {
 
 impl PushResult {
     /// The label of every result, in order of declaration.
-    pub const LABELS: [&'static str; 11] = [
+    pub const LABELS: [&'static str; 12] = [
         "accepted",
         "malformed",
         "out_of_range",
@@ -123,6 +124,7 @@ impl PushResult {
         "unsupported_media_type",
         "too_many",
         "unknown_rank",
+        "name_taken",
         "busy",
         "timeout",
         "interrupted",

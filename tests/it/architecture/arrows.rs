@@ -48,7 +48,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("input::recording", &["input::push::wire", "model"]),
     (
         "input::push::wire",
-        &["analysis::acks", "analysis::captures", "analysis::diagnosis", "model"],
+        &[
+            "analysis::acks",
+            "analysis::captures",
+            "analysis::challengers",
+            "analysis::diagnosis",
+            "model",
+        ],
     ),
     (
         "input::push",
@@ -65,11 +71,30 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("analysis::basis", &[]),
     ("analysis::estimate", &[]),
     ("analysis::creep", &["analysis::estimate", "model"]),
-    ("analysis::rank", &["analysis::basis", "analysis::creep", "analysis::estimate", "model"]),
-    ("analysis::refusal", &["model"]),
+    ("analysis::challengers", &["model"]),
+    (
+        "analysis::rank",
+        &[
+            "analysis::basis",
+            "analysis::challengers",
+            "analysis::creep",
+            "analysis::estimate",
+            "model",
+        ],
+    ),
+    ("analysis::refusal", &["analysis::challengers", "model"]),
     ("analysis::processes", &["analysis::creep", "model"]),
     ("analysis::devices", &["analysis::rank::view", "model"]),
-    ("analysis::ranks", &["analysis::creep", "analysis::rank", "analysis::refusal", "model"]),
+    (
+        "analysis::ranks",
+        &[
+            "analysis::challengers",
+            "analysis::creep",
+            "analysis::rank",
+            "analysis::refusal",
+            "model",
+        ],
+    ),
     (
         "analysis::diagnosis",
         &[
