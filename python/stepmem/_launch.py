@@ -89,8 +89,12 @@ def script_name() -> str:
     if spec is not None and path in ("-m", spec.origin):
         name: str = spec.name
         return name[: -len(".__main__")] if name.endswith(".__main__") else name
+    if path == "-m":  # the module's packages are still being imported
+        words = getattr(sys, "orig_argv", ["-m"])  # from Python 3.10 on
+        path = next(iter(words[words.index("-m") + 1 :]), "") if "-m" in words else ""
+        return path or "python"
     name = os.path.splitext(os.path.basename(path))[0]
-    return "python" if path in ("", "-", "-c", "-m") or not name else name
+    return "python" if path in ("", "-", "-c") or not name else name
 
 
 def _spans_nodes(environment: Mapping[str, str]) -> bool:

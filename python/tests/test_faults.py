@@ -204,7 +204,7 @@ def test_forked_worker_inherits_nothing_and_the_parent_continues(exporter, train
     assert (ended.code, ended.out, ended.err) == (0, "1 0\n", ""), "one thread, no connection"
     status = exporter.status()
     assert [(rank["rank"], rank["step"]) for rank in status["ranks"]] == [(0, 2)]
-    assert status["records"] == {"accepted": 2, "duplicate": 0, "late": 0, "inconsistent": 0, "restarted": 0}
+    assert {kind: n for kind, n in status["records"].items() if n} == {"accepted": 2}
 
 
 def test_forked_child_that_trains_pushes_for_itself(exporter, train):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, Reply
+from conftest import ROOT, Reply, await_true
 
 from stepmem._settings import Identity
 
@@ -86,6 +86,7 @@ def test_ranks_that_the_script_starts_have_one_name(fake, train, method):
         (["-c", "import stepmem; stepmem.step_end(1)"], "python"),
         (["-m", "job.train"], "job.train"),
         (["-m", "job"], "job"),
+        (["-m", "early.train"], "early.train"),
         (["job/train.py"], "train"),
         (["-m", "stepmem", "-m", "job.train"], "job.train"),
         (["-m", "stepmem", "job/train.py"], "train"),
@@ -97,6 +98,9 @@ def test_name_is_that_of_the_script_or_module(fake, tmp_path, arguments, name):
     (tmp_path / "job/__init__.py").touch()
     for module in ("train", "__main__"):
         (tmp_path / f"job/{module}.py").write_text("import stepmem\nstepmem.step_end(1)\n")
+    (tmp_path / "early").mkdir()
+    (tmp_path / "early/__init__.py").write_text("import stepmem\nstepmem.step_end(1)\n")
+    (tmp_path / "early/train.py").touch()
     environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "python"), "STEPMEM_PUSH_URL": exporter.url}
     subprocess.run([sys.executable, *arguments], cwd=tmp_path, env=environment, check=True)
     assert re.fullmatch(re.escape(name) + r"-\d{4}-\d{6}-\d+", exporter.records[0]["run"])
@@ -199,6 +203,45 @@ def test_process_asks_again_after_the_time_that_the_exporter_names(fake, train):
     ended = train(code, exporter.url).ended()
     assert ended.out == "accepted\n"
     assert 2.0 < ended.seconds < 12.0
+
+
+LIVE = """
+    import stepmem, sys, threading
+    stop = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.readline(), stop.set()), daemon=True).start()
+    step = 0
+    while not stop.wait(0.01):
+        step += 1
+        stepmem.step_end(step)
+    print(step, stepmem.flush(10))
+"""
+
+
+def test_two_live_programs_under_one_name_become_two_runs(exporter, train):
+    first = train(LIVE, exporter.url, STEPMEM_RUN="llm")
+    await_true("the first", lambda: exporter.status()["ranks"])
+    second = train(LIVE, exporter.url, STEPMEM_RUN="llm")
+    await_true("both", lambda: {rank["run"] for rank in exporter.status()["ranks"]} == {"llm", "llm~2"})
+    for program, run in ((first, "llm"), (second, "llm~2")):
+        program.write_line("stop")
+        ended = program.ended()
+        (rank,) = [rank for rank in exporter.status()["ranks"] if rank["run"] == run]
+        assert ended.out == f"{rank['steps_total']} True\n", "no record is lost or counted for the other"
+        assert ended.err.count("this one is now 'llm~2'") == (run != "llm")
+    assert exporter.status()["records"]["restarted"] == 0
+
+
+def test_program_that_is_killed_and_relaunched_is_the_same_run(exporter, train):
+    first = train(LIVE, exporter.url, STEPMEM_RUN="llm")
+    await_true("the first", lambda: exporter.status()["ranks"])
+    first.process.kill()
+    second = train(LIVE, exporter.url, STEPMEM_RUN="llm")
+    await_true("the new life", lambda: exporter.status()["records"]["restarted"] == 1)
+    second.write_line("stop")
+    ended = second.ended()
+    assert ended.err == ""
+    (rank,) = exporter.status()["ranks"]
+    assert (rank["run"], f"{rank['step']} True\n") == ("llm", ended.out)
 
 
 @pytest.mark.parametrize("offer", ["", 7, "a\nb", "x" * 129, None])
