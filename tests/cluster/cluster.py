@@ -44,6 +44,9 @@ class Cluster:
             raise Failure(f"kubectl {' '.join(words)}: {done.stderr.strip()}")
         return done.stdout if check else done
 
+    def version(self):
+        return json.loads(self.kubectl("version", "-o", "json"))["serverVersion"]["gitVersion"].removeprefix("v")
+
     def get(self, *words):
         return json.loads(self.kubectl("get", *words, "-o", "json"))
 

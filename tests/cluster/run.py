@@ -95,7 +95,7 @@ def row_of(scenario, cluster):
             outcome, note = "failed", "".join(traceback.format_exc().splitlines(keepends=True)[-6:])
     seconds = time.monotonic() - began
     print(f"{outcome} {scenario.name} ({seconds:.0f} s){': ' + note if outcome == 'failed' else ''}", flush=True)
-    return scenario.row(outcome, note, seconds)
+    return scenario.row(outcome, note, cluster)
 
 
 if __name__ == "__main__":

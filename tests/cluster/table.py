@@ -10,7 +10,6 @@ class Row:
     versions: str
     outcome: str
     note: str
-    seconds: float
 
 
 def print_table(rows):

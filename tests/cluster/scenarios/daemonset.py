@@ -39,4 +39,8 @@ def attributes(cluster):
         for needed in (f'uuid="{uuid}"', 'pod_name="train"', f'pod_namespace="{namespace}"', 'container_name="trainer"'):
             if needed not in row:
                 raise Failure(f"{row} lacks {needed}")
-    return "the pod of a device, from a kubelet whose directory is not /var/lib/kubelet"
+        host = {"hostNetwork": True, "volumes": [{"name": "socket", "hostPath": {"path": str(shared)}}]}
+        cluster.apply(cluster.pod("rdma", script="leak", spec=host, volumeMounts=[{"name": "socket", "mountPath": "/run/stepmem"}]), namespace=namespace)
+        with cluster.exporter(namespace, name) as url:
+            awaits(lambda: "stepmem_rank_step{" in (answer(f"{url}/metrics") or ""), 60, lambda: "the pushes of a pod on the node's network do not arrive")
+    return "from a kubelet whose directory is not /var/lib/kubelet; a hostNetwork pod pushes to it"
