@@ -7,11 +7,12 @@ import os
 import time
 from typing import TYPE_CHECKING, Optional
 
+from ._peaks import in_child
 from ._process import Process
 from ._recorder import Recorder
 from ._sender import Sender
-from ._warn import warn_once
-from ._wire import OUTCOMES, PHASES, Capture, SnapshotResult, end_request, snapshot_request
+from ._warn import inform_once, warn_once
+from ._wire import OUTCOMES, PHASES, Capture, End, SnapshotResult
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -49,6 +50,7 @@ class Client:
         """Runs in each forked child, which has no sender: forgets the parent's state, closes its files."""
         sender, recorder = self._sender, self._recorder
         self._reset()
+        in_child()
         if recorder is not None:
             recorder.close()
         try:
@@ -104,10 +106,12 @@ class Client:
         if settings is None or settings.is_disabled:
             self._is_off = True
             return None
-        self._sender = sender = Sender(settings, self.process.identity(), self._on_capture)
-        recorder = Recorder(self.process, sender, settings.resets_peak)
+        self._sender = sender = Sender(settings, self.process, self._on_capture)
+        recorder = Recorder(self.process, sender, settings.counts_peaks)
         sender.start()
         self._recorder = recorder
+        identity = self.process.identity()
+        inform_once("start", f"run {identity.run!r}, rank {identity.rank}, pushes to {sender.target}")
         return recorder
 
     def _on_failure(self, error: Exception) -> None:
@@ -138,14 +142,14 @@ class Client:
     def _on_snapshot(self, result: SnapshotResult) -> None:
         """Reports a snapshot to the exporter. Does nothing before the first step."""
         if self._sender is not None:
-            self._sender.add_control(snapshot_request(self.process.identity(), result))
+            self._sender.add_control(result)
 
     def end(self, outcome: str) -> None:
         """Reports that this rank has ended. Does nothing before the first step."""
         if outcome not in OUTCOMES:
             warn_once(f"outcome {outcome}", f"outcome {outcome!r} is not one of {', '.join(OUTCOMES)}")
         elif self._sender is not None:
-            self._sender.add_control(end_request(self.process.identity(), outcome))
+            self._sender.add_control(End(outcome))
 
     def flush(self, seconds: float) -> bool:
         """Waits up to `seconds` until all records are pushed. Returns whether they are."""

@@ -35,6 +35,10 @@ class Process:
             self._identity = Identity.read(os.environ)
         return self._identity
 
+    def rename_run(self, run: str) -> None:
+        """Makes `run` the name of the run from now on, because the exporter holds the old one for another process."""
+        self._identity = self.identity()._replace(run=run)
+
     def snapshot_directory(self) -> Optional[str]:
         """Returns `STEPMEM_SNAPSHOT_DIRECTORY`; None if it is not set or the settings are invalid."""
         settings = self.settings()

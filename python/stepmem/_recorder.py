@@ -18,15 +18,15 @@ CAPACITY_EVERY = 10.0
 class Recorder:
     """Appends a record to the ring at the end of each step and phase."""
 
-    def __init__(self, process: Process, sender: Sender, resets_peak: bool) -> None:
+    def __init__(self, process: Process, sender: Sender, counts_peaks: bool) -> None:
         self._process = process
         self._sender = sender
         self._ring = sender.ring
-        self._resets_peak = resets_peak
+        self._counts_peaks = counts_peaks
         self._n_records = 0
         self._capacity = NO_CAPACITY
         self._capacity_due_at = 0.0
-        self._reader = find_reader(resets_peak)
+        self._reader = find_reader(counts_peaks)
         self._is_settled = False
         """Whether the reader reads the GPU that holds this process's tensors. It then stays the same."""
         self._device = self._reader.device
@@ -58,6 +58,7 @@ class Recorder:
             phase_idx,
             *self._reader.read(),
             *self._capacity,
+            *self._reader.high_water,
         )
         self._n_records += 1
         self._ring.append(record)
@@ -73,7 +74,7 @@ class Recorder:
         """Finds the GPU that the program uses, once it uses CUDA. It may start to use one at any step."""
         reader = self._reader
         if isinstance(reader, HostReader):
-            cuda_reader = CudaReader(require_cuda(), self._resets_peak)
+            cuda_reader = CudaReader(require_cuda(), self._counts_peaks)
             self.close()
             reader = self._reader = cuda_reader
         self._is_settled = reader.settle()

@@ -10,8 +10,9 @@ import time
 import pytest
 from conftest import STUB, await_true
 
+from stepmem._process import Process
 from stepmem._sender import Sender
-from stepmem._settings import Identity, Settings
+from stepmem._settings import Settings
 from stepmem._wire import RECORD
 
 LOOP = """
@@ -341,10 +342,9 @@ def test_hanging_exporter_does_not_block_the_training_thread(exporter, train):
 
 def test_sender_that_sees_the_stop_before_it_is_woken_still_flushes(fake):
     exporter = fake(200)
-    identity = Identity("race", 0, 0, None, None, None)
-    sender = Sender(Settings(exporter.url, None, False, None, False), identity, lambda capture: None)
+    sender = Sender(Settings(exporter.url, None, False, None, False), Process(), lambda capture: None)
     sender.add_device("cpu")
-    sender.ring.append(RECORD.pack(1.0, -1.0, 0, 1, 0, 0, *[64] * 9))
+    sender.ring.append(RECORD.pack(1.0, -1.0, 0, 1, 0, 0, *[64] * 11))
     sender._stop.set()  # `stop` does this first, and the thread may wake up right then
     sender._sent_at = time.monotonic()
     sender._deadline = time.monotonic() + 5

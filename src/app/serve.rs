@@ -24,9 +24,11 @@ use crate::app::summary_files::Summaries;
 use crate::config::settings::{NvmlSettings, Settings};
 use crate::input::owner::kubelet::Kubelet;
 use crate::input::push::http;
-use crate::input::push::inbox::{Inbox, Releases};
+use crate::input::push::inbox::{Inbox, PUSH_SECONDS_BOUNDS, Releases};
 use crate::net::server::{Listener, ServerCounts, serve as serve_http};
-use crate::output::otlp::{Export, ExportCounts, OtlpConfig};
+use crate::output::otlp::config::OtlpConfig;
+use crate::output::otlp::delivery::ExportCounts;
+use crate::output::otlp::export::Export;
 use crate::output::web::{self, StatusSource, WebConfig};
 
 /// Maximum number of collector events that wait for the engine.
@@ -76,7 +78,7 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
     }
     let addresses = Addresses { web: web_addresses, push: push_addresses };
     let export_counts = Arc::<ExportCounts>::default();
-    let export = start_export(settings.otlp, latest.clone(), &export_counts).await?;
+    let export = start_export(settings.otlp, latest.clone(), &export_counts, &inbox).await?;
 
     let exporter = ExporterFigures {
         push: inbox.counts(),
@@ -130,13 +132,16 @@ async fn start_export(
     otlp: Option<OtlpConfig>,
     latest: watch::Receiver<Arc<Status>>,
     counts: &Arc<ExportCounts>,
+    inbox: &Inbox,
 ) -> anyhow::Result<Option<Export>> {
     let Some(otlp) = otlp else { return Ok(None) };
     let otlp = OtlpConfig { instance: instance(), ..otlp };
     let counts = Arc::clone(counts);
-    let starting = move || Export::start(&otlp, &latest, &counts);
+    let starting = move || Export::start(&otlp, &latest, &counts, &PUSH_SECONDS_BOUNDS);
     let export = tokio::task::spawn_blocking(starting).await?;
-    Ok(Some(export.context("OTLP export cannot be set up")?))
+    let export = export.context("OTLP export cannot be set up")?;
+    inbox.counts().record_to(export.recorder());
+    Ok(Some(export))
 }
 
 /// Identifies this exporter: the host (in Kubernetes the pod) and the process.
@@ -147,9 +152,14 @@ fn instance() -> String {
 
 /// Resumes the state of an earlier exporter, or starts anew.
 fn engine_of(config: EngineConfig, saved: Option<SavedState>, clock: Clock) -> Engine {
+    let (now, unix) = (clock.now(), Clock::unix_time());
     match saved {
-        Some(saved) => Engine::resume(config, saved, clock.now()),
-        None => Engine::new(config, clock.started_unix),
+        Some(saved) => {
+            let mut engine = Engine::resume(config, saved, now);
+            engine.set_clock(now, unix);
+            engine
+        }
+        None => Engine::new(config, unix - now.0.as_secs_f64()),
     }
 }
 

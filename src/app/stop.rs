@@ -9,7 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::output::otlp::Export;
+use crate::output::otlp::export::Export;
 
 /// The signals that stop the program.
 pub(super) struct Signals {

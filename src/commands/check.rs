@@ -43,7 +43,7 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
         Some(otlp) => writeln!(
             out,
             "OTLP:             {} every {}",
-            otlp.endpoint.as_deref().unwrap_or("by OTEL_EXPORTER_OTLP_…"),
+            otlp.url(),
             humantime::format_duration(otlp.interval)
         )?,
         None => writeln!(out, "OTLP:             off")?,

@@ -27,7 +27,6 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<Exit, Comman
     row.map_or(Ok(Exit::Success), |row| (row.run)(matches))
 }
 
-/// The command line.
 fn command() -> Command {
     let styles = Styles::styled()
         .header(AnsiColor::Green.on_default().bold())

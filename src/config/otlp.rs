@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::config::environment::Environment;
 use crate::config::error::{Mistake, ValueError};
+use crate::config::settings::OtlpDraft;
 use crate::config::values::{milliseconds, transport};
-use crate::output::otlp::{OtlpConfig, Transport};
+use crate::output::otlp::config::{Endpoint, Transport};
 
 /// OpenTelemetry's variable for the interval between exports, in milliseconds.
 const INTERVAL_VARIABLE: &str = "OTEL_METRIC_EXPORT_INTERVAL";
@@ -19,37 +20,32 @@ const TIMEOUT_DEFAULT: Duration = Duration::from_secs(10);
 pub(super) fn of_environment(
     environment: Environment<'_>,
     mistakes: &mut Vec<Mistake>,
-) -> OtlpConfig {
+) -> OtlpDraft {
+    let variable = |name: &str| {
+        let value = environment(name).filter(|value| !value.is_empty())?;
+        Some(Variable { name: name.to_owned(), value })
+    };
     let of_metrics = |name: &str| {
-        let names = [
-            format!("OTEL_EXPORTER_OTLP_METRICS_{name}"),
-            format!("OTEL_EXPORTER_OTLP_{name}"),
-        ];
-        names.into_iter().find_map(|name| {
-            let value = environment(&name).filter(|value| !value.is_empty())?;
-            Some(Variable { name, value })
-        })
+        let of_all = || variable(&format!("OTEL_EXPORTER_OTLP_{name}"));
+        variable(&format!("OTEL_EXPORTER_OTLP_METRICS_{name}")).or_else(of_all)
     };
     let interval = environment(INTERVAL_VARIABLE)
         .map(|value| Variable { name: INTERVAL_VARIABLE.to_owned(), value });
     let timeout = of_metrics("TIMEOUT");
     let protocol = of_metrics("PROTOCOL");
-    let endpoint = of_metrics("ENDPOINT");
-    OtlpConfig {
-        endpoint: None,
+    let endpoint = variable("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT")
+        .map(|of_metrics| Endpoint::Metrics(of_metrics.value));
+    let of_all = || {
+        let of_all = variable("OTEL_EXPORTER_OTLP_ENDPOINT")?;
+        Some(Endpoint::AllSignals(of_all.value))
+    };
+    OtlpDraft {
+        endpoint: endpoint.or_else(of_all),
         transport: parsed(protocol, transport, mistakes).flatten().unwrap_or(Transport::Http),
         interval: parsed(interval, milliseconds, mistakes).unwrap_or(INTERVAL_DEFAULT),
         timeout: parsed(timeout, milliseconds, mistakes).unwrap_or(TIMEOUT_DEFAULT),
         semconv: false,
-        is_tls: endpoint.as_ref().is_some_and(|endpoint| has_tls(&endpoint.value)),
-        is_from_environment: endpoint.is_some(),
-        instance: String::new(),
     }
-}
-
-/// Whether a URL is reached over TLS.
-pub(super) fn has_tls(url: &str) -> bool {
-    url.starts_with("https://")
 }
 
 struct Variable {

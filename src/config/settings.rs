@@ -10,7 +10,7 @@ use crate::config::devices::DeviceEnvironment;
 use crate::config::error::Mistake;
 use crate::input::nvml::config::Devices;
 use crate::input::push::http::PushConfig;
-use crate::output::otlp::OtlpConfig;
+use crate::output::otlp::config::{Endpoint, OtlpConfig, Transport};
 
 /// The settings of `serve`. A test compares the default with that of the table.
 #[derive(Clone, Debug)]
@@ -37,7 +37,6 @@ pub struct Settings {
     pub state_file: Option<PathBuf>,
     /// The directory of summaries.
     pub summary_dir: Option<PathBuf>,
-    /// The log.
     pub log: LogSettings,
     /// How long the web server answers after the rest has stopped.
     pub linger: Duration,
@@ -67,7 +66,6 @@ pub struct NvmlSettings {
     pub kubelet_socket: Option<PathBuf>,
 }
 
-/// The log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
     /// The lowest level that is logged.
@@ -122,7 +120,7 @@ pub(super) struct Draft {
     /// Everything but OTLP and NVML.
     pub(super) settings: Settings,
     /// The export, even without a collector.
-    pub(super) otlp: OtlpConfig,
+    pub(super) otlp: OtlpDraft,
     /// Polling of NVML, even while `is_without_nvml`.
     pub(super) nvml: NvmlSettings,
     pub(super) is_without_nvml: bool,
@@ -131,8 +129,35 @@ pub(super) struct Draft {
     pub(super) device_environment: DeviceEnvironment,
 }
 
+/// The export while its settings are read.
+#[derive(Clone, Debug)]
+pub(super) struct OtlpDraft {
+    /// The collector; `None` turns the export off.
+    pub(super) endpoint: Option<Endpoint>,
+    pub(super) transport: Transport,
+    pub(super) interval: Duration,
+    pub(super) semconv: bool,
+    pub(super) timeout: Duration,
+}
+
+impl OtlpDraft {
+    /// Returns the export; `None` without a collector.
+    pub(super) fn finish(self) -> Option<OtlpConfig> {
+        let Self { endpoint, transport, interval, semconv, timeout } = self;
+        let instance = String::new();
+        Some(OtlpConfig {
+            endpoint: endpoint?,
+            transport,
+            interval,
+            timeout,
+            semconv,
+            instance,
+        })
+    }
+}
+
 impl Draft {
-    pub(super) fn new(otlp: OtlpConfig, device_environment: DeviceEnvironment) -> Self {
+    pub(super) fn new(otlp: OtlpDraft, device_environment: DeviceEnvironment) -> Self {
         Self {
             settings: Settings::default(),
             otlp,
@@ -147,8 +172,7 @@ impl Draft {
     pub(super) fn finish(self, mistakes: &mut Vec<Mistake>) -> Settings {
         let Self { mut settings, otlp, mut nvml, is_without_nvml, devices, device_environment } =
             self;
-        let has_collector = otlp.endpoint.is_some() || otlp.is_from_environment;
-        settings.otlp = has_collector.then_some(otlp);
+        settings.otlp = otlp.finish();
         // A sidecar opens only the devices of its job; an exporter for the whole node opens all.
         let is_sidecar = device_environment.is_in_pod && nvml.kubelet_socket.is_none();
         let by_default = if is_sidecar { Devices::Pushed } else { Devices::All };

@@ -228,6 +228,28 @@ mod tests {
         check("log.level", "loud", "\"loud\" is none of error, warn, info, debug, trace");
         check("otlp.protocol", "http", "\"http\" is neither http/protobuf nor grpc");
         check("otlp.endpoint", "c:1", "\"c:1\" begins with neither http:// nor https://");
+        check(
+            "otlp.endpoint",
+            "http://c:4318/x/v1/metrics",
+            "\"http://c:4318/x/v1/metrics\" ends in v1/metrics, which is appended: write http://c:4318/x",
+        );
+    }
+
+    #[test]
+    fn endpoint_of_all_signals_gets_the_path_of_metrics_and_that_of_metrics_does_not() {
+        let url = |flags: &[(&'static str, &str)], variables: &[(&str, &str)]| {
+            read(flags, variables).unwrap().otlp.unwrap().url()
+        };
+        let base = "http://prometheus:9090/api/v1/otlp";
+        let metrics = "http://prometheus:9090/api/v1/otlp/v1/metrics";
+        assert_eq!(url(&[("otlp.endpoint", base)], &[]), metrics);
+        assert_eq!(url(&[], &[("OTEL_EXPORTER_OTLP_ENDPOINT", base)]), metrics);
+        let both = [
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", base),
+            ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://c/own"),
+        ];
+        assert_eq!(url(&[], &both), "http://c/own");
+        assert_eq!(url(&[("otlp.endpoint", base)], &both), metrics);
     }
 
     #[test]
@@ -243,10 +265,10 @@ mod tests {
         assert_eq!(format!("{:?}", otlp.transport), "Grpc");
         assert_eq!(otlp.timeout, Duration::from_millis(2500));
         assert_eq!(otlp.interval, Duration::from_millis(1500));
-        assert!(otlp.is_tls && otlp.endpoint.is_none());
+        assert_eq!(otlp.url(), "https://of-all-signals:1");
         let flags = [("otlp.interval", "9s"), ("otlp.endpoint", "http://c:1")];
         let otlp = read(&flags, &variables).unwrap().otlp.unwrap();
-        assert_eq!((otlp.interval, otlp.is_tls), (Duration::from_secs(9), false));
+        assert_eq!((otlp.interval, &*otlp.url()), (Duration::from_secs(9), "http://c:1"));
         let mistake = read(&[], &[("OTEL_METRIC_EXPORT_INTERVAL", "1m")]).unwrap_err();
         let expected = "OTEL_METRIC_EXPORT_INTERVAL: \"1m\" is not a number of milliseconds";
         assert_eq!(mistake, expected);

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crate::analysis::config::EngineConfig;
 use crate::config::error::ValueError;
-use crate::config::otlp::has_tls;
 use crate::config::settings::Draft;
 use crate::config::values::{
     absolute, addresses, any_duration, directory, duration, endpoint, number, one_of, path,
@@ -12,9 +11,8 @@ use crate::config::values::{
 };
 use crate::input::push::http::BODIES_BYTES_MAX;
 use crate::model::ids::Run;
-use crate::output::otlp::OtlpConfig;
+use crate::output::otlp::config::Endpoint;
 
-/// One setting.
 #[derive(Debug)]
 pub struct Setting {
     /// The flag without its dashes, and the key in a file.
@@ -25,7 +23,6 @@ pub struct Setting {
     pub is_repeatable: bool,
     /// The default as it would be written; empty for none.
     pub default: &'static str,
-    /// The description.
     pub help: &'static str,
     set: Setter,
 }
@@ -33,7 +30,6 @@ pub struct Setting {
 type Setter = fn(&mut Draft, &[String]) -> Result<(), ValueError>;
 
 impl Setting {
-    /// Its environment variable.
     pub fn variable(&self) -> String {
         format!("STEPMEM_{}", self.key.to_ascii_uppercase().replace(['.', '-'], "_"))
     }
@@ -165,9 +161,9 @@ pub const SETTINGS: &[Setting] = &[
         "Minimum time between two snapshot requests to one run.",
         |d, v| put(&mut d.settings.snapshots.cooldown, v, any_duration)).by_default("1h"),
     setting("otlp.endpoint", "URL",
-        "URL of the OTLP collector. Empty uses OTEL_EXPORTER_OTLP_METRICS_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT; if \
-         neither is set, OTLP export is off.",
-        |d, v| name_collector(&mut d.otlp, v)),
+        "URL of an OTLP receiver; over HTTP, v1/metrics is appended. Empty uses OTEL_EXPORTER_OTLP_METRICS_ENDPOINT (as it \
+         is) or OTEL_EXPORTER_OTLP_ENDPOINT (v1/metrics is appended); if neither is set, OTLP export is off.",
+        |d, v| override_with(&mut d.otlp.endpoint, v, |v| Ok(endpoint(v)?.map(|url| Some(Endpoint::AllSignals(url)))))),
     setting("otlp.protocol", "PROTOCOL",
         "http/protobuf or grpc. Empty uses OTEL_EXPORTER_OTLP_METRICS_PROTOCOL or OTEL_EXPORTER_OTLP_PROTOCOL, else \
          http/protobuf.",
@@ -248,14 +244,6 @@ fn warmups(engine: &mut EngineConfig, values: &[String]) -> Result<(), ValueErro
         let run =
             Run::new(run).map_err(|reason| ValueError::Run { value: value.clone(), reason })?;
         engine.warmup_pushes.insert(run, steps);
-    }
-    Ok(())
-}
-
-fn name_collector(otlp: &mut OtlpConfig, values: &[String]) -> Result<(), ValueError> {
-    if let Some(endpoint) = endpoint(only(values))? {
-        otlp.is_tls = has_tls(&endpoint);
-        otlp.endpoint = Some(endpoint);
     }
     Ok(())
 }

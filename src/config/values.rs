@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::config::error::ValueError;
 use crate::config::settings::PushSocket;
-use crate::output::otlp::Transport;
+use crate::output::otlp::config::{METRICS_PATH, Transport};
 use crate::output::web::is_reserved;
 
 /// The mode of a push socket unless given: access is up to the permissions of its directory, as any process of a node
@@ -18,7 +18,6 @@ const SOCKET_MODE_MAX: u32 = 0o777;
 const DIRECTORY_BYTES_MAX: usize = 768;
 /// The longest token, in bytes.
 const TOKEN_BYTES_MAX: usize = 4096;
-/// The greatest ratio.
 const RATIO_MAX: f64 = 10.0;
 /// The longest duration: a year.
 const DURATION_MAX: Duration = Duration::from_hours(366 * 24);
@@ -96,14 +95,20 @@ pub(super) fn transport(value: &str) -> Result<Option<Transport>, ValueError> {
     }
 }
 
-/// Parses the URL of a collector.
+/// Parses the URL of a receiver of all signals.
 pub(super) fn endpoint(value: &str) -> Result<Option<String>, ValueError> {
     if value.is_empty() {
-        Ok(None)
-    } else if ["http://", "https://"].into_iter().any(|scheme| value.starts_with(scheme)) {
-        Ok(Some(value.to_owned()))
-    } else {
-        Err(ValueError::Url(value.to_owned()))
+        return Ok(None);
+    }
+    if ["http://", "https://"].into_iter().all(|scheme| !value.starts_with(scheme)) {
+        return Err(ValueError::Url(value.to_owned()));
+    }
+    match value.trim_end_matches('/').strip_suffix(METRICS_PATH) {
+        Some(base) if base.ends_with('/') => Err(ValueError::MetricsUrl {
+            value: value.to_owned(),
+            base: base.trim_end_matches('/').to_owned(),
+        }),
+        _ => Ok(Some(value.to_owned())),
     }
 }
 

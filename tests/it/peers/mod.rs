@@ -3,3 +3,5 @@
 mod demo;
 
 mod otlp;
+mod otlp_failures;
+mod otlp_names;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use stepmem::metrics::table::METRICS;
-use stepmem::metrics::types::{Kind, Metric};
+use stepmem::metrics::types::Kind;
 
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::text;
@@ -24,7 +24,7 @@ use crate::rig::wait::DEADLINE;
 const MOVING: [&str; 6] = [
     "stepmem.oom.eta",
     "stepmem.otlp.exports",
-    "stepmem.nvml.last_success",
+    "stepmem.nvml.last_success_timestamp",
     "stepmem.collector.duration",
     "stepmem.inbox.depth",
     "stepmem.series",
@@ -121,6 +121,13 @@ fn a_lost_device_leaves_otlp_and_the_scrape() {
     otlp.await_that("one device", |otlp| {
         otlp.devices() == BTreeSet::from(["GPU-a".to_owned()])
     });
+    otlp.await_that("the finding", |otlp| {
+        let points = otlp.points();
+        points.keys().any(|(name, labels)| {
+            name == "stepmem.diagnosis"
+                && labels.get("kind").is_some_and(|kind| kind == "GPU_LOST")
+        })
+    });
 }
 
 #[test]
@@ -132,6 +139,24 @@ fn otlp_resource_is_named_and_has_the_environments_attributes() {
     assert_eq!(otlp.resource["service.name"], "stepmem");
     assert_eq!(otlp.resource["service.version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(otlp.resource["k8s.pod.name"], "trainer-0");
+    drop(exporter);
+}
+
+#[test]
+fn a_pod_is_named_as_opentelemetry_does_and_as_the_rules_do() {
+    let mut otlp = Otlp::start("decode");
+    let attributes = "k8s.namespace.name=ml,k8s.pod.name=trainer-0,cluster=east";
+    let exporter = otlp.exporter("http", &[], &[("OTEL_RESOURCE_ATTRIBUTES", attributes)]);
+    otlp.next_export();
+    for (attribute, value) in [
+        ("k8s.namespace.name", "ml"),
+        ("namespace", "ml"),
+        ("k8s.pod.name", "trainer-0"),
+        ("pod", "trainer-0"),
+        ("cluster", "east"),
+    ] {
+        assert_eq!(otlp.resource[attribute], value, "{attribute}");
+    }
     drop(exporter);
 }
 
@@ -272,7 +297,9 @@ fn exports_equal_the_scrape(receiver: &str, transport: &str) {
     let fake = FakeNvml::new(&format!("otlp-{receiver}-{transport}"), &devices);
     let library = text(&fake.library());
     let mut otlp = Otlp::start(receiver);
-    let arguments = ["--nvml.library", &library, "--rank.peak-interval", "1h"];
+    // A second reading of the devices would move the headroom.
+    let still = ["--nvml.interval", "1h", "--rank.peak-interval", "1h"];
+    let arguments = [&["--nvml.library", &library], &still[..]].concat();
     let exporter = otlp.exporter(transport, &arguments, &[]);
     push_job(&exporter);
     for (rank, text) in (0..).zip(HOSTILE_NAMES) {
@@ -352,7 +379,11 @@ fn differences(expected: &Points, got: &Points) -> String {
     for key in expected.keys().chain(got.keys()).collect::<BTreeSet<_>>() {
         let (left, right) = (expected.get(key), got.get(key));
         let is_moving = MOVING.contains(&key.0.as_str());
-        let is_same = left == right || (is_moving && left.is_some() == right.is_some());
+        // The SDK adds seconds up, the exporter nanoseconds.
+        let is_same_sum = key.0 == "stepmem.push.duration.sum"
+            && left.zip(right).is_some_and(|(left, right)| (left - right).abs() < 1e-9);
+        let is_same =
+            left == right || is_same_sum || (is_moving && left.is_some() == right.is_some());
         if !is_same {
             writeln!(lines, "{key:?}: scraped {left:?}, exported {right:?}").unwrap();
         }
@@ -363,27 +394,19 @@ fn differences(expected: &Points, got: &Points) -> String {
 /// Unit, help, kind, temporality and monotonicity of an exported metric.
 fn described_as_in_the_table(exported: &Value) {
     let name = exported["name"].as_str().unwrap();
-    let is_row = |metric: &&Metric| {
-        let rest = metric.otel.and_then(|otel| name.strip_prefix(otel));
-        match metric.kind {
-            Kind::Histogram => {
-                rest.is_some_and(|rest| [".bucket", ".count", ".sum"].contains(&rest))
-            }
-            _ => rest == Some(""),
-        }
-    };
-    let row = METRICS.iter().find(is_row).unwrap_or_else(|| panic!("{name} is in no row"));
+    let row = METRICS.iter().find(|metric| metric.otel == Some(name));
+    let row = row.unwrap_or_else(|| panic!("{name} is in no row"));
     assert_eq!(exported["description"], row.help, "{name}");
-    // Of a histogram only the sum is in its unit.
-    let is_count = row.kind == Kind::Histogram
-        && row.otel.map(|otel| format!("{otel}.sum")).as_deref() != Some(name);
-    let unit = if is_count { "" } else { row.unit.as_ucum() };
-    assert_eq!(exported["unit"].as_str().unwrap_or_default(), unit, "{name}");
+    assert_eq!(exported["unit"].as_str().unwrap_or_default(), row.unit.as_ucum(), "{name}");
     match row.kind {
         Kind::Gauge | Kind::Info => {
             assert_eq!(exported["kind"], "gauge", "{name}");
         }
-        Kind::Counter | Kind::Histogram => {
+        Kind::Histogram => {
+            assert_eq!(exported["kind"], "histogram", "{name}");
+            assert_eq!(exported["temporality"], "cumulative", "{name}");
+        }
+        Kind::Counter => {
             assert_eq!(exported["kind"], "sum", "{name}");
             assert_eq!(exported["monotonic"], true, "{name}");
             assert_eq!(exported["temporality"], "cumulative", "{name}");

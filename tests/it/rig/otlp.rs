@@ -147,8 +147,14 @@ impl Otlp {
                 let attributes = of_metric["attributes"].as_object().unwrap().iter();
                 let labels = attributes.map(|(label, value)| (label, value.as_str().unwrap()));
                 let key = point(name.to_owned(), labels);
-                let earlier = points.insert(key.clone(), of_metric["value"].as_f64().unwrap());
-                assert_eq!(earlier, None, "{key:?} is there twice");
+                let values = match &of_metric["value"] {
+                    Value::Object(_) => histogram(&key, &of_metric["value"]),
+                    value => Points::from([(key, value.as_f64().unwrap())]),
+                };
+                for (key, value) in values {
+                    let earlier = points.insert(key.clone(), value);
+                    assert_eq!(earlier, None, "{key:?} is there twice");
+                }
             }
         }
         points
@@ -162,8 +168,11 @@ impl Otlp {
         self.labels("rank").iter().map(|rank| rank.parse().unwrap()).collect()
     }
 
+    /// The devices with readings.
     pub fn devices(&self) -> BTreeSet<String> {
-        self.labels("uuid")
+        let points = self.points().into_keys();
+        let readings = points.filter(|(name, _)| name.starts_with("stepmem.device.memory."));
+        readings.filter_map(|(_, labels)| labels.get("uuid").cloned()).collect()
     }
 }
 
@@ -172,6 +181,25 @@ impl Drop for Otlp {
         drop(self.stdin.take());
         self.child.wait().ok();
     }
+}
+
+/// A histogram as Prometheus counts it: within each upper bound, altogether, and the sum.
+fn histogram((name, labels): &(String, BTreeMap<String, String>), value: &Value) -> Points {
+    let bounds = items(&value["bounds"]).map(|bound| bound.as_f64().unwrap());
+    let counts = items(&value["bucket_counts"]).map(|count| count.as_f64().unwrap());
+    let mut n_within = 0.0;
+    let mut points = Points::new();
+    for (bound, count) in bounds.chain([f64::INFINITY]).zip(counts) {
+        n_within += count;
+        let mut labels = labels.clone();
+        labels.insert("le".to_owned(), bound.to_string());
+        points.insert((format!("{name}.bucket"), labels), n_within);
+    }
+    for part in ["count", "sum"] {
+        points
+            .insert((format!("{name}.{part}"), labels.clone()), value[part].as_f64().unwrap());
+    }
+    points
 }
 
 /// OTLP's transports by the names of the setting.

@@ -1,0 +1,232 @@
+//! Carries an export to the collector, counts the results, and logs why one failed: once until one succeeds again.
+
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
+use opentelemetry_otlp::{
+    ExporterBuildError, MetricExporter, MetricExporterBuilder, Protocol, WithExportConfig,
+    WithHttpConfig,
+};
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+use opentelemetry_sdk::metrics::Temporality;
+use opentelemetry_sdk::metrics::data::ResourceMetrics;
+use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
+
+use crate::output::otlp::config::{OtlpConfig, Transport};
+
+/// Counts of exports by result.
+#[derive(Debug, Default)]
+pub struct ExportCounts {
+    success: AtomicU64,
+    failure: AtomicU64,
+}
+
+impl ExportCounts {
+    /// Exports by result.
+    pub fn results(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("failure", self.failure.load(Ordering::Relaxed)),
+            ("success", self.success.load(Ordering::Relaxed)),
+        ]
+    }
+}
+
+/// An exporter that counts its results and logs the first of consecutive failures.
+pub(super) struct ReportingExporter {
+    inner: MetricExporter,
+    url: String,
+    transport: Transport,
+    /// Why the last request over HTTP failed.
+    http_cause: HttpCause,
+    counts: Arc<ExportCounts>,
+    /// The number of failures since the last success.
+    n_failures: AtomicU64,
+}
+
+impl ReportingExporter {
+    /// Sets up the transport. Blocks for a moment. With gRPC, must be called within a runtime.
+    pub(super) fn new(
+        config: &OtlpConfig,
+        counts: &Arc<ExportCounts>,
+    ) -> Result<Self, ExporterBuildError> {
+        let http_cause = HttpCause::default();
+        let url = config.url();
+        let builder = MetricExporterBuilder::new().with_temporality(Temporality::Cumulative);
+        let inner = match config.transport {
+            Transport::Grpc => builder
+                .with_tonic()
+                .with_timeout(config.timeout)
+                .with_endpoint(&*url)
+                .build()?,
+            Transport::Http => builder
+                .with_http()
+                .with_protocol(Protocol::HttpBinary)
+                .with_timeout(config.timeout)
+                .with_http_client(Client {
+                    inner: client(url.starts_with("https://"), config.timeout)?,
+                    cause: Arc::clone(&http_cause),
+                })
+                .with_endpoint(&*url)
+                .build()?,
+        };
+        let (transport, counts) = (config.transport, Arc::clone(counts));
+        let n_failures = AtomicU64::default();
+        Ok(Self { inner, url, transport, http_cause, counts, n_failures })
+    }
+
+    fn failed(&self, error: &OTelSdkError) {
+        self.counts.failure.fetch_add(1, Ordering::Relaxed);
+        if self.n_failures.fetch_add(1, Ordering::Relaxed) > 0 {
+            return;
+        }
+        let (url, protocol) = (&*self.url, self.transport.as_label());
+        let http_cause = self.http_cause.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let cause = http_cause.unwrap_or_else(|| grpc_cause(error));
+        tracing::warn!(
+            url,
+            protocol,
+            cause,
+            "OTLP export failed; further failures are only counted, until one succeeds"
+        );
+    }
+
+    fn succeeded(&self) {
+        self.counts.success.fetch_add(1, Ordering::Relaxed);
+        let n_failures = self.n_failures.swap(0, Ordering::Relaxed);
+        if n_failures > 0 {
+            tracing::info!(url = self.url, n_failures, "OTLP export works again");
+        }
+    }
+}
+
+impl fmt::Debug for ReportingExporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReportingExporter").field("url", &self.url).finish_non_exhaustive()
+    }
+}
+
+impl PushMetricExporter for ReportingExporter {
+    async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
+        let result = self.inner.export(metrics).await;
+        match &result {
+            Ok(()) => self.succeeded(),
+            Err(error) => self.failed(error),
+        }
+        result
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.inner.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.inner.shutdown_with_timeout(timeout)
+    }
+
+    fn temporality(&self) -> Temporality {
+        self.inner.temporality()
+    }
+}
+
+/// Returns a client; without TLS it needs none of the system's certificates, which a small image lacks.
+fn client(
+    is_tls: bool,
+    timeout: Duration,
+) -> Result<reqwest::blocking::Client, ExporterBuildError> {
+    let builder = reqwest::blocking::Client::builder().timeout(timeout);
+    let builder = if is_tls { builder } else { builder.tls_certs_only([]) };
+    builder.build().map_err(|error| ExporterBuildError::InternalFailure(chain(&error)))
+}
+
+/// Why the last request failed; `None` after a success.
+type HttpCause = Arc<Mutex<Option<String>>>;
+
+/// A client that notes why its last request failed, which the exporter around it does not report.
+#[derive(Debug)]
+struct Client {
+    inner: reqwest::blocking::Client,
+    cause: HttpCause,
+}
+
+impl HttpClient for Client {
+    fn send_bytes<'c, 'f>(
+        &'c self,
+        request: Request<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'f>>
+    where
+        'c: 'f,
+        Self: 'f,
+    {
+        Box::pin(async move {
+            let result = self.inner.send_bytes(request).await;
+            let cause = match &result {
+                Ok(response) if response.status().is_success() => None,
+                Ok(response) => Some(format!("the collector answered {}", response.status())),
+                Err(error) => Some(http_cause(&**error)),
+            };
+            *self.cause.lock().unwrap_or_else(PoisonError::into_inner) = cause;
+            result
+        })
+    }
+}
+
+/// The cause of a request over HTTP without an answer.
+fn http_cause(error: &(dyn Error + 'static)) -> String {
+    let Some(error) = error.downcast_ref::<reqwest::Error>() else { return chain(error) };
+    if error.is_timeout() {
+        return "the collector did not answer in time".to_owned();
+    }
+    // The outermost message repeats the URL.
+    let text = error.source().map_or_else(|| error.to_string(), chain);
+    let is_of_hyper = causes(error).any(<dyn Error>::is::<hyper::Error>);
+    if error.is_connect() || !is_of_hyper {
+        return text;
+    }
+    format!(
+        "{text}: the answer is not HTTP/1.1; a port of gRPC? The collector's port for HTTP is often 4318, and \
+         --otlp.protocol=grpc speaks gRPC"
+    )
+}
+
+/// The cause of a failed export over gRPC.
+fn grpc_cause(error: &OTelSdkError) -> String {
+    const PREFIX: &str = "TonicMetricsClient export failed with ";
+    let text = match error {
+        OTelSdkError::InternalFailure(text) => text.strip_prefix(PREFIX).unwrap_or(text),
+        other => return other.to_string(),
+    };
+    let has = |part| text.contains(part);
+    let is_of_connection = has("tcp connect error") || has("dns error") || has("certificate");
+    if is_of_connection || !(has("transport error") || has("http2 error") || has("h2 protocol"))
+    {
+        return text.to_owned();
+    }
+    format!(
+        "{text}: the answer is not gRPC; a port of HTTP? The collector's port for gRPC is often 4317, and \
+         --otlp.protocol=http/protobuf speaks HTTP"
+    )
+}
+
+fn causes<'e>(
+    error: &'e (dyn Error + 'static),
+) -> impl Iterator<Item = &'e (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |error| (*error).source())
+}
+
+/// An error and its causes, without those that repeat what stands before them.
+fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = String::new();
+    for cause in causes(error).map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
