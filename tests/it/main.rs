@@ -63,6 +63,7 @@ mod snapshot_files;
 // The operator's side: settings, restarts, alerts, dashboards and the chart.
 mod settings;
 
+mod sidecar;
 mod state;
 
 mod ops;
