@@ -10,3 +10,4 @@ mod startup;
 mod state_file;
 mod stop;
 mod summary_files;
+pub mod termination;

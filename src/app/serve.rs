@@ -125,7 +125,7 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
     let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
     let engine = engine_of(config, saved, clock);
     let state = settings.state_file.map(StateFile::new);
-    let summaries = Summaries::new(settings.summary_dir);
+    let summaries = Summaries::new(settings.summary_dir, settings.termination_message);
     let task =
         EngineTask { engine, clock, publisher, pushed_devices, exporter, state, summaries };
     let requests = Requests { status: requests, summary: summary_requests };

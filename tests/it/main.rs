@@ -25,6 +25,7 @@ mod lifecycle;
 mod nvml;
 
 // Both are judged: what is found, of whom, and what must not change it.
+mod conclusion;
 mod creep;
 
 mod diagnoses;
