@@ -175,7 +175,7 @@ def _process_group() -> Tuple[Optional[int], Optional[int]]:
 
 
 def _run(environment: Mapping[str, str]) -> str:
-    """Returns the run's name: `STEPMEM_RUN`, the launcher's, or the script's."""
+    """Returns the run's name: `STEPMEM_RUN`, the launcher's, or the program's."""
     name = environment.get("STEPMEM_RUN")
     if not name and environment.get("TORCHELASTIC_RUN_ID", "none") != "none":
         run_id = environment["TORCHELASTIC_RUN_ID"]
@@ -184,8 +184,23 @@ def _run(environment: Mapping[str, str]) -> str:
     if not name and environment.get("SLURM_JOB_ID") and "SLURM_PROCID" in environment:
         name = f"{environment.get('SLURM_JOB_NAME') or 'slurm'}-{environment['SLURM_JOB_ID']}"
     if not name:
-        name = os.path.splitext(os.path.basename(sys.argv[0] if sys.argv else ""))[0]
+        name = _program()
     return _clean(name) or "default"
+
+
+def _program() -> str:
+    """Returns the script's name without `.py`, the module of `python -m`, or `python` for `-c` and standard input."""
+    script = sys.argv[0] if sys.argv else ""
+    if script in ("-c", "-"):
+        return "python"
+    if script == "-m":  # the module is not found yet
+        words = getattr(sys, "orig_argv", [])  # from Python 3.10 on
+        module = words[words.index("-m") + 1 :][:1] if "-m" in words else []
+        return module[0] if module else "python"
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None and spec.name != "__main__":
+        return str(spec.name[: -len(".__main__")] if spec.name.endswith(".__main__") else spec.name)
+    return os.path.splitext(os.path.basename(script))[0]
 
 
 def _clean(name: str) -> str:
