@@ -67,7 +67,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("analysis::creep", &["analysis::estimate", "model"]),
     ("analysis::rank", &["analysis::basis", "analysis::creep", "analysis::estimate", "model"]),
     ("analysis::refusal", &["model"]),
-    ("analysis::processes", &["analysis::creep", "model"]),
+    ("analysis::processes", &["analysis::creep", "analysis::rank::peaks", "model"]),
     ("analysis::devices", &["analysis::rank::view", "model"]),
     ("analysis::ranks", &["analysis::creep", "analysis::rank", "analysis::refusal", "model"]),
     (
