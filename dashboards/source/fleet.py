@@ -168,7 +168,7 @@ RUNS = [
             ),
             Column(
                 "Pressure",
-                'max by (<BY_RUN>) (stepmem_pressure_ratio{<PLACE>,basis="allocated"})',
+                'max by (<BY_RUN>) (stepmem_pressure_ratio{<PLACE>,basis=~"allocated|high_water"})',
                 "percentunit",
                 PRESSURE_CELLS,
             ),
@@ -198,7 +198,7 @@ RUNS = [
         "Number of ranks by recent peak of live memory as a share of capacity.",
         [
             instant(
-                'max by (<BY_RUN>, rank) (stepmem_pressure_ratio{<PLACE>,basis="allocated"})',
+                'max by (<BY_RUN>, rank) (stepmem_pressure_ratio{<PLACE>,basis=~"allocated|high_water"})',
                 "{{run}} {{rank}}",
             )
         ],
@@ -254,7 +254,7 @@ OVER_TIME = [
         "Recent peak of live memory as a share of capacity, for the ten fullest runs.",
         [
             query(
-                'topk(10, max by (<BY_RUN>) (stepmem_pressure_ratio{<PLACE>,basis="allocated"}))',
+                'topk(10, max by (<BY_RUN>) (stepmem_pressure_ratio{<PLACE>,basis=~"allocated|high_water"}))',
                 "{{run}}",
             )
         ],

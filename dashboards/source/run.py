@@ -49,7 +49,7 @@ VERDICT = [
         (4, 4),
         "Recent peak of live memory as a share of capacity, of the fullest rank. Reserved memory "
         "does not count: a healthy caching allocator fills its device.",
-        [instant('max(stepmem_pressure_ratio{<RANKS>,basis=~"allocated|device"})')],
+        [instant('max(stepmem_pressure_ratio{<RANKS>,basis=~"allocated|high_water|device"})')],
         "percentunit",
         thresholds=PRESSURE,
         min=0,
@@ -179,7 +179,7 @@ ROOM = [
         "Recent peak as a share of capacity: the higher of allocated and device memory.",
         [
             query(
-                'max by (rank) (stepmem_pressure_ratio{<RANKS>,basis=~"allocated|device"})',
+                'max by (rank) (stepmem_pressure_ratio{<RANKS>,basis=~"allocated|high_water|device"})',
                 "rank {{rank}}",
             )
         ],
@@ -307,7 +307,7 @@ PACE = [
             Column(
                 "Pressure",
                 "max by (run, rank, namespace, pod)"
-                ' (stepmem_pressure_ratio{<RANKS>,basis="allocated"})',
+                ' (stepmem_pressure_ratio{<RANKS>,basis=~"allocated|high_water"})',
                 "percentunit",
                 PRESSURE_CELLS,
             ),

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub enum Basis {
     /// The recent peak of live memory of the rank.
     Allocated,
+    /// The most live memory since the rank's process began, where its recent peak is unknown.
+    HighWater,
     /// What the rank's allocator holds.
     Reserved,
     /// Everything in use on the device.
@@ -21,6 +23,7 @@ impl Basis {
     pub fn as_label(self) -> &'static str {
         match self {
             Self::Allocated => "allocated",
+            Self::HighWater => "high_water",
             Self::Reserved => "reserved",
             Self::Device => "device",
             Self::Process => "process",
@@ -31,6 +34,7 @@ impl Basis {
     pub fn as_metric(self) -> &'static str {
         match self {
             Self::Allocated => "peak_allocated",
+            Self::HighWater => "high_water_allocated",
             Self::Reserved => "peak_reserved",
             Self::Device => "device",
             Self::Process => "process",

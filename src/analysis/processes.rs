@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::creep::record::DeviceReading;
 use crate::analysis::creep::rules::CreepSettings;
+use crate::analysis::rank::peaks::{RecentPeaks, StepPeaks};
 use crate::model::device::{GpuSample, ProcessMemory};
 use crate::model::ids::{GpuUuid, ProcessId};
 use crate::model::units::{Bytes, UnixTime, Uptime};
@@ -62,6 +63,8 @@ pub struct ProcessState {
     last_seen: Uptime,
     /// What it holds on the device.
     used: Bytes,
+    /// The most that it recently held: all of it counts as reserved, since the driver cannot tell more.
+    recent: RecentPeaks,
     /// The capacity of the device.
     device_total: Option<Bytes>,
     /// When the estimator last took a reading, as a Unix time.
@@ -73,6 +76,8 @@ pub struct ProcessState {
 pub struct ProcessView<'a> {
     /// What it holds on the device.
     pub used: Bytes,
+    /// The most that it held in the last ten minutes, or 512 readings.
+    pub recent_peak: Option<Bytes>,
     /// The capacity of the device; `None` where the driver does not say.
     pub capacity: Option<Bytes>,
     /// The estimator, for its trends and slopes.
@@ -167,6 +172,7 @@ impl ProcessTable {
             creep: CreepEstimator::of_process(settings.creep),
             last_seen: reading.now,
             used: Bytes::default(),
+            recent: RecentPeaks::default(),
             device_total: None,
             read_at: None,
         }))
@@ -188,6 +194,8 @@ impl ProcessState {
             is_changed = self.creep.trends().next().is_some();
             self.creep.new_life();
         }
+        let peaks = StepPeaks { reserved_known: Some(used), ..StepPeaks::default() };
+        self.recent.add(peaks, reading.now);
         if self.read_at.is_some_and(|read_at| reading.time - read_at < reading_every) {
             return is_changed;
         }
@@ -209,6 +217,7 @@ impl ProcessState {
     fn view(&self) -> ProcessView<'_> {
         ProcessView {
             used: self.used,
+            recent_peak: self.recent.max().reserved_known,
             capacity: self.capacity(),
             creep: &self.creep,
             last_seen: self.last_seen,

@@ -68,7 +68,7 @@ pub struct RunStatus {
     /// one name.
     #[serde(default)]
     pub challengers: usize,
-    /// (worst - median) / median over the recent peaks of its present ranks.
+    /// (worst - median) / median over the recent peaks of its present ranks, or else their high-water marks.
     pub imbalance_ratio: Option<f64>,
     /// The rank with the highest recent peak.
     pub worst_rank: Option<Rank>,
@@ -99,6 +99,9 @@ pub struct RankStatus {
     /// The greatest known peak of allocated of the recent window.
     #[serde(rename = "recent_peak_allocated_bytes")]
     pub recent_peak_allocated: Option<Bytes>,
+    /// The maximum of allocated since its process began.
+    #[serde(rename = "high_water_allocated_bytes")]
+    pub high_water_allocated: Option<Bytes>,
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
     /// What it can still take before its device is full, in bytes.
@@ -360,6 +363,7 @@ impl RankStatus {
             last_push_time,
             interval_peak_allocated: view.interval_peak_allocated,
             recent_peak_allocated: view.recent_peak_allocated,
+            high_water_allocated: view.high_water_allocated,
             capacity: view.capacity,
             headroom_bytes: headroom.map(|headroom| headroom.bytes),
             headroom_basis: headroom.map(|headroom| headroom.basis),

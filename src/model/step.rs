@@ -50,6 +50,10 @@ pub struct StepSample {
     pub reserved: Option<Bytes>,
     /// Maximum of reserved within the step.
     pub peak_reserved: Option<Bytes>,
+    /// Maximum of allocated since the pusher's process began.
+    pub high_water_allocated: Option<Bytes>,
+    /// Maximum of reserved since the pusher's process began.
+    pub high_water_reserved: Option<Bytes>,
     /// Free parts of split blocks.
     pub inactive_split: Option<Bytes>,
     /// Failed mallocs that flushed the cache, since the process started.
@@ -65,12 +69,14 @@ pub struct StepSample {
 }
 
 impl StepSample {
-    /// Whether two figures contradict each other: a peak below its current value, reserved below allocated, or
+    /// Whether two figures contradict each other: a peak or a high-water mark below its current value, reserved
+    /// below allocated, or
     /// allocated above the total. Pluggable allocators and managed memory do that.
     pub fn is_inconsistent(&self) -> bool {
         let below =
             |upper: Option<Bytes>, lower: Bytes| upper.is_some_and(|upper| upper < lower);
         below(self.peak_allocated, self.allocated)
+            || below(self.high_water_allocated, self.peak_allocated.unwrap_or(self.allocated))
             || below(self.reserved, self.allocated)
             || self.reserved.is_some_and(|reserved| below(self.peak_reserved, reserved))
             || below(self.total, self.allocated)

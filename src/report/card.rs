@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use crate::model::units::Count;
+use crate::model::units::{Bytes, Count};
 use crate::report::summary::model::{Coverage, FigureSummary, Issue, RankSummary, Summary};
 use crate::text::page::{Column, Indent, Page, Table};
 use crate::text::spark::{sparkline, thinned};
@@ -187,7 +187,8 @@ fn worst_first(summary: &Summary) -> Vec<&RankSummary> {
 }
 
 fn peak(rank: &RankSummary) -> Option<f64> {
-    max_bytes(rank.peak_allocated.as_ref())
+    let of_steps = max_bytes(rank.peak_allocated.as_ref());
+    of_steps.or(rank.high_water_allocated_bytes.map(Bytes::as_f64))
 }
 
 fn row(rank: &RankSummary) -> [String; 9] {

@@ -1,12 +1,14 @@
 //! Peaks: a step's peak that a pusher does not know is absent everywhere, and never live memory in its place.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::job::Job;
-use crate::rig::units::{GIB, float};
+use crate::rig::units::{GIB, MIB, float};
 
 /// The true peaks of four ranks that each hold 20 GiB between steps.
 const PEAKS: [u64; 4] = [45, 45, 65, 45];
@@ -165,4 +167,118 @@ fn runs_without_peaks_are_compared_by_their_live_memory() {
     assert!(compared.out.contains("live memory"), "{}", compared.out);
     assert!(!compared.out.contains("TraceML"), "{}", compared.out);
     assert_eq!(compared.code, Some(0));
+}
+
+/// The same ranks, of which the pusher sends the most since its process began: 30 GiB, and their peak from step 100 on.
+fn four_ranks_by_marks(n_steps: u64) -> Job {
+    let mark = |rank, step| if step < 100 { 30 * GIB } else { peak(rank) };
+    let job = Job::new(4, n_steps).world(4).live(|_, _| 20 * GIB);
+    job.reserved(move |rank, step| mark(rank, step) + 2 * GIB).more(move |rank, step| {
+        json!({ "peak_allocated_bytes": null, "high_water_allocated_bytes": mark(rank, step) })
+    })
+}
+
+/// The value of each rank's series.
+fn of_ranks(exporter: &Exporter, name: &str, more: &str) -> Vec<Option<f64>> {
+    let metrics = exporter.scrape();
+    let series =
+        |rank| format!("stepmem_{name}{{run=\"job\",rank=\"{rank}\",uuid=\"\"{more}}}");
+    (0..4).map(|rank| metrics.get(&series(rank)).copied()).collect()
+}
+
+fn await_last_step(exporter: &Exporter, step: u32) {
+    exporter.await_metrics("the last step", |metrics| {
+        metrics.get(r#"stepmem_rank_step{run="job",rank="3",uuid=""}"#)
+            == Some(&f64::from(step))
+    });
+}
+
+#[test]
+fn high_water_mark_is_the_peak_of_the_step_in_which_it_rises_and_of_no_other() {
+    let exporter = Exporter::start(&[]);
+    let records = four_ranks_by_marks(101).records();
+    let (first, rest) = records.split_at(4);
+    exporter.push(first);
+    await_last_step(&exporter, 1);
+    // Where the mark was before is unknown.
+    assert_eq!(of_ranks(&exporter, "rank_memory_peak_allocated_bytes", ""), [None; 4]);
+    assert_eq!(
+        of_ranks(&exporter, "rank_memory_high_water_allocated_bytes", ""),
+        [Some(float(30 * GIB)); 4]
+    );
+    let (risen, last) = rest.split_at(396);
+    exporter.push(risen);
+    await_last_step(&exporter, 100);
+    let peaks: Vec<Option<f64>> = PEAKS.iter().map(|peak| Some(float(peak * GIB))).collect();
+    assert_eq!(of_ranks(&exporter, "rank_memory_peak_allocated_bytes", ""), peaks);
+    assert_eq!(of_ranks(&exporter, "rank_interval_peak_allocated_bytes", ""), peaks);
+    exporter.push(last);
+    await_last_step(&exporter, 101);
+    assert_eq!(of_ranks(&exporter, "rank_memory_peak_allocated_bytes", ""), [None; 4]);
+    // It is still among the recent steps.
+    let ratios: Vec<Option<f64>> = PEAKS.iter().map(|peak| Some(float(*peak) / 80.0)).collect();
+    assert_eq!(of_ranks(&exporter, "pressure_ratio", ",basis=\"allocated\""), ratios);
+    assert_eq!(of_ranks(&exporter, "pressure_ratio", ",basis=\"high_water\""), [None; 4]);
+}
+
+#[test]
+fn high_water_mark_bounds_the_peaks_that_are_unknown() {
+    let job = four_ranks_by_marks(800);
+    let (status, raised) = replayed(&job);
+    assert_eq!(raised.iter().filter(|(kind, _)| kind != "IMBALANCE").count(), 0, "{raised:?}");
+    for rank in status["ranks"].as_array().unwrap() {
+        let peak = peak(rank["rank"].as_u64().unwrap());
+        assert_eq!(rank["recent_peak_allocated_bytes"], Value::Null, "{rank}");
+        assert_eq!(rank["high_water_allocated_bytes"], json!(peak));
+        assert_eq!(rank["headroom_basis"], "high_water");
+        assert_eq!(rank["headroom_bytes"], json!(float(80 * GIB - peak)));
+        assert_eq!(rank["pressures"][0], json!(["high_water", float(peak) / float(80 * GIB)]));
+        let unused = rank["fragmentation_ratio"].as_f64().unwrap();
+        assert!((unused - 2.0 / float(peak / GIB + 2)).abs() < 1e-12, "{rank}");
+    }
+    let [finding] = &status["findings"].as_array().unwrap()[..] else {
+        panic!("{}", status["findings"])
+    };
+    assert_eq!((&finding["kind"], &finding["rank"]), (&json!("IMBALANCE"), &json!(2)));
+    assert_eq!(finding["evidence"]["peak_basis"], "high_water");
+    assert_eq!(finding["severity"], "warning", "a mark may be of a single moment");
+    assert!(finding["sentence"].as_str().unwrap().starts_with("its high-water mark is 44%"));
+}
+
+#[test]
+fn cache_that_grows_is_fragmentation_only_where_the_peaks_are_known_or_bounded() {
+    let kinds = |fields: fn(u64) -> Value| {
+        let reserved = |_, step: u64| 40 * GIB + step * 8 * MIB;
+        let job = Job::new(1, 4000).live(|_, _| 20 * GIB).reserved(reserved);
+        let (_, raised) = replayed(&job.more(move |_, step| fields(step)));
+        raised.into_iter().map(|(kind, _)| kind).collect::<BTreeSet<_>>()
+    };
+    let is_fragmented = |kinds: BTreeSet<String>| kinds.contains("FRAGMENTATION");
+    assert!(is_fragmented(kinds(|_| json!({ "peak_allocated_bytes": 25 * GIB }))));
+    assert!(is_fragmented(kinds(
+        |_| json!({ "peak_allocated_bytes": null, "high_water_allocated_bytes": 25 * GIB })
+    )));
+    assert!(!is_fragmented(kinds(|_| json!({ "peak_allocated_bytes": null }))));
+    // The cache grows along with what steps need.
+    let grows = |step: u64| json!({ "peak_allocated_bytes": 38 * GIB + step * 8 * MIB });
+    assert!(!is_fragmented(kinds(grows)));
+    let grows = |step: u64| {
+        let mark = 38 * GIB + step * 8 * MIB;
+        json!({ "peak_allocated_bytes": null, "high_water_allocated_bytes": mark })
+    };
+    assert!(!is_fragmented(kinds(grows)));
+}
+
+#[test]
+fn summary_names_a_high_water_mark_that_was_near_the_capacity() {
+    let job = Job::new(1, 600).live(|_, _| 20 * GIB).more(
+        |_, _| json!({ "peak_allocated_bytes": null, "high_water_allocated_bytes": 79 * GIB }),
+    );
+    let ended = stepmem(&["summary", "-"], &[], job.recording().as_bytes());
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(
+        ended.out.contains("high-water mark of allocated memory is at 99% of"),
+        "{}",
+        ended.out
+    );
 }

@@ -88,7 +88,7 @@ impl CreepEstimator {
         self.newest = Some(*record);
         self.n_train_records = self.n_train_records.saturating_add(1);
         self.batch.learn(record);
-        self.peak = self.peak.highest(PackedBytes::of(record.peak));
+        self.peak = self.peak.highest(PackedBytes::of(record.peak_bound));
         if self.n_train_records <= self.settings.warmup_pushes {
             return false;
         }
@@ -118,7 +118,7 @@ impl CreepEstimator {
     /// readings are compared with it.
     pub fn other_phase(&mut self, record: &MemoryRecord) {
         self.newest = Some(*record);
-        self.peak = self.peak.highest(PackedBytes::of(record.peak));
+        self.peak = self.peak.highest(PackedBytes::of(record.peak_bound));
     }
 
     /// Takes a reading of the rank's device that comes after all others; `capacity` in bytes,
@@ -141,6 +141,7 @@ impl CreepEstimator {
             },
             allocated: used,
             peak: Some(used),
+            peak_bound: Some(used),
             reserved: Some(used),
             peak_reserved: Some(used),
         };
@@ -413,7 +414,11 @@ mod tests {
                 ..record(step, 3.0 * MEBIBYTE * step)
             });
             let peak = record(rank.step, 0.0).peak.map(|peak| peak + extra);
-            rank.estimator.other_phase(&MemoryRecord { peak, ..record(rank.step, 0.0) });
+            rank.estimator.other_phase(&MemoryRecord {
+                peak,
+                peak_bound: peak,
+                ..record(rank.step, 0.0)
+            });
             rank.run(16, |step| MemoryRecord {
                 reserved: None,
                 ..record(step, 3.0 * MEBIBYTE * step)
@@ -470,6 +475,7 @@ mod tests {
             &|i| record(i, i * top / 4000.0),
             &|i| MemoryRecord {
                 peak: Some(0.0),
+                peak_bound: Some(0.0),
                 reserved: Some(0.0),
                 ..record(i, i * MEBIBYTE * 8.0)
             },
@@ -535,11 +541,13 @@ mod tests {
                     let MemoryRecord { at: AxisPoint { position, time }, allocated, peak, reserved, .. } =
                         record(f64::from(i), 2.0 * MEBIBYTE * f64::from(i));
                     let reserved = reserved.map(|bytes| bytes * bytes_factor);
+                    let peak = peak.map(|peak| peak * bytes_factor);
                     estimator.train(
                         &MemoryRecord {
                             at: AxisPoint { position: position * step_factor, time },
                             allocated: allocated * bytes_factor,
-                            peak: peak.map(|peak| peak * bytes_factor),
+                            peak,
+                            peak_bound: peak,
                             reserved,
                             peak_reserved: reserved,
                         },

@@ -121,7 +121,7 @@ pub(super) struct Block {
     transient_floor: PackedBytes,
     /// The lowest reserved bytes of the records that know them.
     reserved_floor: PackedBytes,
-    /// The highest peak of any phase, of the records that know theirs.
+    /// The highest peak of any phase, or bound of one, of the records that know theirs.
     pub(super) peak_max: PackedBytes,
     /// The highest reserved bytes; if no record knows them, the peak or else live bytes.
     pub(super) reserved_max: f64,
@@ -134,8 +134,8 @@ impl Block {
             floor: record.allocated,
             transient_floor: PackedBytes::of(record.peak.map(|peak| peak - record.allocated)),
             reserved_floor: PackedBytes::of(record.reserved),
-            peak_max: PackedBytes::of(record.peak),
-            reserved_max: record.reserved.or(record.peak).unwrap_or(record.allocated),
+            peak_max: PackedBytes::of(record.peak_bound),
+            reserved_max: record.reserved.or(record.peak_bound).unwrap_or(record.allocated),
         }
     }
 
@@ -146,11 +146,11 @@ impl Block {
             floor: bytes,
             transient_floor: PackedBytes::of(Some(0.0)),
             reserved_floor: PackedBytes::UNKNOWN,
-            peak_max: PackedBytes::of(record.peak),
+            peak_max: PackedBytes::of(record.peak_bound),
             reserved_max: record
                 .peak_reserved
                 .or(record.reserved)
-                .or(record.peak)
+                .or(record.peak_bound)
                 .unwrap_or(record.allocated),
         }
     }

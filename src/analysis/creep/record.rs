@@ -14,6 +14,8 @@ pub struct MemoryRecord {
     pub allocated: f64,
     /// Maximum of live bytes within it, if known.
     pub peak: Option<f64>,
+    /// The peak if known, else what it cannot have exceeded, if that is known.
+    pub peak_bound: Option<f64>,
     /// Bytes that the caching allocator holds, if known.
     pub reserved: Option<f64>,
     /// Maximum of that within the step, if known.

@@ -29,6 +29,7 @@ pub(super) fn record(step: f64, leak: f64) -> MemoryRecord {
         at: at(step, 1e9 + step),
         allocated,
         peak,
+        peak_bound: peak,
         reserved,
         peak_reserved: reserved,
     }

@@ -371,6 +371,7 @@ mod tests {
             let mut longer = record(step, 0.0);
             longer.allocated += 0.3 * batch;
             longer.peak = Some(longer.allocated + 8.0 * GIBIBYTE + batch);
+            longer.peak_bound = longer.peak;
             longer
         };
         rank.run(6000, longer);

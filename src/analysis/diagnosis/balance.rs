@@ -1,7 +1,9 @@
 //! The ranks of a run weighed against each other.
 
+use crate::analysis::basis::Basis;
 use crate::analysis::rank::view::RankView;
 use crate::model::ids::Rank;
+use crate::model::units::Bytes;
 
 /// A rank is weighed against others from this many train steps of its life on: the first ones allocate optimizer state,
 /// and ranks that restart do so one after the other.
@@ -10,7 +12,9 @@ pub const COMPARABLE_STEPS_MIN: u32 = 16;
 /// The ranks of one run against each other.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Balance {
-    /// The rank with the highest recent peak; the lowest of equals.
+    /// The memory that the peaks are of: [`Basis::Allocated`] or [`Basis::HighWater`].
+    pub basis: Basis,
+    /// The rank with the highest peak; the lowest of equals.
     pub worst_rank: Rank,
     /// (worst - median) / median over all ranks, TraceML's skew.
     pub skew_ratio: f64,
@@ -36,13 +40,29 @@ impl Balance {
     }
 }
 
-/// Weighs the ranks of a run by their recent peaks of allocated memory; `None` for fewer than two ranks with a peak,
-/// or a median of 0.
+/// Returns a rank's peak of live memory by one of the two bases that ranks are weighed by.
+pub fn peak_by(view: &RankView<'_>, basis: Basis) -> Option<Bytes> {
+    match basis {
+        Basis::Allocated => view.recent_peak_allocated,
+        Basis::HighWater => view.high_water_allocated,
+        Basis::Reserved | Basis::Device | Basis::Process => None,
+    }
+}
+
+/// Weighs the ranks of a run by their recent peaks of allocated memory, or by their high-water marks where more ranks
+/// know those; `None` for fewer than two ranks with a peak, or a median of 0.
 pub fn balance(ranks: &[(Rank, RankView<'_>)]) -> Option<Balance> {
-    let mut peaks: Vec<(Rank, f64)> = ranks
-        .iter()
-        .filter_map(|(rank, view)| Some((*rank, view.recent_peak_allocated?.as_f64())))
-        .collect();
+    let peaks_by = |basis| -> Vec<(Rank, f64)> {
+        let peak = |(rank, view): &(Rank, _)| Some((*rank, peak_by(view, basis)?.as_f64()));
+        ranks.iter().filter_map(peak).collect()
+    };
+    let (mut basis, mut peaks) = (Basis::Allocated, peaks_by(Basis::Allocated));
+    if peaks.len() < ranks.len() {
+        let marks = peaks_by(Basis::HighWater);
+        if marks.len() > peaks.len() {
+            (basis, peaks) = (Basis::HighWater, marks);
+        }
+    }
     if peaks.len() < 2 {
         return None;
     }
@@ -67,7 +87,7 @@ pub fn balance(ranks: &[(Rank, RankView<'_>)]) -> Option<Balance> {
         })
         .collect::<Option<Vec<_>>>()?;
     balances.sort_by_key(|balance| balance.rank);
-    Some(Balance { worst_rank, skew_ratio: (worst - median) / median, ranks: balances })
+    Some(Balance { basis, worst_rank, skew_ratio: (worst - median) / median, ranks: balances })
 }
 
 /// The median of `n` sorted values behind `at`.

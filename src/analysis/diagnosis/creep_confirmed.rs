@@ -12,7 +12,7 @@ pub const ABOUT: About = About {
     mark: 'C',
     help: "Live tensor memory at the end of the step, or all memory of a process that does not push, grows \
            steadily and has eaten a telling share of the headroom; critical when the time to out-of-memory is \
-           short or pressure is high. A buffer that is still filling looks the same until it stops.",
+           short or live memory is near the capacity. A buffer that is still filling looks the same until it stops.",
     advice: "First look at tensors kept across steps: losses or logits appended with their graph, caches, \
              metrics that hold tensors, validation code.",
 };

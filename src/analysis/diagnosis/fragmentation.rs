@@ -21,7 +21,7 @@ pub const ABOUT: About = About {
     title: "FRAGMENTATION",
     mark: 'F',
     help: "The allocator's reserved memory grows while live memory does not (judged as creep is); info when \
-           the reserved peak is merely at least twice the allocated peak.",
+           the reserved peak is merely at least twice the allocated peak. It stands down where peaks are unknown.",
     advice: "Try PYTORCH_ALLOC_CONF=expandable_segments:True; pad or bucket varying shapes.",
 };
 
@@ -59,7 +59,8 @@ fn unused(subject: &Subject<'_, '_>) -> Option<UnusedEvidence> {
     let rank = subject.rank()?;
     let capacity = rank.capacity?;
     let reserved = rank.recent_reserved.filter(|reserved| *reserved > Bytes::default())?;
-    let allocated = rank.recent_peak_allocated?.as_f64();
+    // By the high-water mark it is the least share that can be unused.
+    let allocated = rank.recent_peak_allocated.or(rank.high_water_allocated)?.as_f64();
     let ratio = 1.0 - allocated / reserved.as_f64();
     let margin = if subject.active.is_some() { RELEASE_MARGIN } else { 0.0 };
     let is_high = ratio >= RATIO_INFO - margin

@@ -10,7 +10,8 @@ use crate::text::units::{bytes, duration};
 /// The signals of MEMORY CREEP and MEMORY RISING: live memory of a rank that pushes, else all that the driver reports.
 pub const LIVE_SIGNALS: [Signal; 2] = [Signal::Allocated, Signal::Process];
 
-/// Judges a signal that creeps: critical when its time to out-of-memory is short or pressure is high, else a warning.
+/// Judges a signal that creeps: critical when its time to out-of-memory is short or live memory is near the
+/// capacity, else a warning.
 /// One that was critical stays so until the time is half as long again as the limit.
 pub fn creeping(
     scene: &Scene<'_>,
@@ -23,7 +24,7 @@ pub fn creeping(
         scene.thresholds.creep_critical_eta_seconds * if was_critical { 1.5 } else { 1.0 };
     let is_soon = trend.eta_seconds().is_some_and(|eta| eta.value < limit);
     let margin = if was_critical { RELEASE_MARGIN } else { 0.0 };
-    let is_full = pressure::highest(subject)
+    let is_full = pressure::of_live_memory(subject)
         .is_some_and(|pressure| pressure.ratio >= scene.thresholds.pressure_warning - margin);
     let severity = if is_soon || is_full { Severity::Critical } else { Severity::Warning };
     Some((severity, Box::new(trend.figures())))

@@ -3,8 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::basis::Basis;
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::Stage;
+use crate::analysis::diagnosis::balance::peak_by;
 use crate::analysis::diagnosis::kind::{About, Figures, Score, Severity};
-use crate::analysis::diagnosis::pressure;
 use crate::analysis::diagnosis::scene::{Scene, Subject, SubjectView, graded};
 use crate::text::units::{bytes, percent};
 
@@ -20,7 +22,8 @@ pub const ABOUT: About = About {
     mark: 'I',
     help: "The recent peak of allocated memory of the rank is well above the median of the other ranks, \
            the run is skewed by as much, and the rank's device is not nearly empty. Ranks \
-           in their first 16 steps are left out.",
+           in their first 16 steps are left out, and so is a rank with MEMORY CREEP. Where recent peaks are unknown, high-water marks are compared, \
+           and it is at most a warning.",
     advice: "Inspect the work of the rank: input shapes, uneven shards or pipeline stages, extra work such \
              as logging or evaluation on one rank.",
 };
@@ -35,6 +38,14 @@ pub struct ImbalanceEvidence {
     pub median_bytes: f64,
     /// This rank's peak by its capacity.
     pub pressure_ratio: f64,
+    /// The memory that the ranks' peaks are of: `allocated` in the recent window, or `high_water` since their start.
+    #[serde(default = "recent")]
+    pub peak_basis: Basis,
+}
+
+/// The basis of evidence that does not name one.
+fn recent() -> Basis {
+    Basis::Allocated
 }
 
 /// Judges a rank against the others of its run.
@@ -44,6 +55,10 @@ pub fn judge(
 ) -> Option<(Severity, ImbalanceEvidence)> {
     let SubjectView::Rank(run, rank, view) = subject.view else { return None };
     let limits = scene.thresholds;
+    // A rank that leaks grows beyond the others: MEMORY CREEP says so already.
+    if subject.trend(Signal::Allocated, Stage::Creeping).is_some() {
+        return None;
+    }
     let balance = run.comparable.as_ref()?;
     let own = balance.of(rank)?;
     let by_skew = graded(
@@ -52,22 +67,33 @@ pub fn judge(
         limits.imbalance_critical,
         subject.active,
     )?;
-    let allocated = pressure::of_rank(view).find(|of| of.basis == Basis::Allocated)?;
-    let pressure_ratio = allocated.ratio;
+    let peak_basis = balance.basis;
+    let peak = peak_by(view, peak_basis)?;
+    let pressure_ratio = peak.as_f64() / view.capacity?.as_f64();
     let by_pressure =
         graded(pressure_ratio, PRESSURE_WARNING_MIN, PRESSURE_CRITICAL_MIN, subject.active)?;
+    // A high-water mark may be of a single moment, as when one rank loads a checkpoint for all.
+    let most = match peak_basis {
+        Basis::HighWater => Severity::Warning,
+        _ => Severity::Critical,
+    };
     let evidence = ImbalanceEvidence {
         imbalance_ratio: own.imbalance_ratio,
         median_bytes: own.median_bytes,
         pressure_ratio,
+        peak_basis,
     };
-    Some((by_skew.min(by_pressure), evidence))
+    Some((by_skew.min(by_pressure).min(most), evidence))
 }
 
 impl Figures for ImbalanceEvidence {
     fn sentence(&self) -> String {
+        let peak = match self.peak_basis {
+            Basis::HighWater => "its high-water mark",
+            _ => "its peak",
+        };
         format!(
-            "its peak is {} above the median of the other ranks ({}), at {} of its device",
+            "{peak} is {} above the median of the other ranks ({}), at {} of its device",
             percent(self.imbalance_ratio),
             bytes(self.median_bytes),
             percent(self.pressure_ratio)
@@ -75,6 +101,6 @@ impl Figures for ImbalanceEvidence {
     }
 
     fn score(&self) -> Score {
-        Score { metric: Basis::Allocated.as_metric(), value: self.imbalance_ratio }
+        Score { metric: self.peak_basis.as_metric(), value: self.imbalance_ratio }
     }
 }

@@ -23,12 +23,14 @@ impl Pressure {
     }
 }
 
-/// Returns every pressure that is known of a rank: of allocated by its recent peak, of reserved by the most that it
+/// Returns every pressure that is known of a rank: of allocated by its recent peak or else the high-water mark, of reserved by the most that it
 /// recently held, of the device by NVML's last reading.
 pub fn of_rank(rank: &RankView<'_>) -> impl Iterator<Item = Pressure> {
     let device_total = rank.device.total.filter(|total| total.get() > 0);
+    let high_water = rank.high_water_allocated.filter(|_| rank.recent_peak_allocated.is_none());
     [
         Pressure::of(Basis::Allocated, rank.recent_peak_allocated, rank.capacity),
+        Pressure::of(Basis::HighWater, high_water, rank.capacity),
         Pressure::of(Basis::Reserved, rank.recent_reserved, rank.capacity),
         Pressure::of(Basis::Device, rank.device.used, device_total),
     ]
@@ -36,19 +38,25 @@ pub fn of_rank(rank: &RankView<'_>) -> impl Iterator<Item = Pressure> {
     .flatten()
 }
 
-/// Returns the pressure of a process that does not push. What others hold on the device is reported by the ranks that
+/// Returns the pressure of a process that does not push, by its recent peak. What others hold on the device is reported by the ranks that
 /// push.
 pub fn of_process(process: &ProcessView<'_>) -> Option<Pressure> {
-    Pressure::of(Basis::Process, Some(process.used), process.capacity)
+    Pressure::of(Basis::Process, process.recent_peak, process.capacity)
 }
 
-/// Returns the highest pressure of a subject; the earlier basis wins a tie.
-pub fn highest(subject: &Subject<'_, '_>) -> Option<Pressure> {
+/// Returns every pressure that is known of a subject.
+pub fn of_subject(subject: &Subject<'_, '_>) -> Vec<Pressure> {
     match subject.view {
-        SubjectView::Rank(_, _, rank) => {
-            of_rank(rank).reduce(|best, next| if next.ratio > best.ratio { next } else { best })
-        }
-        SubjectView::Process(_, process) => of_process(process),
-        SubjectView::Device(..) => None,
+        SubjectView::Rank(_, _, rank) => of_rank(rank).collect(),
+        SubjectView::Process(_, process) => of_process(process).into_iter().collect(),
+        SubjectView::Device(..) => Vec::new(),
     }
+}
+
+/// Returns the pressure of a rank's live memory: of its recent peak, else of its high-water mark.
+///
+/// What an allocator holds, and what is in use on a device, includes its cache: that fills a device in good health.
+pub fn of_live_memory(subject: &Subject<'_, '_>) -> Option<Pressure> {
+    let is_live = |of: &Pressure| matches!(of.basis, Basis::Allocated | Basis::HighWater);
+    of_rank(subject.rank()?).find(is_live)
 }

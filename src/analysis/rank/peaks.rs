@@ -25,13 +25,42 @@ pub struct StepPeaks {
     pub reserved_known: Option<Bytes>,
 }
 
-impl StepPeaks {
-    /// Returns the peaks of a record. One below its current value is that value: pluggable allocators do that.
+/// The high-water marks of a record: the maxima since the pusher's process began.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct HighWater {
+    /// Of allocated.
+    pub allocated: Option<Bytes>,
+    /// Of reserved.
+    pub reserved: Option<Bytes>,
+}
+
+impl HighWater {
+    /// Returns the marks of a record. One below its current value is that value.
     pub fn of(sample: &StepSample) -> Self {
-        let reserved = sample.peak_reserved.map(|peak| sample.reserved.max(Some(peak)));
-        let reserved = reserved.flatten();
         Self {
-            allocated: sample.peak_allocated.map(|peak| peak.max(sample.allocated)),
+            allocated: sample.high_water_allocated.map(|mark| mark.max(sample.allocated)),
+            reserved: sample
+                .high_water_reserved
+                .max(sample.reserved.filter(|_| sample.high_water_reserved.is_some())),
+        }
+    }
+}
+
+/// Returns a mark that has risen since the record before, which is the peak since then.
+fn risen(mark: Option<Bytes>, before: Option<Bytes>) -> Option<Bytes> {
+    mark.filter(|mark| before.is_some_and(|before| *mark > before))
+}
+
+impl StepPeaks {
+    /// Returns the peaks of a record, by itself or by a mark that has risen since the record `before`. One below its
+    /// current value is that value: pluggable allocators do that.
+    pub fn of(sample: &StepSample, before: HighWater) -> Self {
+        let marks = HighWater::of(sample);
+        let reserved = sample.peak_reserved.or(risen(marks.reserved, before.reserved));
+        let reserved = reserved.and_then(|peak| sample.reserved.max(Some(peak)));
+        let allocated = sample.peak_allocated.or(risen(marks.allocated, before.allocated));
+        Self {
+            allocated: allocated.map(|peak| peak.max(sample.allocated)),
             reserved,
             reserved_known: reserved.or(sample.reserved),
         }

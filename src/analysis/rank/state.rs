@@ -10,7 +10,7 @@ use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::estimate;
 use crate::analysis::rank::lifecycle::{Arrival, Lifecycle, RecordVerdict};
-use crate::analysis::rank::peaks::{IntervalPeak, RecentPeaks, StepPeaks};
+use crate::analysis::rank::peaks::{HighWater, IntervalPeak, RecentPeaks, StepPeaks};
 use crate::analysis::rank::tally::Tally;
 use crate::analysis::rank::view::{DeviceView, Identity, LastTrain, RankView};
 use crate::model::step::{Phase, StepSample};
@@ -19,6 +19,9 @@ use crate::model::units::{Bytes, OutOfRange, Seconds, UnixTime, Uptime};
 /// Readings of the device reach the estimator at most this often, in seconds: it counts readings, and was tuned on
 /// one every 15 seconds.
 pub const DEVICE_READING_EVERY: f64 = 10.0;
+
+/// An allocator that had to flush its cache within this time is short of memory: as long as the alerts look back.
+const RETRIES_WITHIN: Duration = Duration::from_mins(15);
 
 /// How many readings the figure of memory outside the allocator is the median of.
 const OUTSIDE_READINGS: usize = 5;
@@ -30,6 +33,8 @@ pub struct RankState {
     lifecycle: Lifecycle,
     last_train: Option<LastTrain>,
     recent: RecentPeaks,
+    /// The high-water marks of the last record of this life.
+    high_water: HighWater,
     interval: IntervalPeak,
     creep: CreepEstimator,
     tally: Tally,
@@ -39,6 +44,8 @@ pub struct RankState {
     /// Records of it that came too late, since the exporter began.
     lates_total: u64,
     last_seen: Uptime,
+    /// When its allocator last had to flush its cache, in this life.
+    retried_at: Option<Uptime>,
     /// The capacity that NVML gave for its device, for ranks that push none.
     device_total: Option<Bytes>,
     /// When the estimator last took a reading of its device, as a Unix time.
@@ -57,6 +64,7 @@ impl RankState {
             lifecycle: Lifecycle::default(),
             last_train: None,
             recent: RecentPeaks::default(),
+            high_water: HighWater::default(),
             interval: IntervalPeak::new(peak_interval),
             creep: CreepEstimator::new(creep),
             tally: Tally::default(),
@@ -64,6 +72,7 @@ impl RankState {
             life_steps: 0,
             lates_total: 0,
             last_seen: now,
+            retried_at: None,
             device_total: None,
             device_read_at: None,
             outside: [0.0; OUTSIDE_READINGS],
@@ -103,8 +112,9 @@ impl RankState {
             changed = self.creep.trends().next().is_some();
             self.begin_life();
         }
-        let figures = LastTrain::of(sample);
-        let peaks = StepPeaks::of(sample);
+        let peaks = StepPeaks::of(sample, self.high_water);
+        self.high_water = HighWater::of(sample);
+        let figures = LastTrain::of(sample, peaks);
         self.recent.add(peaks, now);
         if let Some(peak) = peaks.allocated {
             self.interval.add(peak, now);
@@ -115,8 +125,12 @@ impl RankState {
         let capacity =
             self.identity.total.or(self.device_total).filter(|total| total.get() > 0);
         let capacity = capacity.map(Bytes::as_f64);
-        let record = memory_record(&figures, time);
+        let record = memory_record(&figures, self.high_water, time);
         if sample.phase == Phase::Train {
+            let retries = self.last_train.and_then(|last| last.alloc_retries);
+            if retries.is_some() && figures.alloc_retries > retries {
+                self.retried_at = Some(now);
+            }
             self.last_train = Some(figures);
             self.steps_total += 1;
             self.life_steps = self.life_steps.saturating_add(1);
@@ -193,6 +207,8 @@ impl RankState {
             last_train: self.last_train.as_ref(),
             recent_peak_allocated: recent.allocated,
             recent_reserved: recent.reserved_known,
+            high_water_allocated: self.high_water.allocated,
+            has_retried: self.retried_at.is_some_and(|at| now.since(at) <= RETRIES_WITHIN),
             interval_peak_allocated: self.interval.at(now),
             capacity: self.capacity(device),
             device,
@@ -227,6 +243,8 @@ impl RankState {
         self.n_outside = 0;
         self.life_steps = 0;
         self.recent = RecentPeaks::default();
+        self.high_water = HighWater::default();
+        self.retried_at = None;
         self.last_train = None;
     }
 
@@ -247,13 +265,23 @@ impl RankState {
 
 /// The record of a step that the estimator takes.
 ///
+/// A high-water mark bounds a peak that is unknown; not where the allocator holds less than that, since what it holds
+/// may then be in use as well as not.
+///
 /// # Errors
 /// `time` is not a Unix time.
-fn memory_record(figures: &LastTrain, time: f64) -> Result<MemoryRecord, OutOfRange> {
+fn memory_record(
+    figures: &LastTrain,
+    high_water: HighWater,
+    time: f64,
+) -> Result<MemoryRecord, OutOfRange> {
+    let bounds = |mark: &Bytes| figures.reserved.is_none_or(|reserved| reserved >= *mark);
+    let peak_bound = figures.peak_allocated.or(high_water.allocated.filter(bounds));
     Ok(MemoryRecord {
         at: AxisPoint { position: figures.step.as_f64(), time: UnixTime::new(time)? },
         allocated: figures.allocated.as_f64(),
         peak: figures.peak_allocated.map(Bytes::as_f64),
+        peak_bound: peak_bound.map(Bytes::as_f64),
         reserved: figures.reserved.map(Bytes::as_f64),
         peak_reserved: figures.peak_reserved.map(Bytes::as_f64),
     })

@@ -298,6 +298,8 @@ mod tests {
             peak_allocated: None,
             reserved: None,
             peak_reserved: None,
+            high_water_allocated: None,
+            high_water_reserved: None,
             inactive_split: None,
             alloc_retries: None,
             ooms: None,

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::basis::Basis;
 use crate::analysis::creep::estimator::CreepEstimator;
+use crate::analysis::rank::peaks::StepPeaks;
 use crate::analysis::rank::tally::Tally;
 use crate::model::ids::{GpuUuid, Rank};
 use crate::model::step::StepSample;
@@ -81,6 +82,10 @@ pub struct RankView<'a> {
     pub recent_peak_allocated: Option<Bytes>,
     /// The most that is known to have been reserved in the recent window, within steps or at their ends.
     pub recent_reserved: Option<Bytes>,
+    /// The maximum of allocated since the rank's process began, which bounds the peaks that are not known.
+    pub high_water_allocated: Option<Bytes>,
+    /// Whether its allocator had to flush its cache in the last 15 minutes.
+    pub has_retried: bool,
     /// The greatest known peak of allocated of this and the previous interval.
     pub interval_peak_allocated: Option<Bytes>,
     /// The rank's own capacity: as pushed, else as NVML says.
@@ -121,37 +126,40 @@ impl RankView<'_> {
     /// What the rank can still take before its device is full: capacity less what others hold less the recent peak
     /// of live memory, at least 0. Memory that the allocator holds but does not use counts as available.
     ///
-    /// Where no peak is known it rests on what the allocator holds, and is then the least that is left.
+    /// Where no peak is known it rests on the high-water mark, else on what the allocator holds, and is then the least
+    /// that is left.
     pub fn headroom(&self) -> Option<Headroom> {
         let capacity = self.capacity?.as_f64();
         let (basis, used) = self
             .recent_peak_allocated
             .map(|peak| (Basis::Allocated, peak))
+            .or(self.high_water_allocated.map(|mark| (Basis::HighWater, mark)))
             .or(self.recent_reserved.map(|reserved| (Basis::Reserved, reserved)))?;
         let left = capacity - self.other_bytes().unwrap_or(0.0) - used.as_f64();
         Some(Headroom { bytes: left.max(0.0), basis })
     }
 
     /// The share of what the allocator held at the end of the last train step that was not in use at the step's peak,
-    /// 0 to 1; `None` where that peak is unknown.
+    /// 0 to 1; where that peak is unknown at least the share above the high-water mark, and `None` without one.
     pub fn fragmentation_ratio(&self) -> Option<f64> {
         let last = self.last_train?;
         let reserved = last.reserved?.as_f64();
-        let peak = last.peak_allocated?.max(last.allocated).as_f64();
+        let peak = last.peak_allocated.or(self.high_water_allocated)?;
+        let peak = peak.max(last.allocated).as_f64();
         (reserved > 0.0).then(|| ((reserved - peak) / reserved).max(0.0))
     }
 }
 
 impl LastTrain {
-    /// Returns the figures of a record.
-    pub fn of(sample: &StepSample) -> Self {
+    /// Returns the figures of a record with these peaks.
+    pub fn of(sample: &StepSample, peaks: StepPeaks) -> Self {
         Self {
             step: sample.step,
             step_seconds: sample.step_seconds,
             allocated: sample.allocated,
-            peak_allocated: sample.peak_allocated,
+            peak_allocated: sample.peak_allocated.or(peaks.allocated),
             reserved: sample.reserved,
-            peak_reserved: sample.peak_reserved,
+            peak_reserved: sample.peak_reserved.or(peaks.reserved),
             inactive_split: sample.inactive_split,
             alloc_retries: sample.alloc_retries,
             ooms: sample.ooms,

@@ -456,6 +456,7 @@ mod tests {
         let mut see = |seconds: u64, last_seen: u64, transitions: &[Transition]| {
             let at = |seconds| Uptime(Duration::from_secs(seconds));
             let view = SubjectFigures::Process(ProcessView {
+                recent_peak: None,
                 used: Bytes::new(95).unwrap(),
                 capacity: Bytes::new(100).ok(),
                 creep: &estimator,

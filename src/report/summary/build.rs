@@ -177,6 +177,7 @@ fn rank_summary(
             .chain(pressure::of_rank(view).map(|now| now.ratio))
             .reduce(f64::max),
         headroom_bytes: view.headroom().map(|headroom| headroom.bytes),
+        high_water_allocated_bytes: view.high_water_allocated,
         headroom_basis: view.headroom().map(|headroom| headroom.basis),
         peak_imbalance_ratio: peaks.against_others(rank).map(|imbalance| imbalance.ratio),
         fragmentation_ratio: view.fragmentation_ratio(),

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use crate::analysis::basis::Basis;
 use crate::analysis::diagnosis::DiagnosisKind;
 use crate::analysis::diagnosis::balance::COMPARABLE_STEPS_MIN;
 use crate::analysis::diagnosis::imbalance::PRESSURE_WARNING_MIN;
@@ -112,13 +113,21 @@ fn past_pressures(run: &RunView<'_>, found: &[RankIssue]) -> Vec<RankIssue> {
     let limits = run.thresholds;
     let past = |(rank, view): &(Rank, RankView<'_>)| {
         let is_found = found.iter().any(|issue| issue.rank == *rank);
-        let pressure = LifePressure::of(view).filter(|_| !is_found)?;
-        // It is over: one level less than one that holds.
-        let severity = match pressure.ratio {
-            ratio if ratio >= limits.pressure_critical => IssueSeverity::Warn,
-            ratio if ratio >= limits.pressure_warning => IssueSeverity::Info,
-            _ => return None,
+        // It is over: one level less than one that holds, which is critical of live memory only.
+        let grade = |pressure: LifePressure| {
+            let is_live = pressure.basis == Basis::Allocated;
+            let severity = match pressure.ratio {
+                ratio if is_live && ratio >= limits.pressure_critical => IssueSeverity::Warn,
+                ratio if ratio >= limits.pressure_warning => IssueSeverity::Info,
+                _ => return None,
+            };
+            Some((severity, pressure))
         };
+        let worse = |a: (IssueSeverity, LifePressure), b: (IssueSeverity, LifePressure)| {
+            if (b.0, b.1.ratio) > (a.0, a.1.ratio) { b } else { a }
+        };
+        let graded = LifePressure::all(view).filter(|_| !is_found).filter_map(grade);
+        let (severity, pressure) = graded.reduce(worse)?;
         Some(RankIssue::of_pressure(*rank, pressure, severity))
     };
     run.ranks.iter().filter_map(past).collect()
@@ -164,21 +173,22 @@ impl RankIssue {
 
     fn of_pressure(rank: Rank, pressure: LifePressure, severity: IssueSeverity) -> Self {
         let LifePressure { ratio, basis, capacity, step } = pressure;
-        let at = step.map_or_else(
-            || " outside train steps".to_owned(),
-            |step| format!(" at step {step}"),
-        );
+        let at = match (step, basis) {
+            (Some(step), _) => format!(" at step {step}"),
+            (None, Basis::HighWater) => String::new(),
+            (None, _) => " outside train steps".to_owned(),
+        };
+        let peak = match basis {
+            Basis::HighWater => "high-water mark of allocated memory".to_owned(),
+            _ => format!("{} peak", basis.as_label()),
+        };
         let (of, capacity_bytes) = (bytes(capacity.as_f64()), capacity.get());
         Self {
             rank,
             severity,
             metric: basis.as_metric(),
             score: ratio,
-            sentence: format!(
-                "the {} peak was at {} of {of}{at}",
-                basis.as_label(),
-                percent(ratio)
-            ),
+            sentence: format!("the {peak} was at {} of {of}{at}", percent(ratio)),
             evidence: IssueEvidence::PastPeak {
                 pressure_ratio: ratio,
                 basis,

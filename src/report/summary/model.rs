@@ -302,6 +302,9 @@ pub struct RankSummary {
     pub pressure_ratio: Option<f64>,
     /// Capacity less what others hold less what it uses by `headroom_basis`, in bytes.
     pub headroom_bytes: Option<f64>,
+    /// The maximum of allocated since its process began.
+    #[serde(default)]
+    pub high_water_allocated_bytes: Option<Bytes>,
     /// The memory that the headroom rests on.
     #[serde(default)]
     pub headroom_basis: Option<Basis>,

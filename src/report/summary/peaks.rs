@@ -56,9 +56,14 @@ pub struct LifePressure {
 }
 
 impl LifePressure {
-    /// Returns the pressure of a rank; `None` without a capacity or a peak.
+    /// Returns the highest pressure of a rank; `None` without a capacity or a peak.
     pub fn of(rank: &RankView<'_>) -> Option<Self> {
-        let capacity = rank.capacity?;
+        Self::all(rank).reduce(|most, next| if next.ratio > most.ratio { next } else { most })
+    }
+
+    /// Returns every pressure of a rank that is known.
+    pub fn all(rank: &RankView<'_>) -> impl Iterator<Item = Self> {
+        let capacity = rank.capacity;
         let tally = rank.tally;
         let of_phases = tally.phases.iter().filter_map(|phase| phase.peak);
         let allocated = of_phases.max().map(|peak| {
@@ -70,10 +75,12 @@ impl LifePressure {
         let reserved = at_most
             .reduce(|most, next| if next.0 > most.0 { next } else { most })
             .map(|(reserved, step)| (Basis::Reserved, reserved, Some(step)));
-        let (basis, peak, step) = [allocated, reserved]
-            .into_iter()
-            .flatten()
-            .reduce(|most, next| if next.1 > most.1 { next } else { most })?;
-        Some(Self { ratio: peak.as_f64() / capacity.as_f64(), basis, capacity, step })
+        let mark = rank.high_water_allocated.map(|mark| (Basis::HighWater, mark, None));
+        [allocated, mark, reserved].into_iter().flatten().filter_map(
+            move |(basis, peak, step)| {
+                let capacity = capacity?;
+                Some(Self { ratio: peak.as_f64() / capacity.as_f64(), basis, capacity, step })
+            },
+        )
     }
 }

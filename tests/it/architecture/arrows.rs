@@ -83,7 +83,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("analysis::refusal", &["analysis::challengers", "model"]),
-    ("analysis::processes", &["analysis::creep", "model"]),
+    ("analysis::processes", &["analysis::creep", "analysis::rank::peaks", "model"]),
     ("analysis::devices", &["analysis::rank::view", "model"]),
     (
         "analysis::ranks",

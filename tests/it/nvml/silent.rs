@@ -142,6 +142,39 @@ fn in_order(recordings: &[&str]) -> String {
 }
 
 #[test]
+fn pressure_of_a_process_rests_on_its_recent_peak_and_does_not_flap() {
+    // It fills 93 % of the device every other minute, and in between so little that its growth is judged anew.
+    let (transitions, status) = replayed(&readings(600, |i| {
+        let per_mille = if i / 4 % 2 == 0 { 930 } else { 90 };
+        80 * GIB / 1000 * per_mille
+    }));
+    let pressure: Vec<_> = transitions
+        .iter()
+        .filter(|it| it["kind"] == "HIGH_PRESSURE")
+        .map(|it| (it["state"].as_str().unwrap(), it["severity"].as_str().unwrap()))
+        .collect();
+    assert_eq!(pressure, [("raised", "warning")]);
+    let ratio = status["processes"][0]["pressure_ratio"].as_f64().unwrap();
+    assert!((ratio - 0.93).abs() < 1e-6, "{status}");
+}
+
+#[test]
+fn process_that_fills_its_device_is_a_warning_and_lets_go_ten_minutes_after() {
+    let per_mille = |i: u64| if i < 100 { 990 } else { 500 };
+    let (transitions, _) = replayed(&readings(200, |i| 80 * GIB / 1000 * per_mille(i)));
+    let of = |state: &str| {
+        let is_it = |it: &&Value| it["kind"] == "HIGH_PRESSURE" && it["state"] == state;
+        let all: Vec<&Value> = transitions.iter().filter(is_it).collect();
+        assert_eq!(all.len(), 1, "{transitions:?}");
+        assert_eq!(all[0]["severity"], "warning");
+        all[0]["time"].as_f64().unwrap() - 1_764_000_000.0
+    };
+    assert!(of("raised") < 60.0);
+    let held = of("cleared") - 1500.0;
+    assert!((500.0..=700.0).contains(&held), "{held} s");
+}
+
+#[test]
 fn restarted_process_is_judged_without_its_past() {
     let twice = |i: u64| 10 * GIB + 40 * MIB * (i % 900);
     let (transitions, _) = replayed(&readings(900, twice));

@@ -132,6 +132,8 @@ struct RawStep<'a> {
     peak_allocated_bytes: Option<Number>,
     reserved_bytes: Option<Number>,
     peak_reserved_bytes: Option<Number>,
+    high_water_allocated_bytes: Option<Number>,
+    high_water_reserved_bytes: Option<Number>,
     inactive_split_bytes: Option<Number>,
     alloc_retries: Option<Number>,
     ooms: Option<Number>,
@@ -168,6 +170,14 @@ impl RawStep<'_> {
             peak_allocated: optional_bytes("peak_allocated_bytes", self.peak_allocated_bytes)?,
             reserved: optional_bytes("reserved_bytes", self.reserved_bytes)?,
             peak_reserved: optional_bytes("peak_reserved_bytes", self.peak_reserved_bytes)?,
+            high_water_allocated: optional_bytes(
+                "high_water_allocated_bytes",
+                self.high_water_allocated_bytes,
+            )?,
+            high_water_reserved: optional_bytes(
+                "high_water_reserved_bytes",
+                self.high_water_reserved_bytes,
+            )?,
             inactive_split: optional_bytes("inactive_split_bytes", self.inactive_split_bytes)?,
             alloc_retries: optional_count("alloc_retries", self.alloc_retries)?,
             ooms: optional_count("ooms", self.ooms)?,
