@@ -290,6 +290,9 @@ pub struct ExporterStatus {
     pub series_dropped: LabelCounts,
     /// The figures of the operating system about this process, by their usual names.
     pub process: Vec<(String, f64)>,
+    /// The settings that a sidecar found wrong or could not follow at its start.
+    #[serde(default)]
+    pub startup_problems: Vec<String>,
 }
 
 /// The state of one collector.

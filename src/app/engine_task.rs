@@ -41,6 +41,7 @@ pub(super) struct ExporterFigures {
     pub(super) dropped: DropCounts,
     pub(super) process: Vec<(String, f64)>,
     pub(super) series: usize,
+    pub(super) startup_problems: Vec<String>,
 }
 
 /// What the collectors left out to keep their bounds.
@@ -71,6 +72,7 @@ impl ExporterFigures {
                 ("processes", self.dropped.processes),
             ]),
             process: self.process.clone(),
+            startup_problems: self.startup_problems.clone(),
         }
     }
 

@@ -1,12 +1,15 @@
 //! Binds the sockets that the exporter listens on.
 
 use std::fs::Permissions;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 
 use anyhow::Context;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
+use crate::app::startup::Startup;
+use crate::config::keys;
 use crate::config::settings::PushSocket;
 use crate::net::server::Listener;
 
@@ -19,23 +22,64 @@ pub struct Addresses {
     pub push: Vec<SocketAddr>,
 }
 
+/// What a listener is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ListenerKind {
+    /// Its name in the log.
+    pub(super) what: &'static str,
+    /// The setting of its addresses.
+    pub(super) setting: &'static str,
+    /// Whether a sidecar listens on a free port where its own is taken.
+    pub(super) takes_free_port: bool,
+}
+
+/// The page and the metrics.
+pub(super) const WEB: ListenerKind =
+    ListenerKind { what: "web", setting: keys::WEB_ADDRESS, takes_free_port: true };
+/// The push endpoint, whose clients know one address.
+pub(super) const PUSH: ListenerKind =
+    ListenerKind { what: "push", setting: keys::PUSH_ADDRESS, takes_free_port: false };
+
 /// Listens on every address. Returns the listeners and their addresses, with ports chosen by the system.
 pub(super) async fn listen(
-    what: &'static str,
+    kind: ListenerKind,
     addresses: &[SocketAddr],
+    startup: &mut Startup,
 ) -> anyhow::Result<(Vec<Listener>, Vec<SocketAddr>)> {
+    let ListenerKind { what, setting, .. } = kind;
     let mut listeners = Vec::new();
     let mut bound = Vec::new();
     for address in addresses {
-        let listener = TcpListener::bind(address)
+        let binding = bind(kind, *address, startup)
             .await
-            .with_context(|| format!("cannot listen on {address} ({what})"))?;
+            .with_context(|| format!("cannot listen on {address} ({what})"));
+        let Some(listener) = startup.started(setting, binding)? else { continue };
         let address = listener.local_addr()?;
         tracing::info!(%address, what, "listening");
         listeners.push(Listener::Tcp(listener));
         bound.push(address);
     }
     Ok((listeners, bound))
+}
+
+async fn bind(
+    kind: ListenerKind,
+    address: SocketAddr,
+    startup: &mut Startup,
+) -> anyhow::Result<TcpListener> {
+    match TcpListener::bind(address).await {
+        Err(error)
+            if error.kind() == ErrorKind::AddrInUse
+                && kind.takes_free_port
+                && startup.is_sidecar() =>
+        {
+            let listener = TcpListener::bind(SocketAddr::new(address.ip(), 0)).await?;
+            let port = listener.local_addr()?.port();
+            startup.note(kind.setting, &format!("{address} is taken; port {port} instead"));
+            Ok(listener)
+        }
+        bound => Ok(bound?),
+    }
 }
 
 /// Binds a Unix socket; replaces one that no process listens on.

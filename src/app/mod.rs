@@ -6,6 +6,8 @@ mod engine_task;
 pub mod listen;
 pub mod log;
 pub mod serve;
+mod startup;
 mod state_file;
 mod stop;
 mod summary_files;
+pub mod termination;

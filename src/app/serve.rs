@@ -1,7 +1,7 @@
 //! The composition of `serve` and `demo`: creates the channels and tasks and connects them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -17,14 +17,17 @@ use crate::app::collectors::event::CollectorEvent;
 use crate::app::collectors::kubelet::ask_kubelet;
 use crate::app::collectors::nvml::{GpuChannels, GpuSource, GpuTask};
 use crate::app::engine_task::{DropCounts, EngineTask, ExporterFigures, Requests};
-use crate::app::listen::{Addresses, bind_socket, listen};
+use crate::app::listen::{Addresses, PUSH, WEB, bind_socket, listen};
+use crate::app::startup::Startup;
 use crate::app::state_file::{StateFile, read_state};
 use crate::app::stop::{App, Signals, Tasks};
 use crate::app::summary_files::Summaries;
+use crate::config::keys;
 use crate::config::settings::{NvmlSettings, Settings};
 use crate::input::owner::kubelet::Kubelet;
 use crate::input::push::http;
-use crate::input::push::inbox::{Inbox, PUSH_SECONDS_BOUNDS, Releases};
+use crate::input::push::inbox::{Inbox, PUSH_SECONDS_BOUNDS, ReleaseRequest, Releases};
+use crate::model::ids::GpuUuid;
 use crate::net::server::{Listener, ServerCounts, serve as serve_http};
 use crate::output::otlp::config::OtlpConfig;
 use crate::output::otlp::delivery::ExportCounts;
@@ -55,8 +58,36 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
     result
 }
 
+/// What the exporter listens on.
+struct Listeners {
+    web: Vec<Listener>,
+    push: Vec<Listener>,
+    addresses: Addresses,
+    /// The push endpoint's Unix socket.
+    socket: Option<PathBuf>,
+}
+
+impl Listeners {
+    async fn bind(settings: &Settings, startup: &mut Startup) -> anyhow::Result<Self> {
+        let (web, web_addresses) = listen(WEB, &settings.web_addresses, startup).await?;
+        let (mut push, push_addresses) =
+            listen(PUSH, &settings.push_addresses, startup).await?;
+        let mut socket = None;
+        if let Some(of_setting) = &settings.push_socket {
+            let bound = bind_socket(of_setting).await;
+            if let Some(bound) = startup.started(keys::PUSH_SOCKET, bound)? {
+                push.push(bound);
+                socket = Some(of_setting.path.clone());
+            }
+        }
+        let addresses = Addresses { web: web_addresses, push: push_addresses };
+        Ok(Self { web, push, addresses, socket })
+    }
+}
+
 /// Starts the exporter. Returns its tasks, and the addresses that it listens on.
 async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(App, Addresses)> {
+    let mut startup = Startup::new(settings.is_sidecar, &settings.problems);
     let saved = settings
         .state_file
         .as_deref()
@@ -68,17 +99,18 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
     let (source, requests, summary_requests) = StatusSource::new(latest.clone());
     let (stop_push, push_stopped) = watch::channel(false);
     let (stop_web, web_stopped) = watch::channel(false);
-    let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
     let (releases, release_requests) = Releases::new();
 
-    let (web, web_addresses) = listen("web", &settings.web_addresses).await?;
-    let (mut push, push_addresses) = listen("push", &settings.push_addresses).await?;
-    if let Some(socket) = &settings.push_socket {
-        push.push(bind_socket(socket).await?);
-    }
-    let addresses = Addresses { web: web_addresses, push: push_addresses };
+    let Listeners { web, push, addresses, socket } =
+        Listeners::bind(&settings, &mut startup).await?;
     let export_counts = Arc::<ExportCounts>::default();
-    let export = start_export(settings.otlp, latest.clone(), &export_counts, &inbox).await?;
+    let export = start_export(settings.otlp, latest, &export_counts, &inbox).await;
+    let export = startup.started(keys::OTLP_ENDPOINT, export)?.flatten();
+    let (pushed_devices, wanted) = watch::channel(BTreeSet::new());
+    let releases = (settings.nvml.is_some() && gpu.is_some()).then_some(releases);
+    let devices = settings.nvml.zip(gpu);
+    let inputs = DeviceInputs { pushed_devices: wanted, releases: release_requests };
+    let (gpu, collected) = start_collectors(devices, inputs, &mut startup)?;
 
     let exporter = ExporterFigures {
         push: inbox.counts(),
@@ -88,12 +120,12 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
         dropped: DropCounts::default(),
         process: Vec::new(),
         series: 0,
+        startup_problems: startup.into_settings(),
     };
     let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
     let engine = engine_of(config, saved, clock);
     let state = settings.state_file.map(StateFile::new);
-    let summaries = Summaries::new(settings.summary_dir);
-    let (pushed_devices, wanted) = watch::channel(BTreeSet::new());
+    let summaries = Summaries::new(settings.summary_dir, settings.termination_message);
     let task =
         EngineTask { engine, clock, publisher, pushed_devices, exporter, state, summaries };
     let requests = Requests { status: requests, summary: summary_requests };
@@ -101,16 +133,15 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
     let mut app = App {
         linger: settings.linger,
         export,
-        socket: settings.push_socket.map(|socket| socket.path),
+        socket,
         stop_push,
         stop_web,
         push_servers: JoinSet::new(),
         web_servers: JoinSet::new(),
         engine: JoinSet::new(),
-        gpu: JoinSet::new(),
+        gpu,
     };
     app.engine.spawn(task.run(offers, requests, collected));
-    let releases = (settings.nvml.is_some() && gpu.is_some()).then_some(releases);
     let clock = Arc::new(move || clock.now());
     let router = http::router(settings.push, inbox, releases, clock);
     Servers { router, counts: push_counts, stop: push_stopped.clone() }
@@ -119,12 +150,6 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
     let site = WebConfig { telemetry_path: settings.telemetry_path, push_url };
     let router = web::router(&site, source, push_stopped);
     Servers { router, counts: web_counts, stop: web_stopped }.spawn(web, &mut app.web_servers);
-    if let (Some(nvml), Some(source)) = (settings.nvml, gpu) {
-        spawn_collectors(&mut app.gpu, &nvml, &collect)?;
-        let releases = release_requests;
-        let channels = GpuChannels { pushed_devices: wanted, collected: collect, releases };
-        app.gpu.spawn(GpuTask::start(nvml, source, channels)?.run());
-    }
     Ok((app, addresses))
 }
 
@@ -172,17 +197,34 @@ fn push_url(addresses: &Addresses, socket: Option<&Path>) -> String {
     }
 }
 
-/// Starts the collectors apart from NVML.
-fn spawn_collectors(
-    tasks: &mut Tasks,
-    nvml: &NvmlSettings,
-    collect: &mpsc::Sender<CollectorEvent>,
-) -> anyhow::Result<()> {
+/// What the collector of devices hears from the engine and from the push endpoint.
+struct DeviceInputs {
+    pushed_devices: watch::Receiver<BTreeSet<GpuUuid>>,
+    releases: mpsc::Receiver<ReleaseRequest>,
+}
+
+/// Starts the collectors. Returns their tasks and what they collect.
+fn start_collectors(
+    devices: Option<(NvmlSettings, GpuSource)>,
+    inputs: DeviceInputs,
+    startup: &mut Startup,
+) -> anyhow::Result<(Tasks, mpsc::Receiver<CollectorEvent>)> {
+    let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
+    let mut tasks = JoinSet::new();
+    let Some((nvml, source)) = devices else { return Ok((tasks, collected)) };
     if let Some(socket) = &nvml.kubelet_socket {
-        let kubelet = Kubelet::new(socket)?;
-        tasks.spawn(ask_kubelet(kubelet, nvml.interval, collect.clone()));
+        let kubelet = Kubelet::new(socket).map_err(anyhow::Error::from);
+        if let Some(kubelet) = startup.started(keys::KUBELET_SOCKET, kubelet)? {
+            tasks.spawn(ask_kubelet(kubelet, nvml.interval, collect.clone()));
+        }
     }
-    Ok(())
+    let DeviceInputs { pushed_devices, releases } = inputs;
+    let channels = GpuChannels { pushed_devices, collected: collect, releases };
+    let task = GpuTask::start(nvml, source, channels).map_err(anyhow::Error::from);
+    if let Some(task) = startup.started(keys::NVML_LIBRARY, task)? {
+        tasks.spawn(task.run());
+    }
+    Ok((tasks, collected))
 }
 
 /// A router for several listeners, which share their counts and their stop.
@@ -194,7 +236,16 @@ struct Servers {
 
 impl Servers {
     fn spawn(self, listeners: Vec<Listener>, tasks: &mut Tasks) {
-        let Self { router, counts, stop } = self;
+        let Self { router, counts, mut stop } = self;
+        if listeners.is_empty() {
+            // The router holds a channel to the engine, which ends with the last one.
+            tasks.spawn(async move {
+                stop.wait_for(|is_stopped| *is_stopped).await.ok();
+                drop(router);
+                Ok(())
+            });
+            return;
+        }
         for listener in listeners {
             let serving =
                 serve_http(listener, router.clone(), Arc::clone(&counts), stop.clone());

@@ -1,14 +1,17 @@
-//! Writes summaries when runs end or fall silent and on shutdown, and answers requests for them.
+//! Summaries of runs that end or fall silent, and of all on shutdown: as files, as a card in the log and as the
+//! container's termination message. Answers requests for them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::analysis::engine::Engine;
+use crate::app::termination::{self, TerminationMessage};
 use crate::model::ids::Run;
 use crate::model::units::Uptime;
 use crate::output::web::{SummaryFormat, SummaryRequest};
@@ -24,9 +27,10 @@ pub(super) struct SummarySource<'a> {
     pub(super) now: Uptime,
 }
 
-/// Writes the summaries of runs to a directory, if there is one.
+/// Writes the summaries of runs.
 pub(super) struct Summaries {
     directory: Option<PathBuf>,
+    termination: Option<TerminationMessage>,
     /// The runs that have pushed since the last check, or had a present rank then.
     present: BTreeSet<Run>,
     /// The runs whose summary is due.
@@ -36,9 +40,10 @@ pub(super) struct Summaries {
 }
 
 impl Summaries {
-    pub(super) fn new(directory: Option<PathBuf>) -> Self {
+    pub(super) fn new(directory: Option<PathBuf>, termination: Option<PathBuf>) -> Self {
         Self {
             directory,
+            termination: termination.map(TerminationMessage::new),
             present: BTreeSet::new(),
             due: BTreeSet::new(),
             writing: None,
@@ -77,17 +82,25 @@ impl Summaries {
         self.write(known);
     }
 
-    /// Starts writing what is due, on a thread of its own.
+    /// Starts writing what is due, on a thread of its own. A run that is still present goes to its file only.
     fn write(&mut self, known: &SummarySource<'_>) {
         let due = std::mem::take(&mut self.due);
-        let Some(directory) = self.directory.clone().filter(|_| !due.is_empty()) else {
-            return;
-        };
-        let summaries: Vec<Summary> =
-            due.iter().filter_map(|run| summary(known, run)).collect();
-        self.writing = Some(tokio::task::spawn_blocking(move || {
-            summaries.iter().try_for_each(|summary| write(&directory, summary))
-        }));
+        let mut round = Round { directory: self.directory.clone(), ..Round::default() };
+        for run in due {
+            let is_over = !self.present.contains(&run);
+            if self.directory.is_none() && !is_over {
+                continue;
+            }
+            let Some(summary) = summary(known, &run) else { continue };
+            if let (Some(message), true) = (&mut self.termination, is_over) {
+                message.add(&summary);
+                round.message = Some(message.draft());
+            }
+            round.summaries.push((summary, is_over));
+        }
+        if !round.summaries.is_empty() {
+            self.writing = Some(tokio::task::spawn_blocking(move || round.write()));
+        }
     }
 
     /// Waits for the round in progress. Logs the first of consecutive failures.
@@ -123,6 +136,39 @@ fn respond(summary: &Summary, format: SummaryFormat, answer: oneshot::Sender<Str
 fn summary(known: &SummarySource<'_>, run: &Run) -> Option<Summary> {
     let report = known.engine.run(run, known.now)?;
     Some(Summary::of(&report, Some(known.engine.snapshots(run))))
+}
+
+/// What is written at a time.
+#[derive(Default)]
+struct Round {
+    directory: Option<PathBuf>,
+    /// The summaries, and whether their runs are over.
+    summaries: Vec<(Summary, bool)>,
+    message: Option<(PathBuf, String)>,
+}
+
+impl Round {
+    /// Writes everything that can be written.
+    ///
+    /// # Errors
+    /// The last failure.
+    fn write(self) -> anyhow::Result<()> {
+        let mut result = Ok(());
+        for (summary, is_over) in &self.summaries {
+            if *is_over {
+                let (verdict, card) = (&*summary.diagnosis.status, &*summary.text);
+                tracing::info!(run = %summary.run, verdict, "summary\n{card}");
+            }
+            if let Some(directory) = &self.directory {
+                result = write(directory, summary).and(result);
+            }
+        }
+        if let Some((path, text)) = &self.message {
+            let written = termination::write(path, text);
+            result = written.with_context(|| path.display().to_string()).and(result);
+        }
+        result
+    }
 }
 
 fn write(directory: &Path, summary: &Summary) -> anyhow::Result<()> {

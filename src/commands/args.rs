@@ -124,6 +124,23 @@ pub(super) fn settings(
     Ok(sources(matches, takes).read()?)
 }
 
+/// The hidden argument by which the program hands on what a sidecar does not understand of its command line.
+pub(super) const UNKNOWN_ARGUMENT: &str = "unknown-argument";
+
+/// Reads the settings of [`with_settings`]; those that are wrong are left out of a sidecar's.
+///
+/// # Errors
+/// Every mistake in any source, unless the exporter is a sidecar.
+pub(super) fn lenient_settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
+    let unknown = matches.get_many::<String>(UNKNOWN_ARGUMENT).into_iter().flatten();
+    let sources = Sources {
+        unknown_arguments: unknown.cloned().collect(),
+        is_lenient: true,
+        ..sources(matches, |_| true)
+    };
+    Ok(sources.read()?)
+}
+
 fn sources(matches: &ArgMatches, takes: impl Fn(&Setting) -> bool) -> Sources {
     let mut sources = Sources {
         file: matches.get_one::<PathBuf>("config.file").cloned(),

@@ -2,18 +2,22 @@
 
 use std::ffi::OsString;
 
-use clap::Command;
 use clap::builder::styling::{AnsiColor, Styles};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgMatches, Command};
 
-use crate::commands::COMMANDS;
-use crate::commands::args::{CommandError, Exit};
+use crate::commands::args::{CommandError, Exit, UNKNOWN_ARGUMENT};
+use crate::commands::{COMMANDS, serve};
+use crate::config::sources::is_sidecar;
 
 /// Parses the arguments, the program's name first, and runs the command.
 ///
 /// # Errors
 /// The command failed. Help and invalid arguments are printed, not returned.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<Exit, CommandError> {
-    let matches = match command().try_get_matches_from(arguments) {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let parsed = command().try_get_matches_from(&arguments);
+    let matches = match parsed.or_else(|error| parsed_by_a_sidecar(arguments, error)) {
         Ok(matches) => matches,
         Err(error) => {
             error.print().map_err(anyhow::Error::from)?;
@@ -25,6 +29,52 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<Exit, Comman
     let Some((name, matches)) = matches.subcommand() else { return Ok(Exit::Success) };
     let row = COMMANDS.iter().find(|row| row.name == name);
     row.map_or(Ok(Exit::Success), |row| (row.run)(matches))
+}
+
+/// Parses the arguments of a sidecar without those that are unknown; if that is not enough, without any.
+fn parsed_by_a_sidecar(
+    mut arguments: Vec<OsString>,
+    error: clap::Error,
+) -> Result<ArgMatches, clap::Error> {
+    let is_serving = arguments.get(1).is_some_and(|argument| argument == serve::SERVE.name);
+    if !is_serving || !error.use_stderr() || !is_sidecar(&arguments) {
+        return Err(error);
+    }
+    let (mut unknown, mut is_bare, mut wrong) = (Vec::new(), false, error);
+    loop {
+        // The first line names the argument; the rest is help.
+        let text = wrong.to_string();
+        let line = text.lines().next().unwrap_or_default();
+        let line = line.strip_prefix("error: ").unwrap_or(line);
+        unknown.push(OsString::from(format!("--{UNKNOWN_ARGUMENT}={line}")));
+        if !without_unknown(&mut arguments, &wrong) {
+            if is_bare {
+                return Err(wrong);
+            }
+            arguments.truncate(2);
+            arguments.push("--sidecar".into());
+            is_bare = true;
+        }
+        match command().try_get_matches_from(arguments.iter().chain(&unknown)) {
+            Ok(matches) => return Ok(matches),
+            Err(error) => wrong = error,
+        }
+    }
+}
+
+/// Removes the argument that an error calls unknown. Returns whether there is one.
+fn without_unknown(arguments: &mut Vec<OsString>, error: &clap::Error) -> bool {
+    let Some(ContextValue::String(name)) = error.get(ContextKind::InvalidArg) else {
+        return false;
+    };
+    let n_arguments = arguments.len();
+    if error.kind() == ErrorKind::UnknownArgument {
+        arguments.retain(|argument| {
+            let text = argument.to_string_lossy();
+            text.split_once('=').map_or(&*text, |(flag, _)| flag) != name.as_str()
+        });
+    }
+    arguments.len() < n_arguments
 }
 
 fn command() -> Command {

@@ -1,10 +1,12 @@
 //! `stepmem serve`: the exporter.
 
-use clap::ArgMatches;
+use clap::{Arg, ArgAction, ArgMatches};
 
 use crate::app::collectors::nvml;
 use crate::app::{log, serve};
-use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings};
+use crate::commands::args::{
+    self, CommandError, CommandRow, Exit, UNKNOWN_ARGUMENT, with_settings,
+};
 
 /// `stepmem serve`.
 pub(super) const SERVE: CommandRow = CommandRow { name: "serve", arguments, run };
@@ -16,11 +18,12 @@ fn arguments() -> clap::Command {
             "Try it:\n  stepmem serve &\n  curl -d '{\"rank\":0,\"step\":1,\"allocated_bytes\":1}' \
              -H 'content-type: application/json' localhost:9478/v1/steps\n  curl localhost:9477/metrics",
         );
-    with_settings(command, |_| true)
+    let unknown = Arg::new(UNKNOWN_ARGUMENT).long(UNKNOWN_ARGUMENT).hide(true);
+    with_settings(command, |_| true).arg(unknown.action(ArgAction::Append))
 }
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
-    let settings = args::settings(matches, |_| true)?;
+    let settings = args::lenient_settings(matches)?;
     log::to_stderr(&settings.log);
     let gpu = nvml::nvml_source(&settings);
     serve::run(settings, gpu, |_| std::future::pending())?;

@@ -1,5 +1,6 @@
 //! Mistakes in settings. Each message names the setting, the value and what it should be.
 
+use crate::config::keys;
 use crate::model::units::OutOfRange;
 
 /// Everything that is wrong with the settings, one mistake a line.
@@ -7,6 +8,15 @@ use crate::model::units::OutOfRange;
 #[error("{}", lines(.mistakes))]
 pub struct ConfigError {
     pub mistakes: Vec<Mistake>,
+}
+
+/// What a sidecar found at its start and does without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StartupProblem {
+    /// The key of the setting, or the OpenTelemetry variable; `command line` for unknown arguments.
+    pub setting: String,
+    /// Why, naming the value.
+    pub reason: String,
 }
 
 fn lines(mistakes: &[Mistake]) -> String {
@@ -34,6 +44,9 @@ pub enum Mistake {
     /// A key of the file that is not a setting.
     #[error("{0}: no such setting")]
     UnknownKey(String),
+    /// The command line has an argument that is not a setting.
+    #[error("{0}")]
+    UnknownArgument(String),
     /// The file of settings cannot be read or parsed.
     #[error("{path}: {reason}")]
     File {
@@ -57,6 +70,26 @@ pub enum Mistake {
     /// Snapshots are requested without a directory for them.
     #[error("snapshot.on-creep: it needs snapshot.directory")]
     SnapshotsWithoutDirectory,
+}
+
+impl Mistake {
+    /// The flag, variable or key that is wrong.
+    pub(super) fn source_name(&self) -> &str {
+        match self {
+            Self::Value { source_name, .. } | Self::Repeated { source_name, .. } => source_name,
+            Self::UnknownKey(_) | Self::File { .. } => "config.file",
+            Self::UnknownArgument(_) => "command line",
+            Self::WarningAboveCritical { name: "pressure", .. } => keys::PRESSURE_WARNING,
+            Self::WarningAboveCritical { .. } => keys::IMBALANCE_WARNING,
+            Self::RetentionBelowTtl => keys::RANK_RETENTION,
+            Self::SnapshotsWithoutDirectory => keys::SNAPSHOT_ON_CREEP,
+        }
+    }
+
+    /// Whether a setting may be meant that is not known.
+    pub(super) fn hides_settings(&self) -> bool {
+        matches!(self, Self::UnknownKey(_) | Self::File { .. } | Self::UnknownArgument(_))
+    }
 }
 
 /// Why a value is refused.

@@ -4,6 +4,7 @@ mod devices;
 mod environment;
 pub mod error;
 mod file;
+pub mod keys;
 mod otlp;
 pub mod page;
 pub mod settings;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::analysis::captures::CaptureSettings;
 use crate::analysis::config::EngineConfig;
 use crate::config::devices::DeviceEnvironment;
-use crate::config::error::Mistake;
+use crate::config::error::{Mistake, StartupProblem};
 use crate::input::nvml::config::Devices;
 use crate::input::push::http::PushConfig;
 use crate::output::otlp::config::{Endpoint, OtlpConfig, Transport};
@@ -40,7 +40,16 @@ pub struct Settings {
     pub log: LogSettings,
     /// How long the web server answers after the rest has stopped.
     pub linger: Duration,
+    /// Whether the exporter is a sidecar, which does not end for what it finds at the start.
+    pub is_sidecar: bool,
+    /// The file of the container's termination message.
+    pub termination_message: Option<PathBuf>,
+    /// The settings that a sidecar does without.
+    pub problems: Vec<StartupProblem>,
 }
+
+/// The file that Kubernetes reads a container's termination message from, unless the container names another.
+const TERMINATION_MESSAGE_DEFAULT: &str = "/dev/termination-log";
 
 /// The Unix socket of the push endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +100,9 @@ impl Default for Settings {
             summary_dir: None,
             log: LogSettings { level: "info".to_owned(), is_json: false },
             linger: Duration::ZERO,
+            is_sidecar: false,
+            termination_message: None,
+            problems: Vec::new(),
         }
     }
 }
@@ -179,26 +191,49 @@ impl Draft {
         nvml.devices = devices.unwrap_or(by_default);
         settings.engine.gpu_ttl = nvml.ttl();
         settings.nvml = (!is_without_nvml).then_some(nvml);
+        if settings.is_sidecar && settings.termination_message.is_none() {
+            settings.termination_message = Some(PathBuf::from(TERMINATION_MESSAGE_DEFAULT));
+        }
         settings.check(mistakes);
         settings
     }
 }
 
 impl Settings {
-    fn check(&self, mistakes: &mut Vec<Mistake>) {
-        let limits = &self.engine.thresholds;
-        for (name, warning, critical) in [
-            ("pressure", limits.pressure_warning, limits.pressure_critical),
-            ("imbalance", limits.imbalance_warning, limits.imbalance_critical),
-        ] {
-            if warning > critical {
-                mistakes.push(Mistake::WarningAboveCritical { name, warning, critical });
+    /// Adds the mistakes that several settings make together, and gives these settings their defaults.
+    fn check(&mut self, mistakes: &mut Vec<Mistake>) {
+        let defaults = EngineConfig::default();
+        let (limits, by_default) = (&mut self.engine.thresholds, &defaults.thresholds);
+        let pairs = [
+            (
+                "pressure",
+                [&mut limits.pressure_warning, &mut limits.pressure_critical],
+                [by_default.pressure_warning, by_default.pressure_critical],
+            ),
+            (
+                "imbalance",
+                [&mut limits.imbalance_warning, &mut limits.imbalance_critical],
+                [by_default.imbalance_warning, by_default.imbalance_critical],
+            ),
+        ];
+        for (name, [warning, critical], by_default) in pairs {
+            if *warning > *critical {
+                let (of_warning, of_critical) = (*warning, *critical);
+                [*warning, *critical] = by_default;
+                mistakes.push(Mistake::WarningAboveCritical {
+                    name,
+                    warning: of_warning,
+                    critical: of_critical,
+                });
             }
         }
         if self.engine.rank_retention < self.engine.rank_ttl {
+            self.engine.rank_ttl = defaults.rank_ttl;
+            self.engine.rank_retention = defaults.rank_retention;
             mistakes.push(Mistake::RetentionBelowTtl);
         }
         if self.snapshots.on_creep && self.snapshots.directory.is_empty() {
+            self.snapshots.on_creep = false;
             mistakes.push(Mistake::SnapshotsWithoutDirectory);
         }
     }

@@ -1,14 +1,15 @@
 //! Where values come from: flags override environment variables, which override the file, which overrides defaults.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use crate::config::devices::DeviceEnvironment;
 use crate::config::environment::{self, Environment};
-use crate::config::error::{ConfigError, Mistake};
+use crate::config::error::{ConfigError, Mistake, StartupProblem};
 use crate::config::settings::{Draft, Settings};
 use crate::config::table::{SETTINGS, Setting};
-use crate::config::{file, otlp};
+use crate::config::{file, keys, otlp};
 
 /// The variable that names the file when no flag does.
 pub const FILE_VARIABLE: &str = "STEPMEM_CONFIG_FILE";
@@ -20,6 +21,23 @@ pub struct Sources {
     pub flags: BTreeMap<&'static str, Vec<String>>,
     /// The file, if a flag names one.
     pub file: Option<PathBuf>,
+    /// What is wrong with the command line, where a sidecar goes on without these arguments.
+    pub unknown_arguments: Vec<String>,
+    /// Whether a sidecar does without what is wrong. Otherwise every mistake is an error.
+    pub is_lenient: bool,
+}
+
+/// Whether the command line or the environment of this process asks for a sidecar.
+pub fn is_sidecar(arguments: &[OsString]) -> bool {
+    arguments.iter().any(|argument| argument == "--sidecar")
+        || is_on(environment::of_process(SIDECAR_VARIABLE).as_deref())
+}
+
+const SIDECAR_VARIABLE: &str = "STEPMEM_SIDECAR";
+
+/// Whether a switch is on. A value that a switch does not take counts as on: a sidecar must not end for it.
+fn is_on(value: Option<&str>) -> bool {
+    value.is_some_and(|value| !["", "0", "false"].contains(&value))
 }
 
 /// The values of one setting, and the flag, variable or key that has them.
@@ -38,28 +56,49 @@ impl Sources {
     }
 
     fn read_in(&self, environment: Environment<'_>) -> Result<Settings, ConfigError> {
-        let mut mistakes = Vec::new();
+        let mut mistakes: Vec<Mistake> =
+            self.unknown_arguments.iter().cloned().map(Mistake::UnknownArgument).collect();
         let in_file = self.read_file(environment, &mut mistakes);
+        let hides_settings = mistakes.iter().any(Mistake::hides_settings);
         let otlp = otlp::of_environment(environment, &mut mistakes);
         let mut draft = Draft::new(otlp, DeviceEnvironment::read(environment));
+        let mut closed = Vec::new();
+        let mut is_sidecar = false;
         for setting in SETTINGS {
             let given = self.of_flag(setting).or_else(|| of_variable(setting, environment));
+            let of_file = || {
+                let values = in_file.get(setting.key)?.clone();
+                Some(SourceValues { source_name: setting.key.to_owned(), values })
+            };
+            let given = given.or_else(of_file);
+            if setting.is_guard && hides_settings && given.is_none() {
+                closed.push(setting);
+            }
             let SourceValues { source_name, values } = given.unwrap_or_else(|| SourceValues {
                 source_name: setting.key.to_owned(),
-                values: in_file
-                    .get(setting.key)
-                    .cloned()
-                    .unwrap_or_else(|| vec![setting.default.to_owned()]),
+                values: vec![setting.default.to_owned()],
             });
+            is_sidecar |=
+                setting.key == keys::SIDECAR && is_on(values.first().map(String::as_str));
             if values.len() > 1 && !setting.is_repeatable {
                 let n_values = values.len();
                 mistakes.push(Mistake::Repeated { source_name, n_values });
+                closed.push(setting);
             } else if let Err(error) = setting.set(&mut draft, &values) {
                 mistakes.push(Mistake::Value { source_name, error });
+                closed.push(setting);
             }
         }
+        draft.settings.is_sidecar = is_sidecar;
+        for setting in closed {
+            setting.close(&mut draft);
+        }
         let settings = draft.finish(&mut mistakes);
-        if mistakes.is_empty() { Ok(settings) } else { Err(ConfigError { mistakes }) }
+        if mistakes.is_empty() || (self.is_lenient && is_sidecar) {
+            Ok(Settings { problems: mistakes.iter().map(problem).collect(), ..settings })
+        } else {
+            Err(ConfigError { mistakes })
+        }
     }
 
     fn of_flag(&self, setting: &Setting) -> Option<SourceValues> {
@@ -84,6 +123,15 @@ impl Sources {
         mistakes.extend(unknown.cloned().map(Mistake::UnknownKey));
         values
     }
+}
+
+fn problem(mistake: &Mistake) -> StartupProblem {
+    let source_name = mistake.source_name();
+    let is_source = |setting: &&Setting| {
+        setting.variable() == source_name || source_name.strip_prefix("--") == Some(setting.key)
+    };
+    let setting = SETTINGS.iter().find(is_source).map_or(source_name, |setting| setting.key);
+    StartupProblem { setting: setting.to_owned(), reason: mistake.to_string() }
 }
 
 fn of_variable(setting: &Setting, environment: Environment<'_>) -> Option<SourceValues> {
@@ -166,6 +214,8 @@ mod tests {
         ("state.file", "state"),
         ("summary.dir", "summaries"),
         ("stop.linger", "1s"),
+        ("sidecar", "true"),
+        ("termination-message-path", "/run/message"),
         ("log.level", "debug"),
         ("log.format", "json"),
     ];

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::analysis::config::EngineConfig;
 use crate::config::error::ValueError;
+use crate::config::keys;
 use crate::config::settings::Draft;
 use crate::config::values::{
     absolute, addresses, any_duration, directory, duration, endpoint, number, one_of, path,
@@ -24,7 +25,10 @@ pub struct Setting {
     /// The default as it would be written; empty for none.
     pub default: &'static str,
     pub help: &'static str,
+    /// Whether it protects a listener, which is closed where the setting cannot be read.
+    pub(super) is_guard: bool,
     set: Setter,
+    close: fn(&mut Draft),
 }
 
 type Setter = fn(&mut Draft, &[String]) -> Result<(), ValueError>;
@@ -42,6 +46,22 @@ impl Setting {
     /// Sets it to these values; to the first one unless it is repeatable.
     pub(super) fn set(&self, draft: &mut Draft, values: &[String]) -> Result<(), ValueError> {
         (self.set)(draft, values)
+    }
+
+    /// Shuts what depends on it, for an exporter that runs although the setting is wrong.
+    pub(super) fn close(&self, draft: &mut Draft) {
+        (self.close)(draft);
+    }
+
+    /// Shuts `close` where the setting is wrong, instead of taking the default.
+    const fn closing(mut self, close: fn(&mut Draft)) -> Self {
+        self.close = close;
+        self
+    }
+
+    const fn guarding(mut self, close: fn(&mut Draft)) -> Self {
+        self.is_guard = true;
+        self.closing(close)
     }
 
     const fn by_default(mut self, default: &'static str) -> Self {
@@ -63,28 +83,31 @@ const LOG_FORMATS: [&str; 2] = ["text", "json"];
 /// Every setting, in the order of help.
 #[rustfmt::skip]
 pub const SETTINGS: &[Setting] = &[
-    setting("web.listen-address", "ADDRESS",
+    setting(keys::WEB_ADDRESS, "ADDRESS",
         "Address of the status page and /metrics. :PORT listens on all IPv4 interfaces.",
-        |d, v| { d.settings.web_addresses = addresses(v)?; Ok(()) }).by_default("0.0.0.0:9477").repeatable(),
+        |d, v| { d.settings.web_addresses = addresses(v)?; Ok(()) }).by_default("0.0.0.0:9477").repeatable()
+        .closing(|d| d.settings.web_addresses.clear()),
     setting("web.telemetry-path", "PATH",
         "Path under which metrics are exposed.",
         |d, v| put(&mut d.settings.telemetry_path, v, telemetry_path)).by_default("/metrics"),
-    setting("push.listen-address", "ADDRESS",
+    setting(keys::PUSH_ADDRESS, "ADDRESS",
         "TCP address of the push endpoint. Empty disables it.",
-        |d, v| { d.settings.push_addresses = addresses(v)?; Ok(()) }).by_default("127.0.0.1:9478").repeatable(),
-    setting("push.unix-socket", "PATH[:MODE]",
+        |d, v| { d.settings.push_addresses = addresses(v)?; Ok(()) }).by_default("127.0.0.1:9478").repeatable()
+        .closing(|d| d.settings.push_addresses.clear()),
+    setting(keys::PUSH_SOCKET, "PATH[:MODE]",
         "Unix socket of the push endpoint, with its mode in octal (666 unless given).",
         |d, v| put(&mut d.settings.push_socket, v, socket)),
     setting("push.token-file", "PATH",
         "File with the token that clients must send as `Authorization: Bearer TOKEN`. Empty requires no token.",
-        |d, v| put(&mut d.settings.push.token, v, token)),
+        |d, v| put(&mut d.settings.push.token, v, token))
+        .guarding(|d| { d.settings.push_addresses.clear(); d.settings.push_socket = None; }),
     setting("push.body-max", "BYTES",
         "Maximum size of a push body after decompression, in bytes (1024 to 8388608).",
         |d, v| put(&mut d.settings.push.body_bytes_max, v, number(1024, BODIES_BYTES_MAX))).by_default("1048576"),
     setting("rank.ttl", "DURATION",
         "Drop a rank from all outputs after this long without a push. Keep it well above your longest checkpoint.",
         |d, v| put(&mut d.settings.engine.rank_ttl, v, duration)).by_default("10m"),
-    setting("rank.retention", "DURATION",
+    setting(keys::RANK_RETENTION, "DURATION",
         "Forget a rank after this long without a push. Until then it resumes its window when it pushes again.",
         |d, v| put(&mut d.settings.engine.rank_retention, v, duration)).by_default("6h"),
     setting("rank.max", "N",
@@ -108,13 +131,13 @@ pub const SETTINGS: &[Setting] = &[
     setting("creep.critical-eta", "DURATION",
         "MEMORY CREEP is critical when out-of-memory is expected within this time.",
         |d, v| put(&mut d.settings.engine.thresholds.creep_critical_eta_seconds, v, |v| Ok(duration(v)?.as_secs_f64()))).by_default("6h"),
-    setting("pressure.warning", "RATIO",
+    setting(keys::PRESSURE_WARNING, "RATIO",
         "HIGH PRESSURE is a warning from this ratio of peak memory to capacity (0 to 10).",
         |d, v| put(&mut d.settings.engine.thresholds.pressure_warning, v, ratio)).by_default("0.92"),
     setting("pressure.critical", "RATIO",
         "HIGH PRESSURE is critical from this ratio of peak memory to capacity (0 to 10).",
         |d, v| put(&mut d.settings.engine.thresholds.pressure_critical, v, ratio)).by_default("0.97"),
-    setting("imbalance.warning", "RATIO",
+    setting(keys::IMBALANCE_WARNING, "RATIO",
         "IMBALANCE is a warning from this skew between ranks (0 to 10).",
         |d, v| put(&mut d.settings.engine.thresholds.imbalance_warning, v, ratio)).by_default("0.2"),
     setting("imbalance.critical", "RATIO",
@@ -122,8 +145,8 @@ pub const SETTINGS: &[Setting] = &[
         |d, v| put(&mut d.settings.engine.thresholds.imbalance_critical, v, ratio)).by_default("0.3"),
     setting("no-nvml", "",
         "Disable NVML, so that pushes are the only input.",
-        |d, v| put(&mut d.is_without_nvml, v, switch)).by_default("false"),
-    setting("nvml.library", "PATH",
+        |d, v| put(&mut d.is_without_nvml, v, switch)).by_default("false").closing(|d| d.is_without_nvml = true),
+    setting(keys::NVML_LIBRARY, "PATH",
         "Path of the NVML library. Empty loads the system's libnvidia-ml.so.1.",
         |d, v| put(&mut d.nvml.library, v, |v| Ok(path(v)))),
     setting("nvml.interval", "DURATION",
@@ -136,15 +159,15 @@ pub const SETTINGS: &[Setting] = &[
         "Devices to open: all, visible (by CUDA_VISIBLE_DEVICES, else NVIDIA_VISIBLE_DEVICES), pushed (only those that \
          ranks push from), or a comma-separated list of UUIDs. Empty means pushed in a pod without --kubelet.socket, \
          otherwise all.",
-        |d, v| { d.devices = d.device_environment.parse(v)?; Ok(()) }).repeatable(),
-    setting("kubelet.socket", "PATH",
+        |d, v| { d.devices = d.device_environment.parse(v)?; Ok(()) }).repeatable().closing(|d| d.is_without_nvml = true),
+    setting(keys::KUBELET_SOCKET, "PATH",
         "Pod-resources socket of the kubelet, which reports the containers that each device is assigned to. For an \
          exporter that monitors a whole node. Empty disables it.",
         |d, v| put(&mut d.nvml.kubelet_socket, v, absolute)),
     setting("nvml.processes.max", "N",
         "Processes per device with series of their own (0 to 4096). The rest is summed up.",
         |d, v| put(&mut d.settings.engine.processes_max, v, number(0, 4096_u64))).by_default("64"),
-    setting("snapshot.on-creep", "",
+    setting(keys::SNAPSHOT_ON_CREEP, "",
         "Request a PyTorch memory snapshot from a rank when MEMORY CREEP is raised for it. Requires \
          --snapshot.directory.",
         |d, v| put(&mut d.settings.snapshots.on_creep, v, switch)).by_default("false"),
@@ -160,10 +183,11 @@ pub const SETTINGS: &[Setting] = &[
     setting("snapshot.cooldown", "DURATION",
         "Minimum time between two snapshot requests to one run.",
         |d, v| put(&mut d.settings.snapshots.cooldown, v, any_duration)).by_default("1h"),
-    setting("otlp.endpoint", "URL",
+    setting(keys::OTLP_ENDPOINT, "URL",
         "URL of an OTLP receiver; over HTTP, v1/metrics is appended. Empty uses OTEL_EXPORTER_OTLP_METRICS_ENDPOINT (as it \
          is) or OTEL_EXPORTER_OTLP_ENDPOINT (v1/metrics is appended); if neither is set, OTLP export is off.",
-        |d, v| override_with(&mut d.otlp.endpoint, v, |v| Ok(endpoint(v)?.map(|url| Some(Endpoint::AllSignals(url)))))),
+        |d, v| override_with(&mut d.otlp.endpoint, v, |v| Ok(endpoint(v)?.map(|url| Some(Endpoint::AllSignals(url))))))
+        .closing(|d| d.otlp.endpoint = None),
     setting("otlp.protocol", "PROTOCOL",
         "http/protobuf or grpc. Empty uses OTEL_EXPORTER_OTLP_METRICS_PROTOCOL or OTEL_EXPORTER_OTLP_PROTOCOL, else \
          http/protobuf.",
@@ -185,6 +209,15 @@ pub const SETTINGS: &[Setting] = &[
     setting("stop.linger", "DURATION",
         "Keep serving the page and /metrics for this long after SIGTERM, for a last scrape.",
         |d, v| put(&mut d.settings.linger, v, any_duration)).by_default("0s"),
+    setting(keys::SIDECAR, "",
+        "Run beside training, which must start all the same: do without what is wrong or taken at the start (a setting, a \
+         file, a port, a socket) instead of exiting, and report it in the log and as a metric. A listener \
+         whose token cannot be read stays closed; a taken port of the page is replaced by a free one.",
+        |d, v| put(&mut d.settings.is_sidecar, v, switch)).by_default("false"),
+    setting("termination-message-path", "PATH",
+        "File for the verdict of the runs, at most 4 KiB, written when a run ends and on shutdown: the container's \
+         terminationMessagePath. Empty means /dev/termination-log with --sidecar, otherwise none.",
+        |d, v| put(&mut d.settings.termination_message, v, absolute)),
     setting("log.level", "LEVEL",
         "error, warn, info, debug or trace.",
         |d, v| put(&mut d.settings.log.level, v, one_of(&LOG_LEVELS))).by_default("info"),
@@ -200,7 +233,16 @@ const fn setting(
     help: &'static str,
     set: Setter,
 ) -> Setting {
-    Setting { key, value_name, is_repeatable: false, default: "", help, set }
+    Setting {
+        key,
+        value_name,
+        is_repeatable: false,
+        default: "",
+        help,
+        is_guard: false,
+        set,
+        close: |_| (),
+    }
 }
 
 /// Replaces `place` by the only value.

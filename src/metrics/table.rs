@@ -245,6 +245,9 @@ pub const METRICS: &[Metric] = &[
     row!(Own Gauge "stepmem_up" "up", STATES, NONE, "1: the exporter answers.", |_, v| v(&[], 1.0)),
     row!(Own Info "stepmem_build_info" "build.info", STATES, VERSION, "The exporter's version.",
         |s, v| v(&[s.exporter.version.as_ref()], 1.0)),
+    row!(Own Gauge "stepmem_startup_problem" "startup.problem", STATES, SETTING,
+        "1 for each setting that the exporter found wrong, unreadable or taken at its start and does without (--sidecar); the log says why.",
+        |s, v| s.exporter.startup_problems.iter().for_each(|setting| v(&[setting], 1.0))),
     row!(Own Gauge "stepmem_nvml_up" "nvml.up", STATES, NONE,
         "1 while NVML answers, 0 without NVML or while it fails (a normal state on a machine without a GPU); absent when it is not polled.",
         |s, v| s.gpu.is_up.into_iter().for_each(|is_up| v(&[], f64::from(u8::from(is_up))))),
@@ -307,6 +310,7 @@ const RANK_INFO: &[&str] =
     &["run", "rank", "uuid", "local_rank", "node_rank", "world_size", "attempt", "pid"];
 const RANK_BASIS: &[&str] = &["run", "rank", "uuid", "basis"];
 const VERSION: &[&str] = &["version"];
+const SETTING: &[&str] = &["setting"];
 const CODE: &[&str] = &["code"];
 const RESULT: &[&str] = &["result"];
 const LISTENER: &[&str] = &["listener"];

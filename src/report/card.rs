@@ -27,6 +27,16 @@ pub fn render(summary: &Summary) -> String {
     page.into_text()
 }
 
+/// The first lines of the card: what is wrong on which ranks, why, what to do next, and how far the run came.
+pub fn verdicts(summary: &Summary) -> String {
+    let mut page = Page::default();
+    for issue in &summary.issues {
+        verdict(&mut page, issue);
+    }
+    scope(&mut page, summary);
+    page.into_text()
+}
+
 fn verdict(page: &mut Page, issue: &Issue) {
     let about = if issue.is_wrong() {
         format!(" ({}) on {}", issue.severity.as_label(), named(issue))

@@ -27,6 +27,7 @@ mod names;
 mod nvml;
 
 // Both are judged: what is found, of whom, and what must not change it.
+mod conclusion;
 mod creep;
 
 mod diagnoses;
@@ -67,6 +68,7 @@ mod snapshot_files;
 // The operator's side: settings, restarts, alerts, dashboards and the chart.
 mod settings;
 
+mod sidecar;
 mod state;
 
 mod ops;

@@ -45,12 +45,31 @@ impl Exporter {
         Self::start_in(&[], &[&[command], arguments].concat(), variables)
     }
 
+    /// `stepmem serve` as a sidecar without NVML, which may have no push listener: `push` is port 0 then.
+    pub fn start_sidecar(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let variables = [&[("STEPMEM_SIDECAR", "true")], variables].concat();
+        let mut exporter =
+            Self::spawn(&[], &[&["serve", "--no-nvml"], arguments].concat(), &variables);
+        exporter.web = exporter.listening("web");
+        // It answers once it listens wherever it will.
+        assert_eq!(exporter.get("/-/ready", &[]).status, 200);
+        exporter.push = exporter.address("push").unwrap_or(exporter.push);
+        exporter
+    }
+
     /// `stepmem serve` as the last words of another command, which begins with `wrapper`.
     pub fn start_within(wrapper: &[&str], arguments: &[&str]) -> Self {
         Self::start_in(wrapper, &[&["serve"], arguments].concat(), &[])
     }
 
     fn start_in(wrapper: &[&str], arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut exporter = Self::spawn(wrapper, arguments, variables);
+        exporter.web = exporter.listening("web");
+        exporter.push = exporter.listening("push");
+        exporter
+    }
+
+    fn spawn(wrapper: &[&str], arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let words = [wrapper, &[env!("CARGO_BIN_EXE_stepmem")], &arguments[..1]].concat();
         let mut child = Command::new(words[0])
             .args(&words[1..])
@@ -75,22 +94,22 @@ impl Exporter {
             }
         });
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
-        let mut exporter =
-            Self { child, web: unknown, push: unknown, log, reader: Some(reader) };
-        exporter.web = exporter.listening("web");
-        exporter.push = exporter.listening("push");
-        exporter
+        Self { child, web: unknown, push: unknown, log, reader: Some(reader) }
+    }
+
+    /// Where it listens for `what`, by its log so far.
+    fn address(&self, what: &str) -> Option<SocketAddr> {
+        self.log.entries.lock().unwrap().iter().find_map(|entry| {
+            let fields = entry.get("fields")?;
+            (fields["message"] == "listening" && fields["what"] == what)
+                .then(|| fields["address"].as_str()?.parse().ok())?
+        })
     }
 
     fn listening(&mut self, what: &str) -> SocketAddr {
         let began = Instant::now();
         loop {
-            let found = self.log.entries.lock().unwrap().iter().find_map(|entry| {
-                let fields = entry.get("fields")?;
-                (fields["message"] == "listening" && fields["what"] == what)
-                    .then(|| fields["address"].as_str()?.parse().ok())?
-            });
-            if let Some(address) = found {
+            if let Some(address) = self.address(what) {
                 return address;
             }
             if let Some(status) = self.child.try_wait().unwrap() {

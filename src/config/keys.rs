@@ -1,0 +1,24 @@
+//! The keys of settings that other files than the table name, such as in a problem at the start.
+
+/// The addresses of the page and the metrics.
+pub const WEB_ADDRESS: &str = "web.listen-address";
+/// The TCP addresses of the push endpoint.
+pub const PUSH_ADDRESS: &str = "push.listen-address";
+/// The Unix socket of the push endpoint.
+pub const PUSH_SOCKET: &str = "push.unix-socket";
+/// When a rank is forgotten.
+pub const RANK_RETENTION: &str = "rank.retention";
+/// The warning of HIGH PRESSURE.
+pub const PRESSURE_WARNING: &str = "pressure.warning";
+/// The warning of IMBALANCE.
+pub const IMBALANCE_WARNING: &str = "imbalance.warning";
+/// The kubelet's socket.
+pub const KUBELET_SOCKET: &str = "kubelet.socket";
+/// The library of NVML.
+pub const NVML_LIBRARY: &str = "nvml.library";
+/// The OTLP receiver.
+pub const OTLP_ENDPOINT: &str = "otlp.endpoint";
+/// Whether creep requests snapshots.
+pub const SNAPSHOT_ON_CREEP: &str = "snapshot.on-creep";
+/// Whether the exporter is a sidecar.
+pub const SIDECAR: &str = "sidecar";
