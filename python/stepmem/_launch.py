@@ -106,7 +106,8 @@ def _spans_nodes(environment: Mapping[str, str]) -> bool:
     if "SLURM_PROCID" in environment and nodes.isdecimal():
         return int(nodes) > 1
     world, address = environment.get("WORLD_SIZE", ""), environment.get("MASTER_ADDR", "")
-    is_local = address in ("", "localhost", "127.0.0.1", "::1")
+    # In older PyTorchJobs the master's own address of itself is localhost.
+    is_local = address in ("", "localhost", "127.0.0.1", "::1") and not environment.get("STEPMEM_KUBERNETES_UID")
     return world.isdecimal() and int(world) > 1 and not is_local
 
 

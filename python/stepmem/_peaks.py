@@ -42,19 +42,19 @@ class PeakCounters:
         if idx not in self._devices:
             self._devices[idx] = _Device(idx, self._read(idx))
 
-    def end_step(self, idx: int) -> "tuple[Dict[str, Any], int, int]":
-        """Returns the statistics, and the step's peaks of allocated and of reserved bytes; begins the next step."""
+    def end_step(self, idx: int) -> Dict[str, Any]:
+        """Returns the statistics, with the step's own peaks of all allocated and reserved bytes; begins the next step."""
         with self._lock:
             device = self._devices[idx]
             n_resets = device.n_resets
             # One call into C, so that no other Python thread comes in between.
+            stats: Dict[str, Any]
             stats, _ = map(device.call, (self._read, self._reset))
-            allocated = max(device.allocated, stats["allocated_bytes"]["all"]["peak"])
-            reserved = max(device.reserved, stats["reserved_bytes"]["all"]["peak"])
             if n_resets == device.n_resets:
                 device.keep(stats)
-                device.allocated = device.reserved = 0
-            return stats, allocated, reserved
+            if device.had_reset:
+                device.restore_step(stats, is_over=n_resets == device.n_resets)
+            return stats
 
     def install(self, native: Any) -> None:
         """Wraps the functions of `torch._C`. Raises AttributeError or TypeError if that is impossible."""
@@ -99,7 +99,7 @@ class PeakCounters:
 class _Device:
     """The peaks of one device that were reset after a step, and are still the program's."""
 
-    __slots__ = ("_kept", "_kinds", "_last", "_paths", "_single_kinds", "allocated", "call", "idx", "n_resets", "reserved")
+    __slots__ = ("_kept", "_kinds", "_last", "_paths", "_single_kinds", "allocated", "call", "had_reset", "idx", "n_resets", "reserved")
 
     def __init__(self, idx: int, stats: Dict[str, Any]) -> None:
         self.idx = idx
@@ -115,7 +115,8 @@ class _Device:
         """The peaks that were kept last."""
         self.allocated = 0
         self.reserved = 0
-        """The step's peaks until the program's last reset."""
+        """The step's peaks until the program's last reset, if it reset them in this step."""
+        self.had_reset = False
         self.n_resets = 0
         """How often the program reset the counters."""
 
@@ -136,11 +137,21 @@ class _Device:
             if found.get("peak", kept) < kept:
                 found["peak"] = kept
 
+    def restore_step(self, stats: Dict[str, Any], is_over: bool) -> None:
+        """Puts the step's peaks from before the program's resets into statistics."""
+        allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+        allocated["peak"] = max(self.allocated, allocated["peak"])
+        reserved["peak"] = max(self.reserved, reserved["peak"])
+        if is_over:
+            self.allocated = self.reserved = 0
+            self.had_reset = False
+
     def forget(self, stats: Dict[str, Any]) -> None:
         """Forgets what was kept, after the program reset the counters; `stats` were read before that."""
         self.allocated = max(self.allocated, stats["allocated_bytes"]["all"]["peak"])
         self.reserved = max(self.reserved, stats["reserved_bytes"]["all"]["peak"])
         self._kept, self._last = [], []
+        self.had_reset = True
         self.n_resets += 1
 
 

@@ -104,21 +104,23 @@ class CudaReader:
 
     def read(self) -> Figures:
         """Calls the allocator once, and once more to reset its peaks."""
-        if self._counters is not None:
-            stats, peak, peak_reserved = self._counters.end_step(self._idx)
-            known = [peak, peak_reserved]
-        else:
-            stats = self._raw()
-            peak, peak_reserved = stats["allocated_bytes"]["all"]["peak"], stats["reserved_bytes"]["all"]["peak"]
+        counters = self._counters
+        stats = self._raw() if counters is None else counters.end_step(self._idx)
+        allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+        peak = step_peak = allocated["peak"]
+        peak_reserved = step_peak_reserved = reserved["peak"]
+        mark, mark_reserved = self.high_water
+        if counters is None:
             # Only a new mark is known to be of this step. The first may be of any time before.
-            marks = zip(self.high_water, (peak, peak_reserved))
-            known = [new if UNKNOWN < old < new else UNKNOWN for old, new in marks]
-        self.high_water = max(self.high_water[0], peak), max(self.high_water[1], peak_reserved)
+            step_peak = peak if UNKNOWN < mark < peak else UNKNOWN
+            step_peak_reserved = peak_reserved if UNKNOWN < mark_reserved < peak_reserved else UNKNOWN
+        if peak > mark or peak_reserved > mark_reserved:
+            self.high_water = max(mark, peak), max(mark_reserved, peak_reserved)
         return (
-            stats["allocated_bytes"]["all"]["current"],
-            known[0],
-            stats["reserved_bytes"]["all"]["current"],
-            known[1],
+            allocated["current"],
+            step_peak,
+            reserved["current"],
+            step_peak_reserved,
             stats["inactive_split_bytes"]["all"]["current"] if "inactive_split_bytes" in stats else UNKNOWN,
             stats.get("num_alloc_retries", UNKNOWN),
             stats.get("num_ooms", UNKNOWN),

@@ -39,39 +39,36 @@ class Recorder:
     def record(self, n: Optional[int], phase_idx: int) -> None:
         """Records the end of step `n` (None: the one after the last), or of a phase at step `n`. May raise anything."""
         with self._lock:
-            self._record(n, phase_idx)
-
-    def _record(self, n: Optional[int], phase_idx: int) -> None:
-        process = self._process
-        if n is None:
-            n = process.step + 1
-        elif not isinstance(n, int):
-            n = int(n)  # also integers of NumPy and PyTorch
-        if not 0 <= n <= STEP_MAX:
-            raise ValueError(f"step {n} is outside 0..={STEP_MAX}")
-        process.step = n
-        now = time.monotonic()
-        began, process.step_began_at = process.step_began_at, now
-        if not self._is_settled and cuda_torch() is not None:
-            self._settle()
-        if now >= self._capacity_due_at:
-            self._capacity_due_at = now + CAPACITY_EVERY
-            self._capacity = self._reader.capacity()
-        record = RECORD.pack(
-            time.time(),
-            UNKNOWN_SECONDS if began is None else now - began,
-            self._n_records,
-            n,
-            self._device_idx,
-            phase_idx,
-            *self._reader.read(),
-            *self._capacity,
-            *self._reader.high_water,
-        )
-        self._n_records += 1
-        if not phase_idx:
-            process.n_steps += 1
-        self._ring.append(record)
+            process = self._process
+            if n is None:
+                n = process.step + 1
+            elif not isinstance(n, int):
+                n = int(n)  # also integers of NumPy and PyTorch
+            if not 0 <= n <= STEP_MAX:
+                raise ValueError(f"step {n} is outside 0..={STEP_MAX}")
+            process.step = n
+            now = time.monotonic()
+            began, process.step_began_at = process.step_began_at, now
+            if not self._is_settled and cuda_torch() is not None:
+                self._settle()
+            if now >= self._capacity_due_at:
+                self._capacity_due_at = now + CAPACITY_EVERY
+                self._capacity = self._reader.capacity()
+            record = RECORD.pack(
+                time.time(),
+                UNKNOWN_SECONDS if began is None else now - began,
+                self._n_records,
+                n,
+                self._device_idx,
+                phase_idx,
+                *self._reader.read(),
+                *self._capacity,
+                *self._reader.high_water,
+            )
+            self._n_records += 1
+            if not phase_idx:
+                process.n_steps += 1
+            self._ring.append(record)
 
     def close(self) -> None:
         """Closes the reader's files. Ignores errors, as the program may have closed them."""

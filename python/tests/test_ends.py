@@ -67,6 +67,21 @@ def test_out_of_memory_error_of_the_allocator_is_an_oom_also_as_a_cause(fake, tr
     assert end_of(exporter) == ("oom", "torch.OutOfMemoryError", message, 20 << 20)
 
 
+def test_leak_that_fills_the_device_ends_as_an_oom_with_its_request(fake, train):
+    code = """
+        import torch, stepmem
+        for step in range(1, 100):
+            with stepmem.step(step):
+                torch.malloc(100 << 20)
+    """
+    exporter = fake(200)
+    ended = train(code, exporter.url, PATHS=STUB).ended()
+    assert ended.code == 1 and ended.err.splitlines()[-1].startswith("torch.OutOfMemoryError: CUDA out of memory.")
+    message = "CUDA out of memory. Tried to allocate 100.00 MiB. GPU 0 has 1.00 GiB"
+    assert end_of(exporter) == ("oom", "torch.OutOfMemoryError", message, 100 << 20)
+    assert exporter.ends[0]["step"] == 10 == exporter.records[-1]["step"], "the step that failed was not recorded"
+
+
 @pytest.mark.parametrize("ending", ["os._exit(0)", "os.kill(os.getpid(), 9)", "os.kill(os.getpid(), 15)"])
 def test_process_that_is_cut_off_reports_no_end(fake, train, ending):
     exporter = fake(200)

@@ -119,6 +119,8 @@ def test_launch_of_several_nodes_is_that_of_their_rendezvous_or_job():
     assert launch(RANK="0") == launch(RANK="5")
     assert launch(SLURM_JOB_ID="7", SLURM_STEP_ID="0") != launch(SLURM_JOB_ID="7", SLURM_STEP_ID="1")
     assert launch(STEPMEM_KUBERNETES_UID="a") != launch(STEPMEM_KUBERNETES_UID="b")
+    pods = [{"WORLD_SIZE": "2", "MASTER_ADDR": address, "STEPMEM_KUBERNETES_UID": "a"} for address in ("localhost", "job-master-0")]
+    assert len({Identity.read({**pod, "RANK": str(rank)}).launch for rank, pod in enumerate(pods)}) == 1
 
 
 @pytest.mark.parametrize(

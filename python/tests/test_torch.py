@@ -5,12 +5,16 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import random
 import subprocess
 import sys
 import textwrap
 
 import pytest
 from conftest import ROOT
+from test_peaks import Device, fake_torch
+
+from stepmem import _peaks
 
 pytestmark = [
     pytest.mark.torch,
@@ -38,6 +42,55 @@ def test_optimizer_steps_are_counted_and_the_loss_is_the_same(exporter, train):
     assert (ended.code, ended.out, ended.err) == (0, plain.out, plain.err)
     rank = exporter.rank()
     assert (rank["step"], rank["steps_total"], rank["device"]) == (4, 4, "cpu")
+
+
+@pytest.fixture
+def cuda_with(monkeypatch):
+    """PyTorch's own functions, over allocators modelled on its own, as there is no GPU."""
+    import torch
+
+    def use(devices):
+        functions = vars(fake_torch(devices)._C)
+        for name, function in functions.items():
+            assert hasattr(torch._C, name), f"PyTorch has no {name}"
+            monkeypatch.setattr(torch._C, name, function)
+        monkeypatch.setattr(torch.cuda.memory, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch._C, "_accelerator_isAllocatorInitialized", lambda: True)
+        monkeypatch.setattr(torch.accelerator.memory, "_get_device_index", lambda device, optional: device)
+        monkeypatch.setattr(_peaks, "_counters", None)
+        counters = _peaks.share_peak_counters(torch, 0)
+        assert counters is not None
+        return counters
+
+    return use
+
+
+def test_pytorch_gives_the_program_its_own_peaks(cuda_with, monkeypatch):
+    import torch
+
+    device, choice = Device(), random.Random(0)
+    counters = cuda_with([device])
+    paths = [path for path in device.model.stats if path[-1] != "all"]
+    for n in range(400):
+        device.change(choice.choice(paths), choice.randrange(-1000, 1000))
+        if n % 3 == 0:
+            counters.end_step(0)
+        if n % 41 == 0:
+            device.model.reset_peaks()
+            choice.choice([torch.cuda.reset_peak_memory_stats, torch.accelerator.reset_peak_memory_stats])(0)
+        for kind, functions in (
+            ("allocated_bytes", (torch.cuda.max_memory_allocated, torch.accelerator.max_memory_allocated)),
+            ("reserved_bytes", (torch.cuda.max_memory_reserved, torch.accelerator.max_memory_reserved)),
+        ):
+            peak = device.model.stats[(kind, "all")]["peak"]
+            assert [function(0) for function in functions] == [peak, peak]
+        expected = {".".join((*path, name)): value for path, stat in device.model.stats.items() for name, value in stat.items()}
+        for read in (torch.cuda.memory_stats, torch.accelerator.memory_stats):
+            assert {name: value for name, value in read(0).items() if not name.startswith("num_")} == expected
+    counters.end_step(0)
+    summary = torch.cuda.memory_summary(0)
+    monkeypatch.setattr(torch._C, "_cuda_memoryStats", lambda idx: device.model.read())
+    assert summary == torch.cuda.memory_summary(0)
 
 
 def test_data_loader_workers_push_nothing(exporter, train):

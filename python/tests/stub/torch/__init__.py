@@ -16,7 +16,7 @@ def malloc(n_bytes):
         _C.n_ooms += 1
         for observer in _C.observers:
             observer(0, n_bytes, _C.allocated, _C.TOTAL - _C.allocated)
-        raise OutOfMemoryError(f"Tried to allocate {n_bytes}")
+        raise OutOfMemoryError(f"CUDA out of memory. Tried to allocate {n_bytes / (1 << 20):.2f} MiB. GPU 0 has 1.00 GiB")
     _C.allocated += n_bytes
     _C.peak = max(_C.peak, _C.allocated)
     if _C.history is not None:
