@@ -188,7 +188,7 @@ enum Meeting {
     Different,
     /// They do not overlap; AFTER's window begins later.
     Later,
-    /// There are no times, or no events.
+    /// Times or events are missing.
     Unknown,
 }
 

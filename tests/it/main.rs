@@ -60,6 +60,8 @@ mod snapshot_vectors;
 
 mod snapshot_files;
 
+mod snapshot_html;
+
 // The operator's side: settings, restarts, alerts, dashboards and the chart.
 mod settings;
 
