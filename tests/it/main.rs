@@ -62,6 +62,8 @@ mod snapshot_files;
 
 mod snapshot_html;
 
+mod snapshot_docs;
+
 // The operator's side: settings, restarts, alerts, dashboards and the chart.
 mod settings;
 
