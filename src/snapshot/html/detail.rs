@@ -4,7 +4,7 @@ use crate::snapshot::sites::STACK_FRAMES_MAX;
 
 /// Devices that are shown in full.
 const DEVICES_IN_FULL: usize = 4;
-/// Samples of a timeline below which it is no use.
+/// A timeline of fewer samples is useless.
 const SAMPLES_MIN: usize = 16;
 
 /// How much is shown of a device.
