@@ -1,6 +1,6 @@
 # `make` or `make help` says what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python test-torch bench bench-client bench-snapshot fuzz lint tools bless creep look look-page soak cluster
+.PHONY: help demo test test-python test-torch bench bench-client bench-snapshot fuzz lint tools bless creep look look-page look-snapshot soak cluster
 SHELL := /bin/bash
 CARGO ?= cargo
 # What the tests and lints need beside Rust and Python goes here, and nowhere else.
@@ -48,6 +48,15 @@ look-page: ## Draw the page of a demo into docs/ (a minute)
 	@tests/ops/install.sh
 	$(CARGO) build --quiet
 	node tests/ops/draw_page.mjs target/debug/stepmem docs/page.png
+
+look-snapshot: ## Draw documents of memory snapshots into docs/ (a minute)
+	@tests/ops/install.sh
+	$(CARGO) build --quiet
+	for each in before_after:light oom_fragmentation.oom:dark; do \
+		name=$${each%:*}; \
+		target/debug/stepmem snapshot show tests/data/snapshots/vectors/$$name.pickle.gz --html target/$$name.html && \
+		node tests/ops/draw_snapshot.mjs target/$$name.html docs/snapshot-$${name%.oom}.png $${each#*:} 1250; \
+	done
 
 bench: ## Measure: benchmarks of the parts, then the load beside Pushgateway and node-exporter
 	@tests/peers/install.sh bench

@@ -14,6 +14,7 @@ use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
 use crate::snapshot::answer;
 use crate::snapshot::diff;
 use crate::snapshot::fault::Unreadable;
+use crate::snapshot::html::document::{self, DocumentHead};
 use crate::snapshot::load;
 use crate::snapshot::model::Snapshot;
 use crate::snapshot::page::{self, Question, RowKind, ShownMoment};
@@ -21,10 +22,11 @@ use crate::snapshot::page_of_many;
 use crate::snapshot::pickle::Machine;
 use crate::snapshot::ranks::{self, RankRow, RankSnapshot, rank_of};
 use crate::snapshot::scene::DeviceScene;
-use crate::snapshot::shown::{is_raw, short};
 use crate::snapshot::sites::Sites;
 use crate::snapshot::sniff::{self, SNIFF_BYTES, Wrapping};
 use crate::snapshot::study::Study;
+use crate::store::atomic;
+use crate::text::clean::{is_raw, shortened};
 use crate::text::units::whole_bytes;
 
 /// `stepmem snapshot`.
@@ -91,6 +93,14 @@ fn show_arguments() -> Command {
                 .value_parser(["line", "function", "stack", "category"])
                 .default_value("line")
                 .help("Rows of the table"),
+        )
+        .arg(
+            Arg::new("html")
+                .long("html")
+                .value_name("OUT")
+                .value_parser(clap::value_parser!(PathBuf))
+                .conflicts_with("json")
+                .help("Write a document with pictures to this file: for any browser, of at most 5 MB"),
         )
 }
 
@@ -221,8 +231,18 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
         };
         return json(&answer::show(file, &studies), out);
     }
+    let moment = matches.get_one("at").copied().unwrap_or_default();
+    let about =
+        format!("{}, pickle protocol {}", whole_bytes(opened.bytes), opened.snapshot.protocol);
+    if let Some(to) = matches.get_one::<PathBuf>("html") {
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+        let head = DocumentHead { name: &name, about: &about, moment };
+        let document = document::write(head, &studies)?;
+        return atomic::replace(to, &[document.as_bytes()])
+            .with_context(|| shortened(&to.to_string_lossy(), PATH_CHARS));
+    }
     let question = Question {
-        moment: matches.get_one("at").copied().unwrap_or_default(),
+        moment,
         rows: match matches.get_one::<String>("by").map(String::as_str) {
             Some("function") => RowKind::Function,
             Some("stack") => RowKind::Stack,
@@ -231,13 +251,7 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
         },
         top: common.top,
     };
-    writeln!(
-        out,
-        "{}: {}, pickle protocol {}",
-        short(&path.to_string_lossy(), PATH_CHARS),
-        whole_bytes(opened.bytes),
-        opened.snapshot.protocol
-    )?;
+    writeln!(out, "{}: {about}", shortened(&path.to_string_lossy(), PATH_CHARS))?;
     if studies.is_empty() {
         writeln!(out, "no device has segments or events")?;
     }
@@ -355,7 +369,7 @@ fn json(answer: &impl Serialize, out: impl Write) -> anyhow::Result<()> {
 
 /// Reads a file, a window at a time, unpacking it if need be; returns its size on the disk too.
 fn read(path: &Path, unpacked_max: u64) -> anyhow::Result<(Snapshot, u64)> {
-    let shown = || short(&path.to_string_lossy(), PATH_CHARS);
+    let shown = || shortened(&path.to_string_lossy(), PATH_CHARS);
     let file = File::open(path).with_context(shown)?;
     let metadata = file.metadata().with_context(shown)?;
     if metadata.is_dir() {

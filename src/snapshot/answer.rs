@@ -8,12 +8,12 @@ use crate::snapshot::model::Snapshot;
 use crate::snapshot::notes::Note;
 use crate::snapshot::num::count;
 use crate::snapshot::oom::OomCause;
-use crate::snapshot::page::name;
 use crate::snapshot::scene::DeviceScene;
 use crate::snapshot::sites::{STACK_FRAMES_MAX, Site, SiteKind, SiteRow, Sites, Sum};
 use crate::snapshot::stages::StepReport;
 use crate::snapshot::steps::Marker;
 use crate::snapshot::study::Study;
+use crate::snapshot::words::name;
 
 /// The version of this JSON.
 pub const SCHEMA: &str = "stepmem.snapshot/1";

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use crate::snapshot::model::{Block, Segment, State};
 use crate::snapshot::num::{at, count, real};
+use crate::snapshot::past::LARGE_PAGE_BYTES;
 use crate::snapshot::scene::DeviceScene;
 use crate::snapshot::sites::{SiteRow, Sum};
 
-/// What the driver maps at once in an expandable segment.
+/// What the driver maps at once in a small expandable segment.
 const SMALL_PAGE_BYTES: u64 = 2 << 20;
-const LARGE_PAGE_BYTES: u64 = 20 << 20;
 
 /// The answer, at the end.
 #[derive(Clone, Debug, Default)]
@@ -77,9 +77,14 @@ impl Fragmentation {
     }
 }
 
+/// What the driver maps at once in an expandable segment.
+pub fn page_bytes(is_small: bool) -> u64 {
+    if is_small { SMALL_PAGE_BYTES } else { LARGE_PAGE_BYTES }
+}
+
 /// Bytes of the whole pages inside a free block, counted from the segment's address.
 fn whole_pages(segment: &Segment, block: &Block) -> u64 {
-    let page = if segment.is_small { SMALL_PAGE_BYTES } else { LARGE_PAGE_BYTES };
+    let page = page_bytes(segment.is_small);
     let start = block.address.saturating_sub(segment.address);
     let (first, end) = (start.div_ceil(page), start.saturating_add(block.size) / page);
     end.saturating_sub(first).saturating_mul(page).min(block.size)

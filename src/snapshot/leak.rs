@@ -100,9 +100,11 @@ pub fn find(scene: &DeviceScene<'_>) -> Leak {
         Span { first: 2, last: id(n_whole) - 2 }
     };
     let active = active_floors(scene);
+    // In a short window the first step counts for lines, but not for the whole: its lazy state would be growth.
+    let after_first = Span { first: span.first.max(2), ..span };
     let mut leak = Leak {
         verdict: LeakVerdict::None,
-        floor_rate: slope(&active, span).map(|slope| slope.rate),
+        floor_rate: slope(&active, after_first).map(|slope| slope.rate),
         ..Leak::default()
     };
     let suspects = suspects(scene, span, &mut leak.cached);

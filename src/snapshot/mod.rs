@@ -36,6 +36,8 @@ pub mod leak;
 
 pub mod fragmentation;
 
+pub mod past;
+
 pub mod oom;
 
 pub mod categories;
@@ -45,6 +47,8 @@ pub mod notes;
 pub mod stages;
 
 pub mod study;
+
+pub mod words;
 
 pub mod answer;
 
@@ -59,5 +63,7 @@ pub mod shown;
 pub mod page;
 
 pub mod page_of_many;
+
+pub mod html;
 
 pub mod writer;

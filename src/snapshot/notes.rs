@@ -64,7 +64,10 @@ pub fn find(
         notes.extend(lazy_state(scene));
         notes.extend(lingering(scene));
         notes.extend(gradients_kept(scene, leak, categories));
-        notes.extend(skipped(scene));
+        // Where older events are missing, marks are too.
+        if overflowed != Some(true) {
+            notes.extend(skipped(scene));
+        }
     }
     notes.extend(cached(scene, leak));
     if overflowed == Some(true) {

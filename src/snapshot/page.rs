@@ -1,20 +1,19 @@
 //! The page of `stepmem snapshot show`: for a terminal, section by section, ending with what to do next.
 
-use crate::snapshot::categories::{self, StepPhase};
-use crate::snapshot::leak::{Blame, LeakVerdict, Suspect};
-use crate::snapshot::model::{Action, NO_STACK};
-use crate::snapshot::num::{at, count, real};
-use crate::snapshot::oom::{OomCause, OutOfMemory};
-use crate::snapshot::shown::{clean, grouped, line, percent, short, wrapped};
-use crate::snapshot::sites::{STACK_FRAMES_MAX, Site, SiteKind, SiteRow, Sum};
-use crate::snapshot::steps::Marker;
+use crate::snapshot::categories;
+use crate::snapshot::leak::{LeakVerdict, Suspect};
+use crate::snapshot::model::NO_STACK;
+use crate::snapshot::num::{at, count};
+use crate::snapshot::oom::OutOfMemory;
+use crate::snapshot::shown::{line, part_of, wrapped};
+use crate::snapshot::sites::{STACK_FRAMES_MAX, Site, SiteRow, Sum};
 use crate::snapshot::study::Study;
-use crate::text::units::{bytes, whole_bytes};
+use crate::snapshot::words::{self, Blamed, NAME_CHARS};
+use crate::text::clean::{clean, shortened};
+use crate::text::units::{bytes, grouped, whole_bytes};
 
 /// Columns of a page.
 pub const WIDTH: usize = 100;
-/// Characters of a file's or function's name: two of them and the columns before fit a page.
-const NAME_CHARS: usize = 30;
 /// Lines that are named as holding stranded memory.
 const PINNERS: usize = 5;
 /// Frames that a page shows of a stack.
@@ -87,7 +86,7 @@ fn head(page: &mut String, study: &Study<'_>) {
             grouped(totals.segments),
         ),
     );
-    if differs(totals.requested, totals.active) {
+    if words::differs(totals.requested, totals.active) {
         line(
             page,
             format_args!(
@@ -110,7 +109,7 @@ fn head(page: &mut String, study: &Study<'_>) {
         format_args!(
             "  {} events, {}",
             grouped(count(scene.events.len())),
-            marked(marks, scene.steps.marker)
+            words::marked(marks, scene.steps.marker)
         ),
     );
     let peak = scene.timeline.peak;
@@ -137,25 +136,6 @@ fn head(page: &mut String, study: &Study<'_>) {
             ),
         );
     }
-}
-
-fn marked(n_marks: u64, marker: Marker) -> String {
-    let by = match marker {
-        Marker::Profiler => "ProfilerStep",
-        Marker::Optimizer => "Optimizer.step",
-        Marker::ZeroGrad => "Optimizer.zero_grad",
-        Marker::Dataloader => "the DataLoader",
-        Marker::Metadata => "user_metadata",
-        Marker::Phases => "guesses from the phases of training",
-        Marker::Recurrence => "guesses from what recurs",
-        Marker::None => return "no steps to be seen".to_owned(),
-    };
-    format!("{} steps marked by {by}", grouped(n_marks))
-}
-
-/// Whether tensor bytes and block bytes differ enough to say both.
-fn differs(requested: u64, active: u64) -> bool {
-    real(active) > 1.1 * real(requested)
 }
 
 fn section(page: &mut String, title: &str) {
@@ -202,7 +182,7 @@ fn holders(page: &mut String, study: &Study<'_>, question: &Question) {
 }
 
 fn table(page: &mut String, study: &Study<'_>, rows: &[SiteRow], top: usize) {
-    let named = rows.iter().map(|row| (name_of(study, row.site), row.sum)).collect();
+    let named = rows.iter().map(|row| (words::name_of(study, row.site), row.sum)).collect();
     print(page, named, top);
 }
 
@@ -210,7 +190,7 @@ fn table_by_function(page: &mut String, study: &Study<'_>, rows: &[SiteRow], top
     let mut sums = std::collections::BTreeMap::new();
     for row in rows {
         let site = study.scene.sites.site(row.site).unwrap_or(&Site::NOWHERE);
-        let name = name(&Site { line: None, ..site.clone() });
+        let name = words::name(&Site { line: None, ..site.clone() });
         sums.entry(name).or_insert_with(Sum::default).join(row.sum);
     }
     print(page, sums.into_iter().collect(), top);
@@ -232,7 +212,7 @@ fn table_by_stack(page: &mut String, study: &Study<'_>, state: Option<u32>, top:
     rows.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.bytes));
     let total: u64 = rows.iter().map(|(_, sum)| sum.bytes).sum();
     for (origin, sum) in rows.iter().take(top) {
-        row(page, &name_of(study, scene.sites.of_origin(*origin)), *sum, total);
+        row(page, &words::name_of(study, scene.sites.of_origin(*origin)), *sum, total);
         stack(page, study, *origin, 1);
     }
     rest(page, rows.iter().skip(top).map(|(_, sum)| *sum), total);
@@ -246,7 +226,7 @@ fn table_by_category(page: &mut String, study: &Study<'_>, state: Option<u32>, t
                 page,
                 format_args!(
                     "  {:>6}  {:>9}  {name}",
-                    percent(*size, total),
+                    part_of(*size, total),
                     whole_bytes(*size)
                 ),
             );
@@ -264,7 +244,7 @@ fn print(page: &mut String, mut rows: Vec<(String, Sum)>, top: usize) {
 }
 
 fn row(page: &mut String, name: &str, sum: Sum, total: u64) {
-    let asked = if differs(sum.requested, sum.bytes) {
+    let asked = if words::differs(sum.requested, sum.bytes) {
         format!("  (tensors: {})", whole_bytes(sum.requested))
     } else {
         String::new()
@@ -273,7 +253,7 @@ fn row(page: &mut String, name: &str, sum: Sum, total: u64) {
         page,
         format_args!(
             "  {:>6}  {:>9}  {:>7}  {name}{asked}",
-            percent(sum.bytes, total),
+            part_of(sum.bytes, total),
             whole_bytes(sum.bytes),
             grouped(sum.blocks)
         ),
@@ -291,40 +271,6 @@ fn rest(page: &mut String, rows: impl Iterator<Item = Sum>, total: u64) {
     }
 }
 
-/// A site by number, for a page.
-pub fn name_of(study: &Study<'_>, site: u32) -> String {
-    name(study.scene.sites.site(site).unwrap_or(&Site::NOWHERE))
-}
-
-/// A site for a page: the folder that a file is in is shown, the path to it is not.
-pub fn name(site: &Site) -> String {
-    let function =
-        site.function.as_deref().map(|name| short(name, NAME_CHARS)).unwrap_or_default();
-    match site.kind {
-        SiteKind::Python => {
-            let file = tail(site.file.as_deref().unwrap_or("?"));
-            match site.line {
-                Some(line) => format!("{file}:{line} {function}"),
-                None => format!("{file} {function}"),
-            }
-        }
-        SiteKind::Backward => {
-            format!("backward of {}", short(site.node.as_deref().unwrap_or("?"), NAME_CHARS))
-        }
-        SiteKind::Cpp if function.is_empty() => "C++ without a telling frame".to_owned(),
-        SiteKind::Cpp => format!("C++ {function}"),
-        SiteKind::NoFrames => "(no stack recorded)".to_owned(),
-        SiteKind::BeforeRecording => "(allocated before the recording)".to_owned(),
-    }
-}
-
-/// The last two parts of a path.
-fn tail(file: &str) -> String {
-    let path = file.replace('\\', "/");
-    let start = path.rmatch_indices('/').nth(1).map_or(0, |(slash, _)| slash + 1);
-    short(path.get(start..).unwrap_or(&path), NAME_CHARS)
-}
-
 /// The user's frames of a stack.
 fn stack(page: &mut String, study: &Study<'_>, origin: u32, skipped: usize) {
     if origin == NO_STACK {
@@ -339,62 +285,30 @@ fn stack(page: &mut String, study: &Study<'_>, origin: u32, skipped: usize) {
             format_args!(
                 "{:30}from {}:{} {}",
                 "",
-                tail(&scene.snapshot.text(frame.file)),
+                words::tail(&scene.snapshot.text(frame.file)),
                 frame.line,
-                short(&scene.snapshot.text(frame.name), NAME_CHARS)
+                shortened(&scene.snapshot.text(frame.name), NAME_CHARS)
             ),
         );
     }
 }
 
 fn leak(page: &mut String, study: &Study<'_>) {
-    let leak = &study.leak;
     section(page, "Leak");
-    match leak.verdict {
-        LeakVerdict::InsufficientHistory => {
-            let marks = study.scene.steps.marks.len();
-            let seen = if study.scene.events.is_empty() {
-                "the snapshot has no events".to_owned()
-            } else {
-                format!("{marks} steps begin in the window")
-            };
-            page.push_str(&wrapped(
-                &format!("Cannot be told: {seen}, and a verdict needs six marks, five whole steps. Record at least 20 steps."),
-                "  ",
-                WIDTH,
-            ));
-        }
-        LeakVerdict::None => {
-            let floor = leak.floor_rate.map_or_else(String::new, |rate| {
-                format!(" The least active memory of a step changes by {} a step.", bytes(rate))
-            });
-            page.push_str(&wrapped(&format!("No line goes on growing.{floor}"), "  ", WIDTH));
-        }
-        LeakVerdict::Leak => leaking(page, study),
+    if study.leak.verdict == LeakVerdict::Leak {
+        leaking(page, study);
+    } else {
+        page.push_str(&wrapped(&words::no_leak(study), "  ", WIDTH));
     }
 }
 
 fn leaking(page: &mut String, study: &Study<'_>) {
     let leak = &study.leak;
     let rate = leak.rate.unwrap_or(0.0);
-    let (blamed, origin, skipped) = match &leak.blame {
-        Some(Blame::Frame { frame, origin, .. }) => {
-            let number = *frame;
-            let site = Site::of_frame(study.scene.snapshot, number);
-            let frames = study.scene.sites.user_frames(study.scene.snapshot, *origin);
-            (name(&site), *origin, frames.take_while(|other| *other != number).count() + 1)
-        }
-        Some(Blame::Site(row)) => (name_of(study, row.site), row.origin, 1),
-        None => ("an unknown line".to_owned(), NO_STACK, 0),
-    };
+    let Blamed { name: blamed, origin, skipped } = words::blamed(study);
     line(page, format_args!("  LEAK  {} a step, at {blamed}", bytes(rate)));
     stack(page, study, origin, skipped);
-    if let Some(floor) = leak.floor_rate.filter(|floor| *floor > 0.0) {
-        let ratio = 100.0 * rate / floor;
-        let text = format!(
-            "The least active memory of a step grows by {} a step; the lines below explain {ratio:.0}% of it.",
-            bytes(floor)
-        );
+    if let Some(text) = words::explained(leak) {
         page.push_str(&wrapped(&text, "  ", WIDTH));
     }
     for suspect in &leak.suspects {
@@ -406,7 +320,7 @@ fn suspected(page: &mut String, study: &Study<'_>, suspect: &Suspect) {
     let label = |slot| study.scene.steps.label(slot).unwrap_or(0);
     let how =
         if suspect.is_remade { "; one buffer made anew and larger each time" } else { "" };
-    let (rate, name) = (bytes(suspect.rise.rate), name_of(study, suspect.row.site));
+    let (rate, name) = (bytes(suspect.rise.rate), words::name_of(study, suspect.row.site));
     line(page, format_args!("  {rate:>9} a step  {name}"));
     line(
         page,
@@ -423,50 +337,25 @@ fn suspected(page: &mut String, study: &Study<'_>, suspect: &Suspect) {
 
 fn out_of_memory(page: &mut String, study: &Study<'_>, failure: &OutOfMemory, top: usize) {
     section(page, "Out of memory");
-    let line_of = name_of(study, study.scene.sites.of_origin(failure.stack));
+    let line_of = words::name_of(study, study.scene.sites.of_origin(failure.stack));
     let (asked, event) = (whole_bytes(failure.requested), failure.event);
     line(page, format_args!("  {asked} asked for at event {event}, at {line_of}"));
     stack(page, study, failure.stack, 1);
-    let reason = match failure.cause {
-        OomCause::Shortage => format!(
-            "Shortage: {} were active of {} reserved, and the driver had {} left. Even without gaps it \
-             would not have fitted.",
-            whole_bytes(failure.active),
-            whole_bytes(failure.reserved),
-            whole_bytes(failure.device_free)
-        ),
-        OomCause::Fragmentation => format!(
-            "Fragmentation: {} were free in the pool, but the largest piece was {}. Try \
-             PYTORCH_ALLOC_CONF=expandable_segments:True.",
-            whole_bytes(failure.eligible_free),
-            whole_bytes(failure.largest_free)
-        ),
-        OomCause::PendingFree => format!(
-            "Pending frees: {} had been freed, but another stream still used them.",
-            whole_bytes(failure.pending)
-        ),
-    };
-    page.push_str(&wrapped(&reason, "  ", WIDTH));
+    page.push_str(&wrapped(&words::reason(study, failure), "  ", WIDTH));
     table(page, study, &failure.rows, top);
 }
 
 fn fragmentation(page: &mut String, study: &Study<'_>, top: usize) {
     let found = &study.fragmentation;
     section(page, "Fragmentation");
-    let figures = [
-        (found.stranded, "stranded: free, in segments that a live block holds"),
-        (found.releasable, "releasable: torch.cuda.empty_cache() would give it back"),
-        (found.internal, "inside blocks, beyond what tensors asked for"),
-        (found.largest_free, "the largest free block"),
-    ];
-    for (figure, name) in figures {
+    for (figure, name) in words::unused(found) {
         line(page, format_args!("  {:>9}  {name}", whole_bytes(figure)));
     }
     let pinners = found.pinners.iter().filter(|(_, share)| *share > 0);
     for (row, share) in pinners.take(top.min(PINNERS)) {
         let (share, size) = (whole_bytes(*share), whole_bytes(row.sum.bytes));
-        let (blocks, name) = (grouped(row.sum.blocks), name_of(study, row.site));
-        line(page, format_args!("  {share:>9}  held by {blocks} blocks of {size}: {name}"));
+        let (blocks, name) = (words::blocks(row.sum.blocks), words::name_of(study, row.site));
+        line(page, format_args!("  {share:>9}  held by {blocks} of {size}: {name}"));
     }
 }
 
@@ -481,11 +370,7 @@ fn steps(page: &mut String, study: &Study<'_>, top: usize) {
         line(page, format_args!("  the last {top} of {}", grouped(count(n_stages))));
     }
     for stage in shown {
-        let phase = match stage.peak_phase {
-            StepPhase::Forward => "forward",
-            StepPhase::Backward => "backward",
-            StepPhase::Optimizer => "optimizer",
-        };
+        let phase = words::phase(stage.peak_phase);
         line(
             page,
             format_args!(
@@ -502,10 +387,7 @@ fn steps(page: &mut String, study: &Study<'_>, top: usize) {
 fn notes(page: &mut String, study: &Study<'_>) {
     section(page, "Notes");
     for note in &study.notes {
-        let size =
-            note.bytes.map(|size| format!(" ({})", whole_bytes(size))).unwrap_or_default();
-        let steps = note.steps.map(|steps| format!(" ({steps} steps)")).unwrap_or_default();
-        let text = wrapped(&format!("{}{size}{steps}", clean(&note.text)), "    ", WIDTH);
+        let text = wrapped(&clean(&words::note(note)), "    ", WIDTH);
         page.push_str("  - ");
         page.push_str(text.trim_start());
     }
@@ -513,18 +395,5 @@ fn notes(page: &mut String, study: &Study<'_>) {
 
 fn next(page: &mut String, study: &Study<'_>) {
     section(page, "Next");
-    let failures =
-        study.scene.events.iter().filter(|event| event.action == Action::OutOfMemory);
-    let advice = if study.leak.verdict == LeakVerdict::Leak {
-        "Look at the line named under Leak: something keeps what it makes. After the fix, record again \
-         and compare with `stepmem snapshot diff BEFORE AFTER`."
-    } else if failures.count() > 0 {
-        "Look at what holds most under Out of memory; `--at oom --by category` sums it up."
-    } else if study.leak.verdict == LeakVerdict::InsufficientHistory {
-        "To tell a leak, record 20 steps or more: torch.cuda.memory._record_memory_history(\
-         max_entries=1000000, context=\"alloc\", stacks=\"python\"), then _dump_snapshot()."
-    } else {
-        "`--at peak` shows who holds the peak, `--by category` what it is for."
-    };
-    page.push_str(&wrapped(advice, "  ", WIDTH));
+    page.push_str(&wrapped(words::advice(study), "  ", WIDTH));
 }

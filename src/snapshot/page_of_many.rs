@@ -1,10 +1,12 @@
 //! The pages of `stepmem snapshot diff` and `stepmem snapshot ranks`.
 
 use crate::snapshot::diff::Diff;
+use crate::snapshot::num::signed_real;
 use crate::snapshot::page::WIDTH;
 use crate::snapshot::ranks::{ComparedAt, RankRow, Ranks};
-use crate::snapshot::shown::{clean, grouped, line, short, signed_bytes, wrapped};
-use crate::text::units::{bytes, whole_bytes};
+use crate::snapshot::shown::{line, wrapped};
+use crate::text::clean::{clean, shortened};
+use crate::text::units::{bytes, grouped, signed_bytes, whole_bytes};
 
 /// Characters of a file's name.
 const FILE_CHARS: usize = 60;
@@ -18,8 +20,8 @@ pub fn diff(diff: &Diff, top: usize) -> String {
             format_args!(
                 "device {}: {} active, {} reserved",
                 device.device,
-                signed_bytes(device.growth_bytes),
-                signed_bytes(device.reserved_growth_bytes)
+                signed_bytes(signed_real(device.growth_bytes)),
+                signed_bytes(signed_real(device.reserved_growth_bytes))
             ),
         );
         if let (Some(new), Some(gone)) = (device.new_blocks, device.gone_blocks) {
@@ -44,7 +46,7 @@ pub fn diff(diff: &Diff, top: usize) -> String {
                 &mut page,
                 format_args!(
                     "{:>12}  {:>10}  {:>10}   {}",
-                    signed_bytes(site.growth_bytes),
+                    signed_bytes(signed_real(site.growth_bytes)),
                     whole_bytes(site.before_bytes),
                     whole_bytes(site.after_bytes),
                     site.site.name()
@@ -61,7 +63,10 @@ pub fn diff(diff: &Diff, top: usize) -> String {
         line(&mut page, format_args!("\nby category"));
         for (name, growth) in device.categories.named() {
             if *growth != 0 {
-                line(&mut page, format_args!("{:>12}  {name}", signed_bytes(*growth)));
+                line(
+                    &mut page,
+                    format_args!("{:>12}  {name}", signed_bytes(signed_real(*growth))),
+                );
             }
         }
         page.push('\n');
@@ -121,7 +126,7 @@ pub fn ranks(ranks: &Ranks, top: usize) -> String {
 }
 
 fn rank(page: &mut String, row: &RankRow) {
-    let file = short(&row.file, FILE_CHARS);
+    let file = shortened(&row.file, FILE_CHARS);
     if let Some(error) = &row.error {
         line(page, format_args!("{:>6}  {file}: {}", row.rank, clean(error)));
         return;

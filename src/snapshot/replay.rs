@@ -19,7 +19,7 @@ const GRAIN_BYTES: u64 = 512;
 /// The largest request of the small pool, and the largest remainder that is not split off in the large one.
 pub const SMALL_REQUEST_BYTES: u64 = 1 << 20;
 /// What the small pool takes from the driver.
-const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
+pub const SMALL_SEGMENT_BYTES: u64 = 2 << 20;
 
 /// A block from its allocation to its end.
 #[derive(Clone, Copy, Debug)]

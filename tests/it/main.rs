@@ -65,6 +65,10 @@ mod snapshot_vectors;
 
 mod snapshot_files;
 
+mod snapshot_html;
+
+mod snapshot_docs;
+
 // The operator's side: settings, restarts, alerts, dashboards and the chart.
 mod settings;
 

@@ -19,6 +19,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "model",
             "report",
             "snapshot",
+            "store::atomic",
             "text",
         ],
     ),

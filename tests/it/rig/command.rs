@@ -1,6 +1,7 @@
 //! The commands that end.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 /// The outcome of a command that ends.
@@ -11,12 +12,26 @@ pub struct Ended {
     pub err: String,
 }
 
+/// Runs the binary in a folder to its end.
+pub fn stepmem_in(folder: &Path, arguments: &[&str]) -> Ended {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stepmem"));
+    run(outside(&mut command).current_dir(folder).args(arguments), b"")
+}
+
 /// Runs the binary to its end.
 pub fn stepmem(arguments: &[&str], variables: &[(&str, &str)], input: &[u8]) -> Ended {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_stepmem"))
-        .args(arguments)
-        .env_remove("KUBERNETES_SERVICE_HOST")
-        .envs(variables.iter().copied())
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stepmem"));
+    outside(&mut command).envs(variables.iter().copied());
+    run(command.args(arguments), input)
+}
+
+/// Hides that the tests may run in a pod.
+fn outside(command: &mut Command) -> &mut Command {
+    command.env_remove("KUBERNETES_SERVICE_HOST")
+}
+
+fn run(command: &mut Command, input: &[u8]) -> Ended {
+    let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

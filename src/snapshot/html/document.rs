@@ -1,0 +1,133 @@
+//! The document: head, style, tables, data, script. Its policy lets exactly this style and this script run, and nothing load.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use ring::digest::{SHA256, digest};
+
+use crate::snapshot::html::detail::Detail;
+use crate::snapshot::html::escape::{data, escaped};
+use crate::snapshot::html::picture::DevicePicture;
+use crate::snapshot::html::tables;
+use crate::snapshot::page::ShownMoment;
+use crate::snapshot::study::Study;
+use crate::text::units::grouped;
+
+/// Bytes of a document at most, whatever the snapshot's size.
+pub const BYTES_MAX: usize = 5_000_000;
+
+const STYLE: &str = include_str!("page.css");
+/// ES modules, each after those that it imports.
+const MODULES: [&str; 9] = [
+    include_str!("format.js"),
+    include_str!("dom.js"),
+    include_str!("colours.js"),
+    include_str!("view.js"),
+    include_str!("stack.js"),
+    include_str!("chart.js"),
+    include_str!("timeline.js"),
+    include_str!("segments.js"),
+    include_str!("main.js"),
+];
+
+/// What a document is about.
+#[derive(Clone, Copy, Debug)]
+pub struct DocumentHead<'a> {
+    /// The name of the snapshot's file.
+    pub name: &'a str,
+    /// Its size and protocol.
+    pub about: &'a str,
+    /// The moment near which everything is shown.
+    pub moment: ShownMoment,
+}
+
+/// Writes the document of some devices.
+///
+/// # Errors
+/// A picture has no JSON.
+pub fn write(
+    head: DocumentHead<'_>,
+    studies: &[Study<'_>],
+) -> Result<String, serde_json::Error> {
+    let mut detail = Detail::of(studies.len());
+    let mut n_shown = studies.len();
+    loop {
+        let shown = studies.get(..n_shown).unwrap_or(studies);
+        let document = assemble(head, shown, (detail, studies.len() - n_shown))?;
+        if document.len() <= BYTES_MAX || n_shown == 0 {
+            return Ok(document);
+        }
+        match detail.halved() {
+            Some(less) => detail = less,
+            None => n_shown /= 2,
+        }
+    }
+}
+
+fn assemble(
+    head: DocumentHead<'_>,
+    studies: &[Study<'_>],
+    (detail, n_left): (Detail, usize),
+) -> Result<String, serde_json::Error> {
+    let pictures: Vec<DevicePicture> =
+        studies.iter().map(|study| DevicePicture::new(study, detail, head.moment)).collect();
+    let mut body: String = studies.iter().map(|study| tables::device(study, detail)).collect();
+    if studies.is_empty() && n_left == 0 {
+        body.push_str("<p>No device has segments or events.</p>\n");
+    }
+    if n_left > 0 {
+        let text = format!(
+            "<p>{n_left} more devices are not in this document; --device N shows one of them.</p>\n"
+        );
+        body.push_str(&text);
+    }
+    let script = script();
+    let policy = format!(
+        "default-src 'none'; img-src data:; style-src '{}'; script-src '{}'; base-uri 'none'; form-action 'none'",
+        hash(STYLE),
+        hash(&script)
+    );
+    let (name, about) = (escaped(head.name), escaped(head.about));
+    let pictures = data(&pictures)?;
+    let size = grouped(u64::try_from(BYTES_MAX).unwrap_or(0));
+    Ok(format!(
+        r#"<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<link rel="icon" href="data:,">
+<title>{name} · stepmem snapshot</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<main>
+<h1>{name}</h1>
+<p class="quiet">{about}</p>
+{body}<footer>Written by stepmem snapshot show. This file loads nothing and is at most {size} bytes; long windows are summed up, the peak is shown event by event.</footer>
+</main>
+<script type="application/json" id="data">{pictures}</script>
+<script type="module">{script}</script>
+</body>
+</html>
+"#
+    ))
+}
+
+/// The modules as one, since a document without a server has nothing to import.
+fn script() -> String {
+    let mut script = String::new();
+    for line in MODULES.iter().flat_map(|module| module.lines()) {
+        if !line.starts_with("import ") {
+            script.push_str(line.strip_prefix("export ").unwrap_or(line));
+            script.push('\n');
+        }
+    }
+    script
+}
+
+/// A source as a policy names it.
+fn hash(source: &str) -> String {
+    format!("sha256-{}", STANDARD.encode(digest(&SHA256, source.as_bytes())))
+}

@@ -1,0 +1,203 @@
+//! `stepmem snapshot show --html`: one document with pictures, the same figures as everywhere, and nothing that runs or loads.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+use stepmem::snapshot::model::{Action, Block, Device, Event, Segment, Snapshot, State};
+use stepmem::snapshot::writer::write;
+
+use crate::rig::command::stepmem;
+use crate::rig::folder::{Folder, root, text};
+use crate::rig::snapshot::{answer, data};
+
+/// The limit of the documentation, in bytes.
+const BYTES_MAX: usize = 5_000_000;
+const MIB: u64 = 1 << 20;
+
+/// Writes the document of a snapshot; returns its path and its text.
+fn document(folder: &Folder, snapshot: &str, arguments: &[&str]) -> (String, String) {
+    let name = Path::new(snapshot).file_name().unwrap().to_str().unwrap();
+    let out = text(&folder.path(&format!("{name}.html")));
+    let ended = stepmem(
+        &[&["snapshot", "show", snapshot, "--html", &out], arguments].concat(),
+        &[],
+        b"",
+    );
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{}", ended.err);
+    let html = std::fs::read_to_string(&out).unwrap();
+    (out, html)
+}
+
+/// The data of the pictures.
+fn pictures(html: &str) -> Value {
+    let (_, rest) = html.split_once("id=\"data\">").unwrap();
+    serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
+}
+
+/// A snapshot of so many devices, each with a live block of every stack, allocated one after the other.
+fn wide(n_devices: u64, stacks: &[Vec<(&str, u64, &str)>]) -> Vec<u8> {
+    let mut snapshot = Snapshot::empty();
+    let stacks: Vec<u32> = stacks.iter().map(|stack| snapshot.stack(stack)).collect();
+    for index in 0..n_devices {
+        let first = snapshot.events.len();
+        let start = (index + 1) << 40;
+        let address = |number: usize| start + u64::try_from(number).unwrap() * MIB;
+        for (number, stack) in stacks.iter().enumerate() {
+            snapshot.events.push(Event {
+                address: address(number),
+                size: MIB,
+                time_us: 1 + u64::try_from(number).unwrap(),
+                stack: *stack,
+                action: Action::Alloc,
+                ..Event::default()
+            });
+        }
+        let block = |(number, stack): (usize, &u32)| Block {
+            address: address(number),
+            size: MIB,
+            requested: MIB,
+            state: State::Allocated,
+            stack: *stack,
+        };
+        let blocks: Vec<Block> = stacks.iter().enumerate().map(block).collect();
+        let size = MIB * u64::try_from(blocks.len()).unwrap();
+        snapshot.devices.push(Device {
+            index,
+            events: (first, snapshot.events.len()),
+            segments: vec![Segment {
+                address: start,
+                size,
+                active_size: size,
+                blocks,
+                ..Segment::default()
+            }],
+        });
+    }
+    write(&snapshot)
+}
+
+#[test]
+fn pictures_show_the_figures_of_the_answer() {
+    let folder = Folder::new("snapshot-pictures");
+    for name in [
+        "graph_and_pins",
+        "oom_fragmentation.oom",
+        "expandable_unmapped",
+        "no_stacks",
+        "style_cpp",
+    ] {
+        let path = data(&format!("vectors/{name}.pickle.gz"));
+        let (_, html) = document(&folder, &path, &[]);
+        let answer = answer(&["show", &path, "--json"]);
+        for (picture, device) in pictures(&html)
+            .as_array()
+            .unwrap()
+            .iter()
+            .zip(answer["devices"].as_array().unwrap())
+        {
+            let end = picture["maps"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|map| map["moment"] == "at the end")
+                .unwrap();
+            for (got, want) in [
+                (&end["live"], &device["totals"]["active_bytes"]),
+                (&end["pending"], &device["totals"]["pending_free_bytes"]),
+                (&end["stranded"], &device["fragmentation"]["stranded_bytes"]),
+                (&end["releasable"], &device["fragmentation"]["releasable_bytes"]),
+            ] {
+                assert_eq!(got, want, "{name}");
+            }
+            let states: Vec<u64> = serde_json::from_value(picture["states"].clone()).unwrap();
+            let peak = states.iter().position(|state| *state == picture["peak"]).unwrap();
+            for by in ["lines", "categories"] {
+                let sum = |sample: usize| {
+                    let bands = picture[by].as_array().unwrap().iter();
+                    512 * bands.map(|band| band["held"][sample].as_u64().unwrap()).sum::<u64>()
+                };
+                assert_eq!(device["peak"]["active_bytes"], sum(peak), "{name}: {by}");
+                assert_eq!(
+                    device["totals"]["active_bytes"],
+                    sum(states.len() - 1),
+                    "{name}: {by}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn near_a_step_that_is_asked_for_every_event_is_drawn() {
+    let folder = Folder::new("snapshot-focus");
+    let path = data("vectors/leak_loss_scalar_var_seq.pickle.gz");
+    let answer = answer(&["show", &path, "--json"]);
+    let event = answer["devices"][0]["steps"][20]["peak_event"].as_u64().unwrap();
+    let near = |arguments: &[&str]| {
+        let pictures = pictures(&document(&folder, &path, arguments).1);
+        let states: Vec<u64> = serde_json::from_value(pictures[0]["states"].clone()).unwrap();
+        (event - 40..event + 40).filter(|state| states.contains(state)).count()
+    };
+    assert_eq!(near(&["--at", "20"]), 80);
+    assert!(near(&[]) < 60);
+}
+
+#[test]
+fn documents_stay_small_whatever_the_snapshot() {
+    let folder = Folder::new("snapshot-wide");
+    let names: Vec<String> =
+        (0..300).map(|number| format!("/srv/{number}/{}.py", "<&>".repeat(330))).collect();
+    let stacks: Vec<Vec<(&str, u64, &str)>> =
+        names.iter().map(|name| vec![(name.as_str(), 1, "<f>"); 16]).collect();
+    let path = folder.path("wide.pickle");
+    std::fs::write(&path, wide(64, &stacks)).unwrap();
+    let (_, html) = document(&folder, &text(&path), &[]);
+    assert!(html.len() <= BYTES_MAX, "{} bytes", html.len());
+    assert_eq!(pictures(&html).as_array().unwrap().len(), 64);
+}
+
+#[test]
+fn nothing_is_loaded_and_only_our_script_runs() {
+    let folder = Folder::new("snapshot-policy");
+    let (_, html) = document(&folder, &data("vectors/style_py4.pickle.gz"), &[]);
+    assert!(html.contains("default-src 'none'; img-src data:; style-src 'sha256-"));
+    for outside in
+        ["http:", "https:", "//cdn", " src=", "url(", "@import", "unsafe-", " style="]
+    {
+        assert!(!html.contains(outside), "{outside}");
+    }
+}
+
+#[test]
+fn what_is_not_a_snapshot_leaves_no_document() {
+    let folder = Folder::new("snapshot-none");
+    let (from, to) = (folder.write("no.pickle", "{}"), text(&folder.path("no.html")));
+    let ended = stepmem(&["snapshot", "show", &from, "--html", &to], &[], b"");
+    assert_eq!((ended.code, Path::new(&to).exists()), (Some(2), false), "{}", ended.err);
+    let good = data("vectors/style_py4.pickle.gz");
+    let nowhere = text(&folder.path("none/x.html"));
+    let ended = stepmem(&["snapshot", "show", &good, "--html", &nowhere], &[], b"");
+    assert_eq!(ended.code, Some(1), "{}", ended.err);
+    assert!(ended.err.contains("x.html"), "{}", ended.err);
+}
+
+#[test]
+fn browser_draws_documents_and_takes_names_for_text() {
+    let folder = Folder::new("snapshot-browser");
+    let of = |name: &str| document(&folder, &data(&format!("vectors/{name}.pickle.gz")), &[]).0;
+    let markup = "</script><script>window.taken=1</script><img src=x onerror=window.taken=1>";
+    let path = folder.path("<b>'\"&.pickle");
+    let file = format!("/srv/{markup}.py");
+    std::fs::write(&path, wide(1, &[vec![(&file, 3, markup)], vec![(markup, 0, markup)]]))
+        .unwrap();
+    let (hostile, html) = document(&folder, &text(&path), &[]);
+    assert!(!html.contains("<img") && !html.contains("</script><script>"));
+    let output = Command::new("node")
+        .arg(root().join("tests/ops/snapshot_page.mjs"))
+        .args([of("leak_loss_scalar_var_seq"), of("oom_fragmentation.oom"), hostile])
+        .output()
+        .expect("no node: run make tools");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "snapshot_page.mjs (run make tools?): {said}");
+}
