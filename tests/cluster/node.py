@@ -1,7 +1,8 @@
 """A Kubernetes of one node on this machine: started, and taken away without a trace.
 
 Everything is in a folder of its own in /var/tmp, but for what Kubernetes keeps elsewhere whatever it is told: the kubelet's
-folder for device plugins, the cgroup kubepods, and the CNI plugins' cache. These are removed only if they were not there before.
+folder for device plugins, the cgroup kubepods, the cache of CNI and the sockets of containerd's shims. These are removed only if
+they were not there before.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ START_SECONDS_MAX = 120
 NAME = "stepmem-node"
 TOOLS = {"etcd": "etcd-server", "containerd": "containerd", "ctr": "containerd", "runc": "runc", "ip": "iproute2"}
 PLUGINS = pathlib.Path("/usr/lib/cni")
-ELSEWHERE = [pathlib.Path("/var/lib/kubelet"), pathlib.Path("/var/lib/cni")]
+ELSEWHERE = [pathlib.Path(path) for path in ("/var/lib/kubelet", "/var/lib/cni", "/run/containerd")]
 CGROUP = pathlib.Path("/sys/fs/cgroup")
 
 

@@ -5,7 +5,7 @@ import typing
 
 import policies
 import programs
-from scenarios import daemonset, inject, lifecycle, monitoring, sidecar
+from scenarios import daemonset, inject, lifecycle, monitoring, otlp, sidecar, starts
 from table import Row
 
 
@@ -36,7 +36,7 @@ def evaluates(program):
 HELM3 = "Helm 3.10.1"
 NAMES = {
     "helm": "Helm", "collector": "OpenTelemetry Collector", "prometheus": "Prometheus", "alertmanager": "Alertmanager",
-    "operator": "Prometheus operator", "kyverno": "Kyverno",
+    "operator": "Prometheus operator",
 }
 
 SCENARIOS = [
@@ -51,6 +51,11 @@ SCENARIOS = [
     Scenario("kill", "the sidecar is killed and remembers", sidecar.survives_a_kill, needs_node=True),
     Scenario("daemonset", "the DaemonSet names the pod of a device", daemonset.attributes, (), needs_node=True),
     Scenario("discovery", "scraping without the operator", monitoring.by_discovery, ("prometheus",), needs_node=True),
+    Scenario("otlp", "OTLP over HTTP and gRPC: the names", otlp.exports, ("collector", "prometheus"), needs_node=True),
+    Scenario("starts", "a sidecar that finds its start wrong", starts.never_exits, needs_node=True),
+    Scenario("answer", "the answer of a finished pod, in kubectl", starts.answers_in_kubectl),
     Scenario("helm3", "the life of a release", lifecycle.lives(3), (HELM3,)),
     Scenario("helm4", "the life of a release", lifecycle.lives(4), ("helm",)),
+    # Last, since it brings the operator's kinds.
+    Scenario("page", "a leaking Job is paged through the operator's configuration", monitoring.by_operator, ("operator", "prometheus", "alertmanager"), needs_node=True),
 ]

@@ -90,7 +90,7 @@ def training_restarts(cluster):
     with cluster.release(namespace, cluster.values(mode="inject")):
         awaits_policy(cluster, namespace)
         volume = {"volumes": [{"name": "checkpoints", "emptyDir": {}}], "restartPolicy": "OnFailure"}
-        cluster.apply(cluster.pod("train", script="checkpoint", spec=volume, volumeMounts=[{"name": "checkpoints", "mountPath": "/checkpoints"}]), namespace=namespace)
+        cluster.apply(cluster.pod("train", script="checkpoint", spec=volume, env=[{"name": "STEPMEM_RUN", "value": "train"}], volumeMounts=[{"name": "checkpoints", "mountPath": "/checkpoints"}]), namespace=namespace)
         cluster.awaits_phase(namespace, "train", "Running")
         with cluster.exporter(namespace, "train") as url:
             found = awaits(lambda: beyond(url, 400), 90, lambda: f"training does not go on: {answer(f'{url}/api/v1/status')}")
