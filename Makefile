@@ -1,6 +1,6 @@
 # `make` or `make help` says what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python test-torch test-otlp bench bench-client bench-snapshot fuzz lint tools bless creep look look-page soak
+.PHONY: help demo test test-python test-torch test-otlp bench bench-client bench-snapshot fuzz lint tools bless creep look look-page soak cluster
 SHELL := /bin/bash
 CARGO ?= cargo
 # What the tests and lints need beside Rust and Python goes here, and nowhere else.
@@ -77,6 +77,11 @@ creep: ## Score the detector on simulated jobs with known truth (an hour; needs 
 
 soak: ## Poll the stand-in for NVML as often as in an hour at 100 Hz, with faults at random (minutes)
 	STEPMEM_SOAK_POLLS=360000 $(CARGO) test --test it -- --exact nvml::soak::soak --ignored --nocapture
+
+cluster: tools ## Try the bundle on a real Kubernetes, built from Go modules (needs Go and root; minutes, cold 45)
+	@$(CARGO) build --quiet --release
+	@$(CARGO) build --quiet --release --package fake-nvml
+	@$(TOOLS)/ops/bin/python tests/cluster/run.py target/release/stepmem target/release/libfake_nvml.so $(SCENARIOS)
 
 fuzz: ## Fuzz the push decoder and the snapshot reader, a minute each (FUZZ_SECONDS=…)
 	fuzz/run.sh $(or $(FUZZ_SECONDS),60)

@@ -192,7 +192,7 @@ ROOM = [
     TimeSeries(
         "Fragmentation",
         (12, 8),
-        "Share of reserved memory that is not live at the end of the step.",
+        "Share of reserved memory that is not in use at the peak of the step.",
         [query("max(stepmem_fragmentation_ratio{<RANK>})", "unused share")],
         "percentunit",
         min=0,

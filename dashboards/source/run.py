@@ -223,7 +223,7 @@ NOT_IN_LIVE_MEMORY = [
     TimeSeries(
         "Fragmentation",
         (8, 8),
-        "Share of reserved memory that is not live at the end of the step.",
+        "Share of reserved memory that is not in use at the peak of the step.",
         [query("max by (rank) (stepmem_fragmentation_ratio{<RANKS>})", "rank {{rank}}")],
         "percentunit",
         fill=0,

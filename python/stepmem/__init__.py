@@ -1,7 +1,7 @@
 """Reports a training process's memory to the stepmem exporter after every optimizer step.
 
 It never blocks, slows down, crashes or changes training: it raises no exceptions, forces no CUDA synchronization, and
-resets peak counters only if asked to (`STEPMEM_RESET_PEAK=1`, `reset_peak_memory`).
+the program reads the peak counters that it would read without it.
 
 There are three ways to use it:
 
@@ -85,7 +85,7 @@ def phase(name: str) -> Phase:
 
 
 def end(outcome: str = "completed") -> None:
-    """Reports that this rank has ended (`completed`, `failed` or `oom`). The exporter drops it from all outputs."""
+    """Reports that this rank has ended (`completed`, `failed` or `oom`). At exit, the client does so by itself."""
     CLIENT.end(outcome)
 
 

@@ -13,7 +13,7 @@ import types
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from typing import List, Optional
 
-USAGE = "usage: python -m stepmem [-m MODULE | SCRIPT] [ARGUMENT…]"
+USAGE = "usage: python -m stepmem [--version] [-m MODULE | SCRIPT] [ARGUMENT…]"
 
 
 def main(arguments: List[str]) -> None:
@@ -21,6 +21,11 @@ def main(arguments: List[str]) -> None:
     if not arguments or arguments[0] in ("-h", "--help") or arguments == ["-m"]:
         print(USAGE)
         raise SystemExit(0 if arguments and arguments[0] != "-m" else 2)
+    if arguments[0] == "--version":
+        from stepmem import __version__
+
+        print(f"stepmem {__version__}")
+        return
     spec: Optional[ModuleSpec] = None
     if arguments[0] == "-m":
         spec, path = _module(arguments[1])
@@ -49,7 +54,12 @@ def main(arguments: List[str]) -> None:
     # Pickle and spawned processes look up the program's definitions in `__main__`.
     sys.modules["__main__"] = program
     _count_steps()
-    exec(compile(source, path, "exec", dont_inherit=True), program.__dict__)
+    try:
+        exec(compile(source, path, "exec", dont_inherit=True), program.__dict__)
+    except SystemExit as error:  # other exceptions reach `sys.excepthook`
+        _note_exit(error)
+        raise
+    _note_exit(SystemExit(0))
 
 
 def _module(name: str) -> "tuple[ModuleSpec, str]":
@@ -74,6 +84,14 @@ def _count_steps() -> None:
         auto()
     except Exception as error:
         print(f"stepmem: optimizer steps are not counted: {error!r}", file=sys.stderr)
+
+
+def _note_exit(error: SystemExit) -> None:
+    """Notes the program's exit, and that it was to take steps if it succeeded."""
+    from stepmem._client import CLIENT
+
+    CLIENT.ending.note(error)
+    CLIENT.expects_steps = error.code in (None, 0)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 from ._client import CLIENT
+from ._signals import raise_if_of_handler
 from ._warn import warn_once
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             return
         CLIENT.optimizer_step()
     except Exception as error:
+        raise_if_of_handler(error)
         warn_once("hook", f"an optimizer step was not counted: {error!r}")
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Optional
 
+from ._ending import Ending
+from ._peaks import in_child
 from ._process import Process
 from ._recorder import Recorder
 from ._sender import Sender
-from ._warn import warn_once
-from ._wire import OUTCOMES, PHASES, Capture, SnapshotResult, end_request, snapshot_request
+from ._signals import raise_if_of_handler
+from ._warn import inform_once, warn_once
+from ._wire import OUTCOMES, PHASES, Capture, SnapshotResult
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -21,6 +26,9 @@ if TYPE_CHECKING:
 
 FAILURES_MAX = 16
 """After this many steps in a row that could not be recorded, recording stops."""
+
+START_SECONDS = (1.0, 60.0)
+"""First and longest pause, in seconds, before recording is started again after that failed; it doubles each time."""
 
 FLUSH_SECONDS = 1.0
 """How long the interpreter's exit waits for the remaining records to be pushed."""
@@ -33,14 +41,21 @@ class Client:
 
     def __init__(self) -> None:
         self._reset()
+        self.ending = Ending(self.process)
 
     def _reset(self) -> None:
         self.process = Process()
         self.is_explicit = False
         """Whether the program or a callback reports steps, so that the optimizer hook must not count them."""
+        self.expects_steps = False
+        """Whether to warn at exit if no step was counted."""
         self._is_off = False
         """Whether recording is disabled, misconfigured, or failed too often. There is then no recorder."""
         self._n_failures = 0
+        self._start_lock = threading.RLock()
+        self._is_starting = False
+        self._starts_at = 0.0
+        """When recording may be started again after that failed, on the monotonic clock."""
         self._recorder: Optional[Recorder] = None
         self._sender: Optional[Sender] = None
         self._snapshots: Optional[Snapshots] = None
@@ -49,6 +64,8 @@ class Client:
         """Runs in each forked child, which has no sender: forgets the parent's state, closes its files."""
         sender, recorder = self._sender, self._recorder
         self._reset()
+        self.ending.in_child(self.process)
+        in_child()
         if recorder is not None:
             recorder.close()
         try:
@@ -82,42 +99,60 @@ class Client:
         try:
             recorder = self._recorder
             if recorder is None:
-                recorder = self._start()
+                recorder = self._start_once()
                 if recorder is None:
                     return
             recorder.record(n, phase_idx)
             self._n_failures = 0
         except Exception as error:
+            raise_if_of_handler(error)
             self._on_failure(error)
         try:
             snapshots = self._snapshots
             if snapshots is not None and phase_idx == TRAIN and snapshots.is_waiting:
                 snapshots.at_step_end(self.process.step)
         except Exception as error:
+            raise_if_of_handler(error)
             warn_once("snapshots", f"snapshots failed: {error!r}")
 
-    def _start(self) -> Optional[Recorder]:
-        """Starts the sender and returns the recorder; None if recording is off."""
-        if self._is_off:
+    def _start_once(self) -> Optional[Recorder]:
+        """Starts recording, or returns the recorder that another thread has started; None if it is off or failed lately."""
+        if self._is_off or time.monotonic() < self._starts_at:
             return None
+        with self._start_lock:
+            if self._recorder is None and not self._is_starting and time.monotonic() >= self._starts_at:
+                self._is_starting = True  # a signal handler may take a step meanwhile
+                try:
+                    self._start()
+                finally:
+                    self._is_starting = False
+            return self._recorder
+
+    def _start(self) -> None:
+        """Starts the sender and the recorder, unless recording is off."""
         settings = self.process.settings()
         if settings is None or settings.is_disabled:
             self._is_off = True
-            return None
-        self._sender = sender = Sender(settings, self.process.identity(), self._on_capture)
-        recorder = Recorder(self.process, sender, settings.resets_peak)
+            return
+        sender = Sender(settings, self.process, self._on_capture)
+        recorder = Recorder(self.process, sender, settings)
         sender.start()
-        self._recorder = recorder
-        return recorder
+        self._sender, self._recorder, self._n_failures = sender, recorder, 0
+        self.ending.install()
+        identity = self.process.identity()
+        inform_once("identity", f"run {identity.run!r}, rank {identity.rank}, pushes to {sender.target}")
 
     def _on_failure(self, error: Exception) -> None:
         self._n_failures += 1
         recorder = self._recorder
-        if recorder is None or self._n_failures >= FAILURES_MAX:
+        if recorder is None:
+            first, longest = START_SECONDS
+            self._starts_at = time.monotonic() + min(longest, first * 2.0 ** min(self._n_failures - 1, 16))
+            warn_once("start", f"recording cannot start, but is tried again: {error!r}")
+        elif self._n_failures >= FAILURES_MAX:
             self._is_off = True
             self._recorder = None
-            if recorder is not None:
-                recorder.close()
+            recorder.close()
             warn_once("off", f"recording stopped: {error!r}")
         else:
             warn_once("record", f"a step was not recorded: {error!r}")
@@ -138,26 +173,40 @@ class Client:
     def _on_snapshot(self, result: SnapshotResult) -> None:
         """Reports a snapshot to the exporter. Does nothing before the first step."""
         if self._sender is not None:
-            self._sender.add_control(snapshot_request(self.process.identity(), result))
+            self._sender.add_control(result)
 
     def end(self, outcome: str) -> None:
         """Reports that this rank has ended. Does nothing before the first step."""
         if outcome not in OUTCOMES:
             warn_once(f"outcome {outcome}", f"outcome {outcome!r} is not one of {', '.join(OUTCOMES)}")
         elif self._sender is not None:
-            self._sender.add_control(end_request(self.process.identity(), outcome))
+            self._sender.add_control(self.ending.report(outcome))
 
     def flush(self, seconds: float) -> bool:
         """Waits up to `seconds` until all records are pushed. Returns whether they are."""
         return self._sender is None or self._sender.flush(seconds)
 
     def at_exit(self) -> None:
-        """Pushes the remaining records within FLUSH_SECONDS. Runs at the interpreter's exit."""
+        """Pushes the remaining records and the end within FLUSH_SECONDS. Runs at the interpreter's exit."""
         try:
             if self._sender is not None:
+                end = self.ending.at_exit()
+                if end is not None:
+                    self._sender.add_control(end)
                 self._sender.stop(FLUSH_SECONDS)
+            elif self.expects_steps:
+                self._warn_of_no_step()
         except BaseException:  # including Ctrl-C: the exit code is the program's
             pass
+
+
+    def _warn_of_no_step(self) -> None:
+        settings = self.process.settings()
+        if settings is None or settings.is_disabled or self._n_failures > 0:
+            return
+        has_torch = "torch" in sys.modules
+        reason = "no optimizer of PyTorch stepped in this process" if has_torch else "the program did not import PyTorch"
+        warn_once("no step", f"no step was counted, so nothing is pushed: {reason}; stepmem.step() reports steps of any kind")
 
 
 class Step:

@@ -35,6 +35,8 @@ class Connection:
         self._socket: Optional[socket.socket] = None
         self.target: Target = settings.target()
         """Where the connection goes; chosen anew whenever it is opened."""
+        self.n_opened = 0
+        """How often it was opened."""
 
     def close(self) -> None:
         """Closes the connection if it is open."""
@@ -77,6 +79,7 @@ class Connection:
 
     def _connect(self, deadline: float) -> socket.socket:
         self.target = target = self._settings.target()
+        self.n_opened += 1
         seconds = max(0.01, deadline - time.monotonic())
         if target.socket_path is None:
             made = socket.create_connection((target.host, target.port), seconds)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple, TypeVar, cast
 from ._client import CLIENT
 from ._snapshot_file import SnapshotFile
 from ._snapshots import MAX_ENTRIES, Plan
+from ._signals import raise_if_of_handler
 from ._torch import cuda_torch, is_out_of_memory
 from ._warn import warn_once
 
@@ -39,6 +40,7 @@ def record(
         if cuda_torch() is not None:
             snapshots.at_step_end(CLIENT.process.step)
     except Exception as error:
+        raise_if_of_handler(error)
         warn_once("record steps", f"stepmem.record failed: {error!r}")
 
 
@@ -49,6 +51,7 @@ def snapshot(path: Optional[str] = None) -> Optional[str]:
         file.path = path
         return CLIENT.snapshots.writer.write(file)
     except Exception as error:
+        raise_if_of_handler(error)
         warn_once("snapshot", f"snapshot failed: {error!r}")
         return None
 
@@ -68,6 +71,7 @@ class OomGuard:
             if error is not None and is_out_of_memory(error) and watch.n_errors == self._n_errors_before:
                 watch.write()
         except Exception as problem:
+            raise_if_of_handler(problem)
             warn_once("oom", f"snapshot of an out-of-memory error failed: {problem!r}")
 
     def __call__(self, function: Function) -> Function:
@@ -88,5 +92,6 @@ def snapshot_on_oom(directory: Optional[str] = None, max_entries: int = MAX_ENTR
     try:
         CLIENT.snapshots.oom.arm(directory, max_entries)
     except Exception as error:
+        raise_if_of_handler(error)
         warn_once("oom", f"snapshot_on_oom failed: {error!r}")
     return OomGuard()

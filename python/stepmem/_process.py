@@ -15,6 +15,8 @@ class Process:
     def __init__(self) -> None:
         self.step = 0
         """The last recorded optimizer step; 0 before the first."""
+        self.n_steps = 0
+        """Optimizer steps that were recorded."""
         self.step_began_at: Optional[float] = None
         """When the current step began, on the monotonic clock; None if unknown."""
         self._settings: Optional[Settings] = None
@@ -34,6 +36,10 @@ class Process:
         if self._identity is None:
             self._identity = Identity.read(os.environ)
         return self._identity
+
+    def rename_run(self, run: str) -> None:
+        """Makes `run` the name of the run from now on, because the exporter holds the old one for another process."""
+        self._identity = self.identity()._replace(run=run)
 
     def snapshot_directory(self) -> Optional[str]:
         """Returns `STEPMEM_SNAPSHOT_DIRECTORY`; None if it is not set or the settings are invalid."""

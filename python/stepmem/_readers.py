@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from ._peaks import share_peak_counters
+from ._settings import Settings
 from ._torch import cuda_torch, device_uuid
 from ._wire import UNKNOWN
 
@@ -13,6 +15,9 @@ Figures = Tuple[int, int, int, int, int, int, int]
 
 UNKNOWN where the reader cannot read one.
 """
+
+HighWater = Tuple[int, int]
+"""The most bytes allocated and reserved since the process began; UNKNOWN where they cannot be read."""
 
 
 class Capacity(NamedTuple):
@@ -32,8 +37,11 @@ class HostReader:
     """
 
     device = "cpu"
+    high_water: HighWater = (UNKNOWN, UNKNOWN)
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Optional[int] = None) -> None:
+        """`budget`: the bytes that this process may take, instead of the limit that is found."""
+        self._budget = budget
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
 
@@ -49,10 +57,12 @@ class HostReader:
         return allocated, UNKNOWN, allocated, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN
 
     def capacity(self) -> Capacity:
-        """Returns the smallest of the machine's memory, the cgroup limit and the process's own limits.
+        """Returns the budget, or the smallest of the machine's memory, the cgroup limit and the process's own limits.
 
-        `free` is UNKNOWN if the process's own limit is the smallest.
+        `free` is UNKNOWN of a budget, and if the process's own limit is the smallest.
         """
+        if self._budget is not None:
+            return Capacity(self._budget, UNKNOWN)
         smallest = _machine()
         group = _cgroup()
         if group is not None and (smallest.total == UNKNOWN or group.total < smallest.total):
@@ -66,18 +76,17 @@ class HostReader:
 class CudaReader:
     """PyTorch's caching allocator on one GPU. Never initializes CUDA and never waits for the GPU."""
 
-    def __init__(self, torch: Any, resets_peak: bool) -> None:
-        """Reads the current device until `settle` finds another. With `resets_peak`, each read resets the peaks."""
+    def __init__(self, torch: Any, counts_peaks: bool) -> None:
+        """Reads the current device until `settle` finds another. `counts_peaks`: whether each step gets its peaks."""
         self._torch = torch
-        self._stats = torch._C._cuda_memoryStats if hasattr(torch._C, "_cuda_memoryStats") else None
-        self._resets_peak = resets_peak
+        self._counts_peaks = counts_peaks
         self._choose(int(torch.cuda.current_device()))
 
     def _choose(self, idx: int) -> None:
         self._idx = idx
-        self._last_peak: Optional[int] = None
-        self._last_peak_reserved: Optional[int] = None
+        self.high_water: HighWater = (UNKNOWN, UNKNOWN)
         self.device = device_uuid(self._torch, idx)
+        self._counters = share_peak_counters(self._torch, idx) if self._counts_peaks else None
 
     def settle(self) -> bool:
         """Chooses the device that holds most of this process's tensors; returns whether there are any."""
@@ -93,38 +102,33 @@ class CudaReader:
     def close(self) -> None:
         """Does nothing: no file is kept open."""
 
-    def raw(self) -> Dict[str, Any]:
-        """Returns the allocator's statistics as nested dictionaries."""
-        if self._stats is not None:
-            stats: Dict[str, Any] = self._stats(self._idx)
-        else:
-            stats = self._torch.cuda.memory_stats_as_nested_dict(self._idx)
-        return stats
-
     def read(self) -> Figures:
-        """Calls the allocator once."""
-        stats = self.raw()
-        allocated = stats["allocated_bytes"]["all"]
-        reserved = stats["reserved_bytes"]["all"]
-        peak: int = allocated["peak"]
-        peak_reserved: int = reserved["peak"]
-        if self._resets_peak:
-            self._torch.cuda.reset_peak_memory_stats(self._idx)
-            step_peak, step_peak_reserved = peak, peak_reserved
+        """Calls the allocator once, and once more to reset its peaks."""
+        if self._counters is not None:
+            stats, peak, peak_reserved = self._counters.end_step(self._idx)
+            known = [peak, peak_reserved]
         else:
-            # A peak that has not moved since the last record may be of any earlier step.
-            step_peak = UNKNOWN if self._last_peak in (None, peak) else peak
-            step_peak_reserved = UNKNOWN if self._last_peak_reserved in (None, peak_reserved) else peak_reserved
-            self._last_peak, self._last_peak_reserved = peak, peak_reserved
+            stats = self._raw()
+            peak, peak_reserved = stats["allocated_bytes"]["all"]["peak"], stats["reserved_bytes"]["all"]["peak"]
+            # Only a new mark is known to be of this step. The first may be of any time before.
+            marks = zip(self.high_water, (peak, peak_reserved))
+            known = [new if UNKNOWN < old < new else UNKNOWN for old, new in marks]
+        self.high_water = max(self.high_water[0], peak), max(self.high_water[1], peak_reserved)
         return (
-            allocated["current"],
-            step_peak,
-            reserved["current"],
-            step_peak_reserved,
+            stats["allocated_bytes"]["all"]["current"],
+            known[0],
+            stats["reserved_bytes"]["all"]["current"],
+            known[1],
             stats["inactive_split_bytes"]["all"]["current"] if "inactive_split_bytes" in stats else UNKNOWN,
             stats.get("num_alloc_retries", UNKNOWN),
             stats.get("num_ooms", UNKNOWN),
         )
+
+    def _raw(self) -> Dict[str, Any]:
+        """Returns the allocator's statistics as nested dictionaries."""
+        read = getattr(self._torch._C, "_cuda_memoryStats", self._torch.cuda.memory_stats_as_nested_dict)
+        stats: Dict[str, Any] = read(self._idx)
+        return stats
 
     def capacity(self) -> Capacity:
         """Returns the device's memory. On any but the training thread it would create a context on GPU 0."""
@@ -135,10 +139,10 @@ class CudaReader:
         return Capacity(int(total), int(free))
 
 
-def find_reader(resets_peak: bool) -> "CudaReader | HostReader":
+def find_reader(settings: Settings) -> "CudaReader | HostReader":
     """Returns a CudaReader if this process uses CUDA, otherwise a HostReader."""
     torch = cuda_torch()
-    return CudaReader(torch, resets_peak) if torch is not None else HostReader()
+    return CudaReader(torch, settings.counts_peaks) if torch is not None else HostReader(settings.capacity_bytes)
 
 
 def _machine() -> Capacity:

@@ -11,19 +11,23 @@ import signal
 import threading
 import time
 from collections import deque
-from typing import Callable, Deque, List
+from typing import Callable, Deque, List, Union
 
-from ._connection import Connection
-from ._settings import Identity, Settings
-from ._warn import warn_once
+from ._connection import Answer, Connection
+from ._process import Process
+from ._settings import Settings, Target
+from ._warn import inform_once, warn_once
 from ._wire import (
     JSON_LINES,
     STEPS_PATH,
     Capture,
+    Encoder,
+    End,
+    Held,
     Request,
+    SnapshotResult,
     decode_captures,
-    encode_head,
-    encode_step,
+    is_unknown_field,
     sequence_number,
 )
 
@@ -31,7 +35,7 @@ Ring = Deque[bytes]
 """Packed records, oldest first. A full ring evicts its oldest record when a new one is appended."""
 
 RING_CAPACITY = 8192
-"""Records in the ring, at most; 128 bytes each. Evicted ones are counted and the count is pushed."""
+"""Records in the ring, at most; 144 bytes each. Evicted ones are counted and the count is pushed."""
 
 BATCH_RECORDS_MAX = 256
 """Records in one request, at most: 120 KiB."""
@@ -60,6 +64,12 @@ LINES_PER_YIELD = 16
 RETRIED_STATUSES = (408, 429, 500, 502, 503, 504)
 """Statuses after which the same request is sent again."""
 
+HELD_STATUS = 409
+"""Status of a push by a rank that another live process pushes for."""
+
+RENAMES_MAX = 8
+"""How often a process takes another name for its run, at most."""
+
 REJECTED_STATUSES = (401, 403, 404)
 """Statuses that every request of this process would get, so the next is sent after the longest pause."""
 
@@ -74,6 +84,8 @@ class Delivery(enum.Enum):
     """The exporter may accept fewer records."""
     RETRY = 4
     """There was no answer, or the exporter is busy."""
+    ENCODE_ANEW = 5
+    """The exporter will accept this request in another encoding."""
 
 
 class Backoff:
@@ -96,9 +108,17 @@ class Backoff:
         first, longest = BACKOFF_SECONDS
         pause = min(longest, first * 2.0 ** min(self._n_failures, 16))
         self._n_failures += 1
-        # Ranks that failed together must not retry together.
-        jitter = 0.75 + 0.5 * os.urandom(1)[0] / 255
-        self._ends_at = time.monotonic() + max(min(at_least, RETRY_AFTER_MAX), pause * jitter)
+        self._ends_at = time.monotonic() + max(min(at_least, RETRY_AFTER_MAX), pause * (0.75 + _jitter()))
+
+    def wait(self, seconds: float) -> None:
+        """Starts a pause of about `seconds`, between the first pause and RETRY_AFTER_MAX, that is not a failure."""
+        pause = min(max(seconds, BACKOFF_SECONDS[0]), RETRY_AFTER_MAX)
+        self._ends_at = time.monotonic() + pause * (1.0 + _jitter())
+
+
+def _jitter() -> float:
+    """Returns a random number between 0 and 0.5: ranks that failed together must not retry together."""
+    return 0.5 * os.urandom(1)[0] / 255
 
 
 class Batch:
@@ -157,23 +177,37 @@ class Batch:
 class Sender:
     """Owns the ring and the thread that pushes its records. Public methods are for the training thread."""
 
-    def __init__(self, settings: Settings, identity: Identity, on_capture: Callable[[Capture], None]) -> None:
+    def __init__(self, settings: Settings, process: Process, on_capture: Callable[[Capture], None]) -> None:
         """`on_capture` is called on the sender's thread with each capture that the exporter asks for."""
         self.ring: Ring = deque(maxlen=RING_CAPACITY)
-        self._control: Deque[Request] = deque(maxlen=CONTROL_CAPACITY)
-        self._heads: List[str] = []
-        self._identity = identity
+        self._control: Deque[Union[SnapshotResult, End]] = deque(maxlen=CONTROL_CAPACITY)
+        self._process = process
+        self._encoder = Encoder(process)
         self._on_capture = on_capture
         self._connection = Connection(settings)
         self._stop = threading.Event()
         self._wake = threading.Event()
-        self._flushed = threading.Event()
+        self._flushed = threading.Condition()
+        """Guards the two counts, and is notified when the second one rises."""
+        self._n_flushes = 0
+        """How often a flush was requested."""
+        self._n_flushed = 0
+        """The number of the last request by which everything was pushed."""
+        self._is_broken = False
         self._deadline = 0.0
         self._thread = threading.Thread(target=self._run, name="stepmem", daemon=True)
         # Only the thread uses what follows.
         self._batch = Batch(self.ring)
         self._backoff = Backoff()
         self._sent_at = 0.0
+        self._n_renames = 0
+        self._plain_since = 0
+        """The connection, by its number, on which the exporter refused later fields."""
+
+    @property
+    def target(self) -> Target:
+        """Where the records are pushed."""
+        return self._connection.target
 
     def start(self) -> None:
         """Starts the thread."""
@@ -181,19 +215,21 @@ class Sender:
 
     def add_device(self, device: str) -> int:
         """Returns the index that stands for `device` in records."""
-        self._heads.append(encode_head(self._identity, device))
-        return len(self._heads) - 1
+        return self._encoder.add_device(device)
 
-    def add_control(self, request: Request) -> None:
-        """Adds a request that is not a batch of steps. It is pushed after the records in the ring."""
-        self._control.append(request)
+    def add_control(self, message: "SnapshotResult | End") -> None:
+        """Adds a message that is not a step. It is pushed after the records in the ring."""
+        self._control.append(message)
 
     def flush(self, seconds: float) -> bool:
         """Waits up to `seconds` until everything is pushed. Returns whether it is."""
-        self._flushed.clear()
-        self._deadline = time.monotonic() + seconds
-        self._wake.set()
-        return self._flushed.wait(seconds)
+        with self._flushed:
+            self._n_flushes += 1
+            n = self._n_flushes
+            self._deadline = time.monotonic() + seconds
+            self._wake.set()
+            self._flushed.wait_for(lambda: self._is_broken or self._n_flushed >= n, seconds)
+            return self._n_flushed >= n
 
     def stop(self, seconds: float) -> None:
         """Pushes the rest, ends the thread and waits for it up to `seconds`."""
@@ -213,21 +249,27 @@ class Sender:
             self._loop()
         except Exception as error:
             warn_once("sender", f"pushing stopped: {error!r}")
+            with self._flushed:
+                self._is_broken = True
+                self._flushed.notify_all()
 
     def _loop(self) -> None:
         while True:
             is_woken = self._wake.wait(POLL_SECONDS)
+            self._wake.clear()
             is_last = self._stop.is_set()
+            n_flushes = self._n_flushes
             now = time.monotonic()
             if is_woken or is_last:
-                self._wake.clear()
                 self._push_all(self._deadline)
             elif self._backoff.is_over(now):
                 is_full = len(self.ring) >= BATCH_RECORDS_MAX
                 if is_full or (self._has_pending() and now - self._sent_at >= SEND_EVERY):
                     self._push_full_batches()
-            if not self._has_pending():
-                self._flushed.set()
+            if n_flushes > self._n_flushed and not self._has_pending():
+                with self._flushed:
+                    self._n_flushed = n_flushes
+                    self._flushed.notify_all()
             if is_last:
                 self._connection.close()
                 return
@@ -253,9 +295,12 @@ class Sender:
         if self._batch:
             return self._push_batch(deadline)
         if self._control:
-            if self._deliver(self._control[0], deadline) is Delivery.RETRY:
+            request = self._encoder.control(self._control[0])
+            delivery = Delivery.REFUSED if request is None else self._deliver(request, deadline)
+            if delivery is Delivery.RETRY:
                 return False
-            self._control.popleft()
+            if delivery is not Delivery.ENCODE_ANEW:
+                self._control.popleft()
         return True
 
     def _push_batch(self, deadline: float) -> bool:
@@ -263,9 +308,10 @@ class Sender:
         while True:
             n_records = len(batch.part())
             delivery = self._deliver(Request(STEPS_PATH, JSON_LINES, self._encode_part()), deadline, n_records)
-            if delivery is not Delivery.TOO_LARGE:
+            if delivery is Delivery.TOO_LARGE:
+                batch.halve()
+            elif delivery is not Delivery.ENCODE_ANEW:
                 break
-            batch.halve()
         if delivery is Delivery.ACCEPTED:
             batch.remove_part()
         elif delivery is Delivery.REFUSED:
@@ -278,7 +324,7 @@ class Sender:
         lines: List[str] = []
         n_dropped = self._batch.n_dropped
         for record in self._batch.part():
-            lines.append(encode_step(record, self._heads, n_dropped))
+            lines.append(self._encoder.step(record, n_dropped))
             if len(lines) % LINES_PER_YIELD == 0:
                 time.sleep(0)
         return "".join(lines).encode()
@@ -297,14 +343,21 @@ class Sender:
         if answer.status == 200:
             self._backoff.reset()
             self._sent_at = time.monotonic()
+            if self._encoder.is_plain and self._connection.n_opened != self._plain_since:
+                self._encoder.is_plain = False  # it may be another exporter by now
             if n_records:
                 self._take_captures(answer.body)
             return Delivery.ACCEPTED
         if answer.status in RETRIED_STATUSES:
             self._backoff.fail(answer.retry_after)
             return Delivery.RETRY
+        if answer.status == HELD_STATUS:
+            return self._on_held(answer) if n_records else Delivery.REFUSED
         if answer.status == 413 and n_records > 1:
             return Delivery.TOO_LARGE
+        if answer.status == 400 and not self._encoder.is_plain and is_unknown_field(answer.body):
+            self._leave_out_later_fields()
+            return Delivery.ENCODE_ANEW
         warn_once(
             f"status {answer.status}",
             f"the exporter at {self._connection.target} refused a push with status {answer.status}: "
@@ -313,6 +366,28 @@ class Sender:
         if answer.status in REJECTED_STATUSES:
             self._backoff.fail(BACKOFF_SECONDS[1])
         return Delivery.REFUSED
+
+    def _on_held(self, answer: Answer) -> Delivery:
+        """Takes the name that the exporter offers, if it does; otherwise asks again later."""
+        run, held = self._process.identity().run, Held(answer.body)
+        if held.offer is None or self._n_renames >= RENAMES_MAX:
+            inform_once("held", f"run {run!r} has another live process of this rank; asking again: {held.detail}")
+            self._backoff.wait(answer.retry_after)
+            return Delivery.RETRY
+        self._n_renames += 1
+        self._process.rename_run(held.offer)
+        warn_once(f"renamed {held.offer}", f"run {run!r} is pushed by another process too; this one is now {held.offer!r}")
+        return Delivery.ENCODE_ANEW
+
+    def _leave_out_later_fields(self) -> None:
+        """Encodes for an exporter of before, until the connection is opened again."""
+        self._encoder.is_plain = True
+        self._plain_since = self._connection.n_opened
+        inform_once(
+            "plain",
+            f"the exporter at {self._connection.target} is older than this client: records are pushed without the "
+            "fields that it does not know",
+        )
 
     def _take_captures(self, body: bytes) -> None:
         try:

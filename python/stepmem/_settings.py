@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+from ._launch import LAUNCH_BYTES_MAX, RANK_VARIABLES, launch_id, launch_suffix, script_name
 
 SOCKET_DEFAULT = "/run/stepmem/push.sock"
 """Unix socket to push to if it exists and no address is set."""
@@ -39,9 +41,12 @@ class Settings(NamedTuple):
 
     url: Optional[str]
     token: Optional[str]
-    resets_peak: bool
+    counts_peaks: bool
+    """Whether each step has its exact peak, which resets PyTorch's counters; otherwise there are high-water marks only."""
     snapshot_directory: Optional[str]
     is_disabled: bool
+    capacity_bytes: Optional[int] = None
+    """The memory that a process without CUDA may take."""
 
     @staticmethod
     def read(environment: Mapping[str, str]) -> "Settings":
@@ -59,9 +64,10 @@ class Settings(NamedTuple):
         return Settings(
             url=url,
             token=token,
-            resets_peak=_switch(environment, "STEPMEM_RESET_PEAK"),
+            counts_peaks=_counts_peaks(environment),
             snapshot_directory=environment.get("STEPMEM_SNAPSHOT_DIRECTORY") or None,
             is_disabled=_switch(environment, "STEPMEM_DISABLED"),
+            capacity_bytes=_bytes(environment, "STEPMEM_CAPACITY"),
         )
 
     def target(self) -> Target:
@@ -82,6 +88,10 @@ class Identity(NamedTuple):
     local_rank: Optional[int]
     world_size: Optional[int]
     node_rank: Optional[int]
+    instance: Optional[str] = None
+    """Sixteen random hex digits of this process. They appear in pushes only."""
+    launch: Optional[str] = None
+    """Equal on all ranks of a launch, in all its attempts."""
 
     @staticmethod
     def read(environment: Mapping[str, str]) -> "Identity":
@@ -102,14 +112,22 @@ class Identity(NamedTuple):
             local_rank=_integer(environment, variables[1:2]),
             world_size=world_size or _integer(environment, variables[2:3]) or None,
             node_rank=_integer(environment, variables[3:4]),
+            instance=os.urandom(8).hex(),
+            launch=launch_id(environment),
         )
 
 
-LAUNCHERS = (
-    ("RANK", "LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_NODE_RANK"),
-    ("PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE", "MPI_NODEID"),
-    ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NODEID"),
+LAUNCHERS = tuple(
+    (rank, *others)
+    for rank, others in zip(
+        RANK_VARIABLES,
+        (
+            ("LOCAL_RANK", "WORLD_SIZE", "GROUP_RANK"),
+            ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_NODE_RANK"),
+            ("MPI_LOCALRANKID", "PMI_SIZE", "MPI_NODEID"),
+            ("SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NODEID"),
+        ),
+    )
 )
 """Variables of rank, local rank, world size and node rank: torchrun and Ray, Open MPI, MPICH and Intel MPI, Slurm."""
 
@@ -144,6 +162,40 @@ def _switch(environment: Mapping[str, str], name: str) -> bool:
     raise ValueError(f"{name}: {value!r} is neither 1 nor 0")
 
 
+def _counts_peaks(environment: Mapping[str, str]) -> bool:
+    """Parses `STEPMEM_PEAKS`, or the older `STEPMEM_RESET_PEAK`; True if neither is set."""
+    value = environment.get("STEPMEM_PEAKS", "").lower()
+    if value not in ("", "exact", "observe"):
+        raise ValueError(f"STEPMEM_PEAKS: {value!r} is neither exact nor observe")
+    if not value and environment.get("STEPMEM_RESET_PEAK"):
+        return _switch(environment, "STEPMEM_RESET_PEAK")
+    return value != "observe"
+
+
+UNITS: Dict[str, int] = {"": 1, "b": 1, **{f"{prefix}ib": 1024 ** (power + 1) for power, prefix in enumerate("kmgt")}}
+UNITS.update({name[:2]: factor for name, factor in UNITS.items() if len(name) == 3})  # as Kubernetes writes them: 2Gi
+UNITS.update({f"{prefix}b": 1000 ** (power + 1) for power, prefix in enumerate("kmgt")})
+"""Bytes in each unit, in lower case."""
+
+BYTES_MAX = 1 << 53
+"""Most bytes that the exporter accepts."""
+
+
+def _bytes(environment: Mapping[str, str], name: str) -> Optional[int]:
+    """Parses `2GiB`, `512 MB` or plain bytes; None if not set."""
+    value = environment.get(name, "").strip()
+    if not value:
+        return None
+    number = value.rstrip("bBiIkKmMgGtT ")
+    try:
+        n_bytes: int = round(float(number) * UNITS[value[len(number) :].strip().lower()])
+    except (KeyError, OverflowError, ValueError):
+        n_bytes = 0
+    if not 0 < n_bytes <= BYTES_MAX:
+        raise ValueError(f"{name}: {value!r} is not a number of bytes such as 2GiB")
+    return n_bytes
+
+
 def _integer(environment: Mapping[str, str], names: "List[str] | Tuple[str, ...]") -> Optional[int]:
     """Returns the first of these variables that is a non-negative integer; None if none is."""
     for name in names:
@@ -174,8 +226,17 @@ def _process_group() -> Tuple[Optional[int], Optional[int]]:
     return None, None
 
 
+KUBERNETES_JOBS = (
+    "STEPMEM_KUBERNETES_RAYJOB",
+    "STEPMEM_KUBERNETES_JOBSET",
+    "STEPMEM_KUBERNETES_PYTORCHJOB",
+    "STEPMEM_KUBERNETES_JOB",
+)
+"""Variables that a pod sets from its labels; a JobSet and a RayJob create Jobs, whose names say less."""
+
+
 def _run(environment: Mapping[str, str]) -> str:
-    """Returns the run's name: `STEPMEM_RUN`, the launcher's, or the program's."""
+    """Returns the run's name: `STEPMEM_RUN`, the launcher's, the Kubernetes job's, or the script's with its launch."""
     name = environment.get("STEPMEM_RUN")
     if not name and environment.get("TORCHELASTIC_RUN_ID", "none") != "none":
         run_id = environment["TORCHELASTIC_RUN_ID"]
@@ -183,27 +244,24 @@ def _run(environment: Mapping[str, str]) -> str:
         name = "" if len(run_id) == 36 and run_id.count("-") == 4 else run_id
     if not name and environment.get("SLURM_JOB_ID") and "SLURM_PROCID" in environment:
         name = f"{environment.get('SLURM_JOB_NAME') or 'slurm'}-{environment['SLURM_JOB_ID']}"
-    if not name:
-        name = _program()
-    return _clean(name) or "default"
+    for variable in KUBERNETES_JOBS:
+        name = name or environment.get(variable)
+    if not name and environment.get("RAY_JOB_ID"):
+        name = f"ray-{_ray_cluster()}{environment['RAY_JOB_ID']}"
+    return _clean(name or "") or _clean(script_name(), RUN_BYTES_MAX - LAUNCH_BYTES_MAX) + launch_suffix(environment)
 
 
-def _program() -> str:
-    """Returns the script's name without `.py`, the module of `python -m`, or `python` for `-c` and standard input."""
-    script = sys.argv[0] if sys.argv else ""
-    if script in ("-c", "-"):
-        return "python"
-    if script == "-m":  # the module is not found yet
-        words = getattr(sys, "orig_argv", [])  # from Python 3.10 on
-        module = words[words.index("-m") + 1 :][:1] if "-m" in words else []
-        return module[0] if module else "python"
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if spec is not None and spec.name != "__main__":
-        return str(spec.name[: -len(".__main__")] if spec.name.endswith(".__main__") else spec.name)
-    return os.path.splitext(os.path.basename(script))[0]
+def _ray_cluster() -> str:
+    """Returns when the Ray cluster was started, as `MMDD-HHMMSS-`; empty if unknown. A cluster counts its jobs from 1."""
+    try:
+        session = sys.modules["ray"]._private.worker.global_worker.node.session_name
+        _, date, clock, *_ = session.split("_")  # session_2026-11-21_16-43-11_123456_4711
+        return f"{date[5:].replace('-', '')}-{clock.replace('-', '')}-"
+    except Exception:  # these names are private
+        return ""
 
 
-def _clean(name: str) -> str:
-    """Returns a name that the exporter accepts: no control characters, at most RUN_BYTES_MAX bytes."""
+def _clean(name: str, n_bytes_max: int = RUN_BYTES_MAX) -> str:
+    """Returns a name that the exporter accepts: no control characters, at most `n_bytes_max` bytes."""
     plain = "".join(character for character in name if character.isprintable())
-    return plain.encode("utf-8", "ignore")[:RUN_BYTES_MAX].decode("utf-8", "ignore")
+    return plain.encode("utf-8", "ignore")[:n_bytes_max].decode("utf-8", "ignore")

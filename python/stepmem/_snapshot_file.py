@@ -8,6 +8,7 @@ import threading
 from typing import Any, Callable, Optional
 
 from ._process import Process
+from ._signals import raise_if_of_handler
 from ._torch import AllocatorHistory, allocator_snapshot
 from ._warn import warn_once
 from ._wire import SnapshotResult
@@ -58,7 +59,8 @@ class SnapshotWriter:
         threading.Thread(target=self._save, args=arguments, name="stepmem-snapshot", daemon=True).start()
 
     def fail(self, file: SnapshotFile, error: Exception, path: Optional[str] = None) -> None:
-        """Warns and reports that the snapshot failed."""
+        """Warns and reports that the snapshot failed. Raises the error if it is of a signal handler of the program."""
+        raise_if_of_handler(error)
         warn_once(f"snapshot {file.reason}", f"snapshot failed: {error!r}")
         result = SnapshotResult(file.reason, file.step, file.capture_id)
         result.path = None if path is None else os.path.abspath(path)

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, Optional
 from ._client import CLIENT
 from ._on_demand import snapshot
 from ._readers import Capacity, HostReader
+from ._signals import raise_if_of_handler
 from ._torch import cuda_torch
-from ._warn import warn_once
+from ._warn import log, warn_once
 from ._wire import UNKNOWN
 
 
@@ -30,23 +31,25 @@ def memory_stats(device: Any = None) -> MemoryStats:
         torch = cuda_torch()
         return _host() if torch is None or str(device) == "cpu" else _cuda(torch, device)
     except Exception as error:
+        raise_if_of_handler(error)
         warn_once("stats", f"memory cannot be read: {error!r}")
         return MemoryStats()
 
 
 def memory_utilization(device: Any = None) -> Optional[float]:
-    """Returns the reserved share of the device's memory, 0 to 1; None if unknown."""
-    return _utilization(memory_stats(device))
+    """Returns the peak of allocated memory as a share of the device's, 0 to 1; None if unknown."""
+    stats = memory_stats(device)
+    return _share(stats.peak_allocated_bytes, stats.total_bytes)
 
 
 def format_memory_stats(stats: Optional[MemoryStats] = None, device: Any = None) -> str:
-    """Returns one line: `allocated 1.20 GiB, peak 3.40 GiB, reserved 4.00 GiB / 80.0 GiB (5 %)`."""
+    """Returns one line: `allocated 1.20 GiB, peak 3.40 GiB / 80.0 GiB (4 %), reserved 4.00 GiB (5 %)`."""
     stats = memory_stats(device) if stats is None else stats
-    share = _utilization(stats)
-    percent = "" if share is None else f" ({share:.0%})".replace("%", " %")
     return (
-        f"allocated {_format_bytes(stats.allocated_bytes)}, peak {_format_bytes(stats.peak_allocated_bytes)}, "
-        f"reserved {_format_bytes(stats.reserved_bytes)} / {_format_bytes(stats.total_bytes)}{percent}"
+        f"allocated {_format_bytes(stats.allocated_bytes)}, "
+        f"peak {_format_bytes(stats.peak_allocated_bytes)} / {_format_bytes(stats.total_bytes)}"
+        f"{_format_share(stats.peak_allocated_bytes, stats.total_bytes)}, "
+        f"reserved {_format_bytes(stats.reserved_bytes)}{_format_share(stats.reserved_bytes, stats.total_bytes)}"
     )
 
 
@@ -60,13 +63,14 @@ def reset_peak_memory(device: Any = None) -> None:
         with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
             file.write("5")
     except Exception as error:
+        raise_if_of_handler(error)
         warn_once("reset", f"peak counters cannot be reset: {error!r}")
 
 
 class MemoryMonitor:
-    """Returns memory with peaks per interval: each `report` resets the peak counters.
+    """Returns and logs memory with peaks per interval: each `report` resets the peak counters.
 
-    The report of step `snapshot_step` also writes a memory snapshot to `snapshot_dir` (default: the current directory).
+    Logs at level info. The report of step `snapshot_step` also writes a memory snapshot to `snapshot_dir` (default: the current directory).
     """
 
     def __init__(
@@ -80,9 +84,13 @@ class MemoryMonitor:
     def report(self, step: int) -> MemoryStats:
         """Returns the current memory, with the peaks since the last report."""
         stats = memory_stats(self._device)
+        kind = "host" if cuda_torch() is None or str(self._device) == "cpu" else "GPU"
+        log(f"[step {step}] {kind} mem: {format_memory_stats(stats)}", "info")
         if step == self._snapshot_step:
             name = f"memory_rank{CLIENT.process.identity().rank}_step{step}.pickle"
-            snapshot(os.path.join(self._snapshot_dir or ".", name))
+            path = snapshot(os.path.join(self._snapshot_dir or ".", name))
+            if path is not None:
+                log(f"[step {step}] memory snapshot: {os.path.abspath(path)}", "info")
         reset_peak_memory(self._device)
         return stats
 
@@ -97,7 +105,8 @@ def _cuda(torch: Any, device: Any) -> MemoryStats:
 
 
 def _host() -> MemoryStats:
-    reader = HostReader()
+    settings = CLIENT.process.settings()
+    reader = HostReader(None if settings is None else settings.capacity_bytes)
     try:
         allocated, capacity = reader.read()[0], reader.capacity()
     finally:
@@ -120,10 +129,14 @@ def _total_and_free(capacity: Capacity) -> "tuple[Optional[int], Optional[int]]"
     return total, free
 
 
-def _utilization(stats: MemoryStats) -> Optional[float]:
-    if stats.reserved_bytes is None or not stats.total_bytes:
-        return None
-    return stats.reserved_bytes / stats.total_bytes
+def _share(figure: Optional[int], total: Optional[int]) -> Optional[float]:
+    return None if figure is None or not total else figure / total
+
+
+def _format_share(figure: Optional[int], total: Optional[int]) -> str:
+    """Returns ` (5 %)`; empty if unknown."""
+    share = _share(figure, total)
+    return "" if share is None else f" ({share * 100:.0f} %)"
 
 
 def _format_bytes(figure: Optional[int]) -> str:

@@ -1,4 +1,4 @@
-"""Logs each kind of problem once. Never raises."""
+"""Logs each kind of problem or fact once. Never raises."""
 
 from __future__ import annotations
 
@@ -12,14 +12,28 @@ _topics: Set[str] = set()
 
 
 def warn_once(topic: str, message: str) -> None:
-    """Logs `message` to the logger `stepmem`, or prints it, unless `topic` has been logged before."""
+    """Logs `message` as a warning to the logger `stepmem`, or prints it, unless `topic` has been logged before."""
+    _log_once(topic, message, "warning")
+
+
+def inform_once(topic: str, message: str) -> None:
+    """Logs `message` at level info, like `warn_once`."""
+    _log_once(topic, message, "info")
+
+
+def _log_once(topic: str, message: str, level: str) -> None:
     if topic in _topics or len(_topics) >= TOPICS_MAX:
         return
     _topics.add(topic)
+    log(message, level)
+
+
+def log(message: str, level: str) -> None:
+    """Logs `message` to the logger `stepmem`; prints it if the program does not use `logging`."""
     try:
         logging = sys.modules.get("logging")  # importing it would take a MiB
         if logging is not None:
-            logging.getLogger("stepmem").warning("stepmem: %s", message)
+            getattr(logging.getLogger("stepmem"), level)("stepmem: %s", message)
         elif sys.stderr is not None:
             sys.stderr.write(f"stepmem: {message}\n")
     except Exception:

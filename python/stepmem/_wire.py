@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import struct
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Tuple
 
-from ._settings import Identity
+from ._process import Process
+from ._settings import RUN_BYTES_MAX, Identity
 
 PHASES = ("train", "eval", "checkpoint")
 """Phases of training; a record holds the index of the one that just ended."""
@@ -27,7 +28,7 @@ UNKNOWN = -1
 UNKNOWN_SECONDS = -1.0
 """Unknown duration in a record; the JSON omits its key."""
 
-RECORD = struct.Struct("<dfqqBB5q2i2q")
+RECORD = struct.Struct("<dfqqBB5q2i4q")
 """One record in the ring: Unix time, duration (both in seconds), sequence number, step, indices of device and phase,
 and a value for each of FIGURES."""
 
@@ -41,8 +42,14 @@ FIGURES = (
     "ooms",
     "total_bytes",
     "free_bytes",
+    "high_water_allocated_bytes",
+    "high_water_reserved_bytes",
 )
 """JSON keys of a record's figures, in the order of RECORD. Each figure may be UNKNOWN."""
+
+LATER_STEP_FIELDS = ("instance", "launch", "high_water_allocated_bytes", "high_water_reserved_bytes")
+LATER_END_FIELDS = ("instance", "time", "step", "error_type", "error_message", "requested_bytes")
+"""Keys of a step and of an end that exporters of before refuse."""
 
 STEPS_PATH = "/v1/steps"
 SNAPSHOTS_PATH = "/v1/snapshots"
@@ -52,6 +59,10 @@ JSON_LINES = "application/x-ndjson"
 
 ERROR_CHARACTERS_MAX = 400
 """Longest error text that is pushed; the rest is cut off."""
+
+ERROR_TYPE_BYTES_MAX = 128
+MESSAGE_BYTES_MAX = 256
+"""Longest type and message of the error in an end, in bytes of UTF-8."""
 
 CAPTURE_STEPS_DEFAULT = 3
 """Steps to record for a capture that does not name a number."""
@@ -98,63 +109,131 @@ class SnapshotResult:
         """Size of the file in bytes; None if it failed."""
         self.error: Optional[str] = None
 
-
-def encode_head(identity: Identity, device: str) -> str:
-    """Returns the JSON that all records about `device` start with: an object without its closing brace."""
-    fields: Dict[str, object] = {
-        "run": identity.run,
-        "attempt": identity.attempt,
-        "rank": identity.rank,
-        "local_rank": identity.local_rank,
-        "world_size": identity.world_size,
-        "node_rank": identity.node_rank,
-        "device": device,
-        "pid": os.getpid(),
-    }
-    return json.dumps(_without_none(fields))[:-1]
+    def fields(self) -> Dict[str, object]:
+        """Returns the JSON fields beside run and rank."""
+        error = None if self.error is None else "".join(c for c in self.error if c.isprintable())[:ERROR_CHARACTERS_MAX]
+        return {
+            "id": self.capture_id,
+            "reason": self.reason,
+            "step": self.step,
+            "path": self.path,
+            "outcome": "written" if error is None else "failed",
+            "bytes": self.n_bytes,
+            "error": error,
+        }
 
 
-def encode_step(record: bytes, heads: Sequence[str], n_dropped: int) -> str:
-    """Returns a packed record as one line of JSON. `heads` holds the result of `encode_head` for each device index."""
-    time, seconds, _, step, device_idx, phase_idx, *figures = RECORD.unpack(record)
-    line = f'{heads[device_idx]}, "step": {step}, "time": {time:.6f}, "dropped_records": {n_dropped}'
-    if seconds >= 0:
-        line += f', "step_seconds": {seconds:.6f}'
-    if phase_idx:
-        line += f', "phase": "{PHASES[phase_idx]}"'
-    for name, value in zip(FIGURES, figures):
-        if value >= 0:
-            line += f', "{name}": {value}'
-    return line + "}\n"
+class End:
+    """The end of this rank; what is None is unknown."""
+
+    __slots__ = ("error_message", "error_type", "is_automatic", "outcome", "requested_bytes", "step", "time")
+
+    def __init__(self, outcome: str, is_automatic: bool) -> None:
+        self.outcome = outcome
+        """One of OUTCOMES."""
+        self.is_automatic = is_automatic
+        """Whether it is reported because the process exits, and not by the program."""
+        self.time: Optional[float] = None
+        """Unix time in seconds."""
+        self.step: Optional[int] = None
+        self.error_type: Optional[str] = None
+        self.error_message: Optional[str] = None
+        self.requested_bytes: Optional[int] = None
+        """The request that could not be met."""
+
+    def fields(self) -> Dict[str, object]:
+        """Returns the JSON fields beside rank and instance."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "is_automatic"}
+
+
+class Encoder:
+    """Encodes what is pushed, in the run's current name, with or without the later fields."""
+
+    def __init__(self, process: Process) -> None:
+        self.is_plain = False
+        """Whether to leave the later fields out, because the exporter refuses them."""
+        self._process = process
+        self._devices: List[str] = []
+        self._heads: Dict[str, str] = {}
+        self._heads_of: Tuple[Optional[Identity], bool] = (None, False)
+
+    def add_device(self, device: str) -> int:
+        """Returns the index that stands for `device` in records."""
+        self._devices.append(device)
+        return len(self._devices) - 1
+
+    def step(self, record: bytes, n_dropped: int) -> str:
+        """Returns a packed record as one line of JSON."""
+        time, seconds, _, step, device_idx, phase_idx, *figures = RECORD.unpack(record)
+        head = self._head(self._devices[device_idx])
+        line = f'{head}, "step": {step}, "time": {time:.6f}, "dropped_records": {n_dropped}'
+        if seconds >= 0:
+            line += f', "step_seconds": {seconds:.6f}'
+        if phase_idx:
+            line += f', "phase": "{PHASES[phase_idx]}"'
+        for name, value in zip(FIGURES, figures):
+            if value >= 0 and not (self.is_plain and name in LATER_STEP_FIELDS):
+                line += f', "{name}": {value}'
+        return line + "}\n"
+
+    def _head(self, device: str) -> str:
+        """Returns what all records about `device` start with: a JSON object without its closing brace."""
+        identity = self._process.identity()
+        if self._heads_of != (identity, self.is_plain):
+            self._heads_of = (identity, self.is_plain)
+            self._heads.clear()
+        head = self._heads.get(device)
+        if head is None:
+            fields: Dict[str, object] = {**identity._asdict(), "device": device, "pid": os.getpid()}
+            without = LATER_STEP_FIELDS if self.is_plain else ()
+            head = self._heads[device] = _encode(fields, without).decode()[:-1]
+        return head
+
+    def control(self, message: "SnapshotResult | End") -> Optional[Request]:
+        """Returns the request for a message that is not a step; None if this exporter must not get it."""
+        identity = self._process.identity()
+        if isinstance(message, SnapshotResult):
+            return Request(SNAPSHOTS_PATH, JSON, _encode({"run": identity.run, "rank": identity.rank, **message.fields()}))
+        if self.is_plain and message.is_automatic:
+            return None  # an exporter of before forgets a rank's findings at its end
+        run = "".join(f"%{byte:02X}" for byte in identity.run.encode())
+        fields = {"rank": identity.rank, "instance": identity.instance, **message.fields()}
+        return Request(f"/v1/runs/{run}/end", JSON, _encode(fields, LATER_END_FIELDS if self.is_plain else ()))
+
+
+def cut(text: str, n_bytes: int) -> str:
+    """Returns the printable part of a text, at most `n_bytes` of UTF-8."""
+    plain = "".join(character for character in text if character.isprintable())
+    return plain.encode("utf-8", "ignore")[:n_bytes].decode("utf-8", "ignore")
+
+
+def is_unknown_field(body: bytes) -> bool:
+    """Returns whether a refusal names one of the later fields as unknown."""
+    detail = body.decode("utf-8", "replace")
+    return any(f"unknown field `{name}`" in detail for name in (*LATER_STEP_FIELDS, *LATER_END_FIELDS))
+
+
+class Held:
+    """A 409 answer: the rank is pushed by another live process."""
+
+    __slots__ = ("detail", "offer")
+
+    def __init__(self, body: bytes) -> None:
+        try:
+            answer: Dict[str, object] = dict(json.loads(body))
+        except (ValueError, TypeError):
+            answer = {}
+        self.detail = str(answer.get("detail", ""))[:ERROR_CHARACTERS_MAX]
+        offer = answer.get("offer")
+        is_valid = isinstance(offer, str) and offer.isprintable() and 0 < len(offer.encode()) <= RUN_BYTES_MAX
+        self.offer = str(offer) if is_valid else None
+        """The name that the run may have instead; None if the exporter offers none."""
 
 
 def sequence_number(record: bytes) -> int:
     """Returns the number of records that this process made before this one."""
     n_before: int = RECORD.unpack(record)[2]
     return n_before
-
-
-def snapshot_request(identity: Identity, result: SnapshotResult) -> Request:
-    """Returns the request that reports a snapshot."""
-    fields: Dict[str, object] = {
-        "run": identity.run,
-        "rank": identity.rank,
-        "id": result.capture_id,
-        "reason": result.reason,
-        "step": result.step,
-        "path": result.path,
-        "outcome": "written" if result.error is None else "failed",
-        "bytes": result.n_bytes,
-    }
-    if result.error is not None:
-        fields["error"] = "".join(c for c in result.error if c.isprintable())[:ERROR_CHARACTERS_MAX]
-    return Request(SNAPSHOTS_PATH, JSON, json.dumps(_without_none(fields)).encode())
-
-
-def end_request(identity: Identity, outcome: str) -> Request:
-    """Returns the request that ends this rank; `outcome` is one of OUTCOMES."""
-    run = "".join(f"%{byte:02X}" for byte in identity.run.encode())
-    return Request(f"/v1/runs/{run}/end", JSON, json.dumps({"rank": identity.rank, "outcome": outcome}).encode())
 
 
 def decode_captures(body: bytes) -> List[Capture]:
@@ -165,5 +244,6 @@ def decode_captures(body: bytes) -> List[Capture]:
     return [Capture(each) for each in actions if isinstance(each, dict) and each.get("type") == "snapshot"]
 
 
-def _without_none(fields: Dict[str, object]) -> Dict[str, object]:
-    return {name: value for name, value in fields.items() if value is not None}
+def _encode(fields: Dict[str, object], without: Tuple[str, ...] = ()) -> bytes:
+    """Returns a JSON object without absent fields and those of `without`."""
+    return json.dumps({key: value for key, value in fields.items() if value is not None and key not in without}).encode()

@@ -47,6 +47,10 @@ class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
         """Records the last checkpoint, which has been written by now."""
         self._record_checkpoint()
 
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Notes an exception, since the trainer handles Ctrl-C itself."""
+        CLIENT.ending.note(exception)
+
     def _record_checkpoint(self) -> None:
         if self._is_saving:
             self._is_saving = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import sys
 import textwrap
 import threading
 import time
+import urllib.parse
 import urllib.request
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
@@ -123,11 +125,18 @@ def exporter(start: Callable[..., Exporter]) -> Exporter:
     return start()
 
 
+INFORMATION = re.compile(r"stepmem: (\[step \d+\] |run '.*', rank \d+, pushes to |run '.*' has another live process|the exporter at \S+ is older than this client)")
+"""Lines that the client writes at level info."""
+
+
 class Ended:
-    """Output, exit code and duration of a process that has ended."""
+    """Output, exit code and duration of a process that has ended. `err` has no lines of level info."""
 
     def __init__(self, process: "subprocess.Popen[str]", began: float) -> None:
-        self.out, self.err = process.communicate(timeout=60)
+        self.out, err = process.communicate(timeout=60)
+        lines = err.splitlines(keepends=True)
+        self.information = [line.rstrip() for line in lines if INFORMATION.match(line)]
+        self.err = "".join(line for line in lines if not INFORMATION.match(line))
         self.code = process.returncode
         self.seconds = time.monotonic() - began
 
@@ -186,13 +195,29 @@ def train(tmp_path: pathlib.Path) -> Iterator[Callable[..., Training]]:
             training.process.communicate()
 
 
-class FakeExporter:
-    """Answers pushes with the given statuses in turn, the last one from then on. None: does not answer."""
+class Reply:
+    """An answer of the fake exporter. `refuses` names fields: a push without them is accepted."""
 
-    def __init__(self, *statuses: Optional[int]) -> None:
-        self.statuses = list(statuses)
-        self.bodies: List[str] = []
+    def __init__(self, status: int, retry_after: int = 0, refuses: "tuple[str, ...]" = (), **problem: Any) -> None:
+        self.status = status
+        self.retry_after = retry_after
+        self.refuses = refuses
+        self.problem = problem
+
+
+OLD = Reply(400, refuses=("instance", "launch", "high_water_allocated_bytes", "high_water_reserved_bytes"))
+"""Refuses what an exporter of before does not know, as that one does."""
+
+
+class FakeExporter:
+    """Answers pushes with the given replies in turn, the last one from then on. None: does not answer."""
+
+    def __init__(self, *replies: "Optional[int | Reply]") -> None:
+        self.replies = list(replies)
+        self.accepted: "List[tuple[str, str]]" = []
+        self.refused: "List[tuple[str, str]]" = []
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._connections: List[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
@@ -201,7 +226,20 @@ class FakeExporter:
 
     @property
     def records(self) -> List[Dict[str, Any]]:
-        return [json.loads(line) for body in self.bodies for line in body.splitlines()]
+        """The accepted records."""
+        return [json.loads(line) for path, body in self.accepted if path == "/v1/steps" for line in body.splitlines()]
+
+    @property
+    def ends(self) -> List[Dict[str, Any]]:
+        """The accepted ends, each with the name of its run."""
+        found = [(path.split("/"), body) for path, body in self.accepted if path.endswith("/end")]
+        return [{"run": urllib.parse.unquote(path[3]), **json.loads(body)} for path, body in found]
+
+    def disconnect(self) -> None:
+        """Closes all connections."""
+        for connection in self._connections:
+            connection.shutdown(socket.SHUT_RDWR)
+        self._connections.clear()
 
     def _accept(self) -> None:
         while True:
@@ -209,27 +247,43 @@ class FakeExporter:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+            self._connections.append(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _serve(self, connection: socket.socket) -> None:
         file = connection.makefile("rwb")
-        while True:
-            head = b""
-            while not head.endswith(b"\r\n\r\n"):
-                line = file.readline()
-                if not line:
-                    return
-                head += line
-            length = next(int(l.split(b":")[1]) for l in head.split(b"\r\n") if l.lower().startswith(b"content-length"))
-            body = file.read(length).decode()
-            status = self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
-            if status is None:
-                threading.Event().wait()
-            if status == 200:
-                self.bodies.append(body)
-            text = b'{"accepted":1,"actions":[]}' if status == 200 else b'{"detail":"because"}'
-            file.write(b"HTTP/1.1 %d Status\r\nRetry-After: 0\r\nContent-Length: %d\r\n\r\n%s" % (status, len(text), text))
-            file.flush()
+        try:
+            while self._answer(file):
+                pass
+        except OSError:
+            pass
+
+    def _answer(self, file: Any) -> bool:
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            line = file.readline()
+            if not line:
+                return False
+            head += line
+        length = next(int(l.split(b":")[1]) for l in head.split(b"\r\n") if l.lower().startswith(b"content-length"))
+        path, body = head.split(b" ")[1].decode(), file.read(length).decode()
+        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        if reply is None:
+            threading.Event().wait()
+        if not isinstance(reply, Reply):
+            reply = Reply(reply, detail="because")
+        unknown = [name for line in body.splitlines() for name in json.loads(line) if name in reply.refuses]
+        problem = {"detail": f"record 0: {unknown[0]}: unknown field `{unknown[0]}`, expected `run`"} if unknown else reply.problem
+        if reply.status == 200 or (reply.refuses and not unknown):
+            status, text = 200, '{"accepted":1,"actions":[]}'
+            self.accepted.append((path, body))
+        else:
+            status, text = reply.status, json.dumps({"status": reply.status, **problem})
+            self.refused.append((path, body))
+        answer = f"HTTP/1.1 {status} Status\r\nRetry-After: {reply.retry_after}\r\nContent-Length: {len(text)}\r\n\r\n{text}"
+        file.write(answer.encode())
+        file.flush()
+        return True
 
     def close(self) -> None:
         self._listener.close()
@@ -239,8 +293,8 @@ class FakeExporter:
 def fake() -> Iterator[Callable[..., FakeExporter]]:
     started: List[FakeExporter] = []
 
-    def start_one(*statuses: Optional[int]) -> FakeExporter:
-        started.append(FakeExporter(*statuses))
+    def start_one(*replies: "Optional[int | Reply]") -> FakeExporter:
+        started.append(FakeExporter(*replies))
         return started[-1]
 
     yield start_one

@@ -18,14 +18,14 @@ STEPS = """
     torch.malloc(1000)
     for spike in (5000, 100, 100, 9000):
         step(spike)
-    print(torch.cuda.n_resets, torch._C.n_reads)
+    print(torch._C.n_resets, torch._C.n_reads)
 """
 
 
 def test_figures_are_those_of_the_allocator(exporter, train):
     ended = train(STEPS, exporter.url, PATHS=STUB).ended()
     assert (ended.code, ended.err) == (0, "")
-    assert ended.out == "0 4\n", "peak counters are not reset, and statistics are read once a step"
+    assert ended.out == "4 5\n", "statistics are read once a step, and once at the first to learn their shape"
     rank = exporter.rank()
     wanted = {
         "device": "GPU-01234567-89ab-cdef-0123-456789abcdef",
@@ -41,25 +41,61 @@ def test_figures_are_those_of_the_allocator(exporter, train):
     assert {name: rank[name] for name in wanted} == wanted
 
 
+EXACT = [6000, 1100, 1100, 10000]
+RISING = [None, None, None, 10000]
+
+
 @pytest.mark.parametrize(
-    "resets, peaks",
-    [("0", [None, None, None, 10000]), ("1", [6000, 1100, 1100, 10000])],
-    ids=["not reset: only peaks that rose", "reset: the peak of each step"],
+    "variables, peaks",
+    [
+        ({}, EXACT),
+        ({"STEPMEM_PEAKS": "exact"}, EXACT),
+        ({"STEPMEM_RESET_PEAK": "1"}, EXACT),
+        ({"STEPMEM_PEAKS": "observe"}, RISING),
+        ({"STEPMEM_RESET_PEAK": "0"}, RISING),
+        ({"STEPMEM_PEAKS": "observe", "STEPMEM_RESET_PEAK": "1"}, RISING),
+    ],
 )
-def test_peak_is_that_of_its_step_or_absent(fake, train, resets, peaks):
+def test_peak_is_that_of_its_step_or_absent(fake, train, variables, peaks):
     exporter = fake(200)
-    ended = train(STEPS, exporter.url, PATHS=STUB, STEPMEM_RESET_PEAK=resets).ended()
-    assert ended.code == 0, ended.err
+    ended = train(STEPS, exporter.url, PATHS=STUB, **variables).ended()
+    assert (ended.code, ended.err) == (0, "")
     assert [record.get("peak_allocated_bytes") for record in exporter.records] == peaks
-    assert ended.out.split()[0] == ("4" if resets == "1" else "0")
+    assert [record["high_water_allocated_bytes"] for record in exporter.records] == [6000, 6000, 6000, 10000]
+    assert ended.out.split()[0] == ("4" if peaks is EXACT else "0")
 
 
-def test_peak_after_a_reset_by_the_program_is_sent(fake, train):
+@pytest.mark.parametrize("variables, peaks", [({}, EXACT), ({"STEPMEM_PEAKS": "observe"}, RISING)])
+def test_peak_is_that_of_its_step_or_absent_though_the_program_resets_it(fake, train, variables, peaks):
     exporter = fake(200)
     code = STEPS.replace("def step(spike):", "def step(spike):\n        torch.cuda.reset_peak_memory_stats()")
-    assert train(code, exporter.url, PATHS=STUB).ended().code == 0
-    peaks = [record.get("peak_allocated_bytes") for record in exporter.records]
-    assert peaks == [None, 1100, None, 10000]
+    assert train(code, exporter.url, PATHS=STUB, **variables).ended().code == 0
+    assert [record.get("peak_allocated_bytes") for record in exporter.records] == peaks
+
+
+@pytest.mark.parametrize(
+    "broken",
+    ["del torch._C._cuda_resetPeakMemoryStats", "torch._C._cuda_memoryStats = lambda device: {**read(device), 'new': {'a': {}}}"],
+    ids=["name missing", "unknown shape"],
+)
+def test_counters_that_cannot_be_shared_are_not_reset(fake, train, broken):
+    exporter = fake(200)
+    code = STEPS.replace("def step", f"read = torch._C._cuda_memoryStats\n    {broken}\n    def step", 1)
+    ended = train(code, exporter.url, PATHS=STUB).ended()
+    assert ended.code == 0 and ended.err.count("high-water marks") == 1
+    assert [record.get("peak_allocated_bytes") for record in exporter.records] == RISING
+    assert ended.out.split()[0] == "0"
+
+
+def test_capacity_of_a_gpu_is_its_own(fake, train):
+    exporter = fake(200)
+    assert train(STEPS, exporter.url, PATHS=STUB, STEPMEM_CAPACITY="1MiB").ended().code == 0
+    assert {record["total_bytes"] for record in exporter.records} == {1 << 30}
+
+
+def test_invalid_kind_of_peaks_causes_a_warning(train):
+    ended = train(STEPS, None, PATHS=STUB, STEPMEM_PEAKS="some").ended()
+    assert "STEPMEM_PEAKS: 'some' is neither exact nor observe" in ended.err
 
 
 def test_cuda_is_not_initialized_by_the_client(exporter, train):
@@ -169,6 +205,27 @@ def test_history_that_the_program_records_is_left_on(exporter, train, tmp_path):
     ended = train(code, exporter.url, PATHS=STUB, STEPMEM_RUN="own").ended()
     assert ended.out == "{'context': 'all', 'stacks': 'all', 'max_entries': 7}\n", ended.err
     assert os.listdir(tmp_path / "out") == ["own_rank0_step4.pickle"]
+
+
+def test_monitor_logs_each_interval_and_where_its_snapshot_went(train, tmp_path):
+    code = """
+        import torch, stepmem
+        monitor = stepmem.MemoryMonitor(snapshot_step=2, snapshot_dir="out")
+        for step in (1, 2, 3):
+            torch.malloc(100 << 20)
+            torch.malloc(step << 20)
+            torch.free(step << 20)
+            monitor.report(step)
+        print(stepmem.memory_utilization())
+    """
+    ended = train(code, None, PATHS=STUB, STEPMEM_DISABLED="1").ended()
+    assert (ended.code, ended.err, float(ended.out)) == (0, "", 300 / 1024)
+    assert ended.information == [
+        "stepmem: [step 1] GPU mem: allocated 100 MiB, peak 101 MiB / 1.00 GiB (10 %), reserved 100 MiB (10 %)",
+        "stepmem: [step 2] GPU mem: allocated 200 MiB, peak 202 MiB / 1.00 GiB (20 %), reserved 200 MiB (20 %)",
+        f"stepmem: [step 2] memory snapshot: {tmp_path}/out/memory_rank0_step2.pickle",
+        "stepmem: [step 3] GPU mem: allocated 300 MiB, peak 303 MiB / 1.00 GiB (30 %), reserved 300 MiB (29 %)",
+    ]
 
 
 OOM = """

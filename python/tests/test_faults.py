@@ -10,8 +10,9 @@ import time
 import pytest
 from conftest import STUB, await_true
 
+from stepmem._process import Process
 from stepmem._sender import Sender
-from stepmem._settings import Identity, Settings
+from stepmem._settings import Settings
 from stepmem._wire import RECORD
 
 LOOP = """
@@ -203,7 +204,7 @@ def test_forked_worker_inherits_nothing_and_the_parent_continues(exporter, train
     assert (ended.code, ended.out, ended.err) == (0, "1 0\n", ""), "one thread, no connection"
     status = exporter.status()
     assert [(rank["rank"], rank["step"]) for rank in status["ranks"]] == [(0, 2)]
-    assert status["records"] == {"accepted": 2, "duplicate": 0, "late": 0, "inconsistent": 0, "restarted": 0}
+    assert {kind: n for kind, n in status["records"].items() if n} == {"accepted": 2}
 
 
 def test_forked_child_that_trains_pushes_for_itself(exporter, train):
@@ -341,10 +342,9 @@ def test_hanging_exporter_does_not_block_the_training_thread(exporter, train):
 
 def test_sender_that_sees_the_stop_before_it_is_woken_still_flushes(fake):
     exporter = fake(200)
-    identity = Identity("race", 0, 0, None, None, None)
-    sender = Sender(Settings(exporter.url, None, False, None, False), identity, lambda capture: None)
+    sender = Sender(Settings(exporter.url, None, False, None, False), Process(), lambda capture: None)
     sender.add_device("cpu")
-    sender.ring.append(RECORD.pack(1.0, -1.0, 0, 1, 0, 0, *[64] * 9))
+    sender.ring.append(RECORD.pack(1.0, -1.0, 0, 1, 0, 0, *[64] * 11))
     sender._stop.set()  # `stop` does this first, and the thread may wake up right then
     sender._sent_at = time.monotonic()
     sender._deadline = time.monotonic() + 5

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
 import pytest
-from conftest import ROOT, await_true
+from conftest import ROOT, STUB, await_true
 
+import stepmem
 from stepmem._settings import Identity, Settings, parse_url
 
 LOOP = """
@@ -116,6 +118,29 @@ def test_invalid_settings_cause_one_warning(train):
     assert ended.err.count("STEPMEM_PUSH_URL") == 1 and len(ended.err.splitlines()) == 1, ended.err
 
 
+@pytest.mark.parametrize(
+    "value, n_bytes",
+    [("2GiB", 2 << 30), ("2 Gi", 2 << 30), ("1.5MiB", 3 << 19), ("2GB", 2_000_000_000), ("4096", 4096), ("1tib", 1 << 40), ("", None)],
+)
+def test_capacity_is_a_number_of_bytes(value, n_bytes):
+    assert Settings.read({"STEPMEM_CAPACITY": value}).capacity_bytes == n_bytes
+
+
+@pytest.mark.parametrize("value", ["much", "0", "-1GiB", "2 XiB", "nan", "inf", "1e300", "GiB", "9007199254740994"])
+def test_invalid_capacity_raises_an_error_that_names_the_variable(value):
+    with pytest.raises(ValueError, match="STEPMEM_CAPACITY"):
+        Settings.read({"STEPMEM_CAPACITY": value})
+
+
+def test_capacity_is_sent_as_the_total_of_a_process_without_cuda(fake, train):
+    exporter = fake(200)
+    code = LOOP + "    print(stepmem.memory_stats().total_bytes, stepmem.memory_stats().free_bytes)\n"
+    ended = train(code, exporter.url, STEPMEM_CAPACITY="2GiB").ended()
+    assert (ended.code, ended.out) == (0, "2147483648 None\n"), ended.err
+    assert {record["total_bytes"] for record in exporter.records} == {2 << 30}
+    assert not [record for record in exporter.records if "free_bytes" in record], "only what is left of a limit is known"
+
+
 def test_disabled_client_pushes_nothing(exporter, train):
     ended = train(LOOP, exporter.url, STEPMEM_DISABLED="1").ended()
     assert (ended.code, ended.err) == (0, "")
@@ -147,7 +172,40 @@ def test_program_runs_as_under_python(exporter, train, ending):
     through = train(code, exporter.url, "a", "--b", through=("-m", "stepmem")).ended()
     assert through.code == plain.code
     assert through.out.replace("script1", "script0") == plain.out
-    assert through.err.splitlines()[-1:] == plain.err.splitlines()[-1:]
+    said = [line for line in through.err.splitlines() if not line.startswith("stepmem: no step was counted")]
+    assert said[-1:] == plain.err.splitlines()[-1:]
+
+
+@pytest.mark.parametrize(
+    "code, reason",
+    [("print(1)", "the program did not import PyTorch"), ("import torch", "no optimizer of PyTorch stepped in this process")],
+)
+def test_program_without_a_step_is_told_so_at_its_end(train, code, reason):
+    ended = train(code, None, through=("-m", "stepmem"), PATHS=STUB).ended()
+    assert ended.code == 0
+    assert ended.err.count("stepmem: ") == 1 and f"no step was counted, so nothing is pushed: {reason}" in ended.err
+
+
+@pytest.mark.parametrize(
+    "code, variables",
+    [
+        ("import stepmem; stepmem.step_end(1)", {}),
+        ("pass", {"STEPMEM_DISABLED": "1"}),
+        ("raise ValueError('x')", {}),
+        ("import sys; sys.exit(2)", {}),
+        ("import threading, stepmem, time; threading.Thread(target=lambda: (time.sleep(0.3), stepmem.step_end(1))).start()", {}),
+    ],
+    ids=["steps", "disabled", "error", "usage", "thread that goes on"],
+)
+def test_program_that_steps_or_fails_or_is_not_recorded_is_not_told(fake, train, code, variables):
+    ended = train(code, fake(200).url, through=("-m", "stepmem"), **variables).ended()
+    assert "no step was counted" not in ended.err
+
+
+def test_version_is_printed():
+    command = [sys.executable, "-m", "stepmem", "--version"]
+    ended = subprocess.run(command, cwd=ROOT / "python", capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, f"stepmem {stepmem.__version__}\n", "")
 
 
 def test_module_runs_as_under_python(train, tmp_path):
@@ -194,8 +252,11 @@ def test_memory_figures_need_no_exporter(train):
     assert stats[0] > 0 and stats[4] > stats[0]
     assert 0 < utilization < 1
     assert first[1] - second[1] > 60 << 20, "peaks are per interval"
-    assert full == "allocated 1.25 GiB, peak 3.50 GiB, reserved 4.00 GiB / 80.0 GiB (5 %)"
-    assert empty == "allocated –, peak –, reserved – / –"
+    assert full == "allocated 1.25 GiB, peak 3.50 GiB / 80.0 GiB (4 %), reserved 4.00 GiB (5 %)"
+    assert empty == "allocated –, peak – / –, reserved –"
+    assert utilization == pytest.approx(second[1] / second[4], rel=0.2), "peak by total"
+    steps = [re.match(r"stepmem: \[step (\d)\] host mem: allocated .*, peak .* MiB / ", line) for line in ended.information]
+    assert [step and step[1] for step in steps] == ["1", "2"]
 
 
 def test_file_pages_are_not_counted(exporter, train, tmp_path):

@@ -84,6 +84,7 @@ def test_steps_evaluations_and_checkpoints_of_trainer_are_recorded(fake, train, 
     steps = [("train", step) for step in range(1, 11)]
     expected = [*steps[:5], ("eval", 5), ("checkpoint", 5), *steps[5:], ("eval", 10), ("checkpoint", 10)]
     assert pushed[: len(expected)] == expected and set(pushed[len(expected) :]) <= {("checkpoint", 10)}
+    assert [end["outcome"] for end in exporter.ends] == ["completed"]
 
 
 def test_optimizer_steps_of_trainer_without_a_callback_are_counted(exporter, train):
@@ -141,6 +142,61 @@ def test_steps_evaluations_and_checkpoints_of_lightning_are_recorded(fake, train
     assert [step for phase, step in pushed if phase == "train"] == [1, 2, 3, 4, 5, 6]
     assert [step for phase, step in pushed if phase == "eval"] == [3, 6]
     assert [step for phase, step in pushed if phase == "checkpoint"] == [3, 6]
+    assert [end["outcome"] for end in exporter.ends] == ["completed"]
+
+
+FAILING = """
+    import torch, stepmem, sys, os, time
+    from transformers import Trainer, TrainingArguments, TrainerCallback
+    from stepmem.huggingface import StepmemCallback
+    class Fails(TrainerCallback):
+        def on_step_end(self, arguments, state, control, **named):
+            if state.global_step == 3:
+                raise MemoryError("no memory")
+    data = [{"x": torch.ones(4)} for _ in range(64)]
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+        def forward(self, x):
+            return {"loss": self.layer(x).mean()}
+    arguments = TrainingArguments("out", max_steps=10, report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no")
+    Trainer(Model(), arguments, train_dataset=data, callbacks=[StepmemCallback(), Fails()]).train()
+"""
+
+
+def test_error_in_trainer_is_reported_as_the_end(fake, train):
+    exporter = fake(200)
+    ended = train(FAILING, exporter.url).ended()
+    assert ended.code == 1 and "MemoryError: no memory" in ended.err
+    assert [(end["outcome"], end["error_type"], end["step"]) for end in exporter.ends] == [("oom", "MemoryError", 3)]
+
+
+TWO_RANKS = """
+    import os, time, stepmem
+    stepmem.step_end(1)
+    assert stepmem.flush(10)
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    if attempt == "0" and os.environ["RANK"] == "1":
+        raise ValueError("bad batch")
+    while attempt == "0":
+        time.sleep(1)
+"""
+
+
+def test_ranks_of_torchrun_report_their_ends_and_keep_their_launch(fake, tmp_path):
+    exporter = fake(200)
+    script = tmp_path / "two.py"
+    script.write_text(textwrap.dedent(TWO_RANKS))
+    environment = {**os.environ, "STEPMEM_PUSH_URL": exporter.url, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+    ended = subprocess.run([*torchrun, str(script)], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    ends = sorted((end["rank"], end["outcome"], end.get("error_message", "")) for end in exporter.ends)
+    assert ends == [(0, "completed", ""), (1, "completed", ""), (1, "failed", "bad batch")], "rank 0 was ended by a signal once"
+    assert sorted((each["rank"], each["attempt"]) for each in exporter.records) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert len({(each["run"], each["launch"]) for each in exporter.records}) == 1
+    assert len({each["instance"] for each in exporter.records}) == 4
 
 
 LEAKY_RANK = """
@@ -172,7 +228,9 @@ def test_one_leaking_rank_of_four_under_torchrun_has_the_only_findings(exporter,
     ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
     status = exporter.status()
-    assert [(rank["run"], rank["rank"], rank["step"]) for rank in status["ranks"]] == [("ddp", rank, 800) for rank in range(4)]
+    assert [(rank["rank"], rank["step"]) for rank in status["ranks"]] == [(rank, 800) for rank in range(4)]
+    (name,) = {rank["run"] for rank in status["ranks"]}
+    assert name.startswith("ddp-")
     found = {(finding["rank"], finding["kind"]) for finding in status["findings"]}
     assert (2, "CREEP_CONFIRMED") in found, json.dumps(status["findings"], indent=1)
     assert {rank for rank, _ in found} == {2}, "the other three ranks have no finding"

@@ -52,7 +52,6 @@ impl Ack {
         self.kind
     }
 
-    /// Why.
     pub fn reason(&self) -> &str {
         &self.reason
     }
@@ -65,11 +64,8 @@ pub struct AdmittedAck(Ack);
 /// An acknowledgement in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ActiveAck {
-    /// The acknowledgement.
     pub ack: Ack,
-    /// When it came.
     pub since: Uptime,
-    /// When it expires.
     pub until: Uptime,
 }
 

@@ -50,7 +50,6 @@ impl Default for CaptureSettings {
 pub struct CaptureRequest {
     /// What its report names.
     pub id: String,
-    /// The rank.
     pub rank: RankId,
     /// For how many steps to record.
     pub steps: u32,
@@ -85,7 +84,6 @@ impl CaptureReason {
 pub enum CaptureOutcome {
     /// The rank was asked and has not reported yet.
     Waiting,
-    /// It was written.
     Written {
         /// Where, as the training process sees it.
         path: Box<str>,
@@ -93,10 +91,7 @@ pub enum CaptureOutcome {
         bytes: Option<Bytes>,
     },
     /// It could not be taken or written.
-    Failed {
-        /// Why.
-        error: Box<str>,
-    },
+    Failed { error: Box<str> },
     /// The rank did not report in time.
     Unanswered,
 }
@@ -116,9 +111,8 @@ impl CaptureOutcome {
 /// What a training process says of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureReport {
-    /// The rank.
     pub rank: RankId,
-    /// What it was asked under; `None` when nobody asked.
+    /// Id of the request; `None` for a snapshot that the trainer took by itself.
     pub id: Option<Box<str>>,
     /// Why it was taken.
     pub reason: CaptureReason,
@@ -133,7 +127,7 @@ pub struct CaptureReport {
 pub struct Capture {
     /// The report, or what will be reported.
     pub report: CaptureReport,
-    /// When it was asked for, or reported when nobody asked.
+    /// When it was asked for, or reported if it was not asked for.
     pub since: Uptime,
 }
 
@@ -160,7 +154,6 @@ struct RunRequests {
 }
 
 impl Captures {
-    /// None yet.
     pub fn new(settings: CaptureSettings) -> Self {
         Self {
             settings,
@@ -197,7 +190,7 @@ impl Captures {
         let n_requests = before.map_or(0, |before| before.n_requests) + 1;
         self.runs.insert(rank.run.clone(), RunRequests { n_requests, last: now });
         self.n_requests += 1;
-        // The time tells it apart from those of an exporter before this one.
+        // The time keeps ids of an earlier exporter apart.
         let id = format!("{}-{}", now.0.as_millis(), self.n_requests);
         let report = CaptureReport {
             rank: rank.clone(),

@@ -15,7 +15,6 @@ use crate::model::ids::Run;
 pub struct EngineConfig {
     /// The limits of findings.
     pub thresholds: Thresholds,
-    /// The creep estimator's.
     pub creep: CreepSettings,
     /// How many train pushes at the start of a life are not used, of runs that have a number of their own.
     pub warmup_pushes: BTreeMap<Run, u32>,

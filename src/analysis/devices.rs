@@ -16,7 +16,6 @@ pub const XIDS_MAX: usize = 256;
 /// How long a device counts as failing after its last error: twice the longest pause between two rounds.
 const FAILURE_KEPT: Duration = Duration::from_mins(2);
 
-/// All devices.
 #[derive(Debug, Default)]
 pub struct DeviceTable {
     read: BTreeMap<GpuUuid, DeviceState>,

@@ -23,12 +23,14 @@ use crate::model::units::{Seconds, Uptime};
 
 /// How often pushes and readings have all subjects judged when no trend has changed; a tick always does.
 pub const JUDGE_EVERY: Duration = Duration::from_secs(5);
+/// A difference of the system's clock from ours counts from this many seconds on.
+const CLOCK_STEP_MIN: f64 = 0.5;
 
 /// All state of the analysis.
 #[derive(Debug)]
 pub struct Engine {
     pub(super) config: EngineConfig,
-    /// The Unix time at which the uptime was 0.
+    /// The Unix time at which the uptime was 0, by the clock as it was last read.
     pub(super) started: f64,
     pub(super) ranks: RankTable,
     pub(super) processes: ProcessTable,
@@ -92,7 +94,8 @@ impl Engine {
     /// # Errors
     /// The bound that it would break; its records are counted as dropped.
     pub fn admit(&mut self, batch: Vec<StepSample>, now: Uptime) -> Result<Admitted, Refusal> {
-        self.ranks.admit(batch, now)
+        let arrival = self.unix_time(now);
+        self.ranks.admit(batch, now, arrival)
     }
 
     /// Lets an acknowledgement in.
@@ -143,6 +146,14 @@ impl Engine {
         self.judge_if(is_changed, now)
     }
 
+    /// Sets the Unix time at `now`: the system's clock may have been set since it was last read. Ignores differences
+    /// below [`CLOCK_STEP_MIN`], so that times stay equal from one status to the next.
+    pub fn set_clock(&mut self, now: Uptime, unix: f64) {
+        if (unix - self.unix_time(now)).abs() >= CLOCK_STEP_MIN {
+            self.started = unix - now.0.as_secs_f64();
+        }
+    }
+
     /// Returns the Unix time at `now`.
     pub fn unix_time(&self, now: Uptime) -> f64 {
         self.started + now.0.as_secs_f64()
@@ -159,7 +170,9 @@ impl Engine {
 
     fn steps(&mut self, batch: Admitted, now: Uptime) -> Vec<Transition> {
         let mut transitions = Vec::new();
-        for sample in batch.into_samples() {
+        let arrival = self.unix_time(now);
+        for mut sample in batch.into_samples() {
+            self.ranks.correct_time(&mut sample, arrival);
             let is_changed = self.step(&sample, now);
             transitions.append(&mut self.judge_if(is_changed, now));
         }
@@ -226,7 +239,6 @@ impl Engine {
         state.view(device, now)
     }
 
-    /// Every present subject.
     pub(super) fn scene(&self, now: Uptime) -> Scene<'_> {
         let ttl = self.config.rank_ttl;
         let runs = self.ranks.runs().map(|(run, states)| {
@@ -292,4 +304,25 @@ impl Engine {
 /// Whether the process ids of a list can be those of training processes that are seen from here.
 fn sees_training_pids(attribution: Attribution) -> bool {
     matches!(attribution, Attribution::Host | Attribution::SharedPidNamespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::analysis::config::EngineConfig;
+    use crate::analysis::engine::Engine;
+    use crate::analysis::status::ExporterStatus;
+    use crate::model::units::Uptime;
+
+    #[test]
+    fn clock_that_is_set_moves_every_time_and_one_that_drifts_none() {
+        let mut engine = Engine::new(EngineConfig::default(), 1000.0);
+        let now = Uptime(Duration::from_secs(100));
+        for (unix, expected) in [(1100.3, 1100.0), (4700.0, 4700.0), (1100.0, 1100.0)] {
+            engine.set_clock(now, unix);
+            let time = engine.status(now, ExporterStatus::default()).time;
+            assert!((time - expected).abs() < 1e-6, "{unix}: {time}");
+        }
+    }
 }

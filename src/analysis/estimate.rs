@@ -1,4 +1,4 @@
-//! Statistics as free functions on short slices of points, for whoever asks whether a series
+//! Statistics as free functions on short slices of points, for code that asks whether a series
 //! grows. No state, no units and no nouns of the domain live here, and nothing here allocates.
 
 /// The most points that [`theil_sen`] takes: it compares all pairs, so that its cost grows with

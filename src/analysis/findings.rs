@@ -14,9 +14,7 @@ use crate::model::units::Uptime;
 /// One diagnosis that holds for one subject.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
-    /// The subject.
     pub subject: SubjectId,
-    /// The diagnosis.
     pub kind: DiagnosisKind,
     /// How much it matters.
     pub severity: Severity,
@@ -27,7 +25,6 @@ pub struct Finding {
 /// A finding, and since when it holds as a Unix time.
 #[derive(Clone, Debug)]
 pub struct ActiveFinding {
-    /// The finding.
     pub finding: Finding,
     /// When it was first raised.
     pub since: f64,
@@ -40,10 +37,8 @@ pub struct Transition {
     pub time: f64,
     /// The last train step of a rank.
     pub step: Option<u64>,
-    /// The subject.
     #[serde(flatten, with = "subject_fields")]
     pub subject: SubjectId,
-    /// The diagnosis.
     pub kind: DiagnosisKind,
     /// Whether it holds from now on.
     pub state: TransitionState,

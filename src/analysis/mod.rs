@@ -2,7 +2,9 @@
 //! or touches files.
 
 pub mod acks;
+pub mod basis;
 pub mod captures;
+pub mod challengers;
 pub mod config;
 pub mod creep;
 pub mod devices;

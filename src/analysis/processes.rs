@@ -21,7 +21,6 @@ const FALL_RATIO: f64 = 0.25;
 /// How processes that do not push are looked at.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessSettings {
-    /// The estimator's settings.
     pub creep: CreepSettings,
     /// Readings of a process reach its estimator at most this often, in seconds: it counts them.
     pub reading_every: f64,
@@ -56,7 +55,7 @@ pub struct ProcessTable {
     processes: BTreeMap<ProcessId, ProcessState>,
 }
 
-/// The state of one process.
+/// One process that does not push.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ProcessState {
     creep: CreepEstimator,

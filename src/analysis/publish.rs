@@ -65,7 +65,8 @@ impl Engine {
         let mut ranks = Vec::new();
         for run in &scene.runs {
             let balance = balance(&run.ranks);
-            runs.push(RunStatus::of(run, balance.as_ref()));
+            let challengers = self.ranks.n_challengers(run.run, now);
+            runs.push(RunStatus::of(run, balance.as_ref(), challengers));
             for (rank, view) in &run.ranks {
                 let own = balance.as_ref().and_then(|balance| balance.of(*rank));
                 let id = RankId { run: run.run.clone(), rank: *rank };

@@ -5,18 +5,21 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::challengers::{Challenge, Challengers};
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::rank::lifecycle::RecordVerdict;
 use crate::analysis::rank::state::RankState;
 use crate::analysis::refusal::Refusal;
 use crate::model::ids::{Rank, RankId, Run};
 use crate::model::step::StepSample;
-use crate::model::units::Uptime;
+use crate::model::units::{Seconds, Uptime};
+
+/// A pusher's clock may be ahead of ours by this many seconds.
+pub const AHEAD_SECONDS_MAX: f64 = 300.0;
 
 /// What the rank table may hold, and the settings of its ranks.
 #[derive(Clone, Debug)]
 pub struct RankSettings {
-    /// The creep estimator's.
     pub creep: CreepSettings,
     /// How many train pushes at the start of a life are not used, of runs that have a number of their own.
     pub warmup_pushes: BTreeMap<Run, u32>,
@@ -65,6 +68,8 @@ pub struct RecordCounts {
     pub inconsistent: u64,
     /// Used, and began a new life of their rank (these are among the accepted).
     pub restarted: u64,
+    /// With a time so far ahead of their arrival that the arrival counts instead, whatever became of them.
+    pub clock_ahead: u64,
 }
 
 /// What became of one record.
@@ -85,6 +90,7 @@ pub struct RankTable {
     n_ranks: usize,
     records: RecordCounts,
     records_dropped: u64,
+    challengers: Challengers,
 }
 
 /// What outlasts a restart of the exporter.
@@ -100,6 +106,7 @@ impl RankTable {
             n_ranks: 0,
             records: RecordCounts::default(),
             records_dropped: 0,
+            challengers: Challengers::default(),
         }
     }
 
@@ -121,11 +128,18 @@ impl RankTable {
         table
     }
 
-    /// Lets a batch in as a whole, making room by forgetting ranks that have left the outputs.
+    /// Lets a batch in as a whole, which arrived at `now`, the Unix time `arrival`. Makes room by forgetting ranks that
+    /// have left the outputs.
     ///
     /// # Errors
     /// The bound that it would break; its records are counted as dropped.
-    pub fn admit(&mut self, batch: Vec<StepSample>, now: Uptime) -> Result<Admitted, Refusal> {
+    pub fn admit(
+        &mut self,
+        batch: Vec<StepSample>,
+        now: Uptime,
+        arrival: f64,
+    ) -> Result<Admitted, Refusal> {
+        self.contest(&batch, now, arrival)?;
         let is_held = |sample: &StepSample| self.get(&sample.run, sample.rank).is_some();
         if batch.iter().all(is_held) {
             return Ok(Admitted(batch));
@@ -235,6 +249,15 @@ impl RankTable {
         self.runs.values_mut().flat_map(BTreeMap::values_mut)
     }
 
+    /// Replaces a time that is more than [`AHEAD_SECONDS_MAX`] ahead of the arrival, a Unix time, by that, and counts
+    /// it: a pusher's clock that was wrong for a while must not make everything after it late.
+    pub fn correct_time(&mut self, sample: &mut StepSample, arrival: f64) {
+        if sample.time.is_some_and(|time| time.get() > arrival + AHEAD_SECONDS_MAX) {
+            sample.time = Seconds::new(arrival).ok();
+            self.records.clock_ahead += 1;
+        }
+    }
+
     /// Returns what became of the records that were taken.
     pub fn records(&self) -> RecordCounts {
         self.records
@@ -247,6 +270,37 @@ impl RankTable {
 
     fn count(&mut self) {
         self.n_ranks = self.runs.values().map(BTreeMap::len).sum();
+    }
+
+    /// Refuses a batch of a process that claims a rank of another live one.
+    fn contest(
+        &mut self,
+        batch: &[StepSample],
+        now: Uptime,
+        arrival: f64,
+    ) -> Result<(), Refusal> {
+        let held = batch.iter().find_map(|sample| {
+            let state = self.runs.get(&sample.run)?.get(&sample.rank)?;
+            Some((sample, state.lifecycle().challenged(sample, now)?))
+        });
+        let Some((sample, holder)) = held else { return Ok(()) };
+        let runs = &self.runs;
+        let is_taken = |name: &Run| {
+            let mut states = runs.get(name).into_iter().flat_map(BTreeMap::values);
+            states.any(|state| {
+                let launch = state.lifecycle().live_launch(now);
+                launch
+                    .is_some_and(|launch| launch.is_none() || launch != sample.launch.as_ref())
+            })
+        };
+        let challenge = Challenge { sample, holder, now, time: arrival };
+        let contest = self.challengers.refuse(challenge, is_taken);
+        Err(Refusal::Held(Box::new(contest)))
+    }
+
+    /// Returns how many processes are refused because another live one holds their rank of the run.
+    pub fn n_challengers(&self, run: &Run, now: Uptime) -> usize {
+        self.challengers.count(run, now)
     }
 
     /// How many ranks and runs there would be with those of the batch.

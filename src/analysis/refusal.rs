@@ -1,16 +1,16 @@
 //! Why a batch or an acknowledgement may not enter.
 
+use crate::analysis::challengers::{Claim, Contest};
 use crate::model::ids::SubjectId;
 
 /// Why a batch or an acknowledgement may not enter, with the limit that it breaks.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Refusal {
     /// The batch would take more ranks than are held.
     #[error("the batch brings the ranks to {ranks}, which exceeds the limit of {max}")]
     TooManyRanks {
         /// How many ranks there would be.
         ranks: usize,
-        /// The limit.
         max: usize,
     },
     /// The batch would take more runs than are held.
@@ -18,18 +18,24 @@ pub enum Refusal {
     TooManyRuns {
         /// How many runs there would be.
         runs: usize,
-        /// The limit.
         max: usize,
     },
+    /// A rank of the batch is held by another live process.
+    #[error("{}", contested(.0))]
+    Held(Box<Contest>),
     /// The acknowledgement is about a subject that is not held.
     #[error("{}", unknown(.0))]
     UnknownSubject(SubjectId),
     /// The acknowledgement would exceed the bound on their number.
     #[error("the acknowledgements would exceed {max}")]
-    TooManyAcks {
-        /// The limit.
-        max: usize,
-    },
+    TooManyAcks { max: usize },
+}
+
+impl Refusal {
+    /// Returns whether a rank is held by another live process.
+    pub fn is_contest(&self) -> bool {
+        matches!(self, Self::Held(_))
+    }
 }
 
 fn unknown(subject: &SubjectId) -> String {
@@ -38,4 +44,23 @@ fn unknown(subject: &SubjectId) -> String {
         SubjectId::Process(id) => format!("no process {} is judged on that device", id.pid),
         SubjectId::Device(_) => "that device is neither read nor failing here".to_owned(),
     }
+}
+
+fn contested(contest: &Contest) -> String {
+    let Contest { rank, holder, challenger, offer, .. } = contest;
+    let shown = |claim: &Claim| {
+        let pid = claim.pid.map_or("an unknown pid".to_owned(), |pid| format!("pid {pid}"));
+        format!("{pid}, attempt {}, since {:.0}", claim.attempt, claim.started)
+    };
+    let next = match offer {
+        Some(name) => format!("both push, so take the name {name}"),
+        None => "ask again until it is silent or has pushed again".to_owned(),
+    };
+    format!(
+        "rank {} of {} is held by another live process ({}), not yours ({}): {next}",
+        rank.rank,
+        rank.run,
+        shown(holder),
+        shown(challenger)
+    )
 }

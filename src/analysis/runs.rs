@@ -10,7 +10,6 @@ use crate::model::ids::{Rank, Run};
 /// One run: every rank of its latest attempt, also those that have left the outputs.
 #[derive(Debug)]
 pub struct RunView<'a> {
-    /// The run.
     pub run: &'a Run,
     /// When this was made, as a Unix time.
     pub time: f64,

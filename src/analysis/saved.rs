@@ -25,13 +25,11 @@ pub struct SavedState {
     pub started: f64,
     /// The uptime at which this was saved.
     pub uptime: Uptime,
-    /// The ranks.
     pub ranks: SavedRanks,
     /// The processes that do not push.
     pub processes: ProcessTable,
     /// Since when findings hold.
     pub findings: Vec<SavedFinding>,
-    /// The acknowledgements.
     pub acks: Vec<SavedAck>,
 }
 

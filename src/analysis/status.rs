@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::acks::ActiveAck;
+use crate::analysis::basis::Basis;
 use crate::analysis::captures::{Capture, CaptureOutcome};
 use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::creep::signal::Signal;
@@ -13,7 +14,7 @@ use crate::analysis::creep::trend::{Stage, Trend, TrendFigures};
 use crate::analysis::devices::NvmlStatus;
 use crate::analysis::diagnosis::balance::{Balance, RankBalance};
 use crate::analysis::diagnosis::kind::Severity;
-use crate::analysis::diagnosis::pressure::{self, Basis};
+use crate::analysis::diagnosis::pressure;
 use crate::analysis::diagnosis::scene::RunScene;
 use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
 use crate::analysis::findings::ActiveFinding;
@@ -56,27 +57,26 @@ pub struct Status {
     pub exporter: ExporterStatus,
 }
 
-/// One run.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RunStatus {
-    /// Its name.
     pub run: Run,
     /// How many of its ranks are present here.
     pub ranks: usize,
     /// How many ranks it has, as its ranks report.
     pub ranks_expected: Option<u32>,
+    /// How many processes were refused lately, because another live one pushes the same rank of this run: two programs use
+    /// one name.
+    #[serde(default)]
+    pub challengers: usize,
     /// (worst - median) / median over the recent peaks of its present ranks.
     pub imbalance_ratio: Option<f64>,
     /// The rank with the highest recent peak.
     pub worst_rank: Option<Rank>,
 }
 
-/// One rank.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RankStatus {
-    /// Its run.
     pub run: Run,
-    /// The global rank.
     pub rank: Rank,
     /// The global rank as a label's value.
     #[serde(skip)]
@@ -89,22 +89,25 @@ pub struct RankStatus {
     pub last_train: Option<LastTrain>,
     /// Train steps accepted since the exporter began.
     pub steps_total: u64,
-    /// When its last push came, as a Unix time.
+    /// Records of it that came too late, since the exporter began.
+    pub late_records_total: u64,
+    /// When its last push that was accepted came, as a Unix time.
     pub last_push_time: f64,
-    /// The greatest allocated of this and the last whole interval.
+    /// The greatest known peak of allocated of this and the last whole interval.
     #[serde(rename = "interval_peak_allocated_bytes")]
     pub interval_peak_allocated: Option<Bytes>,
-    /// The greatest allocated of the recent window.
+    /// The greatest known peak of allocated of the recent window.
     #[serde(rename = "recent_peak_allocated_bytes")]
     pub recent_peak_allocated: Option<Bytes>,
-    /// Its capacity.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
     /// What it can still take before its device is full, in bytes.
     pub headroom_bytes: Option<f64>,
+    /// The memory that the headroom rests on.
+    pub headroom_basis: Option<Basis>,
     /// Peak by capacity, by basis.
     pub pressures: Vec<(Basis, f64)>,
-    /// The share of reserved that was not live at the end of the last train step.
+    /// The share of reserved that was not in use at the peak of the last train step.
     pub fragmentation_ratio: Option<f64>,
     /// What its process uses on the device beyond its allocator, in bytes.
     pub outside_allocator_bytes: Option<f64>,
@@ -126,7 +129,6 @@ pub struct RankStatus {
 /// One process that does not push.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ProcessStatus {
-    /// The process.
     #[serde(flatten)]
     pub id: ProcessId,
     /// What it holds on the device.
@@ -148,7 +150,6 @@ pub struct ProcessStatus {
 /// The growth of one signal.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SignalStatus {
-    /// Which.
     pub signal: Signal,
     /// Its slope, in bytes per step; `None` of a process that does not push.
     pub slope_bytes_per_step: Option<f64>,
@@ -175,12 +176,9 @@ pub struct TrendStatus {
     pub confidence_ratio: f64,
 }
 
-/// One device.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct DeviceStatus {
-    /// Its UUID.
     pub uuid: GpuUuid,
-    /// What describes it.
     #[serde(flatten)]
     pub info: DeviceInfo,
     /// Its memory, where that means something.
@@ -191,7 +189,6 @@ pub struct DeviceStatus {
     pub attributed_bytes: Option<u64>,
     /// What is in use beyond that; it may be negative where driver and processes disagree.
     pub unattributed_bytes: Option<f64>,
-    /// Its processes.
     pub processes: Vec<DeviceProcessStatus>,
     /// What the processes beyond the bound on series use together.
     pub other_processes_bytes: Option<u64>,
@@ -200,7 +197,6 @@ pub struct DeviceStatus {
 /// One process on a device.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct DeviceProcessStatus {
-    /// Its id.
     pub pid: u32,
     /// What it uses; `None` when the driver does not know.
     #[serde(rename = "used_bytes")]
@@ -214,7 +210,6 @@ pub struct DeviceProcessStatus {
 /// One diagnosis that holds.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct FindingStatus {
-    /// The diagnosis.
     pub kind: DiagnosisKind,
     /// Its name on pages.
     #[serde(rename = "status")]
@@ -240,9 +235,7 @@ pub struct AckStatus {
     /// The subject: `run` and `rank`, `uuid` and `pid`, or `uuid`.
     #[serde(flatten, with = "subject_fields")]
     pub subject: SubjectId,
-    /// The diagnosis.
     pub kind: DiagnosisKind,
-    /// Why.
     pub reason: String,
     /// Since when, as a Unix time.
     pub since: f64,
@@ -250,10 +243,8 @@ pub struct AckStatus {
     pub until: f64,
 }
 
-/// One memory snapshot.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SnapshotStatus {
-    /// The rank.
     #[serde(flatten)]
     pub rank: RankId,
     /// Why it is taken: `creep`, `oom` or `manual`.
@@ -278,7 +269,6 @@ pub type LabelCounts = Vec<(Cow<'static, str>, u64)>;
 /// The state of the exporter itself; the composition root fills in what the engine does not know.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct ExporterStatus {
-    /// The program's version.
     pub version: Cow<'static, str>,
     /// Push requests by what became of them.
     pub pushes: LabelCounts,
@@ -308,7 +298,6 @@ pub struct ExporterStatus {
 /// The state of one collector.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct CollectorStatus {
-    /// Its name.
     pub collector: Cow<'static, str>,
     /// How long its last round took, in seconds.
     pub duration_seconds: f64,
@@ -331,8 +320,8 @@ impl ExporterStatus {
 }
 
 impl RunStatus {
-    /// A run's present ranks and their balance.
-    pub fn of(scene: &RunScene<'_>, balance: Option<&Balance>) -> Self {
+    /// A run's present ranks and their balance, and how many processes are refused.
+    pub fn of(scene: &RunScene<'_>, balance: Option<&Balance>, challengers: usize) -> Self {
         Self {
             run: scene.run.clone(),
             ranks: scene.ranks.len(),
@@ -341,6 +330,7 @@ impl RunStatus {
                 .iter()
                 .filter_map(|(_, view)| view.identity.world_size)
                 .max(),
+            challengers,
             imbalance_ratio: balance.map(|balance| balance.skew_ratio),
             worst_rank: balance.map(|balance| balance.worst_rank),
         }
@@ -358,6 +348,7 @@ impl RankStatus {
         let soonest = soonest(view.creep);
         let until_judged = u64::from(view.creep.records_until_judged());
         let last_step = view.last_train.map(|last| last.step.get());
+        let headroom = view.headroom();
         Self {
             rank_label: id.rank.to_string(),
             run: id.run,
@@ -365,11 +356,13 @@ impl RankStatus {
             identity: view.identity.clone(),
             last_train: view.last_train.copied(),
             steps_total: view.steps_total,
+            late_records_total: view.lates_total,
             last_push_time,
             interval_peak_allocated: view.interval_peak_allocated,
             recent_peak_allocated: view.recent_peak_allocated,
             capacity: view.capacity,
-            headroom_bytes: view.headroom_bytes(),
+            headroom_bytes: headroom.map(|headroom| headroom.bytes),
+            headroom_basis: headroom.map(|headroom| headroom.basis),
             pressures: pressure::of_rank(view).map(|p| (p.basis, p.ratio)).collect(),
             fragmentation_ratio: view.fragmentation_ratio(),
             outside_allocator_bytes: view.outside_allocator_bytes,
@@ -387,14 +380,12 @@ impl RankStatus {
         }
     }
 
-    /// The rank's name.
     pub fn id(&self) -> RankId {
         RankId { run: self.run.clone(), rank: self.rank }
     }
 }
 
 impl ProcessStatus {
-    /// A present process.
     pub fn of(id: &ProcessId, view: &ProcessView<'_>) -> Self {
         Self {
             id: id.clone(),

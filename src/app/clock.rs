@@ -13,27 +13,26 @@ pub(super) struct Clock {
     started: Instant,
     /// The uptime at `started`.
     before: Duration,
-    /// The Unix time at uptime 0.
-    pub(super) started_unix: f64,
 }
 
 impl Clock {
-    #[expect(clippy::disallowed_methods, reason = "this is app/")]
     pub(super) fn start(saved: Option<&SavedState>) -> Self {
-        let unix =
-            SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let (before, started_unix) = match saved {
-            Some(saved) => {
-                let since = Duration::try_from_secs_f64(unix - saved.started);
-                // The uptime never falls, even if the system's clock did.
-                (since.unwrap_or_default().max(saved.uptime.0), saved.started)
-            }
-            None => (Duration::ZERO, unix),
-        };
-        Self { started: Instant::now(), before, started_unix }
+        let unix = Self::unix_time();
+        let before = saved.map_or(Duration::ZERO, |saved| {
+            let since = Duration::try_from_secs_f64(unix - saved.started);
+            // The uptime never falls, even if the system's clock did.
+            since.unwrap_or_default().max(saved.uptime.0)
+        });
+        Self { started: Instant::now(), before }
     }
 
     pub(super) fn now(self) -> Uptime {
         Uptime(self.before + self.started.elapsed())
+    }
+
+    /// Returns the Unix time by the system's clock, which may be set at any time.
+    #[expect(clippy::disallowed_methods, reason = "this is app/")]
+    pub(super) fn unix_time() -> f64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
     }
 }

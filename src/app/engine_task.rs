@@ -24,6 +24,7 @@ use crate::input::push::wire::control::RunEnd;
 use crate::metrics::table;
 use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, SubjectId};
 use crate::model::step::StepSample;
+use crate::model::units::Uptime;
 use crate::net::server::ServerCounts;
 use crate::output::otlp::delivery::ExportCounts;
 use crate::output::web::{StatusRequest, SummaryRequest};
@@ -133,12 +134,14 @@ impl EngineTask {
                         self.take(offer);
                     } else {
                         is_open = false;
-                        let source = SummarySource { engine: &self.engine, now: self.clock.now() };
+                        let now = self.now();
+                        let source = SummarySource { engine: &self.engine, now };
                         self.summaries.stop(&source).await;
                     }
                 }
                 Some(request) = requests.summary.recv() => {
-                    let source = SummarySource { engine: &self.engine, now: self.clock.now() };
+                    let now = self.now();
+                        let source = SummarySource { engine: &self.engine, now };
                     summary_files::answer(&source, request);
                 }
                 request = requests.status.recv() => match request {
@@ -154,17 +157,19 @@ impl EngineTask {
                     let status = self.publish(offers.len());
                     self.exporter.series = table::count_series(&status);
                     self.keep_summaries(&status).await;
+                    let now = self.now();
                     if let Some(state) = &mut self.state {
-                        state.keep(&self.engine, self.clock.now()).await;
+                        state.keep(&self.engine, now).await;
                     }
                 }
             }
         }
         self.publish(offers.len());
         self.summaries.written().await;
+        let now = self.now();
         if let Some(state) = &mut self.state {
             state.written().await;
-            state.write(&self.engine, self.clock.now());
+            state.write(&self.engine, now);
             state.written().await;
         }
         Ok(())
@@ -172,7 +177,8 @@ impl EngineTask {
 
     async fn keep_summaries(&mut self, status: &Status) {
         let present: BTreeSet<_> = status.runs.iter().map(|run| run.run.clone()).collect();
-        let source = SummarySource { engine: &self.engine, now: self.clock.now() };
+        let now = self.now();
+        let source = SummarySource { engine: &self.engine, now };
         self.summaries.keep(&source, present).await;
     }
 
@@ -202,7 +208,8 @@ impl EngineTask {
 
     fn take_steps(&mut self, batch: Vec<StepSample>) -> Result<Receipt, Refusal> {
         let (n_records, ranks) = (batch.len(), ranks_of(&batch));
-        let admitted = self.engine.admit(batch, self.clock.now())?;
+        let now = self.now();
+        let admitted = self.engine.admit(batch, now).inspect_err(log_refusal)?;
         for id in &ranks {
             self.summaries.pushed(&id.run);
         }
@@ -263,15 +270,24 @@ impl EngineTask {
         }
     }
 
+    /// Returns the uptime, and tells the engine what time it is: the system's clock may have been set meanwhile.
+    fn now(&mut self) -> Uptime {
+        let now = self.clock.now();
+        self.engine.set_clock(now, Clock::unix_time());
+        now
+    }
+
     fn apply(&mut self, event: Event) {
-        for transition in self.engine.apply(event, self.clock.now()) {
+        let now = self.now();
+        for transition in self.engine.apply(event, now) {
             log(&transition);
         }
     }
 
-    fn publish(&self, inbox_depth: usize) -> Arc<Status> {
+    fn publish(&mut self, inbox_depth: usize) -> Arc<Status> {
         let exporter = self.exporter.status(inbox_depth);
-        let status = Arc::new(self.engine.status(self.clock.now(), exporter));
+        let now = self.now();
+        let status = Arc::new(self.engine.status(now, exporter));
         self.publisher.send_replace(Arc::clone(&status));
         status
     }
@@ -289,6 +305,15 @@ fn ranks_of(batch: &[StepSample]) -> Vec<RankId> {
         }
     }
     ranks
+}
+
+/// Logs the first refusal of a process whose rank another one holds, and the first offer of a name.
+fn log_refusal(refusal: &Refusal) {
+    let Refusal::Held(contest) = refusal else { return };
+    if contest.is_news {
+        let (run, rank) = (&contest.rank.run, contest.rank.rank.get());
+        tracing::warn!(%run, rank, reason = %refusal, "two programs use one run name");
+    }
 }
 
 fn log(transition: &Transition) {

@@ -177,9 +177,14 @@ fn instance() -> String {
 
 /// Resumes the state of an earlier exporter, or starts anew.
 fn engine_of(config: EngineConfig, saved: Option<SavedState>, clock: Clock) -> Engine {
+    let (now, unix) = (clock.now(), Clock::unix_time());
     match saved {
-        Some(saved) => Engine::resume(config, saved, clock.now()),
-        None => Engine::new(config, clock.started_unix),
+        Some(saved) => {
+            let mut engine = Engine::resume(config, saved, now);
+            engine.set_clock(now, unix);
+            engine
+        }
+        None => Engine::new(config, unix - now.0.as_secs_f64()),
     }
 }
 

@@ -16,9 +16,7 @@ const REPLAY_PREFIXES: [&str; 5] = ["rank.", "run.", "creep.", "pressure.", "imb
 /// A command of the program.
 #[derive(Debug)]
 pub struct CommandRow {
-    /// Its name.
     pub(super) name: &'static str,
-    /// Its arguments.
     pub(super) arguments: fn() -> Command,
     /// Runs it with these arguments.
     pub(super) run: fn(&ArgMatches) -> Result<Exit, CommandError>,
@@ -27,9 +25,7 @@ pub struct CommandRow {
 /// The exit codes of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// The command succeeded.
     Success,
-    /// The command failed.
     Failure,
     /// The arguments are invalid.
     Usage,
@@ -55,9 +51,7 @@ impl From<Exit> for ExitCode {
 /// An error of a command, with its exit code.
 #[derive(Debug)]
 pub struct CommandError {
-    /// The exit code.
     pub exit: Exit,
-    /// The error.
     pub error: anyhow::Error,
 }
 
@@ -110,7 +104,6 @@ pub(super) fn files(matches: &ArgMatches) -> impl Iterator<Item = &PathBuf> {
     matches.get_many::<PathBuf>("FILE").into_iter().flatten()
 }
 
-/// The switch `--json`.
 pub(super) fn json_arg(help: &'static str) -> Arg {
     Arg::new("json").long("json").action(ArgAction::SetTrue).help(help)
 }

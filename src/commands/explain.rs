@@ -45,7 +45,7 @@ impl ExplainQuery {
         }
     }
 
-    /// Returns why there is no story.
+    /// Returns why the story is missing.
     fn absence(&self) -> String {
         match self {
             Self::Rank(Some(run), rank) => format!("no train step of rank {rank} of run {run}"),

@@ -68,7 +68,12 @@ impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Playback<S>
             self.now = self.now.max(Uptime(since));
         }
         let event = match recorded {
-            RecordingEntry::Step(sample) => Event::Steps(engine.admit(vec![sample], self.now)?),
+            RecordingEntry::Step(sample) => match engine.admit(vec![sample], self.now) {
+                Ok(admitted) => Event::Steps(admitted),
+                // A pusher would ask again, or take another name.
+                Err(refusal) if refusal.is_contest() => Event::Tick,
+                Err(refusal) => return Err(refusal.into()),
+            },
             RecordingEntry::Gpu(sample, _) => Event::Gpu(sample),
         };
         let transitions = engine.apply(event, self.now);

@@ -77,7 +77,6 @@ fn without_unknown(arguments: &mut Vec<OsString>, error: &clap::Error) -> bool {
     arguments.len() < n_arguments
 }
 
-/// The command line.
 fn command() -> Command {
     let styles = Styles::styled()
         .header(AnsiColor::Green.on_default().bold())

@@ -62,6 +62,14 @@ fn render(status: &Status, is_coloured: bool) -> String {
     } else {
         page.table(&ranks(status));
     }
+    for run in status.runs.iter().filter(|run| run.challengers > 0) {
+        let words = format!(
+            "Two programs push under the name {}; refused lately: {}. Give one of them another (STEPMEM_RUN).",
+            run.run, run.challengers
+        );
+        page.blank();
+        page.paragraph(Indent::hanging(2), &words);
+    }
     if !status.processes.is_empty() {
         page.blank();
         page.table(&processes(status));

@@ -27,7 +27,6 @@ pub(super) const SUMMARY: CommandRow = CommandRow { name: "summary", arguments, 
 /// The policy that judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Our own.
     Stepmem,
     /// TraceML 0.3.6, over this many of the last common steps.
     TraceMl(usize),
@@ -198,7 +197,6 @@ pub(super) fn policy_args() -> [Arg; 2] {
     ]
 }
 
-/// Who judges.
 pub(super) fn policy(matches: &ArgMatches) -> anyhow::Result<Policy> {
     let name = matches.get_one::<String>("policy").map_or("", String::as_str);
     let window = matches.get_one::<u32>("window").map(|steps| usize::try_from(*steps));

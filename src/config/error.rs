@@ -7,7 +7,6 @@ use crate::model::units::OutOfRange;
 #[derive(Debug, thiserror::Error)]
 #[error("{}", lines(.mistakes))]
 pub struct ConfigError {
-    /// At least one.
     pub mistakes: Vec<Mistake>,
 }
 
@@ -40,7 +39,6 @@ pub enum Mistake {
     Repeated {
         /// The flag, variable or key.
         source_name: String,
-        /// The number of its values.
         n_values: usize,
     },
     /// A key of the file that is not a setting.
@@ -52,7 +50,6 @@ pub enum Mistake {
     /// The file of settings cannot be read or parsed.
     #[error("{path}: {reason}")]
     File {
-        /// The file.
         path: String,
         /// Why, in the words of the system or of the parser.
         reason: String,
@@ -101,7 +98,6 @@ pub enum ValueError {
     /// Not an integer within the range.
     #[error("{value:?} is not an integer of {min}..={max}")]
     Integer {
-        /// The value.
         value: String,
         /// The least value allowed.
         min: u64,
@@ -111,7 +107,6 @@ pub enum ValueError {
     /// Not a number within the range.
     #[error("{value:?} is not a number of 0..={max}")]
     Ratio {
-        /// The value.
         value: String,
         /// The greatest value allowed.
         max: f64,
@@ -125,21 +120,14 @@ pub enum ValueError {
     /// Not a number of milliseconds.
     #[error("{0:?} is not a number of milliseconds")]
     Milliseconds(String),
-    /// Not a boolean.
     #[error("{0:?} is neither true nor false")]
     Switch(String),
     /// Not a word of the list.
     #[error("{value:?} is none of {allowed}")]
-    Word {
-        /// The value.
-        value: String,
-        /// The words allowed.
-        allowed: String,
-    },
+    Word { value: String, allowed: String },
     /// Not a transport of OTLP.
     #[error("{0:?} is neither http/protobuf nor grpc")]
     Transport(String),
-    /// Not an address.
     #[error("{0:?} is not HOST:PORT or :PORT")]
     Address(String),
     /// Not a URL of a collector.
@@ -148,7 +136,6 @@ pub enum ValueError {
     /// The URL of metrics where that of all signals belongs.
     #[error("{value:?} ends in v1/metrics, which is appended: write {base}")]
     MetricsUrl {
-        /// The value.
         value: String,
         /// The value to write instead.
         base: String,
@@ -156,13 +143,11 @@ pub enum ValueError {
     /// Not a path for the metrics.
     #[error("{0:?} is not a path of letters, digits, / - _ . that is free")]
     TelemetryPath(String),
-    /// A relative path.
     #[error("{0:?} is not an absolute path")]
     RelativePath(String),
     /// Not a directory that a snapshot's report could name.
     #[error("{value:?} is not an absolute path of at most {bytes_max} bytes")]
     Directory {
-        /// The value.
         value: String,
         /// The longest path allowed, in bytes.
         bytes_max: usize,
@@ -173,7 +158,6 @@ pub enum ValueError {
     /// A file that cannot be read.
     #[error("{path}: {reason}")]
     Unreadable {
-        /// The file.
         path: String,
         /// Why, in the words of the system.
         reason: String,
@@ -181,7 +165,6 @@ pub enum ValueError {
     /// A token that is empty or too long.
     #[error("{path}: a token of {bytes} bytes is outside 1..={max}")]
     Token {
-        /// The file.
         path: String,
         /// The token's length, in bytes.
         bytes: usize,
@@ -191,7 +174,6 @@ pub enum ValueError {
     /// Not the name of a run.
     #[error("{value:?}: run: {reason}")]
     Run {
-        /// The value.
         value: String,
         /// Why it cannot be a run.
         reason: OutOfRange,
@@ -202,7 +184,6 @@ pub enum ValueError {
     /// Not a device of CUDA's.
     #[error("{variable}: {word:?} is neither an index nor a UUID (GPU-…, MIG-…)")]
     VisibleDevice {
-        /// The variable.
         variable: &'static str,
         /// The part of it that is not a device.
         word: String,

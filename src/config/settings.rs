@@ -37,7 +37,6 @@ pub struct Settings {
     pub state_file: Option<PathBuf>,
     /// The directory of summaries.
     pub summary_dir: Option<PathBuf>,
-    /// The log.
     pub log: LogSettings,
     /// How long the web server answers after the rest has stopped.
     pub linger: Duration,
@@ -76,7 +75,6 @@ pub struct NvmlSettings {
     pub kubelet_socket: Option<PathBuf>,
 }
 
-/// The log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
     /// The lowest level that is logged.

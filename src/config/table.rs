@@ -14,7 +14,6 @@ use crate::input::push::http::BODIES_BYTES_MAX;
 use crate::model::ids::Run;
 use crate::output::otlp::config::Endpoint;
 
-/// One setting.
 #[derive(Debug)]
 pub struct Setting {
     /// The flag without its dashes, and the key in a file.
@@ -25,7 +24,6 @@ pub struct Setting {
     pub is_repeatable: bool,
     /// The default as it would be written; empty for none.
     pub default: &'static str,
-    /// The description.
     pub help: &'static str,
     /// Whether it protects a listener, which is closed where the setting cannot be read.
     pub(super) is_guard: bool,
@@ -36,7 +34,6 @@ pub struct Setting {
 type Setter = fn(&mut Draft, &[String]) -> Result<(), ValueError>;
 
 impl Setting {
-    /// Its environment variable.
     pub fn variable(&self) -> String {
         format!("STEPMEM_{}", self.key.to_ascii_uppercase().replace(['.', '-'], "_"))
     }

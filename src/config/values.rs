@@ -18,7 +18,6 @@ const SOCKET_MODE_MAX: u32 = 0o777;
 const DIRECTORY_BYTES_MAX: usize = 768;
 /// The longest token, in bytes.
 const TOKEN_BYTES_MAX: usize = 4096;
-/// The greatest ratio.
 const RATIO_MAX: f64 = 10.0;
 /// The longest duration: a year.
 const DURATION_MAX: Duration = Duration::from_hours(366 * 24);

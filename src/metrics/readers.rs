@@ -71,6 +71,14 @@ pub(super) fn pressures(status: &Status, visit: &mut Visit<'_>) {
     }
 }
 
+pub(super) fn headroom_bases(status: &Status, visit: &mut Visit<'_>) {
+    for rank in &status.ranks {
+        if let Some(basis) = rank.headroom_basis {
+            visit(&[rank.run.as_str(), &rank.rank_label, uuid(rank), basis.as_label()], 1.0);
+        }
+    }
+}
+
 pub(super) fn rank_info(status: &Status, visit: &mut Visit<'_>) {
     let text = |value: Option<String>| value.unwrap_or_default();
     for rank in &status.ranks {
@@ -208,6 +216,7 @@ pub(super) fn records(status: &Status, visit: &mut Visit<'_>) {
     let records = status.records;
     for (result, n_records) in [
         ("accepted", records.accepted),
+        ("clock_ahead", records.clock_ahead),
         ("duplicate", records.duplicate),
         ("inconsistent", records.inconsistent),
         ("late", records.late),

@@ -3,9 +3,9 @@
 
 use crate::analysis::status::Status;
 use crate::metrics::readers::{
-    attribution, bytes, count, counts, device_info, device_pods, devices, findings, pressures,
-    process, process_info, process_memory, processes, rank_info, ranks, records, runs, signals,
-    size, whole, xid_errors,
+    attribution, bytes, count, counts, device_info, device_pods, devices, findings,
+    headroom_bases, pressures, process, process_info, process_memory, processes, rank_info,
+    ranks, records, runs, signals, size, whole, xid_errors,
 };
 use crate::metrics::types::{Group, Kind, Metric, Read, Unit};
 use crate::model::units::Seconds;
@@ -63,6 +63,7 @@ const SECONDS: Unit = Unit::Seconds;
 const RATIO: Unit = Unit::Ratio;
 const STEPS: Unit = Unit::Countable("{step}");
 const RANKS: Unit = Unit::Countable("{rank}");
+const PROCESSES: Unit = Unit::Countable("{process}");
 const STATES: Unit = Unit::Countable("{state}");
 const EVENTS: Unit = Unit::Countable("{event}");
 const FILES: Unit = Unit::Countable("{file}");
@@ -123,7 +124,7 @@ pub const METRICS: &[Metric] = &[
         "A container that the kubelet gave the device to; only with --kubelet.socket.", device_pods),
     row!(Nvml Gauge "stepmem_process_attribution" "process.attribution", STATES, DEVICE_STATE,
         "1 for what the process list of the device can mean from here: host and shared_pid_namespace find a rank's process, own_pid_namespace sees none, \
-         foreign_pid_namespace sees ids of the host's that nobody here can resolve (no series for a process then), memory_hidden sees no memory, \
+         foreign_pid_namespace sees ids of the host that cannot be resolved here (no series for a process then), memory_hidden sees no memory, \
          unsupported no list that makes sense.", attribution),
     row!(Nvml Counter "stepmem_device_xid_errors_total" "device.xid_errors", EVENTS, DEVICE_XID,
         "Xid errors that the driver reported for the device.", xid_errors),
@@ -133,13 +134,13 @@ pub const METRICS: &[Metric] = &[
     row!(Pushed Counter "stepmem_rank_steps_total" "rank.steps", STEPS, RANK,
         "Train steps accepted from the rank since the exporter began.", |s, v| ranks(s, v, |r| whole(Some(r.steps_total)))),
     row!(Pushed Gauge "stepmem_rank_last_push_timestamp_seconds" "rank.last_push_timestamp", SECONDS, RANK,
-        "When the last push of the rank arrived, as a Unix time.", |s, v| ranks(s, v, |r| Some(r.last_push_time))),
+        "When the last push of the rank that was accepted arrived, as a Unix time.", |s, v| ranks(s, v, |r| Some(r.last_push_time))),
     row!(Pushed Gauge "stepmem_rank_step_seconds" "rank.step_seconds", SECONDS, RANK,
         "How long the last train step took.", |s, v| ranks(s, v, |r| r.last_train?.step_seconds.map(Seconds::get))),
     row!(Pushed Gauge "stepmem_rank_memory_allocated_bytes" "rank.memory.allocated", BYTES, RANK,
         "Live tensor memory at the end of the last train step.", |s, v| ranks(s, v, |r| bytes(Some(r.last_train?.allocated)))),
     row!(Pushed Gauge "stepmem_rank_memory_peak_allocated_bytes" "rank.memory.peak_allocated", BYTES, RANK,
-        "Maximum of allocated within the last train step.", |s, v| ranks(s, v, |r| bytes(r.last_train?.peak_allocated))),
+        "Maximum of allocated within the last train step; absent where the pusher does not know it.", |s, v| ranks(s, v, |r| bytes(r.last_train?.peak_allocated))),
     row!(Pushed Gauge "stepmem_rank_memory_reserved_bytes" "rank.memory.reserved", BYTES, RANK,
         "What the caching allocator held from the driver at the end of the last train step.",
         |s, v| ranks(s, v, |r| bytes(r.last_train?.reserved))),
@@ -148,7 +149,7 @@ pub const METRICS: &[Metric] = &[
     row!(Pushed Gauge "stepmem_rank_memory_inactive_split_bytes" "rank.memory.inactive_split", BYTES, RANK,
         "Free parts of split blocks at the end of the last train step.", |s, v| ranks(s, v, |r| bytes(r.last_train?.inactive_split))),
     row!(Pushed Gauge "stepmem_rank_interval_peak_allocated_bytes" "rank.interval_peak_allocated", BYTES, RANK,
-        "Maximum of allocated in this and the last whole interval of --rank.peak-interval: a spike between two scrapes is seen.",
+        "Greatest known peak of allocated in this and the last whole interval of --rank.peak-interval: a spike between two scrapes is seen.",
         |s, v| ranks(s, v, |r| bytes(r.interval_peak_allocated))),
     row!(Pushed Counter "stepmem_rank_alloc_retries_total" "rank.alloc_retries", EVENTS, RANK,
         "Failed mallocs that flushed the allocator's cache, since the training process started.",
@@ -158,6 +159,9 @@ pub const METRICS: &[Metric] = &[
     row!(Pushed Counter "stepmem_rank_dropped_records_total" "rank.dropped_records", EVENTS, RANK,
         "Records that the rank's pusher gave up, since the training process started: no exporter took them in time.",
         |s, v| ranks(s, v, |r| count(r.last_train?.dropped_records))),
+    row!(Pushed Counter "stepmem_rank_late_records_total" "rank.late_records", EVENTS, RANK,
+        "Records of the rank that came too late to count, since the exporter began: a later step was seen before, or another process is live.",
+        |s, v| ranks(s, v, |r| whole(Some(r.late_records_total)))),
     row!(Pushed Info "stepmem_rank_info" "rank.info", STATES, RANK_INFO,
         "What the rank says of itself; a label is empty where it does not say.", rank_info),
 
@@ -187,13 +191,16 @@ pub const METRICS: &[Metric] = &[
     row!(Derived Gauge "stepmem_oom_eta_steps" "oom.eta_steps", STEPS, RANK,
         "The same in steps.", |s, v| ranks(s, v, |r| r.oom_eta_steps)),
     row!(Derived Gauge "stepmem_headroom_bytes" "headroom", BYTES, RANK,
-        "What the rank can still take before its device is full: capacity less what others hold less the recent peak of allocated.",
+        "What the rank can still take before its device is full: capacity less what others hold less its recent peak; headroom_basis names what it rests on.",
         |s, v| ranks(s, v, |r| r.headroom_bytes)),
+    row!(Derived Gauge "stepmem_headroom_basis" "headroom.basis", STATES, RANK_BASIS,
+        "1 for what the headroom rests on: allocated is the recent peak of live memory; reserved, where no peak is known, is what the allocator holds, and leaves less.",
+        headroom_bases),
     row!(Derived Gauge "stepmem_pressure_ratio" "pressure", RATIO, RANK_BASIS,
-        "Recent peak by capacity: of allocated and reserved over the last 512 steps or ten minutes, of the device as NVML last read it.",
+        "Recent use by capacity, over the last 512 steps or ten minutes: of allocated the known peaks, of reserved the most known to be held; of the device as NVML last read it.",
         pressures),
     row!(Derived Gauge "stepmem_fragmentation_ratio" "fragmentation", RATIO, RANK,
-        "(reserved - allocated) / reserved at the end of the last train step.", |s, v| ranks(s, v, |r| r.fragmentation_ratio)),
+        "(reserved - peak) / reserved of the last train step; absent where its peak is unknown.", |s, v| ranks(s, v, |r| r.fragmentation_ratio)),
     row!(Derived Gauge "stepmem_memory_outside_allocator_bytes" "memory.outside_allocator", BYTES, RANK,
         "Device memory of the rank's process beyond what its allocator holds: CUDA context, NCCL, other libraries.",
         |s, v| ranks(s, v, |r| r.outside_allocator_bytes)),
@@ -205,6 +212,9 @@ pub const METRICS: &[Metric] = &[
         "Rank with the highest recent peak.", |s, v| runs(s, v, |r| Some(r.worst_rank?.get().into()))),
     row!(Derived Gauge "stepmem_run_ranks" "run.ranks", RANKS, RUN,
         "Ranks of the run that push here and are not silent.", |s, v| runs(s, v, |r| whole(u64::try_from(r.ranks).ok()))),
+    row!(Derived Gauge "stepmem_run_challengers" "run.challengers", PROCESSES, RUN,
+        "Processes refused in the last minute because another live one pushes the same rank: two programs use the run's name.",
+        |s, v| runs(s, v, |r| whole(u64::try_from(r.challengers).ok()))),
     row!(Derived Gauge "stepmem_run_ranks_expected" "run.ranks_expected", RANKS, RUN,
         "Ranks of the run by its own word (world_size).", |s, v| runs(s, v, |r| Some(r.ranks_expected?.into()))),
     row!(Derived Gauge "stepmem_process_creep_slope_bytes_per_second" "process.creep.slope", Unit::BytesPerSecond, PROCESS,
@@ -239,7 +249,7 @@ pub const METRICS: &[Metric] = &[
         "1 for each setting that the exporter found wrong, unreadable or taken at its start and does without (--sidecar); the log says why.",
         |s, v| s.exporter.startup_problems.iter().for_each(|setting| v(&[setting], 1.0))),
     row!(Own Gauge "stepmem_nvml_up" "nvml.up", STATES, NONE,
-        "1 while NVML answers, 0 when there is none or it fails (a normal state); absent when nobody asks it.",
+        "1 while NVML answers, 0 without NVML or while it fails (a normal state on a machine without a GPU); absent when it is not polled.",
         |s, v| s.gpu.is_up.into_iter().for_each(|is_up| v(&[], f64::from(u8::from(is_up))))),
     row!(Own Gauge "stepmem_nvml_last_success_timestamp_seconds" "nvml.last_success_timestamp", SECONDS, NONE,
         "When NVML last answered, as a Unix time.", |s, v| s.gpu.last_success_time.into_iter().for_each(|time| v(&[], time))),

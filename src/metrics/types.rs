@@ -3,19 +3,16 @@
 use crate::analysis::status::Status;
 use crate::model::units::DurationCounts;
 
-/// One metric.
 pub struct Metric {
     /// The name in Prometheus' formats.
     pub name: &'static str,
     /// The name in OpenTelemetry; `None` where OpenTelemetry has a convention of its own.
     pub otel: Option<&'static str>,
-    /// What kind it is.
     pub kind: Kind,
     /// What its values count.
     pub unit: Unit,
     /// What it is, in one sentence.
     pub help: &'static str,
-    /// The names of its labels.
     pub labels: &'static [&'static str],
     /// The part of the table that it stands in.
     pub group: Group,
@@ -39,11 +36,8 @@ pub enum Kind {
 /// What the values of a metric count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Bytes.
     Bytes,
-    /// Bytes a step.
     BytesPerStep,
-    /// Bytes a second.
     BytesPerSecond,
     /// Seconds, also since 1970.
     Seconds,
@@ -82,7 +76,6 @@ impl Unit {
 /// The parts of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// Read from NVML.
     Nvml,
     /// As the ranks push it.
     Pushed,

@@ -25,9 +25,7 @@ pub struct GpuSample {
 pub struct DeviceInfo {
     /// NVML's index on this node, as text (`0`, or `0:1` for a MIG instance).
     pub index: Option<String>,
-    /// The product name.
     pub model: Option<String>,
-    /// The driver's version.
     pub driver_version: Option<String>,
     /// The MIG profile (`1g.10gb`), for a MIG instance.
     pub mig_profile: Option<String>,
@@ -39,10 +37,8 @@ pub struct DeviceInfo {
     pub memory_of: Option<GpuUuid>,
 }
 
-/// A device's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct DeviceMemory {
-    /// The capacity.
     #[serde(rename = "total_bytes")]
     pub total: Bytes,
     /// What is in use by everything on the device.
@@ -51,7 +47,7 @@ pub struct DeviceMemory {
     /// What is free; `None` in recordings that lack it.
     #[serde(rename = "free_bytes")]
     pub free: Option<Bytes>,
-    /// What the driver keeps for itself, where the driver tells it apart (memory info v2).
+    /// Memory reserved by the driver, where it is reported separately (memory info v2).
     #[serde(rename = "reserved_bytes")]
     pub reserved: Option<Bytes>,
 }
@@ -88,13 +84,9 @@ pub struct Container {
 /// A container that the kubelet gave a device to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct DevicePod {
-    /// The device.
     pub uuid: GpuUuid,
-    /// The pod's namespace.
     pub namespace: Box<str>,
-    /// The pod's name.
     pub pod: Box<str>,
-    /// The container's name.
     pub container: Box<str>,
 }
 
@@ -108,7 +100,7 @@ pub enum Attribution {
     SharedPidNamespace,
     /// The exporter's own namespace hides the training processes.
     OwnPidNamespace,
-    /// The ids are those of another namespace (an older driver's, from within a container): nobody here can tell whose.
+    /// The ids belong to another namespace (an older driver, seen from a container) and cannot be resolved here.
     ForeignPidNamespace,
     /// Processes are seen, their memory is not.
     MemoryHidden,

@@ -23,7 +23,6 @@ impl Run {
         checked_text(name, Self::BYTES_MAX).map(Self)
     }
 
-    /// The name itself.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -36,7 +35,7 @@ impl fmt::Display for Run {
 }
 
 /// A global rank, 0 to [`Rank::MAX`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank(u32);
 
 impl Rank {
@@ -85,7 +84,6 @@ impl GpuUuid {
         checked_text(uuid, Self::BYTES_MAX).map(Self)
     }
 
-    /// The UUID itself.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -106,18 +104,14 @@ impl fmt::Display for GpuUuid {
 /// A rank of a run.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct RankId {
-    /// The run.
     pub run: Run,
-    /// The global rank.
     pub rank: Rank,
 }
 
 /// A process on a device, by the id that NVML lists it under.
 #[derive(Clone, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct ProcessId {
-    /// The device.
     pub uuid: GpuUuid,
-    /// The process id.
     pub pid: u32,
 }
 
@@ -128,7 +122,6 @@ pub enum SubjectId {
     Rank(RankId),
     /// A process that does not push.
     Process(ProcessId),
-    /// A device.
     Device(GpuUuid),
 }
 

@@ -2,5 +2,6 @@
 
 pub mod device;
 pub mod ids;
+pub mod launch;
 pub mod step;
 pub mod units;

@@ -1,15 +1,14 @@
 //! One step of one rank, as its training process reports it.
 
 use crate::model::ids::{GpuUuid, Rank, Run};
+use crate::model::launch::{Instance, Launch};
 use crate::model::units::{Bytes, Count, Seconds};
 
 /// What ran since the rank's last record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// An optimizer step.
     #[default]
     Train,
-    /// Evaluation.
     Eval,
     /// Writing a checkpoint.
     Checkpoint,
@@ -18,17 +17,14 @@ pub enum Phase {
 /// One completed step of one rank as its training process saw it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepSample {
-    /// The training job.
     pub run: Run,
     /// Restart count of the run.
     pub attempt: Count,
-    /// The global rank.
     pub rank: Rank,
     /// The rank within its node.
     pub local_rank: Option<Rank>,
     /// How many ranks the run has, 1 to [`Rank::MAX`] + 1.
     pub world_size: Option<u32>,
-    /// The node's rank.
     pub node_rank: Option<Rank>,
     /// The global step just completed.
     pub step: Count,
@@ -42,6 +38,10 @@ pub struct StepSample {
     pub device: Option<GpuUuid>,
     /// The pusher's process id in its own namespace.
     pub pid: Option<u32>,
+    /// The pushing process.
+    pub instance: Option<Instance>,
+    /// The launch that it belongs to.
+    pub launch: Option<Launch>,
     /// Live tensor memory at the end of the step.
     pub allocated: Bytes,
     /// Maximum of allocated within the step.

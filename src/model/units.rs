@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The largest byte count and step that is taken: 2^53, above which an `f64` no longer tells neighbours apart.
+/// The largest byte count and step that is taken: 2^53, above which an `f64` cannot hold every integer.
 pub const INTEGER_MAX: u64 = 1 << 53;
 
 /// 2^20 bytes.
@@ -36,6 +36,12 @@ pub enum OutOfRange {
     /// A text with a control character in it.
     #[error("{0:?} contains a control character")]
     Control(String),
+    /// A text of another form.
+    #[error("the text is not made of {what}")]
+    Form {
+        /// The form that is asked for.
+        what: &'static str,
+    },
 }
 
 impl OutOfRange {
@@ -61,7 +67,6 @@ impl Bytes {
         checked_integer(value).map(Self)
     }
 
-    /// The count.
     pub fn get(self) -> u64 {
         self.0
     }
@@ -90,7 +95,6 @@ impl Count {
         checked_integer(value).map(Self)
     }
 
-    /// The count.
     pub fn get(self) -> u64 {
         self.0
     }
@@ -165,7 +169,6 @@ impl From<Seconds> for UnixTime {
 /// An estimate with its 95 % interval, all in one unit.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub struct Interval {
-    /// The estimate.
     pub value: f64,
     /// The interval's lower end.
     pub lower: f64,
@@ -200,7 +203,6 @@ pub struct DurationCounts {
     pub buckets: Vec<(f64, u64)>,
     /// How many there were.
     pub count: u64,
-    /// Their sum.
     pub sum_seconds: f64,
 }
 

@@ -43,9 +43,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A source of connections.
 #[derive(Debug)]
 pub enum Listener {
-    /// A TCP socket.
     Tcp(TcpListener),
-    /// A Unix socket.
     Unix(UnixListener),
 }
 

@@ -55,15 +55,12 @@ pub type StatusRequest = oneshot::Sender<Arc<Status>>;
 /// Requests the summary of a run. The channel closes if the run is unknown.
 #[derive(Debug)]
 pub struct SummaryRequest {
-    /// The run's name.
     pub run: String,
-    /// The format.
     pub format: SummaryFormat,
     /// The channel for the summary.
     pub answer: oneshot::Sender<String>,
 }
 
-/// The formats of a summary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SummaryFormat {
     /// As `final_summary.json`.

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PolicyName {
-    /// This program.
     Stepmem,
     /// TraceML 0.3.6.
     TraceMl,
@@ -15,7 +14,6 @@ pub enum PolicyName {
 /// How much an issue of a summary matters, in TraceML's words.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "TraceML's own names")]
 pub enum IssueSeverity {
     Info,
     Warn,

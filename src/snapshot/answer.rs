@@ -18,7 +18,6 @@ use crate::snapshot::study::Study;
 /// The version of this JSON.
 pub const SCHEMA: &str = "stepmem.snapshot/1";
 
-/// The whole answer.
 #[derive(Debug, Serialize)]
 pub struct ShowAnswer {
     schema: &'static str,
@@ -26,7 +25,6 @@ pub struct ShowAnswer {
     devices: Vec<DeviceAnswer>,
 }
 
-/// The file.
 #[derive(Clone, Debug, Serialize)]
 pub struct File {
     /// As it was given.

@@ -10,7 +10,7 @@ const SLOTS: usize = 1024;
 
 /// What an arena can be made of.
 pub trait Word: Copy + Eq {
-    /// Mixes a slice into 64 bits; `key` is secret, so that nobody can aim at one slot.
+    /// Mixes a slice into 64 bits; `key` is secret, so that a file cannot aim at one slot.
     fn hash(slice: &[Self], key: [u64; 2]) -> u64;
 }
 

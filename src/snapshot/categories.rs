@@ -19,7 +19,6 @@ const LONG_STEPS: u32 = 2;
 /// What a block is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Category {
-    /// A weight.
     Parameter,
     /// Of a weight.
     Gradient,
@@ -38,7 +37,6 @@ pub enum Category {
     Unknown,
 }
 
-/// Every category.
 pub const ALL: [Category; 8] = [
     Category::Parameter,
     Category::Gradient,
@@ -53,9 +51,7 @@ pub const ALL: [Category; 8] = [
 /// Bytes by category.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Categories<T = u64> {
-    /// Weights.
     pub parameter: T,
-    /// Their gradients.
     pub gradient: T,
     /// State of the optimizer.
     pub optimizer: T,
@@ -63,7 +59,6 @@ pub struct Categories<T = u64> {
     pub activation: T,
     /// Buffers of collectives.
     pub communication: T,
-    /// Batches.
     pub input: T,
     /// Given back at once.
     pub temporary: T,

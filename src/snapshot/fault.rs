@@ -16,14 +16,12 @@ pub enum Fault {
     Shape(Cow<'static, str>),
     /// The file ends before the pickle does.
     Truncated,
-    /// It is not a pickle.
     NotPickle(Cow<'static, str>),
 }
 
 /// A file that is not a readable snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
-    /// What is wrong.
     pub fault: Fault,
     /// Offset in the (unpacked) bytes.
     pub offset: u64,

@@ -32,9 +32,7 @@ pub struct SiteFloor {
 /// A change of what a line holds.
 #[derive(Clone, Copy, Debug)]
 pub struct SiteChange {
-    /// Site number.
     pub site: u32,
-    /// Bytes.
     pub bytes: u64,
 }
 
@@ -118,14 +116,12 @@ pub enum Judgement {
     Rising(Rise),
     /// It rose, and slowed or stopped.
     Stopped,
-    /// Anything else.
     Nothing,
 }
 
 /// A rise that goes on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rise {
-    /// Bytes a step.
     pub rate: f64,
     /// Slot of the first rise.
     pub first: u32,

@@ -44,7 +44,6 @@ pub enum LeakVerdict {
     InsufficientHistory,
 }
 
-/// The answer.
 #[derive(Clone, Debug, Default)]
 pub struct Leak {
     /// Whether the device leaks.
@@ -79,9 +78,7 @@ pub struct Suspect {
 pub enum Blame {
     /// A frame over most of the leaked bytes; `origin` is a stack through it.
     Frame {
-        /// Frame number.
         frame: u32,
-        /// Stack number.
         origin: u32,
         /// What leaked beneath it.
         sum: Sum,
@@ -181,7 +178,6 @@ fn judge(floor: &SiteFloor, span: Span, rises_min: usize, left: Option<&u64>) ->
 struct Left {
     /// Of blocks that live for more than two steps.
     long: Vec<u64>,
-    /// Of all.
     all: Vec<u64>,
 }
 
@@ -396,7 +392,6 @@ fn blame(scene: &DeviceScene<'_>, suspects: &[Suspect]) -> Option<Blame> {
 /// By stack, what was allocated and what of it leaked.
 struct Beneath<'a> {
     scene: &'a DeviceScene<'a>,
-    /// What leaked.
     leaked: Vec<Sum>,
     /// Bytes of what was allocated in whole steps, and of what leaked of it.
     allocated: Vec<[u64; 2]>,

@@ -169,7 +169,7 @@ fn segment(records: &Records, raw: &RawSegment) -> Result<Segment, Fault> {
     })
 }
 
-/// A block; in old files it has no address and its past tells what was requested.
+/// A block; in old files it has no address, and the requested size stands in its history.
 fn block(records: &Records, raw: &RawBlock, address: u64) -> Block {
     let past = raw.history.and_then(|number| records.histories.get(at(number)));
     Block {

@@ -6,7 +6,6 @@ use crate::snapshot::num::at;
 /// The stack without frames.
 pub const NO_STACK: u32 = 0;
 
-/// One file.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     /// Protocol of the pickle.
@@ -58,13 +57,10 @@ pub struct Device {
 pub struct Segment {
     /// First byte.
     pub address: u64,
-    /// Bytes.
     pub size: u64,
     /// Sum of its blocks that are not inactive, as the file says.
     pub active_size: u64,
-    /// Stream number.
     pub stream: u32,
-    /// Pool number.
     pub pool: u32,
     /// Whether it is of the small pool.
     pub is_small: bool,
@@ -80,7 +76,6 @@ pub struct Segment {
 pub struct Block {
     /// First byte.
     pub address: u64,
-    /// Bytes.
     pub size: u64,
     /// Bytes of the tensor; stale if inactive.
     pub requested: u64,
@@ -102,7 +97,6 @@ pub enum State {
     Inactive,
 }
 
-/// What happened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Action {
     /// A tensor was allocated.
@@ -121,7 +115,6 @@ pub enum Action {
     SegmentUnmap,
     /// A snapshot was taken.
     Snapshot,
-    /// Out of memory.
     OutOfMemory,
     /// Anything newer.
     #[default]
@@ -138,15 +131,12 @@ pub struct Event {
     pub size: u64,
     /// Unix time in µs; 0 where the file has none.
     pub time_us: u64,
-    /// Stack number.
     pub stack: u32,
-    /// Stream number.
     pub stream: u32,
     /// String number of `user_metadata`; 0 is the empty string.
     pub metadata: u32,
     /// Pool number; [`NO_POOL`] where the file has none.
     pub pool: u16,
-    /// What happened.
     pub action: Action,
 }
 

@@ -41,12 +41,10 @@ pub enum NoteKind {
     OutsideSnapshot,
 }
 
-/// A note.
 #[derive(Clone, Debug, Serialize)]
 pub struct Note {
     /// What it is about.
     pub kind: NoteKind,
-    /// The sentence.
     pub text: String,
     /// Bytes that it is about.
     pub bytes: Option<u64>,

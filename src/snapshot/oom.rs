@@ -28,7 +28,6 @@ pub enum OomCause {
 /// One failed allocation.
 #[derive(Clone, Debug)]
 pub struct OutOfMemory {
-    /// Event number.
     pub event: u32,
     /// Unix time in µs; 0 where the file has none.
     pub time_us: u64,

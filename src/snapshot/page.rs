@@ -53,7 +53,6 @@ pub enum RowKind {
     Line,
     /// File and function.
     Function,
-    /// The whole stack.
     Stack,
     /// What it is for.
     Category,

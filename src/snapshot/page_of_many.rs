@@ -67,7 +67,7 @@ pub fn diff(diff: &Diff, top: usize) -> String {
         page.push('\n');
     }
     page.push_str(&wrapped(
-        "Next: `stepmem snapshot show AFTER` tells whether the line that grew most goes on growing.",
+        "Next: `stepmem snapshot show AFTER` shows whether the line that grew most goes on growing.",
         "",
         WIDTH,
     ));

@@ -21,7 +21,6 @@ const ABOVE_BYTES_MIN: f64 = 1_048_576.0;
 const ABOVE_MEDIAN_RATIO_MIN: f64 = 0.2;
 const ABOVE_MAD_MIN: f64 = 6.0;
 
-/// The whole answer.
 #[derive(Debug, Serialize)]
 pub struct Ranks {
     schema: &'static str,
@@ -33,7 +32,6 @@ pub struct Ranks {
     pub worst_rank: Option<u64>,
 }
 
-/// One file.
 #[derive(Clone, Debug, Serialize)]
 pub struct RankRow {
     /// From the file's name, else its position.
@@ -67,9 +65,7 @@ impl RankRow {
 /// A line in which a rank differs.
 #[derive(Debug, Serialize)]
 pub struct StandOut {
-    /// The rank.
     pub rank: u64,
-    /// When.
     pub at: ComparedAt,
     /// The line, with what the rank holds there.
     pub site: SiteAnswer,
@@ -87,7 +83,6 @@ pub struct StandOut {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComparedAt {
-    /// At the end.
     End,
     /// When the line held most.
     Most,

@@ -23,7 +23,6 @@ pub enum RecordKind {
     Event,
     /// A piece of a segment.
     Block,
-    /// A segment.
     Segment,
     /// An allocation of a block, in files of torch before 2.1.
     History,

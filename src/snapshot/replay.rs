@@ -36,11 +36,8 @@ pub struct Allocation {
     pub until: u32,
     /// First state in which its free was asked for; [`NEVER`] if it was not in the window.
     pub freed: u32,
-    /// Stack number.
     pub stack: u32,
-    /// Stream number.
     pub stream: u32,
-    /// Pool number.
     pub pool: u16,
     /// Whether it is waiting at the end for another stream.
     pub is_pending: bool,
@@ -94,7 +91,6 @@ pub struct MemoryPeak {
     pub active: u64,
     /// Bytes taken from the driver then.
     pub reserved: u64,
-    /// The state.
     pub state: u32,
 }
 

@@ -9,11 +9,8 @@ use crate::snapshot::steps::Steps;
 /// A device, replayed.
 #[derive(Debug)]
 pub struct DeviceScene<'a> {
-    /// The file.
     pub snapshot: &'a Snapshot,
-    /// The device.
     pub device: &'a Device,
-    /// Its events.
     pub events: &'a [Event],
     /// Sites of the file's stacks.
     pub sites: &'a Sites,
@@ -29,7 +26,6 @@ pub struct DeviceScene<'a> {
 /// last.
 #[derive(Clone, Copy, Debug)]
 pub struct Life<'a> {
-    /// The allocation.
     pub allocation: &'a Allocation,
     /// The slot in which it begins.
     pub from: u32,

@@ -61,7 +61,6 @@ impl Site {
     }
 }
 
-/// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
     /// Python of the user.
@@ -98,7 +97,6 @@ pub struct Sum {
     pub bytes: u64,
     /// Bytes of tensors.
     pub requested: u64,
-    /// How many.
     pub blocks: u64,
 }
 
@@ -130,7 +128,6 @@ impl Sum {
 /// A row of a table by line.
 #[derive(Clone, Debug)]
 pub struct SiteRow {
-    /// Site number.
     pub site: u32,
     /// The origin with the most bytes.
     pub origin: u32,

@@ -10,9 +10,7 @@ pub const SNIFF_BYTES: usize = 512;
 pub enum Wrapping {
     /// Not at all.
     Plain,
-    /// gzip
     Gzip,
-    /// Zstandard
     Zstd,
 }
 

@@ -7,12 +7,9 @@ use crate::snapshot::model::Action;
 use crate::snapshot::num::at;
 use crate::snapshot::scene::DeviceScene;
 
-/// A whole step.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct StepReport {
-    /// Its number.
     pub step: u64,
-    /// Its first event.
     pub first_event: u32,
     /// The event with the most active bytes.
     pub peak_event: u32,

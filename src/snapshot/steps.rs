@@ -37,7 +37,6 @@ pub enum Marker {
     Phases,
     /// An allocation that recurs regularly.
     Recurrence,
-    /// Nothing.
     #[default]
     None,
 }

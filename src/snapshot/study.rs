@@ -14,7 +14,6 @@ use crate::snapshot::stages::{self, StepReport};
 /// A device with all answers.
 #[derive(Debug)]
 pub struct Study<'a> {
-    /// The device.
     pub scene: DeviceScene<'a>,
     /// Sums over its segments.
     pub totals: Totals,
@@ -105,7 +104,6 @@ pub struct EventMoment {
     pub event: Option<u32>,
     /// Unix time in µs.
     pub time_us: Option<u64>,
-    /// Number of the step.
     pub step: Option<u64>,
 }
 

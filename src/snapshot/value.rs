@@ -5,7 +5,6 @@ use crate::snapshot::num::{at, id};
 /// One value on the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// `None`
     None,
     /// `True` or `False`
     Bool(bool),

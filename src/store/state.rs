@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use crate::store::atomic;
 
 /// The first bytes of every state file. A version reads only its own files: another one may keep other things.
-const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 3\n");
+const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 4\n");
 /// The bytes between the beginning and the content: the length and the checksum (CRC-32) of the content.
 const HEADER_BYTES: usize = 12;
 
@@ -20,19 +20,13 @@ const HEADER_BYTES: usize = 12;
 pub enum StateError {
     /// The file system refused.
     #[error("{path}: {source}")]
-    Io {
-        /// Which file.
-        path: String,
-        /// Why.
-        source: io::Error,
-    },
+    Io { path: String, source: io::Error },
     /// It is not a state file of this version.
     #[error("{0} is not a state file of stepmem {version}", version = env!("CARGO_PKG_VERSION"))]
     Version(String),
     /// It is longer than the settings allow any state to be.
     #[error("{path} exceeds {max} bytes")]
     TooLarge {
-        /// Which file.
         path: String,
         /// The limit, in bytes.
         max: u64,
@@ -42,12 +36,7 @@ pub enum StateError {
     Checksum(String),
     /// Its content cannot be read back.
     #[error("{path} cannot be read back: {source}")]
-    Content {
-        /// Which file.
-        path: String,
-        /// Why.
-        source: postcard::Error,
-    },
+    Content { path: String, source: postcard::Error },
 }
 
 /// Reads the value of a file of at most `bytes_max` bytes; `None` when the file does not exist.

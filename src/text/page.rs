@@ -35,7 +35,6 @@ impl Page {
         Self { text: String::new(), is_coloured }
     }
 
-    /// Returns the text.
     pub fn into_text(self) -> String {
         self.text
     }
@@ -202,7 +201,6 @@ impl From<String> for Cell {
 
 /// A colour of the terminal's own palette.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "colours")]
 pub enum Colour {
     Red,
     Yellow,

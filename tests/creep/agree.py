@@ -15,7 +15,7 @@ nothing else. A transition that agrees only with it is a deviation with a reason
     same push   several windows show the trend at one push: the slope is the longest one's, which the reference follows
                 from then on as well, not the shortest one's, which its event names
     bend        the window is level at first: the slope is that of the rest, and staleness is judged by it
-    urgent      urgent_share_ratio of gates.rs lets a window below 256 pushes creep earlier
+    urgent      urgent_share_ratio of rules.rs lets a window below 256 pushes creep earlier
     equal x     two blocks of readings at one step, while pushes were lost: they do not have a slope
     silent      a rank without a push for ten minutes leaves the outputs; readings of its device are ignored
     restart     the push that restarts clears the finding, not the first block of the new life
@@ -127,7 +127,7 @@ class Departed(Reference):
 
 
 def urgent_share_ratio():
-    rules = (ROOT / "src/analysis/creep/gates.rs").read_text()
+    rules = (ROOT / "src/analysis/creep/rules.rs").read_text()
     return float(re.search(r"const ALLOCATED: Self = Self \{.*?urgent_share_ratio: ([\d.]+)", rules, re.S)[1])
 
 

@@ -101,8 +101,9 @@ fn step_that_falls_at_a_later_time_of_its_own_is_a_restart() {
 fn higher_attempt_restarts_and_a_lower_one_is_late() {
     let exporter = Exporter::start(&[]);
     let of = |attempt: u64, step: u64, allocated: u64| {
-        json!({ "rank": 0, "attempt": attempt, "step": step, "allocated_bytes": allocated })
-            .to_string()
+        json!({ "rank": 0, "attempt": attempt, "step": step, "allocated_bytes": allocated,
+                "peak_allocated_bytes": allocated })
+        .to_string()
     };
     push(&exporter, of(0, 100, 5000));
     push(&exporter, of(1, 100, 1000));
@@ -122,8 +123,7 @@ fn evaluation_and_checkpoints_leave_the_figures_of_the_last_train_step() {
     let exporter = Exporter::start(&[]);
     push(&exporter, record(0, 10, 1000));
     for (phase, allocated) in [("eval", 7000), ("checkpoint", 3000)] {
-        let other =
-            json!({ "rank": 0, "step": 10, "phase": phase, "allocated_bytes": allocated });
+        let other = json!({ "rank": 0, "step": 10, "phase": phase, "allocated_bytes": 1000, "peak_allocated_bytes": allocated });
         push(&exporter, other.to_string());
     }
     let metrics = exporter.scrape();
@@ -175,7 +175,7 @@ fn silent_rank_leaves_every_output_and_comes_back_with_its_count() {
 #[test]
 fn finding_of_a_silent_rank_goes_with_it() {
     let exporter = Exporter::start(&["--rank.ttl", "2s"]);
-    let full = json!({ "rank": 0, "step": 1, "allocated_bytes": 99, "total_bytes": 100 });
+    let full = json!({ "rank": 0, "step": 1, "allocated_bytes": 99, "peak_allocated_bytes": 99, "total_bytes": 100 });
     push(&exporter, full.to_string());
     let pressed = r#"stepmem_diagnosis{run="default",rank="0",kind="HIGH_PRESSURE"}"#;
     exporter.await_metrics("pressure", |metrics| metrics.contains_key(pressed));

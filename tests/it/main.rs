@@ -20,8 +20,10 @@ mod rig;
 mod push;
 
 mod lifecycle;
+mod lives;
 
 // Devices are read beside them.
+mod names;
 mod nvml;
 
 // Both are judged: what is found, of whom, and what must not change it.
@@ -29,6 +31,8 @@ mod conclusion;
 mod creep;
 
 mod diagnoses;
+
+mod peaks;
 
 mod gpu_lost;
 

@@ -199,7 +199,7 @@ fn status_is_a_table_for_people_and_json_for_programs() {
     };
     assert_eq!(status(&[]), "No rank pushes.\n");
     let gib = 1_u64 << 30;
-    let pressed = json!({ "run": "llm", "rank": 12, "step": 7, "allocated_bytes": 79 * gib, "total_bytes": 80 * gib });
+    let pressed = json!({ "run": "llm", "rank": 12, "step": 7, "allocated_bytes": 79 * gib, "peak_allocated_bytes": 79 * gib, "total_bytes": 80 * gib });
     let batch = format!("[{},{pressed}]", record(0, 1, gib));
     assert_eq!(exporter.post(batch).status, 200);
     exporter.await_metrics("pressure", |metrics| {
@@ -295,7 +295,7 @@ fn settings_of_the_file_reach_the_exporter() {
     assert!(Path::new(&file).exists());
     let exporter = Exporter::start(&["--config.file", &file]);
     let push = |run: &str| {
-        let record = json!({ "run": run, "rank": 0, "step": 1, "allocated_bytes": 55, "total_bytes": 100 });
+        let record = json!({ "run": run, "rank": 0, "step": 1, "allocated_bytes": 55, "peak_allocated_bytes": 55, "total_bytes": 100 });
         exporter.post(record.to_string()).status
     };
     assert_eq!((push("a"), push("b")), (200, 429));

@@ -154,7 +154,7 @@ fn killed_exporters_run_is_summed_up_from_its_state() {
 fn live_and_recorded_summaries_of_the_same_pushes_agree() {
     let exporter = Exporter::start(&[]);
     let records: Vec<String> = (1..=50)
-        .map(|step| json!({ "run": "r", "rank": 0, "step": step, "time": 1000 + step, "allocated_bytes": GIB, "total_bytes": 2 * GIB }).to_string())
+        .map(|step| json!({ "run": "r", "rank": 0, "step": step, "time": 1000 + step, "allocated_bytes": GIB, "peak_allocated_bytes": GIB, "total_bytes": 2 * GIB }).to_string())
         .collect();
     let answer = exporter.post(format!("[{}]", records.join(",")));
     assert_eq!(answer.status, 200, "{}", answer.body);

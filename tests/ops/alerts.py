@@ -8,10 +8,12 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 import yaml
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCRAPE = ROOT / "alerts/prometheus.example.yaml"
 RULES = ROOT / "alerts/stepmem.rules.yaml"
 TESTS = ROOT / "alerts/tests"
 RUNBOOKS = ROOT / "docs/runbooks"
@@ -41,6 +43,7 @@ def main():
     problems = [
         *promtool("check", "rules", "--lint-fatal", RULES),
         *promtool("test", "rules", *sorted(TESTS.glob("*.yaml"))),
+        *scrapes(),
         *wording(groups, alerts),
         *tested({alert["alert"] for alert in alerts}),
         *runbooks({alert["alert"] for alert in alerts}),
@@ -60,6 +63,20 @@ def promtool(*words):
     # Of many files, report only those that failed.
     failed = [part for part in output.split("Unit Testing:") if "SUCCESS" not in part]
     return [f"promtool {words[0]} {words[1]}:\n{''.join(failed)}"] if status else []
+
+
+def scrapes():
+    """The example of a scrape configuration; Debian's Prometheus lacks the discovery of pods, so a fixed target stands for it."""
+    config = yaml.safe_load(SCRAPE.read_text())
+    [job] = config["scrape_configs"]
+    if job.pop("kubernetes_sd_configs") != [{"role": "pod"}]:
+        return [f"{SCRAPE.name}: not one discovery of pods"]
+    job["static_configs"] = [{"targets": ["localhost:9477"]}]
+    config["rule_files"] = [str(SCRAPE.parent / name) for name in config["rule_files"]]
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(config, file)
+        file.flush()
+        return promtool("check", "config", file.name)
 
 
 def wording(groups, alerts):

@@ -11,13 +11,12 @@ import re
 import subprocess
 import sys
 
-import celpy
-import jsonpatch
+import injection
 import kubernetes_validate
 import yaml
-from celpy.adapter import CELJSONEncoder
 from helm_python import _native
 from helm_python.chart import Chart, lint
+from injection import Problem, expect
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm/stepmem"
@@ -28,7 +27,9 @@ RULES = ROOT / "alerts/stepmem.rules.yaml"
 
 KUBERNETES = ["1.29", "1.33", "1.36", "1.37"]
 OPERATOR = "monitoring.coreos.com/"
-KYVERNO = "kyverno.io/"
+OPERATOR_APIS = [f"{OPERATOR}v1/{kind}" for kind in ("PodMonitor", "PrometheusRule")]
+WITH_OPERATOR = [word for api in OPERATOR_APIS for word in ("--api-versions", api)]
+KYVERNO = ("kyverno.io/", "policies.kyverno.io/")
 
 # Name, values and the oldest Kubernetes version that supports them.
 MODES = {
@@ -36,6 +37,7 @@ MODES = {
     "inject": ({"mode": "inject"}, "1.36"),
     "inject-v1beta1": ({"mode": "inject"}, "1.34"),
     "inject-kyverno": ({"mode": "inject", "inject": {"engine": "Kyverno"}}, "1.29"),
+    "inject-kyverno-cel": ({"mode": "inject", "inject": {"engine": "Kyverno", "apiVersion": "policies.kyverno.io/v1"}}, "1.29"),
     "daemonset": ({"mode": "daemonset", "networkPolicy": {"enabled": True}, "daemonset": {"runtimeClassName": "nvidia", "nodeSelector": {"nvidia.com/gpu.present": "true"}}}, "1.29"),
 }
 DIGEST = {"image": {"repository": "registry.example/stepmem", "digest": "sha256:" + "0123456789abcdef" * 4}}
@@ -52,16 +54,12 @@ REFUSED = [
 ]
 
 
-class Problem(Exception):
-    """A check failed; the message is for the reader of the test's output."""
-
-
 def main():
     stepmem, is_bless = sys.argv[1], "--bless" in sys.argv
     chart = Chart.load(str(CHART))
     problems = []
-    for check in [copies_are_current, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, survives_null,
-                  nothing_twice, pods_are_restricted, injects, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
+    for check in [copies_are_current, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, monitors_where_it_can, survives_null,
+                  nothing_twice, pods_are_restricted, tests_itself, injects, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
         try:
             check(Bench(chart, stepmem, is_bless))
         except Problem as problem:
@@ -75,9 +73,9 @@ class Bench:
     def __init__(self, chart, stepmem, is_bless):
         self.chart, self.stepmem, self.is_bless = chart, stepmem, is_bless
 
-    def text(self, values, version, namespace="monitoring"):
-        """The manifests by Helm 4, by file."""
-        options = {"name": "stepmem", "namespace": namespace, "kube_version": f"v{version}.0"}
+    def text(self, values, version, apis=OPERATOR_APIS):
+        """The manifests by Helm 4, by file, for a cluster with these APIs."""
+        options = {"name": "stepmem", "namespace": "monitoring", "kube_version": f"v{version}.0", "api_versions": apis}
         rendered = json.loads(_native.call_string("helm_render", self.chart._raw(), json.dumps(values), json.dumps(options)))
         return {pathlib.PurePath(path).name: text for path, text in rendered.items()}
 
@@ -101,11 +99,6 @@ def load(text):
 
 def load_all(text):
     return yaml.load_all(text, yaml.CSafeLoader)
-
-
-def expect(holds, message):
-    if not holds:
-        raise Problem(message)
 
 
 def helm3(*words, values=None):
@@ -139,7 +132,7 @@ def lints(_):
 def renders_alike(bench):
     """Helm 3.10 and Helm 4 render the same."""
     for name, (values, version) in MODES.items():
-        status, out, err = helm3("template", "stepmem", CHART, "--namespace", "monitoring", "--kube-version", f"{version}.0", values=values)
+        status, out, err = helm3("template", "stepmem", CHART, "--namespace", "monitoring", "--kube-version", f"{version}.0", *WITH_OPERATOR, values=values)
         expect(status == 0, f"{name}: {err}")
         order = lambda document: (document["kind"], document["metadata"].get("namespace", ""), document["metadata"]["name"])
         three = sorted((document for document in load_all(out) if document), key=order)
@@ -227,12 +220,27 @@ def rules_are_the_source(bench):
     expect("https://wiki/r/StepmemImbalance.md" in linked and "https://g/d/stepmem-run?" in linked and ".example" not in linked, "the addresses are not replaced")
 
 
+def monitors_where_it_can(bench):
+    """The kinds of the Prometheus operator are made where the API has them, or always, or never; the notes say what is missing."""
+    parts = {"podMonitor": ("podmonitor.yaml", "the PodMonitor"), "rules": ("prometheusrule.yaml", "the PrometheusRule")}
+    for mode, (values, version) in MODES.items():
+        for enabled, apis, is_made, is_told in [("auto", OPERATOR_APIS, True, False), ("auto", [], False, True), (None, [], False, True), (True, [], True, False), (False, OPERATOR_APIS, False, False)]:
+            asked = {**copy.deepcopy(values), **{part: {"enabled": enabled} for part in parts}}
+            files = bench.text(asked, version, apis)
+            for part, (file, words) in parts.items():
+                where = f"{mode}: {part}.enabled={enabled} with {apis or 'no such APIs'}"
+                expect(bool(files.get(file, "").strip()) == is_made, f"{where}: {file} is {'missing' if is_made else 'made'}")
+                expect((f"Left out: {words}" in files["NOTES.txt"]) == is_told, f"{where}: the notes are {files['NOTES.txt']}")
+    [alone] = [bench.text({}, "1.36", OPERATOR_APIS[:1])]
+    expect(alone["podmonitor.yaml"].strip() and not alone["prometheusrule.yaml"].strip(), "one kind without the other")
+
+
 def survives_null(bench):
     """A value that an older release lacks is null under --reuse-values; users also set values to null."""
     defaults = load((CHART / "values.yaml").read_text())
     nullable = ["rules.thresholds", "rules.alerts", "rules.labels", "rules.alertLabels", "rules.runbookUrl", "podMonitor.labels", "podMonitor.namespaces", "settings",
                 "daemonset.nodeSelector", "daemonset.tolerations", "daemonset.affinity", "daemonset.podAnnotations", "daemonset.podLabels", "daemonset.serviceAccount.annotations",
-                "imagePullSecrets", "nameOverride", "fullnameOverride", "image.tag", "image.digest", "networkPolicy.namespaces"]
+                "podMonitor.enabled", "rules.enabled", "daemonset.kubeletDirectory", "inject.namespaceSelector", "imagePullSecrets", "nameOverride", "fullnameOverride", "image.tag", "image.digest", "networkPolicy.namespaces"]
     nullable += [f"rules.thresholds.{name}" for name in defaults["rules"]["thresholds"]]
     for mode, (values, version) in MODES.items():
         expected = bench.text(values, version)
@@ -269,6 +277,36 @@ def nothing_twice(bench):
         expect(len(boards) == 4 and all(json.loads(*board["data"].values())["uid"] for board in boards), f"{name}: {len(boards)} dashboards")
 
 
+def tests_itself(bench):
+    """`helm test` runs the exporter's own image, which has no shell, against an exporter of the release."""
+    for mode, (values, version) in MODES.items():
+        hooks = [document for part, document in bench.documents({**values, "imagePullSecrets": [{"name": "s"}]}, version) if part == "test.yaml"]
+        for hook in hooks:
+            expect(hook["metadata"]["annotations"]["helm.sh/hook"] == "test", f"{mode}: {hook['kind']} of the test is no hook")
+        [pod] = [hook for hook in hooks if hook["kind"] == "Pod"]
+        spec, labels, [container] = pod["spec"], pod["metadata"]["labels"], pod["spec"]["containers"]
+        expect("command" not in container and container["args"][0] == "status", f"{mode}: the test runs {container}")
+        expect(spec["imagePullSecrets"] == [{"name": "s"}], f"{mode}: the test lacks the pull secret")
+        address = container["args"][1].removeprefix("--url=http://")
+        if values["mode"] == "daemonset":
+            [service] = [hook for hook in hooks if hook["kind"] == "Service"]
+            expect(address == f"{service['metadata']['name']}.monitoring.svc:9477", f"{mode}: the test asks {address}")
+            selector = bench.find("DaemonSet", values, version)["spec"]["selector"]["matchLabels"]
+            expect(service["spec"]["selector"] == selector, f"{mode}: the test's service selects {service['spec']['selector']}")
+            expect(not selector.items() <= labels.items(), f"{mode}: the DaemonSet would adopt the test's pod")
+            continue
+        expect(address == "127.0.0.1:9477", f"{mode}: the test asks {address}")
+        expect(labels.get(f"stepmem.io/{values['mode']}") == "true", f"{mode}: the test's pod lacks the label")
+        if values["mode"] == "sidecar":
+            expect(spec["initContainers"] == sidecar_of(bench, {})["spec"]["initContainers"], f"{mode}: the test's sidecar is not the chart's")
+        else:
+            policy = bench.find("MutatingAdmissionPolicy", {"mode": "inject"}, "1.36")["spec"]
+            expect(injection.by_policy(pod, policy)["spec"]["initContainers"][0]["name"] == "stepmem", f"{mode}: the test's pod is not injected")
+    mounted = bench.find("DaemonSet", {"mode": "daemonset", "daemonset": {"kubeletDirectory": "/var/lib/k0s/kubelet"}})["spec"]["template"]["spec"]
+    paths = [volume["hostPath"]["path"] for volume in mounted["volumes"]]
+    expect("/var/lib/k0s/kubelet/pod-resources" in paths and not any(path.startswith("/var/lib/kubelet") for path in paths), f"kubeletDirectory: {paths}")
+
+
 def sidecar_of(bench, values):
     return load(bench.find("ConfigMap", values)["data"]["pod.yaml"])
 
@@ -295,89 +333,28 @@ def pods_are_restricted(bench):
     expect(claimed["resources"]["claims"] == [{"name": "gpu"}] and "NVIDIA" not in json.dumps(claimed), "the claim")
 
 
-# Pods as users write them.
-PODS = {
-    "plain": {"containers": [{"name": "trainer", "image": "t"}]},
-    "with init containers": {"initContainers": [{"name": "fetch", "image": "f"}], "containers": [{"name": "trainer", "image": "t", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}, {"name": "log", "image": "l"}],
-                             "volumes": [{"name": "data", "emptyDir": {}}]},
-    "with no init containers in a list": {"initContainers": [], "containers": [{"name": "trainer", "image": "t"}]},
-}
-KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "volumeMounts": "mountPath"}
-
-
 def injects(bench):
-    """The policy's CEL and Kyverno's patch, applied to pods: the results fit Kubernetes' schema of a pod."""
+    """Each engine's policy, applied to pods: every result fits Kubernetes' schema of a pod."""
     [sidecar] = sidecar_of(bench, {})["spec"]["initContainers"]
-    for title, spec in PODS.items():
-        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"stepmem.io/inject": "true"}}, "spec": spec}
-        policy = bench.find("MutatingAdmissionPolicy", {"mode": "inject"}, "1.36")["spec"]
-        mutated = mutate(pod, policy)
-        kyverno = bench.find("ClusterPolicy", {"mode": "inject", "inject": {"engine": "Kyverno"}})["spec"]["rules"][0]["mutate"]["patchStrategicMerge"]
-        by_kyverno = merged(pod, with_every_container(kyverno, pod))
-        for engine, got in [("policy", mutated), ("Kyverno", by_kyverno)]:
-            kubernetes_validate.validate(got, "1.36", strict=True)
-            after = got["spec"]
-            injected = [container for container in after["initContainers"] if container["name"] == "stepmem"]
-            expect(injected == [sidecar], f"{title}, {engine}: {injected} is not the sidecar")
-            others = [container for container in after["initContainers"] if container["name"] != "stepmem"]
-            expect(others == spec.get("initContainers", []), f"{title}, {engine}: init containers were lost: {others}")
-            expect([container["name"] for container in after["containers"]] == [container["name"] for container in spec["containers"]], f"{title}, {engine}: containers")
-            for before, container in zip(spec["containers"], after["containers"]):
-                expect(container["volumeMounts"] == before.get("volumeMounts", []) + [{"name": "stepmem", "mountPath": "/run/stepmem"}], f"{title}, {engine}: mounts {container['volumeMounts']}")
-            expect([volume["name"] for volume in after["volumes"]] == [volume["name"] for volume in spec.get("volumes", [])] + ["stepmem"], f"{title}, {engine}: volumes")
-        expect(mutate(mutated, policy) == mutated, f"{title}: a second admission changes the pod again")
-
-
-def evaluate(expression, pod):
-    environment = celpy.Environment()
-    program = environment.program(environment.compile(untyped(expression)))
-    return json.loads(json.dumps(program.evaluate({"object": celpy.json_to_cel(pod)}), cls=CELJSONEncoder))
-
-
-def untyped(expression):
-    """Objects as maps: cel-python lacks Kubernetes' types. The pod's schema checks that their fields exist."""
-    token = re.compile(r'"(?:\\.|[^"\\])*"|\b(?:Object(?:\.\w+)*|JSONPatch)(?=\{)|\b\w+(?=:)')
-
-    def plain(match):
-        word = match[0]
-        if word.startswith('"'):
-            return word
-        return "" if word.startswith(("Object", "JSONPatch")) else json.dumps(word)
-
-    return token.sub(plain, expression)
-
-
-def mutate(pod, policy):
-    """The policy as the API server applies it."""
-    if not all(evaluate(condition["expression"], pod) for condition in policy["matchConditions"]):
-        return pod
-    for mutation in policy["mutations"]:
-        if mutation["patchType"] == "ApplyConfiguration":
-            pod = merged(pod, evaluate(mutation["applyConfiguration"]["expression"], pod))
-        else:
-            pod = jsonpatch.apply_patch(pod, evaluate(mutation["jsonPatch"]["expression"], pod))
-    return pod
-
-
-def merged(ours, theirs, field=None):
-    """Merges lists that Kubernetes keys by their keys; replaces everything else."""
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        return {name: merged(ours[name], theirs[name], name) if name in ours and name in theirs else copy.deepcopy(ours.get(name, theirs.get(name))) for name in [*ours, *(set(theirs) - set(ours))]}
-    if isinstance(ours, list) and field in KEYS:
-        key = KEYS[field]
-        by_key = {each[key]: each for each in theirs}
-        kept = [merged(each, by_key.pop(each[key])) if each[key] in by_key else each for each in ours]
-        return kept + list(by_key.values())
-    return copy.deepcopy(theirs)
-
-
-def with_every_container(patch, pod):
-    """Kyverno's anchor `(name): "*"` stands for each container of the pod."""
-    patch = copy.deepcopy(patch)
-    [every] = patch["spec"]["containers"]
-    del every["(name)"]
-    patch["spec"]["containers"] = [{"name": container["name"], **copy.deepcopy(every)} for container in pod["spec"]["containers"]]
-    return patch
+    native = bench.find("MutatingAdmissionPolicy", {"mode": "inject"}, "1.36")["spec"]
+    kyverno = {"mode": "inject", "inject": {"engine": "Kyverno"}}
+    older = bench.find("ClusterPolicy", kyverno)["spec"]
+    newer = bench.find("MutatingPolicy", {"mode": "inject", "inject": {"engine": "Kyverno", "apiVersion": "policies.kyverno.io/v1"}})["spec"]
+    shared = ["matchConditions", "mutations"]
+    expect([newer[part] for part in shared] == [native[part] for part in shared], "Kyverno's MutatingPolicy is not as Kubernetes' policy")
+    for title, pod in injection.pods():
+        for engine, apply, policy, versions in [("MutatingAdmissionPolicy", injection.by_policy, native, ["1.34", "1.36"]), ("Kyverno's ClusterPolicy", injection.by_cluster_policy, older, ["1.29", "1.36"])]:
+            after = apply(pod, policy)
+            injection.check(title, after, sidecar, engine)
+            for version in versions:
+                kubernetes_validate.validate(after, version, strict=True)
+            expect(apply(after, policy) == after, f"{engine}: a second admission changes a pod {title} again")
+    chosen = {"matchLabels": {"team": "ml"}}
+    for values, kind, at in [({}, "MutatingAdmissionPolicy", ["spec", "matchConstraints"]), (kyverno["inject"], "ClusterPolicy", ["spec", "rules", 0, "match", "any", 0, "resources"])]:
+        found = bench.find(kind, {"mode": "inject", "inject": {**values, "namespaceSelector": chosen}})
+        for step in at:
+            found = found[step]
+        expect(found["namespaceSelector"] == chosen, f"{kind}: inject.namespaceSelector has no effect")
 
 
 def arguments_are_known(bench):
@@ -385,7 +362,7 @@ def arguments_are_known(bench):
     settings = {"settings": {"creep.critical-eta": "3h", "no-nvml": True, "web.listen-address": [":9477", ":9479"], "rank.max": 64}}
     for name, (values, version) in MODES.items():
         for extra in [{}, settings]:
-            found = [text for _, text in bench.text({**values, **extra}, version).items()]
+            found = [text for name, text in bench.text({**values, **extra}, version).items() if name != "test.yaml"]
             arguments = re.findall(r'^ +- (?:serve|"?(--[^"\n]+)"?)$', "\n".join(found), re.MULTILINE)
             arguments = [argument for argument in arguments if argument]
             if not arguments:
@@ -428,7 +405,7 @@ def the_readme_installs_it(bench):
     expect(len(commands) == 1, f"the README installs the chart {len(commands)} times")
     words = commands[0].replace("\\\n", " ").split()
     words[words.index("helm/stepmem")] = str(CHART)
-    status, out, err = helm3("template", *words, "--kube-version", "1.29.0")
+    status, out, err = helm3("template", *words, "--kube-version", "1.29.0", "--no-hooks", *WITH_OPERATOR)
     expect(status == 0, f"helm install {' '.join(words)}: {err}")
     kinds = sorted(document["kind"] for document in load_all(out) if document)
     expect(kinds == ["ConfigMap"] * 5 + ["PodMonitor", "PrometheusRule"], f"{kinds}")

@@ -41,3 +41,20 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 stepmem.io/{{ .Values.mode }}: "true"
 {{- end -}}
 {{- end }}
+
+{{/*
+"true" when a kind of the Prometheus operator is to be made: `kind`, and `enabled` as in the values. `auto` asks the API;
+rendered offline, that has no such kinds.
+*/}}
+{{- define "stepmem.isMade" -}}
+{{- if kindIs "bool" .enabled -}}
+{{ .enabled }}
+{{- else -}}
+{{ .root.Capabilities.APIVersions.Has (printf "monitoring.coreos.com/v1/%s" .kind) }}
+{{- end -}}
+{{- end }}
+
+{{/* Where the exporters are scraped. */}}
+{{- define "stepmem.metricsPath" -}}
+{{ get (.Values.settings | default dict) "web.telemetry-path" | default "/metrics" }}
+{{- end }}

@@ -9,7 +9,7 @@ ended. It has neither a readiness nor a startup probe: readiness would count for
 */}}
 {{- define "stepmem.sidecar" -}}
 name: stepmem
-{{- include "stepmem.container" (dict "root" . "settings" dict) }}
+{{- include "stepmem.container" (dict "root" . "settings" dict "isSidecar" true) }}
 restartPolicy: Always
 securityContext:
   allowPrivilegeEscalation: false
@@ -65,6 +65,11 @@ args:
   {{- end }}
   {{- end }}
 env:
+  {{- if $.isSidecar }}
+  # Whatever it finds at its start, it does not exit: training waits until it runs.
+  - name: STEPMEM_SIDECAR
+    value: "true"
+  {{- end }}
   {{- range $name, $field := dict "POD_NAME" "metadata.name" "POD_NAMESPACE" "metadata.namespace" "POD_UID" "metadata.uid" "NODE_NAME" "spec.nodeName" }}
   - name: {{ $name }}
     valueFrom:

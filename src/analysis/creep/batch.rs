@@ -9,7 +9,7 @@ use crate::model::units::MEBIBYTE;
 /// the changes of live memory on the changes of transient memory.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 pub(super) struct BatchShare {
-    /// Live and transient bytes of the last record.
+    /// Live and transient bytes of the last record; `None` where its peak is unknown.
     last: Option<(f64, f64)>,
     /// Σ x² of the changes x of the transient bytes, older ones decayed.
     xx: f64,
@@ -31,8 +31,13 @@ impl BatchShare {
     /// Regression", 1970).
     const PRIOR_WEIGHT: f64 = 1e14;
 
+    /// Takes a record; one whose peak is unknown is not compared with its neighbours.
     pub(super) fn learn(&mut self, record: &MemoryRecord) {
-        let now = (record.allocated, record.peak - record.allocated);
+        let Some(peak) = record.peak else {
+            self.last = None;
+            return;
+        };
+        let now = (record.allocated, peak - record.allocated);
         if let Some((allocated, transient)) = self.last.replace(now) {
             let (x, y) = (now.1 - transient, now.0 - allocated);
             if y.abs() <= Self::EXPLAINED_RATIO * x.abs() + Self::EXPLAINED_BYTES {

@@ -74,7 +74,8 @@ impl PeakUse {
     pub(super) fn of<'a>(blocks: impl IntoIterator<Item = &'a Block>) -> Self {
         let none = Self { peak: 0.0, reserved: 0.0 };
         blocks.into_iter().fold(none, |most, block| Self {
-            peak: most.peak.max(block.peak_max),
+            // Where a peak is unknown, live memory is the least that was in use.
+            peak: most.peak.max(block.peak_max.get().unwrap_or(block.floor)),
             reserved: most.reserved.max(block.reserved_max),
         })
     }

@@ -9,7 +9,7 @@ use crate::analysis::creep::batch::BatchShare;
 use crate::analysis::creep::context::SeriesContext;
 use crate::analysis::creep::pace::Pace;
 use crate::analysis::creep::pyramid::{
-    BLOCKS_MAX, Block, LEVELS_MAX, Level, OpenBlock, Pyramid, RECORDS_PER_BLOCK,
+    BLOCKS_MAX, Block, LEVELS_MAX, Level, OpenBlock, PackedBytes, Pyramid, RECORDS_PER_BLOCK,
 };
 use crate::analysis::creep::readings::Readings;
 use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
@@ -35,8 +35,8 @@ pub struct CreepEstimator {
     /// Train records of this life.
     n_train_records: u32,
     batch: BatchShare,
-    /// The highest peak since the last block, in any phase.
-    peak: f64,
+    /// The highest known peak since the last block, in any phase.
+    peak: PackedBytes,
     open_block: OpenBlock,
     pace: Pace,
     pyramid: Pyramid,
@@ -60,7 +60,7 @@ impl CreepEstimator {
             newest: None,
             n_train_records: 0,
             batch: BatchShare::default(),
-            peak: 0.0,
+            peak: PackedBytes::UNKNOWN,
             open_block: OpenBlock::default(),
             pace: Pace::default(),
             pyramid: Pyramid::default(),
@@ -88,7 +88,7 @@ impl CreepEstimator {
         self.newest = Some(*record);
         self.n_train_records = self.n_train_records.saturating_add(1);
         self.batch.learn(record);
-        self.peak = self.peak.max(record.peak);
+        self.peak = self.peak.highest(PackedBytes::of(record.peak));
         if self.n_train_records <= self.settings.warmup_pushes {
             return false;
         }
@@ -97,10 +97,10 @@ impl CreepEstimator {
             return false;
         };
         block.peak_max = self.peak;
-        if record.reserved.is_none() {
-            block.reserved_max = block.reserved_max.max(self.peak);
+        if let (None, Some(peak)) = (record.reserved, self.peak.get()) {
+            block.reserved_max = block.reserved_max.max(peak);
         }
-        self.peak = 0.0;
+        self.peak = PackedBytes::UNKNOWN;
         self.pace.advance(record.at);
         let context = self.context(record, capacity);
         self.take_block(block, &context)
@@ -118,7 +118,7 @@ impl CreepEstimator {
     /// readings are compared with it.
     pub fn other_phase(&mut self, record: &MemoryRecord) {
         self.newest = Some(*record);
-        self.peak = self.peak.max(record.peak);
+        self.peak = self.peak.highest(PackedBytes::of(record.peak));
     }
 
     /// Takes a reading of the rank's device that comes after all others; `capacity` in bytes,
@@ -140,7 +140,7 @@ impl CreepEstimator {
                 time: reading.time,
             },
             allocated: used,
-            peak: used,
+            peak: Some(used),
             reserved: Some(used),
             peak_reserved: Some(used),
         };
@@ -157,7 +157,7 @@ impl CreepEstimator {
         self.newest = None;
         self.n_train_records = 0;
         self.batch = BatchShare::default();
-        self.peak = 0.0;
+        self.peak = PackedBytes::UNKNOWN;
         self.open_block = OpenBlock::default();
         self.pace = Pace::default();
         self.pyramid.clear();
@@ -412,7 +412,7 @@ mod tests {
                 reserved: None,
                 ..record(step, 3.0 * MEBIBYTE * step)
             });
-            let peak = record(rank.step, 0.0).peak + extra;
+            let peak = record(rank.step, 0.0).peak.map(|peak| peak + extra);
             rank.estimator.other_phase(&MemoryRecord { peak, ..record(rank.step, 0.0) });
             rank.run(16, |step| MemoryRecord {
                 reserved: None,
@@ -469,7 +469,7 @@ mod tests {
             &|i| record(i, top * (i % 2.0)),
             &|i| record(i, i * top / 4000.0),
             &|i| MemoryRecord {
-                peak: 0.0,
+                peak: Some(0.0),
                 reserved: Some(0.0),
                 ..record(i, i * MEBIBYTE * 8.0)
             },
@@ -539,7 +539,7 @@ mod tests {
                         &MemoryRecord {
                             at: AxisPoint { position: position * step_factor, time },
                             allocated: allocated * bytes_factor,
-                            peak: peak * bytes_factor,
+                            peak: peak.map(|peak| peak * bytes_factor),
                             reserved,
                             peak_reserved: reserved,
                         },

@@ -18,7 +18,6 @@ pub enum Bound {
 /// The unit of a gate's value and limit.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum GateUnit {
-    /// Bytes.
     Bytes,
     /// A whole number of things.
     Count,
@@ -26,7 +25,6 @@ pub enum GateUnit {
     Fraction,
     /// A share, 1 for all.
     Share,
-    /// Seconds.
     Seconds,
 }
 
@@ -166,7 +164,6 @@ gates! {
 /// The gate that stopped a window or a flight of stairs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GateFailure {
-    /// The gate.
     pub gate: Gate,
     /// The value, in the unit of the gate.
     pub value: f64,

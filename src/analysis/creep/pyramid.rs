@@ -117,13 +117,13 @@ pub(super) struct Block {
     pub(super) end: AxisPoint,
     /// The lowest live bytes of records, or the lowest bytes of readings.
     pub(super) floor: f64,
-    /// The lowest transient bytes of a step, beyond its live bytes; 0 for readings.
-    pub(super) transient_floor: f64,
+    /// The lowest transient bytes of a step, beyond its live bytes, of the records that know them; 0 for readings.
+    transient_floor: PackedBytes,
     /// The lowest reserved bytes of the records that know them.
     reserved_floor: PackedBytes,
-    /// The highest peak of any phase.
-    pub(super) peak_max: f64,
-    /// The highest reserved bytes; the peak if no record knows them.
+    /// The highest peak of any phase, of the records that know theirs.
+    pub(super) peak_max: PackedBytes,
+    /// The highest reserved bytes; if no record knows them, the peak or else live bytes.
     pub(super) reserved_max: f64,
 }
 
@@ -132,10 +132,10 @@ impl Block {
         Self {
             end: record.at,
             floor: record.allocated,
-            transient_floor: record.peak - record.allocated,
+            transient_floor: PackedBytes::of(record.peak.map(|peak| peak - record.allocated)),
             reserved_floor: PackedBytes::of(record.reserved),
-            peak_max: record.peak,
-            reserved_max: record.reserved.unwrap_or(record.peak),
+            peak_max: PackedBytes::of(record.peak),
+            reserved_max: record.reserved.or(record.peak).unwrap_or(record.allocated),
         }
     }
 
@@ -144,10 +144,14 @@ impl Block {
         Self {
             end: record.at,
             floor: bytes,
-            transient_floor: 0.0,
+            transient_floor: PackedBytes::of(Some(0.0)),
             reserved_floor: PackedBytes::UNKNOWN,
-            peak_max: record.peak,
-            reserved_max: record.peak_reserved.or(record.reserved).unwrap_or(record.peak),
+            peak_max: PackedBytes::of(record.peak),
+            reserved_max: record
+                .peak_reserved
+                .or(record.reserved)
+                .or(record.peak)
+                .unwrap_or(record.allocated),
         }
     }
 
@@ -156,9 +160,9 @@ impl Block {
         Self {
             end: later.end,
             floor: self.floor.min(later.floor),
-            transient_floor: self.transient_floor.min(later.transient_floor),
+            transient_floor: self.transient_floor.lowest(later.transient_floor),
             reserved_floor: self.reserved_floor.lowest(later.reserved_floor),
-            peak_max: self.peak_max.max(later.peak_max),
+            peak_max: self.peak_max.highest(later.peak_max),
             reserved_max: self.reserved_max.max(later.reserved_max),
         }
     }
@@ -175,26 +179,31 @@ impl Block {
     /// Returns the lowest reserved bytes less the highest peak: memory that a fragmented cache
     /// cannot hand out.
     pub(super) fn slack(&self) -> Option<f64> {
-        Some(self.reserved_floor.get()? - self.peak_max)
+        Some(self.reserved_floor.get()? - self.peak_max.get()?)
+    }
+
+    /// Returns the lowest transient bytes of its steps; `None` if no record knows its peak.
+    pub(super) fn transient(&self) -> Option<f64> {
+        self.transient_floor.get()
     }
 }
 
 /// Bytes that may be unknown, in eight bytes: a rank keeps more than a thousand blocks, and an
 /// `Option<f64>` takes sixteen.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-struct PackedBytes(
+pub(super) struct PackedBytes(
     // Invariant: NaN stands for unknown and does not leave this type; `min` and `max` skip it.
     f64,
 );
 
 impl PackedBytes {
-    const UNKNOWN: Self = Self(f64::NAN);
+    pub(super) const UNKNOWN: Self = Self(f64::NAN);
 
-    fn of(bytes: Option<f64>) -> Self {
+    pub(super) fn of(bytes: Option<f64>) -> Self {
         bytes.map_or(Self::UNKNOWN, Self)
     }
 
-    fn get(self) -> Option<f64> {
+    pub(super) fn get(self) -> Option<f64> {
         Some(self.0).filter(|bytes| !bytes.is_nan())
     }
 
@@ -204,7 +213,7 @@ impl PackedBytes {
     }
 
     /// Returns the higher of the two, ignoring an unknown one.
-    fn highest(self, other: Self) -> Self {
+    pub(super) fn highest(self, other: Self) -> Self {
         Self(self.0.max(other.0))
     }
 }

@@ -12,8 +12,8 @@ pub struct MemoryRecord {
     pub at: AxisPoint,
     /// Bytes live at its end.
     pub allocated: f64,
-    /// Maximum of live bytes within it.
-    pub peak: f64,
+    /// Maximum of live bytes within it, if known.
+    pub peak: Option<f64>,
     /// Bytes that the caching allocator holds, if known.
     pub reserved: Option<f64>,
     /// Maximum of that within the step, if known.

@@ -14,7 +14,6 @@ const PROCESS_WARMUP_SECONDS: f64 = 600.0;
 /// weekend.
 const HORIZON_SECONDS: f64 = 72.0 * 3600.0;
 
-/// The estimator's settings.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct CreepSettings {
     /// Train pushes to skip at the start of a life.

@@ -23,7 +23,7 @@ pub(super) fn at(position: f64, seconds: f64) -> AxisPoint {
 /// A record of one step a second with noise in the batch; `leak` of it is live and reserved.
 pub(super) fn record(step: f64, leak: f64) -> MemoryRecord {
     let allocated = 20.0 * GIBIBYTE + leak;
-    let peak = allocated + GIBIBYTE * (10.0 + noise(step));
+    let peak = Some(allocated + GIBIBYTE * (10.0 + noise(step)));
     let reserved = Some(32.0 * GIBIBYTE + leak);
     MemoryRecord {
         at: at(step, 1e9 + step),

@@ -307,10 +307,12 @@ impl Stairs {
             transient_height: 0.0,
             foot: before.floor,
         });
+        // Where peaks are unknown, no larger batch is known that would explain the stair.
+        let transients = block.transient().zip(before.transient());
         let sum = HalfStair {
             height: begun.height + block.floor - before.floor,
-            transient_height: begun.transient_height + block.transient_floor
-                - before.transient_floor,
+            transient_height: begun.transient_height
+                + transients.map_or(0.0, |(now, before)| now - before),
             foot: begun.foot,
         };
         if sum.height <= height_min {

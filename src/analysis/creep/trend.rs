@@ -27,7 +27,6 @@ pub enum Stage {
 pub struct Trend {
     /// The series that grows.
     pub signal: Signal,
-    /// Its stage.
     pub stage: Stage,
     /// Where this stage was raised.
     pub raised: AxisPoint,

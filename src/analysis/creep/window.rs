@@ -47,7 +47,6 @@ pub struct WindowTrend {
 /// One window of a signal, and the outcome of its gates.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WindowVerdict {
-    /// The series.
     pub signal: Signal,
     /// The level: each one's blocks are twice as long as those of the one below.
     pub level_idx: usize,
@@ -231,7 +230,7 @@ impl<'a> WindowJudge<'a> {
         if self.signal != Signal::Allocated || batch_share <= 0.0 {
             return 0.0;
         }
-        Curve::of(blocks, |block| Some(block.transient_floor))
+        Curve::of(blocks, Block::transient)
             .and_then(|curve| estimate::theil_sen(curve.points()))
             .map_or(0.0, |fit| batch_share.min(1.0) * fit.slope.max(0.0))
     }
@@ -248,7 +247,7 @@ impl<'a> WindowJudge<'a> {
         let unfit = GateFailure { gate: Gate::SlackSlope, value: 0.0, limit: SLACK_OF_SLOPE };
         let slack_slope = fit(Block::slack).ok_or(unfit)?.slope;
         Gate::SlackSlope.check_share(slack_slope, slope, SLACK_OF_SLOPE)?;
-        let Some(peaks) = fit(|block| Some(block.peak_max)) else { return Ok(()) };
+        let Some(peaks) = fit(|block| block.peak_max.get()) else { return Ok(()) };
         let grows = peaks.tau > WORKING_SET_TAU && peaks.slope > WORKING_SET_OF_SLOPE * slope;
         Gate::WorkingSet.require(!grows, peaks.slope / slope, WORKING_SET_OF_SLOPE)
     }
@@ -371,7 +370,7 @@ mod tests {
             let batch = 2.0 * MEBIBYTE * step + GIBIBYTE * noise(step);
             let mut longer = record(step, 0.0);
             longer.allocated += 0.3 * batch;
-            longer.peak = longer.allocated + 8.0 * GIBIBYTE + batch;
+            longer.peak = Some(longer.allocated + 8.0 * GIBIBYTE + batch);
             longer
         };
         rank.run(6000, longer);

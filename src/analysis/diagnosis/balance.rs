@@ -21,7 +21,6 @@ pub struct Balance {
 /// One rank against the others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RankBalance {
-    /// The rank.
     pub rank: Rank,
     /// The median of the other ranks' peaks, in bytes.
     pub median_bytes: f64,

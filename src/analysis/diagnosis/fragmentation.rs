@@ -29,9 +29,7 @@ pub const ABOUT: About = About {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum FragmentationEvidence {
-    /// It grows.
     Growth(Box<TrendFigures>),
-    /// It is large.
     Unused(UnusedEvidence),
 }
 
@@ -44,7 +42,6 @@ pub struct UnusedEvidence {
     pub peak_fragmentation_ratio: f64,
     /// What it held at its recent peak.
     pub peak_reserved_bytes: u64,
-    /// The capacity.
     pub capacity_bytes: u64,
 }
 
@@ -61,7 +58,7 @@ pub fn judge(
 fn unused(subject: &Subject<'_, '_>) -> Option<UnusedEvidence> {
     let rank = subject.rank()?;
     let capacity = rank.capacity?;
-    let reserved = rank.recent_peak_reserved.filter(|reserved| *reserved > Bytes::default())?;
+    let reserved = rank.recent_reserved.filter(|reserved| *reserved > Bytes::default())?;
     let allocated = rank.recent_peak_allocated?.as_f64();
     let ratio = 1.0 - allocated / reserved.as_f64();
     let margin = if subject.active.is_some() { RELEASE_MARGIN } else { 0.0 };

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::basis::Basis;
 use crate::analysis::diagnosis::kind::{About, Figures, Score, Severity};
-use crate::analysis::diagnosis::pressure::{self, Basis, Pressure};
+use crate::analysis::diagnosis::pressure::{self, Pressure};
 use crate::analysis::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject, Thresholds, graded};
 use crate::text::units::{percent, whole_bytes};
 
@@ -22,11 +23,9 @@ pub const ABOUT: About = About {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct PressureEvidence {
-    /// Peak by capacity.
     pub pressure_ratio: f64,
     /// The memory that the peak is of.
     pub basis: Basis,
-    /// The capacity.
     pub capacity_bytes: u64,
 }
 

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::basis::Basis;
 use crate::analysis::diagnosis::kind::{About, Figures, Score, Severity};
-use crate::analysis::diagnosis::pressure::{self, Basis};
+use crate::analysis::diagnosis::pressure;
 use crate::analysis::diagnosis::scene::{Scene, Subject, SubjectView, graded};
 use crate::text::units::{bytes, percent};
 

@@ -28,9 +28,7 @@ pub const ABOUT: About = About {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum OutsideEvidence {
-    /// It grows.
     Growth(Box<TrendFigures>),
-    /// It is large.
     Large(LargeEvidence),
 }
 
@@ -38,11 +36,9 @@ pub enum OutsideEvidence {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LargeEvidence {
-    /// How much.
     pub outside_bytes: f64,
     /// Its share of the capacity.
     pub outside_ratio: f64,
-    /// The capacity.
     pub capacity_bytes: u64,
 }
 

@@ -1,47 +1,10 @@
 //! Pressure: peaks by capacity.
 
-use serde::{Deserialize, Serialize};
-
+use crate::analysis::basis::Basis;
 use crate::analysis::diagnosis::scene::{Subject, SubjectView};
 use crate::analysis::processes::ProcessView;
 use crate::analysis::rank::view::RankView;
 use crate::model::units::Bytes;
-
-/// The memory whose peak a pressure is about.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Basis {
-    /// Live memory of the rank.
-    Allocated,
-    /// What the rank's allocator holds.
-    Reserved,
-    /// Everything in use on the device.
-    Device,
-    /// Everything that a process that does not push holds.
-    Process,
-}
-
-impl Basis {
-    /// The value of the label `basis`.
-    pub fn as_label(self) -> &'static str {
-        match self {
-            Self::Allocated => "allocated",
-            Self::Reserved => "reserved",
-            Self::Device => "device",
-            Self::Process => "process",
-        }
-    }
-
-    /// The figure of a summary that shows its peak.
-    pub fn as_metric(self) -> &'static str {
-        match self {
-            Self::Allocated => "peak_allocated",
-            Self::Reserved => "peak_reserved",
-            Self::Device => "device",
-            Self::Process => "process",
-        }
-    }
-}
 
 /// One way of measuring pressure.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,7 +13,6 @@ pub struct Pressure {
     pub basis: Basis,
     /// Peak by capacity; above 1 where the figures contradict each other.
     pub ratio: f64,
-    /// The capacity.
     pub capacity: Bytes,
 }
 
@@ -61,13 +23,13 @@ impl Pressure {
     }
 }
 
-/// Returns every pressure that is known of a rank: of allocated and reserved by their recent peaks, of the device by
-/// NVML's last reading.
+/// Returns every pressure that is known of a rank: of allocated by its recent peak, of reserved by the most that it
+/// recently held, of the device by NVML's last reading.
 pub fn of_rank(rank: &RankView<'_>) -> impl Iterator<Item = Pressure> {
     let device_total = rank.device.total.filter(|total| total.get() > 0);
     [
         Pressure::of(Basis::Allocated, rank.recent_peak_allocated, rank.capacity),
-        Pressure::of(Basis::Reserved, rank.recent_peak_reserved, rank.capacity),
+        Pressure::of(Basis::Reserved, rank.recent_reserved, rank.capacity),
         Pressure::of(Basis::Device, rank.device.used, device_total),
     ]
     .into_iter()

@@ -46,14 +46,12 @@ pub struct Scene<'a> {
     pub processes: Vec<(&'a ProcessId, ProcessView<'a>)>,
     /// The devices that answer with an error, ascending.
     pub failing_devices: Vec<(&'a GpuUuid, &'a DeviceFailure)>,
-    /// The limits.
     pub thresholds: &'a Thresholds,
 }
 
 /// The present ranks of one run.
 #[derive(Debug)]
 pub struct RunScene<'a> {
-    /// The run.
     pub run: &'a Run,
     /// Its ranks, ascending.
     pub ranks: Vec<(Rank, RankView<'a>)>,
@@ -74,7 +72,6 @@ impl<'a> RunScene<'a> {
 /// One subject of the scene, and how one diagnosis held for it the last time: findings let go later than they take hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a, 's> {
-    /// The subject's figures.
     pub view: SubjectView<'a, 's>,
     /// The severity with which the diagnosis held at the last look.
     pub active: Option<Severity>,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::step::StepSample;
 use crate::model::units::{Bytes, Uptime};
 
 /// The parts that the recent window is made of; the oldest leaves when a new one begins.
@@ -13,17 +14,50 @@ pub const RECENT_PART_PUSHES: u32 = 64;
 /// A part of the recent window also ends after this time, so that the window reaches at most ten minutes back.
 pub const RECENT_PART_DURATION: Duration = Duration::from_secs(75);
 
+/// The peaks of one record, as far as they are known, or the greatest of several records.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct StepPeaks {
+    /// Maximum of allocated within the step.
+    pub allocated: Option<Bytes>,
+    /// Maximum of reserved within the step.
+    pub reserved: Option<Bytes>,
+    /// The most that is known to have been reserved: within the step, else at its end.
+    pub reserved_known: Option<Bytes>,
+}
+
+impl StepPeaks {
+    /// Returns the peaks of a record. One below its current value is that value: pluggable allocators do that.
+    pub fn of(sample: &StepSample) -> Self {
+        let reserved = sample.peak_reserved.map(|peak| sample.reserved.max(Some(peak)));
+        let reserved = reserved.flatten();
+        Self {
+            allocated: sample.peak_allocated.map(|peak| peak.max(sample.allocated)),
+            reserved,
+            reserved_known: reserved.or(sample.reserved),
+        }
+    }
+
+    /// Returns the greater of each.
+    fn max(self, other: Self) -> Self {
+        Self {
+            allocated: self.allocated.max(other.allocated),
+            reserved: self.reserved.max(other.reserved),
+            reserved_known: self.reserved_known.max(other.reserved_known),
+        }
+    }
+}
+
 /// The greatest figures of the last [`RECENT_PARTS`] parts.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct RecentPeaks {
-    parts: [Option<(Bytes, Option<Bytes>)>; RECENT_PARTS],
+    parts: [Option<StepPeaks>; RECENT_PARTS],
     pushes: u32,
     began: Uptime,
 }
 
 impl RecentPeaks {
     /// Takes in the peaks of one record.
-    pub fn add(&mut self, allocated: Bytes, reserved: Option<Bytes>, now: Uptime) {
+    pub fn add(&mut self, peaks: StepPeaks, now: Uptime) {
         let is_full =
             self.pushes >= RECENT_PART_PUSHES || now.since(self.began) >= RECENT_PART_DURATION;
         if is_full {
@@ -31,12 +65,9 @@ impl RecentPeaks {
         }
         let [newest, ..] = &mut self.parts;
         match newest {
-            Some((peak_allocated, peak_reserved)) if !is_full => {
-                *peak_allocated = allocated.max(*peak_allocated);
-                *peak_reserved = reserved.max(*peak_reserved);
-            }
+            Some(greatest) if !is_full => *greatest = greatest.max(peaks),
             _ => {
-                *newest = Some((allocated, reserved));
+                *newest = Some(peaks);
                 self.pushes = 0;
                 self.began = now;
             }
@@ -44,14 +75,16 @@ impl RecentPeaks {
         self.pushes += 1;
     }
 
-    /// Returns the greatest allocated and reserved.
-    pub fn max(&self) -> (Option<Bytes>, Option<Bytes>) {
-        let parts = self.parts.iter().flatten();
-        (parts.clone().map(|part| part.0).max(), parts.filter_map(|part| part.1).max())
+    /// Returns the greatest peaks; each is `None` where no record of the window knows its own.
+    pub fn max(&self) -> StepPeaks {
+        self.parts
+            .iter()
+            .flatten()
+            .fold(StepPeaks::default(), |greatest, part| greatest.max(*part))
     }
 }
 
-/// The greatest allocated of the current and the last whole interval, so that whoever reads at least once an
+/// The greatest allocated of the current and the last whole interval, so that a reader that comes at least once an
 /// interval sees every spike, and reading changes nothing.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct IntervalPeak {
@@ -87,7 +120,7 @@ impl IntervalPeak {
         }
     }
 
-    /// Returns the greatest peak of the current and the last whole interval at `now`.
+    /// Returns the greatest peak of the current and the last whole interval at `now`; `None` where none is known.
     pub fn at(&self, now: Uptime) -> Option<Bytes> {
         let index = self.index(now);
         [self.current, self.previous]

@@ -9,8 +9,8 @@ use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::estimate;
-use crate::analysis::rank::lifecycle::{Lifecycle, RecordVerdict};
-use crate::analysis::rank::peaks::{IntervalPeak, RecentPeaks};
+use crate::analysis::rank::lifecycle::{Arrival, Lifecycle, RecordVerdict};
+use crate::analysis::rank::peaks::{IntervalPeak, RecentPeaks, StepPeaks};
 use crate::analysis::rank::tally::Tally;
 use crate::analysis::rank::view::{DeviceView, Identity, LastTrain, RankView};
 use crate::model::step::{Phase, StepSample};
@@ -36,8 +36,9 @@ pub struct RankState {
     steps_total: u64,
     /// Train steps of this life.
     life_steps: u32,
+    /// Records of it that came too late, since the exporter began.
+    lates_total: u64,
     last_seen: Uptime,
-    is_ended: bool,
     /// The capacity that NVML gave for its device, for ranks that push none.
     device_total: Option<Bytes>,
     /// When the estimator last took a reading of its device, as a Unix time.
@@ -61,8 +62,8 @@ impl RankState {
             tally: Tally::default(),
             steps_total: 0,
             life_steps: 0,
+            lates_total: 0,
             last_seen: now,
-            is_ended: false,
             device_total: None,
             device_read_at: None,
             outside: [0.0; OUTSIDE_READINGS],
@@ -84,26 +85,33 @@ impl RankState {
         now: Uptime,
         arrival: f64,
     ) -> (RecordVerdict, bool) {
-        self.last_seen = now;
         let time = sample.time.map_or(arrival, Seconds::get);
-        let verdict = self.lifecycle.judge(sample, time);
-        if matches!(verdict, RecordVerdict::Duplicate | RecordVerdict::Late) {
-            return (verdict, false);
+        let at = Arrival { now, time };
+        let verdict = self.lifecycle.judge(sample, at);
+        match verdict {
+            RecordVerdict::Duplicate => return (verdict, false),
+            RecordVerdict::Late => {
+                self.lates_total += 1;
+                self.lifecycle.ignore();
+                return (verdict, false);
+            }
+            RecordVerdict::Accepted | RecordVerdict::Restarted => {}
         }
-        self.is_ended = false;
+        self.last_seen = now;
         let mut changed = false;
         if verdict == RecordVerdict::Restarted {
             changed = self.creep.trends().next().is_some();
             self.begin_life();
         }
         let figures = LastTrain::of(sample);
-        let peak = figures.peak_allocated.unwrap_or(figures.allocated).max(figures.allocated);
-        let peak_reserved = figures.peak_reserved.max(figures.reserved);
-        self.recent.add(peak, peak_reserved, now);
-        self.interval.add(peak, now);
-        self.tally.add(sample, time);
+        let peaks = StepPeaks::of(sample);
+        self.recent.add(peaks, now);
+        if let Some(peak) = peaks.allocated {
+            self.interval.add(peak, now);
+        }
+        self.tally.add(sample, peaks, time);
         self.identify(sample);
-        self.lifecycle.advance(sample, time);
+        self.lifecycle.advance(sample, at);
         let capacity =
             self.identity.total.or(self.device_total).filter(|total| total.get() > 0);
         let capacity = capacity.map(Bytes::as_f64);
@@ -144,22 +152,27 @@ impl RankState {
 
     /// Marks the rank as ended: it leaves every output until a newer push comes.
     pub fn end(&mut self) {
-        self.is_ended = true;
+        self.lifecycle.end();
     }
 
     /// Whether the rank belongs in the outputs: not ended, and heard of within `ttl`.
     pub fn is_present(&self, now: Uptime, ttl: Duration) -> bool {
-        !self.is_ended && now.since(self.last_seen) <= ttl
+        !self.is_ended() && now.since(self.last_seen) <= ttl
     }
 
     /// Whether its end was announced, and no newer push came.
     pub fn is_ended(&self) -> bool {
-        self.is_ended
+        self.lifecycle.is_ended()
     }
 
-    /// When the last push came, accepted or not.
+    /// When the last push that was accepted came.
     pub fn last_seen(&self) -> Uptime {
         self.last_seen
+    }
+
+    /// Its life: which process holds it, and whether that is live.
+    pub fn lifecycle(&self) -> &Lifecycle {
+        &self.lifecycle
     }
 
     /// The number of the last train step.
@@ -174,12 +187,12 @@ impl RankState {
 
     /// The rank's state at `now`, with what NVML says of its device.
     pub fn view(&self, device: DeviceView, now: Uptime) -> RankView<'_> {
-        let (recent_peak_allocated, recent_peak_reserved) = self.recent.max();
+        let recent = self.recent.max();
         RankView {
             identity: &self.identity,
             last_train: self.last_train.as_ref(),
-            recent_peak_allocated,
-            recent_peak_reserved,
+            recent_peak_allocated: recent.allocated,
+            recent_reserved: recent.reserved_known,
             interval_peak_allocated: self.interval.at(now),
             capacity: self.capacity(device),
             device,
@@ -187,6 +200,7 @@ impl RankState {
             tally: &self.tally,
             steps_total: self.steps_total,
             life_steps: self.life_steps,
+            lates_total: self.lates_total,
             last_seen: self.last_seen,
             outside_allocator_bytes: self.outside_allocator_bytes(device),
         }
@@ -239,7 +253,7 @@ fn memory_record(figures: &LastTrain, time: f64) -> Result<MemoryRecord, OutOfRa
     Ok(MemoryRecord {
         at: AxisPoint { position: figures.step.as_f64(), time: UnixTime::new(time)? },
         allocated: figures.allocated.as_f64(),
-        peak: figures.peak_allocated.unwrap_or(figures.allocated).as_f64(),
+        peak: figures.peak_allocated.map(Bytes::as_f64),
         reserved: figures.reserved.map(Bytes::as_f64),
         peak_reserved: figures.peak_reserved.map(Bytes::as_f64),
     })

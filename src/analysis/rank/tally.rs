@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::rank::peaks::StepPeaks;
 use crate::model::step::{Phase, StepSample};
 use crate::model::units::Bytes;
 
@@ -21,11 +22,11 @@ pub struct Tally {
     pub span: Option<(Moment, Moment)>,
     /// Live memory at the end of train steps.
     pub allocated: Figure,
-    /// The peak within train steps.
+    /// The peak within train steps, of those whose peak is known.
     pub peak_allocated: Figure,
     /// What the allocator held at the end of train steps.
     pub reserved: Figure,
-    /// The most that it held within train steps.
+    /// The most that it held within train steps, of those in which that is known.
     pub peak_reserved: Figure,
     /// What ran, by phase, in the order of [`Phase`].
     pub phases: [PhaseTally; 3],
@@ -35,7 +36,6 @@ pub struct Tally {
 /// A step and when it ended, as a Unix time.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Moment {
-    /// The step.
     pub step: u64,
     /// The Unix time.
     pub time: f64,
@@ -50,7 +50,6 @@ pub struct Figure {
     squared_moves: f64,
     /// The greatest value, and the first step that had it.
     pub max: Option<(Bytes, u64)>,
-    /// The last value.
     pub last: Option<Bytes>,
 }
 
@@ -59,7 +58,7 @@ pub struct Figure {
 pub struct PhaseTally {
     /// How many records.
     pub n_records: u64,
-    /// The greatest peak of allocated memory.
+    /// The greatest known peak of allocated memory.
     pub peak: Option<Bytes>,
 }
 
@@ -90,8 +89,7 @@ impl Tally {
     pub const BYTES_MAX: usize = PARTS_MAX * size_of::<Part>();
 
     /// Takes an accepted push that ended at the Unix time `time`.
-    pub fn add(&mut self, sample: &StepSample, time: f64) {
-        let peak = sample.peak_allocated.unwrap_or(sample.allocated).max(sample.allocated);
+    pub fn add(&mut self, sample: &StepSample, peaks: StepPeaks, time: f64) {
         let [train, eval, checkpoint] = &mut self.phases;
         let phase = match sample.phase {
             Phase::Train => train,
@@ -99,23 +97,23 @@ impl Tally {
             Phase::Checkpoint => checkpoint,
         };
         phase.n_records += 1;
-        phase.peak = phase.peak.max(Some(peak));
+        phase.peak = phase.peak.max(peaks.allocated);
         if sample.phase != Phase::Train {
             return;
         }
         let step = sample.step.get();
         let moment = Moment { step, time };
         self.span = Some((self.span.map_or(moment, |span| span.0), moment));
-        let peak_reserved = sample.peak_reserved.max(sample.reserved);
         self.allocated.add(Some(sample.allocated), step);
-        self.peak_allocated.add(Some(peak), step);
+        self.peak_allocated.add(peaks.allocated, step);
         self.reserved.add(sample.reserved, step);
-        self.peak_reserved.add(peak_reserved, step);
+        self.peak_reserved.add(peaks.reserved, step);
         self.series.add(&Part {
             allocated: sample.allocated.as_f64(),
-            peak_allocated: peak.as_f64(),
-            peak_reserved: peak_reserved.map_or(0.0, Bytes::as_f64),
-            n_reserved: u32::from(peak_reserved.is_some()),
+            peak_allocated: peaks.allocated.map_or(0.0, Bytes::as_f64),
+            peak_reserved: peaks.reserved.map_or(0.0, Bytes::as_f64),
+            n_peaks_allocated: u32::from(peaks.allocated.is_some()),
+            n_peaks_reserved: u32::from(peaks.reserved.is_some()),
             n_steps: 1,
         });
     }
@@ -131,7 +129,7 @@ impl Tally {
         train.n_records
     }
 
-    /// The mean of each part of the life, in order; unknown parts of reserved memory are left out.
+    /// The mean of each part of the life, in order; parts without a known figure are left out.
     pub fn means(&self, kept: Kept) -> impl Iterator<Item = f64> {
         self.series.parts.iter().filter_map(move |part| part.mean(kept))
     }
@@ -195,7 +193,8 @@ struct Part {
     allocated: f64,
     peak_allocated: f64,
     peak_reserved: f64,
-    n_reserved: u32,
+    n_peaks_allocated: u32,
+    n_peaks_reserved: u32,
     n_steps: u32,
 }
 
@@ -204,15 +203,16 @@ impl Part {
         self.allocated += other.allocated;
         self.peak_allocated += other.peak_allocated;
         self.peak_reserved += other.peak_reserved;
-        self.n_reserved += other.n_reserved;
+        self.n_peaks_allocated += other.n_peaks_allocated;
+        self.n_peaks_reserved += other.n_peaks_reserved;
         self.n_steps += other.n_steps;
     }
 
     fn mean(&self, kept: Kept) -> Option<f64> {
         let (sum, n_steps) = match kept {
             Kept::Allocated => (self.allocated, self.n_steps),
-            Kept::PeakAllocated => (self.peak_allocated, self.n_steps),
-            Kept::PeakReserved => (self.peak_reserved, self.n_reserved),
+            Kept::PeakAllocated => (self.peak_allocated, self.n_peaks_allocated),
+            Kept::PeakReserved => (self.peak_reserved, self.n_peaks_reserved),
         };
         (n_steps > 0).then(|| sum / f64::from(n_steps))
     }
@@ -271,6 +271,7 @@ impl Series {
 
 #[cfg(test)]
 mod tests {
+    use crate::analysis::rank::peaks::StepPeaks;
     use crate::analysis::rank::tally::{Kept, PARTS_MAX, Tally};
     use crate::model::ids::{Rank, Run};
     use crate::model::step::{Phase, StepSample};
@@ -291,6 +292,8 @@ mod tests {
             device: None,
             dropped_records: None,
             pid: None,
+            instance: None,
+            launch: None,
             allocated: Bytes::new(allocated).unwrap(),
             peak_allocated: None,
             reserved: None,
@@ -308,7 +311,11 @@ mod tests {
         for n_steps in [100_u32, 128, 129, 5000, 100_000] {
             let mut tally = Tally::default();
             for step in 0..n_steps {
-                tally.add(&sample(u64::from(step), u64::from(step)), f64::from(step));
+                tally.add(
+                    &sample(u64::from(step), u64::from(step)),
+                    StepPeaks::default(),
+                    f64::from(step),
+                );
             }
             let n_parts = tally.means(Kept::Allocated).count();
             assert!((PARTS_MAX / 2..=PARTS_MAX).contains(&n_parts), "{n_parts}");
@@ -330,11 +337,13 @@ mod tests {
     fn maxima_are_true_and_unknown_figures_are_absent() {
         let mut tally = Tally::default();
         for step in 0..1000 {
-            tally.add(&sample(step, if step == 517 { 99 } else { 10 }), 0.0);
+            let sample = sample(step, if step == 517 { 99 } else { 10 });
+            tally.add(&sample, StepPeaks::default(), 0.0);
         }
         assert_eq!(tally.allocated.max, Some((Bytes::new(99).unwrap(), 517)));
         assert_eq!(tally.allocated.last, Bytes::new(10).ok());
         assert_eq!((tally.reserved.max, tally.reserved.mean()), (None, None));
+        assert_eq!((tally.peak_allocated.max, tally.bands(Kept::PeakAllocated)), (None, None));
         assert_eq!(tally.bands(Kept::PeakReserved), None);
         tally.begin_life();
         assert_eq!((tally.n_restarts, tally.n_steps(), tally.span), (1, 0, None));

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::basis::Basis;
 use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::rank::tally::Tally;
 use crate::model::ids::{GpuUuid, Rank};
@@ -19,7 +20,6 @@ pub struct Identity {
     pub pid: Option<u32>,
     /// Its rank within the node.
     pub local_rank: Option<Rank>,
-    /// Its node's rank.
     pub node_rank: Option<Rank>,
     /// How many ranks the run has.
     pub world_size: Option<u32>,
@@ -31,7 +31,6 @@ pub struct Identity {
 /// The figures of the last train step.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct LastTrain {
-    /// Its number.
     pub step: Count,
     /// How long it took.
     pub step_seconds: Option<Seconds>,
@@ -64,7 +63,6 @@ pub struct LastTrain {
 /// What NVML says of the rank's device, where it does.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DeviceView {
-    /// The capacity.
     pub total: Option<Bytes>,
     /// What everything on the device uses.
     pub used: Option<Bytes>,
@@ -79,11 +77,11 @@ pub struct RankView<'a> {
     pub identity: &'a Identity,
     /// The last train step, if there was one.
     pub last_train: Option<&'a LastTrain>,
-    /// The greatest allocated of the recent window, evaluation included.
+    /// The greatest known peak of allocated of the recent window, evaluation included; `None` where none is known.
     pub recent_peak_allocated: Option<Bytes>,
-    /// The greatest reserved of the recent window, evaluation included.
-    pub recent_peak_reserved: Option<Bytes>,
-    /// The greatest allocated of this and the previous interval.
+    /// The most that is known to have been reserved in the recent window, within steps or at their ends.
+    pub recent_reserved: Option<Bytes>,
+    /// The greatest known peak of allocated of this and the previous interval.
     pub interval_peak_allocated: Option<Bytes>,
     /// The rank's own capacity: as pushed, else as NVML says.
     pub capacity: Option<Bytes>,
@@ -97,10 +95,21 @@ pub struct RankView<'a> {
     pub steps_total: u64,
     /// Train steps of this life.
     pub life_steps: u32,
-    /// When the last push came.
+    /// Records of it that came too late, since the exporter began.
+    pub lates_total: u64,
+    /// When the last push that was accepted came.
     pub last_seen: Uptime,
     /// What the process uses beyond its allocator: the median of the last readings, in bytes.
     pub outside_allocator_bytes: Option<f64>,
+}
+
+/// What a rank can still take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Headroom {
+    /// How much, in bytes.
+    pub bytes: f64,
+    /// The memory of the rank that it rests on.
+    pub basis: Basis,
 }
 
 impl RankView<'_> {
@@ -111,17 +120,25 @@ impl RankView<'_> {
 
     /// What the rank can still take before its device is full: capacity less what others hold less the recent peak
     /// of live memory, at least 0. Memory that the allocator holds but does not use counts as available.
-    pub fn headroom_bytes(&self) -> Option<f64> {
+    ///
+    /// Where no peak is known it rests on what the allocator holds, and is then the least that is left.
+    pub fn headroom(&self) -> Option<Headroom> {
         let capacity = self.capacity?.as_f64();
-        let peak = self.recent_peak_allocated?.as_f64();
-        Some((capacity - self.other_bytes().unwrap_or(0.0) - peak).max(0.0))
+        let (basis, used) = self
+            .recent_peak_allocated
+            .map(|peak| (Basis::Allocated, peak))
+            .or(self.recent_reserved.map(|reserved| (Basis::Reserved, reserved)))?;
+        let left = capacity - self.other_bytes().unwrap_or(0.0) - used.as_f64();
+        Some(Headroom { bytes: left.max(0.0), basis })
     }
 
-    /// The share of what the allocator holds that was not live at the end of the last train step, 0 to 1.
+    /// The share of what the allocator held at the end of the last train step that was not in use at the step's peak,
+    /// 0 to 1; `None` where that peak is unknown.
     pub fn fragmentation_ratio(&self) -> Option<f64> {
         let last = self.last_train?;
         let reserved = last.reserved?.as_f64();
-        (reserved > 0.0).then(|| ((reserved - last.allocated.as_f64()) / reserved).max(0.0))
+        let peak = last.peak_allocated?.max(last.allocated).as_f64();
+        (reserved > 0.0).then(|| ((reserved - peak) / reserved).max(0.0))
     }
 }
 

@@ -18,7 +18,6 @@ pub(in crate::app) enum CollectorEvent {
 /// One round of a collector.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::app) struct CollectorRound {
-    /// The collector.
     pub(in crate::app) collector: &'static str,
     /// How long the round took, in seconds.
     pub(in crate::app) duration_seconds: f64,

@@ -13,11 +13,9 @@ pub struct PollerConfig {
     pub procfs: PathBuf,
     /// Processes reported per device, the largest first.
     pub processes_max: usize,
-    /// Devices to open.
     pub devices: Devices,
 }
 
-/// Devices to open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Devices {
     /// Every GPU that NVML counts, with its MIG devices.

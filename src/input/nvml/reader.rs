@@ -80,7 +80,6 @@ impl DeviceReader<'_> {
         Ok(())
     }
 
-    /// Describes a GPU.
     fn gpu(&self, device: &Device<'_>, idx: Option<u32>) -> Result<Target, GpuError> {
         let addressing = addressing_of(device);
         Ok(Target {

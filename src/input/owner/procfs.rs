@@ -23,7 +23,7 @@ pub enum PidNamespace {
     Own,
 }
 
-/// A procfs.
+/// Where a procfs is mounted.
 #[derive(Clone, Debug)]
 pub struct Procfs {
     root: PathBuf,

@@ -21,7 +21,7 @@ use tower_http::decompression::RequestDecompressionLayer;
 
 use crate::analysis::refusal::Refusal;
 use crate::input::push::inbox::{Delivery, Inbox, OfferError, PushResult, Receipt, Releases};
-use crate::input::push::wire::answer::{encode_accepted, encode_problem};
+use crate::input::push::wire::answer::{encode_accepted, encode_contest, encode_problem};
 use crate::input::push::wire::control::{
     decode_ack, decode_device_ack, decode_end, decode_release, decode_snapshot,
 };
@@ -353,6 +353,7 @@ impl PushRefusal {
             Self::Offer(OfferError::Refused(Refusal::UnknownSubject(_))) => {
                 PushResult::UnknownRank
             }
+            Self::Offer(OfferError::Refused(Refusal::Held(_))) => PushResult::NameTaken,
             Self::Offer(OfferError::Refused(_)) => PushResult::TooMany,
             Self::Flooded
             | Self::Offer(OfferError::Full | OfferError::Closed | OfferError::Hanging) => {
@@ -371,6 +372,7 @@ impl PushRefusal {
             PushResult::Timeout => (StatusCode::REQUEST_TIMEOUT, "Body too slow"),
             PushResult::TooMany => (StatusCode::TOO_MANY_REQUESTS, "Too many"),
             PushResult::UnknownRank => (StatusCode::NOT_FOUND, "No such rank"),
+            PushResult::NameTaken => (StatusCode::CONFLICT, "Run name taken"),
             PushResult::Busy => (StatusCode::SERVICE_UNAVAILABLE, "No room"),
             PushResult::Accepted
             | PushResult::Malformed
@@ -383,6 +385,15 @@ impl PushRefusal {
 impl IntoResponse for PushRefusal {
     fn into_response(self) -> Response {
         let (status, title) = self.status();
+        if let Self::Offer(OfferError::Refused(Refusal::Held(contest))) = &self {
+            let body = encode_contest(title, &self.to_string(), contest);
+            let seconds = contest.retry_after.as_secs_f64().ceil();
+            let headers = [
+                (CONTENT_TYPE, PROBLEM_JSON.to_owned()),
+                (RETRY_AFTER, format!("{seconds:.0}")),
+            ];
+            return (status, headers, body).into_response();
+        }
         let mut response = problem(status, title, &self.to_string());
         let header = match status {
             StatusCode::UNAUTHORIZED => Some((WWW_AUTHENTICATE, "Bearer")),

@@ -80,7 +80,7 @@ impl Releases {
 }
 
 /// Why an offer failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum OfferError {
     /// The queue is full.
     #[error("{INBOX_CAPACITY} batches are waiting already")]
@@ -98,7 +98,6 @@ pub enum OfferError {
 
 /// The result of a push request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the labels say it")]
 pub enum PushResult {
     Accepted,
     Malformed,
@@ -108,6 +107,7 @@ pub enum PushResult {
     UnsupportedMediaType,
     TooMany,
     UnknownRank,
+    NameTaken,
     Busy,
     Timeout,
     Interrupted,
@@ -115,7 +115,7 @@ pub enum PushResult {
 
 impl PushResult {
     /// The label of every result, in order of declaration.
-    pub const LABELS: [&'static str; 11] = [
+    pub const LABELS: [&'static str; 12] = [
         "accepted",
         "malformed",
         "out_of_range",
@@ -124,6 +124,7 @@ impl PushResult {
         "unsupported_media_type",
         "too_many",
         "unknown_rank",
+        "name_taken",
         "busy",
         "timeout",
         "interrupted",

@@ -8,9 +8,7 @@ pub const METRICS_PATH: &str = "v1/metrics";
 /// The configuration of the export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OtlpConfig {
-    /// The collector.
     pub endpoint: Endpoint,
-    /// The transport.
     pub transport: Transport,
     /// The interval between exports.
     pub interval: Duration,
@@ -45,10 +43,8 @@ pub enum Endpoint {
     Metrics(String),
 }
 
-/// OTLP's transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// gRPC.
     Grpc,
     /// Protobuf over HTTP.
     Http,

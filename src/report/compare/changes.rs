@@ -21,7 +21,6 @@ pub type Runs<'a> = OldNew<&'a RunFigures>;
 pub struct KeyedChange {
     /// Its key in JSON.
     pub key: &'static str,
-    /// The change.
     pub change: Change,
     /// The difference in words; empty where a run lacks the figure.
     pub sentence: String,
@@ -41,7 +40,10 @@ impl KeyedChange {
 
 /// Returns every figure of two runs.
 pub fn changes(runs: Runs<'_>) -> Vec<KeyedChange> {
-    vec![
+    let has_peaks = runs.old.peak_allocated.is_known() && runs.new.peak_allocated.is_known();
+    // Live memory is what is left to compare where a run does not know its peaks.
+    let live = (!has_peaks).then(|| peak(runs, &ALLOCATED));
+    let others = [
         peak(runs, &PEAK_ALLOCATED),
         peak(runs, &PEAK_RESERVED),
         headroom(runs),
@@ -50,16 +52,24 @@ pub fn changes(runs: Runs<'_>) -> Vec<KeyedChange> {
         pressure(runs),
         count("ranks_lost", "ranks lost", runs.map(|run| run.n_lost)),
         count("ooms", "out-of-memory errors", runs.map(|run| run.n_ooms)),
-    ]
+    ];
+    live.into_iter().chain(others).collect()
 }
 
-/// One of the two peaks.
+/// One of the two peaks, or live memory in their place.
 struct PeakFigure {
     key: &'static str,
     label: &'static str,
     mean_label: &'static str,
     of: fn(&RunFigures) -> &RunPeak,
 }
+
+const ALLOCATED: PeakFigure = PeakFigure {
+    key: "allocated_bytes",
+    label: "live memory",
+    mean_label: "mean live memory",
+    of: |run| &run.allocated,
+};
 
 const PEAK_ALLOCATED: PeakFigure = PeakFigure {
     key: "peak_allocated_bytes",
@@ -95,8 +105,13 @@ fn peak_limit(runs: Runs<'_>, figure: &PeakFigure, level: Option<f64>) -> Option
 }
 
 fn headroom(runs: Runs<'_>) -> KeyedChange {
-    let limit = peak_limit(runs, &PEAK_ALLOCATED, runs.old.peak_allocated.max);
-    let values = runs.map(|run| run.headroom_bytes);
+    let level = runs.old.peak_allocated.max.or(runs.old.allocated.max);
+    let limit = peak_limit(runs, &PEAK_ALLOCATED, level);
+    // What rests on different memory is not compared.
+    let is_same_basis =
+        runs.map(|run| run.headroom).known().is_none_or(|of| of.old.basis == of.new.basis);
+    let OldNew { old, new } = runs.map(|run| Some(run.headroom?.bytes));
+    let values = OldNew { old, new: new.filter(|_| is_same_basis) };
     let change =
         Change::new("least headroom", ChangeUnit::Bytes, values).judged(limit, WorseWhen::Less);
     KeyedChange::new("headroom_bytes", "least headroom", change)
@@ -151,10 +166,11 @@ fn count(key: &'static str, label: &'static str, counts: OldNew<Option<u64>>) ->
 
 #[cfg(test)]
 mod tests {
+    use crate::analysis::basis::Basis;
     use crate::report::compare::changes::{KeyedChange, changes};
     use crate::report::compare::comparison::{Direction, OldNew};
     use crate::report::compare::figures::{
-        RunFigures, RunGrowth, RunPeak, RunSkew, SlopeInterval,
+        RunFigures, RunGrowth, RunHeadroom, RunPeak, RunSkew, SlopeInterval,
     };
     use crate::report::policy::PolicyName;
 
@@ -168,10 +184,11 @@ mod tests {
             has_data: true,
             is_judged: true,
             steps: None,
+            allocated: RunPeak::default(),
             peak_allocated: RunPeak { max: Some(100.0), mean: Some(90.0), noise: None },
             peak_reserved: RunPeak::default(),
             pressure_ratio: None,
-            headroom_bytes: None,
+            headroom: None,
             growth: None,
             skew: None,
             worst_rank: None,
@@ -221,10 +238,15 @@ mod tests {
 
     #[test]
     fn headroom_that_falls_is_worse_by_the_measure_of_the_peak() {
-        let headroom = |bytes| RunFigures { headroom_bytes: Some(bytes), ..run() };
+        let of_basis =
+            |bytes, basis| RunFigures { headroom: Some(RunHeadroom { bytes, basis }), ..run() };
+        let headroom = |bytes| of_basis(bytes, Basis::Allocated);
         let of = |old, new| direction("headroom_bytes", &headroom(old), &headroom(new));
         assert_eq!((of(10.0, 8.1), of(10.0, 7.9)), (Direction::Same, Direction::Worse));
         assert_eq!(of(10.0, 12.1), Direction::Better);
+        let reserved = of_basis(2.0, Basis::Reserved);
+        let found = direction("headroom_bytes", &headroom(10.0), &reserved);
+        assert_eq!(found, Direction::Unknown);
     }
 
     #[test]

@@ -32,9 +32,7 @@ pub enum ComparisonVerdict {
     Regression,
     /// Something got better, and nothing worse.
     Improvement,
-    /// Both.
     Mixed,
-    /// Neither.
     Equivalent,
     /// The summaries leave it open.
     Inconclusive,
@@ -85,12 +83,10 @@ impl<T> OldNew<Option<T>> {
     }
 }
 
-/// The diagnosis of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunDiagnosis {
     /// The policy that judged it.
     pub policy: PolicyName,
-    /// The run's name.
     pub run: Option<String>,
     /// The diagnosis as pages name it.
     pub status: String,
@@ -126,9 +122,7 @@ pub struct Reason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// It got worse.
     Worse,
-    /// It got better.
     Better,
     /// No more than noise, or of no consequence.
     Same,
@@ -141,7 +135,6 @@ pub enum Direction {
 pub struct Change {
     /// Its name for people.
     pub label: &'static str,
-    /// Its unit.
     pub unit: ChangeUnit,
     /// Of the old run.
     pub old: Option<f64>,
@@ -160,7 +153,6 @@ pub struct Change {
 /// The unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "units")]
 pub enum ChangeUnit {
     Bytes,
     BytesPerStep,
@@ -171,9 +163,7 @@ pub enum ChangeUnit {
 /// Which way a figure gets worse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorseWhen {
-    /// It rises.
     More,
-    /// It falls.
     Less,
 }
 

@@ -1,13 +1,12 @@
 //! The figures of a run that a comparison looks at, from a summary of ours or of TraceML's. A figure that the summary lacks is absent.
 
+use crate::analysis::basis::Basis;
 use crate::report::policy::{IssueSeverity, PolicyName};
 
-/// One run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunFigures {
     /// The policy that its issues were judged by.
     pub policy: PolicyName,
-    /// The run's name.
     pub run: Option<String>,
     /// Its issues; empty when nothing was wrong.
     pub issues: Vec<RunIssue>,
@@ -19,14 +18,16 @@ pub struct RunFigures {
     pub is_judged: bool,
     /// The train steps of the rank that came furthest.
     pub steps: Option<f64>,
+    /// The highest live memory at the end of a step.
+    pub allocated: RunPeak,
     /// The highest peak of live memory.
     pub peak_allocated: RunPeak,
     /// The highest peak of what the allocator held.
     pub peak_reserved: RunPeak,
     /// The highest peak by its rank's capacity.
     pub pressure_ratio: Option<f64>,
-    /// The least headroom of a rank, in bytes.
-    pub headroom_bytes: Option<f64>,
+    /// The least headroom of a rank.
+    pub headroom: Option<RunHeadroom>,
     /// The growth of the rank that grows fastest.
     pub growth: Option<RunGrowth>,
     /// The skew between its ranks.
@@ -39,7 +40,6 @@ pub struct RunFigures {
     pub n_ooms: Option<u64>,
 }
 
-/// One issue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunIssue {
     /// Its name in labels.
@@ -48,7 +48,6 @@ pub struct RunIssue {
     pub status: String,
     /// How much it matters.
     pub severity: IssueSeverity,
-    /// Its ranks.
     pub ranks: Vec<u64>,
 }
 
@@ -63,12 +62,27 @@ pub struct RunPeak {
     pub noise: Option<f64>,
 }
 
+impl RunPeak {
+    /// Returns whether the run has any of it.
+    pub fn is_known(&self) -> bool {
+        self.max.or(self.mean).is_some()
+    }
+}
+
+/// What a rank can still take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RunHeadroom {
+    /// How much, in bytes.
+    pub bytes: f64,
+    /// The memory that it rests on.
+    pub basis: Basis,
+}
+
 /// The growth of live memory of a rank, in bytes per step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunGrowth {
     /// Whether it rises or creeps.
     pub is_growing: bool,
-    /// The slope.
     pub slope: f64,
     /// The 95 % interval of the slope.
     pub interval: Option<SlopeInterval>,
@@ -77,9 +91,7 @@ pub struct RunGrowth {
 /// A 95 % interval, in bytes per step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SlopeInterval {
-    /// Its lower end.
     pub lower: f64,
-    /// Its upper end.
     pub upper: f64,
 }
 

@@ -1,8 +1,9 @@
 //! The figures of a summary of ours.
 
+use crate::analysis::basis::Basis;
 use crate::model::units::Count;
 use crate::report::compare::figures::{
-    NotASummary, RunFigures, RunGrowth, RunIssue, RunPeak, RunSkew, SlopeInterval,
+    NotASummary, RunFigures, RunGrowth, RunHeadroom, RunIssue, RunPeak, RunSkew, SlopeInterval,
 };
 use crate::report::policy::{PeakMetric, PolicyName};
 use crate::report::summary::model::{
@@ -30,16 +31,23 @@ pub fn figures(summary: &Summary) -> Result<RunFigures, NotASummary> {
         has_data: summary.diagnosis.kind != IssueKind::NoData,
         is_judged: coverage.ranks_judged > 0,
         steps: ranks.iter().map(|rank| rank.steps).max().map(float),
+        allocated: peak(ranks, |rank| rank.allocated.as_ref()),
         peak_allocated: peak(ranks, |rank| rank.peak_allocated.as_ref()),
         peak_reserved: peak(ranks, |rank| rank.peak_reserved.as_ref()),
         pressure_ratio: ranks.iter().filter_map(|rank| rank.pressure_ratio).reduce(f64::max),
-        headroom_bytes: ranks.iter().filter_map(|rank| rank.headroom_bytes).reduce(f64::min),
+        headroom: ranks.iter().filter_map(headroom).min_by(|a, b| a.bytes.total_cmp(&b.bytes)),
         growth: fastest(ranks),
         skew: skew.map(|ratio| RunSkew { ratio, is_of_means: false }),
         worst_rank: summary.worst_rank.map(|rank| rank.get().into()),
         n_lost: Some(n_lost.saturating_add(coverage.n_ranks_missing.into())),
         n_ooms: (!ooms.is_empty()).then(|| ooms.iter().sum()),
     })
+}
+
+/// The headroom of a rank; summaries that do not name its basis rest on the peak of live memory.
+fn headroom(rank: &RankSummary) -> Option<RunHeadroom> {
+    let basis = rank.headroom_basis.unwrap_or(Basis::Allocated);
+    Some(RunHeadroom { bytes: rank.headroom_bytes?, basis })
 }
 
 fn issue(issue: &Issue) -> RunIssue {

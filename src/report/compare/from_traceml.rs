@@ -37,13 +37,14 @@ pub fn figures(
         has_data,
         is_judged: has_data,
         steps: diagnosis.steps_used.or(steps_analyzed),
+        allocated: RunPeak::default(),
         peak_allocated: peak(&global, &metrics, PeakMetric::Allocated),
         peak_reserved: peak(&global, &metrics, PeakMetric::Reserved),
         pressure_ratio: PeakMetric::ALL
             .into_iter()
             .filter_map(|metric| metrics.get(metric.as_label())?.pressure_frac)
             .reduce(f64::max),
-        headroom_bytes: None,
+        headroom: None,
         growth: None,
         skew: skew(&global, &metrics),
         worst_rank: of_issue.or(highest),

@@ -11,7 +11,6 @@ use crate::report::compare::comparison::{
 use crate::report::compare::figures::{RunFigures, RunIssue};
 use crate::report::policy::IssueSeverity;
 
-/// Compares two runs.
 pub fn compare(runs: Runs<'_>) -> Comparison {
     let mut reasons = statuses(runs);
     let mut metrics = BTreeMap::new();
@@ -109,8 +108,8 @@ fn doubts(runs: Runs<'_>) -> Vec<String> {
     if old.is_judged && !new.is_judged && new.has_data {
         doubts.push("the new run has too few steps to judge creep".to_owned());
     }
-    let has_peak = old.peak_allocated.max.or(old.peak_allocated.mean).is_some();
-    if old.has_data && !has_peak {
+    let has_level = old.peak_allocated.is_known() || old.allocated.is_known();
+    if old.has_data && !has_level {
         doubts.push("the old summary has no peak".to_owned());
     }
     doubts
@@ -125,12 +124,17 @@ fn remarks(runs: Runs<'_>) -> Vec<String> {
             "one summary is judged by TraceML's rules and the other by stepmem's".to_owned(),
         );
     }
-    let is_of_means = |run: &RunFigures| run.peak_allocated.max.is_none();
+    let is_of_means = |run: &RunFigures| {
+        run.peak_allocated.max.is_none() && run.peak_allocated.mean.is_some()
+    };
     if is_of_means(old) || is_of_means(new) {
         remarks.push("TraceML writes means over the steps, so means are compared".to_owned());
     }
     if !old.is_judged && !new.is_judged {
         remarks.push("neither run has enough steps to judge creep".to_owned());
+    }
+    if !(old.peak_allocated.is_known() && new.peak_allocated.is_known()) {
+        remarks.push("a run does not know its peaks, so live memory is compared".to_owned());
     }
     if let (Some(before), Some(after)) = (old.steps, new.steps)
         && (before > 2.0 * after || after > 2.0 * before)
@@ -162,10 +166,11 @@ mod tests {
             has_data: true,
             is_judged: true,
             steps: Some(1000.0),
+            allocated: RunPeak::default(),
             peak_allocated: RunPeak { max: Some(peak), ..RunPeak::default() },
             peak_reserved: RunPeak::default(),
             pressure_ratio: None,
-            headroom_bytes: None,
+            headroom: None,
             growth: None,
             skew: None,
             worst_rank: None,

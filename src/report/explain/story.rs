@@ -60,7 +60,6 @@ pub struct Story {
 /// The figures of the subject at one time.
 #[derive(Clone, Copy, Debug)]
 pub enum SubjectFigures<'a> {
-    /// Of a rank.
     Rank(RankView<'a>),
     /// Of a process that does not push.
     Process(ProcessView<'a>),
@@ -127,7 +126,6 @@ pub struct LookTime {
 /// A finding that was raised or cleared.
 #[derive(Debug)]
 pub struct StoryEvent {
-    /// The finding.
     pub transition: Transition,
     /// How many steps the pictures had then.
     pub n_pictured: u64,
@@ -144,9 +142,7 @@ pub struct StoryEvent {
 pub enum Cause {
     /// Its figures no longer show it.
     Figures,
-    /// It became this.
     Became(DiagnosisKind),
-    /// The rank restarted.
     Restart,
     /// The rank was silent for too long.
     Silence,
@@ -170,7 +166,6 @@ pub enum End {
     Stopped(Gate),
     /// It shows growth that a gate keeps from being called creep.
     Rises(Gate),
-    /// It creeps.
     Creeps,
 }
 
@@ -188,7 +183,6 @@ impl End {
 /// The window of a signal that came nearest to a trend.
 #[derive(Clone, Copy, Debug)]
 pub struct Closest {
-    /// The window.
     pub window: WindowVerdict,
     /// The step at which it did; `None` of a process.
     pub step: Option<u64>,
@@ -419,11 +413,11 @@ impl Floor {
 mod tests {
     use std::time::Duration;
 
+    use crate::analysis::basis::Basis;
     use crate::analysis::config::EngineConfig;
     use crate::analysis::creep::estimator::CreepEstimator;
     use crate::analysis::diagnosis::high_pressure::PressureEvidence;
     use crate::analysis::diagnosis::kind::Severity;
-    use crate::analysis::diagnosis::pressure::Basis;
     use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
     use crate::analysis::findings::{Transition, TransitionState};
     use crate::analysis::processes::ProcessView;

@@ -176,7 +176,8 @@ fn rank_summary(
             .into_iter()
             .chain(pressure::of_rank(view).map(|now| now.ratio))
             .reduce(f64::max),
-        headroom_bytes: view.headroom_bytes(),
+        headroom_bytes: view.headroom().map(|headroom| headroom.bytes),
+        headroom_basis: view.headroom().map(|headroom| headroom.basis),
         peak_imbalance_ratio: peaks.against_others(rank).map(|imbalance| imbalance.ratio),
         fragmentation_ratio: view.fragmentation_ratio(),
         outside_allocator_bytes: view.outside_allocator_bytes,

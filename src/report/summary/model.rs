@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
+use crate::analysis::basis::Basis;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::Stage;
-use crate::analysis::diagnosis::pressure::Basis;
 use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
 use crate::analysis::rank::tally::{Bands, Moment};
 use crate::analysis::status::SnapshotStatus;
@@ -32,7 +32,6 @@ pub struct Summary {
     pub policy: PolicyName,
     /// When the last record came, or the summary was asked for: RFC 3339.
     pub generated_at: String,
-    /// The run's name.
     pub run: Run,
     /// The run's latest attempt, which the summary covers.
     pub attempt: Count,
@@ -40,7 +39,6 @@ pub struct Summary {
     pub duration_s: Option<f64>,
     /// The run in TraceML's words.
     pub meta: Value,
-    /// The first issue.
     pub diagnosis: Issue,
     /// Every issue, the worst first; never empty.
     pub issues: Vec<Issue>,
@@ -73,7 +71,6 @@ pub struct Summary {
 pub struct Generator {
     /// `stepmem`.
     pub name: Cow<'static, str>,
-    /// The program's version.
     pub version: Cow<'static, str>,
     /// Schema version of our own keys.
     pub schema_version: u32,
@@ -115,12 +112,9 @@ impl Issue {
     }
 }
 
-/// The kind of an issue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IssueKind {
-    /// A diagnosis.
     Diagnosis(DiagnosisKind),
-    /// Nothing is wrong.
     Balanced,
     /// No train step was pushed.
     NoData,
@@ -169,11 +163,9 @@ pub enum IssueEvidence {
     Finding(Evidence),
     /// Of a past peak near the capacity.
     PastPeak {
-        /// Peak by capacity.
         pressure_ratio: f64,
         /// The memory that the peak is of: `allocated` or `reserved`.
         basis: Basis,
-        /// The capacity.
         capacity_bytes: u64,
         /// The first step that had it; absent outside train steps.
         step: Option<u64>,
@@ -198,7 +190,6 @@ pub enum IssueEvidence {
 
 /// The figures of the run by one metric: TraceML's keys, with true maxima over the whole attempt.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-#[expect(missing_docs, reason = "TraceML's own names; the schema describes them")]
 pub struct RunMetric {
     pub metric: PeakMetric,
     pub window_size: Option<u64>,
@@ -219,7 +210,6 @@ pub struct RunMetric {
 
 /// The three levels of the rank that grew most, and whether live memory of the run grows.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-#[expect(missing_docs, reason = "TraceML's own names; the schema describes them")]
 pub struct RunMetricTrend {
     pub eligible: bool,
     pub rank: Option<Rank>,
@@ -242,7 +232,6 @@ pub struct RunMetricTrend {
 pub struct Coverage {
     /// World size reported by the run.
     pub ranks_expected: Option<u32>,
-    /// How many pushed.
     pub ranks_seen: usize,
     /// Ranks that never pushed, of those expected: the first 64, ascending.
     pub ranks_missing: Vec<u32>,
@@ -263,7 +252,6 @@ pub struct Coverage {
 /// A rank that stopped before the others, or without announcing its end.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct LostRank {
-    /// The global rank.
     pub rank: Rank,
     /// Its last train step, and when it ended.
     pub last: Option<Moment>,
@@ -271,11 +259,9 @@ pub struct LostRank {
     pub state: RankOutcome,
 }
 
-/// The outcome of a rank.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankOutcome {
-    /// It pushes.
     Pushing,
     /// It announced its end.
     Ended,
@@ -285,18 +271,13 @@ pub enum RankOutcome {
     Behind,
 }
 
-/// One rank.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RankSummary {
-    /// The global rank.
     pub rank: Rank,
     /// Its rank within the node.
     pub local_rank: Option<Rank>,
-    /// Its node's rank.
     pub node_rank: Option<Rank>,
-    /// Its device.
     pub device: Option<GpuUuid>,
-    /// Its outcome.
     pub state: RankOutcome,
     /// Train steps of its last life.
     pub steps: u64,
@@ -310,22 +291,24 @@ pub struct RankSummary {
     pub issues: Vec<IssueKind>,
     /// Live memory at the end of train steps.
     pub allocated: Option<FigureSummary>,
-    /// The peak within train steps.
+    /// The peak within train steps; `None` where no step's is known.
     pub peak_allocated: Option<FigureSummary>,
     /// Memory held by the allocator at the end of train steps.
     pub reserved: Option<FigureSummary>,
-    /// The peak of that within train steps.
+    /// The peak of that within train steps; `None` where no step's is known.
     pub peak_reserved: Option<FigureSummary>,
-    /// Its capacity.
     pub capacity_bytes: Option<Bytes>,
     /// Its highest peak by its capacity.
     pub pressure_ratio: Option<f64>,
-    /// Capacity less what others hold less the recent peak, in bytes.
+    /// Capacity less what others hold less what it uses by `headroom_basis`, in bytes.
     pub headroom_bytes: Option<f64>,
+    /// The memory that the headroom rests on.
+    #[serde(default)]
+    pub headroom_basis: Option<Basis>,
     /// Its highest peak by the median of the others', less 1. The exporter's `imbalance_ratio` is the same of recent
     /// peaks.
     pub peak_imbalance_ratio: Option<f64>,
-    /// The share of reserved that was not live at the end of the last train step.
+    /// The share of reserved that was not in use at the peak of the last train step.
     pub fragmentation_ratio: Option<f64>,
     /// Memory of its process outside its allocator, in bytes.
     pub outside_allocator_bytes: Option<f64>,
@@ -344,13 +327,10 @@ pub struct RankSummary {
 /// One figure over the train steps of a rank.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct FigureSummary {
-    /// The greatest value.
     pub max_bytes: u64,
     /// The first step that had it.
     pub max_step: u64,
-    /// The mean.
     pub mean_bytes: f64,
-    /// The last value.
     pub last_bytes: u64,
     /// How far a step is from its neighbours.
     pub noise_bytes: Option<f64>,
@@ -359,11 +339,9 @@ pub struct FigureSummary {
 /// How live memory of a rank moves.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RankTrend {
-    /// The series.
     pub signal: Signal,
     /// The stage while growth holds.
     pub stage: Option<GrowthStage>,
-    /// The slope.
     pub slope_bytes_per_step: Option<f64>,
     /// The lower end of its 95 % interval.
     pub slope_lower_bytes_per_step: Option<f64>,
@@ -391,9 +369,7 @@ pub struct RankTrend {
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GrowthStage {
-    /// MEMORY RISING.
     Rising,
-    /// MEMORY CREEP.
     Creeping,
 }
 
@@ -411,6 +387,6 @@ impl From<Stage> for GrowthStage {
 pub struct PhaseSummary {
     /// How many there are.
     pub records: u64,
-    /// The greatest peak of allocated memory.
+    /// The greatest known peak of allocated memory.
     pub peak_bytes: Option<Bytes>,
 }

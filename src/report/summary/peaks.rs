@@ -1,6 +1,6 @@
 //! The peaks of ranks over their whole lives: against each other, and by their capacity.
 
-use crate::analysis::diagnosis::pressure::Basis;
+use crate::analysis::basis::Basis;
 use crate::analysis::estimate;
 use crate::analysis::rank::view::RankView;
 use crate::analysis::runs::RunView;
@@ -47,11 +47,9 @@ impl Peaks {
 /// The highest peak of a rank's life by its capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LifePressure {
-    /// Peak by capacity.
     pub ratio: f64,
     /// The memory that the peak is of.
     pub basis: Basis,
-    /// The capacity.
     pub capacity: Bytes,
     /// The first step that had it; `None` outside train steps.
     pub step: Option<u64>,
@@ -61,15 +59,21 @@ impl LifePressure {
     /// Returns the pressure of a rank; `None` without a capacity or a peak.
     pub fn of(rank: &RankView<'_>) -> Option<Self> {
         let capacity = rank.capacity?;
-        let of_phases = rank.tally.phases.iter().filter_map(|phase| phase.peak);
-        let allocated = of_phases.max()?;
-        let train = rank.tally.peak_allocated.max.filter(|(peak, _)| *peak == allocated);
-        let (basis, peak, step) = match rank.tally.peak_reserved.max {
-            Some((reserved, step)) if reserved > allocated => {
-                (Basis::Reserved, reserved, Some(step))
-            }
-            _ => (Basis::Allocated, allocated, train.map(|(_, step)| step)),
-        };
+        let tally = rank.tally;
+        let of_phases = tally.phases.iter().filter_map(|phase| phase.peak);
+        let allocated = of_phases.max().map(|peak| {
+            let train = tally.peak_allocated.max.filter(|(of_train, _)| *of_train == peak);
+            (Basis::Allocated, peak, train.map(|(_, step)| step))
+        });
+        // What it held at the end of a step is known also where the peak within it is not.
+        let at_most = [tally.peak_reserved.max, tally.reserved.max].into_iter().flatten();
+        let reserved = at_most
+            .reduce(|most, next| if next.0 > most.0 { next } else { most })
+            .map(|(reserved, step)| (Basis::Reserved, reserved, Some(step)));
+        let (basis, peak, step) = [allocated, reserved]
+            .into_iter()
+            .flatten()
+            .reduce(|most, next| if next.1 > most.1 { next } else { most })?;
         Some(Self { ratio: peak.as_f64() / capacity.as_f64(), basis, capacity, step })
     }
 }

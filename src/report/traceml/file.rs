@@ -9,7 +9,6 @@ use crate::report::policy::IssueSeverity;
 /// A summary that TraceML wrote (schema 1.7).
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct TraceMlFile {
-    /// The run itself.
     pub meta: Option<TraceMlMeta>,
     /// The section on step memory.
     pub step_memory: Option<TraceMlSection>,
@@ -18,16 +17,13 @@ pub struct TraceMlFile {
 /// The run as TraceML describes it.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct TraceMlMeta {
-    /// Its name.
     pub run_name: Option<String>,
 }
 
 /// The section on step memory. The output of `summary --policy traceml --json` has the same keys.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct TraceMlSection {
-    /// The first issue.
     pub diagnosis: Option<TraceMlFileDiagnosis>,
-    /// Every issue.
     pub issues: Option<Vec<TraceMlFileIssue>>,
     /// Means over the steps.
     pub global: Option<TraceMlGlobal>,
@@ -35,10 +31,8 @@ pub struct TraceMlSection {
     pub metrics: Option<BTreeMap<String, TraceMlFileMetric>>,
 }
 
-/// The first issue.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct TraceMlFileDiagnosis {
-    /// Its name.
     pub kind: Option<String>,
     /// Its name on cards.
     pub status: Option<String>,
@@ -46,10 +40,8 @@ pub struct TraceMlFileDiagnosis {
     pub steps_used: Option<f64>,
 }
 
-/// An issue.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct TraceMlFileIssue {
-    /// Its name.
     pub kind: Option<String>,
     /// Its name on cards.
     pub status: Option<String>,
@@ -88,7 +80,6 @@ pub struct TraceMlPoint {
 
 /// The figures of one metric.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[expect(missing_docs, reason = "TraceML's own names")]
 pub struct TraceMlFileMetric {
     pub worst_peak_bytes: Option<f64>,
     pub skew_pct: Option<f64>,

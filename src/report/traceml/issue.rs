@@ -8,7 +8,6 @@ use crate::report::policy::{IssueSeverity, PeakMetric};
 /// One thing that TraceML found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TraceMlIssue {
-    /// Its name.
     pub kind: TraceMlKind,
     /// Its name on cards.
     pub status: &'static str,
@@ -33,7 +32,6 @@ pub struct TraceMlIssue {
 /// A rule of TraceML, or the absence of a finding, in its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-#[expect(missing_docs, reason = "TraceML's own names")]
 pub enum TraceMlKind {
     HighPressure,
     Imbalance,
@@ -67,7 +65,6 @@ impl TraceMlKind {
 /// The figures behind an issue.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
-#[expect(missing_docs, reason = "TraceML's own names")]
 pub enum TraceMlEvidence {
     Imbalance {
         skew_pct: f64,

@@ -9,7 +9,6 @@ use crate::report::traceml::trend::TraceMlTrend;
 
 /// The figures of one metric over the common steps.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "TraceML's own names")]
 pub struct TraceMlMetric {
     pub metric: PeakMetric,
     pub window_size: usize,
@@ -37,7 +36,6 @@ pub struct CommonSteps<'a> {
     pub ranks_seen: usize,
     /// The greatest capacity that a rank or device reported, in bytes.
     pub capacity_bytes: Option<f64>,
-    /// The steps.
     pub steps: &'a [u64],
     /// A value per step, by rank, in bytes.
     pub ranks: Vec<(Rank, Vec<f64>)>,

@@ -21,7 +21,6 @@ const BASELINE_MIN: f64 = 1e-12;
 
 /// Three levels of the worst rank's and the middle rank's value at each step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-#[expect(missing_docs, reason = "TraceML's own names")]
 pub struct TraceMlTrend {
     pub eligible: bool,
     pub baseline_avg_bytes: Option<f64>,

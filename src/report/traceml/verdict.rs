@@ -12,7 +12,6 @@ use crate::report::traceml::metric::TraceMlMetric;
 use crate::report::traceml::rules;
 use crate::report::traceml::trend::STEPS_MIN;
 
-/// The verdict of TraceML.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TraceMlVerdict {
     /// `traceml`.
@@ -25,10 +24,8 @@ pub struct TraceMlVerdict {
     pub metrics: BTreeMap<PeakMetric, TraceMlMetric>,
 }
 
-/// The first issue.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TraceMlDiagnosis {
-    /// The issue.
     #[serde(flatten)]
     pub issue: TraceMlIssue,
     /// How many common steps it is about.

@@ -18,15 +18,6 @@ const TABLE_OF_DIAGNOSES: &str = "src/analysis/diagnosis/mod.rs";
 /// TraceML's own answer has TraceML's names, some of which are ours too.
 const TRACEML: &str = "src/report/traceml";
 
-/// Files that still know a diagnosis by its label.
-const KNOWN_DIAGNOSES: &[&str] = &[];
-
-/// Keys of settings that still stand more than once.
-const KNOWN_SETTINGS: &[&str] = &[];
-
-/// Commands that still cost more than their file and a line.
-const KNOWN_COMMANDS: &[&str] = &[];
-
 /// `path:line` of every literal that is exactly this text.
 fn places<'h>(house: &'h House, text: &str) -> Vec<(&'h str, usize)> {
     let quoted = format!("\"{text}\"");
@@ -90,7 +81,7 @@ fn a_diagnosis_costs_its_file_and_a_line() {
         let name = label.to_lowercase();
         let own = format!("src/analysis/diagnosis/{name}.rs");
         let mut files = files(&places(house, label));
-        files.retain(|file| !file.starts_with(TRACEML) && !KNOWN_DIAGNOSES.contains(file));
+        files.retain(|file| !file.starts_with(TRACEML));
         assert_eq!(files, [own.as_str()], "{label}");
         // Its `mod` line and its row.
         let rows =
@@ -109,7 +100,7 @@ fn a_setting_costs_its_row() {
             found.push(format!("{}: {places:?}", setting.key));
         }
     }
-    holds("settings", &found, KNOWN_SETTINGS);
+    holds("settings", &found);
 }
 
 #[test]
@@ -125,7 +116,7 @@ fn a_command_costs_its_file_and_a_line() {
         |command: &str| House::standing().has_module(&format!("commands::{command}"));
     let dear = places.iter().filter(|(command, at)| at.len() > 1 || !has_file(command));
     let found: Vec<String> = dear.map(|(command, at)| format!("{command}: {at:?}")).collect();
-    holds("commands", &found, KNOWN_COMMANDS);
+    holds("commands", &found);
 }
 
 #[test]

@@ -28,6 +28,8 @@ mod push_format;
 
 mod names;
 
+mod docs;
+
 mod bounds;
 
 mod costs;

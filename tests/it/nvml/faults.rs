@@ -152,7 +152,10 @@ fn lost_device_leaves_and_the_others_stay() {
         used(metrics, "GPU-a").is_some() && used(metrics, "GPU-b").is_some()
     };
     exporter.await_metrics("both devices", both);
-    let push = json!({ "rank": 0, "step": 1, "device": "GPU-b", "allocated_bytes": 40 * GIB });
+    let push = json!({
+        "rank": 0, "step": 1, "device": "GPU-b", "allocated_bytes": 40 * GIB,
+        "peak_allocated_bytes": 40 * GIB,
+    });
     assert_eq!(exporter.post(push.to_string()).status, 200);
     let rank = |name: &str, more: &str| {
         format!("stepmem_{name}{{run=\"default\",rank=\"0\",uuid=\"GPU-b\"{more}}}")
@@ -215,7 +218,8 @@ fn memory_of_a_pushing_process_is_attributed_and_judged() {
     let push = |step: u64| {
         let record = json!({
             "run": "llm", "rank": 3, "step": step, "device": "GPU-a", "pid": pid,
-            "allocated_bytes": 40 * GIB, "reserved_bytes": 50 * GIB,
+            "allocated_bytes": 40 * GIB, "peak_allocated_bytes": 40 * GIB,
+            "reserved_bytes": 50 * GIB,
         });
         assert_eq!(exporter.post(record.to_string()).status, 200);
     };

@@ -121,6 +121,13 @@ fn a_lost_device_leaves_otlp_and_the_scrape() {
     otlp.await_that("one device", |otlp| {
         otlp.devices() == BTreeSet::from(["GPU-a".to_owned()])
     });
+    otlp.await_that("the finding", |otlp| {
+        let points = otlp.points();
+        points.keys().any(|(name, labels)| {
+            name == "stepmem.diagnosis"
+                && labels.get("kind").is_some_and(|kind| kind == "GPU_LOST")
+        })
+    });
 }
 
 #[test]

@@ -59,7 +59,6 @@ fn every_field_of_the_protocol_is_taken_and_null_is_absent() {
         of_sparse,
         [
             "stepmem_rank_info",
-            "stepmem_rank_interval_peak_allocated_bytes",
             "stepmem_rank_judged",
             "stepmem_rank_last_push_timestamp_seconds",
             "stepmem_rank_memory_allocated_bytes",

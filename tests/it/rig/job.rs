@@ -20,15 +20,17 @@ pub const HOSTILE_NAMES: [&str; 6] = [
     "a}b{c",
 ];
 
-/// One record as JSON text: a rank's step with live memory.
+/// One record as JSON text: a rank's step with live memory, and never more within the step.
 pub fn record(rank: u32, step: u64, allocated: u64) -> String {
-    format!(r#"{{"rank":{rank},"step":{step},"allocated_bytes":{allocated}}}"#)
+    format!(
+        r#"{{"rank":{rank},"step":{step},"allocated_bytes":{allocated},"peak_allocated_bytes":{allocated}}}"#
+    )
 }
 
 /// Figures by rank and step.
 type Of = Box<dyn Fn(u64, u64) -> u64>;
 
-/// A job whose ranks push a record a second, on devices of 80 GiB with 1 GiB live.
+/// A job whose ranks push a record a second, on devices of 80 GiB with 1 GiB live, which is their peak too.
 pub struct Job {
     run: String,
     ranks: Range<u64>,
@@ -165,7 +167,10 @@ impl Job {
             "world_size": self.world,
             "device": self.device,
             "allocated_bytes": (self.live)(rank, step),
-            "peak_allocated_bytes": self.peak.as_ref().map(|peak| peak(rank, step)),
+            "peak_allocated_bytes": self.peak.as_ref().map_or_else(
+                || (self.live)(rank, step),
+                |peak| peak(rank, step),
+            ),
             "reserved_bytes": self.reserved.as_ref().map(|reserved| reserved(rank, step)),
             "total_bytes": self.capacity,
         });

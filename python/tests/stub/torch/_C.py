@@ -3,6 +3,7 @@ allocated = 0
 peak = 0
 n_ooms = 0
 n_reads = 0
+n_resets = 0
 observers = []
 history = None
 trace = []
@@ -17,12 +18,25 @@ def _cuda_memoryStats(device):
         return {"all": every, "small_pool": every, "large_pool": every}
 
     return {
+        "allocation": stat(1, 1),
+        "segment": stat(1, 1),
+        "active": stat(1, 1),
+        "inactive_split": stat(1, 1),
         "allocated_bytes": stat(allocated, peak),
         "reserved_bytes": stat(allocated + 1024, peak + 1024),
+        "active_bytes": stat(allocated, peak),
         "inactive_split_bytes": stat(512, 512),
+        "requested_bytes": stat(allocated, peak),
         "num_alloc_retries": 2,
         "num_ooms": n_ooms,
+        "oversize_allocations": {"current": 0, "peak": 0, "allocated": 0, "freed": 0},
     }
+
+
+def _cuda_resetPeakMemoryStats(device):
+    global n_resets, peak
+    n_resets += 1
+    peak = allocated
 
 
 def _cuda_attach_out_of_memory_observer(observer):

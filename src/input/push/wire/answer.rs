@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::analysis::captures::CaptureRequest;
+use crate::analysis::challengers::{Claim, Contest};
 use crate::input::push::wire::json::to_vec;
 use crate::model::ids::{Rank, Run};
 
@@ -37,4 +38,43 @@ pub fn encode_problem(status: u16, title: &str, detail: &str) -> Vec<u8> {
         detail: &'a str,
     }
     to_vec(&ProblemJson { status, title, detail })
+}
+
+/// Encodes the response to a push of a rank that another live process holds, as problem+json (RFC 9457).
+pub fn encode_contest(title: &str, detail: &str, contest: &Contest) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct ClaimJson {
+        pid: Option<u32>,
+        attempt: u64,
+        started: f64,
+    }
+    #[derive(Serialize)]
+    struct ContestJson<'a> {
+        r#type: &'static str,
+        title: &'a str,
+        status: u16,
+        detail: &'a str,
+        run: &'a Run,
+        rank: Rank,
+        holder: ClaimJson,
+        yours: ClaimJson,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        offer: Option<&'a Run>,
+    }
+    let claim = |claim: Claim| ClaimJson {
+        pid: claim.pid,
+        attempt: claim.attempt,
+        started: claim.started,
+    };
+    to_vec(&ContestJson {
+        r#type: "about:blank",
+        title,
+        status: 409,
+        detail,
+        run: &contest.rank.run,
+        rank: contest.rank.rank,
+        holder: claim(contest.holder),
+        yours: claim(contest.challenger),
+        offer: contest.offer.as_ref(),
+    })
 }

@@ -27,7 +27,6 @@ const SNAPSHOT_ID_BYTES_MAX: usize = 64;
 pub struct RunEnd {
     /// The rank that ended; `None` for the whole run.
     pub rank: Option<Rank>,
-    /// How it ended.
     pub outcome: EndOutcome,
 }
 
@@ -35,7 +34,6 @@ pub struct RunEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndOutcome {
-    /// It finished.
     Completed,
     /// It stopped with an error.
     Failed,

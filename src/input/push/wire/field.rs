@@ -3,6 +3,7 @@
 use crate::input::push::wire::error::{DecodeError, DecodeFault};
 use crate::input::push::wire::number::Number;
 use crate::model::ids::{GpuUuid, Rank, Run};
+use crate::model::launch::{Instance, Launch};
 use crate::model::units::{Bytes, Count, INTEGER_MAX, Seconds};
 
 /// The greatest process id that a Linux kernel can be configured to (`PID_MAX_LIMIT`).
@@ -66,4 +67,12 @@ pub(super) fn run_of(text: &str) -> Result<Run, DecodeError> {
 
 pub(super) fn device_of(text: &str) -> Result<GpuUuid, DecodeError> {
     in_field("device", GpuUuid::new(text))
+}
+
+pub(super) fn instance_of(text: &str) -> Result<Instance, DecodeError> {
+    in_field("instance", Instance::new(text))
+}
+
+pub(super) fn launch_of(text: &str) -> Result<Launch, DecodeError> {
+    in_field("launch", Launch::new(text))
 }

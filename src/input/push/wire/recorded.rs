@@ -16,7 +16,6 @@ use crate::model::units::Seconds;
 /// One line of a recording.
 #[derive(Debug, PartialEq)]
 pub enum RecordingEntry {
-    /// A push record.
     Step(StepSample),
     /// An NVML reading of one device, with its Unix time.
     Gpu(GpuSample, Seconds),

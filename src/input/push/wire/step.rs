@@ -7,8 +7,8 @@ use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
 use crate::input::push::wire::error::{DecodeError, DecodeFault};
 use crate::input::push::wire::field::{
-    PID_MAX, bytes_of, count_of, device_of, in_field, optional, rank_of, run_of, seconds_of,
-    small_of,
+    PID_MAX, bytes_of, count_of, device_of, in_field, instance_of, launch_of, optional,
+    rank_of, run_of, seconds_of, small_of,
 };
 use crate::input::push::wire::json::{Object, Text, parse};
 use crate::input::push::wire::number::Number;
@@ -124,6 +124,10 @@ struct RawStep<'a> {
     #[serde(borrow)]
     device: Option<Text<'a>>,
     pid: Option<Number>,
+    #[serde(borrow)]
+    instance: Option<Text<'a>>,
+    #[serde(borrow)]
+    launch: Option<Text<'a>>,
     allocated_bytes: Number,
     peak_allocated_bytes: Option<Number>,
     reserved_bytes: Option<Number>,
@@ -158,6 +162,8 @@ impl RawStep<'_> {
             phase: self.phase.map_or(Ok(Phase::default()), |phase| phase_of(&phase.0))?,
             device: self.device.map(|device| device_of(&device.0)).transpose()?,
             pid: optional(self.pid, |n| small_of("pid", n, 0, PID_MAX))?,
+            instance: self.instance.map(|text| instance_of(&text.0)).transpose()?,
+            launch: self.launch.map(|text| launch_of(&text.0)).transpose()?,
             allocated: bytes_of("allocated_bytes", self.allocated_bytes)?,
             peak_allocated: optional_bytes("peak_allocated_bytes", self.peak_allocated_bytes)?,
             reserved: optional_bytes("reserved_bytes", self.reserved_bytes)?,

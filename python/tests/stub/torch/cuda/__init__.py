@@ -3,7 +3,6 @@ from types import SimpleNamespace
 from .. import _C
 from . import memory  # noqa: F401
 
-n_resets = 0
 is_up = True
 
 
@@ -40,9 +39,7 @@ def get_device_properties(device):
 
 
 def reset_peak_memory_stats(device=None):
-    global n_resets
-    n_resets += 1
-    _C.peak = _C.allocated
+    _C._cuda_resetPeakMemoryStats(0)
 
 
 def synchronize(device=None):

@@ -1,0 +1,48 @@
+{{/*
+The conditions and mutations of an injection in CEL, the same for Kubernetes' policy and Kyverno's.
+
+A pod that the sidecar could keep from running is left alone: docs/decisions/0018-which-pods-are-left-alone.md.
+*/}}
+{{- define "stepmem.injection" -}}
+{{- $sidecar := fromYaml (include "stepmem.sidecar" .) }}
+{{- $volume := fromYaml (include "stepmem.volume" .) }}
+{{- $mount := fromYaml (include "stepmem.volumeMount" .) }}
+{{- $directory := printf "%s/" .Values.socketDirectory | toJson -}}
+matchConditions:
+  - name: has-no-container-named-stepmem
+    expression: |-
+      object.spec.containers.all(c, c.name != "stepmem")
+      && (!has(object.spec.initContainers) || object.spec.initContainers.all(c, c.name != "stepmem"))
+  # On the node's network a port can be used only once per node: the next pod would stay Pending.
+  - name: is-not-on-the-network-of-the-node
+    expression: "!has(object.spec.hostNetwork) || !object.spec.hostNetwork"
+  - name: has-no-volume-named-stepmem
+    expression: "!has(object.spec.volumes) || object.spec.volumes.all(v, v.name != \"stepmem\")"
+  # A mount of the pod's own is not replaced; and below one that is read-only, ours could not be made.
+  - name: has-no-mount-in-the-way
+    expression: |-
+      object.spec.containers.all(c, !has(c.volumeMounts) || c.volumeMounts.all(m,
+        m.mountPath != {{ .Values.socketDirectory | toJson }} && m.mountPath != {{ $directory }}
+        && (!has(m.readOnly) || !m.readOnly || !{{ $directory }}.startsWith(m.mountPath))))
+  - name: has-the-port-free
+    expression: |-
+      object.spec.containers.all(c, !has(c.ports) || c.ports.all(p, p.containerPort != {{ .Values.port }} && (!has(p.name) || p.name != "stepmem")))
+      && (!has(object.spec.initContainers) || object.spec.initContainers.all(c, !has(c.ports) || c.ports.all(p, p.containerPort != {{ .Values.port }} && (!has(p.name) || p.name != "stepmem"))))
+mutations:
+  # Volumes and mounts merge by their keys. The container needs a JSONPatch: an apply configuration cannot set atomic
+  # lists such as args.
+  - patchType: ApplyConfiguration
+    applyConfiguration:
+      expression: |-
+        Object{spec: Object.spec{
+          volumes: [{{ include "stepmem.cel" (dict "path" "Object.spec.volumes" "value" $volume) }}],
+          containers: object.spec.containers.map(c, Object.spec.containers{name: c.name, volumeMounts: [{{ include "stepmem.cel" (dict "path" "Object.spec.containers.volumeMounts" "value" $mount) }}]})
+        }}
+  # A list of objects as a value stops the API server's handler (kubernetes/kubernetes#139032): an empty list first, then
+  # the object alone.
+  - patchType: JSONPatch
+    jsonPatch:
+      expression: |-
+        (has(object.spec.initContainers) ? [] : [JSONPatch{op: "add", path: "/spec/initContainers", value: []}])
+        + [JSONPatch{op: "add", path: "/spec/initContainers/0", value: {{ include "stepmem.cel" (dict "path" "Object.spec.initContainers" "value" $sidecar) }}}]
+{{- end }}

@@ -1,0 +1,137 @@
+"""Notes how the program ends: by itself, by an exception, or out of memory. Changes neither its output nor its exit code."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from typing import Any, Iterator, Optional
+
+from ._process import Process
+from ._torch import is_out_of_memory
+from ._wire import ERROR_TYPE_BYTES_MAX, MESSAGE_BYTES_MAX, End, cut
+
+CAUSES_MAX = 8
+"""Exceptions in a chain of causes that are looked at, at most."""
+
+HOST_OUT_OF_MEMORY = ("DefaultCPUAllocator", "allocate memory")
+"""Words of the error that PyTorch raises when the host has no memory left; its type is RuntimeError."""
+
+REQUEST = re.compile(r"(?:tried|unable) to allocate ([\d.]+) (bytes|[KMGT]iB)\b", re.IGNORECASE)
+UNITS = ("bytes", "kib", "mib", "gib", "tib")
+
+
+class Ending:
+    """Knows how the program ends, from its uncaught exception or its exit code."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._is_installed = False
+        self._hook: Any = None
+        self._noted: Optional[End] = None
+        self._noted_at = 0
+        """Steps that were counted when the end was noted: it did not happen if the program went on stepping."""
+        self._reported_at = -1
+
+    def install(self) -> None:
+        """Wraps `sys.excepthook` and `sys.exit`, once in a process."""
+        if self._is_installed:
+            return
+        self._is_installed = True
+        hook, leave = sys.excepthook, sys.exit
+
+        def excepthook(kind: Any, error: Any, trace: Any) -> None:
+            self.note(error)
+            hook(kind, error, trace)
+
+        def exit(*status: Any) -> None:
+            self.note(SystemExit(*status))
+            leave(*status)
+
+        exit.__doc__ = leave.__doc__
+        self._hook = sys.excepthook = excepthook
+        sys.exit = exit  # type: ignore[assignment]
+
+    def in_child(self, process: Process) -> None:
+        """Begins anew in a forked child."""
+        self._process = process
+        self._noted = None
+        self._reported_at = -1
+
+    def note(self, error: BaseException) -> None:
+        """Notes an exception that ends the program unless the program goes on stepping. Raises nothing."""
+        try:
+            self._noted = None if _is_success(error) else self._failure(error)
+            self._noted_at = self._process.n_steps
+        except Exception:
+            self._noted = None
+
+    def report(self, outcome: str) -> End:
+        """Returns the end that the program itself reports."""
+        self._reported_at = self._process.n_steps
+        return self._end(outcome, is_automatic=False)
+
+    def at_exit(self) -> Optional[End]:
+        """Returns how the program ended; None if it has reported that since its last step."""
+        n_steps = self._process.n_steps
+        if self._reported_at == n_steps:
+            return None
+        if self._noted is not None and self._noted_at == n_steps:
+            return self._noted
+        error = self._uncaught()
+        return self._end("completed") if error is None else self._failure(error)
+
+    def _uncaught(self) -> Optional[BaseException]:
+        """Returns the exception that Python reported last if the program replaced our hook, as `rich` does."""
+        if sys.excepthook is self._hook or hasattr(sys, "ps1") or "IPython" in sys.modules:
+            return None
+        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        return error if isinstance(error, BaseException) else None
+
+    def _failure(self, error: BaseException) -> End:
+        memory_error = next((each for each in _causes(error) if _is_out_of_memory(each)), None)
+        end = self._end("failed" if memory_error is None else "oom")
+        cause = memory_error or error
+        kind = type(cause)
+        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        end.error_type = cut(name, ERROR_TYPE_BYTES_MAX)
+        message = str(cause)
+        end.error_message = cut(message.strip().partition("\n")[0], MESSAGE_BYTES_MAX) or None
+        if memory_error is not None:
+            end.requested_bytes = _requested_bytes(message)
+        return end
+
+    def _end(self, outcome: str, is_automatic: bool = True) -> End:
+        end = End(outcome, is_automatic)
+        end.time = time.time()
+        end.step = self._process.step
+        return end
+
+
+def _is_success(error: BaseException) -> bool:
+    """Returns whether an exception is an exit with code 0."""
+    return isinstance(error, SystemExit) and (error.code is None or error.code == 0)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yields an exception and those that led to it, the newest first."""
+    cause: Optional[BaseException] = error
+    for _ in range(CAUSES_MAX):
+        if cause is None:
+            return
+        yield cause
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    is_of_host = isinstance(error, RuntimeError) and all(words in str(error) for words in HOST_OUT_OF_MEMORY)
+    return is_of_host or isinstance(error, MemoryError) or is_out_of_memory(error)
+
+
+def _requested_bytes(message: str) -> Optional[int]:
+    """Returns the request that an out-of-memory error names, to the digits that it gives; None if it names none."""
+    found = REQUEST.search(message)
+    try:
+        return None if found is None else round(float(found[1]) * 1024 ** UNITS.index(found[2].lower()))
+    except ValueError:
+        return None

@@ -1,0 +1,191 @@
+"""Exact peaks of each step, from PyTorch's peak counters, which the program uses too.
+
+The counters are reset after each step. What the program had on them is kept, and the functions through which it reads and
+resets them are wrapped, so that it sees the values that it would see without this client.
+
+Between reading and resetting a counter lies a microsecond in which another thread may allocate and free again; a peak of
+that moment is lost.
+"""
+
+from __future__ import annotations
+
+import threading
+from operator import methodcaller
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from ._warn import warn_once
+
+READERS = ("_cuda_memoryStats", "_accelerator_getDeviceStats")
+RESETTERS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
+"""Functions of `torch._C` through which a program reads and resets peaks. The first of each must exist."""
+
+Path = Tuple[str, ...]
+"""Keys of one statistic: its kind and its pool, or its kind alone."""
+
+_counters: "Optional[PeakCounters]" = None
+"""Those of this process, which are installed once."""
+
+
+class PeakCounters:
+    """PyTorch's peak counters, shared by this client and the program."""
+
+    def __init__(self, torch: Any) -> None:
+        native = torch._C
+        self._read: Callable[[int], Dict[str, Any]] = getattr(native, READERS[0])
+        self._reset: Callable[[int], None] = getattr(native, RESETTERS[0])
+        # Reentrant, because a signal handler of the program may read the counters inside `end_step`.
+        self._lock = threading.RLock()
+        self._devices: Dict[int, _Device] = {}
+
+    def add_device(self, idx: int) -> None:
+        """Begins to count the steps of a device. Raises ValueError if its statistics have an unknown shape."""
+        if idx not in self._devices:
+            self._devices[idx] = _Device(idx, self._read(idx))
+
+    def end_step(self, idx: int) -> "tuple[Dict[str, Any], int, int]":
+        """Returns the statistics, and the step's peaks of allocated and of reserved bytes; begins the next step."""
+        with self._lock:
+            device = self._devices[idx]
+            n_resets = device.n_resets
+            # One call into C, so that no other Python thread comes in between.
+            stats, _ = map(device.call, (self._read, self._reset))
+            allocated = max(device.allocated, stats["allocated_bytes"]["all"]["peak"])
+            reserved = max(device.reserved, stats["reserved_bytes"]["all"]["peak"])
+            if n_resets == device.n_resets:
+                device.keep(stats)
+                device.allocated = device.reserved = 0
+            return stats, allocated, reserved
+
+    def install(self, native: Any) -> None:
+        """Wraps the functions of `torch._C`. Raises AttributeError or TypeError if that is impossible."""
+        wrapped = [(name, self._reader) for name in READERS] + [(name, self._resetter) for name in RESETTERS]
+        for name, wrap in wrapped:
+            function = getattr(native, name, None)
+            if function is not None:
+                setattr(native, name, _named(wrap(function), function))
+
+    def in_child(self) -> None:
+        """Forgets a lock that another thread of the parent may have held when this child was forked."""
+        self._lock = threading.RLock()
+
+    def _reader(self, read: Callable[..., Any]) -> Callable[..., Any]:
+        def read_for_program(*arguments: Any, **named: Any) -> Any:
+            with self._lock:
+                stats = read(*arguments, **named)
+                device = self._device((*arguments, *named.values()))
+                if device is not None:
+                    device.restore(stats)
+                return stats
+
+        return read_for_program
+
+    def _resetter(self, reset: Callable[..., Any]) -> Callable[..., Any]:
+        def reset_for_program(*arguments: Any, **named: Any) -> Any:
+            with self._lock:
+                device = self._device((*arguments, *named.values()))
+                stats = None if device is None else self._read(device.idx)
+                result = reset(*arguments, **named)
+                if device is not None and stats is not None:
+                    device.forget(stats)
+                return result
+
+        return reset_for_program
+
+    def _device(self, arguments: "tuple[Any, ...]") -> "Optional[_Device]":
+        """Returns the device that a call of the program means; None if its steps are not counted."""
+        return self._devices.get(arguments[0]) if len(arguments) == 1 and isinstance(arguments[0], int) else None
+
+
+class _Device:
+    """The peaks of one device that were reset after a step, and are still the program's."""
+
+    __slots__ = ("_kept", "_kinds", "_last", "_paths", "_single_kinds", "allocated", "call", "idx", "n_resets", "reserved")
+
+    def __init__(self, idx: int, stats: Dict[str, Any]) -> None:
+        self.idx = idx
+        self.call = methodcaller("__call__", idx)
+        self._paths = _paths(stats)
+        self._kinds = list(dict.fromkeys(path[0] for path in self._paths if len(path) == 2))
+        self._single_kinds = [path[0] for path in self._paths if len(path) == 1]
+        if not {("allocated_bytes", "all"), ("reserved_bytes", "all")} <= set(self._paths):
+            raise ValueError("the allocator's statistics have no peaks")
+        self._kept: List[int] = []
+        """The program's peaks, in the order of the paths, since its last reset until ours; empty if there are none."""
+        self._last: List[int] = []
+        """The peaks that were kept last."""
+        self.allocated = 0
+        self.reserved = 0
+        """The step's peaks until the program's last reset."""
+        self.n_resets = 0
+        """How often the program reset the counters."""
+
+    def keep(self, stats: Dict[str, Any]) -> None:
+        """Keeps the peaks before they are reset after a step."""
+        peaks = [stat["peak"] for kind in self._kinds for stat in stats[kind].values()]
+        peaks += [stats[kind]["peak"] for kind in self._single_kinds]
+        if peaks != self._last:  # in a steady loop they are equal
+            self._kept = list(map(max, self._kept, peaks)) if self._kept else peaks
+            self._last = peaks
+
+    def restore(self, stats: Dict[str, Any]) -> None:
+        """Puts the kept peaks into statistics for the program."""
+        for path, kept in zip(self._paths, self._kept):
+            found: Any = stats
+            for key in path:
+                found = found.get(key, {})
+            if found.get("peak", kept) < kept:
+                found["peak"] = kept
+
+    def forget(self, stats: Dict[str, Any]) -> None:
+        """Forgets what was kept, after the program reset the counters; `stats` were read before that."""
+        self.allocated = max(self.allocated, stats["allocated_bytes"]["all"]["peak"])
+        self.reserved = max(self.reserved, stats["reserved_bytes"]["all"]["peak"])
+        self._kept, self._last = [], []
+        self.n_resets += 1
+
+
+def _paths(stats: Dict[str, Any]) -> "List[Path]":
+    """Returns the paths of all peaks, those of kinds without pools last. Raises ValueError if there may be others."""
+    found: List[Path] = []
+    single: List[Path] = []
+    for kind, value in stats.items():
+        if not isinstance(value, dict):
+            continue
+        if "peak" in value:
+            single.append((kind,))
+            continue
+        for pool, stat in value.items():
+            if not isinstance(stat, dict) or "peak" not in stat:
+                raise ValueError(f"{kind}.{pool} is not a statistic with a peak")
+            found.append((kind, pool))
+    return found + single
+
+
+def _named(wrapper: Callable[..., Any], function: Any) -> Callable[..., Any]:
+    """Gives a wrapper the names of the function that it stands for."""
+    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        setattr(wrapper, name, getattr(function, name, None) or getattr(wrapper, name))
+    return wrapper
+
+
+def share_peak_counters(torch: Any, idx: int) -> Optional[PeakCounters]:
+    """Returns the counters of this process, wrapped, with device `idx`; None if they cannot be wrapped or read."""
+    global _counters
+    try:
+        counters = _counters or PeakCounters(torch)
+        counters.add_device(idx)
+        if _counters is None:
+            counters.install(torch._C)
+            _counters = counters
+        return counters
+    except RuntimeError:  # of PyTorch
+        return None
+    except (AttributeError, TypeError, ValueError) as error:
+        warn_once("peaks", f"peaks are high-water marks, as PyTorch's counters cannot be shared: {error!r}")
+        return None
+
+
+def in_child() -> None:
+    """Runs in each forked child."""
+    if _counters is not None:
+        _counters.in_child()

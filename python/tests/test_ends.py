@@ -1,0 +1,142 @@
+"""The end that a process reports when it exits: against a fake exporter that knows the later fields, and one that does not."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from conftest import OLD, STUB
+
+TRAIN = """
+    import os, sys, stepmem
+    for step in range(1, 4):
+        stepmem.step_end(step)
+    ENDING
+"""
+UNKNOWN = (None, None, None)
+
+
+def end_of(exporter):
+    """Returns outcome, type, message and requested bytes of the only end."""
+    (end,) = exporter.ends
+    return tuple(end.get(name) for name in ("outcome", "error_type", "error_message", "requested_bytes"))
+
+
+@pytest.mark.parametrize("through", [(), ("-m", "stepmem")], ids=["python", "python -m stepmem"])
+@pytest.mark.parametrize(
+    "ending, code, end",
+    [
+        ("pass", 0, ("completed", *UNKNOWN)),
+        ("sys.exit()", 0, ("completed", *UNKNOWN)),
+        ("sys.exit(0)", 0, ("completed", *UNKNOWN)),
+        ("sys.exit(3)", 3, ("failed", "SystemExit", "3", None)),
+        ("sys.exit('no data')", 1, ("failed", "SystemExit", "no data", None)),
+        ("raise ValueError('first\\nsecond')", 1, ("failed", "ValueError", "first", None)),
+        ("import json; json.loads('x')", 1, ("failed", "json.decoder.JSONDecodeError", "Expecting value: line 1 column 1 (char 0)", None)),
+        ("raise KeyError", 1, ("failed", "KeyError", None, None)),
+        ("raise KeyboardInterrupt", -2, ("failed", "KeyboardInterrupt", None, None)),
+        ("raise MemoryError('Unable to allocate 1.50 GiB for an array')", 1, ("oom", "MemoryError", "Unable to allocate 1.50 GiB for an array", 3 << 29)),
+        ("raise RuntimeError('x' * 1000)", 1, ("failed", "RuntimeError", "x" * 256, None)),
+    ],
+)
+def test_end_is_how_the_program_ended(fake, train, through, ending, code, end):
+    plain = train(TRAIN.replace("ENDING", ending), None, STEPMEM_DISABLED="1").ended()
+    exporter = fake(200)
+    ended = train(TRAIN.replace("ENDING", ending), exporter.url, through=through, STEPMEM_RUN="llm", RANK="2").ended()
+    assert ended.code == plain.code == code
+    assert (ended.out, ended.err.splitlines()[-1:]) == (plain.out, plain.err.splitlines()[-1:])
+    assert end_of(exporter) == end
+    (sent,) = exporter.ends
+    assert (sent["run"], sent["rank"], sent["step"]) == ("llm", 2, 3)
+    assert sent["instance"] == exporter.records[0]["instance"] and abs(sent["time"] - time.time()) < 60
+    assert exporter.accepted[-1][0] == "/v1/runs/%6C%6C%6D/end", "after all records"
+
+
+def test_out_of_memory_error_of_the_allocator_is_an_oom_also_as_a_cause(fake, train):
+    code = """
+        import torch, stepmem
+        stepmem.step_end(1)
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of")
+        except RuntimeError as error:
+            raise ValueError("training failed") from error
+    """
+    exporter = fake(200)
+    assert train(code, exporter.url, PATHS=STUB).ended().code == 1
+    message = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of"
+    assert end_of(exporter) == ("oom", "torch.OutOfMemoryError", message, 20 << 20)
+
+
+@pytest.mark.parametrize("ending", ["os._exit(0)", "os.kill(os.getpid(), 9)", "os.kill(os.getpid(), 15)"])
+def test_process_that_is_cut_off_reports_no_end(fake, train, ending):
+    exporter = fake(200)
+    train(TRAIN.replace("ENDING", "assert stepmem.flush(5); " + ending), exporter.url).ended()
+    assert len(exporter.records) == 3 and exporter.ends == []
+
+
+def test_end_that_the_program_reports_is_the_only_one(fake, train):
+    exporter = fake(200)
+    assert train(TRAIN.replace("ENDING", "stepmem.end('oom')"), exporter.url).ended().code == 0
+    assert end_of(exporter)[0] == "oom"
+
+
+def test_program_that_steps_after_an_end_ends_again(fake, train):
+    exporter = fake(200)
+    code = TRAIN.replace("ENDING", "stepmem.end('failed'); stepmem.step_end(4)")
+    assert train(code, exporter.url).ended().code == 0
+    assert [end["outcome"] for end in exporter.ends] == ["failed", "completed"]
+
+
+def test_exit_that_the_program_catches_is_not_the_end(fake, train):
+    code = "try:\n        sys.exit(2)\n    except SystemExit:\n        stepmem.step_end(4)"
+    exporter = fake(200)
+    assert train(TRAIN.replace("ENDING", code), exporter.url).ended().code == 0
+    assert end_of(exporter)[0] == "completed"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_hook_of_the_program_still_runs(fake, train, when):
+    hook = "sys.excepthook = lambda kind, error, trace: print('mine', error)"
+    code = TRAIN.replace("ENDING", (hook if when == "after" else "pass") + "\n    raise ValueError('x')")
+    if when == "before":
+        code = code.replace("import os, sys, stepmem", "import os, sys, stepmem\n    " + hook)
+    exporter = fake(200)
+    ended = train(code, exporter.url).ended()
+    assert (ended.code, ended.out) == (1, "mine x\n")
+    assert end_of(exporter) == ("failed", "ValueError", "x", None)
+
+
+def test_process_that_took_no_step_reports_no_end(fake, train):
+    exporter = fake(200)
+    assert train("import stepmem\nraise SystemExit(0)", exporter.url).ended().code == 0
+    assert exporter.accepted == []
+
+
+def test_spawned_rank_that_fails_reports_it(fake, train):
+    code = """
+        import multiprocessing, stepmem
+        def work(rank):
+            stepmem.step_end(1)
+            raise ValueError("x")
+        if __name__ == "__main__":
+            process = multiprocessing.get_context("spawn").Process(target=work, args=(0,))
+            process.start()
+            process.join()
+            print(process.exitcode)
+    """
+    exporter = fake(200)
+    assert train(code, exporter.url).ended().out == "1\n"
+    assert end_of(exporter)[:2] == ("failed", "SystemExit")
+
+
+def test_older_exporter_keeps_the_rank_of_a_process_that_exits(fake, train):
+    exporter = fake(OLD)
+    assert train(TRAIN.replace("ENDING", "pass"), exporter.url).ended().code == 0
+    assert len(exporter.records) == 3 and exporter.ends == []
+
+
+def test_hanging_exporter_delays_a_failure_by_a_second_at_most(fake, train):
+    code = TRAIN.replace("ENDING", "raise ValueError('x')")
+    usual = train(code, None, STEPMEM_DISABLED="1").ended().seconds
+    ended = train(code, fake(None).url).ended()
+    assert ended.code == 1 and ended.seconds < usual + 2.5, "1 s, and some margin for a busy machine"

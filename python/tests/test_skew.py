@@ -1,0 +1,101 @@
+"""Fields that only a newer exporter knows, and pushes to one of before, which refuses them."""
+
+from __future__ import annotations
+
+import re
+
+from conftest import OLD, STUB
+
+LOOP = """
+    import stepmem, sys
+    for step in range(1, 4):
+        stepmem.step_end(step)
+        assert stepmem.flush(5)
+    if sys.argv[1:]:
+        stepmem.end(sys.argv[1])
+        assert stepmem.flush(5)
+"""
+
+
+def test_instance_and_launch_are_sent(fake, train):
+    exporter = fake(200)
+    for _ in range(2):
+        assert train(LOOP, exporter.url).ended().code == 0
+    found = [(record["instance"], record["launch"]) for record in exporter.records]
+    assert found[:3] == [found[0]] * 3 and found[3:] == [found[3]] * 3
+    assert found[0][0] != found[3][0], "each process is an instance of its own"
+    assert found[0][1] != found[3][1], "each of the two is a launch of its own"
+    assert all(re.fullmatch("[0-9a-f]{16}", instance) for instance, _ in found)
+    assert all(re.fullmatch("[A-Za-z0-9._:-]{1,64}", launch) for _, launch in found)
+
+
+def test_forked_child_is_an_instance_of_the_same_launch(fake, train):
+    exporter = fake(200)
+    code = """
+        import os, stepmem
+        stepmem.step_end(1)
+        assert stepmem.flush(5)
+        if os.fork() == 0:
+            stepmem.step_end(1)
+            os._exit(0 if stepmem.flush(5) else 1)
+        assert os.wait()[1] == 0
+    """
+    assert train(code, exporter.url).ended().code == 0
+    parent, child = exporter.records
+    assert parent["instance"] != child["instance"]
+    assert parent["launch"] == child["launch"]
+
+
+def test_high_water_marks_are_those_since_the_process_began(fake, train):
+    exporter = fake(200)
+    code = """
+        import torch, stepmem
+        torch.malloc(1000)
+        for spike in (5000, 100, 9000, 100):
+            torch.malloc(spike)
+            torch.free(spike)
+            stepmem.step_end()
+            torch.cuda.reset_peak_memory_stats()
+        assert stepmem.flush(5)
+    """
+    assert train(code, exporter.url, PATHS=STUB).ended().code == 0
+    marks = [(each["high_water_allocated_bytes"], each["high_water_reserved_bytes"]) for each in exporter.records]
+    assert marks == [(6000, 7024), (6000, 7024), (10000, 11024), (10000, 11024)]
+
+
+def test_older_exporter_gets_every_record_without_the_later_fields(fake, train):
+    exporter = fake(OLD)
+    ended = train(LOOP, exporter.url, PATHS=STUB).ended()
+    assert (ended.code, ended.err) == (0, "")
+    assert [record["step"] for record in exporter.records] == [1, 2, 3]
+    assert not [name for record in exporter.records for name in record if name in OLD.refuses]
+    assert [record["dropped_records"] for record in exporter.records] == [0, 0, 0]
+    assert len(exporter.refused) == 1, "the later fields are tried once a connection"
+    assert len([line for line in ended.information if "older than this client" in line]) == 1, ended.information
+
+
+def test_older_exporter_gets_the_end_without_the_later_fields(fake, train):
+    exporter = fake(OLD)
+    assert train(LOOP, exporter.url, "failed", STEPMEM_RUN="a/b").ended().code == 0
+    assert exporter.ends == [{"run": "a/b", "rank": 0, "outcome": "failed"}]
+
+
+def test_newer_exporter_in_its_place_gets_the_later_fields(fake, train):
+    exporter = fake(OLD)
+    code = """
+        import stepmem, sys
+        for step in range(1, 6):
+            stepmem.step_end(step)
+            print(stepmem.flush(5), flush=True)
+            sys.stdin.readline()
+    """
+    training = train(code, exporter.url)
+    for step in range(1, 6):
+        assert training.read_line() == "True"
+        if step == 2:
+            exporter.replies = [200]
+            exporter.disconnect()
+        training.write_line("go")
+    assert training.ended().code == 0
+    assert [record["step"] for record in exporter.records] == [1, 2, 3, 4, 5]
+    assert ["instance" in record for record in exporter.records] == [False, False, False, True, True]

@@ -1,0 +1,56 @@
+"""What is tried: one row a scenario, in the order in which they run."""
+
+import dataclasses
+import typing
+
+import policies
+import programs
+from scenarios import daemonset, inject, lifecycle, monitoring, sidecar
+from table import Row
+
+
+@dataclasses.dataclass
+class Scenario:
+    name: str
+    title: str
+    act: typing.Callable
+    beside: tuple = ()
+    """The programs, beside Kubernetes, whose versions the table names."""
+    needs_node: bool = False
+    kubernetes: str = ""
+    """The version whose code it tries, where that is not the cluster's."""
+
+    def row(self, outcome, note, cluster):
+        versions = [f"{NAMES[name]} {programs.PROGRAMS[name].version}" if name in NAMES else name for name in self.beside]
+        return Row(self.name, self.title, ", ".join([f"Kubernetes {self.kubernetes or cluster.version()}", *versions]), outcome, note)
+
+
+def evaluates(program):
+    def scenario(cluster):
+        policies.check(policies.by_api_server(program, cluster.folder), program)
+        return f"{policies.API[program].split('/')[1]}: every pod is injected or left alone"
+
+    return scenario
+
+
+HELM3 = "Helm 3.10.1"
+NAMES = {
+    "helm": "Helm", "collector": "OpenTelemetry Collector", "prometheus": "Prometheus", "alertmanager": "Alertmanager",
+    "operator": "Prometheus operator", "kyverno": "Kyverno",
+}
+
+SCENARIOS = [
+    Scenario("policy", "the policy, by the API server's evaluator", evaluates("policy"), kubernetes=programs.KUBERNETES),
+    Scenario("policy-beta", "the policy, by the evaluator of its oldest API server", evaluates("policy-beta"), kubernetes=programs.KUBERNETES_BETA),
+    Scenario("bare", "install where the operator's kinds are missing", lifecycle.installs_without_the_operator, (HELM3, "helm"), needs_node=True),
+    Scenario("admit", "pods of every form admitted", inject.in_a_real_server),
+    Scenario("inject", "injected pods and pods left alone run; hostNetwork twice", inject.running),
+    Scenario("restricted", "injection under Pod Security restricted", inject.restricted),
+    Scenario("job", "a Job with the sidecar completes", sidecar.completes),
+    Scenario("restart", "training restarts from a checkpoint", sidecar.training_restarts),
+    Scenario("kill", "the sidecar is killed and remembers", sidecar.survives_a_kill, needs_node=True),
+    Scenario("daemonset", "the DaemonSet names the pod of a device", daemonset.attributes, (), needs_node=True),
+    Scenario("discovery", "scraping without the operator", monitoring.by_discovery, ("prometheus",), needs_node=True),
+    Scenario("helm3", "the life of a release", lifecycle.lives(3), (HELM3,)),
+    Scenario("helm4", "the life of a release", lifecycle.lives(4), ("helm",)),
+]

@@ -1,0 +1,111 @@
+"""A sidecar through the life of its pod: completion, kills, restarts of training, and what it finds at its start."""
+
+import json
+import os
+import pathlib
+import signal
+
+from child import Failure
+from cluster import answer, awaits
+from scenarios.inject import awaits_policy
+
+FINDING_SECONDS_MAX = 90
+
+
+def status(url):
+    text = answer(f"{url}/api/v1/status")
+    return json.loads(text) if text else None
+
+
+def completes(cluster):
+    """A Job with the sidecar completes when training ends."""
+    namespace = cluster.namespace("job")
+    with cluster.release(namespace, cluster.values(mode="inject")):
+        awaits_policy(cluster, namespace)
+        template = cluster.pod("any", script="short")
+        template = {"metadata": {"labels": template["metadata"]["labels"]}, "spec": template["spec"]}
+        cluster.apply({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"}, "spec": {"backoffLimit": 0, "template": template}}, namespace=namespace)
+        done = cluster.kubectl("wait", "--for=condition=Complete", "job/train", "-n", namespace, "--timeout=90s", check=False)
+        if done.returncode:
+            raise Failure(f"the Job does not complete: {cluster.kubectl('get', 'pods', '-n', namespace, '-o', 'wide')}")
+        [pod] = cluster.get("pods", "-n", namespace, "-l", "job-name=train")["items"]
+        if not cluster.sidecar(pod):
+            raise Failure("the Job's pod is not injected")
+        log = cluster.kubectl("logs", pod["metadata"]["name"], "-c", "trainer", "-n", namespace)
+        if "trained" not in log:
+            raise Failure(f"training did not end by itself: {log}")
+    return "complete, with the sidecar"
+
+
+def finding(url):
+    """The leak's finding, once there is one."""
+    found = status(url)
+    return next((each for each in (found or {}).get("findings", []) if each["kind"].startswith("CREEP")), None)
+
+
+def survives_a_kill(cluster):
+    """A sidecar that SIGKILL ends comes back with the leak's finding and its `since`."""
+    namespace = cluster.namespace("kill")
+    with cluster.release(namespace, cluster.values(mode="inject")):
+        awaits_policy(cluster, namespace)
+        cluster.apply(cluster.pod("leak", script="leak"), namespace=namespace)
+        cluster.awaits_phase(namespace, "leak", "Running")
+        with cluster.exporter(namespace, "leak") as url:
+            before = awaits(lambda: finding(url), FINDING_SECONDS_MAX, lambda: f"no finding of the leak: {answer(f'{url}/api/v1/status')}")
+            # The state file is written every 10 s.
+            written = awaits(lambda: saved(cluster, namespace), 30, lambda: "the sidecar writes no state")
+            kill(cluster, namespace, "leak")
+            awaits(lambda: restarts(cluster, namespace, "leak") >= 1, 60, lambda: "the sidecar is not restarted")
+            after = awaits(lambda: finding(url), 60, lambda: f"no finding after the restart: {answer(f'{url}/api/v1/status')}")
+        if after["since"] != before["since"] or not written:
+            raise Failure(f"the finding is since {before['since']} before and since {after['since']} after the kill")
+    return f"{after['kind']} since {after['since']}, before and after"
+
+
+def saved(cluster, namespace):
+    """Whether the state file of the pod holds a finding's rank: it was written after the finding."""
+    uid = cluster.status(namespace, "leak")["metadata"]["uid"]
+    file = pathlib.Path(cluster.node.folder) / f"kubelet/pods/{uid}/volumes/kubernetes.io~empty-dir/stepmem/state"
+    first = saved.__dict__.setdefault(uid, file.stat().st_mtime_ns if file.exists() else 0)
+    return file.exists() and file.stat().st_mtime_ns != first
+
+
+def restarts(cluster, namespace, name):
+    return sum(each["restartCount"] for each in cluster.status(namespace, name)["status"]["initContainerStatuses"] if each["name"] == "stepmem")
+
+
+def kill(cluster, namespace, name):
+    """SIGKILL to the sidecar's process, from the node."""
+    [container] = [each["containerID"] for each in cluster.status(namespace, name)["status"]["initContainerStatuses"] if each["name"] == "stepmem"]
+    for line in (cluster.node.ctr("tasks", "ls") or "").splitlines():
+        if line.startswith(container.removeprefix("containerd://")):
+            os.kill(int(line.split()[1]), signal.SIGKILL)
+            return
+    raise Failure(f"no process of {container}")
+
+
+def training_restarts(cluster):
+    """A training container that fails and goes on from its checkpoint is the same rank in a new life, without a finding."""
+    namespace = cluster.namespace("restart")
+    with cluster.release(namespace, cluster.values(mode="inject")):
+        awaits_policy(cluster, namespace)
+        volume = {"volumes": [{"name": "checkpoints", "emptyDir": {}}], "restartPolicy": "OnFailure"}
+        cluster.apply(cluster.pod("train", script="checkpoint", spec=volume, volumeMounts=[{"name": "checkpoints", "mountPath": "/checkpoints"}]), namespace=namespace)
+        cluster.awaits_phase(namespace, "train", "Running")
+        with cluster.exporter(namespace, "train") as url:
+            found = awaits(lambda: beyond(url, 400), 90, lambda: f"training does not go on: {answer(f'{url}/api/v1/status')}")
+        [training] = cluster.status(namespace, "train")["status"]["containerStatuses"]
+        if training["restartCount"] != 1 or restarts(cluster, namespace, "train"):
+            raise Failure(f"restarts: training {training['restartCount']}, sidecar {restarts(cluster, namespace, 'train')}")
+        if [each for each in found["findings"] if each["kind"].startswith("CREEP")]:
+            raise Failure(f"a restart is a finding: {found['findings']}")
+        if len(found["ranks"]) != 1:
+            raise Failure(f"one rank is {len(found['ranks'])}")
+    return "one rank, steps go on from 251"
+
+
+def beyond(url, step):
+    """The status once a rank is beyond this step in its second life."""
+    found = status(url)
+    ranks = (found or {}).get("ranks", [])
+    return found if any((rank.get("step") or 0) > step for rank in ranks) else None

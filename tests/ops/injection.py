@@ -1,0 +1,175 @@
+"""Pods as people write them, and how the chart's injection treats each: shared by chart.py and tests/cluster.
+
+`check(pod, after, sidecar)` judges a pod after admission, whichever engine changed it.
+"""
+
+import copy
+import json
+import re
+
+import celpy.celtypes
+import jmespath
+import jsonpatch
+
+DIRECTORY = "/run/stepmem"
+
+
+class Problem(Exception):
+    """A check failed; the message is for the reader of the test's output."""
+
+
+def expect(holds, message):
+    if not holds:
+        raise Problem(message)
+
+
+def trainer(**fields):
+    return {"name": "trainer", "image": "t", **fields}
+
+
+INJECTED = {
+    "plain": {"containers": [trainer()]},
+    "with init containers": {"initContainers": [{"name": "fetch", "image": "f"}], "containers": [trainer(volumeMounts=[{"name": "data", "mountPath": "/data"}]), {"name": "log", "image": "l"}],
+                             "volumes": [{"name": "data", "emptyDir": {}}]},
+    "with an empty list of init containers": {"initContainers": [], "containers": [trainer()]},
+    "with a port": {"containers": [trainer(ports=[{"containerPort": 29500}, {"containerPort": 8080, "name": "http"}])]},
+    "with hostNetwork false": {"hostNetwork": False, "containers": [trainer()]},
+    "with mounts beside the socket's": {"containers": [trainer(volumeMounts=[{"name": "run", "mountPath": "/run"}, {"name": "run", "mountPath": "/run/stepmem-data"}, {"name": "run", "mountPath": "/data", "readOnly": True}])],
+                                        "volumes": [{"name": "run", "emptyDir": {}}]},
+}
+
+LEFT_ALONE = {
+    "on the network of the node": {"hostNetwork": True, "containers": [trainer()]},
+    "with its own mount at the socket's directory": {"containers": [trainer(), {"name": "log", "image": "l", "volumeMounts": [{"name": "own", "mountPath": "/run/stepmem"}]}], "volumes": [{"name": "own", "emptyDir": {}}]},
+    "with its own mount there, ending in a slash": {"containers": [trainer(volumeMounts=[{"name": "own", "mountPath": "/run/stepmem/"}])], "volumes": [{"name": "own", "emptyDir": {}}]},
+    "with a read-only mount above the socket's directory": {"containers": [trainer(volumeMounts=[{"name": "own", "mountPath": "/run", "readOnly": True}])], "volumes": [{"name": "own", "emptyDir": {}}]},
+    "with a volume named stepmem": {"containers": [trainer()], "volumes": [{"name": "stepmem", "hostPath": {"path": "/srv"}}]},
+    "with a container named stepmem": {"containers": [trainer(), {"name": "stepmem", "image": "s"}]},
+    "with an init container named stepmem": {"initContainers": [{"name": "stepmem", "image": "s"}], "containers": [trainer()]},
+    "with the exporter's port": {"containers": [trainer(ports=[{"containerPort": 9477}])]},
+    "with a port named stepmem": {"containers": [trainer(ports=[{"containerPort": 8080, "name": "stepmem"}])]},
+    "with the exporter's port in an init container": {"initContainers": [{"name": "own", "image": "o", "restartPolicy": "Always", "ports": [{"containerPort": 9477}]}], "containers": [trainer()]},
+}
+
+
+def pods():
+    """Every pod, by its title."""
+    for title, spec in [*INJECTED.items(), *LEFT_ALONE.items()]:
+        yield title, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"stepmem.io/inject": "true"}}, "spec": copy.deepcopy(spec)}
+
+
+def check(title, after, sidecar, engine, before=None):
+    """The pod of this title after admission: it has the sidecar exactly once and lost nothing, or was left alone.
+
+    `before` is what it would be without the policy; by default the pod as it was written.
+    """
+    where, after, sidecar = f"{engine}: a pod {title}", without_empty(after["spec"]), without_empty(sidecar)
+    before = without_empty(before["spec"] if before else {**INJECTED, **LEFT_ALONE}[title])
+    if title in LEFT_ALONE:
+        expect(after == before, f"{where} is not left alone: {json.dumps(after)}")
+        return
+    injected = [container for container in after["initContainers"] if container["name"] == "stepmem"]
+    expect(injected == [sidecar], f"{where}: {injected} is not the sidecar")
+    others = [container for container in after["initContainers"] if container["name"] != "stepmem"]
+    expect(others == before.get("initContainers", []), f"{where}: init containers were lost: {others}")
+    expect([container["name"] for container in after["containers"]] == [container["name"] for container in before["containers"]], f"{where}: containers")
+    for old, container in zip(before["containers"], after["containers"]):
+        mounts = container["volumeMounts"]
+        ours = {"name": "stepmem", "mountPath": DIRECTORY}
+        expect(mounts.count(ours) == 1 and [mount for mount in mounts if mount != ours] == old.get("volumeMounts", []), f"{where}: mounts {mounts}")
+    volumes = sorted(volume["name"] for volume in after["volumes"])
+    expect(volumes == sorted([*(volume["name"] for volume in before.get("volumes", [])), "stepmem"]), f"{where}: volumes {volumes}")
+
+
+def without_empty(value):
+    """The value without empty maps and lists, which Go's types add and leave out."""
+    if isinstance(value, dict):
+        inner = {name: without_empty(each) for name, each in value.items()}
+        return {name: each for name, each in inner.items() if each not in ({}, [], None)}
+    return [without_empty(each) for each in value] if isinstance(value, list) else value
+
+
+def evaluate(expression, pod):
+    environment = celpy.Environment()
+    program = environment.program(environment.compile(untyped(expression)))
+    return plain(program.evaluate({"object": celpy.json_to_cel(pod)}))
+
+
+def plain(value):
+    """A value of CEL as one of JSON."""
+    if isinstance(value, dict):
+        return {str(name): plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
+    if isinstance(value, celpy.celtypes.BoolType):
+        return bool(value)
+    return int(value) if isinstance(value, celpy.celtypes.IntType) else str(value)
+
+
+def untyped(expression):
+    """Objects as maps: cel-python lacks Kubernetes' types. The pod's schema checks that their fields exist."""
+    token = re.compile(r'"(?:\\.|[^"\\])*"|\b(?:Object(?:\.\w+)*|JSONPatch)(?=\{)|\b\w+(?=:)')
+
+    def quoted(match):
+        word = match[0]
+        if word.startswith('"'):
+            return word
+        return "" if word.startswith(("Object", "JSONPatch")) else json.dumps(word)
+
+    return token.sub(quoted, expression)
+
+
+def by_policy(pod, policy):
+    """The pod after a policy of Kubernetes, or a MutatingPolicy of Kyverno."""
+    if not all(evaluate(condition["expression"], pod) for condition in policy["matchConditions"]):
+        return pod
+    for mutation in policy["mutations"]:
+        if mutation["patchType"] == "ApplyConfiguration":
+            pod = merged(pod, evaluate(mutation["applyConfiguration"]["expression"], pod))
+            continue
+        patch = evaluate(mutation["jsonPatch"]["expression"], pod)
+        # kubernetes/kubernetes#139032, kyverno/kyverno#17611: the real evaluators panic at such a value.
+        expect(not any(isinstance(step["value"], list) and step["value"] for step in patch), "a value of a JSONPatch is a list of objects, which real API servers do not take")
+        pod = jsonpatch.apply_patch(pod, patch)
+    return pod
+
+
+VARIABLE = re.compile(r"(\\?)\$\([^)]*\)")
+
+
+def by_cluster_policy(pod, policy):
+    """The pod after a ClusterPolicy of Kyverno, whose own syntax $( ) is: unescaped, it finds nothing and the rule is skipped."""
+    [rule] = policy["rules"]
+    for condition in rule["preconditions"]["all"]:
+        expression = re.fullmatch(r"\{\{ (.+) \}\}", condition["key"])[1]
+        if jmespath.search(expression, {"request": {"object": pod}}) != condition["value"]:
+            return pod
+    text = json.dumps(rule["mutate"]["patchStrategicMerge"])
+    bare = [match[0] for match in VARIABLE.finditer(text) if not match[1]]
+    expect(not bare, f"Kyverno resolves {bare[:1]} itself, to nothing")
+    patch = json.loads(text.replace("\\\\$(", "$("))
+    return merged(pod, with_every_container(patch, pod))
+
+
+KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "volumeMounts": "mountPath"}
+
+
+def merged(ours, theirs, field=None):
+    """Merges lists that Kubernetes keys by their keys; replaces everything else."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return {name: merged(ours[name], theirs[name], name) if name in ours and name in theirs else copy.deepcopy(ours.get(name, theirs.get(name))) for name in [*ours, *(set(theirs) - set(ours))]}
+    if isinstance(ours, list) and field in KEYS:
+        key = KEYS[field]
+        by_key = {each[key]: each for each in theirs}
+        kept = [merged(each, by_key.pop(each[key])) if each[key] in by_key else each for each in ours]
+        return kept + list(by_key.values())
+    return copy.deepcopy(theirs)
+
+
+def with_every_container(patch, pod):
+    """Kyverno's anchor `(name): "*"` stands for each container of the pod."""
+    patch = copy.deepcopy(patch)
+    [every] = patch["spec"]["containers"]
+    del every["(name)"]
+    patch["spec"]["containers"] = [{"name": container["name"], **copy.deepcopy(every)} for container in pod["spec"]["containers"]]
+    return patch
