@@ -1,6 +1,6 @@
 # `make` or `make help` says what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python test-torch bench bench-client bench-snapshot fuzz lint tools bless creep look look-page look-snapshot soak cluster
+.PHONY: help demo test test-python test-torch test-otlp bench bench-client bench-snapshot fuzz lint tools bless creep look look-page look-snapshot soak cluster
 SHELL := /bin/bash
 CARGO ?= cargo
 # What the tests and lints need beside Rust and Python goes here, and nowhere else.
@@ -30,6 +30,11 @@ test-torch: ## Test it with the real PyTorch, Transformers, Accelerate, Lightnin
 	@python/tests/install.sh torch
 	@$(CARGO) build --quiet
 	@cd python && ../$(TOOLS)/torch-venv/bin/python -m pytest -n 2 -p no:cacheprovider tests/test_torch.py
+
+test-otlp: ## Test rules over OTLP with the real Prometheus 3 and Collector (builds both from Go modules, 5 minutes once)
+	@tests/peers/install.sh otlp
+	@$(CARGO) build --quiet
+	@$(CARGO) test --quiet --test it -- peers::otlp_stack --ignored
 
 bless: ## Write the generated documents and recorded answers anew
 	STEPMEM_BLESS=1 $(CARGO) test --quiet --test it generated::the_page

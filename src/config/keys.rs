@@ -10,11 +10,11 @@ pub const PUSH_SOCKET: &str = "push.unix-socket";
 pub const RANK_RETENTION: &str = "rank.retention";
 /// The warning of HIGH PRESSURE.
 pub const PRESSURE_WARNING: &str = "pressure.warning";
-/// The warning of IMBALANCE.
+/// The skew between ranks from which IMBALANCE is a warning.
 pub const IMBALANCE_WARNING: &str = "imbalance.warning";
 /// The kubelet's socket.
 pub const KUBELET_SOCKET: &str = "kubelet.socket";
-/// The library of NVML.
+/// The path from which the driver is loaded.
 pub const NVML_LIBRARY: &str = "nvml.library";
 /// The OTLP receiver.
 pub const OTLP_ENDPOINT: &str = "otlp.endpoint";

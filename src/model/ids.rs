@@ -88,10 +88,15 @@ impl GpuUuid {
         &self.0
     }
 
+    /// Whether it stands for host memory.
+    pub fn is_host(&self) -> bool {
+        self.as_str() == Self::CPU
+    }
+
     /// Whether it is neither host memory nor written as NVML writes UUIDs (`GPU-…`, `MIG-…`), so that it may be any
     /// GPU.
     pub fn is_unknown_gpu(&self) -> bool {
-        self.as_str() != Self::CPU && !["GPU-", "MIG-"].iter().any(|of| self.0.starts_with(of))
+        !self.is_host() && !["GPU-", "MIG-"].iter().any(|of| self.0.starts_with(of))
     }
 }
 

@@ -100,3 +100,24 @@ fn a_message_that_cannot_be_written_is_logged_and_ends_nothing() {
     assert_eq!(log.iter().filter(is_it).count(), 1, "{log:#?}");
     card(&log, "default");
 }
+
+#[test]
+fn a_run_on_the_cpu_is_about_host_memory() {
+    let exporter = Exporter::start(&[]);
+    let live = |_, step| 3 * GIB + (step % 7) * 1024 + step * LEAK_BYTES;
+    let job = Job::new(1, 0).run("job").steps(0..1500).untimed().live(live);
+    let on_cpu = job.more(|_, _| json!({ "device": "cpu", "total_bytes": 64 * GIB }));
+    exporter.push(&on_cpu.records());
+    let findings = exporter.status()["findings"].clone();
+    let sentence = findings[0]["sentence"].as_str().unwrap();
+    assert!(sentence.starts_with("host memory grows by 8.00 MiB/step"), "{findings}");
+    assert_eq!(findings[0]["evidence"]["is_on_host"], true);
+    let log = exporter.stop();
+    let raised = log.iter().find(|entry| entry["fields"]["message"] == "raised").unwrap();
+    assert!(
+        raised["fields"]["evidence"].as_str().unwrap().starts_with("host memory"),
+        "{raised}"
+    );
+    let card = card(&log, "job");
+    assert!(card.contains("Why: host memory grows"), "{card}");
+}

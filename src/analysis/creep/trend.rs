@@ -1,6 +1,8 @@
 //! Growth that holds, and the figures that follow from it: confidence, slopes and time to
 //! out-of-memory.
 
+use std::ops::Not;
+
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::analysis::creep::axis::{Axis, AxisPoint};
@@ -81,6 +83,7 @@ impl Trend {
         let is_step = self.signal.axis() == Axis::Steps;
         TrendFigures {
             signal: self.signal,
+            is_on_host: false,
             slope_bytes_per_step: per_step.map(|slope| slope.value),
             slope_lower_bytes_per_step: per_step.map(|slope| slope.lower),
             slope_upper_bytes_per_step: per_step.map(|slope| slope.upper),
@@ -180,6 +183,9 @@ impl Slope {
 pub struct TrendFigures {
     /// The series that grows.
     pub signal: Signal,
+    /// Whether it is host memory, of a rank that trains on the CPU.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub is_on_host: bool,
     /// How fast it grows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slope_bytes_per_step: Option<f64>,

@@ -21,5 +21,5 @@ pub fn judge(
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, Box<TrendFigures>)> {
     let trend = LIVE_SIGNALS.iter().find_map(|signal| subject.trend(*signal, Stage::Rising))?;
-    Some((Severity::Info, Box::new(trend.figures())))
+    Some((Severity::Info, subject.figures(trend)))
 }

@@ -27,12 +27,13 @@ pub fn creeping(
     let is_full = pressure::of_live_memory(subject)
         .is_some_and(|pressure| pressure.ratio >= scene.thresholds.pressure_warning - margin);
     let severity = if is_soon || is_full { Severity::Critical } else { Severity::Warning };
-    Some((severity, Box::new(trend.figures())))
+    Some((severity, subject.figures(trend)))
 }
 
 impl Figures for TrendFigures {
     fn sentence(&self) -> String {
         let what = match self.signal {
+            Signal::Allocated if self.is_on_host => "host memory grows",
             Signal::Allocated => "live memory grows",
             Signal::Reserved => "reserved memory grows without live memory",
             Signal::OutsideAllocator => "memory outside the allocator grows",

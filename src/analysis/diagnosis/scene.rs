@@ -2,7 +2,7 @@
 
 use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::trend::{Stage, Trend};
+use crate::analysis::creep::trend::{Stage, Trend, TrendFigures};
 use crate::analysis::devices::DeviceFailure;
 use crate::analysis::diagnosis::balance::{Balance, COMPARABLE_STEPS_MIN, balance};
 use crate::analysis::diagnosis::kind::Severity;
@@ -130,6 +130,15 @@ impl<'a> Subject<'a, '_> {
     pub fn trend(&self, signal: Signal, stage: Stage) -> Option<&'a Trend> {
         let mut trends = self.view.creep()?.trends();
         trends.find(|trend| trend.signal == signal && trend.stage == stage)
+    }
+
+    /// Returns the figures of a trend of the subject.
+    pub fn figures(&self, trend: &Trend) -> Box<TrendFigures> {
+        let device = self.rank().and_then(|rank| rank.identity.device.as_ref());
+        Box::new(TrendFigures {
+            is_on_host: device.is_some_and(GpuUuid::is_host),
+            ..trend.figures()
+        })
     }
 
     /// Returns the rank's figures, if the subject is a rank.

@@ -5,3 +5,4 @@ mod demo;
 mod otlp;
 mod otlp_failures;
 mod otlp_names;
+mod otlp_stack;
