@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use crate::store::atomic;
 
 /// The first bytes of every state file. A version reads only its own files: another one may keep other things.
-const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 3\n");
+const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 4\n");
 /// The bytes between the beginning and the content: the length and the checksum (CRC-32) of the content.
 const HEADER_BYTES: usize = 12;
 
