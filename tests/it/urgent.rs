@@ -203,3 +203,15 @@ fn small_growth_that_zigzags_or_belongs_to_a_gpu_stays_small() {
     let found = findings(&[], &job(700, |step| 1.3e9 + 300e3 * step, |_| 0.0));
     assert!(found.is_empty(), "{found:?}");
 }
+
+#[test]
+fn budget_is_what_growth_is_judged_against() {
+    let leak = host_job(600, |step| 0.3e9 + 2e6 * step);
+    let found = findings(&[], &leak);
+    assert_eq!(raised(&found, "CREEP_CONFIRMED"), None, "{found:?}");
+    let found = findings(&["--creep.capacity", "2GiB"], &leak);
+    assert!(raised(&found, "CREEP_CONFIRMED").is_some_and(|step| step <= 300.0), "{found:?}");
+    // A budget above the capacity changes nothing.
+    let found = findings(&["--creep.capacity", "900GiB"], &leak);
+    assert_eq!(raised(&found, "CREEP_CONFIRMED"), None, "{found:?}");
+}
