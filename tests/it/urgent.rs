@@ -128,6 +128,35 @@ fn growth_of_the_first_steps_that_bends_or_ends_does_not_page() {
 }
 
 #[test]
+fn cache_that_fits_does_not_page_however_fast_it_fills() {
+    let left = 20e9;
+    for steps in [15.0, 40.0, 100.0, 160.0] {
+        for share in [0.3, 0.6, 0.8] {
+            let exponential =
+                move |step: f64| 2e9 + share * left * (1.0 - (-step / steps).exp());
+            let hyperbolic = move |step: f64| 2e9 + share * left * step / (step + steps);
+            for live in [&exponential as &dyn Fn(f64) -> f64, &hyperbolic] {
+                let found = findings(&[], &job(500, live, level));
+                let page = raised(&found, "CREEP_CONFIRMED");
+                assert_eq!(page, None, "{share} within {steps}: {found:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn leak_behind_a_late_optimizer_is_counted_from_its_top() {
+    let live =
+        |step: f64| 1e9 + if step < 30.0 { 0.0 } else { 6e9 + 60.0 * MEGABYTE * (step - 30.0) };
+    let found = findings(&[], &job(250, live, level));
+    assert!(raised(&found, "CREEP_EARLY").is_some_and(|step| step <= 100.0), "{found:?}");
+    assert!(raised(&found, "CREEP_CONFIRMED").is_some_and(|step| step <= 150.0), "{found:?}");
+    let level_after = |step: f64| if step < 30.0 { 1e9 } else { 15e9 };
+    let found = findings(&[], &job(500, level_after, level));
+    assert!(found.is_empty(), "{found:?}");
+}
+
+#[test]
 fn larger_batches_of_the_first_steps_are_not_a_leak() {
     let live = |step: f64| 2e9 + 20.0 * MEGABYTE * step.min(400.0);
     let transient = |step: f64| 2e9 + 30.0 * MEGABYTE * step.min(400.0);
