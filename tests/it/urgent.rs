@@ -135,7 +135,8 @@ fn cache_that_fits_does_not_page_however_fast_it_fills() {
             let exponential =
                 move |step: f64| 2e9 + share * left * (1.0 - (-step / steps).exp());
             let hyperbolic = move |step: f64| 2e9 + share * left * step / (step + steps);
-            for live in [&exponential as &dyn Fn(f64) -> f64, &hyperbolic] {
+            let caches: [&dyn Fn(f64) -> f64; 2] = [&exponential, &hyperbolic];
+            for live in caches {
                 let found = findings(&[], &job(500, live, level));
                 let page = raised(&found, "CREEP_CONFIRMED");
                 assert_eq!(page, None, "{share} within {steps}: {found:?}");
