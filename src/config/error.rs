@@ -117,6 +117,9 @@ pub enum ValueError {
     /// A duration of zero where time must pass.
     #[error("a duration of 0 makes no sense here")]
     ZeroDuration,
+    /// Not a size above 0.
+    #[error("{0:?} is not a size such as 2GiB, 512MB or 1000000, from 1 byte to 8192TiB")]
+    Size(String),
     /// Not a number of milliseconds.
     #[error("{0:?} is not a number of milliseconds")]
     Milliseconds(String),

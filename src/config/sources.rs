@@ -190,6 +190,7 @@ mod tests {
         ("creep.warmup-steps", "0"),
         ("creep.process-warmup", "0s"),
         ("creep.process-interval", "1s"),
+        ("creep.capacity", "2GiB"),
         ("creep.critical-eta", "1h 30m"),
         ("pressure.warning", "0"),
         ("pressure.critical", "10"),
@@ -263,6 +264,10 @@ mod tests {
         check("imbalance.critical", "10.1", "\"10.1\" is not a number of 0..=10");
         check("imbalance.critical", "NaN", "\"NaN\" is not a number of 0..=10");
         check("creep.warmup-steps", "1000001", "\"1000001\" is not an integer of 0..=1000000");
+        for size in ["GiB", "2 GiBs", "0", "-1GiB", "9000TiB", "1e3", "1..5GB"] {
+            let sizes = "is not a size such as 2GiB, 512MB or 1000000, from 1 byte to 8192TiB";
+            check("creep.capacity", size, &format!("{size:?} {sizes}"));
+        }
         check(
             "creep.warmup-steps",
             "=3",

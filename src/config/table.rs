@@ -8,7 +8,7 @@ use crate::config::keys;
 use crate::config::settings::Draft;
 use crate::config::values::{
     absolute, addresses, any_duration, directory, duration, endpoint, number, one_of, path,
-    ratio, socket, switch, telemetry_path, token, transport,
+    ratio, size, socket, switch, telemetry_path, token, transport,
 };
 use crate::input::push::http::BODIES_BYTES_MAX;
 use crate::model::ids::Run;
@@ -128,6 +128,10 @@ pub const SETTINGS: &[Setting] = &[
     setting("creep.process-interval", "DURATION",
         "Sample a process that does not push at most this often. Its windows hold 32 to 60000000 samples.",
         |d, v| put(&mut d.settings.engine.process_reading_every, v, duration)).by_default("10s"),
+    setting("creep.capacity", "SIZE",
+        "A memory budget, as 2GiB or 512MB: growth and time to out-of-memory are judged against it where it is less than the capacity \
+         of the device or machine.",
+        |d, v| put(&mut d.settings.engine.creep.capacity, v, size)),
     setting("creep.critical-eta", "DURATION",
         "MEMORY CREEP is critical when out-of-memory is expected within this time.",
         |d, v| put(&mut d.settings.engine.thresholds.creep_critical_eta_seconds, v, |v| Ok(duration(v)?.as_secs_f64()))).by_default("6h"),

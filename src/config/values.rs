@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::config::error::ValueError;
 use crate::config::settings::PushSocket;
+use crate::model::units::{GIBIBYTE, MEBIBYTE};
 use crate::output::otlp::config::{METRICS_PATH, Transport};
 use crate::output::web::is_reserved;
 
@@ -19,6 +20,21 @@ const DIRECTORY_BYTES_MAX: usize = 768;
 /// The longest token, in bytes.
 const TOKEN_BYTES_MAX: usize = 4096;
 const RATIO_MAX: f64 = 10.0;
+/// The units of a size in small letters, and how many bytes they are.
+const SIZE_UNITS: [(&str, f64); 10] = [
+    ("", 1.0),
+    ("b", 1.0),
+    ("kb", 1e3),
+    ("mb", 1e6),
+    ("gb", 1e9),
+    ("tb", 1e12),
+    ("kib", 1024.0),
+    ("mib", MEBIBYTE),
+    ("gib", GIBIBYTE),
+    ("tib", 1024.0 * GIBIBYTE),
+];
+/// The greatest size, in bytes: 2^53, as for any byte count.
+const SIZE_MAX: f64 = 8192.0 * 1024.0 * GIBIBYTE;
 /// The longest duration: a year.
 const DURATION_MAX: Duration = Duration::from_hours(366 * 24);
 
@@ -36,6 +52,23 @@ pub(super) fn number<N: TryFrom<u64>>(
             .and_then(|number| N::try_from(number).ok())
             .ok_or_else(|| ValueError::Integer { value: value.to_owned(), min, max })
     }
+}
+
+/// Parses a size in bytes above 0, such as `2GiB`, `512 MB` or `1000000`; empty is none.
+pub(super) fn size(value: &str) -> Result<Option<f64>, ValueError> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    let digits =
+        value.len() - value.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
+    let (number, unit) = value.split_at(digits);
+    let unit = unit.trim_start().to_ascii_lowercase();
+    let factor = SIZE_UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor);
+    let bytes = number.parse::<f64>().ok().zip(factor).map(|(n, factor)| (n * factor).round());
+    bytes
+        .filter(|bytes| (1.0..=SIZE_MAX).contains(bytes))
+        .map(Some)
+        .ok_or_else(|| ValueError::Size(value.to_owned()))
 }
 
 pub(super) fn ratio(value: &str) -> Result<f64, ValueError> {

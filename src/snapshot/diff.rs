@@ -16,7 +16,6 @@ use crate::snapshot::study::Study;
 /// The version of this JSON.
 pub const SCHEMA: &str = "stepmem.snapshot-diff/1";
 
-/// The whole answer.
 #[derive(Debug, Serialize)]
 pub struct Diff {
     schema: &'static str,
@@ -57,7 +56,6 @@ pub struct SiteDiff {
     pub before_bytes: u64,
     /// Block bytes after.
     pub after_bytes: u64,
-    /// The difference.
     pub growth_bytes: i64,
     /// The difference in blocks.
     pub growth_blocks: i64,
@@ -68,7 +66,6 @@ pub struct SiteDiff {
 pub struct DiffNote {
     /// What it is about.
     pub kind: &'static str,
-    /// The sentence.
     pub text: String,
 }
 

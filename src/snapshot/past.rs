@@ -15,9 +15,7 @@ pub const LARGE_PAGE_BYTES: u64 = 20 << 20;
 pub struct Range {
     /// One past its last byte.
     pub end: u64,
-    /// Stream number.
     pub stream: u32,
-    /// Pool number.
     pub pool: u32,
     /// Whether it is of the small pool.
     pub is_small: bool,

@@ -56,7 +56,6 @@ pub fn tail(file: &str) -> String {
 /// The line that is blamed for a leak.
 #[derive(Clone, Debug)]
 pub struct Blamed {
-    /// Its name.
     pub name: String,
     /// A stack through it.
     pub origin: u32,

@@ -20,6 +20,8 @@ nothing else. A transition that agrees only with it is a deviation with a reason
     silent      a rank without a push for ten minutes leaves the outputs; readings of its device are ignored
     restart     the push that restarts clears the finding, not the first block of the new life
     stairs      a flight of stairs is cleared when no further stair follows
+    first steps the surge of a life's first steps, which the reference does not have (docs/decisions/0024), shows it earlier, or
+                showed it before and ends or gives way to a window
 
 Anything else is "unexplained", and the exit status is 1.
 """
@@ -45,6 +47,8 @@ FIRST_PID = 1000
 # estimate.rs: the share of one line's squared error that a bend may leave.
 BEND_ERROR_RATIO = 0.5
 SLOPE_TOLERANCE = 1e-6
+# rules.rs: how long a life's first steps are judged, and the warm-up of windows.
+SURGE_STEPS, WARMUP_STEPS = 512, 96
 PUSHES_PER_BLOCK, READINGS_PER_BLOCK = 16, 2
 SERIES = "allocated", "reserved", "outside_allocator"
 STAGES = "nothing", "rising", "creeping"
@@ -172,6 +176,8 @@ class Transition:
     followed: tuple = None
     # The reason, if only the departed reference has it.
     reason: str = "bend"
+    # The step at which the growth began, of stepmem's raised ones.
+    onset: int = None
 
     def is_same(self, other):
         return (self.rank, self.series, self.stage) == (other.rank, other.series, other.stage)
@@ -279,6 +285,7 @@ def run_stepmem(text, binary, places):
             if stage:
                 evidence = held[rank, idx, stage]
                 transition.reported = tuple(evidence[f"slope_{end}bytes_per_step"] for end in ("", "lower_", "upper_"))
+                transition.onset = evidence["onset_step"]
             found.append(transition)
     return found
 
@@ -297,6 +304,12 @@ def taken(transition, others):
     return near
 
 
+def is_of_first_steps(transition):
+    """A surge is counted from a life's first steps and judged for 512 of them; windows begin after the warm-up."""
+    is_early = transition.onset is not None and transition.step - transition.onset <= SURGE_STEPS
+    return transition.series == "allocated" and is_early and transition.place <= SURGE_STEPS + WARMUP_STEPS
+
+
 def compare(ours, as_is, departed):
     """The number of transitions that agree, and (reason, stepmem's, the reference's) for the rest."""
     n_agreed, deviations, reasons = 0, [], {}
@@ -306,12 +319,15 @@ def compare(ours, as_is, departed):
         if theirs and expected and is_same_slope(transition.reported, theirs.reported):
             n_agreed += 1
             continue
-        if expected is None or not is_same_slope(transition.reported, expected.followed): reason = "unexplained"
+        series = transition.rank, transition.series
+        is_surge = is_of_first_steps(transition) or reasons.get(series) == "first steps"
+        if expected is None and is_surge: reason = "first steps"
+        elif expected is None or not is_same_slope(transition.reported, expected.followed): reason = "unexplained"
         elif theirs is None: reason = expected.reason
         elif is_same_slope(transition.reported, theirs.followed): reason = "same push"
         else: reason = "equal x" if expected.reason == "equal x" else "bend"
         deviations.append((reason, transition, theirs))
-        if theirs is None: reasons.setdefault((transition.rank, transition.series), reason)
+        if theirs is None: reasons.setdefault(series, reason)
     # The same transition at another time, or only in the reference: owed to an earlier deviation of the series.
     for idx, (reason, transition, theirs) in enumerate(deviations):
         if theirs: continue
@@ -319,7 +335,8 @@ def compare(ours, as_is, departed):
         if later: as_is.remove(later)
         deviations[idx] = reason, transition, later
     deviations += [(reasons.get((theirs.rank, theirs.series), "unexplained"), None, theirs) for theirs in as_is]
-    deviations += [("unexplained", None, expected) for expected in departed]
+    missing = ((reasons.get((expected.rank, expected.series)), expected) for expected in departed)
+    deviations += [("unexplained", None, expected) for reason, expected in missing if reason != "first steps"]
     return n_agreed, deviations
 
 

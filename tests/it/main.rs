@@ -59,6 +59,7 @@ mod compare;
 mod closed_output;
 
 mod traceml;
+mod urgent;
 
 // Memory snapshots: files whose truth is known, and files that are hostile or odd.
 mod snapshot_vectors;

@@ -1,8 +1,11 @@
 //! The device around a series: how much memory is left to grow into, and how much growth is
 //! worth.
 
+use serde::{Deserialize, Serialize};
+
 use crate::analysis::creep::axis::AxisPoint;
-use crate::analysis::creep::pyramid::Block;
+use crate::analysis::creep::pyramid::{Block, PackedBytes};
+use crate::analysis::creep::record::MemoryRecord;
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::estimate;
@@ -21,6 +24,8 @@ const STAND_IN_CONFIDENCE_RATIO: f64 = 0.8;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SeriesContext {
     pub(super) capacity: Option<f64>,
+    /// Whether the bytes are host memory, whose size bounds nothing that a step needs.
+    pub(super) is_host: bool,
     pub(super) outside_bytes: f64,
     /// The share of a larger batch that stays live between steps: 0 to 1, sometimes slightly
     /// outside.
@@ -64,16 +69,27 @@ impl SeriesContext {
 }
 
 /// The highest memory use of some blocks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct PeakUse {
     peak: f64,
     reserved: f64,
 }
 
 impl PeakUse {
+    pub(super) const NONE: Self = Self { peak: 0.0, reserved: 0.0 };
+
+    /// Counts a record in, with the highest known `peak` since the one before.
+    pub(super) fn include(&mut self, record: &MemoryRecord, peak: PackedBytes) {
+        // Where a peak is unknown, live memory is the least that was in use.
+        let peak = peak.highest(PackedBytes::of(record.peak_bound));
+        let peak = peak.get().unwrap_or(record.allocated);
+        let reserved = record.peak_reserved.or(record.reserved).unwrap_or(peak);
+        self.peak = self.peak.max(peak);
+        self.reserved = self.reserved.max(reserved);
+    }
+
     pub(super) fn of<'a>(blocks: impl IntoIterator<Item = &'a Block>) -> Self {
-        let none = Self { peak: 0.0, reserved: 0.0 };
-        blocks.into_iter().fold(none, |most, block| Self {
+        blocks.into_iter().fold(Self::NONE, |most, block| Self {
             // Where a peak is unknown, live memory is the least that was in use.
             peak: most.peak.max(block.peak_max.get().unwrap_or(block.floor)),
             reserved: most.reserved.max(block.reserved_max),
@@ -89,7 +105,7 @@ mod tests {
     use crate::analysis::creep::rules::CreepSettings;
     use crate::analysis::creep::signal::Signal;
     use crate::analysis::creep::simulation::{
-        CAPACITY, assert_finite, assert_within, at, record,
+        CAPACITY, Simulation, assert_finite, assert_within, at, record,
     };
     use crate::analysis::creep::trend::Stage;
     use crate::model::units::{GIBIBYTE, MEBIBYTE};
@@ -122,9 +138,33 @@ mod tests {
     }
 
     #[test]
+    fn evaluation_peak_takes_headroom() {
+        let headroom = |extra: f64| {
+            let mut rank = Simulation::new();
+            rank.run(3000, |step| MemoryRecord {
+                reserved: None,
+                ..record(step, 3.0 * MEBIBYTE * step)
+            });
+            let peak = record(rank.step, 0.0).peak.map(|peak| peak + extra);
+            rank.estimator.other_phase(&MemoryRecord {
+                peak,
+                peak_bound: peak,
+                ..record(rank.step, 0.0)
+            });
+            rank.run(16, |step| MemoryRecord {
+                reserved: None,
+                ..record(step, 3.0 * MEBIBYTE * step)
+            });
+            rank.trend(Signal::Allocated).unwrap().headroom_bytes.unwrap()
+        };
+        assert!(headroom(20.0 * GIBIBYTE) < headroom(0.0) - 5.0 * GIBIBYTE);
+    }
+
+    #[test]
     fn time_left_is_unknown_without_a_pace() {
         let context = SeriesContext {
             capacity: CAPACITY,
+            is_host: false,
             outside_bytes: 0.0,
             batch_share: 0.0,
             seconds_per_unit: Some(2.0),

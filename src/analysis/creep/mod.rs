@@ -1,6 +1,6 @@
 //! The online estimator of memory creep. Read it bottom up: `axis`, `signal`, `rules` and
 //! `record`; blocks of records in a `pyramid` of windows; the `gates` that a `window` must
-//! pass; the `trend` that it then shows; `watch`, `stairs` and `readings` over time; and the
+//! pass; the `trend` that it then shows; `watch`, `stairs`, `surge` and `readings` over time; and the
 //! `estimator` of one rank.
 
 pub mod axis;
@@ -17,6 +17,7 @@ pub mod signal;
 #[cfg(test)]
 mod simulation;
 pub mod stairs;
+pub mod surge;
 pub mod trend;
 mod watch;
 pub mod window;

@@ -208,7 +208,7 @@ impl PackedBytes {
     }
 
     /// Returns the lower of the two, ignoring an unknown one.
-    fn lowest(self, other: Self) -> Self {
+    pub(super) fn lowest(self, other: Self) -> Self {
         Self(self.0.min(other.0))
     }
 

@@ -16,6 +16,8 @@ const HORIZON_SECONDS: f64 = 72.0 * 3600.0;
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct CreepSettings {
+    /// A budget in bytes, above 0: where less than the capacity, growth is judged against it.
+    pub capacity: Option<f64>,
     /// Train pushes to skip at the start of a life.
     pub warmup_pushes: u32,
     /// Seconds to skip after the first reading of a process that does not push.
@@ -33,6 +35,13 @@ pub struct CreepSettings {
 }
 
 impl CreepSettings {
+    /// Returns what growth is judged against, in bytes: the `known` capacity or the budget,
+    /// whichever is less.
+    pub fn capacity(&self, known: Option<f64>) -> Option<f64> {
+        let known = known.filter(|bytes| *bytes > 0.0);
+        known.into_iter().chain(self.capacity).reduce(f64::min)
+    }
+
     /// Returns the rules of a signal.
     pub fn rules(&self, signal: Signal) -> &SignalRules {
         match signal {
@@ -47,6 +56,7 @@ impl CreepSettings {
 impl Default for CreepSettings {
     fn default() -> Self {
         Self {
+            capacity: None,
             warmup_pushes: WARMUP_PUSHES,
             process_warmup_seconds: PROCESS_WARMUP_SECONDS,
             horizon_seconds: HORIZON_SECONDS,
@@ -124,6 +134,95 @@ impl SignalRules {
         records_min: 20.0,
         records_full: 1.0,
         peak_weight: 0.0,
+        ..Self::ALLOCATED
+    };
+}
+
+/// The thresholds of growth since the first records of a life.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SurgeRules {
+    /// The record that growth is counted from; 1 for the first.
+    pub first_record: u32,
+    /// Records per block at first.
+    pub records_per_block: u32,
+    /// The fewest blocks to judge.
+    pub blocks_min: usize,
+    /// After this many records only growth that was found is followed further.
+    pub records_max: u32,
+    /// The same in units of the axis.
+    pub span_max: f64,
+    /// The fewest equal moves that the path must be worth.
+    pub straightness_min: f64,
+    /// The least gain of the last quarter as a share of the first quarter's.
+    pub steady_ratio: f64,
+    /// The most growth as a share of the bytes held at the start.
+    pub growth_of_held_max: f64,
+    /// The longest time to the end, in times of the growth seen so far.
+    pub left_of_seen_max: f64,
+    /// The growth of a `Stage::Rising` trend.
+    pub rising: SurgeShare,
+    /// The growth of a `Stage::Creeping` trend.
+    pub creeping: SurgeShare,
+}
+
+/// A share of what was left at the start; growth over few records must take more.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SurgeShare {
+    /// Of at most [`Self::FEW`] records.
+    pub few: f64,
+    /// Of however many.
+    pub least: f64,
+}
+
+impl SurgeShare {
+    /// From this number of records on the share falls with the root of their number, as noise
+    /// does.
+    const FEW: f64 = 40.0;
+
+    /// Returns the share that growth over so many records must take.
+    pub fn of(&self, n_records: f64) -> f64 {
+        let lack = (Self::FEW / n_records.max(1.0)).sqrt().min(1.0);
+        (self.few * lack).max(self.least)
+    }
+}
+
+impl SurgeRules {
+    /// Returns the rules of a signal; of one that has no surges those of live memory.
+    pub fn of(signal: Signal) -> &'static Self {
+        match signal {
+            Signal::Process => &Self::PROCESS,
+            Signal::Allocated | Signal::Reserved | Signal::OutsideAllocator => &Self::ALLOCATED,
+        }
+    }
+
+    /// The rules of [`Signal::Allocated`]: a few steps until an optimizer has its state, then
+    /// steeper and straighter growth than a cache's that fits.
+    const ALLOCATED: Self = Self {
+        first_record: 12,
+        records_per_block: 2,
+        blocks_min: 12,
+        records_max: 512,
+        span_max: f64::INFINITY,
+        straightness_min: 10.0,
+        steady_ratio: 0.9,
+        growth_of_held_max: f64::INFINITY,
+        left_of_seen_max: 10.0,
+        rising: SurgeShare { few: 0.15, least: 0.10 },
+        creeping: SurgeShare { few: 0.30, least: 0.15 },
+    };
+    /// The rules of [`Signal::Process`], counted in seconds: a model that is loaded grows in a
+    /// straight line from next to nothing, so that growth beyond what was held at first is left
+    /// to windows after the warm-up.
+    const PROCESS: Self = Self {
+        first_record: 1,
+        records_per_block: 1,
+        blocks_min: 11,
+        records_max: 120,
+        span_max: 1200.0,
+        straightness_min: 9.0,
+        growth_of_held_max: 1.0,
+        rising: SurgeShare { few: 0.10, least: 0.10 },
+        creeping: SurgeShare { few: 0.20, least: 0.20 },
         ..Self::ALLOCATED
     };
 }

@@ -119,9 +119,18 @@ impl SignalWatch {
 mod tests {
     use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
     use crate::analysis::creep::signal::Signal;
-    use crate::analysis::creep::simulation::{CAPACITY, Simulation, at, record};
+    use crate::analysis::creep::simulation::{CAPACITY, Simulation, assert_within, at, record};
     use crate::analysis::creep::trend::Stage;
     use crate::model::units::{GIBIBYTE, MEBIBYTE};
+
+    #[test]
+    fn warmup_is_not_growth() {
+        let mut rank = Simulation::new();
+        rank.run(30_000, |step: f64| record(step, 40.0 * MEBIBYTE * step.min(90.0)));
+        assert_eq!(rank.n_changes, 0);
+        let slope = rank.estimator.slope(Signal::Allocated).unwrap();
+        assert_within(slope.bytes_per_step.unwrap().value, 0.0, 1.0);
+    }
 
     #[test]
     fn leak_that_stops_is_cleared_and_stays_cleared() {

@@ -12,7 +12,12 @@ use crate::analysis::estimate;
 use crate::model::units::{Interval, MEBIBYTE};
 
 /// Minimum growth, whatever the headroom: a few segments of a caching allocator (2 to 20 MiB).
-const GROWTH_BYTES_MIN: f64 = 32.0 * MEBIBYTE;
+pub(super) const GROWTH_BYTES_MIN: f64 = 32.0 * MEBIBYTE;
+/// Growth of host memory that is rising whatever the machine's size, over at least as many
+/// records as a creep needs: 256 KiB a step in a window of 256.
+const SMALL_GROWTH_BYTES: f64 = 64.0 * MEBIBYTE;
+/// The path of such small growth must be worth this share of its moves: nearly a line.
+const SMALL_STRAIGHT_RATIO: f64 = 0.8;
 /// The ends of a window must differ by this share of the growth that the fit must show.
 const RISE_OF_NEED: f64 = 0.8;
 /// The last quarter must gain this share of the first quarter's gain; a cache that fills up
@@ -117,7 +122,8 @@ impl<'a> WindowJudge<'a> {
         })?;
         let points = curve.points();
         let headroom = self.headroom(level);
-        let need = (rules.rising_share_ratio * headroom).max(GROWTH_BYTES_MIN);
+        let n_records = self.n_records(level_idx, blocks.len());
+        let need = self.need(headroom, n_records);
         let straightness = self.shape(blocks, points, need)?;
 
         let unfit = GateFailure { gate: Gate::Growth, value: 0.0, limit: need };
@@ -138,9 +144,12 @@ impl<'a> WindowJudge<'a> {
         Gate::BatchGrowth.check(growth, need)?;
 
         let share_ratio = growth / (headroom + growth);
-        let progress =
-            Progress { seconds_left: context.seconds_left(headroom, slope), share_ratio };
-        let n_records = self.n_records(level_idx, blocks.len());
+        let is_line = straightness >= SMALL_STRAIGHT_RATIO * (n_blocks - 1.0);
+        let progress = Progress {
+            seconds_left: context.seconds_left(headroom, slope),
+            share_ratio,
+            is_certain: is_line && self.counts_small(n_records) && growth >= SMALL_GROWTH_BYTES,
+        };
         let (stage, obstacle) = self.stage(n_records, progress)?;
         let rate = GrowthRate::of(points, slope, straightness);
         let onset = blocks.get(rate.onset_idx).unwrap_or(first);
@@ -157,6 +166,18 @@ impl<'a> WindowJudge<'a> {
             seconds_per_unit: context.seconds_per_unit,
         };
         Ok(WindowTrend { trend, obstacle })
+    }
+
+    /// Returns the bytes by which a window must climb.
+    fn need(&self, headroom: f64, n_records: f64) -> f64 {
+        let need = (self.rules.rising_share_ratio * headroom).max(GROWTH_BYTES_MIN);
+        if self.counts_small(n_records) { need.min(SMALL_GROWTH_BYTES) } else { need }
+    }
+
+    /// Returns whether growth counts however little of the capacity it has used.
+    fn counts_small(&self, n_records: f64) -> bool {
+        let is_live = self.signal == Signal::Allocated;
+        is_live && self.context.is_host && n_records >= self.rules.records_min
     }
 
     /// Returns the bytes left to grow into, by the newer half of a window.
@@ -213,7 +234,7 @@ impl<'a> WindowJudge<'a> {
         let creeping = Gate::Share
             .check(share, rules.creeping_share_ratio * factor)
             .and(Gate::Records.require(is_long, n_records, rules.records_min));
-        if creeping.is_err() {
+        if creeping.is_err() && !progress.is_certain {
             Gate::Share.check(share, rules.rising_share_ratio * factor)?;
         }
         let limit = self.context.settings.horizon_seconds;
@@ -284,6 +305,8 @@ struct Progress {
     seconds_left: Option<f64>,
     /// The growth as a share of growth and headroom.
     share_ratio: f64,
+    /// Whether it rises whatever its share.
+    is_certain: bool,
 }
 
 /// The slope of a window since its growth set in.
@@ -311,7 +334,7 @@ impl GrowthRate {
 }
 
 /// Returns the 95 % interval of a slope whose path is worth `straightness` equal moves.
-fn interval(slope: f64, straightness: f64) -> Interval {
+pub(super) fn interval(slope: f64, straightness: f64) -> Interval {
     Interval::around(slope, INTERVAL_SPREADS * slope / straightness.sqrt())
 }
 

@@ -13,6 +13,7 @@ use crate::analysis::rank::lifecycle::{Arrival, Lifecycle, RecordVerdict};
 use crate::analysis::rank::peaks::{HighWater, IntervalPeak, RecentPeaks, StepPeaks};
 use crate::analysis::rank::tally::Tally;
 use crate::analysis::rank::view::{DeviceView, Identity, LastTrain, RankView};
+use crate::model::ids::GpuUuid;
 use crate::model::step::{Phase, StepSample};
 use crate::model::units::{Bytes, OutOfRange, Seconds, UnixTime, Uptime};
 
@@ -121,6 +122,7 @@ impl RankState {
         }
         self.tally.add(sample, peaks, time);
         self.identify(sample);
+        self.creep.set_host(self.is_host());
         self.lifecycle.advance(sample, at);
         let capacity =
             self.identity.total.or(self.device_total).filter(|total| total.get() > 0);
@@ -234,6 +236,12 @@ impl RankState {
 
     fn capacity(&self, device: DeviceView) -> Option<Bytes> {
         self.identity.total.or(device.total).filter(|total| total.get() > 0)
+    }
+
+    /// Whether its bytes are host memory: it names no GPU, and none was found for it.
+    fn is_host(&self) -> bool {
+        let is_cpu = |device: &GpuUuid| device.as_str() == GpuUuid::CPU;
+        self.identity.device.as_ref().map_or(self.device_total.is_none(), is_cpu)
     }
 
     fn begin_life(&mut self) {

@@ -9,6 +9,7 @@ use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::creep::gates::{Bound, Gate, GateFailure};
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::stairs::StairsEvidence;
+use crate::analysis::creep::surge::SurgeEvidence;
 use crate::analysis::creep::trend::Stage;
 use crate::analysis::creep::window::{WindowTrend, WindowVerdict};
 use crate::analysis::diagnosis::DiagnosisKind;
@@ -47,6 +48,8 @@ pub struct Story {
     pub closest: BTreeMap<Signal, Closest>,
     /// The stairs that the estimator remembers at the end.
     pub stairs: Option<StairsEvidence>,
+    /// The last of what the first steps of a life showed.
+    pub surge: Option<SurgeEvidence>,
     /// How many steps of a life are warm-up.
     warmup_pushes: u32,
     /// A rank that is silent for longer leaves every output.
@@ -133,6 +136,8 @@ pub struct StoryEvent {
     pub window: Option<WindowVerdict>,
     /// Of a raised one that stairs show: the stairs.
     pub stairs: Option<StairsEvidence>,
+    /// Of a raised one that the first steps show: those.
+    pub surge: Option<SurgeEvidence>,
     /// Of a cleared one: why.
     pub cause: Cause,
 }
@@ -206,6 +211,7 @@ impl Story {
             windows: BTreeMap::new(),
             closest: BTreeMap::new(),
             stairs: None,
+            surge: None,
             has_window: false,
         }
     }
@@ -289,12 +295,17 @@ impl Story {
             window.is_asked && window.outcome.is_ok_and(|passed| passed.trend.stage == stage)
         };
         let window = of_signal.and_then(|of| view.creep().windows(of, capacity).find(shows));
-        let is_stairs = of_signal == Some(Signal::Allocated) && window.is_none();
+        let surge = view.creep().surge().filter(|surge| {
+            window.is_none() && of_signal == Some(surge.signal) && surge.trend.is_some()
+        });
+        let is_stairs =
+            of_signal == Some(Signal::Allocated) && window.is_none() && surge.is_none();
         self.events.push(StoryEvent {
             transition: transition.clone(),
             n_pictured: self.floors.values().map(|floor| floor.n_added).max().unwrap_or(0),
             window,
             stairs: is_stairs.then(|| view.creep().stairs()),
+            surge,
             cause,
         });
     }
@@ -319,6 +330,7 @@ impl Story {
             }
         }
         self.stairs = Some(view.creep().stairs());
+        self.surge = view.creep().surge().or(self.surge);
         let is_restarted = had_window && !self.has_window;
         self.n_restarts += u32::from(is_restarted);
         is_restarted

@@ -4,6 +4,8 @@ use crate::analysis::creep::axis::Axis;
 use crate::analysis::creep::gates::{Gate, GateFailure};
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::stairs::{MeanStair, StairsEvidence};
+use crate::analysis::creep::surge::SurgeEvidence;
+use crate::analysis::creep::trend::{Stage, Trend};
 use crate::analysis::creep::window::WindowVerdict;
 use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
 use crate::analysis::findings::TransitionState;
@@ -39,6 +41,7 @@ pub fn render(story: &Story) -> String {
     for signal in signals(story) {
         windows(&mut page, story, signal);
     }
+    early(&mut page, story);
     stairs(&mut page, story);
     glossary(&mut page, story);
     page.into_text()
@@ -208,6 +211,8 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
             page.paragraph(Indent::hanging(2), &words);
             if let Some(window) = &event.window {
                 shown(page, window, story);
+            } else if let Some(surge) = &event.surge {
+                surged(page, surge, story);
             } else if let Some(stairs) = &event.stairs {
                 page.paragraph(Indent::hanging(6), &climbed(stairs));
             }
@@ -218,29 +223,51 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
 /// Adds the window behind a raised finding.
 fn shown(page: &mut Page, window: &WindowVerdict, story: &Story) {
     let Ok(passed) = window.outcome else { return };
-    let trend = passed.trend;
+    let place =
+        format!("{} ({} {})", extent(window), whole(window.n_records), records(window.signal));
+    let words = grown(&place, &passed.trend, window.headroom_bytes, story);
+    page.paragraph(Indent::hanging(6), &words);
+    if let Some(stop) = passed.obstacle {
+        page.paragraph(Indent::hanging(6), &format!("not yet creep: {}", reason(&stop)));
+    }
+}
+
+/// Adds the first steps behind a raised finding.
+fn surged(page: &mut Page, surge: &SurgeEvidence, story: &Story) {
+    let Some(trend) = &surge.trend else { return };
+    let place = format!("the {}", first_steps(surge));
+    let words = grown(&place, trend, surge.headroom_bytes, story);
+    page.paragraph(Indent::hanging(6), &words);
+    if let Some(stop) = surge.failure.filter(|_| trend.stage == Stage::Rising) {
+        page.paragraph(Indent::hanging(6), &format!("not yet creep: {}", reason(&stop)));
+    }
+}
+
+/// Writes a trend, the place where it is seen, and the bytes left.
+fn grown(place: &str, trend: &Trend, left: f64, story: &Story) -> String {
     let (scale, per) = if story.is_process() { (3600.0, "h") } else { (1.0, "step") };
     let slope = trend.slope_bytes_per_unit;
     let stand_in = if story.capacity.is_some() { "" } else { " (of a stand-in)" };
-    page.paragraph(
-        Indent::hanging(6),
-        &format!(
-            "seen in {} ({} {}): +{} at {}/{per} (95%: {} to {}), which is {} of that and the {} \
-             left{stand_in}; confidence {:.2}",
-            extent(window),
-            whole(window.n_records),
-            records(window.signal),
-            bytes(trend.growth_bytes),
-            bytes(scale * slope.value),
-            bytes(scale * slope.lower),
-            bytes(scale * slope.upper),
-            share(trend.share_ratio),
-            bytes(window.headroom_bytes),
-            trend.confidence_ratio(),
-        ),
-    );
-    if let Some(stop) = passed.obstacle {
-        page.paragraph(Indent::hanging(6), &format!("not yet creep: {}", reason(&stop)));
+    format!(
+        "seen in {place}: +{} at {}/{per} (95%: {} to {}), which is {} of that and the {} \
+         left{stand_in}; confidence {:.2}",
+        bytes(trend.growth_bytes),
+        bytes(scale * slope.value),
+        bytes(scale * slope.lower),
+        bytes(scale * slope.upper),
+        share(trend.share_ratio),
+        bytes(left),
+        trend.confidence_ratio(),
+    )
+}
+
+/// Returns the part of the run that the first steps are.
+fn first_steps(surge: &SurgeEvidence) -> String {
+    let (first, last) = (surge.first_position, surge.last_position);
+    if surge.signal.axis() == Axis::Steps {
+        format!("first steps ({} to {})", whole(first), whole(last))
+    } else {
+        format!("first {}", duration(last - first))
     }
 }
 
@@ -375,6 +402,17 @@ fn closest_word(page: &mut Page, closest: &Closest) {
         None => format!("its {}, over {}", duration(window.last_position), extent(window)),
     };
     page.paragraph(Indent::hanging(2), &format!("Nearest to a creep at {when}: {words}"));
+}
+
+/// Adds why the first steps were not called an urgent leak.
+fn early(page: &mut Page, story: &Story) {
+    let Some(surge) = story.surge.filter(|surge| surge.trend.is_none()) else { return };
+    let Some(stop) = surge.failure else { return };
+    let (name, place) = (stop.gate.row().name, first_steps(&surge));
+    let place = place.replacen('f', "F", 1);
+    page.blank();
+    let words = format!("{place}: no urgent leak, {name}: {}", reason(&stop));
+    page.paragraph(Indent::hanging(0), &words);
 }
 
 fn stairs(page: &mut Page, story: &Story) {
