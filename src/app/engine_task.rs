@@ -38,6 +38,8 @@ pub(super) struct ExporterFigures {
     pub(super) export: Option<Arc<ExportCounts>>,
     pub(super) collectors: BTreeMap<&'static str, CollectorRound>,
     pub(super) dropped: DropCounts,
+    /// Why no device is opened, and what to set.
+    pub(super) devices_hint: Option<&'static str>,
     pub(super) process: Vec<(String, f64)>,
     pub(super) series: usize,
 }
@@ -59,6 +61,7 @@ impl ExporterFigures {
             pushes: labelled(self.push.results()),
             push_seconds: self.push.durations(),
             inbox_depth,
+            devices_hint: self.devices_hint.map(Into::into),
             collectors: self.collectors.values().map(collector_status).collect(),
             snapshots: Vec::new(),
             connections_shed: labelled(shed),
@@ -234,6 +237,7 @@ impl EngineTask {
                 self.exporter.collectors.insert(status.collector, status);
                 self.take_poll(poll);
             }
+            CollectorEvent::DevicesHint(hint) => self.exporter.devices_hint = hint,
             CollectorEvent::Xid(device, xid) => {
                 tracing::warn!(%device, xid, "xid error");
                 self.apply(Event::Xid(device, xid));

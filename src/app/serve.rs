@@ -84,6 +84,7 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
         export: export.is_some().then_some(export_counts),
         collectors: BTreeMap::new(),
         dropped: DropCounts::default(),
+        devices_hint: None,
         process: Vec::new(),
         series: 0,
     };
