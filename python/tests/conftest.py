@@ -159,6 +159,8 @@ class Training:
             text=True,
             env=environment,
             cwd=cwd,
+            # `nohup make test &` ignores SIGINT, which a child inherits.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
 
     def write_line(self, line: str) -> None:

@@ -204,6 +204,9 @@ pub struct DeviceProcessStatus {
     /// What it uses; `None` when the driver does not know.
     #[serde(rename = "used_bytes")]
     pub used: Option<Bytes>,
+    /// Its name, where it can be seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<Box<str>>,
     /// The rank that pushes from it.
     pub owner: Option<RankId>,
     /// The container that it runs in, where that can be seen.
@@ -279,6 +282,9 @@ pub struct ExporterStatus {
     pub push_seconds: DurationCounts,
     /// Batches that wait to be taken.
     pub inbox_depth: usize,
+    /// Why no device is opened, and what to set, while nothing tells which ones to open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub devices_hint: Option<Cow<'static, str>>,
     /// The state of each collector.
     pub collectors: Vec<CollectorStatus>,
     /// Memory snapshots by what became of them.
@@ -477,6 +483,7 @@ impl DeviceStatus {
                 .map(|process| DeviceProcessStatus {
                     pid: process.pid,
                     used: process.used,
+                    name: process.name.clone(),
                     owner: owners.get(&process.pid).cloned(),
                     container: process.container.clone(),
                 })

@@ -9,6 +9,7 @@ use prometheus::process_collector::ProcessCollector;
 use tokio::sync::{mpsc, watch};
 
 use crate::analysis::acks::Ack;
+use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::engine::Engine;
 use crate::analysis::event::Event;
 use crate::analysis::findings::{Transition, TransitionState};
@@ -39,6 +40,8 @@ pub(super) struct ExporterFigures {
     pub(super) export: Option<Arc<ExportCounts>>,
     pub(super) collectors: BTreeMap<&'static str, CollectorRound>,
     pub(super) dropped: DropCounts,
+    /// Why no device is opened, and what to set.
+    pub(super) devices_hint: Option<&'static str>,
     pub(super) process: Vec<(String, f64)>,
     pub(super) series: usize,
     pub(super) startup_problems: Vec<String>,
@@ -61,6 +64,7 @@ impl ExporterFigures {
             pushes: labelled(self.push.results()),
             push_seconds: self.push.durations(),
             inbox_depth,
+            devices_hint: self.devices_hint.map(Into::into),
             collectors: self.collectors.values().map(collector_status).collect(),
             snapshots: Vec::new(),
             connections_shed: labelled(shed),
@@ -243,6 +247,7 @@ impl EngineTask {
                 self.exporter.collectors.insert(status.collector, status);
                 self.take_poll(poll);
             }
+            CollectorEvent::DevicesHint(hint) => self.exporter.devices_hint = hint,
             CollectorEvent::Xid(device, xid) => {
                 tracing::warn!(%device, xid, "xid error");
                 self.apply(Event::Xid(device, xid));
@@ -316,31 +321,43 @@ fn log_refusal(refusal: &Refusal) {
     }
 }
 
+/// Logs a transition: what holds as a warning, what is good to know or over as information.
 fn log(transition: &Transition) {
-    let (kind, severity) = (transition.kind.label(), transition.severity.as_label());
-    let (state, evidence) = match transition.state {
-        TransitionState::Raised => ("raised", Some(transition.evidence.sentence())),
-        TransitionState::Cleared => ("cleared", None),
+    let (run, rank, uuid, pid) = match &transition.subject {
+        SubjectId::Rank(RankId { run, rank }) => (Some(run), Some(rank.get()), None, None),
+        SubjectId::Process(ProcessId { uuid, pid }) => (None, None, Some(uuid), Some(*pid)),
+        SubjectId::Device(uuid) => (None, None, Some(uuid), None),
     };
-    let evidence = evidence.as_ref().map(tracing::field::display);
-    match (&transition.subject, transition.state) {
-        (SubjectId::Rank(RankId { run, rank }), TransitionState::Raised) => {
-            tracing::warn!(%run, rank = rank.get(), kind, severity, evidence, "{state}");
-        }
-        (SubjectId::Rank(RankId { run, rank }), TransitionState::Cleared) => {
-            tracing::info!(%run, rank = rank.get(), kind, severity, "{state}");
-        }
-        (SubjectId::Process(ProcessId { uuid, pid }), TransitionState::Raised) => {
-            tracing::warn!(%uuid, pid, kind, severity, evidence, "{state}");
-        }
-        (SubjectId::Process(ProcessId { uuid, pid }), TransitionState::Cleared) => {
-            tracing::info!(%uuid, pid, kind, severity, "{state}");
-        }
-        (SubjectId::Device(uuid), TransitionState::Raised) => {
-            tracing::warn!(%uuid, kind, severity, evidence, "{state}");
-        }
-        (SubjectId::Device(uuid), TransitionState::Cleared) => {
-            tracing::info!(%uuid, kind, severity, "{state}");
-        }
+    let (run, uuid) = (run.map(tracing::field::display), uuid.map(tracing::field::display));
+    let (kind, severity) = (transition.kind.label(), transition.severity.as_label());
+    let diagnosis = transition.kind.about().title;
+    if transition.state == TransitionState::Cleared {
+        tracing::info!(run, rank, uuid, pid, diagnosis, kind, severity, "cleared");
+        return;
     }
+    let sentence = transition.evidence.sentence();
+    let evidence = serde_json::to_value(&transition.evidence).unwrap_or_default();
+    let figure = |name: &str| evidence.get(name).and_then(serde_json::Value::as_f64);
+    macro_rules! raised {
+        ($level:ident) => {
+            tracing::$level!(
+                run,
+                rank,
+                uuid,
+                pid,
+                diagnosis,
+                kind,
+                severity,
+                sentence,
+                slope_bytes_per_step = figure("slope_bytes_per_step"),
+                growth_bytes = figure("growth_bytes"),
+                headroom_bytes = figure("headroom_bytes"),
+                oom_eta_seconds = figure("oom_eta_seconds"),
+                pressure_ratio = figure("pressure_ratio"),
+                imbalance_ratio = figure("imbalance_ratio"),
+                "raised"
+            )
+        };
+    }
+    if transition.severity == Severity::Info { raised!(info) } else { raised!(warn) }
 }

@@ -118,6 +118,7 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
         export: export.is_some().then_some(export_counts),
         collectors: BTreeMap::new(),
         dropped: DropCounts::default(),
+        devices_hint: None,
         process: Vec::new(),
         series: 0,
         startup_problems: startup.into_settings(),

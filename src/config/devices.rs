@@ -3,7 +3,7 @@
 
 use crate::config::environment::Environment;
 use crate::config::error::ValueError;
-use crate::input::nvml::config::{DeviceName, Devices};
+use crate::input::nvml::config::{DeviceName, Devices, GivenDevices};
 use crate::model::ids::GpuUuid;
 
 /// The variable by which a process knows that it runs in a pod.
@@ -13,6 +13,13 @@ const CUDA_VARIABLE: &str = "CUDA_VISIBLE_DEVICES";
 /// The variable by which the container toolkit chooses the devices of a container.
 const TOOLKIT_VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
 
+/// Why devices are not opened where the variable allows every device of the node.
+const ALL_GIVEN: &str = "no rank pushes from one, and NVIDIA_VISIBLE_DEVICES=all names every device of the node, not those of \
+     this pod; set --nvml.devices to their UUIDs, or to all where the pod has the whole node, or give the exporter the pod's claim";
+/// Why devices are not opened where the variable names none.
+const NONE_GIVEN: &str = "no rank pushes from one, and NVIDIA_VISIBLE_DEVICES does not name those of this pod; set --nvml.devices to \
+     their UUIDs, or to all where the pod has the whole node, or give the exporter the pod's claim";
+
 /// The environment, as far as it concerns devices.
 #[derive(Clone, Debug)]
 pub(super) struct DeviceEnvironment {
@@ -20,6 +27,8 @@ pub(super) struct DeviceEnvironment {
     pub(super) is_in_pod: bool,
     /// The devices that a process here would see, or what is wrong with the variable that lists them.
     visible: Result<Devices, ValueError>,
+    /// The devices that the container toolkit or a claim put into the exporter's container.
+    pub(super) given: GivenDevices,
 }
 
 impl DeviceEnvironment {
@@ -27,6 +36,7 @@ impl DeviceEnvironment {
         Self {
             is_in_pod: environment(IN_POD_VARIABLE).is_some(),
             visible: visible_devices(environment),
+            given: given_devices(environment),
         }
     }
 
@@ -50,6 +60,22 @@ impl DeviceEnvironment {
                 Ok(Some(Devices::Listed(names.collect::<Result<_, _>>()?)))
             }
         }
+    }
+}
+
+/// The devices that the pod was given: UUIDs in the toolkit's variable, or those of a claim, for which the driver's
+/// specification sets it to `void`.
+fn given_devices(environment: Environment<'_>) -> GivenDevices {
+    let value = environment(TOOLKIT_VARIABLE).unwrap_or_default();
+    let uuids = value.split(',').map(|word| match uuid(word.trim()) {
+        Some(DeviceName::Uuid(uuid)) => Some(uuid),
+        _ => None,
+    });
+    match (value.as_str(), uuids.collect::<Option<_>>()) {
+        (_, Some(uuids)) => GivenDevices::Listed(uuids),
+        ("void", None) => GivenDevices::Claimed,
+        ("all", None) => GivenDevices::Unknown(ALL_GIVEN),
+        (_, None) => GivenDevices::Unknown(NONE_GIVEN),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::analysis::captures::CaptureSettings;
 use crate::analysis::config::EngineConfig;
 use crate::config::devices::DeviceEnvironment;
 use crate::config::error::{Mistake, StartupProblem};
-use crate::input::nvml::config::Devices;
+use crate::input::nvml::config::{Devices, GivenDevices};
 use crate::input::push::http::PushConfig;
 use crate::output::otlp::config::{Endpoint, OtlpConfig, Transport};
 
@@ -71,6 +71,12 @@ pub struct NvmlSettings {
     pub timeout: Duration,
     /// Which devices are opened.
     pub devices: Devices,
+    /// What is opened in a pod once no rank pushes from a device; `None` where the choice above is final.
+    pub given: Option<GivenDevices>,
+    /// For how long no rank must have pushed from a device before that.
+    pub open_given_after: Duration,
+    /// Whether the names of processes are left out.
+    pub hides_names: bool,
     /// The kubelet's pod-resources socket; `None` where it is not asked.
     pub kubelet_socket: Option<PathBuf>,
 }
@@ -114,6 +120,9 @@ impl Default for NvmlSettings {
             interval: Duration::from_secs(5),
             timeout: Duration::from_secs(5),
             devices: Devices::All,
+            given: None,
+            open_given_after: Duration::from_mins(1),
+            hides_names: false,
             kubelet_socket: None,
         }
     }
@@ -187,6 +196,7 @@ impl Draft {
         settings.otlp = otlp.finish();
         // A sidecar opens only the devices of its job; an exporter for the whole node opens all.
         let is_sidecar = device_environment.is_in_pod && nvml.kubelet_socket.is_none();
+        nvml.given = (is_sidecar && devices.is_none()).then_some(device_environment.given);
         let by_default = if is_sidecar { Devices::Pushed } else { Devices::All };
         nvml.devices = devices.unwrap_or(by_default);
         settings.engine.gpu_ttl = nvml.ttl();

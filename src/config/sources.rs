@@ -201,6 +201,8 @@ mod tests {
         ("nvml.interval", "1s"),
         ("nvml.timeout", "1s"),
         ("nvml.devices", "GPU-a"),
+        ("nvml.open-given-after", "2m"),
+        ("nvml.no-process-names", "true"),
         ("kubelet.socket", "/run/kubelet.sock"),
         ("nvml.processes.max", "0"),
         ("snapshot.on-creep", "1"),

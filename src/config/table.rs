@@ -164,6 +164,13 @@ pub const SETTINGS: &[Setting] = &[
          ranks push from), or a comma-separated list of UUIDs. Empty means pushed in a pod without --kubelet.socket, \
          otherwise all.",
         |d, v| { d.devices = d.device_environment.parse(v)?; Ok(()) }).repeatable().closing(|d| d.is_without_nvml = true),
+    setting("nvml.open-given-after", "DURATION",
+        "In a pod in which no rank has pushed from a device for this long, open the devices that the pod was given: by \
+         UUIDs in NVIDIA_VISIBLE_DEVICES, or by a claim. Only where --nvml.devices is empty.",
+        |d, v| put(&mut d.nvml.open_given_after, v, any_duration)).by_default("1m"),
+    setting("nvml.no-process-names", "",
+        "Leave out the names (comm) of processes on devices.",
+        |d, v| put(&mut d.nvml.hides_names, v, switch)).by_default("false"),
     setting(keys::KUBELET_SOCKET, "PATH",
         "Pod-resources socket of the kubelet, which reports the containers that each device is assigned to. For an \
          exporter that monitors a whole node. Empty disables it.",

@@ -185,10 +185,19 @@ pub(super) fn process_memory(status: &Status, visit: &mut Visit<'_>) {
 pub(super) fn process_info(status: &Status, visit: &mut Visit<'_>) {
     for device in &status.devices {
         for process in &device.processes {
-            let Some(container) = &process.container else { continue };
-            let pod_uid = container.pod_uid.as_deref().unwrap_or_default();
-            let labels =
-                [device.uuid.as_str(), &process.pid.to_string(), &container.id, pod_uid];
+            let container = process.container.as_ref();
+            if container.is_none() && process.name.is_none() {
+                continue;
+            }
+            let labels = [
+                device.uuid.as_str(),
+                &process.pid.to_string(),
+                container.map_or("", |container| &container.id),
+                container
+                    .and_then(|container| container.pod_uid.as_deref())
+                    .unwrap_or_default(),
+                process.name.as_deref().unwrap_or_default(),
+            ];
             visit(&labels, 1.0);
         }
     }

@@ -118,7 +118,7 @@ pub const METRICS: &[Metric] = &[
         "What the processes beyond the bound on series use together.",
         |s, v| devices(s, v, |d| whole(d.other_processes_bytes))),
     row!(Nvml Info "stepmem_process_info" "process.info", STATES, PROCESS_INFO,
-        "The container that a process on the device runs in, where its control group is seen; pod_uid is empty where only the container is.",
+        "What is known of a process on the device: its name (comm) and the container that it runs in; a label is empty where it is not seen, or with --nvml.no-process-names.",
         process_info),
     row!(Nvml Info "stepmem_device_pod_info" "device.pod.info", STATES, DEVICE_POD,
         "A container that the kubelet gave the device to; only with --kubelet.socket.", device_pods),
@@ -306,7 +306,7 @@ const DEVICE_STATE: &[&str] = &["uuid", "state"];
 const DEVICE_XID: &[&str] = &["uuid", "xid"];
 const PROCESS: &[&str] = &["uuid", "pid"];
 const PROCESS_RANK: &[&str] = &["uuid", "pid", "rank", "run"];
-const PROCESS_INFO: &[&str] = &["uuid", "pid", "container_id", "pod_uid"];
+const PROCESS_INFO: &[&str] = &["uuid", "pid", "container_id", "pod_uid", "comm"];
 const DEVICE_POD: &[&str] = &["uuid", "pod_namespace", "pod_name", "container_name"];
 const RANK_INFO: &[&str] =
     &["run", "rank", "uuid", "local_rank", "node_rank", "world_size", "attempt", "pid"];

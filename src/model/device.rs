@@ -61,6 +61,8 @@ pub struct ProcessMemory {
     pub used: Option<Bytes>,
     /// The id by which the process knows itself, and pushes; `None` where it cannot be told from here.
     pub own_pid: Option<u32>,
+    /// Its name, as the kernel keeps it: the first 15 bytes of the program's, or of what the process calls itself.
+    pub name: Option<Box<str>>,
     /// The container that it runs in, where that can be seen.
     pub container: Option<Container>,
 }
@@ -68,7 +70,7 @@ pub struct ProcessMemory {
 impl ProcessMemory {
     /// A process that is listed by the id that it knows itself by.
     pub fn new(pid: u32, used: Option<Bytes>) -> Self {
-        Self { pid, used, own_pid: Some(pid), container: None }
+        Self { pid, used, own_pid: Some(pid), name: None, container: None }
     }
 }
 

@@ -39,7 +39,7 @@ pub fn verdicts(summary: &Summary) -> String {
 
 fn verdict(page: &mut Page, issue: &Issue) {
     let about = if issue.is_wrong() {
-        format!(" ({}) on {}", issue.severity.as_label(), named(issue))
+        format!(" ({}) on {}", issue.severity.in_words(), named(issue))
     } else {
         String::new()
     };
@@ -91,8 +91,10 @@ fn scope(page: &mut Page, summary: &Summary) {
         n => format!(", restarts of ranks: {n}"),
     };
     let seen = coverage.ranks_seen;
+    let is_one = seen == 1 && coverage.ranks_expected.is_none_or(|n| n == 1);
+    let ranks = if is_one { "rank" } else { "ranks" };
     let words =
-        format!("Run {}{attempt}: {seen}{of} ranks{steps}{restarts}.", summary.run.as_str());
+        format!("Run {}{attempt}: {seen}{of} {ranks}{steps}{restarts}.", summary.run.as_str());
     page.paragraph(Indent::hanging(0), &words);
     missing(page, coverage);
     let ooms: u64 = summary.ranks.iter().filter_map(|rank| rank.ooms).map(Count::get).sum();

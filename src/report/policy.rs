@@ -21,7 +21,16 @@ pub enum IssueSeverity {
 }
 
 impl IssueSeverity {
-    /// Returns the severity as it is written.
+    /// Returns the severity in our own words, as findings have it.
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warn => "warning",
+            Self::Crit => "critical",
+        }
+    }
+
+    /// Returns the severity as TraceML writes it.
     pub fn as_label(self) -> &'static str {
         match self {
             Self::Info => "info",

@@ -48,7 +48,7 @@ fn fixed_leak_is_an_improvement_with_reasons_and_a_new_one_a_regression() {
     assert_eq!(shown.code, Some(0));
     let better = reasons(&comparison, "better");
     for part in
-        ["MEMORY CREEP (crit) on rank 1 is gone", "peak allocated fell", "headroom rose"]
+        ["MEMORY CREEP (critical) on rank 1 is gone", "peak allocated fell", "headroom rose"]
     {
         assert!(better.iter().any(|reason| reason.contains(part)), "{part}: {better:?}");
     }

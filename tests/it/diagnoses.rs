@@ -77,6 +77,37 @@ fn leak_is_rising_then_creep_on_its_own_rank_and_flat_noise_is_nothing() {
     assert_eq!(eta_of_others.count(), 0);
 }
 
+#[test]
+fn log_has_the_name_the_figures_and_the_level_of_a_finding() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&Job::leaking("leaky", 1..1500, 4 * MIB).records());
+    await_severity(&exporter, "CREEP_CONFIRMED", ("leaky", 2), Some(2.0));
+    let raised = |diagnosis: &str| {
+        let is_it = |entry: &&Value| {
+            let fields = &entry["fields"];
+            fields["message"] == "raised" && fields["diagnosis"] == diagnosis
+        };
+        let log = exporter.log();
+        log.iter().find(is_it).unwrap_or_else(|| panic!("{diagnosis}: {log:#?}")).clone()
+    };
+    let rising = raised("MEMORY RISING");
+    assert_eq!(
+        (&rising["level"], &rising["fields"]["severity"]),
+        (&json!("INFO"), &json!("info"))
+    );
+    let creep = raised("MEMORY CREEP");
+    assert_eq!(creep["level"], "WARN");
+    let fields = &creep["fields"];
+    assert_eq!((&fields["run"], &fields["rank"]), (&json!("leaky"), &json!(2)));
+    assert_eq!(fields["kind"], "CREEP_CONFIRMED");
+    for figure in ["slope_bytes_per_step", "growth_bytes", "headroom_bytes", "oom_eta_seconds"]
+    {
+        assert!(fields[figure].as_f64().is_some_and(|value| value > 0.0), "{figure}: {fields}");
+    }
+    assert_eq!(fields.get("pressure_ratio"), None, "unknown is absent");
+    assert!(fields["sentence"].as_str().unwrap().starts_with("live memory grows by"));
+}
+
 /// One record whose figures are shares of a capacity.
 fn pressed(run: &str, step: u64, figures: &[(&str, u64)], capacity: u64) -> Value {
     let mut record = json!({ "run": run, "rank": 0, "step": step, "allocated_bytes": GB, "total_bytes": capacity });

@@ -276,6 +276,7 @@ fn summary_names_a_high_water_mark_that_was_near_the_capacity() {
     );
     let ended = stepmem(&["summary", "-"], &[], job.recording().as_bytes());
     assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(ended.out.contains("Run job: 1 rank, steps 1 to 600"), "{}", ended.out);
     assert!(
         ended.out.contains("high-water mark of allocated memory is at 99% of"),
         "{}",

@@ -404,15 +404,13 @@ mod tests {
     }
 
     #[test]
-    fn asking_before_the_first_push_tells_nothing() {
+    fn asking_before_the_first_push_returns_nothing() {
         let rank = Simulation::new();
         for signal in Signal::ALL {
             assert_eq!(rank.estimator.windows(signal, CAPACITY).count(), 0);
         }
-        assert_eq!(
-            (rank.estimator.stairs().n_stairs, rank.estimator.stairs().failure),
-            (0, None)
-        );
+        let stairs = rank.estimator.stairs();
+        assert_eq!((stairs.n_stairs, stairs.failure), (0, None));
     }
 
     #[test]

@@ -28,9 +28,7 @@ pub struct StepPeaks {
 /// The high-water marks of a record: the maxima since the pusher's process began.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct HighWater {
-    /// Of allocated.
     pub allocated: Option<Bytes>,
-    /// Of reserved.
     pub reserved: Option<Bytes>,
 }
 

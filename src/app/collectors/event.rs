@@ -9,6 +9,8 @@ use crate::model::ids::GpuUuid;
 pub(in crate::app) enum CollectorEvent {
     /// The result of one poll of NVML.
     Devices(GpuPoll, CollectorRound),
+    /// Why no device is opened from now on, and what to set; `None` when some are.
+    DevicesHint(Option<&'static str>),
     /// An Xid error of a device.
     Xid(GpuUuid, u64),
     /// The containers of all devices, and the number of left-out ones.

@@ -13,7 +13,7 @@ use crate::app::collectors::event::{CollectorEvent, CollectorRound};
 use crate::app::collectors::thread;
 use crate::app::collectors::xid::XidWatch;
 use crate::config::settings::{NvmlSettings, Settings};
-use crate::input::nvml::config::PollerConfig;
+use crate::input::nvml::config::{GivenDevices, PollerConfig};
 use crate::input::nvml::cycle::{GpuPoll, RELEASED};
 use crate::input::nvml::error::LIBRARY_MISSING;
 use crate::input::nvml::poller::Poller;
@@ -53,24 +53,38 @@ impl GpuSource {
                 poller.look_for(pushed);
                 poller.poll()
             }
+            (Self::Nvml(poller), PollRequest::ReadEvery) => {
+                poller.look_for_every();
+                poller.poll()
+            }
             (Self::Simulated(_), PollRequest::Release) => RELEASED,
-            (Self::Simulated(simulation), PollRequest::Read(_)) => simulation(),
+            (Self::Simulated(simulation), PollRequest::Read(_) | PollRequest::ReadEvery) => {
+                simulation()
+            }
         }
     }
 }
 
 /// NVML with these settings; `None` if it is disabled.
 pub fn nvml_source(settings: &Settings) -> Option<GpuSource> {
-    let NvmlSettings { library, devices, .. } = settings.nvml.clone()?;
+    let NvmlSettings { library, devices, hides_names, .. } = settings.nvml.clone()?;
     let procfs = PathBuf::from("/proc");
-    let config = PollerConfig { library, procfs, processes_max: PROCESSES_MAX, devices };
+    let config = PollerConfig {
+        library,
+        procfs,
+        processes_max: PROCESSES_MAX,
+        reads_names: !hides_names,
+        devices,
+    };
     Some(GpuSource::Nvml(Box::new(Poller::new(config))))
 }
 
 /// A request to the polling thread.
 enum PollRequest {
-    /// Polls once, with the devices that ranks push from.
+    /// Polls once, with the devices that ranks push from or that the pod was given.
     Read(BTreeSet<GpuUuid>),
+    /// Polls once, with every device that NVML counts.
+    ReadEvery,
     /// Closes all devices.
     Release,
 }
@@ -87,6 +101,7 @@ pub(in crate::app) struct GpuTask {
     /// `None` for a simulation.
     xids: Option<XidWatch>,
     failing: Vec<GpuUnavailable>,
+    given: GivenWatch,
 }
 
 /// The channels between this task and the rest of the exporter.
@@ -112,6 +127,7 @@ impl GpuTask {
         let GpuChannels { pushed_devices, collected, releases } = channels;
         let (asks, asked) = sync_channel(1);
         let (answers, polls) = mpsc::channel(1);
+        let given = GivenWatch::new(&settings);
         let xids = match &source {
             GpuSource::Simulated(_) => None,
             GpuSource::Nvml(_) => {
@@ -128,6 +144,7 @@ impl GpuTask {
             polls,
             xids,
             failing: Vec::new(),
+            given,
         })
     }
 
@@ -136,7 +153,16 @@ impl GpuTask {
         loop {
             let began = Instant::now();
             let pushed = self.pushed_devices.borrow().clone();
-            let poll = self.round(PollRequest::Read(pushed)).await?;
+            let before = self.given.hint;
+            let request = self.given.request(pushed, began);
+            let hint = self.given.hint;
+            if hint != before {
+                if let Some(hint) = hint {
+                    tracing::info!("no device is opened: {hint}");
+                }
+                self.collected.send(CollectorEvent::DevicesHint(hint)).await?;
+            }
+            let poll = self.round(request).await?;
             log_gpu(&mut self.failing, &poll.unavailable);
             let is_dead = poll.samples.is_empty() && !poll.unavailable.is_empty();
             let gpus = if poll.is_shut_down { BTreeSet::new() } else { gpus_of(&poll.samples) };
@@ -215,6 +241,41 @@ impl GpuTask {
             is_success: poll.unavailable.is_empty(),
         };
         Ok(self.collected.send(CollectorEvent::Devices(poll, status)).await?)
+    }
+}
+
+/// The devices to open: those that ranks push from, or those that the pod was given once none has pushed for a while.
+struct GivenWatch {
+    given: Option<GivenDevices>,
+    after: Duration,
+    /// Since when no rank pushes from a device.
+    idle_since: Option<Instant>,
+    /// Why the last request opens no device.
+    hint: Option<&'static str>,
+}
+
+impl GivenWatch {
+    fn new(settings: &NvmlSettings) -> Self {
+        let (given, after) = (settings.given.clone(), settings.open_given_after);
+        Self { given, after, idle_since: None, hint: None }
+    }
+
+    /// Returns the next request, which may open devices that no rank pushes from.
+    fn request(&mut self, pushed: BTreeSet<GpuUuid>, now: Instant) -> PollRequest {
+        if !pushed.is_empty() {
+            self.idle_since = None;
+        } else if self.idle_since.is_none() {
+            self.idle_since = Some(now);
+        }
+        let is_idle = self.idle_since.is_some_and(|since| now - since >= self.after);
+        let (request, hint) = match self.given.as_ref().filter(|_| is_idle) {
+            Some(GivenDevices::Listed(uuids)) => (PollRequest::Read(uuids.clone()), None),
+            Some(GivenDevices::Claimed) => (PollRequest::ReadEvery, None),
+            Some(GivenDevices::Unknown(hint)) => (PollRequest::Read(pushed), Some(*hint)),
+            None => (PollRequest::Read(pushed), None),
+        };
+        self.hint = hint;
+        request
     }
 }
 

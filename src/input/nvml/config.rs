@@ -1,5 +1,6 @@
 //! The poller's configuration: which library, which devices.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use crate::model::ids::GpuUuid;
@@ -13,6 +14,8 @@ pub struct PollerConfig {
     pub procfs: PathBuf,
     /// Processes reported per device, the largest first.
     pub processes_max: usize,
+    /// Whether the names of processes are read.
+    pub reads_names: bool,
     pub devices: Devices,
 }
 
@@ -25,6 +28,17 @@ pub enum Devices {
     Listed(Vec<DeviceName>),
     /// The devices that ranks push from, as last given to the poller.
     Pushed,
+}
+
+/// The devices that the exporter's pod was given, as far as its environment shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GivenDevices {
+    /// These.
+    Listed(BTreeSet<GpuUuid>),
+    /// Every device that NVML counts here: a claim puts no others into the container.
+    Claimed,
+    /// Unknown, for this reason.
+    Unknown(&'static str),
 }
 
 /// How a device is looked up.

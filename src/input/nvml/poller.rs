@@ -30,8 +30,8 @@ pub struct Poller {
     config: PollerConfig,
     view: View,
     session: Option<Session>,
-    /// The devices that ranks push from, ascending.
-    pushed: Vec<DeviceName>,
+    /// The devices that ranks push from, ascending; `None` for every device that NVML counts.
+    pushed: Option<Vec<DeviceName>>,
     known: BTreeMap<GpuUuid, DeviceEntry>,
     /// Devices that fail in consecutive polls.
     failing: BTreeMap<DeviceName, FailureStreak>,
@@ -43,12 +43,12 @@ pub struct Poller {
 impl Poller {
     /// Creates a poller. The first poll is the first call of NVML.
     pub fn new(config: PollerConfig) -> Self {
-        let view = View::new(Procfs::new(&config.procfs));
+        let view = View::new(Procfs::new(&config.procfs), config.reads_names);
         Self {
             config,
             view,
             session: None,
-            pushed: Vec::new(),
+            pushed: Some(Vec::new()),
             known: BTreeMap::new(),
             failing: BTreeMap::new(),
             n_gpus: None,
@@ -60,7 +60,13 @@ impl Poller {
     /// or MIG device.
     pub fn look_for(&mut self, pushed: &BTreeSet<GpuUuid>) {
         let is_gpu = |uuid: &&GpuUuid| uuid.as_str() != GpuUuid::CPU && !uuid.is_unknown_gpu();
-        self.pushed = pushed.iter().filter(is_gpu).cloned().map(DeviceName::Uuid).collect();
+        let names = pushed.iter().filter(is_gpu).cloned().map(DeviceName::Uuid);
+        self.pushed = Some(names.collect());
+    }
+
+    /// Opens every device that NVML counts, for [`Devices::Pushed`], until [`Self::look_for`] names some.
+    pub fn look_for_every(&mut self) {
+        self.pushed = None;
     }
 
     /// Reads every device once. Blocks as long as the driver does.
@@ -68,7 +74,7 @@ impl Poller {
         let wanted = match &self.config.devices {
             Devices::All => None,
             Devices::Listed(names) => Some(names.clone()),
-            Devices::Pushed => Some(self.pushed.clone()),
+            Devices::Pushed => self.pushed.clone(),
         };
         let has_unwanted = wanted.as_ref().is_some_and(|wanted| self.forget_unwanted(wanted));
         if wanted.as_ref().is_some_and(Vec::is_empty) {

@@ -30,20 +30,23 @@ pub(super) struct View {
     namespace: PidNamespace,
     /// The processes listed in this or the previous cycle.
     identities: BTreeMap<u32, ProcessIdentity>,
+    reads_names: bool,
 }
 
 /// The identity of a process, kept while the process is listed.
 #[derive(Clone, Debug)]
 struct ProcessIdentity {
     own_pid: Option<u32>,
+    name: Option<Box<str>>,
     container: Option<Container>,
     /// Whether it was listed in this cycle.
     is_listed: bool,
 }
 
 impl View {
-    pub(super) fn new(procfs: Procfs) -> Self {
-        Self { namespace: procfs.pid_namespace(), procfs, identities: BTreeMap::new() }
+    pub(super) fn new(procfs: Procfs, reads_names: bool) -> Self {
+        let namespace = procfs.pid_namespace();
+        Self { namespace, procfs, identities: BTreeMap::new(), reads_names }
     }
 
     /// Drops processes that were not listed since the last call.
@@ -52,12 +55,13 @@ impl View {
     }
 
     fn identity(&mut self, pid: u32) -> &mut ProcessIdentity {
-        let Self { procfs, namespace, identities } = self;
+        let Self { procfs, namespace, identities, reads_names } = self;
         identities.entry(pid).or_insert_with(|| {
             // In a shared namespace, a missing NSpid (old kernel) means that the id is the process's own.
             let same = Some(pid).filter(|_| *namespace == PidNamespace::Shared);
             ProcessIdentity {
                 own_pid: procfs.innermost_pid(pid).or(same),
+                name: reads_names.then(|| procfs.name(pid)).flatten(),
                 container: procfs.container(pid),
                 is_listed: true,
             }
@@ -175,6 +179,7 @@ pub(super) fn identify(listed: &mut DeviceProcesses, view: &mut View) {
         let identity = view.identity(process.pid);
         identity.is_listed = true;
         process.own_pid = identity.own_pid;
+        process.name.clone_from(&identity.name);
         process.container.clone_from(&identity.container);
     }
 }
@@ -283,7 +288,7 @@ mod tests {
     #[test]
     fn attribution_of_an_empty_list_is_the_namespaces() {
         let check = |namespace, expected| {
-            let mut view = View { namespace, ..View::new(Procfs::new("/nonexistent")) };
+            let mut view = View { namespace, ..View::new(Procfs::new("/nonexistent"), true) };
             let listed = attribute(Some(Vec::new()), None, None, &mut view);
             assert_eq!(listed, DeviceProcesses::nothing(expected));
         };

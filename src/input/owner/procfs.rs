@@ -12,6 +12,9 @@ const HOST_PID_NAMESPACE: &str = "pid:[4026531836]";
 /// Maximum number of parents followed upwards; a deeper tree counts as unknown.
 const ANCESTORS_MAX: usize = 64;
 
+/// Maximum length of a process's name, in bytes: the kernel keeps no more.
+pub const NAME_BYTES_MAX: usize = 15;
+
 /// The PID namespace of the exporter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PidNamespace {
@@ -58,6 +61,13 @@ impl Procfs {
         innermost_pid(&self.status(&pid.to_string())?)
     }
 
+    /// Returns the name of process `pid` (`comm`), at most [`NAME_BYTES_MAX`] bytes of text; `None` when the process is
+    /// gone. A process chooses it itself, so that control characters are left out.
+    pub fn name(&self, pid: u32) -> Option<Box<str>> {
+        let comm = fs::read(self.root.join(pid.to_string()).join("comm")).ok()?;
+        name_of(&comm)
+    }
+
     /// Returns the container of process `pid`; `None` without one, or when it is not visible from here.
     pub fn container(&self, pid: u32) -> Option<Container> {
         let cgroup = fs::read_to_string(self.root.join(pid.to_string()).join("cgroup")).ok()?;
@@ -83,6 +93,13 @@ impl Procfs {
 
 fn innermost_pid(status: &str) -> Option<u32> {
     field(status, "NSpid")?.split_whitespace().next_back()?.parse().ok()
+}
+
+fn name_of(comm: &[u8]) -> Option<Box<str>> {
+    let text = String::from_utf8_lossy(comm.get(..NAME_BYTES_MAX).unwrap_or(comm));
+    let name: String = text.chars().filter(|c| !c.is_control()).collect();
+    let name = name.trim();
+    (!name.is_empty()).then(|| name.into())
 }
 
 fn parent_pid(status: &str) -> Option<u32> {
@@ -180,6 +197,21 @@ mod tests {
         check("NSpid:\tx\n", None);
         check("NStgid:\t48211\t1\n", None);
         check("", None);
+    }
+
+    #[test]
+    fn names_are_short_and_without_control_characters() {
+        let check = |comm: &[u8], expected: Option<&str>| {
+            assert_eq!(name_of(comm).as_deref(), expected, "{comm:?}");
+        };
+        check(b"python3\n", Some("python3"));
+        check(b"pt_main_thread\n", Some("pt_main_thread"));
+        check(b"a\x1b[31m\tb\n", Some("a[31mb"));
+        check(b"much-too-long-for-a-name\n", Some("much-too-long-f"));
+        check(b"\xff\xfe\n", Some("\u{fffd}\u{fffd}"));
+        check(b"\n", None);
+        check(b"", None);
+        assert_eq!(Procfs::new("/nonexistent").name(1), None);
     }
 
     #[test]

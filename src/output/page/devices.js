@@ -6,8 +6,8 @@ import { badges, gauge, mark } from "./parts.js";
 import { deviceKey } from "./view.js";
 
 const ATTRIBUTION_WORDS = {
-  own_pid_namespace: "in another PID namespace, not visible from here",
-  foreign_pid_namespace: "listed with the ids of another PID namespace, unknown here",
+  own_pid_namespace: "not visible from this PID namespace: with shareProcessNamespace: true in the pod they are, and are judged",
+  foreign_pid_namespace: "listed with ids of another PID namespace, unknown here: set hostPID, or shareProcessNamespace in the pod",
   memory_hidden: "visible, but the driver hides their memory",
   unsupported: "the driver has no process list",
 };
@@ -19,7 +19,8 @@ export function devicesSection() {
     const drivers = new Set(devices.map((device) => device.driver_version).filter(isKnown));
     const driver = drivers.size > 0 ? ` · driver ${[...drivers].join(", ")}` : "";
     text($("devices-count"), devices.length > 0 ? number(devices.length) + driver : "");
-    const note = `No device readings: NVML ${nvmlState(status.gpu, view.now)}. Pushed steps are judged all the same.`;
+    const why = status.exporter.devices_hint ?? `NVML ${nvmlState(status.gpu, view.now)}`;
+    const note = `No device readings: ${why}. Pushed steps are judged all the same.`;
     text($("devices-note"), note);
     show($("devices-note"), devices.length === 0);
     show($("devices-box"), devices.length > 0);
@@ -68,9 +69,9 @@ function update(row, device, { status }) {
 
 function processLines(device) {
   if (device.isUnread) return [{ key: "unread", words: DASH }];
-  const lines = device.processes.map(({ pid, used_bytes: used, owner }) => {
+  const lines = device.processes.map(({ pid, name, used_bytes: used, owner }) => {
     const whose = owner ? `rank ${owner.rank} of ${owner.run}` : "does not push";
-    return { key: pid, words: `${known(used, bytes)} · pid ${pid} · ${whose}` };
+    return { key: pid, words: `${known(used, bytes)} · pid ${pid}${isKnown(name) ? ` (${name})` : ""} · ${whose}` };
   });
   const others = device.other_processes_bytes;
   if (isKnown(others)) lines.push({ key: "others", words: `${bytes(others)} · others` });

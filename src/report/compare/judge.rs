@@ -88,7 +88,7 @@ fn weight(issue: &RunIssue) -> (bool, IssueSeverity) {
 }
 
 fn named(issue: &RunIssue) -> String {
-    let severity = issue.severity.as_label();
+    let severity = issue.severity.in_words();
     match issue.ranks.as_slice() {
         [] => format!("{} ({severity})", issue.status),
         [rank] => format!("{} ({severity}) on rank {rank}", issue.status),
@@ -194,17 +194,18 @@ mod tests {
         let (clean, leaking) = (run(10.0, &[]), run(10.0, &[LEAK]));
         let found = verdict(&clean, &leaking);
         assert_eq!(found.0, ComparisonVerdict::Regression);
-        assert_eq!(found.1, ["CREEP CONFIRMED (crit) on rank 1 is new"]);
+        assert_eq!(found.1, ["CREEP CONFIRMED (critical) on rank 1 is new"]);
         let found = verdict(&leaking, &clean);
         assert_eq!(found.0, ComparisonVerdict::Improvement);
-        assert_eq!(found.1, ["CREEP CONFIRMED (crit) on rank 1 is gone"]);
+        assert_eq!(found.1, ["CREEP CONFIRMED (critical) on rank 1 is gone"]);
         assert_eq!(verdict(&clean, &clean), (ComparisonVerdict::Equivalent, Vec::new()));
     }
 
     #[test]
     fn rise_that_becomes_a_creep_is_one_problem_that_got_worse() {
         let (rising, leaking) = (run(10.0, &[RISE]), run(10.0, &[LEAK]));
-        let sentence = "CREEP EARLY (info) on rank 1 became CREEP CONFIRMED (crit) on rank 1";
+        let sentence =
+            "CREEP EARLY (info) on rank 1 became CREEP CONFIRMED (critical) on rank 1";
         let expected = (ComparisonVerdict::Regression, vec![sentence.to_owned()]);
         assert_eq!(verdict(&rising, &leaking), expected);
         assert_eq!(verdict(&leaking, &rising).0, ComparisonVerdict::Improvement);

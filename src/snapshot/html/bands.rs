@@ -42,11 +42,9 @@ pub struct MemoryBand {
 pub enum BandKind {
     /// A line that leaks.
     Leak,
-    /// A line.
     Line,
     /// Allocations without a stack.
     Unknown,
-    /// A category.
     Category,
     /// All lines without a band of their own.
     Rest,

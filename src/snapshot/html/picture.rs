@@ -11,7 +11,6 @@ use crate::snapshot::page::ShownMoment;
 use crate::snapshot::past::Past;
 use crate::snapshot::study::Study;
 
-/// The pictures of a device.
 #[derive(Debug, Serialize)]
 pub struct DevicePicture {
     device: u64,

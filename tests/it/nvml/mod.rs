@@ -17,6 +17,8 @@ mod xids;
 
 mod owners;
 
+mod given;
+
 mod silent;
 
 mod storm;

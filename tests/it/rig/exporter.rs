@@ -75,6 +75,7 @@ impl Exporter {
             .args(&words[1..])
             // The tests may run in a pod themselves.
             .env_remove("KUBERNETES_SERVICE_HOST")
+            .env_remove("NVIDIA_VISIBLE_DEVICES")
             .args(["--web.listen-address", "127.0.0.1:0"])
             .args(["--push.listen-address", "127.0.0.1:0", "--log.format", "json"])
             .args(&arguments[1..])

@@ -285,7 +285,13 @@ impl FakeNvml {
             fs::create_dir_all(procfs.join(pid.to_string())).unwrap();
         }
         let library = Some(self.library());
-        PollerConfig { library, procfs, processes_max: 64, devices: Devices::All }
+        PollerConfig {
+            library,
+            procfs,
+            processes_max: 64,
+            reads_names: true,
+            devices: Devices::All,
+        }
     }
 
     pub fn poller(&self, namespace: Namespace, pids: &[u32]) -> Poller {

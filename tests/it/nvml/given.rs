@@ -1,0 +1,105 @@
+//! A sidecar that nobody pushes to: it opens the devices that its pod was given, where that is known, and says so where
+//! it is not.
+
+use std::process;
+
+use serde_json::json;
+
+use crate::rig::exporter::Exporter;
+use crate::rig::nvml::{FakeNvml, driver, gpu, process};
+use crate::rig::series::Metrics;
+use crate::rig::units::GIB;
+use crate::rig::wait::await_true;
+
+const POD: (&str, &str) = ("KUBERNETES_SERVICE_HOST", "10.0.0.1");
+const SOON: [&str; 2] = ["--nvml.open-given-after", "100ms"];
+
+fn sidecar(fake: &FakeNvml, visible: Option<&str>, arguments: &[&str]) -> Exporter {
+    let mut variables = vec![POD];
+    variables.extend(visible.map(|value| ("NVIDIA_VISIBLE_DEVICES", value)));
+    fake.serve_with(arguments, &variables)
+}
+
+fn is_read(metrics: &Metrics, uuid: &str) -> bool {
+    metrics.contains_key(&format!("stepmem_device_memory_used_bytes{{uuid=\"{uuid}\"}}"))
+}
+
+#[test]
+fn devices_that_the_pod_was_given_are_opened_once_nobody_pushes() {
+    for (name, visible, expected) in [
+        ("uuids", "GPU-b", [false, true]),
+        ("both", "GPU-a,GPU-b", [true, true]),
+        ("claim", "void", [true, true]),
+    ] {
+        let fake =
+            FakeNvml::new(&format!("given-{name}"), &driver([gpu("GPU-a"), gpu("GPU-b")]));
+        let exporter = sidecar(&fake, Some(visible), &SOON);
+        exporter.await_metrics("the given device", |metrics| is_read(metrics, "GPU-b"));
+        let metrics = exporter.scrape();
+        assert_eq!(["GPU-a", "GPU-b"].map(|uuid| is_read(&metrics, uuid)), expected, "{name}");
+        assert_eq!(exporter.status()["exporter"].get("devices_hint"), None, "{name}");
+
+        // From the first push on, the devices of the ranks alone are open.
+        let record = json!({"rank": 0, "step": 1, "device": "GPU-a", "allocated_bytes": GIB});
+        exporter.push(&[record]);
+        exporter.await_metrics("the pushed device alone", |metrics| {
+            is_read(metrics, "GPU-a") && !is_read(metrics, "GPU-b")
+        });
+    }
+}
+
+#[test]
+fn unknown_devices_are_not_opened_and_page_and_log_say_what_to_set() {
+    for (name, visible) in [("all", Some("all")), ("unset", None), ("index", Some("0"))] {
+        let fake = FakeNvml::new(&format!("given-{name}"), &driver([gpu("GPU-a")]));
+        let exporter = sidecar(&fake, visible, &SOON);
+        let hint = || exporter.status()["exporter"]["devices_hint"].clone();
+        await_true("the hint", || hint().is_string());
+        let said = hint().as_str().unwrap().to_owned();
+        assert!(said.contains("set --nvml.devices"), "{said}");
+        assert_eq!(said.contains("NVIDIA_VISIBLE_DEVICES=all"), name == "all", "{said}");
+        assert_eq!(exporter.logged("INFO", "no device is opened: "), 1, "{name}");
+        assert_eq!(fake.n_calls("nvmlInit_v2"), 0, "{name}");
+
+        exporter
+            .push(&[json!({"rank": 0, "step": 1, "device": "GPU-a", "allocated_bytes": GIB})]);
+        exporter.await_metrics("the pushed device", |metrics| is_read(metrics, "GPU-a"));
+        await_true("the hint goes", || hint().is_null());
+    }
+}
+
+#[test]
+fn choice_of_devices_is_final() {
+    let fake = FakeNvml::new("given-not", &driver([gpu("GPU-a")]));
+    let chosen = [&SOON[..], &["--nvml.devices", "pushed"]].concat();
+    let exporter = sidecar(&fake, Some("GPU-a"), &chosen);
+    exporter.push(&[json!({"rank": 0, "step": 1, "device": "cpu", "allocated_bytes": GIB})]);
+    exporter.await_metrics("rounds of polls", |metrics| {
+        metrics.contains_key(r#"stepmem_collector_success{collector="nvml"}"#)
+    });
+    assert!(exporter.status()["exporter"].get("devices_hint").is_none());
+    assert_eq!(fake.n_calls("nvmlInit_v2"), 0);
+}
+
+#[test]
+fn names_stand_beside_process_ids_unless_they_are_hidden() {
+    let pid = process::id();
+    let comm = std::fs::read_to_string("/proc/self/comm").unwrap();
+    let scenario = driver([gpu("GPU-a").compute(&[process(pid, 10 * GIB)])]);
+    for (name, arguments, expected) in [
+        ("shown", &[][..], json!(comm.trim())),
+        ("hidden", &["--nvml.no-process-names"][..], serde_json::Value::Null),
+    ] {
+        let fake = FakeNvml::new(&format!("names-{name}"), &scenario);
+        let exporter = fake.serve(arguments);
+        exporter.await_metrics("the device", |metrics| is_read(metrics, "GPU-a"));
+        let process = &exporter.status()["devices"][0]["processes"][0];
+        assert_eq!(process["pid"], json!(pid));
+        assert_eq!(process["name"], expected);
+        let named = format!("comm=\"{}\"", comm.trim());
+        let is_named = |series: &String| {
+            series.starts_with("stepmem_process_info{") && series.contains(&named)
+        };
+        assert_eq!(exporter.scrape().keys().any(is_named), name == "shown");
+    }
+}
