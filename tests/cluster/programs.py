@@ -59,6 +59,7 @@ ALERTMANAGER = Module("alertmanager", ("github.com/prometheus/alertmanager@v0.31
 OPERATOR = Module("operator", ("github.com/prometheus-operator/prometheus-operator@v0.85.0",))
 OTELCOL = Module("collector", tuple(f"go.opentelemetry.io/collector/{part}@v{COLLECTOR}" for part in ("otelcol", "receiver/otlpreceiver"))
                  + (f"github.com/open-telemetry/opentelemetry-collector-contrib/exporter/prometheusexporter@v{COLLECTOR}", "go.opentelemetry.io/collector/confmap/provider/fileprovider@v1.61.0"))
+KYVERNO = Module("kyverno", ("github.com/kyverno/kyverno@v1.19.1",), ("k8s.io/pod-security-admission=github.com/kyverno/pod-security-admission@v0.0.0-20251031094455-46f20778634f",))
 POLICY_BETA = Module(f"policy-{KUBERNETES_BETA}", tuple(f"k8s.io/{part}@v0.{KUBERNETES_BETA.removeprefix('1.')}" for part in ("api", "apimachinery", "apiserver", "client-go")))
 OURS = Module("ours", ())
 
@@ -74,6 +75,7 @@ PROGRAMS = {
     "alertmanager": Program(ALERTMANAGER, "0.31.1", "github.com/prometheus/alertmanager/cmd/alertmanager"),
     "operator": Program(OPERATOR, "0.85.0", "github.com/prometheus-operator/prometheus-operator/cmd/operator"),
     "collector": Program(OTELCOL, COLLECTOR, "collector"),
+    "kyverno": Program(KYVERNO, "1.19.1", "github.com/kyverno/kyverno/cmd/cli/kubectl-kyverno"),
 }
 
 

@@ -5,7 +5,7 @@ import typing
 
 import policies
 import programs
-from scenarios import daemonset, inject, lifecycle, monitoring, otlp, sidecar, starts
+from scenarios import daemonset, inject, kyverno, lifecycle, monitoring, otlp, sidecar, starts
 from table import Row
 
 
@@ -36,12 +36,14 @@ def evaluates(program):
 HELM3 = "Helm 3.10.1"
 NAMES = {
     "helm": "Helm", "collector": "OpenTelemetry Collector", "prometheus": "Prometheus", "alertmanager": "Alertmanager",
-    "operator": "Prometheus operator",
+    "operator": "Prometheus operator", "kyverno": "Kyverno",
 }
 
 SCENARIOS = [
     Scenario("policy", "the policy, by the API server's evaluator", evaluates("policy"), kubernetes=programs.KUBERNETES),
     Scenario("policy-beta", "the policy, by the evaluator of its oldest API server", evaluates("policy-beta"), kubernetes=programs.KUBERNETES_BETA),
+    Scenario("kyverno", "Kyverno's ClusterPolicy, by its own command", kyverno.applies("ClusterPolicy"), ("kyverno",)),
+    Scenario("kyverno-cel", "Kyverno's MutatingPolicy, by its own command", kyverno.applies("MutatingPolicy"), ("kyverno",)),
     Scenario("bare", "install where the operator's kinds are missing", lifecycle.installs_without_the_operator, (HELM3, "helm"), needs_node=True),
     Scenario("admit", "pods of every form admitted", inject.in_a_real_server),
     Scenario("inject", "injected pods and pods left alone run; hostNetwork twice", inject.running),
