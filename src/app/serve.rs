@@ -78,26 +78,27 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
     let export_counts = Arc::<ExportCounts>::default();
     let export = start_export(settings.otlp, latest.clone(), &export_counts).await?;
 
-    let exporter = ExporterFigures {
-        push: inbox.counts(),
-        servers: [("push", Arc::clone(&push_counts)), ("web", Arc::clone(&web_counts))],
-        export: export.is_some().then_some(export_counts),
-        collectors: BTreeMap::new(),
-        dropped: DropCounts::default(),
-        process: Vec::new(),
-        series: 0,
-    };
+    let exporter =
+        figures(&inbox, [&push_counts, &web_counts], export.is_some().then_some(export_counts));
     let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
     let engine = engine_of(config, saved, clock);
-    let state = settings.state_file.map(StateFile::new);
-    let summaries = Summaries::new(settings.summary_dir);
     let (pushed_devices, wanted) = watch::channel(BTreeSet::new());
-    let task =
-        EngineTask { engine, clock, publisher, pushed_devices, exporter, state, summaries };
+    let (awaited_scrape, scrape_awaited) = watch::channel(engine.awaits_scrape());
+    let task = EngineTask {
+        engine,
+        clock,
+        publisher,
+        pushed_devices,
+        awaited_scrape,
+        exporter,
+        state: settings.state_file.map(StateFile::new),
+        summaries: Summaries::new(settings.summary_dir),
+    };
     let requests = Requests { status: requests, summary: summary_requests };
 
     let mut app = App {
         linger: settings.linger,
+        scrape_awaited,
         export,
         socket: settings.push_socket.map(|socket| socket.path),
         stop_push,
@@ -124,6 +125,24 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
         app.gpu.spawn(GpuTask::start(nvml, source, channels)?.run());
     }
     Ok((app, addresses))
+}
+
+/// The figures of the exporter itself, at their start.
+fn figures(
+    inbox: &Inbox,
+    servers: [&Arc<ServerCounts>; 2],
+    export: Option<Arc<ExportCounts>>,
+) -> ExporterFigures {
+    let [push, web] = servers.map(Arc::clone);
+    ExporterFigures {
+        push: inbox.counts(),
+        servers: [("push", push), ("web", web)],
+        export,
+        collectors: BTreeMap::new(),
+        dropped: DropCounts::default(),
+        process: Vec::new(),
+        series: 0,
+    }
 }
 
 async fn start_export(

@@ -31,6 +31,7 @@ mod creep;
 
 mod diagnoses;
 
+mod ends;
 mod gpu_lost;
 
 mod judged;

@@ -44,6 +44,8 @@ pub struct CreepEstimator {
     reserved: SignalWatch,
     stairs: Stairs,
     readings: Readings,
+    /// The slopes of a life that has ended, whose windows are freed.
+    last_slopes: Option<[Option<Slope>; Signal::ALL.len()]>,
 }
 
 impl CreepEstimator {
@@ -52,6 +54,9 @@ impl CreepEstimator {
     pub const BYTES_MAX: usize = size_of::<Self>()
         + 2 * LEVELS_MAX * (size_of::<Level>() + BLOCKS_MAX * size_of::<Block>())
         + Stairs::BYTES_MAX;
+
+    /// Upper bound on the memory of one whose windows are freed, in bytes.
+    pub const RELEASED_BYTES_MAX: usize = size_of::<Self>() + Stairs::BYTES_MAX;
 
     /// Creates the estimator of a rank that pushes.
     pub fn new(settings: CreepSettings) -> Self {
@@ -68,6 +73,7 @@ impl CreepEstimator {
             reserved: SignalWatch::new(Signal::Reserved),
             stairs: Stairs::default(),
             readings: Readings::new(Signal::OutsideAllocator),
+            last_slopes: None,
         }
     }
 
@@ -155,6 +161,7 @@ impl CreepEstimator {
     /// stays known.
     pub fn new_life(&mut self) {
         self.newest = None;
+        self.last_slopes = None;
         self.n_train_records = 0;
         self.batch = BatchShare::default();
         self.peak = 0.0;
@@ -167,6 +174,13 @@ impl CreepEstimator {
         self.readings.forget_process();
     }
 
+    /// Frees the windows of a life that has ended; trends and slopes stay until the next.
+    pub fn release(&mut self) {
+        self.last_slopes = Some(Signal::ALL.map(|signal| self.slope(signal)));
+        self.pyramid = Pyramid::default();
+        self.readings.pyramid = Pyramid::default();
+    }
+
     /// Returns the trends that hold now, at most one per signal.
     pub fn trends(&self) -> impl Iterator<Item = &Trend> {
         Signal::ALL.into_iter().filter_map(|signal| self.trend(signal))
@@ -177,6 +191,10 @@ impl CreepEstimator {
     /// That of its trend, else of every other block of its longest window; `None` until a
     /// window holds enough blocks. Costs at most 120 pairs.
     pub fn slope(&self, signal: Signal) -> Option<Slope> {
+        if let Some(slopes) = &self.last_slopes {
+            let known = Signal::ALL.iter().zip(slopes).find(|(of, _)| **of == signal);
+            return known.and_then(|(_, slope)| *slope);
+        }
         let (_, pyramid, pace) = self.series(signal)?;
         let slope = match self.trend(signal) {
             Some(trend) => trend.slope_bytes_per_unit,

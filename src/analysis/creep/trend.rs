@@ -148,7 +148,7 @@ impl Eta {
 }
 
 /// How fast a signal changes, with 95 % intervals.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Slope {
     /// Bytes per step; `None` for a signal that does not count steps.
     pub bytes_per_step: Option<Interval>,
@@ -230,6 +230,22 @@ pub struct TrendFigures {
     pub oom_eta_upper_seconds: Option<f64>,
     /// The probability that this is a leak, 0 to 1.
     pub confidence_ratio: f64,
+}
+
+impl TrendFigures {
+    /// Returns the figures of a life that is over: nothing counts down in it.
+    #[must_use]
+    pub fn without_eta(self) -> Self {
+        Self {
+            oom_eta_steps: None,
+            oom_eta_lower_steps: None,
+            oom_eta_upper_steps: None,
+            oom_eta_seconds: None,
+            oom_eta_lower_seconds: None,
+            oom_eta_upper_seconds: None,
+            ..self
+        }
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a field by reference")]

@@ -13,6 +13,7 @@ use crate::analysis::diagnosis::pressure::Basis;
 use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
 use crate::analysis::rank::tally::{Bands, Moment};
 use crate::analysis::status::SnapshotStatus;
+use crate::model::end::EndReport;
 use crate::model::ids::{GpuUuid, Rank, Run};
 use crate::model::units::{Bytes, Count};
 use crate::report::policy::{IssueSeverity, PeakMetric, PolicyName};
@@ -279,6 +280,9 @@ pub enum RankOutcome {
     Pushing,
     /// It announced its end.
     Ended,
+    /// It fell silent with all other ranks of its run, which is over.
+    #[serde(rename = "ended_unannounced")]
+    Unannounced,
     /// It has not pushed for longer than a rank may be silent.
     Silent,
     /// It stopped long before the others.
@@ -298,6 +302,9 @@ pub struct RankSummary {
     pub device: Option<GpuUuid>,
     /// Its outcome.
     pub state: RankOutcome,
+    /// How it ended, as its process reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<EndReport>,
     /// Train steps of its last life.
     pub steps: u64,
     /// The first of them.

@@ -94,6 +94,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "analysis::creep",
             "analysis::devices",
             "analysis::processes",
+            "analysis::rank::ended",
             "analysis::rank::view",
             "model",
             "text",
