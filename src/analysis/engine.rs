@@ -13,11 +13,12 @@ use crate::analysis::findings::{Finding, Findings, Transition, TransitionState};
 use crate::analysis::processes::{ProcessTable, ProcessView, Reading};
 use crate::analysis::rank::state::RankState;
 use crate::analysis::rank::view::RankView;
-use crate::analysis::ranks::{Admitted, RankTable};
+use crate::analysis::ranks::{Admitted, AdmittedEnd, RankTable};
 use crate::analysis::refusal::Refusal;
 use crate::analysis::saved::{SavedFinding, SavedState};
 use crate::model::device::{Attribution, GpuSample};
-use crate::model::ids::{ProcessId, SubjectId};
+use crate::model::end::RankEnd;
+use crate::model::ids::{ProcessId, Run, SubjectId};
 use crate::model::step::StepSample;
 use crate::model::units::{Seconds, Uptime};
 
@@ -114,12 +115,24 @@ impl Engine {
         self.acks.admit(ack)
     }
 
+    /// Lets the end of a rank in.
+    ///
+    /// # Errors
+    /// Another process holds the rank.
+    pub fn admit_end(&self, run: Run, end: RankEnd) -> Result<AdmittedEnd, Refusal> {
+        self.ranks.admit_end(run, end)
+    }
+
     /// Takes one event that happened at `now`, and returns what it raised, changed or cleared. `now` never falls.
     pub fn apply(&mut self, event: Event, now: Uptime) -> Vec<Transition> {
         let is_changed = match event {
             Event::Steps(batch) => return self.steps(batch, now),
             Event::Ack(ack) => self.acks.insert(ack, now),
-            Event::End(run, rank) => self.ranks.end(&run, rank),
+            Event::End(end) => self.ranks.end(end, now),
+            Event::Scrape => {
+                self.ranks.scraped();
+                false
+            }
             Event::Gpu(sample) => self.gpu(sample, now),
             Event::GpuUnavailable(unavailable) => self.devices.fail(&unavailable, now),
             Event::Capture(report) => {
@@ -200,7 +213,7 @@ impl Engine {
         let mut is_changed = false;
         for state in self.ranks.states_mut() {
             if state.identity().device.as_ref() == Some(&sample.device)
-                && state.is_present(now, self.config.rank_ttl)
+                && state.is_pushing(now, self.config.rank_ttl)
             {
                 let view = device_view(&sample, state.identity());
                 is_changed |= state.device(view, time);
@@ -223,7 +236,7 @@ impl Engine {
         let is_pushed_about = self.ranks.states().any(|state| {
             let device = state.identity().device.as_ref();
             device.is_none_or(|device| *device == sample.device || device.is_unknown_gpu())
-                && state.is_present(reading.now, self.config.rank_ttl)
+                && state.is_pushing(reading.now, self.config.rank_ttl)
         });
         if is_pushed_about {
             self.processes.leave(&sample.device);
@@ -242,7 +255,7 @@ impl Engine {
     pub(super) fn scene(&self, now: Uptime) -> Scene<'_> {
         let ttl = self.config.rank_ttl;
         let runs = self.ranks.runs().map(|(run, states)| {
-            let present = states.iter().filter(|(_, state)| state.is_present(now, ttl));
+            let present = states.iter().filter(|(_, state)| state.is_shown(now, ttl));
             let views = present.map(|(rank, state)| (*rank, self.view(state, now)));
             RunScene::new(run, views.collect())
         });

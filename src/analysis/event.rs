@@ -2,9 +2,9 @@
 
 use crate::analysis::acks::AdmittedAck;
 use crate::analysis::captures::CaptureReport;
-use crate::analysis::ranks::Admitted;
+use crate::analysis::ranks::{Admitted, AdmittedEnd};
 use crate::model::device::{DevicePod, GpuSample, GpuUnavailable};
-use crate::model::ids::{GpuUuid, Rank, Run};
+use crate::model::ids::GpuUuid;
 
 /// One thing that happened.
 #[derive(Debug)]
@@ -13,8 +13,10 @@ pub enum Event {
     Steps(Admitted),
     /// An operator lowered a finding.
     Ack(AdmittedAck),
-    /// A rank ended (`None`: the whole run).
-    End(Run, Option<Rank>),
+    /// A rank, or a whole run, ended.
+    End(AdmittedEnd),
+    /// Prometheus read everything that the last status shows.
+    Scrape,
     /// A training process reported a memory snapshot.
     Capture(CaptureReport),
     /// A device was read.

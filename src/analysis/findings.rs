@@ -100,7 +100,9 @@ impl Findings {
                     continue;
                 };
                 let subject = view.id();
-                if acks.lowers(&subject, *kind, now) {
+                // What an ended rank showed is an answer, and no longer a reason to act; that it ran out of memory is one.
+                let is_answer = view.has_ended() && *kind != DiagnosisKind::OutOfMemory;
+                if is_answer || acks.lowers(&subject, *kind, now) {
                     severity = Severity::Info;
                 }
                 findings.push((rank, Finding { subject, kind: *kind, severity, evidence }));

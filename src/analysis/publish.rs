@@ -1,6 +1,7 @@
 //! What the engine publishes: its status, and its answers about ranks, processes and runs. Nothing is changed here.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use crate::analysis::acks::ActiveAck;
 use crate::analysis::captures::CaptureRequest;
@@ -10,6 +11,8 @@ use crate::analysis::diagnosis::scene::{RunScene, Scene};
 use crate::analysis::engine::Engine;
 use crate::analysis::findings::Findings;
 use crate::analysis::processes::ProcessView;
+use crate::analysis::rank::lifecycle::Origin;
+use crate::analysis::rank::state::RankState;
 use crate::analysis::rank::view::RankView;
 use crate::analysis::ranks::RecordCounts;
 use crate::analysis::runs::RunView;
@@ -21,6 +24,9 @@ use crate::model::device::GpuSample;
 use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run};
 use crate::model::units::Uptime;
 
+/// Ranks that fell silent within this time of each other ended together.
+const TOGETHER_WITHIN: Duration = Duration::from_mins(1);
+
 impl Engine {
     /// Returns what these ranks are asked for in the answer to their push.
     pub fn capture_requests(&self, ranks: &[RankId]) -> Vec<CaptureRequest> {
@@ -29,8 +35,19 @@ impl Engine {
 
     /// Returns the devices that present ranks push from, which are the ones to open.
     pub fn pushed_devices(&self, now: Uptime) -> BTreeSet<GpuUuid> {
-        let present = self.ranks.present(now);
+        let present = self.ranks.pushing(now);
         present.filter_map(|(_, state)| state.identity().device.clone()).collect()
+    }
+
+    /// Returns whether a rank ended badly that Prometheus has not read since.
+    pub fn awaits_scrape(&self) -> bool {
+        self.ranks.awaits_scrape()
+    }
+
+    /// Returns whether a rank of the run pushes or may push again.
+    pub fn is_going_on(&self, run: &Run) -> bool {
+        let ranks = self.ranks.run(run);
+        ranks.is_some_and(|(_, states)| states.values().any(|state| !state.is_ended()))
     }
 
     /// Returns what became of the records that were taken.
@@ -109,6 +126,7 @@ impl Engine {
     /// Adds what the engine counts to what is known of the exporter.
     fn exporter(&self, mut exporter: ExporterStatus) -> ExporterStatus {
         let nvml = self.devices.nvml();
+        exporter.add_dropped("ended", self.ranks.ended_dropped());
         exporter.add_dropped("processes", nvml.processes_dropped);
         exporter.add_dropped("processes_judged", self.processes_dropped);
         exporter.add_dropped("ranks", self.ranks.records_dropped());
@@ -135,31 +153,60 @@ impl Engine {
     /// Its findings are judged anew from what the ranks have come to, so that they do not depend on when others were.
     pub fn run(&self, run: &Run, now: Uptime) -> Option<RunView<'_>> {
         let (run, states) = self.ranks.run(run)?;
-        let attempt = states.values().map(|state| state.identity().attempt).max()?;
-        let latest = states.iter().filter(|(_, state)| state.identity().attempt == attempt);
-        let (mut ranks, mut ended, mut silent) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
-        for (rank, state) in latest {
-            ranks.push((*rank, self.view(state, now)));
-            if state.is_ended() {
-                ended.insert(*rank);
-            } else if !state.is_present(now, self.config.rank_ttl) {
+        let newest = states.values().filter_map(origin).max_by_key(|origin| origin.began)?;
+        let is_of_newest = |state: &RankState| {
+            origin(state).is_some_and(|origin| {
+                origin.attempt == newest.attempt && origin.launch == newest.launch
+            })
+        };
+        let (mut ranks, mut ended, mut silent) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
+        let (mut first_silent, mut last_silent) = (None, None);
+        for (rank, state) in states.iter().filter(|(_, state)| is_of_newest(state)) {
+            let view = self.view(state, now);
+            // A summary is of the life as it was, however long ago that is.
+            ranks.push((
+                *rank,
+                RankView { ended: None, silent: None, oom: state.last_oom(), ..view },
+            ));
+            let seen = state.last_seen();
+            first_silent = Some(first_silent.map_or(seen, |first: Uptime| first.min(seen)));
+            last_silent = last_silent.max(Some(seen));
+            if let Some(end) = state.ended() {
+                ended.insert(*rank, end.report.clone());
+            } else if !state.is_pushing(now, self.config.rank_ttl) {
                 silent.insert(*rank);
             }
         }
+        let is_over = ended.len() + silent.len() == ranks.len();
+        let is_together = first_silent
+            .zip(last_silent)
+            .is_some_and(|(first, last)| last.since(first) <= TOGETHER_WITHIN);
+        let is_unannounced = !silent.is_empty() && is_over && is_together;
+        let launch = newest.launch.cloned();
         let thresholds = &self.config.thresholds;
         let runs = vec![RunScene::new(run, ranks.clone())];
         let scene =
             Scene { runs, processes: Vec::new(), failing_devices: Vec::new(), thresholds };
         let findings = Findings::default().judge(&scene, &self.acks, now);
         let time = self.unix_time(now);
-        Some(RunView { run, time, ranks, ended, silent, findings, thresholds })
+        Some(RunView {
+            run,
+            launch,
+            time,
+            ranks,
+            ended,
+            silent,
+            is_unannounced,
+            findings,
+            thresholds,
+        })
     }
 
     /// The present ranks that push from processes seen on the device, by the pid that the process is listed under. Of
     /// several ranks that claim one process, the others are former ones: the newest counts.
     fn owners(&self, sample: &GpuSample, now: Uptime) -> BTreeMap<u32, RankId> {
         let mut owners: BTreeMap<u32, (Uptime, RankId)> = BTreeMap::new();
-        for (id, state) in self.ranks.present(now) {
+        for (id, state) in self.ranks.pushing(now) {
             let is_here = state.identity().device.as_ref() == Some(&sample.device);
             let process = process_of(sample, state.identity()).filter(|_| is_here);
             let Some(process) = process else { continue };
@@ -170,4 +217,9 @@ impl Engine {
         }
         owners.into_iter().map(|(pid, (_, id))| (pid, id)).collect()
     }
+}
+
+/// Where a rank's life comes from.
+fn origin(state: &RankState) -> Option<Origin<'_>> {
+    state.lifecycle().origin()
 }

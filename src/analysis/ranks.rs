@@ -7,9 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::challengers::{Challenge, Challengers};
 use crate::analysis::creep::rules::CreepSettings;
+use crate::analysis::rank::ended::RankEnded;
 use crate::analysis::rank::lifecycle::RecordVerdict;
 use crate::analysis::rank::state::RankState;
 use crate::analysis::refusal::Refusal;
+use crate::model::end::RankEnd;
 use crate::model::ids::{Rank, RankId, Run};
 use crate::model::step::StepSample;
 use crate::model::units::{Seconds, Uptime};
@@ -55,6 +57,13 @@ impl Admitted {
     }
 }
 
+/// An end of a rank that its process reports: only [`RankTable::admit_end`] makes one.
+#[derive(Debug)]
+pub struct AdmittedEnd {
+    run: Run,
+    end: RankEnd,
+}
+
 /// What became of the records of accepted pushes.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RecordCounts {
@@ -86,16 +95,26 @@ pub struct RecordResult {
 pub struct RankTable {
     settings: RankSettings,
     runs: BTreeMap<Run, BTreeMap<Rank, RankState>>,
-    // Invariant: the number of ranks in `runs`.
+    // Invariant: the number of ranks in `runs` that have not ended.
     n_ranks: usize,
     records: RecordCounts,
     records_dropped: u64,
+    /// Ended ranks that left the outputs to keep a bound.
+    ended_dropped: u64,
     challengers: Challengers,
 }
 
 /// What outlasts a restart of the exporter.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct SavedRanks(BTreeMap<Run, BTreeMap<Rank, RankState>>);
+
+/// How many ended ranks are held beside the others.
+pub const ENDED_MAX: usize = 1024;
+
+/// Whether a run holds a place: one of its ranks has not ended.
+fn has_place(ranks: &BTreeMap<Rank, RankState>) -> bool {
+    ranks.values().any(|state| !state.is_ended())
+}
 
 impl RankTable {
     /// A table without a rank.
@@ -106,6 +125,7 @@ impl RankTable {
             n_ranks: 0,
             records: RecordCounts::default(),
             records_dropped: 0,
+            ended_dropped: 0,
             challengers: Challengers::default(),
         }
     }
@@ -140,14 +160,16 @@ impl RankTable {
         arrival: f64,
     ) -> Result<Admitted, Refusal> {
         self.contest(&batch, now, arrival)?;
-        let is_held = |sample: &StepSample| self.get(&sample.run, sample.rank).is_some();
+        let is_held = |sample: &StepSample| {
+            self.get(&sample.run, sample.rank).is_some_and(|state| !state.is_ended())
+        };
         if batch.iter().all(is_held) {
             return Ok(Admitted(batch));
         }
         let (max_ranks, max_runs) = (self.settings.ranks_max, self.settings.runs_max);
         let (mut ranks, mut runs) = self.with_newcomers(&batch);
         if ranks > max_ranks || runs > max_runs {
-            self.forget(now, self.settings.ttl);
+            self.make_room(now);
             (ranks, runs) = self.with_newcomers(&batch);
         }
         let refusal = if ranks > max_ranks {
@@ -173,7 +195,9 @@ impl RankTable {
             self.n_ranks += 1;
             RankState::new(settings.creep_of(&sample.run), settings.peak_interval, now)
         });
+        let was_ended = state.is_ended();
         let (verdict, is_changed) = state.push(sample, now, arrival);
+        self.n_ranks += usize::from(was_ended && !state.is_ended());
         let records = &mut self.records;
         match verdict {
             RecordVerdict::Accepted => records.accepted += 1,
@@ -189,14 +213,79 @@ impl RankTable {
         RecordResult { is_used, is_changed }
     }
 
-    /// Ends a rank, or with `None` all ranks of a run; whether the run is held.
-    pub fn end(&mut self, run: &Run, rank: Option<Rank>) -> bool {
-        let Some(ranks) = self.runs.get_mut(run) else { return false };
-        match rank {
-            Some(rank) => ranks.get_mut(&rank).into_iter().for_each(RankState::end),
-            None => ranks.values_mut().for_each(RankState::end),
+    /// Lets an end in: a rank is ended by the process that holds it, if both name themselves.
+    ///
+    /// # Errors
+    /// Another process holds the rank.
+    pub fn admit_end(&self, run: Run, end: RankEnd) -> Result<AdmittedEnd, Refusal> {
+        if let (Some(rank), Some(instance)) = (end.rank, end.instance)
+            && let Some(state) = self.get(&run, rank)
+            && state.lifecycle().is_of_another(instance)
+        {
+            return Err(Refusal::EndOfAnother(RankId { run, rank }));
         }
+        Ok(AdmittedEnd { run, end })
+    }
+
+    /// Ends a rank, or all ranks of a run that the process holds; whether the run is held. The ranks give their place
+    /// free at once; what they came to stays, for at most [`ENDED_MAX`] ranks.
+    pub fn end(&mut self, admitted: AdmittedEnd, now: Uptime) -> bool {
+        let AdmittedEnd { run, end: RankEnd { rank, instance, report } } = admitted;
+        let Some(ranks) = self.runs.get_mut(&run) else { return false };
+        for (of, state) in ranks.iter_mut() {
+            let is_other = instance.is_some_and(|own| state.lifecycle().is_of_another(own));
+            if rank.is_none_or(|rank| rank == *of) && !is_other {
+                state.end(&report, now);
+            }
+        }
+        self.bound_ended(now);
+        self.count();
         true
+    }
+
+    /// Notes that Prometheus has read everything.
+    pub fn scraped(&mut self) {
+        self.states_mut().for_each(RankState::scraped);
+    }
+
+    /// Returns whether a rank ended badly that Prometheus has not read since.
+    pub fn awaits_scrape(&self) -> bool {
+        self.states().filter_map(RankState::ended).any(RankEnded::awaits_scrape)
+    }
+
+    /// Returns how many ended ranks left the outputs early to keep a bound.
+    pub fn ended_dropped(&self) -> u64 {
+        self.ended_dropped
+    }
+
+    /// Forgets the ranks that ended longest ago, those that were scraped first.
+    fn bound_ended(&mut self, now: Uptime) {
+        let mut ended: Vec<(bool, Uptime, RankId)> = Vec::new();
+        for (run, ranks) in &self.runs {
+            for (rank, state) in ranks {
+                let Some(end) = state.ended() else { continue };
+                let id = RankId { run: run.clone(), rank: *rank };
+                ended.push((!end.is_scraped, end.at, id));
+            }
+        }
+        let n_too_many = ended.len().saturating_sub(ENDED_MAX);
+        ended.sort();
+        for (_, _, id) in ended.into_iter().take(n_too_many) {
+            let Some(ranks) = self.runs.get_mut(&id.run) else { continue };
+            let state = ranks.remove(&id.rank);
+            let is_shown = state.and_then(|state| Some(state.ended()?.is_shown(now)));
+            self.ended_dropped += u64::from(is_shown == Some(true));
+        }
+    }
+
+    /// Forgets the ranks that have left the outputs without an end, which hold places.
+    fn make_room(&mut self, now: Uptime) {
+        let ttl = self.settings.ttl;
+        for ranks in self.runs.values_mut() {
+            ranks.retain(|_, rank| rank.is_ended() || now.since(rank.last_seen()) <= ttl);
+        }
+        self.runs.retain(|_, ranks| !ranks.is_empty());
+        self.count();
     }
 
     /// Forgets the ranks that have been silent for longer than `silence`, and runs without a rank.
@@ -228,13 +317,13 @@ impl RankTable {
         self.runs.get_key_value(run)
     }
 
-    /// Returns every rank that is present at `now`, ascending.
-    pub fn present(&self, now: Uptime) -> impl Iterator<Item = (RankId, &RankState)> {
+    /// Returns every rank that pushes at `now`, ascending.
+    pub fn pushing(&self, now: Uptime) -> impl Iterator<Item = (RankId, &RankState)> {
         let ttl = self.settings.ttl;
         self.runs.iter().flat_map(move |(run, ranks)| {
             ranks
                 .iter()
-                .filter(move |(_, state)| state.is_present(now, ttl))
+                .filter(move |(_, state)| state.is_pushing(now, ttl))
                 .map(move |(rank, state)| (RankId { run: run.clone(), rank: *rank }, state))
         })
     }
@@ -269,7 +358,7 @@ impl RankTable {
     }
 
     fn count(&mut self) {
-        self.n_ranks = self.runs.values().map(BTreeMap::len).sum();
+        self.n_ranks = self.states().filter(|state| !state.is_ended()).count();
     }
 
     /// Refuses a batch of a process that claims a rank of another live one.
@@ -309,14 +398,17 @@ impl RankTable {
         let mut runs = BTreeSet::new();
         for sample in batch {
             match self.runs.get(&sample.run) {
-                Some(held) if held.contains_key(&sample.rank) => {}
-                Some(_) => drop(ranks.insert((&sample.run, sample.rank))),
-                None => {
+                Some(held) if held.get(&sample.rank).is_some_and(|rank| !rank.is_ended()) => {}
+                Some(held) if has_place(held) => {
+                    ranks.insert((&sample.run, sample.rank));
+                }
+                _ => {
                     ranks.insert((&sample.run, sample.rank));
                     runs.insert(&sample.run);
                 }
             }
         }
-        (self.n_ranks + ranks.len(), self.runs.len() + runs.len())
+        let n_runs = self.runs.values().filter(|ranks| has_place(ranks)).count();
+        (self.n_ranks + ranks.len(), n_runs + runs.len())
     }
 }

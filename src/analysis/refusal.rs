@@ -1,7 +1,7 @@
 //! Why a batch or an acknowledgement may not enter.
 
 use crate::analysis::challengers::{Claim, Contest};
-use crate::model::ids::SubjectId;
+use crate::model::ids::{RankId, SubjectId};
 
 /// Why a batch or an acknowledgement may not enter, with the limit that it breaks.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -23,6 +23,9 @@ pub enum Refusal {
     /// A rank of the batch is held by another live process.
     #[error("{}", contested(.0))]
     Held(Box<Contest>),
+    /// The end is about a rank that another process holds.
+    #[error("rank {} of {} is held by another process, which has not ended", .0.rank, .0.run)]
+    EndOfAnother(RankId),
     /// The acknowledgement is about a subject that is not held.
     #[error("{}", unknown(.0))]
     UnknownSubject(SubjectId),

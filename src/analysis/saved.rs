@@ -8,12 +8,14 @@ use crate::analysis::diagnosis::DiagnosisKind;
 use crate::analysis::findings::{ActiveFinding, Findings};
 use crate::analysis::processes::{PROCESSES_JUDGED_MAX, ProcessTable};
 use crate::analysis::rank::tally::Tally;
-use crate::analysis::ranks::SavedRanks;
+use crate::analysis::ranks::{ENDED_MAX, SavedRanks};
 use crate::model::ids::SubjectId;
 use crate::model::units::Uptime;
 
 /// What a rank takes beside its estimator and its tally, in bytes at most.
 const RANK_BYTES_MAX: usize = CreepEstimator::BYTES_MAX + Tally::BYTES_MAX + 4096;
+/// What an ended rank takes, in bytes at most.
+const ENDED_BYTES_MAX: usize = CreepEstimator::RELEASED_BYTES_MAX + Tally::BYTES_MAX + 4096;
 /// What is saved beside ranks and processes, in bytes at most.
 const OTHER_BYTES_MAX: usize = 1024 * 1024;
 
@@ -39,6 +41,7 @@ impl SavedState {
         ranks_max
             .saturating_add(PROCESSES_JUDGED_MAX)
             .saturating_mul(RANK_BYTES_MAX)
+            .saturating_add(ENDED_MAX * ENDED_BYTES_MAX)
             .saturating_add(OTHER_BYTES_MAX)
     }
 }

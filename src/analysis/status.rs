@@ -19,11 +19,12 @@ use crate::analysis::diagnosis::scene::RunScene;
 use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
 use crate::analysis::findings::ActiveFinding;
 use crate::analysis::processes::ProcessView;
-use crate::analysis::rank::view::{Identity, LastTrain, RankView};
+use crate::analysis::rank::view::{Identity, LastTrain, RankActivity, RankView};
 use crate::analysis::ranks::RecordCounts;
 use crate::model::device::{
     Attribution, Container, DeviceInfo, DeviceMemory, DevicePod, GpuSample, ProcessMemory,
 };
+use crate::model::end::EndReport;
 use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId, subject_fields};
 use crate::model::units::{Bytes, Count, DurationCounts};
 
@@ -32,9 +33,9 @@ use crate::model::units::{Bytes, Count, DurationCounts};
 pub struct Status {
     /// When this was made, as a Unix time.
     pub time: f64,
-    /// The runs that have a present rank, ascending.
+    /// The runs that have a present rank, or one that ended lately, ascending.
     pub runs: Vec<RunStatus>,
-    /// The present ranks, ascending by run and rank.
+    /// The present ranks and those that ended lately, ascending by run and rank.
     pub ranks: Vec<RankStatus>,
     /// The present processes that do not push, ascending by device and process id.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -60,7 +61,7 @@ pub struct Status {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RunStatus {
     pub run: Run,
-    /// How many of its ranks are present here.
+    /// How many of its ranks push here.
     pub ranks: usize,
     /// How many ranks it has, as its ranks report.
     pub ranks_expected: Option<u32>,
@@ -87,6 +88,16 @@ pub struct RankStatus {
     /// Its last train step.
     #[serde(flatten)]
     pub last_train: Option<LastTrain>,
+    /// Whether it pushes.
+    pub state: RankActivity,
+    /// How long it has been silent, in seconds, where that is longer than a live process is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_seconds: Option<f64>,
+    /// How it ended, as its process reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<EndReport>,
+    /// How often it ran out of memory, since the exporter began.
+    pub oom_events_total: u64,
     /// Train steps accepted since the exporter began.
     pub steps_total: u64,
     /// Records of it that came too late, since the exporter began.
@@ -331,14 +342,11 @@ impl ExporterStatus {
 impl RunStatus {
     /// A run's present ranks and their balance, and how many processes are refused.
     pub fn of(scene: &RunScene<'_>, balance: Option<&Balance>, challengers: usize) -> Self {
+        let pushing = || scene.ranks.iter().filter(|(_, view)| view.ended.is_none());
         Self {
             run: scene.run.clone(),
-            ranks: scene.ranks.len(),
-            ranks_expected: scene
-                .ranks
-                .iter()
-                .filter_map(|(_, view)| view.identity.world_size)
-                .max(),
+            ranks: pushing().count(),
+            ranks_expected: pushing().filter_map(|(_, view)| view.identity.world_size).max(),
             challengers,
             imbalance_ratio: balance.map(|balance| balance.skew_ratio),
             worst_rank: balance.map(|balance| balance.worst_rank),
@@ -354,7 +362,8 @@ impl RankStatus {
         balance: Option<&RankBalance>,
         last_push_time: f64,
     ) -> Self {
-        let soonest = soonest(view.creep);
+        // Nothing counts down in a rank that is silent or has ended.
+        let soonest = soonest(view.creep).filter(|_| !view.is_over());
         let until_judged = u64::from(view.creep.records_until_judged());
         let last_step = view.last_train.map(|last| last.step.get());
         let headroom = view.headroom();
@@ -364,6 +373,10 @@ impl RankStatus {
             rank: id.rank,
             identity: view.identity.clone(),
             last_train: view.last_train.copied(),
+            state: RankActivity::of(view),
+            silent_seconds: view.silent.map(|silent| silent.as_secs_f64()),
+            end: view.ended.map(|ended| ended.report.clone()),
+            oom_events_total: view.ooms_total,
             steps_total: view.steps_total,
             late_records_total: view.lates_total,
             last_push_time,

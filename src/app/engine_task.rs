@@ -21,9 +21,9 @@ use crate::app::state_file::StateFile;
 use crate::app::summary_files::{self, Summaries, SummarySource};
 use crate::input::nvml::cycle::GpuPoll;
 use crate::input::push::inbox::{Delivery, Offer, PushCounts, Receipt};
-use crate::input::push::wire::control::RunEnd;
 use crate::metrics::table;
-use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, SubjectId};
+use crate::model::end::RankEnd;
+use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
 use crate::model::step::StepSample;
 use crate::model::units::Uptime;
 use crate::net::server::ServerCounts;
@@ -110,6 +110,8 @@ pub(super) struct EngineTask {
     pub(super) publisher: watch::Sender<Arc<Status>>,
     /// Where the engine says which devices ranks push from: the ones that NVML shall open.
     pub(super) pushed_devices: watch::Sender<BTreeSet<GpuUuid>>,
+    /// Whether a rank ended badly that Prometheus has not read since.
+    pub(super) awaited_scrape: watch::Sender<bool>,
     pub(super) exporter: ExporterFigures,
     pub(super) state: Option<StateFile>,
     pub(super) summaries: Summaries,
@@ -141,16 +143,27 @@ impl EngineTask {
                         let now = self.now();
                         let source = SummarySource { engine: &self.engine, now };
                         self.summaries.stop(&source).await;
+                        // The exporter may linger: what outlasts it is written first.
+                        if let Some(state) = &mut self.state {
+                            state.written().await;
+                            state.write(&self.engine, now);
+                        }
                     }
                 }
                 Some(request) = requests.summary.recv() => {
                     let now = self.now();
-                        let source = SummarySource { engine: &self.engine, now };
+                    let source = SummarySource { engine: &self.engine, now };
                     summary_files::answer(&source, request);
                 }
                 request = requests.status.recv() => match request {
-                    // The reader may have gone; the status is published all the same.
-                    Some(request) => drop(request.send(self.publish(offers.len()))),
+                    Some(StatusRequest { is_scrape, answer }) => {
+                        let status = self.publish(offers.len());
+                        // A reader that has gone has not read it.
+                        if answer.send(status).is_ok() && is_scrape {
+                            self.apply(Event::Scrape);
+                            self.say_awaited_scrape();
+                        }
+                    }
                     None => break,
                 },
                 Some(collected) = collected.recv() => self.take_collected(collected),
@@ -180,7 +193,9 @@ impl EngineTask {
     }
 
     async fn keep_summaries(&mut self, status: &Status) {
-        let present: BTreeSet<_> = status.runs.iter().map(|run| run.run.clone()).collect();
+        // A run that has ended stays in the status for a while.
+        let going_on = status.runs.iter().filter(|run| self.engine.is_going_on(&run.run));
+        let present: BTreeSet<_> = going_on.map(|run| run.run.clone()).collect();
         let now = self.now();
         let source = SummarySource { engine: &self.engine, now };
         self.summaries.keep(&source, present).await;
@@ -189,14 +204,7 @@ impl EngineTask {
     fn take(&mut self, (delivery, answer): Offer) {
         let taken = match delivery {
             Delivery::Steps(batch) => self.take_steps(batch),
-            Delivery::End(run, RunEnd { rank, outcome }) => {
-                let shown = rank.map(Rank::get);
-                tracing::info!(%run, rank = shown, ?outcome, "ended");
-                self.summaries.ended(&run);
-                self.apply(Event::End(run, rank));
-                self.say_pushed_devices();
-                Ok(ONE)
-            }
+            Delivery::End(run, end) => self.take_end(&run, end),
             Delivery::Snapshot(report) => {
                 let RankId { run, rank } = &report.rank;
                 let (rank, outcome) = (rank.get(), report.outcome.as_label());
@@ -220,6 +228,27 @@ impl EngineTask {
         self.apply(Event::Steps(admitted));
         self.say_pushed_devices();
         Ok(Receipt { n_records, asks: self.engine.capture_requests(&ranks) })
+    }
+
+    fn take_end(&mut self, run: &Run, end: RankEnd) -> Result<Receipt, Refusal> {
+        let (rank, outcome) = (end.rank.map(Rank::get), end.report.outcome.as_label());
+        let (error, message) =
+            (end.report.error_type.clone(), end.report.error_message.clone());
+        let admitted = self.engine.admit_end(run.clone(), end)?;
+        tracing::info!(%run, rank, outcome, error, message, "ended");
+        self.apply(Event::End(admitted));
+        // The last rank's end is the run's.
+        if !self.engine.is_going_on(run) {
+            self.summaries.ended(run);
+        }
+        self.say_awaited_scrape();
+        self.say_pushed_devices();
+        Ok(ONE)
+    }
+
+    /// Says whether the exporter should wait for a scrape before it stops.
+    fn say_awaited_scrape(&self) {
+        self.awaited_scrape.send_replace(self.engine.awaits_scrape());
     }
 
     fn take_ack(&mut self, ack: Ack) -> Result<Receipt, Refusal> {

@@ -51,6 +51,7 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
     let result = runtime.block_on(async {
         let signals = Signals::listen()?;
         let (app, addresses) = start(settings, gpu).await?;
+        tracing::info!("started");
         app.until_stopped(signals, beside(addresses)).await
     });
     // A hanging call of the driver blocks a thread of its own, which ends with the process.
@@ -113,26 +114,31 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
     let (gpu, collected) = start_collectors(devices, inputs, &mut startup)?;
 
     let exporter = ExporterFigures {
-        push: inbox.counts(),
-        servers: [("push", Arc::clone(&push_counts)), ("web", Arc::clone(&web_counts))],
-        export: export.is_some().then_some(export_counts),
-        collectors: BTreeMap::new(),
-        dropped: DropCounts::default(),
-        devices_hint: None,
-        process: Vec::new(),
-        series: 0,
         startup_problems: startup.into_settings(),
+        ..figures(
+            &inbox,
+            [&push_counts, &web_counts],
+            export.is_some().then_some(export_counts),
+        )
     };
     let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
     let engine = engine_of(config, saved, clock);
-    let state = settings.state_file.map(StateFile::new);
-    let summaries = Summaries::new(settings.summary_dir, settings.termination_message);
-    let task =
-        EngineTask { engine, clock, publisher, pushed_devices, exporter, state, summaries };
+    let (awaited_scrape, scrape_awaited) = watch::channel(engine.awaits_scrape());
+    let task = EngineTask {
+        engine,
+        clock,
+        publisher,
+        pushed_devices,
+        awaited_scrape,
+        exporter,
+        state: settings.state_file.map(StateFile::new),
+        summaries: Summaries::new(settings.summary_dir, settings.termination_message),
+    };
     let requests = Requests { status: requests, summary: summary_requests };
 
     let mut app = App {
         linger: settings.linger,
+        scrape_awaited,
         export,
         socket,
         stop_push,
@@ -152,6 +158,26 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
     let router = web::router(&site, source, push_stopped);
     Servers { router, counts: web_counts, stop: web_stopped }.spawn(web, &mut app.web_servers);
     Ok((app, addresses))
+}
+
+/// The figures of the exporter itself, at their start.
+fn figures(
+    inbox: &Inbox,
+    servers: [&Arc<ServerCounts>; 2],
+    export: Option<Arc<ExportCounts>>,
+) -> ExporterFigures {
+    let [push, web] = servers.map(Arc::clone);
+    ExporterFigures {
+        push: inbox.counts(),
+        servers: [("push", push), ("web", web)],
+        export,
+        collectors: BTreeMap::new(),
+        dropped: DropCounts::default(),
+        devices_hint: None,
+        process: Vec::new(),
+        series: 0,
+        startup_problems: Vec::new(),
+    }
 }
 
 async fn start_export(

@@ -11,6 +11,9 @@ use tokio::task::JoinSet;
 
 use crate::output::otlp::export::Export;
 
+/// How long an exporter that was told to stop waits for the scrape of a rank that ended badly.
+pub(super) const SCRAPE_AWAITED_MAX: Duration = Duration::from_secs(25);
+
 /// The signals that stop the program.
 pub(super) struct Signals {
     terminate: Signal,
@@ -25,10 +28,11 @@ impl Signals {
         })
     }
 
-    async fn next(&mut self) {
+    /// Resolves at the next signal; whether it is SIGTERM, as an orchestrator sends it.
+    async fn next(&mut self) -> bool {
         tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => true,
+            _ = self.interrupt.recv() => false,
         }
     }
 }
@@ -39,6 +43,8 @@ pub(super) type Tasks = JoinSet<anyhow::Result<()>>;
 /// The running exporter.
 pub(super) struct App {
     pub(super) linger: Duration,
+    /// Whether a rank ended badly that Prometheus has not read since.
+    pub(super) scrape_awaited: watch::Receiver<bool>,
     pub(super) export: Option<Export>,
     pub(super) socket: Option<PathBuf>,
     pub(super) stop_push: watch::Sender<bool>,
@@ -56,14 +62,20 @@ impl App {
         mut signals: Signals,
         beside: impl Future<Output = anyhow::Result<()>>,
     ) -> anyhow::Result<()> {
-        tokio::select! {
-            () = signals.next() => tracing::info!("stopping"),
-            result = beside => result?,
+        let is_terminated = tokio::select! {
+            is_terminated = signals.next() => {
+                tracing::info!("stopping");
+                is_terminated
+            }
+            result = beside => {
+                result?;
+                false
+            }
             died = self.died() => return died,
-        }
+        };
         tokio::select! {
-            result = self.wind_down() => result,
-            () = signals.next() => anyhow::bail!("aborted by a second signal"),
+            result = self.wind_down(is_terminated) => result,
+            _ = signals.next() => anyhow::bail!("aborted by a second signal"),
         }
     }
 
@@ -79,8 +91,21 @@ impl App {
         anyhow::bail!("a task ended before the exporter was stopped")
     }
 
-    /// Stops the push servers, then, after the linger, the web servers, the engine and the export.
-    async fn wind_down(mut self) -> anyhow::Result<()> {
+    /// Waits at most [`SCRAPE_AWAITED_MAX`] for the scrape of a rank that ended badly.
+    async fn last_scrape(&mut self) {
+        if !*self.scrape_awaited.borrow() {
+            return;
+        }
+        tracing::info!(seconds_max = SCRAPE_AWAITED_MAX.as_secs(), "waiting for a last scrape");
+        let scraped = self.scrape_awaited.wait_for(|is_awaited| !is_awaited);
+        if tokio::time::timeout(SCRAPE_AWAITED_MAX, scraped).await.is_err() {
+            tracing::warn!("no scrape came");
+        }
+    }
+
+    /// Stops the push servers, then, after the linger, the web servers, the engine and the export. An exporter that an
+    /// orchestrator stops, beside a rank that ended badly, stays until that was scraped.
+    async fn wind_down(mut self, is_terminated: bool) -> anyhow::Result<()> {
         self.stop_push.send_replace(true);
         while let Some(joined) = self.push_servers.join_next().await {
             joined??;
@@ -92,6 +117,9 @@ impl App {
             tracing::warn!(%error, socket = %socket.display(), "socket not removed");
         }
         tokio::time::sleep(self.linger).await;
+        if is_terminated {
+            self.last_scrape().await;
+        }
         self.stop_web.send_replace(true);
         while let Some(joined) = self.web_servers.join_next().await {
             joined??;

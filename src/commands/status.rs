@@ -101,13 +101,25 @@ fn ranks(status: &Status) -> Table {
     ]);
     for rank in &status.ranks {
         let diagnoses = diagnoses(status, &SubjectId::Rank(rank.id()));
-        let verdict = match rank.judging_from_step {
-            Some(step) if diagnoses.is_empty() => format!("judging from step {step}").into(),
+        let verdict = match (activity(rank), rank.judging_from_step) {
+            (Some(activity), _) if diagnoses.is_empty() => activity.into(),
+            (Some(activity), _) => diagnoses.with(&format!("; {activity}")),
+            (None, Some(step)) if diagnoses.is_empty() => {
+                format!("judging from step {step}").into()
+            }
             _ => diagnoses,
         };
         table.row(rank_row(rank, verdict));
     }
     table
+}
+
+/// Returns that a rank ended or is silent, in words; `None` of one that pushes.
+fn activity(rank: &RankStatus) -> Option<String> {
+    if let Some(end) = &rank.end {
+        return Some(format!("ended ({})", end.outcome.as_label()));
+    }
+    Some(format!("silent for {}", duration(rank.silent_seconds?)))
 }
 
 fn rank_row(rank: &RankStatus, diagnoses: Cell) -> [Cell; 11] {

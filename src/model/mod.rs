@@ -1,6 +1,7 @@
 //! The vocabulary: names, quantities, steps and devices. It depends on nothing; if a value exists, it is in range.
 
 pub mod device;
+pub mod end;
 pub mod ids;
 pub mod launch;
 pub mod step;

@@ -50,7 +50,13 @@ const SECURITY_POLICY: &str = "default-src 'none'; style-src 'self'; script-src 
      frame-ancestors 'none'";
 
 /// Requests a fresh status.
-pub type StatusRequest = oneshot::Sender<Arc<Status>>;
+#[derive(Debug)]
+pub struct StatusRequest {
+    /// Whether the reader is a scrape, which ended ranks wait for.
+    pub is_scrape: bool,
+    /// The channel for the status.
+    pub answer: oneshot::Sender<Arc<Status>>,
+}
 
 /// Requests the summary of a run. The channel closes if the run is unknown.
 #[derive(Debug)]
@@ -105,9 +111,9 @@ impl StatusSource {
 
     /// Returns a status that includes every push answered before this call, or the last published one after
     /// [`FRESH_WITHIN`].
-    pub async fn fresh(&self) -> Arc<Status> {
+    pub async fn fresh(&self, is_scrape: bool) -> Arc<Status> {
         let (answer, answered) = oneshot::channel();
-        if self.requests.try_send(answer).is_ok()
+        if self.requests.try_send(StatusRequest { is_scrape, answer }).is_ok()
             && let Ok(Ok(status)) = tokio::time::timeout(FRESH_WITHIN, answered).await
         {
             return status;
@@ -191,13 +197,13 @@ async fn metrics(State(site): State<Site>, headers: HeaderMap) -> Response {
     let accept: Vec<&str> =
         headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     let format = Format::negotiate(&accept.join(","));
-    let text = render(&*site.source.fresh().await, format);
+    let text = render(&*site.source.fresh(true).await, format);
     let headers = [(CONTENT_TYPE, format.content_type()), (VARY, "accept")];
     (headers, text).into_response()
 }
 
 async fn status(State(site): State<Site>) -> Response {
-    match serde_json::to_vec(&*site.source.fresh().await) {
+    match serde_json::to_vec(&*site.source.fresh(false).await) {
         Ok(json) => {
             let json_type = HeaderValue::from_static("application/json");
             ([(CONTENT_TYPE, json_type)], Body::from(json)).into_response()

@@ -180,6 +180,13 @@ impl Cell {
         self.text.is_empty()
     }
 
+    /// Returns the cell with more text behind it.
+    #[must_use]
+    pub fn with(mut self, more: &str) -> Self {
+        self.text.push_str(&clean(more));
+        self
+    }
+
     /// Returns the same cell in a colour.
     #[must_use]
     pub fn in_colour(self, colour: Option<Colour>) -> Self {

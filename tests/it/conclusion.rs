@@ -42,7 +42,7 @@ fn sigterm_leaves_the_card_in_the_log_and_the_verdict_in_the_message() {
     let card = card(&log, "job");
     let message = fs::read_to_string(message).unwrap();
     for text in [&card, &message] {
-        assert!(text.contains("MEMORY CREEP (crit) on rank 1"), "{text}");
+        assert!(text.contains("MEMORY CREEP (critical) on rank 1"), "{text}");
         assert!(text.contains("8.00 MiB/step"), "the rate: {text}");
         assert!(text.contains("Next: "), "{text}");
         assert!(text.contains("Run job: 2 of 2 ranks, steps 0 to 1499"), "{text}");
@@ -115,7 +115,7 @@ fn a_run_on_the_cpu_is_about_host_memory() {
     let log = exporter.stop();
     let raised = log.iter().find(|entry| entry["fields"]["message"] == "raised").unwrap();
     assert!(
-        raised["fields"]["evidence"].as_str().unwrap().starts_with("host memory"),
+        raised["fields"]["sentence"].as_str().unwrap().starts_with("host memory"),
         "{raised}"
     );
     let card = card(&log, "job");

@@ -526,7 +526,7 @@ fn malformed_or_unknown_acknowledgement_is_refused() {
             "kind",
             json!("CREEP"),
             400,
-            "kind: \"CREEP\" is not one of GPU_LOST, CREEP_CONFIRMED, ",
+            "kind: \"CREEP\" is not one of GPU_LOST, OUT_OF_MEMORY, ",
         ),
         ("for_seconds", json!(0), 400, "for_seconds: 0 is outside 1..=2592000"),
         ("reason", json!(""), 400, "reason: a text of 0 bytes is outside 1..=512"),

@@ -34,6 +34,8 @@ mod diagnoses;
 
 mod peaks;
 
+mod ends;
+
 mod gpu_lost;
 
 mod judged;

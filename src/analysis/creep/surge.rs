@@ -30,7 +30,7 @@ const STALE_RATE_RATIO: f64 = 0.25;
 /// How many blocks are compared with the rate.
 const STALE_BLOCKS: usize = 4;
 /// A surge is cleared after this many stale blocks in a row.
-const STALE_TIMES: u32 = 3;
+const STALE_TIMES: u8 = 3;
 
 /// The growth of one series since the first records of a life.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -51,7 +51,7 @@ pub(super) struct Surge {
     trend: Option<Trend>,
     /// Bytes left to grow into at the last judgement.
     headroom_bytes: f64,
-    n_stale: u32,
+    n_stale: u8,
     /// Whether it is judged no longer in this life.
     is_over: bool,
     /// The gate that stopped it last.
@@ -142,6 +142,11 @@ impl Surge {
     /// Ends it for this life: a longer window shows as much.
     pub(super) fn end(&mut self) {
         self.trend = None;
+        self.release();
+    }
+
+    /// Frees the blocks of a life that has ended; a trend stays.
+    pub(super) fn release(&mut self) {
         self.is_over = true;
         self.blocks = Vec::new();
     }
@@ -406,7 +411,7 @@ impl Surge {
         };
         let rate = trend.slope_bytes_per_unit.value * (last.end.position - before.end.position);
         let is_stale = last.floor - before.floor < STALE_RATE_RATIO * rate;
-        self.n_stale = if is_stale { self.n_stale + 1 } else { 0 };
+        self.n_stale = if is_stale { self.n_stale.saturating_add(1) } else { 0 };
         if self.n_stale >= STALE_TIMES {
             self.end();
         }

@@ -150,7 +150,7 @@ impl Eta {
 }
 
 /// How fast a signal changes, with 95 % intervals.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Slope {
     /// Bytes per step; `None` for a signal that does not count steps.
     pub bytes_per_step: Option<Interval>,
@@ -237,6 +237,22 @@ pub struct TrendFigures {
     pub confidence_ratio: f64,
 }
 
+impl TrendFigures {
+    /// Returns the figures of a life that is over: nothing counts down in it.
+    #[must_use]
+    pub fn without_eta(self) -> Self {
+        Self {
+            oom_eta_steps: None,
+            oom_eta_lower_steps: None,
+            oom_eta_upper_steps: None,
+            oom_eta_seconds: None,
+            oom_eta_lower_seconds: None,
+            oom_eta_upper_seconds: None,
+            ..self
+        }
+    }
+}
+
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a field by reference")]
 fn with_milliseconds<S: Serializer>(time: &UnixTime, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64((time.get() * 1000.0).round() / 1000.0)
@@ -254,10 +270,16 @@ fn whole_step(step: f64) -> Option<Count> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
+
+    use crate::analysis::creep::axis::AxisPoint;
+    use crate::analysis::creep::estimator::CreepEstimator;
+    use crate::analysis::creep::record::MemoryRecord;
+    use crate::analysis::creep::rules::CreepSettings;
     use crate::analysis::creep::signal::Signal;
-    use crate::analysis::creep::simulation::at;
+    use crate::analysis::creep::simulation::{CAPACITY, Simulation, at, record};
     use crate::analysis::creep::trend::{Stage, Trend, TrendFigures};
-    use crate::model::units::Interval;
+    use crate::model::units::{Interval, MEBIBYTE};
 
     /// 6 bytes a unit, 3 to 12, with 120 bytes left and 2 seconds a unit.
     fn trend(signal: Signal) -> Trend {
@@ -332,5 +354,83 @@ mod tests {
         let rising = trend(Signal::Allocated);
         let creeping = Trend { stage: Stage::Creeping, ..rising };
         assert!(rising.confidence_ratio() < creeping.confidence_ratio());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(16))]
+
+        #[test]
+        fn trend_ignores_where_steps_and_time_start(
+            step_shift in 0_u32..1_000_000_000, time_shift in 0_u32..1_000_000_000
+        ) {
+            let (step_shift, time_shift) = (f64::from(step_shift), f64::from(time_shift));
+            let (mut here, mut there) = (Simulation::new(), Simulation::new());
+            here.run(2000, |step| record(step, 2.0 * MEBIBYTE * step));
+            there.run(2000, |step| {
+                let record = record(step, 2.0 * MEBIBYTE * step);
+                let time = record.at.time.get() + time_shift;
+                MemoryRecord { at: at(step + step_shift, time), ..record }
+            });
+            let here = here.trend(Signal::Allocated).unwrap();
+            let there = there.trend(Signal::Allocated).unwrap();
+            prop_assert_eq!(there.stage, here.stage);
+            prop_assert!((there.raised.position - here.raised.position - step_shift).abs() < 1e-6);
+            let ratio = there.slope_bytes_per_unit.value / here.slope_bytes_per_unit.value;
+            prop_assert!((ratio - 1.0).abs() < 1e-9);
+            prop_assert!((there.share_ratio - here.share_ratio).abs() < 1e-9);
+        }
+
+        #[test]
+        fn trend_scales_with_bytes_and_steps(
+            bytes_factor in 1_u32..1000, step_factor in 1_u32..1000
+        ) {
+            let (bytes_factor, step_factor) = (f64::from(bytes_factor), f64::from(step_factor));
+            let of = |bytes_factor: f64, step_factor: f64| {
+                let mut estimator = CreepEstimator::new(CreepSettings::default());
+                for i in 0..2000 {
+                    let MemoryRecord { at: AxisPoint { position, time }, allocated, peak, reserved, .. } =
+                        record(f64::from(i), 2.0 * MEBIBYTE * f64::from(i));
+                    let reserved = reserved.map(|bytes| bytes * bytes_factor);
+                    let peak = peak.map(|peak| peak * bytes_factor);
+                    estimator.train(
+                        &MemoryRecord {
+                            at: AxisPoint { position: position * step_factor, time },
+                            allocated: allocated * bytes_factor,
+                            peak,
+                            peak_bound: peak,
+                            reserved,
+                            peak_reserved: reserved,
+                        },
+                        CAPACITY.map(|bytes| bytes * bytes_factor),
+                    );
+                }
+                *estimator.trends().next().unwrap()
+            };
+            let (here, there) = (of(1.0, 1.0), of(bytes_factor, step_factor));
+            prop_assert_eq!(there.stage, here.stage);
+            prop_assert!(there.raised.time.since(here.raised.time).abs() < 1e-6);
+            let ratio = there.slope_bytes_per_unit.value / here.slope_bytes_per_unit.value;
+            prop_assert!((ratio * step_factor / bytes_factor - 1.0).abs() < 1e-9);
+            prop_assert!((there.share_ratio - here.share_ratio).abs() < 1e-6);
+        }
+
+        #[test]
+        fn order_within_a_block_does_not_matter(turn in 1_u32..16) {
+            let of = |turn: u32| {
+                let mut estimator = CreepEstimator::new(CreepSettings::default());
+                for i in 0..2000_u32 {
+                    let source = i - i % 16 + (i % 16 + turn) % 16;
+                    let leak = record(f64::from(source), 2.0 * MEBIBYTE * f64::from(source));
+                    let step = f64::from(i);
+                    estimator.train(&MemoryRecord { at: at(step, 1e9 + step), ..leak }, CAPACITY);
+                }
+                *estimator.trends().next().unwrap()
+            };
+            let (straight, turned) = (of(0), of(turn));
+            prop_assert_eq!(turned.stage, straight.stage);
+            prop_assert!((turned.raised.position - straight.raised.position).abs() < 1e-9);
+            let ratio = turned.slope_bytes_per_unit.value / straight.slope_bytes_per_unit.value;
+            prop_assert!((ratio - 1.0).abs() < 1e-12);
+        }
     }
 }

@@ -5,6 +5,7 @@ use crate::analysis::creep::trend::{Stage, TrendFigures};
 use crate::analysis::diagnosis::kind::{Figures, Score, Severity};
 use crate::analysis::diagnosis::pressure;
 use crate::analysis::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject};
+use crate::analysis::rank::view::RankView;
 use crate::text::units::{bytes, duration};
 
 /// The signals of MEMORY CREEP and MEMORY RISING: live memory of a rank that pushes, else all that the driver reports.
@@ -22,12 +23,15 @@ pub fn creeping(
     let was_critical = subject.active == Some(Severity::Critical);
     let limit =
         scene.thresholds.creep_critical_eta_seconds * if was_critical { 1.5 } else { 1.0 };
-    let is_soon = trend.eta_seconds().is_some_and(|eta| eta.value < limit);
+    // Nothing counts down in a process that is silent or has ended.
+    let is_over = subject.rank().is_some_and(RankView::is_over);
+    let is_soon = trend.eta_seconds().is_some_and(|eta| !is_over && eta.value < limit);
     let margin = if was_critical { RELEASE_MARGIN } else { 0.0 };
     let is_full = pressure::of_live_memory(subject)
         .is_some_and(|pressure| pressure.ratio >= scene.thresholds.pressure_warning - margin);
     let severity = if is_soon || is_full { Severity::Critical } else { Severity::Warning };
-    Some((severity, subject.figures(trend)))
+    let figures = subject.figures(trend);
+    Some((severity, if is_over { Box::new(figures.without_eta()) } else { figures }))
 }
 
 impl Figures for TrendFigures {

@@ -11,12 +11,14 @@ pub mod high_pressure;
 pub mod imbalance;
 pub mod kind;
 pub mod names;
+pub mod out_of_memory;
 pub mod outside_allocator;
 pub mod pressure;
 pub mod scene;
 
 kind::diagnoses! {
     GpuLost: gpu_lost, gpu_lost::GpuLostEvidence;
+    OutOfMemory: out_of_memory, out_of_memory::OutOfMemoryEvidence;
     CreepConfirmed: creep_confirmed, Box<crate::analysis::creep::trend::TrendFigures>;
     HighPressure: high_pressure, high_pressure::PressureEvidence;
     Imbalance: imbalance, imbalance::ImbalanceEvidence;

@@ -115,6 +115,11 @@ impl<'a> SubjectView<'a, '_> {
         }
     }
 
+    /// Returns whether it is a rank that has ended.
+    pub fn has_ended(&self) -> bool {
+        matches!(self, Self::Rank(_, _, view) if view.ended.is_some())
+    }
+
     /// Returns the estimator of the subject's growth; `None` of a device.
     pub fn creep(&self) -> Option<&'a CreepEstimator> {
         match self {

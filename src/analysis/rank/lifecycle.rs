@@ -70,6 +70,16 @@ pub struct Lifecycle {
     is_ended: bool,
 }
 
+/// Where a life comes from.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Origin<'a> {
+    pub attempt: Count,
+    /// The launch, where it is reported.
+    pub launch: Option<&'a Launch>,
+    /// When its first record came.
+    pub began: Uptime,
+}
+
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Newest {
     attempt: Count,
@@ -82,6 +92,8 @@ struct Newest {
     pid: Option<u32>,
     /// When the life began, as a Unix time.
     began: f64,
+    /// When its first record arrived.
+    began_at: Uptime,
 }
 
 impl Lifecycle {
@@ -134,6 +146,19 @@ impl Lifecycle {
             pushed: newest.arrived,
             retry_after: left.min(usual).clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX),
         })
+    }
+
+    /// Returns whether the life's process is known to be another one.
+    pub fn is_of_another(&self, instance: Instance) -> bool {
+        let own = self.newest.as_ref().and_then(|newest| newest.instance);
+        own.is_some_and(|own| own != instance)
+    }
+
+    /// Returns the attempt and the launch of the life, and when it began; `None` before one.
+    pub fn origin(&self) -> Option<Origin<'_>> {
+        let newest = self.newest.as_ref()?;
+        let launch = newest.launch.as_ref();
+        Some(Origin { attempt: newest.attempt, launch, began: newest.began_at })
     }
 
     /// Returns the launch of the life's process, if it is live.
@@ -235,7 +260,8 @@ impl Lifecycle {
         } else {
             before.as_ref().and_then(|newest| newest.train)
         };
-        let began = before.as_ref().map_or(time, |newest| newest.began);
+        let (began, began_at) =
+            before.as_ref().map_or((time, now), |newest| (newest.began, newest.began_at));
         let (instance, launch, pid) =
             before.map_or((None, None, None), |of| (of.instance, of.launch, of.pid));
         self.newest = Some(Newest {
@@ -247,6 +273,7 @@ impl Lifecycle {
             launch: sample.launch.clone().or(launch),
             pid: sample.pid.or(pid),
             began,
+            began_at,
         });
     }
 

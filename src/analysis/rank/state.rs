@@ -8,14 +8,17 @@ use crate::analysis::creep::axis::AxisPoint;
 use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
 use crate::analysis::creep::rules::CreepSettings;
+use crate::analysis::creep::signal::Signal;
 use crate::analysis::estimate;
+use crate::analysis::rank::ended::{OomEvent, RankEnded};
 use crate::analysis::rank::lifecycle::{Arrival, Lifecycle, RecordVerdict};
 use crate::analysis::rank::peaks::{HighWater, IntervalPeak, RecentPeaks, StepPeaks};
 use crate::analysis::rank::tally::Tally;
 use crate::analysis::rank::view::{DeviceView, Identity, LastTrain, RankView};
+use crate::model::end::{EndOutcome, EndReport};
 use crate::model::ids::GpuUuid;
 use crate::model::step::{Phase, StepSample};
-use crate::model::units::{Bytes, OutOfRange, Seconds, UnixTime, Uptime};
+use crate::model::units::{Bytes, Count, OutOfRange, Seconds, UnixTime, Uptime};
 
 /// Readings of the device reach the estimator at most this often, in seconds: it counts readings, and was tuned on
 /// one every 15 seconds.
@@ -47,6 +50,12 @@ pub struct RankState {
     last_seen: Uptime,
     /// When its allocator last had to flush its cache, in this life.
     retried_at: Option<Uptime>,
+    /// How it ended, until a newer push comes.
+    ended: Option<RankEnded>,
+    /// The last time that it ran out of memory in this life.
+    oom: Option<OomEvent>,
+    /// How often it ran out of memory, since the exporter began.
+    ooms_total: u64,
     /// The capacity that NVML gave for its device, for ranks that push none.
     device_total: Option<Bytes>,
     /// When the estimator last took a reading of its device, as a Unix time.
@@ -74,6 +83,9 @@ impl RankState {
             lates_total: 0,
             last_seen: now,
             retried_at: None,
+            ended: None,
+            oom: None,
+            ooms_total: 0,
             device_total: None,
             device_read_at: None,
             outside: [0.0; OUTSIDE_READINGS],
@@ -108,14 +120,17 @@ impl RankState {
             RecordVerdict::Accepted | RecordVerdict::Restarted => {}
         }
         self.last_seen = now;
+        let ooms_before = self.ooms_total;
         let mut changed = false;
         if verdict == RecordVerdict::Restarted {
-            changed = self.creep.trends().next().is_some();
+            changed = self.oom.is_some() || self.creep.trends().next().is_some();
             self.begin_life();
         }
         let peaks = StepPeaks::of(sample, self.high_water);
         self.high_water = HighWater::of(sample);
         let figures = LastTrain::of(sample, peaks);
+        self.count_ooms(sample, now);
+        changed |= self.ooms_total != ooms_before;
         self.recent.add(peaks, now);
         if let Some(peak) = peaks.allocated {
             self.interval.add(peak, now);
@@ -166,14 +181,52 @@ impl RankState {
         self.creep.device(&DeviceReading { time, device_used, process_used }, capacity)
     }
 
-    /// Marks the rank as ended: it leaves every output until a newer push comes.
-    pub fn end(&mut self) {
+    /// Ends the rank until a newer push comes: frees its windows, and keeps what they showed. The first end counts.
+    pub fn end(&mut self, report: &EndReport, now: Uptime) {
+        if self.is_ended() {
+            return;
+        }
         self.lifecycle.end();
+        if report.outcome == EndOutcome::Oom {
+            let last_step = self.last_step();
+            let step = report.step.map(Count::get).or(last_step);
+            let event =
+                OomEvent { requested: report.requested, is_fatal: true, ..self.oom(step, now) };
+            self.oom = Some(event);
+            self.ooms_total += 1;
+        }
+        self.creep.release();
+        self.ended = Some(RankEnded { report: report.clone(), at: now, is_scraped: false });
     }
 
-    /// Whether the rank belongs in the outputs: not ended, and heard of within `ttl`.
-    pub fn is_present(&self, now: Uptime, ttl: Duration) -> bool {
+    /// Notes that Prometheus has read everything.
+    pub fn scraped(&mut self) {
+        if let Some(ended) = &mut self.ended {
+            ended.is_scraped = true;
+        }
+    }
+
+    /// Whether the rank belongs in the outputs: it pushes, or ended lately.
+    pub fn is_shown(&self, now: Uptime, ttl: Duration) -> bool {
+        match &self.ended {
+            Some(ended) => ended.is_shown(now),
+            None => self.is_pushing(now, ttl),
+        }
+    }
+
+    /// Whether the rank pushes: not ended, and heard of within `ttl`.
+    pub fn is_pushing(&self, now: Uptime, ttl: Duration) -> bool {
         !self.is_ended() && now.since(self.last_seen) <= ttl
+    }
+
+    /// How it ended, if it did.
+    pub fn ended(&self) -> Option<&RankEnded> {
+        self.ended.as_ref()
+    }
+
+    /// The last time that it ran out of memory in this life.
+    pub fn last_oom(&self) -> Option<&OomEvent> {
+        self.oom.as_ref()
     }
 
     /// Whether its end was announced, and no newer push came.
@@ -218,6 +271,10 @@ impl RankState {
             tally: &self.tally,
             steps_total: self.steps_total,
             life_steps: self.life_steps,
+            ended: self.ended.as_ref(),
+            silent: self.silence(now),
+            oom: self.oom.as_ref().filter(|oom| oom.is_shown(now)),
+            ooms_total: self.ooms_total,
             lates_total: self.lates_total,
             last_seen: self.last_seen,
             outside_allocator_bytes: self.outside_allocator_bytes(device),
@@ -244,7 +301,44 @@ impl RankState {
         self.identity.device.as_ref().map_or(self.device_total.is_none(), is_cpu)
     }
 
+    /// How long it has been silent, if it is neither live nor ended.
+    fn silence(&self, now: Uptime) -> Option<Duration> {
+        let is_over = self.is_ended() || self.lifecycle.is_live(now);
+        (!is_over).then(|| now.since(self.last_seen))
+    }
+
+    /// Notes that the process' own count of out-of-memory errors rose.
+    fn count_ooms(&mut self, sample: &StepSample, now: Uptime) {
+        let before = self.last_train.and_then(|last| last.ooms).unwrap_or_default();
+        let rise = sample.ooms.map_or(0, |ooms| ooms.get().saturating_sub(before.get()));
+        // The first record of a life may report errors that are long over.
+        if rise > 0 && self.last_train.is_some() {
+            let event = self.oom(Some(sample.step.get()), now);
+            let n_events = event.n_events - 1 + rise;
+            self.oom = Some(OomEvent { n_events, ..event });
+            self.ooms_total += rise;
+        }
+    }
+
+    /// One more time that it ran out of memory.
+    fn oom(&self, step: Option<u64>, now: Uptime) -> OomEvent {
+        let headroom = self.view(DeviceView::default(), now).headroom();
+        let mut trends = self.creep.trends();
+        let trend = trends.find(|trend| trend.signal == Signal::Allocated);
+        OomEvent {
+            step,
+            requested: None,
+            headroom_bytes: headroom.map(|headroom| headroom.bytes),
+            growth_bytes: trend.map(|trend| trend.figures().growth_bytes),
+            n_events: self.oom.map_or(0, |oom| oom.n_events) + 1,
+            is_fatal: false,
+            at: now,
+        }
+    }
+
     fn begin_life(&mut self) {
+        self.ended = None;
+        self.oom = None;
         self.creep.new_life();
         self.tally.begin_life();
         self.lifecycle.begin_life();

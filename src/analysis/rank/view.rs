@@ -1,9 +1,12 @@
 //! What others see of one rank at one time.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::basis::Basis;
 use crate::analysis::creep::estimator::CreepEstimator;
+use crate::analysis::rank::ended::{OomEvent, RankEnded};
 use crate::analysis::rank::peaks::StepPeaks;
 use crate::analysis::rank::tally::Tally;
 use crate::model::ids::{GpuUuid, Rank};
@@ -61,6 +64,17 @@ pub struct LastTrain {
     pub free: Option<Bytes>,
 }
 
+/// Whether a rank pushes.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RankActivity {
+    Pushing,
+    /// It has been silent for longer than a live process is.
+    Silent,
+    /// It ended, and stays for the answer.
+    Ended,
+}
+
 /// What NVML says of the rank's device, where it does.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DeviceView {
@@ -100,6 +114,14 @@ pub struct RankView<'a> {
     pub steps_total: u64,
     /// Train steps of this life.
     pub life_steps: u32,
+    /// How it ended, if it did.
+    pub ended: Option<&'a RankEnded>,
+    /// How long it has been silent, if that is longer than a live process is.
+    pub silent: Option<Duration>,
+    /// The last time that it ran out of memory, while that is news.
+    pub oom: Option<&'a OomEvent>,
+    /// How often it ran out of memory, since the exporter began.
+    pub ooms_total: u64,
     /// Records of it that came too late, since the exporter began.
     pub lates_total: u64,
     /// When the last push that was accepted came.
@@ -118,6 +140,11 @@ pub struct Headroom {
 }
 
 impl RankView<'_> {
+    /// Whether it has ended or is silent, so that its figures no longer move.
+    pub fn is_over(&self) -> bool {
+        self.ended.is_some() || self.silent.is_some()
+    }
+
     /// Device memory that is not this rank's allocator's, smoothed; `None` before anything told.
     pub fn other_bytes(&self) -> Option<f64> {
         self.creep.outside_bytes()
@@ -165,6 +192,17 @@ impl LastTrain {
             ooms: sample.ooms,
             dropped_records: sample.dropped_records,
             free: sample.free,
+        }
+    }
+}
+
+impl RankActivity {
+    /// Returns whether a rank pushes.
+    pub fn of(view: &RankView<'_>) -> Self {
+        match (view.ended, view.silent) {
+            (Some(_), _) => Self::Ended,
+            (None, Some(_)) => Self::Silent,
+            (None, None) => Self::Pushing,
         }
     }
 }

@@ -353,7 +353,9 @@ impl PushRefusal {
             Self::Offer(OfferError::Refused(Refusal::UnknownSubject(_))) => {
                 PushResult::UnknownRank
             }
-            Self::Offer(OfferError::Refused(Refusal::Held(_))) => PushResult::NameTaken,
+            Self::Offer(OfferError::Refused(Refusal::Held(_) | Refusal::EndOfAnother(_))) => {
+                PushResult::NameTaken
+            }
             Self::Offer(OfferError::Refused(_)) => PushResult::TooMany,
             Self::Flooded
             | Self::Offer(OfferError::Full | OfferError::Closed | OfferError::Hanging) => {

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::analysis::acks::Ack;
 use crate::analysis::captures::{CaptureReport, CaptureRequest};
 use crate::analysis::refusal::Refusal;
-use crate::input::push::wire::control::RunEnd;
+use crate::model::end::RankEnd;
 use crate::model::ids::Run;
 use crate::model::step::StepSample;
 use crate::model::units::DurationCounts;
@@ -29,7 +29,7 @@ pub enum Delivery {
     /// A batch of steps, accepted as a whole or not at all.
     Steps(Vec<StepSample>),
     /// The end of a rank, or of a whole run.
-    End(Run, RunEnd),
+    End(Run, RankEnd),
     /// An acknowledgement of a finding.
     Ack(Ack),
     /// The result of a memory snapshot.

@@ -68,7 +68,8 @@ function updateIdentity(row, rank, { now, cellName }) {
   row.badges(rank.findings, rank.pending);
   text(device, known(rank.device, cellName), rank.device ?? "");
   text(step, known(rank.step, number), known(rank.step_seconds, (seconds) => `${seconds.toFixed(3)} s per step`));
-  text(pushed, known(rank.last_push_time, (time) => ago(time, now)), known(rank.last_push_time, date));
+  const when = known(rank.last_push_time, (time) => ago(time, now));
+  text(pushed, rank.end ? `ended (${rank.end.outcome})` : rank.state === "silent" ? `silent, ${when}` : when, known(rank.last_push_time, date));
 }
 
 function updateMemory(row, rank) {

@@ -59,7 +59,14 @@ fn status(runs: Runs<'_>, family_of: &str) -> Option<Reason> {
         let own = run.issues.iter().filter(|issue| family(&issue.kind) == family_of);
         own.max_by_key(|issue| weight(issue))
     });
-    let direction = match new.map(weight).cmp(&old.map(weight)) {
+    // Each policy has severities of its own for growth; the stages mean the same.
+    let is_creep = family_of == DiagnosisKind::CreepConfirmed.label();
+    let is_graded_alike = runs.old.policy == runs.new.policy || !is_creep;
+    let comparable = |issue: &RunIssue| {
+        let (is_confirmed, severity) = weight(issue);
+        (is_confirmed, Some(severity).filter(|_| is_graded_alike))
+    };
+    let direction = match new.map(comparable).cmp(&old.map(comparable)) {
         Ordering::Greater => Direction::Worse,
         Ordering::Less => Direction::Better,
         Ordering::Equal => return None,
@@ -251,5 +258,23 @@ mod tests {
         {
             assert!(notes.contains(part), "{part}: {notes}");
         }
+    }
+
+    #[test]
+    fn severity_of_creep_is_not_compared_across_policies() {
+        let ours = run(100.0, &[("CREEP_CONFIRMED", IssueSeverity::Crit)]);
+        let theirs = RunFigures {
+            policy: PolicyName::TraceMl,
+            ..run(100.0, &[("CREEP_CONFIRMED", IssueSeverity::Warn)])
+        };
+        let verdict = |old, new| compare(OldNew { old, new }).verdict;
+        assert_eq!(verdict(&theirs, &ours), ComparisonVerdict::Equivalent);
+        let milder = run(100.0, &[("CREEP_CONFIRMED", IssueSeverity::Warn)]);
+        assert_eq!(verdict(&milder, &ours), ComparisonVerdict::Regression);
+        let rising = RunFigures {
+            policy: PolicyName::TraceMl,
+            ..run(100.0, &[("CREEP_EARLY", IssueSeverity::Crit)])
+        };
+        assert_eq!(verdict(&rising, &ours), ComparisonVerdict::Regression);
     }
 }

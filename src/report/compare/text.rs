@@ -18,6 +18,14 @@ pub fn render(comparison: &Comparison) -> String {
     if comparison.reasons.is_empty() {
         page.line("  Nothing differs by more than noise.");
     }
+    if comparison.exit_code == 1 {
+        let n_worse = comparison.reasons.iter().filter(|of| of.direction == Direction::Worse);
+        let words = format!(
+            "Exit code 1: something got worse, whatever got better (lines above: {}).",
+            n_worse.count()
+        );
+        page.paragraph(Indent::hanging(2), &words);
+    }
     for note in &comparison.notes {
         page.paragraph(Indent { first: 2, rest: 8 }, &format!("note: {note}."));
     }

@@ -124,7 +124,8 @@ fn coverage(run: &RunView<'_>) -> Coverage {
             behind > BEHIND_STEPS_MIN && behind > (last.step - first.step) / 20
         });
         let state = match () {
-            () if run.ended.contains(rank) => continue,
+            () if run.ended.contains_key(rank) => continue,
+            () if run.is_unannounced && run.silent.contains(rank) => continue,
             () if is_behind => RankOutcome::Behind,
             () if run.silent.contains(rank) => RankOutcome::Silent,
             () => continue,
@@ -140,10 +141,12 @@ fn rank_summaries(run: &RunView<'_>, coverage: &Coverage) -> Vec<RankSummary> {
         let lost = coverage.ranks_lost.iter().find(|lost| lost.rank == *rank);
         let state = match lost {
             Some(lost) => lost.state,
-            None if run.ended.contains(rank) => RankOutcome::Ended,
+            None if run.ended.contains_key(rank) => RankOutcome::Ended,
+            None if run.silent.contains(rank) => RankOutcome::Unannounced,
             None => RankOutcome::Pushing,
         };
-        rank_summary(*rank, view, state, &peaks)
+        let end = run.ended.get(rank).cloned();
+        RankSummary { end, ..rank_summary(*rank, view, state, &peaks) }
     };
     run.ranks.iter().map(summary).collect()
 }
@@ -161,6 +164,7 @@ fn rank_summary(
         node_rank: view.identity.node_rank,
         device: view.identity.device.clone(),
         state,
+        end: None,
         steps: tally.n_steps(),
         first: tally.span.map(|span| span.0),
         last: tally.span.map(|span| span.1),
@@ -184,10 +188,19 @@ fn rank_summary(
         outside_allocator_bytes: view.outside_allocator_bytes,
         trend: LIVE_SIGNALS.iter().find_map(|signal| rank_trend(view, *signal)),
         phases: phases(tally),
-        ooms: view.last_train.and_then(|last| last.ooms),
+        ooms: ooms(view),
         alloc_retries: view.last_train.and_then(|last| last.alloc_retries),
         series_bytes: tally.means(Kept::Allocated).map(f64::round).collect(),
     }
+}
+
+/// Returns how many out-of-memory errors there were: those that the process counted, and the one that ended it.
+fn ooms(view: &RankView<'_>) -> Option<Count> {
+    let counted = view.last_train.and_then(|last| last.ooms);
+    if view.oom.is_some_and(|oom| oom.is_fatal) {
+        return Count::new(counted.map_or(0, Count::get) + 1).ok();
+    }
+    counted
 }
 
 fn figures(figure: &Figure) -> Option<FigureSummary> {

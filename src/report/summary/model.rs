@@ -13,6 +13,7 @@ use crate::analysis::creep::trend::Stage;
 use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
 use crate::analysis::rank::tally::{Bands, Moment};
 use crate::analysis::status::SnapshotStatus;
+use crate::model::end::EndReport;
 use crate::model::ids::{GpuUuid, Rank, Run};
 use crate::model::units::{Bytes, Count};
 use crate::report::policy::{IssueSeverity, PeakMetric, PolicyName};
@@ -265,6 +266,9 @@ pub enum RankOutcome {
     Pushing,
     /// It announced its end.
     Ended,
+    /// It fell silent with all other ranks of its run, which is over.
+    #[serde(rename = "ended_unannounced")]
+    Unannounced,
     /// It has not pushed for longer than a rank may be silent.
     Silent,
     /// It stopped long before the others.
@@ -279,6 +283,9 @@ pub struct RankSummary {
     pub node_rank: Option<Rank>,
     pub device: Option<GpuUuid>,
     pub state: RankOutcome,
+    /// How it ended, as its process reported it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<EndReport>,
     /// Train steps of its last life.
     pub steps: u64,
     /// The first of them.

@@ -103,6 +103,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "analysis::creep",
             "analysis::devices",
             "analysis::processes",
+            "analysis::rank::ended",
             "analysis::rank::view",
             "model",
             "text",

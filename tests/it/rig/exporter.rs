@@ -51,8 +51,9 @@ impl Exporter {
         let mut exporter =
             Self::spawn(&[], &[&["serve", "--no-nvml"], arguments].concat(), &variables);
         exporter.web = exporter.listening("web");
-        // It answers once it listens wherever it will.
-        assert_eq!(exporter.get("/-/ready", &[]).status, 200);
+        // It listens wherever it will.
+        exporter
+            .await_log("the start", DEADLINE, |entry| entry["fields"]["message"] == "started");
         exporter.push = exporter.address("push").unwrap_or(exporter.push);
         exporter
     }

@@ -9,12 +9,16 @@ use crate::analysis::captures::{self, CaptureOutcome, CaptureReason, CaptureRepo
 use crate::analysis::diagnosis::DiagnosisKind;
 use crate::input::push::wire::error::{DecodeError, DecodeFault};
 use crate::input::push::wire::field::{
-    PID_MAX, bytes_of, count_of, in_field, optional, rank_of, run_of, small_of,
+    PID_MAX, bytes_of, count_of, in_field, instance_of, optional, rank_of, run_of, seconds_of,
+    small_of,
 };
 use crate::input::push::wire::json::{Object, Text, parse};
 use crate::input::push::wire::number::Number;
 use crate::input::push::wire::step::RUN_DEFAULT;
-use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
+use crate::model::end::{
+    ERROR_MESSAGE_BYTES_MAX, ERROR_TYPE_BYTES_MAX, EndOutcome, EndReport, RankEnd,
+};
+use crate::model::ids::{GpuUuid, ProcessId, RankId, Run, SubjectId};
 use crate::model::units::checked_text;
 
 /// The longest time that a request can release devices for, in seconds: a day.
@@ -22,33 +26,28 @@ pub const RELEASE_SECONDS_MAX: u32 = 86_400;
 /// The longest id of a snapshot request, in bytes.
 const SNAPSHOT_ID_BYTES_MAX: usize = 64;
 
-/// The body of `POST /v1/runs/RUN/end`.
-#[derive(Debug, PartialEq, Eq)]
-pub struct RunEnd {
-    /// The rank that ended; `None` for the whole run.
-    pub rank: Option<Rank>,
-    pub outcome: EndOutcome,
-}
-
-/// How a rank ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum EndOutcome {
-    Completed,
-    /// It stopped with an error.
-    Failed,
-    /// It ran out of memory.
-    Oom,
-}
-
 /// Decodes the body of `POST /v1/runs/RUN/end`.
 ///
 /// # Errors
-/// The body is not `{"rank": …, "outcome": …}`.
-pub fn decode_end(body: &[u8]) -> Result<RunEnd, DecodeError> {
-    let raw = parse::<Object<RawEnd>>(body)?.0;
-    let rank = raw.rank.map(|rank| rank_of("rank", rank)).transpose()?;
-    Ok(RunEnd { rank, outcome: raw.outcome })
+/// The body is not `{"rank": …, "outcome": …}` with what else is known of the end.
+pub fn decode_end(body: &[u8]) -> Result<RankEnd, DecodeError> {
+    let raw = parse::<Object<RawEnd<'_>>>(body)?.0;
+    let text = |field, text: Option<Text<'_>>, max| {
+        text.map(|text| in_field(field, checked_text(&text.0, max))).transpose()
+    };
+    let report = EndReport {
+        outcome: raw.outcome,
+        time: optional(raw.time, |n| seconds_of("time", n))?,
+        step: optional(raw.step, |n| count_of("step", n))?,
+        error_type: text("error_type", raw.error_type, ERROR_TYPE_BYTES_MAX)?,
+        error_message: text("error_message", raw.error_message, ERROR_MESSAGE_BYTES_MAX)?,
+        requested: optional(raw.requested_bytes, |n| bytes_of("requested_bytes", n))?,
+    };
+    Ok(RankEnd {
+        rank: optional(raw.rank, |n| rank_of("rank", n))?,
+        instance: raw.instance.map(|text| instance_of(&text.0)).transpose()?,
+        report,
+    })
 }
 
 /// Decodes the body of `POST /v1/runs/RUN/ack`.
@@ -140,9 +139,18 @@ pub fn decode_snapshot(body: &[u8]) -> Result<CaptureReport, DecodeError> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawEnd {
+struct RawEnd<'a> {
     rank: Option<Number>,
     outcome: EndOutcome,
+    #[serde(borrow)]
+    instance: Option<Text<'a>>,
+    time: Option<Number>,
+    step: Option<Number>,
+    #[serde(borrow)]
+    error_type: Option<Text<'a>>,
+    #[serde(borrow)]
+    error_message: Option<Text<'a>>,
+    requested_bytes: Option<Number>,
 }
 
 #[derive(Deserialize)]

@@ -1,0 +1,61 @@
+//! How a rank ended, as its process reports it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::ids::Rank;
+use crate::model::launch::Instance;
+use crate::model::units::{Bytes, Count, Seconds};
+
+/// The longest name of an error's type that is taken, in bytes.
+pub const ERROR_TYPE_BYTES_MAX: usize = 128;
+/// The longest message of an error that is taken, in bytes.
+pub const ERROR_MESSAGE_BYTES_MAX: usize = 256;
+
+/// How a rank ended.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndOutcome {
+    Completed,
+    /// It stopped with an error.
+    Failed,
+    /// It ran out of memory.
+    Oom,
+}
+
+impl EndOutcome {
+    /// Returns the outcome in words.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Oom => "oom",
+        }
+    }
+}
+
+/// The end of a rank, or of a whole run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RankEnd {
+    /// The rank that ended; `None` for the whole run.
+    pub rank: Option<Rank>,
+    /// The process that ended; `None` ends the rank whichever process holds it.
+    pub instance: Option<Instance>,
+    /// What is known of it.
+    pub report: EndReport,
+}
+
+/// What is known of an end.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct EndReport {
+    pub outcome: EndOutcome,
+    /// When, as a Unix time.
+    pub time: Option<Seconds>,
+    /// The step that it was in.
+    pub step: Option<Count>,
+    pub error_type: Option<Box<str>>,
+    /// The first line of the error.
+    pub error_message: Option<Box<str>>,
+    /// How much memory was asked for when there was no more.
+    #[serde(rename = "requested_bytes")]
+    pub requested: Option<Bytes>,
+}

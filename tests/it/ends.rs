@@ -1,0 +1,185 @@
+//! The ends of ranks: what stays of them, who may announce them, and what the exporter still waits for.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::{Folder, text};
+use crate::rig::job::Job;
+use crate::rig::units::{GIB, MIB};
+use crate::rig::wait::await_true;
+
+const OWN: &str = "00000000000000aa";
+const OTHER: &str = "00000000000000bb";
+
+fn end(exporter: &Exporter, run: &str, body: &Value) -> u16 {
+    exporter.post_to(&format!("/v1/runs/{run}/end"), body.to_string()).status
+}
+
+fn finding<'a>(status: &'a Value, kind: &str) -> Option<&'a Value> {
+    status["findings"].as_array().unwrap().iter().find(|finding| finding["kind"] == kind)
+}
+
+/// A job that leaks until it has no memory left, as its client reports it.
+fn dying() -> Job {
+    let live = |_, step: u64| 4 * GIB + step * 80 * MIB;
+    Job::new(1, 250).capacity(24 * GIB).live(live).more(|_, _| json!({"instance": OWN}))
+}
+
+fn oom() -> Value {
+    json!({
+        "rank": 0, "outcome": "oom", "instance": OWN, "step": 251, "requested_bytes": 2 * GIB,
+        "error_type": "torch.OutOfMemoryError", "error_message": "CUDA out of memory.",
+    })
+}
+
+#[test]
+fn death_by_oom_stays_in_every_output() {
+    let exporter = Exporter::start(&["--creep.warmup-steps", "0"]);
+    exporter.push(&dying().records());
+    assert_eq!(end(&exporter, "job", &oom()), 200);
+    let metrics = exporter.scrape();
+    let of = |name: &str| metrics.get(&format!("{name}{{run=\"job\",rank=\"0\",uuid=\"\"}}"));
+    assert_eq!(of("stepmem_rank_step"), Some(&250.0));
+    assert_eq!(of("stepmem_rank_oom_events_total"), Some(&1.0));
+    assert_eq!(of("stepmem_rank_last_push_timestamp_seconds"), None);
+    assert_eq!(of("stepmem_oom_eta_seconds"), None);
+    assert_eq!(metrics[r#"stepmem_run_ranks{run="job"}"#], 0.0);
+    let critical = r#"stepmem_diagnosis_severity{run="job",rank="0",kind="OUT_OF_MEMORY"}"#;
+    assert_eq!(metrics[critical], 3.0);
+    let status = exporter.status();
+    let rank = &status["ranks"][0];
+    assert_eq!((&rank["state"], &rank["end"]["outcome"]), (&json!("ended"), &json!("oom")));
+    assert_eq!(rank["end"]["error_type"], "torch.OutOfMemoryError");
+    let evidence = &finding(&status, "OUT_OF_MEMORY").unwrap()["evidence"];
+    assert_eq!((&evidence["oom_step"], &evidence["is_fatal"]), (&json!(251), &json!(true)));
+    assert_eq!(evidence["requested_bytes"], 2 * GIB);
+    assert!(evidence["headroom_bytes"].as_f64().is_some(), "{evidence}");
+    // What had been found stays as an answer that pages no more, and nothing counts down.
+    let creep = finding(&status, "CREEP_CONFIRMED").expect("the creep stays");
+    assert_eq!(creep["severity"], "info");
+    assert!(creep["evidence"].get("oom_eta_seconds").is_none(), "{creep}");
+    assert!(evidence["growth_bytes"].as_f64().unwrap() > 0.0, "{evidence}");
+}
+
+#[test]
+fn relaunch_clears_the_death_and_keeps_its_count() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&dying().records());
+    assert_eq!(end(&exporter, "job", &oom()), 200);
+    let relaunch = dying().more(|_, _| json!({"instance": OTHER}));
+    exporter.push(&relaunch.steps(1..5).records());
+    let status = exporter.status();
+    assert_eq!(finding(&status, "OUT_OF_MEMORY"), None);
+    assert_eq!(status["ranks"][0]["state"], "pushing");
+    assert_eq!(status["ranks"][0]["oom_events_total"], 1);
+}
+
+#[test]
+fn process_that_survives_an_oom_is_a_warning() {
+    let exporter = Exporter::start(&[]);
+    let ooms = |_, step: u64| json!({"ooms": u64::from(step >= 6) * 2});
+    exporter.push(&Job::new(1, 20).more(ooms).records());
+    let status = exporter.status();
+    let found = finding(&status, "OUT_OF_MEMORY").unwrap();
+    assert_eq!(found["severity"], "warning");
+    assert_eq!(
+        (&found["evidence"]["ooms"], &found["evidence"]["oom_step"]),
+        (&json!(2), &json!(6))
+    );
+    assert_eq!(status["ranks"][0]["oom_events_total"], 2);
+}
+
+#[test]
+fn errors_of_before_the_first_record_are_not_news() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&Job::new(1, 20).more(|_, _| json!({"ooms": 5})).records());
+    assert_eq!(finding(&exporter.status(), "OUT_OF_MEMORY"), None);
+}
+
+#[test]
+fn rank_is_ended_by_the_process_that_holds_it_alone() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&Job::new(1, 5).more(|_, _| json!({"instance": OWN})).records());
+    let of_other = json!({"rank": 0, "outcome": "completed", "instance": OTHER});
+    assert_eq!(end(&exporter, "job", &of_other), 409);
+    assert_eq!(exporter.status()["ranks"][0]["state"], "pushing");
+    assert_eq!(end(&exporter, "job", &json!({"outcome": "completed", "instance": OTHER})), 200);
+    assert_eq!(exporter.status()["ranks"][0]["state"], "pushing");
+    // One that does not name itself ends it, as a launcher's script does.
+    assert_eq!(end(&exporter, "job", &json!({"outcome": "failed"})), 200);
+    assert_eq!(exporter.status()["ranks"][0]["state"], "ended");
+}
+
+#[test]
+fn ended_ranks_free_their_place_at_once() {
+    let exporter = Exporter::start(&["--run.max", "2", "--rank.max", "4"]);
+    for n in 0..300 {
+        let run = format!("short-{n}");
+        exporter.push(&Job::new(4, 2).run(&run).records());
+        assert_eq!(end(&exporter, &run, &json!({"outcome": "completed"})), 200);
+    }
+    let dropped = r#"stepmem_series_dropped_total{reason="ranks"}"#;
+    assert_eq!(exporter.metric(dropped), Some(0.0));
+    // A bound holds what stays of them.
+    let n_ranks = exporter.status()["ranks"].as_array().unwrap().len();
+    assert_eq!(n_ranks, 1024);
+    let dropped = r#"stepmem_series_dropped_total{reason="ended"}"#;
+    assert_eq!(exporter.metric(dropped), Some(1200.0 - 1024.0));
+}
+
+#[test]
+fn silent_rank_says_so_and_counts_nothing_down() {
+    let exporter = Exporter::start(&[]);
+    let job = Job::leaking("leaky", 0..3000, 16 * MIB);
+    exporter.push(&job.records());
+    assert!(exporter.status()["ranks"][2]["oom_eta_seconds"].as_f64().is_some());
+    await_true("the silence", || exporter.status()["ranks"][2]["state"] == "silent");
+    let status = exporter.status();
+    assert!(status["ranks"][2]["silent_seconds"].as_f64().unwrap() >= 10.0);
+    assert!(status["ranks"][2].get("oom_eta_seconds").is_none_or(Value::is_null), "{status:#}");
+}
+
+#[test]
+fn terminated_exporter_waits_for_the_scrape_of_a_death_and_writes_first() {
+    let folder = Folder::new("ends-linger");
+    let (state, summaries) = (folder.path("state"), folder.path("summaries"));
+    let exporter =
+        Exporter::start(&["--state.file", &text(&state), "--summary.dir", &text(&summaries)]);
+    exporter.push(&dying().records());
+    assert_eq!(end(&exporter, "job", &oom()), 200);
+    exporter.signal("TERM");
+    exporter.await_log("the wait", Duration::from_secs(10), |entry| {
+        entry["fields"]["message"] == "waiting for a last scrape"
+    });
+    await_true("the state", || state.exists());
+    await_true("the summary", || fs::read_dir(&summaries).is_ok());
+    let metrics = exporter.scrape();
+    assert!(metrics.keys().any(|series| series.contains("OUT_OF_MEMORY")), "{metrics:#?}");
+    let began = Instant::now();
+    assert!(exporter.wait().0.success());
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn terminated_exporter_waits_for_no_scrape_of_a_run_that_completed() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&dying().records());
+    assert_eq!(end(&exporter, "job", &json!({"outcome": "completed"})), 200);
+    let began = Instant::now();
+    let log = exporter.stop();
+    assert!(began.elapsed() < Duration::from_secs(10), "{log:#?}");
+    assert!(!log.iter().any(|entry| entry["fields"]["message"] == "waiting for a last scrape"));
+}
+
+#[test]
+fn run_whose_ranks_fall_silent_together_has_ended_unannounced() {
+    let exporter = Exporter::start(&["--rank.ttl", "1s"]);
+    exporter.push(&Job::new(2, 50).records());
+    await_true("the silence", || exporter.status()["ranks"] == json!([]));
+    let summary = exporter.get("/api/v1/runs/job/summary", &[]).json();
+    assert_eq!(summary["coverage"]["ranks_lost"], json!([]));
+    assert_eq!(summary["ranks"][0]["state"], "ended_unannounced");
+}
