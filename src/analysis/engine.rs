@@ -160,7 +160,7 @@ impl Engine {
     }
 
     /// Sets the Unix time at `now`: the system's clock may have been set since it was last read. Ignores differences
-    /// below [`CLOCK_STEP_MIN`], so that times stay equal from one status to the next.
+    /// below `CLOCK_STEP_MIN`, so that times stay equal from one status to the next.
     pub fn set_clock(&mut self, now: Uptime, unix: f64) {
         if (unix - self.unix_time(now)).abs() >= CLOCK_STEP_MIN {
             self.started = unix - now.0.as_secs_f64();

@@ -168,7 +168,7 @@ pub struct SurgeRules {
 /// A share of what was left at the start; growth over few records must take more.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SurgeShare {
-    /// Of at most [`Self::FEW`] records.
+    /// Of at most `FEW` records.
     pub few: f64,
     /// Of however many.
     pub least: f64,
