@@ -281,9 +281,11 @@ def test_file_pages_are_not_counted(exporter, train, tmp_path):
     assert exporter.rank()["allocated_bytes"] > 32 << 20
 
 
-def test_end_removes_the_rank(exporter, train):
+def test_end_is_shown_with_the_last_row(exporter, train):
     code = LOOP + "    stepmem.end('completed')\n    assert stepmem.flush(5)\n"
     ended = train(code, exporter.url, STEPMEM_RUN="a/b c").ended()
     assert ended.code == 0, ended.err
-    await_true("the end", lambda: exporter.status()["ranks"] == [])
+    await_true("the end", lambda: exporter.rank().get("end"))
+    rank = exporter.rank()
+    assert (rank["run"], rank["end"]["outcome"], rank["step"]) == ("a/b c", "completed", 5)
     assert exporter.metric('stepmem_pushes_total{result="accepted"}') >= 2
