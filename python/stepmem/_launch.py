@@ -165,7 +165,7 @@ def _boot_id() -> str:
 
 
 def _pid_namespace() -> str:
-    """Returns the PID namespace, which tells apart containers whose launchers are all process 1."""
+    """Returns the PID namespace, which differs between containers whose launchers are all process 1."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:

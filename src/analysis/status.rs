@@ -293,7 +293,7 @@ pub struct ExporterStatus {
     pub push_seconds: DurationCounts,
     /// Batches that wait to be taken.
     pub inbox_depth: usize,
-    /// Why no device is opened, and what to set, while nothing tells which ones to open.
+    /// Why no device is opened, and what to set, while it is unknown which ones to open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices_hint: Option<Cow<'static, str>>,
     /// The state of each collector.

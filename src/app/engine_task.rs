@@ -304,7 +304,7 @@ impl EngineTask {
         }
     }
 
-    /// Returns the uptime, and tells the engine what time it is: the system's clock may have been set meanwhile.
+    /// Returns the uptime, and passes the time to the engine: the system's clock may have been set meanwhile.
     fn now(&mut self) -> Uptime {
         let now = self.clock.now();
         self.engine.set_clock(now, Clock::unix_time());

@@ -19,7 +19,7 @@ LABEL = "stepmem-test"
 
 
 class Cluster:
-    """`node` is None where the cluster is somebody's: nothing then leaves the namespaces made here, but the policy, which
+    """`node` is None where the cluster was named by its user: nothing then leaves the namespaces made here, but the policy, which
     matches only these."""
 
     def __init__(self, kubeconfig, context, images, folder, node=None):
