@@ -1,6 +1,7 @@
 //! The push endpoint: limits, authorization and status codes, on TCP and on a Unix socket.
 
 use std::error::Error;
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,7 +120,7 @@ async fn end(
     request: Request<Body>,
 ) -> Response {
     let read = |run, body: &[u8]| Ok(Delivery::End(run, decode_end(body)?));
-    endpoint.about_run(run, request, read).await
+    endpoint.about(named("run", run, Run::new), request, read).await
 }
 
 async fn ack(
@@ -128,7 +129,7 @@ async fn ack(
     request: Request<Body>,
 ) -> Response {
     let read = |run, body: &[u8]| Ok(Delivery::Ack(decode_ack(run, body)?));
-    endpoint.about_run(run, request, read).await
+    endpoint.about(named("run", run, Run::new), request, read).await
 }
 
 async fn device_ack(
@@ -136,17 +137,8 @@ async fn device_ack(
     uuid: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
-    endpoint
-        .timed(async |endpoint| {
-            endpoint.authorize(request.headers())?;
-            let (body, _held) = endpoint.json(request).await?;
-            let Path(uuid) =
-                uuid.map_err(|error| PushRefusal::subject("uuid", error.body_text()))?;
-            let uuid = GpuUuid::new(&uuid)
-                .map_err(|error| PushRefusal::subject("uuid", error.to_string()))?;
-            endpoint.offer(Delivery::Ack(decode_device_ack(uuid, &body)?)).await
-        })
-        .await
+    let read = |uuid, body: &[u8]| Ok(Delivery::Ack(decode_device_ack(uuid, body)?));
+    endpoint.about(named("uuid", uuid, GpuUuid::new), request, read).await
 }
 
 async fn release(
@@ -165,6 +157,16 @@ async fn release(
             Ok(Receipt { n_records: 1, asks: Vec::new() })
         })
         .await
+}
+
+/// What the path of a request names.
+fn named<N, E: Display>(
+    field: &'static str,
+    path: Result<Path<String>, PathRejection>,
+    parse: impl FnOnce(&str) -> Result<N, E>,
+) -> Result<N, PushRefusal> {
+    let Path(name) = path.map_err(|error| PushRefusal::subject(field, error.body_text()))?;
+    parse(&name).map_err(|error| PushRefusal::subject(field, error.to_string()))
 }
 
 impl PushEndpoint {
@@ -190,21 +192,17 @@ impl PushEndpoint {
         }
     }
 
-    /// Handles a request about one run, whose body is the JSON that `read` decodes.
-    async fn about_run(
+    /// Handles a request about what its path names, whose body is the JSON that `read` decodes.
+    async fn about<N>(
         &self,
-        run: Result<Path<String>, PathRejection>,
+        name: Result<N, PushRefusal>,
         request: Request<Body>,
-        read: impl FnOnce(Run, &[u8]) -> Result<Delivery, DecodeError>,
+        read: impl FnOnce(N, &[u8]) -> Result<Delivery, DecodeError>,
     ) -> Response {
         self.timed(async |endpoint| {
             endpoint.authorize(request.headers())?;
             let (body, _held) = endpoint.json(request).await?;
-            let Path(run) =
-                run.map_err(|error| PushRefusal::subject("run", error.body_text()))?;
-            let run = Run::new(&run)
-                .map_err(|error| PushRefusal::subject("run", error.to_string()))?;
-            endpoint.offer(read(run, &body)?).await
+            endpoint.offer(read(name?, &body)?).await
         })
         .await
     }
