@@ -16,6 +16,8 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
+SOURCES = (HERE / "go", HERE.parent / "peers/go")
+"""Where programs of our own are; the Collector is that of the other tests."""
 CACHE = pathlib.Path(os.environ.get("STEPMEM_CLUSTER_CACHE") or pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "stepmem/cluster")
 
 KUBERNETES = "1.36.3"
@@ -40,7 +42,7 @@ class Program:
     module: Module
     version: str
     package: str
-    """An import path, or the name of a folder in go/."""
+    """An import path, or the name of a folder in one of SOURCES."""
     tags: str = ""
 
     @property
@@ -83,12 +85,16 @@ class BuildError(Exception):
     """A program cannot be built."""
 
 
+def source_of(package):
+    return next(folder / package for folder in SOURCES if (folder / package).is_dir())
+
+
 def path(name):
     """Where a program is, once built."""
     program = PROGRAMS[name]
     source = ""
     if program.is_ours:
-        files = sorted((HERE / "go" / program.package).iterdir())
+        files = sorted(source_of(program.package).iterdir())
         source = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:8]
     return CACHE / "bin" / "-".join(part for part in (name, program.version, source) if part)
 
@@ -136,7 +142,8 @@ def build(name):
     folder = prepare(program.module)
     package = program.package
     if program.is_ours:
-        shutil.copytree(HERE / "go" / package, folder / package, dirs_exist_ok=True)
+        # Each module here has a go.mod of its own.
+        shutil.copytree(source_of(package), folder / package, dirs_exist_ok=True, ignore=shutil.ignore_patterns("go.mod", "go.sum"))
         package = f"./{package}"
     flags = "-s -w"
     if program.module.kubernetes:
