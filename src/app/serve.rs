@@ -14,7 +14,7 @@ use crate::analysis::saved::SavedState;
 use crate::analysis::status::Status;
 use crate::app::clock::Clock;
 use crate::app::collectors::event::CollectorEvent;
-use crate::app::collectors::kubelet::ask_kubelet;
+use crate::app::collectors::kubelet::{OwnPod, ask_kubelet};
 use crate::app::collectors::nvml::{GpuChannels, GpuSource, GpuTask};
 use crate::app::engine_task::{DropCounts, EngineTask, ExporterFigures, Requests};
 use crate::app::listen::{Addresses, PUSH, WEB, bind_socket, listen};
@@ -239,14 +239,16 @@ fn start_collectors(
     let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
     let mut tasks = JoinSet::new();
     let Some((nvml, source)) = devices else { return Ok((tasks, collected)) };
+    let (devices, pod_devices) = watch::channel(None);
     if let Some(socket) = &nvml.kubelet_socket {
         let kubelet = Kubelet::new(socket).map_err(anyhow::Error::from);
         if let Some(kubelet) = startup.started(keys::KUBELET_SOCKET, kubelet)? {
-            tasks.spawn(ask_kubelet(kubelet, nvml.interval, collect.clone()));
+            let own = nvml.kubelet_pod.clone().map(|name| OwnPod { name, devices });
+            tasks.spawn(ask_kubelet(kubelet, own, nvml.interval, collect.clone()));
         }
     }
     let DeviceInputs { pushed_devices, releases } = inputs;
-    let channels = GpuChannels { pushed_devices, collected: collect, releases };
+    let channels = GpuChannels { pushed_devices, pod_devices, collected: collect, releases };
     let task = GpuTask::start(nvml, source, channels).map_err(anyhow::Error::from);
     if let Some(task) = startup.started(keys::NVML_LIBRARY, task)? {
         tasks.spawn(task.run());

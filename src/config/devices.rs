@@ -15,10 +15,12 @@ const TOOLKIT_VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
 
 /// Why devices are not opened where the variable allows every device of the node.
 const ALL_GIVEN: &str = "no rank pushes from one, and NVIDIA_VISIBLE_DEVICES=all names every device of the node, not those of \
-     this pod; set --nvml.devices to their UUIDs, or to all where the pod has the whole node, or give the exporter the pod's claim";
+     this pod; set --nvml.devices to their UUIDs, or to all where the pod has the whole node, or give the exporter the pod's claim, \
+     or --kubelet.socket with --kubelet.pod";
 /// Why devices are not opened where the variable names none.
 const NONE_GIVEN: &str = "no rank pushes from one, and NVIDIA_VISIBLE_DEVICES does not name those of this pod; set --nvml.devices to \
-     their UUIDs, or to all where the pod has the whole node, or give the exporter the pod's claim";
+     their UUIDs, or to all where the pod has the whole node, or give the exporter the pod's claim, or --kubelet.socket with \
+     --kubelet.pod";
 
 /// The environment, as far as it concerns devices.
 #[derive(Clone, Debug)]

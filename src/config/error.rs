@@ -148,6 +148,9 @@ pub enum ValueError {
     TelemetryPath(String),
     #[error("{0:?} is not an absolute path")]
     RelativePath(String),
+    /// Not the name of a pod.
+    #[error("{0:?} is not NAMESPACE/NAME of a pod")]
+    Pod(String),
     /// Not a directory that a snapshot's report could name.
     #[error("{value:?} is not an absolute path of at most {bytes_max} bytes")]
     Directory {

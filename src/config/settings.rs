@@ -10,6 +10,7 @@ use crate::config::devices::DeviceEnvironment;
 use crate::config::error::{Mistake, StartupProblem};
 use crate::input::nvml::config::{Devices, GivenDevices};
 use crate::input::push::http::PushConfig;
+use crate::model::device::PodName;
 use crate::output::otlp::config::{Endpoint, OtlpConfig, Transport};
 
 /// The settings of `serve`. A test compares the default with that of the table.
@@ -79,6 +80,8 @@ pub struct NvmlSettings {
     pub hides_names: bool,
     /// The kubelet's pod-resources socket; `None` where it is not asked.
     pub kubelet_socket: Option<PathBuf>,
+    /// The exporter's own pod; `None` where it monitors a whole node or does not ask the kubelet.
+    pub kubelet_pod: Option<PodName>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,6 +127,7 @@ impl Default for NvmlSettings {
             open_given_after: Duration::from_mins(1),
             hides_names: false,
             kubelet_socket: None,
+            kubelet_pod: None,
         }
     }
 }
@@ -195,8 +199,14 @@ impl Draft {
             self;
         settings.otlp = otlp.finish();
         // A sidecar opens only the devices of its job; an exporter for the whole node opens all.
-        let is_sidecar = device_environment.is_in_pod && nvml.kubelet_socket.is_none();
-        nvml.given = (is_sidecar && devices.is_none()).then_some(device_environment.given);
+        let asks_for_pod = nvml.kubelet_socket.is_some() && nvml.kubelet_pod.is_some();
+        let is_for_node = nvml.kubelet_socket.is_some() && !asks_for_pod;
+        let is_sidecar = device_environment.is_in_pod && !is_for_node;
+        let given = match device_environment.given {
+            GivenDevices::Unknown(_) if asks_for_pod => GivenDevices::OfPod,
+            given => given,
+        };
+        nvml.given = (is_sidecar && devices.is_none()).then_some(given);
         let by_default = if is_sidecar { Devices::Pushed } else { Devices::All };
         nvml.devices = devices.unwrap_or(by_default);
         settings.engine.gpu_ttl = nvml.ttl();

@@ -204,6 +204,7 @@ mod tests {
         ("nvml.open-given-after", "2m"),
         ("nvml.no-process-names", "true"),
         ("kubelet.socket", "/run/kubelet.sock"),
+        ("kubelet.pod", "team/train-0"),
         ("nvml.processes.max", "0"),
         ("snapshot.on-creep", "1"),
         ("snapshot.directory", "/snapshots"),

@@ -8,7 +8,7 @@ use crate::config::keys;
 use crate::config::settings::Draft;
 use crate::config::values::{
     absolute, addresses, any_duration, directory, duration, endpoint, number, one_of, path,
-    ratio, size, socket, switch, telemetry_path, token, transport,
+    pod, ratio, size, socket, switch, telemetry_path, token, transport,
 };
 use crate::input::push::http::BODIES_BYTES_MAX;
 use crate::model::ids::Run;
@@ -161,20 +161,24 @@ pub const SETTINGS: &[Setting] = &[
         |d, v| put(&mut d.nvml.timeout, v, duration)).by_default("5s"),
     setting("nvml.devices", "DEVICES",
         "Devices to open: all, visible (by CUDA_VISIBLE_DEVICES, else NVIDIA_VISIBLE_DEVICES), pushed (only those that \
-         ranks push from), or a comma-separated list of UUIDs. Empty means pushed in a pod without --kubelet.socket, \
-         otherwise all.",
+         ranks push from), or a comma-separated list of UUIDs. Empty means pushed in a pod without --kubelet.socket or \
+         with --kubelet.pod, otherwise all.",
         |d, v| { d.devices = d.device_environment.parse(v)?; Ok(()) }).repeatable().closing(|d| d.is_without_nvml = true),
     setting("nvml.open-given-after", "DURATION",
         "In a pod in which no rank has pushed from a device for this long, open the devices that the pod was given: by \
-         UUIDs in NVIDIA_VISIBLE_DEVICES, or by a claim. Only where --nvml.devices is empty.",
+         UUIDs in NVIDIA_VISIBLE_DEVICES, by a claim, or by the kubelet (--kubelet.pod). Only where --nvml.devices is empty.",
         |d, v| put(&mut d.nvml.open_given_after, v, any_duration)).by_default("1m"),
     setting("nvml.no-process-names", "",
         "Leave out the names (comm) of processes on devices.",
         |d, v| put(&mut d.nvml.hides_names, v, switch)).by_default("false"),
     setting(keys::KUBELET_SOCKET, "PATH",
         "Pod-resources socket of the kubelet, which reports the containers that each device is assigned to. For an \
-         exporter that monitors a whole node. Empty disables it.",
+         exporter that monitors a whole node, or with --kubelet.pod for a sidecar. Empty disables it.",
         |d, v| put(&mut d.nvml.kubelet_socket, v, absolute)),
+    setting("kubelet.pod", "NAMESPACE/NAME",
+        "The pod of a sidecar to which --kubelet.socket is mounted: only the devices that the kubelet lists for this pod are \
+         reported, and opened as --nvml.open-given-after describes. Empty means that the exporter monitors the whole node.",
+        |d, v| put(&mut d.nvml.kubelet_pod, v, pod)),
     setting("nvml.processes.max", "N",
         "Processes per device with series of their own (0 to 4096). The rest is summed up.",
         |d, v| put(&mut d.settings.engine.processes_max, v, number(0, 4096_u64))).by_default("64"),

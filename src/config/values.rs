@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::config::error::ValueError;
 use crate::config::settings::PushSocket;
-use crate::model::units::{GIBIBYTE, MEBIBYTE};
+use crate::model::device::{DevicePod, PodName};
+use crate::model::units::{GIBIBYTE, MEBIBYTE, checked_text};
 use crate::output::otlp::config::{METRICS_PATH, Transport};
 use crate::output::web::is_reserved;
 
@@ -203,6 +204,21 @@ pub(super) fn absolute(value: &str) -> Result<Option<PathBuf>, ValueError> {
         path if path.starts_with('/') => Ok(Some(PathBuf::from(path))),
         path => Err(ValueError::RelativePath(path.to_owned())),
     }
+}
+
+/// Parses a pod as `NAMESPACE/NAME`.
+pub(super) fn pod(value: &str) -> Result<Option<PodName>, ValueError> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    let part = |text: &str| checked_text(text, DevicePod::NAME_BYTES_MAX).ok();
+    let parts = value.split_once('/').filter(|(_, name)| !name.contains('/'));
+    parts
+        .and_then(|(namespace, name)| {
+            Some(PodName { namespace: part(namespace)?, name: part(name)? })
+        })
+        .map(Some)
+        .ok_or_else(|| ValueError::Pod(value.to_owned()))
 }
 
 /// Parses the directory of snapshots; empty stays empty.

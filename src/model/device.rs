@@ -83,6 +83,13 @@ pub struct Container {
     pub pod_uid: Option<Box<str>>,
 }
 
+/// A pod, by the names that Kubernetes has for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodName {
+    pub namespace: Box<str>,
+    pub name: Box<str>,
+}
+
 /// A container that the kubelet gave a device to.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 pub struct DevicePod {
@@ -90,6 +97,16 @@ pub struct DevicePod {
     pub namespace: Box<str>,
     pub pod: Box<str>,
     pub container: Box<str>,
+}
+
+impl DevicePod {
+    /// The longest of its three names, in bytes: Kubernetes allows 253.
+    pub const NAME_BYTES_MAX: usize = 253;
+
+    /// Whether it is a container of `pod`.
+    pub fn is_of(&self, pod: &PodName) -> bool {
+        self.namespace == pod.namespace && self.pod == pod.name
+    }
 }
 
 /// What a device's process list can mean from where the exporter runs.

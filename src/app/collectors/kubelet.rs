@@ -1,23 +1,55 @@
-//! Polls the kubelet for the containers of all devices.
+//! Polls the kubelet for the containers of all devices, or of those of one pod.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 
 use crate::app::collectors::event::{CollectorEvent, CollectorRound};
 use crate::input::owner::kubelet::{Assignments, Kubelet};
+use crate::model::device::{DevicePod, PodName};
+use crate::model::ids::GpuUuid;
 
-/// Polls the kubelet until the engine ends.
+/// The devices of the exporter's own pod; `None` before the kubelet's first answer.
+pub(in crate::app) type PodDevices = Option<BTreeSet<GpuUuid>>;
+
+/// The pod to which the answers of the kubelet are limited.
+pub(in crate::app) struct OwnPod {
+    pub(in crate::app) name: PodName,
+    /// Receives its devices. A container keeps its devices, so that they stay while the kubelet does not answer.
+    pub(in crate::app) devices: watch::Sender<PodDevices>,
+}
+
+impl OwnPod {
+    /// Leaves out the containers of other pods, and publishes the devices of this one.
+    fn select(&self, pods: &mut Vec<DevicePod>) {
+        pods.retain(|pod| pod.is_of(&self.name));
+        let devices = Some(pods.iter().map(|pod| pod.uuid.clone()).collect());
+        self.devices.send_if_modified(|known| {
+            let is_new = *known != devices;
+            if is_new {
+                *known = devices;
+            }
+            is_new
+        });
+    }
+}
+
+/// Polls the kubelet until the engine ends, for all pods or only `own`.
 pub(in crate::app) async fn ask_kubelet(
     mut kubelet: Kubelet,
+    own: Option<OwnPod>,
     every: Duration,
     collected: mpsc::Sender<CollectorEvent>,
 ) -> anyhow::Result<()> {
     let mut is_failing = false;
     loop {
         let began = Instant::now();
-        let listed = kubelet.list().await;
+        let mut listed = kubelet.list().await;
+        if let (Ok(listed), Some(own)) = (&mut listed, &own) {
+            own.select(&mut listed.pods);
+        }
         match &listed {
             Err(error) if !is_failing => tracing::warn!(%error, "kubelet: no answer"),
             Ok(_) if is_failing => tracing::info!("kubelet: answers again"),

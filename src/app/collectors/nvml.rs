@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::app::collectors::event::{CollectorEvent, CollectorRound};
+use crate::app::collectors::kubelet::PodDevices;
 use crate::app::collectors::thread;
 use crate::app::collectors::xid::XidWatch;
 use crate::config::settings::{NvmlSettings, Settings};
@@ -25,6 +26,13 @@ use crate::model::ids::GpuUuid;
 const BACKOFF_MAX: Duration = Duration::from_mins(1);
 /// Processes read per device; the engine shows fewer.
 const PROCESSES_MAX: usize = 4096;
+
+/// Why devices are not opened before the kubelet answers.
+const KUBELET_SILENT: &str =
+    "no rank pushes from one, and the kubelet has not answered yet at --kubelet.socket";
+/// Why devices are not opened where the kubelet lists none for the pod.
+const KUBELET_LISTS_NONE: &str = "no rank pushes from one, and the kubelet lists none for this pod; set --kubelet.pod to its \
+     namespace and name, or --nvml.devices to their UUIDs";
 
 /// The source of device readings. May block as long as a driver does.
 pub enum GpuSource {
@@ -108,6 +116,8 @@ pub(in crate::app) struct GpuTask {
 pub(in crate::app) struct GpuChannels {
     /// The devices that ranks push from, as the engine answers.
     pub(in crate::app) pushed_devices: watch::Receiver<BTreeSet<GpuUuid>>,
+    /// The devices of the exporter's own pod, as the kubelet lists them.
+    pub(in crate::app) pod_devices: watch::Receiver<PodDevices>,
     /// The channel to the engine.
     pub(in crate::app) collected: mpsc::Sender<CollectorEvent>,
     /// Requests to hold no device open for a time.
@@ -124,10 +134,10 @@ impl GpuTask {
         source: GpuSource,
         channels: GpuChannels,
     ) -> std::io::Result<Self> {
-        let GpuChannels { pushed_devices, collected, releases } = channels;
+        let GpuChannels { pushed_devices, pod_devices, collected, releases } = channels;
         let (asks, asked) = sync_channel(1);
         let (answers, polls) = mpsc::channel(1);
-        let given = GivenWatch::new(&settings);
+        let given = GivenWatch::new(&settings, pod_devices);
         let xids = match &source {
             GpuSource::Simulated(_) => None,
             GpuSource::Nvml(_) => {
@@ -247,6 +257,7 @@ impl GpuTask {
 /// The devices to open: those that ranks push from, or those that the pod was given once none has pushed for a while.
 struct GivenWatch {
     given: Option<GivenDevices>,
+    pod_devices: watch::Receiver<PodDevices>,
     after: Duration,
     /// Since when no rank pushes from a device.
     idle_since: Option<Instant>,
@@ -255,9 +266,9 @@ struct GivenWatch {
 }
 
 impl GivenWatch {
-    fn new(settings: &NvmlSettings) -> Self {
+    fn new(settings: &NvmlSettings, pod_devices: watch::Receiver<PodDevices>) -> Self {
         let (given, after) = (settings.given.clone(), settings.open_given_after);
-        Self { given, after, idle_since: None, hint: None }
+        Self { given, pod_devices, after, idle_since: None, hint: None }
     }
 
     /// Returns the next request, which may open devices that no rank pushes from.
@@ -271,6 +282,13 @@ impl GivenWatch {
         let (request, hint) = match self.given.as_ref().filter(|_| is_idle) {
             Some(GivenDevices::Listed(uuids)) => (PollRequest::Read(uuids.clone()), None),
             Some(GivenDevices::Claimed) => (PollRequest::ReadEvery, None),
+            Some(GivenDevices::OfPod) => match &*self.pod_devices.borrow() {
+                None => (PollRequest::Read(pushed), Some(KUBELET_SILENT)),
+                Some(uuids) if uuids.is_empty() => {
+                    (PollRequest::Read(pushed), Some(KUBELET_LISTS_NONE))
+                }
+                Some(uuids) => (PollRequest::Read(uuids.clone()), None),
+            },
             Some(GivenDevices::Unknown(hint)) => (PollRequest::Read(pushed), Some(*hint)),
             None => (PollRequest::Read(pushed), None),
         };

@@ -37,6 +37,8 @@ pub enum GivenDevices {
     Listed(BTreeSet<GpuUuid>),
     /// Every device that NVML counts here: a claim puts no others into the container.
     Claimed,
+    /// Those that the kubelet lists for the pod.
+    OfPod,
     /// Unknown, for this reason.
     Unknown(&'static str),
 }

@@ -23,8 +23,6 @@ pub const ANSWER_BYTES_MAX: usize = 16 << 20;
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// Maximum number of pairs of device and container per response; a node has a few hundred pods at most.
 pub const DEVICE_PODS_MAX: usize = 4096;
-/// The longest name, in bytes: Kubernetes allows 253.
-const NAME_BYTES_MAX: usize = 253;
 /// The gRPC method.
 const LIST: &str = "/v1.PodResourcesLister/List";
 /// The prefix of resources whose devices NVML knows.
@@ -154,7 +152,7 @@ fn device_pod(
     // Shares of a time-sliced device are numbered: `GPU-…::2`.
     let uuid = id.split_once("::").map_or(id, |(uuid, _)| uuid);
     let is_uuid = uuid.starts_with("GPU-") || uuid.starts_with("MIG-");
-    let name = |text: &str| checked_text(text, NAME_BYTES_MAX).ok();
+    let name = |text: &str| checked_text(text, DevicePod::NAME_BYTES_MAX).ok();
     Some(DevicePod {
         uuid: GpuUuid::new(uuid).ok().filter(|_| is_uuid)?,
         namespace: name(&pod.namespace)?,

@@ -6,6 +6,8 @@ use std::process;
 use serde_json::json;
 
 use crate::rig::exporter::Exporter;
+use crate::rig::folder::text;
+use crate::rig::kubelet::Kubelet;
 use crate::rig::nvml::{FakeNvml, driver, gpu, process};
 use crate::rig::series::Metrics;
 use crate::rig::units::GIB;
@@ -66,6 +68,65 @@ fn unknown_devices_are_not_opened_and_page_and_log_say_what_to_set() {
         exporter.await_metrics("the pushed device", |metrics| is_read(metrics, "GPU-a"));
         await_true("the hint goes", || hint().is_null());
     }
+}
+
+/// The kubelet's answer: the devices of each pod.
+fn assigned(pods: &[(&str, &str, &[&str])]) -> String {
+    let pods = pods.iter().map(|(namespace, name, uuids)| {
+        let devices = json!([{"resourceName": "nvidia.com/gpu", "deviceIds": uuids}]);
+        let containers = json!([{"name": "pytorch", "devices": devices}]);
+        json!({"namespace": namespace, "name": name, "containers": containers})
+    });
+    json!({"podResources": pods.collect::<Vec<_>>()}).to_string()
+}
+
+#[test]
+fn kubelet_lists_the_devices_of_a_sidecars_own_pod() {
+    let kubelet = Kubelet::start("given-kubelet");
+    let fake = FakeNvml::new(
+        "given-kubelet-nvml",
+        &driver([gpu("GPU-a"), gpu("GPU-b"), gpu("GPU-c")]),
+    );
+    let socket = text(&kubelet.socket());
+    let own = ["--kubelet.socket", &socket, "--kubelet.pod", "team/train-0"];
+    let exporter = sidecar(&fake, Some("all"), &[&SOON[..], &own].concat());
+    let says = |part: &str| {
+        let hint = exporter.status()["exporter"]["devices_hint"].clone();
+        hint.as_str().is_some_and(|hint| hint.contains(part))
+    };
+    await_true("the hint while the kubelet is starting", || says("has not answered"));
+    kubelet
+        .answer(&assigned(&[("team", "train-1", &["GPU-a"]), ("else", "train-0", &["GPU-c"])]));
+    await_true("the hint while the pod has no device", || says("lists none for this pod"));
+    assert_eq!(fake.n_calls("nvmlInit_v2"), 0);
+
+    kubelet.answer(&assigned(&[
+        ("team", "train-1", &["GPU-a"]),
+        ("team", "train-0", &["GPU-b"]),
+        ("else", "train-0", &["GPU-c"]),
+    ]));
+    exporter.await_metrics("the pod's device", |metrics| is_read(metrics, "GPU-b"));
+    await_true("the hint goes", || exporter.status()["exporter"]["devices_hint"].is_null());
+    let metrics = exporter.scrape();
+    assert_eq!(["GPU-a", "GPU-c"].map(|uuid| is_read(&metrics, uuid)), [false, false]);
+    let pods: Vec<&String> = metrics
+        .keys()
+        .filter(|series| series.starts_with("stepmem_device_pod_info{"))
+        .collect();
+    assert_eq!(pods.len(), 1, "other pods' devices are not this pod's business: {pods:?}");
+    assert!(pods[0].contains("pod_name=\"train-0\"") && pods[0].contains("GPU-b"), "{pods:?}");
+
+    // A container keeps its devices while the kubelet restarts.
+    kubelet.fall_silent();
+    exporter.await_metrics("the silence", |metrics| {
+        metrics.get(r#"stepmem_collector_success{collector="kubelet"}"#) == Some(&0.0)
+    });
+    assert!(is_read(&exporter.scrape(), "GPU-b"));
+
+    exporter.push(&[json!({"rank": 0, "step": 1, "device": "GPU-a", "allocated_bytes": GIB})]);
+    exporter.await_metrics("the pushed device alone", |metrics| {
+        is_read(metrics, "GPU-a") && !is_read(metrics, "GPU-b")
+    });
 }
 
 #[test]
