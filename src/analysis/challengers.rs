@@ -142,6 +142,11 @@ impl Challengers {
         of_run.filter(|(_, challenger)| is_recent(challenger)).count()
     }
 
+    /// Returns the name that the program of a run asked for before it was offered this one.
+    pub fn asked_for(&self, run: &Run) -> Option<&Run> {
+        self.offers.iter().find(|offer| offer.name == *run).map(|offer| &offer.run)
+    }
+
     fn forget(&mut self, now: Uptime) {
         self.by_rank.retain(|_, challenger| now.since(challenger.asked) < FORGOTTEN_AFTER);
         if self.by_rank.len() >= CHALLENGERS_MAX {

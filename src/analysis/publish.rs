@@ -83,7 +83,12 @@ impl Engine {
         for run in &scene.runs {
             let balance = balance(&run.ranks);
             let challengers = self.ranks.n_challengers(run.run, now);
-            runs.push(RunStatus::of(run, balance.as_ref(), challengers));
+            let asked_for = self.ranks.asked_for(run.run).cloned();
+            runs.push(RunStatus {
+                challengers,
+                asked_for,
+                ..RunStatus::of(run, balance.as_ref())
+            });
             for (rank, view) in &run.ranks {
                 let own = balance.as_ref().and_then(|balance| balance.of(*rank));
                 let id = RankId { run: run.run.clone(), rank: *rank };

@@ -392,6 +392,11 @@ impl RankTable {
         self.challengers.count(run, now)
     }
 
+    /// Returns the name that the program of a run asked for first, where another live one held it.
+    pub fn asked_for(&self, run: &Run) -> Option<&Run> {
+        self.challengers.asked_for(run)
+    }
+
     /// How many ranks and runs there would be with those of the batch.
     fn with_newcomers(&self, batch: &[StepSample]) -> (usize, usize) {
         let mut ranks = BTreeSet::new();

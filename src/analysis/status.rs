@@ -69,6 +69,9 @@ pub struct RunStatus {
     /// one name.
     #[serde(default)]
     pub challengers: usize,
+    /// The name that its program asked for first; another live program pushes under it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_for: Option<Run>,
     /// (worst - median) / median over the recent peaks of its present ranks, or else their high-water marks.
     pub imbalance_ratio: Option<f64>,
     /// The rank with the highest recent peak.
@@ -340,14 +343,15 @@ impl ExporterStatus {
 }
 
 impl RunStatus {
-    /// A run's present ranks and their balance, and how many processes are refused.
-    pub fn of(scene: &RunScene<'_>, balance: Option<&Balance>, challengers: usize) -> Self {
+    /// A run's present ranks and their balance; its name is its own.
+    pub fn of(scene: &RunScene<'_>, balance: Option<&Balance>) -> Self {
         let pushing = || scene.ranks.iter().filter(|(_, view)| view.ended.is_none());
         Self {
             run: scene.run.clone(),
             ranks: pushing().count(),
             ranks_expected: pushing().filter_map(|(_, view)| view.identity.world_size).max(),
-            challengers,
+            challengers: 0,
+            asked_for: None,
             imbalance_ratio: balance.map(|balance| balance.skew_ratio),
             worst_rank: balance.map(|balance| balance.worst_rank),
         }

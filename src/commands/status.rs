@@ -9,9 +9,11 @@ use clap::{Arg, ArgMatches};
 
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::diagnosis::kind::Severity;
-use crate::analysis::status::{FindingStatus, ProcessStatus, RankStatus, SignalStatus, Status};
+use crate::analysis::status::{
+    FindingStatus, ProcessStatus, RankStatus, RunStatus, SignalStatus, Status,
+};
 use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
-use crate::model::ids::SubjectId;
+use crate::model::ids::{ProcessId, SubjectId};
 use crate::model::units::Bytes;
 use crate::text::page::{Cell, Colour, Column, Indent, Page, Table};
 use crate::text::units::{bytes, duration, hourly, or_unknown, percent};
@@ -62,11 +64,7 @@ fn render(status: &Status, is_coloured: bool) -> String {
     } else {
         page.table(&ranks(status));
     }
-    for run in status.runs.iter().filter(|run| run.challengers > 0) {
-        let words = format!(
-            "Two programs push under the name {}; refused lately: {}. Give one of them another (STEPMEM_RUN).",
-            run.run, run.challengers
-        );
+    for words in status.runs.iter().flat_map(shared_name) {
         page.blank();
         page.paragraph(Indent::hanging(2), &words);
     }
@@ -83,6 +81,23 @@ fn render(status: &Status, is_coloured: bool) -> String {
         page.paragraph(Indent { first: 2, rest: 2 }, advice);
     }
     page.into_text()
+}
+
+/// Returns what two programs under one run name mean for this run, in words.
+fn shared_name(run: &RunStatus) -> impl Iterator<Item = String> {
+    let refused = (run.challengers > 0).then(|| {
+        format!(
+            "Two programs push under the name {}; refused lately: {}. Give one of them another (STEPMEM_RUN).",
+            run.run, run.challengers
+        )
+    });
+    let renamed = run.asked_for.as_ref().map(|name| {
+        format!(
+            "{} asked for the name {name}, under which another program pushes. Give one of them another (STEPMEM_RUN).",
+            run.run
+        )
+    });
+    refused.into_iter().chain(renamed)
 }
 
 fn ranks(status: &Status) -> Table {
@@ -145,6 +160,7 @@ fn processes(status: &Status) -> Table {
     let mut table = Table::new([
         Column::left(1, "DEVICE"),
         Column::right(2, "PID"),
+        Column::left(2, "NAME"),
         Column::right(2, "USED"),
         Column::right(2, "CAPACITY"),
         Column::right(2, "PRESSURE"),
@@ -154,15 +170,23 @@ fn processes(status: &Status) -> Table {
     ]);
     for process in &status.processes {
         let diagnoses = diagnoses(status, &SubjectId::Process(process.id.clone()));
-        table.row(process_row(process, diagnoses));
+        let name = name(status, &process.id);
+        table.row(process_row(process, name, diagnoses));
     }
     table
 }
 
-fn process_row(process: &ProcessStatus, diagnoses: Cell) -> [Cell; 8] {
+/// Returns a process's name, where it can be seen.
+fn name<'s>(status: &'s Status, id: &ProcessId) -> Option<&'s str> {
+    let device = status.devices.iter().find(|device| device.uuid == id.uuid)?;
+    device.processes.iter().find(|process| process.pid == id.pid)?.name.as_deref()
+}
+
+fn process_row(process: &ProcessStatus, name: Option<&str>, diagnoses: Cell) -> [Cell; 9] {
     [
         process.id.uuid.as_str().into(),
         process.id.pid.to_string().into(),
+        or_unknown(name.map(str::to_owned)).into(),
         quantity(Some(process.used)),
         quantity(process.capacity),
         or_unknown(process.pressure_ratio.map(percent)).into(),
@@ -255,6 +279,14 @@ mod tests {
                     "slope_bytes_per_second": 1_048_576.0, "trend": null,
                 },
             }],
+            "devices": [{
+                "uuid": "GPU-7", "attribution": "host", "other_processes_bytes": null,
+                "memory": null, "attributed_bytes": null, "unattributed_bytes": null,
+                "processes": [
+                    { "pid": 3, "used_bytes": GIB, "name": "sshd", "owner": null, "container": null },
+                    { "pid": 4711, "used_bytes": GIB, "name": "python", "owner": null, "container": null },
+                ],
+            }],
             "findings": [finding("HIGH_PRESSURE", "warning", &json!({ "uuid": "GPU-7", "pid": 4711 }))],
         }));
         let lines: Vec<Vec<&str>> =
@@ -262,9 +294,9 @@ mod tests {
         assert_eq!(lines[0].join(" "), "No rank pushes.");
         assert_eq!(
             lines[2].join(" "),
-            "DEVICE PID USED CAPACITY PRESSURE SLOPE OOM IN DIAGNOSIS"
+            "DEVICE PID NAME USED CAPACITY PRESSURE SLOPE OOM IN DIAGNOSIS"
         );
-        let row = "GPU-7 4711 60.0 GiB 80.0 GiB 75% 3.52 GiB/h 2 h 0 min HIGH PRESSURE";
+        let row = "GPU-7 4711 python 60.0 GiB 80.0 GiB 75% 3.52 GiB/h 2 h 0 min HIGH PRESSURE";
         assert_eq!(lines[3].join(" "), row);
         assert!(
             text.contains(

@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
+use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
 use crate::rig::http::Answer;
 use crate::rig::units::{GIB, float};
@@ -73,6 +74,21 @@ fn name_is_offered_once_the_first_has_pushed_again_and_is_one_for_the_launch() {
     let runs = exporter.status()["runs"].clone();
     assert_eq!((&runs[0]["run"], &runs[0]["challengers"]), (&json!("train.py"), &json!(2)));
     assert_eq!(runs[1]["run"], "train.py~2");
+    assert_eq!(runs[1]["asked_for"], "train.py");
+    assert_eq!(runs[0].get("asked_for"), None);
+    let table =
+        stepmem(&["status", "--url", &format!("http://{}", exporter.web)], &[], b"").out;
+    let table = table.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        table.contains("Two programs push under the name train.py; refused lately: 2."),
+        "{table}"
+    );
+    assert!(
+        table.contains(
+            "train.py~2 asked for the name train.py, under which another program pushes."
+        ),
+        "{table}"
+    );
     assert_eq!(exporter.metric(r#"stepmem_run_challengers{run="train.py"}"#), Some(2.0));
     // Each is logged when it is first refused, and when it is first offered a name.
     assert_eq!(exporter.logged("WARN", "two programs use one run name"), 6);

@@ -91,6 +91,26 @@ const checks = {
     assert.equal((await reader.texts("#ranks-rows tr")).length, 1, "a process is not a rank");
   },
 
+  async "a process has its name beside its id where that is seen"(reader) {
+    const status = await statusOf(nvmlUrl);
+    const named = (process) => ({ ...process, name: "python" });
+    const devices = status.devices.map((device) => ({ ...device, processes: device.processes.map(named) }));
+    await reader.open(nvmlUrl, { ...status, devices });
+    await reader.has("#processes-rows tr", "4711 (python)");
+    await reader.has("#devices-rows tr", "pid 4711 (python)");
+  },
+
+  async "two programs under one name are named below the runs"(reader) {
+    const status = await statusOf(nvmlUrl);
+    await reader.open(nvmlUrl, status);
+    assert.ok(!(await reader.page.locator("#runs-note").isVisible()));
+    const [run] = status.runs;
+    const runs = [{ ...run, challengers: 2 }, { ...run, run: `${run.run}~2`, asked_for: run.run }];
+    await reader.open(nvmlUrl, { ...status, runs });
+    await reader.has("#runs-note", `Two programs push under the name ${run.run}; refused lately: 2.`);
+    await reader.has("#runs-note", `${run.run}~2 asked for the name ${run.run}, under which another program pushes.`);
+  },
+
   async "a lost device is on top, in its row, and not called a rank"(reader) {
     await reader.open(nvmlUrl);
     await reader.has("#verdict-text", "GPU LOST on GPU-b: the driver answers gpu_is_lost");

@@ -1,7 +1,7 @@
 // The table of processes that do not push, the worst first: what the driver reports of them, judged.
 
 import { $, Rows, element, hint, show, tableRow, text, tone } from "./dom.js";
-import { DASH, bytes, known, number, oomEta, percent } from "./format.js";
+import { DASH, bytes, isKnown, known, number, oomEta, percent } from "./format.js";
 import { sparkline } from "./sparks.js";
 import { Capped, badges, gauge, mark, toned } from "./parts.js";
 import { PENDING, levelOfOom, levelWhere } from "./severity.js";
@@ -42,7 +42,7 @@ function update(row, process, { cellName }) {
   const { findings, level, pending, creep } = process;
   tone(row.node, level || null, level ? "is-found" : "");
   tone(row.dot, level === 0 && pending ? PENDING : level, "mark");
-  text(row.label, String(process.pid));
+  text(row.label, isKnown(process.name) ? `${process.pid} (${process.name})` : String(process.pid));
   row.badges(findings, pending);
   text(device, cellName(process.uuid), process.uuid);
   text(used, bytes(process.used_bytes));

@@ -14,8 +14,19 @@ export function runsSection(redraw) {
   return (view) => {
     text($("runs-count"), number(view.runs.length));
     capped.set(view.runs, (run) => run.run, view);
+    const shared = view.runs.flatMap(sharedName);
+    text($("runs-note"), shared.join(" "));
+    show($("runs-note"), shared.length > 0);
     show($("runs"), view.runs.length > 0);
   };
+}
+
+/** What two programs under one run name mean for this run, in words. */
+function sharedName({ run, challengers, asked_for: name }) {
+  const remedy = "Give one of them another (STEPMEM_RUN).";
+  const refused = `Two programs push under the name ${run}; refused lately: ${number(challengers)}. ${remedy}`;
+  const renamed = `${run} asked for the name ${name}, under which another program pushes. ${remedy}`;
+  return [...(challengers > 0 ? [refused] : []), ...(isKnown(name) ? [renamed] : [])];
 }
 
 function make() {

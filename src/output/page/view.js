@@ -29,9 +29,11 @@ export function viewOf(status) {
     const own = [...about(rankKey(rank)), ...about(deviceKey({ uuid: rank.device }))].sort(worstFirst);
     return judged({ ...rank, pending: pendingRank(rank) }, own);
   });
+  const named = status.devices.flatMap(({ uuid, processes }) => processes.map(({ pid, name }) => [processKey({ uuid, pid }), name]));
+  const names = new Map(named);
   const processes = (status.processes ?? []).map((process) => {
     const pending = isKnown(process.creep) ? null : { label: "growth not known yet", hint: "" };
-    return judged({ ...process, pending }, about(processKey(process)));
+    return judged({ ...process, name: names.get(processKey(process)), pending }, about(processKey(process)));
   });
   const members = grouped(ranks, (rank) => rank.run);
   const runs = status.runs.map((run) => ({ ...run, members: members.get(run.run) ?? [] }));
