@@ -66,6 +66,16 @@ def test_interrupt_ends_training_as_without_the_client(exporter, train):
     assert exporter.rank()["step"] == 1
 
 
+def test_training_can_be_interrupted_where_the_tests_cannot(exporter, train):
+    """As under `nohup make test &`, whose SIGINT is ignored and inherited."""
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        training = train("import signal; print(signal.getsignal(signal.SIGINT).__name__)", exporter.url)
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    assert training.ended().out == "default_int_handler\n"
+
+
 def test_hanging_exporter_delays_exit_by_a_second_at_most(exporter, train, start):
     usual = train(LOOP, None, "50", "0.01").ended().seconds
     exporter.freeze()

@@ -4,6 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
+use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::job::{Job, START};
@@ -123,6 +124,25 @@ fn new_process_is_a_new_life_whatever_it_says_once_the_former_has_ended() {
     assert_eq!(counted(&exporter, "restarted"), 1.0);
     let rank = &exporter.status()["ranks"][0];
     assert_eq!((&rank["step"], &rank["attempt"]), (&json!(7), &json!(0)));
+}
+
+#[test]
+fn process_that_steps_every_half_minute_is_live_for_five_of_its_pauses() {
+    let record = |instance: &str, step: u64, second: f64| {
+        at(step, float(START) + second, &json!({"run": "slow", "instance": instance}))
+    };
+    let (first, second) = ("00000000000000aa", "00000000000000bb");
+    let holder = (0..10).map(|step| record(first, 100 + step, 30.0 * float(step)));
+    // The last record of the first comes at 270 s.
+    for (seconds_after, is_new_life) in [(60.0, false), (149.0, false), (151.0, true)] {
+        let challenger = record(second, 1, 270.0 + seconds_after);
+        let lines: Vec<String> =
+            holder.clone().chain([challenger]).map(|record| record.to_string()).collect();
+        let replayed = stepmem(&["replay", "-"], &[], lines.join("\n").as_bytes());
+        let last: Value = serde_json::from_str(replayed.out.lines().last().unwrap()).unwrap();
+        let step = last["status"]["ranks"][0]["step"].as_u64();
+        assert_eq!(step == Some(1), is_new_life, "{seconds_after} s: {last:#}");
+    }
 }
 
 #[test]

@@ -33,6 +33,14 @@ ROUTES = [
     ({"alertname": "StepmemMemoryRising", "severity": "info", "uuid": "GPU-3", "pid": "4711"}, "discard"),
     ({"alertname": "SomethingElse", "severity": "critical"}, "team"),
 ]
+# Alerts that would repeat another one about the same rank, process, run or node.
+REPEATS = {
+    "StepmemMemoryRising": "StepmemMemoryCreep",
+    "StepmemImbalance": "StepmemMemoryCreep",
+    "StepmemHighPressure": "StepmemOOMImminent",
+    "StepmemAllocRetries": "StepmemOOMImminent",
+    "StepmemRankSilent": "StepmemRanksMissing",
+}
 # What an inhibition must have in common for a rank, and for a process that does not push.
 SUBJECT = {"run", "rank", "uuid", "pid"}
 
@@ -153,10 +161,23 @@ def routing():
 
 def inhibitions():
     """Alertmanager takes two missing labels as equal: a rule about a rank alone would let one process silence another."""
-    for rule in yaml.safe_load(EXAMPLE.read_text())["inhibit_rules"]:
+    rules = yaml.safe_load(EXAMPLE.read_text())["inhibit_rules"]
+    for target, source in REPEATS.items():
+        if not any(names(rule["source_matchers"], source) and names(rule["target_matchers"], target) for rule in rules):
+            yield f"{EXAMPLE.name}: {source} does not inhibit {target}"
+    for rule in rules:
         named = SUBJECT & set(rule["equal"])
         if named & {"rank", "pid"} and named != SUBJECT:
             yield f"{EXAMPLE.name}: the inhibition by {rule['source_matchers']} does not compare {sorted(SUBJECT - named)}"
+
+
+def names(matchers, alert):
+    """Whether one of the matchers is about the name of this alert, and matches it."""
+    parts = [matcher.split(maxsplit=2) for matcher in matchers]
+    return any(
+        label == "alertname" and re.fullmatch(value.strip('"') if sign == "=~" else re.escape(value), alert)
+        for label, sign, value in parts
+    )
 
 
 if __name__ == "__main__":
