@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::snapshot::fault::{Fault, Unreadable};
-use crate::snapshot::model::{Block, Device, Frame, Segment, Snapshot};
-use crate::snapshot::num::at;
+use crate::snapshot::model::{Block, Device, Frame, MetadataRun, Segment, Snapshot};
+use crate::snapshot::num::{at, id};
 use crate::snapshot::pickle::Machine;
 use crate::snapshot::raw::{List, RawBlock, RawSegment, Record, RecordKind};
 use crate::snapshot::schema::Records;
@@ -52,6 +52,7 @@ fn build(mut records: Records, root: Value, protocol: u8) -> Result<Snapshot, Fa
         Value::List(_) => (root, None, None, None),
         _ => return Err("its root is neither a dict nor a list of segments".into()),
     };
+    put_in_order(&mut records.metadata);
     let mut devices = BTreeMap::new();
     collect_segments(&records, segments, &mut devices)?;
     if let Some(traces) = traces {
@@ -76,6 +77,7 @@ fn build(mut records: Records, root: Value, protocol: u8) -> Result<Snapshot, Fa
         streams: records.streams,
         pools: records.pools,
         events: records.events,
+        metadata: records.metadata,
         devices: devices.into_values().collect(),
         ring: ring.unwrap_or_default(),
     })
@@ -88,7 +90,7 @@ fn root_less() -> Value {
 
 fn frames(records: &Records) -> Vec<Frame> {
     (0..records.frames.len())
-        .map(|number| match records.frames.get(crate::snapshot::num::id(number)) {
+        .map(|number| match records.frames.get(id(number)) {
             [name, file, low, high] => Frame {
                 name: *name,
                 file: *file,
@@ -102,7 +104,7 @@ fn frames(records: &Records) -> Vec<Frame> {
 /// The runs of records that a list is made of.
 fn runs(records: &Records, value: Value, of: RecordKind) -> Option<Vec<(u32, u32)>> {
     let Value::List(list) = value else { return None };
-    match records.list(list) {
+    match records.lists.get(list) {
         List::Empty => Some(Vec::new()),
         List::Run(kind, start, end) if *kind == of => Some(vec![(*start, *end)]),
         List::Runs(kind, runs) if *kind == of => Some(runs.to_vec()),
@@ -187,7 +189,7 @@ fn collect_traces(
     devices: &mut BTreeMap<u64, Device>,
 ) -> Result<(), Fault> {
     let Value::List(list) = value else { return Err("device_traces is not a list".into()) };
-    let lists = match records.list(list) {
+    let lists = match records.lists.get(list) {
         List::Empty => return Ok(()),
         List::Lists(lists) => lists.clone(),
         _ => return Err("device_traces is not a list of lists".into()),
@@ -204,6 +206,7 @@ fn collect_traces(
             runs => {
                 let start = records.events.len();
                 for (from, to) in runs {
+                    copy_metadata(records, (*from, *to));
                     records.events.extend_from_within(at(*from)..at(*to));
                 }
                 (start, records.events.len())
@@ -212,6 +215,33 @@ fn collect_traces(
         device(devices, index).events = events;
     }
     Ok(())
+}
+
+/// Sorts runs by their first events; of two that share an event, the first keeps it.
+fn put_in_order(runs: &mut Vec<MetadataRun>) {
+    runs.sort_by_key(|run| run.first);
+    let mut end = 0;
+    runs.retain_mut(|run| {
+        run.first = run.first.max(end);
+        end = end.max(run.end);
+        run.first < run.end
+    });
+}
+
+/// Copies the metadata of events that are about to be copied to the end.
+fn copy_metadata(records: &mut Records, (from, to): (u32, u32)) {
+    let start = id(records.events.len());
+    let first = records.metadata.partition_point(|run| run.end <= from);
+    let last = records.metadata.partition_point(|run| run.first < to);
+    for number in first..last {
+        if let Some(run) = records.metadata.get(number).copied() {
+            records.metadata.push(MetadataRun {
+                first: start + (run.first.max(from) - from),
+                end: start + (run.end.min(to) - from),
+                text: run.text,
+            });
+        }
+    }
 }
 
 fn collect_annotations(

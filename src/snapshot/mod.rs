@@ -16,6 +16,8 @@ pub mod model;
 
 pub mod raw;
 
+pub mod lists;
+
 pub mod schema;
 
 pub mod pickle;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::snapshot::arena::AddressHash;
 use crate::snapshot::model::{
-    Action, Device, Event, NO_POOL, NO_STACK, Segment, Snapshot, State,
+    Action, Device, Event, NO_STACK, Place, Segment, Snapshot, State,
 };
 use crate::snapshot::num::{at, id};
 
@@ -37,8 +37,7 @@ pub struct Allocation {
     /// First state in which its free was asked for; [`NEVER`] if it was not in the window.
     pub freed: u32,
     pub stack: u32,
-    pub stream: u32,
-    pub pool: u16,
+    pub place: Place,
     /// Whether it is waiting at the end for another stream.
     pub is_pending: bool,
     /// Whether the trace says that it is alive at the end and the segments do not show it.
@@ -257,8 +256,7 @@ impl Matching {
             until: NEVER,
             freed: NEVER,
             stack: NO_STACK,
-            stream: event.stream,
-            pool: if event.pool == NO_POOL { 0 } else { event.pool },
+            place: event.place,
             is_pending: false,
             is_vanished: false,
         });
@@ -283,8 +281,7 @@ impl Matching {
                     let event = Event {
                         address: block.address,
                         size: block.requested,
-                        stream: segment.stream,
-                        pool: u16::try_from(segment.pool).unwrap_or(NO_POOL),
+                        place: Place::new(segment.stream, Some(segment.pool)),
                         ..Event::default()
                     };
                     self.push(&event, 0);

@@ -2,9 +2,7 @@
 
 use crate::snapshot::arena::Arena;
 use crate::snapshot::keys;
-use crate::snapshot::model::{
-    Action, Block, Device, Event, Frame, NO_POOL, NO_STACK, Segment, Snapshot, State,
-};
+use crate::snapshot::model::{Action, Block, Event, Frame, NO_STACK, Segment, Snapshot, State};
 use crate::snapshot::num::{at, id};
 
 impl Snapshot {
@@ -274,16 +272,16 @@ impl<'a> Writer<'a> {
         self.open(b']');
         for index in 0..last.map_or(0, |last| last.saturating_add(1)) {
             self.open(b']');
-            for event in of(index).map_or(&[][..], |device: &Device| snapshot.events_of(device))
-            {
-                self.event(event);
+            let (first, end) = of(index).map_or((0, 0), |device| device.events);
+            for (number, event) in snapshot.events.iter().enumerate().take(end).skip(first) {
+                self.event(event, snapshot.metadata_of(id(number)));
             }
             self.bytes.push(b'e');
         }
         self.bytes.push(b'e');
     }
 
-    fn event(&mut self, event: &Event) {
+    fn event(&mut self, event: &Event, metadata: u32) {
         self.open(b'}');
         self.key(keys::ACTION);
         self.word(match event.action {
@@ -301,16 +299,16 @@ impl<'a> Writer<'a> {
         let is_oom = event.action == Action::OutOfMemory;
         self.field(if is_oom { keys::DEVICE_FREE } else { keys::ADDR }, event.address);
         self.field(keys::SIZE, event.size);
-        let stream = self.snapshot.streams.get(at(event.stream)).copied().unwrap_or(0);
+        let stream = self.snapshot.streams.get(at(event.place.stream())).copied().unwrap_or(0);
         self.field(keys::STREAM, stream);
         self.field(keys::TIME_US, event.time_us);
-        if event.metadata != 0 {
+        if metadata != 0 {
             self.key(keys::USER_METADATA);
-            self.string(event.metadata);
+            self.string(metadata);
         }
-        if event.pool != NO_POOL {
+        if let Some(pool) = event.place.pool() {
             self.key(keys::POOL_ID);
-            self.pool(u32::from(event.pool));
+            self.pool(pool);
         }
         self.key(keys::FRAMES);
         self.stack(event.stack);
