@@ -61,13 +61,11 @@ fn build(mut records: Records, root: Value, protocol: u8) -> Result<Snapshot, Fa
     if devices.len() > DEVICES_MAX {
         return Err("it has more than 256 devices".into());
     }
-    let ring = settings.and_then(|settings| {
-        let Value::Dict(dict) = settings else { return None };
-        let Record::Of(RecordKind::Settings, number) = records.record(dict) else {
-            return None;
-        };
-        records.settings.get(at(number)).copied()
-    });
+    let settings = number(&records, settings, RecordKind::Settings);
+    let settings = settings.and_then(|number| records.settings.get(number)).copied();
+    let settings = settings.unwrap_or_default();
+    let rounding = number(&records, settings.rounding, RecordKind::Rounding);
+    let rounding = rounding.and_then(|number| records.roundings.get(number)).copied();
     Ok(Snapshot {
         protocol,
         frames: frames(&records),
@@ -79,8 +77,18 @@ fn build(mut records: Records, root: Value, protocol: u8) -> Result<Snapshot, Fa
         events: records.events,
         metadata: records.metadata,
         devices: devices.into_values().collect(),
-        ring: ring.unwrap_or_default(),
+        ring: settings.ring,
+        rounding: rounding.unwrap_or_default(),
     })
+}
+
+/// The position of a record of a kind, if a value is one.
+fn number(records: &Records, value: Option<Value>, of: RecordKind) -> Option<usize> {
+    let Value::Dict(dict) = value? else { return None };
+    match records.record(dict) {
+        Record::Of(kind, number) if kind == of => Some(at(number)),
+        _ => None,
+    }
 }
 
 /// What stands for a key that is not there.

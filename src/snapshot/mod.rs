@@ -12,6 +12,8 @@ pub mod fault;
 
 pub mod sniff;
 
+pub mod rounding;
+
 pub mod model;
 
 pub mod raw;

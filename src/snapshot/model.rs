@@ -2,6 +2,7 @@
 
 use crate::snapshot::arena::Arena;
 use crate::snapshot::num::at;
+use crate::snapshot::rounding::Rounding;
 
 /// The stack without frames.
 pub const NO_STACK: u32 = 0;
@@ -30,6 +31,8 @@ pub struct Snapshot {
     pub annotations: Vec<Annotation>,
     /// What the file says of its ring of events.
     pub ring: Ring,
+    /// How the allocator rounded requests, as the file says.
+    pub rounding: Rounding,
 }
 
 /// A frame of a stack.
@@ -230,9 +233,11 @@ impl Snapshot {
         self.frames.get(at(number)).copied().unwrap_or_default()
     }
 
-    /// Whether any block or event has a stack.
+    /// Whether any block or event has a stack. Segments have some too, which say nothing about tensors.
     pub fn has_stacks(&self) -> bool {
-        self.stacks.len() > 1
+        let segments = || self.devices.iter().flat_map(|device| &device.segments);
+        self.events.iter().any(|event| event.stack != NO_STACK)
+            || segments().any(|segment| segment.blocks.iter().any(|b| b.stack != NO_STACK))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Dicts and lists as they stand in the file, before anything is joined.
 
-use crate::snapshot::model::State;
+use crate::snapshot::model::{Ring, State};
 use crate::snapshot::num::at;
 use crate::snapshot::value::Value;
 
@@ -33,6 +33,8 @@ pub enum RecordKind {
     Root,
     /// `allocator_settings`
     Settings,
+    /// `roundup_power2_divisions`
+    Rounding,
 }
 
 /// A [`Record`] in four bytes: there is one for every dict of the file.
@@ -41,7 +43,7 @@ pub struct PackedRecord(u32);
 
 const PAYLOAD_BITS: u32 = 28;
 const PAYLOAD: u32 = (1 << PAYLOAD_BITS) - 1;
-const KINDS: [RecordKind; 7] = [
+const KINDS: [RecordKind; 8] = [
     RecordKind::Event,
     RecordKind::Block,
     RecordKind::Segment,
@@ -49,10 +51,11 @@ const KINDS: [RecordKind; 7] = [
     RecordKind::Annotation,
     RecordKind::Root,
     RecordKind::Settings,
+    RecordKind::Rounding,
 ];
-const FRAME: u32 = 7;
-const EMPTY: u32 = 8;
-const OTHER: u32 = 9;
+const FRAME: u32 = 8;
+const EMPTY: u32 = 9;
+const OTHER: u32 = 10;
 
 impl PackedRecord {
     /// A dict of which nothing is known.
@@ -128,6 +131,13 @@ pub struct RawSegment {
 pub struct RawHistory {
     pub(super) requested: u64,
     pub(super) stack: u32,
+}
+
+/// What the file says of the allocator.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RawSettings {
+    pub(super) ring: Ring,
+    pub(super) rounding: Option<Value>,
 }
 
 /// The outermost dict.

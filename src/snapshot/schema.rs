@@ -5,13 +5,13 @@ use crate::snapshot::arena::Arena;
 use crate::snapshot::fault::Fault;
 use crate::snapshot::keys;
 use crate::snapshot::lists::{ListKind, Lists};
-use crate::snapshot::model::{
-    Action, Annotation, Event, Frame, MetadataRun, NO_STACK, Place, Ring, State,
-};
+use crate::snapshot::model::{Annotation, Event, Frame, MetadataRun, NO_STACK, Place};
 use crate::snapshot::num::{at, id};
 use crate::snapshot::raw::{
-    List, PackedRecord, RawBlock, RawHistory, RawRoot, RawSegment, Record, RecordKind,
+    List, PackedRecord, RawBlock, RawHistory, RawRoot, RawSegment, RawSettings, Record,
+    RecordKind,
 };
+use crate::snapshot::rounding::Rounding;
 use crate::snapshot::value::Value;
 
 /// The most that all sizes of a file may add up to: sums of any of them fit into 63 bits.
@@ -36,7 +36,8 @@ pub struct Records {
     pub(super) histories: Vec<RawHistory>,
     pub(super) annotations: Vec<Annotation>,
     pub(super) roots: Vec<RawRoot>,
-    pub(super) settings: Vec<Ring>,
+    pub(super) settings: Vec<RawSettings>,
+    pub(super) roundings: Vec<Rounding>,
     pub(super) streams: Vec<u64>,
     pub(super) pools: Vec<(u64, u64)>,
     dicts: Vec<PackedRecord>,
@@ -66,6 +67,7 @@ impl Default for Records {
             annotations: Vec::new(),
             roots: Vec::new(),
             settings: Vec::new(),
+            roundings: Vec::new(),
             streams: vec![0],
             pools: vec![(0, 0)],
             dicts: Vec::new(),
@@ -120,6 +122,7 @@ impl Records {
             + self.histories.capacity() * size_of::<RawHistory>()
             + self.annotations.capacity() * size_of::<Annotation>()
             + self.roots.capacity() * size_of::<RawRoot>()
+            + self.roundings.capacity() * size_of::<Rounding>()
             + self.metadata.capacity() * size_of::<MetadataRun>()
             + self.dicts.capacity() * size_of::<PackedRecord>()
             + self.lists.heap_bytes()
@@ -149,6 +152,7 @@ impl Records {
             }
             Record::Of(RecordKind::Root, number) => self.fill_root(number, pairs),
             Record::Of(RecordKind::Settings, number) => self.fill_settings(number, pairs)?,
+            Record::Of(RecordKind::Rounding, number) => self.fill_rounding(number, pairs),
             Record::Frame(_) | Record::Empty | Record::Other => {}
         }
         if let Some(slot) = self.dicts.get_mut(at(dict)) {
@@ -173,8 +177,10 @@ impl Records {
                 Value::Str(
                     keys::PYTORCH_CUDA_ALLOC_CONF
                     | keys::TRACE_ALLOC_MAX_ENTRIES
-                    | keys::TRACE_ALLOC_OVERFLOWED,
+                    | keys::TRACE_ALLOC_OVERFLOWED
+                    | keys::ROUNDUP_POWER2_DIVISIONS,
                 ) => Some(RecordKind::Settings),
+                Value::Str(keys::FIRST_DIVISION) => Some(RecordKind::Rounding),
                 Value::Dict(_) | Value::List(_) => {
                     return Err(Fault::Pickle("a list or dict as a key".into()));
                 }
@@ -203,7 +209,8 @@ impl Records {
                 Annotation { name: 0, is_start: false, device: None, time_us: 0 },
             ),
             RecordKind::Root => push(&mut self.roots, RawRoot::default()),
-            RecordKind::Settings => push(&mut self.settings, Ring::default()),
+            RecordKind::Settings => push(&mut self.settings, RawSettings::default()),
+            RecordKind::Rounding => push(&mut self.roundings, Rounding::default()),
         }
     }
 
@@ -229,7 +236,9 @@ impl Records {
         for [key, value] in pairs {
             let Value::Str(key) = *key else { continue };
             match key {
-                keys::ACTION => event_now.action = action(string(*value, "an event's action")?),
+                keys::ACTION => {
+                    event_now.action = keys::action(string(*value, "an event's action")?);
+                }
                 keys::ADDR => event_now.address = number(*value, "an event's addr")?,
                 keys::DEVICE_FREE => event_now.address = number(*value, "device_free")?,
                 keys::SIZE => event_now.size = self.size(*value, "an event's size")?,
@@ -276,7 +285,9 @@ impl Records {
                 keys::REQUESTED_SIZE => {
                     block_now.requested = Some(self.size(*value, "a block's requested_size")?);
                 }
-                keys::STATE => block_now.state = state(string(*value, "a block's state")?),
+                keys::STATE => {
+                    block_now.state = keys::state(string(*value, "a block's state")?);
+                }
                 keys::FRAMES => block_now.stack = self.stack(*value)?,
                 keys::HISTORY => block_now.history = self.first_of_history(*value),
                 _ => {}
@@ -369,15 +380,29 @@ impl Records {
         for [key, value] in pairs {
             match (*key, *value) {
                 (Value::Str(keys::TRACE_ALLOC_MAX_ENTRIES), value) => {
-                    now.entries_max = Some(number(value, "trace_alloc_max_entries")?);
+                    now.ring.entries_max = Some(number(value, "trace_alloc_max_entries")?);
                 }
                 (Value::Str(keys::TRACE_ALLOC_OVERFLOWED), Value::Bool(is_overflowed)) => {
-                    now.is_overflowed = Some(is_overflowed);
+                    now.ring.is_overflowed = Some(is_overflowed);
+                }
+                (Value::Str(keys::ROUNDUP_POWER2_DIVISIONS), value) => {
+                    now.rounding = Some(value);
                 }
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    fn fill_rounding(&mut self, rounding: u32, pairs: &[[Value; 2]]) {
+        let Some(now) = self.roundings.get_mut(at(rounding)) else { return };
+        for [key, value] in pairs {
+            let (Value::Str(key), Value::Int(divisions)) = (*key, *value) else { continue };
+            let power = key.checked_sub(keys::FIRST_DIVISION).map(at);
+            if let Some(slot) = power.and_then(|power| now.divisions.get_mut(power)) {
+                *slot = divisions;
+            }
+        }
     }
 
     /// Appends to a list.
@@ -545,31 +570,6 @@ fn string(value: Value, what: &'static str) -> Result<u32, Fault> {
     match value {
         Value::Str(text) => Ok(text),
         _ => Err(Fault::Shape(format!("{what} is not a string").into())),
-    }
-}
-
-#[inline]
-fn action(text: u32) -> Action {
-    match text {
-        keys::ALLOC => Action::Alloc,
-        keys::FREE_REQUESTED => Action::FreeRequested,
-        keys::FREE_COMPLETED | keys::FREE => Action::FreeCompleted,
-        keys::SEGMENT_ALLOC => Action::SegmentAlloc,
-        keys::SEGMENT_FREE => Action::SegmentFree,
-        keys::SEGMENT_MAP => Action::SegmentMap,
-        keys::SEGMENT_UNMAP => Action::SegmentUnmap,
-        keys::SNAPSHOT => Action::Snapshot,
-        keys::OOM => Action::OutOfMemory,
-        _ => Action::Other,
-    }
-}
-
-/// Everything that is neither allocated nor inactive waits for a stream.
-fn state(text: u32) -> State {
-    match text {
-        keys::ACTIVE_ALLOCATED => State::Allocated,
-        keys::INACTIVE => State::Inactive,
-        _ => State::Pending,
     }
 }
 

@@ -4,6 +4,7 @@ use crate::snapshot::arena::Arena;
 use crate::snapshot::keys;
 use crate::snapshot::model::{Action, Block, Event, Frame, NO_STACK, Segment, Snapshot, State};
 use crate::snapshot::num::{at, id};
+use crate::snapshot::rounding::Rounding;
 
 impl Snapshot {
     /// A snapshot of nothing.
@@ -54,9 +55,11 @@ pub fn write(snapshot: &Snapshot) -> Vec<u8> {
     writer.traces();
     writer.key(keys::EXTERNAL_ANNOTATIONS);
     writer.annotations();
-    if snapshot.ring.entries_max.is_some() || snapshot.ring.is_overflowed.is_some() {
+    let has_rounding = snapshot.rounding != Rounding::default();
+    let ring = snapshot.ring;
+    if ring.entries_max.is_some() || ring.is_overflowed.is_some() || has_rounding {
         writer.key(keys::ALLOCATOR_SETTINGS);
-        writer.ring();
+        writer.settings(has_rounding);
     }
     writer.bytes.extend(*b"u.");
     writer.bytes
@@ -333,7 +336,7 @@ impl<'a> Writer<'a> {
         self.bytes.push(b'e');
     }
 
-    fn ring(&mut self) {
+    fn settings(&mut self, has_rounding: bool) {
         let ring = self.snapshot.ring;
         self.open(b'}');
         if let Some(max) = ring.entries_max {
@@ -342,6 +345,16 @@ impl<'a> Writer<'a> {
         if let Some(is_overflowed) = ring.is_overflowed {
             self.key(keys::TRACE_ALLOC_OVERFLOWED);
             self.flag(is_overflowed);
+        }
+        if has_rounding {
+            self.key(keys::ROUNDUP_POWER2_DIVISIONS);
+            self.open(b'}');
+            for (key, divisions) in
+                (keys::FIRST_DIVISION..).zip(self.snapshot.rounding.divisions)
+            {
+                self.field(key, divisions);
+            }
+            self.bytes.push(b'u');
         }
         self.bytes.push(b'u');
     }
