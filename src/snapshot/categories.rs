@@ -135,7 +135,7 @@ pub fn phase(scene: &DeviceScene<'_>, stack: u32) -> StepPhase {
     }
     match scene.sites.site(scene.sites.of_origin(stack)).map(|site| site.kind) {
         Some(SiteKind::Backward) => StepPhase::Backward,
-        Some(SiteKind::NoFrames) if scene.snapshot.has_stacks() => StepPhase::Backward,
+        Some(SiteKind::NoFrames) if scene.sites.has_stacks => StepPhase::Backward,
         _ => StepPhase::Forward,
     }
 }
@@ -219,7 +219,7 @@ impl Facts {
             return if is_weight { Category::Parameter } else { Category::Unknown };
         }
         if kind == SiteKind::Backward
-            || (allocation.stack == NO_STACK && scene.snapshot.has_stacks())
+            || (allocation.stack == NO_STACK && scene.sites.has_stacks)
         {
             return if is_kept { Category::Gradient } else { Category::Temporary };
         }

@@ -221,7 +221,7 @@ fn by_phases(snapshot: &Snapshot, events: &[Event], sites: &Sites) -> Vec<u32> {
     if bursts.len() >= GUESSES_MIN {
         return bursts;
     }
-    if !snapshot.has_stacks() {
+    if !sites.has_stacks {
         return Vec::new();
     }
     let is_backward: Vec<bool> = backward_stacks(snapshot, sites);
