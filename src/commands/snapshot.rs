@@ -68,7 +68,7 @@ fn show_arguments() -> Command {
             Arg::new("by")
                 .long("by")
                 .value_name("ROWS")
-                .value_parser(["line", "function", "stack", "category"])
+                .value_parser(["line", "function", "stack", "category", "block"])
                 .default_value("line")
                 .help("Rows of the table"),
         )
@@ -225,6 +225,7 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
             Some("function") => RowKind::Function,
             Some("stack") => RowKind::Stack,
             Some("category") => RowKind::Category,
+            Some("block") => RowKind::Block,
             _ => RowKind::Line,
         },
         top: common.top,

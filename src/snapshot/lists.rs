@@ -14,7 +14,6 @@ const STACK: u32 = 1;
 const LONG: u32 = 2;
 const MIXED: u32 = 3;
 
-/// What a list is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListKind {
     Empty,
