@@ -62,6 +62,10 @@ look-snapshot: ## Draw documents of memory snapshots into docs/ (a minute)
 		target/debug/stepmem snapshot show tests/data/snapshots/vectors/$$name.pickle.gz --html target/$$name.html && \
 		node tests/ops/draw_snapshot.mjs target/$$name.html docs/snapshot-$${name%.oom}.png $${each#*:} 1250; \
 	done
+	cd tests/data/snapshots/vectors && ../../../../target/debug/stepmem snapshot diff before_after.step10.pickle.gz before_after.pickle.gz --html ../../../../target/diff.html
+	cd tests/data/snapshots/vectors && ../../../../target/debug/stepmem snapshot ranks ranks_leak.rank?.pickle.gz --html ../../../../target/ranks.html
+	node tests/ops/draw_snapshot.mjs target/diff.html docs/snapshot-diff.png light 730
+	node tests/ops/draw_snapshot.mjs target/ranks.html docs/snapshot-ranks.png dark 610
 
 bench: ## Measure: benchmarks of the parts, then the load beside Pushgateway and node-exporter
 	@tests/peers/install.sh bench
@@ -76,9 +80,11 @@ bench-client: ## Measure what the Python client costs a training thread, beside 
 	$(CARGO) build --quiet --release
 	python3 benches/client.py target/release/stepmem --python $(TOOLS)/torch-venv/bin/python
 
-bench-snapshot: ## Measure the snapshot reader beside pickle.load on the same files (minutes, 4 GB of memory)
+bench-snapshot: ## Measure the snapshot reader beside pickle.load and other programs on the same files (minutes, 4 GB of memory)
 	$(CARGO) build --quiet --release
-	python3 benches/snapshot.py target/release/stepmem
+	@test -x $(TOOLS)/snapshot-venv/bin/ptmem || { python3 -m venv $(TOOLS)/snapshot-venv && \
+		$(TOOLS)/snapshot-venv/bin/pip install --quiet ptmem==0.1.2 pt-snap-cli==0.4.1; }
+	python3 benches/snapshot.py target/release/stepmem --peers $(TOOLS)/snapshot-venv --torch $(TOOLS)/torch-venv
 
 creep: ## Score the detector on simulated jobs with known truth (an hour; needs ../shared/data/creep)
 	$(CARGO) build --quiet --release

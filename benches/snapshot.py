@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """Measures `stepmem snapshot show --json` beside a plain unpickling of the same file, in the same run.
 
-  snapshot.py STEPMEM [--events N,N] [--file PICKLE] [--runs N]
+  snapshot.py STEPMEM [--events N,N] [--file PICKLE] [--runs N] [--peers VENV] [--torch VENV]
 
 Without --file it writes snapshots of a simulated training loop: so many trace entries, the stacks of which are shared as
 PyTorch shares them. CPU is user and system time; memory is the peak of the process. The best of the runs counts.
+
+With --peers (a virtual environment with ptmem and pt-snap-cli) or --torch (one with PyTorch, whose memory_viz needs no GPU) these programs
+read the file of 1.5 million events, or --file, once each.
 """
 import argparse
+import glob
 import os
 import pickle
 import subprocess
@@ -92,16 +96,37 @@ class Job:
                 'stream': 0, 'segment_type': 'small', 'segment_pool_id': (0, 0), 'is_expandable': False, 'frames': [], 'blocks': [block, rest]}
 
 
-def measure(command, runs):
+class Failed(Exception):
+    """A program that did not end well."""
+
+
+def measure(command, runs, **variables):
     """The least CPU seconds and peak bytes of some runs."""
     best = None
     for _ in range(runs):
-        done = subprocess.run([sys.executable, '-I', '-S', '-c', MEASURE, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run([sys.executable, '-I', '-S', '-c', MEASURE, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True,
+                              env={**os.environ, **variables})
         cpu, peak, code = done.stderr.strip().splitlines()[-1].split()
         if int(code) != 0:
-            sys.exit(f'{command[0]} ended with {code}: {done.stderr[-300:]}')
+            raise Failed(f'{command[0]} ended with {code}: {done.stderr[-300:]}')
         best = min(best or (float(cpu), int(peak)), (float(cpu), int(peak)))
     return best
+
+
+def peers(a, path, folder):
+    """Prints what other programs take for the same file; those that are not installed have no row."""
+    commands = []
+    for venv in [a.peers] if a.peers else []:
+        commands += [('ptmem --summary', [f'{venv}/bin/ptmem', '--summary', path]),
+                     ('pt-snap import', [f'{venv}/bin/pt-snap', 'import', path, '--output-dir', f'{folder}/db', '--no-focus'])]
+    for script in glob.glob(f'{a.torch}/lib/python3*/site-packages/torch/cuda/_memory_viz.py') if a.torch else []:
+        commands.append(('memory_viz trace_plot', [f'{a.torch}/bin/python', script, 'trace_plot', path, '-o', f'{folder}/plot.html']))
+    for name, command in commands:
+        try:
+            cpu, peak = measure(command, 1, HOME=folder)
+            print(f'  {name:24} {cpu:7.2f} s {peak / MIB:6.0f} MiB', flush=True)
+        except Failed as failed:
+            print(f'  {name:24} {failed}', flush=True)
 
 
 def main():
@@ -110,6 +135,8 @@ def main():
     p.add_argument('--events', default='750000,1500000,3000000')
     p.add_argument('--file')
     p.add_argument('--runs', type=int, default=3)
+    p.add_argument('--peers', metavar='VENV')
+    p.add_argument('--torch', metavar='VENV')
     a = p.parse_args()
     print(f'{"file":>9} {"events":>10} {"show":>8} {"load":>8} {"ratio":>6} {"show peak":>10} {"load peak":>10}')
     with tempfile.TemporaryDirectory() as folder:
@@ -121,6 +148,8 @@ def main():
             load, load_peak = measure([sys.executable, '-I', '-S', '-c', LOAD, path], 1)
             print(f'{os.path.getsize(path) / 1e6:6.0f} MB {n_events or "":>10} {ours:6.2f} s {load:6.2f} s {load / ours:5.1f}x '
                   f'{ours_peak / MIB:6.0f} MiB {load_peak / MIB:6.0f} MiB', flush=True)
+            if n_events in (0, 1_500_000):
+                peers(a, path, folder)
 
 
 def write(path, n_events):

@@ -1,4 +1,5 @@
-//! The commands: one file each, named after the command, and their table. `program.rs` runs the one that is named.
+//! The commands: one file each, named after the command, and their table. `program.rs` runs the one that is named,
+//! `playback.rs` and `snapshot_file.rs` read files for some of them.
 
 pub mod args;
 pub mod check;
@@ -10,6 +11,7 @@ pub mod program;
 pub mod replay;
 pub mod serve;
 pub mod snapshot;
+pub mod snapshot_file;
 pub mod status;
 pub mod summary;
 

@@ -1,56 +1,34 @@
 //! `stepmem snapshot`: reads files of PyTorch memory snapshots, in pieces, and prints what they show.
 
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Arg, ArgMatches, Command};
-use flate2::bufread::MultiGzDecoder;
-use ruzstd::decoding::StreamingDecoder;
 use serde::Serialize;
 
 use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
+use crate::commands::snapshot_file::{NotASnapshot, read, shown};
 use crate::snapshot::answer;
 use crate::snapshot::diff;
-use crate::snapshot::fault::Unreadable;
+use crate::snapshot::html::compared;
 use crate::snapshot::html::document::{self, DocumentHead};
-use crate::snapshot::load;
 use crate::snapshot::model::Snapshot;
 use crate::snapshot::page::{self, Question, RowKind, ShownMoment};
 use crate::snapshot::page_of_many;
-use crate::snapshot::pickle::Machine;
 use crate::snapshot::ranks::{self, RankRow, RankSnapshot, rank_of};
 use crate::snapshot::scene::DeviceScene;
 use crate::snapshot::sites::Sites;
-use crate::snapshot::sniff::{self, SNIFF_BYTES, Wrapping};
 use crate::snapshot::study::Study;
 use crate::store::atomic;
-use crate::text::clean::{is_raw, shortened};
+use crate::text::clean::is_raw;
 use crate::text::units::whole_bytes;
 
 /// `stepmem snapshot`.
 pub(super) const SNAPSHOT: CommandRow = CommandRow { name: "snapshot", arguments, run };
 
-/// Bytes of a file that are in memory at a time.
-const WINDOW_BYTES: usize = 1 << 18;
 /// Unpacked bytes that are read of a file.
 const UNPACKED_BYTES_MAX: u64 = 8 << 30;
-/// Files above this show how far they are read, on a terminal.
-const PROGRESS_BYTES_MIN: u64 = 64 << 20;
-/// Bytes between two figures of progress.
-const PROGRESS_STEP_BYTES: u64 = 16 << 20;
-/// Characters of a path in an error.
-const PATH_CHARS: usize = 200;
-
-/// A file that is not a readable snapshot; the command exits with 2.
-#[derive(Debug, thiserror::Error)]
-#[error("{path}: {reason}")]
-struct NotASnapshot {
-    path: String,
-    reason: String,
-}
-
 const SUBCOMMANDS: [CommandRow; 3] = [
     CommandRow { name: "show", arguments: show_arguments, run: show },
     CommandRow { name: "diff", arguments: diff_arguments, run: compare },
@@ -90,17 +68,9 @@ fn show_arguments() -> Command {
             Arg::new("by")
                 .long("by")
                 .value_name("ROWS")
-                .value_parser(["line", "function", "stack", "category"])
+                .value_parser(["line", "function", "stack", "category", "block"])
                 .default_value("line")
                 .help("Rows of the table"),
-        )
-        .arg(
-            Arg::new("html")
-                .long("html")
-                .value_name("OUT")
-                .value_parser(clap::value_parser!(PathBuf))
-                .conflicts_with("json")
-                .help("Write a document with pictures to this file: for any browser, of at most 5 MB"),
         )
 }
 
@@ -121,6 +91,14 @@ fn ranks_arguments() -> Command {
 fn with_common(command: Command) -> Command {
     command
         .arg(json_arg("Print JSON"))
+        .arg(
+            Arg::new("html")
+                .long("html")
+                .value_name("OUT")
+                .value_parser(clap::value_parser!(PathBuf))
+                .conflicts_with("json")
+                .help("Write a document with pictures to this file: for any browser, of at most 5 MB"),
+        )
         .arg(
             Arg::new("device")
                 .long("device")
@@ -172,6 +150,7 @@ struct Common {
     top: usize,
     project: Option<String>,
     unpacked_max: u64,
+    html: Option<PathBuf>,
 }
 
 impl Common {
@@ -186,6 +165,7 @@ impl Common {
                 .get_one("unpacked-max")
                 .copied()
                 .unwrap_or(UNPACKED_BYTES_MAX),
+            html: matches.get_one("html").cloned(),
         }
     }
 
@@ -234,12 +214,10 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     let moment = matches.get_one("at").copied().unwrap_or_default();
     let about =
         format!("{}, pickle protocol {}", whole_bytes(opened.bytes), opened.snapshot.protocol);
-    if let Some(to) = matches.get_one::<PathBuf>("html") {
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-        let head = DocumentHead { name: &name, about: &about, moment };
+    if let Some(to) = common.html.as_deref() {
+        let head = DocumentHead { name: &name_of(&path), about: &about, moment };
         let document = document::write(head, &studies)?;
-        return atomic::replace(to, &[document.as_bytes()])
-            .with_context(|| shortened(&to.to_string_lossy(), PATH_CHARS));
+        return put(to, &document);
     }
     let question = Question {
         moment,
@@ -247,11 +225,12 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
             Some("function") => RowKind::Function,
             Some("stack") => RowKind::Stack,
             Some("category") => RowKind::Category,
+            Some("block") => RowKind::Block,
             _ => RowKind::Line,
         },
         top: common.top,
     };
-    writeln!(out, "{}: {about}", shortened(&path.to_string_lossy(), PATH_CHARS))?;
+    writeln!(out, "{}: {about}", shown(&path))?;
     if studies.is_empty() {
         writeln!(out, "no device has segments or events")?;
     }
@@ -268,9 +247,13 @@ fn compare(matches: &ArgMatches) -> Result<Exit, CommandError> {
 
 fn print_compare(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     let common = Common::new(matches);
-    let before = common.open(&path(matches, "BEFORE"))?;
-    let after = common.open(&path(matches, "AFTER"))?;
+    let paths = [path(matches, "BEFORE"), path(matches, "AFTER")];
+    let before = common.open(&paths[0])?;
+    let after = common.open(&paths[1])?;
     let diff = diff::compare(&before.studies(&common), &after.studies(&common));
+    if let Some(to) = common.html.as_deref() {
+        return put(to, &compared::diff(paths.each_ref().map(|path| name_of(path)), &diff));
+    }
     if common.is_json {
         return json(&diff, out);
     }
@@ -309,11 +292,24 @@ fn print_compare_ranks(matches: &ArgMatches, mut out: impl Write) -> anyhow::Res
         }
     }
     let ranks = ranks::compare(rows, &summaries);
+    if let Some(to) = common.html.as_deref() {
+        return put(to, &compared::ranks(&ranks));
+    }
     if common.is_json {
         return json(&ranks, out);
     }
     write!(out, "{}", page_of_many::ranks(&ranks, common.top))?;
     Ok(())
+}
+
+/// Writes a document.
+fn put(to: &Path, document: &str) -> anyhow::Result<()> {
+    atomic::replace(to, &[document.as_bytes()]).with_context(|| shown(to))
+}
+
+/// The name of a file without its folder.
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
 fn path(matches: &ArgMatches, name: &str) -> PathBuf {
@@ -365,174 +361,4 @@ fn json(answer: &impl Serialize, out: impl Write) -> anyhow::Result<()> {
     writeln!(out)?;
     out.flush()?;
     Ok(())
-}
-
-/// Reads a file, a window at a time, unpacking it if need be; returns its size on the disk too.
-fn read(path: &Path, unpacked_max: u64) -> anyhow::Result<(Snapshot, u64)> {
-    let shown = || shortened(&path.to_string_lossy(), PATH_CHARS);
-    let file = File::open(path).with_context(shown)?;
-    let metadata = file.metadata().with_context(shown)?;
-    if metadata.is_dir() {
-        return Err(NotASnapshot { path: shown(), reason: "it is a folder".to_owned() }.into());
-    }
-    let mut progress = ReadProgress::new(metadata.len());
-    let file = Counted { file, progress: &mut progress };
-    let result = unpack(file, unpacked_max);
-    progress.clear();
-    match result {
-        Ok(snapshot) => Ok((snapshot, metadata.len())),
-        Err(ReadError::Io(error)) => Err(anyhow::Error::new(error).context(shown())),
-        Err(other) => Err(NotASnapshot { path: shown(), reason: other.to_string() }.into()),
-    }
-}
-
-/// Why a file was not read.
-#[derive(Debug, thiserror::Error)]
-enum ReadError {
-    #[error("{0}")]
-    Io(io::Error),
-    #[error("{0}")]
-    Unreadable(#[from] Unreadable),
-    #[error("its {0} data is damaged or truncated at byte {1} of what it unpacks to: {2}")]
-    Damaged(&'static str, u64, io::Error),
-    #[error("it has more than {0} bytes unpacked; --unpacked-max raises the limit")]
-    TooLarge(u64),
-}
-
-fn unpack(file: impl Read, unpacked_max: u64) -> Result<Snapshot, ReadError> {
-    let mut file = BufReader::with_capacity(WINDOW_BYTES, file);
-    let mut head = Vec::with_capacity(SNIFF_BYTES);
-    let limit = u64::try_from(SNIFF_BYTES).unwrap_or(0);
-    file.by_ref().take(limit).read_to_end(&mut head).map_err(ReadError::Io)?;
-    let wrapping = sniff::wrapping(&head)?;
-    let whole = head.chain(file);
-    match wrapping {
-        Wrapping::Plain => parse(whole, unpacked_max, None),
-        Wrapping::Gzip => parse(MultiGzDecoder::new(whole), unpacked_max, Some("gzip")),
-        Wrapping::Zstd => {
-            parse(Zstd { source: Some(whole), frame: None }, unpacked_max, Some("zstd"))
-        }
-    }
-}
-
-/// Feeds what is read to the machine. `format`: how it was packed.
-fn parse(
-    mut source: impl Read,
-    unpacked_max: u64,
-    format: Option<&'static str>,
-) -> Result<Snapshot, ReadError> {
-    let mut window = vec![0; WINDOW_BYTES];
-    let mut machine = Machine::default();
-    let (mut held, mut n_read) = (0, 0_u64);
-    let mut is_checked = false;
-    while !machine.is_done() {
-        let Some(vacant) = window.get_mut(held..) else { break };
-        let more = match source.read(vacant) {
-            Ok(0) => break,
-            Ok(more) => more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => {
-                return Err(match format {
-                    Some(format) => ReadError::Damaged(format, n_read, error),
-                    None => ReadError::Io(error),
-                });
-            }
-        };
-        n_read += u64::try_from(more).unwrap_or(u64::MAX);
-        if n_read > unpacked_max {
-            return Err(ReadError::TooLarge(unpacked_max));
-        }
-        held += more;
-        let filled = window.get(..held).unwrap_or(&[]);
-        if !is_checked && held >= 2 {
-            sniff::check_pickle(filled)?;
-            is_checked = true;
-        }
-        let used = machine.feed(filled)?;
-        window.copy_within(used..held, 0);
-        held -= used;
-    }
-    Ok(load::finish(machine, held)?)
-}
-
-/// Frames of Zstandard one after the other.
-struct Zstd<R: BufRead> {
-    source: Option<R>,
-    frame: Option<Box<StreamingDecoder<R, ruzstd::decoding::FrameDecoder>>>,
-}
-
-impl<R: BufRead> Read for Zstd<R> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        loop {
-            if let Some(frame) = &mut self.frame {
-                let n_read = frame.read(out)?;
-                if n_read > 0 || out.is_empty() {
-                    return Ok(n_read);
-                }
-                self.source = self.frame.take().map(|frame| frame.into_inner());
-            }
-            let Some(mut source) = self.source.take() else { return Ok(0) };
-            if source.fill_buf()?.is_empty() {
-                return Ok(0);
-            }
-            // A skippable frame: its header names its length.
-            let is_skippable = matches!(source.fill_buf()?, [0x50..=0x5f, 0x2a, ..]);
-            if is_skippable {
-                let mut header = [0; 8];
-                source.read_exact(&mut header)?;
-                let [.., a, b, c, d] = header;
-                let length = u64::from(u32::from_le_bytes([a, b, c, d]));
-                io::copy(&mut source.by_ref().take(length), &mut io::sink())?;
-                self.source = Some(source);
-                continue;
-            }
-            let frame = StreamingDecoder::new(source).map_err(io::Error::other)?;
-            self.frame = Some(Box::new(frame));
-        }
-    }
-}
-
-/// A file whose reads are counted.
-struct Counted<'a> {
-    file: File,
-    progress: &'a mut ReadProgress,
-}
-
-impl Read for Counted<'_> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let n_read = self.file.read(out)?;
-        self.progress.add(u64::try_from(n_read).unwrap_or(0));
-        Ok(n_read)
-    }
-}
-
-/// How far a large file is read, on a terminal.
-struct ReadProgress {
-    whole: u64,
-    done: u64,
-    shown: Option<u64>,
-    is_on: bool,
-}
-
-impl ReadProgress {
-    fn new(whole: u64) -> Self {
-        let is_on = whole > PROGRESS_BYTES_MIN && io::stderr().is_terminal();
-        Self { whole, done: 0, shown: None, is_on }
-    }
-
-    fn add(&mut self, n_bytes: u64) {
-        self.done += n_bytes;
-        let step = self.done / PROGRESS_STEP_BYTES;
-        if self.is_on && self.shown != Some(step) {
-            self.shown = Some(step);
-            let percent = u128::from(self.done) * 100 / u128::from(self.whole.max(1));
-            write!(io::stderr(), "\rreading {percent}% of {} ", whole_bytes(self.whole)).ok();
-        }
-    }
-
-    fn clear(&self) {
-        if self.shown.is_some() {
-            write!(io::stderr(), "\r{:40}\r", "").ok();
-        }
-    }
 }

@@ -13,7 +13,7 @@ use crate::snapshot::sites::{STACK_FRAMES_MAX, Site, SiteKind, SiteRow, Sites, S
 use crate::snapshot::stages::StepReport;
 use crate::snapshot::steps::Marker;
 use crate::snapshot::study::Study;
-use crate::snapshot::words::name;
+use crate::snapshot::words::{self, name};
 
 /// The version of this JSON.
 pub const SCHEMA: &str = "stepmem.snapshot/1";
@@ -326,6 +326,13 @@ impl SiteAnswer {
     /// The line for a page.
     pub fn name(&self) -> String {
         name(&self.line_of)
+    }
+
+    /// Its frames for a page, innermost first.
+    pub fn frames(&self, n_max: usize) -> Vec<String> {
+        let shown =
+            |frame: &FrameAnswer| words::frame(&frame.file, frame.line, &frame.function);
+        self.stack.iter().take(n_max).map(shown).collect()
     }
 
     /// The same line with other bytes.

@@ -135,7 +135,7 @@ pub fn phase(scene: &DeviceScene<'_>, stack: u32) -> StepPhase {
     }
     match scene.sites.site(scene.sites.of_origin(stack)).map(|site| site.kind) {
         Some(SiteKind::Backward) => StepPhase::Backward,
-        Some(SiteKind::NoFrames) if scene.snapshot.has_stacks() => StepPhase::Backward,
+        Some(SiteKind::NoFrames) if scene.sites.has_stacks => StepPhase::Backward,
         _ => StepPhase::Forward,
     }
 }
@@ -204,7 +204,7 @@ impl Facts {
         let has = |stacks: &[bool]| stacks.get(at(allocation.stack)).copied().unwrap_or(false);
         let is_kept = allocation.is_at_end() || until > from;
         if has(&self.is_communication)
-            || (allocation.stream != self.main_stream && waits(allocation))
+            || (allocation.place.stream() != self.main_stream && waits(allocation))
         {
             return Category::Communication;
         }
@@ -219,7 +219,7 @@ impl Facts {
             return if is_weight { Category::Parameter } else { Category::Unknown };
         }
         if kind == SiteKind::Backward
-            || (allocation.stack == NO_STACK && scene.snapshot.has_stacks())
+            || (allocation.stack == NO_STACK && scene.sites.has_stacks)
         {
             return if is_kept { Category::Gradient } else { Category::Temporary };
         }
@@ -374,7 +374,7 @@ fn loading(scene: &DeviceScene<'_>) -> Vec<(u32, u32)> {
 fn main_stream(scene: &DeviceScene<'_>) -> u32 {
     let mut bytes = vec![0_u64; scene.snapshot.streams.len()];
     for allocation in &scene.timeline.allocations {
-        if let Some(sum) = bytes.get_mut(at(allocation.stream)) {
+        if let Some(sum) = bytes.get_mut(at(allocation.place.stream())) {
             *sum += allocation.size;
         }
     }

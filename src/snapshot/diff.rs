@@ -11,7 +11,7 @@ use crate::snapshot::num::{count, difference, id};
 use crate::snapshot::places::{self, Places};
 use crate::snapshot::replay::Allocation;
 use crate::snapshot::sites::{Site, Sum};
-use crate::snapshot::study::Study;
+use crate::snapshot::study::{Study, Totals};
 
 /// The version of this JSON.
 pub const SCHEMA: &str = "stepmem.snapshot-diff/1";
@@ -44,6 +44,9 @@ pub struct DeviceDiff {
     pub categories: Categories<i64>,
     /// What is not certain.
     pub notes: Vec<DiffNote>,
+    /// Before and after.
+    #[serde(skip)]
+    pub totals: [Totals; 2],
 }
 
 /// What changed at a line.
@@ -136,6 +139,7 @@ fn device(
         growth_bytes: difference(new.active, old.active),
         reserved_growth_bytes: difference(new.reserved, old.reserved),
         sites: sites(before, after),
+        totals,
         ..DeviceDiff::default()
     };
     let mut categories =

@@ -1,7 +1,9 @@
 //! The strings that mean something in a snapshot. They are interned first, so that their numbers are constants.
 
+use crate::snapshot::model::{Action, State};
+
 /// Strings by number.
-pub const KNOWN: [&str; 47] = [
+pub const KNOWN: [&str; 64] = [
     "",
     "action",
     "addr",
@@ -49,6 +51,23 @@ pub const KNOWN: [&str; 47] = [
     "active_allocated",
     "inactive",
     "PYTORCH_CUDA_ALLOC_CONF",
+    "roundup_power2_divisions",
+    "1",
+    "2",
+    "4",
+    "8",
+    "16",
+    "32",
+    "64",
+    "128",
+    "256",
+    "512",
+    "1024",
+    "2048",
+    "4096",
+    "8192",
+    "16384",
+    "32768",
 ];
 
 macro_rules! numbers {
@@ -107,18 +126,52 @@ numbers! {
     ACTIVE_ALLOCATED = 44;
     INACTIVE = 45;
     PYTORCH_CUDA_ALLOC_CONF = 46;
+    ROUNDUP_POWER2_DIVISIONS = 47;
+}
+
+/// Number of the string "1", the first of the powers of two in MiB.
+pub const FIRST_DIVISION: u32 = 48;
+
+/// The action of a name.
+#[inline]
+pub fn action(text: u32) -> Action {
+    match text {
+        ALLOC => Action::Alloc,
+        FREE_REQUESTED => Action::FreeRequested,
+        FREE_COMPLETED | FREE => Action::FreeCompleted,
+        SEGMENT_ALLOC => Action::SegmentAlloc,
+        SEGMENT_FREE => Action::SegmentFree,
+        SEGMENT_MAP => Action::SegmentMap,
+        SEGMENT_UNMAP => Action::SegmentUnmap,
+        SNAPSHOT => Action::Snapshot,
+        OOM => Action::OutOfMemory,
+        _ => Action::Other,
+    }
+}
+
+/// Everything that is neither allocated nor inactive waits for a stream.
+pub fn state(text: u32) -> State {
+    match text {
+        ACTIVE_ALLOCATED => State::Allocated,
+        INACTIVE => State::Inactive,
+        _ => State::Pending,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::snapshot::num::at;
+    use crate::snapshot::rounding::POWERS;
 
     #[test]
     fn every_constant_is_the_number_of_its_string() {
         for (name, number) in NAMES {
             assert!(KNOWN[at(*number)].eq_ignore_ascii_case(name), "{name} = {number}");
         }
-        assert_eq!(NAMES.len() + 1, KNOWN.len());
+        assert_eq!(NAMES.len() + 1 + POWERS, KNOWN.len());
+        for (power, text) in (0..).zip(&KNOWN[at(FIRST_DIVISION)..]) {
+            assert_eq!(text.parse(), Ok(1_u64 << power));
+        }
     }
 }

@@ -8,7 +8,7 @@ use crate::snapshot::floors::{
     Judgement, RISES_MIN, Rise, SiteChange, SiteFloor, Span, floors,
 };
 use crate::snapshot::num::{at, count, id, real};
-use crate::snapshot::replay::rounded;
+use crate::snapshot::rounding::rounded;
 use crate::snapshot::scene::{DeviceScene, Life};
 use crate::snapshot::sites::{SiteKind, SiteRow, Sum};
 use crate::snapshot::steps::Marker;

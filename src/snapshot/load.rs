@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::snapshot::fault::{Fault, Unreadable};
-use crate::snapshot::model::{Block, Device, Frame, Segment, Snapshot};
-use crate::snapshot::num::at;
+use crate::snapshot::model::{Block, Device, Frame, MetadataRun, Segment, Snapshot};
+use crate::snapshot::num::{at, id};
 use crate::snapshot::pickle::Machine;
 use crate::snapshot::raw::{List, RawBlock, RawSegment, Record, RecordKind};
 use crate::snapshot::schema::Records;
@@ -52,6 +52,7 @@ fn build(mut records: Records, root: Value, protocol: u8) -> Result<Snapshot, Fa
         Value::List(_) => (root, None, None, None),
         _ => return Err("its root is neither a dict nor a list of segments".into()),
     };
+    put_in_order(&mut records.metadata);
     let mut devices = BTreeMap::new();
     collect_segments(&records, segments, &mut devices)?;
     if let Some(traces) = traces {
@@ -60,13 +61,11 @@ fn build(mut records: Records, root: Value, protocol: u8) -> Result<Snapshot, Fa
     if devices.len() > DEVICES_MAX {
         return Err("it has more than 256 devices".into());
     }
-    let ring = settings.and_then(|settings| {
-        let Value::Dict(dict) = settings else { return None };
-        let Record::Of(RecordKind::Settings, number) = records.record(dict) else {
-            return None;
-        };
-        records.settings.get(at(number)).copied()
-    });
+    let settings = number(&records, settings, RecordKind::Settings);
+    let settings = settings.and_then(|number| records.settings.get(number)).copied();
+    let settings = settings.unwrap_or_default();
+    let rounding = number(&records, settings.rounding, RecordKind::Rounding);
+    let rounding = rounding.and_then(|number| records.roundings.get(number)).copied();
     Ok(Snapshot {
         protocol,
         frames: frames(&records),
@@ -76,9 +75,20 @@ fn build(mut records: Records, root: Value, protocol: u8) -> Result<Snapshot, Fa
         streams: records.streams,
         pools: records.pools,
         events: records.events,
+        metadata: records.metadata,
         devices: devices.into_values().collect(),
-        ring: ring.unwrap_or_default(),
+        ring: settings.ring,
+        rounding: rounding.unwrap_or_default(),
     })
+}
+
+/// The position of a record of a kind, if a value is one.
+fn number(records: &Records, value: Option<Value>, of: RecordKind) -> Option<usize> {
+    let Value::Dict(dict) = value? else { return None };
+    match records.record(dict) {
+        Record::Of(kind, number) if kind == of => Some(at(number)),
+        _ => None,
+    }
 }
 
 /// What stands for a key that is not there.
@@ -88,7 +98,7 @@ fn root_less() -> Value {
 
 fn frames(records: &Records) -> Vec<Frame> {
     (0..records.frames.len())
-        .map(|number| match records.frames.get(crate::snapshot::num::id(number)) {
+        .map(|number| match records.frames.get(id(number)) {
             [name, file, low, high] => Frame {
                 name: *name,
                 file: *file,
@@ -102,7 +112,7 @@ fn frames(records: &Records) -> Vec<Frame> {
 /// The runs of records that a list is made of.
 fn runs(records: &Records, value: Value, of: RecordKind) -> Option<Vec<(u32, u32)>> {
     let Value::List(list) = value else { return None };
-    match records.list(list) {
+    match records.lists.get(list) {
         List::Empty => Some(Vec::new()),
         List::Run(kind, start, end) if *kind == of => Some(vec![(*start, *end)]),
         List::Runs(kind, runs) if *kind == of => Some(runs.to_vec()),
@@ -187,7 +197,7 @@ fn collect_traces(
     devices: &mut BTreeMap<u64, Device>,
 ) -> Result<(), Fault> {
     let Value::List(list) = value else { return Err("device_traces is not a list".into()) };
-    let lists = match records.list(list) {
+    let lists = match records.lists.get(list) {
         List::Empty => return Ok(()),
         List::Lists(lists) => lists.clone(),
         _ => return Err("device_traces is not a list of lists".into()),
@@ -204,6 +214,7 @@ fn collect_traces(
             runs => {
                 let start = records.events.len();
                 for (from, to) in runs {
+                    copy_metadata(records, (*from, *to));
                     records.events.extend_from_within(at(*from)..at(*to));
                 }
                 (start, records.events.len())
@@ -212,6 +223,33 @@ fn collect_traces(
         device(devices, index).events = events;
     }
     Ok(())
+}
+
+/// Sorts runs by their first events; of two that share an event, the first keeps it.
+fn put_in_order(runs: &mut Vec<MetadataRun>) {
+    runs.sort_by_key(|run| run.first);
+    let mut end = 0;
+    runs.retain_mut(|run| {
+        run.first = run.first.max(end);
+        end = end.max(run.end);
+        run.first < run.end
+    });
+}
+
+/// Copies the metadata of events that are about to be copied to the end.
+fn copy_metadata(records: &mut Records, (from, to): (u32, u32)) {
+    let start = id(records.events.len());
+    let first = records.metadata.partition_point(|run| run.end <= from);
+    let last = records.metadata.partition_point(|run| run.first < to);
+    for number in first..last {
+        if let Some(run) = records.metadata.get(number).copied() {
+            records.metadata.push(MetadataRun {
+                first: start + (run.first.max(from) - from),
+                end: start + (run.end.min(to) - from),
+                text: run.text,
+            });
+        }
+    }
 }
 
 fn collect_annotations(

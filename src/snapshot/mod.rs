@@ -12,9 +12,13 @@ pub mod fault;
 
 pub mod sniff;
 
+pub mod rounding;
+
 pub mod model;
 
 pub mod raw;
+
+pub mod lists;
 
 pub mod schema;
 

@@ -62,7 +62,7 @@ pub fn find(
     let mut notes = Vec::new();
     if scene.steps.marker.is_marked() {
         notes.extend(lazy_state(scene));
-        notes.extend(lingering(scene));
+        notes.extend(lingering(scene, leak));
         notes.extend(gradients_kept(scene, leak, categories));
         // Where older events are missing, marks are too.
         if overflowed != Some(true) {
@@ -135,8 +135,9 @@ fn lazy_state(scene: &DeviceScene<'_>) -> Option<Note> {
     })
 }
 
-/// A line whose value of step n dies in step n + 1, after the line has made the next one.
-fn lingering(scene: &DeviceScene<'_>) -> Vec<Note> {
+/// A line whose value of step n dies in step n + 1, after the line has made the next one. A buffer that is made anew and
+/// larger each time is a leak instead: nothing could be deleted earlier.
+fn lingering(scene: &DeviceScene<'_>, leak: &Leak) -> Vec<Note> {
     let mut last_made = vec![u32::MAX; scene.sites.sites.len()];
     let mut found: HashMap<u32, (u64, u32, u64)> = HashMap::new();
     for (event, number) in scene.events.iter().zip(&scene.timeline.of_event) {
@@ -167,6 +168,7 @@ fn lingering(scene: &DeviceScene<'_>) -> Vec<Note> {
     let mut found: Vec<_> = found
         .into_iter()
         .filter(|(_, (steps, ..))| *steps >= enough)
+        .filter(|(site, _)| leak.suspects.iter().all(|suspect| suspect.row.site != *site))
         .filter_map(|(site, (steps, _, bytes))| {
             let line = scene.sites.site(site).filter(|site| site.kind == SiteKind::Python)?;
             Some((line, steps, bytes))

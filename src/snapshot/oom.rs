@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::snapshot::model::{Action, Event, NO_POOL};
+use crate::snapshot::model::{Action, Event};
 use crate::snapshot::num::{at, id};
 use crate::snapshot::past::{Past, Range};
 use crate::snapshot::replay::{Allocation, NEVER, SMALL_REQUEST_BYTES};
@@ -141,8 +141,8 @@ struct Wanted {
 
 impl Wanted {
     fn new(event: &Event) -> Self {
-        let pool = if event.pool == NO_POOL { 0 } else { u32::from(event.pool) };
-        Self { stream: event.stream, pool, is_small: event.size <= SMALL_REQUEST_BYTES }
+        let pool = event.place.pool().unwrap_or(0);
+        Self { stream: event.place.stream(), pool, is_small: event.size <= SMALL_REQUEST_BYTES }
     }
 
     fn is_from(&self, range: &Range) -> bool {
@@ -152,8 +152,8 @@ impl Wanted {
     }
 
     fn fits(&self, allocation: &Allocation) -> bool {
-        allocation.stream == self.stream
-            && u32::from(allocation.pool) == self.pool
+        allocation.place.stream() == self.stream
+            && allocation.place.pool().unwrap_or(0) == self.pool
             && (allocation.size <= SMALL_REQUEST_BYTES) == self.is_small
     }
 }

@@ -5,6 +5,7 @@ use crate::snapshot::leak::{LeakVerdict, Suspect};
 use crate::snapshot::model::NO_STACK;
 use crate::snapshot::num::{at, count};
 use crate::snapshot::oom::OutOfMemory;
+use crate::snapshot::replay::Allocation;
 use crate::snapshot::shown::{line, part_of, wrapped};
 use crate::snapshot::sites::{STACK_FRAMES_MAX, Site, SiteRow, Sum};
 use crate::snapshot::study::Study;
@@ -55,6 +56,8 @@ pub enum RowKind {
     Stack,
     /// What it is for.
     Category,
+    /// Each block by itself.
+    Block,
 }
 
 /// The page of one device.
@@ -178,6 +181,7 @@ fn holders(page: &mut String, study: &Study<'_>, question: &Question) {
         RowKind::Function => table_by_function(page, study, &rows, question.top),
         RowKind::Stack => table_by_stack(page, study, state, question.top),
         RowKind::Category => table_by_category(page, study, state, total),
+        RowKind::Block => table_of_blocks(page, study, state, question.top),
     }
 }
 
@@ -196,14 +200,18 @@ fn table_by_function(page: &mut String, study: &Study<'_>, rows: &[SiteRow], top
     print(page, sums.into_iter().collect(), top);
 }
 
+/// What is alive in a state, or at the end.
+fn alive<'a>(study: &'a Study<'_>, state: Option<u32>) -> impl Iterator<Item = &'a Allocation> {
+    study.scene.timeline.allocations.iter().filter(move |allocation| match state {
+        Some(state) => allocation.is_alive(state),
+        None => allocation.is_at_end(),
+    })
+}
+
 fn table_by_stack(page: &mut String, study: &Study<'_>, state: Option<u32>, top: usize) {
     let scene = &study.scene;
     let mut sums = vec![Sum::default(); at(scene.sites.before()) + 1];
-    let alive = scene.timeline.allocations.iter().filter(|allocation| match state {
-        Some(state) => allocation.is_alive(state),
-        None => allocation.is_at_end(),
-    });
-    for allocation in alive {
+    for allocation in alive(study, state) {
         if let Some(sum) = sums.get_mut(at(scene.sites.origin(allocation))) {
             sum.add(allocation);
         }
@@ -234,6 +242,25 @@ fn table_by_category(page: &mut String, study: &Study<'_>, state: Option<u32>, t
     }
 }
 
+/// The largest blocks, each with its address.
+fn table_of_blocks(page: &mut String, study: &Study<'_>, state: Option<u32>, top: usize) {
+    let mut blocks: Vec<&Allocation> = alive(study, state).collect();
+    let total = blocks.iter().map(|block| block.size).sum();
+    blocks.sort_by_key(|block| (std::cmp::Reverse(block.size), block.address));
+    let mut others = Sum::default();
+    blocks.iter().skip(top).for_each(|block| others.add(block));
+    for block in blocks.iter().take(top) {
+        let (share, size) = (part_of(block.size, total), whole_bytes(block.size));
+        let figures = format!("  {share:>6}  {size:>9}  {:#x}  ", block.address);
+        let name = words::name_of(study, study.scene.sites.of(block));
+        line(page, format_args!("{figures}{}", shortened(&name, room(&figures))));
+    }
+    if others.blocks > 0 {
+        let name = "other blocks (--top N shows more)";
+        row(page, name, others, total);
+    }
+}
+
 fn print(page: &mut String, mut rows: Vec<(String, Sum)>, top: usize) {
     rows.sort_by(|a, b| b.1.bytes.cmp(&a.1.bytes).then_with(|| a.0.cmp(&b.0)));
     let total: u64 = rows.iter().map(|(_, sum)| sum.bytes).sum();
@@ -249,15 +276,15 @@ fn row(page: &mut String, name: &str, sum: Sum, total: u64) {
     } else {
         String::new()
     };
-    line(
-        page,
-        format_args!(
-            "  {:>6}  {:>9}  {:>7}  {name}{asked}",
-            part_of(sum.bytes, total),
-            whole_bytes(sum.bytes),
-            grouped(sum.blocks)
-        ),
-    );
+    let (share, size) = (part_of(sum.bytes, total), whole_bytes(sum.bytes));
+    let figures = format!("  {share:>6}  {size:>9}  {:>7}  ", grouped(sum.blocks));
+    let name = shortened(name, room(&figures).saturating_sub(asked.chars().count()));
+    line(page, format_args!("{figures}{name}{asked}"));
+}
+
+/// Characters of a line that are left.
+fn room(before: &str) -> usize {
+    WIDTH.saturating_sub(before.chars().count())
 }
 
 fn rest(page: &mut String, rows: impl Iterator<Item = Sum>, total: u64) {
@@ -355,7 +382,9 @@ fn fragmentation(page: &mut String, study: &Study<'_>, top: usize) {
     for (row, share) in pinners.take(top.min(PINNERS)) {
         let (share, size) = (whole_bytes(*share), whole_bytes(row.sum.bytes));
         let (blocks, name) = (words::blocks(row.sum.blocks), words::name_of(study, row.site));
-        line(page, format_args!("  {share:>9}  held by {blocks} of {size}: {name}"));
+        let holder = format!("  {share:>9}  held by {blocks} of {size}: ");
+        let name = shortened(&name, room(&holder));
+        line(page, format_args!("{holder}{name}"));
     }
 }
 

@@ -3,8 +3,9 @@
 use crate::snapshot::diff::Diff;
 use crate::snapshot::num::signed_real;
 use crate::snapshot::page::WIDTH;
-use crate::snapshot::ranks::{ComparedAt, RankRow, Ranks};
+use crate::snapshot::ranks::{ComparedAt, RANKS_MIN, RankRow, Ranks};
 use crate::snapshot::shown::{line, wrapped};
+use crate::snapshot::words;
 use crate::text::clean::{clean, shortened};
 use crate::text::units::{bytes, grouped, signed_bytes, whole_bytes};
 
@@ -92,12 +93,7 @@ pub fn ranks(ranks: &Ranks, top: usize) -> String {
     page.push('\n');
     let n_read = ranks.ranks.iter().filter(|row| row.error.is_none()).count();
     let Some(worst) = ranks.worst_rank else {
-        let text = if n_read < 3 {
-            "Cannot be told: three readable ranks are needed to say which differs."
-        } else {
-            "No rank stands out in any line."
-        };
-        page.push_str(&wrapped(text, "", WIDTH));
+        page.push_str(&wrapped(words::no_odd_rank(n_read >= RANKS_MIN), "", WIDTH));
         return page;
     };
     line(&mut page, format_args!("rank {worst} stands out"));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::snapshot::model::{Action, Event, NO_POOL};
+use crate::snapshot::model::{Action, Event};
 use crate::snapshot::num::{at, id};
 use crate::snapshot::replay::{NEVER, NO_ALLOCATION, SMALL_REQUEST_BYTES, SMALL_SEGMENT_BYTES};
 use crate::snapshot::scene::DeviceScene;
@@ -122,9 +122,9 @@ impl Past {
     }
 
     fn insert(&mut self, event: &Event, is_small: bool, is_expandable: bool) {
-        let pool = if event.pool == NO_POOL { 0 } else { u32::from(event.pool) };
+        let pool = event.place.pool().unwrap_or(0);
         let end = event.address.saturating_add(event.size);
-        let range = Range { end, stream: event.stream, pool, is_small, is_expandable };
+        let range = Range { end, stream: event.place.stream(), pool, is_small, is_expandable };
         self.ranges.insert(event.address, range);
     }
 

@@ -3,6 +3,7 @@
 
 use crate::snapshot::arena::Arena;
 use crate::snapshot::fault::{Fault, Unreadable};
+use crate::snapshot::lists::ListKind;
 use crate::snapshot::num::{at, count};
 use crate::snapshot::schema::Records;
 use crate::snapshot::value::{Handle, Value};
@@ -309,13 +310,13 @@ impl Machine {
     fn known_stack<'a>(&mut self, rest: &'a [u8]) -> Step<'a> {
         let Some(Value::List(list)) = self.stack.last().copied() else { return Ok(None) };
         let Some((run, after)) = references(rest) else { return Ok(None) };
-        if !self.records.is_vacant(list) {
+        if self.records.lists.kind(list) != ListKind::Empty {
             return Ok(None);
         }
         let number = self.runs.intern(run);
         match self.run_stacks.get(at(number)).copied() {
             Some(Some(stack)) => {
-                self.records.set_stack(list, stack);
+                self.records.lists.set_stack(list, stack);
                 return Ok(Some(after));
             }
             Some(None) => {}
@@ -326,7 +327,8 @@ impl Machine {
         self.records.append(list, self.stack.get(start..).unwrap_or(&[]))?;
         self.stack.truncate(start);
         if let Some(slot) = self.run_stacks.get_mut(at(number)) {
-            *slot = self.records.stack_of(list);
+            let kind = self.records.lists.kind(list);
+            *slot = if let ListKind::Stack(stack) = kind { Some(stack) } else { None };
         }
         Ok(Some(after))
     }

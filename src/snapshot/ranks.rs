@@ -15,7 +15,7 @@ use crate::snapshot::study::Study;
 /// The version of this JSON.
 pub const SCHEMA: &str = "stepmem.snapshot-ranks/1";
 /// Ranks that a comparison needs.
-const RANKS_MIN: usize = 3;
+pub const RANKS_MIN: usize = 3;
 /// What stands out is more than each of these above the median.
 const ABOVE_BYTES_MIN: f64 = 1_048_576.0;
 const ABOVE_MEDIAN_RATIO_MIN: f64 = 0.2;

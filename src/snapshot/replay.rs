@@ -6,16 +6,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::snapshot::arena::AddressHash;
 use crate::snapshot::model::{
-    Action, Device, Event, NO_POOL, NO_STACK, Segment, Snapshot, State,
+    Action, Device, Event, NO_STACK, Place, Segment, Snapshot, State,
 };
 use crate::snapshot::num::{at, id};
+use crate::snapshot::rounding::Rounding;
 
 /// A state that never comes: the allocation is alive at the end.
 pub const NEVER: u32 = u32::MAX;
 /// No allocation belongs to an event.
 pub const NO_ALLOCATION: u32 = u32::MAX;
-/// The allocator rounds requests up to this.
-const GRAIN_BYTES: u64 = 512;
 /// The largest request of the small pool, and the largest remainder that is not split off in the large one.
 pub const SMALL_REQUEST_BYTES: u64 = 1 << 20;
 /// What the small pool takes from the driver.
@@ -37,8 +36,7 @@ pub struct Allocation {
     /// First state in which its free was asked for; [`NEVER`] if it was not in the window.
     pub freed: u32,
     pub stack: u32,
-    pub stream: u32,
-    pub pool: u16,
+    pub place: Place,
     /// Whether it is waiting at the end for another stream.
     pub is_pending: bool,
     /// Whether the trace says that it is alive at the end and the segments do not show it.
@@ -109,7 +107,8 @@ impl Timeline {
         let events = snapshot.events_of(device);
         let mut timeline = Matching::new(events).finish(device);
         timeline.violations += device.segments.iter().map(segment_violations).sum::<u64>();
-        Sizes::new(device, events, &timeline.allocations).fill(&mut timeline, events);
+        Sizes::new(snapshot.rounding, device, events, &timeline.allocations)
+            .fill(&mut timeline, events);
         timeline.reserved_at_start = reserved_at_start(device, events);
         timeline.peak = timeline.find_peak(events);
         timeline
@@ -257,8 +256,7 @@ impl Matching {
             until: NEVER,
             freed: NEVER,
             stack: NO_STACK,
-            stream: event.stream,
-            pool: if event.pool == NO_POOL { 0 } else { event.pool },
+            place: event.place,
             is_pending: false,
             is_vanished: false,
         });
@@ -283,8 +281,7 @@ impl Matching {
                     let event = Event {
                         address: block.address,
                         size: block.requested,
-                        stream: segment.stream,
-                        pool: u16::try_from(segment.pool).unwrap_or(NO_POOL),
+                        place: Place::new(segment.stream, Some(segment.pool)),
                         ..Event::default()
                     };
                     self.push(&event, 0);
@@ -347,6 +344,7 @@ fn reserved_at_start(device: &Device, events: &[Event]) -> u64 {
 /// The sizes of blocks that did not live to the end: their request rounded up, and in a large segment that is not
 /// expandable also a remainder of up to 1 MiB, which is never split off.
 struct Sizes {
+    rounding: Rounding,
     /// Ends of large segments that are not expandable, by address.
     large: BTreeMap<u64, u64>,
     /// Addresses of live blocks above 1 MiB.
@@ -355,7 +353,12 @@ struct Sizes {
 
 impl Sizes {
     /// The state before the window.
-    fn new(device: &Device, events: &[Event], allocations: &[Allocation]) -> Self {
+    fn new(
+        rounding: Rounding,
+        device: &Device,
+        events: &[Event],
+        allocations: &[Allocation],
+    ) -> Self {
         let mut large: BTreeMap<u64, u64> = device
             .segments
             .iter()
@@ -373,7 +376,7 @@ impl Sizes {
         }
         let live =
             allocations.iter().filter(|a| a.is_older() && is_large(a)).map(|a| a.address);
-        Self { live: live.collect(), large }
+        Self { rounding, live: live.collect(), large }
     }
 
     fn fill(mut self, timeline: &mut Timeline, events: &[Event]) {
@@ -409,7 +412,7 @@ impl Sizes {
 
     #[inline]
     fn size(&self, address: u64, requested: u64) -> u64 {
-        let size = rounded(requested);
+        let size = self.rounding.round(requested);
         if size <= SMALL_REQUEST_BYTES {
             return size;
         }
@@ -421,12 +424,6 @@ impl Sizes {
             _ => size,
         }
     }
-}
-
-/// A request as the allocator rounds it.
-#[inline]
-pub fn rounded(requested: u64) -> u64 {
-    requested.max(1).next_multiple_of(GRAIN_BYTES)
 }
 
 fn is_large(allocation: &Allocation) -> bool {

@@ -4,13 +4,14 @@
 use crate::snapshot::arena::Arena;
 use crate::snapshot::fault::Fault;
 use crate::snapshot::keys;
-use crate::snapshot::model::{
-    Action, Annotation, Event, Frame, NO_POOL, NO_STACK, Ring, State,
-};
+use crate::snapshot::lists::{ListKind, Lists};
+use crate::snapshot::model::{Annotation, Event, Frame, MetadataRun, NO_STACK, Place};
 use crate::snapshot::num::{at, id};
 use crate::snapshot::raw::{
-    List, RawBlock, RawHistory, RawRoot, RawSegment, Record, RecordKind,
+    List, PackedRecord, RawBlock, RawHistory, RawRoot, RawSegment, RawSettings, Record,
+    RecordKind,
 };
+use crate::snapshot::rounding::Rounding;
 use crate::snapshot::value::Value;
 
 /// The most that all sizes of a file may add up to: sums of any of them fit into 63 bits.
@@ -28,19 +29,20 @@ pub struct Records {
     pub(super) frames: Arena<u32>,
     pub(super) stacks: Arena<u32>,
     pub(super) events: Vec<Event>,
+    /// In the order in which they were read.
+    pub(super) metadata: Vec<MetadataRun>,
     pub(super) blocks: Vec<RawBlock>,
     pub(super) segments: Vec<RawSegment>,
     pub(super) histories: Vec<RawHistory>,
     pub(super) annotations: Vec<Annotation>,
     pub(super) roots: Vec<RawRoot>,
-    pub(super) settings: Vec<Ring>,
+    pub(super) settings: Vec<RawSettings>,
+    pub(super) roundings: Vec<Rounding>,
     pub(super) streams: Vec<u64>,
     pub(super) pools: Vec<(u64, u64)>,
-    dicts: Vec<Record>,
-    lists: Vec<List>,
+    dicts: Vec<PackedRecord>,
+    pub(super) lists: Lists,
     sizes_sum: u64,
-    /// Entries of lists that are kept outside `lists`.
-    n_listed: usize,
     scratch: Vec<u32>,
     last_stream: u32,
 }
@@ -58,18 +60,19 @@ impl Default for Records {
             frames: Arena::default(),
             stacks,
             events: Vec::new(),
+            metadata: Vec::new(),
             blocks: Vec::new(),
             segments: Vec::new(),
             histories: Vec::new(),
             annotations: Vec::new(),
             roots: Vec::new(),
             settings: Vec::new(),
+            roundings: Vec::new(),
             streams: vec![0],
             pools: vec![(0, 0)],
             dicts: Vec::new(),
-            lists: Vec::new(),
+            lists: Lists::default(),
             sizes_sum: 0,
-            n_listed: 0,
             scratch: Vec::new(),
             last_stream: 0,
         }
@@ -80,15 +83,14 @@ impl Records {
     /// A new dict.
     #[inline]
     pub fn open_dict(&mut self) -> Value {
-        self.dicts.push(Record::Empty);
+        self.dicts.push(PackedRecord::EMPTY);
         Value::Dict(id(self.dicts.len() - 1))
     }
 
     /// A new list.
     #[inline]
     pub fn open_list(&mut self) -> Value {
-        self.lists.push(List::Empty);
-        Value::List(id(self.lists.len() - 1))
+        Value::List(self.lists.open())
     }
 
     /// A tuple of two; a pool's name is one.
@@ -106,31 +108,7 @@ impl Records {
 
     /// What a dict has become.
     pub fn record(&self, dict: u32) -> Record {
-        self.dicts.get(at(dict)).copied().unwrap_or(Record::Other)
-    }
-
-    /// What a list has become.
-    pub fn list(&self, list: u32) -> &List {
-        self.lists.get(at(list)).unwrap_or(&List::Mixed)
-    }
-
-    /// Whether nothing was put into a list so far.
-    #[inline]
-    pub fn is_vacant(&self, list: u32) -> bool {
-        matches!(self.lists.get(at(list)), Some(List::Empty))
-    }
-
-    /// The stack that a list has become, if it has.
-    pub fn stack_of(&self, list: u32) -> Option<u32> {
-        if let List::Stack(stack) = self.list(list) { Some(*stack) } else { None }
-    }
-
-    /// Makes a list a stack.
-    #[inline]
-    pub fn set_stack(&mut self, list: u32, stack: u32) {
-        if let Some(slot) = self.lists.get_mut(at(list)) {
-            *slot = List::Stack(stack);
-        }
+        self.dicts.get(at(dict)).map_or(Record::Other, |record| record.unpack())
     }
 
     /// Bytes of memory in use.
@@ -144,9 +122,10 @@ impl Records {
             + self.histories.capacity() * size_of::<RawHistory>()
             + self.annotations.capacity() * size_of::<Annotation>()
             + self.roots.capacity() * size_of::<RawRoot>()
-            + self.dicts.capacity() * size_of::<Record>()
-            + self.lists.capacity() * size_of::<List>()
-            + self.n_listed * size_of::<(u32, u32)>()
+            + self.roundings.capacity() * size_of::<Rounding>()
+            + self.metadata.capacity() * size_of::<MetadataRun>()
+            + self.dicts.capacity() * size_of::<PackedRecord>()
+            + self.lists.heap_bytes()
     }
 
     /// Puts keys and values, alternating, into a dict.
@@ -173,10 +152,12 @@ impl Records {
             }
             Record::Of(RecordKind::Root, number) => self.fill_root(number, pairs),
             Record::Of(RecordKind::Settings, number) => self.fill_settings(number, pairs)?,
+            Record::Of(RecordKind::Rounding, number) => self.fill_rounding(number, pairs),
             Record::Frame(_) | Record::Empty | Record::Other => {}
         }
         if let Some(slot) = self.dicts.get_mut(at(dict)) {
-            *slot = record;
+            *slot = PackedRecord::pack(record)
+                .ok_or(Fault::Pickle("it has more than 2^28 records of a kind".into()))?;
         }
         Ok(())
     }
@@ -196,8 +177,10 @@ impl Records {
                 Value::Str(
                     keys::PYTORCH_CUDA_ALLOC_CONF
                     | keys::TRACE_ALLOC_MAX_ENTRIES
-                    | keys::TRACE_ALLOC_OVERFLOWED,
+                    | keys::TRACE_ALLOC_OVERFLOWED
+                    | keys::ROUNDUP_POWER2_DIVISIONS,
                 ) => Some(RecordKind::Settings),
+                Value::Str(keys::FIRST_DIVISION) => Some(RecordKind::Rounding),
                 Value::Dict(_) | Value::List(_) => {
                     return Err(Fault::Pickle("a list or dict as a key".into()));
                 }
@@ -216,7 +199,7 @@ impl Records {
     fn push(&mut self, kind: RecordKind) -> usize {
         match kind {
             RecordKind::Event => {
-                push(&mut self.events, Event { pool: NO_POOL, ..Event::default() })
+                push(&mut self.events, Event { place: Place::new(0, None), ..Event::default() })
             }
             RecordKind::Block => push(&mut self.blocks, RawBlock::default()),
             RecordKind::Segment => push(&mut self.segments, RawSegment::default()),
@@ -226,7 +209,8 @@ impl Records {
                 Annotation { name: 0, is_start: false, device: None, time_us: 0 },
             ),
             RecordKind::Root => push(&mut self.roots, RawRoot::default()),
-            RecordKind::Settings => push(&mut self.settings, Ring::default()),
+            RecordKind::Settings => push(&mut self.settings, RawSettings::default()),
+            RecordKind::Rounding => push(&mut self.roundings, Rounding::default()),
         }
     }
 
@@ -252,18 +236,25 @@ impl Records {
         for [key, value] in pairs {
             let Value::Str(key) = *key else { continue };
             match key {
-                keys::ACTION => event_now.action = action(string(*value, "an event's action")?),
+                keys::ACTION => {
+                    event_now.action = keys::action(string(*value, "an event's action")?);
+                }
                 keys::ADDR => event_now.address = number(*value, "an event's addr")?,
                 keys::DEVICE_FREE => event_now.address = number(*value, "device_free")?,
                 keys::SIZE => event_now.size = self.size(*value, "an event's size")?,
-                keys::STREAM => event_now.stream = self.stream(*value)?,
+                keys::STREAM => {
+                    let pool = event_now.place.pool();
+                    event_now.place = Place::new(self.stream(*value)?, pool);
+                }
                 keys::TIME_US => event_now.time_us = number(*value, "an event's time_us")?,
                 keys::USER_METADATA => {
-                    event_now.metadata = if let Value::Str(text) = *value { text } else { 0 };
+                    if let Value::Str(text @ 1..) = *value {
+                        self.set_metadata(event, text);
+                    }
                 }
                 keys::POOL_ID => {
                     if let Value::Pair(pool) = *value {
-                        event_now.pool = u16::try_from(pool).unwrap_or(NO_POOL);
+                        event_now.place = Place::new(event_now.place.stream(), Some(pool));
                     }
                 }
                 keys::FRAMES => event_now.stack = self.stack(*value)?,
@@ -276,6 +267,14 @@ impl Records {
         Ok(())
     }
 
+    #[inline]
+    fn set_metadata(&mut self, event: u32, text: u32) {
+        match self.metadata.last_mut() {
+            Some(run) if run.end == event && run.text == text => run.end += 1,
+            _ => self.metadata.push(MetadataRun { first: event, end: event + 1, text }),
+        }
+    }
+
     fn fill_block(&mut self, block: u32, pairs: &[[Value; 2]]) -> Result<(), Fault> {
         let Some(mut block_now) = self.blocks.get(at(block)).copied() else { return Ok(()) };
         for [key, value] in pairs {
@@ -286,7 +285,9 @@ impl Records {
                 keys::REQUESTED_SIZE => {
                     block_now.requested = Some(self.size(*value, "a block's requested_size")?);
                 }
-                keys::STATE => block_now.state = state(string(*value, "a block's state")?),
+                keys::STATE => {
+                    block_now.state = keys::state(string(*value, "a block's state")?);
+                }
                 keys::FRAMES => block_now.stack = self.stack(*value)?,
                 keys::HISTORY => block_now.history = self.first_of_history(*value),
                 _ => {}
@@ -379,15 +380,29 @@ impl Records {
         for [key, value] in pairs {
             match (*key, *value) {
                 (Value::Str(keys::TRACE_ALLOC_MAX_ENTRIES), value) => {
-                    now.entries_max = Some(number(value, "trace_alloc_max_entries")?);
+                    now.ring.entries_max = Some(number(value, "trace_alloc_max_entries")?);
                 }
                 (Value::Str(keys::TRACE_ALLOC_OVERFLOWED), Value::Bool(is_overflowed)) => {
-                    now.is_overflowed = Some(is_overflowed);
+                    now.ring.is_overflowed = Some(is_overflowed);
+                }
+                (Value::Str(keys::ROUNDUP_POWER2_DIVISIONS), value) => {
+                    now.rounding = Some(value);
                 }
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    fn fill_rounding(&mut self, rounding: u32, pairs: &[[Value; 2]]) {
+        let Some(now) = self.roundings.get_mut(at(rounding)) else { return };
+        for [key, value] in pairs {
+            let (Value::Str(key), Value::Int(divisions)) = (*key, *value) else { continue };
+            let power = key.checked_sub(keys::FIRST_DIVISION).map(at);
+            if let Some(slot) = power.and_then(|power| now.divisions.get_mut(power)) {
+                *slot = divisions;
+            }
+        }
     }
 
     /// Appends to a list.
@@ -396,10 +411,12 @@ impl Records {
     /// A stack that grows in too many pieces.
     pub fn append(&mut self, list: u32, items: &[Value]) -> Result<(), Fault> {
         let Some(first) = items.first() else { return Ok(()) };
-        let now = self.lists.get_mut(at(list)).map(|now| std::mem::replace(now, List::Mixed));
-        let next = match (now.unwrap_or(List::Mixed), *first) {
+        if let ListKind::Stack(stack) = self.lists.kind(list) {
+            return self.append_frames(list, stack, items);
+        }
+        let next = match (self.lists.take(list), *first) {
             (List::Empty, Value::Dict(dict)) => match self.record(dict) {
-                Record::Frame(_) => self.append_frames(NO_STACK, items)?,
+                Record::Frame(_) => return self.append_frames(list, NO_STACK, items),
                 Record::Of(kind, number) => {
                     self.append_records(List::Run(kind, number, number), items)
                 }
@@ -407,21 +424,15 @@ impl Records {
             },
             (List::Empty, Value::List(_)) => append_lists(Vec::new(), items),
             (List::Mixed | List::Empty, _) => List::Mixed,
-            (List::Stack(stack), _) => self.append_frames(stack, items)?,
             (List::Lists(lists), _) => append_lists(*lists, items),
             (runs @ (List::Run(..) | List::Runs(..)), _) => self.append_records(runs, items),
         };
-        if matches!(next, List::Runs(..) | List::Lists(_)) {
-            self.n_listed += items.len();
-        }
-        if let Some(slot) = self.lists.get_mut(at(list)) {
-            *slot = next;
-        }
+        self.lists.set(list, next, items.len());
         Ok(())
     }
 
     #[inline]
-    fn append_frames(&mut self, stack: u32, items: &[Value]) -> Result<List, Fault> {
+    fn append_frames(&mut self, list: u32, stack: u32, items: &[Value]) -> Result<(), Fault> {
         self.scratch.clear();
         if stack != NO_STACK {
             let before = self.stacks.get(stack);
@@ -431,13 +442,16 @@ impl Records {
             self.scratch.extend_from_slice(before);
         }
         for item in items {
-            let Value::Dict(dict) = *item else { return Ok(List::Mixed) };
-            let Some(Record::Frame(frame)) = self.dicts.get(at(dict)).copied() else {
-                return Ok(List::Mixed);
+            let frame =
+                if let Value::Dict(dict) = *item { self.record(dict) } else { Record::Other };
+            let Record::Frame(frame) = frame else {
+                self.lists.set(list, List::Mixed, 0);
+                return Ok(());
             };
             self.scratch.push(frame);
         }
-        Ok(List::Stack(self.stacks.intern(&self.scratch)))
+        self.lists.set_stack(list, self.stacks.intern(&self.scratch));
+        Ok(())
     }
 
     fn append_records(&self, mut list: List, items: &[Value]) -> List {
@@ -469,9 +483,9 @@ impl Records {
     fn stack(&self, value: Value) -> Result<u32, Fault> {
         match value {
             Value::None => Ok(NO_STACK),
-            Value::List(list) => match self.list(list) {
-                List::Stack(stack) => Ok(*stack),
-                List::Empty => Ok(NO_STACK),
+            Value::List(list) => match self.lists.kind(list) {
+                ListKind::Stack(stack) => Ok(stack),
+                ListKind::Empty => Ok(NO_STACK),
                 _ => Err("frames is not a list of frames".into()),
             },
             _ => Err("frames is not a list".into()),
@@ -480,7 +494,7 @@ impl Records {
 
     fn first_of_history(&self, value: Value) -> Option<u32> {
         let Value::List(list) = value else { return None };
-        match self.list(list) {
+        match self.lists.get(list) {
             List::Run(RecordKind::History, start, _) => Some(*start),
             List::Runs(RecordKind::History, runs) => runs.first().map(|run| run.0),
             _ => None,
@@ -556,31 +570,6 @@ fn string(value: Value, what: &'static str) -> Result<u32, Fault> {
     match value {
         Value::Str(text) => Ok(text),
         _ => Err(Fault::Shape(format!("{what} is not a string").into())),
-    }
-}
-
-#[inline]
-fn action(text: u32) -> Action {
-    match text {
-        keys::ALLOC => Action::Alloc,
-        keys::FREE_REQUESTED => Action::FreeRequested,
-        keys::FREE_COMPLETED | keys::FREE => Action::FreeCompleted,
-        keys::SEGMENT_ALLOC => Action::SegmentAlloc,
-        keys::SEGMENT_FREE => Action::SegmentFree,
-        keys::SEGMENT_MAP => Action::SegmentMap,
-        keys::SEGMENT_UNMAP => Action::SegmentUnmap,
-        keys::SNAPSHOT => Action::Snapshot,
-        keys::OOM => Action::OutOfMemory,
-        _ => Action::Other,
-    }
-}
-
-/// Everything that is neither allocated nor inactive waits for a stream.
-fn state(text: u32) -> State {
-    match text {
-        keys::ACTIVE_ALLOCATED => State::Allocated,
-        keys::INACTIVE => State::Inactive,
-        _ => State::Pending,
     }
 }
 

@@ -86,6 +86,8 @@ pub struct Sites {
     /// Kinds of the frames by frame number.
     pub frame_kinds: Vec<FrameKind>,
     of_origin: Vec<u32>,
+    /// Whether any block or event has a stack.
+    pub has_stacks: bool,
     /// Whether a stack passes through torch/optim or makes optimizer state.
     is_optimizer: Vec<bool>,
 }
@@ -146,6 +148,7 @@ impl Sites {
             frame_kinds,
             of_origin: Vec::with_capacity(snapshot.stacks.len() + 1),
             is_optimizer: optimizer_stacks(snapshot),
+            has_stacks: snapshot.has_stacks(),
         };
         let mut known: HashMap<Key, u32> = HashMap::new();
         for stack in 0..=id(snapshot.stacks.len()) {

@@ -67,7 +67,7 @@ impl Steps {
         if !marked.marks.is_empty() {
             return marked;
         }
-        let metadata = by_metadata(snapshot, events);
+        let metadata = by_metadata(snapshot, device);
         if !metadata.marks.is_empty() {
             return metadata;
         }
@@ -179,15 +179,17 @@ fn span(marks: &[&Annotation]) -> u64 {
 }
 
 /// Where `step=N` in `user_metadata` changes.
-fn by_metadata(snapshot: &Snapshot, events: &[Event]) -> Steps {
+fn by_metadata(snapshot: &Snapshot, device: &Device) -> Steps {
     let mut numbers: HashMap<u32, Option<u64>> = HashMap::new();
     let mut steps = Steps { marker: Marker::Metadata, ..Steps::default() };
-    for (number, event) in events.iter().enumerate().filter(|(_, event)| event.metadata != 0) {
-        let step = *numbers
-            .entry(event.metadata)
-            .or_insert_with(|| step_number(&snapshot.text(event.metadata)));
+    let (first, end) = (id(device.events.0), id(device.events.1));
+    let next = snapshot.metadata.partition_point(|run| run.end <= first);
+    let runs = snapshot.metadata.iter().skip(next).take_while(|run| run.first < end);
+    for run in runs {
+        let step =
+            *numbers.entry(run.text).or_insert_with(|| step_number(&snapshot.text(run.text)));
         if let Some(step) = step.filter(|step| steps.labels.last() != Some(step)) {
-            steps.marks.push(id(number));
+            steps.marks.push(run.first.max(first) - first);
             steps.labels.push(step);
         }
     }
@@ -219,7 +221,7 @@ fn by_phases(snapshot: &Snapshot, events: &[Event], sites: &Sites) -> Vec<u32> {
     if bursts.len() >= GUESSES_MIN {
         return bursts;
     }
-    if !snapshot.has_stacks() {
+    if !sites.has_stacks {
         return Vec::new();
     }
     let is_backward: Vec<bool> = backward_stacks(snapshot, sites);

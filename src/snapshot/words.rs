@@ -15,6 +15,8 @@ use crate::text::units::{bytes, grouped, whole_bytes};
 
 /// Characters of a file's or function's name: two of them and the columns before fit a page.
 pub const NAME_CHARS: usize = 30;
+/// Characters of a frame in a document.
+const FRAME_CHARS: usize = 160;
 
 /// A site by number, for a page.
 pub fn name_of(study: &Study<'_>, site: u32) -> String {
@@ -44,6 +46,11 @@ pub fn name(site: &Site) -> String {
         SiteKind::NoFrames => "(no stack recorded)".to_owned(),
         SiteKind::BeforeRecording => "(allocated before the recording)".to_owned(),
     }
+}
+
+/// A frame with its whole path.
+pub fn frame(file: &str, line: u64, function: &str) -> String {
+    shortened(&format!("{file}:{line} {function}"), FRAME_CHARS)
 }
 
 /// The last two parts of a path.
@@ -188,6 +195,15 @@ pub fn advice(study: &Study<'_>) -> &'static str {
          max_entries=1000000, context=\"alloc\", stacks=\"python\"), then _dump_snapshot()."
     } else {
         "`--at peak` shows who holds the peak, `--by category` what it is for."
+    }
+}
+
+/// Says why no rank stands out. `is_known`: whether there are enough ranks to say.
+pub fn no_odd_rank(is_known: bool) -> &'static str {
+    if is_known {
+        "No rank stands out in any line."
+    } else {
+        "Cannot be told: three readable ranks are needed to say which differs."
     }
 }
 

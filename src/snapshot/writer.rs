@@ -2,10 +2,9 @@
 
 use crate::snapshot::arena::Arena;
 use crate::snapshot::keys;
-use crate::snapshot::model::{
-    Action, Block, Device, Event, Frame, NO_POOL, NO_STACK, Segment, Snapshot, State,
-};
+use crate::snapshot::model::{Action, Block, Event, Frame, NO_STACK, Segment, Snapshot, State};
 use crate::snapshot::num::{at, id};
+use crate::snapshot::rounding::Rounding;
 
 impl Snapshot {
     /// A snapshot of nothing.
@@ -56,9 +55,11 @@ pub fn write(snapshot: &Snapshot) -> Vec<u8> {
     writer.traces();
     writer.key(keys::EXTERNAL_ANNOTATIONS);
     writer.annotations();
-    if snapshot.ring.entries_max.is_some() || snapshot.ring.is_overflowed.is_some() {
+    let has_rounding = snapshot.rounding != Rounding::default();
+    let ring = snapshot.ring;
+    if ring.entries_max.is_some() || ring.is_overflowed.is_some() || has_rounding {
         writer.key(keys::ALLOCATOR_SETTINGS);
-        writer.ring();
+        writer.settings(has_rounding);
     }
     writer.bytes.extend(*b"u.");
     writer.bytes
@@ -274,16 +275,16 @@ impl<'a> Writer<'a> {
         self.open(b']');
         for index in 0..last.map_or(0, |last| last.saturating_add(1)) {
             self.open(b']');
-            for event in of(index).map_or(&[][..], |device: &Device| snapshot.events_of(device))
-            {
-                self.event(event);
+            let (first, end) = of(index).map_or((0, 0), |device| device.events);
+            for (number, event) in snapshot.events.iter().enumerate().take(end).skip(first) {
+                self.event(event, snapshot.metadata_of(id(number)));
             }
             self.bytes.push(b'e');
         }
         self.bytes.push(b'e');
     }
 
-    fn event(&mut self, event: &Event) {
+    fn event(&mut self, event: &Event, metadata: u32) {
         self.open(b'}');
         self.key(keys::ACTION);
         self.word(match event.action {
@@ -301,16 +302,16 @@ impl<'a> Writer<'a> {
         let is_oom = event.action == Action::OutOfMemory;
         self.field(if is_oom { keys::DEVICE_FREE } else { keys::ADDR }, event.address);
         self.field(keys::SIZE, event.size);
-        let stream = self.snapshot.streams.get(at(event.stream)).copied().unwrap_or(0);
+        let stream = self.snapshot.streams.get(at(event.place.stream())).copied().unwrap_or(0);
         self.field(keys::STREAM, stream);
         self.field(keys::TIME_US, event.time_us);
-        if event.metadata != 0 {
+        if metadata != 0 {
             self.key(keys::USER_METADATA);
-            self.string(event.metadata);
+            self.string(metadata);
         }
-        if event.pool != NO_POOL {
+        if let Some(pool) = event.place.pool() {
             self.key(keys::POOL_ID);
-            self.pool(u32::from(event.pool));
+            self.pool(pool);
         }
         self.key(keys::FRAMES);
         self.stack(event.stack);
@@ -335,7 +336,7 @@ impl<'a> Writer<'a> {
         self.bytes.push(b'e');
     }
 
-    fn ring(&mut self) {
+    fn settings(&mut self, has_rounding: bool) {
         let ring = self.snapshot.ring;
         self.open(b'}');
         if let Some(max) = ring.entries_max {
@@ -344,6 +345,16 @@ impl<'a> Writer<'a> {
         if let Some(is_overflowed) = ring.is_overflowed {
             self.key(keys::TRACE_ALLOC_OVERFLOWED);
             self.flag(is_overflowed);
+        }
+        if has_rounding {
+            self.key(keys::ROUNDUP_POWER2_DIVISIONS);
+            self.open(b'}');
+            for (key, divisions) in
+                (keys::FIRST_DIVISION..).zip(self.snapshot.rounding.divisions)
+            {
+                self.field(key, divisions);
+            }
+            self.bytes.push(b'u');
         }
         self.bytes.push(b'u');
     }

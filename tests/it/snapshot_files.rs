@@ -1,6 +1,7 @@
 //! `stepmem snapshot` on files that are hostile, broken, compressed or odd.
 
 use std::io::Write;
+use std::process::{Command, Stdio};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -212,4 +213,125 @@ fn what_is_written_reads_back_the_same() {
     assert_eq!(write(&second), written);
     assert_eq!(first.events.len(), second.events.len());
     assert_eq!(first.stacks.len(), second.stacks.len());
+}
+
+#[test]
+fn progress_is_shown_for_large_files_and_on_a_terminal_alone() {
+    let folder = Folder::new("snapshot-progress");
+    let length = 66_u32 << 20;
+    let mut bytes = b"\x80\x04}(\x8c\x08segments]\x8c\x05otherX".to_vec();
+    bytes.extend(length.to_le_bytes());
+    bytes.resize(bytes.len() + usize::try_from(length).unwrap(), b'x');
+    bytes.extend(*b"u.");
+    let quiet = run(&folder, &bytes, &["--json"]);
+    assert_eq!((quiet.code, quiet.err.as_str()), (Some(0), ""));
+    // The command's errors go to the terminal, its answer to a file.
+    let on_a_terminal = |length: usize| {
+        let path = folder.path("shown.pickle");
+        std::fs::write(&path, &bytes[..length]).unwrap();
+        let answer = folder.path("answer.json");
+        let command = format!(
+            "{} snapshot show {} --json > {}",
+            env!("CARGO_BIN_EXE_stepmem"),
+            text(&path),
+            text(&answer)
+        );
+        let output = Command::new("script")
+            .args(["-qec", &command, "/dev/null"])
+            .stdin(Stdio::null())
+            .output()
+            .expect("script, of bsdutils");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let shown = on_a_terminal(bytes.len());
+    assert!(shown.contains("\rreading 24% of 66.0 MiB "), "{}", shown.escape_debug());
+    assert!(shown.ends_with(&format!("\r{:40}\r", "")), "{}", shown.escape_debug());
+    let answer = std::fs::read_to_string(folder.path("answer.json")).unwrap();
+    assert!(answer.contains("\"devices\":[]"), "{answer}");
+    assert!(!on_a_terminal(1 << 20).contains("reading"), "a small file is read at once");
+}
+
+#[test]
+fn long_names_and_deep_stacks_are_ordinary() {
+    let folder = Folder::new("snapshot-deep");
+    let name = format!("at::native::{}", "x".repeat(1098));
+    assert_eq!(name.len(), 1110);
+    let file = format!("/srv/{}.py", "y".repeat(1000));
+    let inner: Vec<(&str, u64, &str)> = vec![("", 0, name.as_str()); 50];
+    let outer: Vec<(&str, u64, &str)> =
+        (1..=250).map(|line| (file.as_str(), line, name.as_str())).collect();
+    let bytes = write(&small(&[inner, outer].concat()));
+    let ended = run(&folder, &bytes, &["--json"]);
+    let answer: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+    let site = &answer["devices"][0]["sites_at_end"][0];
+    assert_eq!((&site["line"], &site["function"]), (&1.into(), &name.as_str().into()));
+    assert_eq!(site["file"], file.as_str());
+    let stack = site["stack"].as_array().unwrap();
+    assert_eq!((stack.len(), &stack[15]["line"]), (16, &16.into()));
+    let page = run(&folder, &bytes, &["--by", "stack"]);
+    assert!(page.out.lines().skip(1).all(|line| line.chars().count() <= 100), "{}", page.out);
+}
+
+#[test]
+fn empty_snapshots_are_ordinary() {
+    let folder = Folder::new("snapshot-empty");
+    let empty = write(&Snapshot::empty());
+    for bytes in [&empty[..], b"\x80\x04]."] {
+        let page = run(&folder, bytes, &[]);
+        assert_eq!(page.code, Some(0), "{}", page.err);
+        assert!(page.out.contains("no device has segments or events"), "{}", page.out);
+        assert!(run(&folder, bytes, &["--json"]).out.contains("\"devices\":[]"));
+        let out = text(&folder.path("empty.html"));
+        assert_eq!(run(&folder, bytes, &["--html", &out]).code, Some(0));
+        let path = text(&folder.path("snapshot.pickle"));
+        for command in ["diff", "ranks"] {
+            let ended = stepmem(&["snapshot", command, &path, &path], &[], b"");
+            assert_eq!(ended.code, Some(0), "{command}: {}", ended.err);
+        }
+    }
+}
+
+#[test]
+fn blocks_are_listed_by_themselves() {
+    let folder = Folder::new("snapshot-blocks");
+    let page =
+        run(&folder, &write(&small(&[("/srv/train.py", 3, "main")])), &["--by", "block"]);
+    let row = "  100.0%   1.00 KiB  0x10000000000  srv/train.py:3 main\n";
+    assert!(page.out.contains(row), "{}", page.out);
+}
+
+#[test]
+fn freed_blocks_are_rounded_as_the_file_says() {
+    let folder = Folder::new("snapshot-rounding");
+    let peak = |divisions: u64| {
+        let mut snapshot = Snapshot::empty();
+        snapshot.rounding.divisions = [divisions; 16];
+        for action in [Action::Alloc, Action::FreeRequested, Action::FreeCompleted] {
+            let event = Event {
+                address: 1 << 40,
+                size: (5 << 20) + 1,
+                time_us: 5,
+                action,
+                ..Event::default()
+            };
+            snapshot.events.push(event);
+        }
+        let free = Block { address: 1 << 40, size: 20 << 20, ..Block::default() };
+        snapshot.devices.push(Device {
+            index: 0,
+            events: (0, 3),
+            segments: vec![Segment {
+                address: 1 << 40,
+                size: 20 << 20,
+                blocks: vec![free],
+                ..Segment::default()
+            }],
+        });
+        let ended = run(&folder, &write(&snapshot), &["--json"]);
+        let answer: serde_json::Value = serde_json::from_str(&ended.out).unwrap();
+        answer["devices"][0]["peak"]["active_bytes"].as_u64().unwrap()
+    };
+    assert_eq!(peak(0), (5 << 20) + 512);
+    assert_eq!(peak(4), 6 << 20);
+    assert_eq!(peak(8), (5 << 20) + (512 << 10));
 }

@@ -1,10 +1,12 @@
-//! `stepmem snapshot show --html`: one document with pictures, the same figures as everywhere, and nothing that runs or loads.
+//! `stepmem snapshot … --html`: one document with pictures, the same figures as everywhere, and nothing that runs or loads.
 
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
+use stepmem::snapshot::html::compared;
 use stepmem::snapshot::model::{Action, Block, Device, Event, Segment, Snapshot, State};
+use stepmem::snapshot::ranks::{self, RankRow};
 use stepmem::snapshot::writer::write;
 
 use crate::rig::command::stepmem;
@@ -200,4 +202,100 @@ fn browser_draws_documents_and_takes_names_for_text() {
         .expect("no node: run make tools");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "snapshot_page.mjs (run make tools?): {said}");
+}
+
+/// Writes the document of a comparison; returns its path and its text.
+fn comparison(folder: &Folder, command: &str, snapshots: &[String]) -> (String, String) {
+    let out = text(&folder.path(&format!("{command}.html")));
+    let files: Vec<&str> = snapshots.iter().map(String::as_str).collect();
+    let arguments = [&["snapshot", command, "--html", &out], files.as_slice()].concat();
+    let ended = stepmem(&arguments, &[], b"");
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""), "{}", ended.err);
+    let html = std::fs::read_to_string(&out).unwrap();
+    (out, html)
+}
+
+fn vectors(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| data(&format!("vectors/{name}.pickle.gz"))).collect()
+}
+
+fn job_with_a_broken_rank(folder: &Folder) -> Vec<String> {
+    let mut files = vectors(&[
+        "ranks_leak.rank0",
+        "ranks_leak.rank1",
+        "ranks_leak.rank2",
+        "ranks_leak.rank3",
+    ]);
+    files.push(folder.write("x.rank4.<img src=x>.pickle", "{}"));
+    files
+}
+
+#[test]
+fn documents_of_comparisons_have_the_figures_of_the_pages() {
+    let folder = Folder::new("snapshot-compared");
+    let files = vectors(&["before_after.step10", "before_after"]);
+    let (_, diff) = comparison(&folder, "diff", &files);
+    for figure in [
+        "before_after.step10.pickle.gz → before_after.pickle.gz",
+        "<h3>+80.0 MiB at train/train.py:126 train_step</h3>",
+        "<p>45 new blocks, 25 gone.</p>",
+        "<td class=\"num\">+80.0 MiB</td><td class=\"num\">40.0 MiB</td><td class=\"num\">120 MiB</td>",
+        "/srv/train/train.py:210 main",
+    ] {
+        assert!(diff.contains(figure), "{figure}");
+    }
+    let (_, ranks) = comparison(&folder, "ranks", &job_with_a_broken_rank(&folder));
+    for figure in [
+        "<h3>Rank 2 stands out</h3><p>24.0 MiB at the end, where the median is 0 B: train/train.py:126 train_step.</p>",
+        "<tr class=\"is-worst\"><td class=\"num\">2</td><td class=\"num\">1.23 GiB</td>",
+        "1 could not be read",
+        "x.rank4.&lt;img src=x&gt;.pickle",
+    ] {
+        assert!(ranks.contains(figure), "{figure}");
+    }
+    for html in [diff, ranks] {
+        assert!(html.contains("script-src 'none'") && !html.contains("<script"));
+        for outside in ["http:", "https:", " src=x>", "url(", "@import", "unsafe-", " style="] {
+            assert!(!html.contains(outside), "{outside}");
+        }
+    }
+}
+
+#[test]
+fn documents_of_comparisons_stay_small_whatever_the_job() {
+    let error = "&".repeat(2000);
+    let rows = (0..20_000).map(|rank| {
+        RankRow::unreadable(rank, format!("/{}/{rank}", "<".repeat(4000)), error.clone())
+    });
+    let html = compared::ranks(&ranks::compare(rows.collect(), &[]));
+    assert!(html.len() <= BYTES_MAX, "{} bytes", html.len());
+    assert!(html.contains("20,000 ranks") && html.contains(" others</td>"));
+
+    let folder = Folder::new("snapshot-compared-wide");
+    let names: Vec<String> = (0..300).map(|number| format!("/srv/{number}/<&>.py")).collect();
+    let stacks: Vec<Vec<(&str, u64, &str)>> =
+        names.iter().map(|name| vec![(name.as_str(), 1, "<f>"); 16]).collect();
+    let paths = [wide(64, &stacks), wide(64, &stacks[..7])].map(|bytes| {
+        let path = folder.path(&format!("{}.pickle", bytes.len()));
+        std::fs::write(&path, bytes).unwrap();
+        text(&path)
+    });
+    let (_, html) = comparison(&folder, "diff", &paths);
+    assert!(html.len() <= BYTES_MAX, "{} bytes", html.len());
+    assert!(html.matches("<h2>Device").count() == 64, "every device");
+}
+
+#[test]
+fn browser_shows_comparisons_in_light_and_dark_and_by_keyboard() {
+    let folder = Folder::new("snapshot-compared-browser");
+    let files = vectors(&["before_after.step10", "before_after"]);
+    let (diff, _) = comparison(&folder, "diff", &files);
+    let (ranks, _) = comparison(&folder, "ranks", &job_with_a_broken_rank(&folder));
+    let output = Command::new("node")
+        .arg(root().join("tests/ops/snapshot_compared.mjs"))
+        .args([diff, ranks])
+        .output()
+        .expect("no node: run make tools");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "snapshot_compared.mjs (run make tools?): {said}");
 }

@@ -279,3 +279,26 @@ fn real_files_add_up() {
         assert_ne!(device["leak"]["verdict"], "leak", "{name}");
     }
 }
+
+#[test]
+fn nothing_is_a_gradient_where_nothing_has_a_stack() {
+    let device = &show("no_stacks")["devices"][0];
+    let categories = &device["categories_at_end"];
+    assert_eq!(categories["gradient"], 0, "{categories}");
+    assert_eq!(categories["unknown"], device["totals"]["active_bytes"]);
+}
+
+#[test]
+fn a_buffer_made_anew_and_larger_is_a_leak_and_not_an_output_that_lingers() {
+    let device = &show("cat0")["devices"][0];
+    let blame = &device["leak"]["blame"];
+    let name = format!("{}:{}", blame["file"].as_str().unwrap(), blame["line"]);
+    let name = name.rsplit('/').next().unwrap();
+    let notes = device["notes"].as_array().unwrap().iter();
+    let lingering: Vec<&str> = notes
+        .filter(|note| note["kind"] == "lingering_output")
+        .map(|note| note["text"].as_str().unwrap())
+        .collect();
+    assert!(lingering.iter().all(|text| !text.contains(name)), "{name}: {lingering:?}");
+    assert_eq!(lingering.len(), 1, "the step's output");
+}

@@ -12,14 +12,11 @@ use crate::snapshot::num::{at, count, id};
 use crate::snapshot::scene::DeviceScene;
 use crate::snapshot::sites::{Site, SiteKind, SiteRow};
 use crate::snapshot::study::Study;
-use crate::snapshot::words::name;
-use crate::text::clean::shortened;
+use crate::snapshot::words::{self, name};
 use crate::text::units::grouped;
 
 /// What bands are counted in: the allocator rounds up to it.
 pub const UNIT_BYTES: u64 = 512;
-/// Characters of a frame.
-const FRAME_CHARS: usize = 160;
 /// Lines of the largest leaks that always have a band.
 const SUSPECTS: usize = 5;
 
@@ -125,7 +122,7 @@ pub fn frames(study: &Study<'_>, origin: u32, n_max: usize) -> Vec<String> {
         .map(|number| {
             let frame = snapshot.frame(number);
             let (file, function) = (snapshot.text(frame.file), snapshot.text(frame.name));
-            shortened(&format!("{file}:{} {function}", frame.line), FRAME_CHARS)
+            words::frame(&file, frame.line, &function)
         })
         .collect()
 }

@@ -48,11 +48,24 @@ pub fn write(
     head: DocumentHead<'_>,
     studies: &[Study<'_>],
 ) -> Result<String, serde_json::Error> {
-    let mut detail = Detail::of(studies.len());
-    let mut n_shown = studies.len();
-    loop {
+    fitted(studies.len(), |detail, n_shown| {
         let shown = studies.get(..n_shown).unwrap_or(studies);
-        let document = assemble(head, shown, (detail, studies.len() - n_shown))?;
+        assemble(head, shown, (detail, studies.len() - n_shown))
+    })
+}
+
+/// A document that is not too large: of all parts in less and less detail, then of fewer of them.
+///
+/// # Errors
+/// Those of `assemble`.
+pub fn fitted<E>(
+    n_parts: usize,
+    assemble: impl Fn(Detail, usize) -> Result<String, E>,
+) -> Result<String, E> {
+    let mut detail = Detail::of(n_parts);
+    let mut n_shown = n_parts;
+    loop {
+        let document = assemble(detail, n_shown)?;
         if document.len() <= BYTES_MAX || n_shown == 0 {
             return Ok(document);
         }
@@ -74,23 +87,53 @@ fn assemble(
     if studies.is_empty() && n_left == 0 {
         body.push_str("<p>No device has segments or events.</p>\n");
     }
-    if n_left > 0 {
-        let text = format!(
-            "<p>{n_left} more devices are not in this document; --device N shows one of them.</p>\n"
-        );
-        body.push_str(&text);
+    body.push_str(&left_out(n_left));
+    let sheet = Sheet { title: head.name, about: head.about, command: "show", body: &body };
+    Ok(sheet.written(&script(), &data(&pictures)?))
+}
+
+/// Says that some devices are not shown.
+pub fn left_out(n_devices: usize) -> String {
+    if n_devices == 0 {
+        return String::new();
     }
-    let script = script();
-    let policy = format!(
-        "default-src 'none'; img-src data:; style-src '{}'; script-src '{}'; base-uri 'none'; form-action 'none'",
-        hash(STYLE),
-        hash(&script)
-    );
-    let (name, about) = (escaped(head.name), escaped(head.about));
-    let pictures = data(&pictures)?;
-    let size = grouped(u64::try_from(BYTES_MAX).unwrap_or(0));
-    Ok(format!(
-        r#"<!doctype html>
+    format!(
+        "<p>{n_devices} more devices are not in this document; --device N shows one of them.</p>\n"
+    )
+}
+
+/// A document without its script.
+#[derive(Clone, Copy, Debug)]
+pub struct Sheet<'a> {
+    pub title: &'a str,
+    /// Below the title.
+    pub about: &'a str,
+    /// The command that writes it.
+    pub command: &'a str,
+    /// Markup.
+    pub body: &'a str,
+}
+
+impl Sheet<'_> {
+    /// The document; one whose script is empty has none.
+    pub fn written(&self, script: &str, pictures: &str) -> String {
+        let allowed = if script.is_empty() { "none".to_owned() } else { hash(script) };
+        let policy = format!(
+            "default-src 'none'; img-src data:; style-src '{}'; script-src '{allowed}'; base-uri 'none'; form-action 'none'",
+            hash(STYLE),
+        );
+        let (title, about) = (escaped(self.title), escaped(self.about));
+        let Self { command, body, .. } = *self;
+        let size = grouped(u64::try_from(BYTES_MAX).unwrap_or(0));
+        let scripts = if script.is_empty() {
+            String::new()
+        } else {
+            format!(
+                "<script type=\"application/json\" id=\"data\">{pictures}</script>\n<script type=\"module\">{script}</script>\n"
+            )
+        };
+        format!(
+            r#"<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -98,21 +141,20 @@ fn assemble(
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">
 <link rel="icon" href="data:,">
-<title>{name} · stepmem snapshot</title>
+<title>{title} · stepmem snapshot</title>
 <style>{STYLE}</style>
 </head>
 <body>
 <main>
-<h1>{name}</h1>
+<h1>{title}</h1>
 <p class="quiet">{about}</p>
-{body}<footer>Written by stepmem snapshot show. This file loads nothing and is at most {size} bytes; long windows are summed up, the peak is shown event by event.</footer>
+{body}<footer>Written by stepmem snapshot {command}. This file loads nothing and is at most {size} bytes; what is too much for that is summed up.</footer>
 </main>
-<script type="application/json" id="data">{pictures}</script>
-<script type="module">{script}</script>
-</body>
+{scripts}</body>
 </html>
 "#
-    ))
+        )
+    }
 }
 
 /// The modules as one, since a document without a server has nothing to import.

@@ -3,6 +3,10 @@
 
 pub mod escape;
 
+pub mod markup;
+
+pub mod bars;
+
 pub mod detail;
 
 pub mod samples;
@@ -16,3 +20,5 @@ pub mod picture;
 pub mod tables;
 
 pub mod document;
+
+pub mod compared;

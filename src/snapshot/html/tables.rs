@@ -1,11 +1,10 @@
 //! The verdicts and tables of a device: the same answers as the page for a terminal, and what the pictures show in words.
 
-use std::fmt::Arguments;
-
 use crate::snapshot::categories;
 use crate::snapshot::html::bands::frames;
 use crate::snapshot::html::detail::Detail;
 use crate::snapshot::html::escape::escaped;
+use crate::snapshot::html::markup::{add, close, line_with, open, stack};
 use crate::snapshot::leak::LeakVerdict;
 use crate::snapshot::num::count;
 use crate::snapshot::shown::part_of;
@@ -13,12 +12,6 @@ use crate::snapshot::sites::{SiteRow, Sum};
 use crate::snapshot::study::Study;
 use crate::snapshot::words;
 use crate::text::units::{bytes, grouped, whole_bytes};
-
-/// Adds markup: what is not a literal of ours has been escaped.
-fn add(html: &mut String, markup: Arguments<'_>) {
-    html.push_str(&markup.to_string());
-    html.push('\n');
-}
 
 /// Everything about a device but its pictures' data.
 pub fn device(study: &Study<'_>, detail: Detail) -> String {
@@ -156,17 +149,6 @@ fn leak(html: &mut String, study: &Study<'_>, detail: Detail) {
     html.push_str("</div>\n");
 }
 
-fn stack(html: &mut String, frames: &[String]) {
-    if frames.is_empty() {
-        return;
-    }
-    html.push_str("<ol class=\"frames\">");
-    for frame in frames {
-        add(html, format_args!("<li>{}</li>", escaped(frame)));
-    }
-    html.push_str("</ol>\n");
-}
-
 fn holders(html: &mut String, study: &Study<'_>, detail: Detail) {
     let table = |title, rows| HolderTable { title, rows, detail };
     table_of(html, study, &table("Who holds the memory at the end", &study.at_end));
@@ -209,15 +191,8 @@ fn table_of(html: &mut String, study: &Study<'_>, table: &HolderTable<'_>) {
     let title = format!("{title} ({})", whole_bytes(total));
     open(html, &title, &["Share", "Bytes", "Tensors", "Blocks", "Line"]);
     for row in rows.iter().take(detail.rows) {
-        let name = escaped(&words::name_of(study, row.site));
         let frames = frames(study, row.origin, detail.frames);
-        if frames.is_empty() {
-            sum(html, (row.sum, total), &name);
-            continue;
-        }
-        let mut line = format!("<details><summary>{name}</summary>");
-        stack(&mut line, &frames);
-        line.push_str("</details>");
+        let line = line_with(&words::name_of(study, row.site), &frames);
         sum(html, (row.sum, total), &line);
     }
     let mut others = Sum::default();
@@ -240,20 +215,6 @@ fn sum(html: &mut String, (sum, total): (Sum, u64), line: &str) {
             grouped(sum.blocks),
         ),
     );
-}
-
-/// Begins a table; all columns but the last are figures.
-fn open(html: &mut String, title: &str, heads: &[&str]) {
-    let (last, figures) = heads.split_last().unwrap_or((&"", &[]));
-    add(html, format_args!("<h3>{title}</h3>\n<div class=\"box\"><table>\n<thead><tr>"));
-    for head in figures {
-        add(html, format_args!("<th class=\"num\" scope=\"col\">{head}</th>"));
-    }
-    add(html, format_args!("<th scope=\"col\">{last}</th></tr></thead>\n<tbody>"));
-}
-
-fn close(html: &mut String) {
-    html.push_str("</tbody></table></div>\n");
 }
 
 fn steps(html: &mut String, study: &Study<'_>, detail: Detail) {

@@ -1,0 +1,213 @@
+//! A snapshot's file: read in pieces, unpacked if need be, and its progress shown on a terminal.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::path::Path;
+
+use anyhow::Context;
+use flate2::bufread::MultiGzDecoder;
+use ruzstd::decoding::StreamingDecoder;
+
+use crate::snapshot::fault::Unreadable;
+use crate::snapshot::load;
+use crate::snapshot::model::Snapshot;
+use crate::snapshot::pickle::Machine;
+use crate::snapshot::sniff::{self, SNIFF_BYTES, Wrapping};
+use crate::text::clean::shortened;
+use crate::text::units::whole_bytes;
+
+/// Bytes of a file that are in memory at a time.
+const WINDOW_BYTES: usize = 1 << 18;
+/// Files above this show how far they are read, on a terminal.
+const PROGRESS_BYTES_MIN: u64 = 64 << 20;
+/// Bytes between two figures of progress.
+const PROGRESS_STEP_BYTES: u64 = 16 << 20;
+/// Characters of a path in an error.
+const PATH_CHARS: usize = 200;
+
+/// A file that is not a readable snapshot; the command exits with 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {reason}")]
+pub struct NotASnapshot {
+    path: String,
+    /// Why, in a few words.
+    pub reason: String,
+}
+
+/// A path as an error and a page show it.
+pub fn shown(path: &Path) -> String {
+    shortened(&path.to_string_lossy(), PATH_CHARS)
+}
+
+/// Reads a file, a window at a time, unpacking it if need be; returns its size on the disk too.
+///
+/// # Errors
+/// [`NotASnapshot`], or the file cannot be read.
+pub fn read(path: &Path, unpacked_max: u64) -> anyhow::Result<(Snapshot, u64)> {
+    let shown = || shown(path);
+    let file = File::open(path).with_context(shown)?;
+    let metadata = file.metadata().with_context(shown)?;
+    if metadata.is_dir() {
+        return Err(NotASnapshot { path: shown(), reason: "it is a folder".to_owned() }.into());
+    }
+    let mut progress = ReadProgress::new(metadata.len());
+    let file = Counted { file, progress: &mut progress };
+    let result = unpack(file, unpacked_max);
+    progress.clear();
+    match result {
+        Ok(snapshot) => Ok((snapshot, metadata.len())),
+        Err(ReadError::Io(error)) => Err(anyhow::Error::new(error).context(shown())),
+        Err(other) => Err(NotASnapshot { path: shown(), reason: other.to_string() }.into()),
+    }
+}
+
+/// Why a file was not read.
+#[derive(Debug, thiserror::Error)]
+enum ReadError {
+    #[error("{0}")]
+    Io(io::Error),
+    #[error("{0}")]
+    Unreadable(#[from] Unreadable),
+    #[error("its {0} data is damaged or truncated at byte {1} of what it unpacks to: {2}")]
+    Damaged(&'static str, u64, io::Error),
+    #[error("it has more than {0} bytes unpacked; --unpacked-max raises the limit")]
+    TooLarge(u64),
+}
+
+fn unpack(file: impl Read, unpacked_max: u64) -> Result<Snapshot, ReadError> {
+    let mut file = BufReader::with_capacity(WINDOW_BYTES, file);
+    let mut head = Vec::with_capacity(SNIFF_BYTES);
+    let limit = u64::try_from(SNIFF_BYTES).unwrap_or(0);
+    file.by_ref().take(limit).read_to_end(&mut head).map_err(ReadError::Io)?;
+    let wrapping = sniff::wrapping(&head)?;
+    let whole = head.chain(file);
+    match wrapping {
+        Wrapping::Plain => parse(whole, unpacked_max, None),
+        Wrapping::Gzip => parse(MultiGzDecoder::new(whole), unpacked_max, Some("gzip")),
+        Wrapping::Zstd => {
+            parse(Zstd { source: Some(whole), frame: None }, unpacked_max, Some("zstd"))
+        }
+    }
+}
+
+/// Feeds what is read to the machine. `format`: how it was packed.
+fn parse(
+    mut source: impl Read,
+    unpacked_max: u64,
+    format: Option<&'static str>,
+) -> Result<Snapshot, ReadError> {
+    let mut window = vec![0; WINDOW_BYTES];
+    let mut machine = Machine::default();
+    let (mut held, mut n_read) = (0, 0_u64);
+    let mut is_checked = false;
+    while !machine.is_done() {
+        let Some(vacant) = window.get_mut(held..) else { break };
+        let more = match source.read(vacant) {
+            Ok(0) => break,
+            Ok(more) => more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => {
+                return Err(match format {
+                    Some(format) => ReadError::Damaged(format, n_read, error),
+                    None => ReadError::Io(error),
+                });
+            }
+        };
+        n_read += u64::try_from(more).unwrap_or(u64::MAX);
+        if n_read > unpacked_max {
+            return Err(ReadError::TooLarge(unpacked_max));
+        }
+        held += more;
+        let filled = window.get(..held).unwrap_or(&[]);
+        if !is_checked && held >= 2 {
+            sniff::check_pickle(filled)?;
+            is_checked = true;
+        }
+        let used = machine.feed(filled)?;
+        window.copy_within(used..held, 0);
+        held -= used;
+    }
+    Ok(load::finish(machine, held)?)
+}
+
+/// Frames of Zstandard one after the other.
+struct Zstd<R: BufRead> {
+    source: Option<R>,
+    frame: Option<Box<StreamingDecoder<R, ruzstd::decoding::FrameDecoder>>>,
+}
+
+impl<R: BufRead> Read for Zstd<R> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        loop {
+            if let Some(frame) = &mut self.frame {
+                let n_read = frame.read(out)?;
+                if n_read > 0 || out.is_empty() {
+                    return Ok(n_read);
+                }
+                self.source = self.frame.take().map(|frame| frame.into_inner());
+            }
+            let Some(mut source) = self.source.take() else { return Ok(0) };
+            if source.fill_buf()?.is_empty() {
+                return Ok(0);
+            }
+            // A skippable frame: its header names its length.
+            let is_skippable = matches!(source.fill_buf()?, [0x50..=0x5f, 0x2a, ..]);
+            if is_skippable {
+                let mut header = [0; 8];
+                source.read_exact(&mut header)?;
+                let [.., a, b, c, d] = header;
+                let length = u64::from(u32::from_le_bytes([a, b, c, d]));
+                io::copy(&mut source.by_ref().take(length), &mut io::sink())?;
+                self.source = Some(source);
+                continue;
+            }
+            let frame = StreamingDecoder::new(source).map_err(io::Error::other)?;
+            self.frame = Some(Box::new(frame));
+        }
+    }
+}
+
+/// A file whose reads are counted.
+struct Counted<'a> {
+    file: File,
+    progress: &'a mut ReadProgress,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let n_read = self.file.read(out)?;
+        self.progress.add(u64::try_from(n_read).unwrap_or(0));
+        Ok(n_read)
+    }
+}
+
+/// How far a large file is read, on a terminal.
+struct ReadProgress {
+    whole: u64,
+    done: u64,
+    shown: Option<u64>,
+    is_on: bool,
+}
+
+impl ReadProgress {
+    fn new(whole: u64) -> Self {
+        let is_on = whole > PROGRESS_BYTES_MIN && io::stderr().is_terminal();
+        Self { whole, done: 0, shown: None, is_on }
+    }
+
+    fn add(&mut self, n_bytes: u64) {
+        self.done += n_bytes;
+        let step = self.done / PROGRESS_STEP_BYTES;
+        if self.is_on && self.shown != Some(step) {
+            self.shown = Some(step);
+            let percent = u128::from(self.done) * 100 / u128::from(self.whole.max(1));
+            write!(io::stderr(), "\rreading {percent}% of {} ", whole_bytes(self.whole)).ok();
+        }
+    }
+
+    fn clear(&self) {
+        if self.shown.is_some() {
+            write!(io::stderr(), "\r{:40}\r", "").ok();
+        }
+    }
+}
