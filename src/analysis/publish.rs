@@ -11,20 +11,22 @@ use crate::analysis::diagnosis::scene::{RunScene, Scene};
 use crate::analysis::engine::Engine;
 use crate::analysis::findings::Findings;
 use crate::analysis::processes::ProcessView;
+use crate::analysis::rank::ended::RankEnded;
 use crate::analysis::rank::lifecycle::Origin;
 use crate::analysis::rank::state::RankState;
 use crate::analysis::rank::view::RankView;
 use crate::analysis::ranks::RecordCounts;
-use crate::analysis::runs::RunView;
+use crate::analysis::runs::{RunLaunch, RunView};
 use crate::analysis::status::{
     AckStatus, DeviceStatus, ExporterStatus, FindingStatus, ProcessStatus, RankStatus,
     RunStatus, SnapshotStatus, Status,
 };
 use crate::model::device::GpuSample;
+use crate::model::end::EndOutcome;
 use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run};
 use crate::model::units::Uptime;
 
-/// Ranks that fell silent within this time of each other ended together.
+/// A rank that no other outlasted by more than this stopped with the run.
 const TOGETHER_WITHIN: Duration = Duration::from_mins(1);
 
 impl Engine {
@@ -44,10 +46,10 @@ impl Engine {
         self.ranks.awaits_scrape()
     }
 
-    /// Returns whether a rank of the run pushes or may push again.
-    pub fn is_going_on(&self, run: &Run) -> bool {
-        let ranks = self.ranks.run(run);
-        ranks.is_some_and(|(_, states)| states.values().any(|state| !state.is_ended()))
+    /// Returns whether a rank of the run pushes or may push again: not all have ended, and it was not cut off.
+    pub fn is_going_on(&self, run: &Run, now: Uptime) -> bool {
+        let Some((_, states)) = self.ranks.run(run) else { return false };
+        states.values().any(|state| !state.is_ended()) && !is_cut_off(states, now)
     }
 
     /// Returns what became of the records that were taken.
@@ -157,15 +159,51 @@ impl Engine {
     ///
     /// Its findings are judged anew from what the ranks have come to, so that they do not depend on when others were.
     pub fn run(&self, run: &Run, now: Uptime) -> Option<RunView<'_>> {
+        let (_, states) = self.ranks.run(run)?;
+        let is_cut_off = is_cut_off(states, now);
+        let ttl = self.config.rank_ttl;
+        self.run_by(run, now, |state| is_cut_off || !state.is_pushing(now, ttl))
+    }
+
+    /// Returns a run that another launch of its name takes over: its ranks are silent unless their processes are live.
+    pub fn superseded(&self, run: &Run, now: Uptime) -> Option<RunView<'_>> {
+        self.run_by(run, now, |state| !state.lifecycle().is_live(now))
+    }
+
+    /// Returns the launch of a run whose life began last; `None` when no rank of the run is held.
+    pub fn launch(&self, run: &Run) -> Option<RunLaunch> {
+        let (_, states) = self.ranks.run(run)?;
+        let newest = newest(states)?;
+        let is_of_launch = |of: &Origin<'_>| {
+            of.launch == newest.launch && (of.launch.is_some() || of.attempt == newest.attempt)
+        };
+        let of_launch =
+            || states.iter().filter_map(|(rank, state)| Some((rank, origin(state)?)));
+        let of_launch = || of_launch().filter(|(_, of)| is_of_launch(of));
+        Some(RunLaunch {
+            launch: newest.launch.cloned(),
+            attempt: newest.attempt,
+            began: of_launch().map(|(_, of)| of.began_time).reduce(f64::min)?,
+            life_began: newest.began_time,
+            first_rank: of_launch().map(|(rank, _)| *rank).min()?,
+        })
+    }
+
+    /// Returns a run as a summary sees it; `is_silent` judges the ranks that did not announce an end.
+    fn run_by(
+        &self,
+        run: &Run,
+        now: Uptime,
+        is_silent: impl Fn(&RankState) -> bool,
+    ) -> Option<RunView<'_>> {
         let (run, states) = self.ranks.run(run)?;
-        let newest = states.values().filter_map(origin).max_by_key(|origin| origin.began)?;
+        let newest = newest(states)?;
         let is_of_newest = |state: &RankState| {
             origin(state).is_some_and(|origin| {
                 origin.attempt == newest.attempt && origin.launch == newest.launch
             })
         };
         let (mut ranks, mut ended, mut silent) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
-        let (mut first_silent, mut last_silent) = (None, None);
         for (rank, state) in states.iter().filter(|(_, state)| is_of_newest(state)) {
             let view = self.view(state, now);
             // A summary is of the life as it was, however long ago that is.
@@ -173,20 +211,19 @@ impl Engine {
                 *rank,
                 RankView { ended: None, silent: None, oom: state.last_oom(), ..view },
             ));
-            let seen = state.last_seen();
-            first_silent = Some(first_silent.map_or(seen, |first: Uptime| first.min(seen)));
-            last_silent = last_silent.max(Some(seen));
             if let Some(end) = state.ended() {
                 ended.insert(*rank, end.report.clone());
-            } else if !state.is_pushing(now, self.config.rank_ttl) {
+            } else if is_silent(state) {
                 silent.insert(*rank);
             }
         }
         let is_over = ended.len() + silent.len() == ranks.len();
-        let is_together = first_silent
-            .zip(last_silent)
-            .is_some_and(|(first, last)| last.since(first) <= TOGETHER_WITHIN);
-        let is_unannounced = !silent.is_empty() && is_over && is_together;
+        let last_seen = ranks.iter().map(|(_, view)| view.last_seen).max().unwrap_or(now);
+        let is_among_last =
+            |view: &RankView<'_>| last_seen.since(view.last_seen) <= TOGETHER_WITHIN;
+        let of_last = ranks.iter().filter(|(_, view)| is_over && is_among_last(view));
+        let unannounced = of_last.map(|(rank, _)| *rank).filter(|rank| silent.contains(rank));
+        let unannounced = unannounced.collect();
         let launch = newest.launch.cloned();
         let thresholds = &self.config.thresholds;
         let runs = vec![RunScene::new(run, ranks.clone())];
@@ -201,7 +238,7 @@ impl Engine {
             ranks,
             ended,
             silent,
-            is_unannounced,
+            unannounced,
             findings,
             thresholds,
         })
@@ -222,6 +259,25 @@ impl Engine {
         }
         owners.into_iter().map(|(pid, (_, id))| (pid, id)).collect()
     }
+}
+
+/// Whether a run was cut off: a rank of its newest launch ended badly, and no other is live. A launcher that sees one
+/// rank fail kills the others, which then announce nothing. Unknown without the name of the launch: the failed rank may be
+/// of an earlier one.
+fn is_cut_off(states: &BTreeMap<Rank, RankState>, now: Uptime) -> bool {
+    let Some(launch) = newest(states).and_then(|newest| newest.launch) else { return false };
+    let is_failed = |state: &RankState| {
+        let is_bad = |end: &RankEnded| end.report.outcome != EndOutcome::Completed;
+        let is_of_launch = origin(state).is_some_and(|of| of.launch == Some(launch));
+        is_of_launch && state.ended().is_some_and(is_bad)
+    };
+    states.values().any(is_failed)
+        && states.values().all(|state| state.is_ended() || !state.lifecycle().is_live(now))
+}
+
+/// Where the life of a run comes from that began last.
+fn newest(states: &BTreeMap<Rank, RankState>) -> Option<Origin<'_>> {
+    states.values().filter_map(origin).max_by_key(|origin| origin.began)
 }
 
 /// Where a rank's life comes from.

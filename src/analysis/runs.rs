@@ -1,4 +1,4 @@
-//! One run as a summary sees it.
+//! One run as a summary sees it, and the launch that is its newest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,6 +8,21 @@ use crate::analysis::rank::view::RankView;
 use crate::model::end::EndReport;
 use crate::model::ids::{Rank, Run};
 use crate::model::launch::Launch;
+use crate::model::units::Count;
+
+/// The launch and attempt of a run whose life began last.
+#[derive(Clone, Debug)]
+pub struct RunLaunch {
+    /// The launch, where it is reported.
+    pub launch: Option<Launch>,
+    pub attempt: Count,
+    /// When the first record of the launch ended that is still known here, as a Unix time.
+    pub began: f64,
+    /// The same of the life that began last.
+    pub life_began: f64,
+    /// The lowest that is held.
+    pub first_rank: Rank,
+}
 
 /// One run: every rank of the launch and attempt whose life began last, also those that have left the outputs.
 #[derive(Debug)]
@@ -23,9 +38,9 @@ pub struct RunView<'a> {
     pub ended: BTreeMap<Rank, EndReport>,
     /// Those among them that have been silent for longer than a rank may be.
     pub silent: BTreeSet<Rank>,
-    /// Whether all ranks have ended or are silent, and fell silent within a minute of each other: the run is over, and did
-    /// not say so.
-    pub is_unannounced: bool,
+    /// Those of the silent ones that no rank outlasted by more than a minute, once no rank goes on: the run is over, and they
+    /// did not announce it.
+    pub unannounced: BTreeSet<Rank>,
     /// What is true of the ranks by their last figures, the worst diagnosis first and then by rank.
     pub findings: Vec<Finding>,
     /// The limits that they were judged by.

@@ -303,6 +303,9 @@ pub struct ExporterStatus {
     pub collectors: Vec<CollectorStatus>,
     /// Memory snapshots by what became of them.
     pub snapshots: LabelCounts,
+    /// Summaries by what became of them; empty where none are written.
+    #[serde(default)]
+    pub summaries: LabelCounts,
     /// Connections that gave way, or found no place, by listener.
     pub connections_shed: LabelCounts,
     /// OTLP exports by result; empty when none is configured.
@@ -397,7 +400,7 @@ impl RankStatus {
             is_judged: until_judged == 0,
             judging_from_step: last_step
                 .map(|step| step + until_judged)
-                .filter(|_| until_judged > 0),
+                .filter(|_| until_judged > 0 && view.ended.is_none()),
             creep: Signal::ALL
                 .into_iter()
                 .filter_map(|signal| SignalStatus::of(signal, view.creep))

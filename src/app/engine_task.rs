@@ -56,7 +56,7 @@ pub(super) struct DropCounts {
 }
 
 impl ExporterFigures {
-    fn status(&self, inbox_depth: usize) -> ExporterStatus {
+    fn status(&self, inbox_depth: usize, summaries: &Summaries) -> ExporterStatus {
         let shed = self.servers.iter().map(|(listener, counts)| (*listener, counts.shed()));
         let exports = self.export.as_ref().map(|counts| counts.results());
         ExporterStatus {
@@ -67,6 +67,7 @@ impl ExporterFigures {
             devices_hint: self.devices_hint.map(Into::into),
             collectors: self.collectors.values().map(collector_status).collect(),
             snapshots: Vec::new(),
+            summaries: labelled(summaries.results()),
             connections_shed: labelled(shed),
             otlp_exports: labelled(exports.into_iter().flatten()),
             series: self.series,
@@ -193,10 +194,10 @@ impl EngineTask {
     }
 
     async fn keep_summaries(&mut self, status: &Status) {
-        // A run that has ended stays in the status for a while.
-        let going_on = status.runs.iter().filter(|run| self.engine.is_going_on(&run.run));
-        let present: BTreeSet<_> = going_on.map(|run| run.run.clone()).collect();
         let now = self.now();
+        // A run that has ended stays in the status for a while.
+        let going_on = status.runs.iter().filter(|run| self.engine.is_going_on(&run.run, now));
+        let present: BTreeSet<_> = going_on.map(|run| run.run.clone()).collect();
         let source = SummarySource { engine: &self.engine, now };
         self.summaries.keep(&source, present).await;
     }
@@ -221,11 +222,12 @@ impl EngineTask {
     fn take_steps(&mut self, batch: Vec<StepSample>) -> Result<Receipt, Refusal> {
         let (n_records, ranks) = (batch.len(), ranks_of(&batch));
         let now = self.now();
+        let source = SummarySource { engine: &self.engine, now };
+        let rivals = self.summaries.rivals(&source, &batch);
         let admitted = self.engine.admit(batch, now).inspect_err(log_refusal)?;
-        for id in &ranks {
-            self.summaries.pushed(&id.run);
-        }
         self.apply(Event::Steps(admitted));
+        let source = SummarySource { engine: &self.engine, now };
+        self.summaries.pushed(&source, ranks.iter().map(|id| &id.run), rivals);
         self.say_pushed_devices();
         Ok(Receipt { n_records, asks: self.engine.capture_requests(&ranks) })
     }
@@ -237,9 +239,11 @@ impl EngineTask {
         let admitted = self.engine.admit_end(run.clone(), end)?;
         tracing::info!(%run, rank, outcome, error, message, "ended");
         self.apply(Event::End(admitted));
+        let now = self.now();
         // The last rank's end is the run's.
-        if !self.engine.is_going_on(run) {
-            self.summaries.ended(run);
+        if !self.engine.is_going_on(run, now) {
+            let source = SummarySource { engine: &self.engine, now };
+            self.summaries.ended(&source, run);
         }
         self.say_awaited_scrape();
         self.say_pushed_devices();
@@ -319,7 +323,7 @@ impl EngineTask {
     }
 
     fn publish(&mut self, inbox_depth: usize) -> Arc<Status> {
-        let exporter = self.exporter.status(inbox_depth);
+        let exporter = self.exporter.status(inbox_depth, &self.summaries);
         let now = self.now();
         let status = Arc::new(self.engine.status(now, exporter));
         self.publisher.send_replace(Arc::clone(&status));

@@ -22,6 +22,7 @@ use crate::app::startup::Startup;
 use crate::app::state_file::{StateFile, read_state};
 use crate::app::stop::{App, Signals, Tasks};
 use crate::app::summary_files::Summaries;
+use crate::app::summary_folders::SummaryFolders;
 use crate::config::keys;
 use crate::config::settings::{NvmlSettings, Settings};
 use crate::input::owner::kubelet::Kubelet;
@@ -124,6 +125,7 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
     let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
     let engine = engine_of(config, saved, clock);
     let (awaited_scrape, scrape_awaited) = watch::channel(engine.awaits_scrape());
+    let folders = SummaryFolders::new(settings.summary_dir, settings.summary_launches_max);
     let task = EngineTask {
         engine,
         clock,
@@ -132,7 +134,7 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
         awaited_scrape,
         exporter,
         state: settings.state_file.map(StateFile::new),
-        summaries: Summaries::new(settings.summary_dir, settings.termination_message),
+        summaries: Summaries::new(folders, settings.termination_message),
     };
     let requests = Requests { status: requests, summary: summary_requests };
 

@@ -2,24 +2,25 @@
 //! container's termination message. Answers requests for them.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::analysis::engine::Engine;
+use crate::analysis::runs::RunView;
+use crate::app::run_launches::{CurrentLaunch, RunLaunches};
+use crate::app::summary_folders::{LaunchOfRun, SummaryFolders};
 use crate::app::termination::{self, TerminationMessage};
-use crate::model::ids::Run;
+use crate::model::ids::{Rank, Run};
+use crate::model::step::StepSample;
 use crate::model::units::Uptime;
 use crate::output::web::{SummaryFormat, SummaryRequest};
 use crate::report::summary::model::Summary;
-use crate::store::atomic;
 
-/// The longest directory name of a run, in bytes; file systems allow 255.
-const NAME_BYTES_MAX: usize = 200;
+/// How many ranks the summaries may have together that wait to be written; one summary may always wait.
+const WAITING_RANKS_MAX: usize = 8192;
 
 /// The state that summaries are made from.
 pub(super) struct SummarySource<'a> {
@@ -29,96 +30,234 @@ pub(super) struct SummarySource<'a> {
 
 /// Writes the summaries of runs.
 pub(super) struct Summaries {
-    directory: Option<PathBuf>,
+    folders: Option<SummaryFolders>,
     termination: Option<TerminationMessage>,
-    /// The runs that have pushed since the last check, or had a present rank then.
+    /// The runs that go on: they have pushed since the last check, or had a present rank then.
     present: BTreeSet<Run>,
-    /// The runs whose summary is due.
-    due: BTreeSet<Run>,
-    writing: Option<JoinHandle<anyhow::Result<()>>>,
+    launches: RunLaunches,
+    /// What is to be written, the oldest first.
+    waiting: Vec<WaitingSummary>,
+    /// The launches that have gone on after their summary was written, and the first rank of each.
+    resumed: Vec<(LaunchOfRun, Rank)>,
+    writing: Option<JoinHandle<RoundResult>>,
+    counts: SummaryCounts,
     is_failing: bool,
 }
 
+/// A summary that is to be written.
+pub(super) struct WaitingSummary {
+    of: LaunchOfRun,
+    summary: Summary,
+}
+
+/// What became of summaries, where they have a directory.
+#[derive(Clone, Copy, Debug, Default)]
+struct SummaryCounts {
+    written: u64,
+    failed: u64,
+    /// Given up because too many waited.
+    dropped: u64,
+    /// Directories of launches that went to keep their bound.
+    removed: u64,
+}
+
 impl Summaries {
-    pub(super) fn new(directory: Option<PathBuf>, termination: Option<PathBuf>) -> Self {
+    pub(super) fn new(folders: Option<SummaryFolders>, termination: Option<PathBuf>) -> Self {
         Self {
-            directory,
+            folders,
             termination: termination.map(TerminationMessage::new),
             present: BTreeSet::new(),
-            due: BTreeSet::new(),
+            launches: RunLaunches::default(),
+            waiting: Vec::new(),
+            resumed: Vec::new(),
             writing: None,
+            counts: SummaryCounts::default(),
             is_failing: false,
         }
     }
 
-    /// Notes a push of the run.
-    pub(super) fn pushed(&mut self, run: &Run) {
-        if !self.present.contains(run) {
-            self.present.insert(run.clone());
+    /// Returns what became of summaries; nothing without a directory.
+    pub(super) fn results(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let SummaryCounts { written, failed, dropped, removed } = self.counts;
+        let counts = [
+            ("written", written),
+            ("failed", failed),
+            ("dropped", dropped),
+            ("removed", removed),
+        ];
+        self.folders.iter().flat_map(move |_| counts)
+    }
+
+    /// Returns the summaries of runs that a batch may be another launch of, as they are before it.
+    pub(super) fn rivals(
+        &self,
+        known: &SummarySource<'_>,
+        batch: &[StepSample],
+    ) -> Vec<WaitingSummary> {
+        let mut rivals: Vec<WaitingSummary> = Vec::new();
+        let of_launches =
+            batch.iter().filter_map(|sample| Some((&sample.run, sample.launch.as_ref()?)));
+        let mut before = None;
+        for of in of_launches {
+            if before == Some(of) {
+                continue;
+            }
+            before = Some(of);
+            let (run, launch) = of;
+            let is_known = rivals.iter().any(|rival| rival.of.run == *run);
+            if is_known || !self.launches.is_rival(run, launch) {
+                continue;
+            }
+            let superseded = known.engine.superseded(run, known.now);
+            let current = self.launches.get(run);
+            if let Some((current, view)) = current.zip(superseded) {
+                let of = LaunchOfRun { run: run.clone(), id: current.id() };
+                rivals.push(WaitingSummary { of, summary: summary(known, &view) });
+            }
+        }
+        rivals
+    }
+
+    /// Notes an accepted push of these runs; `rivals` are those that it may have taken over.
+    pub(super) fn pushed<'r>(
+        &mut self,
+        known: &SummarySource<'_>,
+        runs: impl Iterator<Item = &'r Run>,
+        rivals: Vec<WaitingSummary>,
+    ) {
+        for run in runs {
+            if !self.present.contains(run) {
+                self.present.insert(run.clone());
+                self.see(known, run);
+            }
+        }
+        for rival in rivals {
+            self.see(known, &rival.of.run);
+            let current = self.launches.get(&rival.of.run);
+            if current.is_some_and(|current| current.id() != rival.of.id) {
+                self.wait(rival);
+            }
         }
     }
 
-    /// Notes the end of the run or of one of its ranks.
-    pub(super) fn ended(&mut self, run: &Run) {
-        self.due.insert(run.clone());
+    /// Notes the end of the run: its summary is made of what it came to now.
+    pub(super) fn ended(&mut self, known: &SummarySource<'_>, run: &Run) {
+        self.present.remove(run);
+        self.sum_up(known, run, true);
     }
 
     /// Writes the summaries of runs that ended or have no present rank any more, one round at a time.
     pub(super) async fn keep(&mut self, known: &SummarySource<'_>, present: BTreeSet<Run>) {
-        let gone = self.present.difference(&present).cloned();
-        self.due.extend(gone);
+        let gone: Vec<Run> = self.present.difference(&present).cloned().collect();
+        for run in gone {
+            self.sum_up(known, &run, true);
+        }
+        for run in present.difference(&self.present) {
+            if let Some(seen) = known.engine.launch(run) {
+                self.launches.see(run, seen);
+            }
+        }
         self.present = present;
+        self.launches.retain(|run| known.engine.launch(run).is_some());
+        self.resume(known);
         if self.writing.as_ref().is_none_or(JoinHandle::is_finished) {
             self.written().await;
-            self.write(known);
+            self.write();
         }
     }
 
     /// Writes the summaries of ended and of ongoing runs, for shutdown.
     pub(super) async fn stop(&mut self, known: &SummarySource<'_>) {
-        let going_on = std::mem::take(&mut self.present);
-        self.due.extend(going_on);
+        for run in std::mem::take(&mut self.present) {
+            self.sum_up(known, &run, false);
+        }
         self.written().await;
-        self.write(known);
-    }
-
-    /// Starts writing what is due, on a thread of its own. A run that is still present goes to its file only.
-    fn write(&mut self, known: &SummarySource<'_>) {
-        let due = std::mem::take(&mut self.due);
-        let mut round = Round { directory: self.directory.clone(), ..Round::default() };
-        for run in due {
-            let is_over = !self.present.contains(&run);
-            if self.directory.is_none() && !is_over {
-                continue;
-            }
-            let Some(summary) = summary(known, &run) else { continue };
-            if let (Some(message), true) = (&mut self.termination, is_over) {
-                message.add(&summary);
-                round.message = Some(message.draft());
-            }
-            round.summaries.push((summary, is_over));
-        }
-        if !round.summaries.is_empty() {
-            self.writing = Some(tokio::task::spawn_blocking(move || round.write()));
-        }
+        self.write();
     }
 
     /// Waits for the round in progress. Logs the first of consecutive failures.
     pub(super) async fn written(&mut self) {
         let Some(writing) = self.writing.take() else { return };
-        let result = writing.await.map_err(anyhow::Error::from).and_then(|result| result);
-        if let (Err(error), false) = (&result, self.is_failing) {
+        let RoundResult { written, failed, removed, error } =
+            writing.await.unwrap_or_else(|error| RoundResult::failure(error.into()));
+        self.counts.written += written;
+        self.counts.failed += failed;
+        self.counts.removed += removed;
+        if let (Some(error), false) = (&error, self.is_failing) {
             tracing::warn!(error = format!("{error:#}"), "summary not written");
         }
-        self.is_failing = result.is_err();
+        self.is_failing = error.is_some();
+    }
+
+    fn see(&mut self, known: &SummarySource<'_>, run: &Run) {
+        if let Some(seen) = known.engine.launch(run) {
+            self.launches.see(run, seen);
+        }
+    }
+
+    /// Makes the summary of a run that is over, or that goes on while the exporter stops.
+    fn sum_up(&mut self, known: &SummarySource<'_>, run: &Run, is_over: bool) {
+        self.see(known, run);
+        let Some(current) = self.launches.get_mut(run) else { return };
+        current.is_over |= is_over;
+        let of = LaunchOfRun { run: run.clone(), id: current.id() };
+        if let Some(view) = known.engine.run(run, known.now) {
+            self.wait(WaitingSummary { of, summary: summary(known, &view) });
+        }
+    }
+
+    /// Lets a summary wait, and gives up the oldest where too many do: a disk may hang.
+    fn wait(&mut self, waiting: WaitingSummary) {
+        self.waiting.push(waiting);
+        let n_ranks = |waiting: &[WaitingSummary]| {
+            waiting.iter().map(|waiting| waiting.summary.ranks.len()).sum::<usize>()
+        };
+        while self.waiting.len() > 1 && n_ranks(&self.waiting) > WAITING_RANKS_MAX {
+            self.waiting.remove(0);
+            self.counts.dropped += 1;
+        }
+    }
+
+    /// Notes the launches that go on after their summary was written.
+    fn resume(&mut self, known: &SummarySource<'_>) {
+        for run in &self.present {
+            let over = self.launches.get_mut(run).filter(|current| current.is_over);
+            if let Some((current, seen)) = over.zip(known.engine.launch(run)) {
+                current.is_over = false;
+                let of = LaunchOfRun { run: run.clone(), id: current.id() };
+                self.resumed.push((of, seen.first_rank));
+            }
+        }
+    }
+
+    /// Starts writing what waits, on a thread of its own.
+    fn write(&mut self) {
+        let waiting = std::mem::take(&mut self.waiting);
+        let resumed = std::mem::take(&mut self.resumed);
+        if waiting.is_empty() && resumed.is_empty() {
+            return;
+        }
+        let mut round = Round { folders: self.folders.clone(), resumed, ..Round::default() };
+        for waiting in waiting {
+            if let Some(message) = &mut self.termination {
+                message.add(&waiting.summary);
+                round.message = Some(message.draft());
+            }
+            let current = self.launches.get(&waiting.of.run);
+            let current = current.map_or_else(|| waiting.of.id.clone(), CurrentLaunch::id);
+            let current = LaunchOfRun { run: waiting.of.run.clone(), id: current };
+            round.summaries.push((waiting, current));
+        }
+        self.writing = Some(tokio::task::spawn_blocking(move || round.write()));
     }
 }
 
 /// Answers a request for the summary of a run. Drops the request if the run is unknown.
 pub(super) fn answer(known: &SummarySource<'_>, request: SummaryRequest) {
     let SummaryRequest { run, format, answer } = request;
-    let found = Run::new(&run).ok().and_then(|run| summary(known, &run));
-    let Some(summary) = found else { return };
+    let run = Run::new(&run).ok();
+    let view = run.as_ref().and_then(|run| known.engine.run(run, known.now));
+    let Some(summary) = view.map(|view| summary(known, &view)) else { return };
     // Formatting many ranks takes long; the engine does not wait for it.
     drop(tokio::task::spawn_blocking(move || respond(&summary, format, answer)));
 }
@@ -133,88 +272,75 @@ fn respond(summary: &Summary, format: SummaryFormat, answer: oneshot::Sender<Str
 }
 
 /// The summary of a run with ranks that push or have pushed.
-fn summary(known: &SummarySource<'_>, run: &Run) -> Option<Summary> {
-    let report = known.engine.run(run, known.now)?;
-    Some(Summary::of(&report, Some(known.engine.snapshots(run))))
+fn summary(known: &SummarySource<'_>, view: &RunView<'_>) -> Summary {
+    Summary::of(view, Some(known.engine.snapshots(view.run)))
 }
 
 /// What is written at a time.
 #[derive(Default)]
 struct Round {
-    directory: Option<PathBuf>,
-    /// The summaries, and whether their runs are over.
-    summaries: Vec<(Summary, bool)>,
+    folders: Option<SummaryFolders>,
+    resumed: Vec<(LaunchOfRun, Rank)>,
+    /// The summaries, and the launch of each one's run that is current.
+    summaries: Vec<(WaitingSummary, LaunchOfRun)>,
     message: Option<(PathBuf, String)>,
+}
+
+/// What came of a round.
+#[derive(Default)]
+struct RoundResult {
+    written: u64,
+    failed: u64,
+    removed: u64,
+    /// The last failure.
+    error: Option<anyhow::Error>,
+}
+
+impl RoundResult {
+    fn failure(error: anyhow::Error) -> Self {
+        Self { failed: 1, error: Some(error), ..Self::default() }
+    }
+
+    /// Notes a failure, if it is one.
+    fn note(&mut self, result: anyhow::Result<()>) {
+        if let Err(error) = result {
+            self.error = Some(error);
+        }
+    }
 }
 
 impl Round {
     /// Writes everything that can be written.
-    ///
-    /// # Errors
-    /// The last failure.
-    fn write(self) -> anyhow::Result<()> {
-        let mut result = Ok(());
-        for (summary, is_over) in &self.summaries {
-            if *is_over {
-                let (verdict, card) = (&*summary.diagnosis.status, &*summary.text);
-                tracing::info!(run = %summary.run, verdict, "summary\n{card}");
+    fn write(self) -> RoundResult {
+        let mut result = RoundResult::default();
+        for (WaitingSummary { of, summary }, current) in &self.summaries {
+            let (verdict, card) = (&*summary.diagnosis.status, &*summary.text);
+            tracing::info!(run = %summary.run, verdict, "summary\n{card}");
+            let Some(folders) = &self.folders else { continue };
+            match folders.write(of, summary) {
+                Ok(folder) => {
+                    result.written += 1;
+                    let shown = folder.display();
+                    tracing::info!(run = %summary.run, folder = %shown, verdict, "summary written");
+                    let thinned = folders.thin(current, &folder);
+                    result.removed += *thinned.as_ref().unwrap_or(&0);
+                    result.note(thinned.map(|_| ()).context("old launches not removed"));
+                }
+                Err(error) => {
+                    result.failed += 1;
+                    result.note(Err(error.context(folders.root.display().to_string())));
+                }
             }
-            if let Some(directory) = &self.directory {
-                result = write(directory, summary).and(result);
+        }
+        if let Some(folders) = &self.folders {
+            for (of, first_rank) in &self.resumed {
+                result.note(folders.mark_going_on(of, *first_rank).map_err(Into::into));
             }
         }
         if let Some((path, text)) = &self.message {
             let written = termination::write(path, text);
-            result = written.with_context(|| path.display().to_string()).and(result);
+            result.note(written.with_context(|| path.display().to_string()));
         }
         result
-    }
-}
-
-fn write(directory: &Path, summary: &Summary) -> anyhow::Result<()> {
-    let folder = directory.join(folder_name(&summary.run));
-    fs::create_dir_all(&folder)?;
-    let json = serde_json::to_vec_pretty(summary)?;
-    atomic::replace(&folder.join("final_summary.txt"), &[summary.text.as_bytes()])?;
-    // Written last, so that a reader that waits for it finds both files.
-    atomic::replace(&folder.join("final_summary.json"), &[&json, b"\n"])?;
-    let (shown, verdict) = (folder.display(), &*summary.diagnosis.status);
-    tracing::info!(run = %summary.run, folder = %shown, verdict, "summary written");
-    Ok(())
-}
-
-/// The directory name of a run: every byte but letters, digits, `-`, `_` and inner dots becomes `%` and two digits.
-/// A long name is truncated and ends in the checksum of the whole.
-fn folder_name(run: &Run) -> String {
-    let mut name = String::new();
-    for (idx, byte) in run.as_str().bytes().enumerate() {
-        let is_plain = byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-        if is_plain || (byte == b'.' && idx > 0) {
-            name.push(char::from(byte));
-        } else {
-            write!(name, "%{byte:02X}").ok();
-        }
-    }
-    if name.len() > NAME_BYTES_MAX {
-        name.truncate(NAME_BYTES_MAX);
-        write!(name, "~{:08x}", crc32fast::hash(run.as_str().as_bytes())).ok();
-    }
-    name
-}
-
-#[cfg(test)]
-mod tests {
-    use crate::app::summary_files::folder_name;
-    use crate::model::ids::Run;
-
-    #[test]
-    fn name_of_a_run_stays_within_its_directory() {
-        let name = |run: &str| folder_name(&Run::new(run).unwrap());
-        assert_eq!(name("my-run_1.2"), "my-run_1.2");
-        assert_eq!(name(".."), "%2E.");
-        assert_eq!(name("../a b"), "%2E.%2Fa%20b");
-        let (a, b) =
-            (name(&format!("{}a", "ü".repeat(60))), name(&format!("{}b", "ü".repeat(60))));
-        assert!(a.len() < 255 && a != b, "{a} {b}");
     }
 }

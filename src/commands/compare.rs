@@ -24,7 +24,7 @@ fn arguments() -> clap::Command {
     };
     clap::Command::new("compare")
         .about("Compare the summaries of two runs: what improved, what got worse?")
-        .arg(file("OLD", "Summary of the earlier run: a final_summary.json of stepmem or TraceML"))
+        .arg(file("OLD", "Summary of the earlier run: a final_summary.json of stepmem or TraceML, or the directory that it is in"))
         .arg(file("NEW", "Summary of the later run"))
         .arg(json_arg("Print JSON"))
         .after_help(
@@ -53,6 +53,9 @@ fn figures(path: &Path) -> Result<RunFigures, CommandError> {
 }
 
 fn read_figures(path: &Path) -> anyhow::Result<RunFigures> {
+    // A launch's directory stands for the summary in it.
+    let in_folder = path.is_dir().then(|| path.join("final_summary.json"));
+    let path = in_folder.as_deref().unwrap_or(path);
     let shown = || path.display().to_string();
     let mut bytes = Vec::new();
     let file = File::open(path).with_context(shown)?;

@@ -117,6 +117,9 @@ fn ranks(status: &Status) -> Table {
     for rank in &status.ranks {
         let diagnoses = diagnoses(status, &SubjectId::Rank(rank.id()));
         let verdict = match (activity(rank), rank.judging_from_step) {
+            (Some(activity), _) if diagnoses.is_empty() && !rank.is_judged => {
+                format!("TOO FEW STEPS; {activity}").into()
+            }
             (Some(activity), _) if diagnoses.is_empty() => activity.into(),
             (Some(activity), _) => diagnoses.with(&format!("; {activity}")),
             (None, Some(step)) if diagnoses.is_empty() => {

@@ -38,6 +38,8 @@ pub struct Settings {
     pub state_file: Option<PathBuf>,
     /// The directory of summaries.
     pub summary_dir: Option<PathBuf>,
+    /// How many launches of a run keep their summaries.
+    pub summary_launches_max: usize,
     pub log: LogSettings,
     /// How long the web server answers after the rest has stopped.
     pub linger: Duration,
@@ -107,6 +109,7 @@ impl Default for Settings {
             nvml: Some(nvml),
             state_file: None,
             summary_dir: None,
+            summary_launches_max: 32,
             log: LogSettings { level: "info".to_owned(), is_json: false },
             linger: Duration::ZERO,
             is_sidecar: false,

@@ -218,9 +218,12 @@ pub const SETTINGS: &[Setting] = &[
          10 s and on shutdown. Empty disables it.",
         |d, v| put(&mut d.settings.state_file, v, |v| Ok(path(v)))),
     setting("summary.dir", "PATH",
-        "Directory for final_summary.json and final_summary.txt of each run, in a subdirectory with the run's name, \
-         written when the run ends and on shutdown. Empty disables it.",
+        "Directory for summaries, written when a run ends and on shutdown: RUN/TIME/final_summary.json and .txt, where TIME \
+         (UTC) is the start of the launch, and a link RUN/latest. Empty disables it.",
         |d, v| put(&mut d.settings.summary_dir, v, |v| Ok(path(v)))),
+    setting("summary.launches-max", "N",
+        "Launches of a run that keep their summaries (1 to 65536). Beyond, the oldest one that ended is removed.",
+        |d, v| put(&mut d.settings.summary_launches_max, v, number(1, 65_536_u64))).by_default("32"),
     setting("stop.linger", "DURATION",
         "Keep serving the page and /metrics for this long after SIGTERM, for a last scrape.",
         |d, v| put(&mut d.settings.linger, v, any_duration)).by_default("0s"),

@@ -11,8 +11,8 @@ pub const ERROR_TYPE_BYTES_MAX: usize = 128;
 /// The longest message of an error that is taken, in bytes.
 pub const ERROR_MESSAGE_BYTES_MAX: usize = 256;
 
-/// How a rank ended.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+/// How a rank ended, the worst last.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndOutcome {
     Completed,

@@ -15,11 +15,22 @@ pub fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
 
 /// Writes `parts` to a new file beside this one, replacing any left by an earlier attempt; returns its path.
 fn stage(path: &Path, parts: &[&[u8]]) -> io::Result<PathBuf> {
-    let fresh = beside(path, "new");
-    let mut file = File::create(&fresh)?;
-    parts.iter().try_for_each(|part| file.write_all(part))?;
-    file.sync_all()?;
-    Ok(fresh)
+    stage_as(&beside(path, "new"), parts)
+}
+
+/// Writes `parts` to a file that is to replace another; returns its path. Leaves nothing behind when that fails.
+///
+/// # Errors
+/// The file system refused.
+pub fn stage_as(fresh: &Path, parts: &[&[u8]]) -> io::Result<PathBuf> {
+    let mut file = File::create(fresh)?;
+    let written = parts.iter().try_for_each(|part| file.write_all(part));
+    if let Err(error) = written.and_then(|()| file.sync_all()) {
+        // On a full disk, what was written of it takes the last bytes.
+        fs::remove_file(fresh)?;
+        return Err(error);
+    }
+    Ok(fresh.to_owned())
 }
 
 /// The path with another extension appended.

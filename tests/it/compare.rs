@@ -156,6 +156,123 @@ fn lost_rank_is_a_regression() {
     assert_eq!(reasons(&comparison, "worse"), ["ranks lost: 1 instead of 0"]);
 }
 
+#[test]
+fn leak_of_one_rank_shows_although_another_rank_is_larger() {
+    let of = |leak: u64| {
+        let live = move |rank: u64, step: u64| match rank {
+            3 => 20 * GIB + step * leak,
+            5 => 60 * GIB,
+            _ => 20 * GIB,
+        };
+        summary(&Job::new(8, 1024).live(live).recording())
+    };
+    let (comparison, shown) = compare(&of(12 * MIB), &of(0), "hidden");
+    assert_eq!(comparison["metrics"]["peak_allocated_bytes"]["direction"], "same");
+    let ranks = comparison["ranks"].as_array().unwrap();
+    assert_eq!(ranks.len(), 1, "{}", shown.out);
+    assert_eq!(
+        (&ranks[0]["rank"], &ranks[0]["peak"]["direction"]),
+        (&json!(3), &json!("better"))
+    );
+    assert_eq!(ranks[0]["issues"], json!({"old": ["MEMORY CREEP"], "new": []}));
+    let row = |label: &str| {
+        let line = shown.out.lines().find(|line| line.starts_with(label)).unwrap_or_default();
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(row("rank 3: diagnosis"), "rank 3: diagnosis MEMORY CREEP none changed");
+    assert!(
+        row("rank 3: peak allocated").ends_with("-12.0 GiB (-37.5%) better"),
+        "{}",
+        shown.out
+    );
+    assert!(!shown.out.contains("rank 5"), "{}", shown.out);
+}
+
+#[test]
+fn rows_of_many_ranks_are_bounded() {
+    let of = |gib: u64| summary(&Job::new(64, 30).live(move |_, _| gib * GIB).recording());
+    let (comparison, shown) = compare(&of(40), &of(43), "rows");
+    assert_eq!(comparison["ranks"].as_array().unwrap().len(), 64);
+    assert_eq!(shown.out.lines().filter(|line| line.starts_with("rank ")).count(), 16);
+    assert!(shown.out.contains("… and 48 more ranks"), "{}", shown.out);
+}
+
+/// A summary whose only rank ended like this.
+fn ended(outcome: &str, error_type: Option<&str>) -> Value {
+    let mut summary = job(1800, 0);
+    let end = json!({
+        "outcome": outcome, "time": null, "step": null, "error_type": error_type,
+        "error_message": null, "requested_bytes": null,
+    });
+    summary["ranks"][2]["end"] = end;
+    summary["ranks"][2]["state"] = json!("ended");
+    summary
+}
+
+#[test]
+fn ends_are_compared_as_ends() {
+    let (failed, completed) = (ended("failed", Some("ValueError")), ended("completed", None));
+    let stopped = ended("failed", Some("KeyboardInterrupt"));
+    for (old, new, verdict, reason) in [
+        (
+            &completed,
+            &failed,
+            "REGRESSION",
+            Some("the run failed on rank 2 instead of completing"),
+        ),
+        (
+            &failed,
+            &completed,
+            "IMPROVEMENT",
+            Some("the run completed instead of failing on rank 2"),
+        ),
+        (&completed, &completed, "EQUIVALENT", None),
+        (&completed, &stopped, "EQUIVALENT", None),
+        (&job(1800, 0), &failed, "EQUIVALENT", None),
+    ] {
+        let (comparison, shown) = compare(old, new, "ends");
+        assert_eq!(comparison["verdict"], verdict, "{}", shown.out);
+        let all = [reasons(&comparison, "worse"), reasons(&comparison, "better")].concat();
+        assert_eq!(all, reason.map(str::to_owned).as_slice(), "{}", shown.out);
+    }
+    let (comparison, shown) = compare(&completed, &failed, "end-words");
+    assert_eq!(comparison["end"], json!({"old": "completed", "new": "failed"}));
+    assert!(shown.out.lines().any(|line| line.starts_with("end ")), "{}", shown.out);
+}
+
+#[test]
+fn exit_code_1_is_explained_in_a_sentence() {
+    let of = |gib: u64, leak: u64| {
+        let live = move |_, step: u64| gib * GIB + step * leak;
+        summary(&Job::new(1, 1500).live(live).recording())
+    };
+    let (comparison, shown) = compare(&of(30, 0), &of(40, 0), "one");
+    let expected = "exit code 1 because of this: peak allocated rose from 30.0 GiB to 40.0 GiB";
+    let reason = comparison["exit_reason"].as_str().unwrap();
+    assert!(reason.starts_with(expected), "{reason}");
+    assert!(
+        shown.out.contains("  exit code 1 because of this: peak allocated"),
+        "{}",
+        shown.out
+    );
+    let (comparison, shown) = compare(&of(60, 0), &of(30, 12 * MIB), "mixed-words");
+    assert_eq!(comparison["verdict"], "MIXED", "{}", shown.out);
+    let reason = comparison["exit_reason"].as_str().unwrap();
+    assert!(reason.ends_with("; what got better does not outweigh that"), "{reason}");
+    let (comparison, _) = compare(&of(30, 0), &of(30, 0), "none");
+    assert_eq!(comparison["exit_reason"], Value::Null);
+}
+
+#[test]
+fn directory_of_a_launch_stands_for_the_summary_in_it() {
+    let folder = Folder::new("compare-folder");
+    let json = job(400, 0).to_string();
+    std::fs::create_dir(folder.path("launch")).unwrap();
+    let file = folder.write("launch/final_summary.json", &json);
+    let ended = stepmem(&["compare", &text(&folder.path("launch")), &file], &[], b"");
+    assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
+}
+
 /// A summary as TraceML 0.3.6 writes it: means over the steps, and only what fired.
 fn traceml(status: (&str, &str, &str), mean: u64) -> Value {
     let (kind, status, severity) = status;

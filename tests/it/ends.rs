@@ -5,6 +5,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use stepmem::analysis::config::EngineConfig;
+use stepmem::analysis::engine::Engine;
+use stepmem::analysis::event::Event;
+use stepmem::analysis::status::ExporterStatus;
+use stepmem::input::push::wire::control::decode_end;
+use stepmem::input::push::wire::step::{Layout, decode};
+use stepmem::model::ids::Run;
+use stepmem::model::units::Uptime;
+
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::job::Job;
@@ -200,4 +209,52 @@ fn run_whose_ranks_fall_silent_together_has_ended_unannounced() {
     let summary = exporter.get("/api/v1/runs/job/summary", &[]).json();
     assert_eq!(summary["coverage"]["ranks_lost"], json!([]));
     assert_eq!(summary["ranks"][0]["state"], "ended_unannounced");
+}
+
+/// An engine whose time is the test's.
+struct Engined(Engine);
+
+impl Engined {
+    fn at(seconds: u64) -> Uptime {
+        Uptime(Duration::from_secs(seconds))
+    }
+
+    fn apply(&mut self, event: Event, seconds: u64) {
+        self.0.apply(event, Self::at(seconds));
+    }
+
+    /// How many ranks and findings are in the status.
+    fn shown(&mut self, seconds: u64) -> (usize, usize) {
+        self.apply(Event::Tick, seconds);
+        let status = self.0.status(Self::at(seconds), ExporterStatus::default());
+        (status.ranks.len(), status.findings.len())
+    }
+}
+
+/// An engine in which a rank died of memory at 100 seconds.
+fn died() -> Engined {
+    let mut engine = Engined(Engine::new(EngineConfig::default(), 1e9));
+    let body = Value::from(Job::new(1, 5).untimed().records()).to_string();
+    let batch = decode(body.as_bytes(), Layout::Json).unwrap();
+    let admitted = engine.0.admit(batch, Engined::at(100)).unwrap();
+    engine.apply(Event::Steps(admitted), 100);
+    let end = decode_end(oom().to_string().as_bytes()).unwrap();
+    let admitted = engine.0.admit_end(Run::new("job").unwrap(), end).unwrap();
+    engine.apply(Event::End(admitted), 100);
+    engine
+}
+
+#[test]
+fn ended_rank_keeps_its_row_and_findings_for_ten_minutes_and_until_a_scrape() {
+    let mut scraped = died();
+    scraped.apply(Event::Scrape, 101);
+    assert_eq!(scraped.shown(100 + 600), (1, 1));
+    assert_eq!(scraped.shown(100 + 601), (0, 0));
+    let mut unread = died();
+    assert_eq!(unread.shown(100 + 601), (1, 1), "Prometheus has not read it");
+    unread.apply(Event::Scrape, 1000);
+    assert_eq!(unread.shown(1001), (0, 0));
+    let mut forgotten = died();
+    assert_eq!(forgotten.shown(100 + 3600), (1, 1));
+    assert_eq!(forgotten.shown(100 + 3601), (0, 0), "nothing scrapes");
 }

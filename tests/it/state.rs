@@ -1,6 +1,8 @@
 //! The state file: it outlasts a restart, and is never trusted blindly.
 
 use std::fs;
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
@@ -129,4 +131,50 @@ fn folder_that_cannot_be_written_is_logged_once_and_disturbs_nothing() {
     let warnings = warnings(&exporter.stop());
     let [warning] = &warnings[..] else { panic!("{warnings:#?}") };
     assert!(warning.contains("/nowhere/at/all/state"), "{warning}");
+}
+
+/// The state that an exporter would have left if the system's clock had been ahead by so many seconds: its start is the
+/// first value of the content, behind the line of the version, the length and the checksum.
+fn shift_clock(path: &Path, seconds: f64) {
+    let mut bytes = fs::read(path).unwrap();
+    let header = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    let (checksum, content) = (header + 8, header + 12);
+    let started = f64::from_le_bytes(bytes[content..content + 8].try_into().unwrap());
+    bytes[content..content + 8].copy_from_slice(&(started + seconds).to_le_bytes());
+    let sum = crc32fast::hash(&bytes[content..]).to_le_bytes();
+    bytes[checksum..content].copy_from_slice(&sum);
+    fs::write(path, bytes).unwrap();
+}
+
+fn last_push_age(exporter: &Exporter) -> f64 {
+    let status = exporter.status();
+    let of_rank = &status["ranks"][0]["last_push_time"];
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    now - of_rank.as_f64().unwrap_or_else(|| panic!("{status:#}"))
+}
+
+#[test]
+fn clock_that_is_set_while_the_exporter_restarts_moves_no_push_and_begins_no_life() {
+    for ahead in [3600.0, -3600.0] {
+        let folder = Folder::new("state-clock");
+        let first = start(&folder);
+        first.push(&Job::new(1, 50).untimed().records());
+        first.stop();
+        shift_clock(&folder.path("state"), ahead);
+        let second = start(&folder);
+        if ahead > 0.0 {
+            // A clock that was behind cannot be told from an exporter that was away for an hour.
+            assert!(last_push_age(&second).abs() < 60.0, "{}", last_push_age(&second));
+        }
+        second.push(&Job::new(1, 50).steps(51..101).untimed().records());
+        assert!(last_push_age(&second).abs() < 60.0, "{}", last_push_age(&second));
+        let status = second.status();
+        assert_eq!(status["ranks"][0]["steps_total"], 100, "one life: {status:#}");
+        let records = &status["records"];
+        assert_eq!(
+            (&records["late"], &records["restarted"]),
+            (&json!(0), &json!(0)),
+            "{ahead}"
+        );
+    }
 }

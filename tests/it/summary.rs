@@ -50,6 +50,20 @@ fn card_has_verdict_reason_advice_and_every_rank() {
 }
 
 #[test]
+fn run_with_too_few_steps_to_judge_is_not_called_balanced() {
+    for (steps, kind, status) in
+        [(20, "TOO_FEW_STEPS", "TOO FEW STEPS"), (400, "BALANCED", "BALANCED")]
+    {
+        let summary = summary(&Job::new(2, steps).live(|_, _| 30 * GIB).recording());
+        let verdict = &summary["diagnosis"];
+        assert_eq!((&verdict["kind"], &verdict["status"]), (&json!(kind), &json!(status)));
+        assert_eq!(summary["step_memory"]["diagnosis"], *verdict);
+        let card = summary["text"].as_str().unwrap();
+        assert_eq!(card.lines().next(), Some(status), "{card}");
+    }
+}
+
+#[test]
 fn card_of_a_thousand_ranks_fits_a_screen() {
     let job = Job::new(1024, 20).live(|rank, _| (30 + rank % 5) * GIB);
     let ended = stepmem(&["summary", "-"], &[], job.recording().as_bytes());

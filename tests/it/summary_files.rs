@@ -9,7 +9,7 @@ use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::job::Job;
-use crate::rig::units::GIB;
+use crate::rig::units::{GIB, float};
 use crate::rig::wait::await_true;
 
 /// Two ranks with this much live memory, for 20 steps.
@@ -18,10 +18,28 @@ fn push(exporter: &Exporter, run: &str, attempt: u64, allocated: u64) {
     exporter.push(&job.live(move |_, _| allocated).records());
 }
 
+/// The same of one process a rank that names its launch, which began so many seconds after the job's start.
+fn push_launch(exporter: &Exporter, run: &str, launch: &'static str, seconds: f64) {
+    exporter.push(&launched(launch, seconds).run(run).records());
+}
+
+fn launched(launch: &'static str, seconds: f64) -> Job {
+    let instance = |rank: u64| {
+        let digits = launch.bytes().fold(rank, |sum, byte| 31 * sum + u64::from(byte));
+        format!("{digits:016x}")
+    };
+    let job = Job::new(2, 20).world(2).starting_at(seconds);
+    job.more(move |rank, _| json!({"launch": launch, "instance": instance(rank)}))
+}
+
 fn end(exporter: &Exporter, run: &str, body: &str) {
     let path = format!("/v1/runs/{run}/end");
     let answer = exporter.post_to(&path, body);
     assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+fn complete(exporter: &Exporter, run: &str) {
+    end(exporter, run, r#"{"outcome":"completed"}"#);
 }
 
 fn read(path: &Path) -> Option<Value> {
@@ -36,25 +54,231 @@ fn is(path: &Path, expected: &str) -> bool {
     status(path).as_deref() == Some(expected)
 }
 
+/// The names in a directory without those that begin with a dot, sorted.
+fn names(path: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(path) else { return Vec::new() };
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.filter(|name| !name.starts_with('.')).collect();
+    names.sort();
+    names
+}
+
+/// Waits until so many summaries were written, and returns the counts.
+fn await_written(exporter: &Exporter, n_written: f64) {
+    exporter.await_metrics("the summaries", |metrics| {
+        metrics.get(r#"stepmem_summaries_total{result="written"}"#) == Some(&n_written)
+    });
+}
+
+/// The directory of a launch that began with the jobs.
+const AT_START: &str = "2025-11-24T16-00-01";
+
 #[test]
 fn ended_run_has_its_files_and_the_next_attempt_replaces_them() {
     let folder = Folder::new("summary-end");
     let exporter = Exporter::start(&["--summary.dir", &text(&folder.path(""))]);
-    let json = folder.path("my-run/final_summary.json");
+    let json = folder.path("my-run/latest/final_summary.json");
     push(&exporter, "my-run", 0, 79 * GIB);
     end(&exporter, "my-run", r#"{"outcome":"oom"}"#);
     await_true("the first summary", || is(&json, "OUT OF MEMORY"));
-    let card = fs::read_to_string(folder.path("my-run/final_summary.txt")).unwrap();
+    let card = fs::read_to_string(folder.path("my-run/latest/final_summary.txt")).unwrap();
     assert!(card.contains("HIGH PRESSURE (critical) on ranks 0, 1"), "{card}");
     push(&exporter, "my-run", 1, 30 * GIB);
-    end(&exporter, "my-run", r#"{"outcome":"completed"}"#);
-    await_true("the second", || is(&json, "BALANCED"));
+    complete(&exporter, "my-run");
+    await_true("the second", || is(&json, "TOO FEW STEPS"));
     let summary = read(&json).unwrap();
     assert_eq!(
         (&summary["attempt"], &summary["ranks"][1]["state"]),
         (&json!(1), &json!("ended"))
     );
-    assert!(!folder.path("my-run/final_summary.json.new").exists());
+    let names = names(&folder.path("my-run"));
+    assert_eq!((names.len(), names[1].as_str()), (2, "latest"), "{names:?}");
+    let files = names_of_latest(&folder, "my-run");
+    assert_eq!(files, ["final_summary.json", "final_summary.txt", "launch.json"]);
+}
+
+fn names_of_latest(folder: &Folder, run: &str) -> Vec<String> {
+    names(&folder.path(&format!("{run}/latest")))
+}
+
+#[test]
+fn rerun_keeps_the_summary_of_the_run_before() {
+    let folder = Folder::new("summary-rerun");
+    let exporter = Exporter::start(&["--summary.dir", &text(&folder.path(""))]);
+    push_launch(&exporter, "run", "first", 0.0);
+    complete(&exporter, "run");
+    await_written(&exporter, 1.0);
+    push_launch(&exporter, "run", "second", 60.0);
+    complete(&exporter, "run");
+    await_written(&exporter, 2.0);
+    let expected = [AT_START, "2025-11-24T16-01-01", "latest"];
+    assert_eq!(names(&folder.path("run")), expected);
+    for (time, launch) in [(AT_START, "first"), (expected[1], "second"), ("latest", "second")] {
+        let summary = read(&folder.path(&format!("run/{time}/final_summary.json"))).unwrap();
+        assert_eq!(summary["launch"], launch, "{time}");
+    }
+    let to = fs::read_link(folder.path("run/latest")).unwrap();
+    assert_eq!(to, Path::new("2025-11-24T16-01-01"));
+}
+
+#[test]
+fn rerun_of_a_client_that_names_no_launch_keeps_it_too() {
+    let folder = Folder::new("summary-nameless");
+    let exporter = Exporter::start(&["--summary.dir", &text(&folder.path(""))]);
+    for n in 1..=3 {
+        exporter.push(&Job::new(1, 20).starting_at(60.0 * f64::from(n)).records());
+        complete(&exporter, "job");
+        await_written(&exporter, f64::from(n));
+    }
+    let times = ["2025-11-24T16-01-01", "2025-11-24T16-02-01", "2025-11-24T16-03-01"];
+    assert_eq!(names(&folder.path("job"))[..3], times);
+}
+
+#[test]
+fn run_that_is_killed_and_run_again_has_both_summaries() {
+    let folder = Folder::new("summary-killed-rerun");
+    let exporter = Exporter::start(&["--summary.dir", &text(&folder.path(""))]);
+    push_launch(&exporter, "run", "first", 0.0);
+    // The second launch is refused until the first is no longer live.
+    let records = Value::from(launched("second", 60.0).run("run").records()).to_string();
+    await_true("the second launch", || exporter.post(records.clone()).status == 200);
+    await_written(&exporter, 1.0);
+    let json = folder.path(&format!("run/{AT_START}/final_summary.json"));
+    let summary = read(&json).unwrap();
+    assert_eq!(
+        (&summary["launch"], &summary["ranks"][1]["state"]),
+        (&json!("first"), &json!("ended_unannounced"))
+    );
+    complete(&exporter, "run");
+    await_written(&exporter, 2.0);
+    let second = read(&folder.path("run/latest/final_summary.json")).unwrap();
+    assert_eq!(second["launch"], "second");
+    assert_eq!(read(&json).unwrap()["launch"], "first");
+}
+
+#[test]
+fn run_that_is_cut_off_by_the_failure_of_a_rank_is_summed_up_without_the_long_wait() {
+    let folder = Folder::new("summary-cut-off");
+    let exporter = Exporter::start(&["--summary.dir", &text(&folder.path(""))]);
+    push_launch(&exporter, "run", "first", 0.0);
+    end(&exporter, "run", r#"{"rank":1,"outcome":"oom"}"#);
+    let json = folder.path("run/latest/final_summary.json");
+    // Long before --rank.ttl, which is ten minutes.
+    await_true("the summary", || is(&json, "OUT OF MEMORY"));
+    let summary = read(&json).unwrap();
+    let states = [&summary["ranks"][0]["state"], &summary["ranks"][1]["state"]];
+    assert_eq!(states, [&json!("ended_unannounced"), &json!("ended")]);
+    assert_eq!(summary["coverage"]["ranks_lost"], json!([]));
+}
+
+#[test]
+fn exporters_of_one_launch_share_its_directory_and_overwrite_nothing() {
+    let folder = Folder::new("summary-shared");
+    let arguments = ["--summary.dir", &text(&folder.path(""))];
+    let exporters = [Exporter::start(&arguments), Exporter::start(&arguments)];
+    for (exporter, first) in exporters.iter().zip([0_u32, 2]) {
+        // Their first records differ by a minute.
+        let job = launched("both", 60.0 * f64::from(first)).world(4);
+        exporter.push(&job.first_rank(u64::from(first)).run("run").records());
+    }
+    for exporter in &exporters {
+        complete(exporter, "run");
+    }
+    for exporter in &exporters {
+        await_written(exporter, 1.0);
+    }
+    let times = names(&folder.path("run"));
+    assert_eq!((times.len(), times[1].as_str()), (2, "latest"), "{times:?}");
+    let ranks = |name: &str| {
+        let summary = read(&folder.path(&format!("run/latest/{name}.json"))).unwrap();
+        summary["ranks"].as_array().unwrap().iter().map(|rank| rank["rank"].clone()).collect()
+    };
+    let first: Vec<Value> = ranks("final_summary");
+    let files = names_of_latest(&folder, "run");
+    let other =
+        if first[0] == json!(0) { "final_summary.rank2" } else { "final_summary.rank0" };
+    assert!(files.contains(&format!("{other}.txt")), "{files:?}");
+    assert_eq!(first.len() + ranks(other).len(), 4);
+    // Each finds its own file again.
+    for exporter in &exporters {
+        complete(exporter, "run");
+        await_written(exporter, 2.0);
+    }
+    assert_eq!(names_of_latest(&folder, "run"), files);
+    assert_eq!(ranks("final_summary"), first);
+}
+
+#[test]
+fn restarted_exporter_goes_on_in_the_directory_of_the_launch() {
+    let folder = Folder::new("summary-restart");
+    let arguments = ["--summary.dir", &text(&folder.path(""))];
+    let exporter = Exporter::start(&arguments);
+    push_launch(&exporter, "run", "first", 0.0);
+    exporter.stop();
+    let json = folder.path(&format!("run/{AT_START}/final_summary.json"));
+    assert_eq!(read(&json).unwrap()["ranks"][0]["state"], "pushing");
+    let exporter = Exporter::start(&arguments);
+    exporter.push(&launched("first", 600.0).run("run").records());
+    complete(&exporter, "run");
+    await_written(&exporter, 1.0);
+    assert_eq!(names(&folder.path("run")), [AT_START, "latest"]);
+    assert_eq!(read(&json).unwrap()["ranks"][0]["state"], "ended");
+}
+
+#[test]
+fn oldest_ended_launch_goes_and_none_that_is_live_or_unknown() {
+    let folder = Folder::new("summary-thin");
+    let root = text(&folder.path(""));
+    let arguments = ["--summary.dir", &root, "--summary.launches-max", "2"];
+    // The end of the first is unknown: its exporter stopped before.
+    let exporter = Exporter::start(&arguments);
+    push_launch(&exporter, "run", "unknown", 0.0);
+    exporter.stop();
+    let exporter = Exporter::start(&arguments);
+    // Of the second only two of four ranks are known.
+    exporter.push(&launched("half", 60.0).world(4).run("run").records());
+    complete(&exporter, "run");
+    await_written(&exporter, 1.0);
+    let launches = ["c", "d", "e", "f"];
+    for (n, launch) in (2..).zip(launches) {
+        push_launch(&exporter, "run", launch, 60.0 * f64::from(n));
+        complete(&exporter, "run");
+        await_written(&exporter, f64::from(n));
+        if launch == "c" {
+            fs::write(folder.path("run/2025-11-24T16-02-01/notes.txt"), "mine").unwrap();
+        }
+    }
+    let expected = [
+        AT_START,
+        "2025-11-24T16-01-01",
+        "2025-11-24T16-02-01",
+        "2025-11-24T16-05-01",
+        "latest",
+    ];
+    assert_eq!(names(&folder.path("run")), expected, "the other ends are unknown");
+    assert_eq!(names(&folder.path("run/2025-11-24T16-02-01")), ["notes.txt"]);
+    let removed = r#"stepmem_summaries_total{result="removed"}"#;
+    assert_eq!(exporter.metric(removed), Some(3.0));
+}
+
+#[test]
+fn launch_that_goes_on_after_its_summary_is_not_removed() {
+    let folder = Folder::new("summary-resumed");
+    let root = text(&folder.path(""));
+    let arguments = ["--summary.dir", &root, "--summary.launches-max", "1"];
+    let (own, other) = (Exporter::start(&arguments), Exporter::start(&arguments));
+    push_launch(&own, "run", "own", 0.0);
+    end(&own, "run", r#"{"outcome":"failed"}"#);
+    await_written(&own, 1.0);
+    own.push(&launched("own", 300.0).attempt(1).run("run").records());
+    let marked = format!("run/{AT_START}/going-on.rank0");
+    await_true("the mark", || folder.path(&marked).exists());
+    push_launch(&other, "run", "other", 60.0);
+    complete(&other, "run");
+    await_written(&other, 1.0);
+    assert_eq!(names(&folder.path("run")), [AT_START, "2025-11-24T16-01-01", "latest"]);
+    complete(&own, "run");
+    await_true("the end", || !folder.path(&marked).exists());
 }
 
 #[test]
@@ -67,8 +291,8 @@ fn run_whose_ranks_end_or_fall_silent_has_its_files() {
     end(&exporter, "one%20by%20one", r#"{"rank":0,"outcome":"completed"}"#);
     end(&exporter, "one%20by%20one", r#"{"rank":1,"outcome":"completed"}"#);
     for name in ["silent", "one%20by%20one"] {
-        let json = folder.path(name).join("final_summary.json");
-        await_true(name, || is(&json, "BALANCED"));
+        let json = folder.path(name).join("latest/final_summary.json");
+        await_true(name, || is(&json, "TOO FEW STEPS"));
     }
 }
 
@@ -77,10 +301,14 @@ fn sigterm_leaves_the_summary_of_a_run_that_goes_on() {
     let folder = Folder::new("summary-term");
     let exporter = Exporter::start(&["--summary.dir", &text(&folder.path(""))]);
     push(&exporter, "../up", 0, 30 * GIB);
+    push(&exporter, "up~2", 0, 30 * GIB);
     exporter.signal("TERM");
     let (status, log) = exporter.wait();
     assert!(status.success(), "{log:#?}");
-    assert!(is(&folder.path("%2E.%2Fup/final_summary.json"), "BALANCED"), "{log:#?}");
+    for name in ["%2E.%2Fup", "up%7E2"] {
+        let json = folder.path(&format!("{name}/latest/final_summary.json"));
+        assert!(is(&json, "TOO FEW STEPS"), "{log:#?}");
+    }
 }
 
 #[test]
@@ -122,10 +350,16 @@ fn directory_that_cannot_be_written_is_logged_and_stops_nothing() {
     let folder = Folder::new("summary-refused");
     let file = folder.write("file", "");
     let exporter = Exporter::start(&["--summary.dir", &file]);
-    push(&exporter, "run", 0, 30 * GIB);
-    end(&exporter, "run", r#"{"outcome":"failed"}"#);
-    await_true("the warning", || exporter.logged("WARN", "summary not written") == 1);
-    push(&exporter, "run", 1, 30 * GIB);
+    for attempt in 0..2 {
+        push(&exporter, "run", attempt, 30 * GIB);
+        end(&exporter, "run", r#"{"outcome":"failed"}"#);
+        exporter.await_metrics("the count", |metrics| {
+            let failed = metrics[r#"stepmem_summaries_total{result="failed"}"#];
+            failed.total_cmp(&float(attempt + 1)).is_eq()
+        });
+    }
+    assert_eq!(exporter.logged("WARN", "summary not written"), 1, "the first of several");
+    push(&exporter, "run", 2, 30 * GIB);
 }
 
 #[test]
@@ -147,7 +381,7 @@ fn killed_exporters_run_is_summed_up_from_its_state() {
     );
     exporter.signal("TERM");
     exporter.wait();
-    assert!(is(&folder.path("out/run/final_summary.json"), "HIGH PRESSURE"));
+    assert!(is(&folder.path("out/run/latest/final_summary.json"), "HIGH PRESSURE"));
 }
 
 #[test]

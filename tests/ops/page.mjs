@@ -47,8 +47,10 @@ class Reader {
   }
 }
 
+/** The status, with its ranks as if they had pushed just now. */
 async function statusOf(url) {
-  return (await fetch(new URL("api/v1/status", url))).json();
+  const status = await (await fetch(new URL("api/v1/status", url))).json();
+  return { ...status, ranks: status.ranks.map((rank) => ({ ...rank, state: "pushing" })) };
 }
 
 /** A finding that no page knows by name. */
@@ -161,6 +163,35 @@ const checks = {
     await reader.open(nvmlUrl, { ...status, ranks, findings: [], processes: undefined });
     assert.equal(await reader.verdict(), "Nothing is wrong: 1 rank of 1 run pushes, no finding");
     assert.equal(await reader.page.locator("#ranks-rows th .mark").getAttribute("class"), "mark level-0");
+  },
+
+  async "ranks that ended or are silent say so, and are not counted as pushing"(reader) {
+    const status = await statusOf(nvmlUrl);
+    const [young] = status.ranks;
+    const judged = { ...young, is_judged: true, judging_from_step: undefined };
+    const end = { outcome: "completed", time: null, step: null, error_type: null, error_message: null, requested_bytes: null };
+    const ranks = [
+      judged,
+      { ...judged, rank: 1, state: "silent", silent_seconds: 125 },
+      { ...judged, rank: 2, state: "ended", end },
+      { ...judged, rank: 3, state: "ended", end: { ...end, outcome: "oom" } },
+    ];
+    await reader.open(nvmlUrl, { ...status, ranks, findings: [], processes: [] });
+    assert.equal(await reader.verdict(), "Nothing is wrong: 1 rank of 1 run pushes, 1 rank is silent, 2 ranks ended, no finding");
+    for (const [rank, words] of [["1", "silent for 2 min"], ["2", "ended (completed)"], ["3", "ended (oom)"]]) {
+      const row = await reader.has("#ranks-rows tr", words);
+      assert.equal((await row.locator("th").innerText()).trim(), rank);
+    }
+  },
+
+  async "a rank that ended too soon is not judged from a later step on"(reader) {
+    const status = await statusOf(nvmlUrl);
+    const end = { outcome: "completed", time: null, step: null, error_type: null, error_message: null, requested_bytes: null };
+    const ranks = status.ranks.map((rank) => ({ ...rank, state: "ended", end, is_judged: false, judging_from_step: undefined }));
+    await reader.open(nvmlUrl, { ...status, ranks, findings: [], processes: [] });
+    assert.equal(await reader.verdict(), "No finding so far: 1 rank ended");
+    await reader.has("#verdict-more", "1 of 1 ended too soon to be judged for growth.");
+    await reader.has("#ranks-rows tr", "too few steps");
   },
 
   async "a finding about a device alone is the verdict"(reader) {

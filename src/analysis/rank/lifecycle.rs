@@ -78,6 +78,8 @@ pub struct Origin<'a> {
     pub launch: Option<&'a Launch>,
     /// When its first record came.
     pub began: Uptime,
+    /// When the step of that record ended, as a Unix time.
+    pub began_time: f64,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -158,7 +160,8 @@ impl Lifecycle {
     pub fn origin(&self) -> Option<Origin<'_>> {
         let newest = self.newest.as_ref()?;
         let launch = newest.launch.as_ref();
-        Some(Origin { attempt: newest.attempt, launch, began: newest.began_at })
+        let (began, began_time) = (newest.began_at, newest.began);
+        Some(Origin { attempt: newest.attempt, launch, began, began_time })
     }
 
     /// Returns the launch of the life's process, if it is live.

@@ -1,7 +1,7 @@
 // The table of ranks, the worst first, and its filter.
 
 import { $, Rows, element, hint, show, tableRow, text, tone } from "./dom.js";
-import { DASH, ago, bytes, date, known, most, number, oomEta, percent, plural, signed } from "./format.js";
+import { DASH, ago, bytes, date, duration, known, most, number, oomEta, percent, plural, signed } from "./format.js";
 import { sparkline } from "./sparks.js";
 import { Capped, badges, gauge, mark, toned } from "./parts.js";
 import { PENDING, levelOfOom, levelWhere } from "./severity.js";
@@ -69,7 +69,8 @@ function updateIdentity(row, rank, { now, cellName }) {
   text(device, known(rank.device, cellName), rank.device ?? "");
   text(step, known(rank.step, number), known(rank.step_seconds, (seconds) => `${seconds.toFixed(3)} s per step`));
   const when = known(rank.last_push_time, (time) => ago(time, now));
-  text(pushed, rank.end ? `ended (${rank.end.outcome})` : rank.state === "silent" ? `silent, ${when}` : when, known(rank.last_push_time, date));
+  const silent = () => `silent for ${known(rank.silent_seconds, duration)}`;
+  text(pushed, rank.end ? `ended (${rank.end.outcome})` : rank.state === "silent" ? silent() : when, known(rank.last_push_time, date));
 }
 
 function updateMemory(row, rank) {

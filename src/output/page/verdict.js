@@ -52,17 +52,27 @@ function worst(view) {
 }
 
 function pending(view, watched) {
-  const nPending = watched.filter((subject) => subject.pending).length;
+  const nPending = watched.filter((subject) => subject.pending && !subject.end).length;
+  const nOver = watched.filter((subject) => subject.pending && subject.end).length;
+  const over = nOver > 0 ? `${number(nOver)} of ${number(watched.length)} ended too soon to be judged for growth.` : "";
   const step = most(view.ranks.map((rank) => rank.judging_from_step));
   const from = isKnown(step) ? `; judging ${nPending === 1 ? "" : "the last "}from step ${number(step)}` : "";
-  const more = `${number(nPending)} of ${number(watched.length)} ${nPending === 1 ? "is" : "are"} not judged for growth yet${from}.`;
+  const young = `${number(nPending)} of ${number(watched.length)} ${nPending === 1 ? "is" : "are"} not judged for growth yet${from}.`;
+  const more = [nPending > 0 || nOver === 0 ? young : "", over].filter(Boolean).join(" ");
   return { level: PENDING, headline: `No finding so far: ${who(view)}`, more, said: "No finding so far" };
 }
 
-function who({ ranks, processes, runs }) {
-  const pushing = `${plural(ranks.length, "rank")} of ${plural(runs.length, "run")} ${ranks.length === 1 ? "pushes" : "push"}`;
-  const silent = `${number(processes.length)} ${processes.length === 1 ? "process does" : "processes do"} not push`;
-  return [ranks.length > 0 ? pushing : "", processes.length > 0 ? silent : ""].filter(Boolean).join(", ");
+function who({ ranks, processes }) {
+  const pushing = ranks.filter((rank) => rank.state !== "ended" && rank.state !== "silent");
+  const nRuns = new Set(pushing.map((rank) => rank.run)).size;
+  const [nPushing, nProcesses] = [pushing.length, processes.length];
+  const [nSilent, nEnded] = ["silent", "ended"].map((state) => ranks.filter((rank) => rank.state === state).length);
+  return [
+    [nPushing, `${plural(nPushing, "rank")} of ${plural(nRuns, "run")} ${nPushing === 1 ? "pushes" : "push"}`],
+    [nSilent, `${plural(nSilent, "rank")} ${nSilent === 1 ? "is" : "are"} silent`],
+    [nEnded, `${plural(nEnded, "rank")} ended`],
+    [nProcesses, `${number(nProcesses)} ${nProcesses === 1 ? "process does" : "processes do"} not push`],
+  ].filter(([n]) => n > 0).map(([, words]) => words).join(", ");
 }
 
 /** The sentence of a growth down to how fast and until when; any other as it is. */

@@ -55,8 +55,9 @@ export function grouped(items, key) {
 const judged = (subject, findings) => ({ ...subject, findings, level: levelOf(findings) });
 
 /** Why a rank has no verdict on its growth yet; `null` once it has, and of exporters that do not say. */
-function pendingRank({ is_judged: isJudged, judging_from_step: step }) {
+function pendingRank({ is_judged: isJudged, judging_from_step: step, end }) {
   if (isJudged !== false) return null;
+  if (end) return { label: "too few steps", hint: "It ended before creep detection had seen enough steps" };
   const label = isKnown(step) ? `judging from step ${number(step)}` : "not judged yet";
   return { label, hint: "Creep detection has not seen enough steps of this rank yet" };
 }

@@ -1,7 +1,7 @@
 //! The figures of two runs, and which of their differences count.
 
-use crate::report::compare::comparison::{Change, ChangeUnit, OldNew, WorseWhen};
-use crate::report::compare::figures::{RunFigures, RunPeak};
+use crate::report::compare::comparison::{Change, ChangeUnit, OldNew, RankChange, WorseWhen};
+use crate::report::compare::figures::{RankFigures, RunFigures, RunPeak};
 use crate::report::compare::text::value;
 
 /// A peak or a headroom that differs by less than this share of the old peak is the same.
@@ -100,8 +100,41 @@ fn peak(runs: Runs<'_>, figure: &PeakFigure) -> KeyedChange {
 
 /// Returns the least difference from the old `level` that is more than noise.
 fn peak_limit(runs: Runs<'_>, figure: &PeakFigure, level: Option<f64>) -> Option<f64> {
-    let OldNew { old, new } = runs.map(|run| (figure.of)(run).noise.unwrap_or(0.0));
+    limit(runs.map(|run| *(figure.of)(run)), level)
+}
+
+fn limit(peaks: OldNew<RunPeak>, level: Option<f64>) -> Option<f64> {
+    let OldNew { old, new } = peaks.map(|peak| peak.noise.unwrap_or(0.0));
     Some((PEAK_RATIO_MIN * level?).max(NOISE_DEVIATIONS * old.hypot(new)))
+}
+
+/// Returns the ranks of both runs whose diagnosis or peak differs: those whose diagnosis does first, then by how much
+/// their peak does.
+pub fn rank_changes(runs: Runs<'_>) -> Vec<RankChange> {
+    let has_peaks = runs.old.peak_allocated.is_known() && runs.new.peak_allocated.is_known();
+    let of_both = runs.old.ranks.iter().filter_map(|old| {
+        let new = runs.new.ranks.iter().find(|new| new.rank == old.rank)?;
+        Some(OldNew { old, new })
+    });
+    let change = |ranks: OldNew<&RankFigures>| {
+        let (label, peaks) = if has_peaks {
+            (PEAK_ALLOCATED.label, ranks.map(|rank| rank.peak_allocated))
+        } else {
+            (ALLOCATED.label, ranks.map(|rank| rank.allocated))
+        };
+        let values = peaks.map(|peak| peak.max);
+        let change = Change::new(label, ChangeUnit::Bytes, values);
+        let peak = change.judged(limit(peaks, values.old), WorseWhen::More);
+        let issues = OldNew { old: ranks.old.issues.clone(), new: ranks.new.issues.clone() };
+        RankChange { rank: ranks.old.rank, issues, peak }
+    };
+    let mut changes: Vec<RankChange> = of_both.map(change).filter(RankChange::is_any).collect();
+    changes.sort_by(|a, b| {
+        let size = |change: &RankChange| change.peak.delta.map_or(0.0, f64::abs);
+        let by_issues = b.has_other_issues().cmp(&a.has_other_issues());
+        by_issues.then(size(b).total_cmp(&size(a))).then(a.rank.cmp(&b.rank))
+    });
+    changes
 }
 
 fn headroom(runs: Runs<'_>) -> KeyedChange {
@@ -194,6 +227,8 @@ mod tests {
             worst_rank: None,
             n_lost: None,
             n_ooms: None,
+            end: None,
+            ranks: Vec::new(),
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::model::end::EndOutcome;
 use crate::report::compare::figures::RunFigures;
 use crate::report::policy::PolicyName;
 
@@ -22,6 +23,34 @@ pub struct Comparison {
     pub diagnosis: OldNew<RunDiagnosis>,
     /// The figures by key.
     pub metrics: BTreeMap<&'static str, Change>,
+    /// How each run ended, where its ranks announced that: the worst end of a rank.
+    pub end: OldNew<Option<EndOutcome>>,
+    /// The ranks of both runs whose diagnosis or peak differs, the most telling first.
+    pub ranks: Vec<RankChange>,
+    /// Why the exit code is 1, in a sentence.
+    pub exit_reason: Option<String>,
+}
+
+/// One rank of both runs.
+#[derive(Clone, Debug, Serialize)]
+pub struct RankChange {
+    pub rank: u64,
+    /// What was wrong with it, as pages name it, the worst first.
+    pub issues: OldNew<Vec<String>>,
+    /// The most that was allocated within a step, or held at the end of one where a run does not know the former.
+    pub peak: Change,
+}
+
+impl RankChange {
+    pub fn has_other_issues(&self) -> bool {
+        self.issues.old != self.issues.new
+    }
+
+    /// Returns whether it differs by more than noise.
+    pub fn is_any(&self) -> bool {
+        let is_apart = matches!(self.peak.direction, Direction::Worse | Direction::Better);
+        is_apart || self.has_other_issues()
+    }
 }
 
 /// The result of a comparison in a word.

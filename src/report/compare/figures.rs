@@ -1,6 +1,7 @@
 //! The figures of a run that a comparison looks at, from a summary of ours or of TraceML's. A figure that the summary lacks is absent.
 
 use crate::analysis::basis::Basis;
+use crate::model::end::EndOutcome;
 use crate::report::policy::{IssueSeverity, PolicyName};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +39,30 @@ pub struct RunFigures {
     pub n_lost: Option<u64>,
     /// Out-of-memory errors of all ranks.
     pub n_ooms: Option<u64>,
+    /// How it ended, where ranks announced that.
+    pub end: Option<RunEnd>,
+    /// Ascending; empty where the summary has none.
+    pub ranks: Vec<RankFigures>,
+}
+
+/// The worst end that a rank of a run announced.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunEnd {
+    pub outcome: EndOutcome,
+    /// The ranks that ended so.
+    pub ranks: Vec<u64>,
+}
+
+/// What rows of their own are made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RankFigures {
+    pub rank: u64,
+    /// The names of its issues on pages, the worst first.
+    pub issues: Vec<String>,
+    /// The highest live memory at the end of a step.
+    pub allocated: RunPeak,
+    /// The highest peak of live memory.
+    pub peak_allocated: RunPeak,
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -1,9 +1,11 @@
 //! The figures of a summary of ours.
 
 use crate::analysis::basis::Basis;
+use crate::model::end::EndReport;
 use crate::model::units::Count;
 use crate::report::compare::figures::{
-    NotASummary, RunFigures, RunGrowth, RunHeadroom, RunIssue, RunPeak, RunSkew, SlopeInterval,
+    NotASummary, RankFigures, RunEnd, RunFigures, RunGrowth, RunHeadroom, RunIssue, RunPeak,
+    RunSkew, SlopeInterval,
 };
 use crate::report::policy::{PeakMetric, PolicyName};
 use crate::report::summary::model::{
@@ -41,7 +43,39 @@ pub fn figures(summary: &Summary) -> Result<RunFigures, NotASummary> {
         worst_rank: summary.worst_rank.map(|rank| rank.get().into()),
         n_lost: Some(n_lost.saturating_add(coverage.n_ranks_missing.into())),
         n_ooms: (!ooms.is_empty()).then(|| ooms.iter().sum()),
+        end: end(ranks),
+        ranks: ranks.iter().map(|rank| rank_figures(summary, rank)).collect(),
     })
+}
+
+/// The worst end that a rank announced. A run that someone stopped at the keyboard did neither complete nor fail.
+fn end(ranks: &[RankSummary]) -> Option<RunEnd> {
+    let outcome = |rank: &RankSummary| {
+        let is_stopped =
+            |end: &&EndReport| end.error_type.as_deref() == Some("KeyboardInterrupt");
+        Some(rank.end.as_ref().filter(|end| !is_stopped(end))?.outcome)
+    };
+    let worst = ranks.iter().filter_map(outcome).max()?;
+    let of_it = ranks.iter().filter(|rank| outcome(rank) == Some(worst));
+    Some(RunEnd { outcome: worst, ranks: of_it.map(|rank| rank.rank.get().into()).collect() })
+}
+
+fn rank_figures(summary: &Summary, rank: &RankSummary) -> RankFigures {
+    let is_own = |issue: &&Issue| issue.is_wrong() && issue.ranks.contains(&rank.rank);
+    RankFigures {
+        rank: rank.rank.get().into(),
+        issues: summary.issues.iter().filter(is_own).map(|of| of.status.to_string()).collect(),
+        allocated: rank_peak(rank.allocated.as_ref()),
+        peak_allocated: rank_peak(rank.peak_allocated.as_ref()),
+    }
+}
+
+fn rank_peak(figure: Option<&FigureSummary>) -> RunPeak {
+    RunPeak {
+        max: figure.map(|figure| float(figure.max_bytes)),
+        mean: figure.map(|figure| figure.mean_bytes),
+        noise: figure.and_then(|figure| figure.noise_bytes),
+    }
 }
 
 /// The headroom of a rank; summaries that do not name its basis rest on the peak of live memory.

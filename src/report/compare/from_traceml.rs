@@ -50,6 +50,8 @@ pub fn figures(
         worst_rank: of_issue.or(highest),
         n_lost: None,
         n_ooms: None,
+        end: None,
+        ranks: Vec::new(),
         issues,
     })
 }

@@ -4,15 +4,17 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::analysis::diagnosis::DiagnosisKind;
-use crate::report::compare::changes::{KeyedChange, Runs, changes};
+use crate::model::end::EndOutcome;
+use crate::report::compare::changes::{KeyedChange, Runs, changes, rank_changes};
 use crate::report::compare::comparison::{
     Comparison, ComparisonVerdict, Direction, OldNew, Reason, RunDiagnosis,
 };
-use crate::report::compare::figures::{RunFigures, RunIssue};
+use crate::report::compare::figures::{RunEnd, RunFigures, RunIssue};
 use crate::report::policy::IssueSeverity;
 
 pub fn compare(runs: Runs<'_>) -> Comparison {
     let mut reasons = statuses(runs);
+    reasons.extend(end(runs));
     let mut metrics = BTreeMap::new();
     for KeyedChange { key, change, sentence } in changes(runs) {
         if matches!(change.direction, Direction::Worse | Direction::Better) {
@@ -37,6 +39,7 @@ pub fn compare(runs: Runs<'_>) -> Comparison {
         (false, false) => ComparisonVerdict::Equivalent,
     };
     notes.extend(remarks(runs));
+    let exit_reason = exit_reason(verdict, &reasons);
     Comparison {
         verdict,
         exit_code: verdict.exit_code(),
@@ -44,6 +47,48 @@ pub fn compare(runs: Runs<'_>) -> Comparison {
         notes,
         diagnosis: runs.map(RunDiagnosis::of),
         metrics,
+        end: runs.map(|run| Some(run.end.as_ref()?.outcome)),
+        ranks: rank_changes(runs),
+        exit_reason,
+    }
+}
+
+/// Returns a sentence that explains exit code 1.
+fn exit_reason(verdict: ComparisonVerdict, reasons: &[Reason]) -> Option<String> {
+    let mut worse = reasons.iter().filter(|reason| reason.direction == Direction::Worse);
+    let first = worse.next().filter(|_| verdict.exit_code() == 1)?;
+    let others = match worse.count() {
+        0 => String::new(),
+        n => format!(", and {n} more got worse"),
+    };
+    let though = match verdict {
+        ComparisonVerdict::Mixed => "; what got better does not outweigh that",
+        _ => "",
+    };
+    Some(format!("exit code 1 because of this: {}{others}{though}", first.sentence))
+}
+
+/// Returns which run ended worse. Running out of memory is a diagnosis, which says so already.
+fn end(runs: Runs<'_>) -> Option<Reason> {
+    let OldNew { old, new } = runs;
+    let (old, new) = old.end.as_ref().zip(new.end.as_ref())?;
+    let (direction, sentence) = match (old.outcome, new.outcome) {
+        (EndOutcome::Completed, EndOutcome::Failed) => {
+            (Direction::Worse, format!("the run failed{} instead of completing", on_ranks(new)))
+        }
+        (EndOutcome::Failed, EndOutcome::Completed) => (
+            Direction::Better,
+            format!("the run completed instead of failing{}", on_ranks(old)),
+        ),
+        _ => return None,
+    };
+    Some(Reason { direction, sentence })
+}
+
+fn on_ranks(end: &RunEnd) -> String {
+    match end.ranks.as_slice() {
+        [rank] => format!(" on rank {rank}"),
+        ranks => format!(" on {} ranks", ranks.len()),
     }
 }
 
@@ -183,6 +228,8 @@ mod tests {
             worst_rank: None,
             n_lost: None,
             n_ooms: None,
+            end: None,
+            ranks: Vec::new(),
         }
     }
 

@@ -1,11 +1,15 @@
 //! A comparison as text of at most 100 columns.
 
+use crate::model::end::EndOutcome;
 use crate::report::compare::comparison::{
-    Change, ChangeUnit, Comparison, Direction, OldNew, Reason, RunDiagnosis,
+    Change, ChangeUnit, Comparison, Direction, OldNew, RankChange, Reason, RunDiagnosis,
 };
 use crate::report::policy::PolicyName;
 use crate::text::page::{Column, Indent, Page, Table};
 use crate::text::units::{bytes, or_unknown, percent, rate, signed_bytes};
+
+/// The ranks with rows of their own, at most; the rest is counted.
+const RANKS_MAX: usize = 16;
 
 /// Puts a comparison into words.
 pub fn render(comparison: &Comparison) -> String {
@@ -18,19 +22,17 @@ pub fn render(comparison: &Comparison) -> String {
     if comparison.reasons.is_empty() {
         page.line("  Nothing differs by more than noise.");
     }
-    if comparison.exit_code == 1 {
-        let n_worse = comparison.reasons.iter().filter(|of| of.direction == Direction::Worse);
-        let words = format!(
-            "Exit code 1: something got worse, whatever got better (lines above: {}).",
-            n_worse.count()
-        );
-        page.paragraph(Indent::hanging(2), &words);
+    if let Some(reason) = &comparison.exit_reason {
+        page.paragraph(Indent { first: 2, rest: 4 }, &format!("{reason}."));
     }
     for note in &comparison.notes {
         page.paragraph(Indent { first: 2, rest: 8 }, &format!("note: {note}."));
     }
     page.blank();
     page.table(&table(comparison));
+    if let n @ 1.. = comparison.ranks.len().saturating_sub(RANKS_MAX) {
+        page.line(&format!("… and {n} more ranks that differ (--json has all)"));
+    }
     page.into_text()
 }
 
@@ -60,13 +62,43 @@ fn table(comparison: &Comparison) -> Table {
     table.row(["diagnosis", &status(old), &status(new), changed]);
     let rank = |run: &RunDiagnosis| or_unknown(run.worst_rank.map(|rank| rank.to_string()));
     table.row(["worst rank", &rank(old), &rank(new)]);
+    let end = comparison.end;
+    if end.old.or(end.new).is_some() {
+        let named =
+            |end: Option<EndOutcome>| or_unknown(end.map(|of| of.as_label().to_owned()));
+        let changed = if end.old == end.new { "" } else { "changed" };
+        table.row(["end", &named(end.old), &named(end.new), changed]);
+    }
     let is_known = |change: &&Change| change.old.is_some() || change.new.is_some();
     for change in comparison.metrics.values().filter(is_known) {
         let shown = |of: Option<f64>| or_unknown(of.map(|of| value(change.unit, of)));
         let (old, new) = (shown(change.old), shown(change.new));
         table.row([change.label, &old, &new, &difference(change)]);
     }
+    for rank in comparison.ranks.iter().take(RANKS_MAX) {
+        rank_rows(&mut table, rank);
+    }
     table
+}
+
+/// Adds what differs of one rank.
+fn rank_rows(table: &mut Table, of: &RankChange) {
+    let RankChange { rank, issues, peak } = of;
+    if of.has_other_issues() {
+        // The worst of several; a line has room for one.
+        let named = |issues: &[String]| match issues {
+            [] => "none".to_owned(),
+            [only] => only.clone(),
+            [worst, others @ ..] => format!("{worst} +{}", others.len()),
+        };
+        let (old, new) = (named(&issues.old), named(&issues.new));
+        table.row([&*format!("rank {rank}: diagnosis"), &old, &new, "changed"]);
+    }
+    if peak.direction != Direction::Unknown {
+        let shown = |of: Option<f64>| or_unknown(of.map(|of| value(peak.unit, of)));
+        let label = format!("rank {rank}: {}", peak.label);
+        table.row([&*label, &shown(peak.old), &shown(peak.new), &difference(peak)]);
+    }
 }
 
 fn difference(change: &Change) -> String {

@@ -68,6 +68,7 @@ impl Summary {
             policy: PolicyName::Stepmem,
             generated_at: rfc3339(run.time),
             run: run.run.clone(),
+            launch: run.launch.clone(),
             attempt: run
                 .ranks
                 .first()
@@ -125,7 +126,7 @@ fn coverage(run: &RunView<'_>) -> Coverage {
         });
         let state = match () {
             () if run.ended.contains_key(rank) => continue,
-            () if run.is_unannounced && run.silent.contains(rank) => continue,
+            () if run.unannounced.contains(rank) => continue,
             () if is_behind => RankOutcome::Behind,
             () if run.silent.contains(rank) => RankOutcome::Silent,
             () => continue,

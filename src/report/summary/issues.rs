@@ -62,9 +62,9 @@ pub fn neutral(steps_used: u64, is_judged: bool, worst_rank: Option<Rank>) -> Is
             "Nothing to do.",
         ),
         _ => (
-            IssueKind::Balanced,
-            "BALANCED",
-            "no pressure or imbalance; too few steps to judge creep",
+            IssueKind::TooFewSteps,
+            "TOO FEW STEPS",
+            "no pressure or imbalance, and too few steps to judge creep",
             "Look again after more steps.",
         ),
     };

@@ -15,6 +15,7 @@ use crate::analysis::rank::tally::{Bands, Moment};
 use crate::analysis::status::SnapshotStatus;
 use crate::model::end::EndReport;
 use crate::model::ids::{GpuUuid, Rank, Run};
+use crate::model::launch::Launch;
 use crate::model::units::{Bytes, Count};
 use crate::report::policy::{IssueSeverity, PeakMetric, PolicyName};
 
@@ -34,6 +35,9 @@ pub struct Summary {
     /// When the last record came, or the summary was asked for: RFC 3339.
     pub generated_at: String,
     pub run: Run,
+    /// The launch of the run, where its processes report it.
+    #[serde(default)]
+    pub launch: Option<Launch>,
     /// The run's latest attempt, which the summary covers.
     pub attempt: Count,
     /// From the first to the last train step, in seconds.
@@ -117,6 +121,8 @@ impl Issue {
 pub enum IssueKind {
     Diagnosis(DiagnosisKind),
     Balanced,
+    /// Nothing is wrong so far, but no rank ran long enough for creep to be judged.
+    TooFewSteps,
     /// No train step was pushed.
     NoData,
     /// A diagnosis that a later version made.
@@ -129,6 +135,7 @@ impl IssueKind {
         match self {
             Self::Diagnosis(kind) => kind.label(),
             Self::Balanced => "BALANCED",
+            Self::TooFewSteps => "TOO_FEW_STEPS",
             Self::NoData => "NO_DATA",
             Self::Other(label) => label,
         }
@@ -137,6 +144,7 @@ impl IssueKind {
     fn from_label(label: &str) -> Self {
         match label {
             "BALANCED" => Self::Balanced,
+            "TOO_FEW_STEPS" => Self::TooFewSteps,
             "NO_DATA" => Self::NoData,
             _ => DiagnosisKind::from_label(label)
                 .map_or_else(|| Self::Other(label.into()), Self::Diagnosis),

@@ -27,7 +27,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "app",
         &[
             "analysis", "config", "input", "metrics", "model", "net", "output", "report",
-            "store",
+            "store", "text",
         ],
     ),
     (

@@ -1,0 +1,277 @@
+//! The files of summaries: `DIR/RUN/TIME/final_summary.{txt,json}`, a directory per launch. Several exporters of one launch
+//! share its directory: the first to write takes those names, another one `final_summary.rankN.{txt,json}` by its first rank.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::fs::{self, File};
+use std::io::{self, BufReader, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::model::ids::{Rank, Run};
+use crate::report::summary::model::{RankOutcome, Summary};
+use crate::store::launches::{LaunchId, Removal, RunFolder, create_shared, replace_shared};
+use crate::text::units::rfc3339;
+
+/// The name of the files of a summary, without what follows the first dot.
+const STEM: &str = "final_summary";
+/// The same of the files that show that a launch has gone on after its summary was written.
+const GOING_ON: &str = "going-on";
+/// The longest directory name of a run, in bytes; file systems allow 255.
+const NAME_BYTES_MAX: usize = 200;
+/// The largest summary that is read back, in bytes.
+const WRITTEN_BYTES_MAX: u64 = 128 * 1024 * 1024;
+
+/// The directory of all summaries.
+#[derive(Clone, Debug)]
+pub(super) struct SummaryFolders {
+    pub(super) root: PathBuf,
+    /// How many launches of a run are kept.
+    launches_max: usize,
+}
+
+/// Which summary it is: of one launch of one run.
+#[derive(Clone, Debug)]
+pub(super) struct LaunchOfRun {
+    pub(super) run: Run,
+    pub(super) id: LaunchId,
+}
+
+impl SummaryFolders {
+    /// The directory at `root`, if there is to be one.
+    pub(super) fn new(root: Option<PathBuf>, launches_max: usize) -> Option<Self> {
+        root.map(|root| Self { root, launches_max })
+    }
+
+    /// Writes a summary, and returns its directory.
+    ///
+    /// # Errors
+    /// The file system refused.
+    pub(super) fn write(&self, of: &LaunchOfRun, summary: &Summary) -> anyhow::Result<PathBuf> {
+        let run = self.run_folder(&of.run);
+        let folder = launch_folder(&run, &of.id)?;
+        let json = [&*serde_json::to_vec_pretty(summary)?, b"\n"].concat();
+        let ranks: BTreeSet<Rank> = summary.ranks.iter().map(|rank| rank.rank).collect();
+        let files = SummaryBytes { text: summary.text.as_bytes(), json: &json };
+        if !files.write_first(&folder, &ranks)? {
+            let first = ranks.first().copied().unwrap_or_default();
+            files.replace(&folder, &format!("{STEM}.rank{first}"))?;
+        }
+        for rank in &ranks {
+            match fs::remove_file(folder.join(format!("{GOING_ON}.rank{rank}"))) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                result => result?,
+            }
+        }
+        run.point_latest(&folder)?;
+        Ok(folder)
+    }
+
+    /// Marks a launch as going on, after a summary that says that it ended.
+    ///
+    /// # Errors
+    /// The file system refused.
+    pub(super) fn mark_going_on(&self, of: &LaunchOfRun, first: Rank) -> io::Result<()> {
+        let folder = launch_folder(&self.run_folder(&of.run), &of.id)?;
+        replace_shared(&folder.join(format!("{GOING_ON}.rank{first}")), &[])
+    }
+
+    /// Removes the oldest launches of a run that ended, beyond those that are kept. Returns how many.
+    ///
+    /// # Errors
+    /// The file system refused.
+    pub(super) fn thin(&self, current: &LaunchOfRun, folder: &Path) -> io::Result<u64> {
+        let removal = EndedLaunches { current: &current.id };
+        self.run_folder(&current.run).thin(self.launches_max, folder, &removal)
+    }
+
+    fn run_folder(&self, run: &Run) -> RunFolder {
+        RunFolder::new(self.root.join(folder_name(run)))
+    }
+}
+
+fn launch_folder(run: &RunFolder, id: &LaunchId) -> io::Result<PathBuf> {
+    run.launch(id, &rfc3339(id.began).trim_end_matches('Z').replace(':', "-"))
+}
+
+/// The two files of a summary.
+struct SummaryBytes<'a> {
+    text: &'a [u8],
+    json: &'a [u8],
+}
+
+impl SummaryBytes<'_> {
+    /// Writes the files under the first names, unless they are another exporter's: of other ranks. Returns whether it did.
+    fn write_first(&self, folder: &Path, ranks: &BTreeSet<Rank>) -> io::Result<bool> {
+        let (text, json) = paths(folder, STEM);
+        if json.exists() {
+            let is_own = WrittenSummary::read(&json)
+                .is_some_and(|of| of.ranks.iter().any(|rank| ranks.contains(&rank.rank)));
+            return if is_own { self.replace(folder, STEM).map(|()| true) } else { Ok(false) };
+        }
+        // Of several exporters, the one that makes the first file has the names.
+        if !create_shared(&text, &[self.text])? {
+            return Ok(false);
+        }
+        replace_shared(&json, &[self.json]).map(|()| true)
+    }
+
+    /// Replaces the files.
+    fn replace(&self, folder: &Path, stem: &str) -> io::Result<()> {
+        let (text, json) = paths(folder, stem);
+        replace_shared(&text, &[self.text])?;
+        // Written last, so that a reader that waits for it finds both files.
+        replace_shared(&json, &[self.json])
+    }
+}
+
+fn paths(folder: &Path, stem: &str) -> (PathBuf, PathBuf) {
+    (folder.join(format!("{stem}.txt")), folder.join(format!("{stem}.json")))
+}
+
+/// What of a written summary shows whose ranks it has, and which of them ended.
+#[derive(Deserialize)]
+struct WrittenSummary {
+    ranks: Vec<WrittenRank>,
+    coverage: WrittenCoverage,
+}
+
+#[derive(Deserialize)]
+struct WrittenRank {
+    rank: Rank,
+    state: RankOutcome,
+}
+
+#[derive(Deserialize)]
+struct WrittenCoverage {
+    ranks_expected: Option<u32>,
+}
+
+impl WrittenSummary {
+    /// Reads a summary; `None` where it cannot be read.
+    fn read(path: &Path) -> Option<Self> {
+        let file = BufReader::new(File::open(path).ok()?.take(WRITTEN_BYTES_MAX));
+        serde_json::from_reader(file).ok()
+    }
+}
+
+/// Lets the launches go all of whose ranks are known to have ended.
+struct EndedLaunches<'a> {
+    /// The launch that is current here.
+    current: &'a LaunchId,
+}
+
+impl Removal for EndedLaunches<'_> {
+    fn has_ended(&self, id: &LaunchId, folder: &Path) -> bool {
+        id != self.current && has_ended(folder) == Some(true)
+    }
+
+    fn is_own(&self, name: &str) -> bool {
+        let mut parts: Vec<&str> = name.split('.').collect();
+        // What was cut off while it was written ends in digits and `new`.
+        if parts.last() == Some(&"new") {
+            parts.truncate(parts.len().saturating_sub(2));
+        }
+        let is_rank = |part: &str| {
+            let digits = part.strip_prefix("rank").unwrap_or_default();
+            !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())
+        };
+        match parts.as_slice() {
+            [STEM, "txt" | "json"] => true,
+            [STEM, rank, "txt" | "json"] | [GOING_ON, rank] => is_rank(rank),
+            _ => false,
+        }
+    }
+}
+
+/// Returns whether every rank of a launch ended, by the summaries in its directory; `None` where they leave that open.
+fn has_ended(folder: &Path) -> Option<bool> {
+    let mut ended = BTreeSet::new();
+    let mut n_expected = None;
+    for entry in fs::read_dir(folder).ok()? {
+        let name = entry.ok()?.file_name().into_string().ok()?;
+        if name.starts_with(GOING_ON) {
+            return Some(false);
+        }
+        let parts: Vec<&str> = name.split('.').collect();
+        if !matches!(parts.as_slice(), [STEM, "json"] | [STEM, _, "json"]) {
+            continue;
+        }
+        let summary = WrittenSummary::read(&folder.join(name))?;
+        n_expected = n_expected.max(summary.coverage.ranks_expected);
+        for WrittenRank { rank, state } in summary.ranks {
+            if !matches!(state, RankOutcome::Ended | RankOutcome::Unannounced) {
+                return Some(false);
+            }
+            ended.insert(rank);
+        }
+    }
+    let n_ended = u32::try_from(ended.len()).ok()?;
+    Some(n_ended > 0 && n_expected.is_none_or(|expected| n_ended >= expected))
+}
+
+/// The directory name of a run: every byte but letters, digits, `-`, `_` and inner dots becomes `%` and two digits.
+/// A long name is truncated and ends in the checksum of the whole.
+fn folder_name(run: &Run) -> String {
+    let mut name = String::new();
+    for (idx, byte) in run.as_str().bytes().enumerate() {
+        let is_plain = byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        if is_plain || (byte == b'.' && idx > 0) {
+            name.push(char::from(byte));
+        } else {
+            write!(name, "%{byte:02X}").ok();
+        }
+    }
+    if name.len() > NAME_BYTES_MAX {
+        name.truncate(NAME_BYTES_MAX);
+        write!(name, "~{:08x}", crc32fast::hash(run.as_str().as_bytes())).ok();
+    }
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::app::summary_folders::{EndedLaunches, folder_name};
+    use crate::model::ids::Run;
+    use crate::store::launches::{LaunchId, Removal};
+
+    #[test]
+    fn name_of_a_run_stays_within_its_directory() {
+        let name = |run: &str| folder_name(&Run::new(run).unwrap());
+        assert_eq!(name("my-run_1.2"), "my-run_1.2");
+        assert_eq!(name(".."), "%2E.");
+        assert_eq!(name("../a b"), "%2E.%2Fa%20b");
+        assert_eq!(name("train.py~2"), "train.py%7E2");
+        let (a, b) =
+            (name(&format!("{}a", "ü".repeat(60))), name(&format!("{}b", "ü".repeat(60))));
+        assert!(a.len() < 255 && a != b, "{a} {b}");
+    }
+
+    #[test]
+    fn only_files_that_are_written_here_are_removed() {
+        let removal = EndedLaunches { current: &LaunchId { launch: None, began: 0.0 } };
+        for name in [
+            "final_summary.json",
+            "final_summary.txt",
+            "final_summary.rank8.json",
+            "final_summary.rank8.txt",
+            "final_summary.json.00c0ffee00c0ffee.new",
+            "going-on.rank0",
+        ] {
+            assert!(removal.is_own(name), "{name}");
+        }
+        for name in [
+            "notes.txt",
+            "final_summary",
+            "final_summary.md",
+            "final_summary-old.json",
+            "final_summary.rank8.html",
+            "final_summary.rank.json",
+            "going-on",
+            "final_summary.ranks.json",
+        ] {
+            assert!(!removal.is_own(name), "{name}");
+        }
+    }
+}
