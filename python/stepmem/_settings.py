@@ -234,6 +234,9 @@ KUBERNETES_JOBS = (
 )
 """Variables that a pod sets from its labels; a JobSet and a RayJob create Jobs, whose names say less."""
 
+UID_BYTES = 8
+"""Characters of a job's UID that are part of the run's name: up to its first dash."""
+
 
 def _run(environment: Mapping[str, str]) -> str:
     """Returns the run's name: `STEPMEM_RUN`, the launcher's, the Kubernetes job's, or the script's with its launch."""
@@ -244,11 +247,24 @@ def _run(environment: Mapping[str, str]) -> str:
         name = "" if len(run_id) == 36 and run_id.count("-") == 4 else run_id
     if not name and environment.get("SLURM_JOB_ID") and "SLURM_PROCID" in environment:
         name = f"{environment.get('SLURM_JOB_NAME') or 'slurm'}-{environment['SLURM_JOB_ID']}"
-    for variable in KUBERNETES_JOBS:
-        name = name or environment.get(variable)
+    name = name or _kubernetes_run(environment)
     if not name and environment.get("RAY_JOB_ID"):
         name = f"ray-{_ray_cluster()}{environment['RAY_JOB_ID']}"
     return _clean(name or "") or _clean(script_name(), RUN_BYTES_MAX - LAUNCH_BYTES_MAX) + launch_suffix(environment)
+
+
+def _kubernetes_run(environment: Mapping[str, str]) -> str:
+    """Returns the name of the Kubernetes job with what distinguishes its reruns; empty if there is none.
+
+    A Job that is deleted and created again has its old name and a new UID. A RayJob names each of its clusters anew, and
+    a cluster numbers its jobs.
+    """
+    variable = next((variable for variable in KUBERNETES_JOBS if environment.get(variable)), None)
+    if variable is None:
+        return ""
+    is_ray = variable == "STEPMEM_KUBERNETES_RAYJOB"
+    launch = environment.get("RAY_JOB_ID", "") if is_ray else environment.get("STEPMEM_KUBERNETES_UID", "")[:UID_BYTES]
+    return f"{environment[variable]}-{launch}" if launch else environment[variable]
 
 
 def _ray_cluster() -> str:
