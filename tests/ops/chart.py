@@ -373,11 +373,25 @@ def arguments_are_known(bench):
             expect(done.returncode == 0, f"{name}: stepmem check {arguments}: {done.stderr}")
 
 
+# The variables that name the run of each kind, and the labels behind them.
+NAMES = {
+    "Job": {"JOB": "batch.kubernetes.io/job-name", "UID": "batch.kubernetes.io/controller-uid"},
+    "JobSet": {"JOBSET": "jobset.sigs.k8s.io/jobset-name", "UID": "jobset.sigs.k8s.io/jobset-uid"},
+    "PyTorchJob": {"PYTORCHJOB": "training.kubeflow.org/job-name"},
+    "RayJob": {"RAYJOB": "ray.io/cluster"},
+}
+
+
+def variables(kind):
+    return [{"name": f"STEPMEM_KUBERNETES_{name}", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}} for name, label in NAMES[kind].items()]
+
+
 def examples_have_the_sidecar(bench):
     """The manifests in examples/ have the container, the volume and the mount that the chart renders."""
     expected = sidecar_of(bench, {})
     [sidecar], [volume] = expected["spec"]["initContainers"], expected["spec"]["volumes"]
     mount = expected["spec"]["containers"][0]["volumeMounts"][0]
+    expect(expected["spec"]["containers"][0]["env"] == variables("Job"), "the chart's patch does not name the run of a Job")
     paths = sorted((ROOT / "examples/kubernetes").rglob("*.yaml"))
     known = {"Job": "1.36", "Service": "1.36"}
     expect(len(paths) >= 5, f"examples/kubernetes has {len(paths)} manifests")
@@ -387,10 +401,11 @@ def examples_have_the_sidecar(bench):
         for document in load_all(path.read_text()):
             if document["kind"] in known and path.parent.name != "component":
                 kubernetes_validate.validate(document, known[document["kind"]], strict=True)
-        pods = [pod for document in load_all(path.read_text()) for pod in pod_templates(document)]
-        pods = [pod for pod in pods if pod["spec"]["containers"][0]["name"] != "ray-head"]
+        pods = [(document["kind"], pod) for document in load_all(path.read_text()) for pod in pod_templates(document)]
+        pods = [(kind, pod) for kind, pod in pods if pod["spec"]["containers"][0]["name"] != "ray-head"]
         expect(pods, f"{path.relative_to(ROOT)} has no pod")
-        for pod in pods:
+        for kind, pod in pods:
+            expect(pod["spec"]["containers"][0]["env"] == variables(kind), f"{path.relative_to(ROOT)}: its variables do not name the run")
             spec = pod["spec"]
             found = [container for container in spec["initContainers"] if container["name"] == "stepmem"]
             expect(found == [sidecar], f"{path.relative_to(ROOT)}: its sidecar is not the chart's")
