@@ -58,7 +58,7 @@ def main():
     stepmem, is_bless = sys.argv[1], "--bless" in sys.argv
     chart = Chart.load(str(CHART))
     problems = []
-    for check in [copies_are_current, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, monitors_where_it_can, survives_null,
+    for check in [copies_are_current, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, monitors_where_it_can, notes_say_what_a_sidecar_waits_for_and_sees, survives_null,
                   nothing_twice, pods_are_restricted, tests_itself, injects, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
         try:
             check(Bench(chart, stepmem, is_bless))
@@ -233,6 +233,14 @@ def monitors_where_it_can(bench):
                 expect((f"Left out: {words}" in files["NOTES.txt"]) == is_told, f"{where}: the notes are {files['NOTES.txt']}")
     [alone] = [bench.text({}, "1.36", OPERATOR_APIS[:1])]
     expect(alone["podmonitor.yaml"].strip() and not alone["prometheusrule.yaml"].strip(), "one kind without the other")
+
+
+def notes_say_what_a_sidecar_waits_for_and_sees(bench):
+    """A sidecar's image holds the pod, and its PID namespace hides processes; a DaemonSet has neither limit."""
+    for mode, (values, version) in MODES.items():
+        notes = bench.text(values, version)["NOTES.txt"]
+        for words in ("cannot be pulled", "imagePullSecrets", "shareProcessNamespace: true"):
+            expect((words in notes) == (values["mode"] != "daemonset"), f"{mode}: the notes on {words}: {notes}")
 
 
 def survives_null(bench):
