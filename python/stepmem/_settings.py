@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from ._launch import LAUNCH_BYTES_MAX, RANK_VARIABLES, launch_id, launch_suffix, script_name
+from ._launch import LAUNCH_BYTES_MAX, RANK_VARIABLES, launch_id, launch_suffix, script_name, spans_nodes
 
 SOCKET_DEFAULT = "/run/stepmem/push.sock"
 """Unix socket to push to if it exists and no address is set."""
@@ -264,7 +264,15 @@ def _kubernetes_run(environment: Mapping[str, str]) -> str:
         return ""
     is_ray = variable == "STEPMEM_KUBERNETES_RAYJOB"
     launch = environment.get("RAY_JOB_ID", "") if is_ray else environment.get("STEPMEM_KUBERNETES_UID", "")[:UID_BYTES]
-    return f"{environment[variable]}-{launch}" if launch else environment[variable]
+    index = "" if is_ray else _pod_index(environment)
+    return "-".join(filter(None, (environment[variable], launch, index)))
+
+
+def _pod_index(environment: Mapping[str, str]) -> str:
+    """Returns the index of this pod if each pod of an indexed Job trains on its own; empty if they train together."""
+    _, world_size = _process_group()
+    is_placed = environment.get("STEPMEM_RANK") or ((world_size or 1) > 1 and "LOCAL_WORLD_SIZE" not in environment)
+    return "" if is_placed or spans_nodes(environment) else environment.get("JOB_COMPLETION_INDEX", "")
 
 
 def _ray_cluster() -> str:
