@@ -64,7 +64,7 @@ def launch_id(environment: Mapping[str, str]) -> str:
 
     Where several nodes are launched on their own, it is that of their rendezvous, which a later launch may repeat.
     """
-    if _spans_nodes(environment):
+    if spans_nodes(environment):
         if environment.get("STEPMEM_KUBERNETES_UID"):
             return _hash("kubernetes", environment["STEPMEM_KUBERNETES_UID"])
         if environment.get("SLURM_JOB_ID"):
@@ -76,7 +76,7 @@ def launch_id(environment: Mapping[str, str]) -> str:
 
 def launch_suffix(environment: Mapping[str, str]) -> str:
     """Returns `-MMDD-HHMMSS-PID` of the launcher, in UTC, or `-` and six hex digits where several nodes are launched."""
-    if _spans_nodes(environment):
+    if spans_nodes(environment):
         return f"-{fnv1a(_rendezvous(environment)) % (1 << 24):06x}"
     launcher = find_launcher(environment)
     return time.strftime("-%m%d-%H%M%S", time.gmtime(launcher.started_at)) + f"-{launcher.pid}"
@@ -97,7 +97,7 @@ def script_name() -> str:
     return "python" if path in ("", "-", "-c") or not name else name
 
 
-def _spans_nodes(environment: Mapping[str, str]) -> bool:
+def spans_nodes(environment: Mapping[str, str]) -> bool:
     """Returns whether the ranks of this launch are on several nodes."""
     for local, world in LOCAL_SIZE_VARIABLES:
         if environment.get(local, "").isdecimal() and environment.get(world, "").isdecimal():

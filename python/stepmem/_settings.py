@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from ._launch import LAUNCH_BYTES_MAX, RANK_VARIABLES, launch_id, launch_suffix, script_name
+from ._launch import LAUNCH_BYTES_MAX, RANK_VARIABLES, launch_id, launch_suffix, script_name, spans_nodes
 
 SOCKET_DEFAULT = "/run/stepmem/push.sock"
 """Unix socket to push to if it exists and no address is set."""
@@ -234,6 +234,9 @@ KUBERNETES_JOBS = (
 )
 """Variables that a pod sets from its labels; a JobSet and a RayJob create Jobs, whose names say less."""
 
+UID_BYTES = 8
+"""Characters of a job's UID that are part of the run's name: up to its first dash."""
+
 
 def _run(environment: Mapping[str, str]) -> str:
     """Returns the run's name: `STEPMEM_RUN`, the launcher's, the Kubernetes job's, or the script's with its launch."""
@@ -244,11 +247,32 @@ def _run(environment: Mapping[str, str]) -> str:
         name = "" if len(run_id) == 36 and run_id.count("-") == 4 else run_id
     if not name and environment.get("SLURM_JOB_ID") and "SLURM_PROCID" in environment:
         name = f"{environment.get('SLURM_JOB_NAME') or 'slurm'}-{environment['SLURM_JOB_ID']}"
-    for variable in KUBERNETES_JOBS:
-        name = name or environment.get(variable)
+    name = name or _kubernetes_run(environment)
     if not name and environment.get("RAY_JOB_ID"):
         name = f"ray-{_ray_cluster()}{environment['RAY_JOB_ID']}"
     return _clean(name or "") or _clean(script_name(), RUN_BYTES_MAX - LAUNCH_BYTES_MAX) + launch_suffix(environment)
+
+
+def _kubernetes_run(environment: Mapping[str, str]) -> str:
+    """Returns the name of the Kubernetes job with what distinguishes its reruns; empty if there is none.
+
+    A Job that is deleted and created again has its old name and a new UID. A RayJob names each of its clusters anew, and
+    a cluster numbers its jobs.
+    """
+    variable = next((variable for variable in KUBERNETES_JOBS if environment.get(variable)), None)
+    if variable is None:
+        return ""
+    is_ray = variable == "STEPMEM_KUBERNETES_RAYJOB"
+    launch = environment.get("RAY_JOB_ID", "") if is_ray else environment.get("STEPMEM_KUBERNETES_UID", "")[:UID_BYTES]
+    index = "" if is_ray else _pod_index(environment)
+    return "-".join(filter(None, (environment[variable], launch, index)))
+
+
+def _pod_index(environment: Mapping[str, str]) -> str:
+    """Returns the index of this pod if each pod of an indexed Job trains on its own; empty if they train together."""
+    _, world_size = _process_group()
+    is_placed = environment.get("STEPMEM_RANK") or ((world_size or 1) > 1 and "LOCAL_WORLD_SIZE" not in environment)
+    return "" if is_placed or spans_nodes(environment) else environment.get("JOB_COMPLETION_INDEX", "")
 
 
 def _ray_cluster() -> str:

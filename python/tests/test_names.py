@@ -19,6 +19,7 @@ STEP = """
 """
 NODE = {"LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "8"}
 NODES = {"LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8", "MASTER_ADDR": "node-0", "MASTER_PORT": "29500"}
+UID = "3f2504e0-4f89-41d3-9a0c-0305e82c3301"
 
 
 def run_of(**variables: str) -> str:
@@ -129,10 +130,16 @@ def test_launch_of_several_nodes_is_that_of_their_rendezvous_or_job():
         ({"TORCHELASTIC_RUN_ID": "job7", **NODE}, "job7"),
         ({"SLURM_JOB_ID": "12", "SLURM_JOB_NAME": "llm", "SLURM_PROCID": "0"}, "llm-12"),
         ({"RAY_JOB_ID": "02000000", **NODES}, "ray-02000000"),
-        ({"STEPMEM_KUBERNETES_RAYJOB": "r", "RAY_JOB_ID": "02000000"}, "r"),
+        ({"STEPMEM_KUBERNETES_RAYJOB": "r-7x9k2", "RAY_JOB_ID": "02000000"}, "r-7x9k2-02000000"),
+        ({"STEPMEM_KUBERNETES_RAYJOB": "r-7x9k2"}, "r-7x9k2"),
         ({"STEPMEM_KUBERNETES_JOBSET": "set", "STEPMEM_KUBERNETES_JOB": "set-workers-0"}, "set"),
         ({"STEPMEM_KUBERNETES_JOBSET": "", "STEPMEM_KUBERNETES_JOB": "llm"}, "llm"),
         ({"STEPMEM_KUBERNETES_PYTORCHJOB": "p", **NODES}, "p"),
+        ({"STEPMEM_KUBERNETES_JOB": "llm", "STEPMEM_KUBERNETES_UID": UID, "JOB_COMPLETION_INDEX": "1", **NODES}, "llm-3f2504e0"),
+        ({"STEPMEM_KUBERNETES_JOB": "sweep", "STEPMEM_KUBERNETES_UID": UID, "JOB_COMPLETION_INDEX": "1"}, "sweep-3f2504e0-1"),
+        ({"STEPMEM_KUBERNETES_JOB": "sweep", "STEPMEM_KUBERNETES_UID": UID, "JOB_COMPLETION_INDEX": "1", **NODE}, "sweep-3f2504e0-1"),
+        ({"STEPMEM_KUBERNETES_JOB": "llm", "JOB_COMPLETION_INDEX": "1", "STEPMEM_RANK": "1"}, "llm"),
+        ({"STEPMEM_KUBERNETES_JOB": "llm", "STEPMEM_KUBERNETES_UID": ""}, "llm"),
         ({"STEPMEM_RUN": "mine", "TORCHELASTIC_RUN_ID": "its", "STEPMEM_KUBERNETES_JOB": "llm"}, "mine"),
     ],
 )

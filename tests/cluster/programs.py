@@ -2,8 +2,10 @@
 
     programs.py           builds what is missing
     programs.py --check   exits with 1 and names what is missing
+    programs.py --bless   writes modules.sums anew, from what is built
 
-Every program is a module of Go's proxy. What was built stays in the cache folder, under a name with its version.
+Every program is a module of Go's proxy. What was built stays in the cache folder, under a name with its version. A program that
+was linked from other modules than modules.sums has, or from others with the same versions, is refused.
 """
 
 import dataclasses
@@ -18,6 +20,8 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 SOURCES = (HERE / "go", HERE.parent / "peers/go")
 """Where programs of our own are; the Collector is that of the other tests."""
+SUMS = HERE / "modules.sums"
+"""A line a program: its name, its version, and the hash of the versions and checksums of all modules in it."""
 CACHE = pathlib.Path(os.environ.get("STEPMEM_CLUSTER_CACHE") or pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "stepmem/cluster")
 
 KUBERNETES = "1.36.3"
@@ -154,7 +158,22 @@ def build(name):
     target.parent.mkdir(parents=True, exist_ok=True)
     # Without tables for a debugger each package compiles a tenth faster.
     go(folder, "build", "-gcflags=all=-dwarf=false", "-ldflags", flags, "-tags", program.tags, "-o", f"{target}.new", package)
+    recorded, found = recorded_sums().get(name), sum_of_modules(f"{target}.new")
+    if recorded != (program.version, found):
+        raise BuildError(f"{name}: its modules have the hash {found}, and {SUMS.name} has {recorded}; go version -m {target}.new lists them")
     os.replace(f"{target}.new", target)
+
+
+def sum_of_modules(file):
+    """A hash of the modules that a program was linked from, with their checksums; our own one has none."""
+    lines = go(HERE, "version", "-m", str(file)).splitlines()
+    linked = [line.strip() for line in lines if line.startswith(("\tmod\t", "\tdep\t", "\t=>\t")) and "stepmem.test/" not in line]
+    return hashlib.sha256("\n".join(linked).encode()).hexdigest()
+
+
+def recorded_sums():
+    """The version and hash of each program."""
+    return {name: (version, found) for name, version, found in (line.split() for line in SUMS.read_text().splitlines())}
 
 
 def build_missing():
@@ -168,6 +187,9 @@ def build_missing():
 if __name__ == "__main__":
     if sys.argv[1:] == ["--check"]:
         sys.exit(f"not built yet: {', '.join(missing())}" if missing() else 0)
+    if sys.argv[1:] == ["--bless"]:
+        SUMS.write_text("".join(f"{name} {program.version} {sum_of_modules(path(name))}\n" for name, program in PROGRAMS.items()))
+        sys.exit()
     try:
         build_missing()
     except (BuildError, FileNotFoundError) as error:

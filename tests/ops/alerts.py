@@ -18,6 +18,7 @@ RULES = ROOT / "alerts/stepmem.rules.yaml"
 TESTS = ROOT / "alerts/tests"
 RUNBOOKS = ROOT / "docs/runbooks"
 EXAMPLE = ROOT / "alerts/alertmanager.example.yaml"
+IDENTITY = ROOT / "docs/kubernetes.md"
 
 SEVERITIES = {"critical", "warning", "info"}
 HEADINGS = ["Meaning", "Impact", "Diagnosis", "What usually causes it", "Confirm", "Fix", "Silence"]
@@ -53,6 +54,7 @@ def main():
         *promtool("test", "rules", *sorted(TESTS.glob("*.yaml"))),
         *scrapes(),
         *wording(groups, alerts),
+        *identity([rule for group in groups for rule in group["rules"] if "record" in rule]),
         *tested({alert["alert"] for alert in alerts}),
         *runbooks({alert["alert"] for alert in alerts}),
         *routing(),
@@ -113,6 +115,20 @@ def wording(groups, alerts):
             compared = re.search(r"[<>]=? ([0-9.]+)", line)
             if compared and compared[1] not in ("0", "1") and " # " not in line:
                 yield f"{alert['alert']}: a threshold without a name: {line.strip()}"
+
+
+def identity(rules):
+    """The table of what identifies each recording rule's series has the labels that the rule keeps."""
+    rows = re.findall(r"^\| (`(?:rank|run|process|cluster):[^|]+) \| ([^|]+) \|$", IDENTITY.read_text(), re.MULTILINE)
+    documented = {name: set(re.findall(r"`(\w+)`", labels)) for names, labels in rows for name in re.findall(r"`([^`]+)`", names)}
+    for rule in rules:
+        level = rule["record"].partition(":")[0]
+        expected = documented.get(rule["record"]) or documented.get(f"{level}:…")
+        kept = re.match(r"(?:time\(\) - )?\w+ by \(([^)]+)\)", rule["expr"])
+        if expected is None:
+            yield f"{rule['record']}: {IDENTITY.relative_to(ROOT)} does not have its labels"
+        elif kept and set(kept[1].split(", ")) - {"kind", "basis"} != expected:
+            yield f"{rule['record']}: it keeps {kept[1]}, and {IDENTITY.relative_to(ROOT)} has {sorted(expected)}"
 
 
 def tested(names):

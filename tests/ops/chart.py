@@ -58,7 +58,7 @@ def main():
     stepmem, is_bless = sys.argv[1], "--bless" in sys.argv
     chart = Chart.load(str(CHART))
     problems = []
-    for check in [copies_are_current, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, monitors_where_it_can, survives_null,
+    for check in [copies_are_current, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, monitors_where_it_can, notes_say_what_a_sidecar_waits_for_and_sees, survives_null,
                   nothing_twice, pods_are_restricted, tests_itself, injects, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
         try:
             check(Bench(chart, stepmem, is_bless))
@@ -237,6 +237,14 @@ def monitors_where_it_can(bench):
     expect(alone["podmonitor.yaml"].strip() and not alone["prometheusrule.yaml"].strip(), "one kind without the other")
 
 
+def notes_say_what_a_sidecar_waits_for_and_sees(bench):
+    """A sidecar's image holds the pod, and its PID namespace hides processes; a DaemonSet has neither limit."""
+    for mode, (values, version) in MODES.items():
+        notes = bench.text(values, version)["NOTES.txt"]
+        for words in ("cannot be pulled", "imagePullSecrets", "shareProcessNamespace: true"):
+            expect((words in notes) == (values["mode"] != "daemonset"), f"{mode}: the notes on {words}: {notes}")
+
+
 def survives_null(bench):
     """A value that an older release lacks is null under --reuse-values; users also set values to null."""
     defaults = load((CHART / "values.yaml").read_text())
@@ -375,11 +383,25 @@ def arguments_are_known(bench):
             expect(done.returncode == 0, f"{name}: stepmem check {arguments}: {done.stderr}")
 
 
+# The variables that name the run of each kind, and the labels behind them.
+NAMES = {
+    "Job": {"JOB": "batch.kubernetes.io/job-name", "UID": "batch.kubernetes.io/controller-uid"},
+    "JobSet": {"JOBSET": "jobset.sigs.k8s.io/jobset-name", "UID": "jobset.sigs.k8s.io/jobset-uid"},
+    "PyTorchJob": {"PYTORCHJOB": "training.kubeflow.org/job-name"},
+    "RayJob": {"RAYJOB": "ray.io/cluster"},
+}
+
+
+def variables(kind):
+    return [{"name": f"STEPMEM_KUBERNETES_{name}", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{label}']"}}} for name, label in NAMES[kind].items()]
+
+
 def examples_have_the_sidecar(bench):
     """The manifests in examples/ have the container, the volume and the mount that the chart renders."""
     expected = sidecar_of(bench, {})
     [sidecar], [volume] = expected["spec"]["initContainers"], expected["spec"]["volumes"]
     mount = expected["spec"]["containers"][0]["volumeMounts"][0]
+    expect(expected["spec"]["containers"][0]["env"] == variables("Job"), "the chart's patch does not name the run of a Job")
     paths = sorted((ROOT / "examples/kubernetes").rglob("*.yaml"))
     known = {"Job": "1.36", "Service": "1.36"}
     expect(len(paths) >= 5, f"examples/kubernetes has {len(paths)} manifests")
@@ -389,10 +411,11 @@ def examples_have_the_sidecar(bench):
         for document in load_all(path.read_text()):
             if document["kind"] in known and path.parent.name != "component":
                 kubernetes_validate.validate(document, known[document["kind"]], strict=True)
-        pods = [pod for document in load_all(path.read_text()) for pod in pod_templates(document)]
-        pods = [pod for pod in pods if pod["spec"]["containers"][0]["name"] != "ray-head"]
+        pods = [(document["kind"], pod) for document in load_all(path.read_text()) for pod in pod_templates(document)]
+        pods = [(kind, pod) for kind, pod in pods if pod["spec"]["containers"][0]["name"] != "ray-head"]
         expect(pods, f"{path.relative_to(ROOT)} has no pod")
-        for pod in pods:
+        for kind, pod in pods:
+            expect(pod["spec"]["containers"][0]["env"] == variables(kind), f"{path.relative_to(ROOT)}: its variables do not name the run")
             spec = pod["spec"]
             found = [container for container in spec["initContainers"] if container["name"] == "stepmem"]
             expect(found == [sidecar], f"{path.relative_to(ROOT)}: its sidecar is not the chart's")

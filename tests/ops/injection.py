@@ -10,6 +10,7 @@ import re
 import celpy.celtypes
 import jmespath
 import jsonpatch
+import yaml
 
 DIRECTORY = "/run/stepmem"
 
@@ -38,6 +39,27 @@ INJECTED = {
                                         "volumes": [{"name": "run", "emptyDir": {}}]},
 }
 
+UID, SET_UID = "3f2504e0-4f89-41d3-9a0c-0305e82c3301", "7d44c1f2-4f89-41d3-9a0c-0305e82c3302"
+JOB = {"batch.kubernetes.io/job-name": "llm", "batch.kubernetes.io/controller-uid": UID}
+
+
+BY_JOB = [{"name": "STEPMEM_KUBERNETES_JOB", "value": "llm"}, {"name": "STEPMEM_KUBERNETES_UID", "value": UID}]
+PLAIN = {"name": "A", "value": "a"}
+# A pod's metadata, its training container's variables, and the ones that each container gets if it does not set them itself.
+NAMED = {
+    "of a Job": ({"labels": JOB}, [], BY_JOB),
+    "of a Job, with variables": ({"labels": JOB}, [PLAIN, {"name": "B", "value": "$(A)b"}], BY_JOB),
+    "of a Job, with a name of its own": ({"labels": JOB}, [PLAIN, {"name": "STEPMEM_KUBERNETES_JOB", "value": "mine"}], BY_JOB),
+    "of a Job, with a UID of its own": ({"labels": JOB}, [{"name": "STEPMEM_KUBERNETES_UID", "value": "u"}], BY_JOB),
+    "of a JobSet": ({"labels": {**JOB, "jobset.sigs.k8s.io/jobset-name": "set", "jobset.sigs.k8s.io/jobset-uid": SET_UID}}, [],
+                    [BY_JOB[0], {"name": "STEPMEM_KUBERNETES_JOBSET", "value": "set"}, {"name": "STEPMEM_KUBERNETES_UID", "value": SET_UID}]),
+    "of a PyTorchJob": ({"labels": {"training.kubeflow.org/job-name": "llm"}, "ownerReferences": [{"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "llm", "uid": UID, "controller": True}]}, [],
+                        [{"name": "STEPMEM_KUBERNETES_PYTORCHJOB", "value": "llm"}, {"name": "STEPMEM_KUBERNETES_UID", "value": UID}]),
+    "of a RayJob": ({"labels": {"ray.io/cluster": "llm-7x9k2"}, "ownerReferences": [{"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "llm-7x9k2", "uid": UID, "controller": True}]}, [],
+                    [{"name": "STEPMEM_KUBERNETES_RAYJOB", "value": "llm-7x9k2"}]),
+}
+INJECTED |= {title: {"containers": [trainer(env=copy.deepcopy(own)), {"name": "log", "image": "l"}]} for title, (_, own, _) in NAMED.items()}
+
 LEFT_ALONE = {
     "on the network of the node": {"hostNetwork": True, "containers": [trainer()]},
     "with its own mount at the socket's directory": {"containers": [trainer(), {"name": "log", "image": "l", "volumeMounts": [{"name": "own", "mountPath": "/run/stepmem"}]}], "volumes": [{"name": "own", "emptyDir": {}}]},
@@ -55,7 +77,9 @@ LEFT_ALONE = {
 def pods():
     """Every pod, by its title."""
     for title, spec in [*INJECTED.items(), *LEFT_ALONE.items()]:
-        yield title, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"stepmem.io/inject": "true"}}, "spec": copy.deepcopy(spec)}
+        metadata = copy.deepcopy(NAMED[title][0]) if title in NAMED else {}
+        labels = {"stepmem.io/inject": "true", **metadata.pop("labels", {})}
+        yield title, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": labels, **metadata}, "spec": copy.deepcopy(spec)}
 
 
 def check(title, after, sidecar, engine, before=None):
@@ -77,8 +101,19 @@ def check(title, after, sidecar, engine, before=None):
         mounts = container["volumeMounts"]
         ours = {"name": "stepmem", "mountPath": DIRECTORY}
         expect(mounts.count(ours) == 1 and [mount for mount in mounts if mount != ours] == old.get("volumeMounts", []), f"{where}: mounts {mounts}")
+        check_variables(where, title, old.get("env", []), container.get("env", []))
     volumes = sorted(volume["name"] for volume in after["volumes"])
     expect(volumes == sorted([*(volume["name"] for volume in before.get("volumes", [])), "stepmem"]), f"{where}: volumes {volumes}")
+
+
+def check_variables(where, title, own, env):
+    """A container keeps its own variables, in their order, and gets those of its pod's job that it does not set."""
+    names = {variable["name"] for variable in own}
+    expected = [variable for variable in (NAMED[title][2] if title in NAMED else []) if variable["name"] not in names]
+    added = [variable for variable in env if variable not in own]
+    expect([variable for variable in env if variable in own] == own, f"{where}: its variables {own} became {env}")
+    by_name = lambda variable: variable["name"]
+    expect(sorted(added, key=by_name) == sorted(expected, key=by_name), f"{where}: variables {added}, not {expected}")
 
 
 def without_empty(value):
@@ -138,20 +173,44 @@ VARIABLE = re.compile(r"(\\?)\$\([^)]*\)")
 
 
 def by_cluster_policy(pod, policy):
-    """The pod after a ClusterPolicy of Kyverno, whose own syntax $( ) is: unescaped, it finds nothing and the rule is skipped."""
-    [rule] = policy["rules"]
-    for condition in rule["preconditions"]["all"]:
-        expression = re.fullmatch(r"\{\{ (.+) \}\}", condition["key"])[1]
-        if jmespath.search(expression, {"request": {"object": pod}}) != condition["value"]:
-            return pod
-    text = json.dumps(rule["mutate"]["patchStrategicMerge"])
-    bare = [match[0] for match in VARIABLE.finditer(text) if not match[1]]
+    """The pod after a ClusterPolicy of Kyverno, whose rules change it one after the other."""
+    for rule in policy["rules"]:
+        if not holds(rule["preconditions"], pod):
+            continue
+        if "patchStrategicMerge" in rule["mutate"]:
+            pod = merged(pod, with_every_container(resolved(rule["mutate"]["patchStrategicMerge"], pod), pod))
+            continue
+        before = pod
+        for each in rule["mutate"]["foreach"]:
+            for index, element in enumerate(jmespath.search(each["list"], {"request": {"object": before}}) or []):
+                if holds(each["preconditions"], before, element):
+                    patch = resolved(yaml.safe_load(each["patchesJson6902"].replace("{{ elementIndex }}", str(index))), before, element)
+                    pod = jsonpatch.apply_patch(pod, patch)
+    return pod
+
+
+def holds(preconditions, pod, element=None):
+    return all(resolved(condition["key"], pod, element) == condition["value"] for condition in preconditions["all"])
+
+
+EXPRESSION = re.compile(r"\{\{ (.+?) \}\}")
+
+
+def resolved(value, pod, element=None):
+    """A value with Kyverno's expressions evaluated. Kyverno's own syntax $( ) is: unescaped, it finds nothing and the rule is skipped."""
+    if isinstance(value, dict):
+        return {name: resolved(each, pod, element) for name, each in value.items()}
+    if isinstance(value, list):
+        return [resolved(each, pod, element) for each in value]
+    if not isinstance(value, str):
+        return value
+    bare = [match[0] for match in VARIABLE.finditer(value) if not match[1]]
     expect(not bare, f"Kyverno resolves {bare[:1]} itself, to nothing")
-    patch = json.loads(text.replace("\\\\$(", "$("))
-    return merged(pod, with_every_container(patch, pod))
+    expression = EXPRESSION.fullmatch(value)
+    return jmespath.search(expression[1], {"request": {"object": pod}, "element": element}) if expression else value.replace("\\$(", "$(")
 
 
-KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "volumeMounts": "mountPath"}
+KEYS = {"containers": "name", "initContainers": "name", "volumes": "name", "volumeMounts": "mountPath", "env": "name"}
 
 
 def merged(ours, theirs, field=None):

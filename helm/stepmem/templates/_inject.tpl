@@ -7,6 +7,8 @@ A pod that the sidecar could keep from running is left alone: docs/decisions/001
 {{- $sidecar := fromYaml (include "stepmem.sidecar" .) }}
 {{- $volume := fromYaml (include "stepmem.volume" .) }}
 {{- $mount := fromYaml (include "stepmem.volumeMount" .) }}
+{{- $names := fromYaml (include "stepmem.names" .) }}
+{{- $uids := fromYamlArray (include "stepmem.uidLabels" .) }}
 {{- $directory := printf "%s/" .Values.socketDirectory | toJson -}}
 matchConditions:
   - name: has-no-container-named-stepmem
@@ -29,14 +31,27 @@ matchConditions:
       object.spec.containers.all(c, !has(c.ports) || c.ports.all(p, p.containerPort != {{ .Values.port }} && (!has(p.name) || p.name != "stepmem")))
       && (!has(object.spec.initContainers) || object.spec.initContainers.all(c, !has(c.ports) || c.ports.all(p, p.containerPort != {{ .Values.port }} && (!has(p.name) || p.name != "stepmem"))))
 mutations:
-  # Volumes and mounts merge by their keys. The container needs a JSONPatch: an apply configuration cannot set atomic
-  # lists such as args.
+  # Volumes, mounts and variables merge by their keys. A variable that a container sets itself is left out, and the others
+  # get the labels' values: an apply configuration cannot set a fieldRef, nor atomic lists such as the sidecar's args, which
+  # therefore needs a JSONPatch.
   - patchType: ApplyConfiguration
     applyConfiguration:
       expression: |-
         Object{spec: Object.spec{
           volumes: [{{ include "stepmem.cel" (dict "path" "Object.spec.volumes" "value" $volume) }}],
-          containers: object.spec.containers.map(c, Object.spec.containers{name: c.name, volumeMounts: [{{ include "stepmem.cel" (dict "path" "Object.spec.containers.volumeMounts" "value" $mount) }}]})
+          containers: object.spec.containers.map(c, Object.spec.containers{
+            name: c.name,
+            volumeMounts: [{{ include "stepmem.cel" (dict "path" "Object.spec.containers.volumeMounts" "value" $mount) }}],
+            env: [
+              {{- range $variable, $label := $names }}
+              [{{ $variable | toJson }}, {{ $label | toJson }}],
+              {{- end }}
+              ["STEPMEM_KUBERNETES_UID", {{ range initial $uids }}{{ . | toJson }} in object.metadata.labels ? {{ . | toJson }} : {{ end }}{{ last $uids | toJson }}]
+            ].filter(v, v[1] in object.metadata.labels && (!has(c.env) || c.env.all(e, e.name != v[0])))
+            .map(v, Object.spec.containers.env{name: v[0], value: object.metadata.labels[v[1]]})
+            + (has(object.metadata.ownerReferences) && (!has(c.env) || c.env.all(e, e.name != "STEPMEM_KUBERNETES_UID")) ? object.metadata.ownerReferences : [])
+            .filter(o, o.kind == "PyTorchJob").map(o, Object.spec.containers.env{name: "STEPMEM_KUBERNETES_UID", value: o.uid})
+          })
         }}
   # A list of objects as a value stops the API server's handler (kubernetes/kubernetes#139032): an empty list first, then
   # the object alone.

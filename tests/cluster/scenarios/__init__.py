@@ -5,7 +5,7 @@ import typing
 
 import policies
 import programs
-from scenarios import daemonset, ends, inject, kyverno, lifecycle, monitoring, otlp, sidecar, starts
+from scenarios import daemonset, ends, inject, kyverno, lifecycle, monitoring, names, otlp, sidecar, starts
 from table import Row
 
 
@@ -53,6 +53,7 @@ SCENARIOS = [
     Scenario("kill", "the sidecar is killed and remembers", sidecar.survives_a_kill, needs_node=True),
     Scenario("daemonset", "the DaemonSet names the pod of a device", daemonset.attributes, (), needs_node=True),
     Scenario("discovery", "scraping without the operator", monitoring.by_discovery, ("prometheus",), needs_node=True),
+    Scenario("names", "the pods of an injected Job are one run, a rerun is another", names.of_a_job, ("prometheus",), needs_node=True),
     Scenario("otlp", "OTLP over HTTP and gRPC: the names", otlp.exports, ("collector", "prometheus"), needs_node=True),
     Scenario("starts", "a sidecar that finds its start wrong", starts.never_exits, needs_node=True),
     Scenario("answer", "the answer of a finished pod, in kubectl", starts.answers_in_kubectl),

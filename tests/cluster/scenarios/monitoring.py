@@ -37,13 +37,19 @@ def query(port, expression):
     return json.loads(text)["data"]["result"] if text else []
 
 
+def discovering(cluster):
+    """The example's configuration of Prometheus, for this cluster and with the rules."""
+    config = yaml.safe_load((ROOT / "alerts/prometheus.example.yaml").read_text())
+    config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+    config["rule_files"] = [str(ROOT / "alerts/stepmem.rules.yaml")]
+    config["scrape_configs"][0]["kubernetes_sd_configs"][0]["kubeconfig_file"] = str(cluster.kubeconfig)
+    return config
+
+
 def by_discovery(cluster):
     """The example's job finds a sidecar without the operator, with the labels that the rules group by."""
     namespace = cluster.namespace("discovery")
-    config = yaml.safe_load((ROOT / "alerts/prometheus.example.yaml").read_text())
-    config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s"}
-    config["rule_files"] = [str(ROOT / "alerts/stepmem.rules.yaml")]
-    config["scrape_configs"][0]["kubernetes_sd_configs"][0]["kubeconfig_file"] = str(cluster.kubeconfig)
+    config = discovering(cluster)
     with cluster.release(namespace, cluster.values(mode="inject")):
         awaits_policy(cluster, namespace)
         cluster.apply(cluster.pod("train", script="leak"), namespace=namespace)
