@@ -137,6 +137,7 @@ class Search:
 
     def _look(self, step: int, until: float) -> None:
         began = clock()
+        self._looks[-1].step = step
         is_over = self._looks[-1].advance(min(until, began + LOOK_SECONDS - self._look_seconds))
         self._look_seconds += clock() - began
         if not is_over and self._look_seconds < LOOK_SECONDS:
@@ -200,7 +201,8 @@ class Search:
                 node = stop.value
                 break
         if node >= 0:
-            growth = Growth(node, "beneath", sums[0][after.matches[node]], sums[1][node], 1.0, 0.0, "")
+            sizes = (sums[0][after.matches[node]], sums[1][node])
+            growth = Growth(node, "beneath", *sizes, after.steps_since(node), 1.0, 0.0, "")
             self._candidates.append(Candidate(growth, after.root_key(node), after.path(node)))
 
     def _most_grown(self, before: Walk, after: Walk, sums: List[List[float]]) -> "Any":
@@ -265,8 +267,8 @@ class Search:
         growth = candidate.growth
         if growth.measure == "graph":
             return measured > growth.after or measured >= HOPS_MAX
-        assert self.first_step is not None and self.last_step is not None
-        rate = (growth.after - growth.before) / max(1, self.last_step - self.first_step)
+        assert self.last_step is not None
+        rate = (growth.after - growth.before) / growth.n_steps
         n_steps = step - self.last_step
         n_late = step - candidate.middle_step
         return (
@@ -339,9 +341,7 @@ class Search:
     def _holder(self, candidate: Candidate, chain: List[Tuple[Any, int]]) -> Holder:
         growth = candidate.growth
         name = name_place(candidate.key, chain)
-        assert self.first_step is not None and self.last_step is not None
-        n_steps = max(1, self.last_step - self.first_step)
-        rate = (growth.after - growth.before) / n_steps
+        rate = (growth.after - growth.before) / growth.n_steps
         if growth.measure == "graph":
             name = Name(f"an autograd graph behind {name.text}", "graph", name.spot)
             return Holder(name, 1, 0, 0.0, 0.0)

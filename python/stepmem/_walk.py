@@ -73,6 +73,8 @@ class Growth(NamedTuple):
     """`items`, `bytes`, `graph` or `beneath`."""
     before: float
     after: float
+    n_steps: int
+    """Steps between the two measurements."""
     tensors_per_item: float
     bytes_per_item: float
     via: str
@@ -166,6 +168,10 @@ class Walk:
     def __init__(self, modules: Modules, before: "Optional[Walk]" = None) -> None:
         self.modules = modules
         self.before = before
+        self.step = 0
+        """The step at whose end the current slice runs."""
+        self.measured_at: Dict[int, int] = {}
+        """The step at whose end each node got its size."""
         self.keys: List[Key] = []
         self.ids: List[int] = []
         self.type_ids: List[int] = []
@@ -301,6 +307,7 @@ class Walk:
         children = now.children(thing, kind, size)
         if kind != TENSOR:
             self.sizes[node] = size if kind in SIZED else len(children)
+            self.measured_at[node] = self.step
             if size > len(children) > 0:
                 self.scales[node] = size / len(children)
             self._compare(node, thing, now)
@@ -359,6 +366,7 @@ class Walk:
             return
         node = self._add(parent, tensor, slot, TENSOR, now)
         self.sizes[node] = n_bytes
+        self.measured_at[node] = self.step
         root = now.heap.graph_root(tensor)
         match = self.matches[node]
         if root is not None:
@@ -368,9 +376,10 @@ class Walk:
             if before is not None and match >= 0 and number > before.newest_number >= 0 and match in before.numbers:
                 oldest, n_hops = now.heap.oldest(root, before.newest_number, HOPS_MAX)
                 if oldest <= before.newest_number or n_hops >= HOPS_MAX:
-                    self.growths.append(Growth(node, "graph", 0.0, float(n_hops), 0.0, 0.0, "graph"))
+                    self.growths.append(Growth(node, "graph", 0.0, float(n_hops), self.steps_since(node), 0.0, 0.0, "graph"))
         if self.before is not None and match >= 0 and n_bytes > self.before.sizes[match] >= 0:
-            self.growths.append(Growth(node, "bytes", float(self.before.sizes[match]), float(n_bytes), 0.0, 1.0, ""))
+            grown = Growth(node, "bytes", float(self.before.sizes[match]), float(n_bytes), self.steps_since(node), 0.0, 1.0, "")
+            self.growths.append(grown)
 
     def _compare(self, node: int, thing: Any, now: Slice) -> None:
         """Looks at the new items of a container that has grown since the look before."""
@@ -393,10 +402,17 @@ class Walk:
             if kind == CACHE:
                 n = found.n_holding  # the other items are keys
             if n and found.n_holding * 2 >= n:
-                self.growths.append(
-                    Growth(node, "items", float(old), float(size), found.n_tensors / n, found.n_bytes / n, found.via)
-                )
+                shares = (found.n_tensors / n, found.n_bytes / n)
+                self.growths.append(Growth(node, "items", float(old), float(size), self.steps_since(node), *shares, found.via))
                 return
+
+    def steps_since(self, node: int) -> int:
+        """Returns the steps between the measurement of a node and that of its match in the look before."""
+        before = self.before
+        match = self.matches[node]
+        if before is None or match < 0:
+            return 1
+        return max(1, self.measured_at.get(node, self.step) - before.measured_at.get(match, self.step))
 
     def path(self, node: int) -> List[Place]:
         """Returns the places from a root to a node."""

@@ -99,6 +99,34 @@ class TestPrograms:
         assert result["outcome"] in ("none", "gave_up") and "holders" not in result, result
 
 
+PACED = """
+    import time, torch, stepmem
+    class Trainer:
+        def __init__(self):
+            self.history = []
+    trainer = Trainer()
+    for step in range(400):
+        trainer.history.append(torch.randn(100))
+        time.sleep(0.01)
+        stepmem.step_end(step)
+"""
+
+
+@needs_torch[0]
+@needs_torch[1]
+def test_both_looks_and_the_answer_fit_into_a_program_of_400_steps_of_10_ms(fake, train):
+    exporter = fake(200)
+    exporter.actions = [ASK]
+    ended = train(PACED, exporter.url).ended()
+    assert ended.code == 0, ended.err
+    began, result = exporter.holders
+    assert [each["name"] for each in result["holders"]] == ["`Trainer.history`"]
+    (holder,) = result["holders"]
+    assert (holder["kind"], holder["line"], holder["function"]) == ("list", 5, "__init__")
+    assert holder["tensors_per_step"] == 1.0
+    assert holder["bytes"] == holder["tensors"] * 400
+
+
 WATCHED = """
     import gc, sys, weakref
     import torch
