@@ -29,7 +29,7 @@ test-python: ## Test the Python client against the exporter (a minute)
 test-torch: ## Test it with the real PyTorch, Transformers, Accelerate, Lightning and torchrun (installs 6 GB)
 	@python/tests/install.sh torch
 	@$(CARGO) build --quiet
-	@cd python && ../$(TOOLS)/torch-venv/bin/python -m pytest -n 2 -p no:cacheprovider tests/test_torch.py
+	@cd python && ../$(TOOLS)/torch-venv/bin/python -m pytest -n 2 -p no:cacheprovider tests/test_torch.py tests/test_holders.py
 
 test-otlp: ## Test rules over OTLP with the real Prometheus 3 and Collector (builds both from Go modules, 5 minutes once)
 	@tests/peers/install.sh otlp
@@ -79,6 +79,7 @@ bench-client: ## Measure what the Python client costs a training thread, beside 
 	@python/tests/install.sh torch
 	$(CARGO) build --quiet --release
 	python3 benches/client.py target/release/stepmem --python $(TOOLS)/torch-venv/bin/python
+	$(TOOLS)/torch-venv/bin/python benches/holders.py
 
 bench-snapshot: ## Measure the snapshot reader beside pickle.load and other programs on the same files (minutes, 4 GB of memory)
 	$(CARGO) build --quiet --release

@@ -16,12 +16,13 @@ from ._recorder import Recorder
 from ._sender import Sender
 from ._signals import raise_if_of_handler
 from ._warn import inform_once, warn_once
-from ._wire import OUTCOMES, PHASES, Capture, SnapshotResult
+from ._wire import OUTCOMES, PHASES, Capture, HoldersAsk, HoldersResult, SnapshotResult
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Type
 
+    from ._holder_asks import HolderAsks
     from ._snapshots import Snapshots
 
 FAILURES_MAX = 16
@@ -59,6 +60,7 @@ class Client:
         self._recorder: Optional[Recorder] = None
         self._sender: Optional[Sender] = None
         self._snapshots: Optional[Snapshots] = None
+        self._holder_asks: Optional[HolderAsks] = None
 
     def in_child(self) -> None:
         """Runs in each forked child, which has no sender: forgets the parent's state, closes its files."""
@@ -114,6 +116,13 @@ class Client:
         except Exception as error:
             raise_if_of_handler(error)
             warn_once("snapshots", f"snapshots failed: {error!r}")
+        try:
+            holder_asks = self._holder_asks
+            if holder_asks is not None and phase_idx == TRAIN and holder_asks.is_waiting:
+                holder_asks.at_step_end(self.process.step)
+        except Exception as error:
+            raise_if_of_handler(error)
+            warn_once("holders", f"the search for holders failed: {error!r}")
 
     def _start_once(self) -> Optional[Recorder]:
         """Starts recording, or returns the recorder that another thread has started; None if it is off or failed lately."""
@@ -134,7 +143,7 @@ class Client:
         if settings is None or settings.is_disabled:
             self._is_off = True
             return
-        sender = Sender(settings, self.process, self._on_capture)
+        sender = Sender(settings, self.process, self._on_action)
         recorder = Recorder(self.process, sender, settings)
         sender.start()
         self._sender, self._recorder, self._n_failures = sender, recorder, 0
@@ -163,15 +172,22 @@ class Client:
         if self._snapshots is None:
             from ._snapshots import Snapshots  # importing it takes memory
 
-            self._snapshots = Snapshots(self.process, self._on_snapshot)
+            self._snapshots = Snapshots(self.process, self._on_result)
         return self._snapshots
 
-    def _on_capture(self, capture: Capture) -> None:
-        """Plans a snapshot that the exporter asks for. Runs on the sender's thread."""
-        self.snapshots.on_capture(capture)
+    def _on_action(self, action: "Capture | HoldersAsk") -> None:
+        """Plans what the exporter asks for. Runs on the sender's thread."""
+        if isinstance(action, Capture):
+            self.snapshots.on_capture(action)
+            return
+        if self._holder_asks is None:
+            from ._holder_asks import HolderAsks  # importing it takes memory
 
-    def _on_snapshot(self, result: SnapshotResult) -> None:
-        """Reports a snapshot to the exporter. Does nothing before the first step."""
+            self._holder_asks = HolderAsks(self.process, self._on_result)
+        self._holder_asks.on_ask(action)
+
+    def _on_result(self, result: "SnapshotResult | HoldersResult") -> None:
+        """Reports to the exporter what it asked for. Does nothing before the first step."""
         if self._sender is not None:
             self._sender.add_control(result)
 

@@ -24,15 +24,21 @@ from ._wire import (
     Encoder,
     End,
     Held,
+    HoldersAsk,
+    HoldersResult,
     Request,
     SnapshotResult,
     decode_captures,
+    decode_holders_asks,
     is_unknown_field,
     sequence_number,
 )
 
 Ring = Deque[bytes]
 """Packed records, oldest first. A full ring evicts its oldest record when a new one is appended."""
+
+Action = Union[Capture, HoldersAsk]
+"""What the exporter asks for in the answer to a push."""
 
 RING_CAPACITY = 8192
 """Records in the ring, at most; 144 bytes each. Evicted ones are counted and the count is pushed."""
@@ -41,7 +47,7 @@ BATCH_RECORDS_MAX = 256
 """Records in one request, at most: 120 KiB."""
 
 CONTROL_CAPACITY = 32
-"""Waiting control requests (ends and snapshot results), at most. The oldest is evicted."""
+"""Waiting control requests (ends and results), at most. The oldest is evicted."""
 
 POLL_SECONDS = 0.1
 """How often the thread checks the ring."""
@@ -177,13 +183,13 @@ class Batch:
 class Sender:
     """Owns the ring and the thread that pushes its records. Public methods are for the training thread."""
 
-    def __init__(self, settings: Settings, process: Process, on_capture: Callable[[Capture], None]) -> None:
-        """`on_capture` is called on the sender's thread with each capture that the exporter asks for."""
+    def __init__(self, settings: Settings, process: Process, on_action: Callable[[Action], None]) -> None:
+        """`on_action` is called on the sender's thread with each thing that the exporter asks for."""
         self.ring: Ring = deque(maxlen=RING_CAPACITY)
-        self._control: Deque[Union[SnapshotResult, End]] = deque(maxlen=CONTROL_CAPACITY)
+        self._control: Deque[Union[SnapshotResult, HoldersResult, End]] = deque(maxlen=CONTROL_CAPACITY)
         self._process = process
         self._encoder = Encoder(process)
-        self._on_capture = on_capture
+        self._on_action = on_action
         self._connection = Connection(settings)
         self._stop = threading.Event()
         self._wake = threading.Event()
@@ -217,7 +223,7 @@ class Sender:
         """Returns the index that stands for `device` in records."""
         return self._encoder.add_device(device)
 
-    def add_control(self, message: "SnapshotResult | End") -> None:
+    def add_control(self, message: "SnapshotResult | HoldersResult | End") -> None:
         """Adds a message that is not a step. It is pushed after the records in the ring."""
         self._control.append(message)
 
@@ -346,7 +352,7 @@ class Sender:
             if self._encoder.is_plain and self._connection.n_opened != self._plain_since:
                 self._encoder.is_plain = False  # it may be another exporter by now
             if n_records:
-                self._take_captures(answer.body)
+                self._take_actions(answer.body)
             return Delivery.ACCEPTED
         if answer.status in RETRIED_STATUSES:
             self._backoff.fail(answer.retry_after)
@@ -389,9 +395,11 @@ class Sender:
             "fields that it does not know",
         )
 
-    def _take_captures(self, body: bytes) -> None:
+    def _take_actions(self, body: bytes) -> None:
         try:
             for capture in decode_captures(body):
-                self._on_capture(capture)
+                self._on_action(capture)
+            for ask in decode_holders_asks(body):
+                self._on_action(ask)
         except Exception as error:
             warn_once("actions", f"the exporter sent a malformed answer: {error!r}")

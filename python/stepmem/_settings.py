@@ -47,6 +47,8 @@ class Settings(NamedTuple):
     is_disabled: bool
     capacity_bytes: Optional[int] = None
     """The memory that a process without CUDA may take."""
+    names_holders: bool = True
+    """Whether to look for what holds the memory when the exporter asks."""
 
     @staticmethod
     def read(environment: Mapping[str, str]) -> "Settings":
@@ -68,6 +70,7 @@ class Settings(NamedTuple):
             snapshot_directory=environment.get("STEPMEM_SNAPSHOT_DIRECTORY") or None,
             is_disabled=_switch(environment, "STEPMEM_DISABLED"),
             capacity_bytes=_bytes(environment, "STEPMEM_CAPACITY"),
+            names_holders=_names_holders(environment),
         )
 
     def target(self) -> Target:
@@ -170,6 +173,14 @@ def _counts_peaks(environment: Mapping[str, str]) -> bool:
     if not value and environment.get("STEPMEM_RESET_PEAK"):
         return _switch(environment, "STEPMEM_RESET_PEAK")
     return value != "observe"
+
+
+def _names_holders(environment: Mapping[str, str]) -> bool:
+    """Parses `STEPMEM_HOLDERS`; True if it is not set."""
+    value = environment.get("STEPMEM_HOLDERS", "").lower()
+    if value not in ("", "on", "off"):
+        raise ValueError(f"STEPMEM_HOLDERS: {value!r} is neither on nor off")
+    return value != "off"
 
 
 UNITS: Dict[str, int] = {"": 1, "b": 1, **{f"{prefix}ib": 1024 ** (power + 1) for power, prefix in enumerate("kmgt")}}

@@ -53,6 +53,7 @@ LATER_END_FIELDS = ("instance", "time", "step", "error_type", "error_message", "
 
 STEPS_PATH = "/v1/steps"
 SNAPSHOTS_PATH = "/v1/snapshots"
+HOLDERS_PATH = "/v1/holders"
 
 JSON = "application/json"
 JSON_LINES = "application/x-ndjson"
@@ -63,6 +64,15 @@ ERROR_CHARACTERS_MAX = 400
 ERROR_TYPE_BYTES_MAX = 128
 MESSAGE_BYTES_MAX = 256
 """Longest type and message of the error in an end, in bytes of UTF-8."""
+
+HOLDER_NAME_BYTES_MAX = 160
+HOLDER_KIND_BYTES_MAX = 48
+HOLDER_FILE_BYTES_MAX = 512
+HOLDER_FUNCTION_BYTES_MAX = 128
+"""Longest texts of a holder, in bytes of UTF-8."""
+
+HOLDER_STEPS_DEFAULT = 20
+"""Steps between two looks for an ask that does not name a number."""
 
 CAPTURE_STEPS_DEFAULT = 3
 """Steps to record for a capture that does not name a number."""
@@ -121,6 +131,69 @@ class SnapshotResult:
             "bytes": self.n_bytes,
             "error": error,
         }
+
+
+class HoldersAsk:
+    """The exporter's question for what holds the memory, not validated yet."""
+
+    __slots__ = ("id", "n_steps", "rank")
+
+    def __init__(self, action: Dict[str, object]) -> None:
+        self.id = str(action.get("id", ""))
+        self.rank = action.get("rank")
+        self.n_steps: Any = action.get("steps", HOLDER_STEPS_DEFAULT)
+
+
+class HoldersResult:
+    """What a search for holders has come to. `located` reads source files, so it is for the sender's thread."""
+
+    __slots__ = ("ask_id", "error", "first_step", "holders", "last_step", "outcome")
+
+    def __init__(self, ask_id: str, outcome: str) -> None:
+        self.ask_id = ask_id
+        self.outcome = outcome
+        """`began`, `named`, `none`, `gave_up` or `failed`."""
+        self.error: Optional[str] = None
+        self.first_step: Optional[int] = None
+        self.last_step: Optional[int] = None
+        self.holders: List[Any] = []
+        """Holders of `_holders`."""
+
+    @staticmethod
+    def of_search(ask_id: str, search: Any) -> "HoldersResult":
+        """Returns the result of a search that is over."""
+        result = HoldersResult(ask_id, search.outcome.value)
+        result.error, result.holders = search.error, search.holders
+        result.first_step, result.last_step = search.first_step, search.last_step
+        return result
+
+    def fields(self) -> Dict[str, object]:
+        """Returns the JSON fields beside run and rank."""
+        return {
+            "id": self.ask_id,
+            "outcome": self.outcome,
+            "error": None if self.error is None else cut(self.error, ERROR_CHARACTERS_MAX) or "unknown",
+            "first_step": self.first_step,
+            "last_step": self.last_step,
+            "holders": [_holder_fields(each.located()) for each in self.holders] or None,
+        }
+
+
+def _holder_fields(holder: Any) -> Dict[str, object]:
+    name, spot = holder.name, holder.name.spot
+    kind = "".join(character for character in name.kind if character.isascii() and (character.isalnum() or character in "_. "))
+    fields: Dict[str, object] = {
+        "name": cut(name.text, HOLDER_NAME_BYTES_MAX) or "unnamed",
+        "kind": kind[:HOLDER_KIND_BYTES_MAX] or "object",
+        "file": None if spot.file is None else cut(spot.file, HOLDER_FILE_BYTES_MAX) or None,
+        "line": spot.line if spot.file else None,
+        "function": None if spot.function is None else cut(spot.function, HOLDER_FUNCTION_BYTES_MAX) or None,
+        "tensors": holder.n_tensors,
+        "bytes": holder.n_bytes,
+        "tensors_per_step": round(holder.tensors_per_step, 6),
+        "bytes_per_step": round(holder.bytes_per_step, 3),
+    }
+    return {key: value for key, value in fields.items() if value is not None}
 
 
 class End:
@@ -189,11 +262,13 @@ class Encoder:
             head = self._heads[device] = _encode(fields, without).decode()[:-1]
         return head
 
-    def control(self, message: "SnapshotResult | End") -> Optional[Request]:
+    def control(self, message: "SnapshotResult | HoldersResult | End") -> Optional[Request]:
         """Returns the request for a message that is not a step; None if this exporter must not get it."""
         identity = self._process.identity()
         if isinstance(message, SnapshotResult):
             return Request(SNAPSHOTS_PATH, JSON, _encode({"run": identity.run, "rank": identity.rank, **message.fields()}))
+        if isinstance(message, HoldersResult):
+            return Request(HOLDERS_PATH, JSON, _encode({"run": identity.run, "rank": identity.rank, **message.fields()}))
         if self.is_plain and message.is_automatic:
             return None  # an exporter of before forgets a rank's findings at its end
         run = "".join(f"%{byte:02X}" for byte in identity.run.encode())
@@ -242,6 +317,14 @@ def decode_captures(body: bytes) -> List[Capture]:
         return []
     actions: List[Any] = json.loads(body).get("actions", [])
     return [Capture(each) for each in actions if isinstance(each, dict) and each.get("type") == "snapshot"]
+
+
+def decode_holders_asks(body: bytes) -> List[HoldersAsk]:
+    """Returns the questions for holders in an answer's actions; raises if the answer is malformed."""
+    if b'"holders"' not in body:
+        return []
+    actions: List[Any] = json.loads(body).get("actions", [])
+    return [HoldersAsk(each) for each in actions if isinstance(each, dict) and each.get("type") == "holders"]
 
 
 def _encode(fields: Dict[str, object], without: Tuple[str, ...] = ()) -> bytes:

@@ -216,6 +216,8 @@ class FakeExporter:
 
     def __init__(self, *replies: "Optional[int | Reply]") -> None:
         self.replies = list(replies)
+        self.actions: List[Dict[str, Any]] = []
+        """What it asks for in every answer to a push of steps."""
         self.accepted: "List[tuple[str, str]]" = []
         self.refused: "List[tuple[str, str]]" = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -236,6 +238,11 @@ class FakeExporter:
         """The accepted ends, each with the name of its run."""
         found = [(path.split("/"), body) for path, body in self.accepted if path.endswith("/end")]
         return [{"run": urllib.parse.unquote(path[3]), **json.loads(body)} for path, body in found]
+
+    @property
+    def holders(self) -> List[Dict[str, Any]]:
+        """The accepted reports of searches for holders."""
+        return [json.loads(body) for path, body in self.accepted if path == "/v1/holders"]
 
     def disconnect(self) -> None:
         """Closes all connections."""
@@ -277,7 +284,8 @@ class FakeExporter:
         unknown = [name for line in body.splitlines() for name in json.loads(line) if name in reply.refuses]
         problem = {"detail": f"record 0: {unknown[0]}: unknown field `{unknown[0]}`, expected `run`"} if unknown else reply.problem
         if reply.status == 200 or (reply.refuses and not unknown):
-            status, text = 200, '{"accepted":1,"actions":[]}'
+            actions = self.actions if path == "/v1/steps" else []
+            status, text = 200, json.dumps({"accepted": 1, "actions": actions}, separators=(",", ":"))
             self.accepted.append((path, body))
         else:
             status, text = reply.status, json.dumps({"status": reply.status, **problem})

@@ -1,0 +1,337 @@
+"""Reads the program's objects without running its code: their kinds, their sizes and what they refer to.
+
+Uses only `type()`, ids and functions written in C, called on the built-in type. An `isinstance`, attribute, property, length,
+hash or comparison of an object of the program may run the program's code, so there is none.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import sys
+import types
+import weakref
+from collections import deque
+from heapq import heappop, heappush
+from itertools import islice
+from typing import Any, Dict, List, Set, Tuple
+
+LEAF, RECORD, LIST, DICT, SET, DEQUE, TUPLE, TENSOR, CLASS, CACHE = range(10)
+"""Kinds of objects. Nothing is looked at beneath a leaf; a record is an object that is none of the others."""
+
+SIZED = (LIST, DICT, SET, DEQUE, TUPLE, CACHE)
+
+ITEMS_MAX = 512
+"""Of a container with more items, only some of its first and of its last ones are looked at."""
+
+HEAD_ITEMS = 32
+TAIL_ITEMS = 224
+
+HAS_GC = 1 << 14
+"""Flag of a type whose objects can refer to others."""
+
+_flags: Any = type.__dict__["__flags__"].__get__
+_name: Any = type.__dict__["__name__"].__get__
+_module: Any = type.__dict__["__module__"].__get__
+_is_subclass: Any = type.__subclasscheck__
+_dict_of: Any = vars(types.ModuleType)["__dict__"].__get__
+_Cache: Any = type(functools.lru_cache(maxsize=None)(len))
+_cache_info: Any = _Cache.cache_info
+
+_LEAF_TYPES = (
+    types.ModuleType,
+    types.CodeType,
+    types.BuiltinFunctionType,
+    type(object.__init__),
+    type(object().__str__),
+    type(str.join),
+    type(dict.__dict__["fromkeys"]),
+    type(types.FunctionType.__code__),
+    type(types.FunctionType.__globals__),
+    weakref.ReferenceType,
+    weakref.ProxyType,
+    weakref.CallableProxyType,
+)
+
+
+HERE = os.path.dirname(__file__) + os.sep
+STANDARD = os.path.dirname(os.__file__) + os.sep
+"""Where this package and the standard library are."""
+
+
+def raise_if_programs(error: BaseException) -> None:
+    """Raises `error` again if code of the program raised it: that of a signal handler, which runs inside a slice too."""
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith((HERE, STANDARD, "<frozen")) or "-packages" in file[len(STANDARD) :] and not file.startswith(HERE):
+            raise error
+        trace = trace.tb_next
+
+
+def module_dict(module: Any) -> "Dict[str, Any] | None":
+    """Returns the namespace of a module; None if this entry of `sys.modules` is not one."""
+    return _dict_of(module) if _is_subclass(types.ModuleType, type(module)) else None
+
+
+MODULES_PER_SLICE = 200
+"""Modules of which one slice learns whose they are."""
+
+
+class Modules:
+    """Which modules are the program's, and which are libraries."""
+
+    def __init__(self) -> None:
+        self.programs: List[str] = []
+        """Names of the program's modules in `sys.modules`, `__main__` first."""
+        self.libraries: List[str] = []
+        """Names of other modules outside of the standard library and PyTorch."""
+        self.dict_ids: Set[int] = set()
+        """Ids of the namespaces of all modules."""
+        self._programs: Set[str] = set()
+        self._others: Set[str] = set()
+        self._waiting = [name for name in list(sys.modules) if type(name) is str][::-1]
+
+    def advance(self) -> bool:
+        """Looks at some more modules. Returns whether that were all."""
+        for _ in range(min(MODULES_PER_SLICE, len(self._waiting))):
+            self._add(self._waiting.pop())
+        return not self._waiting
+
+    def _add(self, name: str) -> None:
+        namespace = module_dict(sys.modules.get(name))
+        if namespace is None or id(namespace) in self.dict_ids:
+            return
+        self.dict_ids.add(id(namespace))
+        file = namespace.get("__file__")
+        if name == "__main__":
+            self.programs.insert(0, name)
+            self._programs.add(name)
+        elif type(file) is not str or name.partition(".")[0] in _NEVER:
+            return
+        elif "site-packages" in file or "dist-packages" in file:
+            self.libraries.append(name)
+            self._others.add(name)
+        elif not file.startswith(STANDARD):
+            self.programs.append(name)
+            self._programs.add(name)
+
+    def add_of_stack(self, name: Any) -> None:
+        """Counts a library as the program's, since its code is on the stack."""
+        if type(name) is str and name in self._others:
+            self._others.discard(name)
+            self._programs.add(name)
+            self.libraries.remove(name)
+            self.programs.append(name)
+
+    def is_programs(self, name: Any) -> bool:
+        """Returns whether a class or function of the module `name` is the program's."""
+        return type(name) is str and (name in self._programs or name == "__main__")
+
+
+_NEVER = frozenset("stepmem torch torchgen functorch triton numpy scipy pandas sympy networkx mpmath nvidia".split())
+"""Packages whose modules are no place of a program's tensors, or too large to look through."""
+
+
+_LEAF_MODULES = ("stepmem.", "numpy", "_frozen_importlib", "importlib", "typing", "enum", "re.", "ctypes", "cuda.", "ast")
+"""Beginnings of the names of modules whose objects hold no tensor."""
+
+
+class Heap:
+    """Kinds of the types that one slice met, and PyTorch's functions. It lives for one slice."""
+
+    def __init__(self, modules: Modules) -> None:
+        self._modules = modules
+        self._kinds: Dict[int, int] = {}
+        torch = sys.modules.get("torch")
+        self._torch = torch
+        private = getattr(torch, "_C", None)
+        base: Any = getattr(private, "TensorBase", None) or getattr(private, "_TensorBase", None) or getattr(torch, "Tensor", None)
+        self._tensor = base if type(type(base)) is type else None
+        self._storage: Any = getattr(base, "untyped_storage", None) or getattr(base, "_storage", None)
+        self._grad_fn: Any = getattr(getattr(base, "grad_fn", None), "__get__", None)
+        function_base: Any = getattr(private, "_FunctionBase", None)
+        self._next_of_programs: Any = getattr(getattr(function_base, "next_functions", None), "__get__", None)
+        self._number_of_programs: Any = getattr(function_base, "_sequence_nr", None)
+
+    def kind(self, type_: type) -> int:
+        """Returns the kind of a type's objects."""
+        known = self._kinds.get(id(type_))
+        if known is None:
+            known = self._kinds[id(type_)] = self._classify(type_)
+        return known
+
+    def _classify(self, type_: type) -> int:
+        if not _flags(type_) & HAS_GC:
+            return LEAF
+        if self._tensor is not None and _is_subclass(self._tensor, type_):
+            return TENSOR
+        if _is_subclass(type, type_):
+            return CLASS
+        if type_ is _Cache:
+            return CACHE
+        for base, kind in ((list, LIST), (dict, DICT), (set, SET), (frozenset, SET), (deque, DEQUE), (tuple, TUPLE)):
+            if _is_subclass(base, type_):
+                return kind
+        if any(_is_subclass(leaf, type_) for leaf in _LEAF_TYPES):
+            return LEAF
+        module = _module(type_)
+        return LEAF if type(module) is str and module.startswith(_LEAF_MODULES) else RECORD
+
+    def is_programs_class(self, class_: Any) -> bool:
+        """Returns whether a class is the program's own."""
+        return self._modules.is_programs(_module(class_))
+
+    def name(self, type_: type) -> str:
+        """Returns the name of a type."""
+        name = _name(type_)
+        return name if type(name) is str else "object"
+
+    def module(self, type_: type) -> str:
+        """Returns the module of a type; empty if it has none."""
+        module = _module(type_)
+        return module if type(module) is str else ""
+
+    def size(self, thing: Any, kind: int) -> int:
+        """Returns the number of items of a container."""
+        if kind == LIST:
+            return list.__len__(thing)
+        if kind == DICT:
+            return dict.__len__(thing)
+        if kind == SET:
+            return set.__len__(thing) if _is_subclass(set, type(thing)) else frozenset.__len__(thing)
+        if kind == DEQUE:
+            return deque.__len__(thing)
+        if kind == TUPLE:
+            return tuple.__len__(thing)
+        size: int = _cache_info(thing)[3]
+        return size
+
+    def children(self, thing: Any, kind: int, size: int) -> List[Any]:
+        """Returns what an object refers to; of a large container the first and the last items."""
+        if size <= ITEMS_MAX:
+            return gc.get_referents(thing)
+        return self.first(thing, kind, HEAD_ITEMS) + self.last(thing, kind, TAIL_ITEMS)
+
+    def first(self, thing: Any, kind: int, n: int) -> List[Any]:
+        """Returns the first items of a container, or any of a set."""
+        if kind == LIST:
+            return list.__getitem__(thing, slice(0, n))
+        if kind == DICT:
+            return list(islice(dict.values(thing), n))
+        if kind == DEQUE:
+            return list(islice(deque.__iter__(thing), n))
+        if kind == TUPLE:
+            return list(tuple.__getitem__(thing, slice(0, n)))
+        if kind == SET:
+            base = set if _is_subclass(set, type(thing)) else frozenset
+            return list(islice(base.__iter__(thing), n))
+        return []
+
+    def last(self, thing: Any, kind: int, n: int) -> List[Any]:
+        """Returns the last items of a container, the newest first where it keeps an order; of a dictionary also its keys."""
+        if kind == LIST:
+            return list.__getitem__(thing, slice(-1, -n - 1, -1))
+        if kind == DICT:
+            found: List[Any] = []
+            for key, value in islice(reversed(dict.items(thing)), n):
+                found.append(value)
+                if type(key) is not str:
+                    found.append(key)
+            return found
+        if kind == DEQUE:
+            return list(islice(deque.__reversed__(thing), n))
+        if kind == TUPLE:
+            return list(tuple.__getitem__(thing, slice(-1, -n - 1, -1)))
+        if kind == SET:
+            return self.first(thing, kind, 4 * n)
+        if kind == CACHE and self.size(thing, kind) > ITEMS_MAX:
+            return []
+        found = gc.get_referents(thing)
+        if kind == CACHE:  # results, then its dictionary and its function
+            found = [each for each in found[-4 * n - 8 :] if type(each) is not types.FunctionType]
+            found = [each for each in found if self.kind(type(each)) not in (LEAF, CLASS)]
+        return found[: -n - 1 : -1]
+
+    def storage(self, tensor: Any) -> Tuple[int, int]:
+        """Returns the identity of a tensor's storage, 0 if it has none, and its bytes."""
+        try:
+            storage = self._storage(tensor)
+            n_bytes = storage.nbytes()
+            return (storage._cdata, n_bytes) if type(n_bytes) is int else (0, 0)
+        except Exception as error:  # a sparse tensor has none
+            raise_if_programs(error)
+            return 0, 0
+
+    def graph_root(self, tensor: Any) -> Any:
+        """Returns the node of the autograd graph that made a tensor, or None."""
+        try:
+            return self._grad_fn(tensor)
+        except Exception as error:
+            raise_if_programs(error)
+            return None
+
+    def number(self, node: Any) -> int:
+        """Returns when a node of a graph was made, as a number that rises; -1 if it is unknown."""
+        try:
+            if not _flags(type(node)) & HEAP_TYPE:
+                made: int = node._sequence_nr()
+            else:
+                made = self._number_of_programs(node)
+            return made if made < LEAF_NUMBER else -1
+        except Exception as error:
+            raise_if_programs(error)
+            return -1
+
+    def oldest(self, root: Any, target: int, n_hops_max: int) -> Tuple[int, int]:
+        """Follows a graph, the oldest nodes first.
+
+        Returns the number of the oldest node that was met, and how many nodes were followed; it stops at one that is not
+        newer than `target`, and after `n_hops_max` nodes.
+        """
+        waiting: List[Tuple[int, int, Any]] = [(self.number(root), 0, root)]
+        oldest, n_hops = waiting[0][0], 0
+        seen = {oldest}
+        while waiting and oldest > target and n_hops < n_hops_max:
+            node = heappop(waiting)[2]
+            n_hops += 1
+            for each in self._following(node):
+                made = self.number(each)
+                if made >= 0 and made not in seen:
+                    seen.add(made)
+                    heappush(waiting, (made, n_hops, each))
+                    oldest = min(oldest, made)
+        return oldest, n_hops
+
+    def _following(self, node: Any) -> List[Any]:
+        """Returns the nodes that a node of a graph refers to."""
+        try:
+            is_programs = _flags(type(node)) & HEAP_TYPE
+            following = self._next_of_programs(node) if is_programs else node.next_functions
+            return [each for each, _ in following if each is not None]
+        except Exception as error:
+            raise_if_programs(error)
+            return []
+
+    def without_overrides(self) -> Any:
+        """Returns a context in which no function that the program puts in place of PyTorch's is called."""
+        disable = getattr(getattr(self._torch, "_C", None), "DisableTorchFunction", None)
+        return _Nothing() if disable is None else disable()
+
+
+HEAP_TYPE = 1 << 9
+"""Flag of a type that Python code made."""
+
+LEAF_NUMBER = 1 << 62
+"""Nodes that collect gradients have higher numbers."""
+
+
+class _Nothing:
+    """A context that does nothing."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: Any) -> None:
+        return None

@@ -1,0 +1,355 @@
+"""Names a place: from the objects that lead to it to a phrase for people, its file and its line. Names and types only."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import re
+import sys
+import types
+from collections import OrderedDict
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from . import _frames
+from ._heap import CACHE, CLASS, DICT, HEAP_TYPE, SIZED, STANDARD, TENSOR, module_dict
+from ._walk import FRAME, Key
+
+_SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+
+_C_MODULES = ("builtins", "functools")
+"""Modules of classes written in C whose attributes are known to be a plain dictionary."""
+
+PATH_PARTS_MAX = 400
+"""Links from a root to a holder that are named, at most."""
+
+SOURCE_BYTES_MAX = 4 << 20
+"""A larger source file is not searched for a line."""
+
+KINDS = {DICT: "dict", TENSOR: "tensor", CLASS: "class", CACHE: "lru_cache"}
+
+_name_of: Any = type.__dict__["__name__"].__get__
+_mro: Any = type.__dict__["__mro__"].__get__
+_dict_of_type: Any = type.__dict__["__dict__"].__get__
+_flags: Any = type.__dict__["__flags__"].__get__
+_module_of: Any = type.__dict__["__module__"].__get__
+
+
+class Spot(NamedTuple):
+    """Where a name is bound, before its line is known."""
+
+    file: Optional[str]
+    function: Optional[str]
+    line: Optional[int]
+    pattern: Optional[str]
+    """A regular expression of the line that binds the name."""
+    after: Optional[str]
+    """A regular expression of a line before it: that of its class."""
+
+
+NOWHERE = Spot(None, None, None, None, None)
+
+
+class Name(NamedTuple):
+    """What a holder is called."""
+
+    text: str
+    """With code in backticks."""
+    kind: str
+    spot: Spot
+
+
+def type_name(thing: Any) -> str:
+    """Returns the name of an object's type."""
+    name = _name_of(type(thing))
+    return name if type(name) is str else "object"
+
+
+def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
+    """Names the last object of a chain that begins at a root."""
+    text, spot = "", NOWHERE
+    kind = _kind(*chain[-1])
+    around: Any = None
+    is_suspended = False
+    for (parent, parent_kind), (child, child_kind) in zip(chain[:PATH_PARTS_MAX], chain[1 : PATH_PARTS_MAX + 1]):
+        type_ = type(parent)
+        if parent_kind == FRAME:
+            text, spot = _local(parent, child)
+        elif parent is chain[0][0] and key[0] == "module":
+            text, spot = _global(str(key[1]), parent, child)
+        elif parent is chain[0][0] and key[0] == "context":
+            text, spot = "a context variable", NOWHERE
+        elif type_ is types.FunctionType:
+            around = parent
+            part = _of_function(parent, child)
+            if part:
+                text, spot = part, _spot_of_function(parent)
+        elif type_ is types.CellType or (type_ is tuple and type(child) is types.CellType):
+            if type(child) is types.CellType and type(around) is types.FunctionType:
+                text = f"a closure cell of `{around.__name__}`"
+                spot = _spot_of_function(around)
+                kind = "closure cell"
+        elif type_ is types.MethodType:
+            text = f"the object of a bound method of `{type_name(child)}`" if child is not parent.__func__ else text
+        elif type_ is functools.partial:
+            text = f"an argument of a partial of `{_function_name(parent.func)}`"
+        elif type_ is types.FrameType and is_suspended:  # before Python 3.11, a generator refers to its frame
+            text, spot = _local(parent, child)
+        elif type_ is types.TracebackType or type_ is types.FrameType:
+            text, kind = "the traceback of a kept exception", "traceback"
+        elif _is_any(type_, _SUSPENDED):
+            is_suspended = True
+            text, spot = _of_suspended(parent, child)
+        elif parent_kind == CACHE:
+            text, spot = _cache(parent)
+        elif parent_kind in (SIZED if parent_kind != DICT else ()):
+            text = _item(text)
+        elif parent_kind == TENSOR:
+            text = f"the hooks of `{text}`" if type(child) is OrderedDict else text
+        elif parent_kind == DICT:
+            owner = _owner_of_dict(chain, parent)
+            if owner is None:
+                text = _item(text)
+            else:
+                text, spot = _attribute(owner, parent, child, text, spot)
+        elif parent_kind == CLASS:
+            if child_kind != DICT:
+                text = _item(text)
+        elif not _is_dict_of(parent, child, child_kind):
+            text, spot = _attribute(parent, _namespace(parent), child, text, spot)
+    last, last_kind = chain[-1]
+    if len(chain) == 1:
+        return Name(f"the globals of `{key[1]}`" if key[0] == "module" else "a root", kind, NOWHERE)
+    if last_kind == CACHE:
+        text, spot = _cache(last)
+    if last_kind == DICT and len(chain) > 1 and _owner_of_dict(chain, last) is not None:
+        text = f"attributes of `{type_name(_owner_of_dict(chain, last))}`"
+    return Name(text if text.startswith(("a ", "an ", "the ", "attributes ")) else f"`{text}`", kind, spot)
+
+
+def _kind(thing: Any, kind: int) -> str:
+    return KINDS.get(kind) or type_name(thing)
+
+
+def _is_any(type_: type, types_: Tuple[type, ...]) -> bool:
+    """Returns whether a type is one of several, by identity: a metaclass of the program may define equality."""
+    return any(type_ is each for each in types_)
+
+
+def _is_known(type_: type) -> bool:
+    module = _module_of(type_)
+    return type(module) is str and module in _C_MODULES
+
+
+def _item(text: str) -> str:
+    return text if text.endswith("[…]") or text.startswith(("a ", "an ", "the ")) else text + "[…]"
+
+
+def _owner_of_dict(chain: List[Tuple[Any, int]], namespace: Any) -> Any:
+    """Returns the object whose attributes a dictionary holds, if it is the one before it in the chain."""
+    for (parent, parent_kind), (child, child_kind) in zip(chain, chain[1:]):
+        if child is namespace:
+            if parent_kind in (FRAME, *SIZED) or _is_any(type(parent), (types.CellType, types.FrameType)):
+                return None
+            return parent if parent_kind == CLASS or _is_dict_of(parent, child, child_kind) else None
+    return None
+
+
+def _namespace(thing: Any) -> Dict[Any, Any]:
+    """Returns the dictionary of an object's attributes; empty if it has none."""
+    for base in _mro(type(thing)):
+        descriptor = _dict_of_type(base).get("__dict__")
+        if type(descriptor) is types.GetSetDescriptorType and (_flags(base) & HEAP_TYPE or _is_known(base)):
+            found = descriptor.__get__(thing)
+            return found if type(found) is dict else {}
+    return {}
+
+
+def _is_dict_of(parent: Any, child: Any, child_kind: int) -> bool:
+    return child_kind == DICT and type(child) is dict and _namespace(parent) is child
+
+
+def _key(namespace: Any, child: Any) -> Optional[str]:
+    for key, value in list(dict.items(namespace)):
+        if value is child and type(key) is str:
+            return key
+    return None
+
+
+def _attribute(owner: Any, namespace: Any, child: Any, text: str, spot: Spot) -> Tuple[str, Spot]:
+    """Names an attribute of an instance or a class."""
+    name = _key(namespace, child)
+    is_class = type.__subclasscheck__(type, type(owner))
+    if name is None and not is_class:
+        name = _slot(owner, child)
+    if type(owner) is types.FunctionType:
+        return (f"{owner.__name__}.{name}", _spot_of_function(owner)) if name else (text, spot)
+    class_ = owner if is_class else type(owner)
+    if name is None or (text and _is_standard(class_)):
+        return _item(text), spot
+    class_name = _name_of(class_)
+    if is_class:
+        module = sys.modules.get(_module_of(class_))
+        pattern, after = rf"\s+{re.escape(name)}\s*(:[^=]*)?=", rf"\s*class\s+{re.escape(class_name)}\b"
+        return f"{class_name}.{name}", Spot(_file(module), None, None, pattern, after)
+    stored = _where_stored(class_, name)
+    return f"{class_name}.{name}", spot if spot.file and stored.file and "-packages" in stored.file else stored
+
+
+def _is_standard(class_: Any) -> bool:
+    """Returns whether a class is one of the standard library or written in C."""
+    module = _module_of(class_)
+    if type(module) is not str or module == "__main__":
+        return type(module) is not str
+    file = _file(sys.modules.get(module))
+    return module in sys.builtin_module_names or file is None or file.startswith(STANDARD) and "-packages" not in file
+
+
+def _slot(owner: Any, child: Any) -> Optional[str]:
+    for base in _mro(type(owner)):
+        for name, descriptor in list(_dict_of_type(base).items()):
+            if type(descriptor) is types.MemberDescriptorType and type(name) is str:
+                try:
+                    if descriptor.__get__(owner) is child:
+                        return name
+                except AttributeError:
+                    pass
+    return None
+
+
+def _where_stored(class_: Any, name: str) -> Spot:
+    """Returns the first line of a class's methods that stores an attribute; the class's own line if none does."""
+    file: Optional[str] = None
+    for base in _mro(class_):
+        functions = [each for each in _functions(base)]
+        for function in functions:
+            code = function.__code__
+            file = file or code.co_filename
+            line = None if code.co_filename.startswith("<") else _line_of_store(code, ("STORE_ATTR",), name)
+            if line is not None:
+                return Spot(code.co_filename, code.co_name, line, None, None)
+        class_name = _name_of(base)
+        module = sys.modules.get(_module_of(base)) if type(_module_of(base)) is str else None
+        own_file = _file(module)
+        if own_file and name in (_annotations(base) or ()):
+            return Spot(own_file, None, None, rf"\s+{re.escape(name)}\s*:", rf"\s*class\s+{re.escape(class_name)}\b")
+    module = sys.modules.get(_module_of(class_)) if type(_module_of(class_)) is str else None
+    file = _file(module)
+    return Spot(file, None, None, rf".*\.{re.escape(name)}\s*(:[^=]*)?=[^=]", None) if file else NOWHERE
+
+
+def spot_of_class(module: str, name: str) -> Spot:
+    """Returns where a class is defined."""
+    file = _file(sys.modules.get(module))
+    return Spot(file, None, None, rf"\s*class\s+{re.escape(name)}\b", None) if file else NOWHERE
+
+
+def _annotations(class_: Any) -> Any:
+    found = _dict_of_type(class_).get("__annotations__")
+    return found if type(found) is dict else None
+
+
+def _functions(class_: Any) -> List[types.FunctionType]:
+    found: List[types.FunctionType] = []
+    for value in list(_dict_of_type(class_).values()):
+        if type(value) is types.FunctionType:
+            found.append(value)
+    found.sort(key=lambda each: each.__code__.co_name != "__init__")
+    return found
+
+
+def _line_of_store(code: types.CodeType, operations: Tuple[str, ...], name: str) -> Optional[int]:
+    """Returns the first line of some code that stores a name."""
+    import dis  # PyTorch has imported it
+
+    line: Optional[int] = code.co_firstlineno
+    for instruction in dis.get_instructions(code):
+        started = getattr(instruction, "line_number", None) if sys.version_info >= (3, 13) else instruction.starts_line
+        line = started if type(started) is int else line
+        if instruction.opname.startswith(operations) and instruction.argval == name:
+            return line
+        if sys.version_info >= (3, 13) and type(instruction.argval) is tuple and instruction.opname.startswith(operations) and name in instruction.argval:
+            return line
+    return None
+
+
+def _local(frame: types.FrameType, child: Any) -> Tuple[str, Spot]:
+    names = _frames.local_names(frame.f_code)
+    for idx, value in _frames.read(frame):
+        if value is child or (type(value) is types.CellType and any(each is child for each in gc.get_referents(value))):
+            line = _line_of_store(frame.f_code, ("STORE_FAST", "STORE_DEREF"), names[idx])
+            code = frame.f_code
+            return names[idx], Spot(code.co_filename, code.co_name, line or code.co_firstlineno, None, None)
+    return "a local variable", Spot(frame.f_code.co_filename, frame.f_code.co_name, frame.f_code.co_firstlineno, None, None)
+
+
+def _global(module: str, namespace: Any, child: Any) -> Tuple[str, Spot]:
+    name = _key(namespace, child)
+    if name is None:
+        return f"a global of `{module}`", NOWHERE
+    text = name if module == "__main__" else f"{module}.{name}"
+    file = namespace.get("__file__")
+    pattern = rf"\s*(global\s+)?{re.escape(name)}\s*(:[^=]*)?(=[^=]|,)"
+    return text, Spot(file, None, None, pattern, None) if type(file) is str else NOWHERE
+
+
+def _file(module: Any) -> Optional[str]:
+    namespace = module_dict(module)
+    file = None if namespace is None else namespace.get("__file__")
+    return file if type(file) is str else None
+
+
+def _function_name(function: Any) -> str:
+    if type(function) is types.FunctionType:
+        return function.__name__
+    if type(function) is types.MethodType and type(function.__func__) is types.FunctionType:
+        return function.__func__.__name__
+    return type_name(function)
+
+
+def _spot_of_function(function: types.FunctionType) -> Spot:
+    code = function.__code__
+    return Spot(code.co_filename, code.co_name, code.co_firstlineno, None, None)
+
+
+def _of_function(function: types.FunctionType, child: Any) -> str:
+    if child is function.__defaults__ or child is function.__kwdefaults__:
+        return f"a default argument of `{function.__name__}`"
+    if child is function.__closure__:
+        return f"a closure cell of `{function.__name__}`"
+    return ""
+
+
+def _of_suspended(generator: Any, child: Any) -> Tuple[str, Spot]:
+    type_ = type(generator)
+    frame: Optional[types.FrameType] = (
+        generator.gi_frame
+        if type_ is types.GeneratorType
+        else generator.cr_frame if type_ is types.CoroutineType else generator.ag_frame
+    )
+    if frame is None:
+        return "a generator", NOWHERE
+    name, spot = _local(frame, child)
+    return name, spot
+
+
+def _cache(cache: Any) -> Tuple[str, Spot]:
+    for each in gc.get_referents(cache):
+        if type(each) is types.FunctionType:
+            return f"the lru_cache of `{each.__name__}`", _spot_of_function(each)
+    return "an lru_cache", NOWHERE
+
+
+def line_of(spot: Spot) -> Spot:
+    """Returns a spot with its line, searched for in the source file. Not for the training thread."""
+    if spot.line is not None or spot.file is None or spot.pattern is None:
+        return spot
+    try:
+        with open(spot.file, encoding="utf-8", errors="replace") as file:
+            lines = file.read(SOURCE_BYTES_MAX).splitlines()
+    except OSError:
+        return spot
+    begin = 0
+    if spot.after is not None:
+        begin = next((n for n, line in enumerate(lines) if re.match(spot.after, line)), 0)
+    line = next((n + 1 for n, each in enumerate(lines) if n >= begin and re.match(spot.pattern, each)), None)
+    return spot._replace(line=line)

@@ -1,0 +1,78 @@
+"""Answers the exporter's questions for what holds the memory: one search at a time, each question once."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import deque
+from typing import Callable, Deque, Optional
+
+from ._holders import Outcome, Search
+from ._process import Process
+from ._wire import HoldersAsk, HoldersResult
+
+ASK_STEPS_MAX = 1000
+"""Steps between the two looks that an ask can want, at most."""
+
+ASK_IDS_MAX = 64
+"""Ids of asks that are remembered, to ignore repeated ones."""
+
+
+class HolderAsks:
+    """The searches of this process. Created when the exporter first asks."""
+
+    def __init__(self, process: Process, on_result: Callable[[HoldersResult], None]) -> None:
+        """`on_result` is called when a search begins and when it ends."""
+        self._process = process
+        self._on_result = on_result
+        self._ids: Deque[str] = deque(maxlen=ASK_IDS_MAX)
+        self._lock = threading.Lock()
+        """Held by the thread whose step has just ended; another thread's step does not wait for it."""
+        self._search: Optional[Search] = None
+        self._id = ""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether `at_step_end` has to be called."""
+        return self._search is not None
+
+    def on_ask(self, ask: HoldersAsk) -> None:
+        """Begins the search that the exporter asks for. Ignores repeated asks. Runs on the sender's thread."""
+        rank = self._process.identity().rank
+        if ask.id in self._ids or str(rank if ask.rank is None else ask.rank) != str(rank):
+            return
+        self._ids.append(ask.id)
+        refusal = self._refusal(ask)
+        if refusal is None:
+            self._id = ask.id
+            self._search = Search(ask.n_steps)
+            self._on_result(HoldersResult(ask.id, "began"))
+        else:
+            result = HoldersResult(ask.id, Outcome.FAILED.value)
+            result.error = refusal
+            self._on_result(result)
+
+    def _refusal(self, ask: HoldersAsk) -> Optional[str]:
+        settings = self._process.settings()
+        if settings is not None and not settings.names_holders:
+            return "STEPMEM_HOLDERS=off"
+        if type(ask.n_steps) is not int or not 0 < ask.n_steps <= ASK_STEPS_MAX:
+            return f"steps {ask.n_steps!r} is not an integer in 1..={ASK_STEPS_MAX}"
+        if "torch" not in sys.modules:
+            return "the program did not import PyTorch"
+        return "another search is under way" if self._search is not None else None
+
+    def at_step_end(self, step: int) -> None:
+        """Does a slice of the search, and reports when it is over."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            search = self._search
+            if search is None:
+                return
+            search.at_step_end(step)
+            if search.outcome is not None:
+                self._search = None
+                self._on_result(HoldersResult.of_search(self._id, search))
+        finally:
+            self._lock.release()

@@ -1,0 +1,499 @@
+"""One look: finds the containers and tensors of a process, in slices, from running functions and modules on.
+
+Between two slices there are only numbers: ids, sizes, places. An object is found again by its place below its parent.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import gc
+import sys
+import threading
+import time
+import types
+from collections import deque
+from typing import Any, Deque, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+from . import _frames
+from ._heap import CACHE, CLASS, DEQUE, DICT, HERE, LEAF, LIST, RECORD, SET, SIZED, TENSOR, TUPLE, Heap, Modules, module_dict
+
+Key = Tuple[Any, ...]
+"""A root, in plain data: ("frame", thread, id of its code, which of them), ("module", name) or ("context",)."""
+
+NODES_MAX = 60_000
+"""Objects of one look, at most."""
+
+CLOCK_EVERY = 128
+CLOCK_COST = 8
+"""The clock is read after this many objects; one that is looked into counts as CLOCK_COST of them."""
+
+SLOTS = 4096
+"""Places below one parent that can be told apart."""
+
+FRAME = 100
+"""Kind of a root that is a running function."""
+
+ROOM = 101
+"""Kind of a root that is a library's namespace: only its containers are looked at."""
+
+ROOM_KINDS = (LIST, DICT, SET, DEQUE, CACHE)
+
+SPECIAL_MODULES = ("logging", "threading", "weakref", "builtins", "sys", "torch.nn.modules.module")
+"""Modules of libraries in which programs leave objects."""
+
+PROBES_MAX = 96
+"""Containers that grew whose new items are looked at, at most."""
+
+PROBE_ITEMS = 8
+PROBE_OBJECTS = 160
+"""New items of a container that are looked at, and objects below one of them."""
+
+HOPS_MAX = 1500
+"""Nodes of one autograd graph that are followed, at most."""
+
+dict_len = dict.__len__
+
+clock = time.thread_time
+"""Processor time of this thread, in seconds: a machine that has other work to do makes no look shorter."""
+
+
+class Place(NamedTuple):
+    """Where an object is: its own id and type, and which child of its parent it is."""
+
+    id: int
+    type_id: int
+    slot: int
+
+
+class Growth(NamedTuple):
+    """What grew between two looks, in plain data."""
+
+    node: int
+    measure: str
+    """`items`, `bytes`, `graph` or `beneath`."""
+    before: float
+    after: float
+    n_steps: int
+    """Steps between the two measurements."""
+    tensors_per_item: float
+    bytes_per_item: float
+    via: str
+    """How an item holds its tensors: `graph`, `traceback` or empty."""
+
+
+class Roots:
+    """The roots of one slice."""
+
+    def __init__(self, modules: Modules) -> None:
+        self.things: Dict[Key, Any] = {}
+        self.first: List[Key] = []
+        """Running functions of this thread, the program's modules, other threads, the context."""
+        frames = sys._current_frames()
+        own = threading.get_ident()
+        del frames[own]  # it would keep this function's own frame alive, and all that it refers to
+        self._add_frames(own, sys._getframe(1), modules)
+        for name in list(modules.programs):
+            namespace = module_dict(sys.modules.get(name))
+            if namespace is not None:
+                self._add(("module", name), namespace)
+        for thread, frame in frames.items():
+            self._add_frames(thread, frame, modules)
+        frames.clear()
+        self._add(("context",), contextvars.copy_context())
+        self.special = self._add_modules(SPECIAL_MODULES)
+        self.libraries = self._add_modules(modules.libraries)
+
+    def _add_modules(self, names: Sequence[str]) -> List[Key]:
+        keys: List[Key] = []
+        for name in names:
+            namespace = module_dict(sys.modules.get(name))
+            if namespace is not None and ("module", name) not in self.things:
+                self.things[("module", name)] = namespace
+                keys.append(("module", name))
+        return keys
+
+    def _add(self, key: Key, thing: Any) -> None:
+        self.things[key] = thing
+        self.first.append(key)
+
+    def _add_frames(self, thread: int, frame: Optional[types.FrameType], modules: Modules) -> None:
+        seen: Dict[int, int] = {}
+        n_frames = 0
+        while frame is not None and n_frames < _frames.FRAMES_MAX:
+            code = frame.f_code
+            if not code.co_filename.startswith(HERE):
+                n_frames += 1
+                modules.add_of_stack(frame.f_globals.get("__name__"))
+                n = seen[id(code)] = seen.get(id(code), 0) + 1
+                self._add(("frame", thread, id(code), n), frame)
+            frame = frame.f_back
+
+
+class Slice:
+    """What a slice may refer to. Nothing of it outlives the slice."""
+
+    def __init__(self, modules: Modules) -> None:
+        self.heap = Heap(modules)
+        self.roots = Roots(modules)
+        self.live: Dict[int, Any] = {}
+        self.families: Dict[int, Dict[int, Any]] = {}
+
+    def children(self, thing: Any, kind: int, size: int) -> List[Any]:
+        """Returns what an object refers to; the index is the place."""
+        if kind == FRAME:
+            found: List[Any] = []
+            for idx, value in _frames.read(thing):
+                found += [None] * (idx - len(found))
+                found.append(_content(value))
+            return found
+        if kind == TENSOR:
+            return gc.get_referents(thing)
+        found = self.heap.children(thing, DICT if kind == ROOM else kind, size)
+        if kind == ROOM:
+            found = [each for each in found if self.heap.kind(type(each)) in ROOM_KINDS]
+        return found
+
+
+def _content(value: Any) -> Any:
+    """Returns what a cell holds, or the value itself."""
+    if type(value) is types.CellType:
+        held = gc.get_referents(value)
+        return held[0] if held else None
+    return value
+
+
+class Walk:
+    """The objects that one look found: a row of numbers each."""
+
+    def __init__(self, modules: Modules, before: "Optional[Walk]" = None) -> None:
+        self.modules = modules
+        self.before = before
+        self.step = 0
+        """The step at whose end the current slice runs."""
+        self.measured_at: Dict[int, int] = {}
+        """The step at whose end each node got its size."""
+        self.keys: List[Key] = []
+        self.ids: List[int] = []
+        self.type_ids: List[int] = []
+        self.parents: List[int] = []
+        """For a root -1."""
+        self.slots: List[int] = []
+        """For a root its index in `keys`."""
+        self.kinds: List[int] = []
+        self.sizes: List[int] = []
+        """Items of a container, referents of a record, bytes of a tensor; -1 before it was looked at."""
+        self.tensors: Dict[int, float] = {}
+        """Tensors directly in it, by node; those that share a storage count once."""
+        self.scales: Dict[int, float] = {}
+        """How many items each one stands for that was looked at, by node, if more than one."""
+        self.matches: List[int] = []
+        """The same object, or the one at the same place, in the look before; -1 if there was none."""
+        self.numbers: Dict[int, int] = {}
+        """When the autograd graph behind a tensor got its last node."""
+        self.newest_number = -1
+        self.seen: Dict[int, int] = {}
+        self.by_slot: Dict[int, int] = {}
+        self.storages: Set[int] = set()
+        self.growths: List[Growth] = []
+        self.is_complete = False
+        """Whether everything was looked at but libraries, which come last."""
+        self._n_rooms = 0
+        self._first: Deque[int] = deque()
+        """The node at which the last slice stopped."""
+        self._waiting: Deque[int] = deque()
+        self._late: Deque[int] = deque()
+        """Nodes below the items of large containers, which are most of a heap and alike: they come after all others."""
+        self._is_late: Set[int] = set()
+
+    def advance(self, until: float) -> bool:
+        """Looks at objects until the time `until` of `clock`. Returns whether the look is over."""
+        now = Slice(self.modules)
+        with now.heap.without_overrides():
+            if not self.keys:
+                for module_dict_id in self.modules.dict_ids:
+                    self.seen[module_dict_id] = -1
+                for namespace in (sys.modules, sys.path_importer_cache, gc.garbage, gc.callbacks):
+                    self.seen[id(namespace)] = -1
+                self._add_roots(now, now.roots.first, DICT)
+            n_seen = 0
+            while True:
+                node = self._next()
+                if node < 0:
+                    if self._n_rooms == 2:
+                        return True
+                    self._n_rooms += 1
+                    self.is_complete = self._n_rooms == 2
+                    self._add_roots(now, now.roots.libraries if self.is_complete else now.roots.special, ROOM)
+                    continue
+                if n_seen >= CLOCK_EVERY:
+                    n_seen = 0
+                    if clock() > until:
+                        self._first.append(node)
+                        return False
+                if len(self.ids) > NODES_MAX:
+                    return True
+                thing = self._find(node, now)
+                n_seen += CLOCK_COST
+                if thing is not None:
+                    n_seen += self._expand(node, thing, now)
+
+    def _next(self) -> int:
+        """Returns the node that is next to look at; -1 if there is none for now."""
+        for waiting in (self._first, self._waiting, self._late if self._n_rooms else ()):
+            if waiting:
+                return waiting.popleft()
+        return -1
+
+    def _add_roots(self, now: Slice, keys: List[Key], kind: int) -> None:
+        known = {} if self.before is None else {key: node for node, key in enumerate(self.before.keys)}
+        matches = {} if self.before is None else self.before.root_nodes()
+        for key in keys:
+            thing = now.roots.things[key]
+            is_frame = key[0] == "frame"
+            node = len(self.ids)
+            self.keys.append(key)
+            self._append(id(thing), id(type(thing)), -1, len(self.keys) - 1)
+            self.kinds.append(FRAME if is_frame else ROOM if kind == ROOM and key[1] not in SPECIAL_MODULES else DICT if key[0] == "module" else RECORD)
+            self.matches.append(matches.get(known.get(key, -1), -1))
+            self.seen[id(thing)] = node
+            now.live[node] = thing
+
+    def root_nodes(self) -> Dict[int, int]:
+        """Returns the node of each root, by its index in `keys`."""
+        return {slot: node for node, (parent, slot) in enumerate(zip(self.parents, self.slots)) if parent < 0}
+
+    def _append(self, id_: int, type_id: int, parent: int, slot: int) -> None:
+        node = len(self.ids)
+        if parent in self._is_late or parent in self.scales:
+            self._is_late.add(node)
+            self._late.append(node)
+        else:
+            self._waiting.append(node)
+        self.ids.append(id_)
+        self.type_ids.append(type_id)
+        self.parents.append(parent)
+        self.slots.append(slot)
+        self.sizes.append(-1)
+
+    def _find(self, node: int, now: Slice) -> Any:
+        """Returns the object of a node, or None if it is gone."""
+        thing = now.live.get(node)
+        if thing is not None:
+            return thing
+        parent = self.parents[node]
+        if parent < 0:
+            thing = now.roots.things.get(self.keys[self.slots[node]])
+        else:
+            family = now.families.get(parent)
+            if family is None:
+                held = self._find(parent, now)
+                family = {}
+                if held is not None:
+                    kind = self.kinds[parent]
+                    size = now.heap.size(held, kind) if kind in SIZED else 0
+                    family = {id(each): each for each in now.children(held, kind, size)}
+                now.families[parent] = family
+            thing = family.get(self.ids[node])
+            if thing is not None and id(type(thing)) != self.type_ids[node]:
+                thing = None
+        if thing is not None:
+            now.live[node] = thing
+        return thing
+
+    def _expand(self, node: int, thing: Any, now: Slice) -> int:
+        """Adds what an object refers to, and compares it with the look before. Returns how many objects that were."""
+        heap, kind = now.heap, self.kinds[node]
+        size = heap.size(thing, kind) if kind in SIZED else 0
+        children = now.children(thing, kind, size)
+        if kind != TENSOR:
+            self.sizes[node] = size if kind in SIZED else len(children)
+            self.measured_at[node] = self.step
+            if size > len(children) > 0:
+                self.scales[node] = size / len(children)
+            self._compare(node, thing, now)
+        is_small = kind not in SIZED or len(children) <= 64
+        kinds, seen = heap._kinds, self.seen
+        slot = -1
+        for child in children:
+            slot += 1
+            type_ = type(child)
+            child_kind = kinds.get(id(type_))
+            if child_kind is None:
+                child_kind = heap.kind(type_)
+            if child_kind == DICT and not dict_len(child):
+                continue
+            if child_kind == LEAF or id(child) in seen or (child_kind == CLASS and not heap.is_programs_class(child)):
+                continue
+            if child_kind == TENSOR:
+                self._add_tensor(node, child, slot, now, is_small)
+                continue
+            self._add(node, child, slot, child_kind, now)
+        return len(children)
+
+    def _add(self, parent: int, thing: Any, slot: int, kind: int, now: Slice) -> int:
+        node = len(self.ids)
+        self._append(id(thing), id(type(thing)), parent, slot)
+        self.kinds.append(kind)
+        self.seen[id(thing)] = node
+        self.matches.append(self._match(node))
+        if slot < SLOTS:
+            self.by_slot[parent * SLOTS + slot] = node
+        now.live[node] = thing
+        return node
+
+    def _match(self, node: int) -> int:
+        before = self.before
+        if before is None:
+            return -1
+        match = before.seen.get(self.ids[node], -1)
+        if match >= 0 and before.type_ids[match] == self.type_ids[node]:
+            return match
+        parent = self.parents[node]
+        above = self.matches[parent]
+        slot = self.slots[node]
+        if above < 0 or slot >= SLOTS or (self.kinds[parent] in SIZED and self.kinds[parent] not in (DICT, TUPLE)):
+            return -1
+        match = before.by_slot.get(above * SLOTS + slot, -1)
+        return match if match >= 0 and before.type_ids[match] == self.type_ids[node] else -1
+
+    def _add_tensor(self, parent: int, tensor: Any, slot: int, now: Slice, is_small: bool) -> None:
+        storage, n_bytes = now.heap.storage(tensor)
+        if not storage or storage not in self.storages:
+            self.storages.add(storage)
+            self.tensors[parent] = self.tensors.get(parent, 0.0) + self.scales.get(parent, 1.0)
+        if not is_small:
+            self.seen[id(tensor)] = -1
+            return
+        node = self._add(parent, tensor, slot, TENSOR, now)
+        self.sizes[node] = n_bytes
+        self.measured_at[node] = self.step
+        root = now.heap.graph_root(tensor)
+        match = self.matches[node]
+        if root is not None:
+            number = self.numbers[node] = now.heap.number(root)
+            self.newest_number = max(self.newest_number, number)
+            before = self.before
+            if before is not None and match >= 0 and number > before.newest_number >= 0 and match in before.numbers:
+                oldest, n_hops = now.heap.oldest(root, before.newest_number, HOPS_MAX)
+                if oldest <= before.newest_number or n_hops >= HOPS_MAX:
+                    self.growths.append(Growth(node, "graph", 0.0, float(n_hops), self.steps_since(node), 0.0, 0.0, "graph"))
+        if self.before is not None and match >= 0 and n_bytes > self.before.sizes[match] >= 0:
+            grown = Growth(node, "bytes", float(self.before.sizes[match]), float(n_bytes), self.steps_since(node), 0.0, 1.0, "")
+            self.growths.append(grown)
+
+    def _compare(self, node: int, thing: Any, now: Slice) -> None:
+        """Looks at the new items of a container that has grown since the look before."""
+        match = self.matches[node]
+        before = self.before
+        if before is None or match < 0 or self.kinds[node] in (FRAME, CLASS) or self.parents[node] < 0 and self.kinds[node] != DICT:
+            return
+        size, old = self.sizes[node], before.sizes[match]
+        if not size > old >= 0 or len(self.growths) >= PROBES_MAX:
+            return
+        heap, kind = now.heap, self.kinds[node]
+        n_new = size - old
+        n_items = min(n_new, PROBE_ITEMS)
+        for items in (heap.last(thing, kind, n_items), heap.first(thing, kind, n_items)):
+            items = [each for each in items if before.seen.get(id(each), -1) < 0]
+            found = Probe(before, now)
+            for item in items:
+                found.add(item)
+            n = min(len(items), n_items)
+            if kind == CACHE:
+                n = found.n_holding  # the other items are keys
+            if n and found.n_holding * 2 >= n:
+                shares = (found.n_tensors / n, found.n_bytes / n)
+                self.growths.append(Growth(node, "items", float(old), float(size), self.steps_since(node), *shares, found.via))
+                return
+
+    def steps_since(self, node: int) -> int:
+        """Returns the steps between the measurement of a node and that of its match in the look before."""
+        before = self.before
+        match = self.matches[node]
+        if before is None or match < 0:
+            return 1
+        return max(1, self.measured_at.get(node, self.step) - before.measured_at.get(match, self.step))
+
+    def path(self, node: int) -> List[Place]:
+        """Returns the places from a root to a node."""
+        places: List[Place] = []
+        while node >= 0:
+            places.append(Place(self.ids[node], self.type_ids[node], self.slots[node]))
+            node = self.parents[node]
+        return places[::-1]
+
+    def root_key(self, node: int) -> Key:
+        """Returns the root above a node."""
+        while self.parents[node] >= 0:
+            node = self.parents[node]
+        return self.keys[self.slots[node]]
+
+
+class Probe:
+    """Counts the tensors below the new items of a container."""
+
+    def __init__(self, before: Walk, now: Slice) -> None:
+        self.n_holding = 0
+        self.n_tensors = 0
+        self.n_bytes = 0
+        self.via = ""
+        self._before = before
+        self._now = now
+        self._storages: Set[int] = set()
+
+    def add(self, item: Any) -> None:
+        """Counts the tensors below one item that the look before did not meet."""
+        heap, seen = self._now.heap, {id(item)}
+        waiting = [(item, "")]
+        n_before = self.n_tensors
+        for thing, via in waiting:
+            kind = heap.kind(type(thing))
+            if kind == TENSOR:
+                self._add_tensor(thing, via)
+            if kind in (LEAF, CLASS) or len(waiting) > PROBE_OBJECTS:
+                continue
+            if type(thing) is types.TracebackType:
+                via = "traceback"
+            for child in heap.children(thing, kind, heap.size(thing, kind) if kind in SIZED else 0):
+                if id(child) not in seen and heap.kind(type(child)) not in (LEAF, CLASS) and id(child) not in self._before.seen:
+                    seen.add(id(child))
+                    waiting.append((child, via))
+        self.n_holding += self.n_tensors > n_before
+
+    def _add_tensor(self, tensor: Any, via: str) -> None:
+        storage, n_bytes = self._now.heap.storage(tensor)
+        if storage and (storage in self._storages or storage in self._before.storages):
+            return
+        self._storages.add(storage)
+        self.n_tensors += 1
+        self.n_bytes += n_bytes
+        if not self.via:
+            self.via = via or ("graph" if self._now.heap.graph_root(tensor) is not None else "")
+
+
+def resolve(key: Key, places: List[Place], now: Slice) -> List[Tuple[Any, int]]:
+    """Returns the objects from a root to a place, each with its kind; fewer if one is gone."""
+    thing = now.roots.things.get(key)
+    if thing is None:
+        return []
+    kind = FRAME if key[0] == "frame" else DICT if key[0] == "module" else RECORD
+    found = [(thing, kind)]
+    for place in places[1:]:
+        size = now.heap.size(thing, kind) if kind in SIZED else 0
+        children = now.children(thing, kind, size)
+        following = _choose(children, place, kind not in SIZED or kind in (DICT, TUPLE))
+        if following is None:
+            return found
+        thing, kind = following, now.heap.kind(type(following))
+        found.append((thing, kind))
+    return found
+
+
+def _choose(children: List[Any], place: Place, has_places: bool) -> Any:
+    """Returns the child that is at a place: the same object, or one of its type at the same place."""
+    for child in children:
+        if id(child) == place.id and id(type(child)) == place.type_id:
+            return child
+    if has_places and place.slot < len(children) and id(type(children[place.slot])) == place.type_id:
+        return children[place.slot]
+    return None

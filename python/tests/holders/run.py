@@ -1,0 +1,27 @@
+"""Runs a program, and makes the client push after some of its steps, so that the exporter's question reaches it then.
+
+    python run.py STEP PROGRAM
+"""
+
+import runpy
+import sys
+
+import stepmem
+
+ask_at, program = int(sys.argv[1]), sys.argv[2]
+step_end = stepmem.step_end
+n_steps = 0
+
+
+def step_end_and_push(n=None):
+    global n_steps
+    step_end(n)
+    n_steps += 1
+    if n_steps == ask_at:
+        assert stepmem.flush(10)
+
+
+stepmem.step_end = step_end_and_push
+sys.argv = [program]
+runpy.run_path(program, run_name="__main__")
+assert stepmem.flush(10)

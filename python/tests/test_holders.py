@@ -1,0 +1,257 @@
+"""What holds the memory: the exporter asks, the client looks twice and names what grew. The programs are in tests/holders."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from conftest import ROOT, STUB
+
+HERE = ROOT / "python/tests/holders"
+LEAKING = sorted(HERE.glob("leaking/*.py"))
+HEALTHY = sorted(HERE.glob("healthy/*.py"))
+ASK = {"type": "holders", "id": "7-h1", "run": "llm", "rank": 0, "steps": 20}
+
+needs_torch = [
+    pytest.mark.torch,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed: make test-torch"),
+]
+
+
+@pytest.fixture
+def answer(fake, train, tmp_path):
+    """Runs a program that is asked at one of its steps, and returns all reports of it."""
+
+    def run(program: "pathlib.Path | str", ask_at: int = 60, **variables):
+        exporter = fake(200)
+        exporter.actions = [{**ASK, **variables.pop("ask", {})}]
+        if isinstance(program, str):
+            path = tmp_path / "program.py"
+            path.write_text(program)
+            program = path
+        code = (HERE / "run.py").read_text()
+        ended = train(code, exporter.url, str(ask_at), str(program), OMP_NUM_THREADS="1", **variables).ended()
+        assert ended.code == 0, ended.err
+        return exporter.holders, ended
+
+    return run
+
+
+def test_a_search_begins_once_and_ends_with_its_two_steps(answer):
+    program = "import torch, stepmem\ntorch.malloc(1)\nfor n in range(300):\n    stepmem.step_end(n)\n"
+    (began, result), _ = answer(program, PATHS=STUB)
+    assert began == {"run": result["run"], "rank": 0, "id": "7-h1", "outcome": "began"}
+    assert (result["outcome"], result["id"]) == ("none", "7-h1")
+    assert result["last_step"] - result["first_step"] >= 20
+
+
+@pytest.mark.parametrize(
+    ("ask", "variables", "error"),
+    [
+        ({}, {"STEPMEM_HOLDERS": "off", "PATHS": STUB}, "STEPMEM_HOLDERS=off"),
+        ({}, {}, "the program did not import PyTorch"),
+        ({"steps": 0}, {"PATHS": STUB}, "steps 0 is not an integer in 1..=1000"),
+        ({"steps": "7"}, {"PATHS": STUB}, "steps '7' is not an integer in 1..=1000"),
+    ],
+)
+def test_a_search_that_cannot_begin_is_answered_with_the_reason(answer, ask, variables, error):
+    imported = "import torch\n" if "PATHS" in variables else ""
+    (result,), _ = answer(imported + "import stepmem\nfor n in range(80):\n    stepmem.step_end(n)\n", ask=ask, **variables)
+    assert (result["outcome"], result["error"]) == ("failed", error)
+
+
+def test_an_ask_for_another_rank_is_ignored(answer):
+    program = "import torch, stepmem\nfor n in range(80):\n    stepmem.step_end(n)\n"
+    assert answer(program, ask={"rank": 3}, PATHS=STUB)[0] == []
+
+
+def test_the_modules_of_a_search_are_imported_when_the_exporter_asks():
+    code = "import sys, stepmem; stepmem.step_end(); print([each for each in sys.modules if 'heap' in each or 'holder' in each])"
+    environment = {"PYTHONPATH": str(ROOT / "python"), "STEPMEM_PUSH_URL": "http://127.0.0.1:9"}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True).stdout == "[]\n"
+
+
+class TestPrograms:
+    pytestmark = needs_torch
+
+    def test_there_are_forty_leaking_and_twenty_healthy_programs(self):
+        assert len(LEAKING) >= 40 and len(HEALTHY) >= 20
+
+    @pytest.mark.parametrize("program", LEAKING, ids=lambda each: each.stem)
+    def test_the_holder_of_a_leaking_program_is_named(self, answer, program):
+        (began, result), _ = answer(program)
+        name = re.match(r"# Names: (.*)", program.read_text())[1]
+        assert (began["outcome"], result["outcome"]) == ("began", "named"), result
+        first = result["holders"][0]
+        assert name in first["name"], result
+        assert first.get("file") in (str(program), None)
+
+    @pytest.mark.parametrize("program", HEALTHY, ids=lambda each: each.stem)
+    def test_nothing_is_named_in_a_healthy_program(self, answer, program):
+        (_, result), _ = answer(program)
+        # A busy machine may need longer for a look than a look may take.
+        assert result["outcome"] in ("none", "gave_up") and "holders" not in result, result
+
+
+PACED = """
+    import time, torch, stepmem
+    class Trainer:
+        def __init__(self):
+            self.history = []
+    trainer = Trainer()
+    for step in range(400):
+        trainer.history.append(torch.randn(100))
+        time.sleep(0.01)
+        stepmem.step_end(step)
+"""
+
+
+@needs_torch[0]
+@needs_torch[1]
+def test_both_looks_and_the_answer_fit_into_a_program_of_400_steps_of_10_ms(fake, train):
+    exporter = fake(200)
+    exporter.actions = [ASK]
+    ended = train(PACED, exporter.url).ended()
+    assert ended.code == 0, ended.err
+    began, result = exporter.holders
+    assert [each["name"] for each in result["holders"]] == ["`Trainer.history`"]
+    (holder,) = result["holders"]
+    assert (holder["kind"], holder["line"], holder["function"]) == ("list", 5, "__init__")
+    assert holder["tensors_per_step"] == 1.0
+    assert holder["bytes"] == holder["tensors"] * 400
+
+
+WATCHED = """
+    import gc, sys, weakref
+    import torch
+    import stepmem
+
+    class Loud(type):
+        def __instancecheck__(cls, instance):
+            ran.append("instancecheck")
+            return False
+        def __hash__(cls):
+            ran.append("hash of a class")
+            return 1
+        def __eq__(cls, other):
+            ran.append("equality of a class")
+            return cls is other
+
+    ran = []
+
+    class Shy(metaclass=Loud):
+        def __getattribute__(self, name):
+            ran.append(f"attribute {name}")
+            return object.__getattribute__(self, name)
+        @property
+        def __class__(self):
+            ran.append("class")
+            return dict
+        def __len__(self):
+            ran.append("length")
+            return 3
+        def __hash__(self):
+            ran.append("hash")
+            return 1
+        def __eq__(self, other):
+            ran.append("equality")
+            return False
+        def __bool__(self):
+            ran.append("truth")
+            return False
+        def __iter__(self):
+            ran.append("iteration")
+            return iter(())
+        def __repr__(self):
+            ran.append("representation")
+            return ""
+        def __del__(self):
+            pass
+
+    class ShyList(list):
+        def __len__(self):
+            ran.append("length of a list")
+            return 0
+        def __iter__(self):
+            ran.append("iteration of a list")
+            return iter(())
+        def __getitem__(self, key):
+            ran.append("item of a list")
+            raise KeyError(key)
+
+    class ShyDict(dict):
+        def keys(self):
+            ran.append("keys")
+            return []
+        values = items = __iter__ = __len__ = keys
+
+    class ShyTensor(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function, types, arguments=(), named=None):
+            ran.append(f"torch function {function}")
+            return super().__torch_function__(function, types, arguments, named or {})
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            context.save_for_backward(x)
+            return x * x
+        @staticmethod
+        def backward(context, gradient):
+            return gradient
+
+    def pack(x):
+        return x
+
+    def unpack(x):
+        ran.append("unpacking of a saved tensor")
+        return x
+
+    shy = Shy()
+    shy.tensors = ShyList()
+    shy_dict = ShyDict()
+    weight = torch.nn.Parameter(torch.randn(8))
+
+    def kept_alive(step):
+        dead = []
+        temporary = torch.randn(1000)
+        names = locals()
+        dead.append(weakref.ref(temporary))
+        stepmem.step_end(step)
+        n = sys.getrefcount(temporary)
+        del temporary, names["temporary"]
+        return n, dead[0]() is None
+
+    gc.disable()
+    total = torch.zeros(8)
+    counts = set()
+    for step in range(300):
+        list.append(object.__getattribute__(shy, "tensors"), torch.randn(16))
+        dict.__setitem__(shy_dict, ("a key that is not sent", step), torch.randn(4).as_subclass(ShyTensor))
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            total = total + Square.apply(weight) * weight
+        ran.clear()
+        counts.add(kept_alive(step))
+        seen = list(ran)
+        assert not seen, (step, seen)
+    assert all(died for _, died in counts), counts
+    assert len({n for n, _ in counts}) == 1, counts
+    print("quiet")
+"""
+
+
+@needs_torch[0]
+@needs_torch[1]
+def test_no_code_of_the_program_runs_and_nothing_is_kept_alive(answer):
+    (_, result), ended = answer(textwrap.dedent(WATCHED))
+    assert ended.out.endswith("quiet\n")
+    names = [each["name"] for each in result["holders"]]
+    assert any("`Shy.tensors`" in name for name in names) and any("`shy_dict`" in name for name in names), result
+    assert any("graph behind `total`" in name for name in names), result
+    assert "not sent" not in str(result)
