@@ -1,9 +1,12 @@
-//! Well-formed snapshots of random histories: four bytes an event over a few addresses, segments and stacks.
+//! Well-formed snapshots of random histories: four bytes an event over a few addresses, segments, stacks, streams, pools
+//! and numbers of steps. What is written reads back the same, and what is answered adds up.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use stepmem::snapshot::load;
-use stepmem::snapshot::model::{Action, Annotation, Block, Device, Event, Segment, Snapshot, State};
+use stepmem::snapshot::model::{
+    Action, Annotation, Block, Device, Event, MetadataRun, Place, Segment, Snapshot, State,
+};
 use stepmem::snapshot::scene::DeviceScene;
 use stepmem::snapshot::sites::Sites;
 use stepmem::snapshot::study::Study;
@@ -31,6 +34,10 @@ fuzz_target!(|data: &[u8]| {
         snapshot.stack(&[("torch/optim/adamw.py", 2, "step"), ("train.py", 9, "main")]),
         snapshot.stack(&[("", 0, "torch::autograd::AccumulateGrad::apply(x)")]),
     ];
+    let texts = [0, snapshot.strings.intern(b"step=1"), snapshot.strings.intern(b"step=2")];
+    snapshot.streams.push(7);
+    snapshot.pools.push((0, 1));
+    snapshot.rounding.divisions = [u64::from(data.first().copied().unwrap_or(0) % 9); 16];
     let (events, blocks) = data.split_at(data.len() - data.len() % 16);
     for (number, [action, place, size, stack]) in (0..).zip(events.as_chunks::<4>().0) {
         let time_us = 1_000_000 + 10 * number;
@@ -38,16 +45,23 @@ fuzz_target!(|data: &[u8]| {
             let mark = Annotation { name: step, is_start: true, device: Some(0), time_us };
             snapshot.annotations.push(mark);
         }
+        let text = texts[usize::from(*size >> 6) % texts.len()];
+        if text != 0 {
+            let first = u32::try_from(snapshot.events.len()).expect("at most 64 KiB of input");
+            snapshot.metadata.push(MetadataRun { first, end: first + 1, text });
+        }
+        let pool = [None, Some(0), Some(1)][usize::from(*stack >> 3) % 3];
         snapshot.events.push(Event {
             action: ACTIONS[usize::from(*action & 0x7f) % ACTIONS.len()],
             address: u64::from(*place) << 19,
             size: u64::from(*size) << 14,
             time_us,
             stack: stacks[usize::from(*stack) % stacks.len()],
-            ..Event::default()
+            place: Place::new(u32::from(*stack >> 7), pool),
         });
     }
-    let mut segment = Segment { size: 64 << 20, ..Segment::default() };
+    let is_expandable = data.last().is_some_and(|last| *last & 1 != 0);
+    let mut segment = Segment { size: 64 << 20, is_expandable, ..Segment::default() };
     for (number, byte) in (0..).zip(blocks) {
         let states = [State::Allocated, State::Pending, State::Inactive];
         segment.blocks.push(Block {
@@ -62,6 +76,11 @@ fuzz_target!(|data: &[u8]| {
     snapshot.devices.push(Device { index: 0, segments: vec![segment], events: (0, n_events) });
     let read = load::read(&write(&snapshot)).expect("we read what we write");
     assert_eq!(read.events.len(), n_events);
+    assert_eq!(read.rounding, snapshot.rounding);
+    for number in 0..u32::try_from(n_events).expect("at most 64 KiB of input") {
+        let text = |of: &Snapshot| of.strings.get(of.metadata_of(number)).to_vec();
+        assert_eq!(text(&read), text(&snapshot));
+    }
     let sites = Sites::new(&read, None);
     for device in &read.devices {
         let study = Study::new(DeviceScene::new(&read, device, &sites));
