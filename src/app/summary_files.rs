@@ -208,6 +208,8 @@ impl Summaries {
 
     /// Lets a summary wait, and gives up the oldest where too many do: a disk may hang.
     fn wait(&mut self, waiting: WaitingSummary) {
+        // Ranks that end one after another after their run was cut off each give a newer one.
+        self.waiting.retain(|earlier| earlier.of != waiting.of);
         self.waiting.push(waiting);
         let n_ranks = |waiting: &[WaitingSummary]| {
             waiting.iter().map(|waiting| waiting.summary.ranks.len()).sum::<usize>()

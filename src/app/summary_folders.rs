@@ -32,7 +32,7 @@ pub(super) struct SummaryFolders {
 }
 
 /// Which summary it is: of one launch of one run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct LaunchOfRun {
     pub(super) run: Run,
     pub(super) id: LaunchId,

@@ -217,6 +217,7 @@ mod tests {
         ("otlp.semconv", "true"),
         ("state.file", "state"),
         ("summary.dir", "summaries"),
+        ("summary.launches-max", "1"),
         ("stop.linger", "1s"),
         ("sidecar", "true"),
         ("termination-message-path", "/run/message"),

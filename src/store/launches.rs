@@ -124,7 +124,7 @@ impl RunFolder {
     }
 
     /// Removes the oldest launches that have ended until there are at most `max`. Returns how many went. `current` stays
-    /// whatever its state; so does the one before it if `max` is at least [`KEEPS_BEFORE_MIN`]. A directory stays if a
+    /// whatever its state; so does the one before it if `max` is at least `KEEPS_BEFORE_MIN`. A directory stays if a
     /// file in it is not ours.
     ///
     /// # Errors

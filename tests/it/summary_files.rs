@@ -169,6 +169,9 @@ fn run_that_is_cut_off_by_the_failure_of_a_rank_is_summed_up_without_the_long_wa
     let states = [&summary["ranks"][0]["state"], &summary["ranks"][1]["state"]];
     assert_eq!(states, [&json!("ended_unannounced"), &json!("ended")]);
     assert_eq!(summary["coverage"]["ranks_lost"], json!([]));
+    // One that hung, and reports its end later.
+    end(&exporter, "run", r#"{"rank":0,"outcome":"failed"}"#);
+    await_true("its end", || read(&json).unwrap()["ranks"][0]["state"] == "ended");
 }
 
 #[test]
