@@ -37,7 +37,7 @@ def obstacle():
         return f"programs are missing (Debian: apt-get install --no-install-recommends {' '.join(lacking)})"
     for process in pathlib.Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):
-            if process.read_text().strip() == "kubelet":
+            if process.read_text().startswith("kubelet"):
                 return f"a kubelet runs here already (process {process.parent.name}): this machine is a node"
     return None
 

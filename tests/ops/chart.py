@@ -58,7 +58,8 @@ def main():
     stepmem, is_bless = sys.argv[1], "--bless" in sys.argv
     chart = Chart.load(str(CHART))
     problems = []
-    for check in [copies_are_current, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, monitors_where_it_can, notes_say_what_a_sidecar_waits_for_and_sees, survives_null,
+    for check in [copies_are_current, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, monitors_where_it_can, notes_say_what_a_sidecar_waits_for_and_sees,
+                  the_docs_have_the_table_of_the_cluster, survives_null,
                   nothing_twice, pods_are_restricted, tests_itself, injects, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
         try:
             check(Bench(chart, stepmem, is_bless))
@@ -243,6 +244,21 @@ def notes_say_what_a_sidecar_waits_for_and_sees(bench):
         notes = bench.text(values, version)["NOTES.txt"]
         for words in ("cannot be pulled", "imagePullSecrets", "shareProcessNamespace: true"):
             expect((words in notes) == (values["mode"] != "daemonset"), f"{mode}: the notes on {words}: {notes}")
+
+
+def the_docs_have_the_table_of_the_cluster(_):
+    """docs/kubernetes.md has a row for each scenario of `make cluster`, with its versions; all passed."""
+    sys.path[:0] = [str(ROOT / "tests/peers"), str(ROOT / "tests/cluster")]
+    import programs
+    from scenarios import SCENARIOS
+
+    cluster = type("Cluster", (), {"version": lambda _: programs.KUBERNETES})()
+    rows = [scenario.row("passed", "", cluster) for scenario in SCENARIOS]
+    table = re.findall(r"^\| tried \| with \| result \|\n\|---\|---\|---\|\n((?:\|.*\n)+)", (ROOT / "docs/kubernetes.md").read_text(), re.MULTILINE)
+    expect(len(table) == 1, f"docs/kubernetes.md has {len(table)} tables of what was tried")
+    documented = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in table[0].splitlines()]
+    expect([row[:2] for row in documented] == [(row.title, row.versions) for row in rows], f"docs/kubernetes.md has the rows {documented}, and make cluster prints {rows}")
+    expect(all(row[2].startswith("passed") for row in documented), "docs/kubernetes.md has a row that did not pass")
 
 
 def survives_null(bench):

@@ -17,12 +17,13 @@ class Scenario:
     beside: tuple = ()
     """The programs, beside Kubernetes, whose versions the table names."""
     needs_node: bool = False
-    kubernetes: str = ""
-    """The version whose code it tries, where that is not the cluster's."""
+    kubernetes: typing.Optional[str] = ""
+    """The version whose code it tries, where that is not the cluster's; None where it tries none."""
 
     def row(self, outcome, note, cluster):
         versions = [f"{NAMES[name]} {programs.PROGRAMS[name].version}" if name in NAMES else name for name in self.beside]
-        return Row(self.name, self.title, ", ".join([f"Kubernetes {self.kubernetes or cluster.version()}", *versions]), outcome, note)
+        own = [] if self.kubernetes is None else [f"Kubernetes {self.kubernetes or cluster.version()}"]
+        return Row(self.name, self.title, ", ".join([*own, *versions]), outcome, note)
 
 
 def evaluates(program):
@@ -42,8 +43,8 @@ NAMES = {
 SCENARIOS = [
     Scenario("policy", "the policy, by the API server's evaluator", evaluates("policy"), kubernetes=programs.KUBERNETES),
     Scenario("policy-beta", "the policy, by the evaluator of its oldest API server", evaluates("policy-beta"), kubernetes=programs.KUBERNETES_BETA),
-    Scenario("kyverno", "Kyverno's ClusterPolicy, by its own command", kyverno.applies("ClusterPolicy"), ("kyverno",)),
-    Scenario("kyverno-cel", "Kyverno's MutatingPolicy, by its own command", kyverno.applies("MutatingPolicy"), ("kyverno",)),
+    Scenario("kyverno", "Kyverno's ClusterPolicy, by its own command", kyverno.applies("ClusterPolicy"), ("kyverno",), kubernetes=None),
+    Scenario("kyverno-cel", "Kyverno's MutatingPolicy, by its own command", kyverno.applies("MutatingPolicy"), ("kyverno",), kubernetes=None),
     Scenario("bare", "install where the operator's kinds are missing", lifecycle.installs_without_the_operator, (HELM3, "helm"), needs_node=True),
     Scenario("admit", "pods of every form admitted", inject.in_a_real_server),
     Scenario("inject", "injected pods and pods left alone run; hostNetwork twice", inject.running),
@@ -54,7 +55,7 @@ SCENARIOS = [
     Scenario("daemonset", "the DaemonSet names the pod of a device", daemonset.attributes, (), needs_node=True),
     Scenario("discovery", "scraping without the operator", monitoring.by_discovery, ("prometheus",), needs_node=True),
     Scenario("names", "the pods of an injected Job are one run, a rerun is another", names.of_a_job, ("prometheus",), needs_node=True),
-    Scenario("otlp", "OTLP over HTTP and gRPC: the names", otlp.exports, ("collector", "prometheus"), needs_node=True),
+    Scenario("otlp", "OTLP over HTTP and gRPC: names and dashboards", otlp.exports, ("collector", "prometheus"), needs_node=True),
     Scenario("starts", "a sidecar that finds its start wrong", starts.never_exits, needs_node=True),
     Scenario("answer", "the answer of a finished pod, in kubectl", starts.answers_in_kubectl),
     Scenario("death", "a pod that runs out of memory at once is scraped", ends.is_scraped, ("prometheus",), needs_node=True),

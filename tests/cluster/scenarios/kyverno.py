@@ -19,17 +19,17 @@ def applies(kind):
         folder = cluster.folder / kind
         folder.mkdir()
         (folder / "policy.yaml").write_text(yaml.safe_dump(policies.rendered(kind, POLICIES[kind])))
-        results = {}
-        for index, (title, pod) in enumerate(injection.pods()):
-            pod["metadata"] |= {"name": f"p{index}", "namespace": "ml"}
-            (folder / "pod.yaml").write_text(yaml.safe_dump(pod))
-            (folder / "after").mkdir(exist_ok=True)
-            done = subprocess.run([programs.path("kyverno"), "apply", folder / "policy.yaml", "--resource", folder / "pod.yaml", "-o", folder / "after.yaml"], capture_output=True, text=True)
-            if "error: 0" not in done.stdout:
-                raise Failure(f"a pod {title}: {done.stdout[-1500:]}{done.stderr[-500:]}")
-            after = [document for document in yaml.safe_load_all((folder / "after.yaml").read_text()) if document] if (folder / "after.yaml").exists() else []
-            results[title] = {"pod": after[-1] if after else pod}
-            (folder / "after.yaml").unlink(missing_ok=True)
+        pods = {f"p{index}": (title, pod) for index, (title, pod) in enumerate(injection.pods())}
+        for name, (_, pod) in pods.items():
+            pod["metadata"] |= {"name": name, "namespace": "ml"}
+        (folder / "pods.yaml").write_text(yaml.safe_dump_all(pod for _, pod in pods.values()))
+        done = subprocess.run([programs.path("kyverno"), "apply", folder / "policy.yaml", "--resource", folder / "pods.yaml", "-o", folder / "after.yaml"], capture_output=True, text=True)
+        if "error: 0" not in done.stdout:
+            raise Failure(f"{done.stdout[-1500:]}{done.stderr[-500:]}")
+        after = [document for document in yaml.safe_load_all((folder / "after.yaml").read_text()) if document]
+        # The last one counts, should a pod be there after each rule that changed it.
+        changed = {document["metadata"]["name"]: document for document in after}
+        results = {title: {"pod": changed.get(name, pod)} for name, (title, pod) in pods.items()}
         policies.check(results, kind)
         return f"{len(results)} pods, by kyverno apply"
 

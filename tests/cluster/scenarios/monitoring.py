@@ -5,6 +5,7 @@ import gzip
 import base64
 import json
 import pathlib
+import re
 import urllib.parse
 
 import live
@@ -19,13 +20,13 @@ GROUP = "monitoring.coreos.com"
 
 
 @contextlib.contextmanager
-def prometheus(folder, config, address="127.0.0.1"):
-    """A running Prometheus 3, which also listens at the address; its port."""
+def prometheus(folder, config, address="127.0.0.1", lookback="5m"):
+    """A running Prometheus 3, which also listens at the address; its port. `lookback` is how long a series lasts without a mark of its end."""
     folder.mkdir(exist_ok=True)
     (folder / "prometheus.yml").write_text(json.dumps(config))
     child, [port] = start_listening(
         lambda port: [programs.path("prometheus"), f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data", f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn", "--rules.alert.resend-delay=1s",
-                      "--web.enable-otlp-receiver", *([f"--web.listen-address={address}:{port}"] if address != "127.0.0.1" else [])],
+                      "--web.enable-otlp-receiver", f"--query.lookback-delta={lookback}", *([f"--web.listen-address={address}:{port}"] if address != "127.0.0.1" else [])],
         1, str(folder / "log"), is_ready=lambda port: answer(f"http://127.0.0.1:{port}/-/ready"),
     )
     with child:
@@ -50,17 +51,41 @@ def by_discovery(cluster):
     """The example's job finds a sidecar without the operator, with the labels that the rules group by."""
     namespace = cluster.namespace("discovery")
     config = discovering(cluster)
+    config["scrape_configs"].append(by_annotations(cluster))
+    train = cluster.pod("train", script="leak")
+    train["metadata"]["annotations"] = documented_annotations()
     with cluster.release(namespace, cluster.values(mode="inject")):
         awaits_policy(cluster, namespace)
-        cluster.apply(cluster.pod("train", script="leak"), namespace=namespace)
+        cluster.apply(train, namespace=namespace)
         cluster.awaits_phase(namespace, "train", "Running")
         with prometheus(cluster.folder / "discovery", config) as port:
-            found = awaits(lambda: query(port, f'stepmem_rank_step{{namespace="{namespace}"}}'), 60, lambda: f"no series of the sidecar: {answer(f'http://127.0.0.1:{port}/api/v1/targets')}")
+            of_job = lambda job: awaits(lambda: query(port, f'stepmem_rank_step{{job="{job}",namespace="{namespace}"}}'), 60, lambda: f"no series of the sidecar: {answer(f'http://127.0.0.1:{port}/api/v1/targets')}")
+            found, annotated = of_job("stepmem"), of_job("annotated")
+    if [each["metric"]["pod"] for each in annotated] != ["train"]:
+        raise Failure(f"by annotations there are {annotated}")
     wanted = {"job": "stepmem", "namespace": namespace, "pod": "train", "container": "stepmem", "node": "stepmem-node"}
     got = {name: found[0]["metric"].get(name) for name in wanted}
     if got != wanted:
         raise Failure(f"the labels are {got}, not {wanted}")
-    return "job, namespace, pod, container and node"
+    return "job, namespace, pod, container and node; and by annotations"
+
+
+def by_annotations(cluster):
+    """The usual job for pods annotated prometheus.io/scrape, port and path."""
+    annotation = "__meta_kubernetes_pod_annotation_prometheus_io_"
+    return {"job_name": "annotated", "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(cluster.kubeconfig)}], "relabel_configs": [
+        {"source_labels": [f"{annotation}scrape"], "regex": "true", "action": "keep"},
+        {"source_labels": [f"{annotation}path"], "regex": "(.+)", "target_label": "__metrics_path__"},
+        {"source_labels": ["__address__", f"{annotation}port"], "regex": r"([^:]+)(?::\d+)?;(\d+)", "replacement": "$1:$2", "target_label": "__address__"},
+        {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
+        {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
+    ]}
+
+
+def documented_annotations():
+    """The annotations of docs/kubernetes.md."""
+    [block] = re.findall(r"```yaml\n(metadata:\n  annotations: .+?)```", (ROOT / "docs/kubernetes.md").read_text(), re.DOTALL)
+    return yaml.safe_load(block)["metadata"]["annotations"]
 
 
 def crds():

@@ -7,10 +7,14 @@ import re
 import policies
 import programs
 from child import free_ports, start_listening
-from cluster import answer, awaits
+from cluster import ROOT, answer, awaits
+from scenarios import alike
 from scenarios.monitoring import prometheus, query
 
 ARRIVES_SECONDS_MAX = 60
+EVERY_SECOND = {"global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}, "rule_files": [str(ROOT / "alerts/stepmem.rules.yaml")]}
+LASTS = "5s"
+"""How long a series of OTLP lasts after its last export. OTLP does not mark an end; a longer time would show what has cleared."""
 SAMPLE = re.compile(r"^(stepmem_\w+)[{ ]", re.MULTILINE)
 
 
@@ -23,7 +27,7 @@ def collector(cluster):
     def command(port):
         config = {
             "receivers": {"otlp": {"protocols": {"http": {"endpoint": f"{gateway}:{http}"}, "grpc": {"endpoint": f"{gateway}:{grpc}"}}}},
-            "exporters": {"prometheus": {"endpoint": f"127.0.0.1:{port}", "resource_to_telemetry_conversion": {"enabled": True}}},
+            "exporters": {"prometheus": {"endpoint": f"127.0.0.1:{port}", "resource_to_telemetry_conversion": {"enabled": True}, "metric_expiration": LASTS}},
             "service": {"telemetry": {"metrics": {"level": "none"}}, "pipelines": {"metrics": {"receivers": ["otlp"], "exporters": ["prometheus"]}}},
         }
         (folder / "collector.yaml").write_text(json.dumps(config))
@@ -35,10 +39,9 @@ def collector(cluster):
 
 
 def exports(cluster):
-    """Three pods export at once; each name that arrives is one of /metrics, and none of them is missing."""
+    """Three pods export at once; each name that arrives is one of /metrics, none of them is missing, and the dashboards show the same."""
     namespace, gateway = cluster.namespace("otlp"), cluster.node.gateway
-    config = {"otlp": {"promote_resource_attributes": ["cluster", "namespace", "pod"]}}
-    with collector(cluster) as (http, grpc, port), prometheus(cluster.folder / "otlp", config, gateway) as web:
+    with collector(cluster) as (http, grpc, port), prometheus(cluster.folder / "otlp", receiving(port), gateway, LASTS) as web:
         ways = {
             "http": {"otlp.endpoint": f"http://{gateway}:{http}"},
             "grpc": {"otlp.endpoint": f"http://{gateway}:{grpc}", "otlp.protocol": "grpc"},
@@ -49,8 +52,24 @@ def exports(cluster):
             cluster.awaits_phase(namespace, name, "Running")
             with cluster.exporter(namespace, name) as url:
                 receive = by_prometheus(web, namespace, name) if name == "prometheus" else by_collector(port, namespace, name)
-                n_names = awaits_alike(lambda: scraped(url), receive, name)
-    return f"{n_names} names alike, with namespace and pod"
+                awaits_alike(lambda: scraped(url), receive, name)
+        n_queries = dashboards_agree(cluster, namespace, list(ways), web)
+    return f"names, namespace and pod as in the scrape; so are the series of {n_queries} queries of the dashboards"
+
+
+def receiving(port):
+    """Prometheus as docs/otlp.md configures it: it receives OTLP, and scrapes the Collector at the port."""
+    scrape = {"job_name": "collector", "honor_labels": True, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
+    return {**EVERY_SECOND, "otlp": {"promote_resource_attributes": ["cluster", "namespace", "pod"]}, "scrape_configs": [scrape]}
+
+
+def dashboards_agree(cluster, namespace, pods, receiver):
+    """How many queries the dashboards have, once each gives the same by OTLP as over a scrape of the same pods."""
+    targets = [{"targets": [f"{cluster.status(namespace, pod)['status']['podIP']}:9477"], "labels": {"namespace": namespace, "pod": pod}} for pod in pods]
+    config = {**EVERY_SECOND, "scrape_configs": [{"job_name": "stepmem", "static_configs": targets}]}
+    with prometheus(cluster.folder / "scraped", config, lookback=LASTS) as scraper:
+        [run, *_] = {each["metric"]["run"] for each in awaits(lambda: query(scraper, "stepmem_rank_step"), ARRIVES_SECONDS_MAX, lambda: "no series is scraped")}
+        return alike.agree(scraper, receiver, run=run, rank="0")
 
 
 def scraped(url):
@@ -75,7 +94,7 @@ def by_prometheus(web, namespace, pod):
 
 
 def awaits_alike(scrape, receive, name):
-    """How many names there are once the same ones are scraped and received."""
+    """Waits until the same names are scraped and received."""
     last = {}
 
     def look():
@@ -83,7 +102,6 @@ def awaits_alike(scrape, receive, name):
         return last["scraped"] and last["scraped"] == last["received"]
 
     awaits(look, ARRIVES_SECONDS_MAX, lambda: f"{name}: missing {sorted(last['scraped'] - last['received'])}, not scraped {sorted(last['received'] - last['scraped'])}")
-    return len(last["scraped"])
 
 
 def sidecar_pod(cluster, name, settings):

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import signal
 
 from child import Failure
@@ -59,7 +60,7 @@ def survives_a_kill(cluster):
             after = awaits(lambda: finding(url), 60, lambda: f"no finding after the restart: {answer(f'{url}/api/v1/status')}")
         if after["since"] != before["since"] or not written:
             raise Failure(f"the finding is since {before['since']} before and since {after['since']} after the kill")
-    return f"{after['kind']} since {after['since']}, before and after"
+    return "the finding and its `since`, before and after"
 
 
 def saved(cluster, namespace):
@@ -101,7 +102,12 @@ def training_restarts(cluster):
             raise Failure(f"a restart is a finding: {found['findings']}")
         if len(found["ranks"]) != 1:
             raise Failure(f"one rank is {len(found['ranks'])}")
-    return "one rank, steps go on from 251"
+        with cluster.exporter(namespace, "train") as url:
+            text = answer(f"{url}/metrics") or ""
+        counts = [float(re.search(rf'^stepmem_push_records_total\{{result="{result}"\}} (\S+)$', text, re.MULTILINE)[1]) for result in ("restarted", "late")]
+        if counts != [1.0, 0.0]:
+            raise Failure(f"a restart from a checkpoint is {counts[0]:.0f} new lives, and {counts[1]:.0f} records are late")
+    return "one rank in a new life, from step 251, no record late"
 
 
 def beyond(url, step):
