@@ -48,7 +48,7 @@ FIRST_PID = 1000
 BEND_ERROR_RATIO = 0.5
 SLOPE_TOLERANCE = 1e-6
 # rules.rs: how long a life's first steps are judged, and the warm-up of windows.
-SURGE_STEPS, WARMUP_STEPS = 512, 96
+SURGE_STEPS, WARMUP_STEPS = 1024, 96
 PUSHES_PER_BLOCK, READINGS_PER_BLOCK = 16, 2
 SERIES = "allocated", "reserved", "outside_allocator"
 STAGES = "nothing", "rising", "creeping"
@@ -305,7 +305,7 @@ def taken(transition, others):
 
 
 def is_of_first_steps(transition):
-    """A surge is counted from a life's first steps and judged for 512 of them; windows begin after the warm-up."""
+    """A surge is counted from a life's first steps and judged for SURGE_STEPS of them; windows begin after the warm-up."""
     is_early = transition.onset is not None and transition.step - transition.onset <= SURGE_STEPS
     return transition.series == "allocated" and is_early and transition.place <= SURGE_STEPS + WARMUP_STEPS
 

@@ -100,6 +100,26 @@ fn guides_own_loop_rises_by_step_60_and_creeps_by_step_110() {
 }
 
 #[test]
+fn leak_that_lasts_for_a_few_thousand_steps_creeps_within_a_sixth_of_them() {
+    let left = 24.0 * GIBIBYTE - 1.3e9 - level(0.0);
+    for steps in [1200.0, 2400.0, 4000.0] {
+        let found = findings(&[], &job(1100, |step| 1.3e9 + left / steps * step, level));
+        let creep = raised(&found, "CREEP_CONFIRMED");
+        assert!(creep.is_some_and(|step| step <= steps / 6.0), "{steps} steps: {found:?}");
+    }
+}
+
+#[test]
+fn garbage_that_waits_for_its_collection_does_not_page() {
+    let left = 24.0 * GIBIBYTE - 2e9 - level(0.0);
+    for period in [120.0, 250.0, 500.0, 900.0] {
+        let sawtooth = |step: f64| 2e9 + 0.12 * left / period * (step % period);
+        let found = findings(&[], &job(1100, sawtooth, level));
+        assert_eq!(raised(&found, "CREEP_CONFIRMED"), None, "{period} steps: {found:?}");
+    }
+}
+
+#[test]
 fn urgent_leak_is_found_whatever_the_warmup() {
     let leak = job(120, |step| 1.3e9 + 80.0 * MEGABYTE * step, level);
     let found = findings(&["--creep.warmup-steps", "5000"], &leak);
@@ -142,6 +162,16 @@ fn cache_that_fits_does_not_page_however_fast_it_fills() {
                 assert_eq!(page, None, "{share} within {steps}: {found:?}");
             }
         }
+    }
+}
+
+#[test]
+fn slow_cache_that_fits_does_not_page_in_the_first_steps() {
+    let left = 24.0 * GIBIBYTE - 2e9 - level(0.0);
+    for steps in [300.0, 600.0, 1000.0, 2000.0] {
+        let filling = |step: f64| 2e9 + 0.9 * left * (1.0 - (-step / steps).exp());
+        let found = findings(&[], &job(286, filling, level));
+        assert_eq!(raised(&found, "CREEP_CONFIRMED"), None, "{steps} steps: {found:?}");
     }
 }
 

@@ -6,7 +6,7 @@ use crate::analysis::creep::signal::Signal;
 
 /// Train pushes to skip at the start of a life: lazy optimizer state, autotuning, skipped AMP
 /// steps.
-const WARMUP_PUSHES: u32 = 96;
+pub(super) const WARMUP_PUSHES: u32 = 96;
 /// Time to skip at the start of a process that does not push: it loads its model and its cache
 /// settles.
 const PROCESS_WARMUP_SECONDS: f64 = 600.0;
@@ -201,14 +201,17 @@ impl SurgeRules {
         first_record: 12,
         records_per_block: 2,
         blocks_min: 12,
-        records_max: 512,
+        records_max: 1024,
         span_max: f64::INFINITY,
         straightness_min: 10.0,
-        steady_ratio: 0.9,
+        // A cache that fills exponentially passes until it holds 1 - 0.93² = 13.5 % of its size:
+        // one that fits never takes the share of a creep.
+        steady_ratio: 0.93,
         growth_of_held_max: f64::INFINITY,
         left_of_seen_max: 10.0,
         rising: SurgeShare { few: 0.15, least: 0.10 },
-        creeping: SurgeShare { few: 0.30, least: 0.15 },
+        // Garbage that waits for its collection takes at most 12 % on simulated jobs.
+        creeping: SurgeShare { few: 0.25, least: 0.13 },
     };
     /// The rules of [`Signal::Process`], counted in seconds: a model that is loaded grows in a
     /// straight line from next to nothing, so that growth beyond what was held at first is left
@@ -220,6 +223,7 @@ impl SurgeRules {
         records_max: 120,
         span_max: 1200.0,
         straightness_min: 9.0,
+        steady_ratio: 0.9,
         growth_of_held_max: 1.0,
         rising: SurgeShare { few: 0.10, least: 0.10 },
         creeping: SurgeShare { few: 0.20, least: 0.20 },
