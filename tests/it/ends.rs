@@ -164,6 +164,24 @@ fn terminated_exporter_waits_for_the_scrape_of_a_death_and_writes_first() {
 }
 
 #[test]
+fn terminated_exporter_ends_after_25_s_without_the_scrape_of_a_death() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&dying().records());
+    assert_eq!(end(&exporter, "job", &oom()), 200);
+    exporter.signal("TERM");
+    exporter.await_log("the wait", Duration::from_secs(10), |entry| {
+        entry["fields"]["message"] == "waiting for a last scrape"
+    });
+    let began = Instant::now();
+    exporter.await_log("the end of the wait", Duration::from_mins(1), |entry| {
+        entry["fields"]["message"] == "no scrape came"
+    });
+    let waited = began.elapsed();
+    assert!((24.0..29.0).contains(&waited.as_secs_f64()), "{waited:?}");
+    assert!(exporter.wait().0.success());
+}
+
+#[test]
 fn terminated_exporter_waits_for_no_scrape_of_a_run_that_completed() {
     let exporter = Exporter::start(&[]);
     exporter.push(&dying().records());
