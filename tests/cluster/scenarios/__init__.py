@@ -5,7 +5,7 @@ import typing
 
 import policies
 import programs
-from scenarios import daemonset, inject, kyverno, lifecycle, monitoring, otlp, sidecar, starts
+from scenarios import daemonset, ends, inject, kyverno, lifecycle, monitoring, otlp, sidecar, starts
 from table import Row
 
 
@@ -56,6 +56,7 @@ SCENARIOS = [
     Scenario("otlp", "OTLP over HTTP and gRPC: the names", otlp.exports, ("collector", "prometheus"), needs_node=True),
     Scenario("starts", "a sidecar that finds its start wrong", starts.never_exits, needs_node=True),
     Scenario("answer", "the answer of a finished pod, in kubectl", starts.answers_in_kubectl),
+    Scenario("death", "a pod that runs out of memory at once is scraped", ends.is_scraped, ("prometheus",), needs_node=True),
     Scenario("helm3", "the life of a release", lifecycle.lives(3), (HELM3,)),
     Scenario("helm4", "the life of a release", lifecycle.lives(4), ("helm",)),
     # Last, since it brings the operator's kinds.
