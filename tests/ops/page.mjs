@@ -125,6 +125,16 @@ const checks = {
     assert.equal(await row.locator("th .mark").getAttribute("class"), "mark level-pending");
   },
 
+  async "a peak that is not known is a dash, not live memory"(reader) {
+    const status = await statusOf(nvmlUrl);
+    const ranks = status.ranks.map((rank) => ({ ...rank, allocated_bytes: 3 * 2 ** 30, recent_peak_allocated_bytes: null, pressures: [] }));
+    await reader.open(nvmlUrl, { ...status, ranks });
+    const cells = await reader.page.locator("#ranks-rows tr").first().locator("th, td").allInnerTexts();
+    const heads = await reader.page.locator("#ranks thead th").allInnerTexts();
+    const shown = (head) => cells[heads.findIndex((text) => text.trim().toLowerCase() === head)].trim();
+    assert.deepEqual([shown("allocated"), shown("peak"), shown("pressure")], ["3.00 GiB", "\u2013", "\u2013"]);
+  },
+
   async "nothing is called right while a rank is not judged"(reader) {
     const status = await statusOf(nvmlUrl);
     const [young] = status.ranks;
