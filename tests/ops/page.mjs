@@ -100,6 +100,16 @@ const checks = {
     await reader.has("#devices-rows tr", "pid 4711 (python)");
   },
 
+  async "a PID namespace that hides processes, and devices that are not opened, are explained with what to set"(reader) {
+    const status = await statusOf(nvmlUrl);
+    const hidden = { attribution: "own_pid_namespace", processes: [], other_processes_bytes: null };
+    await reader.open(nvmlUrl, { ...status, devices: status.devices.map((device) => ({ ...device, ...hidden })) });
+    await reader.has("#devices-rows tr", "with shareProcessNamespace: true in the pod they are");
+    const exporter = { ...status.exporter, devices_hint: "no rank pushes from one; set --nvml.devices" };
+    await reader.open(nvmlUrl, { ...status, devices: [], findings: [], exporter });
+    await reader.has("#devices-note", "No device readings: no rank pushes from one; set --nvml.devices.");
+  },
+
   async "two programs under one name are named below the runs"(reader) {
     const status = await statusOf(nvmlUrl);
     await reader.open(nvmlUrl, status);
