@@ -117,6 +117,8 @@ def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
         elif not _is_dict_of(parent, child, child_kind):
             text, spot = _attribute(parent, _namespace(parent), child, text, spot)
     last, last_kind = chain[-1]
+    if type.__subclasscheck__(BaseException, type(last)):
+        return Name(f"the traceback of a kept exception in `{text}`", "traceback", spot)
     if len(chain) == 1:
         return Name(f"the globals of `{key[1]}`" if key[0] == "module" else "a root", kind, NOWHERE)
     if last_kind == CACHE:
@@ -192,7 +194,7 @@ def _attribute(owner: Any, namespace: Any, child: Any, text: str, spot: Spot) ->
         pattern, after = rf"\s+{re.escape(name)}\s*(:[^=]*)?=", rf"\s*class\s+{re.escape(class_name)}\b"
         return f"{class_name}.{name}", Spot(_file(module), None, None, pattern, after)
     stored = _where_stored(class_, name)
-    return f"{class_name}.{name}", spot if spot.file and stored.file and "-packages" in stored.file else stored
+    return f"{class_name}.{name}", stored if stored.file else spot
 
 
 def _is_standard(class_: Any) -> bool:
@@ -217,35 +219,36 @@ def _slot(owner: Any, child: Any) -> Optional[str]:
 
 
 def _where_stored(class_: Any, name: str) -> Spot:
-    """Returns the first line of a class's methods that stores an attribute; the class's own line if none does."""
-    file: Optional[str] = None
+    """Returns the first line of a program's class that stores an attribute; nothing for a library's."""
+    found = NOWHERE
     for base in _mro(class_):
-        functions = [each for each in _functions(base)]
-        for function in functions:
+        module = _module_of(base)
+        file = _file(sys.modules.get(module)) if type(module) is str else None
+        if file is None or file.startswith(STANDARD) or "-packages" in file:
+            continue
+        for function in _functions(base):
             code = function.__code__
-            file = file or code.co_filename
-            line = None if code.co_filename.startswith("<") else _line_of_store(code, ("STORE_ATTR",), name)
+            idx = -1 if code.co_filename.startswith("<") else _index(code.co_names, name)
+            line = _line_of_store(code, "STORE_ATTR", idx) if idx >= 0 else None
             if line is not None:
                 return Spot(code.co_filename, code.co_name, line, None, None)
-        class_name = _name_of(base)
-        module = sys.modules.get(_module_of(base)) if type(_module_of(base)) is str else None
-        own_file = _file(module)
-        if own_file and name in (_annotations(base) or ()):
-            return Spot(own_file, None, None, rf"\s+{re.escape(name)}\s*:", rf"\s*class\s+{re.escape(class_name)}\b")
-    module = sys.modules.get(_module_of(class_)) if type(_module_of(class_)) is str else None
-    file = _file(module)
-    return Spot(file, None, None, rf".*\.{re.escape(name)}\s*(:[^=]*)?=[^=]", None) if file else NOWHERE
+        if found.file is None:
+            declared = rf"\s+{re.escape(name)}\s*:" if _is_declared(base, name) else rf".*\.{re.escape(name)}\s*(:[^=]*)?=[^=]"
+            after = rf"\s*class\s+{re.escape(_name_of(base))}\b" if _is_declared(base, name) else None
+            found = Spot(file, None, None, declared, after)
+    return found
+
+
+def _is_declared(class_: Any, name: str) -> bool:
+    """Returns whether a class has an annotation of this name, as a dataclass has for its fields."""
+    found = _dict_of_type(class_).get("__annotations__")
+    return type(found) is dict and any(type(each) is str and each == name for each in list(found))
 
 
 def spot_of_class(module: str, name: str) -> Spot:
     """Returns where a class is defined."""
     file = _file(sys.modules.get(module))
     return Spot(file, None, None, rf"\s*class\s+{re.escape(name)}\b", None) if file else NOWHERE
-
-
-def _annotations(class_: Any) -> Any:
-    found = _dict_of_type(class_).get("__annotations__")
-    return found if type(found) is dict else None
 
 
 def _functions(class_: Any) -> List[types.FunctionType]:
@@ -257,29 +260,75 @@ def _functions(class_: Any) -> List[types.FunctionType]:
     return found
 
 
-def _line_of_store(code: types.CodeType, operations: Tuple[str, ...], name: str) -> Optional[int]:
-    """Returns the first line of some code that stores a name."""
-    import dis  # PyTorch has imported it
+def _line_of_store(code: types.CodeType, operation: str, idx: int) -> Optional[int]:
+    """Returns the first line of some code with this operation on the variable or name `idx`. Searches bytes: it is fast."""
+    import opcode  # PyTorch has imported it
 
-    line: Optional[int] = code.co_firstlineno
-    for instruction in dis.get_instructions(code):
-        started = getattr(instruction, "line_number", None) if sys.version_info >= (3, 13) else instruction.starts_line
-        line = started if type(started) is int else line
-        if instruction.opname.startswith(operations) and instruction.argval == name:
-            return line
-        if sys.version_info >= (3, 13) and type(instruction.argval) is tuple and instruction.opname.startswith(operations) and name in instruction.argval:
-            return line
-    return None
+    operations = opcode.opmap
+    wanted = [_instruction(operations[operation], idx)]
+    if operation == "STORE_FAST" and idx < 16:  # Python 3.13 joins two operations
+        for joined, is_first in (("STORE_FAST_LOAD_FAST", True), ("STORE_FAST_STORE_FAST", True), ("STORE_FAST_STORE_FAST", False)):
+            if joined in operations:
+                pairs = [idx << 4 | other if is_first else other << 4 | idx for other in range(16)]
+                wanted += [_instruction(operations[joined], pair) for pair in pairs]
+    offsets = [offset for offset in (_offset(code.co_code, each) for each in wanted) if offset >= 0]
+    return _line_at(code, min(offsets)) if offsets else None
+
+
+def _instruction(operation: int, argument: int) -> bytes:
+    return bytes((operation, argument & 0xFF))
+
+
+def _offset(code: bytes, instruction: bytes) -> int:
+    """Returns where an instruction begins; -1 if it is not there."""
+    offset = code.find(instruction)
+    while offset >= 0 and offset % 2:
+        offset = code.find(instruction, offset + 1)
+    return offset
+
+
+def _line_at(code: types.CodeType, offset: int) -> Optional[int]:
+    if sys.version_info >= (3, 10):
+        for begin, end, line in code.co_lines():
+            if begin <= offset < end:
+                return line
+        return None
+    import dis
+
+    found = None
+    for begin, line in dis.findlinestarts(code):
+        if begin > offset:
+            break
+        found = line
+    return found
+
+
+def _index(names: Tuple[str, ...], name: str) -> int:
+    """Returns the index of a name, -1 if it is not there, or if it is beyond what one instruction holds."""
+    idx = names.index(name) if name in names else -1
+    return idx if idx < 256 else -1
 
 
 def _local(frame: types.FrameType, child: Any) -> Tuple[str, Spot]:
-    names = _frames.local_names(frame.f_code)
+    code = frame.f_code
+    names = _frames.local_names(code)
     for idx, value in _frames.read(frame):
         if value is child or (type(value) is types.CellType and any(each is child for each in gc.get_referents(value))):
-            line = _line_of_store(frame.f_code, ("STORE_FAST", "STORE_DEREF"), names[idx])
-            code = frame.f_code
-            return names[idx], Spot(code.co_filename, code.co_name, line or code.co_firstlineno, None, None)
-    return "a local variable", Spot(frame.f_code.co_filename, frame.f_code.co_name, frame.f_code.co_firstlineno, None, None)
+            return names[idx], Spot(code.co_filename, code.co_name, _line_of_local(code, names[idx]), None, None)
+    return "a local variable", Spot(code.co_filename, code.co_name, code.co_firstlineno, None, None)
+
+
+def _line_of_local(code: types.CodeType, name: str) -> int:
+    """Returns the first line that sets a local variable; the function's for an argument."""
+    line: Optional[int] = None
+    idx = _index(code.co_varnames, name)
+    if idx >= 0 and name not in code.co_cellvars:
+        line = _line_of_store(code, "STORE_FAST", idx)
+    else:
+        cells = tuple(_frames.local_names(code)) if sys.version_info >= (3, 11) else code.co_cellvars + code.co_freevars
+        idx = _index(cells, name)
+        line = _line_of_store(code, "STORE_DEREF", idx) if idx >= 0 else None
+    return line or code.co_firstlineno
 
 
 def _global(module: str, namespace: Any, child: Any) -> Tuple[str, Spot]:

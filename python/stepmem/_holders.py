@@ -52,6 +52,16 @@ class Holder(NamedTuple):
     tensors_per_step: float
     bytes_per_step: float
 
+    def joined(self, other: "Holder") -> "Holder":
+        """Returns this holder with the tensors of another one of its name."""
+        return Holder(
+            self.name,
+            self.n_tensors + other.n_tensors,
+            self.n_bytes + other.n_bytes,
+            self.tensors_per_step + other.tensors_per_step,
+            self.bytes_per_step + other.bytes_per_step,
+        )
+
     def located(self) -> "Holder":
         """Returns this holder with the line of its spot. Reads a source file."""
         return self._replace(name=self.name._replace(spot=line_of(self.name.spot)))
@@ -298,14 +308,14 @@ class Search:
 
     def _chosen(self, now: Slice) -> List[Holder]:
         """Names what is left, what grows fastest first."""
-        found: List[Tuple[float, Holder]] = []
+        found: Dict[Name, Holder] = {}
         for candidate in self._candidates:
             chain = resolve(candidate.key, candidate.places, now)
             if len(chain) == len(candidate.places):
                 holder = self._holder(candidate, chain)
-                found.append((holder.bytes_per_step, holder))
-        found.sort(key=lambda each: -each[0])
-        return [holder for _, holder in found]
+                same = found.get(holder.name)  # such as all lists in a dictionary
+                found[holder.name] = holder if same is None else same.joined(holder)
+        return sorted(found.values(), key=lambda each: -each.bytes_per_step)
 
     def _growing_garbage(self, n_counts: int) -> List[int]:
         """Returns the types of which ever more unreachable objects were counted, `n_counts` times."""
