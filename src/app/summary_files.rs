@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::analysis::engine::Engine;
+use crate::app::notices::{Notice, Notices, RunEnd};
 use crate::app::termination::{self, TerminationMessage};
 use crate::model::ids::Run;
 use crate::model::units::Uptime;
@@ -31,6 +32,7 @@ pub(super) struct SummarySource<'a> {
 pub(super) struct Summaries {
     directory: Option<PathBuf>,
     termination: Option<TerminationMessage>,
+    notices: Notices,
     /// The runs that have pushed since the last check, or had a present rank then.
     present: BTreeSet<Run>,
     /// The runs whose summary is due.
@@ -40,10 +42,15 @@ pub(super) struct Summaries {
 }
 
 impl Summaries {
-    pub(super) fn new(directory: Option<PathBuf>, termination: Option<PathBuf>) -> Self {
+    pub(super) fn new(
+        directory: Option<PathBuf>,
+        termination: Option<PathBuf>,
+        notices: Notices,
+    ) -> Self {
         Self {
             directory,
             termination: termination.map(TerminationMessage::new),
+            notices,
             present: BTreeSet::new(),
             due: BTreeSet::new(),
             writing: None,
@@ -85,7 +92,11 @@ impl Summaries {
     /// Starts writing what is due, on a thread of its own. A run that is still present goes to its file only.
     fn write(&mut self, known: &SummarySource<'_>) {
         let due = std::mem::take(&mut self.due);
-        let mut round = Round { directory: self.directory.clone(), ..Round::default() };
+        let mut round = Round {
+            directory: self.directory.clone(),
+            notices: self.notices.clone(),
+            ..Round::default()
+        };
         for run in due {
             let is_over = !self.present.contains(&run);
             if self.directory.is_none() && !is_over {
@@ -142,6 +153,7 @@ fn summary(known: &SummarySource<'_>, run: &Run) -> Option<Summary> {
 #[derive(Default)]
 struct Round {
     directory: Option<PathBuf>,
+    notices: Notices,
     /// The summaries, and whether their runs are over.
     summaries: Vec<(Summary, bool)>,
     message: Option<(PathBuf, String)>,
@@ -154,13 +166,21 @@ impl Round {
     /// The last failure.
     fn write(self) -> anyhow::Result<()> {
         let mut result = Ok(());
-        for (summary, is_over) in &self.summaries {
-            if *is_over {
+        for (summary, is_over) in self.summaries {
+            if is_over {
                 let (verdict, card) = (&*summary.diagnosis.status, &*summary.text);
                 tracing::info!(run = %summary.run, verdict, "summary\n{card}");
             }
-            if let Some(directory) = &self.directory {
-                result = write(directory, summary).and(result);
+            let written = self.directory.as_ref().map(|directory| write(directory, &summary));
+            let (folder, error) = match written.transpose() {
+                Ok(folder) => (folder, None),
+                Err(error) => (None, Some(error)),
+            };
+            if is_over {
+                self.notices.send(|| Notice::Summary(Box::new(RunEnd { summary, folder })));
+            }
+            if let Some(error) = error {
+                result = Err(error);
             }
         }
         if let Some((path, text)) = &self.message {
@@ -171,7 +191,8 @@ impl Round {
     }
 }
 
-fn write(directory: &Path, summary: &Summary) -> anyhow::Result<()> {
+/// Returns the directory of the files.
+fn write(directory: &Path, summary: &Summary) -> anyhow::Result<PathBuf> {
     let folder = directory.join(folder_name(&summary.run));
     fs::create_dir_all(&folder)?;
     let json = serde_json::to_vec_pretty(summary)?;
@@ -180,7 +201,7 @@ fn write(directory: &Path, summary: &Summary) -> anyhow::Result<()> {
     atomic::replace(&folder.join("final_summary.json"), &[&json, b"\n"])?;
     let (shown, verdict) = (folder.display(), &*summary.diagnosis.status);
     tracing::info!(run = %summary.run, folder = %shown, verdict, "summary written");
-    Ok(())
+    Ok(folder)
 }
 
 /// The directory name of a run: every byte but letters, digits, `-`, `_` and inner dots becomes `%` and two digits.

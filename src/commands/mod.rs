@@ -8,6 +8,7 @@ pub mod explain;
 pub mod playback;
 pub mod program;
 pub mod replay;
+pub mod run;
 pub mod serve;
 pub mod snapshot;
 pub mod status;
@@ -15,6 +16,7 @@ pub mod summary;
 
 /// Every command, in the order of help.
 const COMMANDS: &[args::CommandRow] = &[
+    run::RUN,
     serve::SERVE,
     demo::DEMO,
     replay::REPLAY,

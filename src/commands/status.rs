@@ -8,12 +8,12 @@ use anyhow::Context;
 use clap::{Arg, ArgMatches};
 
 use crate::analysis::creep::signal::Signal;
-use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::status::{FindingStatus, ProcessStatus, RankStatus, SignalStatus, Status};
 use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
 use crate::model::ids::SubjectId;
 use crate::model::units::Bytes;
-use crate::text::page::{Cell, Colour, Column, Indent, Page, Table};
+use crate::report::closing::colour_of;
+use crate::text::page::{Cell, Column, Indent, Page, Table};
 use crate::text::units::{bytes, duration, hourly, or_unknown, percent};
 
 /// `stepmem status`.
@@ -187,11 +187,7 @@ fn diagnoses(status: &Status, subject: &SubjectId) -> Cell {
     let own = || status.findings.iter().filter(|finding| finding.subject == *subject);
     let titles: Vec<&str> = own().map(|finding| finding.title.as_ref()).collect();
     let worst = own().map(|finding| finding.severity).max();
-    Cell::from(titles.join(", ")).in_colour(worst.map(|severity| match severity {
-        Severity::Critical => Colour::Red,
-        Severity::Warning => Colour::Yellow,
-        Severity::Info => Colour::Cyan,
-    }))
+    Cell::from(titles.join(", ")).in_colour(worst.map(colour_of))
 }
 
 fn arguments() -> clap::Command {
