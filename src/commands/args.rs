@@ -73,7 +73,7 @@ impl From<anyhow::Error> for CommandError {
 pub(super) fn recordings() -> Arg {
     Arg::new("FILE")
         .help(
-            "Recordings as JSON lines (push records and NVML readings); - reads standard input",
+            "Recordings as JSON lines (push records and NVML readings), plain or compressed with gzip or zstd; - reads standard input",
         )
         .value_parser(clap::value_parser!(PathBuf))
         .num_args(1..)
