@@ -97,6 +97,7 @@ async fn start(
     notices: Notices,
 ) -> anyhow::Result<(App, Addresses)> {
     let mut startup = Startup::new(settings.start, &settings.problems);
+    settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let saved = settings
         .state_file
         .as_deref()
@@ -120,7 +121,7 @@ async fn start(
     let devices = settings.nvml.zip(gpu);
     let inputs = DeviceInputs { pushed_devices: wanted, releases: release_requests };
     let (gpu, collected) = start_collectors(devices, inputs, &mut startup)?;
-    addresses.problems = startup.sentences();
+    addresses.problems = [settings.warnings, startup.sentences()].concat();
 
     let export_counts = export.is_some().then_some(export_counts);
     let exporter = figures(&inbox, [&push_counts, &web_counts], export_counts, startup);

@@ -17,6 +17,16 @@ pub fn all() -> Vec<(OsString, OsString)> {
     std::env::vars_os().collect()
 }
 
+/// Returns the names of all variables that are UTF-8.
+pub(super) fn names() -> Vec<String> {
+    std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect()
+}
+
+/// Returns what a variable of this process holds, unless that is empty.
+pub fn text(name: &str) -> Option<String> {
+    of_process(name).filter(|value| !value.is_empty())
+}
+
 /// Returns the absolute path in a variable of this process.
 pub fn path(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())

@@ -1,5 +1,7 @@
 //! The keys of settings that other files than the table name, such as in a problem at the start.
 
+/// The variable that names the file of settings when no flag does.
+pub const FILE_VARIABLE: &str = "STEPMEM_CONFIG_FILE";
 /// The addresses of the page and the metrics.
 pub const WEB_ADDRESS: &str = "web.listen-address";
 /// The TCP addresses of the push endpoint.

@@ -5,6 +5,7 @@ pub mod environment;
 pub mod error;
 mod file;
 pub mod keys;
+mod misspelt;
 mod otlp;
 pub mod page;
 pub mod settings;

@@ -46,6 +46,8 @@ pub struct Settings {
     pub termination_message: Option<PathBuf>,
     /// The settings that the exporter does without.
     pub problems: Vec<StartupProblem>,
+    /// What is not wrong, but probably a slip: sentences.
+    pub warnings: Vec<String>,
 }
 
 /// What an exporter does with what is wrong or taken at its start.
@@ -121,6 +123,7 @@ impl Default for Settings {
             start: StartMode::Strict,
             termination_message: None,
             problems: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 }

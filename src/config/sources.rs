@@ -9,10 +9,7 @@ use crate::config::environment::{self, Environment};
 use crate::config::error::{ConfigError, Mistake, StartupProblem};
 use crate::config::settings::{Draft, Settings, StartMode};
 use crate::config::table::{SETTINGS, Setting};
-use crate::config::{file, keys, otlp};
-
-/// The variable that names the file when no flag does.
-pub const FILE_VARIABLE: &str = "STEPMEM_CONFIG_FILE";
+use crate::config::{file, keys, misspelt, otlp};
 
 /// The command line's part of the settings.
 #[derive(Clone, Debug, Default)]
@@ -75,7 +72,9 @@ impl Sources {
     /// # Errors
     /// Every mistake in any source.
     pub fn read(&self) -> Result<Settings, ConfigError> {
-        self.read_in(&environment::of_process)
+        let names = environment::names();
+        let warnings = misspelt::sentences(names.iter().map(String::as_str));
+        Ok(Settings { warnings, ..self.read_in(&environment::of_process)? })
     }
 
     fn read_in(&self, environment: Environment<'_>) -> Result<Settings, ConfigError> {
@@ -144,7 +143,8 @@ impl Sources {
         environment: Environment<'_>,
         mistakes: &mut Vec<Mistake>,
     ) -> BTreeMap<String, Vec<String>> {
-        let path = self.file.clone().or_else(|| environment(FILE_VARIABLE).map(PathBuf::from));
+        let path =
+            self.file.clone().or_else(|| environment(keys::FILE_VARIABLE).map(PathBuf::from));
         let values = path.as_deref().map_or_else(|| Ok(BTreeMap::new()), file::read);
         let values = values.unwrap_or_else(|mistake| {
             mistakes.push(mistake);
