@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
+use crate::config::keys::FILE_VARIABLE;
 use crate::config::settings::Settings;
-use crate::config::sources::{FILE_VARIABLE, Leniency, Sources};
+use crate::config::sources::{Leniency, Sources};
 use crate::config::table::{SETTINGS, Setting};
 use crate::report::compare::comparison::ComparisonVerdict;
 

@@ -1,12 +1,16 @@
 //! The commands: one file each, named after the command, and their table. `program.rs` runs the one that is named.
 
+pub mod ack;
 pub mod args;
 pub mod check;
 pub mod compare;
 pub mod demo;
+pub mod end;
 pub mod explain;
+mod live;
 pub mod playback;
 pub mod program;
+pub mod release;
 pub mod replay;
 pub mod run;
 pub mod serve;
@@ -25,5 +29,8 @@ const COMMANDS: &[args::CommandRow] = &[
     compare::COMPARE,
     snapshot::SNAPSHOT,
     status::STATUS,
+    ack::ACK,
+    end::END,
+    release::RELEASE,
     check::CHECK,
 ];
