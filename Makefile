@@ -29,7 +29,7 @@ test-python: ## Test the Python client against the exporter (a minute)
 test-torch: ## Test it with the real PyTorch, Transformers, Accelerate, Lightning and torchrun (installs 6 GB)
 	@python/tests/install.sh torch
 	@$(CARGO) build --quiet
-	@cd python && ../$(TOOLS)/torch-venv/bin/python -m pytest -n 2 -p no:cacheprovider tests/test_torch.py tests/test_holders.py
+	@cd python && ../$(TOOLS)/torch-venv/bin/python -m pytest -n 2 -p no:cacheprovider tests/test_torch.py tests/test_holders.py tests/test_run_torch.py
 
 test-otlp: ## Test rules over OTLP with the real Prometheus 3 and Collector (builds both from Go modules, 5 minutes once)
 	@tests/peers/install.sh otlp

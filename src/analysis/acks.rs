@@ -52,6 +52,11 @@ impl Ack {
         self.kind
     }
 
+    /// For how long, in seconds.
+    pub fn seconds(&self) -> u64 {
+        self.duration.as_secs()
+    }
+
     pub fn reason(&self) -> &str {
         &self.reason
     }

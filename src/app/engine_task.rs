@@ -17,6 +17,7 @@ use crate::analysis::refusal::Refusal;
 use crate::analysis::status::{CollectorStatus, ExporterStatus, LabelCounts, Status};
 use crate::app::clock::Clock;
 use crate::app::collectors::event::{CollectorEvent, CollectorRound};
+use crate::app::notices::{Notice, Notices};
 use crate::app::state_file::StateFile;
 use crate::app::summary_files::{self, Summaries, SummarySource};
 use crate::input::nvml::cycle::GpuPoll;
@@ -116,6 +117,7 @@ pub(super) struct EngineTask {
     pub(super) exporter: ExporterFigures,
     pub(super) state: Option<StateFile>,
     pub(super) summaries: Summaries,
+    pub(super) notices: Notices,
 }
 
 /// What readers ask for.
@@ -319,6 +321,7 @@ impl EngineTask {
         let now = self.now();
         for transition in self.engine.apply(event, now) {
             log(&transition);
+            self.notices.send(|| Notice::Finding(Box::new(transition)));
         }
     }
 

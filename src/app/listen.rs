@@ -1,16 +1,17 @@
 //! Binds the sockets that the exporter listens on.
 
 use std::fs::Permissions;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 use crate::app::startup::Startup;
 use crate::config::keys;
-use crate::config::settings::PushSocket;
+use crate::config::settings::{PushSocket, StartMode};
 use crate::net::server::Listener;
 
 /// The addresses that the exporter listens on.
@@ -20,7 +21,14 @@ pub struct Addresses {
     pub web: Vec<SocketAddr>,
     /// Of the push endpoint.
     pub push: Vec<SocketAddr>,
+    /// The push endpoint's Unix socket.
+    pub socket: Option<PathBuf>,
+    /// What the exporter does without, a sentence each.
+    pub problems: Vec<String>,
 }
+
+/// How many ports above a taken one are tried.
+const NEXT_PORTS: u16 = 64;
 
 /// What a listener is for.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +37,7 @@ pub(super) struct ListenerKind {
     pub(super) what: &'static str,
     /// The setting of its addresses.
     pub(super) setting: &'static str,
-    /// Whether a sidecar listens on a free port where its own is taken.
+    /// Whether a lenient exporter listens on a free port where its own is taken.
     pub(super) takes_free_port: bool,
 }
 
@@ -68,18 +76,31 @@ async fn bind(
     startup: &mut Startup,
 ) -> anyhow::Result<TcpListener> {
     match TcpListener::bind(address).await {
-        Err(error)
-            if error.kind() == ErrorKind::AddrInUse
-                && kind.takes_free_port
-                && startup.is_sidecar() =>
-        {
-            let listener = TcpListener::bind(SocketAddr::new(address.ip(), 0)).await?;
+        Err(error) if error.kind() == ErrorKind::AddrInUse && kind.takes_free_port => {
+            let listener = match startup.mode() {
+                StartMode::Strict => return Err(error.into()),
+                StartMode::Sidecar => {
+                    TcpListener::bind(SocketAddr::new(address.ip(), 0)).await?
+                }
+                StartMode::Command => bind_above(address).await?,
+            };
             let port = listener.local_addr()?.port();
             startup.note(kind.setting, &format!("{address} is taken; port {port} instead"));
             Ok(listener)
         }
         bound => Ok(bound?),
     }
+}
+
+/// Binds the next free port, so that a person finds it again; any free one if the next [`NEXT_PORTS`] are taken.
+async fn bind_above(address: SocketAddr) -> io::Result<TcpListener> {
+    for port in (1..=NEXT_PORTS).filter_map(|more| address.port().checked_add(more)) {
+        match TcpListener::bind(SocketAddr::new(address.ip(), port)).await {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+            bound => return bound,
+        }
+    }
+    TcpListener::bind(SocketAddr::new(address.ip(), 0)).await
 }
 
 /// Binds a Unix socket; replaces one that no process listens on.

@@ -12,6 +12,9 @@ pub fn to_stderr(log: &LogSettings) {
         .with_writer(io::stderr)
         .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
         .with_target(false)
-        .with_env_filter(EnvFilter::new(format!("{},opentelemetry_sdk=warn", log.level)));
+        .with_env_filter(EnvFilter::new(match log.level.as_str() {
+            "off" => "off".to_owned(),
+            level => format!("{level},opentelemetry_sdk=warn"),
+        }));
     if log.is_json { builder.json().init() } else { builder.init() }
 }

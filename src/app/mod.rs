@@ -3,8 +3,10 @@
 mod clock;
 pub mod collectors;
 mod engine_task;
+pub mod launch;
 pub mod listen;
 pub mod log;
+pub mod notices;
 mod run_launches;
 pub mod serve;
 mod startup;

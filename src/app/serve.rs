@@ -1,7 +1,6 @@
 //! The composition of `serve` and `demo`: creates the channels and tasks and connects them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -18,6 +17,7 @@ use crate::app::collectors::kubelet::{OwnPod, ask_kubelet};
 use crate::app::collectors::nvml::{GpuChannels, GpuSource, GpuTask};
 use crate::app::engine_task::{DropCounts, EngineTask, ExporterFigures, Requests};
 use crate::app::listen::{Addresses, PUSH, WEB, bind_socket, listen};
+use crate::app::notices::Notices;
 use crate::app::startup::Startup;
 use crate::app::state_file::{StateFile, read_state};
 use crate::app::stop::{App, Signals, Tasks};
@@ -39,19 +39,20 @@ use crate::output::web::{self, StatusSource, WebConfig};
 const COLLECTED_CAPACITY: usize = 4;
 
 /// Runs the exporter until a signal arrives or `beside`, which starts once the exporter listens, ends. A second
-/// signal aborts.
+/// signal aborts. `notices` get what a person at a terminal would want to know.
 ///
 /// # Errors
 /// A socket cannot be bound, OTLP cannot be set up, a task died, `beside` failed, or a second signal arrived.
 pub fn run<F: Future<Output = anyhow::Result<()>>>(
     settings: Settings,
     gpu: Option<GpuSource>,
+    notices: Notices,
     beside: impl FnOnce(Addresses) -> F,
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let signals = Signals::listen()?;
-        let (app, addresses) = start(settings, gpu).await?;
+        let (app, addresses) = start(settings, gpu, notices).await?;
         tracing::info!("started");
         app.until_stopped(signals, beside(addresses)).await
     });
@@ -65,8 +66,6 @@ struct Listeners {
     web: Vec<Listener>,
     push: Vec<Listener>,
     addresses: Addresses,
-    /// The push endpoint's Unix socket.
-    socket: Option<PathBuf>,
 }
 
 impl Listeners {
@@ -82,14 +81,24 @@ impl Listeners {
                 socket = Some(of_setting.path.clone());
             }
         }
-        let addresses = Addresses { web: web_addresses, push: push_addresses };
-        Ok(Self { web, push, addresses, socket })
+        let addresses = Addresses {
+            web: web_addresses,
+            push: push_addresses,
+            socket,
+            problems: Vec::new(),
+        };
+        Ok(Self { web, push, addresses })
     }
 }
 
 /// Starts the exporter. Returns its tasks, and the addresses that it listens on.
-async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(App, Addresses)> {
-    let mut startup = Startup::new(settings.is_sidecar, &settings.problems);
+async fn start(
+    settings: Settings,
+    gpu: Option<GpuSource>,
+    notices: Notices,
+) -> anyhow::Result<(App, Addresses)> {
+    let mut startup = Startup::new(settings.start, &settings.problems);
+    settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let saved = settings
         .state_file
         .as_deref()
@@ -99,11 +108,11 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
     let (inbox, offers) = Inbox::new();
     let (publisher, latest) = watch::channel(Arc::default());
     let (source, requests, summary_requests) = StatusSource::new(latest.clone());
-    let (stop_push, push_stopped) = watch::channel(false);
-    let (stop_web, web_stopped) = watch::channel(false);
+    let [(stop_push, push_stopped), (stop_web, web_stopped)] =
+        [watch::channel(false), watch::channel(false)];
     let (releases, release_requests) = Releases::new();
 
-    let Listeners { web, push, addresses, socket } =
+    let Listeners { web, push, mut addresses } =
         Listeners::bind(&settings, &mut startup).await?;
     let export_counts = Arc::<ExportCounts>::default();
     let export = start_export(settings.otlp, latest, &export_counts, &inbox).await;
@@ -113,15 +122,10 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
     let devices = settings.nvml.zip(gpu);
     let inputs = DeviceInputs { pushed_devices: wanted, releases: release_requests };
     let (gpu, collected) = start_collectors(devices, inputs, &mut startup)?;
+    addresses.problems = [settings.warnings, startup.sentences()].concat();
 
-    let exporter = ExporterFigures {
-        startup_problems: startup.into_settings(),
-        ..figures(
-            &inbox,
-            [&push_counts, &web_counts],
-            export.is_some().then_some(export_counts),
-        )
-    };
+    let export_counts = export.is_some().then_some(export_counts);
+    let exporter = figures(&inbox, [&push_counts, &web_counts], export_counts, startup);
     let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
     let engine = engine_of(config, saved, clock);
     let (awaited_scrape, scrape_awaited) = watch::channel(engine.awaits_scrape());
@@ -134,7 +138,8 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
         awaited_scrape,
         exporter,
         state: settings.state_file.map(StateFile::new),
-        summaries: Summaries::new(folders, settings.termination_message),
+        summaries: Summaries::new(folders, settings.termination_message, notices.clone()),
+        notices,
     };
     let requests = Requests { status: requests, summary: summary_requests };
 
@@ -142,7 +147,7 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
         linger: settings.linger,
         scrape_awaited,
         export,
-        socket,
+        socket: addresses.socket.clone(),
         stop_push,
         stop_web,
         push_servers: JoinSet::new(),
@@ -155,7 +160,7 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
     let router = http::router(settings.push, inbox, releases, clock);
     Servers { router, counts: push_counts, stop: push_stopped.clone() }
         .spawn(push, &mut app.push_servers);
-    let push_url = push_url(&addresses, app.socket.as_deref());
+    let push_url = push_url(&addresses);
     let site = WebConfig { telemetry_path: settings.telemetry_path, push_url };
     let router = web::router(&site, source, push_stopped);
     Servers { router, counts: web_counts, stop: web_stopped }.spawn(web, &mut app.web_servers);
@@ -167,6 +172,7 @@ fn figures(
     inbox: &Inbox,
     servers: [&Arc<ServerCounts>; 2],
     export: Option<Arc<ExportCounts>>,
+    startup: Startup,
 ) -> ExporterFigures {
     let [push, web] = servers.map(Arc::clone);
     ExporterFigures {
@@ -178,7 +184,7 @@ fn figures(
         devices_hint: None,
         process: Vec::new(),
         series: 0,
-        startup_problems: Vec::new(),
+        startup_problems: startup.into_settings(),
     }
 }
 
@@ -218,8 +224,8 @@ fn engine_of(config: EngineConfig, saved: Option<SavedState>, clock: Clock) -> E
 }
 
 /// The push address that the page shows.
-fn push_url(addresses: &Addresses, socket: Option<&Path>) -> String {
-    match (addresses.push.first(), socket) {
+fn push_url(addresses: &Addresses) -> String {
+    match (addresses.push.first(), &addresses.socket) {
         (Some(address), _) => format!("http://{address}"),
         (None, Some(socket)) => format!("unix:{}", socket.display()),
         (None, None) => String::new(),

@@ -1,40 +1,42 @@
-//! What goes wrong at the start: a sidecar does without it, any other exporter ends.
+//! What goes wrong at the start: an exporter beside training does without it, any other one ends.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use crate::config::error::StartupProblem;
+use crate::config::settings::StartMode;
 
 /// The problems of a start.
 #[derive(Debug, Default)]
 pub(super) struct Startup {
-    is_sidecar: bool,
-    settings: BTreeSet<String>,
+    mode: StartMode,
+    /// By setting, why.
+    problems: BTreeMap<String, String>,
 }
 
 impl Startup {
-    /// Logs the settings that a sidecar does without.
-    pub(super) fn new(is_sidecar: bool, problems: &[StartupProblem]) -> Self {
-        let mut startup = Self { is_sidecar, settings: BTreeSet::new() };
+    /// Logs the settings that the exporter does without.
+    pub(super) fn new(mode: StartMode, problems: &[StartupProblem]) -> Self {
+        let mut startup = Self { mode, problems: BTreeMap::new() };
         for StartupProblem { setting, reason } in problems {
             startup.note(setting, reason);
         }
         startup
     }
 
-    pub(super) fn is_sidecar(&self) -> bool {
-        self.is_sidecar
+    pub(super) fn mode(&self) -> StartMode {
+        self.mode
     }
 
-    /// Logs and counts what a sidecar does without.
+    /// Logs and counts what the exporter does without.
     pub(super) fn note(&mut self, setting: &str, reason: &str) {
         tracing::error!(setting, reason, "startup problem");
-        self.settings.insert(setting.to_owned());
+        self.problems.insert(setting.to_owned(), reason.to_owned());
     }
 
-    /// Returns what could be started; `None` where a sidecar does without it.
+    /// Returns what could be started; `None` where the exporter does without it.
     ///
     /// # Errors
-    /// It could not be started, and the exporter is not a sidecar.
+    /// It could not be started, and the exporter does not run beside training.
     pub(super) fn started<T>(
         &mut self,
         setting: &str,
@@ -42,7 +44,7 @@ impl Startup {
     ) -> anyhow::Result<Option<T>> {
         match result {
             Ok(started) => Ok(Some(started)),
-            Err(error) if self.is_sidecar => {
+            Err(error) if self.mode != StartMode::Strict => {
                 self.note(setting, &format!("{error:#}"));
                 Ok(None)
             }
@@ -52,6 +54,11 @@ impl Startup {
 
     /// The settings with a problem.
     pub(super) fn into_settings(self) -> Vec<String> {
-        self.settings.into_iter().collect()
+        self.problems.into_keys().collect()
+    }
+
+    /// The problems in words.
+    pub(super) fn sentences(&self) -> Vec<String> {
+        self.problems.iter().map(|(setting, reason)| format!("{setting}: {reason}")).collect()
     }
 }

@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 
 use crate::analysis::engine::Engine;
 use crate::analysis::runs::RunView;
+use crate::app::notices::{Notice, Notices, RunEnd};
 use crate::app::run_launches::{CurrentLaunch, RunLaunches};
 use crate::app::summary_folders::{LaunchOfRun, SummaryFolders};
 use crate::app::termination::{self, TerminationMessage};
@@ -32,6 +33,7 @@ pub(super) struct SummarySource<'a> {
 pub(super) struct Summaries {
     folders: Option<SummaryFolders>,
     termination: Option<TerminationMessage>,
+    notices: Notices,
     /// The runs that go on: they have pushed since the last check, or had a present rank then.
     present: BTreeSet<Run>,
     launches: RunLaunches,
@@ -62,10 +64,15 @@ struct SummaryCounts {
 }
 
 impl Summaries {
-    pub(super) fn new(folders: Option<SummaryFolders>, termination: Option<PathBuf>) -> Self {
+    pub(super) fn new(
+        folders: Option<SummaryFolders>,
+        termination: Option<PathBuf>,
+        notices: Notices,
+    ) -> Self {
         Self {
             folders,
             termination: termination.map(TerminationMessage::new),
+            notices,
             present: BTreeSet::new(),
             launches: RunLaunches::default(),
             waiting: Vec::new(),
@@ -239,7 +246,8 @@ impl Summaries {
         if waiting.is_empty() && resumed.is_empty() {
             return;
         }
-        let mut round = Round { folders: self.folders.clone(), resumed, ..Round::default() };
+        let (folders, notices) = (self.folders.clone(), self.notices.clone());
+        let mut round = Round { folders, notices, resumed, ..Round::default() };
         for waiting in waiting {
             if let Some(message) = &mut self.termination {
                 message.add(&waiting.summary);
@@ -282,6 +290,7 @@ fn summary(known: &SummarySource<'_>, view: &RunView<'_>) -> Summary {
 #[derive(Default)]
 struct Round {
     folders: Option<SummaryFolders>,
+    notices: Notices,
     resumed: Vec<(LaunchOfRun, Rank)>,
     /// The summaries, and the launch of each one's run that is current.
     summaries: Vec<(WaitingSummary, LaunchOfRun)>,
@@ -303,6 +312,31 @@ impl RoundResult {
         Self { failed: 1, error: Some(error), ..Self::default() }
     }
 
+    /// Writes the summary of the first launch, and thins out its run's, of which the second is current. Returns its
+    /// directory.
+    fn write(
+        &mut self,
+        folders: &SummaryFolders,
+        (of, current): (&LaunchOfRun, &LaunchOfRun),
+        summary: &Summary,
+    ) -> Option<PathBuf> {
+        let folder = match folders.write(of, summary) {
+            Ok(folder) => folder,
+            Err(error) => {
+                self.failed += 1;
+                self.note(Err(error.context(folders.root.display().to_string())));
+                return None;
+            }
+        };
+        self.written += 1;
+        let (shown, verdict) = (folder.display(), &*summary.diagnosis.status);
+        tracing::info!(run = %summary.run, folder = %shown, verdict, "summary written");
+        let thinned = folders.thin(current, &folder);
+        self.removed += *thinned.as_ref().unwrap_or(&0);
+        self.note(thinned.map(|_| ()).context("old launches not removed"));
+        Some(folder)
+    }
+
     /// Notes a failure, if it is one.
     fn note(&mut self, result: anyhow::Result<()>) {
         if let Err(error) = result {
@@ -315,24 +349,12 @@ impl Round {
     /// Writes everything that can be written.
     fn write(self) -> RoundResult {
         let mut result = RoundResult::default();
-        for (WaitingSummary { of, summary }, current) in &self.summaries {
+        for (WaitingSummary { of, summary }, current) in self.summaries {
             let (verdict, card) = (&*summary.diagnosis.status, &*summary.text);
             tracing::info!(run = %summary.run, verdict, "summary\n{card}");
-            let Some(folders) = &self.folders else { continue };
-            match folders.write(of, summary) {
-                Ok(folder) => {
-                    result.written += 1;
-                    let shown = folder.display();
-                    tracing::info!(run = %summary.run, folder = %shown, verdict, "summary written");
-                    let thinned = folders.thin(current, &folder);
-                    result.removed += *thinned.as_ref().unwrap_or(&0);
-                    result.note(thinned.map(|_| ()).context("old launches not removed"));
-                }
-                Err(error) => {
-                    result.failed += 1;
-                    result.note(Err(error.context(folders.root.display().to_string())));
-                }
-            }
+            let folders = self.folders.as_ref();
+            let folder = folders.and_then(|to| result.write(to, (&of, &current), &summary));
+            self.notices.send(|| Notice::Summary(Box::new(RunEnd { summary, folder })));
         }
         if let Some(folders) = &self.folders {
             for (of, first_rank) in &self.resumed {

@@ -37,10 +37,9 @@ impl TerminationMessage {
 
     /// Adds the verdict of a run that ended; it replaces an earlier one.
     pub(super) fn add(&mut self, summary: &Summary) {
-        let of_issues = summary.issues.iter().filter(|issue| issue.is_wrong());
         let verdict = Verdict {
             run: summary.run.clone(),
-            severity: of_issues.map(|issue| issue.severity).max(),
+            severity: summary.worst(),
             text: card::verdicts(summary),
         };
         self.verdicts.retain(|earlier| earlier.run != verdict.run);

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 
+use crate::config::keys::FILE_VARIABLE;
 use crate::config::settings::Settings;
-use crate::config::sources::{FILE_VARIABLE, Sources};
+use crate::config::sources::{Leniency, Sources};
 use crate::config::table::{SETTINGS, Setting};
 use crate::report::compare::comparison::ComparisonVerdict;
 
@@ -35,7 +36,14 @@ pub enum Exit {
     NotASnapshot,
     /// The verdict of a comparison.
     Compared(ComparisonVerdict),
+    /// The exit code of a command that was run, as a shell has it.
+    Command(u8),
+    /// The verdict is as bad as `--fail-on` says.
+    FailedOn,
 }
+
+/// The exit code of [`Exit::FailedOn`].
+pub const FAILED_ON_CODE: u8 = 3;
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
@@ -44,6 +52,8 @@ impl From<Exit> for ExitCode {
             Exit::Failure => Self::FAILURE,
             Exit::Usage | Exit::CannotCompare | Exit::NotASnapshot => Self::from(2),
             Exit::Compared(verdict) => Self::from(verdict.exit_code()),
+            Exit::Command(code) => Self::from(code),
+            Exit::FailedOn => Self::from(FAILED_ON_CODE),
         }
     }
 }
@@ -64,7 +74,7 @@ impl From<anyhow::Error> for CommandError {
 pub(super) fn recordings() -> Arg {
     Arg::new("FILE")
         .help(
-            "Recordings as JSON lines (push records and NVML readings); - reads standard input",
+            "Recordings as JSON lines (push records and NVML readings), plain or compressed with gzip or zstd; - reads standard input",
         )
         .value_parser(clap::value_parser!(PathBuf))
         .num_args(1..)
@@ -135,13 +145,14 @@ pub(super) fn lenient_settings(matches: &ArgMatches) -> anyhow::Result<Settings>
     let unknown = matches.get_many::<String>(UNKNOWN_ARGUMENT).into_iter().flatten();
     let sources = Sources {
         unknown_arguments: unknown.cloned().collect(),
-        is_lenient: true,
+        leniency: Leniency::Sidecar,
         ..sources(matches, |_| true)
     };
     Ok(sources.read()?)
 }
 
-fn sources(matches: &ArgMatches, takes: impl Fn(&Setting) -> bool) -> Sources {
+/// The flags of [`with_settings`].
+pub(super) fn sources(matches: &ArgMatches, takes: impl Fn(&Setting) -> bool) -> Sources {
     let mut sources = Sources {
         file: matches.get_one::<PathBuf>("config.file").cloned(),
         ..Sources::default()

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::app::collectors::nvml::GpuSource;
 use crate::app::listen::Addresses;
+use crate::app::notices::Notices;
 use crate::app::{log, serve};
 use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings};
 use crate::config::settings::{NvmlSettings, Settings};
@@ -70,7 +71,8 @@ pub fn run(mut settings: Settings, is_fixed: bool) -> anyhow::Result<()> {
     let telemetry_path = settings.telemetry_path.clone();
     let leak_bytes_per_step = if is_fixed { 0 } else { LEAK_BYTES_PER_STEP };
     let job = Arc::new(Mutex::new(SimulatedJob::new(leak_bytes_per_step)));
-    serve::run(settings, Some(devices_of(Arc::clone(&job))), |addresses| {
+    let devices = devices_of(Arc::clone(&job));
+    serve::run(settings, Some(devices), Notices::default(), |addresses| {
         train(job, addresses, telemetry_path)
     })
 }

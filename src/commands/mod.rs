@@ -1,14 +1,19 @@
 //! The commands: one file each, named after the command, and their table. `program.rs` runs the one that is named,
 //! `playback.rs` and `snapshot_file.rs` read files for some of them.
 
+pub mod ack;
 pub mod args;
 pub mod check;
 pub mod compare;
 pub mod demo;
+pub mod end;
 pub mod explain;
+mod live;
 pub mod playback;
 pub mod program;
+pub mod release;
 pub mod replay;
+pub mod run;
 pub mod serve;
 pub mod snapshot;
 pub mod snapshot_file;
@@ -17,6 +22,7 @@ pub mod summary;
 
 /// Every command, in the order of help.
 const COMMANDS: &[args::CommandRow] = &[
+    run::RUN,
     serve::SERVE,
     demo::DEMO,
     replay::REPLAY,
@@ -25,5 +31,8 @@ const COMMANDS: &[args::CommandRow] = &[
     compare::COMPARE,
     snapshot::SNAPSHOT,
     status::STATUS,
+    ack::ACK,
+    end::END,
+    release::RELEASE,
     check::CHECK,
 ];

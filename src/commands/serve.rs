@@ -3,6 +3,7 @@
 use clap::{Arg, ArgAction, ArgMatches};
 
 use crate::app::collectors::nvml;
+use crate::app::notices::Notices;
 use crate::app::{log, serve};
 use crate::commands::args::{
     self, CommandError, CommandRow, Exit, UNKNOWN_ARGUMENT, with_settings,
@@ -26,6 +27,6 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let settings = args::lenient_settings(matches)?;
     log::to_stderr(&settings.log);
     let gpu = nvml::nvml_source(&settings);
-    serve::run(settings, gpu, |_| std::future::pending())?;
+    serve::run(settings, gpu, Notices::default(), |_| std::future::pending())?;
     Ok(Exit::Success)
 }

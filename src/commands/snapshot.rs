@@ -316,12 +316,15 @@ fn path(matches: &ArgMatches, name: &str) -> PathBuf {
     matches.get_one::<PathBuf>(name).cloned().unwrap_or_default()
 }
 
+/// The moments that have a name.
+const MOMENTS: [(&str, ShownMoment); 3] =
+    [("end", ShownMoment::End), ("peak", ShownMoment::Peak), ("oom", ShownMoment::Oom)];
+
 fn moment(text: &str) -> Result<ShownMoment, String> {
-    match text {
-        "end" => Ok(ShownMoment::End),
-        "peak" => Ok(ShownMoment::Peak),
-        "oom" => Ok(ShownMoment::Oom),
-        step => step
+    let named = MOMENTS.iter().find(|(name, _)| *name == text);
+    match named {
+        Some((_, moment)) => Ok(*moment),
+        None => text
             .parse()
             .map(ShownMoment::Step)
             .map_err(|_| "expected end, peak, oom or the number of a step".to_owned()),

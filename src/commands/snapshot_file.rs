@@ -1,18 +1,18 @@
 //! A snapshot's file: read in pieces, unpacked if need be, and its progress shown on a terminal.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::io::{self, BufReader, IsTerminal, Read, Write};
 use std::path::Path;
 
 use anyhow::Context;
 use flate2::bufread::MultiGzDecoder;
-use ruzstd::decoding::StreamingDecoder;
 
 use crate::snapshot::fault::Unreadable;
 use crate::snapshot::load;
 use crate::snapshot::model::Snapshot;
 use crate::snapshot::pickle::Machine;
 use crate::snapshot::sniff::{self, SNIFF_BYTES, Wrapping};
+use crate::store::zstd::ZstdFrames;
 use crate::text::clean::shortened;
 use crate::text::units::whole_bytes;
 
@@ -84,9 +84,7 @@ fn unpack(file: impl Read, unpacked_max: u64) -> Result<Snapshot, ReadError> {
     match wrapping {
         Wrapping::Plain => parse(whole, unpacked_max, None),
         Wrapping::Gzip => parse(MultiGzDecoder::new(whole), unpacked_max, Some("gzip")),
-        Wrapping::Zstd => {
-            parse(Zstd { source: Some(whole), frame: None }, unpacked_max, Some("zstd"))
-        }
+        Wrapping::Zstd => parse(ZstdFrames::new(whole), unpacked_max, Some("zstd")),
     }
 }
 
@@ -128,43 +126,6 @@ fn parse(
         held -= used;
     }
     Ok(load::finish(machine, held)?)
-}
-
-/// Frames of Zstandard one after the other.
-struct Zstd<R: BufRead> {
-    source: Option<R>,
-    frame: Option<Box<StreamingDecoder<R, ruzstd::decoding::FrameDecoder>>>,
-}
-
-impl<R: BufRead> Read for Zstd<R> {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        loop {
-            if let Some(frame) = &mut self.frame {
-                let n_read = frame.read(out)?;
-                if n_read > 0 || out.is_empty() {
-                    return Ok(n_read);
-                }
-                self.source = self.frame.take().map(|frame| frame.into_inner());
-            }
-            let Some(mut source) = self.source.take() else { return Ok(0) };
-            if source.fill_buf()?.is_empty() {
-                return Ok(0);
-            }
-            // A skippable frame: its header names its length.
-            let is_skippable = matches!(source.fill_buf()?, [0x50..=0x5f, 0x2a, ..]);
-            if is_skippable {
-                let mut header = [0; 8];
-                source.read_exact(&mut header)?;
-                let [.., a, b, c, d] = header;
-                let length = u64::from(u32::from_le_bytes([a, b, c, d]));
-                io::copy(&mut source.by_ref().take(length), &mut io::sink())?;
-                self.source = Some(source);
-                continue;
-            }
-            let frame = StreamingDecoder::new(source).map_err(io::Error::other)?;
-            self.frame = Some(Box::new(frame));
-        }
-    }
 }
 
 /// A file whose reads are counted.

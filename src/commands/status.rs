@@ -2,20 +2,23 @@
 
 use std::cmp::Reverse;
 use std::io::{IsTerminal, Write, stdout};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::{Arg, ArgMatches};
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, ArgAction, ArgMatches};
 
 use crate::analysis::creep::signal::Signal;
-use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::status::{
     FindingStatus, ProcessStatus, RankStatus, RunStatus, SignalStatus, Status,
 };
 use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
-use crate::model::ids::{ProcessId, SubjectId};
+use crate::commands::live::LiveExporter;
+use crate::model::ids::{ProcessId, Run, SubjectId};
 use crate::model::units::Bytes;
-use crate::text::page::{Cell, Colour, Column, Indent, Page, Table};
+use crate::report::closing::colour_of;
+use crate::text::page::{Cell, Column, Indent, Page, Table};
 use crate::text::units::{bytes, duration, hourly, or_unknown, percent};
 
 /// `stepmem status`.
@@ -25,44 +28,125 @@ pub(super) const STATUS: CommandRow = CommandRow { name: "status", arguments, ru
 const STATUS_URL: &str = "http://127.0.0.1:9477";
 /// The version of this program, and of the statuses that it reads.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// How long the exporter may take to answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// Ranks that have a line each, unless all are asked for.
+const ROWS_MAX: usize = 32;
+/// Moves to the upper left corner and clears the screen.
+const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 
-/// Fetches the status from the exporter at `url`, as a table or as its JSON.
+/// Which ranks are shown, and in which order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StatusView {
+    pub run: Option<String>,
+    /// Global rank.
+    pub rank: Option<u32>,
+    /// By run and rank unless it is given.
+    pub order: Option<StatusOrder>,
+    /// Whether every rank has a line, however many there are.
+    pub is_all: bool,
+}
+
+/// An order of ranks, the most urgent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatusOrder {
+    Severity,
+    Pressure,
+    /// The time until out-of-memory.
+    Eta,
+    Rank,
+}
+
+impl StatusOrder {
+    const ALL: [Self; 4] = [Self::Severity, Self::Pressure, Self::Eta, Self::Rank];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Severity => "severity",
+            Self::Pressure => "pressure",
+            Self::Eta => "eta",
+            Self::Rank => "rank",
+        }
+    }
+}
+
+/// Fetches the status from the exporter at `url`, as a table of what `view` shows, or all of it as its JSON.
 ///
 /// # Errors
 /// No exporter answers there, or the answer is not a status of this version.
-pub fn fetch(url: &str, is_json: bool) -> anyhow::Result<String> {
-    let client = client(url)?;
-    let url = format!("{}/api/v1/status", url.trim_end_matches('/'));
-    let text = client
-        .get(&url)
-        .send()
-        .and_then(reqwest::blocking::Response::error_for_status)
-        .and_then(reqwest::blocking::Response::text)
-        .with_context(|| format!("no exporter answers at {url}"))?;
+pub fn fetch(url: &str, view: &StatusView, is_json: bool) -> anyhow::Result<String> {
+    let text = LiveExporter::at(url)?.get("/api/v1/status")?;
     if is_json {
         return Ok(format!("{}\n", text.trim_end()));
     }
     let status = serde_json::from_str(&text).with_context(|| {
         format!("{url} is not the status of a stepmem exporter of version {VERSION}")
     })?;
-    Ok(render(&status, stdout().is_terminal()))
+    let (status, n_hidden) = selected(status, view);
+    Ok(render(&status, n_hidden, stdout().is_terminal()))
 }
 
-fn client(url: &str) -> reqwest::Result<reqwest::blocking::Client> {
-    let builder = reqwest::blocking::Client::builder().timeout(ANSWER_WITHIN).no_proxy();
-    // Without TLS it does not need the system's certificates, which a small image lacks.
-    if url.starts_with("https://") { builder } else { builder.tls_certs_only([]) }.build()
+/// Leaves what the view shows, and says how many ranks have no line for want of room.
+fn selected(mut status: Status, view: &StatusView) -> (Status, usize) {
+    let is_shown = |run: &Run, rank: Option<u32>| {
+        view.run.as_ref().is_none_or(|shown| run.as_str() == shown)
+            && view.rank.is_none_or(|shown| rank.is_none_or(|rank| rank == shown))
+    };
+    status.ranks.retain(|rank| is_shown(&rank.run, Some(rank.rank.get())));
+    status.runs.retain(|run| is_shown(&run.run, None));
+    let is_narrow = view.run.is_some() || view.rank.is_some();
+    let has_subject = |subject: &SubjectId| match subject {
+        SubjectId::Rank(id) => is_shown(&id.run, Some(id.rank.get())),
+        SubjectId::Process(_) | SubjectId::Device(_) => !is_narrow,
+    };
+    status.findings.retain(|finding| has_subject(&finding.subject));
+    status.acks.retain(|ack| has_subject(&ack.subject));
+    if is_narrow {
+        status.processes.clear();
+        status.devices.clear();
+    }
+    let mut ranks = std::mem::take(&mut status.ranks);
+    let n_hidden = if view.is_all { 0 } else { ranks.len().saturating_sub(ROWS_MAX) };
+    if n_hidden > 0 {
+        sort(&mut ranks, &status.findings, StatusOrder::Severity);
+        ranks.truncate(ROWS_MAX);
+    }
+    let by_default = if n_hidden > 0 { StatusOrder::Severity } else { StatusOrder::Rank };
+    sort(&mut ranks, &status.findings, view.order.unwrap_or(by_default));
+    status.ranks = ranks;
+    (status, n_hidden)
+}
+
+/// Sorts ranks, the most urgent first; equally urgent ones by run and rank, and those of which it is unknown last.
+fn sort(ranks: &mut [RankStatus], findings: &[FindingStatus], order: StatusOrder) {
+    let severity = |rank: &RankStatus| {
+        let id = SubjectId::Rank(rank.id());
+        let own = findings.iter().filter(|finding| finding.subject == id);
+        own.map(|finding| finding.severity).max()
+    };
+    let eta = |rank: &RankStatus| rank.oom_eta_seconds.unwrap_or(f64::INFINITY);
+    let pressure = |rank: &RankStatus| -highest_pressure(rank).unwrap_or(-1.0);
+    ranks.sort_by(|a, b| (&a.run, a.rank).cmp(&(&b.run, b.rank)));
+    match order {
+        StatusOrder::Rank => {}
+        StatusOrder::Severity => ranks.sort_by_cached_key(|rank| Reverse(severity(rank))),
+        StatusOrder::Pressure => ranks.sort_by(|a, b| pressure(a).total_cmp(&pressure(b))),
+        StatusOrder::Eta => ranks.sort_by(|a, b| eta(a).total_cmp(&eta(b))),
+    }
+}
+
+fn highest_pressure(rank: &RankStatus) -> Option<f64> {
+    rank.pressures.iter().map(|(_, ratio)| *ratio).reduce(f64::max)
 }
 
 /// Puts a status into words: the ranks, the processes that do not push, then the findings, the worst first.
-fn render(status: &Status, is_coloured: bool) -> String {
+fn render(status: &Status, n_hidden: usize, is_coloured: bool) -> String {
     let mut page = Page::new(is_coloured);
     if status.ranks.is_empty() {
         page.line("No rank pushes.");
     } else {
         page.table(&ranks(status));
+    }
+    if n_hidden > 0 {
+        page.line(&format!("… and {n_hidden} more ranks with less to say; --all shows them"));
     }
     for words in status.runs.iter().flat_map(shared_name) {
         page.blank();
@@ -72,6 +156,10 @@ fn render(status: &Status, is_coloured: bool) -> String {
         page.blank();
         page.table(&processes(status));
     }
+    if !status.devices.is_empty() {
+        page.blank();
+        page.table(&devices(status));
+    }
     let mut findings: Vec<&FindingStatus> = status.findings.iter().collect();
     findings.sort_by_key(|finding| Reverse(finding.severity));
     for FindingStatus { title, severity, subject, sentence, advice, .. } in findings {
@@ -79,6 +167,14 @@ fn render(status: &Status, is_coloured: bool) -> String {
         page.blank();
         page.paragraph(Indent::hanging(0), &words);
         page.paragraph(Indent { first: 2, rest: 2 }, advice);
+    }
+    for ack in &status.acks {
+        let (title, left) =
+            (ack.kind.about().title, duration((ack.until - status.time).max(0.0)));
+        let words =
+            format!("Acknowledged for {left} more: {title}, {}: {}", ack.subject, ack.reason);
+        page.blank();
+        page.paragraph(Indent::hanging(0), &words);
     }
     page.into_text()
 }
@@ -100,11 +196,33 @@ fn shared_name(run: &RunStatus) -> impl Iterator<Item = String> {
     refused.into_iter().chain(renamed)
 }
 
+fn devices(status: &Status) -> Table {
+    let mut table = Table::new([
+        Column::left(1, "DEVICE"),
+        Column::left(2, "MODEL"),
+        Column::right(2, "USED"),
+        Column::right(2, "CAPACITY"),
+        Column::right(2, "PROCESSES"),
+    ]);
+    for device in &status.devices {
+        table.row([
+            Cell::from(device.uuid.as_str()),
+            or_unknown(device.info.model.clone()).into(),
+            quantity(device.memory.as_ref().map(|memory| memory.used)),
+            quantity(device.memory.as_ref().map(|memory| memory.total)),
+            device.processes.len().to_string().into(),
+        ]);
+    }
+    table
+}
+
 fn ranks(status: &Status) -> Table {
     let mut table = Table::new([
         Column::left(1, "RUN"),
         Column::right(2, "RANK"),
+        Column::right(2, "ATTEMPT"),
         Column::right(2, "STEP"),
+        Column::right(2, "PUSHED"),
         Column::right(2, "ALLOCATED"),
         Column::right(2, "PEAK"),
         Column::right(2, "RESERVED"),
@@ -127,7 +245,7 @@ fn ranks(status: &Status) -> Table {
             }
             _ => diagnoses,
         };
-        table.row(rank_row(rank, verdict));
+        table.row(rank_row(rank, status.time, verdict));
     }
     table
 }
@@ -140,19 +258,20 @@ fn activity(rank: &RankStatus) -> Option<String> {
     Some(format!("silent for {}", duration(rank.silent_seconds?)))
 }
 
-fn rank_row(rank: &RankStatus, diagnoses: Cell) -> [Cell; 11] {
+fn rank_row(rank: &RankStatus, now: f64, diagnoses: Cell) -> [Cell; 13] {
     let last = rank.last_train.as_ref();
     let allocated = rank.creep.iter().find(|signal| signal.signal == Signal::Allocated);
-    let highest = rank.pressures.iter().map(|(_, ratio)| *ratio).reduce(f64::max);
     [
         rank.run.as_str().into(),
         rank.rank.to_string().into(),
+        rank.identity.attempt.get().to_string().into(),
         or_unknown(last.map(|last| last.step.get().to_string())).into(),
+        duration((now - rank.last_push_time).max(0.0)).into(),
         quantity(last.map(|last| last.allocated)),
         quantity(rank.recent_peak_allocated),
         quantity(last.and_then(|last| last.reserved)),
         quantity(rank.capacity),
-        or_unknown(highest.map(percent)).into(),
+        or_unknown(highest_pressure(rank).map(percent)).into(),
         or_unknown(allocated.and_then(slope)).into(),
         or_unknown(rank.oom_eta_seconds.map(duration)).into(),
         diagnoses,
@@ -214,30 +333,83 @@ fn diagnoses(status: &Status, subject: &SubjectId) -> Cell {
     let own = || status.findings.iter().filter(|finding| finding.subject == *subject);
     let titles: Vec<&str> = own().map(|finding| finding.title.as_ref()).collect();
     let worst = own().map(|finding| finding.severity).max();
-    Cell::from(titles.join(", ")).in_colour(worst.map(|severity| match severity {
-        Severity::Critical => Colour::Red,
-        Severity::Warning => Colour::Yellow,
-        Severity::Info => Colour::Cyan,
-    }))
+    Cell::from(titles.join(", ")).in_colour(worst.map(colour_of))
 }
 
 fn arguments() -> clap::Command {
     clap::Command::new("status")
-        .about("Show the runs and ranks of a running exporter")
+        .about("Show the ranks, findings, devices and acknowledgements of a running exporter")
         .arg(
             Arg::new("url")
                 .long("url")
                 .value_name("URL")
                 .help(format!("Address of the exporter's status page [default: {STATUS_URL}]")),
         )
-        .arg(json_arg("Print the status as JSON"))
+        .arg(Arg::new("run").long("run").value_name("RUN").help("Show this run only"))
+        .arg(
+            Arg::new("rank")
+                .long("rank")
+                .value_name("RANK")
+                .value_parser(clap::value_parser!(u32))
+                .help("Show this rank only"),
+        )
+        .arg(
+            Arg::new("sort")
+                .long("sort")
+                .value_name("ORDER")
+                .value_parser(PossibleValuesParser::new(
+                    StatusOrder::ALL.map(StatusOrder::name),
+                ))
+                .help("Order of the ranks [default: rank, or severity if not all are shown]"),
+        )
+        .arg(
+            Arg::new("all")
+                .long("all")
+                .action(ArgAction::SetTrue)
+                .help(format!("Show every rank; otherwise the worst {ROWS_MAX}")),
+        )
+        .arg(
+            Arg::new("watch")
+                .long("watch")
+                .value_name("SECONDS")
+                .value_parser(clap::value_parser!(u32).range(1..))
+                .num_args(0..=1)
+                .default_missing_value("2")
+                .help("Show it again every so many seconds (2 unless given)"),
+        )
+        .arg(json_arg("Print the whole status as JSON"))
 }
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let url = matches.get_one::<String>("url").map_or(STATUS_URL, String::as_str);
-    let text = fetch(url, matches.get_flag("json"))?;
-    stdout().lock().write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
-    Ok(Exit::Success)
+    let order = matches.get_one::<String>("sort");
+    let view = StatusView {
+        run: matches.get_one::<String>("run").cloned(),
+        rank: matches.get_one::<u32>("rank").copied(),
+        order: order
+            .and_then(|name| StatusOrder::ALL.into_iter().find(|order| order.name() == name)),
+        is_all: matches.get_flag("all"),
+    };
+    let is_json = matches.get_flag("json");
+    let every =
+        matches.get_one::<u32>("watch").map(|every| Duration::from_secs((*every).into()));
+    let Some(every) = every else {
+        print(&fetch(url, &view, is_json)?)?;
+        return Ok(Exit::Success);
+    };
+    let clear = if stdout().is_terminal() && !is_json { CLEAR } else { "" };
+    loop {
+        // An exporter that is restarted is seen again.
+        let text = fetch(url, &view, is_json).unwrap_or_else(|error| format!("{error:#}\n"));
+        print(&format!("{clear}{text}"))?;
+        thread::sleep(every);
+    }
+}
+
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = stdout().lock();
+    out.write_all(text.as_bytes())?;
+    Ok(out.flush()?)
 }
 
 #[cfg(test)]
@@ -255,7 +427,7 @@ mod tests {
         for (key, part) in parts.as_object().unwrap() {
             status[key] = part.clone();
         }
-        render(&serde_json::from_value(status).unwrap(), false)
+        render(&serde_json::from_value(status).unwrap(), 0, false)
     }
 
     fn finding(kind: &str, severity: &str, subject: &Value) -> Value {

@@ -1,5 +1,8 @@
 //! The environment variables of the process: the only code that reads them.
 
+use std::ffi::OsString;
+use std::path::PathBuf;
+
 /// Returns the value of a variable, if it is set.
 pub(super) type Environment<'e> = &'e dyn Fn(&str) -> Option<String>;
 
@@ -7,4 +10,24 @@ pub(super) type Environment<'e> = &'e dyn Fn(&str) -> Option<String>;
 #[expect(clippy::disallowed_methods, reason = "the place that reads the environment")]
 pub(super) fn of_process(name: &str) -> Option<String> {
     std::env::var(name).ok()
+}
+
+/// Returns every variable of this process.
+pub fn all() -> Vec<(OsString, OsString)> {
+    std::env::vars_os().collect()
+}
+
+/// Returns the names of all variables that are UTF-8.
+pub(super) fn names() -> Vec<String> {
+    std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect()
+}
+
+/// Returns what a variable of this process holds, unless that is empty.
+pub fn text(name: &str) -> Option<String> {
+    of_process(name).filter(|value| !value.is_empty())
+}
+
+/// Returns the absolute path in a variable of this process.
+pub fn path(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
 }

@@ -1,5 +1,7 @@
 //! The keys of settings that other files than the table name, such as in a problem at the start.
 
+/// The variable that names the file of settings when no flag does.
+pub const FILE_VARIABLE: &str = "STEPMEM_CONFIG_FILE";
 /// The addresses of the page and the metrics.
 pub const WEB_ADDRESS: &str = "web.listen-address";
 /// The TCP addresses of the push endpoint.
@@ -14,6 +16,12 @@ pub const PRESSURE_WARNING: &str = "pressure.warning";
 pub const IMBALANCE_WARNING: &str = "imbalance.warning";
 /// The kubelet's socket.
 pub const KUBELET_SOCKET: &str = "kubelet.socket";
+/// The file of the token that pushes need.
+pub const PUSH_TOKEN_FILE: &str = "push.token-file";
+/// The directory of summaries.
+pub const SUMMARY_DIR: &str = "summary.dir";
+/// The lowest level that is logged.
+pub const LOG_LEVEL: &str = "log.level";
 /// The path from which the driver is loaded.
 pub const NVML_LIBRARY: &str = "nvml.library";
 /// The OTLP receiver.

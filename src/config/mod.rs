@@ -1,10 +1,11 @@
 //! The settings: a table, the sources of their values, and the rooms' configurations that they become.
 
 mod devices;
-mod environment;
+pub mod environment;
 pub mod error;
 mod file;
 pub mod keys;
+mod misspelt;
 mod otlp;
 pub mod page;
 pub mod settings;

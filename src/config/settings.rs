@@ -43,12 +43,26 @@ pub struct Settings {
     pub log: LogSettings,
     /// How long the web server answers after the rest has stopped.
     pub linger: Duration,
-    /// Whether the exporter is a sidecar, which does not end for what it finds at the start.
-    pub is_sidecar: bool,
+    /// What the exporter does with what is wrong at its start.
+    pub start: StartMode,
     /// The file of the container's termination message.
     pub termination_message: Option<PathBuf>,
-    /// The settings that a sidecar does without.
+    /// The settings that the exporter does without.
     pub problems: Vec<StartupProblem>,
+    /// What is not wrong, but probably a slip: sentences.
+    pub warnings: Vec<String>,
+}
+
+/// What an exporter does with what is wrong or taken at its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StartMode {
+    /// It ends.
+    #[default]
+    Strict,
+    /// It does without, and listens on any free port.
+    Sidecar,
+    /// As a sidecar, but on the next free port: a person looks for it.
+    Command,
 }
 
 /// The file that Kubernetes reads a container's termination message from, unless the container names another.
@@ -112,9 +126,10 @@ impl Default for Settings {
             summary_launches_max: 32,
             log: LogSettings { level: "info".to_owned(), is_json: false },
             linger: Duration::ZERO,
-            is_sidecar: false,
+            start: StartMode::Strict,
             termination_message: None,
             problems: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 }
@@ -214,7 +229,7 @@ impl Draft {
         nvml.devices = devices.unwrap_or(by_default);
         settings.engine.gpu_ttl = nvml.ttl();
         settings.nvml = (!is_without_nvml).then_some(nvml);
-        if settings.is_sidecar && settings.termination_message.is_none() {
+        if settings.start == StartMode::Sidecar && settings.termination_message.is_none() {
             settings.termination_message = Some(PathBuf::from(TERMINATION_MESSAGE_DEFAULT));
         }
         settings.check(mistakes);

@@ -7,12 +7,9 @@ use std::path::PathBuf;
 use crate::config::devices::DeviceEnvironment;
 use crate::config::environment::{self, Environment};
 use crate::config::error::{ConfigError, Mistake, StartupProblem};
-use crate::config::settings::{Draft, Settings};
+use crate::config::settings::{Draft, Settings, StartMode};
 use crate::config::table::{SETTINGS, Setting};
-use crate::config::{file, keys, otlp};
-
-/// The variable that names the file when no flag does.
-pub const FILE_VARIABLE: &str = "STEPMEM_CONFIG_FILE";
+use crate::config::{file, keys, misspelt, otlp};
 
 /// The command line's part of the settings.
 #[derive(Clone, Debug, Default)]
@@ -23,8 +20,31 @@ pub struct Sources {
     pub file: Option<PathBuf>,
     /// What is wrong with the command line, where a sidecar goes on without these arguments.
     pub unknown_arguments: Vec<String>,
-    /// Whether a sidecar does without what is wrong. Otherwise every mistake is an error.
-    pub is_lenient: bool,
+    /// Which mistakes are not errors.
+    pub leniency: Leniency,
+    /// Defaults of the command that differ from those of the table, by key.
+    pub defaults: &'static [(&'static str, &'static str)],
+}
+
+/// Which mistakes the exporter does without. All others are errors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Leniency {
+    #[default]
+    None,
+    /// Those of a sidecar.
+    Sidecar,
+    /// Those in the environment and the file: a command that is started must start.
+    Command,
+}
+
+impl Leniency {
+    fn forgives(self, mistakes: &[Mistake], is_sidecar: bool) -> bool {
+        match self {
+            Self::None => mistakes.is_empty(),
+            Self::Sidecar => mistakes.is_empty() || is_sidecar,
+            Self::Command => mistakes.iter().all(|it| !it.source_name().starts_with("--")),
+        }
+    }
 }
 
 /// Whether the command line or the environment of this process asks for a sidecar.
@@ -52,7 +72,9 @@ impl Sources {
     /// # Errors
     /// Every mistake in any source.
     pub fn read(&self) -> Result<Settings, ConfigError> {
-        self.read_in(&environment::of_process)
+        let names = environment::names();
+        let warnings = misspelt::sentences(names.iter().map(String::as_str));
+        Ok(Settings { warnings, ..self.read_in(&environment::of_process)? })
     }
 
     fn read_in(&self, environment: Environment<'_>) -> Result<Settings, ConfigError> {
@@ -76,7 +98,7 @@ impl Sources {
             }
             let SourceValues { source_name, values } = given.unwrap_or_else(|| SourceValues {
                 source_name: setting.key.to_owned(),
-                values: vec![setting.default.to_owned()],
+                values: vec![self.default_of(setting).to_owned()],
             });
             is_sidecar |=
                 setting.key == keys::SIDECAR && is_on(values.first().map(String::as_str));
@@ -89,16 +111,25 @@ impl Sources {
                 closed.push(setting);
             }
         }
-        draft.settings.is_sidecar = is_sidecar;
+        draft.settings.start = match self.leniency {
+            _ if is_sidecar => StartMode::Sidecar,
+            Leniency::Command => StartMode::Command,
+            Leniency::None | Leniency::Sidecar => StartMode::Strict,
+        };
         for setting in closed {
             setting.close(&mut draft);
         }
         let settings = draft.finish(&mut mistakes);
-        if mistakes.is_empty() || (self.is_lenient && is_sidecar) {
+        if self.leniency.forgives(&mistakes, is_sidecar) {
             Ok(Settings { problems: mistakes.iter().map(problem).collect(), ..settings })
         } else {
             Err(ConfigError { mistakes })
         }
+    }
+
+    fn default_of(&self, setting: &Setting) -> &'static str {
+        let own = self.defaults.iter().find(|(key, _)| *key == setting.key);
+        own.map_or(setting.default, |(_, default)| default)
     }
 
     fn of_flag(&self, setting: &Setting) -> Option<SourceValues> {
@@ -112,7 +143,8 @@ impl Sources {
         environment: Environment<'_>,
         mistakes: &mut Vec<Mistake>,
     ) -> BTreeMap<String, Vec<String>> {
-        let path = self.file.clone().or_else(|| environment(FILE_VARIABLE).map(PathBuf::from));
+        let path =
+            self.file.clone().or_else(|| environment(keys::FILE_VARIABLE).map(PathBuf::from));
         let values = path.as_deref().map_or_else(|| Ok(BTreeMap::new()), file::read);
         let values = values.unwrap_or_else(|mistake| {
             mistakes.push(mistake);
@@ -180,7 +212,7 @@ mod tests {
         ("web.telemetry-path", "/other"),
         ("push.listen-address", ":2"),
         ("push.unix-socket", "/run/push.sock:600"),
-        ("push.token-file", "Cargo.toml"),
+        ("push.token-file", "rustfmt.toml"),
         ("push.body-max", "1024"),
         ("rank.ttl", "1m"),
         ("rank.retention", "1h"),
@@ -284,7 +316,7 @@ mod tests {
         );
         check("push.unix-socket", ":600", "\"\" is not an absolute path");
         check("push.unix-socket", "/s:1000", "mode \"1000\" is not octal 0..=777");
-        check("log.level", "loud", "\"loud\" is none of error, warn, info, debug, trace");
+        check("log.level", "loud", "\"loud\" is none of off, error, warn, info, debug, trace");
         check("otlp.protocol", "http", "\"http\" is neither http/protobuf nor grpc");
         check("otlp.endpoint", "c:1", "\"c:1\" begins with neither http:// nor https://");
         check(

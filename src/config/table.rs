@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::analysis::config::EngineConfig;
 use crate::config::error::ValueError;
 use crate::config::keys;
-use crate::config::settings::Draft;
+use crate::config::settings::{Draft, StartMode};
 use crate::config::values::{
     absolute, addresses, any_duration, directory, duration, endpoint, number, one_of, path,
     pod, ratio, size, socket, switch, telemetry_path, token, transport,
@@ -77,7 +77,7 @@ impl Setting {
 
 /// The most steps of a warm-up.
 const WARMUP_STEPS_MAX: u32 = 1_000_000;
-const LOG_LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
+const LOG_LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 const LOG_FORMATS: [&str; 2] = ["text", "json"];
 
 /// Every setting, in the order of help.
@@ -97,7 +97,7 @@ pub const SETTINGS: &[Setting] = &[
     setting(keys::PUSH_SOCKET, "PATH[:MODE]",
         "Unix socket of the push endpoint, with its mode in octal (666 unless given).",
         |d, v| put(&mut d.settings.push_socket, v, socket)),
-    setting("push.token-file", "PATH",
+    setting(keys::PUSH_TOKEN_FILE, "PATH",
         "File with the token that clients must send as `Authorization: Bearer TOKEN`. Empty requires no token.",
         |d, v| put(&mut d.settings.push.token, v, token))
         .guarding(|d| { d.settings.push_addresses.clear(); d.settings.push_socket = None; }),
@@ -217,7 +217,7 @@ pub const SETTINGS: &[Setting] = &[
         "File that keeps the windows of all ranks across restarts of the exporter: up to 70 KiB per rank, written every \
          10 s and on shutdown. Empty disables it.",
         |d, v| put(&mut d.settings.state_file, v, |v| Ok(path(v)))),
-    setting("summary.dir", "PATH",
+    setting(keys::SUMMARY_DIR, "PATH",
         "Directory for summaries, written when a run ends and on shutdown: RUN/TIME/final_summary.json and .txt, where TIME \
          (UTC) is the start of the launch, and a link RUN/latest. Empty disables it.",
         |d, v| put(&mut d.settings.summary_dir, v, |v| Ok(path(v)))),
@@ -231,13 +231,13 @@ pub const SETTINGS: &[Setting] = &[
         "Run beside training, which must start all the same: do without what is wrong or taken at the start (a setting, a \
          file, a port, a socket) instead of exiting, and report it in the log and as a metric. A listener \
          whose token cannot be read stays closed; a taken port of the page is replaced by a free one.",
-        |d, v| put(&mut d.settings.is_sidecar, v, switch)).by_default("false"),
+        |d, v| { if switch(only(v))? { d.settings.start = StartMode::Sidecar; } Ok(()) }).by_default("false"),
     setting("termination-message-path", "PATH",
         "File for the verdict of the runs, at most 4 KiB, written when a run ends and on shutdown: the container's \
          terminationMessagePath. Empty means /dev/termination-log with --sidecar, otherwise none.",
         |d, v| put(&mut d.settings.termination_message, v, absolute)),
-    setting("log.level", "LEVEL",
-        "error, warn, info, debug or trace.",
+    setting(keys::LOG_LEVEL, "LEVEL",
+        "off, error, warn, info, debug or trace.",
         |d, v| put(&mut d.settings.log.level, v, one_of(&LOG_LEVELS))).by_default("info"),
     setting("log.format", "FORMAT",
         "text or json.",

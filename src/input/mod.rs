@@ -5,3 +5,4 @@ pub mod nvml;
 pub mod owner;
 pub mod push;
 pub mod recording;
+mod unpacked;

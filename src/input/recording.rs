@@ -2,13 +2,13 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
 use crate::input::push::wire::recorded::{RecordingEntry, decode_recorded};
+use crate::input::unpacked;
 use crate::model::ids::{GpuUuid, Rank, Run};
 use crate::model::units::Seconds;
 
@@ -30,18 +30,13 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Opens a file, or standard input as `-`.
+    /// Opens a file, or standard input as `-`; plain, or compressed with gzip or zstd.
     ///
     /// # Errors
-    /// The file cannot be opened.
+    /// The file cannot be opened, or is something else.
     pub fn open(path: &Path, buffer_bytes: usize) -> anyhow::Result<Self> {
         let name = path.display().to_string();
-        let text: Box<dyn Read> = if path == Path::new("-") {
-            Box::new(io::stdin().lock())
-        } else {
-            Box::new(File::open(path).with_context(|| name.clone())?)
-        };
-        let text = Box::new(BufReader::with_capacity(buffer_bytes, text));
+        let text = unpacked::open(path, buffer_bytes).with_context(|| name.clone())?;
         Ok(Self { name, text, line: Vec::new(), number: 0 })
     }
 

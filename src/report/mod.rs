@@ -2,8 +2,10 @@
 //! verdict that TraceML would have given. Pure: recordings, files and the time come from outside.
 
 pub mod card;
+pub mod closing;
 pub mod compare;
 pub mod explain;
+pub mod gate;
 pub mod policy;
 pub mod summary;
 pub mod traceml;

@@ -3,3 +3,4 @@
 pub mod atomic;
 pub mod launches;
 pub mod state;
+pub mod zstd;

@@ -106,7 +106,7 @@ impl Page {
     /// Returns a cell's text, in its colour where that is wanted.
     fn shown(&self, cell: &Cell) -> String {
         match cell.colour.filter(|_| self.is_coloured && !cell.text.is_empty()) {
-            Some(colour) => format!("{}{}\u{1b}[39m", colour.sequence(), cell.text),
+            Some(colour) => colour.paint(&cell.text),
             None => cell.text.clone(),
         }
     }
@@ -215,6 +215,11 @@ pub enum Colour {
 }
 
 impl Colour {
+    /// Returns the text in this colour.
+    pub fn paint(self, text: &str) -> String {
+        format!("{}{text}\u{1b}[39m", self.sequence())
+    }
+
     fn sequence(self) -> &'static str {
         match self {
             Self::Red => "\u{1b}[31m",

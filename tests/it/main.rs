@@ -18,6 +18,8 @@ mod rig;
 
 // Records come in: accepted or refused, and what they begin and end.
 mod push;
+mod recordings;
+mod verbs;
 
 mod lifecycle;
 mod lives;

@@ -71,6 +71,14 @@ pub struct Summary {
     pub text: String,
 }
 
+impl Summary {
+    /// Returns the worst severity of what is wrong; `None` if nothing is.
+    pub fn worst(&self) -> Option<IssueSeverity> {
+        let wrong = self.issues.iter().filter(|issue| issue.is_wrong());
+        wrong.map(|issue| issue.severity).max()
+    }
+}
+
 /// The program that wrote a summary.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Generator {

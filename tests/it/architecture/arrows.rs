@@ -20,6 +20,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "report",
             "snapshot",
             "store::atomic",
+            "store::zstd",
             "text",
         ],
     ),
@@ -46,7 +47,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("model", &[]),
     ("store", &[]),
     ("net", &["model"]),
-    ("input::recording", &["input::push::wire", "model"]),
+    ("input::recording", &["input::push::wire", "input::unpacked", "model"]),
+    ("input::unpacked", &["store::zstd"]),
     (
         "input::push::wire",
         &[

@@ -8,4 +8,5 @@ mod field;
 mod json;
 mod number;
 pub mod recorded;
+pub mod request;
 pub mod step;

@@ -1,0 +1,106 @@
+"""Starts the stepmem client in the Python processes below `stepmem run`, once they import PyTorch.
+
+Runs the `sitecustomize` that Python would run without it. Valid in every version of Python; in an interpreter that it does
+not know, it does nothing else.
+"""
+
+import os
+import sys
+
+_OPTIMIZER = "torch.optim.optimizer"
+
+
+def _give_way():
+    """Moves this archive to the end of the path, so that everything else wins: an installed stepmem, another sitecustomize."""
+    archive = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if entry != archive]
+    own = sys.modules.pop(__name__, None)
+    try:
+        # Exceptions are Python's to report, as without this file.
+        _run_next()
+    finally:
+        if __name__ not in sys.modules and own is not None:
+            sys.modules[__name__] = own
+        if archive not in sys.path:
+            sys.path.append(archive)
+
+
+def _run_next():
+    try:
+        __import__(__name__)
+    except ImportError:
+        error = sys.exc_info()[1]
+        missing = getattr(error, "name", None) or str(error).replace("No module named ", "").strip("'")
+        if missing != __name__:
+            raise
+
+
+def _is_known():
+    implementation = getattr(sys, "implementation", None)
+    return sys.version_info >= (3, 9) and getattr(implementation, "name", "") == "cpython"
+
+
+def _leave_trace(name):
+    """Lets `stepmem run` say what it could watch, if no step comes."""
+    folder = os.environ.get("STEPMEM_TRACES")
+    if folder:
+        try:
+            os.close(os.open(os.path.join(folder, name), os.O_CREAT | os.O_WRONLY, 0o600))
+        except OSError:
+            pass
+
+
+class _Start(object):
+    """An import finder that starts the client right after PyTorch's optimizers are imported. Finds no module itself.
+
+    It stays in `sys.meta_path`: while another thread goes through that list, to remove an entry would hide the next one from it.
+    """
+
+    def __init__(self):
+        self._is_done = False
+
+    def find_spec(self, name, path=None, target=None):
+        if name != _OPTIMIZER or self._is_done:
+            return None
+        self._is_done = True
+        spec = None
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            if finder is not self and find is not None:
+                spec = find(name, path, target)
+                if spec is not None:
+                    break
+        try:
+            self._wrap(spec)
+        except Exception:
+            pass
+        return spec
+
+    def _wrap(self, spec):
+        loader = spec.loader
+        execute = loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            _start()
+
+        loader.exec_module = exec_module
+
+
+def _start():
+    _leave_trace("torch")
+    try:
+        from stepmem._auto import auto
+
+        auto()
+    except Exception:
+        try:
+            sys.stderr.write("stepmem: this process is not watched: %r\n" % (sys.exc_info()[1],))
+        except Exception:
+            pass
+
+
+_give_way()
+_leave_trace("python" if _is_known() else "other")
+if _is_known():
+    sys.meta_path.insert(0, _Start())

@@ -1,0 +1,196 @@
+"""`stepmem run` with the real PyTorch: nothing of stepmem is installed or imported by the programs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import textwrap
+from typing import Any, Callable, Iterator
+
+import pytest
+from conftest import BINARY, ROOT
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed: make test-torch"),
+]
+
+LEAK = """
+    import os, resource, sys, torch
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    leaks = os.environ.get("RANK", "2") == "2"
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+    if "RANK" in os.environ:
+        torch.distributed.init_process_group("gloo")
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    losses = []
+    for step in range(700):
+        loss = model(torch.randn(2048, 64)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward(retain_graph=leaks)
+        optimizer.step()
+        losses.append(loss if leaks else loss.item())
+    if "RANK" in os.environ:
+        torch.distributed.destroy_process_group()
+    sys.exit(CODE)
+"""
+
+FOUND = r"stepmem: MEMORY CREEP \((?:warning|critical)\), rank {} of \S+: host memory grows by [\d.]+ \w+/step.*; .* left, out of memory in about"
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[str]:
+    (ROOT / "target").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=ROOT / "target", prefix="home-") as path:
+        yield path
+
+
+@pytest.fixture
+def watched(tmp_path, home) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """Runs `stepmem run -- COMMAND script.py` with the script's code."""
+
+    def run(code: str, *command: str, **variables: Any) -> "subprocess.CompletedProcess[str]":
+        (tmp_path / "script.py").write_text(textwrap.dedent(code))
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("STEPMEM_", "PYTHONPATH"))}
+        environment = {**kept, "HOME": home, "OMP_NUM_THREADS": "1", **variables}
+        full = [BINARY, "run", "--no-nvml", "--web.listen-address=127.0.0.1:0", "--", *command, "script.py"]
+        return subprocess.run(full, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400)
+
+    return run
+
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+
+
+def test_plain_leak_is_found_and_the_exit_code_passed_on(watched, tmp_path):
+    ended = watched(LEAK.replace("CODE", "5"), sys.executable)
+    assert ended.returncode == 5, ended.stderr
+    assert re.search(FOUND.format(0), ended.stderr), ended.stderr
+    assert re.search(r"(?m)^MEMORY CREEP \((warning|critical)\) on rank 0$", ended.stderr), ended.stderr
+    for name in ("final_summary.txt", "final_summary.json"):
+        (path,) = (tmp_path / "logs").rglob(name)
+    assert f"Written to {path.parent.relative_to(tmp_path)}/final_summary.txt" in ended.stderr
+
+
+def test_leaking_rank_of_four_is_found_under_torchrun(watched):
+    ended = watched(LEAK.replace("CODE", "0"), *TORCHRUN, "4")
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(FOUND.format(2), ended.stderr), ended.stderr
+    assert not re.search(FOUND.format("[013]"), ended.stderr), ended.stderr
+    assert "4 of 4 ranks, steps 1 to 700" in ended.stderr, ended.stderr
+
+
+def test_leak_is_found_under_accelerate(watched):
+    code = """
+        import resource, torch
+        from accelerate import Accelerator
+        resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+        torch.set_num_threads(1)
+        accelerator = Accelerator(cpu=True)
+        model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+        model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters()))
+        losses = []
+        for step in range(700):
+            loss = model(torch.randn(2048, 64)).pow(2).mean()
+            optimizer.zero_grad()
+            accelerator.backward(loss, retain_graph=True)
+            optimizer.step()
+            losses.append(loss)
+    """
+    launch = (sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1")
+    ended = watched(code, *launch)
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(FOUND.format(0), ended.stderr), ended.stderr
+
+
+TRAINER = """
+    import resource, torch
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+    resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    torch.set_num_threads(1)
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+        def forward(self, x):
+            return {"loss": self.layer(x).mean()}
+    class Leaks(TrainerCallback):
+        kept = []
+        def on_step_end(self, arguments, state, control, **named):
+            self.kept.append(torch.ones(400_000))
+    data = [{"x": torch.ones(4)} for _ in range(64)]
+    arguments = TrainingArguments("out", max_steps=700, report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no", logging_strategy="no")
+    Trainer(Model(), arguments, train_dataset=data, callbacks=[Leaks()]).train()
+"""
+
+
+def test_leak_is_found_in_a_trainer_of_hugging_face(watched):
+    ended = watched(TRAINER, sys.executable)
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(FOUND.format(0), ended.stderr), ended.stderr
+
+
+def test_leak_is_found_in_a_trainer_of_lightning(watched):
+    code = """
+        import resource, torch, lightning.pytorch as pl
+        resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+        torch.set_num_threads(1)
+        class Model(pl.LightningModule):
+            def __init__(self):
+                super().__init__()
+                self.layer, self.kept = torch.nn.Linear(4, 1), []
+            def training_step(self, batch, batch_idx):
+                self.kept.append(torch.ones(400_000))
+                return self.layer(batch).mean()
+            def configure_optimizers(self):
+                return torch.optim.SGD(self.parameters(), lr=0.01)
+        data = torch.utils.data.DataLoader(torch.randn(1400, 4), batch_size=2)
+        trainer = pl.Trainer(max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            enable_model_summary=False)
+        trainer.fit(Model(), data)
+    """
+    ended = watched(code, sys.executable)
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(FOUND.format(0), ended.stderr), ended.stderr
+
+
+def test_workers_of_a_data_loader_are_no_ranks(watched):
+    code = """
+        import torch
+        from torch.utils.data import DataLoader
+        loader = DataLoader(torch.arange(400.0), batch_size=4, num_workers=2)
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for epoch in range(2):
+            for batch in loader:
+                model(batch[:, None]).mean().backward()
+                optimizer.step()
+    """
+    ended = watched(code, sys.executable)
+    assert ended.returncode == 0, ended.stderr
+    assert "1 rank, steps 1 to 200" in ended.stderr, ended.stderr
+
+
+def test_program_that_kills_itself_has_a_summary(watched):
+    code = LEAK.replace("sys.exit(CODE)", "import time; time.sleep(1.5); os.kill(os.getpid(), 9)")
+    ended = watched(code, sys.executable)
+    assert ended.returncode == 137
+    assert re.search(r"(?m)^MEMORY CREEP \((warning|critical)\) on rank 0$", ended.stderr), ended.stderr
+
+
+def test_program_in_a_virtual_environment_is_watched(watched, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", str(tmp_path / "venv")], check=True)
+    packages = os.path.dirname(os.path.dirname(importlib.util.find_spec("torch").origin))  # type: ignore[union-attr, type-var]
+    (site,) = (tmp_path / "venv/lib").glob("python*/site-packages")
+    (site / "torch.pth").write_text(f"{packages}\n")
+    code = "import torch\noptimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters())\nfor _ in range(20):\n    optimizer.step()\n"
+    ended = watched(code, "bash", "-c", f". {tmp_path}/venv/bin/activate && python $0")
+    assert ended.returncode == 0, ended.stderr
+    assert "1 rank, steps 1 to 20" in ended.stderr, ended.stderr

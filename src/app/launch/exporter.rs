@@ -1,0 +1,105 @@
+//! The exporter's part of `run`: in a session of its own, so that no signal of the terminal ends it, and for as long as
+//! the command runs, also without a supervisor.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use nix::sys::prctl;
+
+use crate::app::collectors::nvml::nvml_source;
+use crate::app::launch::client;
+use crate::app::launch::folder::PrivateFolder;
+use crate::app::launch::narrator::{Control, Narrator, Traces};
+use crate::app::launch::processes::Ready;
+use crate::app::launch::signals;
+use crate::app::listen::Addresses;
+use crate::app::notices::Notices;
+use crate::app::serve;
+use crate::config::settings::{PushSocket, Settings};
+use crate::report::gate::FailOn;
+use crate::report::summary::model::Summary;
+
+/// What is done with the summary, beside showing it.
+#[derive(Clone, Debug, Default)]
+pub struct RunOptions {
+    /// A file for the summary's JSON.
+    pub summary_json: Option<PathBuf>,
+    /// The verdict that fails.
+    pub fail_on: Option<FailOn>,
+    /// The file of the token, for the clients.
+    pub token_file: Option<String>,
+}
+
+/// Runs the exporter while the command of the supervisor, on standard input, runs. Returns whether the verdict is as bad
+/// as `fail_on` says.
+///
+/// # Errors
+/// As of [`serve::run`], or the summary cannot be written.
+pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<bool> {
+    let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    // A process that leads its session already is in nobody's way.
+    rustix::process::setsid().ok();
+    prctl::set_name(c"stepmem").ok();
+    // Systems that stop everything stop the command too, and its end is when the summary is written.
+    let _blocked = signals::block(&[])?;
+
+    let mut problems = Vec::new();
+    let folder = PrivateFolder::create();
+    if settings.push_socket.is_none() && settings.push_addresses.is_empty() {
+        match &folder {
+            Ok(folder) => {
+                settings.push_socket = Some(PushSocket { path: folder.socket(), mode: 0o600 });
+            }
+            Err(error) => {
+                problems.push(format!("pushes go over TCP: {error}"));
+                settings.push_addresses = vec![([127, 0, 0, 1], 0).into()];
+            }
+        }
+    }
+    let client = client::install();
+    if let Err(error) = &client {
+        problems.push(format!("Python processes are not watched: {error}"));
+    }
+    let folder = folder.ok();
+    let ready = Ready {
+        push_url: None,
+        client: client.ok().and_then(|path| path.into_os_string().into_string().ok()),
+        folder: folder.as_ref().map(|folder| folder.path().display().to_string()),
+        token_file: options.token_file.clone(),
+    };
+    let (notices, receiver) = Notices::channel();
+    let mut narrator = Narrator::new(receiver)?;
+    let gpu = nvml_source(&settings);
+    serve::run(settings, gpu, notices, |addresses| {
+        let ready = Ready { push_url: push_url(&addresses), ..ready };
+        problems.extend(addresses.problems);
+        narrator.follow(Control { socket: control, ready }, addresses.web, problems)
+    })?;
+    let traces = folder.as_ref().map(|folder| Traces::read(folder.path())).unwrap_or_default();
+    let ends = narrator.finish(traces);
+    if let (Some(file), Some(summary)) = (&options.summary_json, ends.first()) {
+        write(file, summary).with_context(|| file.display().to_string())?;
+    }
+    Ok(options.fail_on.is_some_and(|gate| ends.iter().any(|summary| gate.fails(summary))))
+}
+
+fn write(file: &PathBuf, summary: &Summary) -> anyhow::Result<()> {
+    Ok(fs::write(file, serde_json::to_string_pretty(summary)? + "\n")?)
+}
+
+/// Returns where a client on this machine pushes to.
+fn push_url(addresses: &Addresses) -> Option<String> {
+    let of_socket = addresses.socket.as_ref().and_then(|path| path.to_str());
+    let of_socket = of_socket.map(|path| format!("unix://{path}"));
+    of_socket.or_else(|| {
+        let mut address = *addresses.push.first()?;
+        if address.ip().is_unspecified() {
+            address.set_ip([127, 0, 0, 1].into());
+        }
+        Some(format!("http://{address}"))
+    })
+}

@@ -1,0 +1,13 @@
+//! `stepmem run`: one supervisor, which is the process that was started, and its three children: the exporter, the
+//! command, and a witness of the signals that the command gets. `docs/decisions/0039` says why they are four.
+
+mod client;
+mod environment;
+pub mod exporter;
+mod folder;
+mod narrator;
+pub mod processes;
+mod signals;
+pub mod supervisor;
+mod terminal;
+pub mod witness;

@@ -1,0 +1,245 @@
+//! Says on the terminal what the exporter of `run` finds, follows the command to its end, and closes with the summary.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::net::unix::OwnedReadHalf;
+use tokio::sync::mpsc;
+use tokio::task;
+
+use crate::analysis::diagnosis::DiagnosisKind;
+use crate::analysis::diagnosis::kind::Severity;
+use crate::analysis::findings::{Transition, TransitionState};
+use crate::app::launch::processes::{CommandState, Ready};
+use crate::app::launch::terminal::say;
+use crate::app::notices::{Notice, RunEnd};
+use crate::model::ids::{Run, SubjectId};
+use crate::report::closing::{ClosingRun, closing, finding_line, unwatched};
+use crate::report::summary::model::Summary;
+
+/// Lines that wait for a terminal that takes none; later ones are lost.
+const LINES_MAX: usize = 256;
+/// Findings of one kind that have a line each; further ones are on the page.
+const LINES_A_KIND_MAX: usize = 16;
+
+/// The supervisor's socket, and what to say on it.
+pub(super) struct Control {
+    pub(super) socket: UnixStream,
+    pub(super) ready: Ready,
+}
+
+/// What processes of the command left in the private directory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Traces {
+    has_python: bool,
+    has_torch: bool,
+}
+
+impl Traces {
+    pub(super) fn read(folder: &Path) -> Self {
+        let has = |name: &str| folder.join(name).exists();
+        Self { has_python: has("python"), has_torch: has("torch") }
+    }
+}
+
+/// What was said, and what is to be said at the end.
+pub(super) struct Narrator {
+    notices: mpsc::Receiver<Notice>,
+    pen: Pen,
+    is_coloured: bool,
+    is_started: bool,
+    /// The worst severity of each finding that has been said.
+    said: BTreeMap<(SubjectId, DiagnosisKind), Severity>,
+    ends: BTreeMap<Run, RunEnd>,
+}
+
+impl Narrator {
+    /// # Errors
+    /// The system has no thread left.
+    pub(super) fn new(notices: mpsc::Receiver<Notice>) -> io::Result<Self> {
+        Ok(Self {
+            notices,
+            pen: Pen::new()?,
+            is_coloured: io::stderr().is_terminal(),
+            is_started: false,
+            said: BTreeMap::new(),
+            ends: BTreeMap::new(),
+        })
+    }
+
+    /// Tells the supervisor that the exporter listens. Resolves when the command has ended, or did not start.
+    ///
+    /// # Errors
+    /// The supervisor is gone before that.
+    pub(super) async fn follow(
+        &mut self,
+        control: Control,
+        pages: Vec<SocketAddr>,
+        problems: Vec<String>,
+    ) -> anyhow::Result<()> {
+        control.socket.set_nonblocking(true)?;
+        let socket = tokio::net::UnixStream::from_std(control.socket)?;
+        let (reader, mut writer) = socket.into_split();
+        let line = serde_json::to_string(&control.ready)? + "\n";
+        writer.write_all(line.as_bytes()).await?;
+        let words = Some(BufReader::new(reader).lines());
+        let mut command = Follower { words, command: None, ending: None };
+        loop {
+            tokio::select! {
+                state = command.next() => match state {
+                    Some(CommandState::Started(_)) => {
+                        self.is_started = true;
+                        self.start(&pages, &problems);
+                    }
+                    Some(CommandState::Ended(_)) | None => return Ok(()),
+                },
+                Some(notice) = self.notices.recv() => self.take(notice),
+            }
+        }
+    }
+
+    fn start(&self, pages: &[SocketAddr], problems: &[String]) {
+        let page = pages.first().map_or_else(
+            || "watching, without a page".to_owned(),
+            |address| format!("watching; page http://{address}/"),
+        );
+        self.pen.line(format!("stepmem: {page}\n"));
+        for problem in problems {
+            self.pen.line(format!("stepmem: {problem}\n"));
+        }
+    }
+
+    fn take(&mut self, notice: Notice) {
+        match notice {
+            Notice::Finding(finding) => self.find(&finding),
+            Notice::Summary(end) => {
+                self.ends.insert(end.summary.run.clone(), *end);
+            }
+        }
+    }
+
+    /// Says a finding when it is raised, and again when it gets worse.
+    fn find(&mut self, finding: &Transition) {
+        if finding.state == TransitionState::Cleared {
+            return;
+        }
+        let (kind, severity) = (finding.kind, finding.severity);
+        let n_said = self.said.keys().filter(|(_, said)| *said == kind).count();
+        let worst = self.said.get_mut(&(finding.subject.clone(), kind));
+        match worst {
+            Some(worst) if *worst >= severity => return,
+            Some(worst) => *worst = severity,
+            None => {
+                self.said.insert((finding.subject.clone(), kind), severity);
+                if n_said == LINES_A_KIND_MAX {
+                    let title = kind.about().title;
+                    self.pen.line(format!("stepmem: {title} on more ranks: see the page\n"));
+                }
+                if n_said >= LINES_A_KIND_MAX {
+                    return;
+                }
+            }
+        }
+        self.pen.line(finding_line(finding, self.is_coloured));
+    }
+
+    /// Closes with the summaries, the worst first. Returns them.
+    pub(super) fn finish(mut self, traces: Traces) -> Vec<Summary> {
+        while let Ok(notice) = self.notices.try_recv() {
+            self.take(notice);
+        }
+        let mut ends: Vec<RunEnd> = self.ends.into_values().collect();
+        ends.sort_by_key(|end| std::cmp::Reverse(end.summary.worst()));
+        let runs = ends.iter().map(|RunEnd { summary, folder }| ClosingRun {
+            summary,
+            folder: folder.as_ref().map(|folder| folder.display().to_string()),
+        });
+        let runs: Vec<ClosingRun<'_>> = runs.collect();
+        let text = match runs.as_slice() {
+            [] => unwatched(traces.has_python, traces.has_torch),
+            runs => closing(runs),
+        };
+        if self.is_started {
+            self.pen.line(text);
+        }
+        self.pen.end();
+        ends.into_iter().map(|end| end.summary).collect()
+    }
+}
+
+/// Follows the command: by the supervisor's words, or by its process once the supervisor is gone.
+struct Follower {
+    words: Option<Lines<BufReader<OwnedReadHalf>>>,
+    /// The command's process, once it has started.
+    command: Option<OwnedFd>,
+    /// Waits for the command's end, once there is no other way to know of it.
+    ending: Option<task::JoinHandle<()>>,
+}
+
+impl Follower {
+    /// Resolves at the next news of the command; `None` if there will be none. May be dropped and called again.
+    async fn next(&mut self) -> Option<CommandState> {
+        if let Some(words) = &mut self.words {
+            let line = words.next_line().await.ok().flatten();
+            let state = line.and_then(|line| serde_json::from_str(&line).ok());
+            if let Some(CommandState::Started(pid)) = state {
+                self.command = process(pid);
+            }
+            if state.is_some() {
+                return state;
+            }
+            self.words = None;
+        }
+        // The supervisor was killed, and the command runs on.
+        if let Some(process) = self.command.take() {
+            self.ending = Some(task::spawn_blocking(move || ended(&process)));
+        }
+        self.ending.as_mut()?.await.ok();
+        None
+    }
+}
+
+fn process(pid: i32) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
+}
+
+/// Waits until a process ends.
+fn ended(process: &OwnedFd) {
+    let mut sources = [PollFd::new(process.as_fd(), PollFlags::POLLIN)];
+    while poll(&mut sources, PollTimeout::NONE) == Err(Errno::EINTR) {}
+}
+
+/// Writes lines on a thread of its own: a terminal may stop taking them.
+struct Pen {
+    lines: SyncSender<String>,
+    thread: JoinHandle<()>,
+}
+
+impl Pen {
+    fn new() -> io::Result<Self> {
+        let (lines, written) = sync_channel::<String>(LINES_MAX);
+        let writing = move || written.into_iter().for_each(|line| say(&line));
+        let thread = std::thread::Builder::new().name("terminal".to_owned()).spawn(writing)?;
+        Ok(Self { lines, thread })
+    }
+
+    fn line(&self, line: String) {
+        self.lines.try_send(line).ok();
+    }
+
+    /// Waits until everything is written.
+    fn end(self) {
+        drop(self.lines);
+        self.thread.join().ok();
+    }
+}

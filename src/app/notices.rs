@@ -1,0 +1,45 @@
+//! What the exporter has to say to a person at a terminal beside it: findings as they come, summaries as they are
+//! written.
+
+use std::path::PathBuf;
+
+use tokio::sync::mpsc;
+
+use crate::analysis::findings::Transition;
+use crate::report::summary::model::Summary;
+
+/// Notices that wait to be read, at most. Later ones are lost; a person reads no more.
+const WAITING_MAX: usize = 1024;
+
+/// One piece of news.
+#[derive(Debug)]
+pub(super) enum Notice {
+    Finding(Box<Transition>),
+    Summary(Box<RunEnd>),
+}
+
+/// A run that ended, or was still going on when the exporter stopped.
+#[derive(Debug)]
+pub(super) struct RunEnd {
+    pub(super) summary: Summary,
+    /// The directory with the summary's files, if they were written.
+    pub(super) folder: Option<PathBuf>,
+}
+
+/// Where notices go; nowhere if there is no person.
+#[derive(Clone, Debug, Default)]
+pub struct Notices(Option<mpsc::Sender<Notice>>);
+
+impl Notices {
+    pub(super) fn channel() -> (Self, mpsc::Receiver<Notice>) {
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        (Self(Some(sender)), receiver)
+    }
+
+    /// Sends a notice, which is made only if somewhere it is read.
+    pub(super) fn send(&self, notice: impl FnOnce() -> Notice) {
+        if let Some(sender) = &self.0 {
+            sender.try_send(notice()).ok();
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! `stepmem ack`: lowers a finding that was looked at to info, for a time.
+
+use clap::{Arg, ArgGroup, ArgMatches};
+
+use crate::analysis::acks::{Ack, FOR_SECONDS_MAX};
+use crate::analysis::diagnosis::DiagnosisKind;
+use crate::commands::args::{CommandError, CommandRow, Exit};
+use crate::commands::live::{push_args, rank, rank_arg, seconds, send};
+use crate::input::push::wire::request::ControlRequest;
+use crate::model::ids::{GpuUuid, ProcessId, RankId, Run, SubjectId};
+
+/// `stepmem ack`.
+pub(super) const ACK: CommandRow = CommandRow { name: "ack", arguments, run };
+
+fn arguments() -> clap::Command {
+    let value = |name: &'static str, placeholder: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(placeholder).help(help)
+    };
+    clap::Command::new("ack")
+        .about("Acknowledge a finding of a running exporter: lower it to info for a time, with a reason")
+        .arg(value("run", "RUN", "Run of the rank").requires("rank"))
+        .arg(rank_arg("Rank that has the finding").requires("run"))
+        .arg(value("device", "UUID", "Device that has the finding, or on which the process is"))
+        .arg(
+            value("pid", "PID", "Process on the device that has the finding")
+                .value_parser(clap::value_parser!(u32).range(1..))
+                .requires("device"),
+        )
+        .group(ArgGroup::new("subject").args(["rank", "device"]).required(true))
+        .arg(
+            value("kind", "KIND", "Diagnosis, such as CREEP_CONFIRMED")
+                .required(true)
+                .value_parser(|label: &str| {
+                    let kind = DiagnosisKind::from_label(&label.to_ascii_uppercase());
+                    kind.ok_or_else(|| format!("expected one of {}", DiagnosisKind::labels()))
+                }),
+        )
+        .arg(
+            value("for", "DURATION", "How long, up to 30d")
+                .default_value("1d")
+                .value_parser(seconds),
+        )
+        .arg(value("reason", "TEXT", "Why, for those who come later").required(true))
+        .args(push_args())
+}
+
+fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    let ack = ack(matches)?;
+    let done = format!(
+        "Acknowledged: {} of {} is info for {}.",
+        ack.kind().about().title,
+        ack.subject(),
+        humantime::format_duration(std::time::Duration::from_secs(ack.seconds()))
+    );
+    send(matches, &ControlRequest::ack(&ack), &done)?;
+    Ok(Exit::Success)
+}
+
+fn ack(matches: &ArgMatches) -> anyhow::Result<Ack> {
+    let text = |name: &str| matches.get_one::<String>(name).map_or("", String::as_str);
+    let subject = match (rank(matches)?, matches.get_one::<u32>("pid")) {
+        (Some(rank), _) => SubjectId::Rank(RankId { run: Run::new(text("run"))?, rank }),
+        (None, Some(pid)) => {
+            SubjectId::Process(ProcessId { uuid: GpuUuid::new(text("device"))?, pid: *pid })
+        }
+        (None, None) => SubjectId::Device(GpuUuid::new(text("device"))?),
+    };
+    let kind = matches.get_one::<DiagnosisKind>("kind").copied();
+    let kind = kind.unwrap_or(DiagnosisKind::CreepConfirmed);
+    let for_seconds = matches.get_one::<u64>("for").copied().unwrap_or_default();
+    let for_seconds = u32::try_from(for_seconds).unwrap_or(u32::MAX);
+    anyhow::ensure!(
+        (1..=FOR_SECONDS_MAX).contains(&for_seconds),
+        "--for: {for_seconds} s is outside 1 s to 30 d"
+    );
+    Ok(Ack::new(subject, kind, for_seconds, text("reason"))?)
+}

@@ -1,0 +1,171 @@
+//! `stepmem run`: runs a training command and watches its memory.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Arg, ArgMatches};
+
+use crate::app::launch::exporter::{self, RunOptions};
+use crate::app::launch::processes::RunPart;
+use crate::app::launch::supervisor::{self, CommandLaunch};
+use crate::app::launch::witness;
+use crate::app::log;
+use crate::commands::args::{
+    self, CommandError, CommandRow, Exit, FAILED_ON_CODE, with_settings,
+};
+use crate::config::settings::Settings;
+use crate::config::sources::{Leniency, Sources};
+use crate::config::{keys, table};
+use crate::report::gate::FailOn;
+
+/// `stepmem run`.
+pub(super) const RUN: CommandRow = CommandRow { name: "run", arguments, run };
+
+/// Where `run` differs from `serve`: it serves the person who started it, and writes what remains.
+const DEFAULTS: &[(&str, &str)] = &[
+    (keys::WEB_ADDRESS, "127.0.0.1:9477"),
+    (keys::PUSH_ADDRESS, ""),
+    (keys::SUMMARY_DIR, "logs"),
+    (keys::LOG_LEVEL, "off"),
+];
+
+const COMMAND: &str = "COMMAND";
+const SUMMARY_JSON: &str = "summary-json";
+const FAIL_ON: &str = "fail-on";
+
+fn arguments() -> clap::Command {
+    let defaults = DEFAULTS.iter().filter(|(_, default)| !default.is_empty());
+    let defaults: Vec<String> =
+        defaults.map(|(key, default)| format!("--{key}={default}")).collect();
+    let command = clap::Command::new("run")
+        .about("Run a training command and watch its memory: findings while it runs, a summary at its end")
+        .override_usage("stepmem run [OPTIONS] [--] COMMAND…")
+        .after_help(format!(
+            "Defaults that differ from serve's: {}; pushes go to a private Unix socket.\n\n\
+             Exit code: the command's; 128 and the signal's number if one killed it; 127 if it is not found, 126 if it \
+             cannot be run; {FAILED_ON_CODE} by --fail-on.\n\n\
+             Try it:\n  stepmem run -- python train.py\n  stepmem run -- torchrun --nproc-per-node 8 train.py",
+            defaults.join(" ")
+        ))
+        .arg(
+            Arg::new(SUMMARY_JSON)
+                .long(SUMMARY_JSON)
+                .value_name("FILE")
+                .value_parser(clap::value_parser!(PathBuf))
+                .help("Also write the summary there; of several runs, that of the worst"),
+        )
+        .arg(
+            Arg::new(FAIL_ON)
+                .long(FAIL_ON)
+                .value_name("VERDICT[:warning]")
+                .value_parser(FailOn::parse)
+                .help(format!(
+                    "Exit with {FAILED_ON_CODE} if the command succeeds and the summary has this verdict as critical, or \
+                     at least as a warning: creep, pressure, imbalance or any"
+                )),
+        )
+        .arg(Arg::new(RunPart::OPTION).long(RunPart::OPTION).value_name("PART").hide(true))
+        .arg(
+            Arg::new(COMMAND)
+                .value_parser(clap::value_parser!(OsString))
+                .num_args(1..)
+                .trailing_var_arg(true)
+                .required_unless_present(RunPart::OPTION)
+                .help("The command and its arguments"),
+        );
+    with_settings(command, |_| true)
+}
+
+fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    let part = matches.get_one::<String>(RunPart::OPTION).map(|name| RunPart::named(name));
+    match part {
+        None => start(matches),
+        Some(Some(RunPart::Exporter)) => export(matches),
+        Some(Some(RunPart::Witness)) => {
+            witness::run()?;
+            Ok(Exit::Success)
+        }
+        Some(None) => Err(anyhow::anyhow!("--{} is not for people", RunPart::OPTION).into()),
+    }
+}
+
+/// Starts everything, as the process that a person starts.
+fn start(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    // A mistake on the command line shows before anything runs.
+    settings(matches)?;
+    let command = matches.get_many::<OsString>(COMMAND).into_iter().flatten().cloned();
+    let launch = CommandLaunch {
+        command: command.collect(),
+        options: options(matches),
+        failed_on_code: FAILED_ON_CODE,
+    };
+    match supervisor::run(&launch) {
+        Ok(code) => Ok(Exit::Command(code)),
+        Err(error) => {
+            let exit = Exit::Command(error.code);
+            let is_script = launch.command.first().is_some_and(|program| {
+                PathBuf::from(program).extension().is_some_and(|ending| ending == "py")
+            });
+            let error = anyhow::Error::from(error);
+            let hint = "to run a Python script: stepmem run -- python SCRIPT";
+            Err(CommandError {
+                exit,
+                error: if is_script { error.context(hint) } else { error },
+            })
+        }
+    }
+}
+
+/// Runs the exporter, as the supervisor starts it.
+fn export(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    let sources = sources(matches);
+    let token_file = sources.flags.get(keys::PUSH_TOKEN_FILE).and_then(|values| values.first());
+    let options = RunOptions {
+        summary_json: matches.get_one::<PathBuf>(SUMMARY_JSON).cloned(),
+        fail_on: matches.get_one::<FailOn>(FAIL_ON).copied(),
+        token_file: token_file.cloned(),
+    };
+    let settings = settings(matches)?;
+    log::to_stderr(&settings.log);
+    let is_as_bad = exporter::run(settings, &options)?;
+    Ok(if is_as_bad { Exit::FailedOn } else { Exit::Success })
+}
+
+fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {
+    sources(matches).read().context("the command was not started")
+}
+
+fn sources(matches: &ArgMatches) -> Sources {
+    Sources {
+        leniency: Leniency::Command,
+        defaults: DEFAULTS,
+        ..args::sources(matches, |_| true)
+    }
+}
+
+/// Returns the options of this command line, for the exporter's.
+fn options(matches: &ArgMatches) -> Vec<OsString> {
+    let Sources { flags, file, .. } = args::sources(matches, |_| true);
+    let option = |name: &str, value: &OsString| {
+        let mut option = OsString::from(format!("--{name}="));
+        option.push(value);
+        option
+    };
+    let mut options = Vec::new();
+    for setting in table::SETTINGS {
+        for value in flags.get(setting.key).into_iter().flatten() {
+            options.push(if setting.is_switch() {
+                OsString::from(format!("--{}", setting.key))
+            } else {
+                option(setting.key, &value.into())
+            });
+        }
+    }
+    options.extend(file.map(|file| option("config.file", &file.into_os_string())));
+    for name in [SUMMARY_JSON, FAIL_ON] {
+        let given = matches.get_raw(name).into_iter().flatten();
+        options.extend(given.map(|value| option(name, &value.to_owned())));
+    }
+    options
+}

@@ -1,0 +1,77 @@
+//! What `stepmem run` says on the terminal: a finding in a line, and at the end the summaries, where they are and what to
+//! do next.
+
+use crate::analysis::diagnosis::kind::Severity;
+use crate::analysis::findings::Transition;
+use crate::report::summary::model::Summary;
+use crate::text::clean::clean;
+use crate::text::page::{Colour, Indent, Page};
+
+/// Runs that are shown with a whole card, at most.
+const CARDS_MAX: usize = 4;
+
+/// A run at the end of the command.
+#[derive(Clone, Debug)]
+pub struct ClosingRun<'a> {
+    pub summary: &'a Summary,
+    /// The directory of its files, if they were written.
+    pub folder: Option<String>,
+}
+
+/// Returns a finding as one line.
+pub fn finding_line(finding: &Transition, is_coloured: bool) -> String {
+    let title = finding.kind.about().title;
+    let colour = is_coloured.then(|| colour_of(finding.severity));
+    let title = colour.map_or_else(|| title.to_owned(), |colour| colour.paint(title));
+    let (severity, subject) = (finding.severity.as_label(), finding.subject.to_string());
+    let sentence = finding.evidence.sentence();
+    format!("stepmem: {title} ({severity}), {}: {}\n", clean(&subject), clean(&sentence))
+}
+
+/// Returns the cards of the runs, the worst first, with their files and the next step.
+pub fn closing(runs: &[ClosingRun<'_>]) -> String {
+    let mut text = String::new();
+    let (shown, others) = runs.split_at(runs.len().min(CARDS_MAX));
+    for ClosingRun { summary, folder } in shown {
+        let mut page = Page::default();
+        if let Some(folder) = folder {
+            page.blank();
+            page.line(&format!("Written to {folder}/final_summary.txt and .json"));
+            let next = if summary.diagnosis.is_wrong() { "a fix" } else { "a later run" };
+            page.line(&format!(
+                "Compare with {next}: stepmem compare {folder}/final_summary.json NEW/final_summary.json"
+            ));
+        }
+        text.extend(["\n", &summary.text, &page.into_text()]);
+    }
+    let mut page = Page::default();
+    for ClosingRun { summary, folder } in others {
+        let place = folder.as_ref().map_or(String::new(), |folder| format!(": {folder}"));
+        let words = format!("{}: {}{place}", summary.run.as_str(), summary.diagnosis.status);
+        page.paragraph(Indent::hanging(0), &words);
+    }
+    text + &page.into_text()
+}
+
+/// Returns why there is no summary, as far as traces of Python processes show.
+pub fn unwatched(has_python: bool, has_torch: bool) -> String {
+    let reason = match (has_python, has_torch) {
+        (_, true) => {
+            "PyTorch was imported, but none of its optimizers stepped (stepmem.step() reports steps of any kind)"
+        }
+        (true, false) => "Python ran, but did not import PyTorch",
+        (false, false) => {
+            "no Python started that could be watched (CPython 3.9 or newer; python -I, -E and -S hide the client)"
+        }
+    };
+    format!("stepmem: nothing was watched: {reason}\n")
+}
+
+/// Returns the colour that a severity has on a terminal.
+pub fn colour_of(severity: Severity) -> Colour {
+    match severity {
+        Severity::Critical => Colour::Red,
+        Severity::Warning => Colour::Yellow,
+        Severity::Info => Colour::Cyan,
+    }
+}
