@@ -6,7 +6,7 @@ use crate::analysis::creep::signal::Signal;
 
 /// Train pushes to skip at the start of a life: lazy optimizer state, autotuning, skipped AMP
 /// steps.
-const WARMUP_PUSHES: u32 = 96;
+pub(super) const WARMUP_PUSHES: u32 = 96;
 /// Time to skip at the start of a process that does not push: it loads its model and its cache
 /// settles.
 const PROCESS_WARMUP_SECONDS: f64 = 600.0;

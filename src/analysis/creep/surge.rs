@@ -9,7 +9,7 @@ use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
 use crate::analysis::creep::pyramid::PackedBytes;
 use crate::analysis::creep::pyramid::count;
 use crate::analysis::creep::record::MemoryRecord;
-use crate::analysis::creep::rules::SurgeRules;
+use crate::analysis::creep::rules::{SurgeRules, WARMUP_PUSHES};
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
 use crate::analysis::creep::watch::SignalWatch;
@@ -353,10 +353,13 @@ impl Surge {
     ) -> Result<(Stage, Option<GateFailure>), GateFailure> {
         let rules = SurgeRules::of(self.signal);
         let n_seen = count(self.blocks.len()) * f64::from(self.records_per_block);
+        // A warm-up that was declared expects growth: the share does not fall within it.
+        let warmup = WARMUP_PUSHES..context.settings.warmup_pushes;
+        let n_counted = if warmup.contains(&self.n_records) { 0.0 } else { n_seen };
         Gate::Share.check(share_ratio, rules.rising.of(n_seen))?;
         let horizon = context.settings.horizon_seconds;
         let creeping = Gate::Share
-            .check(share_ratio, rules.creeping.of(n_seen))
+            .check(share_ratio, rules.creeping.of(n_counted))
             .and(seconds_left.map_or(Ok(()), |left| Gate::Horizon.check(left, horizon)));
         Ok(match creeping {
             Ok(()) => (Stage::Creeping, None),
