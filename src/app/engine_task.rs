@@ -14,8 +14,12 @@ use crate::analysis::engine::Engine;
 use crate::analysis::event::Event;
 use crate::analysis::findings::{Transition, TransitionState};
 use crate::analysis::refusal::Refusal;
+use crate::analysis::sites::{
+    AnalysisOutcome, HoldersOutcome, HoldersReport, SnapshotAnalysis,
+};
 use crate::analysis::status::{CollectorStatus, ExporterStatus, LabelCounts, Status};
 use crate::app::clock::Clock;
+use crate::app::collectors::analyses::AnalysisQueue;
 use crate::app::collectors::event::{CollectorEvent, CollectorRound};
 use crate::app::state_file::StateFile;
 use crate::app::summary_files::{self, Summaries, SummarySource};
@@ -67,6 +71,8 @@ impl ExporterFigures {
             devices_hint: self.devices_hint.map(Into::into),
             collectors: self.collectors.values().map(collector_status).collect(),
             snapshots: Vec::new(),
+            snapshot_analyses: Vec::new(),
+            looks: Vec::new(),
             connections_shed: labelled(shed),
             otlp_exports: labelled(exports.into_iter().flatten()),
             series: self.series,
@@ -115,6 +121,8 @@ pub(super) struct EngineTask {
     pub(super) exporter: ExporterFigures,
     pub(super) state: Option<StateFile>,
     pub(super) summaries: Summaries,
+    /// Where snapshots are analysed; `None` where none are read.
+    pub(super) analyses: Option<AnalysisQueue>,
 }
 
 /// What readers ask for.
@@ -210,6 +218,12 @@ impl EngineTask {
                 let (rank, outcome) = (rank.get(), report.outcome.as_label());
                 tracing::info!(%run, rank, outcome, "snapshot");
                 self.apply(Event::Capture(report));
+                self.hand_on_analyses();
+                Ok(ONE)
+            }
+            Delivery::Holders(report) => {
+                log_holders(&report);
+                self.apply(Event::Holders(report));
                 Ok(ONE)
             }
             Delivery::Ack(ack) => self.take_ack(ack),
@@ -227,7 +241,7 @@ impl EngineTask {
         }
         self.apply(Event::Steps(admitted));
         self.say_pushed_devices();
-        Ok(Receipt { n_records, asks: self.engine.capture_requests(&ranks) })
+        Ok(Receipt { n_records, asks: self.engine.requests(&ranks) })
     }
 
     fn take_end(&mut self, run: &Run, end: RankEnd) -> Result<Receipt, Refusal> {
@@ -281,11 +295,28 @@ impl EngineTask {
                 tracing::warn!(%device, xid, "xid error");
                 self.apply(Event::Xid(device, xid));
             }
+            CollectorEvent::Analysed(number, analysis) => {
+                log_analysis(number, &analysis);
+                self.apply(Event::Analysed(number, analysis));
+            }
             CollectorEvent::DevicePods(pods, dropped, status) => {
                 self.exporter.collectors.insert(status.collector, status);
                 self.exporter.dropped.pods += dropped;
                 self.apply(Event::DevicePods(pods));
             }
+        }
+    }
+
+    /// Hands snapshots on to be analysed; what finds no place has an outcome at once.
+    fn hand_on_analyses(&mut self) {
+        while let Some(request) = self.engine.next_analysis() {
+            let number = request.number;
+            if self.analyses.as_ref().is_some_and(|queue| queue.offer(request)) {
+                continue;
+            }
+            let analysis =
+                SnapshotAnalysis::failed(AnalysisOutcome::Queue, "too many snapshots wait");
+            self.apply(Event::Analysed(number, Box::new(analysis)));
         }
     }
 
@@ -348,6 +379,41 @@ fn log_refusal(refusal: &Refusal) {
         let (run, rank) = (&contest.rank.run, contest.rank.rank.get());
         tracing::warn!(%run, rank, reason = %refusal, "two programs use one run name");
     }
+}
+
+/// Logs what a snapshot says, or why it says nothing.
+fn log_analysis(number: u64, analysis: &SnapshotAnalysis) {
+    let outcome = analysis.outcome.as_label();
+    let reason = analysis.reason.as_ref().map(tracing::field::display);
+    if analysis.outcome != AnalysisOutcome::Analysed {
+        tracing::warn!(number, outcome, reason, "snapshot not analysed");
+        return;
+    }
+    let leak = analysis.leak.as_ref();
+    let site = leak.and_then(|leak| leak.at.as_ref()).map(tracing::field::display);
+    let verdict = leak.map(|leak| tracing::field::debug(leak.verdict));
+    let share = leak.and_then(|leak| leak.share_ratio);
+    let slope = leak.and_then(|leak| leak.bytes_per_step);
+    tracing::info!(
+        number,
+        verdict,
+        site,
+        share_ratio = share,
+        bytes_per_step = slope,
+        "snapshot analysed"
+    );
+}
+
+/// Logs what holds the tensors of a rank.
+fn log_holders(report: &HoldersReport) {
+    let RankId { run, rank } = &report.rank;
+    let (rank, outcome) = (rank.get(), report.outcome.as_label());
+    let first = match &report.outcome {
+        HoldersOutcome::Named(holders) => holders.first(),
+        _ => None,
+    };
+    let holder = first.map(|holder| tracing::field::display(&holder.name));
+    tracing::info!(%run, rank, outcome, holder, "holders");
 }
 
 /// Logs a transition: what holds as a warning, what is good to know or over as information.

@@ -8,11 +8,13 @@ use anyhow::Context;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::analysis::captures::CaptureSettings;
 use crate::analysis::config::EngineConfig;
 use crate::analysis::engine::Engine;
 use crate::analysis::saved::SavedState;
 use crate::analysis::status::Status;
 use crate::app::clock::Clock;
+use crate::app::collectors::analyses::AnalysisQueue;
 use crate::app::collectors::event::CollectorEvent;
 use crate::app::collectors::kubelet::ask_kubelet;
 use crate::app::collectors::nvml::{GpuChannels, GpuSource, GpuTask};
@@ -89,10 +91,8 @@ impl Listeners {
 /// Starts the exporter. Returns its tasks, and the addresses that it listens on.
 async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(App, Addresses)> {
     let mut startup = Startup::new(settings.is_sidecar, &settings.problems);
-    let saved = settings
-        .state_file
-        .as_deref()
-        .and_then(|path| read_state(path, settings.engine.ranks_max));
+    let state_file = settings.state_file.as_deref();
+    let saved = state_file.and_then(|path| read_state(path, settings.engine.ranks_max));
     let clock = Clock::start(saved.as_ref());
     let (push_counts, web_counts) = <(Arc<ServerCounts>, Arc<ServerCounts>)>::default();
     let (inbox, offers) = Inbox::new();
@@ -111,7 +111,9 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
     let releases = (settings.nvml.is_some() && gpu.is_some()).then_some(releases);
     let devices = settings.nvml.zip(gpu);
     let inputs = DeviceInputs { pushed_devices: wanted, releases: release_requests };
-    let (gpu, collected) = start_collectors(devices, inputs, &mut startup)?;
+    let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
+    let analyses = start_analyses(&settings.snapshots, &collect, &mut startup)?;
+    let gpu = start_collectors(devices, inputs, collect, &mut startup)?;
 
     let exporter = ExporterFigures {
         startup_problems: startup.into_settings(),
@@ -133,6 +135,7 @@ async fn start(settings: Settings, gpu: Option<GpuSource>) -> anyhow::Result<(Ap
         exporter,
         state: settings.state_file.map(StateFile::new),
         summaries: Summaries::new(settings.summary_dir, settings.termination_message),
+        analyses,
     };
     let requests = Requests { status: requests, summary: summary_requests };
 
@@ -224,21 +227,32 @@ fn push_url(addresses: &Addresses, socket: Option<&Path>) -> String {
     }
 }
 
+/// Starts the analysis of snapshots; `None` where none are read.
+fn start_analyses(
+    settings: &CaptureSettings,
+    collect: &mpsc::Sender<CollectorEvent>,
+    startup: &mut Startup,
+) -> anyhow::Result<Option<AnalysisQueue>> {
+    let Some(directory) = &settings.read_directory else { return Ok(None) };
+    let started = AnalysisQueue::start(directory.clone(), collect.clone());
+    startup.started(keys::SNAPSHOT_READ_DIRECTORY, started.map_err(anyhow::Error::from))
+}
+
 /// What the collector of devices hears from the engine and from the push endpoint.
 struct DeviceInputs {
     pushed_devices: watch::Receiver<BTreeSet<GpuUuid>>,
     releases: mpsc::Receiver<ReleaseRequest>,
 }
 
-/// Starts the collectors. Returns their tasks and what they collect.
+/// Starts the collectors of devices. Returns their tasks.
 fn start_collectors(
     devices: Option<(NvmlSettings, GpuSource)>,
     inputs: DeviceInputs,
+    collect: mpsc::Sender<CollectorEvent>,
     startup: &mut Startup,
-) -> anyhow::Result<(Tasks, mpsc::Receiver<CollectorEvent>)> {
-    let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
+) -> anyhow::Result<Tasks> {
     let mut tasks = JoinSet::new();
-    let Some((nvml, source)) = devices else { return Ok((tasks, collected)) };
+    let Some((nvml, source)) = devices else { return Ok(tasks) };
     if let Some(socket) = &nvml.kubelet_socket {
         let kubelet = Kubelet::new(socket).map_err(anyhow::Error::from);
         if let Some(kubelet) = startup.started(keys::KUBELET_SOCKET, kubelet)? {
@@ -251,7 +265,7 @@ fn start_collectors(
     if let Some(task) = startup.started(keys::NVML_LIBRARY, task)? {
         tasks.spawn(task.run());
     }
-    Ok((tasks, collected))
+    Ok(tasks)
 }
 
 /// A router for several listeners, which share their counts and their stop.

@@ -1,5 +1,6 @@
 //! The commands: one file each, named after the command, and their table. `program.rs` runs the one that is named.
 
+pub mod analyse;
 pub mod args;
 pub mod check;
 pub mod compare;
@@ -9,6 +10,7 @@ pub mod playback;
 pub mod program;
 pub mod replay;
 pub mod serve;
+mod simulated_snapshot;
 pub mod snapshot;
 pub mod status;
 pub mod summary;
@@ -24,4 +26,5 @@ const COMMANDS: &[args::CommandRow] = &[
     snapshot::SNAPSHOT,
     status::STATUS,
     check::CHECK,
+    analyse::ANALYSE,
 ];

@@ -35,7 +35,7 @@ pub(super) const SNAPSHOT: CommandRow = CommandRow { name: "snapshot", arguments
 /// Bytes of a file that are in memory at a time.
 const WINDOW_BYTES: usize = 1 << 18;
 /// Unpacked bytes that are read of a file.
-const UNPACKED_BYTES_MAX: u64 = 8 << 30;
+pub(super) const UNPACKED_BYTES_MAX: u64 = 8 << 30;
 /// Files above this show how far they are read, on a terminal.
 const PROGRESS_BYTES_MIN: u64 = 64 << 20;
 /// Bytes between two figures of progress.
@@ -388,7 +388,7 @@ fn read(path: &Path, unpacked_max: u64) -> anyhow::Result<(Snapshot, u64)> {
 
 /// Why a file was not read.
 #[derive(Debug, thiserror::Error)]
-enum ReadError {
+pub(super) enum ReadError {
     #[error("{0}")]
     Io(io::Error),
     #[error("{0}")]
@@ -399,7 +399,7 @@ enum ReadError {
     TooLarge(u64),
 }
 
-fn unpack(file: impl Read, unpacked_max: u64) -> Result<Snapshot, ReadError> {
+pub(super) fn unpack(file: impl Read, unpacked_max: u64) -> Result<Snapshot, ReadError> {
     let mut file = BufReader::with_capacity(WINDOW_BYTES, file);
     let mut head = Vec::with_capacity(SNIFF_BYTES);
     let limit = u64::try_from(SNIFF_BYTES).unwrap_or(0);

@@ -18,7 +18,7 @@ pub const KUBELET_SOCKET: &str = "kubelet.socket";
 pub const NVML_LIBRARY: &str = "nvml.library";
 /// The OTLP receiver.
 pub const OTLP_ENDPOINT: &str = "otlp.endpoint";
-/// Whether creep requests snapshots.
-pub const SNAPSHOT_ON_CREEP: &str = "snapshot.on-creep";
+/// Where snapshots are read.
+pub const SNAPSHOT_READ_DIRECTORY: &str = "snapshot.read-directory";
 /// Whether the exporter is a sidecar.
 pub const SIDECAR: &str = "sidecar";

@@ -72,6 +72,8 @@ mod snapshot_html;
 
 mod snapshot_docs;
 
+mod snapshot_sites;
+
 // The operator's side: settings, restarts, alerts, dashboards and the chart.
 mod settings;
 

@@ -27,9 +27,11 @@ use crate::input::push::wire::control::{
     decode_ack, decode_device_ack, decode_end, decode_release, decode_snapshot,
 };
 use crate::input::push::wire::error::DecodeError;
+use crate::input::push::wire::holders::decode_holders;
 use crate::input::push::wire::step::{Layout, decode};
 use crate::model::ids::{GpuUuid, Run};
 use crate::model::units::Uptime;
+use crate::net::server::Peer;
 
 /// Maximum number of bytes of all bodies in memory. Together with the connections' own buffers, it bounds the memory
 /// that a flood of requests can take.
@@ -39,7 +41,7 @@ pub const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// The value of `Retry-After`, in seconds.
 const RETRY_AFTER_SECONDS: &str = "1";
 /// The detail of a response to an unknown path.
-const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end, /v1/runs/RUN/ack, /v1/devices/UUID/ack and /v1/nvml/release";
+const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/holders, /v1/runs/RUN/end, /v1/runs/RUN/ack, /v1/devices/UUID/ack and /v1/nvml/release";
 /// The media type of a refusal.
 const PROBLEM_JSON: &str = "application/problem+json";
 
@@ -68,6 +70,7 @@ pub fn router(
     Router::new()
         .route("/v1/steps", post(steps))
         .route("/v1/snapshots", post(snapshots))
+        .route("/v1/holders", post(holders))
         .route("/v1/runs/{run}/end", post(end))
         .route("/v1/runs/{run}/ack", post(ack))
         .route("/v1/devices/{uuid}/ack", post(device_ack))
@@ -108,8 +111,22 @@ async fn snapshots(
     endpoint
         .timed(async |endpoint| {
             endpoint.authorize(request.headers())?;
+            let owner = request.extensions().get::<Peer>().and_then(|peer| peer.uid);
             let (body, _held) = endpoint.json(request).await?;
-            endpoint.offer(Delivery::Snapshot(decode_snapshot(&body)?)).await
+            endpoint.offer(Delivery::Snapshot(decode_snapshot(&body, owner)?)).await
+        })
+        .await
+}
+
+async fn holders(
+    State(endpoint): State<Arc<PushEndpoint>>,
+    request: Request<Body>,
+) -> Response {
+    endpoint
+        .timed(async |endpoint| {
+            endpoint.authorize(request.headers())?;
+            let (body, _held) = endpoint.json(request).await?;
+            endpoint.offer(Delivery::Holders(decode_holders(&body)?)).await
         })
         .await
 }

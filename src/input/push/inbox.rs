@@ -8,8 +8,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::analysis::acks::Ack;
-use crate::analysis::captures::{CaptureReport, CaptureRequest};
+use crate::analysis::capture::{CaptureReport, RankRequest};
 use crate::analysis::refusal::Refusal;
+use crate::analysis::sites::HoldersReport;
 use crate::model::end::RankEnd;
 use crate::model::ids::Run;
 use crate::model::step::StepSample;
@@ -34,6 +35,8 @@ pub enum Delivery {
     Ack(Ack),
     /// The result of a memory snapshot.
     Snapshot(CaptureReport),
+    /// What holds the tensors of a process.
+    Holders(HoldersReport),
 }
 
 /// The engine's response to an accepted delivery.
@@ -42,7 +45,7 @@ pub struct Receipt {
     /// The number of records in it.
     pub n_records: usize,
     /// Requests to its ranks.
-    pub asks: Vec<CaptureRequest>,
+    pub asks: Vec<RankRequest>,
 }
 
 /// A delivery, and the channel for the engine's response or refusal.

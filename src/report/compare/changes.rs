@@ -194,6 +194,7 @@ mod tests {
             worst_rank: None,
             n_lost: None,
             n_ooms: None,
+            leaking_line: None,
         }
     }
 

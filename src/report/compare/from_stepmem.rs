@@ -1,13 +1,15 @@
 //! The figures of a summary of ours.
 
 use crate::analysis::basis::Basis;
+use crate::analysis::diagnosis::Evidence;
+use crate::model::site::SiteVerdict;
 use crate::model::units::Count;
 use crate::report::compare::figures::{
     NotASummary, RunFigures, RunGrowth, RunHeadroom, RunIssue, RunPeak, RunSkew, SlopeInterval,
 };
 use crate::report::policy::{PeakMetric, PolicyName};
 use crate::report::summary::model::{
-    FigureSummary, Issue, IssueKind, RankSummary, RankTrend, Summary,
+    FigureSummary, Issue, IssueEvidence, IssueKind, RankSummary, RankTrend, Summary,
 };
 
 /// Returns the figures of a summary.
@@ -41,7 +43,19 @@ pub fn figures(summary: &Summary) -> Result<RunFigures, NotASummary> {
         worst_rank: summary.worst_rank.map(|rank| rank.get().into()),
         n_lost: Some(n_lost.saturating_add(coverage.n_ranks_missing.into())),
         n_ooms: (!ooms.is_empty()).then(|| ooms.iter().sum()),
+        leaking_line: summary.issues.iter().find_map(leaking_line),
     })
+}
+
+/// The line that leaks by the evidence of an issue, if it is about growth and a memory snapshot shows one.
+fn leaking_line(issue: &Issue) -> Option<String> {
+    let IssueEvidence::Finding(Evidence::CreepConfirmed(of) | Evidence::CreepEarly(of)) =
+        &issue.evidence
+    else {
+        return None;
+    };
+    let site = of.site.as_ref().filter(|site| site.verdict == SiteVerdict::Leak)?;
+    Some(site.at.as_ref()?.to_string())
 }
 
 /// The headroom of a rank; summaries that do not name its basis rest on the peak of live memory.

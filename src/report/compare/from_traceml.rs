@@ -50,6 +50,7 @@ pub fn figures(
         worst_rank: of_issue.or(highest),
         n_lost: None,
         n_ooms: None,
+        leaking_line: None,
         issues,
     })
 }
