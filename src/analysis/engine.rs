@@ -24,7 +24,7 @@ use crate::analysis::sites::{
 };
 use crate::model::device::{Attribution, GpuSample};
 use crate::model::end::RankEnd;
-use crate::model::ids::{ProcessId, Rank, Run, SubjectId};
+use crate::model::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 use crate::model::step::StepSample;
 use crate::model::units::{Seconds, Uptime};
 
@@ -170,6 +170,24 @@ impl Engine {
             }
         };
         self.judge_if(is_changed, now)
+    }
+
+    /// Asks a rank for a memory snapshot because an operator wants it. Returns the id of the request.
+    ///
+    /// # Errors
+    /// The rank does not push.
+    pub fn demand(
+        &mut self,
+        rank: &RankId,
+        steps: Option<u32>,
+        now: Uptime,
+    ) -> Result<Box<str>, Refusal> {
+        let state = self.ranks.get(&rank.run, rank.rank);
+        let ttl = self.config.rank_ttl;
+        if !state.is_some_and(|state| state.is_pushing(now, ttl) && !state.is_ended()) {
+            return Err(Refusal::UnknownSubject(SubjectId::Rank(rank.clone())));
+        }
+        Ok(self.captures.demand(rank, steps, now))
     }
 
     /// Returns the next snapshot that another process shall analyse.

@@ -11,6 +11,9 @@ use crate::model::units::{Bytes, Count};
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct SnapshotStatus {
+    /// The id of the request; absent for a snapshot that was not asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
     #[serde(flatten)]
     pub rank: RankId,
     /// Why it is taken: `creep`, `oom` or `manual`.
@@ -81,6 +84,7 @@ impl SnapshotStatus {
             None => (None, None, None),
         };
         Self {
+            id: report.id.as_deref().map(str::to_owned),
             rank: report.rank.clone(),
             reason: report.reason.as_label().into(),
             outcome: report.outcome.as_label().into(),

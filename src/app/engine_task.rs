@@ -226,6 +226,7 @@ impl EngineTask {
                 self.apply(Event::Holders(report));
                 Ok(ONE)
             }
+            Delivery::Demand(rank, steps) => self.take_demand(&rank, steps),
             Delivery::Ack(ack) => self.take_ack(ack),
         };
         // A pusher that hung up does not hear what was taken.
@@ -241,7 +242,7 @@ impl EngineTask {
         }
         self.apply(Event::Steps(admitted));
         self.say_pushed_devices();
-        Ok(Receipt { n_records, asks: self.engine.requests(&ranks) })
+        Ok(Receipt { n_records, asks: self.engine.requests(&ranks), id: None })
     }
 
     fn take_end(&mut self, run: &Run, end: RankEnd) -> Result<Receipt, Refusal> {
@@ -272,6 +273,14 @@ impl EngineTask {
         tracing::info!(subject, kind, reason, "acknowledged");
         self.apply(Event::Ack(admitted));
         Ok(ONE)
+    }
+
+    fn take_demand(&mut self, id: &RankId, steps: Option<u32>) -> Result<Receipt, Refusal> {
+        let now = self.now();
+        let request = self.engine.demand(id, steps, now)?;
+        let RankId { run, rank } = id;
+        tracing::info!(%run, rank = rank.get(), steps, "snapshot wanted");
+        Ok(Receipt { id: Some(request), ..ONE })
     }
 
     /// Answers the reader of the devices which of them ranks push from.
@@ -359,7 +368,7 @@ impl EngineTask {
 }
 
 /// What is said to a delivery of one thing that asks for nothing.
-const ONE: Receipt = Receipt { n_records: 1, asks: Vec::new() };
+const ONE: Receipt = Receipt { n_records: 1, asks: Vec::new(), id: None };
 
 /// The ranks of a batch; one may stand there twice.
 fn ranks_of(batch: &[StepSample]) -> Vec<RankId> {

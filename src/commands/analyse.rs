@@ -35,7 +35,7 @@ pub const FILE_BYTES_MAX: u64 = 2 << 30;
 /// Processor time of an analysis, in seconds.
 pub const CPU_SECONDS_MAX: u64 = 60;
 /// What an analysis takes beside its file's records, in bytes.
-const MEMORY_BYTES_BASE: u64 = 40 << 20;
+const MEMORY_BYTES_BASE: u64 = 8 << 20;
 /// The part of a plain file's bytes that its records take, as one by this.
 const FILE_BYTES_A_BYTE: u64 = 2;
 /// The lowest priority: everything else comes first.

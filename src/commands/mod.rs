@@ -14,6 +14,7 @@ mod simulated_snapshot;
 pub mod snapshot;
 pub mod status;
 pub mod summary;
+mod take;
 
 /// Every command, in the order of help.
 const COMMANDS: &[args::CommandRow] = &[

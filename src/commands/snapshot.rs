@@ -11,6 +11,7 @@ use ruzstd::decoding::StreamingDecoder;
 use serde::Serialize;
 
 use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
+use crate::commands::take;
 use crate::snapshot::answer;
 use crate::snapshot::diff;
 use crate::snapshot::fault::Unreadable;
@@ -67,6 +68,7 @@ fn arguments() -> Command {
         .subcommands(
             SUBCOMMANDS.iter().map(|row| with_common((row.arguments)().name(row.name))),
         )
+        .subcommand(take::arguments())
         .after_help("Exits with 2 for a file that is not a snapshot; ranks gives such a file a row.")
 }
 
@@ -155,6 +157,9 @@ fn with_common(command: Command) -> Command {
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let Some((name, matches)) = matches.subcommand() else { return Ok(Exit::Success) };
+    if name == take::NAME {
+        return take::run(matches);
+    }
     let row = SUBCOMMANDS.iter().find(|row| row.name == name);
     row.map_or(Ok(Exit::Success), |row| (row.run)(matches))
 }

@@ -68,7 +68,9 @@ fn creeping_rank_is_asked_until_it_reports_and_its_file_is_shown() {
     let snapshots = status["snapshots"].as_array().unwrap();
     assert_eq!(snapshots.len(), 1, "{snapshots:?}");
     let mut shown = snapshots[0].clone();
-    assert!(shown.as_object_mut().unwrap().remove("since").unwrap().is_number());
+    let fields = shown.as_object_mut().unwrap();
+    assert!(fields.remove("since").unwrap().is_number());
+    assert_eq!(fields.remove("id").unwrap(), first["id"]);
     assert_eq!(
         shown,
         json!({"run": "leaky", "rank": 2, "reason": "creep", "outcome": "written", "step": 1502,

@@ -158,7 +158,6 @@ fn file_of_another_user_is_read_only_if_that_user_reports_it() {
 #[test]
 fn more_snapshots_than_the_queue_holds_are_counted() {
     let folder = Folder::new("queue");
-    fs::copy(data("vectors/leak_python_stacks.pickle.gz"), folder.path("a")).unwrap();
     let exporter = exporter(&folder, &[]);
     let report =
         json!({"rank": 0, "outcome": "written", "file": "a", "path": "/a"}).to_string();
@@ -168,7 +167,7 @@ fn more_snapshots_than_the_queue_holds_are_counted() {
     exporter.await_metrics("all outcomes", |metrics| {
         let outcomes =
             |of: &str| metrics[&format!("stepmem_snapshot_analyses_total{{outcome=\"{of}\"}}")];
-        outcomes("queue") > 0.0 && outcomes("queue") + outcomes("analysed") == 40.0
+        outcomes("queue") > 0.0 && outcomes("queue") + outcomes("missing") == 40.0
     });
 }
 
@@ -233,4 +232,21 @@ fn demo_leaves_no_folder_behind() {
     demo.await_log("the start", DEADLINE, |entry| entry["fields"]["message"] == "started");
     demo.stop();
     assert!(!folder.exists());
+}
+
+#[test]
+fn operator_gets_a_snapshot_of_a_live_rank_and_its_verdict() {
+    let demo = Exporter::start_command("demo", &[], &[]);
+    let (web, push) = (format!("http://{}", demo.web), format!("http://{}", demo.push));
+    let to = ["snapshot", "take", "--url", &web, "--push-url", &push, "--run", "demo"];
+    // A rank that does not leak.
+    let ended = stepmem(&[&to[..], &["--rank", "1", "--steps", "12"]].concat(), &[], b"");
+    assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
+    assert!(ended.out.contains("written: ") && ended.out.contains("_rank1_"), "{}", ended.out);
+    assert!(ended.out.contains("verdict: no single line explains it"), "{}", ended.out);
+    assert_eq!(demo.status()["snapshots"][0]["reason"], "manual");
+
+    let ended = stepmem(&[&to[..], &["--rank", "99"]].concat(), &[], b"");
+    assert_eq!(ended.code, Some(1), "{}", ended.out);
+    assert!(ended.err.contains("404"), "{}", ended.err);
 }

@@ -5,9 +5,9 @@ use crate::analysis::creep::trend::{Stage, TrendFigures};
 use crate::analysis::diagnosis::kind::{Figures, Score, Severity};
 use crate::analysis::diagnosis::pressure;
 use crate::analysis::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject};
+use crate::analysis::diagnosis::site_words;
 use crate::analysis::rank::view::RankView;
-use crate::model::site::{LeakSite, SiteVerdict, TensorHolder};
-use crate::text::units::{bytes, duration, grouped, percent};
+use crate::text::units::{bytes, duration};
 
 /// The signals of MEMORY CREEP and MEMORY RISING: live memory of a rank that pushes, else all that the driver reports.
 pub const LIVE_SIGNALS: [Signal; 2] = [Signal::Allocated, Signal::Process];
@@ -59,10 +59,10 @@ impl Figures for TrendFigures {
             );
         }
         if let Some(site) = &self.site {
-            text = format!("{text}; {}", words_of_site(site));
+            text = format!("{text}; {}", site_words::of(site));
         }
         if let Some(holder) = &self.holder {
-            text = format!("{text}; held by {}", words_of_holder(holder));
+            text = format!("{text}; held by {}", site_words::of_holder(holder));
         }
         if let Some(headroom) = self.headroom_bytes {
             text = format!("{text}; {} left", bytes(headroom));
@@ -85,42 +85,4 @@ impl Figures for TrendFigures {
     fn signal(&self) -> Option<Signal> {
         Some(self.signal)
     }
-}
-
-/// Says which line a snapshot shows, or that it shows none.
-fn words_of_site(site: &LeakSite) -> String {
-    match (site.verdict, &site.at) {
-        (SiteVerdict::Leak, Some(at)) => {
-            let share = site.share_ratio.map_or("most".to_owned(), percent);
-            format!("{share} of it is allocated at {at}")
-        }
-        (SiteVerdict::InsufficientHistory, _) => {
-            format!("its snapshot has {} whole steps, too few for a verdict", site.steps)
-        }
-        (SiteVerdict::Leak | SiteVerdict::None, _) => {
-            let most = site.at.as_ref().zip(site.bytes_per_step);
-            let most = most.map_or_else(String::new, |(at, rate)| {
-                format!("; the largest growth in its snapshot is {}/step at {at}", bytes(rate))
-            });
-            format!("no single line explains it{most}")
-        }
-    }
-}
-
-/// Says which object holds the tensors.
-fn words_of_holder(holder: &TensorHolder) -> String {
-    let tensors = holder.tensors.get();
-    let noun = if tensors == 1 { "tensor" } else { "tensors" };
-    let mut text = format!(
-        "{} ({}, {} more/step; {} {noun}, {})",
-        holder.name,
-        holder.kind,
-        bytes(holder.bytes_per_step),
-        grouped(tensors),
-        bytes(holder.bytes.as_f64())
-    );
-    if let Some(at) = &holder.at {
-        text = format!("{text} of {at}");
-    }
-    text
 }

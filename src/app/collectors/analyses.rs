@@ -26,9 +26,9 @@ pub const MEMORY_BYTES_MAX: u64 = 1 << 30;
 /// An answer of an analysis is at most this long.
 pub const ANSWER_BYTES_MAX: usize = 256 * 1024;
 /// What an analysis leaves of the memory that its container has left.
-const MEMORY_BYTES_SPARED: u64 = 32 << 20;
+const MEMORY_BYTES_SPARED: u64 = 8 << 20;
 /// With less an analysis is not started.
-const MEMORY_BYTES_MIN: u64 = 48 << 20;
+const MEMORY_BYTES_MIN: u64 = 10 << 20;
 /// The signals by which the kernel and the allocator end a process that breaks its limits.
 const SIGABRT: i32 = 6;
 const SIGKILL: i32 = 9;

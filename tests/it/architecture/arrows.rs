@@ -54,6 +54,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "analysis::capture",
             "analysis::challengers",
             "analysis::diagnosis",
+            "analysis::episodes",
             "analysis::sites",
             "model",
         ],

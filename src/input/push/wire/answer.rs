@@ -54,6 +54,16 @@ pub fn encode_accepted(accepted: usize, requests: &[RankRequest]) -> Vec<u8> {
     to_vec(&AcceptedBody { accepted, actions: actions.collect() })
 }
 
+/// Encodes the response to an operator's request for a snapshot.
+pub fn encode_demanded(id: &str) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct DemandedBody<'a> {
+        accepted: usize,
+        id: &'a str,
+    }
+    to_vec(&DemandedBody { accepted: 1, id })
+}
+
 /// Encodes the response to a refused request as problem+json (RFC 9457).
 pub fn encode_problem(status: u16, title: &str, detail: &str) -> Vec<u8> {
     #[derive(Serialize)]

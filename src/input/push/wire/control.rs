@@ -7,6 +7,7 @@ use serde::Deserialize;
 use crate::analysis::acks::{Ack, FOR_SECONDS_MAX};
 use crate::analysis::capture::{self, CaptureOutcome, CaptureReason, CaptureReport};
 use crate::analysis::diagnosis::DiagnosisKind;
+use crate::analysis::episodes::STEPS_MAX;
 use crate::input::push::wire::error::{DecodeError, DecodeFault};
 use crate::input::push::wire::field::{
     PID_MAX, bytes_of, count_of, in_field, instance_of, optional, rank_of, run_of, seconds_of,
@@ -74,6 +75,16 @@ pub fn decode_device_ack(uuid: GpuUuid, body: &[u8]) -> Result<Ack, DecodeError>
     };
     let fields = AckFields { kind: raw.kind, for_seconds: raw.for_seconds, reason: raw.reason };
     fields.about(subject)
+}
+
+/// Decodes the body of `POST /v1/runs/RUN/snapshot`: the rank, and the steps to record where they are named.
+///
+/// # Errors
+/// The body is not `{"rank": …}`, with `"steps": …` of 1 to [`STEPS_MAX`].
+pub fn decode_demand(run: Run, body: &[u8]) -> Result<(RankId, Option<u32>), DecodeError> {
+    let raw = parse::<Object<RawDemand>>(body)?.0;
+    let steps = optional(raw.steps, |n| small_of("steps", n, 1, STEPS_MAX))?;
+    Ok((RankId { run, rank: rank_of("rank", raw.rank)? }, steps))
 }
 
 /// The part of an acknowledgement that is the same for every subject.
@@ -188,6 +199,13 @@ struct RawDeviceAck<'a> {
 #[serde(deny_unknown_fields)]
 struct RawRelease {
     for_seconds: Number,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawDemand {
+    rank: Number,
+    steps: Option<Number>,
 }
 
 #[derive(Deserialize)]
