@@ -2,7 +2,7 @@
 //! socket of a real exporter. One rank leaks, one is out of balance, all are noisy.
 
 use std::fs::DirBuilder;
-use std::io::{Write, stdout};
+use std::io::{ErrorKind, Write, stdout};
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -40,6 +40,8 @@ const OUTSIDE_ALLOCATOR: u64 = 1200 * MIB;
 const STEP_EVERY: Duration = Duration::from_millis(20);
 const LEAK_FROM_STEP: u64 = 150;
 const LEAK_BYTES_PER_STEP: u64 = 5 * MIB;
+/// Names of folders for snapshots that are tried.
+const FOLDERS_MAX: u32 = 1000;
 const DEVICES_EVERY: Duration = Duration::from_secs(1);
 
 fn arguments() -> clap::Command {
@@ -95,10 +97,20 @@ impl SnapshotFolder {
             return Ok(Self { path, is_own: false });
         }
         let name = format!("stepmem-demo-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let made = DirBuilder::new().mode(0o700).create(&path);
-        made.with_context(|| format!("no folder for snapshots at {}", path.display()))?;
-        Ok(Self { path, is_own: true })
+        let mut path = std::env::temp_dir().join(&name);
+        // A demo that was killed leaves its folder, and process ids come again.
+        for n in 1..=FOLDERS_MAX {
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    path.set_file_name(format!("{name}-{n}"));
+                }
+                made => {
+                    made.with_context(|| format!("no folder at {}", path.display()))?;
+                    return Ok(Self { path, is_own: true });
+                }
+            }
+        }
+        anyhow::bail!("no folder for snapshots: {} and others exist", path.display())
     }
 }
 
