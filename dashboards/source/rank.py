@@ -133,6 +133,33 @@ CREEP = [
         no_value="nothing grows",
         min=0,
     ),
+    Table(
+        "Leaking line",
+        (12, 5),
+        "The line that a memory snapshot of the rank shows to leak, and the part of the growth that it explains. "
+        "Empty without a snapshot that shows one.",
+        columns=[
+            Column(
+                "Share of the growth",
+                "max by (file, line, function) (stepmem_creep_site_info{<RANK>}"
+                " * on (namespace, pod, run, rank) group_left ()"
+                " stepmem_creep_site_share_ratio{<RANK>})",
+                "percentunit",
+            ),
+        ],
+    ),
+    Table(
+        "Held by",
+        (12, 5),
+        "The live object of the rank whose tensors grow fastest, and the line that made or fills it.",
+        columns=[
+            Column(
+                "Known",
+                "max by (holder, kind, file, line) (stepmem_creep_holder_info{<RANK>})",
+                is_hidden=True,
+            ),
+        ],
+    ),
     TimeSeries(
         "Confidence",
         (8, 7),

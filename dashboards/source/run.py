@@ -169,6 +169,20 @@ CREEP = [
         fill=0,
         zero=True,
     ),
+    Table(
+        "Leaking lines",
+        (24, 6),
+        "The line that a memory snapshot of each rank shows to leak, and the part of the growth that it explains.",
+        columns=[
+            Column(
+                "Share of the growth",
+                "max by (rank, file, line, function) (stepmem_creep_site_info{<RANKS>}"
+                " * on (namespace, pod, run, rank) group_left ()"
+                " stepmem_creep_site_share_ratio{<RANKS>})",
+                "percentunit",
+            ),
+        ],
+    ),
 ]
 
 ROOM = [

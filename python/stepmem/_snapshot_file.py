@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Set
 
 from ._process import Process
 from ._signals import raise_if_of_handler
@@ -17,7 +17,7 @@ from ._wire import SnapshotResult
 class SnapshotFile:
     """A snapshot to take at the end of `step`, and its destination."""
 
-    __slots__ = ("capture_id", "directory", "label", "path", "reason", "step")
+    __slots__ = ("capture_id", "directory", "is_beneath", "label", "path", "reason", "step")
 
     def __init__(self, reason: str, step: Optional[int], directory: Optional[str] = None, label: str = "") -> None:
         self.reason = reason
@@ -32,6 +32,8 @@ class SnapshotFile:
         """If None or empty: a file in `directory`, named after run, label, attempt, rank and step."""
         self.capture_id: Optional[str] = None
         """The exporter's id of the capture; None if the exporter did not ask."""
+        self.is_beneath = False
+        """Whether its real path must be below `directory`, because the exporter asked for it."""
 
 
 class SnapshotWriter:
@@ -43,6 +45,14 @@ class SnapshotWriter:
         """Shared by all snapshots."""
         self._process = process
         self._on_result = on_result
+        self._paths: Set[str] = set()
+        """Paths of snapshots that the exporter asked for, so that no two have one name."""
+
+    def begin(self, file: SnapshotFile, events_per_step: Optional[int] = None) -> None:
+        """Reports that a snapshot which the exporter asked for is being recorded."""
+        result = SnapshotResult(file.reason, file.step, file.capture_id)
+        result.has_begun, result.events_per_step = True, events_per_step
+        self._on_result(result)
 
     def write(self, file: SnapshotFile) -> Optional[str]:
         """Takes and writes a snapshot. Returns its path, or None if it failed."""
@@ -74,19 +84,38 @@ class SnapshotWriter:
         identity = self._process.identity()
         run = re.sub(r"[^\w.-]", "_", identity.run)[:64]
         attempt = f"attempt{identity.attempt}" if identity.attempt else ""
-        parts = [*filter(None, (run, file.label, attempt)), f"rank{identity.rank}", f"step{file.step}.pickle"]
-        return os.path.join(file.directory or self._process.snapshot_directory() or ".", "_".join(parts))
+        parts = [*filter(None, (run, file.label, attempt)), f"rank{identity.rank}", f"step{file.step}"]
+        directory = file.directory or self._process.snapshot_directory() or "."
+        path = os.path.join(directory, "_".join(parts) + ".pickle")
+        if not file.is_beneath:
+            return path
+        n = 1
+        while path in self._paths or os.path.lexists(path):
+            n += 1
+            path = os.path.join(directory, "_".join([*parts, str(n)]) + ".pickle")
+        if _below(directory, path) is None:
+            raise ValueError(f"{path} is not below {directory}")
+        self._paths.add(path)
+        return path
 
     def _save(self, file: SnapshotFile, path: str, state: Any) -> Optional[str]:
         result = SnapshotResult(file.reason, file.step, file.capture_id)
         try:
             result.n_bytes = _dump(path, state)
             result.path = os.path.abspath(path)
+            directory = self._process.snapshot_directory()
+            result.relative_path = None if directory is None else _below(directory, path)
         except Exception as error:
             self.fail(file, error, path)
             return None
         self._on_result(result)
         return path
+
+
+def _below(directory: str, path: str) -> Optional[str]:
+    """Returns the real path relative to the real path of `directory`; None if it is not below it."""
+    relative = os.path.relpath(os.path.realpath(path), os.path.realpath(directory))
+    return None if relative == os.pardir or relative.startswith(os.pardir + os.sep) else relative
 
 
 def _dump(path: str, state: Any) -> int:

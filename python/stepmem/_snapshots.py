@@ -7,16 +7,34 @@ from typing import Callable, Deque, List, Optional
 
 from ._oom import OomWatch
 from ._process import Process
+from ._readers import HostReader
 from ._snapshot_file import SnapshotFile, SnapshotWriter
-from ._torch import require_cuda
+from ._torch import count_events, mark_step, require_cuda
 from ._warn import warn_once
-from ._wire import Capture, SnapshotResult
+from ._wire import UNKNOWN, Capture, SnapshotResult
 
 MAX_ENTRIES = 100_000
 """Allocations and frees in a history, by default. Each takes a few KiB."""
 
 CAPTURE_STEPS_MAX = 1000
 """Steps that one capture can record, at most."""
+
+CAPTURES_MAX = 5
+"""Snapshots that a process writes because the exporter asks, at most."""
+
+ENTRY_BYTES = 4096
+"""Host memory of one allocation or free in a history, with its stack, while a snapshot of it is taken."""
+
+MEMORY_SHARE = 4
+"""A history may take one part in so many of the host memory that is left."""
+
+ENTRIES_MIN = 1000
+"""Entries below which a history is not begun."""
+
+STEPS_MIN = 6
+"""Steps that a recording must hold for a verdict on what leaks."""
+
+NO_DIRECTORY = "no directory: set STEPMEM_SNAPSHOT_DIRECTORY in the environment of the training process"
 
 CAPTURE_IDS_MAX = 64
 """Ids of captures that are remembered, to ignore repeated ones."""
@@ -37,11 +55,15 @@ class Plan:
         """The exporter's id of the capture; None if the program asked."""
         self.is_over = False
         """Whether the snapshot was written or failed, or its steps have passed."""
+        self.reason = "manual"
+        """`creep` if the exporter asks because memory grows."""
         self._writer = writer
         self._first = first
         self._n_steps = n_steps
         self._directory = directory
         self._is_recording = False
+        self._n_events = 0
+        """Allocations and frees of this process when the recording began."""
 
     def advance(self, step: int) -> None:
         """Starts or ends the recording if it is due at the end of `step`. A failure is only a warning."""
@@ -58,15 +80,46 @@ class Plan:
                 warn_once("missed", f"steps {self._first} to {last} were not recorded: they had already ended")
         elif step >= self._first - 1 and not self._is_recording:
             self._start(step)
+        elif self._is_recording and self.capture_id is not None:
+            self._follow(step)
 
     def _start(self, step: int) -> None:
         try:
             self._writer.history.start(self.max_entries)
             self._is_recording = True
+            if self.capture_id is not None:
+                self._n_events = count_events()
+                self._mark(step + 1)
+                self._writer.begin(self._file(step))
             if self.is_pair:
                 self._writer.write(self._file(step, "before"))
         except Exception as error:
             self._fail(step, error)
+
+    def _follow(self, step: int) -> None:
+        """Marks the next step and, after the first, shortens the recording to what the ring holds."""
+        try:
+            self._mark(step + 1)
+            if step == self._first:
+                n_events = max(1, count_events() - self._n_events)
+                self._writer.begin(self._file(step), n_events)
+                n_steps = self.max_entries // n_events
+                if n_steps < min(STEPS_MIN, self._n_steps):
+                    mib = STEPS_MIN * n_events * ENTRY_BYTES >> 20
+                    raise MemoryError(f"a step has {n_events} allocations and frees; {STEPS_MIN} steps of them take {mib} MiB")
+                self._n_steps = min(self._n_steps, n_steps)
+        except Exception as error:
+            self._fail(step, error)
+            self._stop()
+
+    def _mark(self, step: Optional[int]) -> None:
+        if not self._writer.history.is_programs:
+            mark_step(step)
+
+    def _stop(self) -> None:
+        self._writer.history.stop(self.max_entries)
+        if self.capture_id is not None:
+            self._mark(None)
 
     def _finish(self, step: int) -> None:
         try:
@@ -74,11 +127,11 @@ class Plan:
                 self._writer.write(self._file(step, "after" if self.is_pair else ""))
             else:
                 # Training must not wait for pickling and the disk.
-                self._writer.write_in_background(self._file(step, "creep"))
+                self._writer.write_in_background(self._file(step, self.reason))
         except Exception as error:
             self._fail(step, error)
         finally:
-            self._writer.history.stop()
+            self._stop()
 
     def _fail(self, step: int, error: Exception) -> None:
         self.is_over = True
@@ -88,8 +141,9 @@ class Plan:
             self._writer.fail(self._file(step), error)
 
     def _file(self, step: int, label: str = "") -> SnapshotFile:
-        file = SnapshotFile("manual" if self.capture_id is None else "creep", step, self._directory, label)
+        file = SnapshotFile(self.reason, step, self._directory, label)
         file.capture_id = self.capture_id
+        file.is_beneath = self.capture_id is not None
         return file
 
 
@@ -101,6 +155,8 @@ class Snapshots:
         self._process = process
         self._plans: List[Plan] = []
         self._capture_ids: Deque[str] = deque(maxlen=CAPTURE_IDS_MAX)
+        self._n_captures = 0
+        """Captures that were planned."""
         self.writer = SnapshotWriter(process, on_result)
         self.oom = OomWatch(process, self.writer)
 
@@ -131,8 +187,9 @@ class Snapshots:
         self._capture_ids.append(capture.id)
         try:
             self.add(self._plan(capture))
+            self._n_captures += 1
         except Exception as error:
-            file = SnapshotFile("creep", None)
+            file = SnapshotFile(capture.reason, None)
             file.capture_id = capture.id
             self.writer.fail(file, error)
 
@@ -141,7 +198,25 @@ class Snapshots:
         if not isinstance(n_steps, int) or not 0 < n_steps <= CAPTURE_STEPS_MAX:
             raise ValueError(f"steps {n_steps!r} is not an integer in 1..={CAPTURE_STEPS_MAX}")
         require_cuda()
-        directory = self._process.snapshot_directory() or str(capture.directory or "")
+        directory = self._process.snapshot_directory()
+        if directory is None:
+            raise ValueError(NO_DIRECTORY)
+        if self._n_captures >= CAPTURES_MAX:
+            raise ValueError(f"this process has written {CAPTURES_MAX} snapshots that were asked for already")
         plan = Plan(self.writer, None, n_steps, directory)
-        plan.capture_id = capture.id
+        plan.capture_id, plan.reason = capture.id, capture.reason
+        plan.max_entries = _entries(capture.max_entries or MAX_ENTRIES)
         return plan
+
+
+def _entries(wanted: int) -> int:
+    """Returns how many entries a history may have. Raises MemoryError if the host has memory for too few."""
+    reader = HostReader()
+    free = reader.capacity().free
+    reader.close()
+    if free == UNKNOWN:
+        return wanted
+    fits = free // MEMORY_SHARE // ENTRY_BYTES
+    if fits < ENTRIES_MIN:
+        raise MemoryError(f"{free >> 20} MiB of host memory are left, too little for a history of allocations")
+    return min(wanted, fits)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Callable
+from typing import Any, Callable, List, Optional
 
 from ._warn import warn_once
 
@@ -54,31 +54,59 @@ def attach_oom_observer(observer: Callable[..., None]) -> None:
     require_cuda()._C._cuda_attach_out_of_memory_observer(observer)
 
 
+def count_events() -> int:
+    """Returns how many allocations and frees this process has made on its GPU, as a history counts them."""
+    torch = require_cuda()
+    stats = torch._C._cuda_memoryStats(int(torch.cuda.current_device())).get("allocation", {}).get("all", {})
+    # A free is an entry when it is requested and one when it is complete.
+    return int(stats.get("allocated", 0)) + 2 * int(stats.get("freed", 0))
+
+
+def mark_step(step: Optional[int]) -> None:
+    """Lets the history mark what follows as of `step`, or as of none, where PyTorch can."""
+    set_metadata = getattr(require_cuda().cuda.memory, "_set_memory_metadata", None)
+    if set_metadata is not None:
+        set_metadata("" if step is None else f"step={step}")
+
+
 class AllocatorHistory:
     """PyTorch's recording of allocations, shared: on from the first `start` to the last `stop`."""
 
     def __init__(self) -> None:
-        self._n_users = 0
+        self._sizes: List[int] = []
+        """The entries that each user wants to be kept."""
         self._is_programs = False
 
+    @property
+    def is_programs(self) -> bool:
+        """Whether the program recorded its own history when the first user came; it is left as it is."""
+        return self._is_programs
+
     def start(self, max_entries: int) -> None:
-        """Records the last `max_entries` allocations and frees, unless the program already records its own history."""
+        """Records at least the last `max_entries` allocations and frees, unless the program records its own history."""
         torch = require_cuda()
         is_enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-        if self._n_users == 0:
+        if not self._sizes:
             self._is_programs = bool(is_enabled is not None and is_enabled())
-        if self._n_users == 0 and not self._is_programs:
-            torch.cuda.memory._record_memory_history(
-                enabled="all", context="alloc", stacks="python", max_entries=max_entries
-            )
-        self._n_users += 1
+        if not self._is_programs and max_entries > max(self._sizes, default=0):
+            _record(torch, max_entries)
+        self._sizes.append(max_entries)
 
-    def stop(self) -> None:
-        """Undoes one `start`. A history that the program itself records stays on."""
+    def stop(self, max_entries: int) -> None:
+        """Undoes one `start` of as many entries. Others go on; a history that the program itself records stays on."""
         torch = cuda_torch()
-        self._n_users -= 1
-        if torch is not None and self._n_users == 0 and not self._is_programs:
-            try:
+        largest = max(self._sizes)
+        self._sizes.remove(max_entries)
+        if torch is None or self._is_programs:
+            return
+        try:
+            if not self._sizes:
                 torch.cuda.memory._record_memory_history(enabled=None)
-            except Exception as error:
-                warn_once("history", f"PyTorch keeps recording allocations: {error!r}")
+            elif max(self._sizes) < largest:
+                _record(torch, max(self._sizes))
+        except Exception as error:
+            warn_once("history", f"PyTorch keeps recording allocations: {error!r}")
+
+
+def _record(torch: Any, max_entries: int) -> None:
+    torch.cuda.memory._record_memory_history(enabled="all", context="alloc", stacks="python", max_entries=max_entries)

@@ -49,7 +49,11 @@ FIGURES = (
 
 LATER_STEP_FIELDS = ("instance", "launch", "high_water_allocated_bytes", "high_water_reserved_bytes")
 LATER_END_FIELDS = ("instance", "time", "step", "error_type", "error_message", "requested_bytes")
-"""Keys of a step and of an end that exporters of before refuse."""
+LATER_SNAPSHOT_FIELDS = ("file", "events_per_step")
+"""Keys of a step, of an end and of a snapshot that exporters of before refuse."""
+
+BEGAN = "began"
+"""Outcome of a snapshot that is being recorded, which exporters of before refuse."""
 
 STEPS_PATH = "/v1/steps"
 SNAPSHOTS_PATH = "/v1/snapshots"
@@ -74,8 +78,11 @@ HOLDER_FUNCTION_BYTES_MAX = 128
 HOLDER_STEPS_DEFAULT = 20
 """Steps between two looks for an ask that does not name a number."""
 
-CAPTURE_STEPS_DEFAULT = 3
+CAPTURE_STEPS_DEFAULT = 20
 """Steps to record for a capture that does not name a number."""
+
+CAPTURE_REASONS = ("creep", "manual")
+"""Why the exporter asks for a snapshot; what it does not name, or names otherwise, is the first."""
 
 
 class Request:
@@ -92,19 +99,23 @@ class Request:
 class Capture:
     """The exporter's request for a snapshot, not validated yet."""
 
-    __slots__ = ("directory", "id", "n_steps", "rank")
+    __slots__ = ("id", "max_entries", "n_steps", "rank", "reason")
 
     def __init__(self, action: Dict[str, object]) -> None:
         self.id = str(action.get("id", ""))
         self.rank = action.get("rank")
         self.n_steps = action.get("steps", CAPTURE_STEPS_DEFAULT)
-        self.directory = action.get("directory")
+        reason = action.get("reason")
+        self.reason = str(reason) if reason in CAPTURE_REASONS else CAPTURE_REASONS[0]
+        entries = action.get("entries_max")
+        self.max_entries: Optional[int] = entries if isinstance(entries, int) and entries > 0 else None
+        """The most allocations and frees to keep; None if the exporter does not say."""
 
 
 class SnapshotResult:
-    """Result of one memory snapshot: written if `error` is None."""
+    """Result of one memory snapshot: written if `error` is None, unless it has only begun."""
 
-    __slots__ = ("capture_id", "error", "n_bytes", "path", "reason", "step")
+    __slots__ = ("capture_id", "error", "events_per_step", "has_begun", "n_bytes", "path", "reason", "relative_path", "step")
 
     def __init__(self, reason: str, step: Optional[int], capture_id: Optional[str]) -> None:
         self.reason = reason
@@ -118,15 +129,25 @@ class SnapshotResult:
         self.n_bytes: Optional[int] = None
         """Size of the file in bytes; None if it failed."""
         self.error: Optional[str] = None
+        self.relative_path: Optional[str] = None
+        """The path below the directory that the training side named; None if it is elsewhere."""
+        self.has_begun = False
+        """Whether this only says that the recording has begun."""
+        self.events_per_step: Optional[int] = None
+        """Allocations and frees of the first recorded step; None if unknown."""
 
     def fields(self) -> Dict[str, object]:
         """Returns the JSON fields beside run and rank."""
+        if self.has_begun:
+            began: Dict[str, object] = {"id": self.capture_id, "reason": self.reason, "outcome": BEGAN}
+            return {**began, "events_per_step": self.events_per_step}
         error = None if self.error is None else "".join(c for c in self.error if c.isprintable())[:ERROR_CHARACTERS_MAX]
         return {
             "id": self.capture_id,
             "reason": self.reason,
             "step": self.step,
             "path": self.path,
+            "file": self.relative_path,
             "outcome": "written" if error is None else "failed",
             "bytes": self.n_bytes,
             "error": error,
@@ -266,7 +287,10 @@ class Encoder:
         """Returns the request for a message that is not a step; None if this exporter must not get it."""
         identity = self._process.identity()
         if isinstance(message, SnapshotResult):
-            return Request(SNAPSHOTS_PATH, JSON, _encode({"run": identity.run, "rank": identity.rank, **message.fields()}))
+            if self.is_plain and message.has_begun:
+                return None
+            snapshot = {"run": identity.run, "rank": identity.rank, **message.fields()}
+            return Request(SNAPSHOTS_PATH, JSON, _encode(snapshot, LATER_SNAPSHOT_FIELDS if self.is_plain else ()))
         if isinstance(message, HoldersResult):
             return Request(HOLDERS_PATH, JSON, _encode({"run": identity.run, "rank": identity.rank, **message.fields()}))
         if self.is_plain and message.is_automatic:
@@ -283,9 +307,10 @@ def cut(text: str, n_bytes: int) -> str:
 
 
 def is_unknown_field(body: bytes) -> bool:
-    """Returns whether a refusal names one of the later fields as unknown."""
+    """Returns whether a refusal names one of the later fields, or BEGAN, as unknown."""
     detail = body.decode("utf-8", "replace")
-    return any(f"unknown field `{name}`" in detail for name in (*LATER_STEP_FIELDS, *LATER_END_FIELDS))
+    later = (*LATER_STEP_FIELDS, *LATER_END_FIELDS, *LATER_SNAPSHOT_FIELDS)
+    return f"unknown variant `{BEGAN}`" in detail or any(f"unknown field `{name}`" in detail for name in later)
 
 
 class Held:

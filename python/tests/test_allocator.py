@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import textwrap
 
 import pytest
 from conftest import STUB, await_true
@@ -293,19 +294,156 @@ LEAK = """
 """
 
 
+def asked(start, train, tmp_path, more="", **environment):
+    """Runs a leaking program that an exporter asks for a snapshot. Returns the exporter, and what its status has of it."""
+    directory = tmp_path / "volume"
+    exporter = start("--snapshot.on-creep", "--snapshot.steps", "6", "--snapshot.cooldown", "1d", *environment.pop("arguments", ()))
+    written = f"__import__('glob').glob({str(directory / '*.pickle')!r})"
+    code = more + LEAK.replace("WRITTEN", written)
+    ended = train(code, exporter.url, PATHS=STUB, RANK="5", STEPMEM_RUN="leak", **environment).ended()
+    assert (ended.code, ended.out) == (0, "None\n"), ended.err
+    shown = [each for each in exporter.status()["snapshots"] if each["reason"] == "creep"]
+    return exporter, shown, ended
+
+
 def test_exporter_that_detects_creep_gets_a_snapshot(start, train, tmp_path):
     directory = tmp_path / "volume"
-    exporter = start("--snapshot.on-creep", "--snapshot.directory", str(directory), "--snapshot.steps", "2")
+    exporter, shown, ended = asked(start, train, tmp_path, STEPMEM_SNAPSHOT_DIRECTORY=str(directory))
+    assert ended.err == ""
+    first = shown[0]
+    assert (first["outcome"], first["run"], first["rank"]) == ("written", "leak", 5)
+    state = read(directory / f"leak_creep_rank5_step{first['step']}.pickle")
+    trace = state["device_traces"][0]
+    assert len(trace) == 6, "the history of six steps"
+    steps = [f"step={step}" for step in range(first["step"] - 5, first["step"] + 1)]
+    assert [entry["user_metadata"] for entry in trace] == steps
+    assert exporter.metric('stepmem_snapshots_total{result="written"}') >= 1
+
+
+NAMED = """
+    import stepmem, time
+    from torch._recorded import malloc, free
+
+    kept = []
+
+    def evaluate():
+        kept.append(malloc())  # the line that leaks
+
+    def train():
+        activations = [malloc() for _ in range(5)]
+        for each in activations:
+            free(each)
+
+    for step in range(1, 4001):
+        train()
+        evaluate()
+        stepmem.step_end(step)
+        time.sleep(0.002)
+        if step % 200 == 0:
+            stepmem.flush(5)
+        if step > 3000 or step % 100 == 10 and NAMED:
+            break
+    stepmem.flush(5)
+"""
+
+
+def test_exporter_names_the_line_of_the_program_that_leaks(start, train, tmp_path):
+    directory = tmp_path / "volume"
+    directory.mkdir()
+    exporter = start("--snapshot.on-creep", "--snapshot.read-directory", str(directory))
+
+    code = NAMED.replace("NAMED", f"__import__('os').path.exists({str(tmp_path / 'named')!r})")
+    running = train(code, exporter.url, PATHS=STUB, RANK="5", STEPMEM_RUN="leak", STEPMEM_SNAPSHOT_DIRECTORY=str(directory))
+
+    def site():
+        ranks = [each for each in exporter.status()["ranks"] if each["rank"] == 5 and "site" in each]
+        return ranks[0]["site"] if ranks else None
+
+    found = await_true("a line", site)
+    (tmp_path / "named").touch()
+    ended = running.ended()
+    assert (ended.code, ended.err) == (0, "")
+    assert found["verdict"] == "leak"
+    assert found["at"]["function"] == "evaluate"
+    lines = textwrap.dedent(code).splitlines()
+    assert "the line that leaks" in lines[found["at"]["line"] - 1]
+    assert [frame["function"] for frame in found["stack"]] == ["evaluate", "<module>"]
+    assert found["share_ratio"] > 0.9 and abs(found["bytes_per_step"] / (8 << 20) - 1) < 0.05
+    (finding,) = [each for each in exporter.status()["findings"] if each["kind"].startswith("CREEP")]
+    assert "in evaluate" in finding["sentence"]
+    assert exporter.metric('stepmem_snapshot_analyses_total{outcome="analysed"}') == 1
+
+
+def test_exporter_is_told_that_no_directory_is_named(start, train, tmp_path):
+    _, shown, ended = asked(start, train, tmp_path)
+    assert {each["outcome"] for each in shown} == {"failed"}
+    assert "set STEPMEM_SNAPSHOT_DIRECTORY" in shown[0]["error"]
+    assert "no directory" in ended.err
+    assert not list(tmp_path.glob("**/*.pickle"))
+
+
+def test_recording_for_an_oom_goes_on_after_one_for_the_exporter(start, train, tmp_path):
+    more = """
+    import torch, stepmem
+    stepmem.snapshot_on_oom(max_entries=50)
+"""
+    directory = tmp_path / "volume"
+    exporter = start("--snapshot.on-creep", "--snapshot.steps", "6")
     written = f"__import__('glob').glob({str(directory / '*.pickle')!r})"
-    ended = train(LEAK.replace("WRITTEN", written), exporter.url, PATHS=STUB, RANK="5", STEPMEM_RUN="leak").ended()
-    assert (ended.code, ended.out, ended.err) == (0, "None\n", "")
-    (finding,) = [each for each in exporter.status()["findings"] if each["kind"] == "CREEP_CONFIRMED"]
-    assert (finding["run"], finding["rank"]) == ("leak", 5)
-    (shown,) = exporter.status()["snapshots"]
-    assert (shown["reason"], shown["outcome"], shown["rank"]) == ("creep", "written", 5)
-    state = read(directory / f"leak_creep_rank5_step{shown['step']}.pickle")
-    assert len(state["device_traces"][0]) == 2, "the history of two steps"
-    assert exporter.metric('stepmem_snapshots_total{result="written"}') == 1
+    code = more + LEAK.replace("WRITTEN", written)
+    ended = train(code, exporter.url, PATHS=STUB, STEPMEM_RUN="leak", STEPMEM_SNAPSHOT_DIRECTORY=str(directory)).ended()
+    assert ended.out == "{'context': 'alloc', 'stacks': 'python', 'max_entries': 50}\n", ended.err
+    (path,) = directory.glob("*.pickle")
+    assert read(path)["history"]["max_entries"] > 50, "the ring that the exporter's steps need"
+
+
+def test_recording_ends_early_if_its_ring_would_overflow(start, train, tmp_path):
+    more = """
+    import stepmem._snapshots as snapshots
+    snapshots._entries = lambda wanted: 100
+"""
+    directory = tmp_path / "volume"
+    exporter = start("--snapshot.on-creep", "--snapshot.steps", "40")
+    written = f"__import__('glob').glob({str(directory / '*.pickle')!r})"
+    code = more + LEAK.replace("WRITTEN", written).replace("torch.malloc(200_000)", "[torch.malloc(20_000) for _ in range(10)]")
+    train(code, exporter.url, PATHS=STUB, STEPMEM_RUN="leak", STEPMEM_SNAPSHOT_DIRECTORY=str(directory)).ended()
+    (path,) = directory.glob("*.pickle")
+    assert len(read(path)["device_traces"][0]) == 100, "ten steps of ten allocations"
+
+
+def test_recording_that_cannot_hold_six_steps_fails_with_the_figure(start, train, tmp_path):
+    more = """
+    import stepmem._snapshots as snapshots
+    snapshots._entries = lambda wanted: 20
+"""
+    _, shown, _ = asked(
+        start,
+        lambda code, *rest, **named: train(
+            code.replace("torch.malloc(200_000)", "[torch.malloc(20_000) for _ in range(10)]"), *rest, **named
+        ),
+        tmp_path,
+        more,
+        STEPMEM_SNAPSHOT_DIRECTORY=str(tmp_path / "volume"),
+    )
+    assert shown[0]["outcome"] == "failed"
+    assert "a step has 10 allocations and frees; 6 steps of them take" in shown[0]["error"]
+
+
+def test_link_out_of_the_directory_is_not_followed(start, train, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "volume").mkdir()
+    more = f"""
+    import os, stepmem._snapshot_file as file
+    below = file._below
+    def moved(directory, path):
+        if not os.path.islink({str(tmp_path / "volume")!r} + "/sub"):
+            os.symlink({str(tmp_path / "elsewhere")!r}, {str(tmp_path / "volume")!r} + "/sub")
+        return below(directory, os.path.join(directory, "sub", os.path.basename(path)))
+    file._below = moved
+"""
+    _, shown, _ = asked(start, train, tmp_path, more, STEPMEM_SNAPSHOT_DIRECTORY=str(tmp_path / "volume"))
+    assert shown[0]["outcome"] == "failed" and "is not below" in shown[0]["error"]
+    assert not list(tmp_path.glob("**/*.pickle"))
 
 
 def test_snapshot_without_cuda_returns_none_and_warns(train):

@@ -1,134 +1,40 @@
-//! PyTorch memory snapshots of the ranks: who is asked for one, and what became of it. Taking and writing them is the
-//! training process's work.
+//! The memory snapshots of all ranks: asked for, reported, and handed on to be analysed. Taking and writing them is the
+//! training process's work, reading them another process's.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::analysis::capture::{
+    AnalysisState, Capture, CaptureOutcome, CaptureReason, CaptureReport, CaptureRequest,
+};
+use crate::analysis::episodes::{
+    AskPlan, EpisodeSettings, EpisodeStep, Episodes, Growth, REPORT_WITHIN, STEPS_MAX,
+};
+use crate::analysis::sites::{AnalysisOutcome, AnalysisRequest, SnapshotAnalysis};
 use crate::model::ids::{RankId, Run};
-use crate::model::units::{Bytes, Count, Uptime};
+use crate::model::site::SiteVerdict;
+use crate::model::units::Uptime;
 
 /// How many snapshots are listed at most; the oldest leaves.
 pub const LISTED_MAX: usize = 64;
-/// For how many runs it is known what they were asked; the one asked longest ago is forgotten.
-pub const RUNS_MAX: usize = 1024;
-/// The longest path that is taken, in bytes.
-pub const PATH_BYTES_MAX: usize = 1024;
-/// The longest error that is taken, in bytes.
-pub const ERROR_BYTES_MAX: usize = 512;
-/// A rank that was asked and has not reported within this time will not.
-pub const REPORT_WITHIN: Duration = Duration::from_mins(10);
 
-/// When ranks are asked.
+/// When ranks are asked, and what is read.
 #[derive(Clone, Debug)]
 pub struct CaptureSettings {
-    /// Whether MEMORY CREEP asks for one.
+    /// Whether MEMORY RISING and MEMORY CREEP ask for one.
     pub on_creep: bool,
-    /// Where the training process shall write it, as it sees it.
-    pub directory: String,
-    /// For how many steps it shall record.
-    pub steps: u32,
-    /// How many a run is asked for at most.
-    pub run_max: u32,
-    /// The time between two of a run.
-    pub cooldown: Duration,
+    pub episodes: EpisodeSettings,
+    /// The directory that training processes write below, as the exporter sees it; `None` reads nothing.
+    pub read_directory: Option<PathBuf>,
 }
 
 impl Default for CaptureSettings {
     fn default() -> Self {
-        Self {
-            on_creep: false,
-            directory: String::new(),
-            steps: 3,
-            run_max: 3,
-            cooldown: Duration::from_hours(1),
-        }
+        let cooldown = Duration::from_hours(1);
+        let episodes = EpisodeSettings { steps: 20, run_max: 3, cooldown };
+        Self { on_creep: false, episodes, read_directory: None }
     }
-}
-
-/// What a training process is asked for in the answer to its push.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CaptureRequest {
-    /// What its report names.
-    pub id: String,
-    pub rank: RankId,
-    /// For how many steps to record.
-    pub steps: u32,
-    /// Where to write.
-    pub directory: String,
-}
-
-/// Why a snapshot was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CaptureReason {
-    /// The exporter asked, on MEMORY CREEP.
-    Creep,
-    /// The device was full.
-    Oom,
-    /// The program wanted it.
-    Manual,
-}
-
-impl CaptureReason {
-    /// Its name in the status.
-    pub fn as_label(self) -> &'static str {
-        match self {
-            Self::Creep => "creep",
-            Self::Oom => "oom",
-            Self::Manual => "manual",
-        }
-    }
-}
-
-/// What became of a snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CaptureOutcome {
-    /// The rank was asked and has not reported yet.
-    Waiting,
-    Written {
-        /// Where, as the training process sees it.
-        path: Box<str>,
-        /// How large it is.
-        bytes: Option<Bytes>,
-    },
-    /// It could not be taken or written.
-    Failed { error: Box<str> },
-    /// The rank did not report in time.
-    Unanswered,
-}
-
-impl CaptureOutcome {
-    /// Its name in the status.
-    pub fn as_label(&self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Written { .. } => "written",
-            Self::Failed { .. } => "failed",
-            Self::Unanswered => "unanswered",
-        }
-    }
-}
-
-/// What a training process says of a snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CaptureReport {
-    pub rank: RankId,
-    /// Id of the request; `None` for a snapshot that the trainer took by itself.
-    pub id: Option<Box<str>>,
-    /// Why it was taken.
-    pub reason: CaptureReason,
-    /// The last step that it shows.
-    pub step: Option<Count>,
-    /// What became of it; never [`CaptureOutcome::Waiting`].
-    pub outcome: CaptureOutcome,
-}
-
-/// One snapshot that is listed.
-#[derive(Clone, Debug)]
-pub struct Capture {
-    /// The report, or what will be reported.
-    pub report: CaptureReport,
-    /// When it was asked for, or reported if it was not asked for.
-    pub since: Uptime,
 }
 
 /// The snapshots of all runs.
@@ -137,83 +43,112 @@ pub struct Captures {
     settings: CaptureSettings,
     // Invariant: at most LISTED_MAX.
     listed: VecDeque<Capture>,
-    // Invariant: at most RUNS_MAX.
-    runs: BTreeMap<Run, RunRequests>,
-    n_requests: u64,
+    episodes: Episodes,
+    /// Snapshots that another process shall analyse. Invariant: at most [`LISTED_MAX`].
+    to_analyse: VecDeque<AnalysisRequest>,
+    n_listed: u64,
     n_written: u64,
     n_failed: u64,
     n_unanswered: u64,
     n_limited: u64,
-}
-
-/// What a run was asked for.
-#[derive(Clone, Copy, Debug)]
-struct RunRequests {
-    n_requests: u32,
-    last: Uptime,
+    n_analyses: [u64; AnalysisOutcome::ALL.len()],
 }
 
 impl Captures {
     pub fn new(settings: CaptureSettings) -> Self {
         Self {
+            episodes: Episodes::new(settings.episodes),
             settings,
             listed: VecDeque::new(),
-            runs: BTreeMap::new(),
-            n_requests: 0,
+            to_analyse: VecDeque::new(),
+            n_listed: 0,
             n_written: 0,
             n_failed: 0,
             n_unanswered: 0,
             n_limited: 0,
+            n_analyses: [0; AnalysisOutcome::ALL.len()],
         }
     }
 
-    /// Asks a rank that creeps for a snapshot, unless its run has had enough.
-    pub fn creeps(&mut self, rank: &RankId, now: Uptime) {
-        let before = self.runs.get(&rank.run).copied();
-        if !self.settings.on_creep || self.is_waiting_for(rank) {
+    /// Takes growth of a rank, which is asked for a snapshot unless its run has had enough.
+    pub fn creeps(&mut self, growth: &Growth<'_>, now: Uptime) {
+        if !self.settings.on_creep {
             return;
         }
-        let is_too_many = before.is_some_and(|before| {
-            before.n_requests >= self.settings.run_max
-                || now.since(before.last) < self.settings.cooldown
-        });
-        if is_too_many {
-            self.n_limited += 1;
-            return;
-        }
-        if before.is_none() && self.runs.len() >= RUNS_MAX {
-            let longest_ago = self.runs.iter().min_by_key(|(_, requests)| requests.last);
-            if let Some(run) = longest_ago.map(|(run, _)| run.clone()) {
-                self.runs.remove(&run);
+        match self.episodes.grows(growth, now) {
+            EpisodeStep::Ask(plan) => {
+                self.ask(CaptureReport::of_creep(growth.rank), plan, now);
             }
+            EpisodeStep::Known => self.ask_next(&growth.rank.run, now),
+            EpisodeStep::Limited => self.n_limited += 1,
+            EpisodeStep::TooLong { period } => self.decline(growth.rank, period, now),
         }
-        let n_requests = before.map_or(0, |before| before.n_requests) + 1;
-        self.runs.insert(rank.run.clone(), RunRequests { n_requests, last: now });
-        self.n_requests += 1;
-        // The time keeps ids of an earlier exporter apart.
-        let id = format!("{}-{}", now.0.as_millis(), self.n_requests);
-        let report = CaptureReport {
-            rank: rank.clone(),
-            id: Some(id.into()),
-            reason: CaptureReason::Creep,
-            step: None,
-            outcome: CaptureOutcome::Waiting,
+    }
+
+    /// Asks a rank for a snapshot because an operator wants it. Returns the id of the request, that of the open one if
+    /// the rank was asked already.
+    pub fn demand(&mut self, rank: &RankId, steps: Option<u32>, now: Uptime) -> Box<str> {
+        let mut listed = self.listed.iter().map(|listed| &listed.report);
+        let open = listed.find(|report| report.outcome.is_open() && report.rank == *rank);
+        if let Some(id) = open.and_then(|report| report.id.clone()) {
+            return id;
+        }
+        let plan = AskPlan::of_steps(steps.unwrap_or(self.settings.episodes.steps));
+        let asked = CaptureReport::asked(rank.clone(), CaptureReason::Manual);
+        self.ask(asked, plan, now)
+    }
+
+    /// Lists that a rank is not asked, since its growth comes in stairs too far apart; once.
+    fn decline(&mut self, rank: &RankId, period: f64, now: Uptime) {
+        let error = format!(
+            "not asked: growth comes every {period:.0} steps, and three of these exceed the {STEPS_MAX} steps of a \
+             recording"
+        );
+        let is_declined = |listed: &Capture| {
+            let outcome = &listed.report.outcome;
+            let is_failed = matches!(outcome, CaptureOutcome::Failed { error } if error.starts_with("not asked"));
+            is_failed && listed.report.rank == *rank
         };
-        self.list(Capture { report, since: now });
+        if !self.listed.iter().any(is_declined) {
+            self.n_limited += 1;
+            let outcome = CaptureOutcome::Failed { error: error.into() };
+            let asked = CaptureReport::of_creep(rank);
+            self.list(CaptureReport { outcome, ..asked }, 0, [now, now]);
+        }
+    }
+
+    /// Lists a request. Returns its id.
+    fn ask(&mut self, asked: CaptureReport, plan: AskPlan, now: Uptime) -> Box<str> {
+        // The time keeps ids of an earlier exporter apart.
+        let id: Box<str> = format!("{}-{}", now.0.as_millis(), self.n_listed + 1).into();
+        let report = CaptureReport { id: Some(id.clone()), ..asked };
+        self.list(report, plan.steps, [now, Uptime(now.0 + plan.allowance())]);
+        id
+    }
+
+    /// Asks the rank that is next about a run's growth, once no rank of the run is to report.
+    fn ask_next(&mut self, run: &Run, now: Uptime) {
+        let mut listed = self.listed.iter().map(|listed| &listed.report);
+        let is_busy = listed.any(|report| report.outcome.is_open() && report.rank.run == *run);
+        if !is_busy && let Some((rank, plan)) = self.episodes.next(run) {
+            self.ask(CaptureReport::of_creep(&rank), plan, now);
+        }
     }
 
     /// Returns what these ranks are asked for; the same until they report, since an answer may get lost.
     pub fn requests(&self, ranks: &[RankId]) -> Vec<CaptureRequest> {
-        let waiting = self.listed.iter().map(|listed| &listed.report);
+        let waiting = self
+            .listed
+            .iter()
+            .filter(|listed| listed.report.outcome == CaptureOutcome::Waiting)
+            .filter(|listed| ranks.contains(&listed.report.rank));
         waiting
-            .filter(|report| report.outcome == CaptureOutcome::Waiting)
-            .filter(|report| ranks.contains(&report.rank))
-            .filter_map(|report| {
+            .filter_map(|listed| {
                 Some(CaptureRequest {
-                    id: report.id.as_deref()?.to_owned(),
-                    rank: report.rank.clone(),
-                    steps: self.settings.steps,
-                    directory: self.settings.directory.clone(),
+                    id: listed.report.id.clone()?,
+                    rank: listed.report.rank.clone(),
+                    reason: listed.report.reason,
+                    steps: listed.steps,
                 })
             })
             .collect()
@@ -224,26 +159,97 @@ impl Captures {
         match report.outcome {
             CaptureOutcome::Written { .. } => self.n_written += 1,
             CaptureOutcome::Failed { .. } => self.n_failed += 1,
-            CaptureOutcome::Unanswered | CaptureOutcome::Waiting => {}
+            CaptureOutcome::Recording { .. }
+            | CaptureOutcome::Unanswered
+            | CaptureOutcome::Waiting => {}
         }
+        let is_over = !report.outcome.is_open();
+        let run = report.rank.run.clone();
         let request = self.listed.iter_mut().find(|listed| {
             let of = &listed.report;
             of.id.is_some() && of.id == report.id && of.rank == report.rank
         });
-        match request {
-            Some(listed) => listed.report = report,
-            None => self.list(Capture { report, since: now }),
+        let number = match request {
+            // A report that was overtaken by the one after it says nothing new.
+            Some(listed) if !is_over && !listed.report.outcome.is_open() => return,
+            Some(listed) => {
+                if !is_over {
+                    let allowance = listed.deadline.since(listed.since);
+                    listed.deadline = Uptime(now.0 + allowance);
+                }
+                let reason = listed.report.reason;
+                listed.report = CaptureReport { reason, ..report };
+                listed.number
+            }
+            None => self.list(report, 0, [now, Uptime(now.0 + REPORT_WITHIN)]),
+        };
+        self.request_analysis(number);
+        if is_over {
+            self.ask_next(&run, now);
         }
+    }
+
+    /// Requests the analysis of a snapshot that was written.
+    fn request_analysis(&mut self, number: u64) {
+        if self.settings.read_directory.is_none() {
+            return;
+        }
+        let Some(listed) = self.listed.iter_mut().find(|listed| listed.number == number) else {
+            return;
+        };
+        let CaptureOutcome::Written { file: Some(file), .. } = &listed.report.outcome else {
+            return;
+        };
+        if listed.analysis.is_none() && self.to_analyse.len() < LISTED_MAX {
+            let (file, owner) = (file.clone(), listed.report.owner);
+            self.to_analyse.push_back(AnalysisRequest { number, file, owner });
+            listed.analysis = Some(AnalysisState::Waiting);
+        }
+    }
+
+    /// Returns the next snapshot to analyse.
+    pub fn next_analysis(&mut self) -> Option<AnalysisRequest> {
+        self.to_analyse.pop_front()
+    }
+
+    /// Takes the result of an analysis. Returns the rank that it is about and since when; `None` for a snapshot that has
+    /// left the list.
+    pub fn analysed(
+        &mut self,
+        number: u64,
+        analysis: &SnapshotAnalysis,
+        now: Uptime,
+    ) -> Option<(RankId, Uptime)> {
+        let outcome = analysis.outcome;
+        let idx = AnalysisOutcome::ALL.iter().position(|of| *of == outcome);
+        if let Some(count) = idx.and_then(|idx| self.n_analyses.get_mut(idx)) {
+            *count += 1;
+        }
+        let listed = self.listed.iter_mut().find(|listed| listed.number == number)?;
+        let verdict = analysis.leak.as_ref().map(|leak| leak.verdict);
+        let reason = analysis.reason.as_ref().map(ToString::to_string);
+        listed.analysis = Some(AnalysisState::Over { outcome, reason, verdict });
+        let (rank, since) = (listed.report.rank.clone(), listed.since);
+        let is_about_growth = listed.report.reason == CaptureReason::Creep;
+        let is_short = is_about_growth && verdict == Some(SiteVerdict::InsufficientHistory);
+        if is_short && let Some(plan) = self.episodes.longer(&rank) {
+            self.ask(CaptureReport::of_creep(&rank), plan, now);
+        }
+        Some((rank, since))
     }
 
     /// Gives up requests that have waited too long.
     pub fn expire(&mut self, now: Uptime) {
+        let mut runs = Vec::new();
         for listed in &mut self.listed {
-            let is_late = now.since(listed.since) > REPORT_WITHIN;
-            if is_late && listed.report.outcome == CaptureOutcome::Waiting {
+            if now > listed.deadline && listed.report.outcome.is_open() {
                 listed.report.outcome = CaptureOutcome::Unanswered;
                 self.n_unanswered += 1;
+                runs.push(listed.report.rank.run.clone());
             }
+        }
+        for run in runs {
+            self.ask_next(&run, now);
         }
     }
 
@@ -262,17 +268,30 @@ impl Captures {
         ]
     }
 
-    fn is_waiting_for(&self, rank: &RankId) -> bool {
-        self.listed.iter().any(|Capture { report, .. }| {
-            report.outcome == CaptureOutcome::Waiting && report.rank == *rank
-        })
+    /// Returns how many were analysed by the outcome; empty where none are read.
+    pub fn analyses(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let is_on = self.settings.read_directory.is_some();
+        let labels = AnalysisOutcome::ALL.into_iter().map(AnalysisOutcome::as_label);
+        labels.zip(self.n_analyses).filter(move |_| is_on)
     }
 
-    fn list(&mut self, listed: Capture) {
+    /// Lists a snapshot from its beginning to its deadline. Returns its number.
+    fn list(&mut self, report: CaptureReport, steps: u32, span: [Uptime; 2]) -> u64 {
         if self.listed.len() >= LISTED_MAX {
             self.listed.pop_front();
         }
-        self.listed.push_back(listed);
+        self.n_listed += 1;
+        let [since, deadline] = span;
+        let number = self.n_listed;
+        self.listed.push_back(Capture {
+            number,
+            report,
+            steps,
+            since,
+            deadline,
+            analysis: None,
+        });
+        number
     }
 }
 
@@ -280,28 +299,56 @@ impl Captures {
 mod tests {
     use std::time::Duration;
 
-    use super::{CaptureOutcome, CaptureReason, CaptureReport, LISTED_MAX, REPORT_WITHIN};
-    use super::{CaptureSettings, Captures};
+    use super::{CaptureSettings, Captures, LISTED_MAX};
+    use crate::analysis::capture::{CaptureOutcome, CaptureReason, CaptureReport};
+    use crate::analysis::episodes::{Growth, REPORT_WITHIN};
+    use crate::analysis::sites::{AnalysisOutcome, SnapshotAnalysis};
     use crate::model::ids::{Rank, RankId, Run};
+    use crate::model::site::{LeakSite, SiteVerdict};
     use crate::model::units::Uptime;
 
-    const COOLDOWN: Duration = Duration::from_mins(30);
-
     fn captures() -> Captures {
-        let directory = "/snapshots".to_owned();
-        let (on_creep, steps, run_max) = (true, 3, 2);
-        let cooldown = COOLDOWN;
-        Captures::new(CaptureSettings { on_creep, directory, steps, run_max, cooldown })
+        let read_directory = Some("/snapshots".into());
+        Captures::new(CaptureSettings {
+            on_creep: true,
+            read_directory,
+            ..CaptureSettings::default()
+        })
     }
 
     fn who(rank: u64) -> RankId {
         RankId { run: Run::new("llm").unwrap(), rank: Rank::new(rank).unwrap() }
     }
 
-    fn report(rank: u64, id: Option<&str>) -> CaptureReport {
-        let outcome = CaptureOutcome::Failed { error: "no".into() };
-        let id = id.map(Into::into);
-        CaptureReport { rank: who(rank), id, reason: CaptureReason::Creep, step: None, outcome }
+    fn at(seconds: u64) -> Uptime {
+        Uptime(Duration::from_secs(seconds))
+    }
+
+    fn creeps(captures: &mut Captures, rank: u64, now: Uptime) {
+        let rank = who(rank);
+        let growth =
+            Growth { rank: &rank, bytes_per_step: None, seconds_per_step: None, stairs: None };
+        captures.creeps(&growth, now);
+    }
+
+    /// The ids of what ranks 3 and 4 are asked for.
+    fn asks(captures: &Captures) -> Vec<(u64, Box<str>)> {
+        let asked = captures.requests(&[who(3), who(4)]).into_iter();
+        asked.map(|ask| (ask.rank.rank.get().into(), ask.id)).collect()
+    }
+
+    fn report(rank: u64, id: Option<&str>, outcome: CaptureOutcome) -> CaptureReport {
+        let asked = CaptureReport::asked(who(rank), CaptureReason::Creep);
+        CaptureReport { id: id.map(Into::into), outcome, ..asked }
+    }
+
+    fn failed() -> CaptureOutcome {
+        CaptureOutcome::Failed { error: "no".into() }
+    }
+
+    fn written(file: &str) -> CaptureOutcome {
+        let path = format!("/work/{file}").into();
+        CaptureOutcome::Written { path, file: Some(file.into()), bytes: None }
     }
 
     fn result(captures: &Captures, name: &str) -> u64 {
@@ -309,44 +356,74 @@ mod tests {
     }
 
     #[test]
-    fn a_creeping_rank_is_asked_until_it_reports() {
+    fn growing_rank_is_asked_until_it_begins_and_the_next_one_once_it_has_reported() {
         let mut captures = captures();
-        let rank = who(3);
-        captures.creeps(&rank, Uptime::default());
-        captures.creeps(&rank, Uptime(Duration::from_secs(1)));
-        assert_eq!(captures.requests(&[who(4)]), []);
-        let asks = captures.requests(&[who(4), who(3)]);
-        let [ask] = &asks[..] else { panic!("{asks:?}") };
-        assert_eq!((ask.steps, ask.directory.as_str()), (3, "/snapshots"));
-        captures.take(report(3, Some(&ask.id)), Uptime(Duration::from_secs(2)));
-        assert_eq!(captures.requests(&[who(3)]), []);
-        assert_eq!(captures.iter().count(), 1);
+        creeps(&mut captures, 3, at(0));
+        creeps(&mut captures, 4, at(1));
+        let [(3, id)] = &asks(&captures)[..] else { panic!("{:?}", asks(&captures)) };
+        let id = id.clone();
+        captures.take(
+            report(3, Some(&id), CaptureOutcome::Recording { events_per_step: None }),
+            at(2),
+        );
+        assert_eq!(asks(&captures), []);
+        captures.take(report(3, Some(&id), failed()), at(3));
+        // A report that was overtaken changes nothing.
+        captures.take(
+            report(3, Some(&id), CaptureOutcome::Recording { events_per_step: None }),
+            at(4),
+        );
+        assert_eq!(captures.iter().next().unwrap().report.outcome, failed());
+        assert_eq!(asks(&captures).len(), 1);
+        assert_eq!(asks(&captures)[0].0, 4);
         assert_eq!((result(&captures, "failed"), result(&captures, "limited")), (1, 0));
     }
 
     #[test]
-    fn a_run_is_asked_at_most_so_often() {
+    fn written_snapshot_is_analysed_and_one_that_is_too_short_asked_for_again() {
         let mut captures = captures();
-        let (rank, other) = (who(3), who(4));
-        let asks = |captures: &Captures| captures.requests(&[who(3), who(4)]).len();
-        captures.creeps(&rank, Uptime::default());
-        captures.creeps(&other, Uptime(COOLDOWN / 2));
-        assert_eq!((asks(&captures), result(&captures, "limited")), (1, 1));
-        captures.creeps(&other, Uptime(COOLDOWN));
-        assert_eq!((asks(&captures), result(&captures, "limited")), (2, 1));
-        captures.expire(Uptime(COOLDOWN * 2));
-        assert_eq!((asks(&captures), result(&captures, "unanswered")), (0, 2));
-        captures.creeps(&rank, Uptime(COOLDOWN * 9));
-        assert_eq!((asks(&captures), result(&captures, "limited")), (0, 2));
+        creeps(&mut captures, 3, at(0));
+        let (_, id) = asks(&captures)[0].clone();
+        captures.take(report(3, Some(&id), written("a.pickle")), at(5));
+        let request = captures.next_analysis().unwrap();
+        assert_eq!((&*request.file, captures.next_analysis()), ("a.pickle", None));
+        let leak = LeakSite {
+            verdict: SiteVerdict::InsufficientHistory,
+            at: None,
+            share_ratio: None,
+            bytes_per_step: None,
+            steps: 3,
+            stack: Vec::new(),
+        };
+        let outcome = AnalysisOutcome::Analysed;
+        let analysis = SnapshotAnalysis { outcome, reason: None, leak: Some(leak), oom: None };
+        let about = captures.analysed(request.number, &analysis, at(6));
+        assert_eq!(about, Some((who(3), at(0))));
+        let again = captures.requests(&[who(3)]);
+        assert_eq!(again.iter().map(|ask| ask.steps).collect::<Vec<_>>(), [60]);
+        assert_eq!(captures.analyses().find(|(label, _)| *label == "analysed").unwrap().1, 1);
     }
 
     #[test]
-    fn no_rank_is_asked_unless_the_setting_says_so() {
+    fn rank_that_does_not_report_in_time_is_given_up() {
+        let mut captures = captures();
+        creeps(&mut captures, 3, at(0));
+        captures.expire(Uptime(REPORT_WITHIN));
+        assert_eq!(asks(&captures).len(), 1);
+        // Twice the 20 steps of a second that are assumed.
+        captures.expire(Uptime(REPORT_WITHIN + Duration::from_secs(41)));
+        assert_eq!((asks(&captures).len(), result(&captures, "unanswered")), (0, 1));
+    }
+
+    #[test]
+    fn no_rank_is_asked_unless_the_setting_says_so_but_on_demand() {
         let mut captures = captures();
         captures.settings.on_creep = false;
-        let rank = who(0);
-        captures.creeps(&rank, Uptime::default());
-        assert_eq!(captures.requests(&[who(0)]), []);
+        creeps(&mut captures, 3, at(0));
+        assert_eq!(asks(&captures), []);
+        let id = captures.demand(&who(3), Some(5), at(1));
+        assert_eq!(captures.demand(&who(3), None, at(2)), id);
+        assert_eq!(asks(&captures), [(3, id)]);
     }
 
     #[test]
@@ -354,7 +431,7 @@ mod tests {
         let mut captures = captures();
         for rank in 0..=LISTED_MAX {
             let rank = u64::try_from(rank).unwrap();
-            captures.take(report(rank, None), Uptime(REPORT_WITHIN));
+            captures.take(report(rank, None, failed()), at(0));
         }
         assert_eq!(captures.iter().count(), LISTED_MAX);
         assert_eq!(captures.iter().next().unwrap().report.rank.rank.get(), 1);

@@ -36,6 +36,8 @@ pub struct EngineConfig {
     pub process_reading_every: Duration,
     /// When ranks are asked for memory snapshots.
     pub captures: CaptureSettings,
+    /// Whether ranks whose live memory grows are asked to look at their live objects.
+    pub looks_on_creep: bool,
 }
 
 impl Default for EngineConfig {
@@ -53,6 +55,7 @@ impl Default for EngineConfig {
             peak_interval: Duration::from_mins(1),
             process_reading_every: Duration::from_secs(10),
             captures: CaptureSettings::default(),
+            looks_on_creep: false,
         }
     }
 }

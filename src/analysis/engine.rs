@@ -5,20 +5,26 @@ use std::time::Duration;
 use crate::analysis::acks::{Ack, Acks, AdmittedAck, SavedAck};
 use crate::analysis::captures::Captures;
 use crate::analysis::config::EngineConfig;
+use crate::analysis::creep::signal::Signal;
 use crate::analysis::devices::{DeviceTable, device_view, pushed_view};
-use crate::analysis::diagnosis::DiagnosisKind;
 use crate::analysis::diagnosis::scene::{RunScene, Scene};
+use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
+use crate::analysis::episodes::Growth;
 use crate::analysis::event::Event;
 use crate::analysis::findings::{Finding, Findings, Transition, TransitionState};
+use crate::analysis::looks::Looks;
 use crate::analysis::processes::{ProcessTable, ProcessView, Reading};
 use crate::analysis::rank::state::RankState;
 use crate::analysis::rank::view::RankView;
 use crate::analysis::ranks::{Admitted, AdmittedEnd, RankTable};
 use crate::analysis::refusal::Refusal;
 use crate::analysis::saved::{SavedFinding, SavedState};
+use crate::analysis::sites::{
+    AnalysisRequest, HoldersOutcome, HoldersReport, SiteTable, SiteView, SnapshotAnalysis,
+};
 use crate::model::device::{Attribution, GpuSample};
 use crate::model::end::RankEnd;
-use crate::model::ids::{ProcessId, Run, SubjectId};
+use crate::model::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 use crate::model::step::StepSample;
 use crate::model::units::{Seconds, Uptime};
 
@@ -39,6 +45,9 @@ pub struct Engine {
     pub(super) findings: Findings,
     pub(super) acks: Acks,
     pub(super) captures: Captures,
+    pub(super) looks: Looks,
+    /// The lines and objects behind the ranks' memory.
+    pub(super) sites: SiteTable,
     pub(super) processes_dropped: u64,
     pub(super) last_judged: Uptime,
 }
@@ -49,6 +58,8 @@ impl Engine {
         Self {
             ranks: RankTable::new(config.ranks()),
             captures: Captures::new(config.captures.clone()),
+            looks: Looks::new(config.looks_on_creep),
+            sites: SiteTable::default(),
             config,
             started,
             processes: ProcessTable::default(),
@@ -139,6 +150,8 @@ impl Engine {
                 self.captures.take(report, now);
                 false
             }
+            Event::Analysed(number, analysis) => self.analysed(number, *analysis, now),
+            Event::Holders(report) => self.hold(report, now),
             Event::GpuReleased => {
                 self.devices.release();
                 false
@@ -159,6 +172,29 @@ impl Engine {
         self.judge_if(is_changed, now)
     }
 
+    /// Asks a rank for a memory snapshot because an operator wants it. Returns the id of the request.
+    ///
+    /// # Errors
+    /// The rank does not push.
+    pub fn demand(
+        &mut self,
+        rank: &RankId,
+        steps: Option<u32>,
+        now: Uptime,
+    ) -> Result<Box<str>, Refusal> {
+        let state = self.ranks.get(&rank.run, rank.rank);
+        let ttl = self.config.rank_ttl;
+        if !state.is_some_and(|state| state.is_pushing(now, ttl) && !state.is_ended()) {
+            return Err(Refusal::UnknownSubject(SubjectId::Rank(rank.clone())));
+        }
+        Ok(self.captures.demand(rank, steps, now))
+    }
+
+    /// Returns the next snapshot that another process shall analyse.
+    pub fn next_analysis(&mut self) -> Option<AnalysisRequest> {
+        self.captures.next_analysis()
+    }
+
     /// Sets the Unix time at `now`: the system's clock may have been set since it was last read. Ignores differences
     /// below `CLOCK_STEP_MIN`, so that times stay equal from one status to the next.
     pub fn set_clock(&mut self, now: Uptime, unix: f64) {
@@ -176,9 +212,38 @@ impl Engine {
         let retention = self.config.rank_retention;
         self.acks.expire(now);
         self.captures.expire(now);
+        self.looks.expire(now);
         self.ranks.forget(now, retention);
+        let ranks = &self.ranks;
+        self.sites.retain(|run, rank| ranks.get(run, rank).is_some());
         self.processes.forget(now, retention);
         self.devices.forget(now, self.config.gpu_ttl);
+    }
+
+    /// Takes the result of an analysis. Returns whether it says something of a rank.
+    fn analysed(&mut self, number: u64, analysis: SnapshotAnalysis, now: Uptime) -> bool {
+        let about = self.captures.analysed(number, &analysis, now);
+        let Some((rank, since)) = about else { return false };
+        let is_held = self.ranks.get(&rank.run, rank.rank).is_some();
+        if is_held {
+            self.sites.take(&rank, analysis, since);
+        }
+        is_held
+    }
+
+    /// Takes what a rank says of its live objects. Returns whether something grows.
+    fn hold(&mut self, report: HoldersReport, now: Uptime) -> bool {
+        let since = self.looks.take(&report, now);
+        let HoldersReport { rank, outcome: HoldersOutcome::Named(holders), .. } = report else {
+            return false;
+        };
+        let holder = holders.into_iter().next();
+        let holder = holder.filter(|_| self.ranks.get(&rank.run, rank.rank).is_some());
+        let is_known = holder.is_some();
+        if let Some(holder) = holder {
+            self.sites.hold(&rank, holder, since);
+        }
+        is_known
     }
 
     fn steps(&mut self, batch: Admitted, now: Uptime) -> Vec<Transition> {
@@ -247,16 +312,30 @@ impl Engine {
         result.is_changed
     }
 
-    pub(super) fn view<'a>(&self, state: &'a RankState, now: Uptime) -> RankView<'a> {
+    /// Returns what others see of a rank; `site` is that of [`Self::site`].
+    pub(super) fn view<'a>(
+        &self,
+        state: &'a RankState,
+        site: SiteView<'a>,
+        now: Uptime,
+    ) -> RankView<'a> {
         let device = self.devices.view_of(state.identity(), now, self.config.gpu_ttl);
-        state.view(device, now)
+        RankView { site, ..state.view(device, now) }
+    }
+
+    /// Returns what is known of the code behind a rank's memory, in its present life.
+    pub(super) fn site(&self, run: &Run, rank: Rank, state: &RankState) -> SiteView<'_> {
+        let began = state.lifecycle().origin().map(|origin| origin.began);
+        self.sites.of(run, rank, began)
     }
 
     pub(super) fn scene(&self, now: Uptime) -> Scene<'_> {
         let ttl = self.config.rank_ttl;
         let runs = self.ranks.runs().map(|(run, states)| {
             let present = states.iter().filter(|(_, state)| state.is_shown(now, ttl));
-            let views = present.map(|(rank, state)| (*rank, self.view(state, now)));
+            let views = present.map(|(rank, state)| {
+                (*rank, self.view(state, self.site(run, *rank, state), now))
+            });
             RunScene::new(run, views.collect())
         });
         Scene {
@@ -291,11 +370,7 @@ impl Engine {
         let time = self.unix_time(now);
         let (ceased, raised) = self.findings.replace(found, time);
         for finding in &raised {
-            if let (DiagnosisKind::CreepConfirmed, Some(rank)) =
-                (finding.kind, finding.subject.rank())
-            {
-                self.captures.creeps(rank, now);
-            }
+            self.ask_about(finding, now);
         }
         let ceased = ceased.into_iter().map(|finding| (finding, TransitionState::Cleared));
         let raised = raised.into_iter().map(|finding| (finding, TransitionState::Raised));
@@ -303,6 +378,33 @@ impl Engine {
             .chain(raised)
             .map(|(finding, state)| self.transition(finding, state, time))
             .collect()
+    }
+
+    /// Asks a rank whose live memory grows what grows. A snapshot shows memory of devices alone.
+    fn ask_about(&mut self, finding: &Finding, now: Uptime) {
+        let is_growth =
+            matches!(finding.kind, DiagnosisKind::CreepConfirmed | DiagnosisKind::CreepEarly);
+        let (Some(rank), Evidence::CreepConfirmed(figures) | Evidence::CreepEarly(figures)) =
+            (finding.subject.rank(), &finding.evidence)
+        else {
+            return;
+        };
+        let Some(state) = self.ranks.get(&rank.run, rank.rank) else { return };
+        if !is_growth || figures.signal != Signal::Allocated || state.ended().is_some() {
+            return;
+        }
+        let creep = state.creep();
+        let stairs = creep.stairs();
+        let growth = Growth {
+            rank,
+            bytes_per_step: figures.slope_bytes_per_step,
+            seconds_per_step: creep.seconds_per_step(),
+            stairs: stairs.mean.map(|mean| (stairs.n_stairs, mean.distance_steps)),
+        };
+        self.looks.creeps(&growth, now);
+        if !figures.is_on_host {
+            self.captures.creeps(&growth, now);
+        }
     }
 
     fn transition(&self, finding: Finding, state: TransitionState, time: f64) -> Transition {

@@ -1,8 +1,9 @@
 //! What can happen to the engine.
 
 use crate::analysis::acks::AdmittedAck;
-use crate::analysis::captures::CaptureReport;
+use crate::analysis::capture::CaptureReport;
 use crate::analysis::ranks::{Admitted, AdmittedEnd};
+use crate::analysis::sites::{HoldersReport, SnapshotAnalysis};
 use crate::model::device::{DevicePod, GpuSample, GpuUnavailable};
 use crate::model::ids::GpuUuid;
 
@@ -19,6 +20,10 @@ pub enum Event {
     Scrape,
     /// A training process reported a memory snapshot.
     Capture(CaptureReport),
+    /// The analysis of a snapshot, by its number, is over.
+    Analysed(u64, Box<SnapshotAnalysis>),
+    /// A training process reported what holds its tensors.
+    Holders(HoldersReport),
     /// A device was read.
     Gpu(GpuSample),
     /// A device, or NVML, gave no answer.

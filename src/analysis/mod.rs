@@ -3,6 +3,7 @@
 
 pub mod acks;
 pub mod basis;
+pub mod capture;
 pub mod captures;
 pub mod challengers;
 pub mod config;
@@ -10,9 +11,11 @@ pub mod creep;
 pub mod devices;
 pub mod diagnosis;
 pub mod engine;
+pub mod episodes;
 pub mod estimate;
 pub mod event;
 pub mod findings;
+pub mod looks;
 pub mod processes;
 pub mod publish;
 pub mod rank;
@@ -20,4 +23,6 @@ pub mod ranks;
 pub mod refusal;
 pub mod runs;
 pub mod saved;
+pub mod sites;
+pub mod snapshot_status;
 pub mod status;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::analysis::acks::ActiveAck;
-use crate::analysis::captures::CaptureRequest;
+use crate::analysis::capture::RankRequest;
 use crate::analysis::devices::process_of;
 use crate::analysis::diagnosis::balance::balance;
 use crate::analysis::diagnosis::scene::{RunScene, Scene};
@@ -17,9 +17,10 @@ use crate::analysis::rank::state::RankState;
 use crate::analysis::rank::view::RankView;
 use crate::analysis::ranks::RecordCounts;
 use crate::analysis::runs::{RunLaunch, RunView};
+use crate::analysis::snapshot_status::SnapshotStatus;
 use crate::analysis::status::{
     AckStatus, DeviceStatus, ExporterStatus, FindingStatus, ProcessStatus, RankStatus,
-    RunStatus, SnapshotStatus, Status,
+    RunStatus, Status,
 };
 use crate::model::device::GpuSample;
 use crate::model::end::EndOutcome;
@@ -31,8 +32,10 @@ const TOGETHER_WITHIN: Duration = Duration::from_mins(1);
 
 impl Engine {
     /// Returns what these ranks are asked for in the answer to their push.
-    pub fn capture_requests(&self, ranks: &[RankId]) -> Vec<CaptureRequest> {
-        self.captures.requests(ranks)
+    pub fn requests(&self, ranks: &[RankId]) -> Vec<RankRequest> {
+        let snapshots = self.captures.requests(ranks).into_iter().map(RankRequest::Snapshot);
+        let looks = self.looks.requests(ranks).into_iter().map(RankRequest::Holders);
+        snapshots.chain(looks).collect()
     }
 
     /// Returns the devices that present ranks push from, which are the ones to open.
@@ -69,7 +72,8 @@ impl Engine {
 
     /// Returns one rank at `now`, present or silent; `None` when it is not held.
     pub fn rank(&self, run: &Run, rank: Rank, now: Uptime) -> Option<RankView<'_>> {
-        Some(self.view(self.ranks.get(run, rank)?, now))
+        let state = self.ranks.get(run, rank)?;
+        Some(self.view(state, self.site(run, rank, state), now))
     }
 
     /// Returns one process, present or not; `None` when it is not held.
@@ -140,6 +144,10 @@ impl Engine {
         exporter.add_dropped("xids", nvml.xids_dropped);
         let snapshots = self.captures.results().into_iter();
         exporter.snapshots = snapshots.map(|(result, n)| (result.into(), n)).collect();
+        let analyses = self.captures.analyses();
+        exporter.snapshot_analyses = analyses.map(|(outcome, n)| (outcome.into(), n)).collect();
+        let looks = self.looks.results().into_iter();
+        exporter.looks = looks.map(|(result, n)| (result.into(), n)).collect();
         exporter
     }
 
@@ -205,7 +213,7 @@ impl Engine {
         };
         let (mut ranks, mut ended, mut silent) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
         for (rank, state) in states.iter().filter(|(_, state)| is_of_newest(state)) {
-            let view = self.view(state, now);
+            let view = self.view(state, self.site(run, *rank, state), now);
             // A summary is of the life as it was, however long ago that is.
             ranks.push((
                 *rank,

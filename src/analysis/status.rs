@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::acks::ActiveAck;
 use crate::analysis::basis::Basis;
-use crate::analysis::captures::{Capture, CaptureOutcome};
 use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend, TrendFigures};
@@ -21,11 +20,13 @@ use crate::analysis::findings::ActiveFinding;
 use crate::analysis::processes::ProcessView;
 use crate::analysis::rank::view::{Identity, LastTrain, RankActivity, RankView};
 use crate::analysis::ranks::RecordCounts;
+use crate::analysis::snapshot_status::SnapshotStatus;
 use crate::model::device::{
     Attribution, Container, DeviceInfo, DeviceMemory, DevicePod, GpuSample, ProcessMemory,
 };
 use crate::model::end::EndReport;
 use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId, subject_fields};
+use crate::model::site::{LeakSite, TensorHolder};
 use crate::model::units::{Bytes, Count, DurationCounts};
 
 /// Everything at one time.
@@ -141,6 +142,12 @@ pub struct RankStatus {
     pub oom_eta_steps: Option<f64>,
     /// Seconds until then.
     pub oom_eta_seconds: Option<f64>,
+    /// What a memory snapshot says of its growth.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<LeakSite>,
+    /// What grows fastest among its live objects.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<TensorHolder>,
 }
 
 /// One process that does not push.
@@ -263,26 +270,6 @@ pub struct AckStatus {
     pub until: f64,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct SnapshotStatus {
-    #[serde(flatten)]
-    pub rank: RankId,
-    /// Why it is taken: `creep`, `oom` or `manual`.
-    pub reason: Cow<'static, str>,
-    /// What became of it: `waiting`, `written`, `failed` or `unanswered`.
-    pub outcome: Cow<'static, str>,
-    /// When it was asked for, or reported without being asked for, as a Unix time.
-    pub since: f64,
-    /// The last step that it shows.
-    pub step: Option<Count>,
-    /// Where it is, as the training process sees it.
-    pub path: Option<String>,
-    /// How large it is.
-    pub bytes: Option<Bytes>,
-    /// Why there is none.
-    pub error: Option<String>,
-}
-
 /// How often something happened, by a label's value, ascending.
 pub type LabelCounts = Vec<(Cow<'static, str>, u64)>;
 
@@ -306,6 +293,12 @@ pub struct ExporterStatus {
     /// Summaries by what became of them; empty where none are written.
     #[serde(default)]
     pub summaries: LabelCounts,
+    /// Analyses of snapshots by outcome; empty where none are read.
+    #[serde(default)]
+    pub snapshot_analyses: LabelCounts,
+    /// Looks at live objects by what became of them.
+    #[serde(default)]
+    pub looks: LabelCounts,
     /// Connections that gave way, or found no place, by listener.
     pub connections_shed: LabelCounts,
     /// OTLP exports by result; empty when none is configured.
@@ -407,6 +400,8 @@ impl RankStatus {
                 .collect(),
             oom_eta_steps: soonest.as_ref().and_then(|trend| trend.oom_eta_steps),
             oom_eta_seconds: soonest.and_then(|trend| trend.oom_eta_seconds),
+            site: view.site.leak.cloned(),
+            holder: view.site.holder.cloned(),
         }
     }
 
@@ -566,28 +561,6 @@ impl AckStatus {
             reason: active.ack.reason().to_owned(),
             since,
             until,
-        }
-    }
-}
-
-impl SnapshotStatus {
-    /// A snapshot; `since` is a Unix time.
-    pub fn of(capture: &Capture, since: f64) -> Self {
-        let report = &capture.report;
-        let (path, bytes, error) = match &report.outcome {
-            CaptureOutcome::Written { path, bytes } => (Some(path), *bytes, None),
-            CaptureOutcome::Failed { error } => (None, None, Some(error)),
-            CaptureOutcome::Waiting | CaptureOutcome::Unanswered => (None, None, None),
-        };
-        Self {
-            rank: report.rank.clone(),
-            reason: report.reason.as_label().into(),
-            outcome: report.outcome.as_label().into(),
-            since,
-            step: report.step,
-            path: path.map(ToString::to_string),
-            bytes,
-            error: error.map(ToString::to_string),
         }
     }
 }

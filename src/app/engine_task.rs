@@ -14,8 +14,12 @@ use crate::analysis::engine::Engine;
 use crate::analysis::event::Event;
 use crate::analysis::findings::{Transition, TransitionState};
 use crate::analysis::refusal::Refusal;
+use crate::analysis::sites::{
+    AnalysisOutcome, HoldersOutcome, HoldersReport, SnapshotAnalysis,
+};
 use crate::analysis::status::{CollectorStatus, ExporterStatus, LabelCounts, Status};
 use crate::app::clock::Clock;
+use crate::app::collectors::analyses::AnalysisQueue;
 use crate::app::collectors::event::{CollectorEvent, CollectorRound};
 use crate::app::notices::{Notice, Notices};
 use crate::app::state_file::StateFile;
@@ -69,6 +73,8 @@ impl ExporterFigures {
             collectors: self.collectors.values().map(collector_status).collect(),
             snapshots: Vec::new(),
             summaries: labelled(summaries.results()),
+            snapshot_analyses: Vec::new(),
+            looks: Vec::new(),
             connections_shed: labelled(shed),
             otlp_exports: labelled(exports.into_iter().flatten()),
             series: self.series,
@@ -118,6 +124,8 @@ pub(super) struct EngineTask {
     pub(super) state: Option<StateFile>,
     pub(super) summaries: Summaries,
     pub(super) notices: Notices,
+    /// Where snapshots are analysed; `None` where none are read.
+    pub(super) analyses: Option<AnalysisQueue>,
 }
 
 /// What readers ask for.
@@ -213,8 +221,15 @@ impl EngineTask {
                 let (rank, outcome) = (rank.get(), report.outcome.as_label());
                 tracing::info!(%run, rank, outcome, "snapshot");
                 self.apply(Event::Capture(report));
+                self.hand_on_analyses();
                 Ok(ONE)
             }
+            Delivery::Holders(report) => {
+                log_holders(&report);
+                self.apply(Event::Holders(report));
+                Ok(ONE)
+            }
+            Delivery::Demand(rank, steps) => self.take_demand(&rank, steps),
             Delivery::Ack(ack) => self.take_ack(ack),
         };
         // A pusher that hung up does not hear what was taken.
@@ -231,7 +246,7 @@ impl EngineTask {
         let source = SummarySource { engine: &self.engine, now };
         self.summaries.pushed(&source, ranks.iter().map(|id| &id.run), rivals);
         self.say_pushed_devices();
-        Ok(Receipt { n_records, asks: self.engine.capture_requests(&ranks) })
+        Ok(Receipt { n_records, asks: self.engine.requests(&ranks), id: None })
     }
 
     fn take_end(&mut self, run: &Run, end: RankEnd) -> Result<Receipt, Refusal> {
@@ -266,6 +281,14 @@ impl EngineTask {
         Ok(ONE)
     }
 
+    fn take_demand(&mut self, id: &RankId, steps: Option<u32>) -> Result<Receipt, Refusal> {
+        let now = self.now();
+        let request = self.engine.demand(id, steps, now)?;
+        let RankId { run, rank } = id;
+        tracing::info!(%run, rank = rank.get(), steps, "snapshot wanted");
+        Ok(Receipt { id: Some(request), ..ONE })
+    }
+
     /// Answers the reader of the devices which of them ranks push from.
     fn say_pushed_devices(&self) {
         let pushed = self.engine.pushed_devices(self.clock.now());
@@ -287,11 +310,28 @@ impl EngineTask {
                 tracing::warn!(%device, xid, "xid error");
                 self.apply(Event::Xid(device, xid));
             }
+            CollectorEvent::Analysed(number, analysis) => {
+                log_analysis(number, &analysis);
+                self.apply(Event::Analysed(number, analysis));
+            }
             CollectorEvent::DevicePods(pods, dropped, status) => {
                 self.exporter.collectors.insert(status.collector, status);
                 self.exporter.dropped.pods += dropped;
                 self.apply(Event::DevicePods(pods));
             }
+        }
+    }
+
+    /// Hands snapshots on to be analysed; what finds no place has an outcome at once.
+    fn hand_on_analyses(&mut self) {
+        while let Some(request) = self.engine.next_analysis() {
+            let number = request.number;
+            if self.analyses.as_ref().is_some_and(|queue| queue.offer(request)) {
+                continue;
+            }
+            let analysis =
+                SnapshotAnalysis::failed(AnalysisOutcome::Queue, "too many snapshots wait");
+            self.apply(Event::Analysed(number, Box::new(analysis)));
         }
     }
 
@@ -335,7 +375,7 @@ impl EngineTask {
 }
 
 /// What is said to a delivery of one thing that asks for nothing.
-const ONE: Receipt = Receipt { n_records: 1, asks: Vec::new() };
+const ONE: Receipt = Receipt { n_records: 1, asks: Vec::new(), id: None };
 
 /// The ranks of a batch; one may stand there twice.
 fn ranks_of(batch: &[StepSample]) -> Vec<RankId> {
@@ -355,6 +395,41 @@ fn log_refusal(refusal: &Refusal) {
         let (run, rank) = (&contest.rank.run, contest.rank.rank.get());
         tracing::warn!(%run, rank, reason = %refusal, "two programs use one run name");
     }
+}
+
+/// Logs what a snapshot says, or why it says nothing.
+fn log_analysis(number: u64, analysis: &SnapshotAnalysis) {
+    let outcome = analysis.outcome.as_label();
+    let reason = analysis.reason.as_ref().map(tracing::field::display);
+    if analysis.outcome != AnalysisOutcome::Analysed {
+        tracing::warn!(number, outcome, reason, "snapshot not analysed");
+        return;
+    }
+    let leak = analysis.leak.as_ref();
+    let site = leak.and_then(|leak| leak.at.as_ref()).map(tracing::field::display);
+    let verdict = leak.map(|leak| tracing::field::debug(leak.verdict));
+    let share = leak.and_then(|leak| leak.share_ratio);
+    let slope = leak.and_then(|leak| leak.bytes_per_step);
+    tracing::info!(
+        number,
+        verdict,
+        site,
+        share_ratio = share,
+        bytes_per_step = slope,
+        "snapshot analysed"
+    );
+}
+
+/// Logs what holds the tensors of a rank.
+fn log_holders(report: &HoldersReport) {
+    let RankId { run, rank } = &report.rank;
+    let (rank, outcome) = (rank.get(), report.outcome.as_label());
+    let first = match &report.outcome {
+        HoldersOutcome::Named(holders) => holders.first(),
+        _ => None,
+    };
+    let holder = first.map(|holder| tracing::field::display(&holder.name));
+    tracing::info!(%run, rank, outcome, holder, "holders");
 }
 
 /// Logs a transition: what holds as a warning, what is good to know or over as information.

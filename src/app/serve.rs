@@ -7,11 +7,13 @@ use anyhow::Context;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::analysis::captures::CaptureSettings;
 use crate::analysis::config::EngineConfig;
 use crate::analysis::engine::Engine;
 use crate::analysis::saved::SavedState;
 use crate::analysis::status::Status;
 use crate::app::clock::Clock;
+use crate::app::collectors::analyses::AnalysisQueue;
 use crate::app::collectors::event::CollectorEvent;
 use crate::app::collectors::kubelet::{OwnPod, ask_kubelet};
 use crate::app::collectors::nvml::{GpuChannels, GpuSource, GpuTask};
@@ -99,10 +101,8 @@ async fn start(
 ) -> anyhow::Result<(App, Addresses)> {
     let mut startup = Startup::new(settings.start, &settings.problems);
     settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    let saved = settings
-        .state_file
-        .as_deref()
-        .and_then(|path| read_state(path, settings.engine.ranks_max));
+    let state_file = settings.state_file.as_deref();
+    let saved = state_file.and_then(|path| read_state(path, settings.engine.ranks_max));
     let clock = Clock::start(saved.as_ref());
     let (push_counts, web_counts) = <(Arc<ServerCounts>, Arc<ServerCounts>)>::default();
     let (inbox, offers) = Inbox::new();
@@ -121,7 +121,9 @@ async fn start(
     let releases = (settings.nvml.is_some() && gpu.is_some()).then_some(releases);
     let devices = settings.nvml.zip(gpu);
     let inputs = DeviceInputs { pushed_devices: wanted, releases: release_requests };
-    let (gpu, collected) = start_collectors(devices, inputs, &mut startup)?;
+    let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
+    let analyses = start_analyses(&settings.snapshots, &collect, &mut startup)?;
+    let gpu = start_collectors(devices, inputs, collect, &mut startup)?;
     addresses.problems = [settings.warnings, startup.sentences()].concat();
 
     let export_counts = export.is_some().then_some(export_counts);
@@ -140,6 +142,7 @@ async fn start(
         state: settings.state_file.map(StateFile::new),
         summaries: Summaries::new(folders, settings.termination_message, notices.clone()),
         notices,
+        analyses,
     };
     let requests = Requests { status: requests, summary: summary_requests };
 
@@ -232,21 +235,32 @@ fn push_url(addresses: &Addresses) -> String {
     }
 }
 
+/// Starts the analysis of snapshots; `None` where none are read.
+fn start_analyses(
+    settings: &CaptureSettings,
+    collect: &mpsc::Sender<CollectorEvent>,
+    startup: &mut Startup,
+) -> anyhow::Result<Option<AnalysisQueue>> {
+    let Some(directory) = &settings.read_directory else { return Ok(None) };
+    let started = AnalysisQueue::start(directory.clone(), collect.clone());
+    startup.started(keys::SNAPSHOT_READ_DIRECTORY, started.map_err(anyhow::Error::from))
+}
+
 /// What the collector of devices hears from the engine and from the push endpoint.
 struct DeviceInputs {
     pushed_devices: watch::Receiver<BTreeSet<GpuUuid>>,
     releases: mpsc::Receiver<ReleaseRequest>,
 }
 
-/// Starts the collectors. Returns their tasks and what they collect.
+/// Starts the collectors of devices. Returns their tasks.
 fn start_collectors(
     devices: Option<(NvmlSettings, GpuSource)>,
     inputs: DeviceInputs,
+    collect: mpsc::Sender<CollectorEvent>,
     startup: &mut Startup,
-) -> anyhow::Result<(Tasks, mpsc::Receiver<CollectorEvent>)> {
-    let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
+) -> anyhow::Result<Tasks> {
     let mut tasks = JoinSet::new();
-    let Some((nvml, source)) = devices else { return Ok((tasks, collected)) };
+    let Some((nvml, source)) = devices else { return Ok(tasks) };
     let (devices, pod_devices) = watch::channel(None);
     if let Some(socket) = &nvml.kubelet_socket {
         let kubelet = Kubelet::new(socket).map_err(anyhow::Error::from);
@@ -261,7 +275,7 @@ fn start_collectors(
     if let Some(task) = startup.started(keys::NVML_LIBRARY, task)? {
         tasks.spawn(task.run());
     }
-    Ok((tasks, collected))
+    Ok(tasks)
 }
 
 /// A router for several listeners, which share their counts and their stop.

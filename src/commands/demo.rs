@@ -1,8 +1,11 @@
 //! `stepmem demo`: a simulated training job of eight ranks on simulated devices, which pushes through the real
 //! socket of a real exporter. One rank leaks, one is out of balance, all are noisy.
 
-use std::io::{Write, stdout};
+use std::fs::DirBuilder;
+use std::io::{ErrorKind, Write, stdout};
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,6 +18,7 @@ use crate::app::listen::Addresses;
 use crate::app::notices::Notices;
 use crate::app::{log, serve};
 use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings};
+use crate::commands::simulated_snapshot::{LEAKING_LINE, SimulatedMemory};
 use crate::config::settings::{NvmlSettings, Settings};
 use crate::input::nvml::cycle::GpuPoll;
 use crate::model::device::{Attribution, DeviceInfo, DeviceMemory, GpuSample, ProcessMemory};
@@ -37,6 +41,8 @@ const OUTSIDE_ALLOCATOR: u64 = 1200 * MIB;
 const STEP_EVERY: Duration = Duration::from_millis(20);
 const LEAK_FROM_STEP: u64 = 150;
 const LEAK_BYTES_PER_STEP: u64 = 5 * MIB;
+/// Names of folders for snapshots that are tried.
+const FOLDERS_MAX: u32 = 1000;
 const DEVICES_EVERY: Duration = Duration::from_secs(1);
 
 fn arguments() -> clap::Command {
@@ -68,13 +74,55 @@ pub fn run(mut settings: Settings, is_fixed: bool) -> anyhow::Result<()> {
         timeout: DEVICES_EVERY,
         ..NvmlSettings::default()
     });
+    settings.snapshots.on_creep = true;
+    settings.engine.looks_on_creep = true;
+    let folder = SnapshotFolder::new(settings.snapshots.read_directory.clone())?;
+    settings.snapshots.read_directory = Some(folder.path.clone());
     let telemetry_path = settings.telemetry_path.clone();
     let leak_bytes_per_step = if is_fixed { 0 } else { LEAK_BYTES_PER_STEP };
     let job = Arc::new(Mutex::new(SimulatedJob::new(leak_bytes_per_step)));
     let devices = devices_of(Arc::clone(&job));
     serve::run(settings, Some(devices), Notices::default(), |addresses| {
-        train(job, addresses, telemetry_path)
+        train(job, addresses, telemetry_path, &folder.path)
     })
+}
+
+/// Where the simulated job writes snapshots; one that was made for the demo goes with it.
+struct SnapshotFolder {
+    path: PathBuf,
+    is_own: bool,
+}
+
+impl SnapshotFolder {
+    fn new(given: Option<PathBuf>) -> anyhow::Result<Self> {
+        if let Some(path) = given {
+            return Ok(Self { path, is_own: false });
+        }
+        let name = format!("stepmem-demo-{}", std::process::id());
+        let mut path = std::env::temp_dir().join(&name);
+        // A demo that was killed leaves its folder, and process ids come again.
+        for n in 1..=FOLDERS_MAX {
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                    path.set_file_name(format!("{name}-{n}"));
+                }
+                made => {
+                    made.with_context(|| format!("no folder at {}", path.display()))?;
+                    return Ok(Self { path, is_own: true });
+                }
+            }
+        }
+        anyhow::bail!("no folder for snapshots: {} and others exist", path.display())
+    }
+}
+
+impl Drop for SnapshotFolder {
+    fn drop(&mut self) {
+        if self.is_own {
+            // What cannot be removed stays in the folder of temporary files.
+            std::fs::remove_dir_all(&self.path).ok();
+        }
+    }
 }
 
 /// The state of the job, shared by its ranks and its devices.
@@ -141,6 +189,34 @@ impl SimulatedJob {
         (0..).zip(&self.ranks).map(|(rank, memory)| common(rank, memory)).collect()
     }
 
+    /// Returns the memory of a rank over its last steps.
+    fn memory(&self, rank: u32, n_steps: u32) -> SimulatedMemory {
+        let leak_bytes_per_step = if rank == LEAKING { self.leak_bytes_per_step } else { 0 };
+        let n_leaked = self.step.saturating_sub(LEAK_FROM_STEP);
+        let n_before = n_leaked.saturating_sub(u64::from(n_steps));
+        SimulatedMemory {
+            weights: if rank == HEAVY { 41 * GIB } else { 30 * GIB },
+            leak_bytes_per_step,
+            kept_before: leak_bytes_per_step * n_before,
+            n_steps,
+            ended_us: self.step * 20_000,
+        }
+    }
+
+    /// Returns the object of a rank that keeps tensors, as a real client names it; `None` where none grows.
+    fn holder(&self, rank: u32) -> Option<Value> {
+        let n_kept = self.step.saturating_sub(LEAK_FROM_STEP);
+        let is_growing = rank == LEAKING && self.leak_bytes_per_step > 0;
+        is_growing.then(|| {
+            json!({
+                "name": "`Trainer.history`", "kind": "list", "file": LEAKING_LINE.0, "line": 42,
+                "function": "__init__", "tensors": n_kept,
+                "bytes": n_kept * self.leak_bytes_per_step, "tensors_per_step": 1,
+                "bytes_per_step": self.leak_bytes_per_step,
+            })
+        })
+    }
+
     fn devices(&self) -> Result<Vec<GpuSample>, OutOfRange> {
         (0..).zip(&self.ranks).map(|(rank, memory)| device(rank, memory)).collect()
     }
@@ -188,28 +264,153 @@ async fn train(
     job: Arc<Mutex<SimulatedJob>>,
     addresses: Addresses,
     telemetry_path: String,
+    folder: &Path,
 ) -> anyhow::Result<()> {
     let push = addresses.push.first().context("the demo needs --push.listen-address")?;
     let web = addresses.web.first().context("the demo needs --web.listen-address")?;
     let is_fixed = job.lock().is_ok_and(|job| job.leak_bytes_per_step == 0);
     let text = announcement(*web, &telemetry_path, is_fixed);
     stdout().lock().write_all(text.as_bytes())?;
-    let url = format!("http://{}/v1/steps", reachable(*push));
     let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).build()?;
+    let pusher = Pusher { base: format!("http://{}", reachable(*push)), client };
+    let mut requests = SimulatedRequests { folder, open: Vec::new(), last_id: String::new() };
     let mut tick = tokio::time::interval(STEP_EVERY);
     loop {
         tick.tick().await;
-        let records = {
+        let (records, reports) = {
             let mut job = job.lock().map_err(|_| anyhow::anyhow!("the simulated job died"))?;
             job.step();
-            job.records()
+            (job.records(), requests.due(&job)?)
         };
         for record in records {
-            let request = client.post(&url).header("content-type", "application/json");
-            let response = request.body(record.to_string()).send().await?;
-            let status = response.status();
-            anyhow::ensure!(status.is_success(), "push: {status}: {}", response.text().await?);
+            let answer = pusher.post("/v1/steps", &record).await?;
+            for began in requests.take(&answer) {
+                pusher.post(began.path, &began.body).await?;
+            }
         }
+        for report in reports {
+            pusher.post(report.path, &report.body).await?;
+        }
+    }
+}
+
+/// Pushes to the exporter.
+struct Pusher {
+    base: String,
+    client: reqwest::Client,
+}
+
+impl Pusher {
+    async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        let url = format!("{}{path}", self.base);
+        let request = self.client.post(&url).header("content-type", "application/json");
+        let response = request.body(body.to_string()).send().await?;
+        let status = response.status();
+        let text = response.text().await?;
+        anyhow::ensure!(status.is_success(), "push: {status}: {text}");
+        Ok(serde_json::from_str(&text)?)
+    }
+}
+
+/// A report of the simulated job.
+struct Report {
+    path: &'static str,
+    body: Value,
+}
+
+/// What the exporter asks of the simulated ranks.
+struct SimulatedRequests<'a> {
+    /// Where snapshots are written.
+    folder: &'a Path,
+    open: Vec<OpenRequest>,
+    /// Answers repeat a request until they have heard that it is begun.
+    last_id: String,
+}
+
+struct OpenRequest {
+    id: String,
+    rank: u32,
+    is_snapshot: bool,
+    n_steps: u32,
+    /// Steps to go.
+    n_left: u32,
+}
+
+impl SimulatedRequests<'_> {
+    /// Takes the requests of an answer. Returns the reports that they are begun.
+    fn take(&mut self, answer: &Value) -> Vec<Report> {
+        let mut begun = Vec::new();
+        for action in answer["actions"].as_array().into_iter().flatten() {
+            let (Some(id), Some(rank)) = (action["id"].as_str(), action["rank"].as_u64())
+            else {
+                continue;
+            };
+            let n_steps = action["steps"].as_u64().and_then(|n| u32::try_from(n).ok());
+            let is_known = self.last_id == id || self.open.iter().any(|open| open.id == id);
+            let (false, Some(n_steps), Ok(rank)) = (is_known, n_steps, u32::try_from(rank))
+            else {
+                continue;
+            };
+            let is_snapshot = action["type"] == "snapshot";
+            let (id, n_left) = (id.to_owned(), n_steps);
+            let open = OpenRequest { id, rank, is_snapshot, n_steps, n_left };
+            begun.push(open.report(&[("outcome", "began".into())]));
+            self.open.push(open);
+        }
+        begun
+    }
+
+    /// Counts a step. Returns the reports that are due.
+    fn due(&mut self, job: &SimulatedJob) -> anyhow::Result<Vec<Report>> {
+        for open in &mut self.open {
+            open.n_left = open.n_left.saturating_sub(1);
+        }
+        let mut reports = Vec::new();
+        let due = self.open.extract_if(.., |open| open.n_left == 0);
+        for open in due {
+            reports.push(if open.is_snapshot {
+                open.snapshot(job, self.folder)?
+            } else {
+                match job.holder(open.rank) {
+                    Some(holder) => open
+                        .report(&[("outcome", "named".into()), ("holders", json!([holder]))]),
+                    None => open.report(&[("outcome", "none".into())]),
+                }
+            });
+            self.last_id = open.id;
+        }
+        Ok(reports)
+    }
+}
+
+impl OpenRequest {
+    fn snapshot(&self, job: &SimulatedJob, folder: &Path) -> anyhow::Result<Report> {
+        let file = format!("demo_creep_rank{}_step{}.pickle", self.rank, job.step);
+        let path = folder.join(&file);
+        let pickle = job.memory(self.rank, self.n_steps).pickle();
+        std::fs::write(&path, &pickle).with_context(|| path.display().to_string())?;
+        Ok(self.report(&[
+            ("outcome", "written".into()),
+            ("reason", "creep".into()),
+            ("step", job.step.into()),
+            ("file", file.into()),
+            ("path", path.to_string_lossy().into()),
+            ("bytes", pickle.len().into()),
+        ]))
+    }
+
+    fn report(&self, of: &[(&str, Value)]) -> Report {
+        let mut body = serde_json::Map::new();
+        let named = [
+            ("run", "demo".into()),
+            ("rank", self.rank.into()),
+            ("id", self.id.clone().into()),
+        ];
+        for (key, value) in named.iter().chain(of) {
+            body.insert((*key).to_owned(), value.clone());
+        }
+        let path = if self.is_snapshot { "/v1/snapshots" } else { "/v1/holders" };
+        Report { path, body: body.into() }
     }
 }
 
@@ -233,6 +434,7 @@ fn announcement(web: SocketAddr, telemetry_path: &str, is_fixed: bool) -> String
         format!(
             "\x20  ~3 s      rank {LEAKING} starts to leak 5 MiB per step\n\
              \x20  ~10 s     MEMORY RISING on rank {LEAKING}\n\
+             \x20  ~12 s     a memory snapshot names the line, and a look at live objects what holds the memory\n\
              \x20  ~25 s     MEMORY CREEP on rank {LEAKING}, with its time to out-of-memory\n\
              \x20  ~2.5 min  rank {LEAKING} runs out of memory; the job restarts as its next attempt\n"
         )

@@ -2,6 +2,7 @@
 //! `playback.rs` and `snapshot_file.rs` read files for some of them.
 
 pub mod ack;
+pub mod analyse;
 pub mod args;
 pub mod check;
 pub mod compare;
@@ -15,10 +16,12 @@ pub mod release;
 pub mod replay;
 pub mod run;
 pub mod serve;
+mod simulated_snapshot;
 pub mod snapshot;
 pub mod snapshot_file;
 pub mod status;
 pub mod summary;
+mod take;
 
 /// Every command, in the order of help.
 const COMMANDS: &[args::CommandRow] = &[
@@ -35,4 +38,5 @@ const COMMANDS: &[args::CommandRow] = &[
     end::END,
     release::RELEASE,
     check::CHECK,
+    analyse::ANALYSE,
 ];

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
 use crate::commands::snapshot_file::{NotASnapshot, read, shown};
+use crate::commands::take;
 use crate::snapshot::answer;
 use crate::snapshot::diff;
 use crate::snapshot::html::compared;
@@ -28,7 +29,7 @@ use crate::text::units::whole_bytes;
 pub(super) const SNAPSHOT: CommandRow = CommandRow { name: "snapshot", arguments, run };
 
 /// Unpacked bytes that are read of a file.
-const UNPACKED_BYTES_MAX: u64 = 8 << 30;
+pub(super) const UNPACKED_BYTES_MAX: u64 = 8 << 30;
 const SUBCOMMANDS: [CommandRow; 3] = [
     CommandRow { name: "show", arguments: show_arguments, run: show },
     CommandRow { name: "diff", arguments: diff_arguments, run: compare },
@@ -45,6 +46,7 @@ fn arguments() -> Command {
         .subcommands(
             SUBCOMMANDS.iter().map(|row| with_common((row.arguments)().name(row.name))),
         )
+        .subcommand(take::arguments())
         .after_help("Exits with 2 for a file that is not a snapshot; ranks gives such a file a row.")
 }
 
@@ -133,6 +135,9 @@ fn with_common(command: Command) -> Command {
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let Some((name, matches)) = matches.subcommand() else { return Ok(Exit::Success) };
+    if name == take::NAME {
+        return take::run(matches);
+    }
     let row = SUBCOMMANDS.iter().find(|row| row.name == name);
     row.map_or(Ok(Exit::Success), |row| (row.run)(matches))
 }

@@ -63,7 +63,7 @@ pub fn read(path: &Path, unpacked_max: u64) -> anyhow::Result<(Snapshot, u64)> {
 
 /// Why a file was not read.
 #[derive(Debug, thiserror::Error)]
-enum ReadError {
+pub(super) enum ReadError {
     #[error("{0}")]
     Io(io::Error),
     #[error("{0}")]
@@ -74,7 +74,7 @@ enum ReadError {
     TooLarge(u64),
 }
 
-fn unpack(file: impl Read, unpacked_max: u64) -> Result<Snapshot, ReadError> {
+pub(super) fn unpack(file: impl Read, unpacked_max: u64) -> Result<Snapshot, ReadError> {
     let mut file = BufReader::with_capacity(WINDOW_BYTES, file);
     let mut head = Vec::with_capacity(SNIFF_BYTES);
     let limit = u64::try_from(SNIFF_BYTES).unwrap_or(0);

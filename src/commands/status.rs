@@ -162,10 +162,17 @@ fn render(status: &Status, n_hidden: usize, is_coloured: bool) -> String {
     }
     let mut findings: Vec<&FindingStatus> = status.findings.iter().collect();
     findings.sort_by_key(|finding| Reverse(finding.severity));
-    for FindingStatus { title, severity, subject, sentence, advice, .. } in findings {
+    for FindingStatus { title, severity, subject, sentence, advice, evidence, .. } in findings {
         let words = format!("{title} ({}), {subject}: {sentence}", severity.as_label());
         page.blank();
         page.paragraph(Indent::hanging(0), &words);
+        let is_growth = evidence.signal() == Some(Signal::Allocated);
+        if let Some(note) = subject.rank().filter(|_| is_growth).and_then(|rank| {
+            let mut snapshots = status.snapshots.iter().rev();
+            snapshots.find(|snapshot| snapshot.rank == *rank)?.note()
+        }) {
+            page.paragraph(Indent { first: 2, rest: 2 }, &note);
+        }
         page.paragraph(Indent { first: 2, rest: 2 }, advice);
     }
     for ack in &status.acks {

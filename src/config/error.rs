@@ -67,9 +67,6 @@ pub enum Mistake {
     /// Ranks would be forgotten while they are still shown.
     #[error("rank.retention: it is shorter than rank.ttl")]
     RetentionBelowTtl,
-    /// Snapshots are requested without a directory for them.
-    #[error("snapshot.on-creep: it needs snapshot.directory")]
-    SnapshotsWithoutDirectory,
 }
 
 impl Mistake {
@@ -82,7 +79,6 @@ impl Mistake {
             Self::WarningAboveCritical { name: "pressure", .. } => keys::PRESSURE_WARNING,
             Self::WarningAboveCritical { .. } => keys::IMBALANCE_WARNING,
             Self::RetentionBelowTtl => keys::RANK_RETENTION,
-            Self::SnapshotsWithoutDirectory => keys::SNAPSHOT_ON_CREEP,
         }
     }
 
@@ -151,13 +147,6 @@ pub enum ValueError {
     /// Not the name of a pod.
     #[error("{0:?} is not NAMESPACE/NAME of a pod")]
     Pod(String),
-    /// Not a directory that a snapshot's report could name.
-    #[error("{value:?} is not an absolute path of at most {bytes_max} bytes")]
-    Directory {
-        value: String,
-        /// The longest path allowed, in bytes.
-        bytes_max: usize,
-    },
     /// Not the mode of a socket.
     #[error("mode {0:?} is not octal 0..=777")]
     Mode(String),

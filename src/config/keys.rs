@@ -26,7 +26,7 @@ pub const LOG_LEVEL: &str = "log.level";
 pub const NVML_LIBRARY: &str = "nvml.library";
 /// The OTLP receiver.
 pub const OTLP_ENDPOINT: &str = "otlp.endpoint";
-/// Whether creep requests snapshots.
-pub const SNAPSHOT_ON_CREEP: &str = "snapshot.on-creep";
+/// Where snapshots are read.
+pub const SNAPSHOT_READ_DIRECTORY: &str = "snapshot.read-directory";
 /// Whether the exporter is a sidecar.
 pub const SIDECAR: &str = "sidecar";

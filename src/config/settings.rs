@@ -28,7 +28,7 @@ pub struct Settings {
     pub push: PushConfig,
     /// The limits and thresholds of the engine.
     pub engine: EngineConfig,
-    /// When ranks are asked for memory snapshots.
+    /// When ranks are asked for memory snapshots, and what is read of them.
     pub snapshots: CaptureSettings,
     /// The OTLP export; `None` without a collector.
     pub otlp: Option<OtlpConfig>,
@@ -269,10 +269,6 @@ impl Settings {
             self.engine.rank_ttl = defaults.rank_ttl;
             self.engine.rank_retention = defaults.rank_retention;
             mistakes.push(Mistake::RetentionBelowTtl);
-        }
-        if self.snapshots.on_creep && self.snapshots.directory.is_empty() {
-            self.snapshots.on_creep = false;
-            mistakes.push(Mistake::SnapshotsWithoutDirectory);
         }
     }
 }

@@ -239,10 +239,11 @@ mod tests {
         ("kubelet.pod", "team/train-0"),
         ("nvml.processes.max", "0"),
         ("snapshot.on-creep", "1"),
-        ("snapshot.directory", "/snapshots"),
+        ("snapshot.read-directory", "/snapshots"),
         ("snapshot.steps", "1000"),
         ("snapshot.run-max", "64"),
         ("snapshot.cooldown", "0s"),
+        ("holders.on-creep", "1"),
         ("otlp.endpoint", "https://collector:4318"),
         ("otlp.protocol", "grpc"),
         ("otlp.interval", "90s"),
@@ -264,7 +265,7 @@ mod tests {
         assert_eq!(of_others, keys, "a row without a value here");
         // With a collector and a directory, every part can be seen.
         let visible = |key: &'static str, value| {
-            let mut flags = vec![("otlp.endpoint", "http://c:1"), ("snapshot.directory", "/s")];
+            let mut flags = vec![("otlp.endpoint", "http://c:1")];
             flags.retain(|(part, _)| *part != key);
             flags.extend((!key.is_empty()).then_some((key, value)));
             format!("{:?}", read(&flags, &[]).unwrap_or_else(|error| panic!("{key}: {error}")))
@@ -296,7 +297,7 @@ mod tests {
         check("push.body-max", "1023", "\"1023\" is not an integer of 1024..=8388608");
         check("push.body-max", "8388609", "\"8388609\" is not an integer of 1024..=8388608");
         check("nvml.processes.max", "4097", "\"4097\" is not an integer of 0..=4096");
-        check("snapshot.steps", "0", "\"0\" is not an integer of 1..=1000");
+        check("snapshot.steps", "0", "\"0\" is not an integer of 6..=1000");
         check("imbalance.critical", "10.1", "\"10.1\" is not a number of 0..=10");
         check("imbalance.critical", "NaN", "\"NaN\" is not a number of 0..=10");
         check("creep.warmup-steps", "1000001", "\"1000001\" is not an integer of 0..=1000000");
@@ -375,7 +376,5 @@ mod tests {
             "imbalance.warning: 0.4 exceeds imbalance.critical, which is 0.3",
         );
         check(&[("rank.ttl", "7h")], "rank.retention: it is shorter than rank.ttl");
-        let on_creep = [("snapshot.on-creep", "true")];
-        check(&on_creep, "snapshot.on-creep: it needs snapshot.directory");
     }
 }

@@ -7,8 +7,8 @@ use crate::config::error::ValueError;
 use crate::config::keys;
 use crate::config::settings::{Draft, StartMode};
 use crate::config::values::{
-    absolute, addresses, any_duration, directory, duration, endpoint, number, one_of, path,
-    pod, ratio, size, socket, switch, telemetry_path, token, transport,
+    absolute, addresses, any_duration, duration, endpoint, number, one_of, path, pod, ratio,
+    size, socket, switch, telemetry_path, token, transport,
 };
 use crate::input::push::http::BODIES_BYTES_MAX;
 use crate::model::ids::Run;
@@ -182,22 +182,27 @@ pub const SETTINGS: &[Setting] = &[
     setting("nvml.processes.max", "N",
         "Processes per device with series of their own (0 to 4096). The rest is summed up.",
         |d, v| put(&mut d.settings.engine.processes_max, v, number(0, 4096_u64))).by_default("64"),
-    setting(keys::SNAPSHOT_ON_CREEP, "",
-        "Request a PyTorch memory snapshot from a rank when MEMORY CREEP is raised for it. Requires \
-         --snapshot.directory.",
+    setting("snapshot.on-creep", "",
+        "Request a PyTorch memory snapshot from a rank when MEMORY RISING or MEMORY CREEP is raised for it. The training \
+         process writes it below its own STEPMEM_SNAPSHOT_DIRECTORY.",
         |d, v| put(&mut d.settings.snapshots.on_creep, v, switch)).by_default("false"),
-    setting("snapshot.directory", "PATH",
-        "Directory of these snapshots, as the training process sees it. Use a volume that outlives the pod.",
-        |d, v| put(&mut d.settings.snapshots.directory, v, directory)),
+    setting(keys::SNAPSHOT_READ_DIRECTORY, "PATH",
+        "The directory that training processes write snapshots below, as the exporter sees it, for instance the same volume mounted \
+         read-only. Snapshots there are analysed, one at a time, by a process of its own with limits on memory and time. Empty \
+         reads none.",
+        |d, v| put(&mut d.settings.snapshots.read_directory, v, absolute)),
     setting("snapshot.steps", "N",
-        "Steps for which a rank records allocations before it writes a snapshot (1 to 1000).",
-        |d, v| put(&mut d.settings.snapshots.steps, v, number(1, 1000_u64))).by_default("3"),
+        "Steps for which a rank records allocations at the least (6 to 1000). Three periods are recorded where growth comes in stairs.",
+        |d, v| put(&mut d.settings.snapshots.episodes.steps, v, number(6, 1000_u64))).by_default("20"),
     setting("snapshot.run-max", "N",
-        "Maximum number of snapshots requested per run (1 to 64).",
-        |d, v| put(&mut d.settings.snapshots.run_max, v, number(1, 64_u64))).by_default("3"),
+        "Maximum number of creeps of a run that snapshots are requested for (1 to 64): of one creep from at most two ranks.",
+        |d, v| put(&mut d.settings.snapshots.episodes.run_max, v, number(1, 64_u64))).by_default("3"),
     setting("snapshot.cooldown", "DURATION",
-        "Minimum time between two snapshot requests to one run.",
-        |d, v| put(&mut d.settings.snapshots.cooldown, v, any_duration)).by_default("1h"),
+        "Minimum time between snapshot requests for two creeps of one run.",
+        |d, v| put(&mut d.settings.snapshots.episodes.cooldown, v, any_duration)).by_default("1h"),
+    setting("holders.on-creep", "",
+        "Ask a rank with MEMORY RISING or MEMORY CREEP which of its live objects hold the tensors. Needs no GPU and no directory.",
+        |d, v| put(&mut d.settings.engine.looks_on_creep, v, switch)).by_default("false"),
     setting(keys::OTLP_ENDPOINT, "URL",
         "URL of an OTLP receiver; over HTTP, v1/metrics is appended. Empty uses OTEL_EXPORTER_OTLP_METRICS_ENDPOINT (as it \
          is) or OTEL_EXPORTER_OTLP_ENDPOINT (v1/metrics is appended); if neither is set, OTLP export is off.",

@@ -16,8 +16,6 @@ use crate::output::web::is_reserved;
 const SOCKET_MODE_DEFAULT: u32 = 0o666;
 /// The greatest mode of a socket.
 const SOCKET_MODE_MAX: u32 = 0o777;
-/// The longest directory of snapshots, in bytes: with a file's name it is a path that a snapshot's report can hold.
-const DIRECTORY_BYTES_MAX: usize = 768;
 /// The longest token, in bytes.
 const TOKEN_BYTES_MAX: usize = 4096;
 const RATIO_MAX: f64 = 10.0;
@@ -219,17 +217,6 @@ pub(super) fn pod(value: &str) -> Result<Option<PodName>, ValueError> {
         })
         .map(Some)
         .ok_or_else(|| ValueError::Pod(value.to_owned()))
-}
-
-/// Parses the directory of snapshots; empty stays empty.
-pub(super) fn directory(value: &str) -> Result<String, ValueError> {
-    let is_text = value.len() <= DIRECTORY_BYTES_MAX && !value.chars().any(char::is_control);
-    if value.is_empty() || (value.starts_with('/') && is_text) {
-        Ok(value.to_owned())
-    } else {
-        let bytes_max = DIRECTORY_BYTES_MAX;
-        Err(ValueError::Directory { value: value.to_owned(), bytes_max })
-    }
 }
 
 /// Reads the token from the file at `value`, without the white space around it.

@@ -6,6 +6,7 @@ use crate::analysis::status::{
 };
 use crate::metrics::types::Visit;
 use crate::model::ids::SubjectId;
+use crate::model::site::{CodeLine, LeakSite, SiteText, SiteVerdict};
 use crate::model::units::{Bytes, Count};
 
 /// A count as every output gives it.
@@ -92,6 +93,66 @@ pub(super) fn rank_info(status: &Status, visit: &mut Visit<'_>) {
             &text(identity.world_size.map(|world_size| world_size.to_string())),
             &identity.attempt.get().to_string(),
             &text(identity.pid.map(|pid| pid.to_string())),
+        ];
+        visit(&labels, 1.0);
+    }
+}
+
+/// The label of what is counted by its outcome.
+pub(super) const OUTCOME: &[&str] = &["outcome"];
+
+/// The characters of a label's value, at most: the last ones, since a path says most at its end.
+const LABEL_CHARS_MAX: usize = 128;
+
+fn label(text: Option<&SiteText>) -> &str {
+    let text = text.map_or("", SiteText::as_str);
+    let n_chars = text.chars().count();
+    let skipped = text.char_indices().nth(n_chars.saturating_sub(LABEL_CHARS_MAX));
+    skipped.and_then(|(at, _)| text.get(at..)).unwrap_or_default()
+}
+
+fn line(line: Option<u64>) -> String {
+    line.map(|line| line.to_string()).unwrap_or_default()
+}
+
+/// The line of a rank that leaks.
+fn leaking(rank: &RankStatus) -> Option<(&LeakSite, &CodeLine)> {
+    let site = rank.site.as_ref().filter(|site| site.verdict == SiteVerdict::Leak)?;
+    Some((site, site.at.as_ref()?))
+}
+
+pub(super) fn leaking_share(rank: &RankStatus) -> Option<f64> {
+    leaking(rank)?.0.share_ratio
+}
+
+pub(super) fn site_info(status: &Status, visit: &mut Visit<'_>) {
+    for rank in &status.ranks {
+        let Some((_, at)) = leaking(rank) else { continue };
+        let labels = [
+            rank.run.as_str(),
+            &rank.rank_label,
+            uuid(rank),
+            label(at.file.as_ref()),
+            &line(at.line),
+            label(at.function.as_ref()),
+        ];
+        visit(&labels, 1.0);
+    }
+}
+
+pub(super) fn holder_info(status: &Status, visit: &mut Visit<'_>) {
+    for rank in &status.ranks {
+        let Some(holder) = &rank.holder else { continue };
+        let at = holder.at.as_ref();
+        let labels = [
+            rank.run.as_str(),
+            &rank.rank_label,
+            uuid(rank),
+            label(Some(&holder.name)),
+            label(Some(&holder.kind)),
+            label(at.and_then(|at| at.file.as_ref())),
+            &line(at.and_then(|at| at.line)),
+            label(at.and_then(|at| at.function.as_ref())),
         ];
         visit(&labels, 1.0);
     }

@@ -3,9 +3,10 @@
 
 use crate::analysis::status::Status;
 use crate::metrics::readers::{
-    attribution, bytes, count, counts, device_info, device_pods, devices, findings,
-    headroom_bases, pressures, process, process_info, process_memory, processes, rank_info,
-    ranks, records, runs, signals, size, whole, xid_errors,
+    OUTCOME, attribution, bytes, count, counts, device_info, device_pods, devices, findings,
+    headroom_bases, holder_info, leaking_share, pressures, process, process_info,
+    process_memory, processes, rank_info, ranks, records, runs, signals, site_info, size,
+    whole, xid_errors,
 };
 use crate::metrics::types::{Group, Kind, Metric, Read, Unit};
 use crate::model::units::Seconds;
@@ -191,6 +192,14 @@ pub const METRICS: &[Metric] = &[
     row!(Derived Gauge "stepmem_creep_confidence_ratio" "creep.confidence", RATIO, RANK_SIGNAL,
         "How sure the estimator is that the signal grows, 0 to 1, while it rises or creeps.",
         |s, v| signals(s, v, |c| Some(c.trend.as_ref()?.confidence_ratio))),
+    row!(Derived Info "stepmem_creep_site_info" "creep.site.info", STATES, RANK_SITE,
+        "The line that a memory snapshot of the rank shows to leak: path, line and function, each the last 128 characters; absent where none shows one.",
+        site_info),
+    row!(Derived Gauge "stepmem_creep_site_share_ratio" "creep.site.share", RATIO, RANK,
+        "The part of the growth in that snapshot that the line explains, 0 to 1.", |s, v| ranks(s, v, leaking_share)),
+    row!(Derived Info "stepmem_creep_holder_info" "creep.holder.info", STATES, RANK_HOLDER,
+        "The live object of the rank whose tensors grow fastest, as its process reports it, and the line that made or fills it; absent where none is known.",
+        holder_info),
     row!(Derived Gauge "stepmem_oom_eta_seconds" "oom.eta", SECONDS, RANK,
         "Time to out-of-memory: headroom by slope of the first creeping signal; absent when none creeps or the headroom is unknown.",
         |s, v| ranks(s, v, |r| r.oom_eta_seconds)),
@@ -278,6 +287,11 @@ pub const METRICS: &[Metric] = &[
     row!(Own Counter "stepmem_summaries_total" "summaries", EVENTS, RESULT,
         "Summaries for --summary.dir by what became of them: written, failed (the log says why), dropped while too many waited; removed are launches beyond --summary.launches-max. Absent without a directory.",
         |s, v| counts(&s.exporter.summaries, v)),
+    row!(Own Counter "stepmem_snapshot_analyses_total" "snapshot.analyses", EVENTS, OUTCOME,
+        "Analyses of memory snapshots by outcome; absent without --snapshot.read-directory.",
+        |s, v| counts(&s.exporter.snapshot_analyses, v)),
+    row!(Own Counter "stepmem_holders_total" "holders", EVENTS, RESULT,
+        "Looks of ranks at their live objects by what became of them.", |s, v| counts(&s.exporter.looks, v)),
     row!(Own Gauge "stepmem_collector_duration_seconds" "collector.duration", SECONDS, COLLECTOR,
         "How long the collector's last round took.",
         |s, v| s.exporter.collectors.iter().for_each(|c| v(&[c.collector.as_ref()], c.duration_seconds))),
@@ -318,6 +332,9 @@ const DEVICE_POD: &[&str] = &["uuid", "pod_namespace", "pod_name", "container_na
 const RANK_INFO: &[&str] =
     &["run", "rank", "uuid", "local_rank", "node_rank", "world_size", "attempt", "pid"];
 const RANK_BASIS: &[&str] = &["run", "rank", "uuid", "basis"];
+const RANK_SITE: &[&str] = &["run", "rank", "uuid", "file", "line", "function"];
+const RANK_HOLDER: &[&str] =
+    &["run", "rank", "uuid", "holder", "kind", "file", "line", "function"];
 const VERSION: &[&str] = &["version"];
 const SETTING: &[&str] = &["setting"];
 const CODE: &[&str] = &["code"];

@@ -4,5 +4,6 @@ pub mod device;
 pub mod end;
 pub mod ids;
 pub mod launch;
+pub mod site;
 pub mod step;
 pub mod units;

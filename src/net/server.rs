@@ -47,6 +47,16 @@ pub enum Listener {
     Unix(UnixListener),
 }
 
+/// The process at the other end of a request's connection; an extension of the request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Peer {
+    /// Its user id, where the connection is a Unix socket.
+    pub uid: Option<u32>,
+}
+
+/// A connection and its peer.
+type Accepted = (Pin<Box<dyn Stream>>, Peer);
+
 /// Counts of one listener.
 #[derive(Debug, Default)]
 pub struct ServerCounts {
@@ -75,7 +85,7 @@ pub async fn serve(
         tokio::select! {
             () = is_stopping(&mut stopped) => break,
             accepted = listener.accept() => match accepted {
-                Ok(stream) => {
+                Ok(accepted) => {
                     slots.retain(|slot| !slot.is_closed());
                     if slots.len() >= CONNECTIONS_MAX {
                         counts.shed.fetch_add(1, Ordering::Relaxed);
@@ -85,7 +95,7 @@ pub async fn serve(
                     }
                     let slot = Arc::new(ConnectionSlot::new(Arc::clone(&order)));
                     slots.push(Arc::clone(&slot));
-                    connections.push(handle(stream, router.clone(), slot, stop.clone()));
+                    connections.push(handle(accepted, router.clone(), slot, stop.clone()));
                 }
                 Err(error) => tracing::warn!(%error, "connection not accepted"),
             },
@@ -153,15 +163,17 @@ impl ConnectionSlot {
 }
 
 async fn handle(
-    stream: Pin<Box<dyn Stream>>,
+    accepted: Accepted,
     router: Router,
     slot: Arc<ConnectionSlot>,
     mut stop: watch::Receiver<bool>,
 ) {
+    let (stream, peer) = accepted;
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(WRITE_STALL_MAX));
     let requests = Arc::clone(&slot);
-    let service = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(peer);
         answer(router.clone(), request, Arc::clone(&requests))
     });
     let connection = http1::Builder::new()
@@ -236,7 +248,7 @@ impl hyper::body::Body for RequestBody {
 }
 
 impl Listener {
-    async fn accept(&self) -> io::Result<Pin<Box<dyn Stream>>> {
+    async fn accept(&self) -> io::Result<Accepted> {
         let accepted = self.try_accept().await;
         if accepted.is_err() {
             tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -244,14 +256,18 @@ impl Listener {
         accepted
     }
 
-    async fn try_accept(&self) -> io::Result<Pin<Box<dyn Stream>>> {
+    async fn try_accept(&self) -> io::Result<Accepted> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok(Box::pin(stream))
+                Ok((Box::pin(stream), Peer::default()))
             }
-            Self::Unix(listener) => Ok(Box::pin(listener.accept().await?.0)),
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                let uid = stream.peer_cred().ok().map(|credentials| credentials.uid());
+                Ok((Box::pin(stream), Peer { uid }))
+            }
         }
     }
 }

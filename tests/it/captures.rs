@@ -6,7 +6,7 @@ use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
 use crate::rig::http::Answer;
 use crate::rig::job::Job;
-use crate::rig::units::MIB;
+use crate::rig::units::{GIB, MIB};
 
 /// The actions that pushes are answered with, in batches of 400 records.
 fn actions(exporter: &Exporter, records: &[Value]) -> Vec<Value> {
@@ -29,8 +29,7 @@ fn result(exporter: &Exporter, name: &str) -> f64 {
 
 #[test]
 fn creeping_rank_is_asked_until_it_reports_and_its_file_is_shown() {
-    let settings = ["--snapshot.on-creep", "--snapshot.directory", "/snapshots"];
-    let exporter = Exporter::start(&settings);
+    let exporter = Exporter::start(&["--snapshot.on-creep"]);
     assert_eq!(
         actions(&exporter, &Job::leaking("flat", 1..1500, 0).records()),
         [Value::Null; 0]
@@ -40,10 +39,19 @@ fn creeping_rank_is_asked_until_it_reports_and_its_file_is_shown() {
     assert!(asked.iter().all(|action| action == first), "{asked:?}");
     assert_eq!(
         first,
-        &json!({"type": "snapshot", "id": first["id"], "run": "leaky", "rank": 2, "steps": 3,
-                "directory": "/snapshots"})
+        &json!({"type": "snapshot", "id": first["id"], "run": "leaky", "rank": 2, "steps": 20,
+                "reason": "creep", "entries_max": 1_000_000})
     );
     assert_eq!(exporter.status()["snapshots"][0]["outcome"], "waiting");
+
+    let began = json!({"run": "leaky", "rank": 2, "id": first["id"], "outcome": "began",
+                       "events_per_step": 1000});
+    assert_eq!(report(&exporter, &began).status, 200);
+    assert_eq!(
+        actions(&exporter, &Job::leaking("leaky", 1500..1510, 4 * MIB).records()),
+        [Value::Null; 0]
+    );
+    assert_eq!(exporter.status()["snapshots"][0]["outcome"], "recording");
 
     let path = "/snapshots/leaky_creep_rank2_step1502.pickle";
     let answer = report(
@@ -53,14 +61,16 @@ fn creeping_rank_is_asked_until_it_reports_and_its_file_is_shown() {
     );
     assert_eq!(answer.status, 200, "{}", answer.body);
     assert_eq!(
-        actions(&exporter, &Job::leaking("leaky", 1500..1600, 4 * MIB).records()),
+        actions(&exporter, &Job::leaking("leaky", 1510..1600, 4 * MIB).records()),
         [Value::Null; 0]
     );
     let status = exporter.status();
     let snapshots = status["snapshots"].as_array().unwrap();
     assert_eq!(snapshots.len(), 1, "{snapshots:?}");
     let mut shown = snapshots[0].clone();
-    assert!(shown.as_object_mut().unwrap().remove("since").unwrap().is_number());
+    let fields = shown.as_object_mut().unwrap();
+    assert!(fields.remove("since").unwrap().is_number());
+    assert_eq!(fields.remove("id").unwrap(), first["id"]);
     assert_eq!(
         shown,
         json!({"run": "leaky", "rank": 2, "reason": "creep", "outcome": "written", "step": 1502,
@@ -110,12 +120,46 @@ fn malformed_report_is_refused_by_name() {
 }
 
 #[test]
-fn asking_for_snapshots_needs_a_directory() {
-    let ended = stepmem(&["check", "--no-nvml", "--snapshot.on-creep"], &[], b"");
-    assert!(ended.code != Some(0));
-    let said = "snapshot.on-creep: it needs snapshot.directory";
-    assert!(ended.err.contains(said), "{}", ended.err);
-    let relative = ["check", "--no-nvml", "--snapshot.directory", "snapshots"];
+fn directory_of_snapshots_is_an_absolute_path() {
+    let relative = ["check", "--no-nvml", "--snapshot.read-directory", "snapshots"];
     let ended = stepmem(&relative, &[], b"");
     assert!(ended.err.contains("\"snapshots\" is not an absolute path"), "{}", ended.err);
+}
+
+#[test]
+fn growing_rank_is_asked_what_holds_its_tensors_and_the_finding_says_it() {
+    let exporter = Exporter::start(&["--holders.on-creep"]);
+    let asked = actions(&exporter, &Job::leaking("leaky", 1..1500, 4 * MIB).records());
+    let first = asked.first().unwrap();
+    assert_eq!(
+        first,
+        &json!({"type": "holders", "id": first["id"], "run": "leaky", "rank": 2, "steps": 20})
+    );
+    let of = |outcome: &str| json!({"run": "leaky", "rank": 2, "id": first["id"], "outcome": outcome});
+    let post = |body: &Value| exporter.post_to("/v1/holders", body.to_string());
+    assert_eq!(post(&of("began")).status, 200);
+    let more = Job::leaking("leaky", 1500..1510, 4 * MIB).records();
+    assert_eq!(actions(&exporter, &more), [Value::Null; 0]);
+
+    let holder = json!({"name": "`Trainer.history`", "kind": "list", "file": "/work/job/train.py",
+        "line": 42, "function": "__init__", "tensors": 12_480, "bytes": 3 * GIB,
+        "tensors_per_step": 1.0, "bytes_per_step": 4_194_304.0});
+    let mut named = of("named");
+    named["holders"] = json!([holder]);
+    assert_eq!(post(&named).status, 200);
+    let status = exporter.status();
+    let finding = &status["findings"][0];
+    let shown = &finding["evidence"]["holder"];
+    assert_eq!((&shown["name"], &shown["bytes"]), (&holder["name"], &holder["bytes"]));
+    assert_eq!(shown["at"]["file"], holder["file"]);
+    let said = "held by `Trainer.history` (list, 4.00 MiB more/step; 12,480 tensors, 3.00 GiB) of \
+                job/train.py:42 in __init__";
+    assert!(finding["sentence"].as_str().unwrap().contains(said), "{finding}");
+    let series = "stepmem_holders_total{result=\"named\"}";
+    assert_eq!(exporter.metric(series), Some(1.0));
+
+    named["holders"][0]["name"] = json!("a\u{202e}b");
+    let refused = post(&named);
+    assert_eq!(refused.status, 400);
+    assert!(refused.body.contains("name: "), "{}", refused.body);
 }

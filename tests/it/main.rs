@@ -74,6 +74,8 @@ mod snapshot_html;
 
 mod snapshot_docs;
 
+mod snapshot_sites;
+
 // The operator's side: settings, restarts, alerts, dashboards and the chart.
 mod settings;
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::analysis::creep::axis::{Axis, AxisPoint};
 use crate::analysis::creep::context::{PeakUse, SeriesContext};
 use crate::analysis::creep::signal::Signal;
+use crate::model::site::{LeakSite, TensorHolder};
 use crate::model::units::{Count, Interval, UnixTime};
 
 /// Scales the confidence of a trend that only rises: one in seven of those is a cache that
@@ -101,6 +102,8 @@ impl Trend {
             oom_eta_lower_seconds: seconds.map(|eta| eta.lower),
             oom_eta_upper_seconds: seconds.and_then(|eta| eta.upper),
             confidence_ratio: self.confidence_ratio(),
+            site: None,
+            holder: None,
         }
     }
 
@@ -235,6 +238,12 @@ pub struct TrendFigures {
     pub oom_eta_upper_seconds: Option<f64>,
     /// The probability that this is a leak, 0 to 1.
     pub confidence_ratio: f64,
+    /// What a memory snapshot says of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<Box<LeakSite>>,
+    /// What grows fastest among the live objects of its process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<Box<TensorHolder>>,
 }
 
 impl TrendFigures {

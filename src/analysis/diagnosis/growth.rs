@@ -5,6 +5,7 @@ use crate::analysis::creep::trend::{Stage, TrendFigures};
 use crate::analysis::diagnosis::kind::{Figures, Score, Severity};
 use crate::analysis::diagnosis::pressure;
 use crate::analysis::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject};
+use crate::analysis::diagnosis::site_words;
 use crate::analysis::rank::view::RankView;
 use crate::text::units::{bytes, duration};
 
@@ -56,6 +57,12 @@ impl Figures for TrendFigures {
                 bytes(3600.0 * slope),
                 duration(self.growth_bytes / slope)
             );
+        }
+        if let Some(site) = &self.site {
+            text = format!("{text}; {}", site_words::of(site));
+        }
+        if let Some(holder) = &self.holder {
+            text = format!("{text}; held by {}", site_words::of_holder(holder));
         }
         if let Some(headroom) = self.headroom_bytes {
             text = format!("{text}; {} left", bytes(headroom));

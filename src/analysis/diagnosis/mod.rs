@@ -15,6 +15,7 @@ pub mod out_of_memory;
 pub mod outside_allocator;
 pub mod pressure;
 pub mod scene;
+pub mod site_words;
 
 kind::diagnoses! {
     GpuLost: gpu_lost, gpu_lost::GpuLostEvidence;

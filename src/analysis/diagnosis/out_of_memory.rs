@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::analysis::diagnosis::kind::{About, Figures, Score, Severity};
 use crate::analysis::diagnosis::scene::{Scene, Subject};
 use crate::analysis::rank::ended::OomEvent;
+use crate::model::site::OomSite;
 use crate::model::units::Bytes;
 use crate::text::units::bytes;
 
@@ -39,6 +40,9 @@ pub struct OutOfMemoryEvidence {
     /// Grown before, while live memory was rising or creeping.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub growth_bytes: Option<f64>,
+    /// What a memory snapshot of the error says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<Box<OomSite>>,
 }
 
 /// Judges a rank that ran out of memory.
@@ -48,6 +52,7 @@ pub fn judge(
 ) -> Option<(Severity, OutOfMemoryEvidence)> {
     let OomEvent { step, requested, headroom_bytes, growth_bytes, n_events, is_fatal, .. } =
         *subject.rank()?.oom?;
+    let site = subject.rank()?.site.oom.cloned().map(Box::new);
     let severity = if is_fatal { Severity::Critical } else { Severity::Warning };
     let evidence = OutOfMemoryEvidence {
         ooms: n_events,
@@ -56,6 +61,7 @@ pub fn judge(
         requested_bytes: requested,
         headroom_bytes,
         growth_bytes,
+        site,
     };
     Some((severity, evidence))
 }
@@ -81,6 +87,19 @@ impl Figures for OutOfMemoryEvidence {
         }
         if let Some(growth) = self.growth_bytes {
             text = format!("{text}; live memory had grown by {}", bytes(growth));
+        }
+        if let Some(site) = &self.site {
+            text = format!(
+                "{text}; {} asked for {}",
+                site.at,
+                bytes(site.requested_bytes.as_f64())
+            );
+            let held = site.held.iter();
+            let held = held.map(|of| format!("{} by {}", bytes(of.bytes.as_f64()), of.at));
+            let held: Vec<String> = held.collect();
+            if !held.is_empty() {
+                text = format!("{text}, while most was held: {}", held.join(", "));
+            }
         }
         text
     }

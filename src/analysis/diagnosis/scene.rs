@@ -140,8 +140,13 @@ impl<'a> Subject<'a, '_> {
     /// Returns the figures of a trend of the subject.
     pub fn figures(&self, trend: &Trend) -> Box<TrendFigures> {
         let device = self.rank().and_then(|rank| rank.identity.device.as_ref());
+        // What keeps live memory explains no growth outside of it.
+        let site = self.rank().filter(|_| trend.signal == Signal::Allocated);
+        let site = site.map(|rank| rank.site).unwrap_or_default();
         Box::new(TrendFigures {
             is_on_host: device.is_some_and(GpuUuid::is_host),
+            site: site.leak.cloned().map(Box::new),
+            holder: site.holder.cloned().map(Box::new),
             ..trend.figures()
         })
     }

@@ -15,6 +15,7 @@ use crate::analysis::rank::lifecycle::{Arrival, Lifecycle, RecordVerdict};
 use crate::analysis::rank::peaks::{HighWater, IntervalPeak, RecentPeaks, StepPeaks};
 use crate::analysis::rank::tally::Tally;
 use crate::analysis::rank::view::{DeviceView, Identity, LastTrain, RankView};
+use crate::analysis::sites::SiteView;
 use crate::model::end::{EndOutcome, EndReport};
 use crate::model::ids::GpuUuid;
 use crate::model::step::{Phase, StepSample};
@@ -244,6 +245,11 @@ impl RankState {
         &self.lifecycle
     }
 
+    /// The estimator of its growth.
+    pub fn creep(&self) -> &CreepEstimator {
+        &self.creep
+    }
+
     /// The number of the last train step.
     pub fn last_step(&self) -> Option<u64> {
         self.last_train.map(|last| last.step.get())
@@ -278,6 +284,7 @@ impl RankState {
             lates_total: self.lates_total,
             last_seen: self.last_seen,
             outside_allocator_bytes: self.outside_allocator_bytes(device),
+            site: SiteView::default(),
         }
     }
 

@@ -9,6 +9,7 @@ use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::rank::ended::{OomEvent, RankEnded};
 use crate::analysis::rank::peaks::StepPeaks;
 use crate::analysis::rank::tally::Tally;
+use crate::analysis::sites::SiteView;
 use crate::model::ids::{GpuUuid, Rank};
 use crate::model::step::StepSample;
 use crate::model::units::{Bytes, Count, Seconds, Uptime};
@@ -128,6 +129,8 @@ pub struct RankView<'a> {
     pub last_seen: Uptime,
     /// What the process uses beyond its allocator: the median of the last readings, in bytes.
     pub outside_allocator_bytes: Option<f64>,
+    /// What is known of the code behind its memory.
+    pub site: SiteView<'a>,
 }
 
 /// What a rank can still take.

@@ -1,5 +1,6 @@
 //! The reports of collectors to the engine.
 
+use crate::analysis::sites::SnapshotAnalysis;
 use crate::input::nvml::cycle::GpuPoll;
 use crate::model::device::DevicePod;
 use crate::model::ids::GpuUuid;
@@ -13,6 +14,8 @@ pub(in crate::app) enum CollectorEvent {
     DevicesHint(Option<&'static str>),
     /// An Xid error of a device.
     Xid(GpuUuid, u64),
+    /// The result of the analysis of a snapshot, by its number.
+    Analysed(u64, Box<SnapshotAnalysis>),
     /// The containers of all devices, and the number of left-out ones.
     DevicePods(Vec<DevicePod>, u64, CollectorRound),
 }

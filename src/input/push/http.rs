@@ -22,14 +22,18 @@ use tower_http::decompression::RequestDecompressionLayer;
 
 use crate::analysis::refusal::Refusal;
 use crate::input::push::inbox::{Delivery, Inbox, OfferError, PushResult, Receipt, Releases};
-use crate::input::push::wire::answer::{encode_accepted, encode_contest, encode_problem};
+use crate::input::push::wire::answer::{
+    encode_accepted, encode_contest, encode_demanded, encode_problem,
+};
 use crate::input::push::wire::control::{
-    decode_ack, decode_device_ack, decode_end, decode_release, decode_snapshot,
+    decode_ack, decode_demand, decode_device_ack, decode_end, decode_release, decode_snapshot,
 };
 use crate::input::push::wire::error::DecodeError;
+use crate::input::push::wire::holders::decode_holders;
 use crate::input::push::wire::step::{Layout, decode};
 use crate::model::ids::{GpuUuid, Run};
 use crate::model::units::Uptime;
+use crate::net::server::Peer;
 
 /// Maximum number of bytes of all bodies in memory. Together with the connections' own buffers, it bounds the memory
 /// that a flood of requests can take.
@@ -39,7 +43,7 @@ pub const BODY_WITHIN: Duration = Duration::from_secs(10);
 /// The value of `Retry-After`, in seconds.
 const RETRY_AFTER_SECONDS: &str = "1";
 /// The detail of a response to an unknown path.
-const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end, /v1/runs/RUN/ack, /v1/devices/UUID/ack and /v1/nvml/release";
+const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end, /v1/runs/RUN/ack, /v1/runs/RUN/snapshot, /v1/holders, /v1/devices/UUID/ack and /v1/nvml/release";
 /// The media type of a refusal.
 const PROBLEM_JSON: &str = "application/problem+json";
 
@@ -68,8 +72,10 @@ pub fn router(
     Router::new()
         .route("/v1/steps", post(steps))
         .route("/v1/snapshots", post(snapshots))
+        .route("/v1/holders", post(holders))
         .route("/v1/runs/{run}/end", post(end))
         .route("/v1/runs/{run}/ack", post(ack))
+        .route("/v1/runs/{run}/snapshot", post(demand))
         .route("/v1/devices/{uuid}/ack", post(device_ack))
         .route("/v1/nvml/release", post(release))
         .fallback(|| async { problem(StatusCode::NOT_FOUND, "No such path", ROUTES) })
@@ -108,8 +114,22 @@ async fn snapshots(
     endpoint
         .timed(async |endpoint| {
             endpoint.authorize(request.headers())?;
+            let owner = request.extensions().get::<Peer>().and_then(|peer| peer.uid);
             let (body, _held) = endpoint.json(request).await?;
-            endpoint.offer(Delivery::Snapshot(decode_snapshot(&body)?)).await
+            endpoint.offer(Delivery::Snapshot(decode_snapshot(&body, owner)?)).await
+        })
+        .await
+}
+
+async fn holders(
+    State(endpoint): State<Arc<PushEndpoint>>,
+    request: Request<Body>,
+) -> Response {
+    endpoint
+        .timed(async |endpoint| {
+            endpoint.authorize(request.headers())?;
+            let (body, _held) = endpoint.json(request).await?;
+            endpoint.offer(Delivery::Holders(decode_holders(&body)?)).await
         })
         .await
 }
@@ -129,6 +149,18 @@ async fn ack(
     request: Request<Body>,
 ) -> Response {
     let read = |run, body: &[u8]| Ok(Delivery::Ack(decode_ack(run, body)?));
+    endpoint.about(named("run", run, Run::new), request, read).await
+}
+
+async fn demand(
+    State(endpoint): State<Arc<PushEndpoint>>,
+    run: Result<Path<String>, PathRejection>,
+    request: Request<Body>,
+) -> Response {
+    let read = |run, body: &[u8]| {
+        let (rank, steps) = decode_demand(run, body)?;
+        Ok(Delivery::Demand(rank, steps))
+    };
     endpoint.about(named("run", run, Run::new), request, read).await
 }
 
@@ -154,7 +186,7 @@ async fn release(
             if let Some(releases) = &endpoint.releases {
                 releases.release(time).await.map_err(PushRefusal::Offer)?;
             }
-            Ok(Receipt { n_records: 1, asks: Vec::new() })
+            Ok(Receipt { n_records: 1, ..Receipt::default() })
         })
         .await
 }
@@ -181,8 +213,11 @@ impl PushEndpoint {
             outcome.as_ref().map_or_else(PushRefusal::result, |_| PushResult::Accepted);
         self.inbox.counts().add(result, (self.clock)().since(began));
         match outcome {
-            Ok(Receipt { n_records, asks }) => {
-                let body = encode_accepted(n_records, &asks);
+            Ok(Receipt { n_records, asks, id }) => {
+                let body = match id {
+                    Some(id) => encode_demanded(&id),
+                    None => encode_accepted(n_records, &asks),
+                };
                 ([(CONTENT_TYPE, "application/json")], body).into_response()
             }
             Err(refused) => {

@@ -8,10 +8,11 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::analysis::acks::Ack;
-use crate::analysis::captures::{CaptureReport, CaptureRequest};
+use crate::analysis::capture::{CaptureReport, RankRequest};
 use crate::analysis::refusal::Refusal;
+use crate::analysis::sites::HoldersReport;
 use crate::model::end::RankEnd;
-use crate::model::ids::Run;
+use crate::model::ids::{RankId, Run};
 use crate::model::step::StepSample;
 use crate::model::units::DurationCounts;
 
@@ -34,6 +35,10 @@ pub enum Delivery {
     Ack(Ack),
     /// The result of a memory snapshot.
     Snapshot(CaptureReport),
+    /// An operator's request for a snapshot of a rank, over so many steps.
+    Demand(RankId, Option<u32>),
+    /// What holds the tensors of a process.
+    Holders(HoldersReport),
 }
 
 /// The engine's response to an accepted delivery.
@@ -42,7 +47,9 @@ pub struct Receipt {
     /// The number of records in it.
     pub n_records: usize,
     /// Requests to its ranks.
-    pub asks: Vec<CaptureRequest>,
+    pub asks: Vec<RankRequest>,
+    /// The id of the request that an operator made.
+    pub id: Option<Box<str>>,
 }
 
 /// A delivery, and the channel for the engine's response or refusal.

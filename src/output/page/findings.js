@@ -23,8 +23,11 @@ function make() {
   advice.className = "advice";
   const badge = element("span", "badge", mark(), severity);
   const time = element("time");
-  const words = element("div", "", element("p", "", status, " ", where), sentence, advice);
-  return { node: element("li", "", badge, words, time), badge, severity, status, where, sentence, advice, time };
+  const [note, frames, fold] = [element("p", "advice"), element("ol", "mono"), element("details")];
+  fold.append(element("summary", "", "Where it is allocated"), frames);
+  const words = element("div", "", element("p", "", status, " ", where), sentence, fold, note, advice);
+  const node = element("li", "", badge, words, time);
+  return { node, badge, severity, status, where, sentence, advice, time, note, fold, frames, shown: "" };
 }
 
 function update(row, finding, view) {
@@ -34,5 +37,33 @@ function update(row, finding, view) {
   text(row.where, subjectName(finding, view.fullName));
   text(row.sentence, finding.sentence);
   text(row.advice, finding.advice);
+  stack(row, finding.evidence.site?.stack ?? []);
+  const note = snapshotNote(finding, view.status.snapshots);
+  text(row.note, note);
+  show(row.note, note !== "");
   text(row.time, `for ${age(finding.since, view.now)}`, date(finding.since));
+}
+
+/** The user's frames from the line that allocates outwards. */
+function stack(row, frames) {
+  const lines = frames.map(({ file, line, function: name }) => `${file}:${line} in ${name}`);
+  show(row.fold, lines.length > 0);
+  if (row.shown === lines.join("\n")) return;
+  row.shown = lines.join("\n");
+  row.frames.replaceChildren(...lines.map((line) => element("li", "", line)));
+}
+
+/** What became of the newest snapshot of a rank that grows, unless the sentence says it. */
+function snapshotNote({ run, rank, evidence }, snapshots) {
+  if (evidence.signal !== "allocated") return "";
+  const newest = (snapshots ?? []).filter((of) => of.run === run && of.rank === rank).at(-1);
+  if (!newest) return "";
+  const { outcome, error, analysis, analysis_error: reason, path } = newest;
+  if (outcome === "waiting") return "A memory snapshot was asked for.";
+  if (outcome === "recording") return "A memory snapshot is being recorded.";
+  if (outcome === "unanswered") return "A memory snapshot was asked for, and did not come.";
+  if (outcome === "failed") return `No memory snapshot: ${error}.`;
+  if (!analysis) return `A memory snapshot was written to ${path}; --snapshot.read-directory lets the exporter read it.`;
+  if (analysis === "waiting") return "A memory snapshot is being analysed.";
+  return analysis === "analysed" ? "" : `The memory snapshot ${path} was not analysed (${analysis}): ${reason}.`;
 }

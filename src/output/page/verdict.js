@@ -79,7 +79,8 @@ function who({ ranks, processes }) {
 function briefly({ evidence, sentence }) {
   if (!evidence.signal) return sentence;
   const soon = oomEta(evidence);
-  return sentence.split(/[,;]/)[0] + (soon === DASH ? "" : `; out of memory in about ${soon}`);
+  const line = sentence.split("; ").find((clause) => clause.includes(" of it is allocated at "));
+  return sentence.split(/[,;]/)[0] + (line ? `, ${line}` : "") + (soon === DASH ? "" : `; out of memory in about ${soon}`);
 }
 
 function curl() {

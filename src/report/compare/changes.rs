@@ -229,6 +229,7 @@ mod tests {
             n_ooms: None,
             end: None,
             ranks: Vec::new(),
+            leaking_line: None,
         }
     }
 

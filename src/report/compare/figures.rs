@@ -39,6 +39,8 @@ pub struct RunFigures {
     pub n_lost: Option<u64>,
     /// Out-of-memory errors of all ranks.
     pub n_ooms: Option<u64>,
+    /// The line that leaks, as a memory snapshot shows it.
+    pub leaking_line: Option<String>,
     /// How it ended, where ranks announced that.
     pub end: Option<RunEnd>,
     /// Ascending; empty where the summary has none.

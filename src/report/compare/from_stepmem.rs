@@ -1,7 +1,9 @@
 //! The figures of a summary of ours.
 
 use crate::analysis::basis::Basis;
+use crate::analysis::diagnosis::Evidence;
 use crate::model::end::EndReport;
+use crate::model::site::SiteVerdict;
 use crate::model::units::Count;
 use crate::report::compare::figures::{
     NotASummary, RankFigures, RunEnd, RunFigures, RunGrowth, RunHeadroom, RunIssue, RunPeak,
@@ -9,7 +11,7 @@ use crate::report::compare::figures::{
 };
 use crate::report::policy::{PeakMetric, PolicyName};
 use crate::report::summary::model::{
-    FigureSummary, Issue, IssueKind, RankSummary, RankTrend, Summary,
+    FigureSummary, Issue, IssueEvidence, IssueKind, RankSummary, RankTrend, Summary,
 };
 
 /// Returns the figures of a summary.
@@ -45,6 +47,7 @@ pub fn figures(summary: &Summary) -> Result<RunFigures, NotASummary> {
         n_ooms: (!ooms.is_empty()).then(|| ooms.iter().sum()),
         end: end(ranks),
         ranks: ranks.iter().map(|rank| rank_figures(summary, rank)).collect(),
+        leaking_line: summary.issues.iter().find_map(leaking_line),
     })
 }
 
@@ -76,6 +79,17 @@ fn rank_peak(figure: Option<&FigureSummary>) -> RunPeak {
         mean: figure.map(|figure| figure.mean_bytes),
         noise: figure.and_then(|figure| figure.noise_bytes),
     }
+}
+
+/// The line that leaks by the evidence of an issue, if it is about growth and a memory snapshot shows one.
+fn leaking_line(issue: &Issue) -> Option<String> {
+    let IssueEvidence::Finding(Evidence::CreepConfirmed(of) | Evidence::CreepEarly(of)) =
+        &issue.evidence
+    else {
+        return None;
+    };
+    let site = of.site.as_ref().filter(|site| site.verdict == SiteVerdict::Leak)?;
+    Some(site.at.as_ref()?.to_string())
 }
 
 /// The headroom of a rank; summaries that do not name its basis rest on the peak of live memory.

@@ -52,6 +52,7 @@ pub fn figures(
         n_ooms: None,
         end: None,
         ranks: Vec::new(),
+        leaking_line: None,
         issues,
     })
 }

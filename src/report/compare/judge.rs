@@ -188,12 +188,31 @@ fn remarks(runs: Runs<'_>) -> Vec<String> {
     if !(old.peak_allocated.is_known() && new.peak_allocated.is_known()) {
         remarks.push("a run does not know its peaks, so live memory is compared".to_owned());
     }
+    remarks.extend(leaking_lines(runs));
     if let (Some(before), Some(after)) = (old.steps, new.steps)
         && (before > 2.0 * after || after > 2.0 * before)
     {
         remarks.push(format!("the old run had {before:.0} steps, the new one {after:.0}"));
     }
     remarks
+}
+
+/// Returns what became of the line that leaked. A run that still grows may lack a snapshot that names it.
+fn leaking_lines(runs: Runs<'_>) -> Option<String> {
+    let is_growing = runs.new.growth.is_some_and(|growth| growth.is_growing);
+    match (&runs.old.leaking_line, &runs.new.leaking_line) {
+        (Some(old), Some(new)) if old == new => {
+            Some(format!("the line {new} leaks in both runs"))
+        }
+        (Some(old), Some(new)) => {
+            Some(format!("another line leaks: {new}, and no longer {old}"))
+        }
+        (Some(old), None) if runs.new.is_judged && !is_growing => {
+            Some(format!("the leaking line {old} is gone"))
+        }
+        (None, Some(new)) => Some(format!("the line {new} leaks in the new run")),
+        (Some(_) | None, None) => None,
+    }
 }
 
 #[cfg(test)]
@@ -230,6 +249,7 @@ mod tests {
             n_ooms: None,
             end: None,
             ranks: Vec::new(),
+            leaking_line: None,
         }
     }
 
@@ -323,5 +343,20 @@ mod tests {
             ..run(100.0, &[("CREEP_EARLY", IssueSeverity::Crit)])
         };
         assert_eq!(verdict(&rising, &ours), ComparisonVerdict::Regression);
+    }
+
+    #[test]
+    fn leaking_line_that_is_gone_is_said() {
+        let with = |line: Option<&str>| RunFigures {
+            leaking_line: line.map(str::to_owned),
+            ..run(100.0, &[])
+        };
+        let notes =
+            |old, new| compare(OldNew { old: &with(old), new: &with(new) }).notes.join("; ");
+        let gone = notes(Some("train.py:151 in evaluate"), None);
+        assert!(gone.contains("the leaking line train.py:151 in evaluate is gone"), "{gone}");
+        let other = notes(Some("a.py:1 in f"), Some("b.py:2 in g"));
+        assert!(other.contains("another line leaks: b.py:2 in g"), "{other}");
+        assert_eq!(notes(None, None), "");
     }
 }

@@ -62,6 +62,7 @@ pub struct Story {
 
 /// The figures of the subject at one time.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time, and it is copied")]
 pub enum SubjectFigures<'a> {
     Rank(RankView<'a>),
     /// Of a process that does not push.

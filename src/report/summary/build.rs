@@ -12,7 +12,7 @@ use crate::analysis::diagnosis::pressure;
 use crate::analysis::rank::tally::{Figure, Kept, Moment, PhaseTally, Tally};
 use crate::analysis::rank::view::RankView;
 use crate::analysis::runs::RunView;
-use crate::analysis::status::SnapshotStatus;
+use crate::analysis::snapshot_status::SnapshotStatus;
 use crate::model::ids::Rank;
 use crate::model::units::Count;
 use crate::report::card;

@@ -12,7 +12,7 @@ use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::Stage;
 use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
 use crate::analysis::rank::tally::{Bands, Moment};
-use crate::analysis::status::SnapshotStatus;
+use crate::analysis::snapshot_status::SnapshotStatus;
 use crate::model::end::EndReport;
 use crate::model::ids::{GpuUuid, Rank, Run};
 use crate::model::launch::Launch;

@@ -2,6 +2,9 @@ TOTAL = 1 << 30
 allocated = 0
 peak = 0
 n_ooms = 0
+n_allocations = 0
+n_frees = 0
+metadata = ""
 n_reads = 0
 n_resets = 0
 observers = []
@@ -18,7 +21,7 @@ def _cuda_memoryStats(device):
         return {"all": every, "small_pool": every, "large_pool": every}
 
     return {
-        "allocation": stat(1, 1),
+        "allocation": {"all": {"current": 1, "peak": 1, "allocated": n_allocations, "freed": n_frees}},
         "segment": stat(1, 1),
         "active": stat(1, 1),
         "inactive_split": stat(1, 1),

@@ -18,11 +18,14 @@ def malloc(n_bytes):
             observer(0, n_bytes, _C.allocated, _C.TOTAL - _C.allocated)
         raise OutOfMemoryError(f"CUDA out of memory. Tried to allocate {n_bytes / (1 << 20):.2f} MiB. GPU 0 has 1.00 GiB")
     _C.allocated += n_bytes
+    _C.n_allocations += 1
     _C.peak = max(_C.peak, _C.allocated)
     if _C.history is not None:
-        _C.trace.append({"action": "alloc", "size": n_bytes})
+        entry = {"action": "alloc", "size": n_bytes}
+        _C.trace.append({**entry, "user_metadata": _C.metadata} if _C.metadata else entry)
         del _C.trace[: -_C.history["max_entries"]]
 
 
 def free(n_bytes):
+    _C.n_frees += 1
     _C.allocated -= n_bytes

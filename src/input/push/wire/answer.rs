@@ -2,13 +2,16 @@
 
 use serde::Serialize;
 
-use crate::analysis::captures::CaptureRequest;
+use crate::analysis::capture::RankRequest;
 use crate::analysis::challengers::{Claim, Contest};
 use crate::input::push::wire::json::to_vec;
 use crate::model::ids::{Rank, Run};
 
+/// Allocations and frees that a recording keeps at most.
+pub const ENTRIES_MAX: u32 = 1_000_000;
+
 /// Encodes the response to an accepted push: the number of records, and requests to its ranks.
-pub fn encode_accepted(accepted: usize, asks: &[CaptureRequest]) -> Vec<u8> {
+pub fn encode_accepted(accepted: usize, requests: &[RankRequest]) -> Vec<u8> {
     #[derive(Serialize)]
     struct AcceptedBody<'a> {
         accepted: usize,
@@ -17,16 +20,48 @@ pub fn encode_accepted(accepted: usize, asks: &[CaptureRequest]) -> Vec<u8> {
     #[derive(Serialize)]
     #[serde(tag = "type", rename_all = "snake_case")]
     enum Action<'a> {
-        Snapshot { id: &'a str, run: &'a Run, rank: Rank, steps: u32, directory: &'a str },
+        Snapshot {
+            id: &'a str,
+            run: &'a Run,
+            rank: Rank,
+            steps: u32,
+            reason: &'static str,
+            entries_max: u32,
+        },
+        Holders {
+            id: &'a str,
+            run: &'a Run,
+            rank: Rank,
+            steps: u32,
+        },
     }
-    let actions = asks.iter().map(|ask| Action::Snapshot {
-        id: &ask.id,
-        run: &ask.rank.run,
-        rank: ask.rank.rank,
-        steps: ask.steps,
-        directory: &ask.directory,
+    let actions = requests.iter().map(|request| match request {
+        RankRequest::Snapshot(of) => Action::Snapshot {
+            id: &of.id,
+            run: &of.rank.run,
+            rank: of.rank.rank,
+            steps: of.steps,
+            reason: of.reason.as_label(),
+            entries_max: ENTRIES_MAX,
+        },
+        RankRequest::Holders(of) => Action::Holders {
+            id: &of.id,
+            run: &of.rank.run,
+            rank: of.rank.rank,
+            steps: of.steps,
+        },
     });
     to_vec(&AcceptedBody { accepted, actions: actions.collect() })
+}
+
+/// Encodes the response to an operator's request for a snapshot.
+pub fn encode_demanded(id: &str) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct DemandedBody<'a> {
+        accepted: usize,
+        id: &'a str,
+    }
+    to_vec(&DemandedBody { accepted: 1, id })
 }
 
 /// Encodes the response to a refused request as problem+json (RFC 9457).

@@ -5,8 +5,9 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::analysis::acks::{Ack, FOR_SECONDS_MAX};
-use crate::analysis::captures::{self, CaptureOutcome, CaptureReason, CaptureReport};
+use crate::analysis::capture::{self, CaptureOutcome, CaptureReason, CaptureReport};
 use crate::analysis::diagnosis::DiagnosisKind;
+use crate::analysis::episodes::STEPS_MAX;
 use crate::input::push::wire::error::{DecodeError, DecodeFault};
 use crate::input::push::wire::field::{
     PID_MAX, bytes_of, count_of, in_field, instance_of, optional, rank_of, run_of, seconds_of,
@@ -23,8 +24,8 @@ use crate::model::units::checked_text;
 
 /// The longest time that a request can release devices for, in seconds: a day.
 pub const RELEASE_SECONDS_MAX: u32 = 86_400;
-/// The longest id of a snapshot request, in bytes.
-const SNAPSHOT_ID_BYTES_MAX: usize = 64;
+/// The longest id of a request to a rank, in bytes.
+pub const REQUEST_ID_BYTES_MAX: usize = 64;
 
 /// Decodes the body of `POST /v1/runs/RUN/end`.
 ///
@@ -76,6 +77,16 @@ pub fn decode_device_ack(uuid: GpuUuid, body: &[u8]) -> Result<Ack, DecodeError>
     fields.about(subject)
 }
 
+/// Decodes the body of `POST /v1/runs/RUN/snapshot`: the rank, and the steps to record where they are named.
+///
+/// # Errors
+/// The body is not `{"rank": …}`, with `"steps": …` of 1 to [`STEPS_MAX`].
+pub fn decode_demand(run: Run, body: &[u8]) -> Result<(RankId, Option<u32>), DecodeError> {
+    let raw = parse::<Object<RawDemand>>(body)?.0;
+    let steps = optional(raw.steps, |n| small_of("steps", n, 1, STEPS_MAX))?;
+    Ok((RankId { run, rank: rank_of("rank", raw.rank)? }, steps))
+}
+
 /// The part of an acknowledgement that is the same for every subject.
 struct AckFields<'a> {
     kind: Text<'a>,
@@ -107,22 +118,21 @@ pub fn decode_release(body: &[u8]) -> Result<Duration, DecodeError> {
 /// Decodes the body of `POST /v1/snapshots`.
 ///
 /// # Errors
-/// The body is not `{"rank": …, "outcome": "written", "path": …}` or `{…, "outcome": "failed", "error": …}`.
-pub fn decode_snapshot(body: &[u8]) -> Result<CaptureReport, DecodeError> {
+/// The body is not `{"rank": …, "outcome": "began"}`, `{…, "outcome": "written", "path": …}` or
+/// `{…, "outcome": "failed", "error": …}`.
+pub fn decode_snapshot(body: &[u8], owner: Option<u32>) -> Result<CaptureReport, DecodeError> {
     let raw = parse::<Object<RawSnapshot<'_>>>(body)?.0;
     let text = |field, text: Option<Text<'_>>, max| {
         text.map(|text| in_field(field, checked_text(&text.0, max))).transpose()
     };
-    let missing = |field: &str| DecodeError {
-        record: None,
-        field: String::new(),
-        problem: DecodeFault::Json(format!("missing field `{field}`")),
-    };
-    let path = text("path", raw.path, captures::PATH_BYTES_MAX)?;
-    let error = text("error", raw.error, captures::ERROR_BYTES_MAX)?;
+    let path = text("path", raw.path, capture::PATH_BYTES_MAX)?;
+    let file = text("file", raw.file, capture::PATH_BYTES_MAX)?;
+    let error = text("error", raw.error, capture::ERROR_BYTES_MAX)?;
     let bytes = optional(raw.bytes, |n| bytes_of("bytes", n))?;
+    let events_per_step = optional(raw.events_per_step, |n| count_of("events_per_step", n))?;
     let outcome = match (raw.outcome, path, error) {
-        (RawOutcome::Written, Some(path), _) => CaptureOutcome::Written { path, bytes },
+        (RawOutcome::Began, ..) => CaptureOutcome::Recording { events_per_step },
+        (RawOutcome::Written, Some(path), _) => CaptureOutcome::Written { path, file, bytes },
         (RawOutcome::Failed, _, Some(error)) => CaptureOutcome::Failed { error },
         (RawOutcome::Written, None, _) => return Err(missing("path")),
         (RawOutcome::Failed, _, None) => return Err(missing("error")),
@@ -130,11 +140,21 @@ pub fn decode_snapshot(body: &[u8]) -> Result<CaptureReport, DecodeError> {
     let run = run_of(raw.run.as_ref().map_or(RUN_DEFAULT, |run| &run.0))?;
     Ok(CaptureReport {
         rank: RankId { run, rank: rank_of("rank", raw.rank)? },
-        id: text("id", raw.id, SNAPSHOT_ID_BYTES_MAX)?,
+        id: text("id", raw.id, REQUEST_ID_BYTES_MAX)?,
         reason: raw.reason.map_or(CaptureReason::Manual, RawReason::checked),
         step: optional(raw.step, |n| count_of("step", n))?,
         outcome,
+        owner,
     })
+}
+
+/// A field that an outcome needs and the report lacks.
+pub(super) fn missing(field: &str) -> DecodeError {
+    DecodeError {
+        record: None,
+        field: String::new(),
+        problem: DecodeFault::Json(format!("missing field `{field}`")),
+    }
 }
 
 #[derive(Deserialize)]
@@ -183,6 +203,13 @@ struct RawRelease {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct RawDemand {
+    rank: Number,
+    steps: Option<Number>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct RawSnapshot<'a> {
     #[serde(borrow)]
     run: Option<Text<'a>>,
@@ -194,7 +221,10 @@ struct RawSnapshot<'a> {
     outcome: RawOutcome,
     #[serde(borrow)]
     path: Option<Text<'a>>,
+    #[serde(borrow)]
+    file: Option<Text<'a>>,
     bytes: Option<Number>,
+    events_per_step: Option<Number>,
     #[serde(borrow)]
     error: Option<Text<'a>>,
 }
@@ -220,6 +250,7 @@ impl RawReason {
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum RawOutcome {
+    Began,
     Written,
     Failed,
 }

@@ -5,6 +5,7 @@ pub mod answer;
 pub mod control;
 pub mod error;
 mod field;
+pub mod holders;
 mod json;
 mod number;
 pub mod recorded;

@@ -1,0 +1,296 @@
+//! Who is asked for a memory snapshot, and for how many steps. One creep of a run is one episode: the first rank that grows
+//! is asked and, once that one has reported, the one that grows fastest of the others.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::model::ids::{RankId, Run};
+use crate::model::units::Uptime;
+
+/// For how many runs it is known what they were asked; the one asked longest ago is forgotten.
+pub const RUNS_MAX: usize = 1024;
+/// A rank that was asked and has not reported this long after its steps will not. Its steps are given twice the time that
+/// they take by its pace.
+pub const REPORT_WITHIN: Duration = Duration::from_mins(10);
+/// A rank is asked to record at most this many steps.
+pub const STEPS_MAX: u32 = 1000;
+/// Ranks of a run that are asked about one creep.
+pub const EPISODE_RANKS_MAX: usize = 2;
+/// How often a rank is asked about one creep: again when the first recording was too short.
+pub const RANK_ASKS_MAX: u32 = 2;
+/// Periods of growth that comes in stairs that a recording must hold.
+const PERIODS: f64 = 3.0;
+/// A second recording is this much longer than the first.
+const LONGER: u32 = 3;
+/// Stairs from which their distance is known.
+const STAIRS_MIN: usize = 3;
+/// The pace of a rank whose pace is not known, in seconds a step.
+const PACE_DEFAULT: f64 = 1.0;
+/// The slowest pace that a deadline rests on, in seconds a step.
+const PACE_SLOWEST: f64 = 600.0;
+
+/// How often runs are asked.
+#[derive(Clone, Copy, Debug)]
+pub struct EpisodeSettings {
+    /// For how many steps a rank records at the least.
+    pub steps: u32,
+    /// Episodes that a run is asked about at most.
+    pub run_max: u32,
+    /// The time from the beginning of one to that of the next.
+    pub cooldown: Duration,
+}
+
+/// Growth of a rank that asks for a snapshot.
+#[derive(Clone, Copy, Debug)]
+pub struct Growth<'a> {
+    pub rank: &'a RankId,
+    /// How fast it grows.
+    pub bytes_per_step: Option<f64>,
+    /// How long its steps take.
+    pub seconds_per_step: Option<f64>,
+    /// In how many stairs it has grown, and how far apart they are in steps.
+    pub stairs: Option<(usize, f64)>,
+}
+
+/// How long a rank shall record.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AskPlan {
+    pub steps: u32,
+    /// By its pace, or a guess.
+    pub seconds_per_step: f64,
+}
+
+/// What growth of a rank leads to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum EpisodeStep {
+    /// The rank is asked.
+    Ask(AskPlan),
+    /// Another rank of the run is asked about the same, or this one was.
+    Known,
+    /// The run has had enough.
+    Limited,
+    /// No recording would be long enough.
+    TooLong {
+        /// Steps from one rise to the next.
+        period: f64,
+    },
+}
+
+/// The episodes of all runs.
+#[derive(Debug)]
+pub struct Episodes {
+    settings: EpisodeSettings,
+    // Invariant: at most RUNS_MAX.
+    runs: BTreeMap<Run, RunEpisodes>,
+}
+
+#[derive(Clone, Debug)]
+struct RunEpisodes {
+    n_episodes: u32,
+    began: Uptime,
+    // Invariant: at most EPISODE_RANKS_MAX.
+    ranks: Vec<RankAsks>,
+    /// Of the ranks that were not asked, the one that grows fastest.
+    next: Option<NextAsk>,
+}
+
+#[derive(Clone, Debug)]
+struct RankAsks {
+    rank: RankId,
+    n_asks: u32,
+    plan: AskPlan,
+}
+
+#[derive(Clone, Debug)]
+struct NextAsk {
+    rank: RankId,
+    bytes_per_step: f64,
+    plan: AskPlan,
+}
+
+impl Growth<'_> {
+    /// Returns the steps from one rise to the next, where growth comes in stairs.
+    fn period(&self) -> Option<f64> {
+        let (_, distance) = self.stairs.filter(|(n_stairs, _)| *n_stairs >= STAIRS_MIN)?;
+        Some(distance).filter(|distance| distance.is_finite() && *distance > 1.0)
+    }
+}
+
+impl AskPlan {
+    /// Plans a recording of a rank whose pace is not known.
+    pub fn of_steps(steps: u32) -> Self {
+        Self { steps: steps.clamp(1, STEPS_MAX), seconds_per_step: PACE_DEFAULT }
+    }
+
+    /// Returns the time after which an ask counts as unanswered.
+    pub fn allowance(self) -> Duration {
+        let pace = self.seconds_per_step.clamp(0.0, PACE_SLOWEST);
+        let seconds = 2.0 * f64::from(self.steps) * pace;
+        REPORT_WITHIN + Duration::try_from_secs_f64(seconds).unwrap_or_default()
+    }
+}
+
+impl Episodes {
+    pub fn new(settings: EpisodeSettings) -> Self {
+        Self { settings, runs: BTreeMap::new() }
+    }
+
+    /// Takes growth of a rank: it begins an episode, or belongs to the one that its run is in.
+    pub fn grows(&mut self, growth: &Growth<'_>, now: Uptime) -> EpisodeStep {
+        let plan = match self.plan(growth) {
+            Ok(plan) => plan,
+            Err(period) => return EpisodeStep::TooLong { period },
+        };
+        let rank = growth.rank;
+        if let Some(run) = self.runs.get_mut(&rank.run)
+            && now.since(run.began) < self.settings.cooldown
+        {
+            let bytes_per_step = growth.bytes_per_step.unwrap_or(0.0);
+            run.offer(NextAsk { rank: rank.clone(), bytes_per_step, plan });
+            return EpisodeStep::Known;
+        }
+        let n_before = self.runs.get(&rank.run).map_or(0, |run| run.n_episodes);
+        if n_before >= self.settings.run_max {
+            return EpisodeStep::Limited;
+        }
+        self.make_room(&rank.run);
+        let ranks = vec![RankAsks { rank: rank.clone(), n_asks: 1, plan }];
+        let n_episodes = n_before + 1;
+        let run = RunEpisodes { n_episodes, began: now, ranks, next: None };
+        self.runs.insert(rank.run.clone(), run);
+        EpisodeStep::Ask(plan)
+    }
+
+    /// Returns the rank that is to be asked next about a run's growth.
+    pub fn next(&mut self, run: &Run) -> Option<(RankId, AskPlan)> {
+        let run = self.runs.get_mut(run)?;
+        let NextAsk { rank, plan, .. } = run.next.take()?;
+        run.ranks.push(RankAsks { rank: rank.clone(), n_asks: 1, plan });
+        Some((rank, plan))
+    }
+
+    /// Returns how long a rank shall record whose recording was too short; `None` if it was asked often enough.
+    pub fn longer(&mut self, rank: &RankId) -> Option<AskPlan> {
+        let run = self.runs.get_mut(&rank.run)?;
+        let asked = run.ranks.iter_mut().find(|asked| asked.rank == *rank)?;
+        if asked.n_asks >= RANK_ASKS_MAX {
+            return None;
+        }
+        asked.n_asks += 1;
+        asked.plan.steps = asked.plan.steps.saturating_mul(LONGER).min(STEPS_MAX);
+        Some(asked.plan)
+    }
+
+    /// Returns for how many steps a rank shall record; the period where no recording would be long enough.
+    fn plan(&self, growth: &Growth<'_>) -> Result<AskPlan, f64> {
+        let seconds_per_step = growth.seconds_per_step.unwrap_or(PACE_DEFAULT);
+        let least = self.settings.steps;
+        let Some(period) = growth.period() else {
+            return Ok(AskPlan { steps: least, seconds_per_step });
+        };
+        let needed = PERIODS * period;
+        let steps = (least..=STEPS_MAX).find(|steps| f64::from(*steps) >= needed);
+        steps.map(|steps| AskPlan { steps, seconds_per_step }).ok_or(period)
+    }
+
+    fn make_room(&mut self, run: &Run) {
+        if !self.runs.contains_key(run) && self.runs.len() >= RUNS_MAX {
+            let longest_ago = self.runs.iter().min_by_key(|(_, run)| run.began);
+            if let Some(run) = longest_ago.map(|(run, _)| run.clone()) {
+                self.runs.remove(&run);
+            }
+        }
+    }
+}
+
+impl RunEpisodes {
+    /// Takes a rank as the next to ask if it was not asked and grows faster than the one so far.
+    fn offer(&mut self, ask: NextAsk) {
+        let was_asked = self.ranks.iter().any(|asked| asked.rank == ask.rank);
+        let is_first = self.next.as_ref().is_none_or(|next| {
+            next.rank == ask.rank || next.bytes_per_step < ask.bytes_per_step
+        });
+        if !was_asked && is_first && self.ranks.len() < EPISODE_RANKS_MAX {
+            self.next = Some(ask);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{AskPlan, EpisodeSettings, EpisodeStep, Episodes, Growth, REPORT_WITHIN};
+    use crate::model::ids::{Rank, RankId, Run};
+    use crate::model::units::Uptime;
+
+    const COOLDOWN: Duration = Duration::from_mins(30);
+
+    fn episodes() -> Episodes {
+        Episodes::new(EpisodeSettings { steps: 20, run_max: 2, cooldown: COOLDOWN })
+    }
+
+    fn who(rank: u64) -> RankId {
+        RankId { run: Run::new("llm").unwrap(), rank: Rank::new(rank).unwrap() }
+    }
+
+    fn growth(rank: &RankId, bytes_per_step: f64) -> Growth<'_> {
+        let bytes_per_step = Some(bytes_per_step);
+        Growth { rank, bytes_per_step, seconds_per_step: Some(60.0), stairs: None }
+    }
+
+    fn plan(steps: u32) -> AskPlan {
+        AskPlan { steps, seconds_per_step: 60.0 }
+    }
+
+    #[test]
+    fn of_ranks_that_grow_alike_the_first_and_the_worst_are_asked() {
+        let mut episodes = episodes();
+        let asked = EpisodeStep::Ask(plan(20));
+        assert_eq!(episodes.grows(&growth(&who(1), 5.0), Uptime::default()), asked);
+        for (rank, bytes_per_step) in [(1, 9.0), (2, 3.0), (3, 7.0), (4, 5.0)] {
+            let rank = who(rank);
+            let step = episodes.grows(&growth(&rank, bytes_per_step), Uptime(COOLDOWN / 2));
+            assert_eq!(step, EpisodeStep::Known);
+        }
+        let run = who(0).run;
+        assert_eq!(episodes.next(&run), Some((who(3), plan(20))));
+        episodes.grows(&growth(&who(4), 8.0), Uptime(COOLDOWN / 2));
+        assert_eq!(episodes.next(&run), None);
+    }
+
+    #[test]
+    fn a_run_has_so_many_episodes_that_begin_the_cooldown_apart() {
+        let mut episodes = episodes();
+        let rank = who(3);
+        let mut at = |n: u32| episodes.grows(&growth(&rank, 1.0), Uptime(COOLDOWN * n));
+        assert_eq!(at(0), EpisodeStep::Ask(plan(20)));
+        assert_eq!(at(1), EpisodeStep::Ask(plan(20)));
+        assert_eq!(at(2), EpisodeStep::Limited);
+    }
+
+    #[test]
+    fn recording_that_was_too_short_is_repeated_once_for_longer() {
+        let mut episodes = episodes();
+        let rank = who(3);
+        assert_eq!(episodes.longer(&rank), None);
+        episodes.grows(&growth(&rank, 1.0), Uptime::default());
+        assert_eq!(episodes.longer(&rank), Some(plan(60)));
+        assert_eq!(episodes.longer(&rank), None);
+        // 60 steps of a minute take an hour.
+        assert_eq!(plan(60).allowance(), Duration::from_hours(2) + REPORT_WITHIN);
+    }
+
+    #[test]
+    fn recording_holds_three_periods_of_stairs_or_is_not_asked_for() {
+        let rank = who(3);
+        let of = |n_stairs: usize, distance: f64| {
+            let stairs = Some((n_stairs, distance));
+            episodes().grows(&Growth { stairs, ..growth(&rank, 1.0) }, Uptime::default())
+        };
+        assert_eq!(of(3, 100.0), EpisodeStep::Ask(plan(300)));
+        assert_eq!(of(3, 5.0), EpisodeStep::Ask(plan(20)));
+        assert_eq!(of(2, 100.0), EpisodeStep::Ask(plan(20)));
+        assert_eq!(of(4, 400.0), EpisodeStep::TooLong { period: 400.0 });
+    }
+}

@@ -1,0 +1,285 @@
+//! Which lines allocate the memory that grows, and what holds it: by rank, from analysed snapshots and from what training
+//! processes report of their live objects.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::ids::{Rank, RankId, Run};
+use crate::model::site::{LeakSite, OomSite, SiteText, TensorHolder};
+use crate::model::units::{Count, Uptime};
+
+/// What became of the analysis of a snapshot.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AnalysisOutcome {
+    Analysed,
+    /// The process that analysed it took too much processor time.
+    CpuTime,
+    /// That process died.
+    Crashed,
+    /// The system does not let the exporter read the file.
+    Forbidden,
+    /// It is not a readable snapshot.
+    Malformed,
+    /// The process that analysed it took more memory than it may.
+    Memory,
+    /// There is no such file.
+    Missing,
+    /// It is not a regular file.
+    NotAFile,
+    /// It is not started, because the memory that is left would not do.
+    NotStarted,
+    /// Its path leads out of the directory.
+    Outside,
+    /// It belongs to another user than the process that reported it.
+    Owner,
+    /// Too many snapshots wait.
+    Queue,
+    /// It took too long.
+    Timeout,
+    TooLarge,
+}
+
+impl AnalysisOutcome {
+    /// Every outcome, in the order of labels.
+    pub const ALL: [Self; 14] = [
+        Self::Analysed,
+        Self::CpuTime,
+        Self::Crashed,
+        Self::Forbidden,
+        Self::Malformed,
+        Self::Memory,
+        Self::Missing,
+        Self::NotAFile,
+        Self::NotStarted,
+        Self::Outside,
+        Self::Owner,
+        Self::Queue,
+        Self::Timeout,
+        Self::TooLarge,
+    ];
+
+    /// Returns its name in labels.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::Analysed => "analysed",
+            Self::CpuTime => "cpu_time",
+            Self::Crashed => "crashed",
+            Self::Forbidden => "forbidden",
+            Self::Malformed => "malformed",
+            Self::Memory => "memory",
+            Self::Missing => "missing",
+            Self::NotAFile => "not_a_file",
+            Self::NotStarted => "not_started",
+            Self::Outside => "outside",
+            Self::Owner => "owner",
+            Self::Queue => "queue",
+            Self::Timeout => "timeout",
+            Self::TooLarge => "too_large",
+        }
+    }
+}
+
+/// The result of the analysis of one snapshot.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct SnapshotAnalysis {
+    pub outcome: AnalysisOutcome,
+    /// Why it was not analysed.
+    pub reason: Option<SiteText>,
+    /// What it says of growth.
+    pub leak: Option<LeakSite>,
+    /// What it says of its last out-of-memory error.
+    pub oom: Option<OomSite>,
+}
+
+impl SnapshotAnalysis {
+    /// A snapshot that was not analysed; `reason` is cut to what a text may have.
+    pub fn failed(outcome: AnalysisOutcome, reason: &str) -> Self {
+        let plain: String = reason.chars().filter(|c| !c.is_control()).take(120).collect();
+        Self { outcome, reason: SiteText::new(&plain).ok(), leak: None, oom: None }
+    }
+}
+
+/// A request to analyse a snapshot.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct AnalysisRequest {
+    /// The number of the snapshot.
+    pub number: u64,
+    /// The path of the file, relative to the directory that snapshots are read from.
+    pub file: Box<str>,
+    /// The user id of the process that reported it, where that is known.
+    pub owner: Option<u32>,
+}
+
+/// What a training process reports of its live objects.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HoldersReport {
+    pub rank: RankId,
+    /// Id of the request; `None` for a program that looked by itself.
+    pub id: Option<Box<str>>,
+    pub outcome: HoldersOutcome,
+    /// Steps of the two looks.
+    pub first_step: Option<Count>,
+    pub last_step: Option<Count>,
+}
+
+/// What became of a look at the live objects.
+#[derive(Clone, Debug, PartialEq)]
+pub enum HoldersOutcome {
+    /// The process has begun to look.
+    Began,
+    /// What grows, the fastest first; never empty.
+    Named(Vec<TensorHolder>),
+    /// Nothing that holds tensors grows.
+    Nothing,
+    /// It would have taken too long.
+    GaveUp {
+        error: Box<str>,
+    },
+    Failed {
+        error: Box<str>,
+    },
+}
+
+impl HoldersOutcome {
+    /// Returns its name in labels.
+    pub fn as_label(&self) -> &'static str {
+        match self {
+            Self::Began => "began",
+            Self::Named(_) => "named",
+            Self::Nothing => "none",
+            Self::GaveUp { .. } => "gave_up",
+            Self::Failed { .. } => "failed",
+        }
+    }
+}
+
+/// What is known of the code behind a rank's memory, in its present life.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SiteView<'a> {
+    /// What a snapshot says of its growth.
+    pub leak: Option<&'a LeakSite>,
+    /// What a snapshot says of its last out-of-memory error.
+    pub oom: Option<&'a OomSite>,
+    /// What grows fastest among its live objects.
+    pub holder: Option<&'a TensorHolder>,
+}
+
+/// A value, and when the snapshot or the look that it comes from was asked for.
+type Dated<T> = Option<(Uptime, Box<T>)>;
+
+#[derive(Debug, Default)]
+struct RankSites {
+    leak: Dated<LeakSite>,
+    oom: Dated<OomSite>,
+    holder: Dated<TensorHolder>,
+}
+
+/// The sites of all ranks.
+#[derive(Debug, Default)]
+pub struct SiteTable {
+    // Invariant: only of ranks that the rank table holds, after each `retain`.
+    runs: BTreeMap<Run, BTreeMap<Rank, RankSites>>,
+}
+
+impl SiteTable {
+    /// Takes what a snapshot says. What names a line stays against what names none, and newer replaces older.
+    pub fn take(&mut self, rank: &RankId, analysis: SnapshotAnalysis, since: Uptime) {
+        if analysis.leak.is_none() && analysis.oom.is_none() {
+            return;
+        }
+        let sites = self.of_mut(rank);
+        if let Some(leak) = analysis.leak {
+            let before = sites.leak.as_ref().map(|(at, before)| (*at, before.verdict));
+            // A verdict of an earlier life is not better than one of this.
+            if before.is_none_or(|(at, before)| before <= leak.verdict || at > since) {
+                sites.leak = Some((since, Box::new(leak)));
+            }
+        }
+        if let Some(oom) = analysis.oom {
+            sites.oom = Some((since, Box::new(oom)));
+        }
+    }
+
+    /// Takes what grows fastest among the live objects of a rank.
+    pub fn hold(&mut self, rank: &RankId, holder: TensorHolder, since: Uptime) {
+        self.of_mut(rank).holder = Some((since, Box::new(holder)));
+    }
+
+    /// Returns what is known of a rank whose present life began at `began`.
+    pub fn of(&self, run: &Run, rank: Rank, began: Option<Uptime>) -> SiteView<'_> {
+        fn present<T>(dated: Option<&(Uptime, Box<T>)>, began: Option<Uptime>) -> Option<&T> {
+            let (since, value) = dated?;
+            began.is_none_or(|began| *since >= began).then_some(&**value)
+        }
+        let sites = self.runs.get(run).and_then(|ranks| ranks.get(&rank));
+        sites.map_or_else(SiteView::default, |sites| SiteView {
+            leak: present(sites.leak.as_ref(), began),
+            oom: present(sites.oom.as_ref(), began),
+            holder: present(sites.holder.as_ref(), began),
+        })
+    }
+
+    /// Forgets the ranks that are not held any more.
+    pub fn retain(&mut self, is_held: impl Fn(&Run, Rank) -> bool) {
+        self.runs.retain(|run, ranks| {
+            ranks.retain(|rank, _| is_held(run, *rank));
+            !ranks.is_empty()
+        });
+    }
+
+    fn of_mut(&mut self, id: &RankId) -> &mut RankSites {
+        self.runs.entry(id.run.clone()).or_default().entry(id.rank).or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{AnalysisOutcome, SiteTable, SnapshotAnalysis};
+    use crate::model::ids::{Rank, RankId, Run};
+    use crate::model::site::{LeakSite, SiteVerdict};
+    use crate::model::units::Uptime;
+
+    fn analysis(verdict: SiteVerdict, steps: u64) -> SnapshotAnalysis {
+        let leak = LeakSite {
+            verdict,
+            at: None,
+            share_ratio: None,
+            bytes_per_step: None,
+            steps,
+            stack: Vec::new(),
+        };
+        let outcome = AnalysisOutcome::Analysed;
+        SnapshotAnalysis { outcome, reason: None, leak: Some(leak), oom: None }
+    }
+
+    #[test]
+    fn a_line_stays_against_none_and_goes_with_its_life() {
+        let at = |seconds| Uptime(Duration::from_secs(seconds));
+        let id = RankId { run: Run::new("llm").unwrap(), rank: Rank::new(3).unwrap() };
+        let mut table = SiteTable::default();
+        let steps = |table: &SiteTable, began| {
+            table.of(&id.run, id.rank, Some(at(began))).leak.map(|leak| leak.steps)
+        };
+        table.take(&id, analysis(SiteVerdict::None, 1), at(10));
+        table.take(&id, analysis(SiteVerdict::Leak, 2), at(20));
+        table.take(&id, analysis(SiteVerdict::InsufficientHistory, 3), at(30));
+        assert_eq!(steps(&table, 5), Some(2));
+        table.take(&id, analysis(SiteVerdict::Leak, 4), at(40));
+        assert_eq!((steps(&table, 40), steps(&table, 41)), (Some(4), None));
+        table.retain(|_, _| false);
+        assert_eq!(steps(&table, 5), None);
+    }
+
+    #[test]
+    fn labels_are_those_of_the_json() {
+        for outcome in AnalysisOutcome::ALL {
+            let json = serde_json::to_value(outcome).unwrap();
+            assert_eq!(json, outcome.as_label());
+        }
+    }
+}

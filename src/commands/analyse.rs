@@ -1,0 +1,331 @@
+//! `stepmem analyse`: the process in which the exporter has a memory snapshot analysed. It limits itself, opens the file
+//! beneath one directory, and answers in one line of JSON.
+
+use std::fs::File;
+use std::io::{self, Write, stdout};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+
+use clap::{Arg, ArgMatches, Command};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, Signal};
+
+use crate::analysis::sites::{AnalysisOutcome, SnapshotAnalysis};
+use crate::commands::args::{CommandError, CommandRow, Exit};
+use crate::commands::snapshot::UNPACKED_BYTES_MAX;
+use crate::commands::snapshot_file::{ReadError, unpack};
+use crate::model::site::{
+    CodeFrame, CodeKind, CodeLine, LeakSite, LineBytes, OOM_LINES_MAX, OomSite,
+    SITE_FRAMES_MAX, SiteText, SiteVerdict,
+};
+use crate::model::units::Bytes;
+use crate::snapshot::leak::{Blame, LeakVerdict};
+use crate::snapshot::model::Snapshot;
+use crate::snapshot::num::real;
+use crate::snapshot::scene::DeviceScene;
+use crate::snapshot::sites::{Site, SiteKind, SiteRow, Sites};
+use crate::snapshot::study::Study;
+use crate::text::clean::shortened;
+
+/// `stepmem analyse`.
+pub(super) const ANALYSE: CommandRow = CommandRow { name: "analyse", arguments, run };
+
+/// The largest file that is analysed, in bytes.
+pub const FILE_BYTES_MAX: u64 = 2 << 30;
+/// Processor time of an analysis, in seconds.
+pub const CPU_SECONDS_MAX: u64 = 60;
+/// What an analysis takes beside its file's records, in bytes.
+const MEMORY_BYTES_BASE: u64 = 8 << 20;
+/// The part of a plain file's bytes that its records take, as one by this.
+const FILE_BYTES_A_BYTE: u64 = 2;
+/// The lowest priority: everything else comes first.
+const NICENESS: i32 = 19;
+/// Lengths in characters that a text is cut to until its bytes fit.
+const TEXT_CHARS: [usize; 2] = [240, 120];
+
+fn arguments() -> Command {
+    let number =
+        |name: &'static str| Arg::new(name).long(name).value_parser(clap::value_parser!(u64));
+    Command::new("analyse")
+        .about("Analyse a memory snapshot for an exporter, within limits on memory and time")
+        .hide(true)
+        .arg(
+            Arg::new("directory")
+                .long("directory")
+                .value_parser(clap::value_parser!(PathBuf))
+                .required(true),
+        )
+        .arg(number("memory-max").required(true))
+        .arg(number("owner"))
+        .arg(Arg::new("FILE").required(true))
+}
+
+fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    let analysis = analyse(matches).unwrap_or_else(|refusal| {
+        SnapshotAnalysis::failed(refusal.outcome, &shortened(&refusal.reason, TEXT_CHARS[1]))
+    });
+    let json = serde_json::to_vec(&analysis).map_err(anyhow::Error::from)?;
+    stdout().lock().write_all(&json).map_err(anyhow::Error::from)?;
+    Ok(Exit::Success)
+}
+
+/// Why a file is not analysed.
+struct Unanalysed {
+    outcome: AnalysisOutcome,
+    reason: String,
+}
+
+fn refuse(outcome: AnalysisOutcome, reason: impl Into<String>) -> Unanalysed {
+    Unanalysed { outcome, reason: reason.into() }
+}
+
+fn analyse(matches: &ArgMatches) -> Result<SnapshotAnalysis, Unanalysed> {
+    let memory_max = matches.get_one::<u64>("memory-max").copied().unwrap_or(0);
+    limit(memory_max)
+        .map_err(|error| refuse(AnalysisOutcome::NotStarted, format!("no limits: {error}")))?;
+    let file = open(matches)?;
+    let stat = rustix::fs::fstat(&file).map_err(|error| of_system(&error.into()))?;
+    check(&stat, matches.get_one::<u64>("owner").copied())?;
+    let n_bytes = u64::try_from(stat.st_size).unwrap_or(0);
+    let needed = MEMORY_BYTES_BASE + n_bytes / FILE_BYTES_A_BYTE;
+    if needed > memory_max {
+        let reason = format!(
+            "a file of {} MiB takes about {} MiB of memory to analyse, and {} MiB are left",
+            n_bytes >> 20,
+            needed >> 20,
+            memory_max >> 20
+        );
+        return Err(refuse(AnalysisOutcome::NotStarted, reason));
+    }
+    let snapshot =
+        unpack(File::from(file), UNPACKED_BYTES_MAX).map_err(|error| match error {
+            ReadError::Io(error) => of_system(&error),
+            ReadError::TooLarge(_) => refuse(AnalysisOutcome::TooLarge, error.to_string()),
+            ReadError::Unreadable(_) | ReadError::Damaged(..) => {
+                refuse(AnalysisOutcome::Malformed, error.to_string())
+            }
+        })?;
+    Ok(understand(&snapshot))
+}
+
+/// Limits memory, processor time and priority of this process, and ends it with the exporter.
+fn limit(memory_max: u64) -> io::Result<()> {
+    let set = |resource, max| {
+        let limit = Rlimit { current: Some(max), maximum: Some(max) };
+        rustix::process::setrlimit(resource, limit)
+    };
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    set(Resource::Core, 0)?;
+    set(Resource::Data, memory_max)?;
+    set(Resource::Cpu, CPU_SECONDS_MAX)?;
+    // Niceness and the preference of the kernel are courtesies: not every system lets them be set.
+    rustix::process::nice(NICENESS).ok();
+    std::fs::write("/proc/self/oom_score_adj", "1000").ok();
+    Ok(())
+}
+
+/// Opens the file beneath the directory, without following any link.
+fn open(matches: &ArgMatches) -> Result<OwnedFd, Unanalysed> {
+    let directory = matches.get_one::<PathBuf>("directory").cloned().unwrap_or_default();
+    let file = matches.get_one::<String>("FILE").cloned().unwrap_or_default();
+    let directory = rustix::fs::open(
+        &directory,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    );
+    let directory = directory.map_err(|error| of_system(&error.into()))?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let resolve =
+        ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(directory, file, flags, Mode::empty(), resolve).map_err(|error| {
+        match error {
+            Errno::LOOP | Errno::XDEV => refuse(
+                AnalysisOutcome::Outside,
+                "its path is a link or leads out of the directory",
+            ),
+            error => of_system(&error.into()),
+        }
+    })
+}
+
+/// Checks what kind of file it is, whose, and how large. `owner`: the user of the process that reported it.
+fn check(stat: &Stat, owner: Option<u64>) -> Result<(), Unanalysed> {
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(refuse(AnalysisOutcome::NotAFile, "it is not a regular file"));
+    }
+    let of_file = u64::from(stat.st_uid);
+    let own = u64::from(rustix::process::geteuid().as_raw());
+    if of_file != 0 && of_file != own && Some(of_file) != owner {
+        let reason = format!(
+            "it belongs to user {of_file}, and was reported by {}",
+            owner.map_or(
+                "a process whose user is not known: push over the Unix socket".to_owned(),
+                |owner| { format!("user {owner}") }
+            )
+        );
+        return Err(refuse(AnalysisOutcome::Owner, reason));
+    }
+    let n_bytes = u64::try_from(stat.st_size).unwrap_or(0);
+    if n_bytes > FILE_BYTES_MAX {
+        let reason = format!("{} MiB exceed {} MiB", n_bytes >> 20, FILE_BYTES_MAX >> 20);
+        return Err(refuse(AnalysisOutcome::TooLarge, reason));
+    }
+    Ok(())
+}
+
+fn of_system(error: &io::Error) -> Unanalysed {
+    let outcome = match error.kind() {
+        io::ErrorKind::NotFound => AnalysisOutcome::Missing,
+        io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported => {
+            AnalysisOutcome::Forbidden
+        }
+        _ => AnalysisOutcome::NotAFile,
+    };
+    refuse(outcome, error.to_string())
+}
+
+/// Says what a snapshot shows, of the device that grows fastest or else holds most.
+fn understand(snapshot: &Snapshot) -> SnapshotAnalysis {
+    let sites = Sites::new(snapshot, None);
+    let studies: Vec<Study<'_>> = snapshot
+        .devices
+        .iter()
+        .map(|device| Study::new(DeviceScene::new(snapshot, device, &sites)))
+        .collect();
+    let growth = |study: &&Study<'_>| {
+        let is_leak = study.leak.verdict == LeakVerdict::Leak;
+        (is_leak, study.leak.rate.unwrap_or(0.0), study.totals.active)
+    };
+    let study = studies.iter().max_by(|a, b| {
+        let (a, b) = (growth(a), growth(b));
+        a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(a.2.cmp(&b.2))
+    });
+    let failed = studies.iter().find(|study| !study.oom.is_empty());
+    SnapshotAnalysis {
+        outcome: AnalysisOutcome::Analysed,
+        reason: None,
+        leak: study.map(leak_site),
+        oom: failed.and_then(oom_site),
+    }
+}
+
+fn leak_site(study: &Study<'_>) -> LeakSite {
+    let scene = &study.scene;
+    let steps = u64::try_from(scene.steps.n_whole()).unwrap_or(0);
+    let verdict = match study.leak.verdict {
+        LeakVerdict::Leak => SiteVerdict::Leak,
+        LeakVerdict::None => SiteVerdict::None,
+        LeakVerdict::InsufficientHistory => SiteVerdict::InsufficientHistory,
+    };
+    let unknown = LeakSite {
+        verdict,
+        at: None,
+        share_ratio: None,
+        bytes_per_step: None,
+        steps,
+        stack: Vec::new(),
+    };
+    match verdict {
+        SiteVerdict::Leak => blamed(study, unknown),
+        SiteVerdict::None => most_grown(study, unknown),
+        SiteVerdict::InsufficientHistory => unknown,
+    }
+}
+
+/// Adds the line to blame, and what it explains of the growth.
+fn blamed(study: &Study<'_>, unknown: LeakSite) -> LeakSite {
+    let (scene, leak) = (&study.scene, &study.leak);
+    let Some(blame) = &leak.blame else { return unknown };
+    let (line, origin, sum) = match blame {
+        Blame::Frame { frame, origin, sum } => {
+            (Site::of_frame(scene.snapshot, *frame), *origin, *sum)
+        }
+        Blame::Site(row) => (site_of(scene, row), row.origin, row.sum),
+    };
+    let leaked: u64 = leak.suspects.iter().map(|suspect| suspect.row.sum.bytes).sum();
+    let part = real(sum.bytes) / real(leaked.max(1));
+    let explained = leak.rate.zip(leak.floor_rate.filter(|floor| *floor > 0.0));
+    let explained = explained.map_or(1.0, |(rate, floor)| (rate / floor).min(1.0));
+    let skipped = match blame {
+        Blame::Frame { frame, .. } => {
+            let frames = scene.sites.user_frames(scene.snapshot, origin);
+            frames.take_while(|outer| outer != frame).count()
+        }
+        Blame::Site(_) => 0,
+    };
+    LeakSite {
+        at: Some(code_line(&line)),
+        share_ratio: Some((part * explained).clamp(0.0, 1.0)),
+        bytes_per_step: leak.rate.map(|rate| rate * part),
+        stack: stack(scene, origin, skipped),
+        ..unknown
+    }
+}
+
+/// Adds the line whose memory grew most in the recording: what lives for more than two steps and was made in it.
+fn most_grown(study: &Study<'_>, unknown: LeakSite) -> LeakSite {
+    let scene = &study.scene;
+    let kept = scene.lives().filter(|life| {
+        let is_new = !life.allocation.is_older() && life.allocation.is_at_end();
+        is_new && life.until.saturating_sub(life.from) > 2
+    });
+    let rows = scene.sites.table(scene.snapshot, kept.map(|life| life.allocation));
+    let Some(row) = rows.first() else { return unknown };
+    let rate = real(row.sum.bytes) / real(unknown.steps.max(1));
+    LeakSite {
+        at: Some(code_line(&site_of(scene, row))),
+        bytes_per_step: Some(rate),
+        stack: stack(scene, row.origin, 0),
+        ..unknown
+    }
+}
+
+/// Says what the last failed allocation asked for, and who held the memory.
+fn oom_site(study: &Study<'_>) -> Option<OomSite> {
+    let failure = study.oom.last()?;
+    let scene = &study.scene;
+    let site = scene.sites.site(scene.sites.of_origin(failure.stack)).unwrap_or(&Site::NOWHERE);
+    let held = failure.rows.iter().take(OOM_LINES_MAX).filter_map(|row| {
+        let bytes = Bytes::new(row.sum.bytes).ok()?;
+        Some(LineBytes { at: code_line(&site_of(scene, row)), bytes })
+    });
+    let requested_bytes = Bytes::new(failure.requested).ok()?;
+    Some(OomSite { at: code_line(site), requested_bytes, held: held.collect() })
+}
+
+fn site_of(scene: &DeviceScene<'_>, row: &SiteRow) -> Site {
+    scene.sites.site(row.site).cloned().unwrap_or(Site::NOWHERE)
+}
+
+fn code_line(site: &Site) -> CodeLine {
+    let kind = match site.kind {
+        SiteKind::Python => CodeKind::Python,
+        SiteKind::Backward => CodeKind::Backward,
+        SiteKind::Cpp => CodeKind::Cpp,
+        SiteKind::NoFrames => CodeKind::NoFrames,
+        SiteKind::BeforeRecording => CodeKind::BeforeRecording,
+    };
+    let function = site.function.as_deref().or(site.node.as_deref());
+    CodeLine {
+        kind,
+        file: site.file.as_deref().and_then(text),
+        line: site.line,
+        function: function.and_then(text),
+    }
+}
+
+fn stack(scene: &DeviceScene<'_>, origin: u32, skipped: usize) -> Vec<CodeFrame> {
+    let frames = scene.sites.user_frames(scene.snapshot, origin).skip(skipped);
+    let frames = frames.filter_map(|frame| {
+        let site = Site::of_frame(scene.snapshot, frame);
+        let (file, function) = (text(&site.file?)?, text(&site.function?)?);
+        Some(CodeFrame { file, line: site.line?, function })
+    });
+    frames.take(SITE_FRAMES_MAX).collect()
+}
+
+/// Returns a text that can be shown, cut in its middle where it is too long; `None` when it is empty.
+fn text(text: &str) -> Option<SiteText> {
+    TEXT_CHARS.iter().find_map(|chars| SiteText::new(&shortened(text, *chars)).ok())
+}

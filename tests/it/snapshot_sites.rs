@@ -1,0 +1,252 @@
+//! From a reported snapshot to the line that leaks: files are analysed by another process, and a file that cannot be is an
+//! outcome that is counted, while the exporter stays as it is.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::rig::command::stepmem;
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::{Folder, text};
+use crate::rig::json::items;
+use crate::rig::snapshot::{answer, data};
+use crate::rig::units::{GIB, MIB};
+use crate::rig::wait::{DEADLINE, await_true};
+
+/// How long after its start the demo names the line at the latest.
+const SITE_WITHIN: Duration = Duration::from_secs(90);
+
+fn exporter(folder: &Folder, arguments: &[&str]) -> Exporter {
+    let directory = text(&folder.path(""));
+    let read = ["--snapshot.read-directory", directory.trim_end_matches('/')];
+    Exporter::start(&[&read, arguments].concat())
+}
+
+/// Reports a snapshot of a rank, and returns what the status says of it once it is analysed.
+fn analysed(exporter: &Exporter, rank: u64, file: &str) -> Value {
+    exporter.push_step(&json!({ "run": "llm", "rank": rank }), 1, GIB);
+    let before = items(&exporter.status()["snapshots"]).count();
+    let report = json!({
+        "run": "llm", "rank": rank, "outcome": "written", "file": file,
+        "path": format!("/elsewhere/{file}"),
+    });
+    let answer = exporter.post_to("/v1/snapshots", report.to_string());
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let shown = || exporter.status()["snapshots"][before].clone();
+    await_true("an analysis", || shown()["analysis"] != "waiting");
+    shown()
+}
+
+fn n_analyses(exporter: &Exporter, outcome: &str) -> f64 {
+    let series = format!("stepmem_snapshot_analyses_total{{outcome=\"{outcome}\"}}");
+    exporter.metric(&series).unwrap()
+}
+
+fn site(exporter: &Exporter, rank: u64) -> Value {
+    let status = exporter.status();
+    let of = |of: &&Value| of["rank"] == rank;
+    items(&status["ranks"]).find(of).unwrap()["site"].clone()
+}
+
+#[test]
+fn verdict_is_the_one_of_the_command_on_the_same_file() {
+    let folder = Folder::new("sites");
+    let exporter = exporter(&folder, &[]);
+    let mut names: Vec<String> = fs::read_dir(data("vectors"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert!(names.len() > 30, "{names:?}");
+    let mut n_leaks = 0;
+    for (rank, name) in (0..).zip(&names) {
+        let source = data(&format!("vectors/{name}"));
+        fs::copy(&source, folder.path(name)).unwrap();
+        let shown = analysed(&exporter, rank, name);
+        assert_eq!(shown["analysis"], "analysed", "{name}: {shown}");
+        let said = answer(&["show", "--json", &source]);
+        let leaks = || items(&said["devices"]).map(|device| &device["leak"]);
+        let leak = leaks().find(|leak| leak["verdict"] == "leak").or(leaks().next()).unwrap();
+        let site = site(&exporter, rank);
+        assert_eq!(site["verdict"], leak["verdict"], "{name}");
+        assert_eq!(shown["verdict"], leak["verdict"], "{name}");
+        if leak["verdict"] != "leak" {
+            continue;
+        }
+        n_leaks += 1;
+        for key in ["file", "line", "function", "kind"] {
+            assert_eq!(site["at"][key], leak["blame"][key], "{name}: {key}");
+        }
+        assert_eq!(site["stack"], leak["blame"]["stack"], "{name}");
+        let part = leak["blame"]["bytes"].as_f64().unwrap()
+            / items(&leak["sites"]).map(|of| of["bytes"].as_f64().unwrap()).sum::<f64>();
+        let rate = part * leak["bytes_per_step"].as_f64().unwrap();
+        let found = site["bytes_per_step"].as_f64().unwrap();
+        assert!((found / rate - 1.0).abs() < 1e-9, "{name}: {found} of {rate}");
+    }
+    assert!(n_leaks > 5, "{n_leaks}");
+    let count = u32::try_from(names.len()).unwrap();
+    assert_eq!(n_analyses(&exporter, "analysed"), f64::from(count));
+}
+
+#[test]
+fn file_that_is_no_snapshot_is_an_outcome_and_leaves_the_exporter_as_it_is() {
+    let folder = Folder::new("hostile");
+    let outside = Folder::new("hostile-outside");
+    let good = data("vectors/leak_python_stacks.pickle.gz");
+    fs::copy(&good, outside.path("good.pickle.gz")).unwrap();
+    std::os::unix::fs::symlink(outside.path("good.pickle.gz"), folder.path("link")).unwrap();
+    std::os::unix::fs::symlink(outside.path(""), folder.path("away")).unwrap();
+    // A pickle that would run a command.
+    fs::write(folder.path("evil"), b"\x80\x04cos\nsystem\n\x8c\x04true\x85R.").unwrap();
+    let whole = fs::read(&good).unwrap();
+    fs::write(folder.path("half"), &whole[..whole.len() / 2]).unwrap();
+    File::create(folder.path("sparse")).unwrap().set_len(4 * GIB).unwrap();
+    let made = Command::new("mkfifo").arg(folder.path("fifo")).status().unwrap();
+    assert!(made.success());
+    fs::create_dir(folder.path("folder")).unwrap();
+
+    let exporter = exporter(&folder, &[]);
+    analysed(&exporter, 0, "missing");
+    let before = exporter.resident_bytes_max();
+    let absolute = text(&outside.path("good.pickle.gz"));
+    for (file, outcome) in [
+        ("evil", "malformed"),
+        ("half", "malformed"),
+        ("sparse", "too_large"),
+        ("fifo", "not_a_file"),
+        ("folder", "not_a_file"),
+        ("link", "outside"),
+        ("away/good.pickle.gz", "outside"),
+        ("../hostile-outside/good.pickle.gz", "outside"),
+        (absolute.as_str(), "outside"),
+        ("missing", "missing"),
+    ] {
+        let so_far = n_analyses(&exporter, outcome);
+        let shown = analysed(&exporter, 1, file);
+        assert_eq!(shown["analysis"], outcome, "{file}: {shown}");
+        assert!(shown["analysis_error"].is_string(), "{file}: {shown}");
+        assert_eq!(n_analyses(&exporter, outcome), so_far + 1.0, "{file}");
+    }
+    assert_eq!(site(&exporter, 1), Value::Null);
+    let grown = exporter.resident_bytes_max() - before;
+    assert!(grown < 4 * MIB, "the exporter grew by {grown} bytes");
+    // And a good file is analysed after all of these.
+    fs::copy(&good, folder.path("good.pickle.gz")).unwrap();
+    assert_eq!(analysed(&exporter, 1, "good.pickle.gz")["verdict"], "leak");
+}
+
+#[test]
+fn file_of_another_user_is_read_only_if_that_user_reports_it() {
+    let folder = Folder::new("owner");
+    let file = folder.path("theirs.pickle.gz");
+    fs::copy(data("vectors/leak_python_stacks.pickle.gz"), &file).unwrap();
+    if std::os::unix::fs::chown(&file, Some(12_345), None).is_err() {
+        // Only root may give a file away.
+        return;
+    }
+    let exporter = exporter(&folder, &[]);
+    let shown = analysed(&exporter, 0, "theirs.pickle.gz");
+    assert_eq!(shown["analysis"], "owner", "{shown}");
+    let said = shown["analysis_error"].as_str().unwrap();
+    assert!(said.contains("12345") && said.contains("Unix socket"), "{said}");
+}
+
+#[test]
+fn more_snapshots_than_the_queue_holds_are_counted() {
+    let folder = Folder::new("queue");
+    let exporter = exporter(&folder, &[]);
+    let report =
+        json!({"rank": 0, "outcome": "written", "file": "a", "path": "/a"}).to_string();
+    for _ in 0..40 {
+        assert_eq!(exporter.post_to("/v1/snapshots", report.clone()).status, 200);
+    }
+    exporter.await_metrics("all outcomes", |metrics| {
+        let outcomes =
+            |of: &str| metrics[&format!("stepmem_snapshot_analyses_total{{outcome=\"{of}\"}}")];
+        outcomes("queue") > 0.0 && outcomes("queue") + outcomes("missing") == 40.0
+    });
+}
+
+#[test]
+fn nothing_is_read_without_a_directory() {
+    let exporter = Exporter::start(&[]);
+    let report =
+        json!({"rank": 0, "outcome": "written", "file": "a", "path": "/a"}).to_string();
+    assert_eq!(exporter.post_to("/v1/snapshots", report).status, 200);
+    assert_eq!(exporter.status()["snapshots"][0].get("analysis"), None);
+    let series = "stepmem_snapshot_analyses_total{outcome=\"analysed\"}";
+    assert_eq!(exporter.metric(series), None);
+}
+
+#[test]
+fn demo_names_the_line_that_leaks_and_what_holds_the_memory() {
+    let demo = Exporter::start_command("demo", &[], &[]);
+    let is_named = |entry: &Value| entry["fields"]["message"] == "snapshot analysed";
+    let logged = demo.await_log("the line", SITE_WITHIN, is_named);
+    assert_eq!(logged["fields"]["site"], "train.py:151 in training_step", "{logged}");
+
+    let info = "stepmem_creep_site_info{run=\"demo\",rank=\"3\",";
+    demo.await_metrics("the line", |metrics| metrics.keys().any(|of| of.starts_with(info)));
+    let metrics = demo.scrape();
+    let series = metrics.keys().find(|of| of.starts_with(info)).unwrap();
+    let line = "file=\"train.py\",line=\"151\",function=\"training_step\"}";
+    assert!(series.ends_with(line), "{series}");
+    let share =
+        metrics.iter().find(|(of, _)| of.starts_with("stepmem_creep_site_share_ratio{"));
+    assert!((0.9..=1.0).contains(share.unwrap().1), "{share:?}");
+    demo.await_metrics("the holder", |metrics| {
+        metrics.keys().any(|of| of.contains("holder=\"`Trainer.history`\",kind=\"list\""))
+    });
+
+    let status = demo.status();
+    let finding = items(&status["findings"])
+        .find(|finding| finding["evidence"]["site"].is_object())
+        .unwrap_or_else(|| panic!("{status:#}"));
+    assert_eq!(finding["rank"], 3);
+    assert_eq!(finding["evidence"]["site"]["at"]["line"], 151);
+    let sentence = finding["sentence"].as_str().unwrap();
+    assert!(sentence.contains("is allocated at train.py:151 in training_step"), "{sentence}");
+    assert!(
+        sentence.contains("held by `Trainer.history` (list, 5.00 MiB more/step"),
+        "{sentence}"
+    );
+
+    let url = format!("http://{}", demo.web);
+    let table = stepmem(&["status", "--url", &url], &[], b"").out;
+    let words = table.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("allocated at train.py:151 in training_step"), "{table}");
+    let summary = demo.get("/api/v1/runs/demo/summary?format=text", &[]).body;
+    let words = summary.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("allocated at train.py:151 in training_step"), "{summary}");
+}
+
+#[test]
+fn demo_leaves_no_folder_behind() {
+    let demo = Exporter::start_command("demo", &[], &[]);
+    let folder = std::env::temp_dir().join(format!("stepmem-demo-{}", demo.pid()));
+    assert!(Path::new(&folder).is_dir());
+    demo.await_log("the start", DEADLINE, |entry| entry["fields"]["message"] == "started");
+    demo.stop();
+    assert!(!folder.exists());
+}
+
+#[test]
+fn operator_gets_a_snapshot_of_a_live_rank_and_its_verdict() {
+    let demo = Exporter::start_command("demo", &[], &[]);
+    let (web, push) = (format!("http://{}", demo.web), format!("http://{}", demo.push));
+    let to = ["snapshot", "take", "--url", &web, "--push-url", &push, "--run", "demo"];
+    // A rank that does not leak.
+    let ended = stepmem(&[&to[..], &["--rank", "1", "--steps", "12"]].concat(), &[], b"");
+    assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
+    assert!(ended.out.contains("written: ") && ended.out.contains("_rank1_"), "{}", ended.out);
+    assert!(ended.out.contains("verdict: no single line explains it"), "{}", ended.out);
+    assert_eq!(demo.status()["snapshots"][0]["reason"], "manual");
+
+    let ended = stepmem(&[&to[..], &["--rank", "99"]].concat(), &[], b"");
+    assert_eq!(ended.code, Some(1), "{}", ended.out);
+    assert!(ended.err.contains("404"), "{}", ended.err);
+}
