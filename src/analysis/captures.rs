@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::model::ids::{RankId, Run};
 use crate::model::units::{Bytes, Count, Uptime};
 
-/// How many snapshots are listed at most; the oldest leaves.
+/// How many snapshots are listed at most; the oldest that no rank is asked for leaves.
 pub const LISTED_MAX: usize = 64;
 /// For how many runs it is known what they were asked; the one asked longest ago is forgotten.
 pub const RUNS_MAX: usize = 1024;
@@ -270,7 +270,10 @@ impl Captures {
 
     fn list(&mut self, listed: Capture) {
         if self.listed.len() >= LISTED_MAX {
-            self.listed.pop_front();
+            let is_settled =
+                |listed: &Capture| listed.report.outcome != CaptureOutcome::Waiting;
+            let Some(idx) = self.listed.iter().position(is_settled) else { return };
+            self.listed.remove(idx);
         }
         self.listed.push_back(listed);
     }
@@ -347,6 +350,17 @@ mod tests {
         let rank = who(0);
         captures.creeps(&rank, Uptime::default());
         assert_eq!(captures.requests(&[who(0)]), []);
+    }
+
+    #[test]
+    fn no_number_of_reports_pushes_out_a_request() {
+        let mut captures = captures();
+        captures.creeps(&who(3), Uptime::default());
+        for rank in 100..300 {
+            captures.take(report(rank, None), Uptime::default());
+        }
+        assert_eq!(captures.requests(&[who(3)]).len(), 1);
+        assert_eq!(captures.iter().count(), LISTED_MAX);
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub mod collectors;
 mod engine_task;
 pub mod listen;
 pub mod log;
+mod reload;
 pub mod serve;
 mod startup;
 mod state_file;

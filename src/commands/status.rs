@@ -1,11 +1,13 @@
 //! `stepmem status`: the status of a running exporter as a table for a terminal.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::io::{IsTerminal, Write, stdout};
+use std::io::{IsTerminal, Read, Write, stdout};
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Arg, ArgMatches};
+use serde::de::IgnoredAny;
 
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::diagnosis::kind::Severity;
@@ -13,6 +15,7 @@ use crate::analysis::status::{FindingStatus, ProcessStatus, RankStatus, SignalSt
 use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
 use crate::model::ids::SubjectId;
 use crate::model::units::Bytes;
+use crate::text::clean::is_raw;
 use crate::text::page::{Cell, Colour, Column, Indent, Page, Table};
 use crate::text::units::{bytes, duration, hourly, or_unknown, percent};
 
@@ -25,6 +28,8 @@ const STATUS_URL: &str = "http://127.0.0.1:9477";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// How long the exporter may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// The longest answer that is read: ten times the status of 1024 ranks.
+pub const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
 /// Fetches the status from the exporter at `url`, as a table or as its JSON.
 ///
@@ -33,19 +38,50 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 pub fn fetch(url: &str, is_json: bool) -> anyhow::Result<String> {
     let client = client(url)?;
     let url = format!("{}/api/v1/status", url.trim_end_matches('/'));
-    let text = client
+    let answer = client
         .get(&url)
         .send()
         .and_then(reqwest::blocking::Response::error_for_status)
-        .and_then(reqwest::blocking::Response::text)
         .with_context(|| format!("no exporter answers at {url}"))?;
+    let mut text = String::new();
+    answer
+        .take(ANSWER_BYTES_MAX.saturating_add(1))
+        .read_to_string(&mut text)
+        .with_context(|| format!("the answer of {url} cannot be read"))?;
+    anyhow::ensure!(
+        u64::try_from(text.len()).is_ok_and(|n_bytes| n_bytes <= ANSWER_BYTES_MAX),
+        "the answer of {url} exceeds {ANSWER_BYTES_MAX} bytes"
+    );
     if is_json {
-        return Ok(format!("{}\n", text.trim_end()));
+        serde_json::from_str::<IgnoredAny>(&text)
+            .with_context(|| format!("the answer of {url} is not JSON"))?;
+        return Ok(format!("{}\n", plain_json(text.trim_end())));
     }
     let status = serde_json::from_str(&text).with_context(|| {
         format!("{url} is not the status of a stepmem exporter of version {VERSION}")
     })?;
     Ok(render(&status, stdout().is_terminal()))
+}
+
+/// Returns a JSON text in which no character steers a terminal: such ones stand in strings only, where they are escaped.
+fn plain_json(json: &str) -> Cow<'_, str> {
+    use std::fmt::Write;
+
+    let is_steering = |c: char| is_raw(c) && !['\n', '\r', '\t'].contains(&c);
+    if !json.chars().any(is_steering) {
+        return Cow::Borrowed(json);
+    }
+    let mut plain = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_steering(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(plain, "\\u{unit:04x}").ok();
+            }
+        } else {
+            plain.push(c);
+        }
+    }
+    Cow::Owned(plain)
 }
 
 fn client(url: &str) -> reqwest::Result<reqwest::blocking::Client> {

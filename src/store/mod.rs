@@ -1,4 +1,5 @@
 //! Files that outlive the process.
 
 pub mod atomic;
+pub mod open;
 pub mod state;

@@ -8,6 +8,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::captures::PATH_BYTES_MAX;
 use crate::input::push::wire::error::{DecodeError, DecodeFault};
 
 pub(super) fn to_vec(value: &impl Serialize) -> Vec<u8> {
@@ -22,8 +23,36 @@ pub(super) fn parse<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, Deco
     parsed.ok_or_else(|| explain::<T>(json))
 }
 
+/// The longest text of a push is a path of a snapshot, every character of which may be escaped: no longer one is looked at.
+const TEXT_BYTES_MAX: usize = 6 * PATH_BYTES_MAX;
+
+/// Returns whether a text or a key is too long to be any of ours.
+fn has_long_text(json: &[u8]) -> bool {
+    let mut length = None;
+    let mut is_escaped = false;
+    for byte in json {
+        match (&mut length, byte) {
+            (None, b'"') => length = Some(0_usize),
+            (None, _) => {}
+            (Some(_), b'"') if !is_escaped => length = None,
+            (Some(length), byte) => {
+                is_escaped = *byte == b'\\' && !is_escaped;
+                *length += 1;
+                if *length > TEXT_BYTES_MAX {
+                    return true;
+                }
+            }
+        }
+    }
+    false
+}
+
 /// The reason why `json` is not a `T`.
 fn explain<'de, T: Deserialize<'de>>(json: &'de [u8]) -> DecodeError {
+    if has_long_text(json) {
+        let problem = DecodeFault::Json(format!("a text exceeds {TEXT_BYTES_MAX} bytes"));
+        return DecodeError { record: None, field: String::new(), problem };
+    }
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     if let Err(error) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
         return DecodeError::json(&error);
