@@ -115,13 +115,8 @@ impl SavedRanks {
     }
 }
 
-/// How many ended ranks are held beside the others, or as many as the others if those are fewer.
+/// How many ended ranks are held beside the others.
 pub const ENDED_MAX: usize = 1024;
-
-/// Returns how many ended ranks are held beside `ranks_max` others.
-pub fn ended_max(ranks_max: usize) -> usize {
-    ranks_max.min(ENDED_MAX)
-}
 
 /// Returns the first rank of these runs.
 fn first_of<'a>(
@@ -295,7 +290,7 @@ impl RankTable {
                 ended.push((!end.is_scraped, end.at, id));
             }
         }
-        let n_too_many = ended.len().saturating_sub(ended_max(self.settings.ranks_max));
+        let n_too_many = ended.len().saturating_sub(ENDED_MAX);
         ended.sort();
         for (_, _, id) in ended.into_iter().take(n_too_many) {
             let Some(ranks) = self.runs.get_mut(&id.run) else { continue };

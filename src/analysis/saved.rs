@@ -9,7 +9,7 @@ use crate::analysis::findings::{ActiveFinding, Findings};
 use crate::analysis::processes::{PROCESSES_JUDGED_MAX, ProcessState, ProcessTable};
 use crate::analysis::rank::state::RankState;
 use crate::analysis::rank::tally::Tally;
-use crate::analysis::ranks::{SavedRanks, ended_max};
+use crate::analysis::ranks::{ENDED_MAX, SavedRanks};
 use crate::model::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 use crate::model::units::{Seconds, Uptime};
 
@@ -82,7 +82,7 @@ impl SavedState {
         ranks_max
             .saturating_add(PROCESSES_JUDGED_MAX)
             .saturating_mul(RANK_BYTES_MAX + LENGTH_BYTES)
-            .saturating_add(ended_max(ranks_max) * (ENDED_BYTES_MAX + LENGTH_BYTES))
+            .saturating_add(ENDED_MAX * (ENDED_BYTES_MAX + LENGTH_BYTES))
             .saturating_add(OTHER_BYTES_MAX)
     }
 
@@ -97,7 +97,7 @@ impl SavedState {
         match part {
             SavedPart::Rank(run, rank, state) => {
                 self.n_ranks += 1;
-                let max = ranks_max.saturating_add(ended_max(ranks_max));
+                let max = ranks_max.saturating_add(ENDED_MAX);
                 if self.n_ranks > max {
                     return Err(format!("its ranks exceed {max}"));
                 }

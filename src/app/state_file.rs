@@ -176,8 +176,11 @@ impl StateFile {
     pub(super) async fn write_all(state: &mut Option<Self>, engine: &Engine, now: Uptime) {
         let whole = async {
             if let Some(state) = state {
-                // One that is cut short leaves the file as it was.
-                state.writing = None;
+                // One that is cut short leaves the file as it was, but uses the same name beside it.
+                if let Some(Writing { parts, task, .. }) = state.writing.take() {
+                    drop(parts);
+                    task.await.ok();
+                }
                 state.begin(engine, now);
             }
             while state.as_ref().is_some_and(Self::is_feeding) {

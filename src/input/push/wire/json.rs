@@ -17,6 +17,9 @@ pub(super) fn to_vec(value: &impl Serialize) -> Vec<u8> {
 
 /// Parses the value. On failure, parses again to find the place of the error.
 pub(super) fn parse<'de, T: Deserialize<'de>>(json: &'de [u8]) -> Result<T, DecodeError> {
+    if lacks_quotes(json) && has_long_text(json) {
+        return Err(too_long());
+    }
     // Checked once as a whole, so that the texts inside need no check.
     let text = std::str::from_utf8(json).ok();
     let parsed = text.and_then(|text| serde_json::from_str(text).ok());
@@ -47,11 +50,24 @@ fn has_long_text(json: &[u8]) -> bool {
     false
 }
 
+/// Returns whether some stretch has no quote that any text longer than [`TEXT_BYTES_MAX`] without quotes of its own would
+/// cover: a look at a few bytes of each.
+fn lacks_quotes(json: &[u8]) -> bool {
+    json.len() > TEXT_BYTES_MAX
+        && json
+            .chunks_exact(TEXT_BYTES_MAX / 2)
+            .any(|part| memchr::memchr(b'"', part).is_none())
+}
+
+fn too_long() -> DecodeError {
+    let problem = DecodeFault::Json(format!("a text exceeds {TEXT_BYTES_MAX} bytes"));
+    DecodeError { record: None, field: String::new(), problem }
+}
+
 /// The reason why `json` is not a `T`.
 fn explain<'de, T: Deserialize<'de>>(json: &'de [u8]) -> DecodeError {
     if has_long_text(json) {
-        let problem = DecodeFault::Json(format!("a text exceeds {TEXT_BYTES_MAX} bytes"));
-        return DecodeError { record: None, field: String::new(), problem };
+        return too_long();
     }
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     if let Err(error) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
