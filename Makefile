@@ -1,6 +1,6 @@
 # `make` or `make help` says what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python test-torch test-otlp bench bench-client bench-snapshot fuzz lint tools bless creep look look-page look-snapshot soak cluster
+.PHONY: help demo test test-python test-torch test-otlp bench bench-client bench-snapshot fuzz lint tools bless creep look look-page look-snapshot soak cluster attack
 SHELL := /bin/bash
 CARGO ?= cargo
 # What the tests and lints need beside Rust and Python goes here, and nowhere else.
@@ -98,6 +98,10 @@ cluster: tools ## Try the bundle on a real Kubernetes, built from Go modules (ne
 	@$(CARGO) build --quiet --release
 	@$(CARGO) build --quiet --release --package fake-nvml
 	@$(TOOLS)/ops/bin/python tests/cluster/run.py target/release/stepmem target/release/libfake_nvml.so $(SCENARIOS)
+
+attack: ## Attack the exporter over loopback and write the table of docs/security.md (two minutes)
+	$(CARGO) build --quiet --release
+	python3 tests/attack/run.py target/release/stepmem --write docs/security.md
 
 fuzz: ## Fuzz the push decoder and the snapshot reader, a minute each (FUZZ_SECONDS=…)
 	fuzz/run.sh $(or $(FUZZ_SECONDS),60)

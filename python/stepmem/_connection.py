@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
-from typing import Optional
+from typing import Any, Optional
 
-from ._settings import Settings, Target
+from ._settings import LOOPBACK, Settings, Target, read_token
+from ._warn import warn_once
 from ._wire import Request
 
 ANSWER_BYTES_MAX = 65536
 """Longest answer that is read, head and body each."""
 
+TLS_CONTEXT_USES = 16
+"""After so many connections the certificate files are read anew."""
+
 NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 """Makes a closed connection an error instead of a SIGPIPE, which would kill a program that restored its default."""
+
+
+class UntrustedSocket(OSError):
+    """The socket belongs to a user that the exporter does not run as."""
 
 
 class Answer:
@@ -37,6 +46,10 @@ class Connection:
         """Where the connection goes; chosen anew whenever it is opened."""
         self.n_opened = 0
         """How often it was opened."""
+        self._token = settings.token
+        self._tls: Any = None
+        self._used_socket: Optional[Target] = None
+        """The default socket, once it was used: the pushes never go elsewhere then."""
 
     def close(self) -> None:
         """Closes the connection if it is open."""
@@ -71,28 +84,78 @@ class Connection:
             f"POST {target.prefix}{request.path} HTTP/1.1\r\nHost: {host}\r\n"
             f"Content-Type: {request.content_type}\r\nContent-Length: {len(request.body)}\r\n"
         )
-        if self._settings.token:
-            head += f"Authorization: Bearer {self._settings.token}\r\n"
+        if self._token and self._settings.sends_token(target):
+            if target.socket_path is None and not target.is_tls and target.host not in LOOPBACK:
+                warn_once("plain token", f"the token is sent to {target} without encryption; https:// would protect it")
+            head += f"Authorization: Bearer {self._token}\r\n"
         opened.settimeout(_remaining(deadline))
-        opened.sendall(f"{head}\r\n".encode("latin-1") + request.body, NO_SIGNAL)
+        # An encrypted connection takes no flags; it sends with MSG_NOSIGNAL's effect or Python's own handler.
+        opened.sendall(f"{head}\r\n".encode("latin-1") + request.body, 0 if target.is_tls else NO_SIGNAL)
         return self._answer(opened, deadline)
 
     def _connect(self, deadline: float) -> socket.socket:
-        self.target = target = self._settings.target()
+        self.target = target = self._used_socket or self._settings.target()
         self.n_opened += 1
         seconds = max(0.01, deadline - time.monotonic())
         if target.socket_path is None:
             made = socket.create_connection((target.host, target.port), seconds)
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return made
+            try:
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return self._encrypted(made, target, deadline) if target.is_tls else made
+            except BaseException:
+                made.close()
+                raise
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             made.settimeout(seconds)
             made.connect(target.socket_path)
+            self._check_owner(made, target.socket_path)
         except BaseException:
             made.close()
             raise
+        self._used_socket = target
         return made
+
+    def _check_owner(self, opened: socket.socket, path: str) -> None:
+        """Raises UntrustedSocket if a process of another user than the exporter's listens on the socket."""
+        option = getattr(socket, "SO_PEERCRED", None)
+        if option is None:
+            return
+        _, uid, _ = struct.unpack("3i", opened.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i")))
+        uid &= 0xFFFFFFFF
+        if not self._settings.trusts_owner(path, uid):
+            raise UntrustedSocket(
+                f"its socket belongs to uid {uid}; if the exporter runs as that, set STEPMEM_PUSH_SOCKET_UID={uid}"
+            )
+
+    def _encrypted(self, opened: socket.socket, target: Target, deadline: float) -> socket.socket:
+        """Checks the exporter's certificate and encrypts the connection."""
+        import ssl  # importing it takes 2 MiB
+
+        settings = self._settings
+        if self._tls is None or self.n_opened % TLS_CONTEXT_USES == 0:
+            context = ssl.create_default_context(cafile=settings.ca_file)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            if settings.cert_file:
+                context.load_cert_chain(settings.cert_file, settings.key_file)
+            self._tls = context
+        opened.settimeout(_remaining(deadline))
+        try:
+            encrypted: socket.socket = self._tls.wrap_socket(opened, server_hostname=target.host)
+            return encrypted
+        except ssl.SSLError:
+            self._tls = None  # the files may have been renewed
+            raise
+
+    def renew_token(self) -> bool:
+        """Reads the token's file anew. Returns whether the token has changed."""
+        before = self._token
+        try:
+            if self._settings.token_file:
+                self._token = read_token(self._settings.token_file)
+        except (OSError, ValueError) as error:
+            warn_once("token", f"the token cannot be read anew: {error}")
+        return self._token != before
 
     def _answer(self, opened: socket.socket, deadline: float) -> Answer:
         received = b""

@@ -13,10 +13,10 @@ import time
 from collections import deque
 from typing import Callable, Deque, List, Union
 
-from ._connection import Answer, Connection
+from ._connection import Answer, Connection, UntrustedSocket
 from ._process import Process
 from ._settings import Settings, Target
-from ._warn import inform_once, warn_once
+from ._warn import inform_once, printable, warn_once
 from ._wire import (
     JSON_LINES,
     STEPS_PATH,
@@ -339,6 +339,10 @@ class Sender:
         """Sends one request with `n_records` steps, 0 for a control request. Warns of failures."""
         try:
             answer = self._connection.post(request, deadline)
+        except UntrustedSocket as error:
+            warn_once("untrusted", f"not pushing to {self._connection.target}: {error}")
+            self._backoff.fail(BACKOFF_SECONDS[1])
+            return Delivery.RETRY
         except (OSError, ValueError) as error:
             warn_once(
                 "absent",
@@ -354,6 +358,8 @@ class Sender:
             if n_records:
                 self._take_actions(answer.body)
             return Delivery.ACCEPTED
+        if answer.status == 401 and self._connection.renew_token():
+            return Delivery.RETRY
         if answer.status in RETRIED_STATUSES:
             self._backoff.fail(answer.retry_after)
             return Delivery.RETRY
@@ -367,7 +373,7 @@ class Sender:
         warn_once(
             f"status {answer.status}",
             f"the exporter at {self._connection.target} refused a push with status {answer.status}: "
-            + answer.body[:400].decode("utf-8", "replace"),
+            + printable(answer.body[:400].decode("utf-8", "replace")),
         )
         if answer.status in REJECTED_STATUSES:
             self._backoff.fail(BACKOFF_SECONDS[1])
@@ -377,7 +383,7 @@ class Sender:
         """Takes the name that the exporter offers, if it does; otherwise asks again later."""
         run, held = self._process.identity().run, Held(answer.body)
         if held.offer is None or self._n_renames >= RENAMES_MAX:
-            inform_once("held", f"run {run!r} has another live process of this rank; asking again: {held.detail}")
+            inform_once("held", f"run {run!r} has another live process of this rank; asking again: {printable(held.detail)}")
             self._backoff.wait(answer.retry_after)
             return Delivery.RETRY
         self._n_renames += 1

@@ -17,8 +17,18 @@ ADDRESS_DEFAULT = ("127.0.0.1", 9478)
 RUN_BYTES_MAX = 128
 """Longest run name that the exporter accepts, in bytes of UTF-8."""
 
+TOKEN_FILE_BYTES_MAX = 8192
+"""Characters of a token file that are read, at most."""
+
 RANK_MAX = (1 << 20) - 1
 """Largest rank that the exporter accepts."""
+
+
+IMAGE_UID = 65532
+"""User of the exporter's image, which may own the default socket."""
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""Hosts of plain http to which a token may go without a warning."""
 
 
 class Target(NamedTuple):
@@ -31,9 +41,12 @@ class Target(NamedTuple):
     host: str
     port: int
     prefix: str
+    is_tls: bool = False
 
     def __str__(self) -> str:
-        return f"unix://{self.socket_path}" if self.socket_path else f"http://{self.host}:{self.port}{self.prefix}"
+        if self.socket_path:
+            return f"unix://{self.socket_path}"
+        return f"http{'s' if self.is_tls else ''}://{self.host}:{self.port}{self.prefix}"
 
 
 class Settings(NamedTuple):
@@ -49,6 +62,16 @@ class Settings(NamedTuple):
     """The memory that a process without CUDA may take."""
     names_holders: bool = True
     """Whether to look for what holds the memory when the exporter asks."""
+    socket_uid: Optional[int] = None
+    """User that may own the socket besides root and the own one."""
+    token_file: Optional[str] = None
+    """File of `token`, to read it anew after the exporter refused it."""
+    ca_file: Optional[str] = None
+    """Certificates that the exporter's is checked against; the system's if not set."""
+    cert_file: Optional[str] = None
+    """Certificate of this client, if the exporter asks for one."""
+    key_file: Optional[str] = None
+    """Key of `cert_file`, if it is in a file of its own."""
 
     @staticmethod
     def read(environment: Mapping[str, str]) -> "Settings":
@@ -56,21 +79,20 @@ class Settings(NamedTuple):
         url = environment.get("STEPMEM_PUSH_URL") or None
         if url is not None:
             parse_url(url)
-        token_file = environment.get("STEPMEM_PUSH_TOKEN_FILE")
-        token = None
-        if token_file:
-            with open(token_file, encoding="latin-1") as file:
-                token = file.read().strip()
-            if any(character < "!" or character > "~" for character in token):
-                raise ValueError(f"STEPMEM_PUSH_TOKEN_FILE: {token_file} does not hold a single word of printable ASCII")
+        token_file = environment.get("STEPMEM_PUSH_TOKEN_FILE") or None
         return Settings(
             url=url,
-            token=token,
+            token=read_token(token_file) if token_file else None,
             counts_peaks=_counts_peaks(environment),
             snapshot_directory=environment.get("STEPMEM_SNAPSHOT_DIRECTORY") or None,
             is_disabled=_switch(environment, "STEPMEM_DISABLED"),
             capacity_bytes=_bytes(environment, "STEPMEM_CAPACITY"),
             names_holders=_names_holders(environment),
+            socket_uid=_uid(environment, "STEPMEM_PUSH_SOCKET_UID"),
+            token_file=token_file,
+            ca_file=environment.get("STEPMEM_PUSH_CA_FILE") or None,
+            cert_file=environment.get("STEPMEM_PUSH_CERT_FILE") or None,
+            key_file=environment.get("STEPMEM_PUSH_KEY_FILE") or None,
         )
 
     def target(self) -> Target:
@@ -80,6 +102,16 @@ class Settings(NamedTuple):
         if os.path.exists(SOCKET_DEFAULT):
             return Target(SOCKET_DEFAULT, "localhost", 0, "")
         return Target(None, *ADDRESS_DEFAULT, "")
+
+    def trusts_owner(self, socket_path: str, uid: int) -> bool:
+        """Returns whether the exporter on `socket_path` may run as user `uid`."""
+        if uid == 0 or uid == os.geteuid() or uid == self.socket_uid:
+            return True
+        return self.socket_uid is None and socket_path == SOCKET_DEFAULT and uid == IMAGE_UID
+
+    def sends_token(self, target: Target) -> bool:
+        """Returns whether the token goes to `target`, whose owner or certificate was checked if it has one."""
+        return target.socket_path is not None or target.is_tls or self.url is not None or target.host in LOOPBACK
 
 
 class Identity(NamedTuple):
@@ -135,24 +167,45 @@ LAUNCHERS = tuple(
 """Variables of rank, local rank, world size and node rank: torchrun and Ray, Open MPI, MPICH and Intel MPI, Slurm."""
 
 
+def read_token(path: str) -> str:
+    """Reads a token: one word of printable ASCII. Raises ValueError or OSError."""
+    with open(path, encoding="latin-1") as file:
+        token = file.read(TOKEN_FILE_BYTES_MAX).strip()
+    if any(character < "!" or character > "~" for character in token):
+        raise ValueError(f"STEPMEM_PUSH_TOKEN_FILE: {path} does not hold a single word of printable ASCII")
+    return token
+
+
 def parse_url(url: str) -> Target:
-    """Parses `unix:///path/of.sock` or `http://host:port`. Raises ValueError for anything else."""
-    invalid = ValueError(f"STEPMEM_PUSH_URL: {url!r} is neither unix:///PATH nor http://HOST:PORT")
+    """Parses `unix:///path/of.sock`, `http://host:port` or `https://host:port`. Raises ValueError for anything else."""
+    invalid = ValueError(f"STEPMEM_PUSH_URL: {url!r} is neither unix:///PATH nor http://HOST:PORT nor https://HOST:PORT")
     if url.startswith("unix://"):
         path = url[len("unix://") :]
         if not path.startswith("/"):
             raise invalid
         return Target(path, "localhost", 0, "")
-    if not url.startswith("http://"):
+    scheme, separator, rest = url.partition("://")
+    if scheme not in ("http", "https") or not separator:
         raise invalid
-    authority, _, path = url[len("http://") :].partition("/")
+    authority, _, path = rest.partition("/")
     host, colon, port = authority.rpartition(":")
     if not colon or authority.endswith("]"):
         host, port = authority, str(ADDRESS_DEFAULT[1])
     host = host.strip("[]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536 or any(c <= " " or c > "~" for c in url):
         raise invalid
-    return Target(None, host, int(port), "/" + path.rstrip("/") if path.rstrip("/") else "")
+    prefix = "/" + path.rstrip("/") if path.rstrip("/") else ""
+    return Target(None, host, int(port), prefix, scheme == "https")
+
+
+def _uid(environment: Mapping[str, str], name: str) -> Optional[int]:
+    """Parses a user id; None if not set."""
+    value = environment.get(name, "")
+    if not value:
+        return None
+    if not (value.isdecimal() and value.isascii() and int(value) < 1 << 32):
+        raise ValueError(f"{name}: {value!r} is not a user id")
+    return int(value)
 
 
 def _switch(environment: Mapping[str, str], name: str) -> bool:

@@ -21,6 +21,11 @@ def inform_once(topic: str, message: str) -> None:
     _log_once(topic, message, "info")
 
 
+def printable(text: str) -> str:
+    """Returns a text of others in which no character steers a terminal: each such one is escaped."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in str(text))
+
+
 def _log_once(topic: str, message: str, level: str) -> None:
     if topic in _topics or len(_topics) >= TOPICS_MAX:
         return

@@ -321,7 +321,7 @@ class Held:
     def __init__(self, body: bytes) -> None:
         try:
             answer: Dict[str, object] = dict(json.loads(body))
-        except (ValueError, TypeError):
+        except Exception:  # also RecursionError: it is the word of another program
             answer = {}
         self.detail = str(answer.get("detail", ""))[:ERROR_CHARACTERS_MAX]
         offer = answer.get("offer")

@@ -106,7 +106,7 @@ def test_valid_urls_are_parsed(url, expected):
     assert str(parse_url(url)) == expected
 
 
-@pytest.mark.parametrize("url", ["https://host:1", "unix://a", "http://", "http://host:0", "http://h:99999", "host:1", "http://a b:1"])
+@pytest.mark.parametrize("url", ["ftp://host:1", "https://", "unix://a", "http://", "http://host:0", "http://h:99999", "host:1", "http://a b:1"])
 def test_invalid_url_raises_an_error_that_names_the_variable(url):
     with pytest.raises(ValueError, match="STEPMEM_PUSH_URL"):
         Settings.read({"STEPMEM_PUSH_URL": url})

@@ -16,7 +16,7 @@ use crate::model::ids::{RankId, Run};
 use crate::model::site::SiteVerdict;
 use crate::model::units::Uptime;
 
-/// How many snapshots are listed at most; the oldest leaves.
+/// How many snapshots are listed at most; the oldest that no rank is asked for leaves.
 pub const LISTED_MAX: usize = 64;
 
 /// When ranks are asked, and what is read.
@@ -278,7 +278,12 @@ impl Captures {
     /// Lists a snapshot from its beginning to its deadline. Returns its number.
     fn list(&mut self, report: CaptureReport, steps: u32, span: [Uptime; 2]) -> u64 {
         if self.listed.len() >= LISTED_MAX {
-            self.listed.pop_front();
+            let is_settled = |listed: &Capture| {
+                use CaptureOutcome::{Recording, Waiting};
+                !matches!(listed.report.outcome, Waiting | Recording { .. })
+            };
+            let oldest = self.listed.iter().position(is_settled).unwrap_or(0);
+            self.listed.remove(oldest);
         }
         self.n_listed += 1;
         let [since, deadline] = span;
@@ -424,6 +429,17 @@ mod tests {
         let id = captures.demand(&who(3), Some(5), at(1));
         assert_eq!(captures.demand(&who(3), None, at(2)), id);
         assert_eq!(asks(&captures), [(3, id)]);
+    }
+
+    #[test]
+    fn no_number_of_reports_pushes_out_a_request() {
+        let mut captures = captures();
+        creeps(&mut captures, 3, at(0));
+        for rank in 100..300 {
+            captures.take(report(rank, None, failed()), at(1));
+        }
+        assert_eq!(captures.requests(&[who(3)]).len(), 1);
+        assert_eq!(captures.iter().count(), LISTED_MAX);
     }
 
     #[test]

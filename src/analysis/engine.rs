@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::analysis::acks::{Ack, Acks, AdmittedAck, SavedAck};
+use crate::analysis::capture::CaptureReport;
 use crate::analysis::captures::Captures;
 use crate::analysis::config::EngineConfig;
 use crate::analysis::creep::signal::Signal;
@@ -18,7 +19,7 @@ use crate::analysis::rank::state::RankState;
 use crate::analysis::rank::view::RankView;
 use crate::analysis::ranks::{Admitted, AdmittedEnd, RankTable};
 use crate::analysis::refusal::Refusal;
-use crate::analysis::saved::{SavedFinding, SavedState};
+use crate::analysis::saved::{PartToSave, SaveCursor, SavedFinding, SavedRest, SavedState};
 use crate::analysis::sites::{
     AnalysisRequest, HoldersOutcome, HoldersReport, SiteTable, SiteView, SnapshotAnalysis,
 };
@@ -71,31 +72,65 @@ impl Engine {
         }
     }
 
-    /// Returns what a later engine needs to go on where this one stands at `now`.
-    pub fn save(&self, now: Uptime) -> SavedState {
-        SavedState {
+    /// Returns the next part of what a later engine needs to go on, and where the one after it begins. The parts may be
+    /// of different times: each rank is saved as it stands.
+    pub fn save(
+        &self,
+        cursor: SaveCursor,
+        now: Uptime,
+    ) -> Option<(PartToSave<'_>, SaveCursor)> {
+        let after = match cursor {
+            SaveCursor::FirstRank => None,
+            SaveCursor::RankAfter(id) => Some(id),
+            SaveCursor::ProcessAfter(id) => return Some(self.save_process(Some(&id), now)),
+            SaveCursor::End => return None,
+        };
+        Some(match self.ranks.first_after(after.as_ref()) {
+            Some((run, rank, state)) => {
+                let id = RankId { run: run.clone(), rank };
+                (PartToSave::Rank(run, rank, state), SaveCursor::RankAfter(id))
+            }
+            None => self.save_process(None, now),
+        })
+    }
+
+    fn save_process(
+        &self,
+        after: Option<&ProcessId>,
+        now: Uptime,
+    ) -> (PartToSave<'_>, SaveCursor) {
+        match self.processes.first_after(after) {
+            Some((id, state)) => {
+                (PartToSave::Process(id, state), SaveCursor::ProcessAfter(id.clone()))
+            }
+            None => self.save_rest(now),
+        }
+    }
+
+    fn save_rest(&self, now: Uptime) -> (PartToSave<'_>, SaveCursor) {
+        let rest = SavedRest {
             started: self.started,
             uptime: now,
-            ranks: self.ranks.save(),
-            processes: self.processes.clone(),
             findings: self.findings.iter().map(SavedFinding::of).collect(),
             acks: self.acks.iter().map(SavedAck::of).collect(),
-        }
+        };
+        (PartToSave::Rest(rest), SaveCursor::End)
     }
 
     /// An engine that goes on where another stood; what held then and still does is not raised anew.
     pub fn resume(config: EngineConfig, saved: SavedState, now: Uptime) -> Self {
-        let mut engine = Self::new(config, saved.started);
+        let SavedRest { started, uptime: _, findings, acks } = saved.rest;
+        let mut engine = Self::new(config, started);
         engine.ranks = RankTable::resume(engine.config.ranks(), saved.ranks);
         engine.processes = saved.processes;
         engine.processes.configure(engine.config.creep);
-        for ack in saved.acks {
+        for ack in acks {
             engine.acks.restore(ack, now);
         }
         engine.ranks.forget(now, engine.config.rank_retention);
         // What is raised here was raised before.
         drop(engine.judge(now));
-        for finding in saved.findings {
+        for finding in findings {
             finding.restore(&mut engine.findings);
         }
         engine
@@ -132,6 +167,18 @@ impl Engine {
     /// Another process holds the rank.
     pub fn admit_end(&self, run: Run, end: RankEnd) -> Result<AdmittedEnd, Refusal> {
         self.ranks.admit_end(run, end)
+    }
+
+    /// Lets a report about a snapshot in.
+    ///
+    /// # Errors
+    /// Its rank is not held.
+    pub fn admit_capture(&self, report: CaptureReport) -> Result<CaptureReport, Refusal> {
+        let RankId { run, rank } = &report.rank;
+        match self.ranks.get(run, *rank) {
+            Some(_) => Ok(report),
+            None => Err(Refusal::UnknownSubject(SubjectId::Rank(report.rank))),
+        }
     }
 
     /// Takes one event that happened at `now`, and returns what it raised, changed or cleared. `now` never falls.

@@ -1,6 +1,7 @@
 //! The processes that hold device memory without pushing. Which devices they are looked for on is decided elsewhere.
 
 use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -50,7 +51,7 @@ pub struct ReadingResult {
 }
 
 /// The processes that do not push.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Debug, Default)]
 pub struct ProcessTable {
     // Invariant: at most PROCESSES_JUDGED_MAX.
     processes: BTreeMap<ProcessId, ProcessState>,
@@ -96,6 +97,29 @@ impl ProcessView<'_> {
 }
 
 impl ProcessTable {
+    /// Adds a process of an earlier exporter.
+    ///
+    /// # Errors
+    /// There are too many.
+    pub fn insert(&mut self, id: ProcessId, state: ProcessState) -> Result<(), String> {
+        if self.processes.len() >= PROCESSES_JUDGED_MAX {
+            return Err(format!("its processes exceed {PROCESSES_JUDGED_MAX}"));
+        }
+        self.processes.insert(id, state);
+        Ok(())
+    }
+
+    /// Returns the first process, or the first after another.
+    pub fn first_after(
+        &self,
+        after: Option<&ProcessId>,
+    ) -> Option<(&ProcessId, &ProcessState)> {
+        match after {
+            None => self.processes.first_key_value(),
+            Some(id) => self.processes.range((Excluded(id.clone()), Unbounded)).next(),
+        }
+    }
+
     /// Takes a reading of a device that no rank pushes about; the largest processes find room first.
     pub fn read(&mut self, reading: &Reading<'_>, settings: &ProcessSettings) -> ReadingResult {
         let mut largest_first: Vec<&ProcessMemory> =

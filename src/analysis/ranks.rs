@@ -1,6 +1,7 @@
 //! The ranks of all runs: which may enter, what their records come to, and when they are forgotten.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound::{Excluded, Unbounded};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -104,12 +105,28 @@ pub struct RankTable {
     challengers: Challengers,
 }
 
-/// What outlasts a restart of the exporter.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+/// The ranks of an earlier exporter.
+#[derive(Debug, Default)]
 pub struct SavedRanks(BTreeMap<Run, BTreeMap<Rank, RankState>>);
+
+impl SavedRanks {
+    pub fn insert(&mut self, run: Run, rank: Rank, state: RankState) {
+        self.0.entry(run).or_default().insert(rank, state);
+    }
+}
 
 /// How many ended ranks are held beside the others.
 pub const ENDED_MAX: usize = 1024;
+
+/// Returns the first rank of these runs.
+fn first_of<'a>(
+    mut runs: impl Iterator<Item = (&'a Run, &'a BTreeMap<Rank, RankState>)>,
+) -> Option<(&'a Run, Rank, &'a RankState)> {
+    runs.find_map(|(run, ranks)| {
+        let (rank, state) = ranks.first_key_value()?;
+        Some((run, *rank, state))
+    })
+}
 
 /// Whether a run holds a place: one of its ranks has not ended.
 fn has_place(ranks: &BTreeMap<Rank, RankState>) -> bool {
@@ -130,9 +147,14 @@ impl RankTable {
         }
     }
 
-    /// Returns what a later table needs to go on.
-    pub fn save(&self) -> SavedRanks {
-        SavedRanks(self.runs.clone())
+    /// Returns the first rank, or the first after another.
+    pub fn first_after(&self, after: Option<&RankId>) -> Option<(&Run, Rank, &RankState)> {
+        let Some(RankId { run, rank }) = after else { return first_of(self.runs.iter()) };
+        let same_run = self.runs.get_key_value(run).and_then(|(run, ranks)| {
+            let (rank, state) = ranks.range((Excluded(*rank), Unbounded)).next()?;
+            Some((run, *rank, state))
+        });
+        same_run.or_else(|| first_of(self.runs.range((Excluded(run.clone()), Unbounded))))
     }
 
     /// A table that goes on where another stood.

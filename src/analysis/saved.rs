@@ -6,11 +6,12 @@ use crate::analysis::acks::SavedAck;
 use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::diagnosis::DiagnosisKind;
 use crate::analysis::findings::{ActiveFinding, Findings};
-use crate::analysis::processes::{PROCESSES_JUDGED_MAX, ProcessTable};
+use crate::analysis::processes::{PROCESSES_JUDGED_MAX, ProcessState, ProcessTable};
+use crate::analysis::rank::state::RankState;
 use crate::analysis::rank::tally::Tally;
 use crate::analysis::ranks::{ENDED_MAX, SavedRanks};
-use crate::model::ids::SubjectId;
-use crate::model::units::Uptime;
+use crate::model::ids::{ProcessId, Rank, RankId, Run, SubjectId};
+use crate::model::units::{Seconds, Uptime};
 
 /// What a rank takes beside its estimator and its tally, in bytes at most.
 const RANK_BYTES_MAX: usize = CreepEstimator::BYTES_MAX + Tally::BYTES_MAX + 4096;
@@ -18,31 +19,105 @@ const RANK_BYTES_MAX: usize = CreepEstimator::BYTES_MAX + Tally::BYTES_MAX + 409
 const ENDED_BYTES_MAX: usize = CreepEstimator::RELEASED_BYTES_MAX + Tally::BYTES_MAX + 4096;
 /// What is saved beside ranks and processes, in bytes at most.
 const OTHER_BYTES_MAX: usize = 1024 * 1024;
+/// The length of a part, in bytes.
+const LENGTH_BYTES: usize = 4;
 
-/// What outlasts a restart of the exporter: the state of all ranks and processes, since when findings hold, and what
-/// was acknowledged.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct SavedState {
+/// What outlasts a restart of the exporter, in parts: the state of each rank and process, then since when findings hold and
+/// what was acknowledged.
+#[derive(Debug, Deserialize)]
+pub enum SavedPart {
+    Rank(Run, Rank, Box<RankState>),
+    /// A process that does not push.
+    Process(ProcessId, Box<ProcessState>),
+    Rest(SavedRest),
+}
+
+/// A [`SavedPart`] where it is held: the same bytes.
+#[derive(Debug, Serialize)]
+pub enum PartToSave<'a> {
+    Rank(&'a Run, Rank, &'a RankState),
+    Process(&'a ProcessId, &'a ProcessState),
+    Rest(SavedRest),
+}
+
+/// The last part of a state.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct SavedRest {
     /// The Unix time at which the uptime was 0.
     pub started: f64,
     /// The uptime at which this was saved.
     pub uptime: Uptime,
-    pub ranks: SavedRanks,
-    /// The processes that do not push.
-    pub processes: ProcessTable,
     /// Since when findings hold.
     pub findings: Vec<SavedFinding>,
     pub acks: Vec<SavedAck>,
 }
 
+/// How far a state is saved: what comes next.
+#[derive(Clone, Debug, Default)]
+pub enum SaveCursor {
+    #[default]
+    FirstRank,
+    RankAfter(RankId),
+    ProcessAfter(ProcessId),
+    End,
+}
+
+/// A state as its parts are added.
+#[derive(Debug, Default)]
+pub struct SavedState {
+    pub ranks: SavedRanks,
+    /// The processes that do not push.
+    pub processes: ProcessTable,
+    pub rest: SavedRest,
+    n_ranks: usize,
+    is_whole: bool,
+}
+
 impl SavedState {
+    /// The greatest size of a part, in bytes.
+    pub const PART_BYTES_MAX: usize = OTHER_BYTES_MAX;
+
     /// Returns the greatest size of a state of so many ranks, in bytes.
     pub fn bytes_max(ranks_max: usize) -> usize {
         ranks_max
             .saturating_add(PROCESSES_JUDGED_MAX)
-            .saturating_mul(RANK_BYTES_MAX)
-            .saturating_add(ENDED_MAX * ENDED_BYTES_MAX)
+            .saturating_mul(RANK_BYTES_MAX + LENGTH_BYTES)
+            .saturating_add(ENDED_MAX * (ENDED_BYTES_MAX + LENGTH_BYTES))
             .saturating_add(OTHER_BYTES_MAX)
+    }
+
+    /// Adds the next part of a state of so many ranks.
+    ///
+    /// # Errors
+    /// It is out of order, one too many, or has a time out of range.
+    pub fn add(&mut self, part: SavedPart, ranks_max: usize) -> Result<(), String> {
+        if self.is_whole {
+            return Err("something follows its last part".to_owned());
+        }
+        match part {
+            SavedPart::Rank(run, rank, state) => {
+                self.n_ranks += 1;
+                let max = ranks_max.saturating_add(ENDED_MAX);
+                if self.n_ranks > max {
+                    return Err(format!("its ranks exceed {max}"));
+                }
+                self.ranks.insert(run, rank, *state);
+            }
+            SavedPart::Process(id, state) => self.processes.insert(id, *state)?,
+            SavedPart::Rest(rest) => {
+                if !(0.0..=Seconds::MAX).contains(&rest.started) {
+                    return Err(format!("started: {} is not a Unix time", rest.started));
+                }
+                self.is_whole = true;
+                self.rest = rest;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether every part is there.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
     }
 }
 

@@ -19,9 +19,9 @@ impl Clock {
     pub(super) fn start(saved: Option<&SavedState>) -> Self {
         let unix = Self::unix_time();
         let before = saved.map_or(Duration::ZERO, |saved| {
-            let since = Duration::try_from_secs_f64(unix - saved.started);
+            let since = Duration::try_from_secs_f64(unix - saved.rest.started);
             // The uptime never falls, even if the system's clock did.
-            since.unwrap_or_default().max(saved.uptime.0)
+            since.unwrap_or_default().max(saved.rest.uptime.0).min(Uptime::MAX.0)
         });
         Self { started: Instant::now(), before }
     }

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::Instant;
 
 use crate::analysis::acks::Ack;
+use crate::analysis::capture::CaptureReport;
 use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::engine::Engine;
 use crate::analysis::event::Event;
@@ -37,6 +39,13 @@ use crate::output::web::{StatusRequest, SummaryRequest};
 
 /// How often time passes for the engine, and a status is published for those that do not ask for one.
 const TICK: Duration = Duration::from_secs(1);
+
+/// Maximum number of summaries that are made and written out at a time; further readers wait.
+pub(super) const SUMMARIES_AT_ONCE_MAX: usize = 2;
+
+/// After a summary, so many times the time that it took pass before the next: readers of summaries do not keep pushes and
+/// scrapes waiting.
+const SUMMARY_REST: u32 = 9;
 
 /// The figures of the exporter itself that the engine does not know.
 pub(super) struct ExporterFigures {
@@ -143,6 +152,8 @@ impl EngineTask {
     ) -> anyhow::Result<()> {
         self.exporter.read_process();
         let mut tick = tokio::time::interval(TICK);
+        let mut resting_until = Instant::now();
+        let turns = Arc::new(Semaphore::new(SUMMARIES_AT_ONCE_MAX));
         let mut is_open = true;
         loop {
             tokio::select! {
@@ -155,28 +166,41 @@ impl EngineTask {
                         let source = SummarySource { engine: &self.engine, now };
                         self.summaries.stop(&source).await;
                         // The exporter may linger: what outlasts it is written first.
-                        if let Some(state) = &mut self.state {
-                            state.written().await;
-                            state.write(&self.engine, now);
-                        }
+                        StateFile::write_all(&mut self.state, &self.engine, now).await;
                     }
                 }
-                Some(request) = requests.summary.recv() => {
+                Some((turn, request)) =
+                    next_summary(&turns, resting_until, &mut requests.summary) =>
+                {
                     let now = self.now();
                     let source = SummarySource { engine: &self.engine, now };
-                    summary_files::answer(&source, request);
+                    summary_files::answer(&source, request, turn);
+                    resting_until = Instant::now() + SUMMARY_REST * self.now().since(now);
                 }
                 request = requests.status.recv() => match request {
                     Some(StatusRequest { is_scrape, answer }) => {
                         let status = self.publish(offers.len());
                         // A reader that has gone has not read it.
-                        if answer.send(status).is_ok() && is_scrape {
+                        let mut is_scraped =
+                            answer.send(Arc::clone(&status)).is_ok() && is_scrape;
+                        // Those that asked meanwhile get the same.
+                        while let Ok(more) = requests.status.try_recv() {
+                            let is_sent = more.answer.send(Arc::clone(&status)).is_ok();
+                            is_scraped |= is_sent && more.is_scrape;
+                        }
+                        if is_scraped {
                             self.apply(Event::Scrape);
                             self.say_awaited_scrape();
                         }
                     }
                     None => break,
                 },
+                permit = StateFile::ready(self.state.as_ref()) => {
+                    let now = self.now();
+                    if let Some(state) = &mut self.state {
+                        state.advance(permit, &self.engine, now);
+                    }
+                }
                 Some(collected) = collected.recv() => self.take_collected(collected),
                 _ = tick.tick() => {
                     self.apply(Event::Tick);
@@ -195,11 +219,7 @@ impl EngineTask {
         self.publish(offers.len());
         self.summaries.written().await;
         let now = self.now();
-        if let Some(state) = &mut self.state {
-            state.written().await;
-            state.write(&self.engine, now);
-            state.written().await;
-        }
+        StateFile::write_all(&mut self.state, &self.engine, now).await;
         Ok(())
     }
 
@@ -216,14 +236,7 @@ impl EngineTask {
         let taken = match delivery {
             Delivery::Steps(batch) => self.take_steps(batch),
             Delivery::End(run, end) => self.take_end(&run, end),
-            Delivery::Snapshot(report) => {
-                let RankId { run, rank } = &report.rank;
-                let (rank, outcome) = (rank.get(), report.outcome.as_label());
-                tracing::info!(%run, rank, outcome, "snapshot");
-                self.apply(Event::Capture(report));
-                self.hand_on_analyses();
-                Ok(ONE)
-            }
+            Delivery::Snapshot(report) => self.take_snapshot(report),
             Delivery::Holders(report) => {
                 log_holders(&report);
                 self.apply(Event::Holders(report));
@@ -234,6 +247,16 @@ impl EngineTask {
         };
         // A pusher that hung up does not hear what was taken.
         answer.send(taken).ok();
+    }
+
+    fn take_snapshot(&mut self, report: CaptureReport) -> Result<Receipt, Refusal> {
+        let report = self.engine.admit_capture(report)?;
+        let RankId { run, rank } = &report.rank;
+        let (rank, outcome) = (rank.get(), report.outcome.as_label());
+        tracing::info!(%run, rank, outcome, "snapshot");
+        self.apply(Event::Capture(report));
+        self.hand_on_analyses();
+        Ok(ONE)
     }
 
     fn take_steps(&mut self, batch: Vec<StepSample>) -> Result<Receipt, Refusal> {
@@ -372,6 +395,17 @@ impl EngineTask {
         self.publisher.send_replace(Arc::clone(&status));
         status
     }
+}
+
+/// Returns the next summary that is asked for, once there is a turn for it.
+async fn next_summary(
+    turns: &Arc<Semaphore>,
+    resting_until: Instant,
+    requests: &mut mpsc::Receiver<SummaryRequest>,
+) -> Option<(OwnedSemaphorePermit, SummaryRequest)> {
+    tokio::time::sleep_until(resting_until).await;
+    let turn = Arc::clone(turns).acquire_owned().await.ok()?;
+    Some((turn, requests.recv().await?))
 }
 
 /// What is said to a delivery of one thing that asks for nothing.

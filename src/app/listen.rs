@@ -1,18 +1,20 @@
 //! Binds the sockets that the exporter listens on.
 
-use std::fs::Permissions;
+use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::path::PathBuf;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use rustix::fs::Mode;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
 use crate::app::startup::Startup;
 use crate::config::keys;
 use crate::config::settings::{PushSocket, StartMode};
 use crate::net::server::Listener;
+use crate::store::{atomic, open};
 
 /// The addresses that the exporter listens on.
 #[derive(Clone, Debug, Default)]
@@ -103,23 +105,76 @@ async fn bind_above(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::bind(SocketAddr::new(address.ip(), 0)).await
 }
 
+/// A socket that this process listens on, and the lock that keeps it from others.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    /// Device and number of the file.
+    identity: (u64, u64),
+    /// Held until the process ends.
+    _lock: File,
+}
+
+impl SocketFile {
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the socket, unless another took its place.
+    ///
+    /// # Errors
+    /// The file system refused.
+    pub(super) fn remove(&self) -> io::Result<()> {
+        let metadata = std::fs::symlink_metadata(&self.path)?;
+        if (metadata.dev(), metadata.ino()) == self.identity {
+            std::fs::remove_file(&self.path)
+        } else {
+            Err(io::Error::other("another socket took its place, which stays"))
+        }
+    }
+}
+
 /// Binds a Unix socket; replaces one that no process listens on.
 pub(super) async fn bind_socket(
     PushSocket { path, mode }: &PushSocket,
-) -> anyhow::Result<Listener> {
+) -> anyhow::Result<(Listener, SocketFile)> {
     let shown = path.display();
+    let lock = lock_of(path)?;
     if let Ok(metadata) = std::fs::symlink_metadata(path) {
-        anyhow::ensure!(metadata.file_type().is_socket(), "{shown} exists and is not a socket");
         anyhow::ensure!(
-            UnixStream::connect(path).await.is_err(),
-            "another process listens on {shown}"
+            metadata.file_type().is_socket(),
+            "{shown} exists and is not a socket: remove it, or set --{} to another path",
+            keys::PUSH_SOCKET
         );
+        // A process that is busy refuses in another way, or not at all.
+        let connecting = UnixStream::connect(path).await;
+        let is_abandoned = connecting.is_err_and(|error| {
+            [ErrorKind::ConnectionRefused, ErrorKind::NotFound].contains(&error.kind())
+        });
+        anyhow::ensure!(is_abandoned, "another process listens on {shown}");
         std::fs::remove_file(path).with_context(|| format!("cannot replace {shown}"))?;
     }
-    let listener =
-        UnixListener::bind(path).with_context(|| format!("cannot listen on {shown} (push)"))?;
-    std::fs::set_permissions(path, Permissions::from_mode(*mode))
-        .with_context(|| format!("cannot set the mode of {shown}"))?;
+    // The socket has its mode from its first moment.
+    let umask = rustix::process::umask(Mode::from_raw_mode(!mode & 0o777));
+    let bound = UnixListener::bind(path);
+    rustix::process::umask(umask);
+    let listener = bound.with_context(|| format!("cannot listen on {shown} (push)"))?;
+    let metadata = std::fs::symlink_metadata(path)?;
+    let identity = (metadata.dev(), metadata.ino());
     tracing::info!(address = %shown, what = "push", "listening");
-    Ok(Listener::Unix(listener))
+    Ok((Listener::Unix(listener), SocketFile { path: path.clone(), identity, _lock: lock }))
+}
+
+/// Locks the file beside a socket, which belongs to one exporter at a time even while that is too busy to answer.
+fn lock_of(path: &Path) -> anyhow::Result<File> {
+    let lock_path = atomic::beside(path, "lock");
+    let shown = lock_path.display();
+    let lock = open::lock_file(&lock_path).with_context(|| format!("cannot open {shown}"))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => {
+            anyhow::bail!("another process listens on {}: it holds {shown}", path.display())
+        }
+        Err(TryLockError::Error(error)) => Err(error).context(format!("cannot lock {shown}")),
+    }
 }

@@ -7,6 +7,7 @@ pub mod launch;
 pub mod listen;
 pub mod log;
 pub mod notices;
+mod reload;
 mod run_launches;
 pub mod serve;
 mod startup;

@@ -1,6 +1,7 @@
 //! The composition of `serve` and `demo`: creates the channels and tasks and connects them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -11,15 +12,16 @@ use crate::analysis::captures::CaptureSettings;
 use crate::analysis::config::EngineConfig;
 use crate::analysis::engine::Engine;
 use crate::analysis::saved::SavedState;
-use crate::analysis::status::Status;
+use crate::analysis::status::{ExporterStatus, Status};
 use crate::app::clock::Clock;
 use crate::app::collectors::analyses::AnalysisQueue;
 use crate::app::collectors::event::CollectorEvent;
 use crate::app::collectors::kubelet::{OwnPod, ask_kubelet};
 use crate::app::collectors::nvml::{GpuChannels, GpuSource, GpuTask};
 use crate::app::engine_task::{DropCounts, EngineTask, ExporterFigures, Requests};
-use crate::app::listen::{Addresses, PUSH, WEB, bind_socket, listen};
+use crate::app::listen::{Addresses, PUSH, SocketFile, WEB, bind_socket, listen};
 use crate::app::notices::Notices;
+use crate::app::reload::keep_token;
 use crate::app::startup::Startup;
 use crate::app::state_file::{StateFile, read_state};
 use crate::app::stop::{App, Signals, Tasks};
@@ -27,11 +29,13 @@ use crate::app::summary_files::Summaries;
 use crate::app::summary_folders::SummaryFolders;
 use crate::config::keys;
 use crate::config::settings::{NvmlSettings, Settings};
+use crate::config::token;
 use crate::input::owner::kubelet::Kubelet;
-use crate::input::push::http;
+use crate::input::push::http::{self, PushConfig, Receivers, Token};
 use crate::input::push::inbox::{Inbox, PUSH_SECONDS_BOUNDS, ReleaseRequest, Releases};
 use crate::model::ids::GpuUuid;
-use crate::net::server::{Listener, ServerCounts, serve as serve_http};
+use crate::net::guard::Guard;
+use crate::net::server::{Connections, Listener, ServerCounts, Service, serve as serve_http};
 use crate::output::otlp::config::OtlpConfig;
 use crate::output::otlp::delivery::ExportCounts;
 use crate::output::otlp::export::Export;
@@ -53,8 +57,12 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
-        let signals = Signals::listen()?;
-        let (app, addresses) = start(settings, gpu, notices).await?;
+        let mut signals = Signals::listen()?;
+        let reloads = signals.reloads();
+        let (app, addresses) = tokio::select! {
+            started = start(settings, gpu, notices, reloads) => started?,
+            _ = signals.next() => return Ok(()),
+        };
         tracing::info!("started");
         app.until_stopped(signals, beside(addresses)).await
     });
@@ -68,6 +76,8 @@ struct Listeners {
     web: Vec<Listener>,
     push: Vec<Listener>,
     addresses: Addresses,
+    /// The push endpoint's Unix socket.
+    socket: Option<SocketFile>,
 }
 
 impl Listeners {
@@ -78,18 +88,18 @@ impl Listeners {
         let mut socket = None;
         if let Some(of_setting) = &settings.push_socket {
             let bound = bind_socket(of_setting).await;
-            if let Some(bound) = startup.started(keys::PUSH_SOCKET, bound)? {
-                push.push(bound);
-                socket = Some(of_setting.path.clone());
+            if let Some((listener, file)) = startup.started(keys::PUSH_SOCKET, bound)? {
+                push.push(listener);
+                socket = Some(file);
             }
         }
         let addresses = Addresses {
             web: web_addresses,
             push: push_addresses,
-            socket,
+            socket: socket.as_ref().map(|file| file.path().to_owned()),
             problems: Vec::new(),
         };
-        Ok(Self { web, push, addresses })
+        Ok(Self { web, push, addresses, socket })
     }
 }
 
@@ -98,11 +108,11 @@ async fn start(
     settings: Settings,
     gpu: Option<GpuSource>,
     notices: Notices,
+    reloads: watch::Receiver<u64>,
 ) -> anyhow::Result<(App, Addresses)> {
     let mut startup = Startup::new(settings.start, &settings.problems);
     settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    let state_file = settings.state_file.as_deref();
-    let saved = state_file.and_then(|path| read_state(path, settings.engine.ranks_max));
+    let saved = read_state(settings.state_file.as_deref(), settings.engine.ranks_max).await;
     let clock = Clock::start(saved.as_ref());
     let (push_counts, web_counts) = <(Arc<ServerCounts>, Arc<ServerCounts>)>::default();
     let (inbox, offers) = Inbox::new();
@@ -112,24 +122,23 @@ async fn start(
         [watch::channel(false), watch::channel(false)];
     let (releases, release_requests) = Releases::new();
 
-    let Listeners { web, push, mut addresses } =
+    let Listeners { web, push, mut addresses, socket } =
         Listeners::bind(&settings, &mut startup).await?;
     let export_counts = Arc::<ExportCounts>::default();
     let export = start_export(settings.otlp, latest, &export_counts, &inbox).await;
     let export = startup.started(keys::OTLP_ENDPOINT, export)?.flatten();
     let (pushed_devices, wanted) = watch::channel(BTreeSet::new());
     let releases = (settings.nvml.is_some() && gpu.is_some()).then_some(releases);
-    let devices = settings.nvml.zip(gpu);
     let inputs = DeviceInputs { pushed_devices: wanted, releases: release_requests };
     let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
     let analyses = start_analyses(&settings.snapshots, &collect, &mut startup)?;
-    let gpu = start_collectors(devices, inputs, collect, &mut startup)?;
+    let gpu = start_collectors(settings.nvml.zip(gpu), inputs, collect, &mut startup)?;
     addresses.problems = [settings.warnings, startup.sentences()].concat();
 
     let export_counts = export.is_some().then_some(export_counts);
     let exporter = figures(&inbox, [&push_counts, &web_counts], export_counts, startup);
     let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
-    let engine = engine_of(config, saved, clock);
+    let (engine, state) = resumed(config, saved, clock, settings.state_file).await;
     let (awaited_scrape, scrape_awaited) = watch::channel(engine.awaits_scrape());
     let folders = SummaryFolders::new(settings.summary_dir, settings.summary_launches_max);
     let task = EngineTask {
@@ -139,7 +148,7 @@ async fn start(
         pushed_devices,
         awaited_scrape,
         exporter,
-        state: settings.state_file.map(StateFile::new),
+        state,
         summaries: Summaries::new(folders, settings.termination_message, notices.clone()),
         notices,
         analyses,
@@ -150,7 +159,7 @@ async fn start(
         linger: settings.linger,
         scrape_awaited,
         export,
-        socket: addresses.socket.clone(),
+        socket,
         stop_push,
         stop_web,
         push_servers: JoinSet::new(),
@@ -159,15 +168,109 @@ async fn start(
         gpu,
     };
     app.engine.spawn(task.run(offers, requests, collected));
-    let clock = Arc::new(move || clock.now());
-    let router = http::router(settings.push, inbox, releases, clock);
-    Servers { router, counts: push_counts, stop: push_stopped.clone() }
-        .spawn(push, &mut app.push_servers);
-    let push_url = push_url(&addresses);
-    let site = WebConfig { telemetry_path: settings.telemetry_path, push_url };
-    let router = web::router(&site, source, push_stopped);
-    Servers { router, counts: web_counts, stop: web_stopped }.spawn(web, &mut app.web_servers);
+    let serving = Serving {
+        push_config: settings.push,
+        hosts: settings.web_hosts,
+        telemetry_path: settings.telemetry_path,
+        listeners: [push, web],
+        counts: [push_counts, web_counts],
+        stops: [push_stopped, web_stopped],
+        receivers: Receivers { inbox, releases },
+        source,
+        reloads,
+    };
+    serving.start(&mut app, clock, push_url(&addresses))?;
     Ok((app, addresses))
+}
+
+/// What the servers are made of; of two, the first is that of pushes.
+struct Serving {
+    push_config: PushConfig,
+    hosts: Vec<String>,
+    telemetry_path: String,
+    listeners: [Vec<Listener>; 2],
+    counts: [Arc<ServerCounts>; 2],
+    stops: [watch::Receiver<bool>; 2],
+    receivers: Receivers,
+    source: StatusSource,
+    reloads: watch::Receiver<u64>,
+}
+
+impl Serving {
+    /// Starts the servers of pushes and of the page.
+    fn start(self, app: &mut App, clock: Clock, push_url: String) -> anyhow::Result<()> {
+        let [push_guard, web_guard] = guards(self.hosts, &self.telemetry_path);
+        let [push_listeners, web_listeners] = self.listeners;
+        let [push_counts, web_counts] = self.counts;
+        let [push_stopped, web_stopped] = self.stops;
+        let files = ReloadedFiles { reloads: self.reloads, stop: push_stopped.clone() };
+        let token = files.token(&self.push_config, &mut app.push_servers)?;
+        let clock = Arc::new(move || clock.now());
+        let connections = Arc::<Connections>::default();
+        let service = Service {
+            router: http::router(&self.push_config, self.receivers, token, clock),
+            counts: push_counts,
+            guard: push_guard,
+            connections: Arc::clone(&connections),
+            stop: push_stopped.clone(),
+        };
+        spawn_servers(service, push_listeners, &mut app.push_servers);
+        let site = WebConfig { telemetry_path: self.telemetry_path, push_url };
+        let service = Service {
+            router: web::router(&site, self.source, push_stopped),
+            counts: web_counts,
+            guard: web_guard,
+            connections,
+            stop: web_stopped,
+        };
+        spawn_servers(service, web_listeners, &mut app.web_servers);
+        Ok(())
+    }
+}
+
+/// The files that are read anew.
+struct ReloadedFiles {
+    reloads: watch::Receiver<u64>,
+    stop: watch::Receiver<bool>,
+}
+
+impl ReloadedFiles {
+    /// Returns the token of pushes, which a task keeps.
+    fn token(
+        self,
+        push: &PushConfig,
+        tasks: &mut Tasks,
+    ) -> anyhow::Result<Option<watch::Receiver<Token>>> {
+        let Some(path) = &push.token_file else { return Ok(None) };
+        let (tokens, token) = watch::channel(Token(token::read(path)?));
+        tasks.spawn(keep_token(path.clone(), tokens, self.reloads, self.stop));
+        Ok(Some(token))
+    }
+}
+
+/// Which requests the push endpoint and the web server let in.
+fn guards(hosts: Vec<String>, telemetry_path: &str) -> [Arc<Guard>; 2] {
+    let of = |open_paths, hosts| Arc::new(Guard { hosts, open_paths });
+    let web_paths = vec![telemetry_path.to_owned(), "/-/".to_owned()];
+    [of(vec!["/".to_owned()], hosts.clone()), of(web_paths, hosts)]
+}
+
+/// Resumes the state of an earlier exporter, or starts anew.
+async fn resumed(
+    config: EngineConfig,
+    saved: Option<SavedState>,
+    clock: Clock,
+    path: Option<PathBuf>,
+) -> (Engine, Option<StateFile>) {
+    let state = path.map(StateFile::new);
+    let is_resuming = saved.is_some();
+    let engine = engine_of(config, saved, clock);
+    if let (Some(state), true) = (&state, is_resuming) {
+        // A state that cannot be shown is not resumed a second time.
+        drop(engine.status(clock.now(), ExporterStatus::default()));
+        state.resumed().await;
+    }
+    (engine, state)
 }
 
 /// The figures of the exporter itself, at their start.
@@ -278,32 +381,23 @@ fn start_collectors(
     Ok(tasks)
 }
 
-/// A router for several listeners, which share their counts and their stop.
-struct Servers {
-    router: axum::Router,
-    counts: Arc<ServerCounts>,
-    stop: watch::Receiver<bool>,
-}
-
-impl Servers {
-    fn spawn(self, listeners: Vec<Listener>, tasks: &mut Tasks) {
-        let Self { router, counts, mut stop } = self;
-        if listeners.is_empty() {
-            // The router holds a channel to the engine, which ends with the last one.
-            tasks.spawn(async move {
-                stop.wait_for(|is_stopped| *is_stopped).await.ok();
-                drop(router);
-                Ok(())
-            });
-            return;
-        }
-        for listener in listeners {
-            let serving =
-                serve_http(listener, router.clone(), Arc::clone(&counts), stop.clone());
-            tasks.spawn(async {
-                serving.await;
-                Ok(())
-            });
-        }
+/// Serves several listeners, which share their counts and their stop.
+fn spawn_servers(service: Service, listeners: Vec<Listener>, tasks: &mut Tasks) {
+    if listeners.is_empty() {
+        // The router holds a channel to the engine, which ends with the last one.
+        tasks.spawn(async move {
+            let mut stop = service.stop.clone();
+            stop.wait_for(|is_stopped| *is_stopped).await.ok();
+            drop(service);
+            Ok(())
+        });
+        return;
+    }
+    for listener in listeners {
+        let serving = serve_http(listener, service.clone());
+        tasks.spawn(async {
+            serving.await;
+            Ok(())
+        });
     }
 }

@@ -1,7 +1,6 @@
 //! How the exporter stops: its signals, its tasks, and the order in which they end.
 
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -9,15 +8,22 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::app::listen::SocketFile;
 use crate::output::otlp::export::Export;
 
 /// How long an exporter that was told to stop waits for the scrape of a rank that ended badly.
 pub(super) const SCRAPE_AWAITED_MAX: Duration = Duration::from_secs(25);
 
-/// The signals that stop the program.
+/// The signals that the program answers to: none ends it without a word.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    quit: Signal,
+    hangup: Signal,
+    /// Those that mean nothing here.
+    others: [Signal; 3],
+    /// Counts the requests to read files anew.
+    reloads: watch::Sender<u64>,
 }
 
 impl Signals {
@@ -25,14 +31,38 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            hangup: signal(SignalKind::hangup())?,
+            others: [
+                signal(SignalKind::user_defined1())?,
+                signal(SignalKind::user_defined2())?,
+                signal(SignalKind::alarm())?,
+            ],
+            reloads: watch::Sender::new(0),
         })
     }
 
-    /// Resolves at the next signal; whether it is SIGTERM, as an orchestrator sends it.
-    async fn next(&mut self) -> bool {
-        tokio::select! {
-            _ = self.terminate.recv() => true,
-            _ = self.interrupt.recv() => false,
+    /// Returns what changes whenever files shall be read anew.
+    pub(super) fn reloads(&self) -> watch::Receiver<u64> {
+        self.reloads.subscribe()
+    }
+
+    /// Resolves at the next signal to stop; whether it is SIGTERM, as an orchestrator sends it.
+    pub(super) async fn next(&mut self) -> bool {
+        loop {
+            let [user1, user2, alarm] = &mut self.others;
+            tokio::select! {
+                _ = self.terminate.recv() => return true,
+                _ = self.interrupt.recv() => return false,
+                _ = self.quit.recv() => return false,
+                _ = self.hangup.recv() => {
+                    tracing::info!("SIGHUP: reading token and certificates anew");
+                    self.reloads.send_modify(|n| *n = n.wrapping_add(1));
+                }
+                _ = user1.recv() => tracing::info!("SIGUSR1 ignored"),
+                _ = user2.recv() => tracing::info!("SIGUSR2 ignored"),
+                _ = alarm.recv() => tracing::info!("SIGALRM ignored"),
+            }
         }
     }
 }
@@ -46,7 +76,7 @@ pub(super) struct App {
     /// Whether a rank ended badly that Prometheus has not read since.
     pub(super) scrape_awaited: watch::Receiver<bool>,
     pub(super) export: Option<Export>,
-    pub(super) socket: Option<PathBuf>,
+    pub(super) socket: Option<SocketFile>,
     pub(super) stop_push: watch::Sender<bool>,
     pub(super) stop_web: watch::Sender<bool>,
     pub(super) push_servers: Tasks,
@@ -111,10 +141,10 @@ impl App {
             joined??;
         }
         if let Some(socket) = &self.socket
-            && let Err(error) = std::fs::remove_file(socket)
+            && let Err(error) = socket.remove()
         {
             // The last scrape and the last export matter more than a file.
-            tracing::warn!(%error, socket = %socket.display(), "socket not removed");
+            tracing::warn!(%error, socket = %socket.path().display(), "socket not removed");
         }
         tokio::time::sleep(self.linger).await;
         if is_terminated {

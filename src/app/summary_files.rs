@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::analysis::engine::Engine;
@@ -263,13 +263,24 @@ impl Summaries {
 }
 
 /// Answers a request for the summary of a run. Drops the request if the run is unknown.
-pub(super) fn answer(known: &SummarySource<'_>, request: SummaryRequest) {
+/// `turn` ends once the reader has it.
+pub(super) fn answer(
+    known: &SummarySource<'_>,
+    request: SummaryRequest,
+    turn: OwnedSemaphorePermit,
+) {
+    if request.answer.is_closed() {
+        return;
+    }
     let SummaryRequest { run, format, answer } = request;
     let run = Run::new(&run).ok();
     let view = run.as_ref().and_then(|run| known.engine.run(run, known.now));
     let Some(summary) = view.map(|view| summary(known, &view)) else { return };
     // Formatting many ranks takes long; the engine does not wait for it.
-    drop(tokio::task::spawn_blocking(move || respond(&summary, format, answer)));
+    drop(tokio::task::spawn_blocking(move || {
+        respond(&summary, format, answer);
+        drop((summary, turn));
+    }));
 }
 
 fn respond(summary: &Summary, format: SummaryFormat, answer: oneshot::Sender<String>) {

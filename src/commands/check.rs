@@ -37,7 +37,7 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
     writeln!(
         out,
         "push token:       {}",
-        if settings.push.token.is_some() { "required" } else { "none" }
+        if settings.push.token_file.is_some() { "required" } else { "none" }
     )?;
     match &settings.otlp {
         Some(otlp) => writeln!(

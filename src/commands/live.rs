@@ -1,14 +1,14 @@
 //! A running exporter as the commands ask it: over TCP or a Unix socket, with its token. The image has no shell and no curl.
 
 use std::fs;
-use std::io::{Write, stdout};
+use std::io::{Read, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Arg, ArgMatches};
 use reqwest::Url;
-use reqwest::blocking::{Client, RequestBuilder};
+use reqwest::blocking::{Client, RequestBuilder, Response};
 
 use crate::config::environment;
 use crate::input::push::wire::request::ControlRequest;
@@ -16,6 +16,8 @@ use crate::model::ids::Rank;
 
 /// How long the exporter may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// The longest answer that is read: ten times the status of 1024 ranks.
+pub(super) const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Where pushes go without an address: the socket if it exists, as in a pod, else the port.
 const PUSH_SOCKET: &str = "/run/stepmem/push.sock";
 const PUSH_URL: &str = "http://127.0.0.1:9478";
@@ -76,12 +78,23 @@ impl LiveExporter {
         let answer =
             request.send().with_context(|| format!("no exporter answers at {place}"))?;
         let status = answer.status();
-        let text = answer.text().unwrap_or_default();
+        let text = text_of(answer).with_context(|| format!("the answer of {place}"))?;
         let problem = serde_json::from_str::<Problem>(&text).unwrap_or_default();
         let detail = problem.detail.unwrap_or_default();
         anyhow::ensure!(status.is_success(), "{place} answers {status}: {detail}");
         Ok(text)
     }
+}
+
+/// Reads an answer of bounded length.
+fn text_of(answer: Response) -> anyhow::Result<String> {
+    let mut text = String::new();
+    answer.take(ANSWER_BYTES_MAX.saturating_add(1)).read_to_string(&mut text)?;
+    anyhow::ensure!(
+        u64::try_from(text.len()).is_ok_and(|n_bytes| n_bytes <= ANSWER_BYTES_MAX),
+        "exceeds {ANSWER_BYTES_MAX} bytes"
+    );
+    Ok(text)
 }
 
 /// The part of a refusal that is for people.

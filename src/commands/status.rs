@@ -1,5 +1,6 @@
 //! `stepmem status`: the status of a running exporter as a table for a terminal.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::io::{IsTerminal, Write, stdout};
 use std::thread;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches};
+use serde::de::IgnoredAny;
 
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::status::{
@@ -18,6 +20,7 @@ use crate::commands::live::LiveExporter;
 use crate::model::ids::{ProcessId, Run, SubjectId};
 use crate::model::units::Bytes;
 use crate::report::closing::colour_of;
+use crate::text::clean::is_raw;
 use crate::text::page::{Cell, Column, Indent, Page, Table};
 use crate::text::units::{bytes, duration, hourly, or_unknown, percent};
 
@@ -75,7 +78,9 @@ impl StatusOrder {
 pub fn fetch(url: &str, view: &StatusView, is_json: bool) -> anyhow::Result<String> {
     let text = LiveExporter::at(url)?.get("/api/v1/status")?;
     if is_json {
-        return Ok(format!("{}\n", text.trim_end()));
+        serde_json::from_str::<IgnoredAny>(&text)
+            .with_context(|| format!("the answer of {url} is not JSON"))?;
+        return Ok(format!("{}\n", plain_json(text.trim_end())));
     }
     let status = serde_json::from_str(&text).with_context(|| {
         format!("{url} is not the status of a stepmem exporter of version {VERSION}")
@@ -135,6 +140,27 @@ fn sort(ranks: &mut [RankStatus], findings: &[FindingStatus], order: StatusOrder
 
 fn highest_pressure(rank: &RankStatus) -> Option<f64> {
     rank.pressures.iter().map(|(_, ratio)| *ratio).reduce(f64::max)
+}
+
+/// Returns a JSON text in which no character steers a terminal: such ones stand in strings only, where they are escaped.
+fn plain_json(json: &str) -> Cow<'_, str> {
+    use std::fmt::Write;
+
+    let is_steering = |c: char| is_raw(c) && !['\n', '\r', '\t'].contains(&c);
+    if !json.chars().any(is_steering) {
+        return Cow::Borrowed(json);
+    }
+    let mut plain = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_steering(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(plain, "\\u{unit:04x}").ok();
+            }
+        } else {
+            plain.push(c);
+        }
+    }
+    Cow::Owned(plain)
 }
 
 /// Puts a status into words: the ranks, the processes that do not push, then the findings, the worst first.

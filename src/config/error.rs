@@ -139,6 +139,8 @@ pub enum ValueError {
         /// The value to write instead.
         base: String,
     },
+    #[error("{0:?} is not the name of a host, without a port")]
+    Host(String),
     /// Not a path for the metrics.
     #[error("{0:?} is not a path of letters, digits, / - _ . that is free")]
     TelemetryPath(String),

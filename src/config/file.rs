@@ -6,6 +6,10 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::config::error::Mistake;
+use crate::store::open;
+
+/// The longest file of settings, in bytes.
+const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
 /// Reads the values of a file by dotted key.
 ///
@@ -13,7 +17,9 @@ use crate::config::error::Mistake;
 /// The file cannot be read or parsed.
 pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Vec<String>>, Mistake> {
     let mistake = |reason: String| Mistake::File { path: path.display().to_string(), reason };
-    let text = std::fs::read_to_string(path).map_err(|error| mistake(error.to_string()))?;
+    let bytes =
+        open::read_regular(path, FILE_BYTES_MAX).map_err(|error| mistake(error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|error| mistake(error.to_string()))?;
     let value: Value = match path.extension().and_then(|extension| extension.to_str()) {
         Some("toml") => toml::from_str(&text).map_err(|error| mistake(error.to_string()))?,
         Some("yaml" | "yml") => {

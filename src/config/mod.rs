@@ -11,4 +11,5 @@ pub mod page;
 pub mod settings;
 pub mod sources;
 pub mod table;
+pub mod token;
 mod values;

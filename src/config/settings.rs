@@ -20,6 +20,8 @@ pub struct Settings {
     pub web_addresses: Vec<SocketAddr>,
     /// The path of the metrics.
     pub telemetry_path: String,
+    /// Names by which browsers reach the page.
+    pub web_hosts: Vec<String>,
     /// TCP addresses of the push endpoint.
     pub push_addresses: Vec<SocketAddr>,
     /// Unix socket of the push endpoint.
@@ -64,6 +66,9 @@ pub enum StartMode {
     /// As a sidecar, but on the next free port: a person looks for it.
     Command,
 }
+
+/// How many ranks a sidecar holds by default: those of its pod, and their successors.
+const SIDECAR_RANKS_MAX: usize = 64;
 
 /// The file that Kubernetes reads a container's termination message from, unless the container names another.
 const TERMINATION_MESSAGE_DEFAULT: &str = "/dev/termination-log";
@@ -114,9 +119,10 @@ impl Default for Settings {
         Self {
             web_addresses: vec![(Ipv4Addr::UNSPECIFIED, 9477).into()],
             telemetry_path: "/metrics".to_owned(),
+            web_hosts: Vec::new(),
             push_addresses: vec![(Ipv4Addr::LOCALHOST, 9478).into()],
             push_socket: None,
-            push: PushConfig { body_bytes_max: 1024 * 1024, token: None },
+            push: PushConfig { body_bytes_max: 1024 * 1024, token_file: None },
             engine: EngineConfig { gpu_ttl: nvml.ttl(), ..EngineConfig::default() },
             snapshots: CaptureSettings::default(),
             otlp: None,
@@ -170,6 +176,8 @@ pub(super) struct Draft {
     /// The devices that the setting chooses; `None` when it is empty.
     pub(super) devices: Option<Devices>,
     pub(super) device_environment: DeviceEnvironment,
+    /// How many ranks are held; `None` where that is not set.
+    pub(super) ranks_max: Option<usize>,
 }
 
 /// The export while its settings are read.
@@ -208,13 +216,27 @@ impl Draft {
             is_without_nvml: false,
             devices: None,
             device_environment,
+            ranks_max: None,
         }
     }
 
     /// Joins the parts, and adds the mistakes that several settings make together.
     pub(super) fn finish(self, mistakes: &mut Vec<Mistake>) -> Settings {
-        let Self { mut settings, otlp, mut nvml, is_without_nvml, devices, device_environment } =
-            self;
+        let Self {
+            mut settings,
+            otlp,
+            mut nvml,
+            is_without_nvml,
+            devices,
+            device_environment,
+            ranks_max,
+        } = self;
+        let by_default = if settings.start == StartMode::Sidecar {
+            SIDECAR_RANKS_MAX
+        } else {
+            settings.engine.ranks_max
+        };
+        settings.engine.ranks_max = ranks_max.unwrap_or(by_default);
         settings.otlp = otlp.finish();
         // A sidecar opens only the devices of its job; an exporter for the whole node opens all.
         let asks_for_pod = nvml.kubelet_socket.is_some() && nvml.kubelet_pod.is_some();

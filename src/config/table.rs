@@ -7,10 +7,10 @@ use crate::config::error::ValueError;
 use crate::config::keys;
 use crate::config::settings::{Draft, StartMode};
 use crate::config::values::{
-    absolute, addresses, any_duration, duration, endpoint, number, one_of, path, pod, ratio,
-    size, socket, switch, telemetry_path, token, transport,
+    absolute, addresses, any_duration, duration, endpoint, hosts, number, one_of, path, pod,
+    ratio, size, socket, switch, telemetry_path, token_file, transport,
 };
-use crate::input::push::http::BODIES_BYTES_MAX;
+use crate::input::push::bodies::BODY_BYTES_MAX;
 use crate::model::ids::Run;
 use crate::output::otlp::config::Endpoint;
 
@@ -90,6 +90,10 @@ pub const SETTINGS: &[Setting] = &[
     setting("web.telemetry-path", "PATH",
         "Path under which metrics are exposed.",
         |d, v| put(&mut d.settings.telemetry_path, v, telemetry_path)).by_default("/metrics"),
+    setting("web.allowed-hosts", "NAME",
+        "Host name by which browsers reach the page, such as that of an ingress. Addresses, names without a dot, and names \
+         that end in .localhost, .local, .internal, .svc or .svc.cluster.local need no setting; scrapes need none either.",
+        |d, v| { d.settings.web_hosts = hosts(v)?; Ok(()) }).repeatable(),
     setting(keys::PUSH_ADDRESS, "ADDRESS",
         "TCP address of the push endpoint. Empty disables it.",
         |d, v| { d.settings.push_addresses = addresses(v)?; Ok(()) }).by_default("127.0.0.1:9478").repeatable()
@@ -99,11 +103,11 @@ pub const SETTINGS: &[Setting] = &[
         |d, v| put(&mut d.settings.push_socket, v, socket)),
     setting(keys::PUSH_TOKEN_FILE, "PATH",
         "File with the token that clients must send as `Authorization: Bearer TOKEN`. Empty requires no token.",
-        |d, v| put(&mut d.settings.push.token, v, token))
+        |d, v| put(&mut d.settings.push.token_file, v, token_file))
         .guarding(|d| { d.settings.push_addresses.clear(); d.settings.push_socket = None; }),
     setting("push.body-max", "BYTES",
         "Maximum size of a push body after decompression, in bytes (1024 to 8388608).",
-        |d, v| put(&mut d.settings.push.body_bytes_max, v, number(1024, BODIES_BYTES_MAX))).by_default("1048576"),
+        |d, v| put(&mut d.settings.push.body_bytes_max, v, number(1024, BODY_BYTES_MAX))).by_default("1048576"),
     setting("rank.ttl", "DURATION",
         "Drop a rank from all outputs after this long without a push. Keep it well above your longest checkpoint.",
         |d, v| put(&mut d.settings.engine.rank_ttl, v, duration)).by_default("10m"),
@@ -111,8 +115,9 @@ pub const SETTINGS: &[Setting] = &[
         "Forget a rank after this long without a push. Until then it resumes its window when it pushes again.",
         |d, v| put(&mut d.settings.engine.rank_retention, v, duration)).by_default("6h"),
     setting("rank.max", "N",
-        "Maximum number of ranks across all runs (1 to 65536). Each takes up to 70 KiB of memory.",
-        |d, v| put(&mut d.settings.engine.ranks_max, v, number(1, 65_536_u64))).by_default("1024"),
+        "Maximum number of ranks across all runs (1 to 65536). Each takes up to 70 KiB of memory. Empty means 64 with \
+         --sidecar, otherwise 1024.",
+        |d, v| put(&mut d.ranks_max, v, |v| if v.is_empty() { Ok(None) } else { number(1, 65_536_u64)(v).map(Some) })),
     setting("rank.peak-interval", "DURATION",
         "Interval of rank_interval_peak_allocated_bytes. Set it to the scrape interval or longer.",
         |d, v| put(&mut d.settings.engine.peak_interval, v, duration)).by_default("1m"),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::config::error::ValueError;
 use crate::config::settings::PushSocket;
+use crate::config::token;
 use crate::model::device::{DevicePod, PodName};
 use crate::model::units::{GIBIBYTE, MEBIBYTE, checked_text};
 use crate::output::otlp::config::{METRICS_PATH, Transport};
@@ -16,8 +17,6 @@ use crate::output::web::is_reserved;
 const SOCKET_MODE_DEFAULT: u32 = 0o666;
 /// The greatest mode of a socket.
 const SOCKET_MODE_MAX: u32 = 0o777;
-/// The longest token, in bytes.
-const TOKEN_BYTES_MAX: usize = 4096;
 const RATIO_MAX: f64 = 10.0;
 /// The units of a size in small letters, and how many bytes they are.
 const SIZE_UNITS: [(&str, f64); 10] = [
@@ -219,19 +218,23 @@ pub(super) fn pod(value: &str) -> Result<Option<PodName>, ValueError> {
         .ok_or_else(|| ValueError::Pod(value.to_owned()))
 }
 
-/// Reads the token from the file at `value`, without the white space around it.
-pub(super) fn token(value: &str) -> Result<Option<Vec<u8>>, ValueError> {
-    if value.is_empty() {
-        return Ok(None);
+/// Returns the path of a token that can be read; empty is none.
+pub(super) fn token_file(value: &str) -> Result<Option<PathBuf>, ValueError> {
+    let path = path(value);
+    if let Some(path) = &path {
+        token::read(path)?;
     }
-    let path = value.to_owned();
-    let bytes = match std::fs::read(value) {
-        Ok(bytes) => bytes,
-        Err(error) => return Err(ValueError::Unreadable { path, reason: error.to_string() }),
-    };
-    let token = bytes.trim_ascii();
-    if token.is_empty() || token.len() > TOKEN_BYTES_MAX {
-        return Err(ValueError::Token { path, bytes: token.len(), max: TOKEN_BYTES_MAX });
-    }
-    Ok(Some(token.to_vec()))
+    Ok(path)
+}
+
+/// Parses names of hosts, without ports.
+pub(super) fn hosts(values: &[String]) -> Result<Vec<String>, ValueError> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+    let named = values.iter().filter(|value| !value.is_empty());
+    named
+        .map(|value| {
+            let is_name = value.chars().all(is_plain);
+            is_name.then(|| value.clone()).ok_or_else(|| ValueError::Host(value.clone()))
+        })
+        .collect()
 }

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::units::{OutOfRange, checked_text, serialized};
+use crate::model::units::{OutOfRange, checked_name, serialized};
 
 /// The name of one training job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,12 +15,12 @@ impl Run {
     /// The longest name that is taken, in bytes.
     pub const BYTES_MAX: usize = 128;
 
-    /// Takes a name of 1 to [`Self::BYTES_MAX`] bytes without control characters.
+    /// Takes a name of 1 to [`Self::BYTES_MAX`] bytes without control or invisible characters.
     ///
     /// # Errors
-    /// Says which of the two limits `name` breaks.
+    /// Says which limit `name` breaks.
     pub fn new(name: &str) -> Result<Self, OutOfRange> {
-        checked_text(name, Self::BYTES_MAX).map(Self)
+        checked_name(name, Self::BYTES_MAX).map(Self)
     }
 
     pub fn as_str(&self) -> &str {
@@ -76,12 +76,12 @@ impl GpuUuid {
     /// What a pusher names as its device when its bytes are host memory.
     pub const CPU: &'static str = "cpu";
 
-    /// Takes a UUID of 1 to [`Self::BYTES_MAX`] bytes without control characters.
+    /// Takes a UUID of 1 to [`Self::BYTES_MAX`] bytes without control or invisible characters.
     ///
     /// # Errors
-    /// Says which of the two limits `uuid` breaks.
+    /// Says which limit `uuid` breaks.
     pub fn new(uuid: &str) -> Result<Self, OutOfRange> {
-        checked_text(uuid, Self::BYTES_MAX).map(Self)
+        checked_name(uuid, Self::BYTES_MAX).map(Self)
     }
 
     pub fn as_str(&self) -> &str {

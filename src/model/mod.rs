@@ -1,5 +1,6 @@
 //! The vocabulary: names, quantities, steps and devices. It depends on nothing; if a value exists, it is in range.
 
+pub mod characters;
 pub mod device;
 pub mod end;
 pub mod ids;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::model::characters::is_hidden;
 
 /// The largest byte count and step that is taken: 2^53, above which an `f64` cannot hold every integer.
 pub const INTEGER_MAX: u64 = 1 << 53;
@@ -36,6 +38,9 @@ pub enum OutOfRange {
     /// A text with a control character in it.
     #[error("{0:?} contains a control character")]
     Control(String),
+    /// A name with an invisible character in it that moves or hides others.
+    #[error("{0:?} contains an invisible character")]
+    Hidden(String),
     /// A text of another form.
     #[error("the text is not made of {what}")]
     Form {
@@ -184,12 +189,25 @@ impl Interval {
 }
 
 /// How long the program (or the replayed recording) had run when something happened.
-#[derive(
-    Clone, Copy, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize,
-)]
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub struct Uptime(pub Duration);
 
+impl<'de> Deserialize<'de> for Uptime {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let uptime = Self(Duration::deserialize(deserializer)?);
+        if uptime <= Self::MAX {
+            Ok(uptime)
+        } else {
+            let (value, max) = (uptime.0.as_secs(), Self::MAX.0.as_secs());
+            Err(serde::de::Error::custom(OutOfRange::number(&value, &0, &max)))
+        }
+    }
+}
+
 impl Uptime {
+    /// The longest uptime that is read back: 10000 years, which leaves room to add to it.
+    pub const MAX: Self = Self(Duration::from_hours(10_000 * 366 * 24));
+
     /// The time from `earlier` to this, zero when `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
@@ -219,6 +237,17 @@ pub fn checked_text(text: &str, bytes_max: usize) -> Result<Box<str>, OutOfRange
         return Err(OutOfRange::Control(text.to_owned()));
     }
     Ok(text.into())
+}
+
+/// Takes a name: a text as of [`checked_text`] without characters that move or hide others.
+///
+/// # Errors
+/// Says which limit `text` breaks.
+pub fn checked_name(text: &str, bytes_max: usize) -> Result<Box<str>, OutOfRange> {
+    if !text.is_ascii() && text.chars().any(is_hidden) && text.len() <= bytes_max {
+        return Err(OutOfRange::Hidden(text.to_owned()));
+    }
+    checked_text(text, bytes_max)
 }
 
 fn checked_integer(value: u64) -> Result<u64, OutOfRange> {

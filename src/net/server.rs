@@ -4,25 +4,29 @@
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{Request, Response};
+use axum::http::header::{CONNECTION, HOST};
+use axum::http::{HeaderValue, Request, Response, StatusCode};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, watch};
 use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
+
+use crate::net::guard::{self, Guard, GuardRefusal};
+use crate::net::peer::Peer;
 
 /// Connections that one listener holds. One more evicts the connection that has been idle for longest.
 pub const CONNECTIONS_MAX: usize = 256;
@@ -34,11 +38,13 @@ pub const IDLE_MAX: Duration = Duration::from_secs(90);
 /// A client that reads nothing of its response for this long is disconnected.
 pub const WRITE_STALL_MAX: Duration = Duration::from_secs(30);
 /// The largest request head, and the size of a connection's read buffer, in bytes.
-pub const HEAD_BYTES_MAX: usize = 16 * 1024;
+pub const HEAD_BYTES_MAX: usize = 8 * 1024;
 /// How long requests in flight may take after the server was stopped.
 pub const STOP_WITHIN: Duration = Duration::from_secs(5);
 /// The pause before accepting again after the system ran out of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// How many connections make way when the system has no file descriptor left.
+const EVICTED_AT_ONCE: usize = 16;
 
 /// A source of connections.
 #[derive(Debug)]
@@ -46,16 +52,6 @@ pub enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
-
-/// The process at the other end of a request's connection; an extension of the request.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Peer {
-    /// Its user id, where the connection is a Unix socket.
-    pub uid: Option<u32>,
-}
-
-/// A connection and its peer.
-type Accepted = (Pin<Box<dyn Stream>>, Peer);
 
 /// Counts of one listener.
 #[derive(Debug, Default)]
@@ -70,22 +66,32 @@ impl ServerCounts {
     }
 }
 
-/// Serves `router` until `stop` becomes true, then waits up to [`STOP_WITHIN`] for requests in flight.
-pub async fn serve(
-    listener: Listener,
-    router: Router,
-    counts: Arc<ServerCounts>,
-    stop: watch::Receiver<bool>,
-) {
+/// What one listener serves, and until when.
+#[derive(Clone, Debug)]
+pub struct Service {
+    pub router: Router,
+    pub counts: Arc<ServerCounts>,
+    /// Which requests are let in.
+    pub guard: Arc<Guard>,
+    /// The connections of all listeners of the process.
+    pub connections: Arc<Connections>,
+    pub stop: watch::Receiver<bool>,
+}
+
+/// Serves until `stop` becomes true, then waits up to [`STOP_WITHIN`] for requests in flight.
+pub async fn serve(listener: Listener, service: Service) {
+    let Service { router, counts, guard, connections, stop } = service;
+    let routes = Routes { router, guard };
     let mut stopped = stop.clone();
-    let mut connections = FuturesUnordered::new();
+    let mut handled = FuturesUnordered::new();
     let mut slots: Vec<Arc<ConnectionSlot>> = Vec::new();
-    let order = Arc::new(AtomicU64::new(0));
+    let mut is_failing = false;
     loop {
         tokio::select! {
             () = is_stopping(&mut stopped) => break,
             accepted = listener.accept() => match accepted {
-                Ok(accepted) => {
+                Ok((stream, peer)) => {
+                    is_failing = false;
                     slots.retain(|slot| !slot.is_closed());
                     if slots.len() >= CONNECTIONS_MAX {
                         counts.shed.fetch_add(1, Ordering::Relaxed);
@@ -93,18 +99,49 @@ pub async fn serve(
                             continue;
                         }
                     }
-                    let slot = Arc::new(ConnectionSlot::new(Arc::clone(&order)));
+                    let slot = connections.enter(peer);
                     slots.push(Arc::clone(&slot));
-                    connections.push(handle(accepted, router.clone(), slot, stop.clone()));
+                    handled.push(handle(stream, routes.clone(), slot, stop.clone()));
                 }
-                Err(error) => tracing::warn!(%error, "connection not accepted"),
+                Err(error) => {
+                    if !is_failing {
+                        tracing::warn!(%error, "connections are not accepted; idle ones are closed");
+                    }
+                    is_failing = true;
+                    counts.shed.fetch_add(connections.evict_idle(), Ordering::Relaxed);
+                }
             },
-            Some(()) = connections.next(), if !connections.is_empty() => {}
+            Some(()) = handled.next(), if !handled.is_empty() => {}
         }
     }
-    let all_ended = async { while connections.next().await.is_some() {} };
+    let all_ended = async { while handled.next().await.is_some() {} };
     if tokio::time::timeout(STOP_WITHIN, all_ended).await.is_err() {
         tracing::warn!("requests in flight were aborted at the stop");
+    }
+}
+
+/// The connections of all listeners, which share the process' file descriptors.
+#[derive(Debug, Default)]
+pub struct Connections {
+    /// Counts the actions of all connections: an order, not a time.
+    order: Arc<AtomicU64>,
+    slots: Mutex<Vec<Arc<ConnectionSlot>>>,
+}
+
+impl Connections {
+    fn enter(&self, peer: Peer) -> Arc<ConnectionSlot> {
+        let slot = Arc::new(ConnectionSlot::new(peer, Arc::clone(&self.order)));
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.retain(|slot| !slot.is_closed());
+        slots.push(Arc::clone(&slot));
+        slot
+    }
+
+    /// Evicts up to [`EVICTED_AT_ONCE`] connections that wait for their clients; returns how many.
+    fn evict_idle(&self) -> u64 {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.retain(|slot| !slot.is_closed());
+        (0..EVICTED_AT_ONCE).map(|_| u64::from(evict_idle(&mut slots))).sum()
     }
 }
 
@@ -125,28 +162,57 @@ fn evict_idle(slots: &mut Vec<Arc<ConnectionSlot>>) -> bool {
     oldest.map(|idx| slots.swap_remove(idx).evict.notify_one()).is_some()
 }
 
+/// The connection of a request, for its handlers.
+#[derive(Clone, Debug)]
+pub struct Connection(Arc<ConnectionSlot>);
+
+impl Connection {
+    /// Who is at its other end.
+    pub fn peer(&self) -> Peer {
+        self.0.peer
+    }
+
+    /// When its client last took something, in the order of all that happened on all connections.
+    pub fn written_at(&self) -> f64 {
+        let order = self.0.written_at.load(Ordering::Relaxed);
+        let (high, low) = (order >> 32, order & u64::from(u32::MAX));
+        let float = |half| u32::try_from(half).map_or(0.0, f64::from);
+        float(high) * 4_294_967_296.0 + float(low)
+    }
+
+    /// Closes the connection when it is notified.
+    pub fn evict(&self) -> Arc<Notify> {
+        Arc::clone(&self.0.evict)
+    }
+}
+
 /// One connection among the [`CONNECTIONS_MAX`].
 #[derive(Debug)]
 struct ConnectionSlot {
+    peer: Peer,
     /// Whether a whole request awaits its response.
     is_busy: AtomicBool,
     /// Counts the actions of all connections of the listener: an order, not a time.
     order: Arc<AtomicU64>,
     /// This connection's last action in that order.
     active_at: AtomicU64,
+    /// When the system last took bytes of an answer, in that order.
+    written_at: AtomicU64,
     requested: Notify,
-    evict: Notify,
+    evict: Arc<Notify>,
     closed: AtomicBool,
 }
 
 impl ConnectionSlot {
-    fn new(order: Arc<AtomicU64>) -> Self {
+    fn new(peer: Peer, order: Arc<AtomicU64>) -> Self {
         let slot = Self {
+            peer,
             is_busy: AtomicBool::new(false),
             order,
             active_at: AtomicU64::new(0),
+            written_at: AtomicU64::new(0),
             requested: Notify::new(),
-            evict: Notify::new(),
+            evict: Arc::new(Notify::new()),
             closed: AtomicBool::new(false),
         };
         slot.act();
@@ -157,24 +223,28 @@ impl ConnectionSlot {
         self.active_at.store(self.order.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
     }
 
+    fn wrote(&self) {
+        self.written_at.store(self.order.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
 }
 
 async fn handle(
-    accepted: Accepted,
-    router: Router,
+    stream: Pin<Box<dyn Stream>>,
+    routes: Routes,
     slot: Arc<ConnectionSlot>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let (stream, peer) = accepted;
+    slot.wrote();
+    let stream = Watched { stream, slot: Arc::clone(&slot) };
     let mut stream = TimeoutStream::new(stream);
     stream.set_write_timeout(Some(WRITE_STALL_MAX));
     let requests = Arc::clone(&slot);
-    let service = service_fn(move |mut request: Request<Incoming>| {
-        request.extensions_mut().insert(peer);
-        answer(router.clone(), request, Arc::clone(&requests))
+    let service = service_fn(move |request: Request<Incoming>| {
+        answer(routes.clone(), request, Arc::clone(&requests))
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -201,18 +271,45 @@ async fn handle(
     slot.closed.store(true, Ordering::Relaxed);
 }
 
-async fn answer(
+/// What requests are answered by.
+#[derive(Clone)]
+struct Routes {
     router: Router,
+    guard: Arc<Guard>,
+}
+
+async fn answer(
+    routes: Routes,
     request: Request<Incoming>,
     slot: Arc<ConnectionSlot>,
 ) -> Result<Response<Body>, Infallible> {
     slot.requested.notify_one();
     slot.act();
     slot.is_busy.store(request.body().is_end_stream(), Ordering::Relaxed);
+    if request.headers().get_all(HOST).iter().nth(1).is_some() {
+        return Ok(refused(StatusCode::BAD_REQUEST, "a request has one Host header"));
+    }
+    let checked = routes.guard.check(request.method(), request.uri().path(), request.headers());
+    if let Err(GuardRefusal(reason)) = checked {
+        return Ok(refused(StatusCode::FORBIDDEN, reason));
+    }
     let body_slot = Arc::clone(&slot);
-    let request = request.map(|body| Body::new(RequestBody { body, slot: body_slot }));
-    let response = router.oneshot(request).await;
+    let mut request = request.map(|body| Body::new(RequestBody { body, slot: body_slot }));
+    request.extensions_mut().insert(Connection(Arc::clone(&slot)));
+    let mut response = routes.router.oneshot(request).await;
+    if let Ok(response) = &mut response {
+        guard::complete(response.headers_mut());
+    }
     slot.is_busy.store(false, Ordering::Relaxed);
+    response
+}
+
+/// Refuses a request by its head, and closes the connection.
+fn refused(status: StatusCode, reason: &'static str) -> Response<Body> {
+    let mut response = Response::new(Body::from(reason));
+    *response.status_mut() = status;
+    guard::complete(response.headers_mut());
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     response
 }
 
@@ -248,7 +345,7 @@ impl hyper::body::Body for RequestBody {
 }
 
 impl Listener {
-    async fn accept(&self) -> io::Result<Accepted> {
+    async fn accept(&self) -> io::Result<(Pin<Box<dyn Stream>>, Peer)> {
         let accepted = self.try_accept().await;
         if accepted.is_err() {
             tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -256,19 +353,79 @@ impl Listener {
         accepted
     }
 
-    async fn try_accept(&self) -> io::Result<Accepted> {
+    async fn try_accept(&self) -> io::Result<(Pin<Box<dyn Stream>>, Peer)> {
         match self {
             Self::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
+                let (stream, address) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok((Box::pin(stream), Peer::default()))
+                Ok((Box::pin(stream), Peer::Address(address.ip().to_canonical())))
             }
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
-                let uid = stream.peer_cred().ok().map(|credentials| credentials.uid());
-                Ok((Box::pin(stream), Peer { uid }))
+                let peer = stream.peer_cred().map_or(Peer::Unknown, |peer| Peer::Process {
+                    uid: peer.uid(),
+                    pid: peer.pid().unwrap_or_default(),
+                });
+                Ok((Box::pin(stream), peer))
             }
         }
+    }
+}
+
+/// A stream that notes when it is written to.
+struct Watched {
+    stream: Pin<Box<dyn Stream>>,
+    slot: Arc<ConnectionSlot>,
+}
+
+impl Watched {
+    fn written(&self, result: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Ok(1..)) = result {
+            self.slot.wrote();
+        }
+        result
+    }
+}
+
+impl AsyncRead for Watched {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.stream.as_mut().poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Watched {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let result = self.stream.as_mut().poll_write(cx, bytes);
+        self.written(result)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let result = self.stream.as_mut().poll_write_vectored(cx, bytes);
+        self.written(result)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.as_mut().poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream.as_mut().poll_shutdown(cx)
     }
 }
 

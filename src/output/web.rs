@@ -1,20 +1,20 @@
 //! The web server's routes: the page, `/metrics`, health, and status and summaries as JSON.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, VARY};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
+use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use axum::http::{HeaderMap, Request, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::sync::{mpsc, oneshot, watch};
-use tower_http::compression::CompressionLayer;
 
 use crate::analysis::status::Status;
+use crate::output::answers::{Answers, Content, ReaderConnection, SharedText};
 use crate::output::prometheus::{Format, render};
 
 /// How long a reader waits for a fresh status before it gets the last published one.
@@ -127,7 +127,23 @@ impl StatusSource {
 struct Site {
     source: StatusSource,
     index: Arc<str>,
+    answers: Arc<Answers>,
+    last_rendered: Arc<Mutex<Option<Rendered>>>,
     stop: watch::Receiver<bool>,
+}
+
+/// A status as text, for all who read it.
+#[derive(Debug)]
+struct Rendered {
+    status: Arc<Status>,
+    /// By format.
+    texts: Vec<(TextKind, Arc<SharedText>)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TextKind {
+    Metrics(Format),
+    Json,
 }
 
 /// What the page links to.
@@ -161,8 +177,13 @@ pub fn router(config: &WebConfig, source: StatusSource, stop: watch::Receiver<bo
         .route("/-/healthy", get(|| async { "stepmem is healthy.\n" }))
         .route("/-/ready", get(ready))
         .fallback(no_such_path)
-        .layer(CompressionLayer::new())
-        .with_state(Site { source, index, stop })
+        .with_state(Site {
+            source,
+            index,
+            answers: Arc::new(Answers::new()),
+            last_rendered: Arc::default(),
+            stop,
+        })
 }
 
 /// Escapes a text as an attribute's value.
@@ -193,20 +214,59 @@ async fn no_such_path() -> Response {
     (StatusCode::NOT_FOUND, "no such path; / links to all pages\n").into_response()
 }
 
-async fn metrics(State(site): State<Site>, headers: HeaderMap) -> Response {
+async fn metrics(
+    State(site): State<Site>,
+    connection: ReaderConnection,
+    headers: HeaderMap,
+) -> Response {
     let accept: Vec<&str> =
         headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok()).collect();
     let format = Format::negotiate(&accept.join(","));
-    let text = render(&*site.source.fresh(true).await, format);
-    let headers = [(CONTENT_TYPE, format.content_type()), (VARY, "accept")];
-    (headers, text).into_response()
+    let status = site.source.fresh(true).await;
+    let text = site.rendered(status, TextKind::Metrics(format), |status| {
+        Ok(render(status, format).into())
+    });
+    let Ok(text) = text else { return StatusCode::INTERNAL_SERVER_ERROR.into_response() };
+    let vary = "accept, accept-encoding";
+    let content = Content { text, media_type: format.content_type(), vary };
+    site.answers.respond(content, &headers, connection).await
 }
 
-async fn status(State(site): State<Site>) -> Response {
-    match serde_json::to_vec(&*site.source.fresh(false).await) {
-        Ok(json) => {
-            let json_type = HeaderValue::from_static("application/json");
-            ([(CONTENT_TYPE, json_type)], Body::from(json)).into_response()
+impl Site {
+    /// Writes a status as text, or returns the text that was written for a reader before.
+    fn rendered(
+        &self,
+        status: Arc<Status>,
+        kind: TextKind,
+        write: impl FnOnce(&Status) -> serde_json::Result<Vec<u8>>,
+    ) -> serde_json::Result<Arc<SharedText>> {
+        let mut last = self.last_rendered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut texts = match last.take() {
+            Some(rendered) if Arc::ptr_eq(&rendered.status, &status) => rendered.texts,
+            _ => Vec::new(),
+        };
+        let known = texts.iter().find(|(of, _)| *of == kind).map(|(_, text)| Arc::clone(text));
+        let text = match known {
+            Some(text) => text,
+            None => SharedText::new(write(&status)?),
+        };
+        texts.retain(|(of, _)| *of != kind);
+        texts.push((kind, Arc::clone(&text)));
+        *last = Some(Rendered { status, texts });
+        Ok(text)
+    }
+}
+
+async fn status(
+    State(site): State<Site>,
+    connection: ReaderConnection,
+    headers: HeaderMap,
+) -> Response {
+    let status = site.source.fresh(false).await;
+    match site.rendered(status, TextKind::Json, serde_json::to_vec) {
+        Ok(text) => {
+            let (media_type, vary) = ("application/json", "accept-encoding");
+            site.answers.respond(Content { text, media_type, vary }, &headers, connection).await
         }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
@@ -216,8 +276,10 @@ async fn status(State(site): State<Site>) -> Response {
 async fn summary(
     State(site): State<Site>,
     run: Result<Path<String>, PathRejection>,
-    uri: Uri,
+    connection: ReaderConnection,
+    request: Request<Body>,
 ) -> Response {
+    let (uri, headers) = (request.uri(), request.headers());
     let refuse = |status: StatusCode, text: String| (status, text + "\n").into_response();
     let run = match run {
         Ok(Path(run)) => run,
@@ -232,7 +294,11 @@ async fn summary(
         }
     };
     match site.source.summary(run, format).await {
-        Ok(text) => ([(CONTENT_TYPE, content_type)], text).into_response(),
+        Ok(text) => {
+            let (text, vary) = (SharedText::new(text), "accept-encoding");
+            let content = Content { text, media_type: content_type, vary };
+            site.answers.respond(content, headers, connection).await
+        }
         Err(StatusCode::NOT_FOUND) => {
             refuse(StatusCode::NOT_FOUND, "no rank of this run has pushed".to_owned())
         }

@@ -1,8 +1,13 @@
 //! Files that are replaced as a whole: after a crash, a reader finds the old content or the new.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+
+use crate::store::open;
+
+/// The mode of files that others may read, less what the umask takes.
+const SHARED_MODE: u32 = 0o666;
 
 /// Writes `parts` to a new file, and replaces the file once they are on the disk.
 ///
@@ -23,7 +28,7 @@ fn stage(path: &Path, parts: &[&[u8]]) -> io::Result<PathBuf> {
 /// # Errors
 /// The file system refused.
 pub fn stage_as(fresh: &Path, parts: &[&[u8]]) -> io::Result<PathBuf> {
-    let mut file = File::create(fresh)?;
+    let mut file = open::fresh_file(fresh, SHARED_MODE)?;
     let written = parts.iter().try_for_each(|part| file.write_all(part));
     if let Err(error) = written.and_then(|()| file.sync_all()) {
         // On a full disk, what was written of it takes the last bytes.

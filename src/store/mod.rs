@@ -2,5 +2,6 @@
 
 pub mod atomic;
 pub mod launches;
+pub mod open;
 pub mod state;
 pub mod zstd;

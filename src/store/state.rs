@@ -1,24 +1,27 @@
-//! The state file: one value that outlasts a restart of the exporter, written whole or not at all. A file that is broken,
-//! too large or from another version is never trusted.
+//! The state file: parts that outlast a restart of the exporter, written whole or not at all, one part in memory at a
+//! time. A file that is broken, too large, from another version or another user is never trusted.
+//!
+//! It is the magic line, the parts (the length of each as four bytes, then its content), four zero bytes, and the checksum
+//! (CRC-32) of everything between.
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::store::atomic;
+use crate::store::{atomic, open};
 
 /// The first bytes of every state file. A version reads only its own files: another one may keep other things.
-const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 4\n");
-/// The bytes between the beginning and the content: the length and the checksum (CRC-32) of the content.
-const HEADER_BYTES: usize = 12;
+const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 5\n");
+/// The bytes of a length or a checksum.
+const WORD_BYTES: usize = 4;
 
 /// Why a state file is set aside, or was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// The file system refused.
+    /// The file system refused, or it is not a file of ours.
     #[error("{path}: {source}")]
     Io { path: String, source: io::Error },
     /// It is not a state file of this version.
@@ -34,50 +37,149 @@ pub enum StateError {
     /// It was cut short or changed.
     #[error("{0} is broken: its checksum is not that of its content")]
     Checksum(String),
-    /// Its content cannot be read back.
+    /// A part cannot be read back.
     #[error("{path} cannot be read back: {source}")]
     Content { path: String, source: postcard::Error },
+    /// A value in it is out of range.
+    #[error("{path} cannot be used: {reason}")]
+    Invalid {
+        path: String,
+        /// Which value, and its range.
+        reason: String,
+    },
 }
 
-/// Reads the value of a file of at most `bytes_max` bytes; `None` when the file does not exist.
+/// How large a state can be, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct StateLimits {
+    pub file_bytes_max: u64,
+    pub part_bytes_max: usize,
+}
+
+/// Reads the parts of a file; `take` gets them in order. Returns whether there is a file. The parts count only once this
+/// has returned.
 ///
 /// # Errors
 /// The file cannot be read, or not be trusted; [`set_aside`] it then.
-pub fn read<T: DeserializeOwned>(path: &Path, bytes_max: u64) -> Result<Option<T>, StateError> {
+pub fn read<T: DeserializeOwned>(
+    path: &Path,
+    limits: StateLimits,
+    mut take: impl FnMut(T) -> Result<(), String>,
+) -> Result<bool, StateError> {
     let shown = path.display().to_string();
     let of_io = |source| StateError::Io { path: shown.clone(), source };
-    let file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+    let (file, metadata) = match open::own_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         opened => opened.map_err(of_io)?,
     };
-    let mut bytes = Vec::new();
-    file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes).map_err(of_io)?;
-    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > bytes_max {
-        return Err(StateError::TooLarge { path: shown, max: bytes_max });
+    if metadata.len() > limits.file_bytes_max {
+        return Err(StateError::TooLarge { path: shown, max: limits.file_bytes_max });
     }
-    let Some(rest) = bytes.strip_prefix(MAGIC.as_bytes()) else {
-        return Err(StateError::Version(shown));
+    let mut file = BufReader::new(file.take(limits.file_bytes_max));
+    let mut magic = [0; MAGIC.len()];
+    match file.read_exact(&mut magic) {
+        Ok(()) if magic == *MAGIC.as_bytes() => {}
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(of_io(error)),
+        _ => return Err(StateError::Version(shown)),
+    }
+    let broken = |error: io::Error| match error.kind() {
+        io::ErrorKind::UnexpectedEof => StateError::Checksum(shown.clone()),
+        _ => of_io(error),
     };
-    match rest.split_at_checked(HEADER_BYTES) {
-        Some((header, content)) if *header == header_of(content) => {
-            postcard::from_bytes(content)
-                .map(Some)
-                .map_err(|source| StateError::Content { path: shown, source })
+    let mut checksum = crc32fast::Hasher::new();
+    let mut part = Vec::new();
+    loop {
+        let word = word(&mut file).map_err(broken)?;
+        checksum.update(&word);
+        let length = usize::try_from(u32::from_le_bytes(word)).unwrap_or(usize::MAX);
+        if length == 0 {
+            break;
         }
-        _ => Err(StateError::Checksum(shown)),
+        if length > limits.part_bytes_max {
+            return Err(StateError::Checksum(shown));
+        }
+        part.resize(length, 0);
+        file.read_exact(&mut part).map_err(broken)?;
+        checksum.update(&part);
+        let read = postcard::take_from_bytes::<T>(&part)
+            .map_err(|source| StateError::Content { path: shown.clone(), source })?;
+        let (value, []) = read else { return Err(StateError::Checksum(shown)) };
+        take(value).map_err(|reason| StateError::Invalid { path: shown.clone(), reason })?;
     }
+    let word = word(&mut file).map_err(broken)?;
+    let is_whole =
+        word == checksum.finalize().to_le_bytes() && file.read(&mut [0]).map_err(of_io)? == 0;
+    if is_whole { Ok(true) } else { Err(StateError::Checksum(shown)) }
 }
 
-/// Writes a value beside its file, and replaces the file once the bytes are on the disk.
+fn word(file: &mut impl Read) -> io::Result<[u8; WORD_BYTES]> {
+    let mut word = [0; WORD_BYTES];
+    file.read_exact(&mut word).map(|()| word)
+}
+
+/// Returns the bytes of a part.
 ///
 /// # Errors
-/// The file system refused; the file is unchanged.
-pub fn write(path: &Path, value: &impl Serialize) -> Result<(), StateError> {
-    let shown = path.display().to_string();
-    let of_io = |source| StateError::Io { path: shown.clone(), source };
-    let content = postcard::to_allocvec(value)
-        .map_err(|source| StateError::Content { path: shown.clone(), source })?;
-    atomic::replace(path, &[MAGIC.as_bytes(), &header_of(&content), &content]).map_err(of_io)
+/// It cannot be written.
+pub fn part(value: &impl Serialize) -> Result<Vec<u8>, postcard::Error> {
+    postcard::to_allocvec(value)
+}
+
+/// A state file while it is written, beside the one that it replaces.
+#[derive(Debug)]
+pub struct StateWriter {
+    path: PathBuf,
+    fresh: PathBuf,
+    file: BufWriter<File>,
+    checksum: crc32fast::Hasher,
+}
+
+impl StateWriter {
+    /// Creates the new file.
+    ///
+    /// # Errors
+    /// The file system refused.
+    pub fn create(path: &Path) -> Result<Self, StateError> {
+        let fresh = atomic::beside(path, "new");
+        let created = open::fresh_file(&fresh, open::PRIVATE_MODE).and_then(|file| {
+            let mut file = BufWriter::new(file);
+            file.write_all(MAGIC.as_bytes()).map(|()| file)
+        });
+        let file = created.map_err(|source| Self::error(path, source))?;
+        Ok(Self { path: path.to_owned(), fresh, file, checksum: crc32fast::Hasher::new() })
+    }
+
+    /// Adds a part of at least one byte.
+    ///
+    /// # Errors
+    /// The file system refused.
+    pub fn add(&mut self, part: &[u8]) -> Result<(), StateError> {
+        let length = u32::try_from(part.len()).unwrap_or(u32::MAX).to_le_bytes();
+        [&length[..], part].into_iter().try_for_each(|bytes| self.put(bytes))
+    }
+
+    /// Replaces the file by the new one, once its bytes are on the disk.
+    ///
+    /// # Errors
+    /// The file system refused; the file is unchanged.
+    pub fn finish(mut self) -> Result<(), StateError> {
+        self.put(&[0; WORD_BYTES])?;
+        let checksum = self.checksum.clone().finalize().to_le_bytes();
+        self.put(&checksum)?;
+        let written = self.file.flush().and_then(|()| self.file.get_ref().sync_all());
+        written
+            .and_then(|()| fs::rename(&self.fresh, &self.path))
+            .map_err(|source| Self::error(&self.path, source))
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), StateError> {
+        self.checksum.update(bytes);
+        self.file.write_all(bytes).map_err(|source| Self::error(&self.path, source))
+    }
+
+    fn error(path: &Path, source: io::Error) -> StateError {
+        StateError::Io { path: path.display().to_string(), source }
+    }
 }
 
 /// Moves a file that cannot be trusted out of the way, and returns its new path.
@@ -89,21 +191,50 @@ pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
     fs::rename(path, &aside).map(|()| aside)
 }
 
-/// The length and the checksum of a content.
-fn header_of(content: &[u8]) -> [u8; HEADER_BYTES] {
-    let length = u64::try_from(content.len()).unwrap_or(u64::MAX).to_le_bytes();
-    let checksum = crc32fast::hash(content).to_le_bytes();
-    let mut header = [0; HEADER_BYTES];
-    header.iter_mut().zip(length.into_iter().chain(checksum)).for_each(|(at, byte)| *at = byte);
-    header
+/// Moves a state to where it stays while it is resumed: one that ends the process is not resumed again.
+///
+/// # Errors
+/// The file system refused.
+pub fn begin_resuming(path: &Path) -> io::Result<()> {
+    fs::rename(path, atomic::beside(path, RESUMED))
 }
+
+/// Moves a state that was resumed back to its place, unless a newer one is there.
+///
+/// # Errors
+/// The file system refused.
+pub fn end_resuming(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Ok(_) => fs::remove_file(atomic::beside(path, RESUMED)),
+        Err(_) => fs::rename(atomic::beside(path, RESUMED), path),
+    }
+}
+
+/// Sets a state aside whose resuming was never ended, and returns its new path.
+///
+/// # Errors
+/// The file system refused.
+pub fn set_aside_resumed(path: &Path) -> io::Result<Option<PathBuf>> {
+    let aside = atomic::beside(path, "set-aside");
+    match fs::rename(atomic::beside(path, RESUMED), &aside) {
+        Ok(()) => Ok(Some(aside)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The extension of a state that is being resumed.
+const RESUMED: &str = "resuming";
 
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::PathBuf;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::path::{Path, PathBuf};
 
-    use crate::store::state::{HEADER_BYTES, MAGIC, StateError, read, write};
+    use crate::store::state::{
+        MAGIC, StateError, StateLimits, StateWriter, WORD_BYTES, part, read,
+    };
 
     /// A path that does not exist yet; `name` distinguishes tests.
     fn path(name: &str) -> PathBuf {
@@ -113,35 +244,80 @@ mod tests {
         path
     }
 
+    fn write(path: &Path, values: &[(u64, String)]) {
+        let mut writer = StateWriter::create(path).unwrap();
+        for value in values {
+            writer.add(&part(value).unwrap()).unwrap();
+        }
+        writer.finish().unwrap();
+    }
+
+    fn values() -> Vec<(u64, String)> {
+        vec![(7, "a run".to_owned()), (u64::MAX, String::new()), (0, "x".repeat(5000))]
+    }
+
+    fn all(path: &Path, file_bytes_max: u64) -> Result<Option<Vec<(u64, String)>>, StateError> {
+        let mut values = Vec::new();
+        let limits = StateLimits { file_bytes_max, part_bytes_max: 6000 };
+        let take = |value| {
+            values.push(value);
+            Ok(())
+        };
+        let is_there = read(path, limits, take)?;
+        Ok(is_there.then_some(values))
+    }
+
     #[test]
-    fn value_comes_back_as_it_was_written() {
+    fn parts_come_back_as_they_were_written() {
         let path = path("back");
-        assert!(matches!(read::<u8>(&path, 1000), Ok(None)));
-        let value = (7_u64, "a run".to_owned(), vec![0.5_f64, f64::MAX]);
-        write(&path, &value).unwrap();
-        assert_eq!(read(&path, 1000).unwrap(), Some(value));
+        assert!(matches!(all(&path, 10_000), Ok(None)));
+        write(&path, &values());
+        assert_eq!(all(&path, 10_000).unwrap(), Some(values()));
+        let mode = fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
         fs::remove_file(path).unwrap();
     }
 
     #[test]
     fn file_of_the_greatest_size_is_read_and_a_longer_one_refused() {
         let path = path("bound");
-        write(&path, &9_u8).unwrap();
-        let n_bytes = u64::try_from(MAGIC.len() + HEADER_BYTES + 1).unwrap();
-        assert_eq!(read(&path, n_bytes).unwrap(), Some(9_u8));
-        let error = read::<u8>(&path, n_bytes - 1).unwrap_err();
+        write(&path, &[(9, String::new())]);
+        let n_bytes = u64::try_from(MAGIC.len() + 3 * WORD_BYTES + 2).unwrap();
+        assert_eq!(all(&path, n_bytes).unwrap(), Some(vec![(9, String::new())]));
+        let error = all(&path, n_bytes - 1).unwrap_err();
         assert!(matches!(error, StateError::TooLarge { max, .. } if max == n_bytes - 1));
         fs::remove_file(path).unwrap();
     }
 
     #[test]
-    fn file_with_one_wrong_bit_is_refused() {
+    fn file_with_one_wrong_bit_or_a_cut_anywhere_is_refused() {
         let path = path("bit");
-        write(&path, &[1_u32, 2, 3]).unwrap();
-        let mut bytes = fs::read(&path).unwrap();
-        *bytes.last_mut().unwrap() ^= 1;
-        fs::write(&path, bytes).unwrap();
-        assert!(matches!(read::<[u32; 3]>(&path, 1000), Err(StateError::Checksum(_))));
+        write(&path, &values());
+        let good = fs::read(&path).unwrap();
+        for at in (0..good.len()).step_by(7) {
+            let mut bytes = good.clone();
+            bytes[at] ^= 1;
+            fs::write(&path, bytes).unwrap();
+            assert!(all(&path, 10_000).is_err(), "bit of byte {at}");
+            fs::write(&path, &good[..at]).unwrap();
+            assert!(all(&path, 10_000).is_err(), "cut at {at}");
+        }
+        fs::write(&path, [&good[..], b"x"].concat()).unwrap();
+        assert!(matches!(all(&path, 10_000), Err(StateError::Checksum(_))));
         fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let (path, link) = (path("target"), path("link"));
+        write(&path, &values());
+        symlink(&path, &link).unwrap();
+        assert!(matches!(all(&link, 10_000), Err(StateError::Io { .. })));
+        // What is written replaces the link, not what it leads to.
+        write(&link, &[]);
+        assert_eq!(all(&path, 10_000).unwrap(), Some(values()));
+        assert_eq!(all(&link, 10_000).unwrap(), Some(Vec::new()));
+        fs::remove_file(path).unwrap();
+        fs::remove_file(link).unwrap();
     }
 }

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use crate::model::characters::is_hidden;
+
 /// Returns the text with every raw character escaped (`\u{1b}`).
 pub fn clean(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_raw) {
@@ -35,17 +37,7 @@ pub fn shortened(text: &str, chars_max: usize) -> String {
 /// Returns whether a character is raw: a control, or an invisible one that moves its neighbours or hides among them
 /// (bidirectional marks and overrides, zero-width characters, line separators, tags).
 pub fn is_raw(c: char) -> bool {
-    c.is_control()
-        || matches!(
-            c,
-            '\u{61c}'
-                | '\u{200b}'..='\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}'
-                | '\u{feff}'
-                | '\u{fff9}'..='\u{fffb}'
-                | '\u{e0000}'..='\u{e007f}'
-        )
+    c.is_control() || is_hidden(c)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
 use crate::rig::http::Answer;
-use crate::rig::job::Job;
+use crate::rig::job::{Job, record};
 use crate::rig::units::{GIB, MIB};
 
 /// The actions that pushes are answered with, in batches of 400 records.
@@ -93,6 +93,7 @@ fn no_rank_is_asked_by_default() {
 #[test]
 fn unsolicited_snapshot_is_listed_and_a_failed_one_is_counted() {
     let exporter = Exporter::start(&[]);
+    assert_eq!(exporter.post(record(1, 1, 1)).status, 200);
     let failed = json!({"rank": 1, "reason": "oom", "outcome": "failed", "error": "disk full"});
     assert_eq!(report(&exporter, &failed).status, 200);
     let shown = &exporter.status()["snapshots"][0];

@@ -51,6 +51,9 @@ mod outputs;
 
 mod page;
 
+// And under attack.
+mod attacks;
+
 mod peers;
 
 // After the run: one summary, many, two compared, and TraceML's.

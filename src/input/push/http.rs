@@ -1,30 +1,24 @@
 //! The push endpoint: limits, authorization and status codes, on TCP and on a Unix socket.
 
-use std::error::Error;
-use std::fmt::Display;
+use std::fmt::{self, Display};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::header::{
-    AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE,
-};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use http_body_util::BodyExt;
 use subtle::ConstantTimeEq;
-use tokio::sync::{Semaphore, SemaphorePermit};
-use tower_http::decompression::RequestDecompressionLayer;
+use tokio::sync::watch;
 
-use crate::analysis::refusal::Refusal;
-use crate::input::push::inbox::{Delivery, Inbox, OfferError, PushResult, Receipt, Releases};
-use crate::input::push::wire::answer::{
-    encode_accepted, encode_contest, encode_demanded, encode_problem,
-};
+use crate::input::push::bodies::{Bodies, ReadUptime};
+use crate::input::push::inbox::{Delivery, Inbox, PushResult, Receipt, Releases};
+use crate::input::push::problem::{PushRefusal, problem};
+use crate::input::push::wire::answer::{encode_accepted, encode_demanded};
 use crate::input::push::wire::control::{
     decode_ack, decode_demand, decode_device_ack, decode_end, decode_release, decode_snapshot,
 };
@@ -32,43 +26,52 @@ use crate::input::push::wire::error::DecodeError;
 use crate::input::push::wire::holders::decode_holders;
 use crate::input::push::wire::step::{Layout, decode};
 use crate::model::ids::{GpuUuid, Run};
-use crate::model::units::Uptime;
-use crate::net::server::Peer;
+use crate::net::peer::Peer;
+use crate::net::server::Connection;
 
-/// Maximum number of bytes of all bodies in memory. Together with the connections' own buffers, it bounds the memory
-/// that a flood of requests can take.
-pub const BODIES_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// A body must arrive completely within this time.
-pub const BODY_WITHIN: Duration = Duration::from_secs(10);
-/// The value of `Retry-After`, in seconds.
-const RETRY_AFTER_SECONDS: &str = "1";
 /// The detail of a response to an unknown path.
 const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end, /v1/runs/RUN/ack, /v1/runs/RUN/snapshot, /v1/holders, /v1/devices/UUID/ack and /v1/nvml/release";
-/// The media type of a refusal.
-const PROBLEM_JSON: &str = "application/problem+json";
 
 /// The limits of pushes.
 #[derive(Clone, Debug)]
 pub struct PushConfig {
     /// The largest body after decompression, in bytes.
     pub body_bytes_max: usize,
-    /// The token that clients must send; `None` accepts every client.
-    pub token: Option<Vec<u8>>,
+    /// The file of the token that clients must send; `None` accepts every client.
+    pub token_file: Option<PathBuf>,
 }
 
-/// Returns the time since the start.
-pub type ReadUptime = Arc<dyn Fn() -> Uptime + Send + Sync>;
+/// The token that clients must send.
+#[derive(Clone, Default)]
+pub struct Token(pub Vec<u8>);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// What the endpoint hands requests on to.
+#[derive(Clone, Debug)]
+pub struct Receivers {
+    pub inbox: Inbox,
+    /// The queue to the collector that holds devices open; `None` without one.
+    pub releases: Option<Releases>,
+}
 
 /// Creates the routes of the push endpoint.
-/// `releases`: the queue to the collector that holds devices open; `None` without one.
+/// `token`: the token that clients must send, as it is now; `None` accepts every client.
 pub fn router(
-    config: PushConfig,
-    inbox: Inbox,
-    releases: Option<Releases>,
+    config: &PushConfig,
+    receivers: Receivers,
+    token: Option<watch::Receiver<Token>>,
     clock: ReadUptime,
 ) -> Router {
-    let bodies = Semaphore::new(BODIES_BYTES_MAX);
-    let endpoint = Arc::new(PushEndpoint { config, inbox, releases, clock, bodies });
+    let Receivers { inbox, releases } = receivers;
+    let body_bytes_max = config.body_bytes_max;
+    let bodies = Bodies::new(body_bytes_max, Arc::clone(&clock));
+    let endpoint =
+        Arc::new(PushEndpoint { body_bytes_max, token, inbox, releases, clock, bodies });
     Router::new()
         .route("/v1/steps", post(steps))
         .route("/v1/snapshots", post(snapshots))
@@ -82,17 +85,16 @@ pub fn router(
         .method_not_allowed_fallback(|| async {
             problem(StatusCode::METHOD_NOT_ALLOWED, "No such method", ROUTES)
         })
-        // Bodies with an unknown encoding are passed on, so that the refusal is ours.
-        .layer(RequestDecompressionLayer::new().pass_through_unaccepted(true))
         .with_state(endpoint)
 }
 
 struct PushEndpoint {
-    config: PushConfig,
+    body_bytes_max: usize,
+    token: Option<watch::Receiver<Token>>,
     inbox: Inbox,
     releases: Option<Releases>,
     clock: ReadUptime,
-    bodies: Semaphore,
+    bodies: Bodies,
 }
 
 async fn steps(State(endpoint): State<Arc<PushEndpoint>>, request: Request<Body>) -> Response {
@@ -100,9 +102,8 @@ async fn steps(State(endpoint): State<Arc<PushEndpoint>>, request: Request<Body>
         .timed(async |endpoint| {
             endpoint.authorize(request.headers())?;
             let layout = layout_of(request.headers())?;
-            let (body, _held) = endpoint.body(request.into_body()).await?;
-            let batch = decode(&body, layout)?;
-            endpoint.offer(Delivery::Steps(batch)).await
+            let read = |content: &[u8]| Ok(Delivery::Steps(decode(content, layout)?));
+            endpoint.deliver(request, read).await
         })
         .await
 }
@@ -114,9 +115,15 @@ async fn snapshots(
     endpoint
         .timed(async |endpoint| {
             endpoint.authorize(request.headers())?;
-            let owner = request.extensions().get::<Peer>().and_then(|peer| peer.uid);
-            let (body, _held) = endpoint.json(request).await?;
-            endpoint.offer(Delivery::Snapshot(decode_snapshot(&body, owner)?)).await
+            json_only(request.headers())?;
+            let peer = request.extensions().get::<Connection>().map(Connection::peer);
+            let owner = match peer {
+                Some(Peer::Process { uid, .. }) => Some(uid),
+                _ => None,
+            };
+            let read =
+                |content: &[u8]| Ok(Delivery::Snapshot(decode_snapshot(content, owner)?));
+            endpoint.deliver(request, read).await
         })
         .await
 }
@@ -128,8 +135,9 @@ async fn holders(
     endpoint
         .timed(async |endpoint| {
             endpoint.authorize(request.headers())?;
-            let (body, _held) = endpoint.json(request).await?;
-            endpoint.offer(Delivery::Holders(decode_holders(&body)?)).await
+            json_only(request.headers())?;
+            let read = |content: &[u8]| Ok(Delivery::Holders(decode_holders(content)?));
+            endpoint.deliver(request, read).await
         })
         .await
 }
@@ -180,8 +188,13 @@ async fn release(
     endpoint
         .timed(async |endpoint| {
             endpoint.authorize(request.headers())?;
-            let (body, _held) = endpoint.json(request).await?;
-            let time = decode_release(&body)?;
+            json_only(request.headers())?;
+            let body = endpoint.bodies.read(request).await?;
+            let time = {
+                let _turn = endpoint.bodies.turn(&body).await?;
+                decode_release(&body.decoded(endpoint.body_bytes_max).await?)?
+            };
+            drop(body);
             // Without a collector, no device is open.
             if let Some(releases) = &endpoint.releases {
                 releases.release(time).await.map_err(PushRefusal::Offer)?;
@@ -236,14 +249,14 @@ impl PushEndpoint {
     ) -> Response {
         self.timed(async |endpoint| {
             endpoint.authorize(request.headers())?;
-            let (body, _held) = endpoint.json(request).await?;
-            endpoint.offer(read(name?, &body)?).await
+            json_only(request.headers())?;
+            endpoint.deliver(request, |content| Ok(read(name?, content)?)).await
         })
         .await
     }
 
     fn authorize(&self, headers: &HeaderMap) -> Result<(), PushRefusal> {
-        let Some(token) = &self.config.token else { return Ok(()) };
+        let Some(token) = &self.token else { return Ok(()) };
         let shown = headers
             .get(AUTHORIZATION)
             .map(HeaderValue::as_bytes)
@@ -251,52 +264,24 @@ impl PushEndpoint {
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer "))
             .ok_or(PushRefusal::NoToken)?
             .1;
-        if bool::from(shown.ct_eq(token)) { Ok(()) } else { Err(PushRefusal::WrongToken) }
+        if bool::from(shown.ct_eq(&token.borrow().0)) {
+            Ok(())
+        } else {
+            Err(PushRefusal::WrongToken)
+        }
     }
 
-    /// Reads a body that is a single JSON value.
-    async fn json(
+    /// Reads and decodes a body, and delivers it.
+    async fn deliver(
         &self,
         request: Request<Body>,
-    ) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), PushRefusal> {
-        if layout_of(request.headers())? != Layout::Json {
-            return Err(PushRefusal::MediaType("application/x-ndjson".to_owned()));
-        }
-        self.body(request.into_body()).await
-    }
-
-    /// Reads a body within the limits of size and time. Its bytes count towards the limit of all bodies until the
-    /// second value is dropped.
-    async fn body(
-        &self,
-        body: Body,
-    ) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), PushRefusal> {
-        tokio::time::timeout(BODY_WITHIN, self.read(body))
-            .await
-            .map_err(|_| PushRefusal::Slow)?
-    }
-
-    async fn read(
-        &self,
-        body: Body,
-    ) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), PushRefusal> {
-        let limit = self.config.body_bytes_max;
-        let mut body = body;
-        let mut bytes = Vec::new();
-        let mut held = Vec::new();
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| PushRefusal::of_body(&error))?;
-            let Some(chunk) = frame.data_ref() else { continue };
-            if bytes.len() + chunk.len() > limit {
-                return Err(PushRefusal::TooLarge(limit));
-            }
-            let n_permits = u32::try_from(chunk.len()).unwrap_or(u32::MAX);
-            held.push(
-                self.bodies.try_acquire_many(n_permits).map_err(|_| PushRefusal::Flooded)?,
-            );
-            bytes.extend_from_slice(chunk);
-        }
-        Ok((bytes, held))
+        read: impl FnOnce(&[u8]) -> Result<Delivery, PushRefusal>,
+    ) -> Result<Receipt, PushRefusal> {
+        let body = self.bodies.read(request).await?;
+        let _turn = self.bodies.turn(&body).await?;
+        let delivery = read(&body.decoded(self.body_bytes_max).await?)?;
+        drop(body);
+        self.offer(delivery).await
     }
 
     async fn offer(&self, delivery: Delivery) -> Result<Receipt, PushRefusal> {
@@ -304,12 +289,15 @@ impl PushEndpoint {
     }
 }
 
-fn layout_of(headers: &HeaderMap) -> Result<Layout, PushRefusal> {
-    let encoding =
-        headers.get(CONTENT_ENCODING).map_or(&b"identity"[..], HeaderValue::as_bytes);
-    if !encoding.eq_ignore_ascii_case(b"identity") {
-        return Err(PushRefusal::Encoding(String::from_utf8_lossy(encoding).into_owned()));
+/// Refuses a body that is not a single JSON value.
+fn json_only(headers: &HeaderMap) -> Result<(), PushRefusal> {
+    match layout_of(headers)? {
+        Layout::Json => Ok(()),
+        Layout::NdJson => Err(PushRefusal::MediaType("application/x-ndjson".to_owned())),
     }
+}
+
+fn layout_of(headers: &HeaderMap) -> Result<Layout, PushRefusal> {
     let value = headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let media = value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
     if media.eq_ignore_ascii_case(b"application/json") {
@@ -319,133 +307,4 @@ fn layout_of(headers: &HeaderMap) -> Result<Layout, PushRefusal> {
     } else {
         Err(PushRefusal::MediaType(String::from_utf8_lossy(media).into_owned()))
     }
-}
-
-/// Why a push is refused. The message is sent to the client.
-#[derive(Debug, thiserror::Error)]
-enum PushRefusal {
-    #[error("the header Authorization: Bearer TOKEN is missing")]
-    NoToken,
-    #[error("the token is not the one of this exporter")]
-    WrongToken,
-    #[error("content type {0:?} is neither application/json nor application/x-ndjson")]
-    MediaType(String),
-    #[error("content encoding {0:?} is neither gzip nor identity")]
-    Encoding(String),
-    #[error("the decoded body exceeds {0} bytes")]
-    TooLarge(usize),
-    #[error("the body was not whole within {BODY_WITHIN:?}")]
-    Slow,
-    #[error("the body could not be read: {0}")]
-    Interrupted(String),
-    #[error("the body is not gzip: {0}")]
-    NoGzip(String),
-    #[error("all bodies together exceed {BODIES_BYTES_MAX} bytes")]
-    Flooded,
-    #[error("{field}: {problem}")]
-    Subject {
-        /// `run` or `uuid`, of the path.
-        field: &'static str,
-        problem: String,
-    },
-    #[error(transparent)]
-    Malformed(#[from] DecodeError),
-    #[error(transparent)]
-    Offer(OfferError),
-}
-
-impl PushRefusal {
-    fn subject(field: &'static str, problem: String) -> Self {
-        Self::Subject { field, problem }
-    }
-
-    /// Distinguishes a broken connection from invalid gzip.
-    fn of_body(error: &axum::Error) -> Self {
-        let reason = error.to_string();
-        let mut cause = error.source();
-        while let Some(error) = cause {
-            if error.is::<hyper::Error>() {
-                return Self::Interrupted(reason);
-            }
-            cause = error.source();
-        }
-        Self::NoGzip(reason)
-    }
-
-    fn result(&self) -> PushResult {
-        match self {
-            Self::NoToken | Self::WrongToken => PushResult::Unauthorized,
-            Self::MediaType(_) | Self::Encoding(_) => PushResult::UnsupportedMediaType,
-            Self::TooLarge(_) => PushResult::TooLarge,
-            Self::Slow => PushResult::Timeout,
-            Self::Interrupted(_) => PushResult::Interrupted,
-            Self::Subject { .. } => PushResult::OutOfRange,
-            Self::Malformed(error) if error.is_too_long() => PushResult::TooLarge,
-            Self::Malformed(error) if error.is_out_of_range() => PushResult::OutOfRange,
-            Self::NoGzip(_) | Self::Malformed(_) => PushResult::Malformed,
-            Self::Offer(OfferError::Refused(Refusal::UnknownSubject(_))) => {
-                PushResult::UnknownRank
-            }
-            Self::Offer(OfferError::Refused(Refusal::Held(_) | Refusal::EndOfAnother(_))) => {
-                PushResult::NameTaken
-            }
-            Self::Offer(OfferError::Refused(_)) => PushResult::TooMany,
-            Self::Flooded
-            | Self::Offer(OfferError::Full | OfferError::Closed | OfferError::Hanging) => {
-                PushResult::Busy
-            }
-        }
-    }
-
-    fn status(&self) -> (StatusCode, &'static str) {
-        match self.result() {
-            PushResult::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
-            PushResult::UnsupportedMediaType => {
-                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported content")
-            }
-            PushResult::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "Body too large"),
-            PushResult::Timeout => (StatusCode::REQUEST_TIMEOUT, "Body too slow"),
-            PushResult::TooMany => (StatusCode::TOO_MANY_REQUESTS, "Too many"),
-            PushResult::UnknownRank => (StatusCode::NOT_FOUND, "No such rank"),
-            PushResult::NameTaken => (StatusCode::CONFLICT, "Run name taken"),
-            PushResult::Busy => (StatusCode::SERVICE_UNAVAILABLE, "No room"),
-            PushResult::Accepted
-            | PushResult::Malformed
-            | PushResult::OutOfRange
-            | PushResult::Interrupted => (StatusCode::BAD_REQUEST, "Not a push"),
-        }
-    }
-}
-
-impl IntoResponse for PushRefusal {
-    fn into_response(self) -> Response {
-        let (status, title) = self.status();
-        if let Self::Offer(OfferError::Refused(Refusal::Held(contest))) = &self {
-            let body = encode_contest(title, &self.to_string(), contest);
-            let seconds = contest.retry_after.as_secs_f64().ceil();
-            let headers = [
-                (CONTENT_TYPE, PROBLEM_JSON.to_owned()),
-                (RETRY_AFTER, format!("{seconds:.0}")),
-            ];
-            return (status, headers, body).into_response();
-        }
-        let mut response = problem(status, title, &self.to_string());
-        let header = match status {
-            StatusCode::UNAUTHORIZED => Some((WWW_AUTHENTICATE, "Bearer")),
-            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
-                Some((RETRY_AFTER, RETRY_AFTER_SECONDS))
-            }
-            _ => None,
-        };
-        if let Some((name, value)) = header {
-            let (name, value): (HeaderName, _) = (name, HeaderValue::from_static(value));
-            response.headers_mut().insert(name, value);
-        }
-        response
-    }
-}
-
-fn problem(status: StatusCode, title: &str, detail: &str) -> Response {
-    let body = encode_problem(status.as_u16(), title, detail);
-    (status, [(CONTENT_TYPE, PROBLEM_JSON)], body).into_response()
 }

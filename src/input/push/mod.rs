@@ -1,5 +1,7 @@
 //! Pushes: the endpoint, the bounded queue to the engine, and the format.
 
+pub mod bodies;
 pub mod http;
 pub mod inbox;
+mod problem;
 pub mod wire;

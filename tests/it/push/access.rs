@@ -130,3 +130,49 @@ fn removed_socket_does_not_spoil_the_stop() {
     let (status, log) = exporter.wait();
     assert!(status.success(), "{status}: {log:?}");
 }
+
+#[test]
+fn rotated_token_is_taken_after_a_hangup_and_a_broken_file_changes_nothing() {
+    let folder = Folder::new("rotated");
+    let file = folder.write("token", "first");
+    let exporter = Exporter::start(&["--push.token-file", &file]);
+    let status = |token: &str| {
+        let token = format!("Bearer {token}");
+        let headers = [JSON, ("authorization", &token)];
+        send(record(0, 1, 1).as_bytes(), &headers, &exporter).status
+    };
+    assert_eq!((status("first"), status("second")), (200, 401));
+    assert_eq!(exporter.logged("WARN", "every user can read the token"), 1);
+    folder.write("token", "second");
+    exporter.signal("HUP");
+    await_true("the new token", || status("second") == 200);
+    assert_eq!(status("first"), 401);
+    folder.write("token", "");
+    for signal in ["HUP", "USR1", "USR2", "ALRM"] {
+        exporter.signal(signal);
+    }
+    await_true("the warning", || exporter.logged("WARN", "token not read anew") == 1);
+    assert_eq!(status("second"), 200);
+}
+
+#[test]
+fn busy_exporter_keeps_its_socket() {
+    let folder = Folder::new("busy-socket");
+    let path = folder.path("push.sock");
+    let first = start_with_socket(&path, "");
+    first.signal("STOP");
+    let arguments = ["serve", "--no-nvml", "--web.listen-address", "127.0.0.1:0"];
+    let socket = text(&path);
+    let push = ["--push.listen-address", "", "--push.unix-socket", &socket];
+    let second = stepmem(&[&arguments[..], &push[..]].concat(), &[], b"");
+    assert_eq!(second.code, Some(1));
+    assert!(second.err.contains("another process listens on"), "{}", second.err);
+    first.signal("CONT");
+    assert_eq!(unix_push(&path, &record(0, 1, 1)).status, 200);
+    // One that took its place stays at the stop.
+    std::fs::remove_file(&path).unwrap();
+    let foreign = UnixListener::bind(&path).unwrap();
+    first.stop();
+    assert!(path.exists());
+    drop(foreign);
+}

@@ -15,7 +15,7 @@ pub const HOSTILE_NAMES: [&str; 6] = [
     r#"a "quoted" \back\slash\n"#,
     r#"{le="1"} 5"#,
     "# HELP not a comment",
-    "ünïcode 🔥 \u{2028} \u{202e}",
+    "ünïcode 🔥 \u{3000} \u{301}",
     " spaces , and = commas ",
     "a}b{c",
 ];

@@ -19,4 +19,5 @@ pub mod series;
 pub mod snapshot;
 pub mod summary;
 pub mod units;
+pub mod victim;
 pub mod wait;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::input::push::wire::echo::{ECHO_CHARS_MAX, message, shortened};
 use crate::model::units::{INTEGER_MAX, OutOfRange};
 
 /// Why a body is refused: the record (from 0), the field, the value and the limit.
@@ -19,7 +20,7 @@ pub(super) enum DecodeFault {
     Json(String),
     #[error("{0} is not an integer of 0..={INTEGER_MAX}")]
     NotInteger(f64),
-    #[error("{0:?} is not one of {1}")]
+    #[error("{:?} is not one of {}", shortened(.0, ECHO_CHARS_MAX), .1)]
     NotOneOf(String, String),
     #[error("the batch of {n_records} records exceeds {n_max}")]
     TooManyRecords { n_records: usize, n_max: usize },
@@ -50,12 +51,12 @@ impl DecodeError {
         for segment in error.path() {
             match segment {
                 Segment::Seq { index } if record.is_none() => record = Some(*index),
-                Segment::Map { key } => field.clone_from(key),
+                Segment::Map { key } => field = shortened(key, ECHO_CHARS_MAX).into_owned(),
                 Segment::Seq { .. } | Segment::Enum { .. } | Segment::Unknown => {}
             }
         }
         // The message itself names an unknown or missing field.
-        let problem = DecodeFault::Json(error.inner().to_string());
+        let problem = DecodeFault::Json(message(error.inner()));
         Self { record, field, problem }
     }
 }

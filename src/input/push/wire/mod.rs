@@ -3,6 +3,7 @@
 
 pub mod answer;
 pub mod control;
+pub mod echo;
 pub mod error;
 mod field;
 pub mod holders;

@@ -1,0 +1,61 @@
+//! Files that are read anew while the exporter runs: on SIGHUP, and when they change.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::config::token;
+use crate::input::push::http::Token;
+
+/// How often the files are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// Reads the token anew until the exporter stops. A file that is wrong leaves the token as it was.
+pub(super) async fn keep_token(
+    path: PathBuf,
+    tokens: watch::Sender<Token>,
+    mut reloads: watch::Receiver<u64>,
+    mut stop: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    warn_if_public(&path);
+    let mut is_failing = false;
+    loop {
+        tokio::select! {
+            _ = stop.wait_for(|is_stopped| *is_stopped) => return Ok(()),
+            // Without a sender, no signal comes any more.
+            Ok(()) = reloads.changed() => {}
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+        let of_task = path.clone();
+        match tokio::task::spawn_blocking(move || token::read(&of_task)).await? {
+            Ok(fresh) => {
+                is_failing = false;
+                let is_new = tokens.send_if_modified(|token| {
+                    let is_new = token.0 != fresh;
+                    token.0 = fresh;
+                    is_new
+                });
+                if is_new {
+                    tracing::info!(path = %path.display(), "token read anew");
+                }
+            }
+            Err(error) => {
+                if !is_failing {
+                    tracing::warn!(%error, "token not read anew; the one before stays");
+                }
+                is_failing = true;
+            }
+        }
+    }
+}
+
+/// Warns of a token that every user of the machine can read.
+fn warn_if_public(path: &Path) {
+    let mode = std::fs::metadata(path).map(|metadata| metadata.permissions().mode());
+    if mode.is_ok_and(|mode| mode & 0o004 != 0) {
+        let path = path.display();
+        tracing::warn!(%path, "every user can read the token: make it readable by its owner only");
+    }
+}

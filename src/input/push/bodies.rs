@@ -1,0 +1,275 @@
+//! Bodies of pushes: read within bounds of size, time and common room, and unpacked one at a time.
+
+use std::borrow::Cow;
+use std::io::Read;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::header::CONTENT_ENCODING;
+use axum::http::{HeaderMap, HeaderValue, Request};
+use flate2::bufread::MultiGzDecoder;
+use futures_util::FutureExt;
+use http_body_util::BodyExt;
+use hyper::body::{Body as _, Frame};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
+
+use crate::input::push::problem::PushRefusal;
+use crate::model::units::Uptime;
+use crate::net::peer::Peer;
+use crate::net::room::{Place, Room, Speed};
+use crate::net::server::Connection;
+
+/// The greatest limit of one body after decompression that can be set, in bytes.
+pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Room for large bodies that are not whole yet, in bytes, or twice the limit of one where that is more. The slowest of
+/// them gives way to a new one.
+pub const LARGE_BODIES_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// Room for small bodies that are not whole yet, in bytes: large ones cannot take it.
+pub const SMALL_BODIES_BYTES_MAX: usize = 1024 * 1024;
+/// A body is small up to this many bytes, as they come.
+pub const SMALL_BODY_BYTES_MAX: usize = 16 * 1024;
+/// A body must arrive completely within this time.
+pub const BODY_WITHIN: Duration = Duration::from_secs(10);
+/// A large body must bring so many further bytes…
+const PROGRESS_BYTES: usize = 16 * 1024;
+/// …within this time.
+pub const PROGRESS_WITHIN: Duration = Duration::from_secs(2);
+/// Bytes of bodies that are decoded and wait for the engine at a time, or one body of any size.
+const TURN_BYTES: u32 = 64 * 1024;
+/// What a read to the end needs beyond the end.
+const READ_BYTES: usize = 32;
+/// Bytes that are unpacked before others have a turn.
+const UNPACKED_AT_ONCE: usize = 64 * 1024;
+
+/// Returns the time since the start.
+pub type ReadUptime = Arc<dyn Fn() -> Uptime + Send + Sync>;
+
+/// The bodies of all pushes.
+pub(super) struct Bodies {
+    small: Arc<Room>,
+    large: Arc<Room>,
+    large_bytes_max: usize,
+    body_bytes_max: usize,
+    turns: Semaphore,
+    clock: ReadUptime,
+}
+
+/// A body as it came.
+pub(super) struct ReceivedBody {
+    bytes: Vec<u8>,
+    is_gzip: bool,
+    /// Where it waited, if it did not come at once.
+    place: Option<Place>,
+}
+
+impl Bodies {
+    pub(super) fn new(body_bytes_max: usize, clock: ReadUptime) -> Self {
+        let large_bytes_max = LARGE_BODIES_BYTES_MAX.max(2 * body_bytes_max);
+        Self {
+            small: Room::new(SMALL_BODIES_BYTES_MAX, false),
+            large: Room::new(large_bytes_max, true),
+            large_bytes_max,
+            body_bytes_max,
+            turns: Semaphore::new(usize::try_from(TURN_BYTES).unwrap_or(usize::MAX)),
+            clock,
+        }
+    }
+
+    /// Reads a body.
+    ///
+    /// # Errors
+    /// It is too large or too slow, has an unknown coding, had to give way, or its client left.
+    pub(super) async fn read(
+        &self,
+        request: Request<Body>,
+    ) -> Result<ReceivedBody, PushRefusal> {
+        let is_gzip = is_gzip(request.headers())?;
+        let peer =
+            request.extensions().get::<Connection>().map_or(Peer::Unknown, Connection::peer);
+        let reading = BodyReading {
+            bodies: self,
+            peer,
+            body: request.into_body(),
+            received: ReceivedBody { bytes: Vec::new(), is_gzip, place: None },
+            mark: Mark::default(),
+        };
+        let whole = tokio::time::timeout(BODY_WITHIN, reading.whole()).await;
+        whole.map_err(|_| PushRefusal::Slow(BODY_WITHIN))?
+    }
+
+    /// Waits until a body may be decoded. The turn lasts until the engine has answered, so that decoded batches do not pile
+    /// up beside the queue.
+    ///
+    /// # Errors
+    /// The body had to give way meanwhile.
+    pub(super) async fn turn(
+        &self,
+        body: &ReceivedBody,
+    ) -> Result<SemaphorePermit<'_>, PushRefusal> {
+        let n_bytes = u32::try_from(body.bytes.len()).unwrap_or(u32::MAX);
+        let n_bytes = if body.is_gzip { TURN_BYTES } else { n_bytes.clamp(1, TURN_BYTES) };
+        let turn = self.turns.acquire_many(n_bytes);
+        let turn = match &body.place {
+            None => turn.await,
+            Some(place) => tokio::select! {
+                biased;
+                turn = turn => turn,
+                () = place.evicted() => return Err(self.flooded()),
+            },
+        };
+        // The semaphore is never closed.
+        turn.map_err(|_| self.flooded())
+    }
+
+    fn flooded(&self) -> PushRefusal {
+        PushRefusal::Flooded(self.large_bytes_max)
+    }
+
+    fn now(&self) -> Uptime {
+        (self.clock)()
+    }
+}
+
+fn entered(room: &Arc<Room>, peer: Peer, now: Uptime) -> Place {
+    room.enter(peer, Speed::Since(now), Arc::new(Notify::new()))
+}
+
+/// A body while it comes.
+struct BodyReading<'a> {
+    bodies: &'a Bodies,
+    peer: Peer,
+    body: Body,
+    received: ReceivedBody,
+    mark: Mark,
+}
+
+/// How far a large body was, and when.
+#[derive(Default)]
+struct Mark {
+    n_bytes: usize,
+    at: Uptime,
+}
+
+impl BodyReading<'_> {
+    async fn whole(mut self) -> Result<ReceivedBody, PushRefusal> {
+        loop {
+            // Most bodies came together with their head: these take no room that has to be watched.
+            let frame = match self.body.frame().now_or_never() {
+                Some(frame) => frame,
+                None => self.awaited().await?,
+            };
+            let Some(frame) = frame else { return Ok(self.received) };
+            let frame = frame.map_err(|error| PushRefusal::Interrupted(error.to_string()))?;
+            if let Some(chunk) = frame.data_ref() {
+                self.take(chunk)?;
+            }
+        }
+    }
+
+    /// Waits for the next frame, for as long as the body may stay.
+    async fn awaited(
+        &mut self,
+    ) -> Result<Option<Result<Frame<Bytes>, axum::Error>>, PushRefusal> {
+        let Self { bodies, body, received, mark, peer } = self;
+        if received.place.is_none() {
+            let place = entered(&bodies.small, *peer, bodies.now());
+            place.grow(received.bytes.len(), bodies.now()).map_err(|_| bodies.flooded())?;
+            received.place = Some(place);
+        }
+        let Some(place) = &received.place else { return Err(bodies.flooded()) };
+        let is_large = received.bytes.len() > SMALL_BODY_BYTES_MAX;
+        let patience = if is_large {
+            PROGRESS_WITHIN.saturating_sub(bodies.now().since(mark.at))
+        } else {
+            // The time for the whole ends first.
+            2 * BODY_WITHIN
+        };
+        tokio::select! {
+            biased;
+            () = place.evicted() => Err(bodies.flooded()),
+            frame = body.frame() => Ok(frame),
+            () = tokio::time::sleep(patience) => Err(PushRefusal::Stalled(PROGRESS_WITHIN)),
+        }
+    }
+
+    fn take(&mut self, chunk: &[u8]) -> Result<(), PushRefusal> {
+        let Self { bodies, received, mark, peer, .. } = self;
+        let before = received.bytes.len();
+        let after = before.saturating_add(chunk.len());
+        if after > bodies.body_bytes_max {
+            return Err(PushRefusal::TooLarge(bodies.body_bytes_max));
+        }
+        if after > SMALL_BODY_BYTES_MAX {
+            let now = bodies.now();
+            let mut n_bytes = chunk.len();
+            if before <= SMALL_BODY_BYTES_MAX {
+                n_bytes = after;
+                *mark = Mark { n_bytes: after, at: now };
+                received.place = Some(entered(&bodies.large, *peer, now));
+            }
+            if let Some(place) = &received.place {
+                place.grow(n_bytes, now).map_err(|_| bodies.flooded())?;
+            }
+            if after - mark.n_bytes >= PROGRESS_BYTES {
+                *mark = Mark { n_bytes: after, at: now };
+            } else if now.since(mark.at) > PROGRESS_WITHIN {
+                return Err(PushRefusal::Stalled(PROGRESS_WITHIN));
+            }
+        } else if let Some(place) = &received.place {
+            place.grow(chunk.len(), bodies.now()).map_err(|_| bodies.flooded())?;
+        }
+        if after > received.bytes.capacity() {
+            // Memory that is not written to is not taken: it need not be copied as it grows.
+            let hint = usize::try_from(self.body.size_hint().lower()).unwrap_or(usize::MAX);
+            let rest = hint.min(bodies.body_bytes_max.saturating_sub(after));
+            received.bytes.reserve_exact(chunk.len().saturating_add(rest));
+        }
+        received.bytes.extend_from_slice(chunk);
+        Ok(())
+    }
+}
+
+impl ReceivedBody {
+    /// Returns the content, unpacked up to a limit.
+    ///
+    /// # Errors
+    /// It is longer, or not gzip although it should be.
+    pub(super) async fn decoded(&self, bytes_max: usize) -> Result<Cow<'_, [u8]>, PushRefusal> {
+        if !self.is_gzip {
+            return Ok(Cow::Borrowed(&self.bytes));
+        }
+        let mut decoder = MultiGzDecoder::new(self.bytes.as_slice());
+        // The last bytes are how long the content is, if they are right.
+        let length = self.bytes.last_chunk().map_or(0, |word| u32::from_le_bytes(*word));
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let mut content = Vec::with_capacity(length.min(bytes_max).saturating_add(READ_BYTES));
+        loop {
+            let room = bytes_max.saturating_add(1).saturating_sub(content.len());
+            let room = u64::try_from(room.min(UNPACKED_AT_ONCE)).unwrap_or(u64::MAX);
+            let n_read = decoder.by_ref().take(room).read_to_end(&mut content);
+            let n_read = n_read.map_err(|error| PushRefusal::NoGzip(error.to_string()))?;
+            if content.len() > bytes_max {
+                return Err(PushRefusal::TooLarge(bytes_max));
+            }
+            if n_read == 0 {
+                return Ok(Cow::Owned(content));
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Returns whether a body is packed.
+///
+/// # Errors
+/// It has another coding, or several.
+fn is_gzip(headers: &HeaderMap) -> Result<bool, PushRefusal> {
+    let mut codings = headers.get_all(CONTENT_ENCODING).iter().map(HeaderValue::as_bytes);
+    let coding = codings.next().unwrap_or(b"identity");
+    let is = |name: &[u8]| coding.eq_ignore_ascii_case(name);
+    if codings.next().is_some() || !(is(b"identity") || is(b"gzip") || is(b"x-gzip")) {
+        return Err(PushRefusal::Encoding(String::from_utf8_lossy(coding).into_owned()));
+    }
+    Ok(!is(b"identity"))
+}

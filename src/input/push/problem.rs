@@ -1,0 +1,146 @@
+//! Why pushes are refused, as status codes and problem+json.
+
+use std::time::Duration;
+
+use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+
+use crate::analysis::refusal::Refusal;
+use crate::input::push::inbox::{OfferError, PushResult};
+use crate::input::push::wire::answer::{encode_contest, encode_problem};
+use crate::input::push::wire::echo::{ECHO_CHARS_MAX, shortened};
+use crate::input::push::wire::error::DecodeError;
+
+/// The longest detail of a problem, in characters: with its other members, a problem stays below 1 KiB unless it has to
+/// be escaped.
+pub(super) const DETAIL_CHARS_MAX: usize = 896;
+/// The value of `Retry-After`, in seconds.
+const RETRY_AFTER_SECONDS: &str = "1";
+/// The media type of a refusal.
+const PROBLEM_JSON: &str = "application/problem+json";
+
+/// Why a push is refused. The message is sent to the client.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum PushRefusal {
+    #[error("the header Authorization: Bearer TOKEN is missing")]
+    NoToken,
+    #[error("the token is not the one of this exporter")]
+    WrongToken,
+    #[error("content type {:?} is neither application/json nor application/x-ndjson", echoed(.0))]
+    MediaType(String),
+    #[error("content encoding {:?} is neither gzip nor identity", echoed(.0))]
+    Encoding(String),
+    #[error("the decoded body exceeds {0} bytes")]
+    TooLarge(usize),
+    #[error("the body was not whole within {0:?}")]
+    Slow(Duration),
+    #[error("the body could not be read: {0}")]
+    Interrupted(String),
+    #[error("the body is not gzip: {0}")]
+    NoGzip(String),
+    #[error("a body over 16 KiB must bring 16 KiB more within {0:?}")]
+    Stalled(Duration),
+    #[error("all bodies together exceed {0} bytes, and this one was slow")]
+    Flooded(usize),
+    #[error("{field}: {problem}")]
+    Subject {
+        /// `run` or `uuid`, of the path.
+        field: &'static str,
+        problem: String,
+    },
+    #[error(transparent)]
+    Malformed(#[from] DecodeError),
+    #[error(transparent)]
+    Offer(OfferError),
+}
+
+impl PushRefusal {
+    pub(super) fn subject(field: &'static str, problem: String) -> Self {
+        Self::Subject { field, problem }
+    }
+
+    pub(super) fn result(&self) -> PushResult {
+        match self {
+            Self::NoToken | Self::WrongToken => PushResult::Unauthorized,
+            Self::MediaType(_) | Self::Encoding(_) => PushResult::UnsupportedMediaType,
+            Self::TooLarge(_) => PushResult::TooLarge,
+            Self::Slow(_) | Self::Stalled(_) => PushResult::Timeout,
+            Self::Interrupted(_) => PushResult::Interrupted,
+            Self::Subject { .. } => PushResult::OutOfRange,
+            Self::Malformed(error) if error.is_too_long() => PushResult::TooLarge,
+            Self::Malformed(error) if error.is_out_of_range() => PushResult::OutOfRange,
+            Self::NoGzip(_) | Self::Malformed(_) => PushResult::Malformed,
+            Self::Offer(OfferError::Refused(Refusal::UnknownSubject(_))) => {
+                PushResult::UnknownRank
+            }
+            Self::Offer(OfferError::Refused(Refusal::Held(_) | Refusal::EndOfAnother(_))) => {
+                PushResult::NameTaken
+            }
+            Self::Offer(OfferError::Refused(_)) => PushResult::TooMany,
+            Self::Flooded(_)
+            | Self::Offer(OfferError::Full | OfferError::Closed | OfferError::Hanging) => {
+                PushResult::Busy
+            }
+        }
+    }
+
+    fn status(&self) -> (StatusCode, &'static str) {
+        match self.result() {
+            PushResult::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
+            PushResult::UnsupportedMediaType => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported content")
+            }
+            PushResult::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "Body too large"),
+            PushResult::Timeout => (StatusCode::REQUEST_TIMEOUT, "Body too slow"),
+            PushResult::TooMany => (StatusCode::TOO_MANY_REQUESTS, "Too many"),
+            PushResult::UnknownRank => (StatusCode::NOT_FOUND, "No such rank"),
+            PushResult::NameTaken => (StatusCode::CONFLICT, "Run name taken"),
+            PushResult::Busy => (StatusCode::SERVICE_UNAVAILABLE, "No room"),
+            PushResult::Accepted
+            | PushResult::Malformed
+            | PushResult::OutOfRange
+            | PushResult::Interrupted => (StatusCode::BAD_REQUEST, "Not a push"),
+        }
+    }
+}
+
+impl IntoResponse for PushRefusal {
+    fn into_response(self) -> Response {
+        let (status, title) = self.status();
+        if let Self::Offer(OfferError::Refused(Refusal::Held(contest))) = &self {
+            let body = encode_contest(title, &self.to_string(), contest);
+            let seconds = contest.retry_after.as_secs_f64().ceil();
+            let headers = [
+                (CONTENT_TYPE, PROBLEM_JSON.to_owned()),
+                (RETRY_AFTER, format!("{seconds:.0}")),
+            ];
+            return (status, headers, body).into_response();
+        }
+        let mut response = problem(status, title, &self.to_string());
+        let header = match status {
+            StatusCode::UNAUTHORIZED => Some((WWW_AUTHENTICATE, "Bearer")),
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => {
+                Some((RETRY_AFTER, RETRY_AFTER_SECONDS))
+            }
+            _ => None,
+        };
+        if let Some((name, value)) = header {
+            let (name, value): (HeaderName, _) = (name, HeaderValue::from_static(value));
+            response.headers_mut().insert(name, value);
+        }
+        response
+    }
+}
+
+/// Responds with a problem.
+pub(super) fn problem(status: StatusCode, title: &str, detail: &str) -> Response {
+    let detail = shortened(detail, DETAIL_CHARS_MAX);
+    let body = encode_problem(status.as_u16(), title, &detail);
+    (status, [(CONTENT_TYPE, PROBLEM_JSON)], body).into_response()
+}
+
+/// A value of the request, as far as it is repeated.
+fn echoed(value: &str) -> String {
+    shortened(value, ECHO_CHARS_MAX).into_owned()
+}

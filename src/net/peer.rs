@@ -1,0 +1,14 @@
+//! Who is at the other end of a connection.
+
+use std::net::IpAddr;
+
+/// The other end of a connection, as far as the system knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// The address of a TCP connection.
+    Address(IpAddr),
+    /// The process that connected to a Unix socket. The process id is 0 where it is not visible from here.
+    Process { uid: u32, pid: i32 },
+    /// The system did not say.
+    Unknown,
+}

@@ -1,0 +1,181 @@
+//! Answers of the web server: packed for readers that take gzip, and counted until they are written.
+
+use std::io::{self, Write};
+use std::sync::{Arc, OnceLock};
+
+use axum::Extension;
+use axum::body::{Body, Bytes};
+use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, VARY};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use tokio::sync::{Notify, Semaphore};
+
+use crate::model::units::Uptime;
+use crate::net::peer::Peer;
+use crate::net::room::{Place, Room, Speed};
+use crate::net::server::Connection;
+
+/// Answers that are not written yet, in bytes, or one of any size. The connection whose answer waits for longest gives way.
+pub(super) const UNREAD_BYTES_MAX: usize = 1024 * 1024;
+/// Shorter answers are not packed.
+const PACKED_FROM_BYTES: usize = 1024;
+/// Bytes that are packed before others have a turn.
+const PACKED_AT_ONCE: usize = 64 * 1024;
+
+/// The connection that an answer goes to, if a server of ours has it.
+pub(super) type ReaderConnection = Option<Extension<Connection>>;
+
+/// The answers of the web server.
+#[derive(Debug)]
+pub(super) struct Answers {
+    unread: Arc<Room>,
+    /// Packing takes memory: one answer at a time.
+    packing: Semaphore,
+}
+
+/// A text for any number of readers.
+#[derive(Debug)]
+pub(super) struct SharedText {
+    plain: Bytes,
+    packed: OnceLock<Bytes>,
+}
+
+impl SharedText {
+    pub(super) fn new(plain: impl Into<Bytes>) -> Arc<Self> {
+        Arc::new(Self { plain: plain.into(), packed: OnceLock::new() })
+    }
+}
+
+/// What is answered.
+pub(super) struct Content {
+    pub(super) text: Arc<SharedText>,
+    pub(super) media_type: &'static str,
+    /// The request headers that it depends on.
+    pub(super) vary: &'static str,
+}
+
+impl Answers {
+    pub(super) fn new() -> Self {
+        Self { unread: Room::new(UNREAD_BYTES_MAX, true), packing: Semaphore::new(1) }
+    }
+
+    /// Responds with a content.
+    pub(super) async fn respond(
+        &self,
+        content: Content,
+        headers: &HeaderMap,
+        connection: ReaderConnection,
+    ) -> Response {
+        let Content { text, media_type, vary } = content;
+        let is_packed = text.plain.len() >= PACKED_FROM_BYTES && takes_gzip(headers);
+        let bytes = if is_packed {
+            match self.packed(&text).await {
+                Ok(packed) => packed,
+                Err(error) => {
+                    return (StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+                        .into_response();
+                }
+            }
+        } else {
+            text.plain.clone()
+        };
+        let Some(place) = self.place(bytes.len(), connection) else {
+            let text = "too many answers are waiting for their readers; retry\n";
+            return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+        };
+        let bytes = Bytes::from_owner(CountedBytes { bytes, _place: place });
+        let headers = [(CONTENT_TYPE, media_type), (VARY, vary)];
+        let mut response = (headers, Body::from(bytes)).into_response();
+        if is_packed {
+            let gzip = HeaderValue::from_static("gzip");
+            response.headers_mut().insert(CONTENT_ENCODING, gzip);
+        }
+        response
+    }
+
+    /// Takes room for an answer; the connection that was not written to for longest gives way.
+    fn place(&self, n_bytes: usize, connection: ReaderConnection) -> Option<Place> {
+        let now = Uptime::default();
+        let (peer, speed, evict) = match connection {
+            Some(Extension(connection)) => {
+                let (peer, evict) = (connection.peer(), connection.evict());
+                (peer, Speed::Written(connection), evict)
+            }
+            None => (Peer::Unknown, Speed::Since(now), Arc::new(Notify::new())),
+        };
+        let place = self.unread.enter(peer, speed, evict);
+        place.grow(n_bytes, now).ok().map(|()| place)
+    }
+
+    /// Packs an answer, unless it was packed for a reader before.
+    async fn packed(&self, text: &SharedText) -> io::Result<Bytes> {
+        let _turn = self.packing.acquire().await.map_err(io::Error::other)?;
+        if let Some(packed) = text.packed.get() {
+            return Ok(packed.clone());
+        }
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        for part in text.plain.chunks(PACKED_AT_ONCE) {
+            encoder.write_all(part)?;
+            if text.plain.len() > PACKED_AT_ONCE {
+                tokio::task::yield_now().await;
+            }
+        }
+        let packed = Bytes::from(encoder.finish()?);
+        Ok(text.packed.get_or_init(|| packed).clone())
+    }
+}
+
+/// Bytes that count as unread until they are dropped.
+struct CountedBytes {
+    bytes: Bytes,
+    _place: Place,
+}
+
+impl AsRef<[u8]> for CountedBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Whether a reader takes gzip.
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(ACCEPT_ENCODING).iter();
+    values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).any(
+        |coding| {
+            let mut parts = coding.split(';').map(str::trim);
+            let is_gzip = parts.next().is_some_and(|name| {
+                ["gzip", "x-gzip", "*"].iter().any(|gzip| name.eq_ignore_ascii_case(gzip))
+            });
+            let weight = parts.find_map(|part| part.strip_prefix("q="));
+            let is_refused =
+                weight.and_then(|q| q.parse::<f64>().ok()).is_some_and(|q| q <= 0.0);
+            is_gzip && !is_refused
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::header::ACCEPT_ENCODING;
+    use axum::http::{HeaderMap, HeaderValue};
+
+    use crate::output::answers::takes_gzip;
+
+    #[test]
+    fn readers_take_gzip_unless_they_refuse_it() {
+        for (value, expected) in [
+            ("gzip", true),
+            ("br, GZIP;q=0.5", true),
+            ("*", true),
+            ("gzip;q=0, identity", false),
+            ("deflate", false),
+            ("", false),
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(value));
+            assert_eq!(takes_gzip(&headers), expected, "{value}");
+        }
+    }
+}

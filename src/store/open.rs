@@ -1,0 +1,93 @@
+//! Files that neighbours may have had a hand in: opened without following a link, without waiting, and only where they are
+//! what they should be.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
+
+/// The mode of files that only this user reads.
+pub const PRIVATE_MODE: u32 = 0o600;
+
+/// Opens a regular file of this user to read it.
+///
+/// # Errors
+/// The file system refused, or the path is a link, a pipe, a device, a directory, or another user's file.
+pub fn own_file(path: &Path) -> io::Result<(File, Metadata)> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC))
+        .open(path)?;
+    let metadata = file.metadata()?;
+    if !metadata.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    if metadata.uid() != geteuid().as_raw() {
+        let text = format!("it belongs to uid {}, not to this one", metadata.uid());
+        return Err(io::Error::other(text));
+    }
+    Ok((file, metadata))
+}
+
+/// Opens a regular file of at most so many bytes and reads it. Follows links, as those of mounted secrets.
+///
+/// # Errors
+/// The file system refused, or the path leads to a pipe, a device, a directory, or a longer file.
+pub fn read_regular(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags(OFlags::NONBLOCK | OFlags::CLOEXEC))
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if u64::try_from(bytes.len()).unwrap_or(u64::MAX) > bytes_max {
+        return Err(io::Error::other(format!("it exceeds {bytes_max} bytes")));
+    }
+    Ok(bytes)
+}
+
+/// Opens a file to lock it; creates it if there is none.
+///
+/// # Errors
+/// The file system refused, or the path is a link or no regular file.
+pub fn lock_file(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(PRIVATE_MODE)
+        .custom_flags(flags(OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC))
+        .open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other("it is not a regular file"))
+    }
+}
+
+/// Creates a file that does not exist yet, in place of any that an earlier attempt left.
+///
+/// # Errors
+/// The file system refused.
+pub fn fresh_file(path: &Path, mode: u32) -> io::Result<File> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .custom_flags(flags(OFlags::NOFOLLOW | OFlags::CLOEXEC))
+        .open(path)
+}
+
+fn flags(flags: OFlags) -> i32 {
+    flags.bits().cast_signed()
+}

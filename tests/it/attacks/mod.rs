@@ -1,0 +1,8 @@
+//! Attacks with default settings: each leaves the memory bounded, loses no push of others, and does not keep a scrape
+//! waiting.
+
+mod bodies;
+mod browser;
+mod files;
+mod names;
+mod readers;

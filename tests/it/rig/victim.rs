@@ -1,0 +1,120 @@
+//! An exporter under attack: eight ranks that push and a scraper go on meanwhile.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::rig::exporter::{Exporter, starved};
+use crate::rig::http::{JSON, head, request};
+use crate::rig::wait::{LOOK, keep_pace};
+
+/// The most memory that an attack may take, in bytes; in a debug build, whose futures are larger, more.
+pub const GROWTH_MAX: u64 = if cfg!(debug_assertions) { 12 } else { 7 } * 1024 * 1024;
+/// How long a scrape may take beyond what the scheduler keeps it waiting for; longer in a debug build, whose
+/// parts take a hundred times as long.
+const SCRAPE_MAX: Duration =
+    Duration::from_millis(if cfg!(debug_assertions) { 1000 } else { 10 });
+const PACE: Duration = Duration::from_millis(20);
+
+/// An exporter, and eight ranks that push to it.
+pub struct Victim {
+    pub exporter: Arc<Exporter>,
+    is_over: Arc<AtomicBool>,
+    pushed: JoinHandle<Pushes>,
+    before_bytes: u64,
+}
+
+/// What became of legitimate pushes.
+#[derive(Debug, Default)]
+pub struct Pushes {
+    pub n_pushes: u64,
+    pub lost: Vec<String>,
+}
+
+impl Pushes {
+    /// Pushes a step of each of the eight ranks.
+    fn push_ranks(&mut self, address: SocketAddr, step: u64) {
+        for rank in 0..8 {
+            let body =
+                format!(r#"{{"run":"good","rank":{rank},"step":{step},"allocated_bytes":1}}"#);
+            let head = head("POST", "/v1/steps", &[JSON], body.len());
+            let answer = request(address, &head, body.as_bytes());
+            self.n_pushes += 1;
+            if answer.status != 200 {
+                self.lost.push(answer.body);
+            }
+        }
+    }
+}
+
+/// What an attack came to.
+#[derive(Debug)]
+pub struct Outcome {
+    pub grown_bytes: u64,
+    pub pushes: Pushes,
+}
+
+impl Victim {
+    /// Starts the exporter and the ranks, and waits until each has pushed.
+    pub fn start(arguments: &[&str]) -> Self {
+        let exporter = Arc::new(Exporter::start(arguments));
+        let (is_over, n_rounds) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let address = exporter.push;
+        let (stop, rounds) = (Arc::clone(&is_over), Arc::clone(&n_rounds));
+        let pushed = std::thread::spawn(move || {
+            let mut pushes = Pushes::default();
+            for step in 1.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let began = Instant::now();
+                pushes.push_ranks(address, step);
+                rounds.store(step, Ordering::Relaxed);
+                keep_pace(began, PACE);
+            }
+            pushes
+        });
+        while n_rounds.load(Ordering::Relaxed) < 5 {
+            std::thread::park_timeout(LOOK);
+        }
+        for _ in 0..10 {
+            exporter.scrape();
+            exporter.get("/api/v1/status", &[("accept-encoding", "gzip")]);
+        }
+        let before_bytes = exporter.resident_bytes_max();
+        Self { exporter, is_over, pushed, before_bytes }
+    }
+
+    /// Scrapes so often, beside the attack that goes on, and checks that none takes long.
+    pub fn scrape(&self, n_scrapes: u32) {
+        let mut slow = Vec::new();
+        for _ in 0..n_scrapes {
+            let (began, starved_before) = (Instant::now(), starved(&self.exporter));
+            self.exporter.scrape();
+            let waited = starved(&self.exporter).saturating_sub(starved_before);
+            let took = began.elapsed().saturating_sub(waited);
+            if took > SCRAPE_MAX {
+                slow.push(took);
+            }
+        }
+        let allowed = usize::try_from(n_scrapes / 100).unwrap() + 1;
+        assert!(
+            slow.len() <= allowed,
+            "{} of {n_scrapes} scrapes were slow: {slow:?}",
+            slow.len()
+        );
+    }
+
+    /// Ends the ranks, and checks that none of their pushes was lost and that the memory stayed within its bound.
+    pub fn survives(self, attack: &str) -> Outcome {
+        self.is_over.store(true, Ordering::Relaxed);
+        let pushes = self.pushed.join().unwrap();
+        let grown_bytes = self.exporter.resident_bytes_max().saturating_sub(self.before_bytes);
+        let outcome = Outcome { grown_bytes, pushes };
+        assert!(outcome.pushes.lost.is_empty(), "{attack}: {outcome:?}");
+        assert!(outcome.grown_bytes <= GROWTH_MAX, "{attack}: {outcome:?}");
+        outcome
+    }
+}
