@@ -15,12 +15,12 @@ const WAITING_MAX: usize = 1024;
 #[derive(Debug)]
 pub(super) enum Notice {
     Finding(Box<Transition>),
-    Summary(Box<RunEnd>),
+    Summary(Box<SummaryNotice>),
 }
 
 /// A run that ended, or was still going on when the exporter stopped.
 #[derive(Debug)]
-pub(super) struct RunEnd {
+pub(super) struct SummaryNotice {
     pub(super) summary: Summary,
     /// The directory with the summary's files, if they were written.
     pub(super) folder: Option<PathBuf>,

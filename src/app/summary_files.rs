@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use crate::analysis::engine::Engine;
 use crate::analysis::runs::RunView;
-use crate::app::notices::{Notice, Notices, RunEnd};
+use crate::app::notices::{Notice, Notices, SummaryNotice};
 use crate::app::run_launches::{CurrentLaunch, RunLaunches};
 use crate::app::summary_folders::{LaunchOfRun, SummaryFolders};
 use crate::app::termination::{self, TerminationMessage};
@@ -323,14 +323,14 @@ impl RoundResult {
         Self { failed: 1, error: Some(error), ..Self::default() }
     }
 
-    /// Writes the summary of the first launch, and thins out its run's, of which the second is current. Returns its
-    /// directory.
+    /// Writes a summary, and thins out the launches of its run but the current one. Returns its directory.
     fn write(
         &mut self,
         folders: &SummaryFolders,
-        (of, current): (&LaunchOfRun, &LaunchOfRun),
-        summary: &Summary,
+        waiting: &WaitingSummary,
+        current: &LaunchOfRun,
     ) -> Option<PathBuf> {
+        let WaitingSummary { of, summary } = waiting;
         let folder = match folders.write(of, summary) {
             Ok(folder) => folder,
             Err(error) => {
@@ -360,12 +360,14 @@ impl Round {
     /// Writes everything that can be written.
     fn write(self) -> RoundResult {
         let mut result = RoundResult::default();
-        for (WaitingSummary { of, summary }, current) in self.summaries {
+        for (waiting, current) in self.summaries {
+            let summary = &waiting.summary;
             let (verdict, card) = (&*summary.diagnosis.status, &*summary.text);
             tracing::info!(run = %summary.run, verdict, "summary\n{card}");
             let folders = self.folders.as_ref();
-            let folder = folders.and_then(|to| result.write(to, (&of, &current), &summary));
-            self.notices.send(|| Notice::Summary(Box::new(RunEnd { summary, folder })));
+            let folder = folders.and_then(|to| result.write(to, &waiting, &current));
+            let summary = waiting.summary;
+            self.notices.send(|| Notice::Summary(Box::new(SummaryNotice { summary, folder })));
         }
         if let Some(folders) = &self.folders {
             for (of, first_rank) in &self.resumed {

@@ -22,7 +22,7 @@ use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::findings::{Transition, TransitionState};
 use crate::app::launch::processes::{CommandState, Ready};
 use crate::app::launch::terminal::say;
-use crate::app::notices::{Notice, RunEnd};
+use crate::app::notices::{Notice, SummaryNotice};
 use crate::model::ids::{Run, SubjectId};
 use crate::report::closing::{ClosingRun, closing, finding_line, unwatched};
 use crate::report::summary::model::Summary;
@@ -60,7 +60,7 @@ pub(super) struct Narrator {
     is_started: bool,
     /// The worst severity of each finding that has been said.
     said: BTreeMap<(SubjectId, DiagnosisKind), Severity>,
-    ends: BTreeMap<Run, RunEnd>,
+    ends: BTreeMap<Run, SummaryNotice>,
 }
 
 impl Narrator {
@@ -158,9 +158,9 @@ impl Narrator {
         while let Ok(notice) = self.notices.try_recv() {
             self.take(notice);
         }
-        let mut ends: Vec<RunEnd> = self.ends.into_values().collect();
+        let mut ends: Vec<SummaryNotice> = self.ends.into_values().collect();
         ends.sort_by_key(|end| std::cmp::Reverse(end.summary.worst()));
-        let runs = ends.iter().map(|RunEnd { summary, folder }| ClosingRun {
+        let runs = ends.iter().map(|SummaryNotice { summary, folder }| ClosingRun {
             summary,
             folder: folder.as_ref().map(|folder| folder.display().to_string()),
         });
