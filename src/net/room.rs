@@ -41,7 +41,7 @@ pub enum Speed {
 
 /// A place in a room; what it holds counts until it goes.
 #[derive(Debug)]
-pub struct Place {
+pub struct RoomPlace {
     room: Arc<Room>,
     id: u64,
     evict: Arc<Notify>,
@@ -59,11 +59,11 @@ impl Room {
     }
 
     /// Enters without a byte. `evict` is notified when the holder has to give way.
-    pub fn enter(self: &Arc<Self>, peer: Peer, speed: Speed, evict: Arc<Notify>) -> Place {
+    pub fn enter(self: &Arc<Self>, peer: Peer, speed: Speed, evict: Arc<Notify>) -> RoomPlace {
         let id = self.n_entered.fetch_add(1, Ordering::Relaxed);
         let holder = RoomHolder { id, peer, bytes: 0, speed, evict: Arc::clone(&evict) };
         self.holders().push(holder);
-        Place { room: Arc::clone(self), id, evict }
+        RoomPlace { room: Arc::clone(self), id, evict }
     }
 
     fn holders(&self) -> MutexGuard<'_, Vec<RoomHolder>> {
@@ -72,7 +72,7 @@ impl Room {
     }
 }
 
-impl Place {
+impl RoomPlace {
     /// Takes room for `n_bytes` more. The slowest holders give way for it: those of peers above their share first, and only
     /// of these or of the same peer where this one would be above it.
     ///
@@ -105,7 +105,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for RoomPlace {
     fn drop(&mut self) {
         self.room.holders().retain(|holder| holder.id != self.id);
     }
@@ -170,7 +170,7 @@ mod tests {
 
     use crate::model::units::Uptime;
     use crate::net::peer::Peer;
-    use crate::net::room::{Place, Room, RoomFull, Speed};
+    use crate::net::room::{Room, RoomFull, RoomPlace, Speed};
 
     fn at(millis: u64) -> Uptime {
         Uptime(Duration::from_millis(millis))
@@ -180,7 +180,7 @@ mod tests {
         Peer::Address(IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)))
     }
 
-    fn enter(room: &Arc<Room>, last: u8, now: Uptime) -> Place {
+    fn enter(room: &Arc<Room>, last: u8, now: Uptime) -> RoomPlace {
         room.enter(peer(last), Speed::Since(now), Arc::new(Notify::new()))
     }
 
@@ -200,7 +200,7 @@ mod tests {
         let room = Room::new(100, true);
         let modest = enter(&room, 1, at(0));
         assert_eq!(modest.grow(10, at(0)), Ok(()));
-        let greedy: Vec<Place> = (0..9).map(|_| enter(&room, 2, at(5000))).collect();
+        let greedy: Vec<RoomPlace> = (0..9).map(|_| enter(&room, 2, at(5000))).collect();
         assert!(greedy.iter().all(|place| place.grow(10, at(5000)).is_ok()));
         let more = enter(&room, 2, at(5001));
         assert_eq!(more.grow(10, at(5001)), Ok(()));

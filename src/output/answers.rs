@@ -14,7 +14,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::model::units::Uptime;
 use crate::net::peer::Peer;
-use crate::net::room::{Place, Room, Speed};
+use crate::net::room::{Room, RoomPlace, Speed};
 use crate::net::server::Connection;
 
 /// Answers that are not written yet, in bytes, or one of any size. The connection whose answer waits for longest gives way.
@@ -96,7 +96,7 @@ impl Answers {
     }
 
     /// Takes room for an answer; the connection that was not written to for longest gives way.
-    fn place(&self, n_bytes: usize, connection: ReaderConnection) -> Option<Place> {
+    fn place(&self, n_bytes: usize, connection: ReaderConnection) -> Option<RoomPlace> {
         let now = Uptime::default();
         let (peer, speed, evict) = match connection {
             Some(Extension(connection)) => {
@@ -130,7 +130,7 @@ impl Answers {
 /// Bytes that count as unread until they are dropped.
 struct CountedBytes {
     bytes: Bytes,
-    _place: Place,
+    _place: RoomPlace,
 }
 
 impl AsRef<[u8]> for CountedBytes {

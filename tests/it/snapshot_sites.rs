@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
+use crate::rig::job::record;
 use crate::rig::json::items;
 use crate::rig::snapshot::{answer, data};
 use crate::rig::units::{GIB, MIB};
@@ -159,6 +160,7 @@ fn file_of_another_user_is_read_only_if_that_user_reports_it() {
 fn more_snapshots_than_the_queue_holds_are_counted() {
     let folder = Folder::new("queue");
     let exporter = exporter(&folder, &[]);
+    assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
     let report =
         json!({"rank": 0, "outcome": "written", "file": "a", "path": "/a"}).to_string();
     for _ in 0..40 {
@@ -174,6 +176,7 @@ fn more_snapshots_than_the_queue_holds_are_counted() {
 #[test]
 fn nothing_is_read_without_a_directory() {
     let exporter = Exporter::start(&[]);
+    assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
     let report =
         json!({"rank": 0, "outcome": "written", "file": "a", "path": "/a"}).to_string();
     assert_eq!(exporter.post_to("/v1/snapshots", report).status, 200);

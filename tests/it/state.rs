@@ -134,15 +134,21 @@ fn folder_that_cannot_be_written_is_logged_once_and_disturbs_nothing() {
 }
 
 /// The state that an exporter would have left if the system's clock had been ahead by so many seconds: its start is the
-/// first value of the content, behind the line of the version, the length and the checksum.
+/// first value of the last part, behind the number of the part's kind.
 fn shift_clock(path: &Path, seconds: f64) {
     let mut bytes = fs::read(path).unwrap();
     let header = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1;
-    let (checksum, content) = (header + 8, header + 12);
-    let started = f64::from_le_bytes(bytes[content..content + 8].try_into().unwrap());
-    bytes[content..content + 8].copy_from_slice(&(started + seconds).to_le_bytes());
-    let sum = crc32fast::hash(&bytes[content..]).to_le_bytes();
-    bytes[checksum..content].copy_from_slice(&sum);
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+    let (mut last, mut next) = (header, header);
+    while word(next) > 0 {
+        last = next;
+        next += 4 + word(next);
+    }
+    let (kind, end) = (last + 4, next + 4);
+    let started = f64::from_le_bytes(bytes[kind + 1..kind + 9].try_into().unwrap());
+    bytes[kind + 1..kind + 9].copy_from_slice(&(started + seconds).to_le_bytes());
+    let sum = crc32fast::hash(&bytes[header..end]).to_le_bytes();
+    bytes[end..].copy_from_slice(&sum);
     fs::write(path, bytes).unwrap();
 }
 

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use crate::input::push::problem::PushRefusal;
 use crate::model::units::Uptime;
 use crate::net::peer::Peer;
-use crate::net::room::{Place, Room, Speed};
+use crate::net::room::{Room, RoomPlace, Speed};
 use crate::net::server::Connection;
 
 /// The greatest limit of one body after decompression that can be set, in bytes.
@@ -60,7 +60,7 @@ pub(super) struct ReceivedBody {
     bytes: Vec<u8>,
     is_gzip: bool,
     /// Where it waited, if it did not come at once.
-    place: Option<Place>,
+    place: Option<RoomPlace>,
 }
 
 impl Bodies {
@@ -131,7 +131,7 @@ impl Bodies {
     }
 }
 
-fn entered(room: &Arc<Room>, peer: Peer, now: Uptime) -> Place {
+fn entered(room: &Arc<Room>, peer: Peer, now: Uptime) -> RoomPlace {
     room.enter(peer, Speed::Since(now), Arc::new(Notify::new()))
 }
 
