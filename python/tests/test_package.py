@@ -16,7 +16,7 @@ def test_wheel_is_small_and_typed_and_has_no_dependencies(tmp_path):
     subprocess.run([*build, "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT / "python")], check=True)
     (wheel,) = tmp_path.glob("*.whl")
     assert wheel.name == f"stepmem-{stepmem.__version__}-py3-none-any.whl"
-    assert wheel.stat().st_size < 64 * 1024
+    assert wheel.stat().st_size < 96 * 1024
     with zipfile.ZipFile(wheel) as files:
         names = files.namelist()
         metadata = files.read(f"stepmem-{stepmem.__version__}.dist-info/METADATA").decode()

@@ -138,7 +138,10 @@ fn folder_that_cannot_be_written_is_logged_once_and_disturbs_nothing() {
 fn shift_clock(path: &Path, seconds: f64) {
     let mut bytes = fs::read(path).unwrap();
     let header = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1;
-    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+    let word = |at: usize| {
+        let word = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        usize::try_from(word).unwrap()
+    };
     let (mut last, mut next) = (header, header);
     while word(next) > 0 {
         last = next;
