@@ -232,7 +232,7 @@ def monitors_where_it_can(bench):
                 where = f"{mode}: {part}.enabled={enabled} with {apis or 'no such APIs'}"
                 expect(bool(files.get(file, "").strip()) == is_made, f"{where}: {file} is {'missing' if is_made else 'made'}")
                 expect((f"Left out: {words}" in files["NOTES.txt"]) == is_told, f"{where}: the notes are {files['NOTES.txt']}")
-            warns = "podMonitor.interval is 30s" in files["NOTES.txt"]
+            warns = "podMonitor.interval is 15s" in files["NOTES.txt"]
             expect(warns == (bool(files.get("podmonitor.yaml", "").strip()) and mode != "daemonset"), f"{mode}: the interval that can miss a death: {files['NOTES.txt']}")
     [alone] = [bench.text({}, "1.36", OPERATOR_APIS[:1])]
     expect(alone["podmonitor.yaml"].strip() and not alone["prometheusrule.yaml"].strip(), "one kind without the other")
