@@ -86,6 +86,7 @@ mod sidecar;
 mod state;
 
 mod ops;
+mod runbooks;
 
 // The house itself: generated pages, defaults in two places, invariants of the source.
 mod generated;
