@@ -174,7 +174,7 @@ fn records(of: Signal) -> &'static str {
 }
 
 /// Returns a signal in words, at the beginning of a sentence.
-fn what(signal: Signal) -> &'static str {
+pub fn what(signal: Signal) -> &'static str {
     match signal {
         Signal::Allocated => "Live memory",
         Signal::Reserved => "Reserved memory",
