@@ -87,6 +87,7 @@ mod state;
 
 mod ops;
 mod runbooks;
+mod shells;
 
 // The house itself: generated pages, defaults in two places, invariants of the source.
 mod generated;
