@@ -18,6 +18,7 @@ use crate::model::ids::{Rank, RankId, Run, SubjectId};
 use crate::model::units::Uptime;
 use crate::report::explain::story::{LookTime, Story, SubjectFigures};
 use crate::report::explain::{live, text};
+use crate::text::page::Page;
 
 /// `stepmem explain`.
 pub(super) const EXPLAIN: CommandRow = CommandRow { name: "explain", arguments, run: command };
@@ -104,7 +105,17 @@ fn of_exporter(url: &str, question: &ExplainQuery) -> anyhow::Result<String> {
     };
     let known = status.ranks.iter().find(|known| known.run == run && known.rank == *rank);
     let known = known.with_context(|| format!("{url} has no rank {rank} of run {run}"))?;
-    Ok(live::render(&status, known))
+    let mut text = live::render(&status, known);
+    // A rank that ended has no windows any more.
+    if known.end.is_none() {
+        let number = rank.to_string();
+        let windows =
+            exporter.get(&["api", "v1", "runs", run.as_str(), "ranks", &number, "windows"])?;
+        let mut page = Page::default();
+        windows.lines().for_each(|line| page.line(line));
+        text += &page.into_text();
+    }
+    Ok(text)
 }
 
 fn figures<'e>(

@@ -102,6 +102,11 @@ fn live_summary_and_explanation_say_what_the_recording_says() {
             assert!(text.contains(part), "no {part:?} in {text}");
         }
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        let steady = run(&["explain", "--rank", "1"], &url);
+        let (_, windows) = done(&steady).split_once("Live memory: its windows\n").unwrap();
+        assert!(done(&steady).contains("\n  None.\n"), "{}", steady.out);
+        let outcome = windows.lines().nth(1).unwrap();
+        assert!(outcome.contains(" < "), "a gate with its value and limit: {outcome}");
     }
 }
 
@@ -117,6 +122,8 @@ fn live_question_without_an_answer_is_an_error() {
     assert_eq!(why(&["summary"]), format!("error: no rank pushes to {url}\n"));
     let steady = json!({"run": "a", "rank": 0, "step": 1, "allocated_bytes": GIB});
     exporter.push(std::slice::from_ref(&steady));
+    let windows = exporter.get("/api/v1/runs/a/ranks/1/windows", &[]);
+    assert_eq!((windows.status, windows.body.as_str()), (404, "this rank does not push\n"));
     let young = run(&["explain", "--rank", "0"], &url);
     assert!(done(&young).contains("None; creep is judged from step "), "{}", young.out);
     assert!(why(&["explain", "--rank", "1"]).contains("has no rank 1 of run a"));

@@ -1,10 +1,14 @@
-//! What the status of an exporter knows of one rank, as text of at most 100 columns: its findings and why, what is
-//! acknowledged, how each signal grows, and how far it is from a finding or from out-of-memory.
+//! What a live exporter knows of one rank, as text of at most 100 columns: its findings and why, what is acknowledged, how
+//! each signal grows, how far it is from out-of-memory, and the gates that its windows do not pass now.
 
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::rank::view::RankView;
 use crate::analysis::status::{FindingStatus, RankStatus, SignalStatus, Status};
 use crate::model::ids::SubjectId;
-use crate::report::explain::text::what;
-use crate::text::page::{Indent, Page};
+use crate::model::units::Bytes;
+use crate::report::explain::story::End;
+use crate::report::explain::text::{last_word, meanings, what};
+use crate::text::page::{Column, Indent, Page, Table};
 use crate::text::units::{bytes, date, duration, grouped, hourly, percent, rate, whole};
 
 /// Puts a rank of a status into words.
@@ -73,14 +77,36 @@ fn finding(page: &mut Page, finding: &FindingStatus) {
     page.paragraph(Indent { first: 4, rest: 10 }, &format!("Next: {advice}"));
 }
 
+/// Puts the windows of a rank into words, as they are now: how long each is, and which gate stops it.
+pub fn windows(rank: &RankView<'_>) -> String {
+    let capacity = rank.capacity.map(Bytes::as_f64);
+    let mut page = Page::default();
+    let mut ends = Vec::new();
+    for signal in Signal::ALL {
+        let mut table =
+            Table::new([Column::right(2, "records"), Column::left(2, "outcome now")]);
+        let n_ends = ends.len();
+        let windows = rank.creep.windows(signal, capacity);
+        for window in windows.filter(|window| window.n_records > 0.0) {
+            table.row([whole(window.n_records), last_word(&window)]);
+            ends.push(End::of(&window.outcome));
+        }
+        if ends.len() > n_ends {
+            page.blank();
+            page.line(&format!("{}: its windows", what(signal)));
+            page.table(&table);
+        }
+    }
+    meanings(&mut page, ends.into_iter());
+    page.into_text()
+}
+
 /// Returns why no finding holds, as far as the status knows.
 fn absence(rank: &RankStatus) -> String {
     match rank.judging_from_step {
         Some(step) => format!("None; creep is judged from step {} on", grouped(step)),
         None if !rank.is_judged => "None; it ended before creep could be judged".to_owned(),
-        None => "None; a recording of its pushes shows which gates stopped the windows \
-                 (stepmem explain FILE)"
-            .to_owned(),
+        None => "None.".to_owned(),
     }
 }
 
