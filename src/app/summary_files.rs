@@ -18,6 +18,7 @@ use crate::model::ids::{Rank, Run};
 use crate::model::step::StepSample;
 use crate::model::units::Uptime;
 use crate::output::web::{SummaryFormat, SummaryRequest};
+use crate::report::explain::live;
 use crate::report::summary::model::Summary;
 
 /// How many ranks the summaries may have together that wait to be written; one summary may always wait.
@@ -274,6 +275,14 @@ pub(super) fn answer(
     }
     let SummaryRequest { run, format, answer } = request;
     let run = Run::new(&run).ok();
+    if let (Some(run), SummaryFormat::Windows(rank)) = (&run, format) {
+        let rank = Rank::new(rank.into()).ok();
+        if let Some(rank) = rank.and_then(|rank| known.engine.rank(run, rank, known.now)) {
+            // The reader may have left.
+            answer.send(live::windows(&rank)).ok();
+        }
+        return;
+    }
     let view = run.as_ref().and_then(|run| known.engine.run(run, known.now));
     let Some(summary) = view.map(|view| summary(known, &view)) else { return };
     // Formatting many ranks takes long; the engine does not wait for it.
@@ -287,6 +296,8 @@ fn respond(summary: &Summary, format: SummaryFormat, answer: oneshot::Sender<Str
     let text = match format {
         SummaryFormat::Json => serde_json::to_string(summary).unwrap_or_default(),
         SummaryFormat::Text => summary.text.clone(),
+        // Answered before, without a summary.
+        SummaryFormat::Windows(_) => return,
     };
     // The reader may have left.
     answer.send(text).ok();

@@ -23,6 +23,15 @@ pub struct CommandRow {
     pub(super) run: fn(&ArgMatches) -> Result<Exit, CommandError>,
 }
 
+/// A command of the program that writes something about all of its commands.
+#[derive(Debug)]
+pub struct GeneratorRow {
+    pub(super) name: &'static str,
+    pub(super) arguments: fn() -> Command,
+    /// Runs it with these arguments, about the program.
+    pub(super) run: fn(&ArgMatches, Command) -> Result<Exit, CommandError>,
+}
+
 /// The exit codes of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {

@@ -12,11 +12,13 @@ use crate::analysis::engine::Engine;
 use crate::commands::args::{
     self, CommandError, CommandRow, Exit, is_replay_setting, recordings, with_settings,
 };
+use crate::commands::live::{LiveExporter, instead_of_recordings};
 use crate::commands::playback;
 use crate::model::ids::{Rank, RankId, Run, SubjectId};
 use crate::model::units::Uptime;
 use crate::report::explain::story::{LookTime, Story, SubjectFigures};
-use crate::report::explain::text;
+use crate::report::explain::{live, text};
+use crate::text::page::Page;
 
 /// `stepmem explain`.
 pub(super) const EXPLAIN: CommandRow = CommandRow { name: "explain", arguments, run: command };
@@ -90,6 +92,32 @@ pub fn run<'f>(
     Ok(())
 }
 
+/// Returns what the exporter at `url` knows of a rank.
+fn of_exporter(url: &str, question: &ExplainQuery) -> anyhow::Result<String> {
+    let ExplainQuery::Rank(run, rank) = question else {
+        anyhow::bail!("--url explains ranks, not processes");
+    };
+    let exporter = LiveExporter::at(url)?;
+    let status = exporter.status()?;
+    let run = match run {
+        Some(run) => run.clone(),
+        None => exporter.only_run(&status)?,
+    };
+    let known = status.ranks.iter().find(|known| known.run == run && known.rank == *rank);
+    let known = known.with_context(|| format!("{url} has no rank {rank} of run {run}"))?;
+    let mut text = live::render(&status, known);
+    // A rank that ended has no windows any more.
+    if known.end.is_none() {
+        let number = rank.to_string();
+        let windows =
+            exporter.get(&["api", "v1", "runs", run.as_str(), "ranks", &number, "windows"])?;
+        let mut page = Page::default();
+        windows.lines().for_each(|line| page.line(line));
+        text += &page.into_text();
+    }
+    Ok(text)
+}
+
 fn figures<'e>(
     engine: &'e Engine,
     subject: &SubjectId,
@@ -104,13 +132,14 @@ fn figures<'e>(
 
 fn arguments() -> clap::Command {
     let command = clap::Command::new("explain")
-        .about("Explain what stepmem found on a rank in recorded pushes, and which gates stopped other findings")
-        .arg(recordings())
+        .about("Explain what stepmem found on a rank in recorded pushes, and which gates stopped other findings; or what a running exporter knows of a rank")
+        .arg(recordings().required(false).required_unless_present("url"))
+        .arg(instead_of_recordings(is_replay_setting).conflicts_with("pid"))
         .arg(
             Arg::new("run")
                 .long("run")
                 .value_name("RUN")
-                .help("Run of the rank; optional when the recordings contain only one run"),
+                .help("Run of the rank; optional when the recordings or the exporter have only one run"),
         )
         .arg(
             Arg::new("rank")
@@ -132,9 +161,15 @@ fn arguments() -> clap::Command {
 }
 
 fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    let question = question(matches)?;
+    let mut out = io::stdout().lock();
+    if let Some(url) = matches.get_one::<String>("url") {
+        let text = of_exporter(url, &question)?;
+        out.write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
+        return Ok(Exit::Success);
+    }
     let settings = args::settings(matches, is_replay_setting)?;
-    let (files, question) = (args::files(matches), question(matches)?);
-    let out = io::stdout().lock();
+    let files = args::files(matches);
     run(files, &settings.engine, &question, out)?;
     Ok(Exit::Success)
 }

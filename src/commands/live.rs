@@ -1,5 +1,6 @@
 //! A running exporter as the commands ask it: over TCP or a Unix socket, with its token. The image has no shell and no curl.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io::{Read, Write, stdout};
 use std::path::{Path, PathBuf};
@@ -10,14 +11,23 @@ use clap::{Arg, ArgMatches};
 use reqwest::Url;
 use reqwest::blocking::{Client, RequestBuilder, Response};
 
+use crate::analysis::status::Status;
 use crate::config::environment;
+use crate::config::table::{SETTINGS, Setting};
 use crate::input::push::wire::request::ControlRequest;
-use crate::model::ids::Rank;
+use crate::model::ids::{Rank, Run};
+use crate::text::clean::{is_raw, shortened};
 
 /// How long the exporter may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// The longest answer that is read: ten times the status of 1024 ranks.
 pub(super) const ANSWER_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// The characters of a refusal in plain text that are shown, at most.
+const REFUSAL_CHARS_MAX: usize = 160;
+/// The path of an exporter's status.
+pub(super) const STATUS_PATH: [&str; 3] = ["api", "v1", "status"];
+/// The version of this program, and of the answers that it reads.
+pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Where pushes go without an address: the socket if it exists, as in a pod, else the port.
 const PUSH_SOCKET: &str = "/run/stepmem/push.sock";
 const PUSH_URL: &str = "http://127.0.0.1:9478";
@@ -50,23 +60,60 @@ impl LiveExporter {
         Ok(Self { client: builder.build()?, name: address.to_owned(), url, token: None })
     }
 
-    /// Returns the answer to a GET; `path` begins with a slash.
+    /// Returns the answer to a GET; `path` is in parts, which may contain any character.
     ///
     /// # Errors
     /// No exporter answers there, or it refuses.
-    pub(super) fn get(&self, path: &str) -> anyhow::Result<String> {
-        let url = format!("{}{path}", self.url.as_str().trim_end_matches('/'));
-        let place = format!("{}{path}", self.name.trim_end_matches('/'));
-        self.answer(self.client.get(url), &place)
+    pub(super) fn get(&self, path: &[&str]) -> anyhow::Result<String> {
+        let place = format!("{}/{}", self.name.trim_end_matches('/'), path.join("/"));
+        self.answer(self.client.get(self.below(path)), &place)
+    }
+
+    /// Returns the status of the exporter.
+    ///
+    /// # Errors
+    /// As of [`Self::get`], or the answer is not a status of this version.
+    pub(super) fn status(&self) -> anyhow::Result<Status> {
+        let text = self.get(&STATUS_PATH)?;
+        serde_json::from_str(&text).with_context(|| {
+            format!(
+                "{} is not the status of a stepmem exporter of version {VERSION}",
+                self.name
+            )
+        })
+    }
+
+    /// Returns the only run of a status.
+    ///
+    /// # Errors
+    /// There are several runs, which are named, or none.
+    pub(super) fn only_run(&self, status: &Status) -> anyhow::Result<Run> {
+        let names: Vec<&str> = status.runs.iter().map(|run| run.run.as_str()).collect();
+        match status.runs.as_slice() {
+            [only] => Ok(only.run.clone()),
+            [] => anyhow::bail!("no rank pushes to {}", self.name),
+            _ => anyhow::bail!(
+                "{} has {} runs, name one with --run: {}",
+                self.name,
+                names.len(),
+                names.join(", ")
+            ),
+        }
     }
 
     fn post(&self, request: &ControlRequest) -> anyhow::Result<String> {
-        let mut url = self.url.clone();
-        if let Ok(mut path) = url.path_segments_mut() {
-            path.pop_if_empty().extend(&request.path);
-        }
-        let post = self.client.post(url).header("content-type", "application/json");
+        let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
+        let post = self.client.post(self.below(&path));
+        let post = post.header("content-type", "application/json");
         self.answer(post.body(request.body.to_string()), &self.name)
+    }
+
+    fn below(&self, path: &[&str]) -> Url {
+        let mut url = self.url.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop_if_empty().extend(path);
+        }
+        url
     }
 
     /// Returns the body of the answer; `place` names the exporter in errors.
@@ -80,10 +127,32 @@ impl LiveExporter {
         let status = answer.status();
         let text = text_of(answer).with_context(|| format!("the answer of {place}"))?;
         let problem = serde_json::from_str::<Problem>(&text).unwrap_or_default();
-        let detail = problem.detail.unwrap_or_default();
+        let line = || shortened(text.lines().next().unwrap_or_default(), REFUSAL_CHARS_MAX);
+        let detail = problem.detail.unwrap_or_else(line);
         anyhow::ensure!(status.is_success(), "{place} answers {status}: {detail}");
         Ok(text)
     }
+}
+
+/// Returns a JSON text in which no character steers a terminal: such ones stand in strings only, where they are escaped.
+pub(super) fn plain_json(json: &str) -> Cow<'_, str> {
+    use std::fmt::Write;
+
+    let is_steering = |c: char| is_raw(c) && !['\n', '\r', '\t'].contains(&c);
+    if !json.chars().any(is_steering) {
+        return Cow::Borrowed(json);
+    }
+    let mut plain = String::with_capacity(json.len());
+    for c in json.chars() {
+        if is_steering(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                write!(plain, "\\u{unit:04x}").ok();
+            }
+        } else {
+            plain.push(c);
+        }
+    }
+    Cow::Owned(plain)
 }
 
 /// Reads an answer of bounded length.
@@ -101,6 +170,16 @@ fn text_of(answer: Response) -> anyhow::Result<String> {
 #[derive(Default, serde::Deserialize)]
 struct Problem {
     detail: Option<String>,
+}
+
+/// The argument that asks a running exporter instead of recordings, which the settings of `takes` are about.
+pub(super) fn instead_of_recordings(takes: impl Fn(&Setting) -> bool) -> Arg {
+    let settings = SETTINGS.iter().filter(|setting| takes(setting)).map(|setting| setting.key);
+    Arg::new("url")
+        .long("url")
+        .value_name("URL")
+        .conflicts_with_all(["FILE", "config.file"].into_iter().chain(settings))
+        .help("Ask the running exporter at http://HOST:PORT (its status page) or unix:///PATH instead of reading recordings")
 }
 
 /// The arguments by which [`send`] finds the push endpoint.

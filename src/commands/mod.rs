@@ -6,10 +6,12 @@ pub mod analyse;
 pub mod args;
 pub mod check;
 pub mod compare;
+mod completions;
 pub mod demo;
 pub mod end;
 pub mod explain;
 mod live;
+mod man;
 pub mod playback;
 pub mod program;
 pub mod release;
@@ -23,7 +25,7 @@ pub mod status;
 pub mod summary;
 mod take;
 
-/// Every command, in the order of help.
+/// Every command, in the order of help; the two that write about all of them follow.
 const COMMANDS: &[args::CommandRow] = &[
     run::RUN,
     serve::SERVE,

@@ -6,9 +6,12 @@ use clap::builder::styling::{AnsiColor, Styles};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command};
 
-use crate::commands::args::{CommandError, Exit, UNKNOWN_ARGUMENT};
-use crate::commands::{COMMANDS, serve};
+use crate::commands::args::{CommandError, Exit, GeneratorRow, UNKNOWN_ARGUMENT};
+use crate::commands::{COMMANDS, completions, man, serve};
 use crate::config::sources::is_sidecar;
+
+/// The commands that write about all commands, after those in help. They get what this file alone puts together.
+const GENERATORS: [GeneratorRow; 2] = [completions::COMPLETIONS, man::MAN];
 
 /// Parses the arguments, the program's name first, and runs the command.
 ///
@@ -27,6 +30,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<Exit, Comman
     // A provider that was installed before stays.
     rustls::crypto::ring::default_provider().install_default().ok();
     let Some((name, matches)) = matches.subcommand() else { return Ok(Exit::Success) };
+    if let Some(row) = GENERATORS.iter().find(|row| row.name == name) {
+        return (row.run)(matches, command());
+    }
     let row = COMMANDS.iter().find(|row| row.name == name);
     row.map_or(Ok(Exit::Success), |row| (row.run)(matches))
 }
@@ -89,4 +95,5 @@ fn command() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands(COMMANDS.iter().map(|row| (row.arguments)()))
+        .subcommands(GENERATORS.iter().map(|row| (row.arguments)()))
 }

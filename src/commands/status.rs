@@ -1,6 +1,5 @@
 //! `stepmem status`: the status of a running exporter as a table for a terminal.
 
-use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::io::{IsTerminal, Write, stdout};
 use std::thread;
@@ -16,11 +15,10 @@ use crate::analysis::status::{
     FindingStatus, ProcessStatus, RankStatus, RunStatus, SignalStatus, Status,
 };
 use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
-use crate::commands::live::LiveExporter;
+use crate::commands::live::{LiveExporter, STATUS_PATH, plain_json};
 use crate::model::ids::{ProcessId, Run, SubjectId};
 use crate::model::units::Bytes;
 use crate::report::closing::colour_of;
-use crate::text::clean::is_raw;
 use crate::text::page::{Cell, Column, Indent, Page, Table};
 use crate::text::units::{bytes, duration, hourly, or_unknown, percent};
 
@@ -29,8 +27,6 @@ pub(super) const STATUS: CommandRow = CommandRow { name: "status", arguments, ru
 
 /// The default of `--url`.
 const STATUS_URL: &str = "http://127.0.0.1:9477";
-/// The version of this program, and of the statuses that it reads.
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Ranks that have a line each, unless all are asked for.
 const ROWS_MAX: usize = 32;
 /// Moves to the upper left corner and clears the screen.
@@ -76,16 +72,14 @@ impl StatusOrder {
 /// # Errors
 /// No exporter answers there, or the answer is not a status of this version.
 pub fn fetch(url: &str, view: &StatusView, is_json: bool) -> anyhow::Result<String> {
-    let text = LiveExporter::at(url)?.get("/api/v1/status")?;
+    let exporter = LiveExporter::at(url)?;
     if is_json {
+        let text = exporter.get(&STATUS_PATH)?;
         serde_json::from_str::<IgnoredAny>(&text)
             .with_context(|| format!("the answer of {url} is not JSON"))?;
         return Ok(format!("{}\n", plain_json(text.trim_end())));
     }
-    let status = serde_json::from_str(&text).with_context(|| {
-        format!("{url} is not the status of a stepmem exporter of version {VERSION}")
-    })?;
-    let (status, n_hidden) = selected(status, view);
+    let (status, n_hidden) = selected(exporter.status()?, view);
     Ok(render(&status, n_hidden, stdout().is_terminal()))
 }
 
@@ -140,27 +134,6 @@ fn sort(ranks: &mut [RankStatus], findings: &[FindingStatus], order: StatusOrder
 
 fn highest_pressure(rank: &RankStatus) -> Option<f64> {
     rank.pressures.iter().map(|(_, ratio)| *ratio).reduce(f64::max)
-}
-
-/// Returns a JSON text in which no character steers a terminal: such ones stand in strings only, where they are escaped.
-fn plain_json(json: &str) -> Cow<'_, str> {
-    use std::fmt::Write;
-
-    let is_steering = |c: char| is_raw(c) && !['\n', '\r', '\t'].contains(&c);
-    if !json.chars().any(is_steering) {
-        return Cow::Borrowed(json);
-    }
-    let mut plain = String::with_capacity(json.len());
-    for c in json.chars() {
-        if is_steering(c) {
-            for unit in c.encode_utf16(&mut [0; 2]) {
-                write!(plain, "\\u{unit:04x}").ok();
-            }
-        } else {
-            plain.push(c);
-        }
-    }
-    Cow::Owned(plain)
 }
 
 /// Puts a status into words: the ranks, the processes that do not push, then the findings, the worst first.

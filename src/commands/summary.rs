@@ -12,6 +12,7 @@ use crate::commands::args::{
     self, CommandError, CommandRow, Exit, is_replay_setting, json, json_arg, recordings,
     with_settings,
 };
+use crate::commands::live::{LiveExporter, VERSION, instead_of_recordings, plain_json};
 use crate::commands::playback::Playback;
 use crate::input::push::wire::recorded::RecordingEntry;
 use crate::input::recording;
@@ -158,15 +159,34 @@ fn summarize<'f>(
     Ok(Summary::of(&report, None))
 }
 
+/// Returns the summary of a run as the exporter at `url` has it, as a card or as JSON.
+fn live(url: &str, run: Option<Run>, is_json: bool) -> anyhow::Result<String> {
+    let exporter = LiveExporter::at(url)?;
+    let run = match run {
+        Some(run) => run,
+        None => exporter.only_run(&exporter.status()?)?,
+    };
+    let text = exporter.get(&["api", "v1", "runs", run.as_str(), "summary"])?;
+    let summary: Summary = serde_json::from_str(&text).with_context(|| {
+        format!("{url} does not answer with a summary of stepmem {VERSION}")
+    })?;
+    if is_json {
+        Ok(plain_json(&json(&summary)?).into_owned())
+    } else {
+        Ok(card::render(&summary))
+    }
+}
+
 fn arguments() -> clap::Command {
     let command = clap::Command::new("summary")
-        .about("Summarize recorded pushes: verdict, evidence, next steps, and every rank")
-        .arg(recordings())
+        .about("Summarize recorded pushes or a live run: verdict, evidence, next steps, and every rank")
+        .arg(recordings().required(false).required_unless_present("url"))
+        .arg(instead_of_recordings(is_replay_setting).conflicts_with_all(["policy", "window"]))
         .arg(
             Arg::new("run")
                 .long("run")
                 .value_name("RUN")
-                .help("Run to summarize; optional when the recordings contain only one run"),
+                .help("Run to summarize; optional when the recordings or the exporter have only one run"),
         )
         .args(policy_args())
         .arg(json_arg("Print JSON"));
@@ -174,9 +194,15 @@ fn arguments() -> clap::Command {
 }
 
 fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    let question = question(matches)?;
+    let mut out = io::stdout().lock();
+    if let Some(url) = matches.get_one::<String>("url") {
+        let text = live(url, question.run, question.is_json)?;
+        out.write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
+        return Ok(Exit::Success);
+    }
     let settings = args::settings(matches, is_replay_setting)?;
-    let (files, question) = (args::files(matches), question(matches)?);
-    let out = io::stdout().lock();
+    let files = args::files(matches);
     run(files, settings.engine, &question, out)?;
     Ok(Exit::Success)
 }

@@ -58,7 +58,7 @@ pub struct StatusRequest {
     pub answer: oneshot::Sender<Arc<Status>>,
 }
 
-/// Requests the summary of a run. The channel closes if the run is unknown.
+/// Requests the summary of a run, or a part of it. The channel closes if the run or the rank is unknown.
 #[derive(Debug)]
 pub struct SummaryRequest {
     pub run: String,
@@ -73,6 +73,8 @@ pub enum SummaryFormat {
     Json,
     /// As `final_summary.txt`.
     Text,
+    /// The windows of the rank of this number and the gates that stop them now, as text.
+    Windows(u32),
 }
 
 /// Access to the status.
@@ -174,6 +176,7 @@ pub fn router(config: &WebConfig, source: StatusSource, stop: watch::Receiver<bo
         .route(telemetry_path, get(metrics))
         .route("/api/v1/status", get(status))
         .route("/api/v1/runs/{run}/summary", get(summary))
+        .route("/api/v1/runs/{run}/ranks/{rank}/windows", get(windows))
         .route("/-/healthy", get(|| async { "stepmem is healthy.\n" }))
         .route("/-/ready", get(ready))
         .fallback(no_such_path)
@@ -303,6 +306,31 @@ async fn summary(
             refuse(StatusCode::NOT_FOUND, "no rank of this run has pushed".to_owned())
         }
         Err(status) => refuse(status, "the summary was not ready in time; retry".to_owned()),
+    }
+}
+
+/// Responds with the windows of a rank as text.
+async fn windows(
+    State(site): State<Site>,
+    of: Result<Path<(String, u32)>, PathRejection>,
+    connection: ReaderConnection,
+    headers: HeaderMap,
+) -> Response {
+    let refuse = |status: StatusCode, text: String| (status, text + "\n").into_response();
+    let (run, rank) = match of {
+        Ok(Path(of)) => of,
+        Err(error) => return refuse(StatusCode::BAD_REQUEST, error.body_text()),
+    };
+    match site.source.summary(run, SummaryFormat::Windows(rank)).await {
+        Ok(text) => {
+            let (media_type, vary) = ("text/plain; charset=utf-8", "accept-encoding");
+            let content = Content { text: SharedText::new(text), media_type, vary };
+            site.answers.respond(content, &headers, connection).await
+        }
+        Err(StatusCode::NOT_FOUND) => {
+            refuse(StatusCode::NOT_FOUND, "this rank does not push".to_owned())
+        }
+        Err(status) => refuse(status, "the answer was not ready in time; retry".to_owned()),
     }
 }
 

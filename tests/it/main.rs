@@ -86,6 +86,8 @@ mod sidecar;
 mod state;
 
 mod ops;
+mod runbooks;
+mod shells;
 
 // The house itself: generated pages, defaults in two places, invariants of the source.
 mod generated;

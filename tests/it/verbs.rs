@@ -1,11 +1,18 @@
 //! What an operator tells a running exporter, and what it shows of many ranks.
 
+use std::io;
+use std::net::TcpStream;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::thread;
+
 use serde_json::{Value, json};
 
 use crate::rig::command::{Ended, stepmem};
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
-use crate::rig::units::GIB;
+use crate::rig::job::Job;
+use crate::rig::units::{GIB, MIB};
 
 fn run(arguments: &[&str], url: &str) -> Ended {
     stepmem(&[arguments, &["--url", url]].concat(), &[], b"")
@@ -59,6 +66,96 @@ fn finding_is_acknowledged_and_a_run_ended_over_tcp_and_the_unix_socket() {
     let end = ["end", "--run", "llm/7b", "--outcome", "failed", "--token-file", &token];
     assert_eq!(done(&run(&end, &unix)), "Ended (failed): llm/7b.");
     assert_eq!(exporter.status()["ranks"][0]["end"]["outcome"], "failed");
+}
+
+#[test]
+fn live_summary_and_explanation_say_what_the_recording_says() {
+    let folder = Folder::new("live");
+    let exporter = Exporter::start(&[]);
+    let job = Job::leaking("llm/7b", 0..900, 24 * MIB);
+    for batch in job.records().chunks(300) {
+        exporter.push(batch);
+    }
+    let file = folder.write("steps.jsonl", &job.recording());
+    let replayed = stepmem(&["summary", &file], &[], b"");
+    let verdict = |text: &str| text.lines().take(4).map(str::to_owned).collect::<Vec<_>>();
+    let socket = folder.path("web.sock");
+    forward(&socket, exporter.web.to_string());
+    for url in [format!("http://{}/", exporter.web), format!("unix://{}", socket.display())] {
+        let card = run(&["summary"], &url);
+        assert!(done(&card).starts_with("MEMORY CREEP"), "{}", card.out);
+        assert_eq!(verdict(&card.out), verdict(&replayed.out));
+        let named = run(&["summary", "--run", "llm/7b", "--json"], &url);
+        let named: Value = serde_json::from_str(done(&named)).unwrap();
+        assert_eq!(named["diagnosis"]["kind"], "CREEP_CONFIRMED");
+
+        let explained = run(&["explain", "--rank", "2"], &url);
+        let text = done(&explained);
+        for part in [
+            "Run llm/7b, rank 2",
+            "MEMORY CREEP (",
+            "Next: ",
+            "Live memory: ",
+            "Headroom: ",
+            "Out of memory in ",
+        ] {
+            assert!(text.contains(part), "no {part:?} in {text}");
+        }
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        let steady = run(&["explain", "--rank", "1"], &url);
+        let (_, windows) = done(&steady).split_once("Live memory: its windows\n").unwrap();
+        assert!(done(&steady).contains("\n  None.\n"), "{}", steady.out);
+        let outcome = windows.lines().nth(1).unwrap();
+        assert!(outcome.contains(" < "), "a gate with its value and limit: {outcome}");
+    }
+}
+
+#[test]
+fn live_question_without_an_answer_is_an_error() {
+    let exporter = Exporter::start(&[]);
+    let url = format!("http://{}", exporter.web);
+    let why = |arguments: &[&str]| {
+        let ended = run(arguments, &url);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""));
+        ended.err
+    };
+    assert_eq!(why(&["summary"]), format!("error: no rank pushes to {url}\n"));
+    let steady = json!({"run": "a", "rank": 0, "step": 1, "allocated_bytes": GIB});
+    exporter.push(std::slice::from_ref(&steady));
+    let windows = exporter.get("/api/v1/runs/a/ranks/1/windows", &[]);
+    assert_eq!((windows.status, windows.body.as_str()), (404, "this rank does not push\n"));
+    let young = run(&["explain", "--rank", "0"], &url);
+    assert!(done(&young).contains("None; creep is judged from step "), "{}", young.out);
+    assert!(why(&["explain", "--rank", "1"]).contains("has no rank 1 of run a"));
+    assert!(why(&["summary", "--run", "z"]).contains("no rank of this run has pushed"));
+    let mut other = steady;
+    other["run"] = "b".into();
+    exporter.push(&[other]);
+    for question in [&["summary"][..], &["explain", "--rank", "0"]] {
+        assert!(why(question).contains("has 2 runs, name one with --run: a, b"));
+    }
+    for arguments in [
+        &["summary", "steps.jsonl"][..],
+        &["summary", "--policy", "traceml"],
+        &["summary", "--creep.warmup-steps", "9"],
+        &["explain", "--pid", "7"],
+    ] {
+        assert_eq!(run(arguments, &url).code, Some(2), "{arguments:?}");
+    }
+}
+
+/// Has a Unix socket lead to a TCP address, for as long as the test runs.
+fn forward(socket: &Path, address: String) {
+    let listener = UnixListener::bind(socket).unwrap();
+    thread::spawn(move || {
+        for inside in listener.incoming() {
+            let (inside, outside) = (inside.unwrap(), TcpStream::connect(&address).unwrap());
+            let (mut from, mut to) =
+                (inside.try_clone().unwrap(), outside.try_clone().unwrap());
+            thread::spawn(move || io::copy(&mut from, &mut to));
+            thread::spawn(move || io::copy(&mut &outside, &mut &inside));
+        }
+    });
 }
 
 #[test]

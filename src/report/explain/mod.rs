@@ -1,5 +1,7 @@
-//! The command `explain`: `story` gathers what happened to one rank or process, `text` and `words` render it.
+//! The command `explain`: `story` gathers what happened to one rank or process, `text` and `words` render it;
+//! `live` renders what the status of an exporter knows of a rank.
 
+pub mod live;
 pub mod story;
 pub mod text;
 pub mod words;

@@ -174,7 +174,7 @@ fn records(of: Signal) -> &'static str {
 }
 
 /// Returns a signal in words, at the beginning of a sentence.
-fn what(signal: Signal) -> &'static str {
+pub fn what(signal: Signal) -> &'static str {
     match signal {
         Signal::Allocated => "Live memory",
         Signal::Reserved => "Reserved memory",
@@ -372,7 +372,8 @@ fn brief(end: End) -> String {
     }
 }
 
-fn last_word(window: &WindowVerdict) -> String {
+/// Returns the outcome of a window and, where a gate stopped it, its value and limit.
+pub fn last_word(window: &WindowVerdict) -> String {
     let end = brief(End::of(&window.outcome));
     let stop = match &window.outcome {
         Err(stop) => Some(*stop),
@@ -436,14 +437,15 @@ fn stairs(page: &mut Page, story: &Story) {
     );
 }
 
-/// Adds the meaning of the words that the tables use.
 fn glossary(page: &mut Page, story: &Story) {
-    let mut gates: Vec<Gate> = story
-        .windows
-        .values()
-        .flat_map(|level| level.ends.keys())
+    meanings(page, story.windows.values().flat_map(|level| level.ends.keys().copied()));
+}
+
+/// Adds the meaning of the words that tables of outcomes use.
+pub fn meanings(page: &mut Page, ends: impl Iterator<Item = End>) {
+    let mut gates: Vec<Gate> = ends
         .filter_map(|end| match end {
-            End::Stopped(gate) | End::Rises(gate) => Some(*gate),
+            End::Stopped(gate) | End::Rises(gate) => Some(gate),
             End::Creeps => None,
         })
         .collect();

@@ -1,0 +1,114 @@
+//! The runbooks: every command of ours that they name exists and takes the arguments beside it, and none needs a shell in the
+//! image.
+
+use std::fs;
+
+use crate::rig::command::stepmem;
+use crate::rig::folder::root;
+
+/// An address at which no exporter answers.
+const NOWHERE: &str = "unix:///nowhere/push.sock";
+
+/// The pages by name.
+fn pages() -> Vec<(String, String)> {
+    let folder = fs::read_dir(root().join("docs/runbooks")).unwrap();
+    let mut pages: Vec<_> = folder
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            (name, fs::read_to_string(path).unwrap())
+        })
+        .collect();
+    pages.sort();
+    pages
+}
+
+/// The commands of ours in the blocks for a shell, in words as a shell splits them, without the program's name.
+fn commands(page: &str) -> Vec<Vec<String>> {
+    let blocks = page.split("```sh\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let lines: Vec<String> = blocks
+        .flat_map(|block| {
+            let joined = block.replace("\\\n", " ");
+            joined.lines().map(|line| line.trim().to_owned()).collect::<Vec<_>>()
+        })
+        .collect();
+    lines
+        .iter()
+        .filter_map(|line| {
+            let in_pod = line.strip_prefix("kubectl ").and_then(|rest| rest.split_once(" -- "));
+            let own = in_pod.map_or(line.as_str(), |(_, own)| own.trim_start());
+            own.strip_prefix("stepmem ").map(words)
+        })
+        .collect()
+}
+
+/// The commands of ours that stand within sentences.
+fn mentions(page: &str) -> Vec<Vec<String>> {
+    let text: String = page.split("```").step_by(2).collect();
+    let code = text.split('`').skip(1).step_by(2);
+    code.filter_map(|code| code.strip_prefix("stepmem ").map(words)).collect()
+}
+
+fn words(line: &str) -> Vec<String> {
+    let parts = line.split('"').enumerate();
+    parts
+        .flat_map(|(idx, part)| match idx % 2 {
+            0 => part.split_whitespace().map(str::to_owned).collect(),
+            _ => vec![part.to_owned()],
+        })
+        .collect()
+}
+
+/// Returns the first word of a command that the program does not know.
+fn unknown(command: &[String]) -> Option<&str> {
+    let name = command.first().map_or("", String::as_str);
+    let mut path: Vec<&str> = vec![name];
+    // `snapshot` has commands of its own.
+    path.extend(command.get(1).map(String::as_str).filter(|_| name == "snapshot"));
+    let help = stepmem(&[&path[..], &["--help"]].concat(), &[], b"");
+    if help.code != Some(0) {
+        return Some(name);
+    }
+    let mut flags = command.iter().filter(|word| word.starts_with("--"));
+    flags
+        .find(|flag| help.out.split_whitespace().all(|known| known != *flag))
+        .map(String::as_str)
+}
+
+#[test]
+fn every_command_of_a_runbook_exists() {
+    for (name, page) in pages() {
+        for command in [commands(&page), mentions(&page)].concat() {
+            assert_eq!(unknown(&command), None, "{name}: {}", command.join(" "));
+        }
+    }
+}
+
+#[test]
+fn every_verb_of_a_runbook_reaches_for_an_exporter_on_a_host_and_in_a_pod() {
+    let mut n_verbs = 0;
+    for (name, page) in pages() {
+        for command in commands(&page) {
+            let command: Vec<&str> = command.iter().map(String::as_str).collect();
+            let ended = stepmem(&[&command[..], &["--url", NOWHERE]].concat(), &[], b"");
+            let place = format!("no exporter answers at {NOWHERE}");
+            assert!(ended.err.contains(&place), "{name}: {command:?}: {}", ended.err);
+            n_verbs += 1;
+        }
+        assert!(!page.contains("curl -"), "{name}: the image has no curl");
+    }
+    assert!(n_verbs >= 20, "{n_verbs} commands");
+}
+
+#[test]
+fn a_command_that_does_not_exist_is_noticed() {
+    let page = "See `stepmem statsu`.\n```sh\n# on a host\nstepmem ack --because \"a b\"\n\
+                kubectl -n N exec P -c stepmem -- \\\n  stepmem end --run R\n\
+                kubectl logs P -c stepmem\n```\n`stepmem snapshot show FILE`";
+    let [ack, end] = &commands(page)[..] else { panic!("{:?}", commands(page)) };
+    assert_eq!(*ack, ["ack", "--because", "a b"]);
+    assert_eq!(*end, ["end", "--run", "R"]);
+    assert_eq!((unknown(ack), unknown(end)), (Some("--because"), None));
+    let found: Vec<_> = mentions(page).iter().map(|own| unknown(own).is_some()).collect();
+    assert_eq!(found, [true, false]);
+}
