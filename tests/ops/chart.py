@@ -60,7 +60,7 @@ def main():
     problems = []
     for check in [copies_are_current, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, monitors_where_it_can, notes_say_what_a_sidecar_waits_for_and_sees,
                   the_docs_have_the_table_of_the_cluster, survives_null,
-                  nothing_twice, pods_are_restricted, tests_itself, injects, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
+                  nothing_twice, pods_are_restricted, tests_itself, injects, settings_take_precedence, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
         try:
             check(Bench(chart, stepmem, is_bless))
         except Problem as problem:
@@ -381,6 +381,17 @@ def injects(bench):
         for step in at:
             found = found[step]
         expect(found["namespaceSelector"] == chosen, f"{kind}: inject.namespaceSelector has no effect")
+
+
+def settings_take_precedence(bench):
+    """Those of the values over those of the mode, and these over the chart's; also false and empty ones."""
+    [node] = bench.find("DaemonSet", {"mode": "daemonset"})["spec"]["template"]["spec"]["containers"]
+    expect("--push.unix-socket=" in node["args"], f"without daemonset.pushSocket the exporter of a node has {node['args']}")
+    [node] = bench.find("DaemonSet", {"mode": "daemonset", "daemonset": {"pushSocket": True}})["spec"]["template"]["spec"]["containers"]
+    expect("--push.unix-socket=/run/stepmem/push.sock" in node["args"], f"with daemonset.pushSocket it has {node['args']}")
+    values = {"nvml": {"enabled": False}, "settings": {"no-nvml": False, "state.file": "", "push.unix-socket": None}}
+    [sidecar] = sidecar_of(bench, values)["spec"]["initContainers"]
+    expect({"--state.file=", "--push.unix-socket=/run/stepmem/push.sock"} <= {*sidecar["args"]} and "--no-nvml" not in sidecar["args"], f"{values} give {sidecar['args']}")
 
 
 def arguments_are_known(bench):

@@ -48,7 +48,12 @@ emptyDir:
 {{- $settings := dict "web.listen-address" (printf ":%v" .port) "push.listen-address" "" "push.unix-socket" $socket }}
 {{- $_ := set $settings "state.file" (printf "%s/state" .socketDirectory) }}
 {{- if not .nvml.enabled }}{{ $_ := set $settings "no-nvml" true }}{{ end }}
-{{- $settings = merge (deepCopy (.settings | default dict)) $.settings $settings }}
+{{- /* Not merge: it takes false and "" for unset. */}}
+{{- range list $.settings (.settings | default dict) }}
+{{- range $name, $value := . }}
+{{- if not (kindIs "invalid" $value) }}{{ $_ := set $settings $name $value }}{{ end }}
+{{- end }}
+{{- end }}
 image: {{ include "stepmem.image" $root }}
 imagePullPolicy: {{ .image.pullPolicy }}
 args:
