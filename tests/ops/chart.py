@@ -40,6 +40,8 @@ MODES = {
     "inject-kyverno-cel": ({"mode": "inject", "inject": {"engine": "Kyverno", "apiVersion": "policies.kyverno.io/v1"}}, "1.29"),
     "daemonset": ({"mode": "daemonset", "networkPolicy": {"enabled": True}, "daemonset": {"runtimeClassName": "nvidia", "nodeSelector": {"nvidia.com/gpu.present": "true"}}}, "1.29"),
 }
+SNAPSHOTS = {"snapshots": {"enabled": True}}
+MODES |= {f"{name}-snapshots": (MODES[name][0] | SNAPSHOTS, MODES[name][1]) for name in ("sidecar", "inject", "inject-kyverno")}
 DIGEST = {"image": {"repository": "registry.example/stepmem", "digest": "sha256:" + "0123456789abcdef" * 4}}
 
 # Values that must be refused, each with a word of the message.
@@ -51,6 +53,9 @@ REFUSED = [
     ({"rules": {"thresholds": {"creepPageHorizon": "6h"}}}, "creepPageHorizon"),
     ({"image": {"repository": "stepmem", "digest": "latest"}}, "digest"),
     ({"port": 80}, "port"),
+    ({"snapshots": {"enabled": True, "directory": "snapshots"}}, "directory"),
+    ({"snapshots": {"enabled": True, "sizeLimit": "a lot"}}, "sizeLimit"),
+    ({"mode": "daemonset"} | SNAPSHOTS, "snapshots.enabled"),
 ]
 
 
@@ -60,7 +65,7 @@ def main():
     problems = []
     for check in [copies_are_current, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, monitors_where_it_can, notes_say_what_a_sidecar_waits_for_and_sees,
                   the_docs_have_the_table_of_the_cluster, survives_null,
-                  nothing_twice, pods_are_restricted, tests_itself, injects, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
+                  nothing_twice, pods_are_restricted, tests_itself, injects, injects_the_volume_of_snapshots, snapshots_have_their_values, settings_take_precedence, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
         try:
             check(Bench(chart, stepmem, is_bless))
         except Problem as problem:
@@ -266,7 +271,7 @@ def survives_null(bench):
     defaults = load((CHART / "values.yaml").read_text())
     nullable = ["rules.thresholds", "rules.alerts", "rules.labels", "rules.alertLabels", "rules.runbookUrl", "podMonitor.labels", "podMonitor.namespaces", "settings",
                 "daemonset.nodeSelector", "daemonset.tolerations", "daemonset.affinity", "daemonset.podAnnotations", "daemonset.podLabels", "daemonset.serviceAccount.annotations",
-                "podMonitor.enabled", "rules.enabled", "daemonset.kubeletDirectory", "inject.namespaceSelector", "imagePullSecrets", "nameOverride", "fullnameOverride", "image.tag", "image.digest", "networkPolicy.namespaces"]
+                "podMonitor.enabled", "rules.enabled", "snapshots", "snapshots.enabled", "snapshots.directory", "snapshots.sizeLimit", "daemonset.kubeletDirectory", "inject.namespaceSelector", "imagePullSecrets", "nameOverride", "fullnameOverride", "image.tag", "image.digest", "networkPolicy.namespaces"]
     nullable += [f"rules.thresholds.{name}" for name in defaults["rules"]["thresholds"]]
     for mode, (values, version) in MODES.items():
         expected = bench.text(values, version)
@@ -324,7 +329,8 @@ def tests_itself(bench):
         expect(address == "127.0.0.1:9477", f"{mode}: the test asks {address}")
         expect(labels.get(f"stepmem.io/{values['mode']}") == "true", f"{mode}: the test's pod lacks the label")
         if values["mode"] == "sidecar":
-            expect(spec["initContainers"] == sidecar_of(bench, {})["spec"]["initContainers"], f"{mode}: the test's sidecar is not the chart's")
+            expect(spec["initContainers"] == sidecar_of(bench, values)["spec"]["initContainers"], f"{mode}: the test's sidecar is not the chart's")
+            expect(spec["volumes"] == sidecar_of(bench, values)["spec"]["volumes"], f"{mode}: the test's volumes are not the chart's")
         else:
             policy = bench.find("MutatingAdmissionPolicy", {"mode": "inject"}, "1.36")["spec"]
             expect(injection.by_policy(pod, policy)["spec"]["initContainers"][0]["name"] == "stepmem", f"{mode}: the test's pod is not injected")
@@ -339,6 +345,8 @@ def sidecar_of(bench, values):
 
 def pods_are_restricted(bench):
     """Pod Security, restricted, by its own list: https://kubernetes.io/docs/concepts/security/pod-security-standards/."""
+    snapshots = sidecar_of(bench, SNAPSHOTS)["spec"]
+    expect(all(set(volume) == {"name", "emptyDir"} for volume in snapshots["volumes"]), f"volumes {snapshots['volumes']}")
     pod = sidecar_of(bench, DIGEST)["spec"]
     [container] = pod["initContainers"]
     context = container["securityContext"]
@@ -381,6 +389,59 @@ def injects(bench):
         for step in at:
             found = found[step]
         expect(found["namespaceSelector"] == chosen, f"{kind}: inject.namespaceSelector has no effect")
+
+
+def injects_the_volume_of_snapshots(bench):
+    """With snapshots.enabled every pod is as without, beside what snapshots take; a pod whose own would be in the way is left alone."""
+    [sidecar] = sidecar_of(bench, SNAPSHOTS)["spec"]["initContainers"]
+    engines = [
+        ("MutatingAdmissionPolicy", injection.by_policy, bench.find("MutatingAdmissionPolicy", MODES["inject-snapshots"][0])["spec"]),
+        ("Kyverno's ClusterPolicy", injection.by_cluster_policy, bench.find("ClusterPolicy", MODES["inject-kyverno-snapshots"][0])["spec"]),
+    ]
+    for engine, apply, policy in engines:
+        for title, pod in injection.pods():
+            after = apply(pod, policy)
+            kubernetes_validate.validate(after, "1.36", strict=True)
+            expect(apply(after, policy) == after, f"{engine}: a second admission changes a pod {title} again")
+            if title in injection.INJECTED:
+                injection.check(title, injection.without_snapshots(f"{engine}: a pod {title}", after), injection.bare(sidecar), engine)
+            else:
+                injection.check(title, after, sidecar, engine)
+        for title, spec in injection.IN_THE_WAY_OF_SNAPSHOTS.items():
+            pod = injection.pod_of(spec)
+            expect(apply(pod, policy) == pod, f"{engine}: with snapshots a pod {title} is not left alone")
+        pod = injection.pod_of(injection.OWN_SNAPSHOTS)
+        [container] = apply(pod, policy)["spec"]["containers"]
+        expect(container["env"] == pod["spec"]["containers"][0]["env"], f"{engine}: a container's own directory became {container['env']}")
+
+
+def snapshots_have_their_values(bench):
+    """The values reach what the exporter and training read, and settings of the user's own take precedence."""
+    own = {"enabled": True, "directory": "/scratch/snapshots", "sizeLimit": "40Gi", "memoryLimit": "1Gi"}
+    patch = sidecar_of(bench, {"snapshots": own, "settings": {"snapshot.on-creep": False}})["spec"]
+    [sidecar], [trainer] = patch["initContainers"], patch["containers"]
+    expect("--snapshot.read-directory=/scratch/snapshots" in sidecar["args"] and "--snapshot.on-creep" not in sidecar["args"], f"{sidecar['args']}")
+    expect({"name": "stepmem-snapshots", "mountPath": "/scratch/snapshots", "readOnly": True} in sidecar["volumeMounts"], f"{sidecar['volumeMounts']}")
+    expect(sidecar["resources"] == {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "1Gi"}}, f"{sidecar['resources']}")
+    expect({"name": "stepmem-snapshots", "mountPath": "/scratch/snapshots"} in trainer["volumeMounts"], f"{trainer['volumeMounts']}")
+    expect({"name": "STEPMEM_SNAPSHOT_DIRECTORY", "value": "/scratch/snapshots"} in trainer["env"], f"{trainer['env']}")
+    expect({"name": "stepmem-snapshots", "emptyDir": {"sizeLimit": "40Gi"}} in patch["volumes"], f"{patch['volumes']}")
+    kept = sidecar_of(bench, {"snapshots": {"enabled": True, "memoryLimit": None}, "resources": {"limits": {"cpu": "1", "memory": "2Gi"}}})
+    limits = kept["spec"]["initContainers"][0]["resources"]["limits"]
+    expect(limits == {"cpu": "1", "memory": "2Gi"}, f"without snapshots.memoryLimit the limits are {limits}")
+    for off in [None, {"enabled": False}, {"enabled": None}]:
+        expect(sidecar_of(bench, {"snapshots": off}) == sidecar_of(bench, {}), f"snapshots={off} changes the sidecar")
+
+
+def settings_take_precedence(bench):
+    """Those of the values over those of the mode, and these over the chart's; also false and empty ones."""
+    [node] = bench.find("DaemonSet", {"mode": "daemonset"})["spec"]["template"]["spec"]["containers"]
+    expect("--push.unix-socket=" in node["args"], f"without daemonset.pushSocket the exporter of a node has {node['args']}")
+    [node] = bench.find("DaemonSet", {"mode": "daemonset", "daemonset": {"pushSocket": True}})["spec"]["template"]["spec"]["containers"]
+    expect("--push.unix-socket=/run/stepmem/push.sock" in node["args"], f"with daemonset.pushSocket it has {node['args']}")
+    values = {"nvml": {"enabled": False}, "settings": {"no-nvml": False, "state.file": "", "push.unix-socket": None}}
+    [sidecar] = sidecar_of(bench, values)["spec"]["initContainers"]
+    expect({"--state.file=", "--push.unix-socket=/run/stepmem/push.sock"} <= {*sidecar["args"]} and "--no-nvml" not in sidecar["args"], f"{values} give {sidecar['args']}")
 
 
 def arguments_are_known(bench):

@@ -74,6 +74,46 @@ LEFT_ALONE = {
 }
 
 
+SNAPSHOTS = "/run/stepmem-snapshots"
+VOLUME = {"name": "stepmem-snapshots", "emptyDir": {"sizeLimit": "10Gi"}}
+# Pods that are left alone only where the volume of snapshots is injected.
+IN_THE_WAY_OF_SNAPSHOTS = {
+    "with its own mount at the snapshots' directory": {"containers": [trainer(), {"name": "log", "image": "l", "volumeMounts": [{"name": "own", "mountPath": SNAPSHOTS}]}], "volumes": [{"name": "own", "emptyDir": {}}]},
+    "with its own mount there, ending in a slash": {"containers": [trainer(volumeMounts=[{"name": "own", "mountPath": f"{SNAPSHOTS}/"}])], "volumes": [{"name": "own", "emptyDir": {}}]},
+    "with a volume named stepmem-snapshots": {"containers": [trainer()], "volumes": [{"name": "stepmem-snapshots", "hostPath": {"path": "/srv"}}]},
+}
+OWN_SNAPSHOTS = {"containers": [trainer(env=[{"name": "STEPMEM_SNAPSHOT_DIRECTORY", "value": "/scratch"}])]}
+
+
+def pod_of(spec):
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"stepmem.io/inject": "true"}}, "spec": copy.deepcopy(spec)}
+
+
+def bare(container):
+    """A container without the mount and the variable of snapshots."""
+    mounts = [mount for mount in container["volumeMounts"] if mount["name"] != "stepmem-snapshots"]
+    env = [variable for variable in container.get("env", []) if variable["name"] != "STEPMEM_SNAPSHOT_DIRECTORY"]
+    return {**container, "volumeMounts": mounts, "env": env}
+
+
+def without_snapshots(where, pod):
+    """The pod without what snapshots add, each of which it must have: the exporter reads, every other container writes."""
+    spec = pod["spec"]
+    [sidecar] = [container for container in spec["initContainers"] if container["name"] == "stepmem"]
+    mount = {"name": "stepmem-snapshots", "mountPath": SNAPSHOTS}
+    expect(sidecar["volumeMounts"].count({**mount, "readOnly": True}) == 1, f"{where}: the sidecar mounts {sidecar['volumeMounts']}")
+    for argument in ["--snapshot.on-creep", f"--snapshot.read-directory={SNAPSHOTS}"]:
+        expect(argument in sidecar["args"], f"{where}: the sidecar's arguments are {sidecar['args']}")
+    for container in spec["containers"]:
+        expect(container["volumeMounts"].count(mount) == 1, f"{where}: mounts {container['volumeMounts']}")
+        named = {"name": "STEPMEM_SNAPSHOT_DIRECTORY", "value": SNAPSHOTS}
+        expect(container["env"].count(named) == 1, f"{where}: variables {container['env']}")
+    expect(spec["volumes"].count(VOLUME) == 1, f"{where}: volumes {spec['volumes']}")
+    inits = [bare(container) if container is sidecar else container for container in spec["initContainers"]]
+    volumes = [volume for volume in spec["volumes"] if volume != VOLUME]
+    return {**pod, "spec": {**spec, "initContainers": inits, "containers": [bare(container) for container in spec["containers"]], "volumes": volumes}}
+
+
 def pods():
     """Every pod, by its title."""
     for title, spec in [*INJECTED.items(), *LEFT_ALONE.items()]:

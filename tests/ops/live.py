@@ -10,6 +10,7 @@ does not push fills the other. Shows the following, and ends with a message when
   of those in the runbooks, is an error;
 - every rule is evaluated without error;
 - MEMORY CREEP of each leaking rank arrives as one page, with run, rank, slope and time to out-of-memory in its text;
+- a page of the demo's leaking rank names the line that its memory snapshot shows, with its share of the growth;
 - that of the process arrives as a page of its node, with process, device, slope and time in its text;
 - no page and no warning about a rank that is healthy;
 - the page resolves after the leak has stopped.
@@ -44,6 +45,7 @@ FASTER = 60
 """How much faster the clock of rules and routes runs here."""
 
 PAGE_SECONDS_MAX = 75
+LINE_SECONDS_MAX = 75
 RESOLVE_SECONDS_MAX = 75
 DATA_SECONDS_MAX = 60
 LOOK_SECONDS = 120
@@ -96,6 +98,7 @@ def show(exporters, work, dump):
             try:
                 answers_on_empty(work)
                 awaits_pages(receiver, job)
+                awaits_page_with_line(receiver)
                 awaits_page_of_process(receiver)
                 if dump:
                     # A picture needs as much history as the demo's first attempt has.
@@ -304,6 +307,21 @@ def awaits_pages(receiver, job):
     firsts = receiver.notifications("pager", "llm")
     if len(firsts) != 1 and any(body["alerts"] != firsts[0]["alerts"] for body in firsts):
         raise Failure(f"llm came in {len(firsts)} different pages, not in one")
+
+
+def awaits_page_with_line(receiver):
+    """The demo's job records a snapshot when it is asked, which is when its growth is noticed; that may be after its first page."""
+
+    def descriptions():
+        return [alert["annotations"]["description"] for body in creep_pages(receiver, "demo") for alert in body["alerts"] if alert["labels"]["alertname"] == "StepmemMemoryCreep"]
+
+    def shares():
+        line = r"A memory snapshot shows where it is allocated: train\.py:151 in training_step \(([0-9.]+)% of the growth\)"
+        return [float(match[1]) for text in descriptions() if (match := re.search(line, text))]
+
+    share = wait_until(shares, LINE_SECONDS_MAX, lambda: f"no page for demo names the line: {descriptions()}")[0]
+    if not 90 <= share <= 100:
+        raise Failure(f"the page for demo says that the line explains {share} % of the growth; it is the only one that leaks")
 
 
 def awaits_page_of_process(receiver):

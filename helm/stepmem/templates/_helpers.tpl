@@ -54,6 +54,15 @@ rendered offline, that has no such kinds.
 {{- end -}}
 {{- end }}
 
+{{/* Where the pod's containers see memory snapshots; empty without `snapshots.enabled`. */}}
+{{- define "stepmem.snapshotDirectory" -}}
+{{- $snapshots := .Values.snapshots | default dict -}}
+{{- if $snapshots.enabled -}}
+{{- if eq .Values.mode "daemonset" }}{{ fail "snapshots.enabled: an exporter per node has no volume in common with the pods; use the mode sidecar or inject" }}{{ end -}}
+{{ $snapshots.directory | default "/run/stepmem-snapshots" }}
+{{- end -}}
+{{- end }}
+
 {{/* Where the exporters are scraped. */}}
 {{- define "stepmem.metricsPath" -}}
 {{ get (.Values.settings | default dict) "web.telemetry-path" | default "/metrics" }}

@@ -5,11 +5,11 @@ A pod that the sidecar could keep from running is left alone: docs/decisions/001
 */}}
 {{- define "stepmem.injection" -}}
 {{- $sidecar := fromYaml (include "stepmem.sidecar" .) }}
-{{- $volume := fromYaml (include "stepmem.volume" .) }}
-{{- $mount := fromYaml (include "stepmem.volumeMount" .) }}
+{{- $volumes := fromYamlArray (include "stepmem.volumes" .) }}
+{{- $mounts := fromYamlArray (include "stepmem.volumeMounts" .) }}
 {{- $names := fromYaml (include "stepmem.names" .) }}
 {{- $uids := fromYamlArray (include "stepmem.uidLabels" .) }}
-{{- $directory := printf "%s/" .Values.socketDirectory | toJson -}}
+{{- $snapshots := include "stepmem.snapshotDirectory" . -}}
 matchConditions:
   - name: has-no-container-named-stepmem
     expression: |-
@@ -19,13 +19,16 @@ matchConditions:
   - name: is-not-on-the-network-of-the-node
     expression: "!has(object.spec.hostNetwork) || !object.spec.hostNetwork"
   - name: has-no-volume-named-stepmem
-    expression: "!has(object.spec.volumes) || object.spec.volumes.all(v, v.name != \"stepmem\")"
+    expression: "!has(object.spec.volumes) || object.spec.volumes.all(v, {{ range $i, $name := fromYamlArray (include "stepmem.volumeNames" .) }}{{ if $i }} && {{ end }}v.name != \"{{ $name }}\"{{ end }})"
   # A mount of the pod's own is not replaced; and below one that is read-only, ours could not be made.
   - name: has-no-mount-in-the-way
     expression: |-
       object.spec.containers.all(c, !has(c.volumeMounts) || c.volumeMounts.all(m,
-        m.mountPath != {{ .Values.socketDirectory | toJson }} && m.mountPath != {{ $directory }}
-        && (!has(m.readOnly) || !m.readOnly || !{{ $directory }}.startsWith(m.mountPath))))
+        {{- range $i, $path := fromYamlArray (include "stepmem.mountPaths" .) }}
+        {{- $directory := printf "%s/" $path | toJson }}
+        {{ if $i }}&& {{ end }}m.mountPath != {{ $path | toJson }} && m.mountPath != {{ $directory }}
+        && (!has(m.readOnly) || !m.readOnly || !{{ $directory }}.startsWith(m.mountPath))
+        {{- end }}))
   - name: has-the-port-free
     expression: |-
       object.spec.containers.all(c, !has(c.ports) || c.ports.all(p, p.containerPort != {{ .Values.port }} && (!has(p.name) || p.name != "stepmem")))
@@ -38,10 +41,10 @@ mutations:
     applyConfiguration:
       expression: |-
         Object{spec: Object.spec{
-          volumes: [{{ include "stepmem.cel" (dict "path" "Object.spec.volumes" "value" $volume) }}],
+          volumes: {{ include "stepmem.cel" (dict "path" "Object.spec.volumes" "value" $volumes) }},
           containers: object.spec.containers.map(c, Object.spec.containers{
             name: c.name,
-            volumeMounts: [{{ include "stepmem.cel" (dict "path" "Object.spec.containers.volumeMounts" "value" $mount) }}],
+            volumeMounts: {{ include "stepmem.cel" (dict "path" "Object.spec.containers.volumeMounts" "value" $mounts) }},
             env: [
               {{- range $variable, $label := $names }}
               [{{ $variable | toJson }}, {{ $label | toJson }}],
@@ -51,6 +54,9 @@ mutations:
             .map(v, Object.spec.containers.env{name: v[0], value: object.metadata.labels[v[1]]})
             + (has(object.metadata.ownerReferences) && (!has(c.env) || c.env.all(e, e.name != "STEPMEM_KUBERNETES_UID")) ? object.metadata.ownerReferences : [])
             .filter(o, o.kind == "PyTorchJob").map(o, Object.spec.containers.env{name: "STEPMEM_KUBERNETES_UID", value: o.uid})
+            {{- if $snapshots }}
+            + (!has(c.env) || c.env.all(e, e.name != "STEPMEM_SNAPSHOT_DIRECTORY") ? [Object.spec.containers.env{name: "STEPMEM_SNAPSHOT_DIRECTORY", value: {{ $snapshots | toJson }}}] : [])
+            {{- end }}
           })
         }}
   # A list of objects as a value stops the API server's handler (kubernetes/kubernetes#139032): an empty list first, then

@@ -18,11 +18,17 @@ match:
 preconditions:
   all:
     {{- $port := toString .Values.port }}
+    {{- $names := list }}
+    {{- range fromYamlArray (include "stepmem.volumeNames" .) }}{{ $names = append $names (printf "name=='%s'" .) }}{{ end }}
+    {{- $mounts := list }}
+    {{- range fromYamlArray (include "stepmem.mountPaths" .) }}
+    {{- $mounts = append $mounts (printf "mountPath=='%[1]s' || mountPath=='%[1]s/' || (readOnly && starts_with('%[1]s/', mountPath))" .) }}
+    {{- end }}
     {{- range list
       "request.object.spec.[containers, initContainers][] | [?name=='stepmem']"
       "[request.object.spec][?hostNetwork]"
-      "request.object.spec.volumes[] | [?name=='stepmem']"
-      (printf "request.object.spec.containers[].volumeMounts[] | [?mountPath=='%[1]s' || mountPath=='%[1]s/' || (readOnly && starts_with('%[1]s/', mountPath))]" .Values.socketDirectory)
+      (printf "request.object.spec.volumes[] | [?%s]" (join " || " $names))
+      (printf "request.object.spec.containers[].volumeMounts[] | [?%s]" (join " || " $mounts))
       (printf "request.object.spec.[containers, initContainers][].ports[] | [?containerPort==`%s` || name=='stepmem']" $port)
     }}
     - key: {{ printf "{{ %s | length(@ || `[]`) }}" . | quote }}
@@ -32,20 +38,23 @@ preconditions:
 {{- end }}
 
 {{/*
-A variable of each container that does not set it: `name`, and its `value`, an expression that is null for a pod without it.
+A variable of each container that does not set it: `name`, and its `value`, an expression that is null for a pod without it; or
+`text`, which is the same for every pod.
 */}}
 {{- define "stepmem.kyvernoVariable" -}}
 - list: request.object.spec.containers
   preconditions:
     all:
-      - key: {{ printf "{{ !!(%s) }}" .value | quote }}
+      {{- with .value }}
+      - key: {{ printf "{{ !!(%s) }}" . | quote }}
         operator: Equals
         value: true
+      {{- end }}
       - key: {{ printf "{{ element.env[?name=='%s'] | length(@ || `[]`) }}" .name | quote }}
         operator: Equals
         value: 0
   patchesJson6902: |-
     - op: add
       path: /spec/containers/{{ "{{ elementIndex }}" }}/env/-
-      value: {name: {{ .name }}, value: '{{ printf "{{ %s }}" .value }}'}
+      value: {name: {{ .name }}, value: '{{ .text | default (printf "{{ %s }}" .value) }}'}
 {{- end }}

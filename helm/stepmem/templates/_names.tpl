@@ -29,4 +29,8 @@ label, so that an injection takes the UID of the pod's owner.
   valueFrom:
     fieldRef:
       fieldPath: metadata.labels['{{ last (fromYamlArray (include "stepmem.uidLabels" .)) }}']
+{{- with include "stepmem.snapshotDirectory" . }}
+- name: STEPMEM_SNAPSHOT_DIRECTORY
+  value: {{ . }}
+{{- end }}
 {{- end }}

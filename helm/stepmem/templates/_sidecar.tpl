@@ -25,19 +25,47 @@ securityContext:
 volumeMounts:
   - name: stepmem
     mountPath: {{ .Values.socketDirectory }}
+  {{- with include "stepmem.snapshotDirectory" . }}
+  - name: stepmem-snapshots
+    mountPath: {{ . }}
+    readOnly: true
+  {{- end }}
 {{- end }}
 
 {{/* Volume mounts of the training containers. */}}
-{{- define "stepmem.volumeMount" -}}
-name: stepmem
-mountPath: {{ .Values.socketDirectory }}
+{{- define "stepmem.volumeMounts" -}}
+- name: stepmem
+  mountPath: {{ .Values.socketDirectory }}
+{{- with include "stepmem.snapshotDirectory" . }}
+- name: stepmem-snapshots
+  mountPath: {{ . }}
+{{- end }}
 {{- end }}
 
 {{/* Volumes of the pod. */}}
-{{- define "stepmem.volume" -}}
-name: stepmem
-emptyDir:
-  sizeLimit: 96Mi
+{{- define "stepmem.volumes" -}}
+- name: stepmem
+  emptyDir:
+    sizeLimit: 96Mi
+{{- if include "stepmem.snapshotDirectory" . }}
+- name: stepmem-snapshots
+  emptyDir:
+    sizeLimit: {{ .Values.snapshots.sizeLimit | default "10Gi" }}
+{{- end }}
+{{- end }}
+
+{{/* Names of the pod's volumes. */}}
+{{- define "stepmem.volumeNames" -}}
+{{- range fromYamlArray (include "stepmem.volumes" .) }}
+- {{ .name }}
+{{- end }}
+{{- end }}
+
+{{/* Directories that the training containers mount. */}}
+{{- define "stepmem.mountPaths" -}}
+{{- range fromYamlArray (include "stepmem.volumeMounts" .) }}
+- {{ .mountPath }}
+{{- end }}
 {{- end }}
 
 {{/* The container's fields in every mode; `settings` are those of the mode. */}}
@@ -48,7 +76,20 @@ emptyDir:
 {{- $settings := dict "web.listen-address" (printf ":%v" .port) "push.listen-address" "" "push.unix-socket" $socket }}
 {{- $_ := set $settings "state.file" (printf "%s/state" .socketDirectory) }}
 {{- if not .nvml.enabled }}{{ $_ := set $settings "no-nvml" true }}{{ end }}
-{{- $settings = merge (deepCopy (.settings | default dict)) $.settings $settings }}
+{{- $resources := .resources }}
+{{- with and $.isSidecar (include "stepmem.snapshotDirectory" $root) }}
+{{- $_ := set $settings "snapshot.on-creep" true }}
+{{- $_ := set $settings "snapshot.read-directory" . }}
+{{- with $root.Values.snapshots.memoryLimit }}
+{{- $resources = mergeOverwrite (deepCopy $resources) (dict "limits" (dict "memory" .)) }}
+{{- end }}
+{{- end }}
+{{- /* Not merge: it takes false and "" for unset. */}}
+{{- range list $.settings (.settings | default dict) }}
+{{- range $name, $value := . }}
+{{- if not (kindIs "invalid" $value) }}{{ $_ := set $settings $name $value }}{{ end }}
+{{- end }}
+{{- end }}
 image: {{ include "stepmem.image" $root }}
 imagePullPolicy: {{ .image.pullPolicy }}
 args:
@@ -90,7 +131,7 @@ ports:
     containerPort: {{ .port }}
     protocol: TCP
 resources:
-  {{- toYaml .resources | nindent 2 }}
+  {{- toYaml $resources | nindent 2 }}
   {{- if and .nvml.enabled .nvml.resourceClaim }}
   claims:
     - name: {{ .nvml.resourceClaim }}

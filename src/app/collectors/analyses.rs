@@ -2,6 +2,7 @@
 //! training writes is never opened by the exporter itself.
 
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -9,6 +10,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -47,8 +50,13 @@ impl AnalysisQueue {
         directory: PathBuf,
         collected: mpsc::Sender<CollectorEvent>,
     ) -> io::Result<Self> {
+        let start: StartProcess = Box::new(move |request| start(&directory, request));
+        Self::of(Analyser { start, within: ANALYSIS_WITHIN }, collected)
+    }
+
+    fn of(analyser: Analyser, collected: mpsc::Sender<CollectorEvent>) -> io::Result<Self> {
         let (requests, requested) = sync_channel(QUEUE_CAPACITY);
-        thread::start("snapshots", move || analyse_all(&directory, &requested, &collected))?;
+        thread::start("snapshots", move || analyser.run(&requested, &collected))?;
         Ok(Self(requests))
     }
 
@@ -58,61 +66,55 @@ impl AnalysisQueue {
     }
 }
 
-fn analyse_all(
-    directory: &Path,
-    requested: &Receiver<AnalysisRequest>,
-    collected: &mpsc::Sender<CollectorEvent>,
-) {
-    while let Ok(request) = requested.recv() {
-        let answer = |analysis| {
-            let event = CollectorEvent::Analysed(request.number, Box::new(analysis));
-            collected.blocking_send(event).is_ok()
-        };
-        let memory_max = memory_left().map_or(MEMORY_BYTES_MAX, |left| {
-            left.saturating_sub(MEMORY_BYTES_SPARED).min(MEMORY_BYTES_MAX)
-        });
-        if memory_max < MEMORY_BYTES_MIN {
-            let reason = format!(
-                "{} MiB of memory are left for an analysis, which takes {} MiB at least",
-                memory_max >> 20,
-                MEMORY_BYTES_MIN >> 20
-            );
-            if !answer(SnapshotAnalysis::failed(AnalysisOutcome::NotStarted, &reason)) {
-                return;
-            }
-            continue;
-        }
-        let mut child = match start(directory, &request, memory_max) {
-            Ok(child) => child,
-            Err(error) => {
-                let reason = format!("no process could be started: {error}");
-                if !answer(SnapshotAnalysis::failed(AnalysisOutcome::NotStarted, &reason)) {
-                    return;
+/// Starts the process for a request, or returns why it starts none.
+type StartProcess = Box<dyn Fn(&AnalysisRequest) -> Result<Child, String> + Send>;
+
+/// Analyses one snapshot after the other.
+struct Analyser {
+    start: StartProcess,
+    /// A process that takes longer is ended.
+    within: Duration,
+}
+
+impl Analyser {
+    /// Answers requests until either side is gone.
+    fn run(
+        &self,
+        requested: &Receiver<AnalysisRequest>,
+        collected: &mpsc::Sender<CollectorEvent>,
+    ) {
+        while let Ok(request) = requested.recv() {
+            let (analysis, child) = match (self.start)(&request) {
+                Ok(mut child) => (conclude(&mut child, self.within), Some(child)),
+                Err(reason) => {
+                    (SnapshotAnalysis::failed(AnalysisOutcome::NotStarted, &reason), None)
                 }
-                continue;
+            };
+            let event = CollectorEvent::Analysed(request.number, Box::new(analysis));
+            let is_wanted = collected.blocking_send(event).is_ok();
+            if let Some(mut child) = child {
+                // A process that the kernel cannot end yet holds up the next: one at a time.
+                child.wait().ok();
             }
-        };
-        let read = read_answer(&mut child, Instant::now() + ANALYSIS_WITHIN);
-        if read.is_none() {
-            // It may have ended by itself meanwhile.
-            child.kill().ok();
-            let reason = format!("it took more than {} s", ANALYSIS_WITHIN.as_secs());
-            if !answer(SnapshotAnalysis::failed(AnalysisOutcome::Timeout, &reason)) {
+            if !is_wanted {
                 return;
             }
-        }
-        // A process that the kernel cannot end yet holds up the next: one at a time.
-        let status = child.wait();
-        if let Some(bytes) = read
-            && !answer(understood(status, &bytes))
-        {
-            return;
         }
     }
 }
 
 /// Starts the process that analyses a snapshot. It limits itself before it opens the file.
-fn start(directory: &Path, request: &AnalysisRequest, memory_max: u64) -> io::Result<Child> {
+fn start(directory: &Path, request: &AnalysisRequest) -> Result<Child, String> {
+    let memory_max = memory_left().map_or(MEMORY_BYTES_MAX, |left| {
+        left.saturating_sub(MEMORY_BYTES_SPARED).min(MEMORY_BYTES_MAX)
+    });
+    if memory_max < MEMORY_BYTES_MIN {
+        return Err(format!(
+            "{} MiB of memory are left for an analysis, which takes {} MiB at least",
+            memory_max >> 20,
+            MEMORY_BYTES_MIN >> 20
+        ));
+    }
     let mut command = Command::new("/proc/self/exe");
     command
         .arg("analyse")
@@ -124,31 +126,82 @@ fn start(directory: &Path, request: &AnalysisRequest, memory_max: u64) -> io::Re
     }
     command.arg("--").arg(&*request.file);
     command.env_clear().current_dir("/");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command.spawn().map_err(|error| format!("no process could be started: {error}"))
 }
 
-/// Reads what a process answers until it closes its output; `None` when it takes too long or answers too much.
-fn read_answer(child: &mut Child, deadline: Instant) -> Option<Vec<u8>> {
-    let mut output = child.stdout.take()?;
+/// Why a process does not count as having answered.
+enum Unanswered {
+    Late,
+    TooLong,
+    System(io::Error),
+}
+
+/// Awaits a process's answer and its end, and kills it when either takes too long. The caller reaps it.
+fn conclude(child: &mut Child, within: Duration) -> SnapshotAnalysis {
+    let deadline = Instant::now() + within;
+    let answer = read_answer(child, deadline).and_then(|answer| {
+        await_end(child, deadline)?;
+        Ok(answer)
+    });
+    let unanswered = match answer {
+        Ok(answer) => return understood(child.wait(), &answer),
+        Err(unanswered) => unanswered,
+    };
+    // It may have ended by itself meanwhile.
+    child.kill().ok();
+    let failed = SnapshotAnalysis::failed;
+    match unanswered {
+        Unanswered::Late => {
+            let reason = format!("it took more than {} s", within.as_secs_f64());
+            failed(AnalysisOutcome::Timeout, &reason)
+        }
+        Unanswered::TooLong => {
+            let reason = format!("its answer exceeds {ANSWER_BYTES_MAX} bytes");
+            failed(AnalysisOutcome::Crashed, &reason)
+        }
+        Unanswered::System(error) => failed(AnalysisOutcome::Crashed, &error.to_string()),
+    }
+}
+
+/// Reads what a process answers until it closes its output.
+fn read_answer(child: &mut Child, deadline: Instant) -> Result<Vec<u8>, Unanswered> {
     let mut answer = Vec::new();
+    let Some(mut output) = child.stdout.take() else { return Ok(answer) };
     let mut chunk = [0; 4096];
     loop {
-        let left = deadline.checked_duration_since(Instant::now())?;
-        let wait = Timespec::try_from(left).ok()?;
-        let mut polled = [PollFd::new(&output, PollFlags::IN)];
-        match poll(&mut polled, Some(&wait)) {
-            Err(rustix::io::Errno::INTR) => continue,
-            Ok(0) | Err(_) => return None,
-            Ok(_) => {}
-        }
+        await_readable(&output, deadline)?;
         match output.read(&mut chunk) {
-            Ok(0) => return Some(answer),
-            Ok(n_read) => answer.extend_from_slice(chunk.get(..n_read)?),
+            Ok(0) => return Ok(answer),
+            Ok(n_read) => answer.extend(chunk.iter().take(n_read)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return None,
+            Err(error) => return Err(Unanswered::System(error)),
         }
         if answer.len() > ANSWER_BYTES_MAX {
-            return None;
+            return Err(Unanswered::TooLong);
+        }
+    }
+}
+
+/// Awaits the end of a process that has closed its output.
+fn await_end(child: &Child, deadline: Instant) -> Result<(), Unanswered> {
+    match pidfd_open(Pid::from_child(child), PidfdFlags::empty()) {
+        Ok(process) => await_readable(&process, deadline),
+        // Without the call (before Linux 5.3) only the wait remains, which has no limit.
+        Err(_) => Ok(()),
+    }
+}
+
+fn await_readable(source: &impl AsFd, deadline: Instant) -> Result<(), Unanswered> {
+    let system = |error: Errno| Unanswered::System(error.into());
+    loop {
+        let left = deadline.checked_duration_since(Instant::now()).ok_or(Unanswered::Late)?;
+        let wait = Timespec::try_from(left).map_err(|_| Unanswered::Late)?;
+        match poll(&mut [PollFd::new(source, PollFlags::IN)], Some(&wait)) {
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(system(error)),
+            Ok(0) => return Err(Unanswered::Late),
+            Ok(_) => return Ok(()),
         }
     }
 }
@@ -169,5 +222,81 @@ fn understood(status: io::Result<ExitStatus>, answer: &[u8]) -> SnapshotAnalysis
             failed(AnalysisOutcome::Crashed, &format!("its answer is not an analysis: {error}"))
         }),
         _ => failed(AnalysisOutcome::Crashed, &status.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    /// Long enough for a shell to start on a busy machine.
+    const WITHIN: Duration = Duration::from_secs(2);
+    const ANSWER: &str = r#"{"outcome":"analysed","reason":null,"leak":null,"oom":null}"#;
+
+    /// Has the shell run these scripts in the place of analyses, all requested at once. Returns the analyses, and the ids of
+    /// the processes.
+    fn analyses(scripts: &[&str]) -> (Vec<SnapshotAnalysis>, Vec<u32>) {
+        let (collected, mut events) = mpsc::channel(scripts.len());
+        let started = Arc::new(Mutex::new(Vec::new()));
+        let ids = Arc::clone(&started);
+        let start: StartProcess = Box::new(move |request| {
+            let mut command = Command::new("sh");
+            command.args(["-c", &request.file]).stdin(Stdio::null()).stdout(Stdio::piped());
+            let child = command.spawn().unwrap();
+            ids.lock().unwrap().push(child.id());
+            Ok(child)
+        });
+        let queue = AnalysisQueue::of(Analyser { start, within: WITHIN }, collected).unwrap();
+        for (number, script) in (0..).zip(scripts) {
+            assert!(queue.offer(AnalysisRequest {
+                number,
+                file: (*script).into(),
+                owner: None
+            }));
+        }
+        let answers = (0..).zip(scripts).map(|(expected, _)| match events.blocking_recv() {
+            Some(CollectorEvent::Analysed(number, analysis)) if number == expected => *analysis,
+            other => panic!("{other:?}"),
+        });
+        let answers = answers.collect();
+        drop(queue);
+        // The thread has ended, and with it the last process, when its side of the channel is gone.
+        assert!(events.blocking_recv().is_none());
+        let ids = started.lock().unwrap().clone();
+        (answers, ids)
+    }
+
+    fn check(script: &str, outcome: AnalysisOutcome, reason: &str) {
+        let (answers, ids) = analyses(&[script, &format!("printf '{ANSWER}'")]);
+        let [first, next] = answers.as_slice() else { panic!("{answers:?}") };
+        assert_eq!(first, &SnapshotAnalysis::failed(outcome, reason), "{script}");
+        assert_eq!(next.outcome, AnalysisOutcome::Analysed, "after {script}: {next:?}");
+        for id in ids {
+            assert!(!Path::new(&format!("/proc/{id}")).exists(), "{script}: {id} is left");
+        }
+    }
+
+    #[test]
+    fn process_that_hangs_is_ended_and_the_next_is_started() {
+        check("exec sleep 600", AnalysisOutcome::Timeout, "it took more than 2 s");
+    }
+
+    #[test]
+    fn process_that_is_stopped_is_ended() {
+        check("kill -STOP $$", AnalysisOutcome::Timeout, "it took more than 2 s");
+    }
+
+    #[test]
+    fn process_that_answers_and_hangs_is_ended() {
+        let script = format!("printf '{ANSWER}'; exec sleep 600 >&-");
+        check(&script, AnalysisOutcome::Timeout, "it took more than 2 s");
+    }
+
+    #[test]
+    fn process_that_answers_without_end_is_ended() {
+        let said = "its answer exceeds 262144 bytes";
+        check("exec yes", AnalysisOutcome::Crashed, said);
     }
 }
