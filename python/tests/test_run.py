@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional
@@ -113,14 +112,6 @@ def is_alive(pid: int) -> bool:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-@pytest.fixture(scope="session")
-def home() -> Iterator[pathlib.Path]:
-    """A home directory that does not lie below one that everybody may write to."""
-    (ROOT / "target").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=ROOT / "target", prefix="home-") as path:
-        yield pathlib.Path(path)
 
 
 @pytest.fixture

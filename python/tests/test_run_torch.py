@@ -7,9 +7,8 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import textwrap
-from typing import Any, Callable, Iterator
+from typing import Any, Callable
 
 import pytest
 from conftest import BINARY, ROOT
@@ -45,13 +44,6 @@ LEAK = """
 FOUND = r"stepmem: MEMORY CREEP \((?:warning|critical)\), rank {} of \S+: host memory grows by [\d.]+ \w+/step.*; .* left, out of memory in about"
 
 
-@pytest.fixture(scope="module")
-def home() -> Iterator[str]:
-    (ROOT / "target").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=ROOT / "target", prefix="home-") as path:
-        yield path
-
-
 @pytest.fixture
 def watched(tmp_path, home) -> Callable[..., "subprocess.CompletedProcess[str]"]:
     """Runs `stepmem run -- COMMAND script.py` with the script's code."""
@@ -59,7 +51,7 @@ def watched(tmp_path, home) -> Callable[..., "subprocess.CompletedProcess[str]"]
     def run(code: str, *command: str, **variables: Any) -> "subprocess.CompletedProcess[str]":
         (tmp_path / "script.py").write_text(textwrap.dedent(code))
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("STEPMEM_", "PYTHONPATH"))}
-        environment = {**kept, "HOME": home, "OMP_NUM_THREADS": "1", **variables}
+        environment = {**kept, "HOME": str(home), "OMP_NUM_THREADS": "1", **variables}
         full = [BINARY, "run", "--no-nvml", "--web.listen-address=127.0.0.1:0", "--", *command, "script.py"]
         return subprocess.run(full, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400)
 
