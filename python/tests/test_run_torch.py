@@ -11,7 +11,7 @@ import textwrap
 from typing import Any, Callable
 
 import pytest
-from conftest import BINARY, ROOT
+from conftest import BINARY
 
 pytestmark = [
     pytest.mark.torch,
