@@ -27,7 +27,7 @@ impl CurrentLaunch {
     /// Returns what its directory is found by.
     pub(super) fn id(&self) -> LaunchId {
         let launch = self.launch.as_ref().map(|launch| launch.as_str().to_owned());
-        LaunchId { launch, began: self.began }
+        LaunchId { launch, began: (self.began * 1000.0).round() / 1000.0 }
     }
 
     /// Whether a life is of this launch. Where processes report no launch, a run that is over goes on only with the same
@@ -42,16 +42,18 @@ impl CurrentLaunch {
 }
 
 impl RunLaunches {
-    /// Takes in which launch of a run began last.
-    pub(super) fn see(&mut self, run: &Run, seen: RunLaunch) {
+    /// Takes in which launch of a run began last. Returns whether a launch that was over goes on with another life.
+    pub(super) fn see(&mut self, run: &Run, seen: RunLaunch) -> bool {
         if let Some(current) = self.0.get_mut(run).filter(|current| current.includes(&seen)) {
+            let is_same_life = current.life_began.total_cmp(&seen.life_began).is_eq();
             current.attempt = seen.attempt;
             current.life_began = seen.life_began;
-            return;
+            return current.is_over && !is_same_life;
         }
         let RunLaunch { launch, attempt, began, life_began, .. } = seen;
         let current = CurrentLaunch { launch, attempt, began, life_began, is_over: false };
         self.0.insert(run.clone(), current);
+        false
     }
 
     pub(super) fn get(&self, run: &Run) -> Option<&CurrentLaunch> {

@@ -160,14 +160,15 @@ impl Summaries {
         for run in gone {
             self.sum_up(known, &run, true);
         }
-        for run in present.difference(&self.present) {
-            if let Some(seen) = known.engine.launch(run) {
-                self.launches.see(run, seen);
-            }
+        let new: Vec<Run> = present.difference(&self.present).cloned().collect();
+        for run in new {
+            self.see(known, &run);
         }
         self.present = present;
         self.launches.retain(|run| known.engine.launch(run).is_some());
-        self.resume(known);
+        for run in &self.present.clone() {
+            self.resume(known, run);
+        }
         if self.writing.as_ref().is_none_or(JoinHandle::is_finished) {
             self.written().await;
             self.write();
@@ -198,8 +199,9 @@ impl Summaries {
     }
 
     fn see(&mut self, known: &SummarySource<'_>, run: &Run) {
-        if let Some(seen) = known.engine.launch(run) {
-            self.launches.see(run, seen);
+        let Some(seen) = known.engine.launch(run) else { return };
+        if self.launches.see(run, seen) {
+            self.resume(known, run);
         }
     }
 
@@ -209,6 +211,10 @@ impl Summaries {
         let Some(current) = self.launches.get_mut(run) else { return };
         current.is_over |= is_over;
         let of = LaunchOfRun { run: run.clone(), id: current.id() };
+        if is_over {
+            // It went on and ended before that was noted on the disk.
+            self.resumed.retain(|(resumed, _)| *resumed != of);
+        }
         if let Some(view) = known.engine.run(run, known.now) {
             self.wait(WaitingSummary { of, summary: summary(known, &view) });
         }
@@ -228,15 +234,13 @@ impl Summaries {
         }
     }
 
-    /// Notes the launches that go on after their summary was written.
-    fn resume(&mut self, known: &SummarySource<'_>) {
-        for run in &self.present {
-            let over = self.launches.get_mut(run).filter(|current| current.is_over);
-            if let Some((current, seen)) = over.zip(known.engine.launch(run)) {
-                current.is_over = false;
-                let of = LaunchOfRun { run: run.clone(), id: current.id() };
-                self.resumed.push((of, seen.first_rank));
-            }
+    /// Notes that the launch of a run goes on, if it was over.
+    fn resume(&mut self, known: &SummarySource<'_>, run: &Run) {
+        let over = self.launches.get_mut(run).filter(|current| current.is_over);
+        if let Some((current, seen)) = over.zip(known.engine.launch(run)) {
+            current.is_over = false;
+            let of = LaunchOfRun { run: run.clone(), id: current.id() };
+            self.resumed.push((of, seen.first_rank));
         }
     }
 

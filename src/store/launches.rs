@@ -35,14 +35,15 @@ const TRIES_MAX: u32 = 16;
 pub struct LaunchId {
     /// Its name, of letters, digits, `.`, `_`, `:` and `-`; where its processes report none, its start distinguishes it.
     pub launch: Option<String>,
-    /// When its first record ended, as a Unix time.
+    /// When its first record ended, as a Unix time in whole milliseconds.
     pub began: f64,
 }
 
 impl LaunchId {
     /// Returns the file name of its link.
     fn claim(&self) -> String {
-        self.launch.clone().unwrap_or_else(|| format!("@{}", self.began))
+        // Read back from a file, a number may differ in its last bit.
+        self.launch.clone().unwrap_or_else(|| format!("@{:.3}", self.began))
     }
 
     fn is_of(&self, other: &Self) -> bool {
