@@ -148,10 +148,14 @@ impl Summaries {
         }
     }
 
-    /// Notes the end of the run: its summary is made of what it came to now.
+    /// Notes the end of the run: its summary is made of what it came to now, and written at once: people read it as soon as
+    /// their program has ended.
     pub(super) fn ended(&mut self, known: &SummarySource<'_>, run: &Run) {
         self.present.remove(run);
         self.sum_up(known, run, true);
+        if self.writing.is_none() {
+            self.write();
+        }
     }
 
     /// Writes the summaries of runs that ended or have no present rank any more, one round at a time.
