@@ -31,7 +31,7 @@ const SAME_SECOND_MAX: u32 = 1000;
 const TRIES_MAX: u32 = 16;
 
 /// What distinguishes one launch of a run from the others.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct LaunchId {
     /// Its name, of letters, digits, `.`, `_`, `:` and `-`; where its processes report none, its start distinguishes it.
     pub launch: Option<String>,
@@ -42,11 +42,13 @@ pub struct LaunchId {
 impl LaunchId {
     /// Returns the file name of its link.
     fn claim(&self) -> String {
-        // Read back from a file, a number may differ in its last bit.
         self.launch.clone().unwrap_or_else(|| format!("@{:.3}", self.began))
     }
+}
 
-    fn is_of(&self, other: &Self) -> bool {
+/// Ids are equal if their links are: a start that is read back from a file may differ in its last bit.
+impl PartialEq for LaunchId {
+    fn eq(&self, other: &Self) -> bool {
         self.claim() == other.claim()
     }
 }
@@ -82,7 +84,7 @@ impl RunFolder {
             if let Some(folder) = self.claimed(id)? {
                 return Ok(folder);
             }
-            let found = self.launches()?.into_iter().find(|(_, of)| of.is_of(id));
+            let found = self.launches()?.into_iter().find(|(_, of)| of == id);
             let is_new = found.is_none();
             let folder = match found {
                 Some((folder, _)) => folder,
@@ -207,7 +209,7 @@ impl RunFolder {
         if of.is_none() {
             write_id(&folder, id)?;
         }
-        if of.is_none_or(|of| of.is_of(id)) {
+        if of.is_none_or(|of| of == *id) {
             return Ok(Some(folder));
         }
         fs::remove_file(claim)?;
@@ -465,5 +467,17 @@ mod tests {
         {
             assert!(!is_time(name), "{name}");
         }
+    }
+
+    #[test]
+    fn launch_without_a_name_is_the_same_when_it_is_read_back() {
+        for idx in 0..1000 {
+            let began = f64::from(1_795_347_375) + f64::from(idx) / 1000.0;
+            let id = LaunchId { launch: None, began };
+            let written = serde_json::to_string(&id).unwrap();
+            assert_eq!(serde_json::from_str::<LaunchId>(&written).unwrap(), id, "{written}");
+        }
+        let next = LaunchId { launch: None, began: 2.001 };
+        assert_ne!(LaunchId { launch: None, began: 2.0 }, next);
     }
 }
