@@ -112,34 +112,21 @@ async fn snapshots(
     State(endpoint): State<Arc<PushEndpoint>>,
     request: Request<Body>,
 ) -> Response {
-    endpoint
-        .timed(async |endpoint| {
-            endpoint.authorize(request.headers())?;
-            json_only(request.headers())?;
-            let peer = request.extensions().get::<Connection>().map(Connection::peer);
-            let owner = match peer {
-                Some(Peer::Process { uid, .. }) => Some(uid),
-                _ => None,
-            };
-            let read =
-                |content: &[u8]| Ok(Delivery::Snapshot(decode_snapshot(content, owner)?));
-            endpoint.deliver(request, read).await
-        })
-        .await
+    let peer = request.extensions().get::<Connection>().map(Connection::peer);
+    let owner = match peer {
+        Some(Peer::Process { uid, .. }) => Some(uid),
+        _ => None,
+    };
+    let read = |(), body: &[u8]| Ok(Delivery::Snapshot(decode_snapshot(body, owner)?));
+    endpoint.about(Ok(()), request, read).await
 }
 
 async fn holders(
     State(endpoint): State<Arc<PushEndpoint>>,
     request: Request<Body>,
 ) -> Response {
-    endpoint
-        .timed(async |endpoint| {
-            endpoint.authorize(request.headers())?;
-            json_only(request.headers())?;
-            let read = |content: &[u8]| Ok(Delivery::Holders(decode_holders(content)?));
-            endpoint.deliver(request, read).await
-        })
-        .await
+    let read = |(), body: &[u8]| Ok(Delivery::Holders(decode_holders(body)?));
+    endpoint.about(Ok(()), request, read).await
 }
 
 async fn end(
@@ -240,7 +227,7 @@ impl PushEndpoint {
         }
     }
 
-    /// Handles a request about what its path names, whose body is the JSON that `read` decodes.
+    /// Handles a request about what its path names, if it names anything, whose body is the JSON that `read` decodes.
     async fn about<N>(
         &self,
         name: Result<N, PushRefusal>,
