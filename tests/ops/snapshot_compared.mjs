@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import { pathToFileURL } from "node:url";
 
-import { launch } from "./browser.mjs";
+import { launch, run } from "./browser.mjs";
 
 const [diff, ranks] = process.argv.slice(2).map((path) => pathToFileURL(path).href);
 const browser = await launch();
@@ -91,14 +91,4 @@ const checks = {
   },
 };
 
-let nFailed = 0;
-for (const [name, check] of Object.entries(checks)) {
-  try {
-    await check();
-  } catch (error) {
-    nFailed += 1;
-    console.error(`${name}: ${error.message}`);
-  }
-}
-await browser.close();
-process.exit(nFailed === 0 ? 0 : 1);
+await run(browser, checks);

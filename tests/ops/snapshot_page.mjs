@@ -5,7 +5,7 @@
 import assert from "node:assert/strict";
 import { pathToFileURL } from "node:url";
 
-import { launch } from "./browser.mjs";
+import { launch, run } from "./browser.mjs";
 
 const DEADLINE_MS = 30000;
 const [leak, oom, hostile] = process.argv.slice(2).map((path) => pathToFileURL(path).href);
@@ -168,14 +168,4 @@ const checks = {
   },
 };
 
-let nFailed = 0;
-for (const [name, check] of Object.entries(checks)) {
-  try {
-    await check();
-  } catch (error) {
-    nFailed += 1;
-    console.error(`${name}: ${error.message}`);
-  }
-}
-await browser.close();
-process.exit(nFailed === 0 ? 0 : 1);
+await run(browser, checks);
