@@ -83,6 +83,7 @@ impl ExporterFigures {
             snapshots: Vec::new(),
             summaries: labelled(summaries.results()),
             snapshot_analyses: Vec::new(),
+            snapshot_timelines: Vec::new(),
             looks: Vec::new(),
             connections_shed: labelled(shed),
             otlp_exports: labelled(exports.into_iter().flatten()),
