@@ -39,6 +39,9 @@ _dict_of: Any = vars(types.ModuleType)["__dict__"].__get__
 _Cache: Any = type(functools.lru_cache(maxsize=None)(len))
 _cache_info: Any = _Cache.cache_info
 
+FINALIZERS: Any = vars(weakref.finalize).get("_registry")
+"""Where `weakref.finalize` keeps its callbacks."""
+
 _LEAF_TYPES = (
     types.ModuleType,
     types.CodeType,
@@ -180,8 +183,8 @@ class Heap:
         return LEAF if type(module) is str and module.startswith(_LEAF_MODULES) else RECORD
 
     def is_programs_class(self, class_: Any) -> bool:
-        """Returns whether a class is the program's own."""
-        return self._modules.is_programs(_module(class_))
+        """Returns whether a class is the program's own, or one of a library's in which programs leave objects."""
+        return class_ is weakref.finalize or self._modules.is_programs(_module(class_))
 
     def name(self, type_: type) -> str:
         """Returns the name of a type."""

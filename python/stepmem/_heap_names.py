@@ -19,6 +19,9 @@ _SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType
 _C_MODULES = ("builtins", "functools")
 """Modules of classes written in C whose attributes are known to be a plain dictionary."""
 
+CONTAINERS = "torch.nn.modules.container"
+"""The module of ParameterList, ModuleList and their like."""
+
 PATH_PARTS_MAX = 400
 """Links from a root to a holder that are named, at most."""
 
@@ -69,6 +72,7 @@ def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
     text, spot = "", NOWHERE
     kind = _kind(*chain[-1])
     around: Any = None
+    holder: Any = None
     is_suspended = False
     for (parent, parent_kind), (child, child_kind) in zip(chain[:PATH_PARTS_MAX], chain[1 : PATH_PARTS_MAX + 1]):
         type_ = type(parent)
@@ -108,13 +112,15 @@ def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
         elif parent_kind == DICT:
             owner = _owner_of_dict(chain, parent)
             if owner is None:
-                text = _item(text)
+                text, spot = _submodule(holder, parent, child, text, spot)
             else:
+                holder = owner
                 text, spot = _attribute(owner, parent, child, text, spot)
         elif parent_kind == CLASS:
             if child_kind != DICT:
                 text = _item(text)
         elif not _is_dict_of(parent, child, child_kind):
+            holder = parent
             text, spot = _attribute(parent, _namespace(parent), child, text, spot)
     last, last_kind = chain[-1]
     if type.__subclasscheck__(BaseException, type(last)):
@@ -160,6 +166,9 @@ def _namespace(thing: Any) -> Dict[Any, Any]:
     """Returns the dictionary of an object's attributes; empty if it has none."""
     for base in _mro(type(thing)):
         descriptor = _dict_of_type(base).get("__dict__")
+        if base is types.SimpleNamespace:
+            found = descriptor.__get__(thing)
+            return found if type(found) is dict else {}
         if type(descriptor) is types.GetSetDescriptorType and (_flags(base) & HEAP_TYPE or _is_known(base)):
             found = descriptor.__get__(thing)
             return found if type(found) is dict else {}
@@ -186,7 +195,11 @@ def _attribute(owner: Any, namespace: Any, child: Any, text: str, spot: Spot) ->
     if type(owner) is types.FunctionType:
         return (f"{owner.__name__}.{name}", _spot_of_function(owner)) if name else (text, spot)
     class_ = owner if is_class else type(owner)
-    if name is None or (text and _is_standard(class_)):
+    if class_ is types.SimpleNamespace and name and text and text[0].isidentifier():
+        return f"{text}.{name}", spot  # the names of a namespace are the program's
+    # Of a library's container of modules or parameters, the program's attribute says more than where that keeps its items.
+    is_container = not is_class and _module_of(class_) == CONTAINERS and name in ("_parameters", "_modules", "_buffers")
+    if name is None or (text and (is_container or _is_standard(class_))):
         return _item(text), spot
     class_name = _name_of(class_)
     if is_class:
@@ -195,6 +208,16 @@ def _attribute(owner: Any, namespace: Any, child: Any, text: str, spot: Spot) ->
         return f"{class_name}.{name}", Spot(_file(module), None, None, pattern, after)
     stored = _where_stored(class_, name)
     return f"{class_name}.{name}", stored if stored.file else spot
+
+
+def _submodule(holder: Any, namespace: Any, child: Any, text: str, spot: Spot) -> Tuple[str, Spot]:
+    """Names an item of a dictionary. PyTorch keeps the attributes of a module that are modules themselves in `_modules`."""
+    if text.endswith("._modules") and _module_of(type(holder)) != CONTAINERS:
+        name = _key(namespace, child)
+        if name is not None and name.isidentifier():
+            stored = _where_stored(type(holder), name)
+            return text[: -len("_modules")] + name, stored if stored.file else spot
+    return _item(text), spot
 
 
 def _is_standard(class_: Any) -> bool:

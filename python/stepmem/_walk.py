@@ -15,7 +15,7 @@ from collections import deque
 from typing import Any, Deque, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import _frames
-from ._heap import CACHE, CLASS, DEQUE, DICT, HERE, LEAF, LIST, RECORD, SET, SIZED, TENSOR, TUPLE, Heap, Modules, module_dict
+from ._heap import CACHE, CLASS, DEQUE, DICT, FINALIZERS, HERE, LEAF, LIST, RECORD, SET, SIZED, TENSOR, TUPLE, Heap, Modules, module_dict
 
 Key = Tuple[Any, ...]
 """A root, in plain data: ("frame", thread, id of its code, which of them), ("module", name) or ("context",)."""
@@ -311,6 +311,8 @@ class Walk:
             if size > len(children) > 0:
                 self.scales[node] = size / len(children)
             self._compare(node, thing, now)
+        if thing is FINALIZERS:
+            return len(children)  # libraries leave many there, and whatever theirs lead to
         is_small = kind not in SIZED or len(children) <= 64
         kinds, seen = heap._kinds, self.seen
         slot = -1
@@ -450,12 +452,15 @@ class Probe:
             kind = heap.kind(type(thing))
             if kind == TENSOR:
                 self._add_tensor(thing, via)
-            if kind in (LEAF, CLASS) or len(waiting) > PROBE_OBJECTS:
+            if (kind in (LEAF, CLASS) and type(thing) is not types.BuiltinFunctionType) or len(waiting) > PROBE_OBJECTS:
                 continue
             if type(thing) is types.TracebackType:
                 via = "traceback"
             for child in heap.children(thing, kind, heap.size(thing, kind) if kind in SIZED else 0):
-                if id(child) not in seen and heap.kind(type(child)) not in (LEAF, CLASS) and id(child) not in self._before.seen:
+                child_kind = heap.kind(type(child))
+                if child_kind == LEAF and type(child) is types.BuiltinFunctionType:
+                    child_kind = RECORD  # a callback may be a method of a tensor, as `scratch.zero_`
+                if id(child) not in seen and child_kind not in (LEAF, CLASS) and id(child) not in self._before.seen:
                     seen.add(id(child))
                     waiting.append((child, via))
         self.n_holding += self.n_tensors > n_before
