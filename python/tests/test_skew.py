@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 
-from conftest import OLD, STUB
+from conftest import OLD, STUB, Reply, await_true
 
 LOOP = """
     import stepmem, sys
@@ -99,3 +100,53 @@ def test_newer_exporter_in_its_place_gets_the_later_fields(fake, train):
     assert training.ended().code == 0
     assert [record["step"] for record in exporter.records] == [1, 2, 3, 4, 5]
     assert ["instance" in record for record in exporter.records] == [False, False, False, True, True]
+
+
+ASKED = """
+    import os, time, torch, stepmem
+    for step in range(1, 4000):
+        torch.malloc(1000)
+        torch.free(1000)
+        stepmem.step_end(step)
+        time.sleep(0.002)
+        if step % 20 == 0:
+            stepmem.flush(5)
+        if os.path.exists("over"):
+            break
+    stepmem.flush(5)
+"""
+
+FIRST = Reply(400, refuses=(*OLD.refuses, "events_per_step", "file"))
+"""Knows of a snapshot neither its events nor its place, and asks with a directory of its own."""
+
+
+def test_older_exporter_that_asks_for_a_snapshot_gets_its_report_in_the_words_that_it_knows(fake, train, tmp_path):
+    exporter = fake(FIRST)
+    exporter.actions = [{"type": "snapshot", "id": "1-1", "run": "old", "rank": 0, "steps": 6, "directory": str(tmp_path / "theirs")}]
+    own = tmp_path / "own"
+    training = train(ASKED, exporter.url, PATHS=STUB, STEPMEM_RUN="old", STEPMEM_SNAPSHOT_DIRECTORY=str(own))
+
+    def reports():
+        return [json.loads(body) for path, body in exporter.accepted if path == "/v1/snapshots"]
+
+    await_true("a report", reports)
+    (tmp_path / "over").touch()
+    ended = training.ended()
+    assert ended.code == 0, ended.err
+    (report,) = reports()
+    assert (report["outcome"], report["id"]) == ("written", "1-1")
+    assert not set(report) & {"file", "events_per_step"}
+    assert report["path"].startswith(str(own)), "the directory is the training side's"
+    assert not (tmp_path / "theirs").exists()
+
+
+def test_actions_and_answers_that_a_client_does_not_know_are_ignored(fake, train):
+    exporter = fake(200)
+    exporter.actions = [
+        {"type": "a later kind", "id": "1-1", "rank": 0},
+        {"type": "snapshot", "id": "1-2", "rank": 7, "steps": 6, "later": {"field": 1}},
+        {"type": "holders", "id": "1-3", "rank": 7, "steps": 20, "later": [1]},
+    ]
+    ended = train(LOOP, exporter.url, PATHS=STUB).ended()
+    assert (ended.code, ended.err) == (0, "")
+    assert not {path for path, _ in exporter.accepted} & {"/v1/snapshots", "/v1/holders"}
