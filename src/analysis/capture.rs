@@ -1,5 +1,7 @@
 //! One memory snapshot of a rank: why it is taken, what becomes of it, and where its analysis stands.
 
+use serde::{Deserialize, Serialize};
+
 use crate::analysis::looks::LookRequest;
 use crate::analysis::sites::AnalysisOutcome;
 use crate::model::ids::RankId;
@@ -33,7 +35,7 @@ pub enum RankRequest {
 }
 
 /// Why a snapshot was taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum CaptureReason {
     /// The exporter asked, on MEMORY RISING or MEMORY CREEP.
     Creep,
@@ -55,7 +57,7 @@ impl CaptureReason {
 }
 
 /// What became of a snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum CaptureOutcome {
     /// The rank was asked and has not reported yet.
     Waiting,
@@ -97,7 +99,7 @@ impl CaptureOutcome {
 }
 
 /// What a training process says of a snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CaptureReport {
     pub rank: RankId,
     /// Id of the request; `None` for a snapshot that the trainer took by itself.
@@ -113,7 +115,7 @@ pub struct CaptureReport {
 }
 
 /// Where the analysis of a snapshot stands.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub enum AnalysisState {
     Waiting,
     /// It is over; what it says of lines is in the table of sites.
@@ -127,7 +129,7 @@ pub enum AnalysisState {
 }
 
 /// One snapshot that is listed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Capture {
     /// Tells listed snapshots apart.
     pub number: u64,

@@ -5,11 +5,14 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::analysis::capture::{
     AnalysisState, Capture, CaptureOutcome, CaptureReason, CaptureReport, CaptureRequest,
 };
 use crate::analysis::episodes::{
     AskPlan, EpisodeSettings, EpisodeStep, Episodes, Growth, REPORT_WITHIN, STEPS_MAX,
+    SavedEpisodes,
 };
 use crate::analysis::sites::{
     AnalysisOutcome, AnalysisRequest, SnapshotAnalysis, TimelineOutcome,
@@ -39,6 +42,13 @@ impl Default for CaptureSettings {
         let episodes = EpisodeSettings { steps: 20, run_max: 3, cooldown };
         Self { on_creep: false, episodes, read_directory: None, timeline_directory: None }
     }
+}
+
+/// Snapshots that outlast a restart.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct SavedCaptures {
+    listed: Vec<Capture>,
+    episodes: SavedEpisodes,
 }
 
 /// The snapshots of all runs.
@@ -148,13 +158,13 @@ impl Captures {
         }
     }
 
-    /// Returns what these ranks are asked for; the same until they report, since an answer may get lost.
-    pub fn requests(&self, ranks: &[RankId]) -> Vec<CaptureRequest> {
+    /// Returns what ranks are asked for, of those of which `is_wanted` says so by the rank and the time of the request; the same until they report, since an answer may get lost.
+    pub fn requests(&self, is_wanted: impl Fn(&RankId, Uptime) -> bool) -> Vec<CaptureRequest> {
         let waiting = self
             .listed
             .iter()
             .filter(|listed| listed.report.outcome == CaptureOutcome::Waiting)
-            .filter(|listed| ranks.contains(&listed.report.rank));
+            .filter(|listed| is_wanted(&listed.report.rank, listed.since));
         waiting
             .filter_map(|listed| {
                 Some(CaptureRequest {
@@ -267,11 +277,13 @@ impl Captures {
         }
     }
 
-    /// Gives up requests that have waited too long.
-    pub fn expire(&mut self, now: Uptime) {
+    /// Gives up requests that have waited too long, and those of which `is_present` says that the process has gone.
+    pub fn expire(&mut self, is_present: impl Fn(&RankId, Uptime) -> bool, now: Uptime) {
         let mut runs = Vec::new();
         for listed in &mut self.listed {
-            if now > listed.deadline && listed.report.outcome.is_open() {
+            let is_gone = listed.report.outcome == CaptureOutcome::Waiting
+                && !is_present(&listed.report.rank, listed.since);
+            if is_gone || now > listed.deadline && listed.report.outcome.is_open() {
                 listed.report.outcome = CaptureOutcome::Unanswered;
                 self.n_unanswered += 1;
                 runs.push(listed.report.rank.run.clone());
@@ -310,6 +322,32 @@ impl Captures {
         let TimelineCounts { written, failed, removed } = self.n_timelines;
         let counts = [("failed", failed), ("removed", removed), ("written", written)];
         counts.into_iter().filter(move |_| is_on)
+    }
+
+    /// Returns what outlasts a restart.
+    pub fn saved(&self) -> SavedCaptures {
+        let listed = self.listed.iter().cloned().collect();
+        SavedCaptures { listed, episodes: self.episodes.saved() }
+    }
+
+    /// Goes on where an earlier exporter stood. What waited for its analysis waits again; of what is no longer wanted by the
+    /// settings, no rank is asked.
+    pub fn resume(&mut self, saved: SavedCaptures) {
+        self.episodes.resume(saved.episodes);
+        for capture in saved.listed.into_iter().take(LISTED_MAX) {
+            let Capture { number, report, analysis, .. } = &capture;
+            let is_unwanted = report.reason == CaptureReason::Creep && !self.settings.on_creep;
+            if report.outcome.is_open() && is_unwanted {
+                continue;
+            }
+            let (number, is_waiting) = (*number, *analysis == Some(AnalysisState::Waiting));
+            self.n_listed = self.n_listed.max(number);
+            let analysis = analysis.clone().filter(|_| !is_waiting);
+            self.listed.push_back(Capture { analysis, ..capture });
+            if is_waiting {
+                self.request_analysis(number);
+            }
+        }
     }
 
     /// Lists a snapshot from its beginning to its deadline. Returns its number.
@@ -375,7 +413,7 @@ mod tests {
 
     /// The ids of what ranks 3 and 4 are asked for.
     fn asks(captures: &Captures) -> Vec<(u64, Box<str>)> {
-        let asked = captures.requests(&[who(3), who(4)]).into_iter();
+        let asked = captures.requests(|_, _| true).into_iter();
         asked.map(|ask| (ask.rank.rank.get().into(), ask.id)).collect()
     }
 
@@ -442,7 +480,7 @@ mod tests {
             SnapshotAnalysis { leak: Some(leak), ..SnapshotAnalysis::failed(outcome, "") };
         let about = captures.analysed(request.number, &analysis, at(6));
         assert_eq!(about, Some((who(3), at(0))));
-        let again = captures.requests(&[who(3)]);
+        let again = captures.requests(|rank, _| *rank == who(3));
         assert_eq!(again.iter().map(|ask| ask.steps).collect::<Vec<_>>(), [60]);
         assert_eq!(captures.analyses().find(|(label, _)| *label == "analysed").unwrap().1, 1);
     }
@@ -451,10 +489,10 @@ mod tests {
     fn rank_that_does_not_report_in_time_is_given_up() {
         let mut captures = captures();
         creeps(&mut captures, 3, at(0));
-        captures.expire(Uptime(REPORT_WITHIN));
+        captures.expire(|_, _| true, Uptime(REPORT_WITHIN));
         assert_eq!(asks(&captures).len(), 1);
         // Twice the 20 steps of a second that are assumed.
-        captures.expire(Uptime(REPORT_WITHIN + Duration::from_secs(41)));
+        captures.expire(|_, _| true, Uptime(REPORT_WITHIN + Duration::from_secs(41)));
         assert_eq!((asks(&captures).len(), result(&captures, "unanswered")), (0, 1));
     }
 
@@ -476,7 +514,7 @@ mod tests {
         for rank in 100..300 {
             captures.take(report(rank, None, failed()), at(1));
         }
-        assert_eq!(captures.requests(&[who(3)]).len(), 1);
+        assert_eq!(captures.requests(|rank, _| *rank == who(3)).len(), 1);
         assert_eq!(captures.iter().count(), LISTED_MAX);
     }
 

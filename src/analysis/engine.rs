@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::analysis::acks::{Ack, Acks, AdmittedAck, SavedAck};
+use crate::analysis::acks::{Ack, Acks, AdmittedAck};
 use crate::analysis::capture::CaptureReport;
 use crate::analysis::captures::Captures;
 use crate::analysis::config::EngineConfig;
@@ -19,7 +19,6 @@ use crate::analysis::rank::state::RankState;
 use crate::analysis::rank::view::RankView;
 use crate::analysis::ranks::{Admitted, AdmittedEnd, RankTable};
 use crate::analysis::refusal::Refusal;
-use crate::analysis::saved::{PartToSave, SaveCursor, SavedFinding, SavedRest, SavedState};
 use crate::analysis::sites::{
     AnalysisRequest, HoldersOutcome, HoldersReport, SiteTable, SiteView, SnapshotAnalysis,
 };
@@ -70,70 +69,6 @@ impl Engine {
             processes_dropped: 0,
             last_judged: Uptime::default(),
         }
-    }
-
-    /// Returns the next part of what a later engine needs to go on, and where the one after it begins. The parts may be
-    /// of different times: each rank is saved as it stands.
-    pub fn save(
-        &self,
-        cursor: SaveCursor,
-        now: Uptime,
-    ) -> Option<(PartToSave<'_>, SaveCursor)> {
-        let after = match cursor {
-            SaveCursor::FirstRank => None,
-            SaveCursor::RankAfter(id) => Some(id),
-            SaveCursor::ProcessAfter(id) => return Some(self.save_process(Some(&id), now)),
-            SaveCursor::End => return None,
-        };
-        Some(match self.ranks.first_after(after.as_ref()) {
-            Some((run, rank, state)) => {
-                let id = RankId { run: run.clone(), rank };
-                (PartToSave::Rank(run, rank, state), SaveCursor::RankAfter(id))
-            }
-            None => self.save_process(None, now),
-        })
-    }
-
-    fn save_process(
-        &self,
-        after: Option<&ProcessId>,
-        now: Uptime,
-    ) -> (PartToSave<'_>, SaveCursor) {
-        match self.processes.first_after(after) {
-            Some((id, state)) => {
-                (PartToSave::Process(id, state), SaveCursor::ProcessAfter(id.clone()))
-            }
-            None => self.save_rest(now),
-        }
-    }
-
-    fn save_rest(&self, now: Uptime) -> (PartToSave<'_>, SaveCursor) {
-        let rest = SavedRest {
-            started: self.started,
-            uptime: now,
-            findings: self.findings.iter().map(SavedFinding::of).collect(),
-            acks: self.acks.iter().map(SavedAck::of).collect(),
-        };
-        (PartToSave::Rest(rest), SaveCursor::End)
-    }
-
-    /// An engine that goes on where another stood; what held then and still does is not raised anew.
-    pub fn resume(config: EngineConfig, saved: SavedState, now: Uptime) -> Self {
-        let SavedRest { started, uptime: _, findings, acks } = saved.rest;
-        let mut engine = Self::new(config, started);
-        engine.ranks = RankTable::resume(engine.config.ranks(), saved.ranks);
-        engine.processes = saved.processes;
-        engine.processes.configure(engine.config.creep);
-        for ack in acks {
-            engine.acks.restore(ack, now);
-        }
-        engine.ranks.forget(now, engine.config.rank_retention);
-        // What is raised here was raised before.
-        drop(engine.judge(now));
-        for finding in findings {
-            finding.restore(&mut engine.findings);
-        }
-        engine
     }
 
     /// Lets a batch in as a whole, making room by forgetting ranks that have left the outputs.
@@ -258,8 +193,10 @@ impl Engine {
     fn tick(&mut self, now: Uptime) {
         let retention = self.config.rank_retention;
         self.acks.expire(now);
-        self.captures.expire(now);
-        self.looks.expire(now);
+        let ranks = &self.ranks;
+        let is_present = |rank: &RankId, since| ranks.is_of_present_life(rank, since);
+        self.captures.expire(is_present, now);
+        self.looks.expire(is_present, now);
         self.ranks.forget(now, retention);
         let ranks = &self.ranks;
         self.sites.retain(|run, rank| ranks.get(run, rank).is_some());
@@ -408,14 +345,20 @@ impl Engine {
         if is_changed || is_due { self.judge(now) } else { Vec::new() }
     }
 
-    fn judge(&mut self, now: Uptime) -> Vec<Transition> {
+    /// Judges all subjects. Returns the findings that ceased, and those that began or changed their severity.
+    pub(super) fn judged(&mut self, now: Uptime) -> (Vec<Finding>, Vec<Finding>) {
         self.last_judged = now;
         let found = self.findings.judge(&self.scene(now), &self.acks, now);
         if found.is_empty() && self.findings.is_empty() {
-            return Vec::new();
+            return (Vec::new(), Vec::new());
         }
         let time = self.unix_time(now);
-        let (ceased, raised) = self.findings.replace(found, time);
+        self.findings.replace(found, time)
+    }
+
+    fn judge(&mut self, now: Uptime) -> Vec<Transition> {
+        let (ceased, raised) = self.judged(now);
+        let time = self.unix_time(now);
         for finding in &raised {
             self.ask_about(finding, now);
         }
@@ -428,7 +371,7 @@ impl Engine {
     }
 
     /// Asks a rank whose live memory grows what grows. A snapshot shows memory of devices alone.
-    fn ask_about(&mut self, finding: &Finding, now: Uptime) {
+    pub(super) fn ask_about(&mut self, finding: &Finding, now: Uptime) {
         let is_growth =
             matches!(finding.kind, DiagnosisKind::CreepConfirmed | DiagnosisKind::CreepEarly);
         let (Some(rank), Evidence::CreepConfirmed(figures) | Evidence::CreepEarly(figures)) =

@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::model::ids::{RankId, Run};
 use crate::model::units::Uptime;
 
@@ -53,7 +55,7 @@ pub struct Growth<'a> {
 }
 
 /// How long a rank shall record.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct AskPlan {
     pub steps: u32,
     /// By its pace, or a guess.
@@ -76,6 +78,10 @@ pub enum EpisodeStep {
     },
 }
 
+/// Episodes that outlast a restart.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct SavedEpisodes(BTreeMap<Run, RunEpisodes>);
+
 /// The episodes of all runs.
 #[derive(Debug)]
 pub struct Episodes {
@@ -84,7 +90,7 @@ pub struct Episodes {
     runs: BTreeMap<Run, RunEpisodes>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 struct RunEpisodes {
     n_episodes: u32,
     began: Uptime,
@@ -94,14 +100,14 @@ struct RunEpisodes {
     next: Option<NextAsk>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 struct RankAsks {
     rank: RankId,
     n_asks: u32,
     plan: AskPlan,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 struct NextAsk {
     rank: RankId,
     bytes_per_step: f64,
@@ -133,6 +139,16 @@ impl AskPlan {
 impl Episodes {
     pub fn new(settings: EpisodeSettings) -> Self {
         Self { settings, runs: BTreeMap::new() }
+    }
+
+    /// Returns what outlasts a restart.
+    pub fn saved(&self) -> SavedEpisodes {
+        SavedEpisodes(self.runs.clone())
+    }
+
+    /// Goes on where an earlier exporter stood.
+    pub fn resume(&mut self, saved: SavedEpisodes) {
+        self.runs = saved.0.into_iter().take(RUNS_MAX).collect();
     }
 
     /// Takes growth of a rank: it begins an episode, or belongs to the one that its run is in.

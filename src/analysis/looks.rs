@@ -4,7 +4,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::analysis::episodes::{AskPlan, EpisodeSettings, EpisodeStep, Episodes, Growth};
+use serde::{Deserialize, Serialize};
+
+use crate::analysis::episodes::{
+    AskPlan, EpisodeSettings, EpisodeStep, Episodes, Growth, SavedEpisodes,
+};
 use crate::analysis::sites::{HoldersOutcome, HoldersReport};
 use crate::model::ids::{RankId, Run};
 use crate::model::units::Uptime;
@@ -18,7 +22,7 @@ const RUN_MAX: u32 = 8;
 const COOLDOWN: Duration = Duration::from_mins(10);
 
 /// A request to look at live objects.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct LookRequest {
     /// What its report names.
     pub id: Box<str>,
@@ -28,7 +32,7 @@ pub struct LookRequest {
 }
 
 /// What became of a look.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 enum LookState {
     /// The rank was asked.
     Waiting,
@@ -37,12 +41,19 @@ enum LookState {
     Over,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 struct Look {
     request: LookRequest,
     since: Uptime,
     deadline: Uptime,
     state: LookState,
+}
+
+/// Looks that outlast a restart.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct SavedLooks {
+    listed: Vec<Look>,
+    episodes: SavedEpisodes,
 }
 
 /// The looks of all runs.
@@ -89,11 +100,11 @@ impl Looks {
         }
     }
 
-    /// Returns what these ranks are asked for; the same until they begin, since an answer may get lost.
-    pub fn requests(&self, ranks: &[RankId]) -> Vec<LookRequest> {
+    /// Returns what ranks are asked for, of those of which `is_wanted` says so by the rank and the time of the request; the same until they begin, since an answer may get lost.
+    pub fn requests(&self, is_wanted: impl Fn(&RankId, Uptime) -> bool) -> Vec<LookRequest> {
         let waiting = self.listed.iter().filter(|look| look.state == LookState::Waiting);
-        let requests = waiting.map(|look| &look.request);
-        requests.filter(|request| ranks.contains(&request.rank)).cloned().collect()
+        let wanted = waiting.filter(|look| is_wanted(&look.request.rank, look.since));
+        wanted.map(|look| look.request.clone()).collect()
     }
 
     /// Takes a report. Returns since when what it names is known: when the rank was asked, or now.
@@ -122,11 +133,13 @@ impl Looks {
         since
     }
 
-    /// Gives up looks that have waited too long.
-    pub fn expire(&mut self, now: Uptime) {
+    /// Gives up looks that have waited too long, and those of which `is_present` says that the process has gone.
+    pub fn expire(&mut self, is_present: impl Fn(&RankId, Uptime) -> bool, now: Uptime) {
         let mut runs = Vec::new();
         for look in &mut self.listed {
-            if look.state != LookState::Over && now > look.deadline {
+            let is_gone =
+                look.state == LookState::Waiting && !is_present(&look.request.rank, look.since);
+            if is_gone || look.state != LookState::Over && now > look.deadline {
                 look.state = LookState::Over;
                 self.n_unanswered += 1;
                 runs.push(look.request.rank.run.clone());
@@ -146,6 +159,20 @@ impl Looks {
             ("none", self.n_none),
             ("unanswered", self.n_unanswered),
         ]
+    }
+
+    /// Returns what outlasts a restart.
+    pub fn saved(&self) -> SavedLooks {
+        let listed = self.listed.iter().cloned().collect();
+        SavedLooks { listed, episodes: self.episodes.saved() }
+    }
+
+    /// Goes on where an earlier exporter stood, unless the settings no longer want it.
+    pub fn resume(&mut self, saved: SavedLooks) {
+        self.episodes.resume(saved.episodes);
+        if self.is_on {
+            self.listed = saved.listed.into_iter().take(LOOKS_MAX).collect();
+        }
     }
 
     fn ask(&mut self, rank: &RankId, plan: AskPlan, now: Uptime) {
@@ -195,7 +222,7 @@ mod tests {
             Growth { rank: &rank, bytes_per_step: None, seconds_per_step: None, stairs: None };
         let mut looks = Looks::new(true);
         looks.creeps(&growth, at(1));
-        let asked = looks.requests(std::slice::from_ref(&rank));
+        let asked = looks.requests(|of, _| *of == rank);
         let [request] = &asked[..] else { panic!("{asked:?}") };
         let report = |outcome| HoldersReport {
             rank: rank.clone(),
@@ -205,9 +232,9 @@ mod tests {
             last_step: None,
         };
         assert_eq!(looks.take(&report(HoldersOutcome::Began), at(2)), at(1));
-        assert_eq!(looks.requests(std::slice::from_ref(&rank)), []);
+        assert_eq!(looks.requests(|of, _| *of == rank), []);
         assert_eq!(looks.take(&report(HoldersOutcome::Nothing), at(3)), at(1));
-        looks.expire(at(100_000));
+        looks.expire(|_, _| true, at(100_000));
         let results = looks.results();
         assert!(results.contains(&("none", 1)) && results.contains(&("unanswered", 0)));
     }

@@ -21,6 +21,7 @@ pub mod publish;
 pub mod rank;
 pub mod ranks;
 pub mod refusal;
+mod resume;
 pub mod runs;
 pub mod saved;
 pub mod sites;

@@ -33,9 +33,13 @@ const TOGETHER_WITHIN: Duration = Duration::from_mins(1);
 impl Engine {
     /// Returns what these ranks are asked for in the answer to their push.
     pub fn requests(&self, ranks: &[RankId]) -> Vec<RankRequest> {
-        let snapshots = self.captures.requests(ranks).into_iter().map(RankRequest::Snapshot);
-        let looks = self.looks.requests(ranks).into_iter().map(RankRequest::Holders);
-        snapshots.chain(looks).collect()
+        // A later process under the same name is not the one that grew.
+        let is_present = |rank: &RankId, since| {
+            ranks.contains(rank) && self.ranks.is_of_present_life(rank, since)
+        };
+        let snapshots = self.captures.requests(is_present).into_iter();
+        let looks = self.looks.requests(is_present).into_iter().map(RankRequest::Holders);
+        snapshots.map(RankRequest::Snapshot).chain(looks).collect()
     }
 
     /// Returns the devices that present ranks push from, which are the ones to open.

@@ -270,6 +270,12 @@ impl RankTable {
         self.states_mut().for_each(RankState::scraped);
     }
 
+    /// Returns whether something of this time is of the rank's present life.
+    pub fn is_of_present_life(&self, id: &RankId, since: Uptime) -> bool {
+        let origin = self.get(&id.run, id.rank).and_then(|state| state.lifecycle().origin());
+        origin.is_none_or(|origin| since >= origin.began)
+    }
+
     /// Returns whether a rank ended badly that Prometheus has not read since.
     pub fn awaits_scrape(&self) -> bool {
         self.states().filter_map(RankState::ended).any(RankEnded::awaits_scrape)

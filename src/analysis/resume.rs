@@ -5,7 +5,7 @@ use crate::analysis::config::EngineConfig;
 use crate::analysis::engine::Engine;
 use crate::analysis::ranks::RankTable;
 use crate::analysis::saved::{PartToSave, SaveCursor, SavedFinding, SavedRest, SavedState};
-use crate::model::ids::RankId;
+use crate::model::ids::{ProcessId, RankId};
 use crate::model::units::Uptime;
 
 impl Engine {
@@ -16,43 +16,38 @@ impl Engine {
         cursor: SaveCursor,
         now: Uptime,
     ) -> Option<(PartToSave<'_>, SaveCursor)> {
-        match cursor {
+        Some(match cursor {
             SaveCursor::FirstRank => self.save_rank(None),
             SaveCursor::RankAfter(id) => self.save_rank(Some(&id)),
             SaveCursor::ProcessAfter(id) => self.save_process(Some(&id)),
             SaveCursor::SitesAfter(id) => self.save_sites(Some(&id)),
-            SaveCursor::Looks => {
-                Some((PartToSave::Looks(self.looks.saved()), SaveCursor::Rest))
-            }
-            SaveCursor::Rest => Some((self.save_rest(now), SaveCursor::End)),
-            SaveCursor::End => None,
-        }
+            SaveCursor::Looks => (PartToSave::Looks(self.looks.saved()), SaveCursor::Rest),
+            SaveCursor::Rest => (self.save_rest(now), SaveCursor::End),
+            SaveCursor::End => return None,
+        })
     }
 
-    fn save_rank(&self, after: Option<&RankId>) -> Option<(PartToSave<'_>, SaveCursor)> {
+    fn save_rank(&self, after: Option<&RankId>) -> (PartToSave<'_>, SaveCursor) {
         let Some((run, rank, state)) = self.ranks.first_after(after) else {
             return self.save_process(None);
         };
         let id = RankId { run: run.clone(), rank };
-        Some((PartToSave::Rank(run, rank, state), SaveCursor::RankAfter(id)))
+        (PartToSave::Rank(run, rank, state), SaveCursor::RankAfter(id))
     }
 
-    fn save_process(
-        &self,
-        after: Option<&crate::model::ids::ProcessId>,
-    ) -> Option<(PartToSave<'_>, SaveCursor)> {
+    fn save_process(&self, after: Option<&ProcessId>) -> (PartToSave<'_>, SaveCursor) {
         let Some((id, state)) = self.processes.first_after(after) else {
             return self.save_sites(None);
         };
-        Some((PartToSave::Process(id, state), SaveCursor::ProcessAfter(id.clone())))
+        (PartToSave::Process(id, state), SaveCursor::ProcessAfter(id.clone()))
     }
 
-    fn save_sites(&self, after: Option<&RankId>) -> Option<(PartToSave<'_>, SaveCursor)> {
+    fn save_sites(&self, after: Option<&RankId>) -> (PartToSave<'_>, SaveCursor) {
         let Some((run, rank, sites)) = self.sites.first_after(after) else {
-            return Some((PartToSave::Captures(self.captures.saved()), SaveCursor::Looks));
+            return (PartToSave::Captures(self.captures.saved()), SaveCursor::Looks);
         };
         let id = RankId { run: run.clone(), rank };
-        Some((PartToSave::Sites(run, rank, sites), SaveCursor::SitesAfter(id)))
+        (PartToSave::Sites(run, rank, sites), SaveCursor::SitesAfter(id))
     }
 
     fn save_rest(&self, now: Uptime) -> PartToSave<'_> {

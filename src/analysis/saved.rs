@@ -3,13 +3,16 @@
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::acks::SavedAck;
+use crate::analysis::captures::SavedCaptures;
 use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::diagnosis::DiagnosisKind;
-use crate::analysis::findings::{ActiveFinding, Findings};
+use crate::analysis::findings::{ActiveFinding, Finding, Findings};
+use crate::analysis::looks::SavedLooks;
 use crate::analysis::processes::{PROCESSES_JUDGED_MAX, ProcessState, ProcessTable};
 use crate::analysis::rank::state::RankState;
 use crate::analysis::rank::tally::Tally;
 use crate::analysis::ranks::{ENDED_MAX, SavedRanks};
+use crate::analysis::sites::{RankSites, SiteTable};
 use crate::model::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 use crate::model::units::{Seconds, Uptime};
 
@@ -19,17 +22,25 @@ const RANK_BYTES_MAX: usize = CreepEstimator::BYTES_MAX + Tally::BYTES_MAX + 409
 const ENDED_BYTES_MAX: usize = CreepEstimator::RELEASED_BYTES_MAX + Tally::BYTES_MAX + 4096;
 /// What is saved beside ranks and processes, in bytes at most.
 const OTHER_BYTES_MAX: usize = 1024 * 1024;
+/// Parts that are not of one rank or process.
+const OTHERS_MAX: usize = 3;
+/// What the name of a rank takes, in bytes at most.
+const NAME_BYTES_MAX: usize = Run::BYTES_MAX + 16;
 /// The length of a part, in bytes.
 const LENGTH_BYTES: usize = 4;
 
-/// What outlasts a restart of the exporter, in parts: the state of each rank and process, then since when findings hold and
-/// what was acknowledged.
+/// What outlasts a restart of the exporter, in parts: the state of each rank and process, what is known of the code behind a
+/// rank's memory, what ranks are asked, then since when findings hold and what was acknowledged.
 #[derive(Debug, Deserialize)]
 pub enum SavedPart {
     Rank(Run, Rank, Box<RankState>),
     /// A process that does not push.
     Process(ProcessId, Box<ProcessState>),
+    /// The last one.
     Rest(SavedRest),
+    Sites(Run, Rank, Box<RankSites>),
+    Captures(SavedCaptures),
+    Looks(SavedLooks),
 }
 
 /// A [`SavedPart`] where it is held: the same bytes.
@@ -38,6 +49,9 @@ pub enum PartToSave<'a> {
     Rank(&'a Run, Rank, &'a RankState),
     Process(&'a ProcessId, &'a ProcessState),
     Rest(SavedRest),
+    Sites(&'a Run, Rank, &'a RankSites),
+    Captures(SavedCaptures),
+    Looks(SavedLooks),
 }
 
 /// The last part of a state.
@@ -59,6 +73,9 @@ pub enum SaveCursor {
     FirstRank,
     RankAfter(RankId),
     ProcessAfter(ProcessId),
+    SitesAfter(RankId),
+    Looks,
+    Rest,
     End,
 }
 
@@ -68,8 +85,12 @@ pub struct SavedState {
     pub ranks: SavedRanks,
     /// The processes that do not push.
     pub processes: ProcessTable,
+    pub sites: SiteTable,
+    pub captures: SavedCaptures,
+    pub looks: SavedLooks,
     pub rest: SavedRest,
     n_ranks: usize,
+    n_sites: usize,
     is_whole: bool,
 }
 
@@ -83,7 +104,12 @@ impl SavedState {
             .saturating_add(PROCESSES_JUDGED_MAX)
             .saturating_mul(RANK_BYTES_MAX + LENGTH_BYTES)
             .saturating_add(ENDED_MAX * (ENDED_BYTES_MAX + LENGTH_BYTES))
-            .saturating_add(OTHER_BYTES_MAX)
+            .saturating_add(
+                ranks_max
+                    .saturating_add(ENDED_MAX)
+                    .saturating_mul(RankSites::BYTES_MAX + NAME_BYTES_MAX + LENGTH_BYTES),
+            )
+            .saturating_add(OTHERS_MAX * (OTHER_BYTES_MAX + LENGTH_BYTES))
     }
 
     /// Adds the next part of a state of so many ranks.
@@ -104,6 +130,16 @@ impl SavedState {
                 self.ranks.insert(run, rank, *state);
             }
             SavedPart::Process(id, state) => self.processes.insert(id, *state)?,
+            SavedPart::Sites(run, rank, sites) => {
+                self.n_sites += 1;
+                let max = ranks_max.saturating_add(ENDED_MAX);
+                if self.n_sites > max {
+                    return Err(format!("the ranks with sites exceed {max}"));
+                }
+                self.sites.insert(&RankId { run, rank }, *sites);
+            }
+            SavedPart::Captures(captures) => self.captures = captures,
+            SavedPart::Looks(looks) => self.looks = looks,
             SavedPart::Rest(rest) => {
                 if !(0.0..=Seconds::MAX).contains(&rest.started) {
                     return Err(format!("started: {} is not a Unix time", rest.started));
@@ -135,6 +171,11 @@ impl SavedFinding {
         let ActiveFinding { finding, since } = active;
         let kind = finding.kind.label().to_owned();
         Self { subject: finding.subject.clone(), kind, since: *since }
+    }
+
+    /// Returns whether it is of this finding.
+    pub fn is_of(&self, finding: &Finding) -> bool {
+        self.subject == finding.subject && self.kind == finding.kind.label()
     }
 
     /// Sets since when the finding has held, if it holds again.

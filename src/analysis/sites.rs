@@ -2,11 +2,15 @@
 //! processes report of their live objects.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::ids::{Rank, RankId, Run};
-use crate::model::site::{LeakSite, OomSite, SiteText, TensorHolder};
+use crate::model::site::{
+    LeakSite, OOM_LINES_MAX, OomSite, SITE_FRAMES_MAX, SITE_TEXT_BYTES_MAX, SiteText,
+    TensorHolder,
+};
 use crate::model::units::{Count, Uptime};
 
 /// What became of the analysis of a snapshot.
@@ -186,11 +190,18 @@ pub struct SiteView<'a> {
 /// A value, and when the snapshot or the look that it comes from was asked for.
 type Dated<T> = Option<(Uptime, Box<T>)>;
 
-#[derive(Debug, Default)]
-struct RankSites {
+/// What is known of the code behind the memory of one rank, and when each was asked for.
+#[derive(Debug, Default, Deserialize, Serialize)]
+pub struct RankSites {
     leak: Dated<LeakSite>,
     oom: Dated<OomSite>,
     holder: Dated<TensorHolder>,
+}
+
+impl RankSites {
+    /// What they take when they are saved, in bytes at most.
+    pub const BYTES_MAX: usize =
+        (2 * (SITE_FRAMES_MAX + OOM_LINES_MAX + 3) + 2) * (SITE_TEXT_BYTES_MAX + 32);
 }
 
 /// The sites of all ranks.
@@ -236,6 +247,28 @@ impl SiteTable {
             oom: present(sites.oom.as_ref(), began),
             holder: present(sites.holder.as_ref(), began),
         })
+    }
+
+    /// Adds the sites of a rank as they were saved.
+    pub fn insert(&mut self, id: &RankId, sites: RankSites) {
+        *self.of_mut(id) = sites;
+    }
+
+    /// Returns the sites of the first rank in order, or of the first one after this.
+    pub fn first_after(&self, after: Option<&RankId>) -> Option<(&Run, Rank, &RankSites)> {
+        let first = |run| {
+            self.runs.range::<Run, _>(run).find_map(|(run, ranks)| {
+                ranks.first_key_value().map(|(rank, sites)| (run, *rank, sites))
+            })
+        };
+        let Some(RankId { run, rank }) = after else {
+            return first((Bound::Unbounded, Bound::Unbounded));
+        };
+        let of_run = self.runs.get_key_value(run).and_then(|(run, ranks)| {
+            let mut later = ranks.range((Bound::Excluded(rank), Bound::Unbounded));
+            later.next().map(|(rank, sites)| (run, *rank, sites))
+        });
+        of_run.or_else(|| first((Bound::Excluded(run), Bound::Unbounded)))
     }
 
     /// Forgets the ranks that are not held any more.

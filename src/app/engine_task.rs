@@ -151,7 +151,7 @@ impl EngineTask {
         mut requests: Requests,
         mut collected: mpsc::Receiver<CollectorEvent>,
     ) -> anyhow::Result<()> {
-        self.exporter.read_process();
+        self.begin();
         let mut tick = tokio::time::interval(TICK);
         let mut resting_until = Instant::now();
         let turns = Arc::new(Semaphore::new(SUMMARIES_AT_ONCE_MAX));
@@ -222,6 +222,12 @@ impl EngineTask {
         let now = self.now();
         StateFile::write_all(&mut self.state, &self.engine, now).await;
         Ok(())
+    }
+
+    /// Reads its own figures, and hands on what waited when an earlier exporter stopped.
+    fn begin(&mut self) {
+        self.exporter.read_process();
+        self.hand_on_analyses();
     }
 
     async fn keep_summaries(&mut self, status: &Status) {

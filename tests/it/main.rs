@@ -19,6 +19,7 @@ mod rig;
 // Records come in: accepted or refused, and what they begin and end.
 mod push;
 mod recordings;
+mod restarts;
 mod verbs;
 
 mod lifecycle;

@@ -175,6 +175,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("analysis::saved", &["analysis", "model"]),
     ("analysis::engine", &["analysis", "model"]),
     ("analysis::publish", &["analysis", "model"]),
+    ("analysis::resume", &["analysis", "model"]),
 ];
 
 fn violations(house: &House) -> Vec<String> {

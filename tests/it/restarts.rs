@@ -1,0 +1,172 @@
+//! What ranks are asked, and what is known of the code behind their memory, across a restart of the exporter.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::{Folder, text};
+use crate::rig::job::Job;
+use crate::rig::json::items;
+use crate::rig::snapshot::data;
+use crate::rig::units::MIB;
+use crate::rig::wait::await_true;
+
+const FILE: &str = "leak_python_stacks.pickle.gz";
+
+fn start(folder: &Folder) -> Exporter {
+    let (state, read) = (text(&folder.path("state")), text(&folder.path("read")));
+    fs::create_dir_all(&read).unwrap();
+    Exporter::start(&[
+        "--state.file",
+        &state,
+        "--snapshot.on-creep",
+        "--holders.on-creep",
+        "--snapshot.read-directory",
+        &read,
+    ])
+}
+
+/// Pushes steps of a job whose rank 2 leaks. Returns what it is asked, each request once.
+fn asks(exporter: &Exporter, steps: std::ops::Range<u64>, more: &Value) -> Vec<Value> {
+    let more = more.clone();
+    let job = Job::leaking("leaky", steps, 4 * MIB).more(move |_, _| more.clone());
+    let mut asked: Vec<Value> = Vec::new();
+    for batch in job.records().chunks(400) {
+        let answer = exporter.post(json!(batch).to_string());
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        for ask in items(&answer.json()["actions"]) {
+            if !asked.contains(ask) {
+                asked.push(ask.clone());
+            }
+        }
+    }
+    asked
+}
+
+fn report(exporter: &Exporter, ask: &Value, more: &Value) {
+    let path = if ask["type"] == "snapshot" { "/v1/snapshots" } else { "/v1/holders" };
+    let mut body = json!({ "run": "leaky", "rank": 2, "id": ask["id"] });
+    for (key, value) in more.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    let answer = exporter.post_to(path, body.to_string());
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+fn of_type<'a>(asks: &'a [Value], kind: &str) -> &'a Value {
+    asks.iter().find(|ask| ask["type"] == kind).unwrap_or_else(|| panic!("{asks:?}"))
+}
+
+fn creep(exporter: &Exporter) -> Value {
+    let status = exporter.status();
+    let found = items(&status["findings"]).find(|finding| {
+        finding["rank"] == 2 && finding["kind"].as_str().is_some_and(|of| of.contains("CREEP"))
+    });
+    found.unwrap_or_else(|| panic!("{status:#}")).clone()
+}
+
+#[test]
+fn line_and_holder_are_still_said_after_a_restart() {
+    let folder = Folder::new("restart-site");
+    let first = start(&folder);
+    let asked = asks(&first, 1..1500, &json!({}));
+    fs::copy(data(&format!("vectors/{FILE}")), folder.path("read").join(FILE)).unwrap();
+    let written = json!({ "outcome": "written", "path": format!("/x/{FILE}"), "file": FILE });
+    report(&first, of_type(&asked, "snapshot"), &written);
+    let holder = json!({ "name": "`Trainer.history`", "kind": "list", "tensors": 12, "bytes": 12_000,
+        "tensors_per_step": 1.0, "bytes_per_step": 1000.0 });
+    let named = json!({ "outcome": "named", "holders": [holder] });
+    report(&first, of_type(&asked, "holders"), &named);
+    await_true("the analysis", || first.status()["snapshots"][0]["analysis"] == "analysed");
+    asks(&first, 1500..1510, &json!({}));
+    let before = creep(&first);
+    assert!(before["evidence"]["site"]["at"]["line"].is_number(), "{before:#}");
+    assert!(before["evidence"]["holder"]["name"].is_string(), "{before:#}");
+    first.stop();
+
+    let second = start(&folder);
+    let after = creep(&second);
+    assert_eq!(after["evidence"]["site"], before["evidence"]["site"]);
+    assert_eq!(after["evidence"]["holder"], before["evidence"]["holder"]);
+    let metrics = second.scrape();
+    assert!(metrics.keys().any(|series| series.starts_with("stepmem_creep_site_info{")));
+    assert_eq!(second.status()["snapshots"][0]["verdict"], "leak");
+    // Neither the rank nor the one beside it is asked again.
+    assert_eq!(asks(&second, 1510..1600, &json!({})), [Value::Null; 0]);
+}
+
+#[test]
+fn request_that_waits_is_repeated_after_a_restart_and_one_that_is_begun_is_not() {
+    let folder = Folder::new("restart-ask");
+    let first = start(&folder);
+    let asked = asks(&first, 1..1500, &json!({}));
+    report(&first, of_type(&asked, "holders"), &json!({ "outcome": "began" }));
+    first.stop();
+
+    let second = start(&folder);
+    let snapshot = of_type(&asked, "snapshot");
+    assert_eq!(asks(&second, 1500..1510, &json!({})), std::slice::from_ref(snapshot));
+    report(&second, snapshot, &json!({ "outcome": "began" }));
+    second.stop();
+
+    let third = start(&folder);
+    assert_eq!(asks(&third, 1510..1520, &json!({})), [Value::Null; 0]);
+    report(&third, snapshot, &json!({ "outcome": "failed", "error": "disk full" }));
+    report(&third, of_type(&asked, "holders"), &json!({ "outcome": "none" }));
+    let status = third.status();
+    let [shown] = status["snapshots"].as_array().unwrap().as_slice() else {
+        panic!("{status:#}")
+    };
+    assert_eq!((&shown["outcome"], &shown["reason"]), (&json!("failed"), &json!("creep")));
+    assert_eq!(shown["id"], snapshot["id"]);
+}
+
+#[test]
+fn snapshot_that_waits_for_its_analysis_is_analysed_after_a_restart() {
+    let folder = Folder::new("restart-wait");
+    let first = start(&folder);
+    let asked = asks(&first, 1..1500, &json!({}));
+    fs::copy(data(&format!("vectors/{FILE}")), folder.path("read").join(FILE)).unwrap();
+    // The analysis of the second has not begun when the exporter stops, that of the first may have.
+    for _ in 0..2 {
+        let written =
+            json!({ "outcome": "written", "path": format!("/x/{FILE}"), "file": FILE });
+        report(&first, &json!({ "type": "snapshot" }), &written);
+    }
+    report(&first, of_type(&asked, "snapshot"), &json!({ "outcome": "failed", "error": "no" }));
+    first.stop();
+
+    let second = start(&folder);
+    asks(&second, 1500..1510, &json!({}));
+    let analyses = || {
+        let status = second.status();
+        let written = items(&status["snapshots"]).filter(|of| of["outcome"] == "written");
+        written.map(|of| of["analysis"].clone()).collect::<Vec<_>>()
+    };
+    await_true("both analyses", || !analyses().contains(&json!("waiting")));
+    assert_eq!(analyses(), ["analysed", "analysed"]);
+}
+
+#[test]
+fn request_is_not_answered_to_a_later_process_under_the_same_name() {
+    let folder = Folder::new("restart-stranger");
+    let exporter = start(&folder);
+    let instance = |digit: &str| json!({ "instance": digit.repeat(16) });
+    let asked = asks(&exporter, 1..1500, &instance("a"));
+    assert_eq!(asked.len(), 2, "{asked:?}");
+    let end = json!({ "rank": 2, "outcome": "failed", "instance": "a".repeat(16) });
+    assert_eq!(exporter.post_to("/v1/runs/leaky/end", end.to_string()).status, 200);
+    let stranger = json!({ "run": "leaky", "rank": 2, "step": 1, "allocated_bytes": 1,
+        "instance": "b".repeat(16) });
+    let answer = exporter.post(stranger.to_string());
+    assert_eq!(
+        (answer.status, &answer.json()["actions"]),
+        (200, &json!([])),
+        "{}",
+        answer.body
+    );
+    await_true("the request is given up", || {
+        exporter.status()["snapshots"][0]["outcome"] == "unanswered"
+    });
+}
