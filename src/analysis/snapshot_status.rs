@@ -59,7 +59,8 @@ impl SnapshotStatus {
             }
             ("failed", _) => format!("No memory snapshot: {error}."),
             (_, None) => format!(
-                "A memory snapshot was written to {path}; --snapshot.read-directory lets the exporter read it."
+                "A memory snapshot was written to {path}; the exporter reads it where --snapshot.read-directory is set \
+                 and the client reports its place below STEPMEM_SNAPSHOT_DIRECTORY."
             ),
             (_, Some("waiting")) => "A memory snapshot is being analysed.".to_owned(),
             (_, Some("analysed")) => return None,

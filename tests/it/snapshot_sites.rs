@@ -2,6 +2,7 @@
 //! outcome that is counted, while the exporter stays as it is.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -15,6 +16,7 @@ use crate::rig::job::record;
 use crate::rig::json::items;
 use crate::rig::snapshot::{answer, data};
 use crate::rig::units::{GIB, MIB};
+use crate::rig::victim::Victim;
 use crate::rig::wait::{DEADLINE, await_true};
 
 /// How long after its start the demo names the line at the latest.
@@ -141,6 +143,83 @@ fn file_that_is_no_snapshot_is_an_outcome_and_leaves_the_exporter_as_it_is() {
 }
 
 #[test]
+fn scrapes_and_memory_are_as_ever_while_hostile_files_are_analysed() {
+    let folder = Folder::new("besieged");
+    fs::write(folder.path("evil"), b"\x80\x04cos\nsystem\n\x8c\x04true\x85R.").unwrap();
+    File::create(folder.path("sparse")).unwrap().set_len(4 * GIB).unwrap();
+    // Zeros by the gigabyte, within the limit on files: read to the limits of the process, or refused for its memory.
+    let zeros = File::create(folder.path("zeros")).unwrap();
+    zeros.write_all_at(b"\x80\x04]\x94(", 0).unwrap();
+    zeros.set_len(64 * MIB).unwrap();
+    let made = Command::new("mkfifo").arg(folder.path("fifo")).status().unwrap();
+    assert!(made.success());
+    let good = "leak_python_stacks.pickle.gz";
+    fs::copy(data(&format!("vectors/{good}")), folder.path(good)).unwrap();
+
+    let directory = text(&folder.path(""));
+    let read = ["--snapshot.read-directory", directory.trim_end_matches('/')];
+    let victim = Victim::start(&read);
+    let files = ["evil", "sparse", "zeros", "fifo", "../outside", good];
+    for (rank, file) in (0..).zip(files) {
+        let report = json!({ "run": "good", "rank": rank, "outcome": "written", "file": file, "path": "/x" });
+        assert_eq!(victim.exporter.post_to("/v1/snapshots", report.to_string()).status, 200);
+    }
+    let over = || {
+        let status = victim.exporter.status();
+        items(&status["snapshots"]).all(|of| of["analysis"] != "waiting")
+    };
+    victim.scrape(50);
+    await_true("all analyses", over);
+    let outcomes = ["malformed", "too_large", "not_a_file", "outside", "analysed"];
+    for outcome in outcomes {
+        assert!(n_analyses(&victim.exporter, outcome) >= 1.0, "{outcome}");
+    }
+    let status = victim.exporter.status();
+    let shown = |file: usize| &status["snapshots"][file]["analysis_error"];
+    assert!((0..5).all(|file| shown(file).is_string()), "{:#}", status["snapshots"]);
+    victim.survives("snapshots that are hostile");
+}
+
+#[test]
+fn out_of_memory_says_which_line_asked_for_how_much_and_who_held_the_memory() {
+    let folder = Folder::new("oom");
+    let exporter = exporter(&folder, &[]);
+    let file = "oom_fragmentation.oom.pickle.gz";
+    let source = data(&format!("vectors/{file}"));
+    fs::copy(&source, folder.path(file)).unwrap();
+    let push = |step: u64, ooms: u64| {
+        let of = json!({ "run": "llm", "rank": 0, "ooms": ooms, "total_bytes": 80 * GIB });
+        exporter.push_step(&of, step, GIB);
+    };
+    push(1, 0);
+    push(2, 1);
+    let report = json!({ "run": "llm", "rank": 0, "reason": "oom", "step": 2, "outcome": "written",
+        "file": file, "path": format!("/x/{file}") });
+    assert_eq!(exporter.post_to("/v1/snapshots", report.to_string()).status, 200);
+    let end = json!({ "rank": 0, "outcome": "oom", "requested_bytes": 64 * MIB });
+    assert_eq!(exporter.post_to("/v1/runs/llm/end", end.to_string()).status, 200);
+    await_true("the analysis", || exporter.status()["snapshots"][0]["analysis"] == "analysed");
+
+    let command = answer(&["show", "--json", &source]);
+    let failure = items(&command["devices"][0]["oom"]).last().unwrap().clone();
+    let found = || {
+        let status = exporter.status();
+        items(&status["findings"]).find(|of| of["kind"] == "OUT_OF_MEMORY").cloned()
+    };
+    let finding = found().unwrap_or_else(|| panic!("{:#}", exporter.status()));
+    let site = &finding["evidence"]["site"];
+    assert_eq!(site["at"]["line"], failure["site"]["line"], "{finding:#}");
+    assert_eq!(site["at"]["file"], failure["site"]["file"]);
+    assert_eq!(site["requested_bytes"], failure["requested_bytes"]);
+    assert_eq!(site["held"][0]["bytes"], failure["sites"][0]["bytes"]);
+    assert_eq!(site["held"][0]["at"]["line"], failure["sites"][0]["line"]);
+    let sentence = finding["sentence"].as_str().unwrap();
+    assert!(sentence.contains("64.0 MiB"), "{sentence}");
+    assert!(sentence.contains("buffers.py:52 in gather_all"), "{sentence}");
+    assert!(sentence.contains("train.py:130 in train_step"), "{sentence}");
+}
+
+#[test]
 fn file_of_another_user_is_read_only_if_that_user_reports_it() {
     let folder = Folder::new("owner");
     let file = folder.path("theirs.pickle.gz");
@@ -242,6 +321,21 @@ fn more_snapshots_than_the_queue_holds_are_counted() {
             |of: &str| metrics[&format!("stepmem_snapshot_analyses_total{{outcome=\"{of}\"}}")];
         outcomes("queue") > 0.0 && outcomes("queue") + outcomes("missing") == 40.0
     });
+}
+
+#[test]
+fn report_of_an_older_client_is_listed_and_the_note_says_what_it_lacks() {
+    let folder = Folder::new("older-client");
+    let exporter = exporter(&folder, &[]);
+    assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
+    // Neither `began`, nor `file`, nor `events_per_step`.
+    let report = json!({ "rank": 0, "id": "1-1", "reason": "creep", "step": 9,
+        "outcome": "written", "path": "/work/a.pickle", "bytes": 12 });
+    assert_eq!(exporter.post_to("/v1/snapshots", report.to_string()).status, 200);
+    let shown = exporter.status()["snapshots"][0].clone();
+    assert_eq!((&shown["outcome"], shown.get("analysis")), (&json!("written"), None));
+    assert_eq!(exporter.metric("stepmem_snapshots_total{result=\"written\"}"), Some(1.0));
+    assert_eq!(n_analyses(&exporter, "missing"), 0.0);
 }
 
 #[test]

@@ -74,7 +74,7 @@ function snapshotNote({ evidence }, newest) {
   if (outcome === "recording") return "A memory snapshot is being recorded.";
   if (outcome === "unanswered") return "A memory snapshot was asked for, and did not come.";
   if (outcome === "failed") return `No memory snapshot: ${error}.`;
-  if (!analysis) return `A memory snapshot was written to ${path}; --snapshot.read-directory lets the exporter read it.`;
+  if (!analysis) return `A memory snapshot was written to ${path}; the exporter reads it where --snapshot.read-directory is set and the client reports its place below STEPMEM_SNAPSHOT_DIRECTORY.`;
   if (analysis === "waiting") return "A memory snapshot is being analysed.";
   return analysis === "analysed" ? "" : `The memory snapshot ${path} was not analysed (${analysis}): ${reason}.`;
 }
