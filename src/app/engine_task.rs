@@ -56,7 +56,7 @@ pub(super) struct ExporterFigures {
     pub(super) dropped: DropCounts,
     /// Why no device is opened, and what to set.
     pub(super) devices_hint: Option<&'static str>,
-    pub(super) process: Vec<(String, f64)>,
+    pub(super) process: BTreeMap<String, f64>,
     pub(super) series: usize,
     pub(super) startup_problems: Vec<String>,
 }
@@ -80,10 +80,10 @@ impl ExporterFigures {
             inbox_depth,
             devices_hint: self.devices_hint.map(Into::into),
             collectors: self.collectors.values().map(collector_status).collect(),
-            snapshots: Vec::new(),
+            snapshots: LabelCounts::new(),
             summaries: labelled(summaries.results()),
-            snapshot_analyses: Vec::new(),
-            looks: Vec::new(),
+            snapshot_analyses: LabelCounts::new(),
+            looks: LabelCounts::new(),
             connections_shed: labelled(shed),
             otlp_exports: labelled(exports.into_iter().flatten()),
             series: self.series,

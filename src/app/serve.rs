@@ -288,7 +288,7 @@ fn figures(
         collectors: BTreeMap::new(),
         dropped: DropCounts::default(),
         devices_hint: None,
-        process: Vec::new(),
+        process: BTreeMap::new(),
         series: 0,
         startup_problems: startup.into_settings(),
     }

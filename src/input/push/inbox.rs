@@ -14,7 +14,7 @@ use crate::analysis::sites::HoldersReport;
 use crate::model::end::RankEnd;
 use crate::model::ids::{RankId, Run};
 use crate::model::step::StepSample;
-use crate::model::units::DurationCounts;
+use crate::model::units::{DurationBucket, DurationCounts};
 
 /// Maximum number of waiting batches. A batch waits for microseconds; as many as this mean that the engine is gone
 /// or the machine has no CPU time left.
@@ -231,7 +231,11 @@ impl PushCounts {
         let counts = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
         let nanoseconds = Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed));
         DurationCounts {
-            buckets: PUSH_SECONDS_BOUNDS.into_iter().zip(counts).collect(),
+            buckets: PUSH_SECONDS_BOUNDS
+                .into_iter()
+                .zip(counts)
+                .map(|(within_seconds, count)| DurationBucket { within_seconds, count })
+                .collect(),
             count: self.n_pushes.load(Ordering::Relaxed),
             sum_seconds: nanoseconds.as_secs_f64(),
         }
