@@ -121,6 +121,8 @@ pub enum AnalysisState {
         outcome: AnalysisOutcome,
         reason: Option<String>,
         verdict: Option<SiteVerdict>,
+        /// The id of its timeline.
+        timeline: Option<Box<str>>,
     },
 }
 

@@ -146,6 +146,8 @@ impl Engine {
         exporter.snapshots = snapshots.map(|(result, n)| (result.into(), n)).collect();
         let analyses = self.captures.analyses();
         exporter.snapshot_analyses = analyses.map(|(outcome, n)| (outcome.into(), n)).collect();
+        let timelines = self.captures.timelines();
+        exporter.snapshot_timelines = timelines.map(|(result, n)| (result.into(), n)).collect();
         let looks = self.looks.results().into_iter();
         exporter.looks = looks.map(|(result, n)| (result.into(), n)).collect();
         exporter

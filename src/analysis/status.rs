@@ -296,6 +296,9 @@ pub struct ExporterStatus {
     /// Analyses of snapshots by outcome; empty where none are read.
     #[serde(default)]
     pub snapshot_analyses: LabelCounts,
+    /// Timelines of snapshots by what became of them; empty where none are drawn.
+    #[serde(default)]
+    pub snapshot_timelines: LabelCounts,
     /// Looks at live objects by what became of them.
     #[serde(default)]
     pub looks: LabelCounts,

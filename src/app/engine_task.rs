@@ -83,6 +83,7 @@ impl ExporterFigures {
             snapshots: LabelCounts::new(),
             summaries: labelled(summaries.results()),
             snapshot_analyses: LabelCounts::new(),
+            snapshot_timelines: LabelCounts::new(),
             looks: LabelCounts::new(),
             connections_shed: labelled(shed),
             otlp_exports: labelled(exports.into_iter().flatten()),

@@ -1,7 +1,7 @@
 //! The composition of `serve` and `demo`: creates the channels and tasks and connects them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -40,6 +40,7 @@ use crate::output::otlp::config::OtlpConfig;
 use crate::output::otlp::delivery::ExportCounts;
 use crate::output::otlp::export::Export;
 use crate::output::web::{self, StatusSource, WebConfig};
+use crate::store::timelines::TimelineFolder;
 
 /// Maximum number of collector events that wait for the engine.
 const COLLECTED_CAPACITY: usize = 4;
@@ -118,20 +119,19 @@ async fn start(
     let (inbox, offers) = Inbox::new();
     let (publisher, latest) = watch::channel(Arc::default());
     let (source, requests, summary_requests) = StatusSource::new(latest.clone());
-    let [(stop_push, push_stopped), (stop_web, web_stopped)] =
-        [watch::channel(false), watch::channel(false)];
+    let [(stop_push, push_stopped), (stop_web, web_stopped)] = stops();
     let (releases, release_requests) = Releases::new();
 
     let Listeners { web, push, mut addresses, socket } =
         Listeners::bind(&settings, &mut startup).await?;
+    let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
+    let (analyses, timelines) = start_analyses(&settings, &collect, &mut startup)?;
     let export_counts = Arc::<ExportCounts>::default();
     let export = start_export(settings.otlp, latest, &export_counts, &inbox).await;
     let export = startup.started(keys::OTLP_ENDPOINT, export)?.flatten();
     let (pushed_devices, wanted) = watch::channel(BTreeSet::new());
     let releases = (settings.nvml.is_some() && gpu.is_some()).then_some(releases);
     let inputs = DeviceInputs { pushed_devices: wanted, releases: release_requests };
-    let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
-    let analyses = start_analyses(&settings.snapshots, &collect, &mut startup)?;
     let gpu = start_collectors(settings.nvml.zip(gpu), inputs, collect, &mut startup)?;
     addresses.problems = [settings.warnings, startup.sentences()].concat();
 
@@ -172,6 +172,7 @@ async fn start(
         push_config: settings.push,
         hosts: settings.web_hosts,
         telemetry_path: settings.telemetry_path,
+        timelines,
         listeners: [push, web],
         counts: [push_counts, web_counts],
         stops: [push_stopped, web_stopped],
@@ -188,6 +189,7 @@ struct Serving {
     push_config: PushConfig,
     hosts: Vec<String>,
     telemetry_path: String,
+    timelines: Option<Arc<TimelineFolder>>,
     listeners: [Vec<Listener>; 2],
     counts: [Arc<ServerCounts>; 2],
     stops: [watch::Receiver<bool>; 2],
@@ -215,9 +217,10 @@ impl Serving {
             stop: push_stopped.clone(),
         };
         spawn_servers(service, push_listeners, &mut app.push_servers);
-        let site = WebConfig { telemetry_path: self.telemetry_path, push_url };
+        let (telemetry_path, timelines) = (self.telemetry_path, self.timelines);
+        let site = WebConfig { telemetry_path, push_url, timelines };
         let service = Service {
-            router: web::router(&site, self.source, push_stopped),
+            router: web::router(site, self.source, push_stopped),
             counts: web_counts,
             guard: web_guard,
             connections,
@@ -338,15 +341,31 @@ fn push_url(addresses: &Addresses) -> String {
     }
 }
 
-/// Starts the analysis of snapshots; `None` where none are read.
+/// Starts the analysis of snapshots, and opens the folder of their timelines; `None` where none are read, or drawn.
 fn start_analyses(
-    settings: &CaptureSettings,
+    settings: &Settings,
     collect: &mpsc::Sender<CollectorEvent>,
     startup: &mut Startup,
-) -> anyhow::Result<Option<AnalysisQueue>> {
-    let Some(directory) = &settings.read_directory else { return Ok(None) };
-    let started = AnalysisQueue::start(directory.clone(), collect.clone());
-    startup.started(keys::SNAPSHOT_READ_DIRECTORY, started.map_err(anyhow::Error::from))
+) -> anyhow::Result<(Option<AnalysisQueue>, Option<Arc<TimelineFolder>>)> {
+    let CaptureSettings { read_directory, timeline_directory, .. } = &settings.snapshots;
+    let of_socket = settings.push_socket.as_ref().and_then(|socket| socket.path.parent());
+    let foreign: Vec<&Path> = read_directory.as_deref().into_iter().chain(of_socket).collect();
+    let key = keys::SNAPSHOT_TIMELINE_DIRECTORY;
+    let opened = timeline_directory.as_ref().map(|path| {
+        let opened = TimelineFolder::open(path, &foreign).map(Arc::new);
+        opened.with_context(|| format!("{key} {}", path.display()))
+    });
+    let timelines = startup.started(key, opened.transpose())?.flatten();
+    let Some(directory) = read_directory else { return Ok((None, timelines)) };
+    let started = AnalysisQueue::start(directory.clone(), timelines.clone(), collect.clone());
+    let started = started.map_err(anyhow::Error::from);
+    let analyses = startup.started(keys::SNAPSHOT_READ_DIRECTORY, started)?;
+    Ok((analyses, timelines))
+}
+
+/// The channels by which the servers of pushes and of the page are stopped.
+fn stops() -> [(watch::Sender<bool>, watch::Receiver<bool>); 2] {
+    [watch::channel(false), watch::channel(false)]
 }
 
 /// What the collector of devices hears from the engine and from the push endpoint.

@@ -95,6 +95,11 @@ async fn take(matches: &ArgMatches) -> anyhow::Result<Exit> {
         let snapshot = snapshots.find(|snapshot| snapshot.id.as_deref() == Some(&id));
         let snapshot = snapshot.context("the exporter no longer lists the snapshot")?;
         if let Some(exit) = finished(snapshot, &status)? {
+            if let Some(id) = &snapshot.timeline {
+                let base = text("url");
+                let url = format!("{}/snapshots/{id}", base.trim_end_matches('/'));
+                writeln!(stdout().lock(), "timeline: {}", clean(&url))?;
+            }
             return Ok(exit);
         }
     }

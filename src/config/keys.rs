@@ -28,5 +28,7 @@ pub const NVML_LIBRARY: &str = "nvml.library";
 pub const OTLP_ENDPOINT: &str = "otlp.endpoint";
 /// Where snapshots are read.
 pub const SNAPSHOT_READ_DIRECTORY: &str = "snapshot.read-directory";
+/// Where drawn snapshots are written.
+pub const SNAPSHOT_TIMELINE_DIRECTORY: &str = "snapshot.timeline-directory";
 /// Whether the exporter is a sidecar.
 pub const SIDECAR: &str = "sidecar";

@@ -241,6 +241,7 @@ mod tests {
         ("nvml.processes.max", "0"),
         ("snapshot.on-creep", "1"),
         ("snapshot.read-directory", "/snapshots"),
+        ("snapshot.timeline-directory", "/timelines"),
         ("snapshot.steps", "1000"),
         ("snapshot.run-max", "64"),
         ("snapshot.cooldown", "0s"),

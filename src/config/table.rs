@@ -196,6 +196,10 @@ pub const SETTINGS: &[Setting] = &[
          read-only. Snapshots there are analysed, one at a time, by a process of its own with limits on memory and time. Empty \
          reads none.",
         |d, v| put(&mut d.settings.snapshots.read_directory, v, absolute)),
+    setting(keys::SNAPSHOT_TIMELINE_DIRECTORY, "PATH",
+        "The exporter's own directory for timelines of the snapshots that it analyses: the newest 16, of at most 5 MB each, served at \
+         /snapshots/ID, to which the page links. Training processes must not write there. Empty draws none.",
+        |d, v| put(&mut d.settings.snapshots.timeline_directory, v, absolute)),
     setting("snapshot.steps", "N",
         "Steps for which a rank records allocations at the least (6 to 1000). Three periods are recorded where growth comes in stairs.",
         |d, v| put(&mut d.settings.snapshots.episodes.steps, v, number(6, 1000_u64))).by_default("20"),
