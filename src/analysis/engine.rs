@@ -427,6 +427,23 @@ impl Engine {
             .collect()
     }
 
+    /// Returns the findings of a rank that name the code or the object behind its memory.
+    pub fn named(&self, rank: &RankId, now: Uptime) -> Vec<Transition> {
+        let of_rank = |finding: &&Finding| finding.subject.rank() == Some(rank);
+        let findings = self.findings.iter().map(|active| &active.finding).filter(of_rank);
+        let named = findings.filter(|finding| match &finding.evidence {
+            Evidence::CreepConfirmed(figures) | Evidence::CreepEarly(figures) => {
+                figures.site.is_some() || figures.holder.is_some()
+            }
+            Evidence::OutOfMemory(figures) => figures.site.is_some(),
+            _ => false,
+        });
+        let time = self.unix_time(now);
+        let transition =
+            |finding: &Finding| self.transition(finding.clone(), TransitionState::Raised, time);
+        named.map(transition).collect()
+    }
+
     /// Asks a rank whose live memory grows what grows. A snapshot shows memory of devices alone.
     fn ask_about(&mut self, finding: &Finding, now: Uptime) {
         let is_growth =

@@ -25,6 +25,7 @@ use crate::app::collectors::analyses::AnalysisQueue;
 use crate::app::collectors::event::{CollectorEvent, CollectorRound};
 use crate::app::notices::{Notice, Notices};
 use crate::app::state_file::StateFile;
+use crate::app::stop::Awaited;
 use crate::app::summary_files::{self, Summaries, SummarySource};
 use crate::input::nvml::cycle::GpuPoll;
 use crate::input::push::inbox::{Delivery, Offer, PushCounts, Receipt};
@@ -128,8 +129,8 @@ pub(super) struct EngineTask {
     pub(super) publisher: watch::Sender<Arc<Status>>,
     /// Where the engine says which devices ranks push from: the ones that NVML shall open.
     pub(super) pushed_devices: watch::Sender<BTreeSet<GpuUuid>>,
-    /// Whether a rank ended badly that Prometheus has not read since.
-    pub(super) awaited_scrape: watch::Sender<bool>,
+    /// Where the engine says what the exporter may wait for.
+    pub(super) awaited: Awaited<watch::Sender<bool>>,
     pub(super) exporter: ExporterFigures,
     pub(super) state: Option<StateFile>,
     pub(super) summaries: Summaries,
@@ -240,7 +241,9 @@ impl EngineTask {
             Delivery::Snapshot(report) => self.take_snapshot(report),
             Delivery::Holders(report) => {
                 log_holders(&report);
+                let rank = report.rank.clone();
                 self.apply(Event::Holders(report));
+                self.say_named(&rank);
                 Ok(ONE)
             }
             Delivery::Demand(rank, steps) => self.take_demand(&rank, steps),
@@ -257,6 +260,7 @@ impl EngineTask {
         tracing::info!(%run, rank, outcome, "snapshot");
         self.apply(Event::Capture(report));
         self.hand_on_analyses();
+        self.awaited.analysis.send_replace(self.engine.awaits_analysis());
         Ok(ONE)
     }
 
@@ -293,7 +297,7 @@ impl EngineTask {
 
     /// Says whether the exporter should wait for a scrape before it stops.
     fn say_awaited_scrape(&self) {
-        self.awaited_scrape.send_replace(self.engine.awaits_scrape());
+        self.awaited.scrape.send_replace(self.engine.awaits_scrape());
     }
 
     fn take_ack(&mut self, ack: Ack) -> Result<Receipt, Refusal> {
@@ -337,12 +341,34 @@ impl EngineTask {
             CollectorEvent::Analysed(number, analysis) => {
                 log_analysis(number, &analysis);
                 self.apply(Event::Analysed(number, analysis));
+                if let Some(rank) = self.engine.rank_of_snapshot(number).cloned() {
+                    self.say_named(&rank);
+                    self.sum_up_anew(&rank.run);
+                }
+                self.awaited.analysis.send_replace(self.engine.awaits_analysis());
             }
             CollectorEvent::DevicePods(pods, dropped, status) => {
                 self.exporter.collectors.insert(status.collector, status);
                 self.exporter.dropped.pods += dropped;
                 self.apply(Event::DevicePods(pods));
             }
+        }
+    }
+
+    /// Says what is known now of the code behind a rank's memory.
+    fn say_named(&mut self, rank: &RankId) {
+        let now = self.now();
+        for finding in self.engine.named(rank, now) {
+            self.notices.send(|| Notice::Named(Box::new(finding)));
+        }
+    }
+
+    /// Writes the summary of a run anew if it is over: its last snapshot was analysed after its end.
+    fn sum_up_anew(&mut self, run: &Run) {
+        let now = self.now();
+        if !self.engine.is_going_on(run, now) {
+            let source = SummarySource { engine: &self.engine, now };
+            self.summaries.ended(&source, run);
         }
     }
 

@@ -24,7 +24,7 @@ use crate::app::notices::Notices;
 use crate::app::reload::keep_token;
 use crate::app::startup::Startup;
 use crate::app::state_file::{StateFile, read_state};
-use crate::app::stop::{App, Signals, Tasks};
+use crate::app::stop::{App, Awaited, Signals, Tasks};
 use crate::app::summary_files::Summaries;
 use crate::app::summary_folders::SummaryFolders;
 use crate::config::keys;
@@ -118,7 +118,7 @@ async fn start(
     let (push_counts, web_counts) = <(Arc<ServerCounts>, Arc<ServerCounts>)>::default();
     let (inbox, offers) = Inbox::new();
     let (publisher, latest) = watch::channel(Arc::default());
-    let (source, requests, summary_requests) = StatusSource::new(latest.clone());
+    let (source, status, summary) = StatusSource::new(latest.clone());
     let [(stop_push, push_stopped), (stop_web, web_stopped)] = stops();
     let (releases, release_requests) = Releases::new();
 
@@ -139,25 +139,25 @@ async fn start(
     let exporter = figures(&inbox, [&push_counts, &web_counts], export_counts, startup);
     let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
     let (engine, state) = resumed(config, saved, clock, settings.state_file).await;
-    let (awaited_scrape, scrape_awaited) = watch::channel(engine.awaits_scrape());
-    let folders = SummaryFolders::new(settings.summary_dir, settings.summary_launches_max);
+    let (awaited, of_engine) = Awaited::channel(engine.awaits_scrape());
+    let (launches_max, staging) = (settings.summary_launches_max, settings.snapshot_staging);
+    let folders = SummaryFolders::new(settings.summary_dir, launches_max, staging);
     let task = EngineTask {
         engine,
         clock,
         publisher,
         pushed_devices,
-        awaited_scrape,
+        awaited,
         exporter,
         state,
         summaries: Summaries::new(folders, settings.termination_message, notices.clone()),
         notices,
         analyses,
     };
-    let requests = Requests { status: requests, summary: summary_requests };
 
     let mut app = App {
         linger: settings.linger,
-        scrape_awaited,
+        awaited: of_engine,
         export,
         socket,
         stop_push,
@@ -167,7 +167,7 @@ async fn start(
         engine: JoinSet::new(),
         gpu,
     };
-    app.engine.spawn(task.run(offers, requests, collected));
+    app.engine.spawn(task.run(offers, Requests { status, summary }, collected));
     let serving = Serving {
         push_config: settings.push,
         hosts: settings.web_hosts,

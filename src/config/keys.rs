@@ -26,6 +26,8 @@ pub const LOG_LEVEL: &str = "log.level";
 pub const NVML_LIBRARY: &str = "nvml.library";
 /// The OTLP receiver.
 pub const OTLP_ENDPOINT: &str = "otlp.endpoint";
+/// Whether ranks that grow are asked what holds their tensors.
+pub const HOLDERS_ON_CREEP: &str = "holders.on-creep";
 /// Where snapshots are read.
 pub const SNAPSHOT_READ_DIRECTORY: &str = "snapshot.read-directory";
 /// Where drawn snapshots are written.

@@ -32,6 +32,9 @@ pub struct Settings {
     pub engine: EngineConfig,
     /// When ranks are asked for memory snapshots, and what is read of them.
     pub snapshots: CaptureSettings,
+    /// Where snapshots lie until the summary of their run is written, which gets them into its directory; an absolute path on
+    /// the same disk. `None` leaves them where they are.
+    pub snapshot_staging: Option<PathBuf>,
     /// The OTLP export; `None` without a collector.
     pub otlp: Option<OtlpConfig>,
     /// Polling of NVML; `None` disables it.
@@ -125,6 +128,7 @@ impl Default for Settings {
             push: PushConfig { body_bytes_max: 1024 * 1024, token_file: None },
             engine: EngineConfig { gpu_ttl: nvml.ttl(), ..EngineConfig::default() },
             snapshots: CaptureSettings::default(),
+            snapshot_staging: None,
             otlp: None,
             nvml: Some(nvml),
             state_file: None,

@@ -209,7 +209,7 @@ pub const SETTINGS: &[Setting] = &[
     setting("snapshot.cooldown", "DURATION",
         "Minimum time between snapshot requests for two creeps of one run.",
         |d, v| put(&mut d.settings.snapshots.episodes.cooldown, v, any_duration)).by_default("1h"),
-    setting("holders.on-creep", "",
+    setting(keys::HOLDERS_ON_CREEP, "",
         "Ask a rank with MEMORY RISING or MEMORY CREEP which of its live objects hold the tensors. Needs no GPU and no directory.",
         |d, v| put(&mut d.settings.engine.looks_on_creep, v, switch)).by_default("false"),
     setting(keys::OTLP_ENDPOINT, "URL",
