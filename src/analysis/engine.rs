@@ -172,13 +172,23 @@ impl Engine {
     /// Lets a report about a snapshot in.
     ///
     /// # Errors
-    /// Its rank is not held.
+    /// Its rank is not held, or by another process.
     pub fn admit_capture(&self, report: CaptureReport) -> Result<CaptureReport, Refusal> {
+        self.ranks.check_own(&report.rank, report.instance)?;
         let RankId { run, rank } = &report.rank;
         match self.ranks.get(run, *rank) {
             Some(_) => Ok(report),
             None => Err(Refusal::UnknownSubject(SubjectId::Rank(report.rank))),
         }
+    }
+
+    /// Lets a report about live objects in.
+    ///
+    /// # Errors
+    /// Its rank is held by another process.
+    pub fn admit_holders(&self, report: HoldersReport) -> Result<HoldersReport, Refusal> {
+        self.ranks.check_own(&report.rank, report.instance)?;
+        Ok(report)
     }
 
     /// Takes one event that happened at `now`, and returns what it raised, changed or cleared. `now` never falls.

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::model::ids::{Rank, RankId, Run};
+use crate::model::launch::Instance;
 use crate::model::site::{LeakSite, OomSite, SiteText, TensorHolder};
 use crate::model::units::{Count, Uptime};
 
@@ -133,6 +134,8 @@ pub struct AnalysisRequest {
 #[derive(Clone, Debug, PartialEq)]
 pub struct HoldersReport {
     pub rank: RankId,
+    /// The process that reports it; `None` where it does not name itself.
+    pub instance: Option<Instance>,
     /// Id of the request; `None` for a program that looked by itself.
     pub id: Option<Box<str>>,
     pub outcome: HoldersOutcome,

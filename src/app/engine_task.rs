@@ -34,6 +34,7 @@ use crate::model::end::RankEnd;
 use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
 use crate::model::step::StepSample;
 use crate::model::units::Uptime;
+use crate::net::peer::Peer;
 use crate::net::server::ServerCounts;
 use crate::output::otlp::delivery::ExportCounts;
 use crate::output::web::{StatusRequest, SummaryRequest};
@@ -237,20 +238,23 @@ impl EngineTask {
     fn take(&mut self, (delivery, answer): Offer) {
         let taken = match delivery {
             Delivery::Steps(batch) => self.take_steps(batch),
-            Delivery::End(run, end) => self.take_end(&run, end),
+            Delivery::End(run, end, peer) => self.take_end(&run, end, peer),
             Delivery::Snapshot(report) => self.take_snapshot(report),
-            Delivery::Holders(report) => {
-                log_holders(&report);
-                let rank = report.rank.clone();
-                self.apply(Event::Holders(report));
-                self.say_named(&rank);
-                Ok(ONE)
-            }
-            Delivery::Demand(rank, steps) => self.take_demand(&rank, steps),
-            Delivery::Ack(ack) => self.take_ack(ack),
+            Delivery::Holders(report) => self.take_holders(report),
+            Delivery::Demand(rank, steps, peer) => self.take_demand(&rank, steps, peer),
+            Delivery::Ack(ack, peer) => self.take_ack(ack, peer),
         };
         // A pusher that hung up does not hear what was taken.
         answer.send(taken).ok();
+    }
+
+    fn take_holders(&mut self, report: HoldersReport) -> Result<Receipt, Refusal> {
+        let report = self.engine.admit_holders(report)?;
+        log_holders(&report);
+        let rank = report.rank.clone();
+        self.apply(Event::Holders(report));
+        self.say_named(&rank);
+        Ok(ONE)
     }
 
     fn take_snapshot(&mut self, report: CaptureReport) -> Result<Receipt, Refusal> {
@@ -277,12 +281,12 @@ impl EngineTask {
         Ok(Receipt { n_records, asks: self.engine.requests(&ranks), id: None })
     }
 
-    fn take_end(&mut self, run: &Run, end: RankEnd) -> Result<Receipt, Refusal> {
+    fn take_end(&mut self, run: &Run, end: RankEnd, peer: Peer) -> Result<Receipt, Refusal> {
         let (rank, outcome) = (end.rank.map(Rank::get), end.report.outcome.as_label());
         let (error, message) =
             (end.report.error_type.clone(), end.report.error_message.clone());
         let admitted = self.engine.admit_end(run.clone(), end)?;
-        tracing::info!(%run, rank, outcome, error, message, "ended");
+        tracing::info!(%run, rank, outcome, error, message, %peer, "ended");
         self.apply(Event::End(admitted));
         let now = self.now();
         // The last rank's end is the run's.
@@ -300,20 +304,25 @@ impl EngineTask {
         self.awaited.scrape.send_replace(self.engine.awaits_scrape());
     }
 
-    fn take_ack(&mut self, ack: Ack) -> Result<Receipt, Refusal> {
+    fn take_ack(&mut self, ack: Ack, peer: Peer) -> Result<Receipt, Refusal> {
         let (subject, kind) = (ack.subject().to_string(), ack.kind().label());
         let reason = ack.reason().to_owned();
         let admitted = self.engine.admit_ack(ack)?;
-        tracing::info!(subject, kind, reason, "acknowledged");
+        tracing::info!(subject, kind, reason, %peer, "acknowledged");
         self.apply(Event::Ack(admitted));
         Ok(ONE)
     }
 
-    fn take_demand(&mut self, id: &RankId, steps: Option<u32>) -> Result<Receipt, Refusal> {
+    fn take_demand(
+        &mut self,
+        id: &RankId,
+        steps: Option<u32>,
+        peer: Peer,
+    ) -> Result<Receipt, Refusal> {
         let now = self.now();
         let request = self.engine.demand(id, steps, now)?;
         let RankId { run, rank } = id;
-        tracing::info!(%run, rank = rank.get(), steps, "snapshot wanted");
+        tracing::info!(%run, rank = rank.get(), steps, %peer, "snapshot wanted");
         Ok(Receipt { id: Some(request), ..ONE })
     }
 

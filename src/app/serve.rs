@@ -31,8 +31,9 @@ use crate::config::keys;
 use crate::config::settings::{NvmlSettings, Settings};
 use crate::config::token;
 use crate::input::owner::kubelet::Kubelet;
-use crate::input::push::http::{self, PushConfig, Receivers, Token};
+use crate::input::push::http::{self, PushConfig, Receivers};
 use crate::input::push::inbox::{Inbox, PUSH_SECONDS_BOUNDS, ReleaseRequest, Releases};
+use crate::input::push::roles::{Token, Tokens};
 use crate::model::ids::GpuUuid;
 use crate::net::guard::Guard;
 use crate::net::server::{Connections, Listener, ServerCounts, Service, serve as serve_http};
@@ -206,11 +207,11 @@ impl Serving {
         let [push_counts, web_counts] = self.counts;
         let [push_stopped, web_stopped] = self.stops;
         let files = ReloadedFiles { reloads: self.reloads, stop: push_stopped.clone() };
-        let token = files.token(&self.push_config, &mut app.push_servers)?;
+        let tokens = files.tokens(&self.push_config, &mut app.push_servers)?;
         let clock = Arc::new(move || clock.now());
         let connections = Arc::<Connections>::default();
         let service = Service {
-            router: http::router(&self.push_config, self.receivers, token, clock),
+            router: http::router(&self.push_config, self.receivers, tokens, clock),
             counts: push_counts,
             guard: push_guard,
             connections: Arc::clone(&connections),
@@ -238,16 +239,16 @@ struct ReloadedFiles {
 }
 
 impl ReloadedFiles {
-    /// Returns the token of pushes, which a task keeps.
-    fn token(
-        self,
-        push: &PushConfig,
-        tasks: &mut Tasks,
-    ) -> anyhow::Result<Option<watch::Receiver<Token>>> {
-        let Some(path) = &push.token_file else { return Ok(None) };
-        let (tokens, token) = watch::channel(Token(token::read(path)?));
-        tasks.spawn(keep_token(path.clone(), tokens, self.reloads, self.stop));
-        Ok(Some(token))
+    /// Returns the tokens of pushes and of admins, which tasks keep.
+    fn tokens(self, push: &PushConfig, tasks: &mut Tasks) -> anyhow::Result<Tokens> {
+        let mut kept = |path: &Option<PathBuf>| {
+            let Some(path) = path else { return Ok(None) };
+            let (tokens, token) = watch::channel(Token(token::read(path)?));
+            let (reloads, stop) = (self.reloads.clone(), self.stop.clone());
+            tasks.spawn(keep_token(path.clone(), tokens, reloads, stop));
+            anyhow::Ok(Some(token))
+        };
+        Ok(Tokens { push: kept(&push.token_file)?, admin: kept(&push.admin_token_file)? })
     }
 }
 

@@ -18,6 +18,8 @@ pub const IMBALANCE_WARNING: &str = "imbalance.warning";
 pub const KUBELET_SOCKET: &str = "kubelet.socket";
 /// The file of the token that pushes need.
 pub const PUSH_TOKEN_FILE: &str = "push.token-file";
+/// The file of the secret by which an operator is known.
+pub const ADMIN_TOKEN_FILE: &str = "admin.token-file";
 /// The directory of summaries.
 pub const SUMMARY_DIR: &str = "summary.dir";
 /// The lowest level that is logged.
