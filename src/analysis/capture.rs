@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::analysis::looks::LookRequest;
 use crate::analysis::sites::AnalysisOutcome;
 use crate::model::ids::RankId;
+use crate::model::launch::Instance;
 use crate::model::site::SiteVerdict;
 use crate::model::units::{Bytes, Count, Uptime};
 
@@ -102,6 +103,8 @@ impl CaptureOutcome {
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CaptureReport {
     pub rank: RankId,
+    /// The process that reports it; `None` where it does not name itself.
+    pub instance: Option<Instance>,
     /// Id of the request; `None` for a snapshot that the trainer took by itself.
     pub id: Option<Box<str>>,
     /// Why it was taken.
@@ -150,6 +153,7 @@ impl CaptureReport {
     pub fn asked(rank: RankId, reason: CaptureReason) -> Self {
         Self {
             rank,
+            instance: None,
             id: None,
             reason,
             step: None,

@@ -7,6 +7,7 @@ use std::ops::Bound;
 use serde::{Deserialize, Serialize};
 
 use crate::model::ids::{Rank, RankId, Run};
+use crate::model::launch::Instance;
 use crate::model::site::{
     LeakSite, OOM_LINES_MAX, OomSite, SITE_FRAMES_MAX, SITE_TEXT_BYTES_MAX, SiteText,
     TensorHolder,
@@ -137,6 +138,8 @@ pub struct AnalysisRequest {
 #[derive(Clone, Debug, PartialEq)]
 pub struct HoldersReport {
     pub rank: RankId,
+    /// The process that reports it; `None` where it does not name itself.
+    pub instance: Option<Instance>,
     /// Id of the request; `None` for a program that looked by itself.
     pub id: Option<Box<str>>,
     pub outcome: HoldersOutcome,

@@ -24,7 +24,7 @@ pub struct SnapshotStatus {
     pub since: f64,
     /// The last step that it shows.
     pub step: Option<Count>,
-    /// Where it is, as the training process sees it.
+    /// Where it is, as the training process sees it; its name alone if it lies beside the summary.
     pub path: Option<String>,
     /// How large it is.
     pub bytes: Option<Bytes>,

@@ -7,10 +7,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::config::token;
-use crate::input::push::http::Token;
+use crate::input::push::roles::Token;
 
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// A shorter token is warned of, in bytes: so many hexadecimal digits are 64 bits.
+const TOKEN_BYTES_MIN: usize = 16;
 
 /// Reads the token anew until the exporter stops. A file that is wrong leaves the token as it was.
 pub(super) async fn keep_token(
@@ -20,6 +22,7 @@ pub(super) async fn keep_token(
     mut stop: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     warn_if_public(&path);
+    warn_if_short(&path, &tokens.borrow());
     let mut is_failing = false;
     loop {
         tokio::select! {
@@ -48,6 +51,15 @@ pub(super) async fn keep_token(
                 is_failing = true;
             }
         }
+    }
+}
+
+/// Warns of a token that can be guessed.
+fn warn_if_short(path: &Path, token: &Token) {
+    let n_bytes = token.0.len();
+    if n_bytes < TOKEN_BYTES_MIN {
+        let path = path.display();
+        tracing::warn!(%path, n_bytes, "the token is short: make it of at least {TOKEN_BYTES_MIN} random characters");
     }
 }
 

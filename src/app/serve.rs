@@ -24,15 +24,16 @@ use crate::app::notices::Notices;
 use crate::app::reload::keep_token;
 use crate::app::startup::Startup;
 use crate::app::state_file::{StateFile, read_state};
-use crate::app::stop::{App, Signals, Tasks};
+use crate::app::stop::{App, Awaited, Signals, Tasks};
 use crate::app::summary_files::Summaries;
 use crate::app::summary_folders::SummaryFolders;
 use crate::config::keys;
 use crate::config::settings::{NvmlSettings, Settings};
 use crate::config::token;
 use crate::input::owner::kubelet::Kubelet;
-use crate::input::push::http::{self, PushConfig, Receivers, Token};
+use crate::input::push::http::{self, PushConfig, Receivers};
 use crate::input::push::inbox::{Inbox, PUSH_SECONDS_BOUNDS, ReleaseRequest, Releases};
+use crate::input::push::roles::{Token, Tokens};
 use crate::model::ids::GpuUuid;
 use crate::net::guard::Guard;
 use crate::net::server::{Connections, Listener, ServerCounts, Service, serve as serve_http};
@@ -118,7 +119,7 @@ async fn start(
     let (push_counts, web_counts) = <(Arc<ServerCounts>, Arc<ServerCounts>)>::default();
     let (inbox, offers) = Inbox::new();
     let (publisher, latest) = watch::channel(Arc::default());
-    let (source, requests, summary_requests) = StatusSource::new(latest.clone());
+    let (source, status, summary) = StatusSource::new(latest.clone());
     let [(stop_push, push_stopped), (stop_web, web_stopped)] = stops();
     let (releases, release_requests) = Releases::new();
 
@@ -139,25 +140,25 @@ async fn start(
     let exporter = figures(&inbox, [&push_counts, &web_counts], export_counts, startup);
     let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
     let (engine, state) = resumed(config, saved, clock, settings.state_file).await;
-    let (awaited_scrape, scrape_awaited) = watch::channel(engine.awaits_scrape());
-    let folders = SummaryFolders::new(settings.summary_dir, settings.summary_launches_max);
+    let (awaited, of_engine) = Awaited::channel(engine.awaits_scrape());
+    let (launches_max, staging) = (settings.summary_launches_max, settings.snapshot_staging);
+    let folders = SummaryFolders::new(settings.summary_dir, launches_max, staging);
     let task = EngineTask {
         engine,
         clock,
         publisher,
         pushed_devices,
-        awaited_scrape,
+        awaited,
         exporter,
         state,
         summaries: Summaries::new(folders, settings.termination_message, notices.clone()),
         notices,
         analyses,
     };
-    let requests = Requests { status: requests, summary: summary_requests };
 
     let mut app = App {
         linger: settings.linger,
-        scrape_awaited,
+        awaited: of_engine,
         export,
         socket,
         stop_push,
@@ -167,7 +168,7 @@ async fn start(
         engine: JoinSet::new(),
         gpu,
     };
-    app.engine.spawn(task.run(offers, requests, collected));
+    app.engine.spawn(task.run(offers, Requests { status, summary }, collected));
     let serving = Serving {
         push_config: settings.push,
         hosts: settings.web_hosts,
@@ -206,11 +207,11 @@ impl Serving {
         let [push_counts, web_counts] = self.counts;
         let [push_stopped, web_stopped] = self.stops;
         let files = ReloadedFiles { reloads: self.reloads, stop: push_stopped.clone() };
-        let token = files.token(&self.push_config, &mut app.push_servers)?;
+        let tokens = files.tokens(&self.push_config, &mut app.push_servers)?;
         let clock = Arc::new(move || clock.now());
         let connections = Arc::<Connections>::default();
         let service = Service {
-            router: http::router(&self.push_config, self.receivers, token, clock),
+            router: http::router(&self.push_config, self.receivers, tokens, clock),
             counts: push_counts,
             guard: push_guard,
             connections: Arc::clone(&connections),
@@ -238,16 +239,16 @@ struct ReloadedFiles {
 }
 
 impl ReloadedFiles {
-    /// Returns the token of pushes, which a task keeps.
-    fn token(
-        self,
-        push: &PushConfig,
-        tasks: &mut Tasks,
-    ) -> anyhow::Result<Option<watch::Receiver<Token>>> {
-        let Some(path) = &push.token_file else { return Ok(None) };
-        let (tokens, token) = watch::channel(Token(token::read(path)?));
-        tasks.spawn(keep_token(path.clone(), tokens, self.reloads, self.stop));
-        Ok(Some(token))
+    /// Returns the tokens of pushes and of admins, which tasks keep.
+    fn tokens(self, push: &PushConfig, tasks: &mut Tasks) -> anyhow::Result<Tokens> {
+        let mut kept = |path: &Option<PathBuf>| {
+            let Some(path) = path else { return Ok(None) };
+            let (tokens, token) = watch::channel(Token(token::read(path)?));
+            let (reloads, stop) = (self.reloads.clone(), self.stop.clone());
+            tasks.spawn(keep_token(path.clone(), tokens, reloads, stop));
+            anyhow::Ok(Some(token))
+        };
+        Ok(Tokens { push: kept(&push.token_file)?, admin: kept(&push.admin_token_file)? })
     }
 }
 
@@ -291,7 +292,7 @@ fn figures(
         collectors: BTreeMap::new(),
         dropped: DropCounts::default(),
         devices_hint: None,
-        process: Vec::new(),
+        process: BTreeMap::new(),
         series: 0,
         startup_problems: startup.into_settings(),
     }

@@ -13,6 +13,7 @@ use crate::analysis::diagnosis::site_words;
 use crate::analysis::snapshot_status::SnapshotStatus;
 use crate::analysis::status::Status;
 use crate::commands::args::{CommandError, Exit};
+use crate::commands::live::{push_address, push_url_arg, token, token_arg};
 use crate::model::ids::Run;
 use crate::text::clean::clean;
 
@@ -20,8 +21,6 @@ use crate::text::clean::clean;
 pub(super) const NAME: &str = "take";
 /// The default of `--url`.
 const STATUS_URL: &str = "http://127.0.0.1:9477";
-/// The default of `--push-url`.
-const PUSH_URL: &str = "http://127.0.0.1:9478";
 /// How long the exporter may take to answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// How often the status is read.
@@ -41,14 +40,8 @@ pub(super) fn arguments() -> Command {
         .arg(number("rank").required(true).help("The rank"))
         .arg(number("steps").help("Steps to record, 1 to 1000 [default: --snapshot.steps]"))
         .arg(url("url", "Address of the exporter's status page", STATUS_URL))
-        .arg(url("push-url", "Address of the exporter's push endpoint", PUSH_URL))
-        .arg(
-            Arg::new("token-file")
-                .long("token-file")
-                .value_name("PATH")
-                .value_parser(clap::value_parser!(PathBuf))
-                .help("File with the token of the push endpoint"),
-        )
+        .arg(push_url_arg("push-url"))
+        .arg(token_arg())
 }
 
 /// Asks, and waits until the snapshot is written and, where the exporter reads snapshots, analysed.
@@ -68,19 +61,24 @@ async fn take(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let text = |name: &str| matches.get_one::<String>(name).cloned().unwrap_or_default();
     let run = Run::new(&text("run")).context("--run")?;
     let rank = matches.get_one::<u32>("rank").copied().unwrap_or_default();
-    let client = reqwest::Client::builder().timeout(ANSWER_WITHIN).no_proxy().build()?;
+    let client = || reqwest::Client::builder().timeout(ANSWER_WITHIN).no_proxy();
+    let address = push_address(matches.get_one("push-url"));
+    let (pusher, base) = match address.strip_prefix("unix://") {
+        Some(path) => (client().unix_socket(PathBuf::from(path)).build()?, "http://localhost"),
+        None => (client().build()?, address.as_str()),
+    };
+    let client = client().build()?;
     let escaped: Vec<String> =
         run.as_str().bytes().map(|byte| format!("%{byte:02X}")).collect();
     let path = escaped.concat();
-    let url = format!("{}/v1/runs/{path}/snapshot", text("push-url").trim_end_matches('/'));
-    let mut request = client.post(&url).header("content-type", "application/json");
-    if let Some(file) = matches.get_one::<PathBuf>("token-file") {
-        let token = std::fs::read_to_string(file).context("--token-file")?;
-        request = request.bearer_auth(token.trim());
+    let url = format!("{}/v1/runs/{path}/snapshot", base.trim_end_matches('/'));
+    let mut request = pusher.post(&url).header("content-type", "application/json");
+    if let Some(token) = token(matches)? {
+        request = request.bearer_auth(token);
     }
     let steps = matches.get_one::<u32>("steps");
     let answer = request.body(json!({ "rank": rank, "steps": steps }).to_string()).send().await;
-    let answer = answer.with_context(|| format!("no exporter answers at {url}"))?;
+    let answer = answer.with_context(|| format!("no exporter answers at {address}"))?;
     let (status, body) = (answer.status(), answer.text().await?);
     anyhow::ensure!(status.is_success(), "refused ({status}): {}", clean(&body));
     let Asked { id } = serde_json::from_str(&body).with_context(|| format!("{url}: {body}"))?;

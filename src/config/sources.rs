@@ -214,6 +214,8 @@ mod tests {
         ("push.listen-address", ":2"),
         ("push.unix-socket", "/run/push.sock:600"),
         ("push.token-file", "rustfmt.toml"),
+        ("push.insecure", "true"),
+        ("admin.token-file", "rustfmt.toml"),
         ("push.body-max", "1024"),
         ("rank.ttl", "1m"),
         ("rank.retention", "1h"),

@@ -43,8 +43,13 @@ pub const HEAD_BYTES_MAX: usize = 8 * 1024;
 pub const STOP_WITHIN: Duration = Duration::from_secs(5);
 /// The pause before accepting again after the system ran out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
-/// How many connections make way when the system has no file descriptor left.
+/// How many connections are asked at once to make way when the system has no file descriptor left.
 const EVICTED_AT_ONCE: usize = 16;
+/// A connection that is asked to make way is kept if a request comes within this time: the request of a new client
+/// may be there already, unread.
+const MAKE_WAY_WITHIN: Duration = Duration::from_millis(10);
+/// One warning that connections are not accepted stands for all within this time.
+const WARNED_EVERY: Duration = Duration::from_mins(1);
 
 /// A source of connections.
 #[derive(Debug)]
@@ -85,13 +90,12 @@ pub async fn serve(listener: Listener, service: Service) {
     let mut stopped = stop.clone();
     let mut handled = FuturesUnordered::new();
     let mut slots: Vec<Arc<ConnectionSlot>> = Vec::new();
-    let mut is_failing = false;
+    let mut warnings = tokio::time::interval(WARNED_EVERY);
     loop {
         tokio::select! {
             () = is_stopping(&mut stopped) => break,
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
-                    is_failing = false;
                     slots.retain(|slot| !slot.is_closed());
                     if slots.len() >= CONNECTIONS_MAX {
                         counts.shed.fetch_add(1, Ordering::Relaxed);
@@ -103,15 +107,12 @@ pub async fn serve(listener: Listener, service: Service) {
                     slots.push(Arc::clone(&slot));
                     handled.push(handle(stream, routes.clone(), slot, stop.clone()));
                 }
-                Err(error) => {
-                    if !is_failing {
-                        tracing::warn!(%error, "connections are not accepted; idle ones are closed");
-                    }
-                    is_failing = true;
-                    counts.shed.fetch_add(connections.evict_idle(), Ordering::Relaxed);
-                }
+                Err(error) => connections.make_way(&error),
             },
-            Some(()) = handled.next(), if !handled.is_empty() => {}
+            _ = warnings.tick() => connections.has_warned.store(false, Ordering::Relaxed),
+            Some(has_made_way) = handled.next(), if !handled.is_empty() => {
+                counts.shed.fetch_add(u64::from(has_made_way), Ordering::Relaxed);
+            }
         }
     }
     let all_ended = async { while handled.next().await.is_some() {} };
@@ -126,6 +127,7 @@ pub struct Connections {
     /// Counts the actions of all connections: an order, not a time.
     order: Arc<AtomicU64>,
     slots: Mutex<Vec<Arc<ConnectionSlot>>>,
+    has_warned: AtomicBool,
 }
 
 impl Connections {
@@ -137,11 +139,20 @@ impl Connections {
         slot
     }
 
-    /// Evicts up to [`EVICTED_AT_ONCE`] connections that wait for their clients; returns how many.
-    fn evict_idle(&self) -> u64 {
+    /// Asks connections that wait for their clients to make way, those that have done nothing for longest first, so
+    /// that up to [`EVICTED_AT_ONCE`] are asked. Warns of the first `error` within [`WARNED_EVERY`].
+    fn make_way(&self, error: &io::Error) {
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(%error, "connections are not accepted; idle ones are closed");
+        }
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         slots.retain(|slot| !slot.is_closed());
-        (0..EVICTED_AT_ONCE).map(|_| u64::from(evict_idle(&mut slots))).sum()
+        let mut n_asked = slots.iter().filter(|slot| slot.is_asked()).count();
+        while n_asked < EVICTED_AT_ONCE {
+            let Some((_, slot)) = longest_idle(&slots) else { break };
+            slot.ask_for_way();
+            n_asked += 1;
+        }
     }
 }
 
@@ -153,13 +164,17 @@ async fn is_stopping(stop: &mut watch::Receiver<bool>) {
 /// Evicts the least recently active connection that waits for its client; returns false when every connection has a
 /// whole request in flight.
 fn evict_idle(slots: &mut Vec<Arc<ConnectionSlot>>) -> bool {
-    let oldest = slots
+    let idx = longest_idle(slots).map(|(idx, _)| idx);
+    idx.map(|idx| slots.swap_remove(idx).evict.notify_one()).is_some()
+}
+
+/// Returns the least recently active connection that waits for its client and is not asked to make way, with its place.
+fn longest_idle(slots: &[Arc<ConnectionSlot>]) -> Option<(usize, &Arc<ConnectionSlot>)> {
+    slots
         .iter()
         .enumerate()
-        .filter(|(_, slot)| !slot.is_busy.load(Ordering::Relaxed))
+        .filter(|(_, slot)| !slot.is_busy.load(Ordering::Relaxed) && !slot.is_asked())
         .min_by_key(|(_, slot)| slot.active_at.load(Ordering::Relaxed))
-        .map(|(idx, _)| idx);
-    oldest.map(|idx| slots.swap_remove(idx).evict.notify_one()).is_some()
 }
 
 /// The connection of a request, for its handlers.
@@ -198,7 +213,12 @@ struct ConnectionSlot {
     active_at: AtomicU64,
     /// When the system last took bytes of an answer, in that order.
     written_at: AtomicU64,
+    /// Requests whose heads were read.
+    n_requests: AtomicU64,
     requested: Notify,
+    /// Whether the connection is asked to make way.
+    asked: AtomicBool,
+    way_wanted: Notify,
     evict: Arc<Notify>,
     closed: AtomicBool,
 }
@@ -211,7 +231,10 @@ impl ConnectionSlot {
             order,
             active_at: AtomicU64::new(0),
             written_at: AtomicU64::new(0),
+            n_requests: AtomicU64::new(0),
             requested: Notify::new(),
+            asked: AtomicBool::new(false),
+            way_wanted: Notify::new(),
             evict: Arc::new(Notify::new()),
             closed: AtomicBool::new(false),
         };
@@ -230,14 +253,38 @@ impl ConnectionSlot {
     fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
+
+    fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    fn ask_for_way(&self) {
+        self.asked.store(true, Ordering::Relaxed);
+        self.way_wanted.notify_one();
+    }
+
+    /// Resolves when the connection was asked to make way and has made no request within [`MAKE_WAY_WITHIN`].
+    async fn makes_way(&self) {
+        loop {
+            self.way_wanted.notified().await;
+            let n_before = self.n_requests.load(Ordering::Relaxed);
+            tokio::time::sleep(MAKE_WAY_WITHIN).await;
+            let has_requested = self.n_requests.load(Ordering::Relaxed) > n_before;
+            if !has_requested && !self.is_busy.load(Ordering::Relaxed) {
+                return;
+            }
+            self.asked.store(false, Ordering::Relaxed);
+        }
+    }
 }
 
+/// Serves a connection to its end; returns whether it ended because it made way for others.
 async fn handle(
     stream: Pin<Box<dyn Stream>>,
     routes: Routes,
     slot: Arc<ConnectionSlot>,
     mut stop: watch::Receiver<bool>,
-) {
+) -> bool {
     slot.wrote();
     let stream = Watched { stream, slot: Arc::clone(&slot) };
     let mut stream = TimeoutStream::new(stream);
@@ -258,17 +305,22 @@ async fn handle(
             std::future::pending::<()>().await;
         }
     };
-    tokio::select! {
+    let has_made_way = tokio::select! {
+        // The connection first: a request that has come counts before the connection makes way.
+        biased;
         // An error means that the client left or sent broken HTTP, which hyper has answered.
-        _ = connection.as_mut() => {}
-        () = silent => {}
-        () = slot.evict.notified() => {}
+        _ = connection.as_mut() => false,
+        () = slot.makes_way() => true,
+        () = silent => false,
+        () = slot.evict.notified() => false,
         () = is_stopping(&mut stop) => {
             connection.as_mut().graceful_shutdown();
             drop(connection.await);
+            false
         }
-    }
+    };
     slot.closed.store(true, Ordering::Relaxed);
+    has_made_way
 }
 
 /// What requests are answered by.
@@ -284,6 +336,7 @@ async fn answer(
     slot: Arc<ConnectionSlot>,
 ) -> Result<Response<Body>, Infallible> {
     slot.requested.notify_one();
+    slot.n_requests.fetch_add(1, Ordering::Relaxed);
     slot.act();
     slot.is_busy.store(request.body().is_end_stream(), Ordering::Relaxed);
     if request.headers().get_all(HOST).iter().nth(1).is_some() {

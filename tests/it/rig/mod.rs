@@ -15,6 +15,7 @@ pub mod otlp;
 pub mod peers;
 pub mod poll;
 pub mod refusals;
+pub mod schema;
 pub mod series;
 pub mod snapshot;
 pub mod summary;
