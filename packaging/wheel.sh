@@ -10,6 +10,7 @@ cd "$(dirname "$0")/.."
 profile=$1 out=$2
 tools=$PWD/target/tools
 
+# `--auditwheel check` leaves the program where cargo put it; `repair`, the default, moves it away for a moment.
 # maturin packs what is below stepmem.data/ as files of the prefix.
 exec 9>target/.wheel-lock
 flock 9
@@ -21,15 +22,15 @@ case $profile in
         ${CARGO:-cargo} build --quiet --locked
         binary=target/debug/stepmem
         # The program of a debug build is large: less compression, less waiting.
-        options=(--profile dev --compression-level 1)
+        options=(--profile dev --auditwheel check --compression-level 1)
         export PATH=$tools/wheel-venv/bin:$PATH
         ;;
     release)
         target=$(rustc -vV | sed -n 's/^host: //p')
         binary=target/$target/release/stepmem
-        options=(--release --zig --target "$target" --compatibility manylinux_2_28)
+        options=(--release --zig --auditwheel check --target "$target" --compatibility manylinux_2_28)
         export PATH=$tools/zig-venv/bin:$PATH
-        maturin build --quiet "${options[@]}" --out target/wheel
+        maturin build --quiet "${options[@]}" --out target/wheel >&2
         ;;
     *) printf 'packaging/wheel.sh: unknown profile %s: dev or release\n' "$profile" >&2; exit 1 ;;
 esac

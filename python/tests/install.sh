@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the packages for the Python client's tests into virtual environments under target/tools.
 #
-#     python/tests/install.sh          python-venv: pytest, mypy and the package's build backend; wheel-venv: maturin;
+#     python/tests/install.sh          python-venv: pytest, mypy and the package's build backend; wheel-venv: maturin, uv;
 #                                      trackers-venv: W&B and MLflow (0.2 GB)
 #     python/tests/install.sh wheel    zig-venv: also zig, for wheels that are published (0.5 GB)
 #     python/tests/install.sh torch    torch-venv: also PyTorch, Transformers, Accelerate, Lightning and TraceML (6 GB)

@@ -87,6 +87,7 @@ def test_wheel_has_the_client_as_it_is_and_the_program_that_was_built(environmen
         (program,) = [name for name in files.namelist() if name.endswith(".data/scripts/stepmem")]
         if "STEPMEM_WHEEL" not in os.environ:
             assert files.read(program) == pathlib.Path(BINARY).read_bytes()
+        assert not [name for name in files.namelist() if str(ROOT).encode() in files.read(name) and name != program]
     assert packed == sources
 
 
