@@ -473,11 +473,12 @@ SECRETS = {"secrets": {"pushToken": "p", "adminToken": "a", "webConfig": "w"}}
 
 def secrets_are_the_exporters_alone(bench):
     """They are mounted read-only in the exporter and nowhere else, do not hold a training pod, and the probe needs none of them."""
-    arguments = {"--push.token-file=/etc/stepmem/push-token/token", "--admin.token-file=/etc/stepmem/admin-token/token", "--web.config.file=/etc/stepmem/web-config/web.yml"}
+    files = [{"name": f"STEPMEM_{role}_TOKEN_FILE", "value": f"/etc/stepmem/{role.lower()}-token/token"} for role in ("PUSH", "ADMIN")]
     plain = sidecar_of(bench, {})["spec"]
     spec = sidecar_of(bench, SECRETS)["spec"]
     [sidecar] = spec["initContainers"]
-    expect(arguments <= {*sidecar["args"]} and spec["containers"] == plain["containers"], f"{spec}")
+    expect("--web.config.file=/etc/stepmem/web-config/web.yml" in sidecar["args"] and all(file in sidecar["env"] for file in files), f"{sidecar}")
+    expect(spec["containers"] == plain["containers"], f"{spec['containers']}")
     found = {volume["name"]: volume["secret"] for volume in spec["volumes"] if "secret" in volume}
     expect(found == {f"stepmem-{name}": {"secretName": name[0], "defaultMode": 0o444, "optional": True} for name in ("push-token", "admin-token", "web-config")}, f"{found}")
     for name in found:

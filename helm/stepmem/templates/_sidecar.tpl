@@ -126,12 +126,7 @@ Volume mounts of the training containers. Connecting to a socket writes nothing:
 {{- $socket := printf "%s/push.sock" .socketDirectory }}
 {{- $settings := dict "web.listen-address" (printf ":%v" .port) "push.listen-address" "" "push.unix-socket" $socket }}
 {{- $_ := set $settings "state.file" (printf "%s/state" (include "stepmem.stateDirectory" $root)) }}
-{{- range $value, $file := dict "pushToken" "push.token-file=token" "adminToken" "admin.token-file=token" "webConfig" "web.config.file=web.yml" }}
-{{- if get ($root.Values.secrets | default dict) $value }}
-{{- $parts := splitList "=" $file }}
-{{- $_ := set $settings (first $parts) (printf "/etc/stepmem/%s/%s" ($value | kebabcase) (last $parts)) }}
-{{- end }}
-{{- end }}
+{{- if get (.secrets | default dict) "webConfig" }}{{ $_ := set $settings "web.config.file" "/etc/stepmem/web-config/web.yml" }}{{ end }}
 {{- if not .nvml.enabled }}{{ $_ := set $settings "no-nvml" true }}{{ end }}
 {{- $resources := mergeOverwrite (dict "limits" (dict "memory" (include "stepmem.memoryLimit" $root))) (deepCopy (.resources | default dict)) }}
 {{- with and $.isSidecar (include "stepmem.snapshotDirectory" $root) }}
@@ -170,6 +165,13 @@ env:
   # Whatever it finds at its start, it does not exit: training waits until it runs.
   - name: STEPMEM_SIDECAR
     value: "true"
+  {{- end }}
+  {{- /* As variables, which the commands of `kubectl exec` have too. */}}
+  {{- range $value := list "pushToken" "adminToken" }}
+  {{- if get ($root.Values.secrets | default dict) $value }}
+  - name: STEPMEM_{{ $value | snakecase | upper }}_FILE
+    value: /etc/stepmem/{{ $value | kebabcase }}/token
+  {{- end }}
   {{- end }}
   {{- range $name, $field := dict "POD_NAME" "metadata.name" "POD_NAMESPACE" "metadata.namespace" "POD_UID" "metadata.uid" "NODE_NAME" "spec.nodeName" }}
   - name: {{ $name }}
