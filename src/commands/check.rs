@@ -2,23 +2,36 @@
 
 use std::io::{self, Write};
 
-use clap::ArgMatches;
+use clap::{Arg, ArgMatches};
 
 use crate::app::collectors::nvml;
 use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings};
+use crate::commands::live::LiveExporter;
 use crate::config::settings::{PushSocket, Settings};
 
 /// `stepmem check`.
 pub(super) const CHECK: CommandRow = CommandRow { name: "check", arguments, run };
 
+/// The argument that asks a running exporter.
+const LIVE: &str = "live";
+
 fn arguments() -> clap::Command {
     let command = clap::Command::new("check").about(
         "Check the settings; show the addresses they listen on and whether NVML is available",
     );
-    with_settings(command, |_| true)
+    let live = Arg::new(LIVE).long(LIVE).value_name("URL").help(
+        "Ask the running exporter at http://HOST:PORT or unix:///PATH whether it is healthy instead, for a probe; its Unix \
+         socket asks for no certificate and no password",
+    );
+    with_settings(command.arg(live), |_| true)
 }
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    if let Some(url) = matches.get_one::<String>(LIVE) {
+        let answer = LiveExporter::at(url)?.get(&["-", "healthy"])?;
+        io::stdout().lock().write_all(answer.as_bytes()).map_err(anyhow::Error::from)?;
+        return Ok(Exit::Success);
+    }
     let settings = args::settings(matches, |_| true)?;
     check(&settings, io::stdout().lock())?;
     Ok(Exit::Success)

@@ -6,6 +6,7 @@ use std::fs;
 
 use serde_json::Value;
 use stepmem::analysis::config::EngineConfig;
+use stepmem::analysis::saved::SavedState;
 use stepmem::config::sources::Sources;
 use stepmem::config::table::SETTINGS;
 
@@ -122,4 +123,18 @@ fn dashboards_change_colour_where_the_settings_judge() {
             .collect();
         assert_eq!(begins, [default_of(key).to_string()].into(), "{colour} of {metric}");
     }
+}
+
+#[test]
+fn chart_counts_what_a_state_takes() {
+    let template = read("helm/stepmem/templates/_sizes.tpl");
+    let counted = |name: &str| {
+        let begin = format!("{{{{- define \"stepmem.{name}\" -}}}}");
+        let (_, rest) = template.split_once(&begin).unwrap();
+        rest.split_once("{{-").unwrap().0.parse::<usize>().unwrap()
+    };
+    let other = SavedState::bytes_max(0);
+    let rank = SavedState::bytes_max(1) - other;
+    let kib = |bytes: usize| bytes.div_ceil(1024);
+    assert_eq!((counted("rankKiB"), counted("otherKiB")), (kib(rank), kib(other)));
 }

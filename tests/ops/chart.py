@@ -6,6 +6,7 @@ golden files of each mode, values that are off or null, Pod Security, and the po
 
 import copy
 import json
+import math
 import pathlib
 import re
 import subprocess
@@ -33,12 +34,12 @@ KYVERNO = ("kyverno.io/", "policies.kyverno.io/")
 
 # Name, values and the oldest Kubernetes version that supports them.
 MODES = {
-    "sidecar": ({"mode": "sidecar", "networkPolicy": {"enabled": True, "namespaces": ["ml", "research"]}}, "1.29"),
+    "sidecar": ({"mode": "sidecar"}, "1.29"),
     "inject": ({"mode": "inject"}, "1.36"),
     "inject-v1beta1": ({"mode": "inject"}, "1.34"),
     "inject-kyverno": ({"mode": "inject", "inject": {"engine": "Kyverno"}}, "1.29"),
     "inject-kyverno-cel": ({"mode": "inject", "inject": {"engine": "Kyverno", "apiVersion": "policies.kyverno.io/v1"}}, "1.29"),
-    "daemonset": ({"mode": "daemonset", "networkPolicy": {"enabled": True}, "daemonset": {"runtimeClassName": "nvidia", "nodeSelector": {"nvidia.com/gpu.present": "true"}}}, "1.29"),
+    "daemonset": ({"mode": "daemonset", "daemonset": {"runtimeClassName": "nvidia", "nodeSelector": {"nvidia.com/gpu.present": "true"}}}, "1.29"),
 }
 SNAPSHOTS = {"snapshots": {"enabled": True}}
 MODES |= {f"{name}-snapshots": (MODES[name][0] | SNAPSHOTS, MODES[name][1]) for name in ("sidecar", "inject", "inject-kyverno")}
@@ -56,6 +57,10 @@ REFUSED = [
     ({"snapshots": {"enabled": True, "directory": "snapshots"}}, "directory"),
     ({"snapshots": {"enabled": True, "sizeLimit": "a lot"}}, "sizeLimit"),
     ({"mode": "daemonset"} | SNAPSHOTS, "snapshots.enabled"),
+    ({"networkPolicy": {"enabled": True}}, "networkPolicy.enabled"),
+    ({"mode": "inject", "networkPolicy": {"enabled": True}}, "networkPolicy.enabled"),
+    ({"secrets": {"token": "t"}}, "token"),
+    ({"podMonitor": {"scheme": "ftp"}}, "scheme"),
 ]
 
 
@@ -65,7 +70,7 @@ def main():
     problems = []
     for check in [copies_are_current, lints, renders_alike, golden_files, fits_schemas, refuses, rules_are_the_source, monitors_where_it_can, notes_say_what_a_sidecar_waits_for_and_sees,
                   the_docs_have_the_table_of_the_cluster, survives_null,
-                  nothing_twice, pods_are_restricted, tests_itself, injects, injects_the_volume_of_snapshots, snapshots_have_their_values, settings_take_precedence, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
+                  nothing_twice, pods_are_restricted, tests_itself, injects, injects_the_volume_of_snapshots, snapshots_have_their_values, training_writes_no_volume_of_the_exporter, sizes_follow_from_the_ranks, secrets_are_the_exporters_alone, extras_are_there, the_policy_selects_no_training, prometheus_shows_what_it_is_told, settings_take_precedence, arguments_are_known, examples_have_the_sidecar, the_readme_installs_it]:
         try:
             check(Bench(chart, stepmem, is_bless))
         except Problem as problem:
@@ -271,7 +276,8 @@ def survives_null(bench):
     defaults = load((CHART / "values.yaml").read_text())
     nullable = ["rules.thresholds", "rules.alerts", "rules.labels", "rules.alertLabels", "rules.runbookUrl", "podMonitor.labels", "podMonitor.namespaces", "settings",
                 "daemonset.nodeSelector", "daemonset.tolerations", "daemonset.affinity", "daemonset.podAnnotations", "daemonset.podLabels", "daemonset.serviceAccount.annotations",
-                "podMonitor.enabled", "rules.enabled", "snapshots", "snapshots.enabled", "snapshots.directory", "snapshots.sizeLimit", "daemonset.kubeletDirectory", "inject.namespaceSelector", "imagePullSecrets", "nameOverride", "fullnameOverride", "image.tag", "image.digest", "networkPolicy.namespaces"]
+                "podMonitor.enabled", "rules.enabled", "snapshots", "snapshots.enabled", "snapshots.directory", "snapshots.sizeLimit", "daemonset.kubeletDirectory", "inject.namespaceSelector", "imagePullSecrets", "nameOverride", "fullnameOverride", "image.tag", "image.digest", "networkPolicy.from", "networkPolicy.enabled", "stateDirectory", "secrets", "secrets.pushToken", "extraVolumes", "extraVolumeMounts", "extraEnv", "extraArgs", "resources.limits",
+                "podMonitor.scheme", "podMonitor.tlsConfig", "podMonitor.sampleLimit"]
     nullable += [f"rules.thresholds.{name}" for name in defaults["rules"]["thresholds"]]
     for mode, (values, version) in MODES.items():
         expected = bench.text(values, version)
@@ -361,7 +367,7 @@ def pods_are_restricted(bench):
     expect(all("hostPort" not in port for port in container["ports"]), "it uses a port of the node")
     expect(container["restartPolicy"] == "Always", "it is not a native sidecar")
     expect(not {"readinessProbe", "startupProbe", "lifecycle"} & set(container), "a probe may delay training")
-    expect(container["resources"] == {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "32Mi"}}, f"{container['resources']}")
+    expect(container["resources"] == {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": sizes(64)[0]}}, f"{container['resources']}")
     expect(container["image"].startswith("registry.example/stepmem@sha256:"), container["image"])
     claimed = sidecar_of(bench, {"nvml": {"enabled": True, "resourceClaim": "gpu"}})["spec"]["initContainers"][0]
     expect(claimed["resources"]["claims"] == [{"name": "gpu"}] and "NVIDIA" not in json.dumps(claimed), "the claim")
@@ -433,6 +439,107 @@ def snapshots_have_their_values(bench):
         expect(sidecar_of(bench, {"snapshots": off}) == sidecar_of(bench, {}), f"snapshots={off} changes the sidecar")
 
 
+def sizes(n_ranks):
+    """Memory limit and size of the state's volume for so many ranks, by the figures of _sizes.tpl, which a test of the exporter holds."""
+    figures = dict(re.findall(r'define "stepmem.(rankKiB|otherKiB|baseMiB)" -}}([0-9]+)', (CHART / "templates/_sizes.tpl").read_text()))
+    kib = n_ranks * int(figures["rankKiB"]) + int(figures["otherKiB"])
+    return f"{int(figures['baseMiB']) + math.ceil(1.5 * kib / 1024)}Mi", f"{1 + math.ceil(2 * kib / 1024)}Mi"
+
+
+def training_writes_no_volume_of_the_exporter(bench):
+    """The socket's volume is read-only to training, and the state's is the exporter's own."""
+    spec = sidecar_of(bench, {})["spec"]
+    [sidecar], [trainer] = spec["initContainers"], spec["containers"]
+    expect(trainer["volumeMounts"] == [{"name": "stepmem", "mountPath": "/run/stepmem", "readOnly": True}], f"training mounts {trainer['volumeMounts']}")
+    expect({"name": "stepmem-state", "mountPath": "/var/lib/stepmem"} in sidecar["volumeMounts"] and "--state.file=/var/lib/stepmem/state" in sidecar["args"], f"the state: {sidecar}")
+    node = bench.find("DaemonSet", {"mode": "daemonset", "stateDirectory": "/srv/stepmem"})["spec"]["template"]["spec"]
+    expect({"name": "stepmem-state", "hostPath": {"path": "/srv/stepmem", "type": "DirectoryOrCreate"}} in node["volumes"], f"{node['volumes']}")
+    expect("--state.file=/srv/stepmem/state" in node["containers"][0]["args"], f"{node['containers'][0]['args']}")
+
+
+def sizes_follow_from_the_ranks(bench):
+    for set_to, n_ranks in [(None, 64), ("", 64), (1024, 1024), ("200", 200)]:
+        spec = sidecar_of(bench, {"settings": {"rank.max": set_to}})["spec"]
+        found = spec["initContainers"][0]["resources"]["limits"]["memory"], next(volume["emptyDir"]["sizeLimit"] for volume in spec["volumes"] if volume["name"] == "stepmem-state")
+        expect(found == sizes(n_ranks), f"rank.max={set_to}: {found}, not {sizes(n_ranks)}")
+    [node] = bench.find("DaemonSet", {"mode": "daemonset"})["spec"]["template"]["spec"]["containers"]
+    expect(node["resources"]["limits"] == {"memory": sizes(1024)[0]}, f"{node['resources']}")
+    own = sidecar_of(bench, {"resources": {"limits": {"memory": "2Gi"}}})["spec"]["initContainers"][0]["resources"]["limits"]
+    expect(own == {"memory": "2Gi"}, f"limits {own}")
+
+
+SECRETS = {"secrets": {"pushToken": "p", "adminToken": "a", "webConfig": "w"}}
+
+
+def secrets_are_the_exporters_alone(bench):
+    """They are mounted read-only in the exporter and nowhere else, do not hold a training pod, and the probe needs none of them."""
+    files = [{"name": f"STEPMEM_{role}_TOKEN_FILE", "value": f"/etc/stepmem/{role.lower()}-token/token"} for role in ("PUSH", "ADMIN")]
+    plain = sidecar_of(bench, {})["spec"]
+    spec = sidecar_of(bench, SECRETS)["spec"]
+    [sidecar] = spec["initContainers"]
+    expect("--web.config.file=/etc/stepmem/web-config/web.yml" in sidecar["args"] and all(file in sidecar["env"] for file in files), f"{sidecar}")
+    expect(spec["containers"] == plain["containers"], f"{spec['containers']}")
+    found = {volume["name"]: volume["secret"] for volume in spec["volumes"] if "secret" in volume}
+    expect(found == {f"stepmem-{name}": {"secretName": name[0], "defaultMode": 0o444, "optional": True} for name in ("push-token", "admin-token", "web-config")}, f"{found}")
+    for name in found:
+        mount = {"name": name, "mountPath": f"/etc/stepmem/{name.removeprefix('stepmem-')}", "readOnly": True}
+        expect(mount in sidecar["volumeMounts"], f"{mount} is not among {sidecar['volumeMounts']}")
+    policy = bench.find("MutatingAdmissionPolicy", {"mode": "inject"} | SECRETS)["spec"]
+    after = injection.by_policy(injection.pod_of({"containers": [injection.trainer()]}), policy)
+    kubernetes_validate.validate(after, "1.36", strict=True)
+    expect(injection.without_empty(after["spec"]["initContainers"]) == [injection.without_empty(sidecar)], f"injected: {after['spec']['initContainers']}")
+    for is_pushed, socket in [(False, "/var/lib/stepmem/probe.sock"), (True, "/run/stepmem/push.sock")]:
+        node = bench.find("DaemonSet", {"mode": "daemonset", "daemonset": {"pushSocket": is_pushed}} | SECRETS)
+        kubernetes_validate.validate(node, "1.36", strict=True)
+        [container] = node["spec"]["template"]["spec"]["containers"]
+        expect(container["livenessProbe"]["exec"] == {"command": ["/usr/local/bin/stepmem", "check", f"--live=unix://{socket}"]}, f"{container['livenessProbe']}")
+        expect(any(argument.startswith(f"--push.unix-socket={socket}") for argument in container["args"]), f"{container['args']}")
+        expect([part for part, document in bench.documents({"mode": "daemonset"} | SECRETS) if part == "test.yaml"] == [], "a test that the web configuration refuses")
+    [pod] = [document for part, document in bench.documents(SECRETS) if part == "test.yaml"]
+    kubernetes_validate.validate(pod, "1.36", strict=True)
+    expect(pod["spec"]["containers"][0]["args"] == ["check", "--live=unix:///run/stepmem/push.sock"], f"{pod['spec']['containers']}")
+
+
+def extras_are_there(bench):
+    extra = {"extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}], "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ca", "readOnly": True}],
+             "extraEnv": [{"name": "OTEL_EXPORTER_OTLP_HEADERS", "valueFrom": {"secretKeyRef": {"name": "otlp", "key": "headers"}}}], "extraArgs": ["--otlp.semconv"]}
+    policy = bench.find("MutatingAdmissionPolicy", {"mode": "inject"} | extra)["spec"]
+    injected = injection.by_policy(injection.pod_of({"containers": [injection.trainer()]}), policy)
+    node = bench.find("DaemonSet", {"mode": "daemonset"} | extra)
+    for document in (injected, node):
+        kubernetes_validate.validate(document, "1.36", strict=True)
+    for spec in (sidecar_of(bench, extra)["spec"], injected["spec"], node["spec"]["template"]["spec"]):
+        exporter = next(container for container in [*spec.get("initContainers", []), *spec["containers"]] if container["name"] == "stepmem")
+        expect(extra["extraVolumes"][0] in spec["volumes"] and extra["extraVolumeMounts"][0] in exporter["volumeMounts"], f"{spec['volumes']}")
+        expect(exporter["args"][-1] == "--otlp.semconv" and exporter["env"][-1] == extra["extraEnv"][0], f"{exporter}")
+
+
+def the_policy_selects_no_training(bench):
+    """Only the DaemonSet has one, by default, for its own pods and its own port; `from` narrows it."""
+    for mode in ("sidecar", "inject"):
+        expect(bench.find("NetworkPolicy", {"mode": mode}) is None, f"{mode} has a NetworkPolicy")
+    values = {"mode": "daemonset"}
+    spec = bench.find("NetworkPolicy", values)["spec"]
+    labels = bench.find("DaemonSet", values)["spec"]["selector"]["matchLabels"]
+    expect(spec == {"podSelector": {"matchLabels": labels}, "policyTypes": ["Ingress"], "ingress": [{"ports": [{"port": 9477, "protocol": "TCP"}]}]}, f"{spec}")
+    peers = [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]
+    narrowed = bench.find("NetworkPolicy", values | {"networkPolicy": {"from": peers}})["spec"]["ingress"]
+    expect(narrowed == [{**spec["ingress"][0], "from": peers}], f"{narrowed}")
+    expect(bench.find("NetworkPolicy", values | {"networkPolicy": {"enabled": False}}) is None, "networkPolicy.enabled=false leaves one")
+
+
+def prometheus_shows_what_it_is_told(bench):
+    shown = {"scheme": "https", "tlsConfig": {"ca": {"secret": {"name": "ca", "key": "ca.crt"}}, "serverName": "stepmem"}, "authorization": {"credentials": {"name": "t", "key": "token"}}}
+    limits = {"sampleLimit": 20000, "labelValueLengthLimit": 512}
+    monitor = bench.find("PodMonitor", {"podMonitor": shown | limits})
+    endpoint = monitor["spec"]["podMetricsEndpoints"][0]
+    expect({name: endpoint.get(name) for name in shown} == shown and {name: monitor["spec"].get(name) for name in limits} == limits, f"{monitor['spec']}")
+    done = subprocess.run(["node", ROOT / "tests/ops/crds.mjs", MODELS], input=json.dumps([monitor]), capture_output=True, text=True)
+    expect(done.returncode == 0 and not done.stdout, done.stdout + done.stderr)
+    plain = bench.find("PodMonitor", {})
+    expect(not {*shown, *limits} & {*plain["spec"], *plain["spec"]["podMetricsEndpoints"][0]}, f"{plain['spec']}")
+
+
 def settings_take_precedence(bench):
     """Those of the values over those of the mode, and these over the chart's; also false and empty ones."""
     [node] = bench.find("DaemonSet", {"mode": "daemonset"})["spec"]["template"]["spec"]["containers"]
@@ -476,7 +583,7 @@ def variables(kind):
 def examples_have_the_sidecar(bench):
     """The manifests in examples/ have the container, the volume and the mount that the chart renders."""
     expected = sidecar_of(bench, {})
-    [sidecar], [volume] = expected["spec"]["initContainers"], expected["spec"]["volumes"]
+    [sidecar], volumes = expected["spec"]["initContainers"], expected["spec"]["volumes"]
     mount = expected["spec"]["containers"][0]["volumeMounts"][0]
     expect(expected["spec"]["containers"][0]["env"] == variables("Job"), "the chart's patch does not name the run of a Job")
     paths = sorted((ROOT / "examples/kubernetes").rglob("*.yaml"))
@@ -496,7 +603,7 @@ def examples_have_the_sidecar(bench):
             spec = pod["spec"]
             found = [container for container in spec["initContainers"] if container["name"] == "stepmem"]
             expect(found == [sidecar], f"{path.relative_to(ROOT)}: its sidecar is not the chart's")
-            expect(volume in spec["volumes"], f"{path.relative_to(ROOT)}: its volume is not the chart's")
+            expect(all(volume in spec["volumes"] for volume in volumes), f"{path.relative_to(ROOT)}: its volumes are not the chart's")
             expect(any(mount in container.get("volumeMounts", []) for container in spec["containers"]), f"{path.relative_to(ROOT)}: nothing mounts the socket")
             expect(pod["metadata"]["labels"].get("stepmem.io/sidecar") == "true", f"{path.relative_to(ROOT)}: no label stepmem.io/sidecar")
 

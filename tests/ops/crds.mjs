@@ -8,10 +8,11 @@ import { pathToFileURL } from "node:url";
 const models = dirname(createRequire(join(process.argv[2], "x.js")).resolve("@kubernetes-models/prometheus-operator/package.json"));
 const folder = join(models, "monitoring.coreos.com/v1");
 const known = {
-  PodMonitor: ["PodMonitor", "PodMonitorSpec", "PodMetricsEndpoint", "NamespaceSelector", "RelabelConfig"],
+  PodMonitor: ["PodMonitor", "PodMonitorSpec", "PodMetricsEndpoint", "NamespaceSelector", "RelabelConfig", "SafeAuthorization", "BasicAuth", "SafeTLSConfig", "SecretOrConfigMap"],
   PrometheusRule: ["PrometheusRule", "PrometheusRuleSpec", "RuleGroup", "Rule"],
 };
-const free = new Set(["metadata", "labels", "annotations", "matchLabels"]);
+// Maps, and references to keys of secrets.
+const free = new Set(["metadata", "labels", "annotations", "matchLabels", "secret", "configMap", "credentials", "username", "password", "keySecret"]);
 
 function* names(value) {
   if (Array.isArray(value)) for (const each of value) yield* names(each);

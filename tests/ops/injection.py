@@ -66,6 +66,7 @@ LEFT_ALONE = {
     "with its own mount there, ending in a slash": {"containers": [trainer(volumeMounts=[{"name": "own", "mountPath": "/run/stepmem/"}])], "volumes": [{"name": "own", "emptyDir": {}}]},
     "with a read-only mount above the socket's directory": {"containers": [trainer(volumeMounts=[{"name": "own", "mountPath": "/run", "readOnly": True}])], "volumes": [{"name": "own", "emptyDir": {}}]},
     "with a volume named stepmem": {"containers": [trainer()], "volumes": [{"name": "stepmem", "hostPath": {"path": "/srv"}}]},
+    "with a volume named stepmem-state": {"containers": [trainer()], "volumes": [{"name": "stepmem-state", "hostPath": {"path": "/srv"}}]},
     "with a container named stepmem": {"containers": [trainer(), {"name": "stepmem", "image": "s"}]},
     "with an init container named stepmem": {"initContainers": [{"name": "stepmem", "image": "s"}], "containers": [trainer()]},
     "with the exporter's port": {"containers": [trainer(ports=[{"containerPort": 9477}])]},
@@ -139,11 +140,11 @@ def check(title, after, sidecar, engine, before=None):
     expect([container["name"] for container in after["containers"]] == [container["name"] for container in before["containers"]], f"{where}: containers")
     for old, container in zip(before["containers"], after["containers"]):
         mounts = container["volumeMounts"]
-        ours = {"name": "stepmem", "mountPath": DIRECTORY}
+        ours = {"name": "stepmem", "mountPath": DIRECTORY, "readOnly": True}
         expect(mounts.count(ours) == 1 and [mount for mount in mounts if mount != ours] == old.get("volumeMounts", []), f"{where}: mounts {mounts}")
         check_variables(where, title, old.get("env", []), container.get("env", []))
     volumes = sorted(volume["name"] for volume in after["volumes"])
-    expect(volumes == sorted([*(volume["name"] for volume in before.get("volumes", [])), "stepmem"]), f"{where}: volumes {volumes}")
+    expect(volumes == sorted([*(volume["name"] for volume in before.get("volumes", [])), "stepmem", "stepmem-state"]), f"{where}: volumes {volumes}")
 
 
 def check_variables(where, title, own, env):

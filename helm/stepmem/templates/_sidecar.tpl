@@ -25,6 +25,11 @@ securityContext:
 volumeMounts:
   - name: stepmem
     mountPath: {{ .Values.socketDirectory }}
+  - name: stepmem-state
+    mountPath: {{ include "stepmem.stateDirectory" . }}
+  {{- with include "stepmem.extraMounts" . | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
   {{- with include "stepmem.snapshotDirectory" . }}
   - name: stepmem-snapshots
     mountPath: {{ . }}
@@ -32,10 +37,50 @@ volumeMounts:
   {{- end }}
 {{- end }}
 
-{{/* Volume mounts of the training containers. */}}
+{{/* Mounts of the exporter's secrets, and those of the values. */}}
+{{- define "stepmem.extraMounts" -}}
+{{- range $value, $secret := .Values.secrets | default dict }}
+{{- if $secret }}
+- name: stepmem-{{ $value | kebabcase }}
+  mountPath: /etc/stepmem/{{ $value | kebabcase }}
+  readOnly: true
+{{- end }}
+{{- end }}
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Volumes of the exporter's secrets, and those of the values. */}}
+{{- define "stepmem.extraVolumes" -}}
+{{- range $value, $secret := .Values.secrets | default dict }}
+{{- if $secret }}
+- name: stepmem-{{ $value | kebabcase }}
+  secret:
+    secretName: {{ $secret }}
+    # A sidecar is not root, and the pod's fsGroup is not ours to set; no other container mounts it.
+    defaultMode: {{ ternary 256 292 (eq $.Values.mode "daemonset") }}
+    # Training starts without it; the exporter then keeps shut what it protects.
+    optional: {{ ne $.Values.mode "daemonset" }}
+{{- end }}
+{{- end }}
+{{- with .Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Where the exporter keeps its state: training does not mount it. */}}
+{{- define "stepmem.stateDirectory" -}}
+{{ .Values.stateDirectory | default "/var/lib/stepmem" }}
+{{- end }}
+
+{{/*
+Volume mounts of the training containers. Connecting to a socket writes nothing: read-only, they cannot put anything in its place.
+*/}}
 {{- define "stepmem.volumeMounts" -}}
 - name: stepmem
   mountPath: {{ .Values.socketDirectory }}
+  readOnly: true
 {{- with include "stepmem.snapshotDirectory" . }}
 - name: stepmem-snapshots
   mountPath: {{ . }}
@@ -46,7 +91,13 @@ volumeMounts:
 {{- define "stepmem.volumes" -}}
 - name: stepmem
   emptyDir:
-    sizeLimit: 96Mi
+    sizeLimit: 1Mi
+- name: stepmem-state
+  emptyDir:
+    sizeLimit: {{ include "stepmem.stateSize" . }}
+{{- with include "stepmem.extraVolumes" . | trim }}
+{{ . }}
+{{- end }}
 {{- if include "stepmem.snapshotDirectory" . }}
 - name: stepmem-snapshots
   emptyDir:
@@ -74,9 +125,10 @@ volumeMounts:
 {{- with $root.Values }}
 {{- $socket := printf "%s/push.sock" .socketDirectory }}
 {{- $settings := dict "web.listen-address" (printf ":%v" .port) "push.listen-address" "" "push.unix-socket" $socket }}
-{{- $_ := set $settings "state.file" (printf "%s/state" .socketDirectory) }}
+{{- $_ := set $settings "state.file" (printf "%s/state" (include "stepmem.stateDirectory" $root)) }}
+{{- if get (.secrets | default dict) "webConfig" }}{{ $_ := set $settings "web.config.file" "/etc/stepmem/web-config/web.yml" }}{{ end }}
 {{- if not .nvml.enabled }}{{ $_ := set $settings "no-nvml" true }}{{ end }}
-{{- $resources := .resources }}
+{{- $resources := mergeOverwrite (dict "limits" (dict "memory" (include "stepmem.memoryLimit" $root))) (deepCopy (.resources | default dict)) }}
 {{- with and $.isSidecar (include "stepmem.snapshotDirectory" $root) }}
 {{- $_ := set $settings "snapshot.on-creep" true }}
 {{- $_ := set $settings "snapshot.read-directory" . }}
@@ -105,11 +157,21 @@ args:
   {{- end }}
   {{- end }}
   {{- end }}
+  {{- with .extraArgs }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 env:
   {{- if $.isSidecar }}
   # Whatever it finds at its start, it does not exit: training waits until it runs.
   - name: STEPMEM_SIDECAR
     value: "true"
+  {{- end }}
+  {{- /* As variables, which the commands of `kubectl exec` have too. */}}
+  {{- range $value := list "pushToken" "adminToken" }}
+  {{- if get ($root.Values.secrets | default dict) $value }}
+  - name: STEPMEM_{{ $value | snakecase | upper }}_FILE
+    value: /etc/stepmem/{{ $value | kebabcase }}/token
+  {{- end }}
   {{- end }}
   {{- range $name, $field := dict "POD_NAME" "metadata.name" "POD_NAMESPACE" "metadata.namespace" "POD_UID" "metadata.uid" "NODE_NAME" "spec.nodeName" }}
   - name: {{ $name }}
@@ -126,6 +188,9 @@ env:
   - name: NVIDIA_DRIVER_CAPABILITIES
     value: utility
   {{- end }}
+  {{- with .extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 ports:
   - name: stepmem
     containerPort: {{ .port }}
@@ -140,13 +205,13 @@ resources:
 {{- end }}
 
 {{/*
-YAML as CEL: a map becomes an object of the type at `path`, except under requests and limits, which are maps in CEL too.
+YAML as CEL: a map becomes an object of the type at `path`, except under requests, limits and volumeAttributes, which are maps in CEL too.
 Strings, numbers and booleans are the same in JSON and CEL.
 */}}
 {{- define "stepmem.cel" -}}
 {{- $path := .path }}
 {{- if kindIs "map" .value -}}
-{{- if or (hasSuffix ".requests" $path) (hasSuffix ".limits" $path) -}}
+{{- if or (hasSuffix ".requests" $path) (hasSuffix ".limits" $path) (hasSuffix ".volumeAttributes" $path) -}}
 { {{- range $i, $key := keys .value | sortAlpha }}{{ if $i }}, {{ end }}{{ $key | toJson }}: {{ get $.value $key | toString | toJson }}{{ end -}} }
 {{- else -}}
 {{ $path }}{ {{- range $i, $key := keys .value | sortAlpha }}{{ if $i }}, {{ end }}{{ $key }}: {{ include "stepmem.cel" (dict "path" (printf "%s.%s" $path $key) "value" (get $.value $key)) }}{{ end -}} }

@@ -12,7 +12,7 @@ use axum::extract::{Path, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{get, post};
 
 use crate::input::push::bodies::{Bodies, ReadUptime};
 use crate::input::push::inbox::{Delivery, Inbox, PushResult, Receipt, Releases};
@@ -31,6 +31,9 @@ use crate::net::server::Connection;
 
 /// The detail of a response to an unknown path.
 const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end, /v1/runs/RUN/ack, /v1/runs/RUN/snapshot, /v1/holders, /v1/devices/UUID/ack and /v1/nvml/release";
+
+/// The path that answers while the exporter runs.
+const HEALTHY_PATH: &str = "/-/healthy";
 
 /// The limits of pushes.
 #[derive(Clone, Debug)]
@@ -75,6 +78,8 @@ pub fn router(
         .route("/v1/runs/{run}/snapshot", post(demand))
         .route("/v1/devices/{uuid}/ack", post(device_ack))
         .route("/v1/nvml/release", post(release))
+        // For the probe of an exporter whose page asks for a certificate.
+        .route(HEALTHY_PATH, get(async || "stepmem is healthy\n"))
         .fallback(|| async { problem(StatusCode::NOT_FOUND, "No such path", ROUTES) })
         .method_not_allowed_fallback(|| async {
             problem(StatusCode::METHOD_NOT_ALLOWED, "No such method", ROUTES)

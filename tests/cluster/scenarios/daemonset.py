@@ -23,7 +23,7 @@ def attributes(cluster):
     devices = [{"uuid": uuid, "name": "NVIDIA H100", "memory": {"total": 80 * GIB, "reserved": 0, "used": GIB}, "compute": []} for uuid in UUIDS]
     pathlib.Path(f"{library}.json").write_text(json.dumps({"driver_version": "570.86.15", "devices": devices}))
     values = cluster.values(
-        mode="daemonset", nvml={"enabled": True}, socketDirectory=str(shared), settings={"nvml.library": str(library), "nvml.interval": "1s"},
+        mode="daemonset", nvml={"enabled": True}, socketDirectory=str(shared), stateDirectory=f"{cluster.node.folder}/state", settings={"nvml.library": str(library), "nvml.interval": "1s"},
         daemonset={"kubeletDirectory": f"{cluster.node.folder}/kubelet", "pushSocket": True},
     )
     with Child([programs.path("deviceplugin"), "/var/lib/kubelet/device-plugins", *UUIDS], str(cluster.folder / "deviceplugin.log")), cluster.release(namespace, values):
@@ -40,7 +40,7 @@ def attributes(cluster):
             if needed not in row:
                 raise Failure(f"{row} lacks {needed}")
         host = {"hostNetwork": True, "volumes": [{"name": "socket", "hostPath": {"path": str(shared)}}]}
-        cluster.apply(cluster.pod("rdma", script="leak", spec=host, volumeMounts=[{"name": "socket", "mountPath": "/run/stepmem"}]), namespace=namespace)
+        cluster.apply(cluster.pod("rdma", script="leak", spec=host, volumeMounts=[{"name": "socket", "mountPath": "/run/stepmem", "readOnly": True}]), namespace=namespace)
         with cluster.exporter(namespace, name) as url:
             awaits(lambda: "stepmem_rank_step{" in (answer(f"{url}/metrics") or ""), 60, lambda: "the pushes of a pod on the node's network do not arrive")
     return "from a kubelet whose directory is not /var/lib/kubelet; a hostNetwork pod pushes to it"

@@ -1,6 +1,8 @@
 """Injection as a real API server does it, and the pods that result."""
 
 import json
+import random
+import re
 
 import injection
 import policies
@@ -65,7 +67,23 @@ def running(cluster):
             if is_injected:
                 with cluster.exporter(namespace, name) as url:
                     awaits(lambda: answer(f"{url}/-/healthy"), STATUS_SECONDS_MAX, lambda: f"the sidecar of {name} does not answer")
-        return ", ".join(name for name, *_ in pods)
+        by_any_user(cluster, namespace)
+        return ", ".join([*(name for name, *_ in pods), "users 0, 1000 and a random one"])
+
+
+def by_any_user(cluster, namespace):
+    """Training as root, as a usual user and as a random one pushes over the read-only socket, and may not do what an operator does."""
+    users = [0, 1000, random.randrange(100_000, 2_000_000_000)]
+    cluster.apply(*(cluster.pod(f"user-{uid}", script="user", securityContext={"runAsUser": uid}) for uid in users), namespace=namespace)
+    for uid in users:
+        name = f"user-{uid}"
+        cluster.awaits_phase(namespace, name, "Succeeded")
+        said = cluster.kubectl("logs", name, "-c", "trainer", "-n", namespace)
+        if "release: HTTP/1.1 403" not in said:
+            raise Failure(f"{name}: {said}")
+        log = cluster.kubectl("logs", name, "-c", "stepmem", "-n", namespace)
+        if not re.search(rf"ended .*peer=uid {uid}\b", log):
+            raise Failure(f"{name}: the log of the sidecar does not name the user of the rank's end: {log}")
 
 
 def restricted(cluster):

@@ -30,7 +30,7 @@ def lives(version):
     def scenario(cluster):
         namespace = cluster.namespace(f"helm{version}")
         name = f"{cluster.id}-h{version}"
-        daemonset = {"mode": "daemonset", "daemonset": {"podResources": False}, "socketDirectory": f"/run/{cluster.id}"}
+        daemonset = {"mode": "daemonset", "daemonset": {"podResources": False}, "socketDirectory": f"/run/{cluster.id}", "stateDirectory": f"/run/{cluster.id}/state"}
         try:
             cluster.releases.append((namespace, name))
             cluster.helm(version, "install", name, CHART, "-n", namespace, values=cluster.values())

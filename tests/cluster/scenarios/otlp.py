@@ -107,5 +107,6 @@ def awaits_alike(scrape, receive, name):
 def sidecar_pod(cluster, name, settings):
     """A pod with a hand-written sidecar of these settings."""
     shared = {"name": "stepmem", "mountPath": "/run/stepmem"}
-    spec = {"initContainers": [policies.sidecar(cluster.values(settings=settings))], "volumes": [{"name": "stepmem", "emptyDir": {}}]}
+    volumes = [{"name": volume, "emptyDir": {}} for volume in ("stepmem", "stepmem-state")]
+    spec = {"initContainers": [policies.sidecar(cluster.values(settings=settings))], "volumes": volumes}
     return cluster.pod(name, script="leak", spec=spec, labels={"stepmem.io/inject": "false"}, volumeMounts=[shared])

@@ -66,7 +66,7 @@ def survives_a_kill(cluster):
 def saved(cluster, namespace):
     """Whether the state file of the pod holds a finding's rank: it was written after the finding."""
     uid = cluster.status(namespace, "leak")["metadata"]["uid"]
-    file = pathlib.Path(cluster.node.folder) / f"kubelet/pods/{uid}/volumes/kubernetes.io~empty-dir/stepmem/state"
+    file = pathlib.Path(cluster.node.folder) / f"kubelet/pods/{uid}/volumes/kubernetes.io~empty-dir/stepmem-state/state"
     first = saved.__dict__.setdefault(uid, file.stat().st_mtime_ns if file.exists() else 0)
     return file.exists() and file.stat().st_mtime_ns != first
 

@@ -271,6 +271,20 @@ fn pushes_from_the_network_need_a_token_or_a_word_for_it() {
 }
 
 #[test]
+fn probe_over_the_socket_needs_no_token_and_fails_without_an_exporter() {
+    let folder = Folder::new("roles-probe");
+    let (token, socket) = (folder.write("token", "secret"), text(&folder.path("push.sock")));
+    let exporter =
+        Exporter::start(&["--push.unix-socket", &socket, "--push.token-file", &token]);
+    await_true("the socket", || exporter.logged("INFO", &socket) == 1);
+    let live = format!("--live=unix://{socket}");
+    let probe = || stepmem(&["check", &live], &[], b"");
+    assert_eq!((probe().code, probe().out.as_str()), (Some(0), "stepmem is healthy\n"));
+    exporter.stop();
+    assert_eq!(probe().code, Some(1));
+}
+
+#[test]
 fn answer_without_a_token_needs_no_body() {
     let guarded = Guarded::start("roles-body");
     let head = head("POST", "/v1/steps", &[JSON, ("expect", "100-continue")], 1 << 19);
