@@ -238,6 +238,11 @@ impl Captures {
         Some((rank, since))
     }
 
+    /// Returns a listed snapshot.
+    pub fn listed(&self, number: u64) -> Option<&Capture> {
+        self.listed.iter().find(|listed| listed.number == number)
+    }
+
     /// Gives up requests that have waited too long.
     pub fn expire(&mut self, now: Uptime) {
         let mut runs = Vec::new();

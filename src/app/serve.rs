@@ -21,6 +21,7 @@ use crate::app::collectors::nvml::{GpuChannels, GpuSource, GpuTask};
 use crate::app::engine_task::{DropCounts, EngineTask, ExporterFigures, Requests};
 use crate::app::listen::{Addresses, PUSH, SocketFile, WEB, bind_socket, listen};
 use crate::app::notices::Notices;
+use crate::app::recorder;
 use crate::app::reload::keep_token;
 use crate::app::startup::Startup;
 use crate::app::state_file::{StateFile, read_state};
@@ -110,8 +111,7 @@ async fn start(
     notices: Notices,
     reloads: watch::Receiver<u64>,
 ) -> anyhow::Result<(App, Addresses)> {
-    let mut startup = Startup::new(settings.start, &settings.problems);
-    settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    let mut startup = Startup::new(settings.start, &settings.problems, &settings.warnings);
     let saved = read_state(settings.state_file.as_deref(), settings.engine.ranks_max).await;
     let clock = Clock::start(saved.as_ref());
     let (push_counts, web_counts) = <(Arc<ServerCounts>, Arc<ServerCounts>)>::default();
@@ -120,7 +120,6 @@ async fn start(
     let (source, requests, summary_requests) = StatusSource::new(latest.clone());
     let [(stop_push, push_stopped), (stop_web, web_stopped)] =
         [watch::channel(false), watch::channel(false)];
-    let (releases, release_requests) = Releases::new();
 
     let Listeners { web, push, mut addresses, socket } =
         Listeners::bind(&settings, &mut startup).await?;
@@ -128,19 +127,20 @@ async fn start(
     let export = start_export(settings.otlp, latest, &export_counts, &inbox).await;
     let export = startup.started(keys::OTLP_ENDPOINT, export)?.flatten();
     let (pushed_devices, wanted) = watch::channel(BTreeSet::new());
+    let (inputs, releases) = DeviceInputs::new(wanted);
     let releases = (settings.nvml.is_some() && gpu.is_some()).then_some(releases);
-    let inputs = DeviceInputs { pushed_devices: wanted, releases: release_requests };
     let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
     let analyses = start_analyses(&settings.snapshots, &collect, &mut startup)?;
     let gpu = start_collectors(settings.nvml.zip(gpu), inputs, collect, &mut startup)?;
+    let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
+    let (engine, state) = resumed(config, saved, clock, settings.state_file).await;
+    let folders = SummaryFolders::new(settings.summary_dir, settings.summary_launches_max);
+    let recorder = recorder::start(&settings.record, folders.as_ref(), &engine, &mut startup)?;
     addresses.problems = [settings.warnings, startup.sentences()].concat();
 
     let export_counts = export.is_some().then_some(export_counts);
     let exporter = figures(&inbox, [&push_counts, &web_counts], export_counts, startup);
-    let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
-    let (engine, state) = resumed(config, saved, clock, settings.state_file).await;
     let (awaited_scrape, scrape_awaited) = watch::channel(engine.awaits_scrape());
-    let folders = SummaryFolders::new(settings.summary_dir, settings.summary_launches_max);
     let task = EngineTask {
         engine,
         clock,
@@ -151,6 +151,7 @@ async fn start(
         state,
         summaries: Summaries::new(folders, settings.termination_message, notices.clone()),
         notices,
+        recorder,
         analyses,
     };
     let requests = Requests { status: requests, summary: summary_requests };
@@ -353,6 +354,14 @@ fn start_analyses(
 struct DeviceInputs {
     pushed_devices: watch::Receiver<BTreeSet<GpuUuid>>,
     releases: mpsc::Receiver<ReleaseRequest>,
+}
+
+impl DeviceInputs {
+    /// Returns them, and the push endpoint's side.
+    fn new(pushed_devices: watch::Receiver<BTreeSet<GpuUuid>>) -> (Self, Releases) {
+        let (releases, requests) = Releases::new();
+        (Self { pushed_devices, releases: requests }, releases)
+    }
 }
 
 /// Starts the collectors of devices. Returns their tasks.

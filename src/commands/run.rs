@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::{Arg, ArgMatches};
+use clap::{Arg, ArgAction, ArgMatches};
 
 use crate::app::launch::exporter::{self, RunOptions};
 use crate::app::launch::processes::RunPart;
@@ -33,6 +33,7 @@ const DEFAULTS: &[(&str, &str)] = &[
 const COMMAND: &str = "COMMAND";
 const SUMMARY_JSON: &str = "summary-json";
 const FAIL_ON: &str = "fail-on";
+const NO_RECORD: &str = "no-record";
 
 fn arguments() -> clap::Command {
     let defaults = DEFAULTS.iter().filter(|(_, default)| !default.is_empty());
@@ -64,6 +65,12 @@ fn arguments() -> clap::Command {
                     "Exit with {FAILED_ON_CODE} if the command succeeds and the summary has this verdict as critical, or \
                      at least as a warning: creep, pressure, imbalance or any"
                 )),
+        )
+        .arg(
+            Arg::new(NO_RECORD)
+                .long(NO_RECORD)
+                .action(ArgAction::SetTrue)
+                .help("Write no recording (steps.jsonl.zst) beside the summary"),
         )
         .arg(Arg::new(RunPart::OPTION).long(RunPart::OPTION).value_name("PART").hide(true))
         .arg(
@@ -126,7 +133,8 @@ fn export(matches: &ArgMatches) -> Result<Exit, CommandError> {
         fail_on: matches.get_one::<FailOn>(FAIL_ON).copied(),
         token_file: token_file.cloned(),
     };
-    let settings = settings(matches)?;
+    let mut settings = settings(matches)?;
+    settings.record.is_by_launch = !matches.get_flag(NO_RECORD);
     log::to_stderr(&settings.log);
     let is_as_bad = exporter::run(settings, &options)?;
     Ok(if is_as_bad { Exit::FailedOn } else { Exit::Success })
@@ -163,6 +171,9 @@ fn options(matches: &ArgMatches) -> Vec<OsString> {
         }
     }
     options.extend(file.map(|file| option("config.file", &file.into_os_string())));
+    if matches.get_flag(NO_RECORD) {
+        options.push(OsString::from(format!("--{NO_RECORD}")));
+    }
     for name in [SUMMARY_JSON, FAIL_ON] {
         let given = matches.get_raw(name).into_iter().flatten();
         options.extend(given.map(|value| option(name, &value.to_owned())));

@@ -20,6 +20,8 @@ pub const KUBELET_SOCKET: &str = "kubelet.socket";
 pub const PUSH_TOKEN_FILE: &str = "push.token-file";
 /// The directory of summaries.
 pub const SUMMARY_DIR: &str = "summary.dir";
+/// The directory of recordings.
+pub const RECORD_DIRECTORY: &str = "record.directory";
 /// The lowest level that is logged.
 pub const LOG_LEVEL: &str = "log.level";
 /// The path from which the driver is loaded.

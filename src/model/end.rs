@@ -34,7 +34,7 @@ impl EndOutcome {
 }
 
 /// The end of a rank, or of a whole run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct RankEnd {
     /// The rank that ended; `None` for the whole run.
     pub rank: Option<Rank>,

@@ -3,5 +3,6 @@
 pub mod atomic;
 pub mod launches;
 pub mod open;
+pub mod recordings;
 pub mod state;
 pub mod zstd;
