@@ -6,7 +6,8 @@ Pushes and scrapes: `wrk` with one thread and 8 connections loads the programs i
 rounds, medians. Scrapes are also timed alone: one connection, one scrape after the other, nothing
 else running, once plain and once as Prometheus asks (OpenMetrics, gzip); these times include the
 client's, which is Python. Then CPU while scraped once a second, memory after many steps, and the
-time from start to the first scrape. With --fake-nvml also the cost of polling NVML: memory, and CPU
+time from start to the first scrape, and CPU, memory and disk of a record with
+--record.directory. With --fake-nvml also the cost of polling NVML: memory, and CPU
 of the polling threads, with a stand-in for the driver (tests/fake-nvml). The stand-in's own cost
 counts as stepmem's; a real driver's calls cost more.
 
@@ -27,8 +28,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "tests" / "peers"))
 from child import Failure, end_on_sigterm  # noqa: E402
 from job import N_DEVICES, N_PROCESSES, N_RANKS  # noqa: E402
-from measures import cold_start, idle_cpu, memory_after_steps, nvml_cost  # noqa: E402
-from programs import NodeExporter, Pushgateway, Stepmem, WithNvml  # noqa: E402
+from measures import cold_start, idle_cpu, memory_after_steps, nvml_cost, recording_cost  # noqa: E402
+from programs import NodeExporter, Pushgateway, Recording, Stepmem, WithNvml  # noqa: E402
 from scraper import AS_PROMETHEUS, PLAIN, scrape_alone  # noqa: E402
 from table import Table  # noqa: E402
 from wrk import Wrk, in_turn  # noqa: E402
@@ -45,6 +46,7 @@ class Effort:
         self.wrk_seconds = 1 if is_quick else 5
         self.scrapes_alone = 200 if is_quick else 1_000
         self.memory_steps = 5_000 if is_quick else 100_000
+        self.recorded_steps = 1_000 if is_quick else 20_000
         self.idle_seconds = 5 if is_quick else 20
         self.cold_starts = 3 if is_quick else 10
 
@@ -105,6 +107,10 @@ def measure(stepmem, fake_nvml, effort, folder):
         size = f"{N_DEVICES} devices, {N_PROCESSES} processes"
         report_progress(f"NVML polled once a second for {seconds} s, {size}")
         table.nvml(nvml_cost(WithNvml(stepmem, folder, fake_nvml), FILL_STEPS, seconds))
+
+    report_progress(f"recording, {effort.recorded_steps} steps of {N_RANKS} ranks")
+    recording = Recording(stepmem, folder)
+    table.recording(recording_cost(ours, recording, effort.recorded_steps))
 
     report_progress(f"memory, {2 * effort.memory_steps} steps of {N_RANKS} ranks")
     table.memory(effort.memory_steps, memory_after_steps(ours, effort.memory_steps))

@@ -1,10 +1,11 @@
 """Single measures: time to start, CPU when idle, memory after many steps, the cost of NVML."""
 
+import re
 import time
 from dataclasses import dataclass
 
 from child import Child, Failure, free_ports, wait_until
-from job import N_PROCESSES
+from job import N_PROCESSES, N_RANKS
 from process import cpu_seconds, memory_bytes, nvml_cpu_seconds
 from scraper import AS_PROMETHEUS, Scraper
 from web import REQUEST_SECONDS_MAX, get
@@ -76,6 +77,45 @@ def memory_after_steps(stepmem, n_steps):
         return MemoryAfterSteps(first, last["VmRSS"], last["VmHWM"])
     finally:
         stepmem.stop()
+
+
+@dataclass
+class RecordingCost:
+    """What a record costs, in seconds of CPU over all threads, and what it takes of a disk."""
+
+    cpu_seconds: float
+    cpu_seconds_recorded: float
+    resident: int
+    bytes_a_record: float
+
+
+def recording_cost(plain, recording, n_steps):
+    """Cost of a record without and with a recording."""
+    n_records = n_steps * N_RANKS
+
+    def cpu_of(program):
+        program.start()
+        try:
+            before = cpu_seconds(program.child.pid)
+            program.push_steps(0, n_steps)
+            memory = memory_bytes(program.child.pid)["VmHWM"]
+            if program is recording:
+                wait_until(lambda: is_recorded(program, n_records), REQUEST_SECONDS_MAX, explain)
+            return (cpu_seconds(program.child.pid) - before) / n_records, memory
+        finally:
+            program.stop()
+
+    def explain():
+        return f"not every record was recorded:\n{recording.child.log_tail()}"
+
+    (cpu, _), (cpu_recorded, resident) = cpu_of(plain), cpu_of(recording)
+    return RecordingCost(cpu, cpu_recorded, resident, recording.recorded_bytes() / n_records)
+
+
+def is_recorded(program, n_records):
+    body = get(program.web_port, "/metrics").decode()
+    written = re.search(r'^stepmem_recording_lines_total\{result="written"\} (\d+)$', body, re.M)
+    return written is not None and int(written[1]) >= n_records
 
 
 @dataclass

@@ -174,6 +174,22 @@ class Stepmem(Program):
         return [int(step) for step in found]
 
 
+class Recording(Stepmem):
+    """stepmem that records what it accepts."""
+
+    name = "stepmem-recording"
+
+    def __init__(self, binary, folder):
+        super().__init__(binary, folder)
+        self.directory = os.path.join(folder, "recordings")
+
+    def argv(self, *ports):
+        return [*super().argv(*ports), "--record.directory", self.directory]
+
+    def recorded_bytes(self):
+        return sum(entry.stat().st_size for entry in os.scandir(self.directory))
+
+
 class WithNvml(Stepmem):
     """stepmem beside a simulated driver."""
 

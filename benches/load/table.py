@@ -79,6 +79,12 @@ class Table:
         self.row_at_most("  growth over as many more", growth, mebibytes, RSS_GROWTH_BYTES_MAX)
         self.row("  peak", {"stepmem": memory.peak}, mebibytes)
 
+    def recording(self, cost):
+        self.row("CPU of a record", {"stepmem": cost.cpu_seconds}, microseconds)
+        self.row("  with --record.directory", {"stepmem": cost.cpu_seconds_recorded}, microseconds)
+        self.row("  RSS, peak", {"stepmem": cost.resident}, mebibytes)
+        self.row("  bytes on the disk", {"stepmem": cost.bytes_a_record}, one_decimal)
+
     def nvml(self, cost):
         measure = f"RSS with NVML, {N_DEVICES} devices, {N_PROCESSES} processes"
         self.row_at_most(measure, {"stepmem": cost.resident}, mebibytes, RSS_BYTES_MAX)
@@ -126,6 +132,14 @@ def count(value):
 
 def milliseconds(seconds):
     return f"{seconds * 1e3:.2f} ms" if seconds < 0.01 else f"{seconds * 1e3:.0f} ms"
+
+
+def microseconds(seconds):
+    return f"{seconds * 1e6:.2f} µs"
+
+
+def one_decimal(value):
+    return f"{value:.1f}"
 
 
 def mebibytes(n_bytes):

@@ -277,6 +277,11 @@ impl Captures {
         }
     }
 
+    /// Returns a listed snapshot.
+    pub fn listed(&self, number: u64) -> Option<&Capture> {
+        self.listed.iter().find(|listed| listed.number == number)
+    }
+
     /// Gives up requests that have waited too long, and those of which `is_present` says that the process has gone.
     pub fn expire(&mut self, is_present: impl Fn(&RankId, Uptime) -> bool, now: Uptime) {
         let mut runs = Vec::new();

@@ -20,7 +20,8 @@ use crate::analysis::rank::view::RankView;
 use crate::analysis::ranks::{Admitted, AdmittedEnd, RankTable};
 use crate::analysis::refusal::Refusal;
 use crate::analysis::sites::{
-    AnalysisRequest, HoldersOutcome, HoldersReport, SiteTable, SiteView, SnapshotAnalysis,
+    AnalysisRequest, HoldersOutcome, HoldersReport, RecordedSite, SiteTable, SiteView,
+    SnapshotAnalysis,
 };
 use crate::model::device::{Attribution, GpuSample};
 use crate::model::end::RankEnd;
@@ -69,6 +70,10 @@ impl Engine {
             processes_dropped: 0,
             last_judged: Uptime::default(),
         }
+    }
+
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
     }
 
     /// Lets a batch in as a whole, making room by forgetting ranks that have left the outputs.
@@ -144,6 +149,7 @@ impl Engine {
             }
             Event::Analysed(number, analysis) => self.analysed(number, *analysis, now),
             Event::Holders(report) => self.hold(report, now),
+            Event::Site(rank, site, since) => self.take_site(&rank, site, since),
             Event::GpuReleased => {
                 self.devices.release();
                 false
@@ -187,6 +193,16 @@ impl Engine {
         self.captures.next_analysis()
     }
 
+    /// Returns which rank a listed snapshot is of, and when it was asked for or reported.
+    pub fn snapshot_of(&self, number: u64) -> Option<(&RankId, Uptime)> {
+        self.captures.listed(number).map(|listed| (&listed.report.rank, listed.since))
+    }
+
+    /// Returns when the look was asked for that a report is about; `now` if it was not asked for.
+    pub fn look_since(&self, report: &HoldersReport, now: Uptime) -> Uptime {
+        self.looks.since(report).unwrap_or(now)
+    }
+
     /// Sets the Unix time at `now`: the system's clock may have been set since it was last read. Ignores differences
     /// below `CLOCK_STEP_MIN`, so that times stay equal from one status to the next.
     pub fn set_clock(&mut self, now: Uptime, unix: f64) {
@@ -218,11 +234,19 @@ impl Engine {
     fn analysed(&mut self, number: u64, analysis: SnapshotAnalysis, now: Uptime) -> bool {
         let about = self.captures.analysed(number, &analysis, now);
         let Some((rank, since)) = about else { return false };
-        let is_held = self.ranks.get(&rank.run, rank.rank).is_some();
-        if is_held {
-            self.sites.take(&rank, analysis, since);
+        self.take_site(&rank, RecordedSite::Snapshot(Box::new(analysis)), since)
+    }
+
+    /// Takes what was found out of a rank that was asked at `since`. Returns whether the rank is held.
+    fn take_site(&mut self, rank: &RankId, site: RecordedSite, since: Uptime) -> bool {
+        if self.ranks.get(&rank.run, rank.rank).is_none() {
+            return false;
         }
-        is_held
+        match site {
+            RecordedSite::Snapshot(analysis) => self.sites.take(rank, *analysis, since),
+            RecordedSite::Holder(holder) => self.sites.hold(rank, *holder, since),
+        }
+        true
     }
 
     /// Takes what a rank says of its live objects. Returns whether something grows.
@@ -231,13 +255,8 @@ impl Engine {
         let HoldersReport { rank, outcome: HoldersOutcome::Named(holders), .. } = report else {
             return false;
         };
-        let holder = holders.into_iter().next();
-        let holder = holder.filter(|_| self.ranks.get(&rank.run, rank.rank).is_some());
-        let is_known = holder.is_some();
-        if let Some(holder) = holder {
-            self.sites.hold(&rank, holder, since);
-        }
-        is_known
+        let first = holders.into_iter().next().map(Box::new);
+        first.is_some_and(|holder| self.take_site(&rank, RecordedSite::Holder(holder), since))
     }
 
     fn steps(&mut self, batch: Admitted, now: Uptime) -> Vec<Transition> {

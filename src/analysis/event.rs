@@ -3,9 +3,10 @@
 use crate::analysis::acks::AdmittedAck;
 use crate::analysis::capture::CaptureReport;
 use crate::analysis::ranks::{Admitted, AdmittedEnd};
-use crate::analysis::sites::{HoldersReport, SnapshotAnalysis};
+use crate::analysis::sites::{HoldersReport, RecordedSite, SnapshotAnalysis};
 use crate::model::device::{DevicePod, GpuSample, GpuUnavailable};
-use crate::model::ids::GpuUuid;
+use crate::model::ids::{GpuUuid, RankId};
+use crate::model::units::Uptime;
 
 /// One thing that happened.
 #[derive(Debug)]
@@ -24,6 +25,8 @@ pub enum Event {
     Analysed(u64, Box<SnapshotAnalysis>),
     /// A training process reported what holds its tensors.
     Holders(HoldersReport),
+    /// A recording has what was found out of a rank when it was asked at that time.
+    Site(RankId, RecordedSite, Uptime),
     /// A device was read.
     Gpu(GpuSample),
     /// A device, or NVML, gave no answer.

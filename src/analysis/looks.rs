@@ -49,6 +49,13 @@ struct Look {
     state: LookState,
 }
 
+impl Look {
+    /// Returns whether a report answers it.
+    fn is_of(&self, report: &HoldersReport) -> bool {
+        report.id.as_deref() == Some(&*self.request.id) && self.request.rank == report.rank
+    }
+}
+
 /// Looks that outlast a restart.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct SavedLooks {
@@ -107,11 +114,14 @@ impl Looks {
         wanted.map(|look| look.request.clone()).collect()
     }
 
+    /// Returns when the look was asked for that a report answers.
+    pub fn since(&self, report: &HoldersReport) -> Option<Uptime> {
+        self.listed.iter().find(|look| look.is_of(report)).map(|look| look.since)
+    }
+
     /// Takes a report. Returns since when what it names is known: when the rank was asked, or now.
     pub fn take(&mut self, report: &HoldersReport, now: Uptime) -> Uptime {
-        let look = self.listed.iter_mut().find(|look| {
-            report.id.as_deref() == Some(&*look.request.id) && look.request.rank == report.rank
-        });
+        let look = self.listed.iter_mut().find(|look| look.is_of(report));
         let since = look.as_ref().map_or(now, |look| look.since);
         let is_over = report.outcome != HoldersOutcome::Began;
         if let Some(look) = look {

@@ -179,6 +179,15 @@ impl HoldersOutcome {
     }
 }
 
+/// What a recording has of the code behind a rank's memory.
+#[derive(Debug)]
+pub enum RecordedSite {
+    /// What a snapshot says.
+    Snapshot(Box<SnapshotAnalysis>),
+    /// What grows fastest among its live objects.
+    Holder(Box<TensorHolder>),
+}
+
 /// What is known of the code behind a rank's memory, in its present life.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SiteView<'a> {

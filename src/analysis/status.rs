@@ -293,6 +293,12 @@ pub struct ExporterStatus {
     /// Summaries by what became of them; empty where none are written.
     #[serde(default)]
     pub summaries: LabelCounts,
+    /// Lines of recordings by what became of them; empty where nothing is recorded.
+    #[serde(default)]
+    pub recording_lines: LabelCounts,
+    /// Files of recordings that were removed; `None` where nothing is recorded.
+    #[serde(default)]
+    pub recordings_given_up: Option<u64>,
     /// Analyses of snapshots by outcome; empty where none are read.
     #[serde(default)]
     pub snapshot_analyses: LabelCounts,

@@ -24,16 +24,18 @@ use crate::app::clock::Clock;
 use crate::app::collectors::analyses::AnalysisQueue;
 use crate::app::collectors::event::{CollectorEvent, CollectorRound};
 use crate::app::notices::{Notice, Notices};
+use crate::app::recorder::EventRecorder;
 use crate::app::state_file::StateFile;
 use crate::app::stop::Awaited;
 use crate::app::summary_files::{self, Summaries, SummarySource};
 use crate::input::nvml::cycle::GpuPoll;
 use crate::input::push::inbox::{Delivery, Offer, PushCounts, Receipt};
+use crate::input::push::wire::accepted::Accepted;
 use crate::metrics::table;
 use crate::model::end::RankEnd;
 use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
 use crate::model::step::StepSample;
-use crate::model::units::Uptime;
+use crate::model::units::{Seconds, Uptime};
 use crate::net::peer::Peer;
 use crate::net::server::ServerCounts;
 use crate::output::otlp::delivery::ExportCounts;
@@ -72,7 +74,12 @@ pub(super) struct DropCounts {
 }
 
 impl ExporterFigures {
-    fn status(&self, inbox_depth: usize, summaries: &Summaries) -> ExporterStatus {
+    fn status(
+        &self,
+        inbox_depth: usize,
+        summaries: &Summaries,
+        recorder: Option<&EventRecorder>,
+    ) -> ExporterStatus {
         let shed = self.servers.iter().map(|(listener, counts)| (*listener, counts.shed()));
         let exports = self.export.as_ref().map(|counts| counts.results());
         ExporterStatus {
@@ -84,6 +91,8 @@ impl ExporterFigures {
             collectors: self.collectors.values().map(collector_status).collect(),
             snapshots: LabelCounts::new(),
             summaries: labelled(summaries.results()),
+            recording_lines: labelled(recorder.into_iter().flat_map(EventRecorder::results)),
+            recordings_given_up: recorder.map(EventRecorder::given_up),
             snapshot_analyses: LabelCounts::new(),
             snapshot_timelines: LabelCounts::new(),
             looks: LabelCounts::new(),
@@ -136,6 +145,8 @@ pub(super) struct EngineTask {
     pub(super) state: Option<StateFile>,
     pub(super) summaries: Summaries,
     pub(super) notices: Notices,
+    /// What records everything that the engine takes.
+    pub(super) recorder: Option<EventRecorder>,
     /// Where snapshots are analysed; `None` where none are read.
     pub(super) analyses: Option<AnalysisQueue>,
 }
@@ -206,7 +217,7 @@ impl EngineTask {
                 }
                 Some(collected) = collected.recv() => self.take_collected(collected),
                 _ = tick.tick() => {
-                    self.apply(Event::Tick);
+                    self.take_accepted(Accepted::Tick, Event::Tick);
                     self.say_pushed_devices();
                     self.exporter.read_process();
                     let status = self.publish(offers.len());
@@ -220,10 +231,18 @@ impl EngineTask {
             }
         }
         self.publish(offers.len());
+        self.finish().await;
+        Ok(())
+    }
+
+    /// Waits for everything that is to be written.
+    async fn finish(mut self) {
         self.summaries.written().await;
         let now = self.now();
         StateFile::write_all(&mut self.state, &self.engine, now).await;
-        Ok(())
+        if let Some(recorder) = self.recorder {
+            recorder.finish().await;
+        }
     }
 
     /// Reads its own figures, and hands on what waited when an earlier exporter stopped.
@@ -239,6 +258,9 @@ impl EngineTask {
         let present: BTreeSet<_> = going_on.map(|run| run.run.clone()).collect();
         let source = SummarySource { engine: &self.engine, now };
         self.summaries.keep(&source, present).await;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.retain(|run| self.engine.launch(run).is_some());
+        }
     }
 
     fn take(&mut self, (delivery, answer): Offer) {
@@ -258,7 +280,7 @@ impl EngineTask {
         let report = self.engine.admit_holders(report)?;
         log_holders(&report);
         let rank = report.rank.clone();
-        self.apply(Event::Holders(report));
+        self.take_looked(report);
         self.say_named(&rank);
         Ok(ONE)
     }
@@ -279,10 +301,17 @@ impl EngineTask {
         let now = self.now();
         let source = SummarySource { engine: &self.engine, now };
         let rivals = self.summaries.rivals(&source, &batch);
+        let recorded = self.recorder.is_some().then(|| batch.clone());
         let admitted = self.engine.admit(batch, now).inspect_err(log_refusal)?;
-        self.apply(Event::Steps(admitted));
+        self.apply_at(Event::Steps(admitted), now);
         let source = SummarySource { engine: &self.engine, now };
         self.summaries.pushed(&source, ranks.iter().map(|id| &id.run), rivals);
+        if let (Some(recorder), Some(batch)) = (&mut self.recorder, recorded) {
+            for id in &ranks {
+                recorder.launch(self.summaries.launch_of(&id.run), now);
+            }
+            recorder.steps(batch, now);
+        }
         self.say_pushed_devices();
         Ok(Receipt { n_records, asks: self.engine.requests(&ranks), id: None })
     }
@@ -291,10 +320,10 @@ impl EngineTask {
         let (rank, outcome) = (end.rank.map(Rank::get), end.report.outcome.as_label());
         let (error, message) =
             (end.report.error_type.clone(), end.report.error_message.clone());
+        let recorded = Accepted::End(run.clone(), end.clone());
         let admitted = self.engine.admit_end(run.clone(), end)?;
         tracing::info!(%run, rank, outcome, error, message, %peer, "ended");
-        self.apply(Event::End(admitted));
-        let now = self.now();
+        let now = self.take_accepted(recorded, Event::End(admitted));
         // The last rank's end is the run's.
         if !self.engine.is_going_on(run, now) {
             let source = SummarySource { engine: &self.engine, now };
@@ -313,9 +342,10 @@ impl EngineTask {
     fn take_ack(&mut self, ack: Ack, peer: Peer) -> Result<Receipt, Refusal> {
         let (subject, kind) = (ack.subject().to_string(), ack.kind().label());
         let reason = ack.reason().to_owned();
+        let recorded = Accepted::Ack(ack.clone());
         let admitted = self.engine.admit_ack(ack)?;
         tracing::info!(subject, kind, reason, %peer, "acknowledged");
-        self.apply(Event::Ack(admitted));
+        self.take_accepted(recorded, Event::Ack(admitted));
         Ok(ONE)
     }
 
@@ -351,16 +381,11 @@ impl EngineTask {
             CollectorEvent::DevicesHint(hint) => self.exporter.devices_hint = hint,
             CollectorEvent::Xid(device, xid) => {
                 tracing::warn!(%device, xid, "xid error");
-                self.apply(Event::Xid(device, xid));
+                self.take_accepted(Accepted::Xid(device.clone(), xid), Event::Xid(device, xid));
             }
             CollectorEvent::Analysed(number, analysis) => {
                 log_analysis(number, &analysis);
-                self.apply(Event::Analysed(number, analysis));
-                if let Some(rank) = self.engine.rank_of_snapshot(number).cloned() {
-                    self.say_named(&rank);
-                    self.sum_up_anew(&rank.run);
-                }
-                self.awaited.analysis.send_replace(self.engine.awaits_analysis());
+                self.take_analysis(number, analysis);
             }
             CollectorEvent::DevicePods(pods, dropped, status) => {
                 self.exporter.collectors.insert(status.collector, status);
@@ -404,26 +429,78 @@ impl EngineTask {
         self.exporter.dropped.processes += poll.processes_dropped;
         self.exporter.dropped.devices += poll.devices_dropped;
         if poll.is_released {
-            self.apply(Event::GpuReleased);
+            self.take_accepted(Accepted::Released, Event::GpuReleased);
         }
         // What failed comes first: a device that answers beside it shows that NVML is up.
         for gone in poll.unavailable {
-            self.apply(Event::GpuUnavailable(gone));
+            let recorded = Accepted::Unavailable(gone.device.clone(), gone.code.to_owned());
+            self.take_accepted(recorded, Event::GpuUnavailable(gone));
         }
         for sample in poll.samples {
-            self.apply(Event::Gpu(sample));
+            let recorded = Accepted::Reading(Box::new(sample.clone()));
+            self.take_accepted(recorded, Event::Gpu(sample));
         }
+    }
+
+    fn take_analysis(&mut self, number: u64, analysis: Box<SnapshotAnalysis>) {
+        let now = self.now();
+        if let (Some(recorder), Some((rank, since))) =
+            (&mut self.recorder, self.engine.snapshot_of(number))
+        {
+            recorder.event(Accepted::Verdict(rank.clone(), analysis.clone(), since), now);
+        }
+        self.apply_at(Event::Analysed(number, analysis), now);
+        if let Some(rank) = self.engine.rank_of_snapshot(number).cloned() {
+            self.say_named(&rank);
+            self.sum_up_anew(&rank.run);
+        }
+        self.awaited.analysis.send_replace(self.engine.awaits_analysis());
+    }
+
+    /// Has the engine take what a rank says of its live objects, and records it.
+    fn take_looked(&mut self, report: HoldersReport) {
+        let now = self.now();
+        if let (Some(recorder), HoldersOutcome::Named(holders)) =
+            (&mut self.recorder, &report.outcome)
+            && let Some(first) = holders.first()
+        {
+            let since = self.engine.look_since(&report, now);
+            let (rank, first) = (report.rank.clone(), Box::new(first.clone()));
+            recorder.event(Accepted::Holder(rank, first, since), now);
+        }
+        self.apply_at(Event::Holders(report), now);
+    }
+
+    /// Has the engine take an event, and records it. Returns when it happened.
+    fn take_accepted(&mut self, recorded: Accepted, event: Event) -> Uptime {
+        let now = self.now();
+        if let Some(recorder) = &mut self.recorder {
+            recorder.event(recorded, now);
+        }
+        self.apply_at(event, now);
+        now
     }
 
     /// Returns the uptime, and passes the time to the engine: the system's clock may have been set meanwhile.
     fn now(&mut self) -> Uptime {
-        let now = self.clock.now();
-        self.engine.set_clock(now, Clock::unix_time());
+        let (now, unix) = (self.clock.now(), Clock::unix_time());
+        let before = self.engine.unix_time(now);
+        self.engine.set_clock(now, unix);
+        if let Some(recorder) = &mut self.recorder
+            && before.total_cmp(&self.engine.unix_time(now)).is_ne()
+            && let Ok(unix) = Seconds::new(unix)
+        {
+            recorder.event(Accepted::Clock(unix), now);
+        }
         now
     }
 
     fn apply(&mut self, event: Event) {
         let now = self.now();
+        self.apply_at(event, now);
+    }
+
+    fn apply_at(&mut self, event: Event, now: Uptime) {
         for transition in self.engine.apply(event, now) {
             log(&transition);
             self.notices.send(|| Notice::Finding(Box::new(transition)));
@@ -431,7 +508,8 @@ impl EngineTask {
     }
 
     fn publish(&mut self, inbox_depth: usize) -> Arc<Status> {
-        let exporter = self.exporter.status(inbox_depth, &self.summaries);
+        let exporter =
+            self.exporter.status(inbox_depth, &self.summaries, self.recorder.as_ref());
         let now = self.now();
         let status = Arc::new(self.engine.status(now, exporter));
         self.publisher.send_replace(Arc::clone(&status));

@@ -7,6 +7,8 @@ pub mod launch;
 pub mod listen;
 pub mod log;
 pub mod notices;
+mod recorder;
+mod recording_files;
 mod reload;
 mod run_launches;
 pub mod serve;

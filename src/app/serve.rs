@@ -21,6 +21,7 @@ use crate::app::collectors::nvml::{GpuChannels, GpuSource, GpuTask};
 use crate::app::engine_task::{DropCounts, EngineTask, ExporterFigures, Requests};
 use crate::app::listen::{Addresses, PUSH, SocketFile, WEB, bind_socket, listen};
 use crate::app::notices::Notices;
+use crate::app::recorder;
 use crate::app::reload::keep_token;
 use crate::app::startup::Startup;
 use crate::app::state_file::{StateFile, read_state};
@@ -112,8 +113,7 @@ async fn start(
     notices: Notices,
     reloads: watch::Receiver<u64>,
 ) -> anyhow::Result<(App, Addresses)> {
-    let mut startup = Startup::new(settings.start, &settings.problems);
-    settings.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    let mut startup = Startup::new(settings.start, &settings.problems, &settings.warnings);
     let saved = read_state(settings.state_file.as_deref(), settings.engine.ranks_max).await;
     let clock = Clock::start(saved.as_ref());
     let (push_counts, web_counts) = <(Arc<ServerCounts>, Arc<ServerCounts>)>::default();
@@ -121,7 +121,6 @@ async fn start(
     let (publisher, latest) = watch::channel(Arc::default());
     let (source, status, summary) = StatusSource::new(latest.clone());
     let [(stop_push, push_stopped), (stop_web, web_stopped)] = stops();
-    let (releases, release_requests) = Releases::new();
 
     let Listeners { web, push, mut addresses, socket } =
         Listeners::bind(&settings, &mut startup).await?;
@@ -131,18 +130,19 @@ async fn start(
     let export = start_export(settings.otlp, latest, &export_counts, &inbox).await;
     let export = startup.started(keys::OTLP_ENDPOINT, export)?.flatten();
     let (pushed_devices, wanted) = watch::channel(BTreeSet::new());
+    let (inputs, releases) = DeviceInputs::new(wanted);
     let releases = (settings.nvml.is_some() && gpu.is_some()).then_some(releases);
-    let inputs = DeviceInputs { pushed_devices: wanted, releases: release_requests };
     let gpu = start_collectors(settings.nvml.zip(gpu), inputs, collect, &mut startup)?;
+    let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
+    let (engine, state) = resumed(config, saved, clock, settings.state_file).await;
+    let (launches_max, staging) = (settings.summary_launches_max, settings.snapshot_staging);
+    let folders = SummaryFolders::new(settings.summary_dir, launches_max, staging);
+    let recorder = recorder::start(&settings.record, folders.as_ref(), &engine, &mut startup)?;
     addresses.problems = [settings.warnings, startup.sentences()].concat();
 
     let export_counts = export.is_some().then_some(export_counts);
     let exporter = figures(&inbox, [&push_counts, &web_counts], export_counts, startup);
-    let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
-    let (engine, state) = resumed(config, saved, clock, settings.state_file).await;
     let (awaited, of_engine) = Awaited::channel(engine.awaits_scrape());
-    let (launches_max, staging) = (settings.summary_launches_max, settings.snapshot_staging);
-    let folders = SummaryFolders::new(settings.summary_dir, launches_max, staging);
     let task = EngineTask {
         engine,
         clock,
@@ -153,6 +153,7 @@ async fn start(
         state,
         summaries: Summaries::new(folders, settings.termination_message, notices.clone()),
         notices,
+        recorder,
         analyses,
     };
 
@@ -373,6 +374,14 @@ fn stops() -> [(watch::Sender<bool>, watch::Receiver<bool>); 2] {
 struct DeviceInputs {
     pushed_devices: watch::Receiver<BTreeSet<GpuUuid>>,
     releases: mpsc::Receiver<ReleaseRequest>,
+}
+
+impl DeviceInputs {
+    /// Returns them, and the push endpoint's side.
+    fn new(pushed_devices: watch::Receiver<BTreeSet<GpuUuid>>) -> (Self, Releases) {
+        let (releases, requests) = Releases::new();
+        (Self { pushed_devices, releases: requests }, releases)
+    }
 }
 
 /// Starts the collectors of devices. Returns their tasks.

@@ -14,8 +14,15 @@ pub(super) struct Startup {
 }
 
 impl Startup {
-    /// Logs the settings that the exporter does without.
-    pub(super) fn new(mode: StartMode, problems: &[StartupProblem]) -> Self {
+    /// Logs the settings that the exporter does without, and what is probably a slip.
+    pub(super) fn new(
+        mode: StartMode,
+        problems: &[StartupProblem],
+        warnings: &[String],
+    ) -> Self {
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
         let mut startup = Self { mode, problems: BTreeMap::new() };
         for StartupProblem { setting, reason } in problems {
             startup.note(setting, reason);

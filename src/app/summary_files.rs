@@ -126,6 +126,12 @@ impl Summaries {
         rivals
     }
 
+    /// Returns the current launch of a run.
+    pub(super) fn launch_of(&self, run: &Run) -> Option<LaunchOfRun> {
+        let current = self.launches.get(run)?;
+        Some(LaunchOfRun { run: run.clone(), id: current.id() })
+    }
+
     /// Notes an accepted push of these runs; `rivals` are those that it may have taken over.
     pub(super) fn pushed<'r>(
         &mut self,

@@ -14,10 +14,13 @@ use crate::model::ids::{Rank, Run};
 use crate::report::card;
 use crate::report::summary::model::{RankOutcome, Summary};
 use crate::store::launches::{LaunchId, Removal, RunFolder, create_shared, replace_shared};
+use crate::store::recordings::is_of_launch;
 use crate::text::units::rfc3339;
 
 /// The name of the files of a summary, without what follows the first dot.
 const STEM: &str = "final_summary";
+/// The same of its recording.
+pub(super) const RECORDING_STEM: &str = "steps";
 /// The same of the files that show that a launch has gone on after its summary was written.
 const GOING_ON: &str = "going-on";
 /// The longest directory name of a run, in bytes; file systems allow 255.
@@ -81,6 +84,14 @@ impl SummaryFolders {
         }
         run.point_latest(&folder)?;
         Ok(folder)
+    }
+
+    /// Returns the directory of a launch, which is made if need be.
+    ///
+    /// # Errors
+    /// The file system refused.
+    pub(super) fn of_launch(&self, of: &LaunchOfRun) -> io::Result<PathBuf> {
+        launch_folder(&self.run_folder(&of.run), &of.id)
     }
 
     /// Marks a launch as going on, after a summary that says that it ended.
@@ -227,6 +238,9 @@ impl Removal for EndedLaunches<'_> {
     }
 
     fn is_own(&self, name: &str) -> bool {
+        if is_of_launch(name, RECORDING_STEM) {
+            return true;
+        }
         let mut parts: Vec<&str> = name.split('.').collect();
         // What was cut off while it was written ends in digits and `new`.
         if parts.last() == Some(&"new") {
@@ -287,7 +301,7 @@ fn has_ended(folder: &Path) -> Option<bool> {
 
 /// The directory name of a run: every byte but letters, digits, `-`, `_` and inner dots becomes `%` and two digits.
 /// A long name is truncated and ends in the checksum of the whole.
-fn folder_name(run: &Run) -> String {
+pub(super) fn folder_name(run: &Run) -> String {
     let mut name = String::new();
     for (idx, byte) in run.as_str().bytes().enumerate() {
         let is_plain = byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
@@ -334,6 +348,8 @@ mod tests {
             "going-on.rank0",
             "train-1122-101112-7_creep_rank3_step120.pickle",
             "my_run_oom_attempt1_rank0_step7_2.pickle",
+            "steps.jsonl.zst",
+            "steps-2.3.jsonl.zst",
         ] {
             assert!(removal.is_own(name), "{name}");
         }
@@ -350,6 +366,8 @@ mod tests {
             "model_rank3.pickle",
             "model_rank3_step120_weights.pickle",
             "rank3_step120_weights_last_epoch.pickle",
+            "steps.jsonl",
+            "my-steps.jsonl.zst",
         ] {
             assert!(!removal.is_own(name), "{name}");
         }

@@ -1,24 +1,31 @@
 //! Runs recordings through a new engine, at their own time and as fast as possible. The same input gives the same
 //! transitions.
 
+use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
-
-use anyhow::Context;
 
 use crate::analysis::config::EngineConfig;
 use crate::analysis::engine::Engine;
 use crate::analysis::event::Event;
 use crate::analysis::findings::Transition;
+use crate::analysis::refusal::Refusal;
+use crate::analysis::sites::RecordedSite;
+use crate::input::nvml::error::known_code;
+use crate::input::push::wire::accepted::{Accepted, AcceptedEvent, RecordingHead};
 use crate::input::push::wire::recorded::RecordingEntry;
-use crate::input::recording::{Lines, READ_BUFFER_BYTES};
+use crate::input::recording::{MissingPart, RecordingGap, RecordingLine, played};
+use crate::model::device::GpuUnavailable;
+use crate::model::step::StepSample;
 use crate::model::units::{Seconds, Uptime};
+use crate::text::units::rfc3339;
 
-/// Devices in a recording stay present until this long after their last reading.
+/// Devices in a recording that an exporter did not write stay present until this long after their last reading.
 const GPU_TTL: Duration = Duration::from_mins(10);
 
-/// Runs the files, one after the other as one recording (`-` reads standard input), through a new engine. Calls
-/// `see` after each record and after the end, with the transitions that it caused.
+/// Runs the files as one recording (`-` reads standard input) through a new engine: one after the other, or in order of time
+/// if an exporter wrote them. Calls `see` after each record and after the end, with the transitions that it caused.
 ///
 /// # Errors
 /// A file cannot be read, a line is neither a push record nor a reading, a limit on ranks or runs is exceeded, or
@@ -29,19 +36,40 @@ pub fn play<'f>(
     see: impl FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>,
 ) -> anyhow::Result<(Engine, Uptime)> {
     let mut playback = Playback::new(config, see);
-    for file in files {
-        let mut lines = Lines::open(file, READ_BUFFER_BYTES)?;
-        while let Some(recorded) = lines.record()? {
-            playback.take(recorded).with_context(|| lines.place())?;
-        }
-    }
+    let gaps = played(files, |line| playback.take(line))?;
+    say(&gaps);
     playback.finish()
 }
 
-/// Runs the entries of recordings through a new engine.
+/// Says on standard error what recordings lack.
+pub(super) fn say(gaps: &[RecordingGap]) {
+    for RecordingGap { file, run, missing } in gaps {
+        let of = run.as_ref().map(|run| format!(" of run {run}")).unwrap_or_default();
+        let sentence = match missing {
+            MissingPart::Beginning(from) => {
+                format!(
+                    "the beginning{of} was given up: it is known from {} on",
+                    rfc3339(*from)
+                )
+            }
+            MissingPart::Events(n_events) => {
+                format!("{n_events} events{of} could not be written and are missing")
+            }
+            MissingPart::End => {
+                format!("the recording{of} is cut short; what is whole was read")
+            }
+        };
+        // A reader of the answer may have closed it.
+        writeln!(io::stderr(), "stepmem: {file}: {sentence}").ok();
+    }
+}
+
+/// Runs the lines of recordings through a new engine.
 pub struct Playback<S> {
     config: EngineConfig,
     engine: Option<(Engine, f64)>,
+    /// How long before or after the engine's start each exporter's life began.
+    lives: BTreeMap<String, Duration>,
     now: Uptime,
     see: S,
 }
@@ -49,34 +77,61 @@ pub struct Playback<S> {
 impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Playback<S> {
     /// Creates the engine. Calls `see` after each record and after the end, with the transitions that it caused.
     pub fn new(config: EngineConfig, see: S) -> Self {
-        let config = EngineConfig { gpu_ttl: GPU_TTL, ..config };
-        Self { config, engine: None, now: Uptime::default(), see }
+        Self { config, engine: None, lives: BTreeMap::new(), now: Uptime::default(), see }
     }
 
-    /// Applies one entry at its own time.
+    /// Applies one line at its own time.
     ///
     /// # Errors
     /// A limit on ranks or runs is exceeded, or `see` failed.
-    pub fn take(&mut self, recorded: RecordingEntry) -> anyhow::Result<()> {
-        let time = recorded.time();
+    pub fn take(&mut self, line: RecordingLine) -> anyhow::Result<()> {
+        match line {
+            RecordingLine::Plain(entry) => self.take_plain(entry),
+            RecordingLine::Accepted(head, event) => self.take_accepted(&head, event),
+        }
+    }
+
+    fn take_plain(&mut self, entry: RecordingEntry) -> anyhow::Result<()> {
+        let time = entry.time();
         let (engine, started) = self.engine.get_or_insert_with(|| {
             let started = time.map_or(0.0, Seconds::get);
-            (Engine::new(self.config.clone(), started), started)
+            let config = EngineConfig { gpu_ttl: GPU_TTL, ..self.config.clone() };
+            (Engine::new(config, started), started)
         });
         if let Some(time) = time {
             let since = Duration::try_from_secs_f64(time.get() - *started).unwrap_or_default();
             self.now = self.now.max(Uptime(since));
         }
-        let event = match recorded {
-            RecordingEntry::Step(sample) => match engine.admit(vec![sample], self.now) {
-                Ok(admitted) => Event::Steps(admitted),
-                // A pusher would ask again, or take another name.
-                Err(refusal) if refusal.is_contest() => Event::Tick,
-                Err(refusal) => return Err(refusal.into()),
-            },
+        let event = match entry {
+            RecordingEntry::Step(sample) => step(engine, sample, self.now)?,
             RecordingEntry::Gpu(sample, _) => Event::Gpu(sample),
         };
         let transitions = engine.apply(event, self.now);
+        (self.see)(engine, self.now, &transitions)
+    }
+
+    /// Applies what an exporter accepted, at the time at which its engine took it.
+    fn take_accepted(
+        &mut self,
+        head: &RecordingHead,
+        event: AcceptedEvent,
+    ) -> anyhow::Result<()> {
+        let (engine, started) = self.engine.get_or_insert_with(|| {
+            let started = head.started.get();
+            let ttl = Duration::try_from_secs_f64(head.device_ttl_seconds.get());
+            let gpu_ttl = ttl.unwrap_or(Duration::MAX);
+            (Engine::new(EngineConfig { gpu_ttl, ..self.config.clone() }, started), started)
+        });
+        if !self.lives.contains_key(&head.life) {
+            let later = Duration::try_from_secs_f64(head.started.get() - *started);
+            self.lives.insert(head.life.clone(), later.unwrap_or_default());
+        }
+        let later = self.lives.get(&head.life).copied().unwrap_or_default();
+        self.now = self.now.max(Uptime(later.saturating_add(event.at.0)));
+        let transitions = match happened(engine, event.what, later, self.now)? {
+            Some(event) => engine.apply(event, self.now),
+            None => Vec::new(),
+        };
         (self.see)(engine, self.now, &transitions)
     }
 
@@ -91,4 +146,47 @@ impl<S: FnMut(&Engine, Uptime, &[Transition]) -> anyhow::Result<()>> Playback<S>
         (self.see)(&engine, self.now, &transitions)?;
         Ok((engine, self.now))
     }
+}
+
+fn step(engine: &mut Engine, sample: StepSample, now: Uptime) -> Result<Event, Refusal> {
+    match engine.admit(vec![sample], now) {
+        Ok(admitted) => Ok(Event::Steps(admitted)),
+        // A pusher would ask again, or take another name.
+        Err(refusal) if refusal.is_contest() => Ok(Event::Tick),
+        Err(refusal) => Err(refusal),
+    }
+}
+
+/// Returns what the engine is to take; `None` of the clock, and of what needs a beginning that is missing. `later`: how
+/// long after the engine's start the exporter's life began.
+fn happened(
+    engine: &mut Engine,
+    what: Accepted,
+    later: Duration,
+    now: Uptime,
+) -> Result<Option<Event>, Refusal> {
+    let at = |since: Uptime| Uptime(later.saturating_add(since.0));
+    Ok(Some(match what {
+        Accepted::Step(sample) => step(engine, *sample, now)?,
+        Accepted::End(run, end) => return Ok(engine.admit_end(run, end).ok().map(Event::End)),
+        Accepted::Ack(ack) => return Ok(engine.admit_ack(ack).ok().map(Event::Ack)),
+        Accepted::Holder(rank, holder, since) => {
+            Event::Site(rank, RecordedSite::Holder(holder), at(since))
+        }
+        Accepted::Verdict(rank, analysis, since) => {
+            Event::Site(rank, RecordedSite::Snapshot(analysis), at(since))
+        }
+        Accepted::Reading(sample) => Event::Gpu(*sample),
+        Accepted::Unavailable(device, code) => {
+            let (code, message) = (known_code(&code), String::new());
+            Event::GpuUnavailable(GpuUnavailable { device, code, message })
+        }
+        Accepted::Released => Event::GpuReleased,
+        Accepted::Xid(device, xid) => Event::Xid(device, xid),
+        Accepted::Clock(unix) => {
+            engine.set_clock(now, unix.get());
+            return Ok(None);
+        }
+        Accepted::Tick => Event::Tick,
+    }))
 }

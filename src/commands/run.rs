@@ -35,6 +35,7 @@ const COMMAND: &str = "COMMAND";
 const SUMMARY_JSON: &str = "summary-json";
 const FAIL_ON: &str = "fail-on";
 const SNAPSHOTS: &str = "snapshots";
+const NO_RECORD: &str = "no-record";
 
 fn arguments() -> clap::Command {
     let defaults = DEFAULTS.iter().filter(|(_, default)| !default.is_empty());
@@ -72,6 +73,12 @@ fn arguments() -> clap::Command {
                 .long(SNAPSHOTS)
                 .action(ArgAction::SetTrue)
                 .help("Have PyTorch memory snapshots written on MEMORY CREEP and out-of-memory errors, beside the summary, and read"),
+        )
+        .arg(
+            Arg::new(NO_RECORD)
+                .long(NO_RECORD)
+                .action(ArgAction::SetTrue)
+                .help("Write no recording (steps.jsonl.zst) beside the summary"),
         )
         .arg(Arg::new(RunPart::OPTION).long(RunPart::OPTION).value_name("PART").hide(true))
         .arg(
@@ -139,7 +146,8 @@ fn export(matches: &ArgMatches) -> Result<Exit, CommandError> {
         token_file: token_file.cloned(),
         has_snapshots: matches.get_flag(SNAPSHOTS),
     };
-    let settings = settings(matches)?;
+    let mut settings = settings(matches)?;
+    settings.record.is_by_launch = !matches.get_flag(NO_RECORD);
     log::to_stderr(&settings.log);
     let is_as_bad = exporter::run(settings, &options)?;
     Ok(if is_as_bad { Exit::FailedOn } else { Exit::Success })
@@ -176,8 +184,10 @@ fn options(matches: &ArgMatches) -> Vec<OsString> {
         }
     }
     options.extend(file.map(|file| option("config.file", &file.into_os_string())));
-    if matches.get_flag(SNAPSHOTS) {
-        options.push(format!("--{SNAPSHOTS}").into());
+    for flag in [SNAPSHOTS, NO_RECORD] {
+        if matches.get_flag(flag) {
+            options.push(format!("--{flag}").into());
+        }
     }
     for name in [SUMMARY_JSON, FAIL_ON] {
         let given = matches.get_raw(name).into_iter().flatten();

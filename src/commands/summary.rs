@@ -13,10 +13,13 @@ use crate::commands::args::{
     with_settings,
 };
 use crate::commands::live::{LiveExporter, VERSION, instead_of_recordings, plain_json};
-use crate::commands::playback::Playback;
+use crate::commands::playback::{self, Playback};
+use crate::input::push::wire::accepted::Accepted;
 use crate::input::push::wire::recorded::RecordingEntry;
-use crate::input::recording;
+use crate::input::recording::{self, RecordingLine};
+use crate::model::device::GpuSample;
 use crate::model::ids::Run;
+use crate::model::step::StepSample;
 use crate::report::summary::model::Summary;
 use crate::report::traceml::rows::PeakRows;
 use crate::report::traceml::trend::WINDOW_STEPS;
@@ -109,9 +112,9 @@ fn traceml_rows<'f>(
 ) -> anyhow::Result<PeakRows> {
     let mut rows = PeakRows::new(window);
     let mut found: Option<Run> = run.cloned();
-    recording::merged(files, |recorded| {
-        match recorded {
-            RecordingEntry::Step(sample) => {
+    let mut take = |sample: Sampled| {
+        match sample {
+            Sampled::Step(sample) => {
                 let of = found.get_or_insert_with(|| sample.run.clone());
                 if *of == sample.run {
                     rows.push(&sample);
@@ -123,11 +126,35 @@ fn traceml_rows<'f>(
                     );
                 }
             }
-            RecordingEntry::Gpu(sample, _) => rows.gpu(&sample),
+            Sampled::Device(sample) => rows.gpu(&sample),
         }
         Ok(())
-    })?;
+    };
+    let gaps = recording::merged(files, |line| sampled(line).map_or(Ok(()), &mut take))?;
+    playback::say(&gaps);
     Ok(rows)
+}
+
+/// What of a recording TraceML would have sampled.
+enum Sampled {
+    Step(Box<StepSample>),
+    Device(Box<GpuSample>),
+}
+
+fn sampled(line: RecordingLine) -> Option<Sampled> {
+    match line {
+        RecordingLine::Plain(RecordingEntry::Step(sample)) => {
+            Some(Sampled::Step(Box::new(sample)))
+        }
+        RecordingLine::Plain(RecordingEntry::Gpu(sample, _)) => {
+            Some(Sampled::Device(Box::new(sample)))
+        }
+        RecordingLine::Accepted(_, event) => match event.what {
+            Accepted::Step(sample) => Some(Sampled::Step(sample)),
+            Accepted::Reading(sample) => Some(Sampled::Device(sample)),
+            _ => None,
+        },
+    }
 }
 
 /// Our own summary of one run.
@@ -139,7 +166,8 @@ fn summarize<'f>(
     // No rank of a recording is forgotten before its end.
     let config = EngineConfig { rank_retention: Duration::MAX, ..config };
     let mut replay = Playback::new(config, |_, _, _| Ok(()));
-    recording::merged(files, |recorded| replay.take(recorded))?;
+    let gaps = recording::merged(files, |line| replay.take(line))?;
+    playback::say(&gaps);
     let (engine, now) = replay.finish()?;
     let runs: Vec<&Run> = engine.runs().collect();
     let names = || runs.iter().map(|run| run.as_str()).collect::<Vec<_>>().join(", ");

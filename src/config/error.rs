@@ -125,6 +125,14 @@ pub enum ValueError {
     /// Not a size above 0.
     #[error("{0:?} is not a size such as 2GiB, 512MB or 1000000, from 1 byte to 8192TiB")]
     Size(String),
+    #[error("{value:?} is not a size of {} to {}", shown_size(*.min), shown_size(*.max))]
+    SizeRange {
+        value: String,
+        /// The least size allowed, in bytes.
+        min: u64,
+        /// The greatest size allowed, in bytes.
+        max: u64,
+    },
     /// Not a number of milliseconds.
     #[error("{0:?} is not a number of milliseconds")]
     Milliseconds(String),
@@ -194,4 +202,11 @@ pub enum ValueError {
         /// The part of it that is not a device.
         word: String,
     },
+}
+/// A whole number of MiB in the largest unit of which it is a whole number.
+fn shown_size(bytes: u64) -> String {
+    let units = [("PiB", 50), ("TiB", 40), ("GiB", 30)];
+    let fits = |(_, shift): &(&str, u32)| bytes > 0 && bytes.trailing_zeros() >= *shift;
+    let (unit, shift) = units.into_iter().find(fits).unwrap_or(("MiB", 20));
+    format!("{}{unit}", bytes >> shift)
 }

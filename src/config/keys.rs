@@ -22,6 +22,8 @@ pub const PUSH_TOKEN_FILE: &str = "push.token-file";
 pub const ADMIN_TOKEN_FILE: &str = "admin.token-file";
 /// The directory of summaries.
 pub const SUMMARY_DIR: &str = "summary.dir";
+/// The directory of recordings.
+pub const RECORD_DIRECTORY: &str = "record.directory";
 /// The lowest level that is logged.
 pub const LOG_LEVEL: &str = "log.level";
 /// The path from which the driver is loaded.

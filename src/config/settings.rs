@@ -45,6 +45,7 @@ pub struct Settings {
     pub summary_dir: Option<PathBuf>,
     /// How many launches of a run keep their summaries.
     pub summary_launches_max: usize,
+    pub record: RecordSettings,
     pub log: LogSettings,
     /// How long the web server answers after the rest has stopped.
     pub linger: Duration,
@@ -108,6 +109,23 @@ pub struct NvmlSettings {
     pub kubelet_pod: Option<PodName>,
 }
 
+/// What is recorded, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordSettings {
+    /// The directory of recordings; `None` records nothing there.
+    pub directory: Option<PathBuf>,
+    /// How many bytes all recordings take at most.
+    pub bytes_max: u64,
+    /// Whether a recording is written beside the summary of each launch where there is no directory.
+    pub is_by_launch: bool,
+}
+
+impl Default for RecordSettings {
+    fn default() -> Self {
+        Self { directory: None, bytes_max: 256 << 20, is_by_launch: false }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
     /// The lowest level that is logged.
@@ -139,6 +157,7 @@ impl Default for Settings {
             state_file: None,
             summary_dir: None,
             summary_launches_max: 32,
+            record: RecordSettings::default(),
             log: LogSettings { level: "info".to_owned(), is_json: false },
             linger: Duration::ZERO,
             start: StartMode::Strict,

@@ -255,6 +255,8 @@ mod tests {
         ("state.file", "state"),
         ("summary.dir", "summaries"),
         ("summary.launches-max", "1"),
+        ("record.directory", "recordings"),
+        ("record.max-bytes", "1MiB"),
         ("stop.linger", "1s"),
         ("sidecar", "true"),
         ("termination-message-path", "/run/message"),

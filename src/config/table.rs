@@ -7,8 +7,8 @@ use crate::config::error::ValueError;
 use crate::config::keys;
 use crate::config::settings::{Draft, StartMode};
 use crate::config::values::{
-    absolute, addresses, any_duration, duration, endpoint, hosts, number, one_of, path, pod,
-    ratio, size, socket, switch, telemetry_path, token_file, transport,
+    absolute, addresses, any_duration, bytes, duration, endpoint, hosts, number, one_of, path,
+    pod, ratio, size, socket, switch, telemetry_path, token_file, transport,
 };
 use crate::input::push::bodies::BODY_BYTES_MAX;
 use crate::model::ids::Run;
@@ -75,6 +75,9 @@ impl Setting {
     }
 }
 
+/// What the bound on recordings can be, in bytes.
+const RECORD_BYTES_MIN: u64 = 1 << 20;
+const RECORD_BYTES_MAX: u64 = 1 << 50;
 /// The most steps of a warm-up.
 const WARMUP_STEPS_MAX: u32 = 1_000_000;
 const LOG_LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
@@ -247,6 +250,13 @@ pub const SETTINGS: &[Setting] = &[
     setting("summary.launches-max", "N",
         "Launches of a run that keep their summaries (1 to 65536). Beyond, the oldest one that ended is removed.",
         |d, v| put(&mut d.settings.summary_launches_max, v, number(1, 65_536_u64))).by_default("32"),
+    setting(keys::RECORD_DIRECTORY, "PATH",
+        "Directory for recordings of what is accepted, one file per run and life of the exporter, which replay, explain and \
+         summary read. Empty disables it.",
+        |d, v| put(&mut d.settings.record.directory, v, |v| Ok(path(v)))),
+    setting("record.max-bytes", "SIZE",
+        "Most bytes of all recordings together, as 256MiB (1 MiB to 1 PiB). Beyond, the oldest files are removed.",
+        |d, v| put(&mut d.settings.record.bytes_max, v, bytes(RECORD_BYTES_MIN, RECORD_BYTES_MAX))).by_default("256MiB"),
     setting("stop.linger", "DURATION",
         "Keep serving the page and /metrics for this long after SIGTERM, for a last scrape.",
         |d, v| put(&mut d.settings.linger, v, any_duration)).by_default("0s"),

@@ -69,6 +69,15 @@ pub(super) fn size(value: &str) -> Result<Option<f64>, ValueError> {
         .ok_or_else(|| ValueError::Size(value.to_owned()))
 }
 
+/// Parses a size in bytes of `min` to `max`.
+pub(super) fn bytes(min: u64, max: u64) -> impl Fn(&str) -> Result<u64, ValueError> {
+    move |value| {
+        let size = size(value)?.and_then(|bytes| format!("{bytes:.0}").parse().ok());
+        let outside = || ValueError::SizeRange { value: value.to_owned(), min, max };
+        size.filter(|bytes| (min..=max).contains(bytes)).ok_or_else(outside)
+    }
+}
+
 pub(super) fn ratio(value: &str) -> Result<f64, ValueError> {
     value
         .parse::<f64>()

@@ -1,12 +1,17 @@
 //! Recordings: reads their lines, and merges several files by time. Does not interpret them.
 
 use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::fs;
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use anyhow::Context;
 
+use crate::input::push::wire::accepted::{
+    AcceptedEvent, AcceptedLine, RecordingHead, decode_accepted,
+};
 use crate::input::push::wire::recorded::{RecordingEntry, decode_recorded};
 use crate::input::unpacked;
 use crate::model::ids::{GpuUuid, Rank, Run};
@@ -15,18 +20,74 @@ use crate::model::units::Seconds;
 /// The longest line, in bytes.
 pub const LINE_BYTES_MAX: u64 = 1024 * 1024;
 /// Size of the read buffer, in bytes.
-pub const READ_BUFFER_BYTES: usize = 256 * 1024;
+const READ_BUFFER_BYTES: usize = 256 * 1024;
 /// Size of each read buffer when several files are read at once, in bytes.
 const SHARED_BUFFER_BYTES: usize = 16 * 1024;
 /// Maximum number of records with the same time that are sorted; further ones keep the order of the files.
 const SAME_TIME_MAX: usize = 8192;
+/// The endings of the recordings of a directory.
+const ENDINGS: [&str; 3] = [".jsonl", ".jsonl.gz", ".jsonl.zst"];
 
-/// The records of one file, in its order.
-pub struct Lines {
+/// What a line says, by who wrote it.
+#[derive(Debug)]
+pub enum RecordingLine {
+    /// A push record or a reading, as anybody may write them.
+    Plain(RecordingEntry),
+    /// What an exporter accepted, and in which of its lives.
+    Accepted(Rc<RecordingHead>, AcceptedEvent),
+}
+
+impl RecordingLine {
+    /// Its Unix time; `None` for a push record without one.
+    fn time(&self) -> Option<f64> {
+        match self {
+            Self::Plain(entry) => entry.time().map(Seconds::get),
+            Self::Accepted(head, event) => Some(head.started.get() + event.at.0.as_secs_f64()),
+        }
+    }
+
+    /// Its place among the events of its exporter.
+    fn event(&self) -> Option<(&str, u64)> {
+        match self {
+            Self::Plain(_) => None,
+            Self::Accepted(head, event) => Some((&head.life, event.number)),
+        }
+    }
+}
+
+/// What an exporter's recording lacks.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecordingGap {
+    /// The file that shows it.
+    pub file: String,
+    /// The run; `None` for what is about no run.
+    pub run: Option<Run>,
+    pub missing: MissingPart,
+}
+
+/// The part of a recording that is missing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum MissingPart {
+    /// Everything before this Unix time.
+    Beginning(f64),
+    /// So many events in between.
+    Events(u64),
+    /// What follows: the file is cut short.
+    End,
+}
+
+/// The lines of one file, in its order.
+struct Lines {
     name: String,
     text: Box<dyn BufRead>,
     line: Vec<u8>,
     number: u64,
+    /// The head of what an exporter wrote.
+    head: Option<Rc<RecordingHead>>,
+    /// The Unix time of the exporter's first event.
+    first_time: Option<f64>,
+    n_lost: u64,
+    is_cut: bool,
 }
 
 impl Lines {
@@ -34,28 +95,47 @@ impl Lines {
     ///
     /// # Errors
     /// The file cannot be opened, or is something else.
-    pub fn open(path: &Path, buffer_bytes: usize) -> anyhow::Result<Self> {
+    fn open(path: &Path, buffer_bytes: usize) -> anyhow::Result<Self> {
         let name = path.display().to_string();
         let text = unpacked::open(path, buffer_bytes).with_context(|| name.clone())?;
-        Ok(Self { name, text, line: Vec::new(), number: 0 })
+        Ok(Self {
+            name,
+            text,
+            line: Vec::new(),
+            number: 0,
+            head: None,
+            first_time: None,
+            n_lost: 0,
+            is_cut: false,
+        })
     }
 
     /// File and line of the last record, for messages.
-    pub fn place(&self) -> String {
+    fn place(&self) -> String {
         format!("{}: line {}", self.name, self.number)
     }
 
-    /// Returns the next record; `None` at the end.
+    /// Returns the next line; `None` at the end. What an exporter wrote ends where it is cut short.
     ///
     /// # Errors
-    /// The file cannot be read, or a line is too long or neither a push record nor a reading.
-    pub fn record(&mut self) -> anyhow::Result<Option<RecordingEntry>> {
+    /// The file cannot be read, or a line is too long or is not one of a recording.
+    fn record(&mut self) -> anyhow::Result<Option<RecordingLine>> {
         loop {
+            if self.is_cut {
+                return Ok(None);
+            }
             self.line.clear();
             self.number += 1;
             let limit = LINE_BYTES_MAX + 1;
             let read = self.text.by_ref().take(limit).read_until(b'\n', &mut self.line);
-            if read.with_context(|| self.place())? == 0 {
+            let n_read = match read {
+                Err(_) if self.head.is_some() => {
+                    self.is_cut = true;
+                    return Ok(None);
+                }
+                read => read.with_context(|| self.place())?,
+            };
+            if n_read == 0 {
                 return Ok(None);
             }
             anyhow::ensure!(
@@ -64,81 +144,241 @@ impl Lines {
                 self.name,
                 self.number
             );
-            let record = self.line.trim_ascii();
-            if !record.is_empty() {
-                let recorded = decode_recorded(record).with_context(|| self.place())?;
-                return Ok(Some(recorded));
+            let decoded = self.decode();
+            if decoded.is_err() && self.head.is_some() && !self.line.ends_with(b"\n") {
+                self.is_cut = true;
+                return Ok(None);
+            }
+            if let Some(line) = decoded.with_context(|| self.place())? {
+                return Ok(Some(line));
             }
         }
     }
+
+    /// Decodes the line; `None` of a blank one and of a head.
+    fn decode(&mut self) -> anyhow::Result<Option<RecordingLine>> {
+        let line = self.line.trim_ascii();
+        if line.is_empty() {
+            return Ok(None);
+        }
+        let Some(accepted) = decode_accepted(line) else {
+            return Ok(Some(RecordingLine::Plain(decode_recorded(line)?)));
+        };
+        let event = match accepted? {
+            AcceptedLine::Head(head) => {
+                self.head = Some(Rc::new(head));
+                return Ok(None);
+            }
+            AcceptedLine::Event(event) => event,
+        };
+        let head = self.head.as_ref().context("the head of the recording is missing")?;
+        self.n_lost += event.n_lost;
+        let line = RecordingLine::Accepted(Rc::clone(head), event);
+        self.first_time = self.first_time.or_else(|| line.time());
+        Ok(Some(line))
+    }
 }
 
-/// Passes every record of the files to `take`, as if they were one recording in order of time.
+/// A file that is read, and its next line.
+struct RecordingFile {
+    lines: Lines,
+    first: Option<RecordingLine>,
+}
+
+impl RecordingFile {
+    fn open(path: &Path, buffer_bytes: usize) -> anyhow::Result<Self> {
+        let mut lines = Lines::open(path, buffer_bytes)?;
+        let first = lines.record()?;
+        Ok(Self { lines, first })
+    }
+}
+
+/// Returns the recordings among these files: of a directory those whose names end in `.jsonl`, `.jsonl.gz` or
+/// `.jsonl.zst`, by name.
+///
+/// # Errors
+/// A directory cannot be read, or has none.
+fn recordings<'f>(
+    paths: impl IntoIterator<Item = &'f PathBuf>,
+) -> anyhow::Result<(Vec<PathBuf>, bool)> {
+    let (mut files, mut has_directory) = (Vec::new(), false);
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        has_directory = true;
+        let shown = || path.display().to_string();
+        let mut found = Vec::new();
+        for entry in fs::read_dir(path).with_context(shown)? {
+            let entry = entry.with_context(shown)?;
+            let name = entry.file_name();
+            let is_named = ENDINGS.iter().any(|end| name.to_string_lossy().ends_with(end));
+            if is_named && entry.path().is_file() {
+                found.push(entry.path());
+            }
+        }
+        anyhow::ensure!(
+            !found.is_empty(),
+            "{}: the directory has no recording (*.jsonl, .gz, .zst)",
+            shown()
+        );
+        found.sort();
+        files.append(&mut found);
+    }
+    Ok((files, has_directory))
+}
+
+/// Passes every line of the files to `take`, one file after the other as one recording. What an exporter wrote, and the
+/// files of a directory, are passed in order of time instead. Returns what is missing.
+///
+/// # Errors
+/// As for [`merged`].
+pub fn played<'f>(
+    paths: impl IntoIterator<Item = &'f PathBuf>,
+    mut take: impl FnMut(RecordingLine) -> anyhow::Result<()>,
+) -> anyhow::Result<Vec<RecordingGap>> {
+    let (paths, has_directory) = recordings(paths)?;
+    let mut rest = paths.iter();
+    let Some(path) = rest.next() else { return Ok(Vec::new()) };
+    let mut file = RecordingFile::open(path, READ_BUFFER_BYTES)?;
+    let is_accepted = matches!(file.first, Some(RecordingLine::Accepted(..)));
+    if rest.len() > 0 && (has_directory || is_accepted) {
+        let mut files = vec![file];
+        for path in rest {
+            files.push(RecordingFile::open(path, SHARED_BUFFER_BYTES)?);
+        }
+        return merge(files, take);
+    }
+    let mut known = Vec::new();
+    loop {
+        let mut next = file.first.take();
+        while let Some(line) = next {
+            take(line).with_context(|| file.lines.place())?;
+            next = file.lines.record()?;
+        }
+        known.push(file.lines);
+        let Some(path) = rest.next() else { return Ok(gaps(&known)) };
+        file = RecordingFile::open(path, READ_BUFFER_BYTES)?;
+    }
+}
+
+/// Passes every line of the files to `take`, as if they were one recording in order of time. Returns what is missing.
 ///
 /// Records with the same time come in order of run and rank, so that the result does not depend on which rank was
 /// written first, nor on the number of files. A record without a time follows its predecessor in the file; a file
-/// without any time comes before the files after it.
+/// without any time comes before the files after it. The events of an exporter come in its order, each once.
 ///
 /// # Errors
-/// As for [`Lines::record`], and the errors of `take`.
+/// A file cannot be opened or read, a line is not one of a recording, and the errors of `take`.
 pub fn merged<'f>(
-    files: impl IntoIterator<Item = &'f PathBuf>,
-    mut take: impl FnMut(RecordingEntry) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    let files: Vec<&PathBuf> = files.into_iter().collect();
-    let buffer_bytes = if files.len() > 1 { SHARED_BUFFER_BYTES } else { READ_BUFFER_BYTES };
-    let mut sources = files
-        .iter()
-        .map(|path| Lines::open(path, buffer_bytes))
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    paths: impl IntoIterator<Item = &'f PathBuf>,
+    take: impl FnMut(RecordingLine) -> anyhow::Result<()>,
+) -> anyhow::Result<Vec<RecordingGap>> {
+    let (paths, _) = recordings(paths)?;
+    let buffer_bytes = if paths.len() > 1 { SHARED_BUFFER_BYTES } else { READ_BUFFER_BYTES };
+    let open = |path: &PathBuf| RecordingFile::open(path, buffer_bytes);
+    merge(paths.iter().map(open).collect::<anyhow::Result<_>>()?, take)
+}
+
+fn merge(
+    files: Vec<RecordingFile>,
+    mut take: impl FnMut(RecordingLine) -> anyhow::Result<()>,
+) -> anyhow::Result<Vec<RecordingGap>> {
+    let mut sources = Vec::new();
     let mut next = BinaryHeap::new();
-    for (idx, lines) in sources.iter_mut().enumerate() {
-        next.extend(lines.record()?.map(|record| Reverse(NextRecord::of(record, 0.0, idx))));
+    for (idx, RecordingFile { lines, first }) in files.into_iter().enumerate() {
+        next.extend(first.map(|line| Reverse(NextLine::of(line, 0.0, idx))));
+        sources.push(lines);
     }
     let mut group = SameTimeRecords { time: None, records: Vec::new() };
-    while let Some(Reverse(NextRecord { time, idx, record })) = next.pop() {
-        group.take(record, &mut take)?;
+    let mut last: Option<(Rc<RecordingHead>, u64)> = None;
+    while let Some(Reverse(NextLine { time, idx, line })) = next.pop() {
+        match line {
+            RecordingLine::Plain(record) => group.take(record, &mut take)?,
+            RecordingLine::Accepted(head, event) => {
+                group.end(&mut take)?;
+                let is_known = last.as_ref().is_some_and(|(before, number)| {
+                    before.life == head.life && *number == event.number
+                });
+                if !is_known {
+                    last = Some((Rc::clone(&head), event.number));
+                    take(RecordingLine::Accepted(head, event))?;
+                }
+            }
+        }
         if let Some(lines) = sources.get_mut(idx) {
-            let follower =
-                lines.record().map(|record| Some(NextRecord::of(record?, time, idx)))?;
+            let follower = lines.record()?.map(|line| NextLine::of(line, time, idx));
             next.extend(follower.map(Reverse));
         }
     }
-    group.end(&mut take)
+    group.end(&mut take)?;
+    Ok(gaps(&sources))
 }
 
-/// The next record of a file.
-struct NextRecord {
+/// Returns what the files of exporters lack.
+fn gaps(files: &[Lines]) -> Vec<RecordingGap> {
+    let mut first_parts: BTreeMap<(&str, Option<&Run>), (u32, &Lines)> = BTreeMap::new();
+    let mut gaps = Vec::new();
+    for lines in files {
+        let Some(head) = &lines.head else { continue };
+        let gap =
+            |missing| RecordingGap { file: lines.name.clone(), run: head.run.clone(), missing };
+        let first =
+            first_parts.entry((&head.life, head.run.as_ref())).or_insert((head.part, lines));
+        if head.part < first.0 {
+            *first = (head.part, lines);
+        }
+        gaps.extend((lines.n_lost > 0).then(|| gap(MissingPart::Events(lines.n_lost))));
+        gaps.extend(lines.is_cut.then(|| gap(MissingPart::End)));
+    }
+    let late = first_parts.into_iter().filter(|(_, (part, _))| *part > 1);
+    let beginnings = late.filter_map(|((_, run), (_, lines))| {
+        Some(RecordingGap {
+            file: lines.name.clone(),
+            run: run.cloned(),
+            missing: MissingPart::Beginning(lines.first_time?),
+        })
+    });
+    gaps.extend(beginnings);
+    gaps
+}
+
+/// The next line of a file.
+struct NextLine {
     time: f64,
     idx: usize,
-    record: RecordingEntry,
+    line: RecordingLine,
 }
 
-impl NextRecord {
-    fn of(record: RecordingEntry, before: f64, idx: usize) -> Self {
+impl NextLine {
+    fn of(line: RecordingLine, before: f64, idx: usize) -> Self {
         // Time never falls within a file: a late record stays behind its predecessor.
-        let time = record.time().map_or(before, Seconds::get).max(before);
-        Self { time, idx, record }
+        let time = line.time().unwrap_or(before).max(before);
+        Self { time, idx, line }
     }
 }
 
-impl PartialEq for NextRecord {
+impl PartialEq for NextLine {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for NextRecord {}
+impl Eq for NextLine {}
 
-impl PartialOrd for NextRecord {
+impl PartialOrd for NextLine {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for NextRecord {
+impl Ord for NextLine {
     fn cmp(&self, other: &Self) -> Ordering {
-        self.time.total_cmp(&other.time).then(self.idx.cmp(&other.idx))
+        let by_time = self.time.total_cmp(&other.time);
+        by_time
+            .then_with(|| self.line.event().cmp(&other.line.event()))
+            .then(self.idx.cmp(&other.idx))
     }
 }
 
@@ -152,14 +392,14 @@ impl SameTimeRecords {
     fn take(
         &mut self,
         record: RecordingEntry,
-        take: &mut impl FnMut(RecordingEntry) -> anyhow::Result<()>,
+        take: &mut impl FnMut(RecordingLine) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         if record.time() != self.time || self.records.len() >= SAME_TIME_MAX {
             self.end(take)?;
             self.time = record.time();
         }
         if self.time.is_none() {
-            return take(record);
+            return take(RecordingLine::Plain(record));
         }
         self.records.push(record);
         Ok(())
@@ -167,10 +407,10 @@ impl SameTimeRecords {
 
     fn end(
         &mut self,
-        take: &mut impl FnMut(RecordingEntry) -> anyhow::Result<()>,
+        take: &mut impl FnMut(RecordingLine) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         self.records.sort_by(|a, b| place(a).cmp(&place(b)));
-        self.records.drain(..).try_for_each(take)
+        self.records.drain(..).map(RecordingLine::Plain).try_for_each(take)
     }
 }
 
@@ -188,7 +428,7 @@ mod tests {
     use std::path::PathBuf;
 
     use crate::input::push::wire::recorded::RecordingEntry;
-    use crate::input::recording::{LINE_BYTES_MAX, merged};
+    use crate::input::recording::{LINE_BYTES_MAX, RecordingLine, merged};
 
     /// Recordings on the disk, removed at the end.
     struct Recordings {
@@ -234,7 +474,8 @@ mod tests {
     fn order(name: &str, texts: &[&str]) -> Vec<String> {
         let recordings = Recordings::new(name, texts);
         let mut order = Vec::new();
-        let see = |entry| {
+        let see = |line| {
+            let RecordingLine::Plain(entry) = line else { panic!("{line:?}") };
             order.push(match entry {
                 RecordingEntry::Step(sample) => {
                     format!("{}/{}/{}", sample.run, sample.rank, sample.step.get())

@@ -6,7 +6,7 @@ use crate::model::ids::GpuUuid;
 use crate::model::units::Bytes;
 
 /// One reading of one device that answered.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct GpuSample {
     /// The device or MIG instance.
     pub device: GpuUuid,
@@ -53,7 +53,7 @@ pub struct DeviceMemory {
 }
 
 /// One process on a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct ProcessMemory {
     /// Its id in the namespace that the driver answered for.
     pub pid: u32,

@@ -34,7 +34,8 @@ impl EndOutcome {
 }
 
 /// Which ranks an end may end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum EndAuthority {
     /// Only what the process that it names pushed, and what was pushed without a name.
     Own,
@@ -43,7 +44,7 @@ pub enum EndAuthority {
 }
 
 /// The end of a rank, or of a whole run.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct RankEnd {
     /// The rank that ended; `None` for the whole run.
     pub rank: Option<Rank>,

@@ -26,6 +26,11 @@ impl Instance {
         let number = u64::from_str_radix(text, 16).ok().filter(|_| is_hex);
         number.map(Self).ok_or(OutOfRange::Form { what: "16 lower-case hexadecimal digits" })
     }
+
+    /// Returns its digits, for files that only this user reads.
+    pub fn digits(self) -> String {
+        format!("{:016x}", self.0)
+    }
 }
 
 impl fmt::Debug for Instance {

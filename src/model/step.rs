@@ -14,6 +14,20 @@ pub enum Phase {
     Checkpoint,
 }
 
+impl Phase {
+    /// Every phase.
+    pub const ALL: [Self; 3] = [Self::Train, Self::Eval, Self::Checkpoint];
+
+    /// Its name in pushes.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::Train => "train",
+            Self::Eval => "eval",
+            Self::Checkpoint => "checkpoint",
+        }
+    }
+}
+
 /// One completed step of one rank as its training process saw it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepSample {

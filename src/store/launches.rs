@@ -279,7 +279,7 @@ fn staged(path: &Path) -> PathBuf {
 }
 
 /// Digits that no other process has: on a shared disk, process ids repeat.
-fn unique() -> String {
+pub fn unique() -> String {
     format!("{:016x}", RandomState::new().build_hasher().finish())
 }
 

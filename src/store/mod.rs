@@ -3,6 +3,7 @@
 pub mod atomic;
 pub mod launches;
 pub mod open;
+pub mod recordings;
 pub mod state;
 pub mod timelines;
 pub mod zstd;

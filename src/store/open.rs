@@ -88,6 +88,19 @@ pub fn fresh_file(path: &Path, mode: u32) -> io::Result<File> {
         .open(path)
 }
 
+/// Creates a file to append to it.
+///
+/// # Errors
+/// The file system refused, or the name is taken, also by a link or a pipe.
+pub fn new_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .append(true)
+        .create_new(true)
+        .mode(PRIVATE_MODE)
+        .custom_flags(flags(OFlags::NOFOLLOW | OFlags::CLOEXEC))
+        .open(path)
+}
+
 fn flags(flags: OFlags) -> i32 {
     flags.bits().cast_signed()
 }

@@ -3,6 +3,12 @@
 use std::io::{self, BufRead, Read};
 
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
+use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+
+/// Returns a frame of its own, which readers unpack whatever is before it.
+pub fn frame(content: &[u8]) -> Vec<u8> {
+    compress_to_vec(content, CompressionLevel::Fastest)
+}
 
 /// Reads frames of Zstandard one after the other; skippable ones are skipped.
 pub struct ZstdFrames<R: BufRead> {

@@ -18,6 +18,7 @@ mod rig;
 
 // Records come in: accepted or refused, and what they begin and end.
 mod push;
+mod recorded;
 mod recordings;
 mod restarts;
 mod verbs;

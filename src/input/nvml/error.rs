@@ -6,6 +6,8 @@ use crate::model::device::GpuUnavailable;
 use crate::model::ids::GpuUuid;
 use crate::model::units::OutOfRange;
 
+/// The last number of `nvmlReturn_t` that has a name here.
+const LAST_NUMBER: u32 = 30;
 /// The code for an NVML library that is not installed.
 pub const LIBRARY_MISSING: &str = "library_missing";
 
@@ -97,6 +99,13 @@ impl From<NvmlError> for NvmlCode {
             other => Self::Nvml(other.into()),
         }
     }
+}
+
+/// Returns the code of this name, as a recording has it; `unknown` of a name that no version has.
+pub fn known_code(name: &str) -> &'static str {
+    let others = [NvmlCode::LibraryMissing.as_label(), NvmlCode::SymbolMissing.as_label()];
+    let known = (1..=LAST_NUMBER).map(label).chain(others).find(|label| *label == name);
+    known.unwrap_or(label(0))
 }
 
 /// NVML's name of an `nvmlReturn_t`, in lower case and without `NVML_ERROR_`.

@@ -332,7 +332,9 @@ impl Story {
         }
         self.stairs = Some(view.creep().stairs());
         self.surge = view.creep().surge().or(self.surge);
-        let is_restarted = had_window && !self.has_window;
+        // A rank that ended has no windows any more.
+        let has_ended = matches!(view, SubjectFigures::Rank(rank) if rank.ended.is_some());
+        let is_restarted = had_window && !self.has_window && !has_ended;
         self.n_restarts += u32::from(is_restarted);
         is_restarted
     }

@@ -1,6 +1,7 @@
 //! The push format, version 1: bytes to samples, and responses to bytes. The only room that knows its JSON keys.
 //! Pure.
 
+pub mod accepted;
 pub mod answer;
 pub mod control;
 pub mod echo;
@@ -12,3 +13,4 @@ mod number;
 pub mod recorded;
 pub mod request;
 pub mod step;
+mod step_text;

@@ -108,7 +108,7 @@ impl<'de> Deserialize<'de> for Batch<'de> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawStep<'a> {
+pub(super) struct RawStep<'a> {
     #[serde(borrow)]
     run: Option<Text<'a>>,
     attempt: Option<Number>,
@@ -143,7 +143,7 @@ struct RawStep<'a> {
 }
 
 impl RawStep<'_> {
-    fn checked(self) -> Result<StepSample, DecodeError> {
+    pub(super) fn checked(self) -> Result<StepSample, DecodeError> {
         let optional_bytes = |field, raw: Option<Number>| optional(raw, |n| bytes_of(field, n));
         let optional_count = |field, raw: Option<Number>| optional(raw, |n| count_of(field, n));
         let optional_rank = |field, raw: Option<Number>| optional(raw, |n| rank_of(field, n));
@@ -189,15 +189,9 @@ impl RawStep<'_> {
 }
 
 fn phase_of(text: &str) -> Result<Phase, DecodeError> {
-    match text {
-        "train" => Ok(Phase::Train),
-        "eval" => Ok(Phase::Eval),
-        "checkpoint" => Ok(Phase::Checkpoint),
-        other => in_field(
-            "phase",
-            Err(DecodeFault::NotOneOf(other.to_owned(), "train, eval, checkpoint".to_owned())),
-        ),
-    }
+    let named = Phase::ALL.into_iter().find(|phase| phase.as_label() == text);
+    let labels = Phase::ALL.map(Phase::as_label).join(", ");
+    in_field("phase", named.ok_or_else(|| DecodeFault::NotOneOf(text.to_owned(), labels)))
 }
 
 #[cfg(test)]

@@ -1,0 +1,339 @@
+//! The files of recordings: appended to in whole frames, and found again by their names after a restart.
+//!
+//! `NAME.lifeN.jsonl.zst` is the first file of a run in the Nth life of an exporter on its directory, `NAME.lifeN.2.jsonl.zst`
+//! the second. `.lifeN`, which that exporter holds locked, is its claim on the number: exporters that share a directory have
+//! different ones, and none removes what another one still writes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::store::open;
+
+/// The ending of every file.
+const ENDING: &str = ".jsonl.zst";
+/// The beginning of a claim, and the part of a name that has the life's number.
+const CLAIM: &str = ".life";
+/// How many names are tried for one file or claim.
+const TRIES_MAX: u32 = 10_000;
+/// Mode of a directory that is made.
+const FOLDER_MODE: u32 = 0o700;
+
+/// A file that is written.
+#[derive(Debug)]
+pub struct OpenRecording {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+}
+
+/// A file that was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClosedRecording {
+    pub path: PathBuf,
+    pub bytes: u64,
+}
+
+impl OpenRecording {
+    /// Creates the file of this part, or of the next one whose name is free; `part` becomes that one.
+    ///
+    /// # Errors
+    /// The file system refused.
+    pub fn create(folder: &Path, stem: &str, part: &mut u32) -> io::Result<Self> {
+        let mut result = Err(taken(folder));
+        for _ in 0..TRIES_MAX {
+            let path = folder.join(name(stem, *part));
+            result = open::new_file(&path).map(|file| Self { path, file, bytes: 0 });
+            match &result {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => *part += 1,
+                _ => break,
+            }
+        }
+        result
+    }
+
+    /// Appends a frame.
+    ///
+    /// # Errors
+    /// The file system refused; the file is as it was before.
+    pub fn append(&mut self, frame: &[u8]) -> io::Result<()> {
+        let written = self.file.write_all(frame);
+        match &written {
+            Ok(()) => self.bytes += u64::try_from(frame.len()).unwrap_or(u64::MAX),
+            // What there is of the frame would hide those after it.
+            Err(_) => self.file.set_len(self.bytes)?,
+        }
+        written
+    }
+
+    /// Its length, in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub fn close(self) -> ClosedRecording {
+        ClosedRecording { path: self.path, bytes: self.bytes }
+    }
+}
+
+fn name(stem: &str, part: u32) -> String {
+    if part > 1 { format!("{stem}.{part}{ENDING}") } else { format!("{stem}{ENDING}") }
+}
+
+fn taken(folder: &Path) -> io::Error {
+    io::Error::other(format!("{}: {TRIES_MAX} names are taken", folder.display()))
+}
+
+/// Returns whether a file of this name is the recording of a launch whose first file is `STEM.jsonl.zst`, or that of
+/// another exporter of it, `STEM-2.jsonl.zst`.
+pub fn is_of_launch(file: &str, stem: &str) -> bool {
+    let rest = file.strip_suffix(ENDING).and_then(|name| name.strip_prefix(stem));
+    rest.is_some_and(|rest| {
+        let (writer, part) = rest.split_once('.').map_or((rest, None), |(a, b)| (a, Some(b)));
+        let is_number = |text: &str| number(text).is_some_and(|number| number > 1);
+        let is_writer = writer.is_empty() || writer.strip_prefix('-').is_some_and(is_number);
+        is_writer && part.is_none_or(is_number)
+    })
+}
+
+fn number(text: &str) -> Option<u64> {
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
+    text.parse().ok().filter(|_| is_plain)
+}
+
+/// Creates the first file of a launch in its directory: `STEM.jsonl.zst`, or `STEM-2.jsonl.zst` if another exporter writes the
+/// first. Returns it and its stem.
+///
+/// # Errors
+/// The file system refused.
+pub fn create_in_launch(folder: &Path, stem: &str) -> io::Result<(OpenRecording, String)> {
+    for writer in 1..=TRIES_MAX {
+        let stem = if writer > 1 { format!("{stem}-{writer}") } else { stem.to_owned() };
+        // The first file of another exporter may have been given up.
+        if folder.join(name(&stem, 2)).symlink_metadata().is_ok() {
+            continue;
+        }
+        let path = folder.join(name(&stem, 1));
+        match open::new_file(&path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+            Ok(file) => return Ok((OpenRecording { path, file, bytes: 0 }, stem)),
+        }
+    }
+    Err(taken(folder))
+}
+
+/// The directory of recordings in one life of an exporter.
+#[derive(Debug)]
+pub struct RecordingFolder {
+    path: PathBuf,
+    life: u64,
+    /// Locked as long as this is there.
+    _claim: File,
+}
+
+impl RecordingFolder {
+    /// Claims the next life on a directory, which is made if need be. Returns also the files of lives that are over, the oldest
+    /// first.
+    ///
+    /// # Errors
+    /// The file system refused.
+    pub fn claim(path: &Path) -> io::Result<(Self, Vec<ClosedRecording>)> {
+        DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)?;
+        let found = Found::read(path)?;
+        let mut life = found.lives.last().copied().unwrap_or_default();
+        for _ in 0..TRIES_MAX {
+            life += 1;
+            let claim = match open::new_file(&path.join(format!("{CLAIM}{life}"))) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
+                claim => claim?,
+            };
+            // Without locks on this file system, files of earlier lives count as being written.
+            flock(&claim, FlockOperation::NonBlockingLockExclusive).ok();
+            let folder = Self { path: path.to_owned(), life, _claim: claim };
+            let closed = folder.closed(found);
+            return Ok((folder, closed));
+        }
+        Err(taken(path))
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the stem of the files of this name in this life.
+    pub fn stem(&self, name: &str) -> String {
+        format!("{name}{CLAIM}{}", self.life)
+    }
+
+    /// Returns the files of lives that are over, and removes the claims of these lives.
+    fn closed(&self, found: Found) -> Vec<ClosedRecording> {
+        let is_over = |life: &u64| *life < self.life && self.is_over(*life);
+        let over: BTreeSet<u64> = found.lives.into_iter().filter(is_over).collect();
+        for life in &over {
+            // A claim that stays is looked at again by the next life.
+            fs::remove_file(self.path.join(format!("{CLAIM}{life}"))).ok();
+        }
+        let files = found.files.into_iter().filter(|((life, ..), _)| over.contains(life));
+        files.map(|(_, file)| file).collect()
+    }
+
+    fn is_over(&self, life: u64) -> bool {
+        let path = self.path.join(format!("{CLAIM}{life}"));
+        if path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
+            return true;
+        }
+        open::lock_file(&path)
+            .is_ok_and(|claim| flock(&claim, FlockOperation::NonBlockingLockExclusive).is_ok())
+    }
+}
+
+/// What is in a directory of recordings.
+struct Found {
+    lives: BTreeSet<u64>,
+    /// By life, part and name.
+    files: BTreeMap<(u64, u64, String), ClosedRecording>,
+}
+
+impl Found {
+    fn read(folder: &Path) -> io::Result<Self> {
+        let mut found = Self { lives: BTreeSet::new(), files: BTreeMap::new() };
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().into_string() else { continue };
+            if let Some(life) = name.strip_prefix(CLAIM).and_then(number) {
+                found.lives.insert(life);
+                continue;
+            }
+            let Some((life, part)) = life_and_part(&name) else { continue };
+            found.lives.insert(life);
+            // It may have been removed meanwhile.
+            let Ok(metadata) = entry.path().symlink_metadata() else { continue };
+            if metadata.is_file() {
+                let file = ClosedRecording { path: entry.path(), bytes: metadata.len() };
+                found.files.insert((life, part, name), file);
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Returns the numbers in the name of a file.
+fn life_and_part(file: &str) -> Option<(u64, u64)> {
+    let name = file.strip_suffix(ENDING)?;
+    let life = |name: &str| name.rsplit_once(CLAIM).and_then(|(_, life)| number(life));
+    if let Some(life) = life(name) {
+        return Some((life, 1));
+    }
+    let (name, part) = name.rsplit_once('.')?;
+    Some((life(name)?, number(part)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::path::PathBuf;
+
+    use super::{
+        OpenRecording, RecordingFolder, create_in_launch, is_of_launch, life_and_part,
+    };
+
+    /// A directory that does not exist yet; `name` distinguishes tests.
+    fn fresh(name: &str) -> PathBuf {
+        let path = std::env::temp_dir()
+            .join(format!("stepmem-recorded-{name}-{}", std::process::id()));
+        fs::remove_dir_all(&path).ok();
+        path
+    }
+
+    #[test]
+    fn names_are_read_from_their_end() {
+        assert_eq!(life_and_part("llm.life3.jsonl.zst"), Some((3, 1)));
+        assert_eq!(life_and_part("llm.7.life3.12.jsonl.zst"), Some((3, 12)));
+        assert_eq!(life_and_part("a.life9.life4.jsonl.zst"), Some((4, 1)));
+        for other in [
+            "llm.jsonl.zst",
+            "llm.life3.jsonl",
+            "llm.life03.jsonl.zst",
+            "llm.life3.x.jsonl.zst",
+        ] {
+            assert_eq!(life_and_part(other), None, "{other}");
+        }
+        for own in [
+            "steps.jsonl.zst",
+            "steps.2.jsonl.zst",
+            "steps-3.jsonl.zst",
+            "steps-3.14.jsonl.zst",
+        ] {
+            assert!(is_of_launch(own, "steps"), "{own}");
+        }
+        for other in [
+            "steps.jsonl",
+            "steps.1.jsonl.zst",
+            "steps-.jsonl.zst",
+            "steps-a.jsonl.zst",
+            "mysteps.jsonl.zst",
+        ] {
+            assert!(!is_of_launch(other, "steps"), "{other}");
+        }
+    }
+
+    #[test]
+    fn exporters_on_one_directory_have_lives_of_their_own_and_leave_each_others_files() {
+        let path = fresh("lives");
+        let (first, closed) = RecordingFolder::claim(&path).unwrap();
+        assert_eq!((first.stem("llm").as_str(), closed.len()), ("llm.life1", 0));
+        let mut part = 1;
+        let mut file = OpenRecording::create(&path, &first.stem("llm"), &mut part).unwrap();
+        file.append(b"frame").unwrap();
+        let (second, closed) = RecordingFolder::claim(&path).unwrap();
+        assert_eq!((second.stem("llm").as_str(), closed.len()), ("llm.life2", 0));
+        drop((first, second));
+        let (third, closed) = RecordingFolder::claim(&path).unwrap();
+        assert_eq!(third.stem("llm"), "llm.life3");
+        assert_eq!(closed, [file.close()]);
+        let mode = |name: &str| fs::metadata(path.join(name)).unwrap().permissions().mode();
+        assert_eq!(mode("llm.life1.jsonl.zst") & 0o777, 0o600);
+        assert_eq!(mode("") & 0o777, 0o700);
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn name_that_is_taken_is_neither_followed_nor_waited_for() {
+        let path = fresh("taken");
+        fs::create_dir_all(&path).unwrap();
+        fs::write(path.join("target"), "mine").unwrap();
+        symlink(path.join("target"), path.join("llm.life1.jsonl.zst")).unwrap();
+        let pipe = std::process::Command::new("mkfifo")
+            .arg(path.join("llm.life1.2.jsonl.zst"))
+            .status()
+            .unwrap();
+        assert!(pipe.success());
+        let mut part = 1;
+        let mut file = OpenRecording::create(&path, "llm.life1", &mut part).unwrap();
+        file.append(b"frame").unwrap();
+        assert_eq!(part, 3);
+        assert_eq!(fs::read(path.join("target")).unwrap(), b"mine");
+        // The pipe and the link are not removed for room.
+        let (_, closed) = RecordingFolder::claim(&path).unwrap();
+        assert_eq!(closed, [file.close()]);
+        fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn exporters_of_a_launch_have_files_of_their_own() {
+        let path = fresh("launch");
+        fs::create_dir_all(&path).unwrap();
+        let stem = || create_in_launch(&path, "steps").unwrap().1;
+        assert_eq!((stem(), stem()), ("steps".to_owned(), "steps-2".to_owned()));
+        // The first file of the first one was given up, and it writes the second.
+        fs::rename(path.join("steps.jsonl.zst"), path.join("steps.2.jsonl.zst")).unwrap();
+        assert_eq!(stem(), "steps-3");
+        fs::remove_dir_all(path).unwrap();
+    }
+}

@@ -1,0 +1,313 @@
+//! What an exporter records gives, replayed, what was found live; and recording never disturbs pushes.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::rig::command::{Ended, stepmem};
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::{Folder, text};
+use crate::rig::job::{Job, record};
+use crate::rig::nvml::{FakeNvml, driver, gpu, process};
+use crate::rig::units::{GIB, MIB};
+use crate::rig::wait::await_true;
+
+const LIFE_1: &str = "leaky.life1.jsonl.zst";
+
+/// The last line of `replay`.
+fn replayed(arguments: &[&str]) -> Value {
+    let ended = stepmem(&[&["replay"], arguments].concat(), &[], b"");
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+    serde_json::from_str::<Value>(ended.out.lines().last().unwrap()).unwrap()["status"].take()
+}
+
+fn post(exporter: &Exporter, path: &str, body: &Value) {
+    let answer = exporter.post_to(path, body.to_string());
+    assert_eq!(answer.status, 200, "{}", answer.body);
+}
+
+/// Four ranks, rank 2 of which leaks, and what is said of them: a holder, an acknowledgement, and the end of rank 0.
+fn push_leak(exporter: &Exporter, run: &str) {
+    let records = Job::leaking(run, 1..500, 8 * MIB).records();
+    for batch in records.chunks(100) {
+        exporter.push(batch);
+    }
+    let holder = json!({"name": "`Trainer.history`", "kind": "list", "file": "train.py", "line": 42,
+        "function": "step", "tensors": 3, "bytes": 4096, "tensors_per_step": 1, "bytes_per_step": 8e6});
+    let report = json!({"run": run, "rank": 2, "outcome": "named", "holders": [holder]});
+    post(exporter, "/v1/holders", &report);
+    let ack = json!({"rank": 2, "kind": "CREEP_EARLY", "for_seconds": 3600, "reason": "a cache fills"});
+    post(exporter, &format!("/v1/runs/{run}/ack"), &ack);
+    let end = json!({"rank": 0, "outcome": "failed", "error_type": "ValueError"});
+    post(exporter, &format!("/v1/runs/{run}/end"), &end);
+}
+
+/// A finding without its age.
+fn findings(status: &Value) -> Vec<Value> {
+    let findings = status["findings"].as_array().unwrap().iter().cloned();
+    findings
+        .map(|mut finding| {
+            let fields = finding.as_object_mut().unwrap();
+            fields.retain(|name, _| !name.ends_with("_time") && name != "since");
+            finding
+        })
+        .collect()
+}
+
+fn summary_in(folder: &Path) -> Option<Value> {
+    let path = folder.join("leaky/latest/final_summary.json");
+    Some(serde_json::from_slice(&fs::read(path).ok()?).unwrap())
+}
+
+#[test]
+fn recording_gives_the_findings_and_the_summary_of_the_live_exporter() {
+    let folder = Folder::new("recorded");
+    let [recorded, summaries] = ["recorded", "summaries"].map(|name| folder.path(name));
+    let (directory, summary_dir) = (text(&recorded), text(&summaries));
+    let exporter = Exporter::start(&[
+        "--record.directory",
+        &directory,
+        "--summary.dir",
+        &summary_dir,
+        "--holders.on-creep",
+    ]);
+    push_leak(&exporter, "leaky");
+    // Another run and another directory of it do not matter.
+    exporter.push(&Job::new(2, 20).run("../other run").records());
+    let live = exporter.status();
+    assert!(!findings(&live).is_empty(), "{live:#}");
+    post(&exporter, "/v1/runs/leaky/end", &json!({"outcome": "completed"}));
+    await_true("the summary", || summary_in(&summaries).is_some());
+    exporter.stop();
+
+    let mut expected = summary_in(&summaries).unwrap();
+    let whole = [directory.as_str()];
+    let alone = [text(&recorded.join(LIFE_1))];
+    for files in [&whole[..], &[alone[0].as_str()]] {
+        let arguments = [&["summary", "--json", "--run", "leaky"], files].concat();
+        let ended = stepmem(&arguments, &[], b"");
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+        let mut replayed: Value = serde_json::from_str(&ended.out).unwrap();
+        for summary in [&mut expected, &mut replayed] {
+            // What a recording does not have: which snapshots ranks were asked for.
+            remove(summary, "snapshots");
+            remove(summary, "generated_at");
+        }
+        assert_eq!(differences(&replayed, &expected), [""; 0]);
+    }
+    let holder = &expected.to_string();
+    assert!(holder.contains("Trainer.history"), "{expected:#}");
+    let explained =
+        stepmem(&["explain", "--run", "leaky", "--rank", "2", &directory], &[], b"");
+    assert!(explained.out.contains("499 train steps, from step 1 "), "{}", explained.out);
+    assert!(explained.out.contains("CREEP_EARLY, info: "), "{}", explained.out);
+    let mut names: Vec<String> = fs::read_dir(&recorded)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["%2E.%2Fother%20run.life1.jsonl.zst", ".life1", LIFE_1]);
+    let mode = fs::metadata(recorded.join(LIFE_1)).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+/// The lines of one document that differ from those of the other.
+fn differences(a: &Value, b: &Value) -> Vec<String> {
+    let [a, b] = [a, b].map(|value| format!("{value:#}"));
+    assert_eq!(a.lines().count(), b.lines().count(), "{a}\n{b}");
+    let lines = a.lines().zip(b.lines()).filter(|(a, b)| a != b);
+    lines.map(|(a, b)| format!("{a} | {b}")).collect()
+}
+
+fn remove(value: &mut Value, key: &str) {
+    match value {
+        Value::Object(fields) => {
+            fields.remove(key);
+            fields.values_mut().for_each(|value| remove(value, key));
+        }
+        Value::Array(values) => values.iter_mut().for_each(|value| remove(value, key)),
+        _ => {}
+    }
+}
+
+#[test]
+fn recording_gives_the_findings_that_were_raised_before_it_ended() {
+    let folder = Folder::new("recorded-findings");
+    let directory = text(&folder.path("recorded"));
+    let exporter = Exporter::start(&["--record.directory", &directory]);
+    push_leak(&exporter, "leaky");
+    let live = findings(&exporter.status());
+    exporter.stop();
+    assert!(live.iter().any(|finding| finding["kind"] == "CREEP_EARLY"), "{live:#?}");
+    assert_eq!(findings(&replayed(&[&directory])), live);
+}
+
+#[test]
+fn readings_stand_with_the_run_of_their_device_and_else_in_a_file_of_their_own() {
+    let gpus = |used: u64| {
+        driver([
+            gpu("GPU-a").compute(&[process(71, used)]).memory(80 * GIB, GIB, 79 * GIB),
+            gpu("GPU-b").compute(&[process(72, 78 * GIB)]).memory(80 * GIB, GIB, 79 * GIB),
+        ])
+    };
+    let fake = FakeNvml::new("recorded", &gpus(30 * GIB));
+    let folder = Folder::new("recorded-nvml");
+    let recorded = folder.path("recorded");
+    let directory = text(&recorded);
+    let exporter = fake.serve(&["--record.directory", &directory]);
+    let fields =
+        json!({"run": "llm", "rank": 0, "device": "GPU-a", "pid": 71, "total_bytes": 80 * GIB});
+    (1..40).for_each(|step| exporter.push_step(&fields, step, 20 * GIB));
+    await_true("both findings", || findings(&exporter.status()).len() == 2);
+    let live = exporter.status();
+    exporter.stop();
+    let status = replayed(&[&directory]);
+    assert_eq!(findings(&status), findings(&live));
+    let of_devices = |status: &Value| -> Vec<Value> {
+        let devices = status["devices"].as_array().unwrap().iter();
+        devices.map(|device| json!([device["uuid"], device["memory"]])).collect()
+    };
+    assert_eq!(of_devices(&status), of_devices(&live));
+    let unpacked = |name: &str| unpacked(&recorded.join(name));
+    let (run, rest) = (unpacked("llm.life1.jsonl.zst"), unpacked("+devices.life1.jsonl.zst"));
+    assert!(run.contains(r#""reading":{"device":"GPU-a""#) && !run.contains("GPU-b"), "{run}");
+    assert!(
+        rest.contains(r#""reading":{"device":"GPU-b""#) && !rest.contains("\"step\""),
+        "{rest}"
+    );
+}
+
+fn unpacked(path: &Path) -> String {
+    let mut text = String::new();
+    let bytes = fs::read(path).unwrap();
+    let mut frames = stepmem::store::zstd::ZstdFrames::new(bytes.as_slice());
+    std::io::Read::read_to_string(&mut frames, &mut text).unwrap();
+    text
+}
+
+/// Records 300 steps of one rank, and kills the exporter once they are on the disk.
+fn killed(folder: &Folder) -> PathBuf {
+    let directory = folder.path("recorded");
+    let exporter = Exporter::start(&["--record.directory", &text(&directory)]);
+    exporter.push(&Job::new(1, 300).run("leaky").records());
+    await_written(&exporter, 300.0);
+    exporter.signal("KILL");
+    exporter.wait();
+    directory
+}
+
+fn await_written(exporter: &Exporter, n_lines: f64) {
+    exporter.await_metrics("lines on the disk", |metrics| {
+        let written = metrics.get(r#"stepmem_recording_lines_total{result="written"}"#);
+        written.is_some_and(|written| *written >= n_lines)
+    });
+}
+
+fn summary(arguments: &[&str]) -> Ended {
+    stepmem(&[&["summary", "--json"], arguments].concat(), &[], b"")
+}
+
+fn last_step(ended: &Ended) -> Value {
+    let summary: Value = serde_json::from_str(&ended.out).unwrap();
+    summary["ranks"][0]["last"]["step"].clone()
+}
+
+#[test]
+fn recording_of_an_exporter_that_was_killed_is_read_to_its_last_whole_frame() {
+    let folder = Folder::new("recorded-killed");
+    let directory = killed(&folder);
+    let whole = summary(&[&text(&directory)]);
+    assert_eq!((whole.code, whole.err.as_str(), last_step(&whole)), (Some(0), "", json!(300)));
+    // The system went down while the last frame was written.
+    let path = directory.join(LIFE_1);
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, [&bytes[..], &bytes[..bytes.len() / 2]].concat()).unwrap();
+    let cut = summary(&[&text(&path)]);
+    assert_eq!((cut.code, last_step(&cut)), (Some(0), json!(300)), "{}", cut.err);
+    assert!(
+        cut.err.contains("of run leaky is cut short; what is whole was read"),
+        "{}",
+        cut.err
+    );
+}
+
+#[test]
+fn restart_on_the_same_directory_begins_files_of_its_own() {
+    let folder = Folder::new("recorded-lives");
+    let directory = killed(&folder);
+    let before = fs::read(directory.join(LIFE_1)).unwrap();
+    let exporter = Exporter::start(&["--record.directory", &text(&directory)]);
+    exporter.push(&Job::new(1, 0).steps(301..600).run("leaky").records());
+    exporter.stop();
+    assert_eq!(fs::read(directory.join(LIFE_1)).unwrap(), before);
+    let both = summary(&[&text(&directory)]);
+    assert_eq!((both.code, both.err.as_str(), last_step(&both)), (Some(0), "", json!(599)));
+    let second = summary(&[&text(&directory.join("leaky.life2.jsonl.zst"))]);
+    assert_eq!((second.code, last_step(&second)), (Some(0), json!(599)), "{}", second.err);
+}
+
+#[test]
+fn disk_without_room_is_counted_and_disturbs_no_push() {
+    let folder = Folder::new("recorded-full");
+    let directory = folder.path("recorded");
+    // No file may be longer than 4 KiB.
+    let limit = ["sh", "-c", "trap '' 25; ulimit -f 8; exec \"$@\"", "sh"];
+    let exporter =
+        Exporter::start_within(&limit, &["--no-nvml", "--record.directory", &text(&directory)]);
+    exporter.push(&[serde_json::from_str(&record(0, 1, GIB)).unwrap()]);
+    await_written(&exporter, 1.0);
+    exporter.push(&Job::leaking("default", 2..600, MIB).records());
+    exporter.await_metrics("a failure", |metrics| {
+        metrics[r#"stepmem_recording_lines_total{result="failed"}"#] > 0.0
+    });
+    exporter.push(&[serde_json::from_str(&record(0, 3000, GIB)).unwrap()]);
+    assert_eq!(exporter.logged("WARN", "recording not written"), 1);
+    exporter.stop();
+    // What fits is whole.
+    let kept = summary(&[&text(&directory)]);
+    assert_eq!(kept.code, Some(0), "{}", kept.err);
+}
+
+#[test]
+fn directory_that_cannot_be_written_ends_serve_and_not_a_sidecar() {
+    let folder = Folder::new("recorded-no-directory");
+    let file = folder.write("file", "");
+    let arguments = [
+        "serve",
+        "--no-nvml",
+        "--web.listen-address",
+        "127.0.0.1:0",
+        "--record.directory",
+        &file,
+    ];
+    let refused = stepmem(&arguments, &[("STEPMEM_PUSH_LISTEN_ADDRESS", "127.0.0.1:0")], b"");
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.err.contains(&file), "{}", refused.err);
+    let sidecar = Exporter::start_sidecar(&["--record.directory", &file], &[]);
+    exporter_records_nothing(&sidecar);
+    sidecar.stop();
+}
+
+fn exporter_records_nothing(exporter: &Exporter) {
+    exporter.push(&Job::new(1, 10).records());
+    let metrics = exporter.scrape();
+    assert!(!metrics.keys().any(|name| name.starts_with("stepmem_recording")), "{metrics:#?}");
+}
+
+#[test]
+fn nothing_is_recorded_unless_it_is_asked_for() {
+    let exporter = Exporter::start(&[]);
+    exporter_records_nothing(&exporter);
+}
+
+#[test]
+fn directory_without_a_recording_is_named() {
+    let folder = Folder::new("recorded-none");
+    folder.write("notes.txt", "");
+    let directory = text(&folder.path("."));
+    let ended = stepmem(&["replay", &directory], &[], b"");
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.err.contains("the directory has no recording"), "{}", ended.err);
+}
