@@ -24,12 +24,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         let name =
             path.file_name().and_then(|name| name.to_str()).ok_or("a name is not UTF-8")?;
         entries.push((format!("stepmem/{name}"), fs::read(&path)?));
+        // Not the directory: Python writes compiled files to it, which would count as a change.
+        println!("cargo::rerun-if-changed={}", path.display());
     }
     let folder = env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?;
     fs::write(Path::new(&folder).join("client.zip"), archive(&entries)?)?;
-    for path in [package, start] {
-        println!("cargo::rerun-if-changed={}", path.display());
-    }
+    println!("cargo::rerun-if-changed={}", start.display());
     Ok(())
 }
 
