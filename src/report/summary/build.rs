@@ -30,7 +30,7 @@ use crate::text::units::rfc3339;
 /// A rank that is behind the furthest by more than this many steps, and by more than a twentieth of the run, is lost.
 const BEHIND_STEPS_MIN: u64 = 32;
 /// How many missing ranks are named.
-const MISSING_MAX: usize = 64;
+pub(super) const MISSING_MAX: usize = 64;
 
 impl Summary {
     /// Sums up a run; `snapshots` are those of the run, `None` where they are unknown, as in a recording.
