@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::model::ids::Rank;
 use crate::report::card;
 use crate::report::policy::PeakMetric;
-use crate::report::summary::build::MISSING_MAX;
+use crate::report::summary::build::unseen;
 use crate::report::summary::issues::neutral;
 use crate::report::summary::model::{Coverage, Issue, RankSummary, RunMetric, Summary};
 use crate::report::summary::peaks::Peaks;
@@ -104,13 +104,13 @@ fn ranks(parts: &[Summary]) -> Vec<RankSummary> {
 fn coverage(parts: &[Summary], ranks: &[RankSummary]) -> Coverage {
     let of_parts = || parts.iter().map(|part| &part.coverage);
     let ranks_expected = of_parts().filter_map(|of| of.ranks_expected).max();
-    let is_seen = |rank: &u32| ranks.binary_search_by_key(rank, |seen| seen.rank.get()).is_ok();
-    let missing = (0..ranks_expected.unwrap_or(0)).filter(|rank| !is_seen(rank));
+    let is_seen = |rank| ranks.binary_search_by_key(&rank, |seen| seen.rank.get()).is_ok();
+    let (ranks_missing, n_ranks_missing) = unseen(ranks_expected.unwrap_or(0), is_seen);
     Coverage {
         ranks_expected,
         ranks_seen: ranks.len(),
-        ranks_missing: missing.clone().take(MISSING_MAX).collect(),
-        n_ranks_missing: u32::try_from(missing.count()).unwrap_or(u32::MAX),
+        ranks_missing,
+        n_ranks_missing,
         ranks_lost: of_parts().flat_map(|of| of.ranks_lost.clone()).collect(),
         ranks_judged: of_parts().map(|of| of.ranks_judged).sum(),
         restarts: of_parts().map(|of| of.restarts).sum(),
