@@ -91,6 +91,7 @@ bench-client: ## Measure what the Python client costs a training thread, beside 
 	python3 benches/client.py target/release/stepmem --python $(TOOLS)/torch-venv/bin/python
 	$(TOOLS)/torch-venv/bin/python benches/holders.py
 	python3 benches/recording.py
+	python3 benches/run.py target/release/stepmem
 
 bench-snapshot: ## Measure the snapshot reader beside pickle.load and other programs on the same files (minutes, 4 GB of memory)
 	$(CARGO) build --quiet --release

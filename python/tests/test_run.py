@@ -453,6 +453,33 @@ def test_command_that_could_not_be_watched_is_named_as_such(run, arguments, reas
     assert ended.notes.startswith("stepmem: nothing was watched: ") and reason in ended.notes, ended.err
 
 
+@pytest.mark.parametrize("activation", ["unset PYTHONPATH", "export PYTHONNOUSERSITE=1; unset PYTHONPATH", "export PYTHONPATH=/nowhere"])
+def test_activation_that_replaces_the_search_path_hides_the_client_and_is_said_to(run, tmp_path, activation):
+    """As activate.d of a conda environment, or a module file, may do."""
+    (tmp_path / "activate").write_text(activation + "\n")
+    ended = run("bash", "-c", f". ./activate && {sys.executable} -c 'print(1)'").ended()
+    assert (ended.code, ended.out) == (0, "1\n")
+    assert ended.notes.startswith("stepmem: nothing was watched: no Python started that could be watched"), ended.err
+
+
+def test_other_interpreter_runs_on_unwatched_and_is_said_to_be(run, tmp_path):
+    """PyPy and the like: `sitecustomize` runs in an interpreter that is not CPython, and does nothing."""
+    (tmp_path / "sitecustomize.py").write_text("")
+    archive = "next(entry for entry in os.environ['PYTHONPATH'].split(':') if entry.endswith('.zip'))"
+    code = f"""
+        import os, runpy, sys, types
+        archive = {archive}
+        sys.implementation = types.SimpleNamespace(**{{**vars(sys.implementation), "name": "other"}})
+        before = list(sys.meta_path)
+        sys.path.insert(0, archive)
+        import sitecustomize
+        print(sys.meta_path == before, sorted(os.listdir(os.environ["STEPMEM_TRACES"])))
+    """
+    ended = run(sys.executable, "-I", "-S", "-c", textwrap.dedent(code)).ended()
+    assert (ended.code, ended.out) == (0, "True ['other', 'push.sock', 'push.sock.lock']\n"), ended.err
+    assert "no Python started that could be watched (CPython 3.9 or newer" in ended.notes, ended.err
+
+
 def modules(run: Callable[..., Run], *options: str) -> List[str]:
     show = [*options, "-c", "import sys; print(*sorted(sys.modules), sep=',')"]
     return run(sys.executable, *show).ended().out.strip().split(",")

@@ -1,11 +1,10 @@
 //! What the exporter has to say to a person at a terminal beside it: findings as they come, summaries as they are
 //! written.
 
-use std::path::PathBuf;
-
 use tokio::sync::mpsc;
 
 use crate::analysis::findings::Transition;
+use crate::app::summary_folders::WrittenFiles;
 use crate::report::summary::model::Summary;
 
 /// Notices that wait to be read, at most. Later ones are lost; a person reads no more.
@@ -24,8 +23,8 @@ pub(super) enum Notice {
 #[derive(Debug)]
 pub(super) struct SummaryNotice {
     pub(super) summary: Summary,
-    /// The directory with the summary's files, if they were written.
-    pub(super) folder: Option<PathBuf>,
+    /// The summary's files, if they were written.
+    pub(super) files: Option<WrittenFiles>,
 }
 
 /// Where notices go; nowhere if there is no person.

@@ -12,7 +12,7 @@ use crate::analysis::engine::Engine;
 use crate::analysis::runs::RunView;
 use crate::app::notices::{Notice, Notices, SummaryNotice};
 use crate::app::run_launches::{CurrentLaunch, RunLaunches};
-use crate::app::summary_folders::{LaunchOfRun, SummaryFolders};
+use crate::app::summary_folders::{LaunchOfRun, SummaryFolders, WrittenFiles};
 use crate::app::termination::{self, TerminationMessage};
 use crate::model::ids::{Rank, Run};
 use crate::model::step::StepSample;
@@ -354,10 +354,10 @@ impl RoundResult {
         folders: &SummaryFolders,
         waiting: &mut WaitingSummary,
         current: &LaunchOfRun,
-    ) -> Option<PathBuf> {
+    ) -> Option<WrittenFiles> {
         let WaitingSummary { of, summary } = waiting;
-        let folder = match folders.write(of, summary) {
-            Ok(folder) => folder,
+        let files = match folders.write(of, summary) {
+            Ok(files) => files,
             Err(error) => {
                 self.failed += 1;
                 self.note(Err(error.context(folders.root.display().to_string())));
@@ -365,12 +365,12 @@ impl RoundResult {
             }
         };
         self.written += 1;
-        let (shown, verdict) = (folder.display(), &*summary.diagnosis.status);
+        let (shown, verdict) = (files.folder.display(), &*summary.diagnosis.status);
         tracing::info!(run = %summary.run, folder = %shown, verdict, "summary written");
-        let thinned = folders.thin(current, &folder);
+        let thinned = folders.thin(current, &files.folder);
         self.removed += *thinned.as_ref().unwrap_or(&0);
         self.note(thinned.map(|_| ()).context("old launches not removed"));
-        Some(folder)
+        Some(files)
     }
 
     /// Notes a failure, if it is one.
@@ -390,9 +390,9 @@ impl Round {
             let (verdict, card) = (&*summary.diagnosis.status, &*summary.text);
             tracing::info!(run = %summary.run, verdict, "summary\n{card}");
             let folders = self.folders.as_ref();
-            let folder = folders.and_then(|to| result.write(to, &mut waiting, &current));
+            let files = folders.and_then(|to| result.write(to, &mut waiting, &current));
             let summary = waiting.summary;
-            self.notices.send(|| Notice::Summary(Box::new(SummaryNotice { summary, folder })));
+            self.notices.send(|| Notice::Summary(Box::new(SummaryNotice { summary, files })));
         }
         if let Some(folders) = &self.folders {
             for (of, first_rank) in &self.resumed {

@@ -1,5 +1,6 @@
 //! The files of summaries: `DIR/RUN/TIME/final_summary.{txt,json}`, a directory per launch. Several exporters of one launch
-//! share its directory: the first to write takes those names, another one `final_summary.rankN.{txt,json}` by its first rank.
+//! share its directory: the first to write takes those names, another one
+//! `final_summary.HOST.rankN.{txt,json}` by its host and its first rank.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -25,6 +26,8 @@ pub(super) const RECORDING_STEM: &str = "steps";
 const GOING_ON: &str = "going-on";
 /// The longest directory name of a run, in bytes; file systems allow 255.
 const NAME_BYTES_MAX: usize = 200;
+/// The longest name of a machine, in characters; longer ones are cut.
+const HOST_CHARS_MAX: usize = 64;
 /// The largest summary that is read back, in bytes.
 const WRITTEN_BYTES_MAX: u64 = 128 * 1024 * 1024;
 
@@ -36,6 +39,23 @@ pub(super) struct SummaryFolders {
     launches_max: usize,
     /// The directory from which snapshots move beside the summary, on the same disk.
     staging: Option<PathBuf>,
+    /// The name of this machine in names of files.
+    host: String,
+}
+
+/// Where a summary was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct WrittenFiles {
+    pub(super) folder: PathBuf,
+    /// The names of the files without `.txt` and `.json`.
+    pub(super) name: String,
+}
+
+impl WrittenFiles {
+    /// Returns what sets the files apart from those of other exporters of the launch: `.HOST.rankN`, or nothing.
+    pub(super) fn suffix(&self) -> &str {
+        self.name.strip_prefix(STEM).unwrap_or_default()
+    }
 }
 
 /// Which summary it is: of one launch of one run.
@@ -52,7 +72,7 @@ impl SummaryFolders {
         launches_max: usize,
         staging: Option<PathBuf>,
     ) -> Option<Self> {
-        root.map(|root| Self { root, launches_max, staging })
+        root.map(|root| Self { root, launches_max, staging, host: host() })
     }
 
     /// Writes a summary, and returns its directory. Snapshots that move there have their names in it.
@@ -63,7 +83,7 @@ impl SummaryFolders {
         &self,
         of: &LaunchOfRun,
         summary: &mut Summary,
-    ) -> anyhow::Result<PathBuf> {
+    ) -> anyhow::Result<WrittenFiles> {
         let run = self.run_folder(&of.run);
         let folder = launch_folder(&run, &of.id)?;
         if let Some(staging) = &self.staging {
@@ -72,9 +92,11 @@ impl SummaryFolders {
         let json = [&*serde_json::to_vec_pretty(summary)?, b"\n"].concat();
         let ranks: BTreeSet<Rank> = summary.ranks.iter().map(|rank| rank.rank).collect();
         let files = SummaryBytes { text: summary.text.as_bytes(), json: &json };
+        let mut name = STEM.to_owned();
         if !files.write_first(&folder, &ranks)? {
             let first = ranks.first().copied().unwrap_or_default();
-            files.replace(&folder, &format!("{STEM}.rank{first}"))?;
+            name = format!("{STEM}.{}.rank{first}", self.host);
+            files.replace(&folder, &name)?;
         }
         for rank in &ranks {
             match fs::remove_file(folder.join(format!("{GOING_ON}.rank{rank}"))) {
@@ -83,7 +105,7 @@ impl SummaryFolders {
             }
         }
         run.point_latest(&folder)?;
-        Ok(folder)
+        Ok(WrittenFiles { folder, name })
     }
 
     /// Returns the directory of a launch, which is made if need be.
@@ -159,6 +181,14 @@ fn moved(staged: &Path, place: &Path) -> io::Result<bool> {
         }
         Err(_) => fs::rename(staged, place).map(|()| true),
     }
+}
+
+/// Returns the name of this machine, as the name of a file has it: letters, digits, `-` and `_`.
+fn host() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
+    let name: String = name.trim().chars().take(HOST_CHARS_MAX).map(plain).collect();
+    if name.is_empty() { "host".to_owned() } else { name }
 }
 
 fn launch_folder(run: &RunFolder, id: &LaunchId) -> io::Result<PathBuf> {
@@ -249,7 +279,9 @@ impl Removal for EndedLaunches<'_> {
         let is_rank = |part: &str| is_numbered(part, "rank");
         match parts.as_slice() {
             [STEM, "txt" | "json"] => true,
-            [STEM, rank, "txt" | "json"] | [GOING_ON, rank] => is_rank(rank),
+            [STEM, rank, "txt" | "json"]
+            | [STEM, _, rank, "txt" | "json"]
+            | [GOING_ON, rank] => is_rank(rank),
             _ => is_snapshot(name),
         }
     }
@@ -283,7 +315,10 @@ fn has_ended(folder: &Path) -> Option<bool> {
             return Some(false);
         }
         let parts: Vec<&str> = name.split('.').collect();
-        if !matches!(parts.as_slice(), [STEM, "json"] | [STEM, _, "json"]) {
+        if !matches!(
+            parts.as_slice(),
+            [STEM, "json"] | [STEM, _, "json"] | [STEM, _, _, "json"]
+        ) {
             continue;
         }
         let summary = WrittenSummary::read(&folder.join(name))?;
@@ -344,6 +379,7 @@ mod tests {
             "final_summary.txt",
             "final_summary.rank8.json",
             "final_summary.rank8.txt",
+            "final_summary.node-7.rank8.json",
             "final_summary.json.00c0ffee00c0ffee.new",
             "going-on.rank0",
             "train-1122-101112-7_creep_rank3_step120.pickle",

@@ -16,7 +16,7 @@ use crate::report::compare::{judge, read, text};
 pub(super) const COMPARE: CommandRow = CommandRow { name: "compare", arguments, run };
 
 /// The largest summary, in bytes: 65,536 ranks of 2 KiB.
-const SUMMARY_BYTES_MAX: u64 = 128 * 1024 * 1024;
+pub(super) const SUMMARY_BYTES_MAX: u64 = 128 * 1024 * 1024;
 
 fn arguments() -> clap::Command {
     let file = |name: &'static str, help: &'static str| {

@@ -10,6 +10,7 @@ mod completions;
 pub mod demo;
 pub mod end;
 pub mod explain;
+mod launch_summary;
 mod live;
 mod man;
 pub mod playback;

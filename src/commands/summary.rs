@@ -12,6 +12,7 @@ use crate::commands::args::{
     self, CommandError, CommandRow, Exit, is_replay_setting, json, json_arg, recordings,
     with_settings,
 };
+use crate::commands::launch_summary;
 use crate::commands::live::{LiveExporter, VERSION, instead_of_recordings, plain_json};
 use crate::commands::playback::{self, Playback};
 use crate::input::push::wire::accepted::Accepted;
@@ -207,7 +208,7 @@ fn live(url: &str, run: Option<Run>, is_json: bool) -> anyhow::Result<String> {
 
 fn arguments() -> clap::Command {
     let command = clap::Command::new("summary")
-        .about("Summarize recorded pushes or a live run: verdict, evidence, next steps, and every rank")
+        .about("Summarize recorded pushes, a live run or the directory of a launch: verdict, evidence, next steps, and every rank")
         .arg(recordings().required(false).required_unless_present("url"))
         .arg(instead_of_recordings(is_replay_setting).conflicts_with_all(["policy", "window"]))
         .arg(
@@ -230,6 +231,16 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
         return Ok(Exit::Success);
     }
     let settings = args::settings(matches, is_replay_setting)?;
+    let mut files = args::files(matches);
+    if let (Some(folder), None) = (files.next().filter(|path| path.is_dir()), files.next()) {
+        if question.policy != Policy::Stepmem {
+            return Err(anyhow::anyhow!("--policy traceml needs recordings").into());
+        }
+        let summary = launch_summary::of_folder(folder)?;
+        let text = if question.is_json { json(&summary)? } else { card::render(&summary) };
+        out.write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
+        return Ok(Exit::Success);
+    }
     let files = args::files(matches);
     run(files, settings.engine, &question, out)?;
     Ok(Exit::Success)

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use crate::model::units::{Bytes, Count};
+use crate::report::policy::PeakMetric;
 use crate::report::summary::model::{Coverage, FigureSummary, Issue, RankSummary, Summary};
 use crate::text::page::{Column, Indent, Page, Table};
 use crate::text::spark::{sparkline, thinned};
@@ -189,8 +190,18 @@ fn worst_first(summary: &Summary) -> Vec<&RankSummary> {
 }
 
 fn peak(rank: &RankSummary) -> Option<f64> {
-    let of_steps = max_bytes(rank.peak_allocated.as_ref());
-    of_steps.or(rank.high_water_allocated_bytes.map(Bytes::as_f64))
+    peak_of(rank, PeakMetric::Allocated)
+}
+
+/// Returns a rank's highest peak in bytes.
+pub fn peak_of(rank: &RankSummary, metric: PeakMetric) -> Option<f64> {
+    match metric {
+        PeakMetric::Allocated => {
+            let of_steps = max_bytes(rank.peak_allocated.as_ref());
+            of_steps.or(rank.high_water_allocated_bytes.map(Bytes::as_f64))
+        }
+        PeakMetric::Reserved => max_bytes(rank.peak_reserved.as_ref()),
+    }
 }
 
 fn row(rank: &RankSummary) -> [String; 9] {

@@ -15,8 +15,16 @@ const CARDS_MAX: usize = 4;
 #[derive(Clone, Debug)]
 pub struct ClosingRun<'a> {
     pub summary: &'a Summary,
-    /// The directory of its files, if they were written.
-    pub folder: Option<String>,
+    /// Its files, if they were written.
+    pub files: Option<ClosingFiles<'a>>,
+}
+
+/// The files of a summary.
+#[derive(Clone, Debug)]
+pub struct ClosingFiles<'a> {
+    pub folder: String,
+    /// Their name without `.txt` and `.json`.
+    pub name: &'a str,
 }
 
 /// Returns a finding as one line.
@@ -33,14 +41,20 @@ pub fn finding_line(finding: &Transition, is_coloured: bool) -> String {
 pub fn closing(runs: &[ClosingRun<'_>]) -> String {
     let mut text = String::new();
     let (shown, others) = runs.split_at(runs.len().min(CARDS_MAX));
-    for ClosingRun { summary, folder } in shown {
+    for ClosingRun { summary, files } in shown {
         let mut page = Page::default();
-        if let Some(folder) = folder {
+        if let Some(ClosingFiles { folder, name }) = files {
             page.blank();
-            page.line(&format!("Written to {folder}/final_summary.txt and .json"));
+            page.line(&format!("Written to {folder}/{name}.txt and .json"));
+            let coverage = &summary.coverage;
+            if coverage.n_ranks_missing > 0 {
+                page.line(&format!(
+                    "Another copy of stepmem run may have the other ranks; all that share the directory: stepmem summary {folder}"
+                ));
+            }
             let next = if summary.diagnosis.is_wrong() { "a fix" } else { "a later run" };
             page.line(&format!(
-                "Compare with {next}: stepmem compare {folder}/final_summary.json NEW/final_summary.json"
+                "Compare with {next}: stepmem compare {folder}/{name}.json NEW/final_summary.json"
             ));
             if let Some(name) = summary.snapshots.iter().flatten().find_map(beside) {
                 page.line(&format!("Look closer: stepmem snapshot show {folder}/{name}"));
@@ -49,8 +63,8 @@ pub fn closing(runs: &[ClosingRun<'_>]) -> String {
         text.extend(["\n", &summary.text, &page.into_text()]);
     }
     let mut page = Page::default();
-    for ClosingRun { summary, folder } in others {
-        let place = folder.as_ref().map_or(String::new(), |folder| format!(": {folder}"));
+    for ClosingRun { summary, files } in others {
+        let place = files.as_ref().map_or(String::new(), |files| format!(": {}", files.folder));
         let words = format!("{}: {}{place}", summary.run.as_str(), summary.diagnosis.status);
         page.paragraph(Indent::hanging(0), &words);
     }

@@ -198,10 +198,21 @@ fn exporters_of_one_launch_share_its_directory_and_overwrite_nothing() {
     };
     let first: Vec<Value> = ranks("final_summary");
     let files = names_of_latest(&folder, "run");
-    let other =
-        if first[0] == json!(0) { "final_summary.rank2" } else { "final_summary.rank0" };
-    assert!(files.contains(&format!("{other}.txt")), "{files:?}");
+    let end = if first[0] == json!(0) { ".rank2.txt" } else { ".rank0.txt" };
+    let other = files.iter().find(|name| name.ends_with(end)).unwrap();
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let plain = host.trim().replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "-");
+    let plain: String = plain.chars().take(64).collect();
+    assert_eq!(*other, format!("final_summary.{plain}{end}"));
+    let other = other.strip_suffix(".txt").unwrap();
     assert_eq!(first.len() + ranks(other).len(), 4);
+    let run = text(&folder.path("run"));
+    let whole = stepmem(&["summary", "--json", &run], &[], b"");
+    let whole: Value = serde_json::from_str(&whole.out).unwrap();
+    assert_eq!(whole["coverage"]["ranks_seen"], 4);
+    assert_eq!(whole["metrics"]["peak_allocated"]["ranks_used"], 4, "{}", whole["metrics"]);
+    let traceml = stepmem(&["summary", "--policy=traceml", &run], &[], b"");
+    assert!(traceml.err.contains("--policy traceml needs recordings"), "{}", traceml.err);
     // Each finds its own file again.
     for exporter in &exporters {
         complete(exporter, "run");

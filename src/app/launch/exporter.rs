@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use nix::sys::prctl;
@@ -18,8 +18,9 @@ use crate::app::launch::processes::Ready;
 use crate::app::launch::signals;
 use crate::app::launch::snapshots::SnapshotPlace;
 use crate::app::listen::Addresses;
-use crate::app::notices::Notices;
+use crate::app::notices::{Notices, SummaryNotice};
 use crate::app::serve;
+use crate::app::summary_folders::WrittenFiles;
 use crate::config::settings::{PushSocket, Settings};
 use crate::report::gate::FailOn;
 use crate::report::summary::model::Summary;
@@ -87,10 +88,11 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<bool>
     let traces = folder.as_ref().map(|folder| Traces::read(folder.path())).unwrap_or_default();
     let left = snapshots.and_then(SnapshotPlace::close);
     let ends = narrator.finish(traces, left);
-    if let (Some(file), Some(summary)) = (&options.summary_json, ends.first()) {
-        write(file, summary).with_context(|| file.display().to_string())?;
+    if let (Some(file), Some(end)) = (&options.summary_json, ends.first()) {
+        let file = own_name(file, end);
+        write(&file, &end.summary).with_context(|| file.display().to_string())?;
     }
-    Ok(options.fail_on.is_some_and(|gate| ends.iter().any(|summary| gate.fails(summary))))
+    Ok(options.fail_on.is_some_and(|gate| ends.iter().any(|end| gate.fails(&end.summary))))
 }
 
 /// Gives snapshots a directory, if they are wanted.
@@ -114,7 +116,22 @@ fn snapshots(
     }
 }
 
-fn write(file: &PathBuf, summary: &Summary) -> anyhow::Result<()> {
+/// Returns the name of a copy of the summary: beside other exporters of the launch, each has a name of its own.
+fn own_name(file: &Path, end: &SummaryNotice) -> PathBuf {
+    let suffix = end.files.as_ref().map(WrittenFiles::suffix).unwrap_or_default();
+    if suffix.is_empty() {
+        return file.to_owned();
+    }
+    let mut name = file.file_stem().unwrap_or_default().to_owned();
+    name.push(suffix);
+    if let Some(ending) = file.extension() {
+        name.push(".");
+        name.push(ending);
+    }
+    file.with_file_name(name)
+}
+
+fn write(file: &Path, summary: &Summary) -> anyhow::Result<()> {
     Ok(fs::write(file, serde_json::to_string_pretty(summary)? + "\n")?)
 }
 

@@ -23,9 +23,9 @@ use crate::analysis::findings::{Transition, TransitionState};
 use crate::app::launch::processes::{CommandState, Ready};
 use crate::app::launch::terminal::say;
 use crate::app::notices::{Notice, SummaryNotice};
+use crate::app::summary_folders::WrittenFiles;
 use crate::model::ids::{Run, SubjectId};
-use crate::report::closing::{ClosingRun, closing, finding_line, unwatched};
-use crate::report::summary::model::Summary;
+use crate::report::closing::{ClosingFiles, ClosingRun, closing, finding_line, unwatched};
 
 /// Lines that wait for a terminal that takes none; later ones are lost.
 const LINES_MAX: usize = 256;
@@ -172,15 +172,22 @@ impl Narrator {
 
     /// Closes with the summaries, the worst first, and with the directory of snapshots that none of them has. Returns the
     /// summaries.
-    pub(super) fn finish(mut self, traces: Traces, left: Option<PathBuf>) -> Vec<Summary> {
+    pub(super) fn finish(
+        mut self,
+        traces: Traces,
+        left: Option<PathBuf>,
+    ) -> Vec<SummaryNotice> {
         while let Ok(notice) = self.notices.try_recv() {
             self.take(notice);
         }
         let mut ends: Vec<SummaryNotice> = self.ends.into_values().collect();
         ends.sort_by_key(|end| std::cmp::Reverse(end.summary.worst()));
-        let runs = ends.iter().map(|SummaryNotice { summary, folder }| ClosingRun {
+        let runs = ends.iter().map(|SummaryNotice { summary, files }| ClosingRun {
             summary,
-            folder: folder.as_ref().map(|folder| folder.display().to_string()),
+            files: files.as_ref().map(|WrittenFiles { folder, name }| ClosingFiles {
+                folder: folder.display().to_string(),
+                name,
+            }),
         });
         let runs: Vec<ClosingRun<'_>> = runs.collect();
         let text = match runs.as_slice() {
@@ -195,7 +202,7 @@ impl Narrator {
             }
         }
         self.pen.end();
-        ends.into_iter().map(|end| end.summary).collect()
+        ends
     }
 }
 

@@ -96,21 +96,26 @@ impl Summary {
     }
 }
 
+/// Returns the first of the expected ranks that are not seen, ascending, and how many there are.
+pub(super) fn unseen(n_expected: u32, is_seen: impl Fn(u32) -> bool) -> (Vec<u32>, u32) {
+    let all = || (0..n_expected).filter(|rank| !is_seen(*rank));
+    (all().take(MISSING_MAX).collect(), u32::try_from(all().count()).unwrap_or(u32::MAX))
+}
+
 fn coverage(run: &RunView<'_>) -> Coverage {
     let tallies = || run.ranks.iter().map(|(_, rank)| rank.tally);
     let spans = || tallies().filter_map(|tally| tally.span);
     let ranks_expected =
         run.ranks.iter().filter_map(|(_, rank)| rank.identity.world_size).max();
-    let is_seen =
-        |rank: &u32| run.ranks.binary_search_by_key(rank, |(seen, _)| seen.get()).is_ok();
-    let missing = (0..ranks_expected.unwrap_or(0)).filter(|rank| !is_seen(rank));
+    let is_seen = |rank| run.ranks.binary_search_by_key(&rank, |(seen, _)| seen.get()).is_ok();
+    let (ranks_missing, n_ranks_missing) = unseen(ranks_expected.unwrap_or(0), is_seen);
     let earliest = |a: Moment, b: Moment| if b.step < a.step { b } else { a };
     let latest = |a: Moment, b: Moment| if b.step > a.step { b } else { a };
     let mut coverage = Coverage {
         ranks_expected,
         ranks_seen: run.ranks.len(),
-        n_ranks_missing: u32::try_from(missing.clone().count()).unwrap_or(u32::MAX),
-        ranks_missing: missing.take(MISSING_MAX).collect(),
+        n_ranks_missing,
+        ranks_missing,
         ranks_lost: Vec::new(),
         ranks_judged: run.ranks.iter().filter(|(_, rank)| is_judged(rank)).count(),
         restarts: tallies().map(|tally| u64::from(tally.n_restarts)).sum(),

@@ -33,7 +33,22 @@ fn run_metric(
     ranks: &[RankSummary],
     metric: PeakMetric,
 ) -> Option<RunMetric> {
-    let Peaks(peaks) = Peaks::of(run, metric);
+    of_peaks(metric, &Peaks::of(run, metric), ranks, trend(run, metric))
+}
+
+/// Returns whether the rank that the first is about grew more.
+pub fn has_more_growth(a: &RunMetricTrend, b: &RunMetricTrend) -> bool {
+    let grown = |trend: &RunMetricTrend| trend.overall_abs_delta_bytes.unwrap_or(f64::MIN);
+    grown(a) > grown(b)
+}
+
+/// Returns the figures of a metric from the peaks of the ranks; `None` without any.
+pub fn of_peaks(
+    metric: PeakMetric,
+    Peaks(peaks): &Peaks,
+    ranks: &[RankSummary],
+    trend: RunMetricTrend,
+) -> Option<RunMetric> {
     let mut sorted: Vec<f64> = peaks.iter().map(|(_, peak)| *peak).collect();
     let median = estimate::median(&mut sorted)?;
     // The lowest rank wins a tie.
@@ -60,7 +75,7 @@ fn run_metric(
         skew_ratio: by_median(worst),
         skew_pct: by_median(worst - median),
         pressure_frac: peaks.iter().filter_map(pressure).reduce(f64::max),
-        trend: trend(run, metric),
+        trend,
     })
 }
 

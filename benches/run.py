@@ -1,0 +1,105 @@
+"""Measures what `stepmem run` adds to a command: to its start, and to the processor time of its training thread.
+
+Every row stands beside the bare command against itself, in one run on one machine, the cases in turn. `start` is from the
+shell's start of the line to the first line of the program (`python -I -S`, which takes as long in all cases); on a busy machine the
+fastest start says most. The loop takes a step every
+10 ms over the stubbed counters of python/tests/stub; the share is the processor time of the training thread above the bare
+command's, by the time of the steps. What PyTorch itself takes to note stacks of allocations with `--snapshots` is not in it: the stub
+notes none.
+
+    python3 benches/run.py target/release/stepmem [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+START_SECONDS_MAX = 0.150
+SHARE_MAX = 0.001
+
+STARTED = "import time; print(time.time())"
+
+LOOP = """
+import json, sys, time
+from torch.optim.optimizer import Optimizer
+optimizer = Optimizer()
+def steps(n):
+    for _ in range(n):
+        optimizer.step()
+        time.sleep(0.01)
+steps(20)
+worked, began = time.thread_time(), time.perf_counter()
+steps(int(sys.argv[1]))
+print(json.dumps([time.thread_time() - worked, time.perf_counter() - began]))
+"""
+
+BARE, AGAIN, RUN, SNAPSHOTS = "the bare command", "the bare command again", "run", "run --snapshots"
+
+
+def lines(binary):
+    """The words before the command, by case."""
+    own = [binary, "run", "--no-nvml", "--web.listen-address=127.0.0.1:0"]
+    return {BARE: [], AGAIN: [], RUN: [*own, "--"], SNAPSHOTS: [*own, "--snapshots", "--"]}
+
+
+def execute(before, words, folder):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("STEPMEM_", "PYTHON"))}
+    environment = {**kept, "PYTHONPATH": str(ROOT / "python/tests/stub")}
+    ended = subprocess.run([*before, *words], env=environment, cwd=folder, capture_output=True, text=True, timeout=600)
+    if ended.returncode != 0 or not ended.stdout:
+        raise SystemExit(f"{before}: {ended.returncode}\n{ended.stderr}")
+    return ended.stdout.splitlines()[-1]
+
+
+def start_seconds(before, folder):
+    began = time.time()
+    return float(execute(before, [sys.executable, "-I", "-S", "-c", STARTED], folder)) - began
+
+
+def row(what, value, target="", is_held=None):
+    print(f"{what:<44} {value:>34} {target:>12} {'' if is_held is None else 'PASS' if is_held else 'MISS'}", flush=True)
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("binary", type=lambda path: str(pathlib.Path(path).resolve()))
+    arguments.add_argument("--quick", action="store_true")
+    options = arguments.parse_args()
+    n_starts, n_loops, n_steps = (5, 1, 200) if options.quick else (20, 3, 1000)
+    starts = {name: [] for name in lines(options.binary)}
+    works = {name: [] for name in lines(options.binary)}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(n_starts):
+            for name, before in lines(options.binary).items():
+                starts[name].append(start_seconds(before, folder))
+        for _ in range(n_loops):
+            for name, before in lines(options.binary).items():
+                works[name].append(json.loads(execute(before, [sys.executable, "-c", LOOP, str(n_steps)], folder)))
+    load = os.getloadavg()[0]
+    row(f"start, median of {n_starts}, load {load:.1f} on {os.cpu_count()} cores", "wall time above the bare command", "target")
+    bare = statistics.median(starts[BARE])
+    for name in (AGAIN, RUN, SNAPSHOTS):
+        more = statistics.median(starts[name]) - bare
+        target = ("<= 150 ms", more <= START_SECONDS_MAX) if name != AGAIN else ()
+        row(name, f"{more * 1e3:.1f} ms (fastest: {(min(starts[name]) - min(starts[BARE])) * 1e3:.1f} ms)", *target)
+    row(f"{n_steps} steps of 10 ms, median of {n_loops}", "processor time of the thread", "target")
+    bare = statistics.median(work for work, _ in works[BARE])
+    for name in (AGAIN, RUN, SNAPSHOTS):
+        more = statistics.median(work for work, _ in works[name]) - bare
+        share = more / (n_steps * 0.01)
+        target = ("<= 0.1 %", share <= SHARE_MAX) if name == RUN else ()
+        row(name, f"{more / n_steps * 1e6:+.1f} us a step, {share:+.3%}", *target)
+
+
+if __name__ == "__main__":
+    main()
