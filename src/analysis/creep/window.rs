@@ -28,6 +28,8 @@ const ENDS_BLOCKS: f64 = 1.0;
 /// Half the width of a 95 % interval, in standard deviations of a random walk with the same
 /// moves: of points too few to show how they scatter around a line.
 const WALK_SPREADS: f64 = 1.96;
+/// The rules of a process that does not push were tuned on a reading every so many seconds.
+const TUNED_READING_SECONDS: f64 = 15.0;
 /// Windows shorter than full length must show more, by the root of what they lack: at most this
 /// many times.
 const SHORT_WINDOW_FACTOR_MAX: f64 = 3.0;
@@ -152,7 +154,7 @@ impl<'a> WindowJudge<'a> {
             share_ratio,
             is_certain: is_line && self.counts_small(n_records) && growth >= SMALL_GROWTH_BYTES,
         };
-        let (stage, obstacle) = self.stage(n_records, progress)?;
+        let (stage, obstacle) = self.stage(self.n_counted(n_records, span), progress)?;
         let rate = GrowthRate::of(points, slope).ok_or(unfit)?;
         let onset = blocks.get(rate.onset_idx).unwrap_or(first);
         let trend = Trend {
@@ -194,6 +196,15 @@ impl<'a> WindowJudge<'a> {
             Signal::OutsideAllocator | Signal::Process => READINGS_PER_BLOCK,
         });
         (count(n_blocks) - 1.0) * records_per_block * count(1 << level_idx)
+    }
+
+    /// Returns for how many records a window counts: readings that are seldom taken stand for as
+    /// many as the rules were tuned on in the same time.
+    fn n_counted(&self, n_records: f64, span: f64) -> f64 {
+        match self.signal {
+            Signal::Process => n_records.max(span / TUNED_READING_SECONDS),
+            Signal::Allocated | Signal::Reserved | Signal::OutsideAllocator => n_records,
+        }
     }
 
     /// Checks the gates that need no fit; returns the straightness of a window that passes.
