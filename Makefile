@@ -99,9 +99,9 @@ bench-snapshot: ## Measure the snapshot reader beside pickle.load and other prog
 		$(TOOLS)/snapshot-venv/bin/pip install --quiet ptmem==0.1.2 pt-snap-cli==0.4.1; }
 	python3 benches/snapshot.py target/release/stepmem --peers $(TOOLS)/snapshot-venv --torch $(TOOLS)/torch-venv
 
-creep: ## Score the detector on simulated jobs with known truth (an hour; needs ../shared/data/creep)
+creep: ## Score the detector on simulated jobs with known truth, beside its bars (hours at first, then minutes)
 	$(CARGO) build --quiet --release
-	tests/creep/score.sh
+	tests/creep/score.sh --bars
 
 soak: ## Poll the stand-in for NVML as often as in an hour at 100 Hz, with faults at random (minutes)
 	STEPMEM_SOAK_POLLS=360000 $(CARGO) test --test it -- --exact nvml::soak::soak --ignored --nocapture

@@ -15,6 +15,12 @@ const PAIRS_MAX: usize = POINTS_MAX * (POINTS_MAX - 1) / 2;
 /// 61, 1993).
 const BEND_ERROR_RATIO: f64 = 0.5;
 
+/// The fewest points that [`slope_error`] takes.
+const SLOPE_ERROR_POINTS_MIN: f64 = 6.0;
+/// The most that one residual may carry of the one before it in [`slope_error`]: 32 points do not
+/// distinguish more from a random walk.
+const CARRIED_MAX: f64 = 0.9;
+
 /// A line through points by the median of the slopes of all pairs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TheilSen {
@@ -120,6 +126,50 @@ impl Path {
     }
 }
 
+/// Returns the standard error of a line's slope, by how its points scatter around it.
+///
+/// Least squares' error of the slope, times the root of (1 + r) / (1 - r) for residuals of which
+/// each carries the share r of the one before it (Bartlett, "Some aspects of the
+/// time-correlation problem in regard to tests of significance", JRSS 98, 1935); r is the
+/// residuals' first autocorrelation, less the bias of few points around a line, -(2 + 4r) / n
+/// (Kendall, "Note on bias in the estimation of autocorrelation", Biometrika 41, 1954).
+/// `points`: (x, y), x rising. `None` for fewer than six points or when all x are equal.
+pub fn slope_error(points: &[(f64, f64)], slope: f64) -> Option<f64> {
+    let n_points = points.iter().map(|_| 1.0).sum::<f64>();
+    let (first_x, first_y) = points.first().filter(|_| n_points >= SLOPE_ERROR_POINTS_MIN)?;
+    let residual = |(x, y): &(f64, f64)| y - first_y - slope * (x - first_x);
+    let mean_x = points.iter().map(|(x, _)| (x - first_x) / n_points).sum::<f64>();
+    let mean = points.iter().map(|point| residual(point) / n_points).sum::<f64>();
+    let (mut spread, mut squares, mut products, mut last) = (0.0, 0.0, 0.0, 0.0);
+    for point in points {
+        let off = residual(point) - mean;
+        spread += (point.0 - first_x - mean_x).powi(2);
+        squares += off * off;
+        products += off * last;
+        last = off;
+    }
+    if spread <= 0.0 {
+        return None;
+    }
+    if squares <= 0.0 {
+        return Some(0.0);
+    }
+    let seen = products / squares;
+    let carried = ((seen + 2.0 / n_points) / (1.0 - 4.0 / n_points)).clamp(0.0, CARRIED_MAX);
+    let inflation = (1.0 + carried) / (1.0 - carried);
+    Some((squares / (n_points - 2.0) / spread * inflation).sqrt())
+}
+
+/// Returns how many standard errors make half a 95 % interval of a line through `n_points`.
+///
+/// Student's quantile for two points fewer, by the first term of Cornish and Fisher's expansion
+/// ("Moments and cumulants in the specification of distributions", 1938): at most 8 % low from
+/// six points on.
+pub fn errors_of_interval(n_points: f64) -> f64 {
+    const NORMAL: f64 = 1.96;
+    NORMAL + (NORMAL.powi(3) + NORMAL) / (4.0 * (n_points - 2.0).max(1.0))
+}
+
 /// Compares what the four quarters of a series hold; `None` for fewer than four points.
 ///
 /// A quarter is a fourth of the points, rounded down; the four are spread evenly from the first
@@ -203,8 +253,8 @@ mod tests {
     use proptest::prelude::{Strategy, prop, prop_assert, prop_assume, proptest};
 
     use crate::analysis::estimate::{
-        Gains, POINTS_MAX, Path, bend, median, normal_cdf, path, quarter_gains, succession,
-        theil_sen,
+        Gains, POINTS_MAX, Path, bend, median, normal_cdf, path, quarter_gains, slope_error,
+        succession, theil_sen,
     };
 
     fn line(n: u32, slope: f64) -> Vec<(f64, f64)> {
@@ -268,6 +318,23 @@ mod tests {
         assert!(near(path(&line(11, 2.0)).unwrap().straightness().unwrap(), 10.0, 10.0));
         let jump = [(0.0, 0.0), (1.0, 0.0), (2.0, 7.0), (3.0, 7.0)];
         assert!(near(path(&jump).unwrap().straightness().unwrap(), 1.0, 1.0));
+    }
+
+    #[test]
+    fn slope_is_known_as_well_as_its_points_keep_to_the_line() {
+        let error = |noise: &dyn Fn(f64) -> f64| {
+            let points: Vec<_> =
+                line(32, 3.0).into_iter().map(|(x, y)| (x, y + noise(x))).collect();
+            slope_error(&points, 3.0).unwrap()
+        };
+        assert!(near(error(&|_| 0.0), 0.0, 1.0));
+        // Least squares' error is the noise's deviation over the root of the spread, 52.2.
+        let alternating = error(&|x| if x % 2.0 < 1.0 { 1.0 } else { -1.0 });
+        assert!((alternating - 1.0 / 52.2).abs() < 0.001, "{alternating}");
+        let slow = error(&|x| if x % 16.0 < 8.0 { 1.0 } else { -1.0 });
+        assert!(slow > 2.0 * alternating, "{slow}: eight in a row say less than eight apart");
+        assert_eq!(slope_error(&line(5, 3.0), 3.0), None);
+        assert_eq!(slope_error(&[(1.0, 0.0); 8], 3.0), None);
     }
 
     #[test]

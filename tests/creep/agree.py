@@ -291,10 +291,9 @@ def run_stepmem(text, binary, places):
 
 
 def is_same_slope(reported, expected):
-    """stepmem gives stairs an interval, the reference does not."""
+    """The slope alone: stepmem's interval follows the blocks' scatter (docs/decisions/0060), the reference's is a random walk's."""
     if reported is None or expected is None: return reported is expected
-    n = 3 if expected[2] else 1
-    return all(abs(ours - theirs) <= SLOPE_TOLERANCE * expected[0] for ours, theirs in zip(reported[:n], expected[:n]))
+    return abs(reported[0] - expected[0]) <= SLOPE_TOLERANCE * expected[0]
 
 
 def taken(transition, others):

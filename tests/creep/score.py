@@ -35,7 +35,7 @@ def findings(run, events):
         held[key] = pages
         truth = run.truth
         is_true = bool(truth["leak"]) and event["rank"] in truth["leak_ranks"] and event["time"] >= truth["onset_time"]
-        found.append(dict(kind=event["kind"], rank=event["rank"], step=event["step"], confidence=confidence, true=is_true, pages=pages))
+        found.append(dict(kind=event["kind"], rank=event["rank"], step=event.get("step"), confidence=confidence, true=is_true, pages=pages))
     return found
 
 

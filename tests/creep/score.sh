@@ -4,6 +4,7 @@
 #     tests/creep/score.sh                               every family, seeds 0 to 4: about an hour of one core
 #     tests/creep/score.sh --families fast,cache_exp --seeds 0-1 --out rows.jsonl
 #     tests/creep/score.sh --peer traceml-live …         the same for another detector (peers.py lists them)
+#     tests/creep/score.sh --bars [public 0-9]           each figure beside its bar, on jobs kept in target/creep/jobs
 #     tests/creep/score.sh --agree                       the detector against the design's reference, on 30 jobs
 #
 # The jobs come from ../shared/data/creep (CREEP_JOBS=… chooses another folder); without them it does nothing.
@@ -37,6 +38,11 @@ if [ "${1:-}" = --peer ]; then
     command=("$python" "$root/tests/creep/peers.py" "$peer")
 elif [ ! -x "$binary" ]; then
     (cd "$root" && cargo build --quiet --release)
+fi
+if [ "${1:-}" = --bars ]; then
+    shift
+    [ $# -gt 0 ] || set -- public 0-9
+    exec "$python" "$root/tests/creep/bars.py" "$root/target/creep/jobs" "$@" --jobs "${JOBS:-$(nproc)}" -- "${command[@]}"
 fi
 if [ "${1:-}" = --agree ]; then
     shift

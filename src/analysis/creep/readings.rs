@@ -182,6 +182,28 @@ mod tests {
     }
 
     #[test]
+    fn seldom_read_process_creeps_after_the_same_time() {
+        // A leak that would fill the device in three hours, in segments of an allocator.
+        let seconds_to_creep = |every: f64| {
+            let mut estimator = CreepEstimator::of_process(CreepSettings::default());
+            for i in 0..1000 {
+                let seconds = every * f64::from(i);
+                let held = 20.0 * GIBIBYTE + (seconds / 3.7).floor() * 20.0 * MEBIBYTE;
+                let time = at(seconds, 1e9 + seconds).time;
+                let reading =
+                    DeviceReading { time, device_used: held, process_used: Some(held) };
+                estimator.process(&reading, CAPACITY);
+                if estimator.trends().any(|trend| trend.stage == Stage::Creeping) {
+                    return seconds;
+                }
+            }
+            panic!("not found");
+        };
+        let (often, seldom) = (seconds_to_creep(15.0), seconds_to_creep(30.0));
+        assert!(seldom <= often + 120.0, "{seldom} s, and {often} s when read twice as often");
+    }
+
+    #[test]
     fn reading_without_anything_to_hold_it_against_tells_nothing() {
         let reading = DeviceReading {
             time: at(0.0, 1.0).time,

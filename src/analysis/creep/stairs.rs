@@ -30,6 +30,8 @@ const STAIR_TRANSIENT_RATIO: f64 = 0.5;
 const STAIR_TOLERANCE: f64 = 0.3;
 /// Tolerance of a stair's foot around the top of the one before, in heights.
 const LANDING_TOLERANCE: f64 = 0.25;
+/// How many stairs a flight's first and last moment may be off: half of one at either end.
+const ENDS_STAIRS: f64 = 0.5;
 /// Tolerance of the whole climb around the sum of the stairs.
 const CLIMB_TOLERANCE: f64 = 0.2;
 /// Stairs are at least this many blocks apart; closer ones are a ramp, which windows detect.
@@ -226,18 +228,20 @@ impl Flight {
     }
 
     /// Returns the flight's trend; the slope's interval spans its flattest and its steepest
-    /// stairs.
+    /// stairs, and half a stair more or less.
     fn trend(&self, growth: f64, block: &Block, context: &SeriesContext) -> Trend {
         let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
+        let slope = self.height / self.distance_steps;
+        let ends = Interval::around(slope, ENDS_STAIRS / self.n_stairs * slope);
         Trend {
             signal: Signal::Allocated,
             stage: Stage::Creeping,
             raised: context.at,
             onset: self.first.at,
             slope_bytes_per_unit: Interval {
-                value: self.height / self.distance_steps,
-                lower: self.lower_bytes_per_step,
-                upper: self.upper_bytes_per_step,
+                value: slope,
+                lower: self.lower_bytes_per_step.min(ends.lower),
+                upper: self.upper_bytes_per_step.max(ends.upper),
             },
             growth_bytes: growth,
             headroom_bytes: context.capacity.map(|_| headroom),

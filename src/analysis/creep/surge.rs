@@ -333,7 +333,7 @@ impl Surge {
             stage,
             raised: context.at,
             onset: start.at,
-            slope_bytes_per_unit: interval(slope, straightness),
+            slope_bytes_per_unit: interval(points, slope).ok_or(still)?,
             growth_bytes: taken,
             headroom_bytes: context.capacity.map(|_| headroom),
             share_ratio: taken / (headroom + taken),

@@ -23,9 +23,13 @@ const RISE_OF_NEED: f64 = 0.8;
 /// The last quarter must gain this share of the first quarter's gain; a cache that fills up
 /// does not.
 const STEADY_GAIN_RATIO: f64 = 0.8;
+/// The place of a floor within its block is not known: of both ends of a line, half a block each.
+const ENDS_BLOCKS: f64 = 1.0;
 /// Half the width of a 95 % interval, in standard deviations of a random walk with the same
-/// moves.
-const INTERVAL_SPREADS: f64 = 1.96;
+/// moves: of points too few to show how they scatter around a line.
+const WALK_SPREADS: f64 = 1.96;
+/// The rules of a process that does not push were tuned on a reading every so many seconds.
+const TUNED_READING_SECONDS: f64 = 15.0;
 /// Windows shorter than full length must show more, by the root of what they lack: at most this
 /// many times.
 const SHORT_WINDOW_FACTOR_MAX: f64 = 3.0;
@@ -150,8 +154,8 @@ impl<'a> WindowJudge<'a> {
             share_ratio,
             is_certain: is_line && self.counts_small(n_records) && growth >= SMALL_GROWTH_BYTES,
         };
-        let (stage, obstacle) = self.stage(n_records, progress)?;
-        let rate = GrowthRate::of(points, slope, straightness);
+        let (stage, obstacle) = self.stage(self.n_counted(n_records, span), progress)?;
+        let rate = GrowthRate::of(points, slope).ok_or(unfit)?;
         let onset = blocks.get(rate.onset_idx).unwrap_or(first);
         let trend = Trend {
             signal: self.signal,
@@ -192,6 +196,15 @@ impl<'a> WindowJudge<'a> {
             Signal::OutsideAllocator | Signal::Process => READINGS_PER_BLOCK,
         });
         (count(n_blocks) - 1.0) * records_per_block * count(1 << level_idx)
+    }
+
+    /// Returns for how many records a window counts: readings that are seldom taken stand for as
+    /// many as the rules were tuned on in the same time.
+    fn n_counted(&self, n_records: f64, span: f64) -> f64 {
+        match self.signal {
+            Signal::Process => n_records.max(span / TUNED_READING_SECONDS),
+            Signal::Allocated | Signal::Reserved | Signal::OutsideAllocator => n_records,
+        }
     }
 
     /// Checks the gates that need no fit; returns the straightness of a window that passes.
@@ -292,10 +305,7 @@ pub(super) fn overview(
     let points = thinned.get_mut(..n_thinned)?;
     points.reverse();
     let slope = estimate::theil_sen(points)?.slope;
-    let ((first_step, _), (last_step, _)) = (points.first()?, points.last()?);
-    let spread = INTERVAL_SPREADS * estimate::path(points)?.squared_moves.sqrt()
-        / (last_step - first_step);
-    Some(Interval::around(slope, spread))
+    interval(points, slope)
 }
 
 /// How close growth has come to the end.
@@ -318,9 +328,9 @@ struct GrowthRate {
 
 impl GrowthRate {
     /// Fits the whole window, or only the rest if its first part is level.
-    fn of(points: &[(f64, f64)], slope: f64, straightness: f64) -> Self {
+    fn of(points: &[(f64, f64)], slope: f64) -> Option<Self> {
         Self::since_bend(points)
-            .unwrap_or(Self { onset_idx: 0, slope: interval(slope, straightness) })
+            .or_else(|| Some(Self { onset_idx: 0, slope: interval(points, slope)? }))
     }
 
     fn since_bend(points: &[(f64, f64)]) -> Option<Self> {
@@ -328,14 +338,31 @@ impl GrowthRate {
         let rest = points.get(onset_idx..)?;
         let slope =
             estimate::theil_sen(rest).map(|fit| fit.slope).filter(|slope| *slope > 0.0)?;
-        let straightness = estimate::path(rest)?.straightness()?;
-        Some(Self { onset_idx, slope: interval(slope, straightness) })
+        Some(Self { onset_idx, slope: interval(rest, slope)? })
     }
 }
 
-/// Returns the 95 % interval of a slope whose path is worth `straightness` equal moves.
-pub(super) fn interval(slope: f64, straightness: f64) -> Interval {
-    Interval::around(slope, INTERVAL_SPREADS * slope / straightness.sqrt())
+/// Returns the 95 % interval of a line's slope: by how the points scatter around it, by how much
+/// the slopes of its halves differ, and by what is not known of its ends.
+///
+/// `None` when the points do not span anything.
+pub(super) fn interval(points: &[(f64, f64)], slope: f64) -> Option<Interval> {
+    let ((first, _), (last, _)) = (points.first()?, points.last()?);
+    let span = Some(last - first).filter(|span| *span > 0.0)?;
+    let n_points = count(points.len());
+    let ends = ENDS_BLOCKS / (n_points - 1.0) * slope.abs();
+    let spread = match estimate::slope_error(points, slope) {
+        Some(error) => bow(points) + estimate::errors_of_interval(n_points) * error,
+        None => WALK_SPREADS * estimate::path(points)?.squared_moves.sqrt() / span,
+    };
+    Some(Interval::around(slope, ends + spread))
+}
+
+/// Returns by how much the slopes of a line's halves differ; 0 where a half has none.
+fn bow(points: &[(f64, f64)]) -> f64 {
+    let (older, newer) = points.split_at(points.len() / 2);
+    let slope = |half| estimate::theil_sen(half).map(|fit| fit.slope);
+    slope(older).zip(slope(newer)).map_or(0.0, |(older, newer)| (newer - older).abs())
 }
 
 /// The points of one window: (position, bytes), oldest first.
