@@ -35,7 +35,9 @@ use crate::input::push::http::{self, PushConfig, Receivers, Token};
 use crate::input::push::inbox::{Inbox, PUSH_SECONDS_BOUNDS, ReleaseRequest, Releases};
 use crate::model::ids::GpuUuid;
 use crate::net::guard::Guard;
-use crate::net::server::{Connections, Listener, ServerCounts, Service, serve as serve_http};
+use crate::net::server::{
+    CONNECTIONS_MAX, Connections, Listener, ServerCounts, Service, serve as serve_http,
+};
 use crate::output::otlp::config::OtlpConfig;
 use crate::output::otlp::delivery::ExportCounts;
 use crate::output::otlp::export::Export;
@@ -153,7 +155,7 @@ async fn start(
         notices,
         analyses,
     };
-    let requests = Requests { status: requests, summary: summary_requests };
+    let requests = Requests::new(requests, summary_requests);
 
     let mut app = App {
         linger: settings.linger,
@@ -211,6 +213,7 @@ impl Serving {
             router: http::router(&self.push_config, self.receivers, token, clock),
             counts: push_counts,
             guard: push_guard,
+            connections_max: http::PUSH_CONNECTIONS_MAX,
             connections: Arc::clone(&connections),
             stop: push_stopped.clone(),
         };
@@ -220,6 +223,7 @@ impl Serving {
             router: web::router(&site, self.source, push_stopped),
             counts: web_counts,
             guard: web_guard,
+            connections_max: CONNECTIONS_MAX,
             connections,
             stop: web_stopped,
         };
