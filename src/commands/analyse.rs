@@ -188,11 +188,7 @@ fn of_system(error: &io::Error) -> Unanalysed {
 /// Says what a snapshot shows, of the device that grows fastest or else holds most.
 fn understand(snapshot: &Snapshot) -> SnapshotAnalysis {
     let sites = Sites::new(snapshot, None);
-    let studies: Vec<Study<'_>> = snapshot
-        .devices
-        .iter()
-        .map(|device| Study::new(DeviceScene::new(snapshot, device, &sites)))
-        .collect();
+    let studies = Study::of_devices(snapshot, &sites);
     let growth = |study: &&Study<'_>| {
         let is_leak = study.leak.verdict == LeakVerdict::Leak;
         (is_leak, study.leak.rate.unwrap_or(0.0), study.totals.active)
