@@ -1,6 +1,6 @@
 # `make` or `make help` says what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python test-torch test-otlp bench bench-client bench-snapshot fuzz lint tools wheel deb bless creep look look-page look-snapshot soak cluster attack
+.PHONY: help demo test test-python test-torch test-otlp bench bench-client bench-snapshot fuzz lint tools wheel deb bless creep look look-page look-snapshot soak cluster attack release
 SHELL := /bin/bash
 CARGO ?= cargo
 # What the tests and lints need beside Rust and Python goes here, and nowhere else.
@@ -111,12 +111,20 @@ cluster: tools ## Try the bundle on a real Kubernetes, built from Go modules (ne
 	@$(CARGO) build --quiet --release --package fake-nvml
 	@$(TOOLS)/ops/bin/python tests/cluster/run.py target/release/stepmem target/release/libfake_nvml.so $(SCENARIOS)
 
-attack: ## Attack the exporter over loopback and write the table of docs/security.md (two minutes)
+attack: ## Attack the exporter over loopback and write the table of docs/security.md (three minutes)
 	$(CARGO) build --quiet --release
 	python3 tests/attack/run.py target/release/stepmem --write docs/security.md
 
-fuzz: ## Fuzz the push decoder and the snapshot reader, a minute each (FUZZ_SECONDS=…)
+fuzz: ## Fuzz every target and the client's handling of answers, a minute each (FUZZ_SECONDS=…)
 	fuzz/run.sh $(or $(FUZZ_SECONDS),60)
+	@python/tests/install.sh
+	cd python && STEPMEM_FUZZ_ANSWERS=$(or $(FUZZ_ANSWERS),100000) STEPMEM_FUZZ_SEED=$$(date +%s) \
+		../$(TOOLS)/python-venv/bin/python -m pytest -q -p no:cacheprovider tests/test_trust.py -k "answer"
+
+release: ## Build the program for release, with a list of its crates and checksums, into target/dist
+	$(CARGO) build --quiet --release --locked
+	@tests/release/install.sh
+	tests/release/pack.sh target/dist
 
 lint: ## Format check, clippy, licences, unused dependencies and the Python client's types
 	$(CARGO) fmt --check

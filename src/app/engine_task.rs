@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::analysis::acks::Ack;
@@ -27,7 +27,8 @@ use crate::app::notices::{Notice, Notices};
 use crate::app::recorder::EventRecorder;
 use crate::app::state_file::StateFile;
 use crate::app::stop::Awaited;
-use crate::app::summary_files::{self, Summaries, SummarySource};
+use crate::app::summary_files::{Summaries, SummarySource};
+use crate::app::summary_requests::SummaryRequests;
 use crate::input::nvml::cycle::GpuPoll;
 use crate::input::push::inbox::{Delivery, Offer, PushCounts, Receipt};
 use crate::input::push::wire::accepted::Accepted;
@@ -43,9 +44,6 @@ use crate::output::web::{StatusRequest, SummaryRequest};
 
 /// How often time passes for the engine, and a status is published for those that do not ask for one.
 const TICK: Duration = Duration::from_secs(1);
-
-/// Maximum number of summaries that are made and written out at a time; further readers wait.
-pub(super) const SUMMARIES_AT_ONCE_MAX: usize = 2;
 
 /// After a summary, so many times the time that it took pass before the next: readers of summaries do not keep pushes and
 /// scrapes waiting.
@@ -154,7 +152,16 @@ pub(super) struct EngineTask {
 /// What readers ask for.
 pub(super) struct Requests {
     pub(super) status: mpsc::Receiver<StatusRequest>,
-    pub(super) summary: mpsc::Receiver<SummaryRequest>,
+    pub(super) summary: SummaryRequests,
+}
+
+impl Requests {
+    pub(super) fn new(
+        status: mpsc::Receiver<StatusRequest>,
+        summary: mpsc::Receiver<SummaryRequest>,
+    ) -> Self {
+        Self { status, summary: SummaryRequests::new(summary) }
+    }
 }
 
 impl EngineTask {
@@ -167,7 +174,6 @@ impl EngineTask {
         self.begin();
         let mut tick = tokio::time::interval(TICK);
         let mut resting_until = Instant::now();
-        let turns = Arc::new(Semaphore::new(SUMMARIES_AT_ONCE_MAX));
         let mut is_open = true;
         loop {
             tokio::select! {
@@ -183,12 +189,10 @@ impl EngineTask {
                         StateFile::write_all(&mut self.state, &self.engine, now).await;
                     }
                 }
-                Some((turn, request)) =
-                    next_summary(&turns, resting_until, &mut requests.summary) =>
-                {
+                Some(group) = requests.summary.next(resting_until) => {
                     let now = self.now();
                     let source = SummarySource { engine: &self.engine, now };
-                    summary_files::answer(&source, request, turn);
+                    group.answer(&source);
                     resting_until = Instant::now() + SUMMARY_REST * self.now().since(now);
                 }
                 request = requests.status.recv() => match request {
@@ -515,17 +519,6 @@ impl EngineTask {
         self.publisher.send_replace(Arc::clone(&status));
         status
     }
-}
-
-/// Returns the next summary that is asked for, once there is a turn for it.
-async fn next_summary(
-    turns: &Arc<Semaphore>,
-    resting_until: Instant,
-    requests: &mut mpsc::Receiver<SummaryRequest>,
-) -> Option<(OwnedSemaphorePermit, SummaryRequest)> {
-    tokio::time::sleep_until(resting_until).await;
-    let turn = Arc::clone(turns).acquire_owned().await.ok()?;
-    Some((turn, requests.recv().await?))
 }
 
 /// What is said to a delivery of one thing that asks for nothing.

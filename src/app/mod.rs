@@ -17,4 +17,5 @@ mod state_file;
 mod stop;
 mod summary_files;
 mod summary_folders;
+mod summary_requests;
 pub mod termination;

@@ -37,7 +37,9 @@ use crate::input::push::inbox::{Inbox, PUSH_SECONDS_BOUNDS, ReleaseRequest, Rele
 use crate::input::push::roles::{Token, Tokens};
 use crate::model::ids::GpuUuid;
 use crate::net::guard::Guard;
-use crate::net::server::{Connections, Listener, ServerCounts, Service, serve as serve_http};
+use crate::net::server::{
+    CONNECTIONS_MAX, Connections, Listener, ServerCounts, Service, serve as serve_http,
+};
 use crate::output::otlp::config::OtlpConfig;
 use crate::output::otlp::delivery::ExportCounts;
 use crate::output::otlp::export::Export;
@@ -169,7 +171,7 @@ async fn start(
         engine: JoinSet::new(),
         gpu,
     };
-    app.engine.spawn(task.run(offers, Requests { status, summary }, collected));
+    app.engine.spawn(task.run(offers, Requests::new(status, summary), collected));
     let serving = Serving {
         push_config: settings.push,
         hosts: settings.web_hosts,
@@ -215,6 +217,7 @@ impl Serving {
             router: http::router(&self.push_config, self.receivers, tokens, clock),
             counts: push_counts,
             guard: push_guard,
+            connections_max: http::PUSH_CONNECTIONS_MAX,
             connections: Arc::clone(&connections),
             stop: push_stopped.clone(),
         };
@@ -225,6 +228,7 @@ impl Serving {
             router: web::router(site, self.source, push_stopped),
             counts: web_counts,
             guard: web_guard,
+            connections_max: CONNECTIONS_MAX,
             connections,
             stop: web_stopped,
         };

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::analysis::engine::Engine;
@@ -17,8 +16,6 @@ use crate::app::termination::{self, TerminationMessage};
 use crate::model::ids::{Rank, Run};
 use crate::model::step::StepSample;
 use crate::model::units::Uptime;
-use crate::output::web::{SummaryFormat, SummaryRequest};
-use crate::report::explain::live;
 use crate::report::summary::model::Summary;
 
 /// How many ranks the summaries may have together that wait to be written; one summary may always wait.
@@ -277,48 +274,8 @@ impl Summaries {
     }
 }
 
-/// Answers a request for the summary of a run. Drops the request if the run is unknown.
-/// `turn` ends once the reader has it.
-pub(super) fn answer(
-    known: &SummarySource<'_>,
-    request: SummaryRequest,
-    turn: OwnedSemaphorePermit,
-) {
-    if request.answer.is_closed() {
-        return;
-    }
-    let SummaryRequest { run, format, answer } = request;
-    let run = Run::new(&run).ok();
-    if let (Some(run), SummaryFormat::Windows(rank)) = (&run, format) {
-        let rank = Rank::new(rank.into()).ok();
-        if let Some(rank) = rank.and_then(|rank| known.engine.rank(run, rank, known.now)) {
-            // The reader may have left.
-            answer.send(live::windows(&rank)).ok();
-        }
-        return;
-    }
-    let view = run.as_ref().and_then(|run| known.engine.run(run, known.now));
-    let Some(summary) = view.map(|view| summary(known, &view)) else { return };
-    // Formatting many ranks takes long; the engine does not wait for it.
-    drop(tokio::task::spawn_blocking(move || {
-        respond(&summary, format, answer);
-        drop((summary, turn));
-    }));
-}
-
-fn respond(summary: &Summary, format: SummaryFormat, answer: oneshot::Sender<String>) {
-    let text = match format {
-        SummaryFormat::Json => serde_json::to_string(summary).unwrap_or_default(),
-        SummaryFormat::Text => summary.text.clone(),
-        // Answered before, without a summary.
-        SummaryFormat::Windows(_) => return,
-    };
-    // The reader may have left.
-    answer.send(text).ok();
-}
-
 /// The summary of a run with ranks that push or have pushed.
-fn summary(known: &SummarySource<'_>, view: &RunView<'_>) -> Summary {
+pub(super) fn summary(known: &SummarySource<'_>, view: &RunView<'_>) -> Summary {
     Summary::of(view, Some(known.engine.snapshots(view.run)))
 }
 

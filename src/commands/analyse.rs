@@ -97,10 +97,7 @@ impl Analysed {
     /// verdict counts also if the timeline takes more than it may.
     fn answer(&self, matches: &ArgMatches) -> anyhow::Result<()> {
         let sites = Sites::new(&self.snapshot, None);
-        let devices = self.snapshot.devices.iter();
-        let studies: Vec<Study<'_>> = devices
-            .map(|device| Study::new(DeviceScene::new(&self.snapshot, device, &sites)))
-            .collect();
+        let studies = Study::of_devices(&self.snapshot, &sites);
         say(&understand(&studies))?;
         if !matches.get_flag("timeline") {
             return Ok(());

@@ -20,12 +20,20 @@ pub struct Room {
     holders: Mutex<Vec<RoomHolder>>,
 }
 
-/// What one request holds.
+/// What one request holds, or several requests for the same bytes.
 #[derive(Debug)]
 struct RoomHolder {
     id: u64,
+    /// The first request's.
     peer: Peer,
     bytes: usize,
+    requests: Vec<RoomRequest>,
+}
+
+/// One request of a holder.
+#[derive(Debug)]
+struct RoomRequest {
+    id: u64,
     speed: Speed,
     evict: Arc<Notify>,
 }
@@ -39,11 +47,13 @@ pub enum Speed {
     Written(Connection),
 }
 
-/// A place in a room; what it holds counts until it goes.
+/// The place of one request in a room; what its holder holds counts until the last of its requests goes.
 #[derive(Debug)]
 pub struct RoomPlace {
     room: Arc<Room>,
+    /// The holder, by the id of its first request.
     id: u64,
+    request: u64,
     evict: Arc<Notify>,
 }
 
@@ -61,9 +71,24 @@ impl Room {
     /// Enters without a byte. `evict` is notified when the holder has to give way.
     pub fn enter(self: &Arc<Self>, peer: Peer, speed: Speed, evict: Arc<Notify>) -> RoomPlace {
         let id = self.n_entered.fetch_add(1, Ordering::Relaxed);
-        let holder = RoomHolder { id, peer, bytes: 0, speed, evict: Arc::clone(&evict) };
-        self.holders().push(holder);
-        RoomPlace { room: Arc::clone(self), id, evict }
+        let requests = vec![RoomRequest { id, speed, evict: Arc::clone(&evict) }];
+        self.holders().push(RoomHolder { id, peer, bytes: 0, requests });
+        RoomPlace { room: Arc::clone(self), id, request: id, evict }
+    }
+
+    /// Enters beside the other requests for the bytes of a holder: they give way together, and the fastest of them counts.
+    /// Returns nothing if the holder has gone.
+    pub fn join(
+        self: &Arc<Self>,
+        holder: u64,
+        speed: Speed,
+        evict: Arc<Notify>,
+    ) -> Option<RoomPlace> {
+        let mut holders = self.holders();
+        let joined = holders.iter_mut().find(|other| other.id == holder)?;
+        let id = self.n_entered.fetch_add(1, Ordering::Relaxed);
+        joined.requests.push(RoomRequest { id, speed, evict: Arc::clone(&evict) });
+        Some(RoomPlace { room: Arc::clone(self), id: holder, request: id, evict })
     }
 
     fn holders(&self) -> MutexGuard<'_, Vec<RoomHolder>> {
@@ -91,12 +116,19 @@ impl RoomPlace {
             }
             let claim = RoomClaim { id: self.id, peer, n_bytes, now };
             let idx = self.room.slowest(&holders, claim).ok_or(RoomFull)?;
-            holders.swap_remove(idx).evict.notify_one();
+            for request in holders.swap_remove(idx).requests {
+                request.evict.notify_one();
+            }
         }
         if let Some(own) = holders.iter_mut().find(|holder| holder.id == self.id) {
             own.bytes += n_bytes;
         }
         Ok(())
+    }
+
+    /// The holder, which requests for the same bytes can join.
+    pub fn holder(&self) -> u64 {
+        self.id
     }
 
     /// Resolves when this holder has to give way.
@@ -107,7 +139,12 @@ impl RoomPlace {
 
 impl Drop for RoomPlace {
     fn drop(&mut self) {
-        self.room.holders().retain(|holder| holder.id != self.id);
+        self.room.holders().retain_mut(|holder| {
+            if holder.id == self.id {
+                holder.requests.retain(|request| request.id != self.request);
+            }
+            !holder.requests.is_empty()
+        });
     }
 }
 
@@ -153,10 +190,11 @@ impl Room {
 impl RoomHolder {
     /// Returns a number that is greater for a faster one.
     fn speed(&self, now: Uptime) -> f64 {
-        match &self.speed {
+        let speeds = self.requests.iter().map(|request| match &request.speed {
             Speed::Since(since) => -now.since(*since).as_secs_f64(),
             Speed::Written(connection) => connection.written_at(),
-        }
+        });
+        speeds.fold(f64::NEG_INFINITY, f64::max)
     }
 }
 
@@ -166,6 +204,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    use futures_util::FutureExt;
     use tokio::sync::Notify;
 
     use crate::model::units::Uptime;
@@ -206,6 +245,35 @@ mod tests {
         assert_eq!(more.grow(10, at(5001)), Ok(()));
         assert_eq!(modest.grow(10, at(5002)), Ok(()));
         assert_eq!(modest.grow(30, at(5002)), Ok(()));
+    }
+
+    #[test]
+    fn requests_for_the_same_bytes_count_once_and_give_way_together() {
+        let room = Room::new(100, true);
+        let (first, second) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let shared = room.enter(peer(1), Speed::Since(at(0)), Arc::clone(&first));
+        assert_eq!(shared.grow(60, at(0)), Ok(()));
+        let join = |evict: &Arc<Notify>| {
+            room.join(shared.holder(), Speed::Since(at(5)), Arc::clone(evict))
+        };
+        let gone = Arc::new(Notify::new());
+        drop(join(&gone));
+        let joined = join(&second);
+        assert!(joined.is_some());
+        let slow = enter(&room, 1, at(3));
+        assert_eq!(slow.grow(40, at(6)), Ok(()));
+        let third = enter(&room, 1, at(7));
+        assert_eq!(
+            third.grow(40, at(7)),
+            Ok(()),
+            "the one from 3 is slower than the one from 5"
+        );
+        assert_eq!(slow.grow(1, at(7)), Err(RoomFull));
+        assert_eq!(third.grow(40, at(8)), Ok(()));
+        assert!(first.notified().now_or_never().is_some());
+        assert!(second.notified().now_or_never().is_some());
+        assert!(gone.notified().now_or_never().is_none(), "it had left before");
+        assert!(join(&gone).is_none());
     }
 
     #[test]

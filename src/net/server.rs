@@ -28,7 +28,8 @@ use tower::ServiceExt;
 use crate::net::guard::{self, Guard, GuardRefusal};
 use crate::net::peer::Peer;
 
-/// Connections that one listener holds. One more evicts the connection that has been idle for longest.
+/// The most connections that a listener may be set to hold. One more than it holds evicts the connection that has been idle
+/// for longest.
 pub const CONNECTIONS_MAX: usize = 256;
 /// A new client must send the head of its first request within this time.
 pub const FIRST_REQUEST_WITHIN: Duration = Duration::from_secs(10);
@@ -78,6 +79,8 @@ pub struct Service {
     pub counts: Arc<ServerCounts>,
     /// Which requests are let in.
     pub guard: Arc<Guard>,
+    /// Connections that the listener holds, up to [`CONNECTIONS_MAX`].
+    pub connections_max: usize,
     /// The connections of all listeners of the process.
     pub connections: Arc<Connections>,
     pub stop: watch::Receiver<bool>,
@@ -85,7 +88,8 @@ pub struct Service {
 
 /// Serves until `stop` becomes true, then waits up to [`STOP_WITHIN`] for requests in flight.
 pub async fn serve(listener: Listener, service: Service) {
-    let Service { router, counts, guard, connections, stop } = service;
+    let Service { router, counts, guard, connections_max, connections, stop } = service;
+    let connections_max = connections_max.min(CONNECTIONS_MAX);
     let routes = Routes { router, guard };
     let mut stopped = stop.clone();
     let mut handled = FuturesUnordered::new();
@@ -97,7 +101,7 @@ pub async fn serve(listener: Listener, service: Service) {
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => {
                     slots.retain(|slot| !slot.is_closed());
-                    if slots.len() >= CONNECTIONS_MAX {
+                    if slots.len() >= connections_max {
                         counts.shed.fetch_add(1, Ordering::Relaxed);
                         if !evict_idle(&mut slots) {
                             continue;
@@ -119,6 +123,16 @@ pub async fn serve(listener: Listener, service: Service) {
     if tokio::time::timeout(STOP_WITHIN, all_ended).await.is_err() {
         tracing::warn!("requests in flight were aborted at the stop");
     }
+}
+
+/// Serves one connection that no listener accepted, such as one over memory, until it ends.
+pub async fn serve_stream(
+    stream: impl AsyncRead + AsyncWrite + Send + 'static,
+    service: Service,
+) {
+    let Service { router, guard, connections, stop, .. } = service;
+    let slot = connections.enter(Peer::Unknown);
+    handle(Box::pin(stream), Routes { router, guard }, slot, stop).await;
 }
 
 /// The connections of all listeners, which share the process' file descriptors.
@@ -193,6 +207,11 @@ impl Connection {
         let (high, low) = (order >> 32, order & u64::from(u32::MAX));
         let float = |half| u32::try_from(half).map_or(0.0, f64::from);
         float(high) * 4_294_967_296.0 + float(low)
+    }
+
+    /// Notes that its client is given an answer: it counts as if it had just taken something.
+    pub fn offer(&self) {
+        self.0.wrote();
     }
 
     /// Closes the connection when it is notified.

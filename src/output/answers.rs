@@ -1,7 +1,7 @@
 //! Answers of the web server: packed for readers that take gzip, and counted until they are written.
 
 use std::io::{self, Write};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use axum::Extension;
 use axum::body::{Body, Bytes};
@@ -35,16 +35,19 @@ pub(super) struct Answers {
     packing: Semaphore,
 }
 
-/// A text for any number of readers.
+/// A text for any number of readers, who count as one for as long as they read it together.
 #[derive(Debug)]
-pub(super) struct SharedText {
+pub struct SharedText {
     plain: Bytes,
     packed: OnceLock<Bytes>,
+    /// The holders of those who read it plain, and packed.
+    holders: Mutex<[Option<u64>; 2]>,
 }
 
 impl SharedText {
-    pub(super) fn new(plain: impl Into<Bytes>) -> Arc<Self> {
-        Arc::new(Self { plain: plain.into(), packed: OnceLock::new() })
+    pub fn new(plain: impl Into<Bytes>) -> Arc<Self> {
+        let (plain, packed) = (plain.into(), OnceLock::new());
+        Arc::new(Self { plain, packed, holders: Mutex::default() })
     }
 }
 
@@ -81,7 +84,9 @@ impl Answers {
         } else {
             text.plain.clone()
         };
-        let Some(place) = self.place(bytes.len(), connection) else {
+        let Some(place) = self
+            .place(AnswerBytes { text: &text, is_packed, n_bytes: bytes.len() }, connection)
+        else {
             let text = "too many answers are waiting for their readers; retry\n";
             return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
         };
@@ -95,18 +100,31 @@ impl Answers {
         response
     }
 
-    /// Takes room for an answer; the connection that was not written to for longest gives way.
-    fn place(&self, n_bytes: usize, connection: ReaderConnection) -> Option<RoomPlace> {
+    /// Takes room for an answer, or joins those who read the same text; the connection that was not written to for longest
+    /// gives way.
+    fn place(&self, bytes: AnswerBytes<'_>, connection: ReaderConnection) -> Option<RoomPlace> {
         let now = Uptime::default();
         let (peer, speed, evict) = match connection {
             Some(Extension(connection)) => {
+                // Its client has had no time to read this answer.
+                connection.offer();
                 let (peer, evict) = (connection.peer(), connection.evict());
                 (peer, Speed::Written(connection), evict)
             }
             None => (Peer::Unknown, Speed::Since(now), Arc::new(Notify::new())),
         };
+        let mut holders = bytes.text.holders.lock().unwrap_or_else(PoisonError::into_inner);
+        let [plain, packed] = &mut *holders;
+        let holder = if bytes.is_packed { packed } else { plain };
+        let joined = holder
+            .and_then(|holder| self.unread.join(holder, speed.clone(), Arc::clone(&evict)));
+        if joined.is_some() {
+            return joined;
+        }
         let place = self.unread.enter(peer, speed, evict);
-        place.grow(n_bytes, now).ok().map(|()| place)
+        place.grow(bytes.n_bytes, now).ok()?;
+        *holder = Some(place.holder());
+        Some(place)
     }
 
     /// Packs an answer, unless it was packed for a reader before.
@@ -125,6 +143,14 @@ impl Answers {
         let packed = Bytes::from(encoder.finish()?);
         Ok(text.packed.get_or_init(|| packed).clone())
     }
+}
+
+/// An answer, and in which form it is read.
+#[derive(Clone, Copy)]
+struct AnswerBytes<'a> {
+    text: &'a SharedText,
+    is_packed: bool,
+    n_bytes: usize,
 }
 
 /// Bytes that count as unread until they are dropped.

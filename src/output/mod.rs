@@ -1,6 +1,6 @@
 //! Outputs: each reads the same immutable status and knows no input.
 
-mod answers;
+pub mod answers;
 pub mod otlp;
 pub mod prometheus;
 mod timelines;

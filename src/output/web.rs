@@ -65,8 +65,8 @@ pub struct StatusRequest {
 pub struct SummaryRequest {
     pub run: String,
     pub format: SummaryFormat,
-    /// The channel for the summary.
-    pub answer: oneshot::Sender<String>,
+    /// The channel for the summary, which others may get too.
+    pub answer: oneshot::Sender<Arc<SharedText>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,11 @@ impl StatusSource {
     ///
     /// # Errors
     /// The status code of the response: unknown run, or too many or too slow requests.
-    async fn summary(&self, run: String, format: SummaryFormat) -> Result<String, StatusCode> {
+    async fn summary(
+        &self,
+        run: String,
+        format: SummaryFormat,
+    ) -> Result<Arc<SharedText>, StatusCode> {
         let (answer, answered) = oneshot::channel();
         let request = SummaryRequest { run, format, answer };
         self.summaries.try_send(request).map_err(|_| StatusCode::SERVICE_UNAVAILABLE)?;
@@ -314,7 +318,7 @@ async fn summary(
     };
     match site.source.summary(run, format).await {
         Ok(text) => {
-            let (text, vary) = (SharedText::new(text), "accept-encoding");
+            let vary = "accept-encoding";
             let content = Content { text, media_type: content_type, vary };
             site.answers.respond(content, headers, connection).await
         }
@@ -340,7 +344,7 @@ async fn windows(
     match site.source.summary(run, SummaryFormat::Windows(rank)).await {
         Ok(text) => {
             let (media_type, vary) = ("text/plain; charset=utf-8", "accept-encoding");
-            let content = Content { text: SharedText::new(text), media_type, vary };
+            let content = Content { text, media_type, vary };
             site.answers.respond(content, &headers, connection).await
         }
         Err(StatusCode::NOT_FOUND) => {

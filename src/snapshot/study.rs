@@ -3,12 +3,12 @@
 use crate::snapshot::categories::{self, Categories, Category};
 use crate::snapshot::fragmentation::{self, Fragmentation};
 use crate::snapshot::leak::{self, Leak};
-use crate::snapshot::model::{NO_STACK, State};
+use crate::snapshot::model::{NO_STACK, Snapshot, State};
 use crate::snapshot::notes::{self, Note};
 use crate::snapshot::num::{at, count};
 use crate::snapshot::oom::{self, OutOfMemory};
 use crate::snapshot::scene::DeviceScene;
-use crate::snapshot::sites::SiteRow;
+use crate::snapshot::sites::{SiteRow, Sites};
 use crate::snapshot::stages::{self, StepReport};
 
 /// A device with all answers.
@@ -57,6 +57,12 @@ pub struct Totals {
 }
 
 impl<'a> Study<'a> {
+    /// Answers everything for each device of a snapshot.
+    pub fn of_devices(snapshot: &'a Snapshot, sites: &'a Sites) -> Vec<Self> {
+        let scenes = snapshot.devices.iter();
+        scenes.map(|device| Self::new(DeviceScene::new(snapshot, device, sites))).collect()
+    }
+
     /// Answers everything.
     pub fn new(scene: DeviceScene<'a>) -> Self {
         let categories = categories::categorize(&scene);

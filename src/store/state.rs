@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use crate::store::{atomic, open};
 
 /// The first bytes of every state file. A version reads only its own files: another one may keep other things.
-const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 6\n");
+pub const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 6\n");
 /// The bytes of a length or a checksum.
 const WORD_BYTES: usize = 4;
 
@@ -64,7 +64,7 @@ pub struct StateLimits {
 pub fn read<T: DeserializeOwned>(
     path: &Path,
     limits: StateLimits,
-    mut take: impl FnMut(T) -> Result<(), String>,
+    take: impl FnMut(T) -> Result<(), String>,
 ) -> Result<bool, StateError> {
     let shown = path.display().to_string();
     let of_io = |source| StateError::Io { path: shown.clone(), source };
@@ -75,7 +75,22 @@ pub fn read<T: DeserializeOwned>(
     if metadata.len() > limits.file_bytes_max {
         return Err(StateError::TooLarge { path: shown, max: limits.file_bytes_max });
     }
-    let mut file = BufReader::new(file.take(limits.file_bytes_max));
+    read_from(file, path, limits, take)
+}
+
+/// Reads the parts of a file's bytes, as [`read`] does. `path` is where they come from, for messages.
+///
+/// # Errors
+/// The bytes cannot be read, or not be trusted.
+pub fn read_from<T: DeserializeOwned>(
+    source: impl Read,
+    path: &Path,
+    limits: StateLimits,
+    mut take: impl FnMut(T) -> Result<(), String>,
+) -> Result<bool, StateError> {
+    let shown = path.display().to_string();
+    let of_io = |source| StateError::Io { path: shown.clone(), source };
+    let mut file = BufReader::new(source.take(limits.file_bytes_max));
     let mut magic = [0; MAGIC.len()];
     match file.read_exact(&mut magic) {
         Ok(()) if magic == *MAGIC.as_bytes() => {}

@@ -16,6 +16,7 @@ import json
 import os
 import pathlib
 import random
+import select
 import signal
 import socket
 import subprocess
@@ -23,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from typing import Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 MIB = 1 << 20
 SECONDS = 5.0
@@ -37,10 +38,86 @@ def head(path: str, n_bytes: int, *lines: str) -> bytes:
     return "\r\n".join([f"POST {path} HTTP/1.1", *fields, "", ""]).encode()
 
 
+class Client:
+    """A process of its own, with an interpreter of its own, that pushes or scrapes until it is ended."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def end(self) -> Dict[str, Any]:
+        """Ends it and returns what it saw."""
+        output, _ = self._process.communicate("\n", timeout=60)
+        answer: Dict[str, Any] = json.loads(output)
+        return answer
+
+
+def until_ended(pause: float, work: Callable[[], None]) -> None:
+    """Works until standard input ends."""
+    while not select.select([sys.stdin], [], [], pause)[0]:
+        work()
+
+
+def asked(port: int, request: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), 10) as connection:
+        connection.sendall(request)
+        answer = b""
+        while True:
+            part = connection.recv(65536)
+            if not part:
+                return answer
+            answer += part
+
+
+def push_ranks(port: int) -> None:
+    """Pushes steps of eight ranks, and prints how many and which were lost."""
+    step, n_pushes, lost = 0, 0, []
+
+    def work() -> None:
+        nonlocal step, n_pushes
+        step += 1
+        for rank in range(8):
+            body = b'{"run":"good","rank":%d,"step":%d,"allocated_bytes":1}' % (rank, step)
+            n_pushes += 1
+            try:
+                answer = asked(port, head("/v1/steps", len(body), "Connection: close") + body)
+            except OSError as error:
+                answer = repr(error).encode()
+            if not answer.startswith(b"HTTP/1.1 200"):
+                lost.append(answer[:200].decode("utf-8", "replace"))
+
+    until_ended(0.02, work)
+    print(json.dumps({"n": n_pushes, "lost": lost}))
+
+
+def scrape(port: int, pid: int) -> None:
+    """Scrapes, and prints how long each took beyond what the scheduler kept the exporter's thread and this one waiting."""
+    took: List[float] = []
+
+    def starved() -> float:
+        paths = [f"/proc/{pid}/task/{pid}/schedstat", "/proc/thread-self/schedstat"]
+        return sum(int(pathlib.Path(path).read_text().split()[1]) for path in paths) / 1e9
+
+    def work() -> None:
+        waited, began = starved(), time.monotonic()
+        try:
+            answer = asked(port, b"GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")
+        except OSError as error:
+            answer = repr(error).encode()
+        seconds = time.monotonic() - began
+        seconds -= starved() - waited
+        took.append(seconds if answer.startswith(b"HTTP/1.1 200") else 60.0)
+
+    until_ended(0.02, work)
+    print(json.dumps({"took": took}))
+
+
 class Victim:
     """An exporter with default settings, eight ranks that push to it, and a scraper."""
 
     def __init__(self, binary: str, *arguments: str) -> None:
+        self.binary = binary
         addresses = ["--web.listen-address", "127.0.0.1:0", "--push.listen-address", "127.0.0.1:0"]
         self.process = subprocess.Popen(
             [binary, "serve", "--no-nvml", "--log.format", "json", *addresses, *arguments], stderr=subprocess.PIPE, text=True
@@ -50,13 +127,13 @@ class Victim:
         threading.Thread(target=self._read, args=(is_up,), daemon=True).start()
         if not is_up.wait(30):
             raise RuntimeError("the exporter did not start")
-        self._is_over = threading.Event()
+        self._pusher = Client("--push", str(self.ports["push"]))
+        self._scraper = Client("--scrape", str(self.ports["web"]), str(self.process.pid))
         self.n_pushes = 0
         self.lost: List[str] = []
         self.scrapes: List[float] = []
-        self._threads = [threading.Thread(target=each) for each in (self._push, self._scrape)]
-        for thread in self._threads:
-            thread.start()
+        while b'rank="7"' not in self.ask("web", b"GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"):
+            time.sleep(0.1)
         time.sleep(1)
 
     def _read(self, is_up: threading.Event) -> None:
@@ -71,43 +148,7 @@ class Victim:
         return socket.create_connection(("127.0.0.1", self.ports[what]), 10)
 
     def ask(self, what: str, request: bytes) -> bytes:
-        with self.connect(what) as connection:
-            connection.sendall(request)
-            answer = b""
-            while True:
-                part = connection.recv(65536)
-                if not part:
-                    return answer
-                answer += part
-
-    def _push(self) -> None:
-        step = 0
-        while not self._is_over.wait(0.02):
-            step += 1
-            for rank in range(8):
-                body = b'{"run":"good","rank":%d,"step":%d,"allocated_bytes":1}' % (rank, step)
-                self.n_pushes += 1
-                try:
-                    answer = self.ask("push", head("/v1/steps", len(body), "Connection: close") + body)
-                except OSError as error:
-                    answer = repr(error).encode()
-                if not answer.startswith(b"HTTP/1.1 200"):
-                    self.lost.append(answer[:200].decode("utf-8", "replace"))
-
-    def _scrape(self) -> None:
-        while not self._is_over.wait(0.05):
-            began, waited = time.monotonic(), self._starved()
-            try:
-                answer = self.ask("web", b"GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")
-            except OSError as error:
-                answer = repr(error).encode()
-            took = time.monotonic() - began - (self._starved() - waited)
-            self.scrapes.append(took if answer.startswith(b"HTTP/1.1 200") else float("inf"))
-
-    def _starved(self) -> float:
-        """Seconds for which the exporter's main thread and this one were ready without a processor."""
-        paths = [f"/proc/{self.process.pid}/task/{self.process.pid}/schedstat", "/proc/thread-self/schedstat"]
-        return sum(int(pathlib.Path(path).read_text().split()[1]) for path in paths) / 1e9
+        return asked(self.ports[what], request)
 
     def resident_max(self) -> int:
         """The most resident memory so far, in bytes."""
@@ -115,9 +156,9 @@ class Victim:
         return 1024 * int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
 
     def end(self) -> None:
-        self._is_over.set()
-        for thread in self._threads:
-            thread.join()
+        """Ends pusher and scraper."""
+        pushed, self.scrapes = self._pusher.end(), self._scraper.end()["took"]
+        self.n_pushes, self.lost = pushed["n"], pushed["lost"]
 
     def stop(self) -> float:
         """Stops it as an orchestrator does; returns how long that took, in seconds."""
@@ -273,6 +314,191 @@ def rebound_names(victim: Victim) -> int:
     return 3
 
 
+def flood(victim: Victim, what: str, requests: List[bytes]) -> int:
+    """Sends one request after another, a connection each, and reads the beginning of each answer."""
+    until, n = time.monotonic() + SECONDS, 0
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError), victim.connect(what) as connection:
+            connection.sendall(requests[n % len(requests)])
+            connection.settimeout(1)
+            connection.recv(65536)
+        n += 1
+    return n
+
+
+def refused(victim: Victim, what: str, request: bytes, *statuses: int) -> int:
+    """Checks that a request gets one of these answers."""
+    answer = victim.ask(what, request)
+    if not any(answer.startswith(b"HTTP/1.1 %d" % status) for status in statuses):
+        raise AssertionError((request[:200], answer[:200]))
+    return 1
+
+
+def slow_heads(victim: Victim) -> int:
+    opened = unread(victim, "push", [b"POST /v1/steps HTTP/1.1\r\n"], 150) + unread(victim, "web", [b"GET / HTTP/1.1\r\n"], 80)
+    until, n = time.monotonic() + SECONDS, 0
+    while time.monotonic() < until:
+        for connection in opened:
+            with contextlib.suppress(OSError):
+                n += connection.send(b"a")
+        time.sleep(0.1)
+    close_all(opened)
+    return n
+
+
+def odd_json(victim: Victim) -> int:
+    keys = b"{" + b",".join(b'"k%d":1' % n for n in range(60_000)) + b"}"
+    records = b"[" + b",".join(RECORD for _ in range(9_000)) + b"]"
+    deep = [byte * 900_000 for byte in (b"[", b'{"a":')]
+    numbers = [b'{"run":"evil","rank":0,"step":%s,"allocated_bytes":1}' % (b"9" * n) for n in (400, 400_000)]
+    bodies = [keys, records, *(body[: MIB - 8] for body in deep), *numbers, b'"' * 1000, b"\\u" * 1000]
+    return flood(victim, "push", [head("/v1/steps", len(body), "Connection: close") + body for body in bodies])
+
+
+def packed_bombs(victim: Victim) -> int:
+    zeros, members = gzip.compress(b"\0" * (64 * MIB)), gzip.compress(b"") * 5_000
+    nested = gzip.compress(zeros)
+    bodies = [zeros, members, nested, zeros[:-20] + bytes(20), b"\x1f\x8b\x08" + bytes(5_000)]
+    requests = [head("/v1/steps", len(body), "Content-Encoding: gzip", "Connection: close") + body for body in bodies]
+    return flood(victim, "push", requests)
+
+
+def hostile_names(victim: Victim) -> int:
+    names = ["a\nb", 'a"} 1\nup{x="', "\u202egnp.exe", "a\u200bb", "\ufeffa", "\x1b[2J", "x" * 60_000, "", "\u2066a\u2069", "a\x00b"]
+    n = 0
+    for name in names:
+        body = json.dumps({"run": name, "rank": 0, "step": 1, "allocated_bytes": 1}).encode()
+        n += refused(victim, "push", head("/v1/steps", len(body), "Connection: close") + body, 400, 413)
+        body = json.dumps({"run": "good", "rank": 0, "step": 1, "allocated_bytes": 1, "device": name or "\n"}).encode()
+        n += refused(victim, "push", head("/v1/steps", len(body), "Connection: close") + body, 400, 413)
+    for path in ("/v1/runs/%0a/end", "/v1/runs/%e2%80%ae/end", "/v1/runs/%ff/end", "/v1/runs/..%2f..%2fa/end", "/v1/devices/%0d%0a/ack"):
+        n += refused(victim, "push", head(path, 2, "Connection: close") + b"{}", 400, 404)
+    return n
+
+
+def many_ranks(victim: Victim) -> int:
+    """Ranks and runs beyond every bound; those that are held stay."""
+    bodies = [b'{"run":"evil","rank":%d,"world_size":1024,"step":1,"allocated_bytes":1}' % n for n in range(1024)]
+    bodies += [b'{"run":"evil-%d","rank":0,"step":1,"allocated_bytes":1}' % n for n in range(1024)]
+    batch = b"\n".join(bodies[:1024])
+    requests = [head("/v1/steps", len(body), "Connection: close") + body for body in bodies]
+    requests.append(head("/v1/steps", len(batch), "Connection: close").replace(b"json", b"x-ndjson") + batch)
+    return flood(victim, "push", requests)
+
+
+def half_closed(victim: Victim) -> int:
+    def work() -> int:
+        opened = []
+        for what, request in (("push", head("/v1/steps", len(RECORD)) + RECORD), ("web", b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")):
+            for connection in unread(victim, what, [request, request[:-5], b""], 100):
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_WR)
+                opened.append(connection)
+        return close_all(opened)
+
+    return again(work)
+
+
+def pipelined(victim: Victim) -> int:
+    body = b'{"run":"evil","rank":0,"step":1}'
+    request = (head("/v1/steps", len(body)) + body) * 1000
+
+    def work() -> int:
+        return 1000 * close_all(unread(victim, "push", [request], 100))
+
+    return again(work)
+
+
+def odd_chunks(victim: Victim) -> int:
+    chunked = b"POST /v1/steps HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    one = b"".join(b"1\r\n%c\r\n" % byte for byte in RECORD)
+    bodies = [
+        one + b"0\r\n\r\n",
+        b"ffffffffffffffff\r\n" + RECORD,
+        b"fffffffffffffffff\r\n" + RECORD,
+        b"-1\r\n" + RECORD,
+        b"5;" + b"e" * 100_000 + b"\r\n",
+        b"0\r\n" + b"X: y\r\n" * 20_000 + b"\r\n",
+        b"0" * 100_000 + b"1\r\n",
+        b"1\r\n \r\n" * 200_000 + b"0\r\n\r\n",
+        b"5\n12345\n0\n\n",
+    ]
+    return flood(victim, "push", [chunked + body for body in bodies])
+
+
+def smuggled(victim: Victim) -> int:
+    """Requests that two servers could see differently: the one hidden inside is not carried out."""
+    inner = b'{"run":"smuggled","rank":0,"step":1,"allocated_bytes":1}'
+    hidden = head("/v1/steps", len(inner)) + inner
+    heads = [
+        ["Content-Length: 4", "Transfer-Encoding: chunked"],
+        ["Transfer-Encoding: chunked", "Content-Length: %d" % (len(hidden) + 5)],
+        ["Content-Length: 4", "Content-Length: 5"],
+        ["Content-Length: +4"],
+        ["Content-Length: 0x4"],
+        ["Content-Length: 4, 4"],
+        ["Transfer-Encoding: chunked, identity"],
+        ["Transfer-Encoding : chunked"],
+        ["Transfer-Encoding: xchunked"],
+        [" Transfer-Encoding: chunked"],
+        ["Host: b"],
+    ]
+    requests = [
+        "\r\n".join(["POST /v1/nothing HTTP/1.1", "Host: a", "Content-Type: application/json", *lines, "", ""]).encode()
+        + b"0\r\n\r\n"
+        for lines in heads
+    ]
+    # Content-Length 5 covers the chunk, and what follows it would be a request of its own: it has to be one at the end.
+    n = flood(victim, "push", [request + b"G" for request in requests])
+    for lines in heads[:3] + heads[6:9]:
+        request = "\r\n".join(["POST /v1/steps HTTP/1.1", "Host: a", "Content-Type: application/json", *lines, "", ""]).encode()
+        with contextlib.suppress(OSError), victim.connect() as connection:
+            connection.sendall(request + b"%x\r\n" % len(hidden) + hidden + b"\r\n0\r\n\r\n")
+            connection.settimeout(1)
+            connection.recv(65536)
+        n += 1
+    metrics = victim.ask("web", b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    if b"smuggled" in metrics:
+        raise AssertionError("a hidden request was carried out")
+    return n
+
+
+def acknowledged(victim: Victim) -> int:
+    body = b'{"rank":%d,"kind":"HIGH_PRESSURE","for_seconds":9,"reason":"' + b"r" * 200 + b'"}'
+    bodies = [body % rank for rank in range(16)]
+    requests = [head(f"/v1/runs/{run}/ack", len(each), "Connection: close") + each for run in ("good", "none") for each in bodies]
+    asks = [b'{"rank":%d}' % rank for rank in range(16)]
+    requests += [head("/v1/runs/none/snapshot", len(each), "Connection: close") + each for each in asks]
+    return flood(victim, "push", requests)
+
+
+def hostile_states(victim: Victim) -> int:
+    """Starts exporters on pipes, links and directories; each listens, and stops within its grace."""
+    n = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("pipe", "link", "directory", "zeros"):
+            state = os.path.join(folder, name)
+            if name == "pipe":
+                os.mkfifo(state)
+            elif name == "link":
+                os.symlink("/dev/zero", state)
+            elif name == "directory":
+                os.mkdir(state)
+            else:
+                with open(state, "wb") as file:
+                    file.truncate(1 << 40)
+            addresses = ["--web.listen-address", "127.0.0.1:0", "--push.listen-address", "127.0.0.1:0"]
+            command = [victim.binary, "serve", "--no-nvml", *addresses, "--state.file", state]
+            process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+            for line in process.stderr or []:
+                if "ready" in line or "listening" in line:
+                    break
+            process.terminate()
+            process.communicate(timeout=20)
+            n += 1
+    return n
+
+
 ATTACKS: List[Tuple[str, Callable[[Victim], int]]] = [
     ("refusals of packed keys of 1 MiB, not read", unread_refusals),
     ("packed bodies without end, of 1 MiB", packed_without_end),
@@ -284,16 +510,30 @@ ATTACKS: List[Tuple[str, Callable[[Victim], int]]] = [
     ("mutated requests", mutated_requests),
     ("reports about snapshots of ranks that are not held", foreign_reports),
     ("requests of pages of others", rebound_names),
+    ("heads byte by byte, on 230 connections", slow_heads),
+    ("JSON of many keys, records, brackets and digits", odd_json),
+    ("gzip of 64 MiB of zeros, of many members, nested, cut off", packed_bombs),
+    ("names that break lines, labels, paths and terminals", hostile_names),
+    ("1,024 ranks and 1,024 runs of others, `--rank.max 64`", many_ranks),
+    ("half-closed connections", half_closed),
+    ("pipelined pushes whose answers are not read", pipelined),
+    ("chunks of odd sizes, extensions and trailers", odd_chunks),
+    ("heads that two servers read differently", smuggled),
+    ("acknowledgements and asks for ranks of others", acknowledged),
+    ("exporters on a pipe, a link, a directory, a TiB of zeros", hostile_states),
 ]
+
+ARGUMENTS: Dict[Callable[[Victim], int], List[str]] = {many_ranks: ["--rank.max", "64"]}
+"""What the exporter is started with beside its defaults: a sidecar's bound where the attack is about a bound."""
 
 
 def attacked(binary: str, name: str, attack: Callable[[Victim], int]) -> "Tuple[str, bool]":
     """Returns the row of an attack, and whether it passed."""
     with tempfile.TemporaryDirectory() as folder:
-        victim = Victim(binary, "--state.file", os.path.join(folder, "state"))
+        victim = Victim(binary, "--state.file", os.path.join(folder, "state"), *ARGUMENTS.get(attack, []))
         before = victim.resident_max()
         try:
-            count: Optional[int] = attack(victim)
+            count = attack(victim)
         finally:
             victim.end()
         resident = victim.resident_max()
@@ -315,6 +555,12 @@ def attacked(binary: str, name: str, attack: Callable[[Victim], int]) -> "Tuple[
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["--push"]:
+        push_ranks(int(sys.argv[2]))
+        return 0
+    if sys.argv[1:2] == ["--scrape"]:
+        scrape(int(sys.argv[2]), int(sys.argv[3]))
+        return 0
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("binary")
     parser.add_argument("--write", type=pathlib.Path)

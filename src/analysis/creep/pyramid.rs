@@ -229,7 +229,7 @@ impl OpenBlock {
     /// Adds a record; returns the block when it is the `n_full`-th.
     pub(super) fn add(&mut self, record: Block, n_full: u32) -> Option<Block> {
         let block = self.block.map_or(record, |block| block.joined(&record));
-        self.n_records += 1;
+        self.n_records = self.n_records.saturating_add(1);
         if self.n_records < n_full {
             self.block = Some(block);
             return None;

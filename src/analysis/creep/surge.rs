@@ -202,7 +202,7 @@ impl Surge {
             transient_floor: PackedBytes::of(record.peak.map(|peak| peak - record.allocated)),
         };
         let block = self.open.map_or(single, |open| open.joined(&single));
-        self.n_open += 1;
+        self.n_open = self.n_open.saturating_add(1);
         if self.n_open < self.records_per_block {
             self.open = Some(block);
             return false;

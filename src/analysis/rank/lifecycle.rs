@@ -249,7 +249,7 @@ impl Lifecycle {
             if let Some(slot) = self.pauses.get_mut(self.n_pauses % PAUSES) {
                 *slot = pause.as_secs_f64();
             }
-            self.n_pauses += 1;
+            self.n_pauses = self.n_pauses.saturating_add(1);
         }
         let train = if sample.phase == Phase::Train {
             if let Some(newest) = &before {

@@ -99,7 +99,7 @@ impl RecentPeaks {
                 self.began = now;
             }
         }
-        self.pushes += 1;
+        self.pushes = self.pushes.saturating_add(1);
     }
 
     /// Returns the greatest peaks; each is `None` where no record of the window knows its own.

@@ -114,7 +114,7 @@ impl RankState {
         match verdict {
             RecordVerdict::Duplicate => return (verdict, false),
             RecordVerdict::Late => {
-                self.lates_total += 1;
+                self.lates_total = self.lates_total.saturating_add(1);
                 self.lifecycle.ignore();
                 return (verdict, false);
             }
@@ -150,7 +150,7 @@ impl RankState {
                 self.retried_at = Some(now);
             }
             self.last_train = Some(figures);
-            self.steps_total += 1;
+            self.steps_total = self.steps_total.saturating_add(1);
             self.life_steps = self.life_steps.saturating_add(1);
             changed |= record.is_ok_and(|record| self.creep.train(&record, capacity));
         } else if let Ok(record) = record {
@@ -170,7 +170,7 @@ impl RankState {
             if let Some(slot) = self.outside.get_mut(self.n_outside % OUTSIDE_READINGS) {
                 *slot = process_used.as_f64() - reserved.as_f64();
             }
-            self.n_outside += 1;
+            self.n_outside = self.n_outside.saturating_add(1);
         }
         if self.device_read_at.is_some_and(|read_at| time - read_at < DEVICE_READING_EVERY) {
             return false;
@@ -194,7 +194,7 @@ impl RankState {
             let event =
                 OomEvent { requested: report.requested, is_fatal: true, ..self.oom(step, now) };
             self.oom = Some(event);
-            self.ooms_total += 1;
+            self.ooms_total = self.ooms_total.saturating_add(1);
         }
         self.creep.release();
         self.ended = Some(RankEnded { report: report.clone(), at: now, is_scraped: false });

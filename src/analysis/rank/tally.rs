@@ -96,7 +96,7 @@ impl Tally {
             Phase::Eval => eval,
             Phase::Checkpoint => checkpoint,
         };
-        phase.n_records += 1;
+        phase.n_records = phase.n_records.saturating_add(1);
         phase.peak = phase.peak.max(peaks.allocated);
         if sample.phase != Phase::Train {
             return;
@@ -146,7 +146,7 @@ impl Tally {
 impl Figure {
     fn add(&mut self, value: Option<Bytes>, step: u64) {
         let Some(value) = value else { return };
-        self.n_steps += 1;
+        self.n_steps = self.n_steps.saturating_add(1);
         self.sum += value.as_f64();
         if let Some(last) = self.last {
             self.squared_moves += (value.as_f64() - last.as_f64()).powi(2);
@@ -178,13 +178,39 @@ fn count(n: u64) -> f64 {
     n as f64
 }
 
+/// Two to the power of this is more steps a part than any run has.
+const DOUBLINGS_MAX: u32 = 30;
+
 /// A life in parts of as many steps each, the last one still filling.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(try_from = "SavedSeries")]
 struct Series {
     // Invariant: at most PARTS_MAX.
     parts: Vec<Part>,
     /// A part holds 2 to this power of steps.
     doublings: u32,
+}
+
+/// A series as it was saved.
+#[derive(Deserialize)]
+struct SavedSeries {
+    parts: Vec<Part>,
+    doublings: u32,
+}
+
+impl TryFrom<SavedSeries> for Series {
+    type Error = &'static str;
+
+    fn try_from(SavedSeries { parts, doublings }: SavedSeries) -> Result<Self, Self::Error> {
+        let is_whole = |part: &Part| {
+            let n_peaks = part.n_peaks_allocated.max(part.n_peaks_reserved);
+            n_peaks <= part.n_steps && part.n_steps <= 1 << doublings
+        };
+        let is_right = parts.len() <= PARTS_MAX
+            && doublings <= DOUBLINGS_MAX
+            && parts.iter().all(is_whole);
+        if is_right { Ok(Self { parts, doublings }) } else { Err("a series out of range") }
+    }
 }
 
 /// Sums over the steps of a part, in bytes.
@@ -225,8 +251,7 @@ impl Series {
             part.join(step);
             return;
         }
-        // 2^31 steps a part are more than any run has.
-        if self.parts.len() >= PARTS_MAX && self.doublings < 31 {
+        if self.parts.len() >= PARTS_MAX && self.doublings < DOUBLINGS_MAX {
             self.halve();
             return self.add(step);
         }

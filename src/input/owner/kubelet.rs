@@ -43,6 +43,16 @@ pub struct Assignments {
     pub dropped: u64,
 }
 
+impl Assignments {
+    /// Decodes an answer, as gRPC carries it.
+    ///
+    /// # Errors
+    /// It is not one.
+    pub fn decode(answer: &[u8]) -> Result<Self, prost::DecodeError> {
+        ListResponse::decode(answer).map(|answer| assignments(&answer))
+    }
+}
+
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletError {

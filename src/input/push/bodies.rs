@@ -26,7 +26,7 @@ pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// them gives way to a new one.
 pub const LARGE_BODIES_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Room for small bodies that are not whole yet, in bytes: large ones cannot take it.
-pub const SMALL_BODIES_BYTES_MAX: usize = 1024 * 1024;
+pub const SMALL_BODIES_BYTES_MAX: usize = 512 * 1024;
 /// A body is small up to this many bytes, as they come.
 pub const SMALL_BODY_BYTES_MAX: usize = 16 * 1024;
 /// A body must arrive completely within this time.

@@ -34,6 +34,8 @@ const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/r
 
 /// The path that answers while the exporter runs.
 const HEALTHY_PATH: &str = "/-/healthy";
+/// Connections of pushers that a listener holds: a body in progress takes more memory than an idle reader.
+pub const PUSH_CONNECTIONS_MAX: usize = 128;
 
 /// The limits of pushes.
 #[derive(Clone, Debug)]

@@ -1,8 +1,6 @@
 //! Well-formed snapshots of random histories: four bytes an event over a few addresses, segments, stacks, streams, pools
 //! and numbers of steps. What is written reads back the same, and what is answered adds up.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use stepmem::snapshot::load;
 use stepmem::snapshot::model::{
     Action, Annotation, Block, Device, Event, MetadataRun, Place, Segment, Snapshot, State,
@@ -25,7 +23,7 @@ const ACTIONS: [Action; 10] = [
     Action::OutOfMemory,
 ];
 
-fuzz_target!(|data: &[u8]| {
+pub(crate) fn run(data: &[u8]) {
     let mut snapshot = Snapshot::empty();
     let step = snapshot.strings.intern(b"Optimizer.step#AdamW.step");
     let stacks = [
@@ -93,4 +91,4 @@ fuzz_target!(|data: &[u8]| {
             assert_eq!(sum(&failure.rows), failure.active);
         }
     }
-});
+}

@@ -1,19 +1,16 @@
 //! Any bytes as a memory snapshot: refused or answered, and what is answered adds up. The bytes also arrive in pieces.
-#![no_main]
 
-use libfuzzer_sys::fuzz_target;
 use stepmem::snapshot::answer::{self, File};
 use stepmem::snapshot::load;
 use stepmem::snapshot::model::Snapshot;
 use stepmem::snapshot::page::{self, Question, RowKind, ShownMoment};
 use stepmem::snapshot::pickle::Machine;
-use stepmem::snapshot::scene::DeviceScene;
 use stepmem::snapshot::sites::{SiteRow, Sites};
 use stepmem::snapshot::study::Study;
 use stepmem::snapshot::writer::write;
 use stepmem::snapshot::{diff, sniff};
 
-fuzz_target!(|data: &[u8]| {
+pub(crate) fn run(data: &[u8]) {
     let whole = load::read(data);
     let pieces = in_pieces(data);
     assert_eq!(whole.is_ok(), pieces.is_ok());
@@ -22,9 +19,12 @@ fuzz_target!(|data: &[u8]| {
     // Ours is written by the same rules, whatever odd way this one was written in.
     if snapshot.devices.iter().all(|device| device.index < 64) {
         let again = load::read(&write(&snapshot)).expect("we read what we write");
-        assert_eq!(again.devices.len(), snapshot.devices.iter().filter(|d| has_content(d)).count());
+        assert_eq!(
+            again.devices.len(),
+            snapshot.devices.iter().filter(|d| has_content(d)).count()
+        );
     }
-});
+}
 
 fn has_content(device: &stepmem::snapshot::model::Device) -> bool {
     !device.segments.is_empty() || device.events.0 < device.events.1
@@ -46,11 +46,7 @@ fn in_pieces(data: &[u8]) -> Result<Snapshot, stepmem::snapshot::fault::Unreadab
 
 fn check(snapshot: &Snapshot) {
     let sites = Sites::new(snapshot, None);
-    let studies: Vec<Study<'_>> = snapshot
-        .devices
-        .iter()
-        .map(|device| Study::new(DeviceScene::new(snapshot, device, &sites)))
-        .collect();
+    let studies = Study::of_devices(snapshot, &sites);
     let sum = |rows: &[SiteRow]| rows.iter().map(|row| row.sum.bytes).sum::<u64>();
     for study in &studies {
         assert_eq!(sum(&study.at_peak), study.scene.timeline.peak.active);

@@ -1,0 +1,39 @@
+//! Any bytes as the body of every kind of push: decoded or refused, and a refusal repeats little of it.
+
+use stepmem::input::push::wire::control::{
+    decode_ack, decode_demand, decode_device_ack, decode_end, decode_release, decode_snapshot,
+};
+use stepmem::input::push::wire::error::DecodeError;
+use stepmem::input::push::wire::holders::decode_holders;
+use stepmem::input::push::wire::recorded::decode_recorded;
+use stepmem::input::push::wire::step::{Layout, decode};
+use stepmem::model::ids::{GpuUuid, Run};
+
+/// A refusal's bytes, before the endpoint cuts it to 896 characters: each is at most four bytes, and may be escaped.
+const REFUSAL_BYTES_MAX: usize = 8 * 1024;
+
+/// The first byte says which decoder.
+pub(crate) fn run(data: &[u8]) {
+    let Some((kind, body)) = data.split_first() else { return };
+    match kind % 9 {
+        0 => check(decode(body, Layout::Json)),
+        1 => check(decode(body, Layout::NdJson)),
+        2 => check(decode_end(body)),
+        3 => check(decode_release(body)),
+        4 => check(decode_ack(Run::new("fuzzed").expect("a name"), body)),
+        5 => check(decode_device_ack(GpuUuid::new("GPU-0").expect("a name"), body)),
+        6 => check(decode_demand(Run::new("fuzzed").expect("a name"), body)),
+        7 => check(decode_snapshot(body, Some(1000))),
+        _ => {
+            check(decode_holders(body));
+            check(decode_recorded(body));
+        }
+    }
+}
+
+fn check<T>(decoded: Result<T, DecodeError>) {
+    if let Err(error) = decoded {
+        let text = error.to_string();
+        assert!(text.len() <= REFUSAL_BYTES_MAX, "{} bytes", text.len());
+    }
+}
