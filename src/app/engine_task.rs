@@ -20,6 +20,7 @@ use crate::analysis::sites::{
     AnalysisOutcome, HoldersOutcome, HoldersReport, SnapshotAnalysis,
 };
 use crate::analysis::status::{CollectorStatus, ExporterStatus, LabelCounts, Status};
+use crate::app::access::ReloadCounts;
 use crate::app::clock::Clock;
 use crate::app::collectors::analyses::AnalysisQueue;
 use crate::app::collectors::event::{CollectorEvent, CollectorRound};
@@ -33,6 +34,7 @@ use crate::model::end::RankEnd;
 use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
 use crate::model::step::StepSample;
 use crate::model::units::Uptime;
+use crate::net::access::AccessCounts;
 use crate::net::server::ServerCounts;
 use crate::output::otlp::delivery::ExportCounts;
 use crate::output::web::{StatusRequest, SummaryRequest};
@@ -51,6 +53,8 @@ const SUMMARY_REST: u32 = 9;
 pub(super) struct ExporterFigures {
     pub(super) push: Arc<PushCounts>,
     pub(super) servers: [(&'static str, Arc<ServerCounts>); 2],
+    pub(super) access: Arc<AccessCounts>,
+    pub(super) web_reloads: Option<Arc<ReloadCounts>>,
     pub(super) export: Option<Arc<ExportCounts>>,
     pub(super) collectors: BTreeMap<&'static str, CollectorRound>,
     pub(super) dropped: DropCounts,
@@ -72,6 +76,7 @@ pub(super) struct DropCounts {
 impl ExporterFigures {
     fn status(&self, inbox_depth: usize, summaries: &Summaries) -> ExporterStatus {
         let shed = self.servers.iter().map(|(listener, counts)| (*listener, counts.shed()));
+        let reloads = self.web_reloads.as_ref().map(|counts| counts.results());
         let exports = self.export.as_ref().map(|counts| counts.results());
         ExporterStatus {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -85,6 +90,8 @@ impl ExporterFigures {
             snapshot_analyses: Vec::new(),
             looks: Vec::new(),
             connections_shed: labelled(shed),
+            access_refused: labelled(self.access.reasons()),
+            web_reloads: labelled(reloads.into_iter().flatten()),
             otlp_exports: labelled(exports.into_iter().flatten()),
             series: self.series,
             series_dropped: labelled([

@@ -10,15 +10,22 @@ use crate::config::token;
 use crate::input::push::http::Token;
 
 /// How often the files are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// When files are read anew, and until when.
+#[derive(Clone)]
+pub(super) struct ReloadedFiles {
+    pub(super) reloads: watch::Receiver<u64>,
+    pub(super) stop: watch::Receiver<bool>,
+}
 
 /// Reads the token anew until the exporter stops. A file that is wrong leaves the token as it was.
 pub(super) async fn keep_token(
     path: PathBuf,
     tokens: watch::Sender<Token>,
-    mut reloads: watch::Receiver<u64>,
-    mut stop: watch::Receiver<bool>,
+    files: ReloadedFiles,
 ) -> anyhow::Result<()> {
+    let ReloadedFiles { mut reloads, mut stop } = files;
     warn_if_public(&path);
     let mut is_failing = false;
     loop {

@@ -12,6 +12,7 @@ use crate::commands::args::{
     self, CommandError, CommandRow, Exit, is_replay_setting, json, json_arg, recordings,
     with_settings,
 };
+use crate::commands::credentials::credential_args;
 use crate::commands::live::{LiveExporter, VERSION, instead_of_recordings, plain_json};
 use crate::commands::playback::Playback;
 use crate::input::push::wire::recorded::RecordingEntry;
@@ -160,8 +161,12 @@ fn summarize<'f>(
 }
 
 /// Returns the summary of a run as the exporter at `url` has it, as a card or as JSON.
-fn live(url: &str, run: Option<Run>, is_json: bool) -> anyhow::Result<String> {
-    let exporter = LiveExporter::at(url)?;
+fn live(
+    exporter: &LiveExporter,
+    url: &str,
+    run: Option<Run>,
+    is_json: bool,
+) -> anyhow::Result<String> {
     let run = match run {
         Some(run) => run,
         None => exporter.only_run(&exporter.status()?)?,
@@ -182,6 +187,7 @@ fn arguments() -> clap::Command {
         .about("Summarize recorded pushes or a live run: verdict, evidence, next steps, and every rank")
         .arg(recordings().required(false).required_unless_present("url"))
         .arg(instead_of_recordings(is_replay_setting).conflicts_with_all(["policy", "window"]))
+        .args(credential_args())
         .arg(
             Arg::new("run")
                 .long("run")
@@ -197,7 +203,7 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let question = question(matches)?;
     let mut out = io::stdout().lock();
     if let Some(url) = matches.get_one::<String>("url") {
-        let text = live(url, question.run, question.is_json)?;
+        let text = live(&LiveExporter::at(url, matches)?, url, question.run, question.is_json)?;
         out.write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
         return Ok(Exit::Success);
     }

@@ -25,8 +25,10 @@ use tokio::sync::{Notify, watch};
 use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
 
+use crate::net::access::{Gate, GateRefusal};
 use crate::net::guard::{self, Guard, GuardRefusal};
 use crate::net::peer::Peer;
+use crate::net::tls::TlsConnection;
 
 /// Connections that one listener holds. One more evicts the connection that has been idle for longest.
 pub const CONNECTIONS_MAX: usize = 256;
@@ -78,6 +80,8 @@ pub struct Service {
     pub counts: Arc<ServerCounts>,
     /// Which requests are let in.
     pub guard: Arc<Guard>,
+    /// What clients over TCP are asked for.
+    pub gate: Arc<Gate>,
     /// The connections of all listeners of the process.
     pub connections: Arc<Connections>,
     pub stop: watch::Receiver<bool>,
@@ -85,8 +89,8 @@ pub struct Service {
 
 /// Serves until `stop` becomes true, then waits up to [`STOP_WITHIN`] for requests in flight.
 pub async fn serve(listener: Listener, service: Service) {
-    let Service { router, counts, guard, connections, stop } = service;
-    let routes = Routes { router, guard };
+    let Service { router, counts, guard, gate, connections, stop } = service;
+    let routes = Routes { router, guard, gate };
     let mut stopped = stop.clone();
     let mut handled = FuturesUnordered::new();
     let mut slots: Vec<Arc<ConnectionSlot>> = Vec::new();
@@ -94,7 +98,7 @@ pub async fn serve(listener: Listener, service: Service) {
     loop {
         tokio::select! {
             () = is_stopping(&mut stopped) => break,
-            accepted = listener.accept() => match accepted {
+            accepted = listener.accept(&routes.gate) => match accepted {
                 Ok((stream, peer)) => {
                     slots.retain(|slot| !slot.is_closed());
                     if slots.len() >= CONNECTIONS_MAX {
@@ -328,6 +332,7 @@ async fn handle(
 struct Routes {
     router: Router,
     guard: Arc<Guard>,
+    gate: Arc<Gate>,
 }
 
 async fn answer(
@@ -346,11 +351,19 @@ async fn answer(
     if let Err(GuardRefusal(reason)) = checked {
         return Ok(refused(StatusCode::FORBIDDEN, reason));
     }
+    let (gate, path) = (&routes.gate, request.uri().path());
+    if let Err(refusal) = gate.admit(slot.peer, path, request.headers()).await {
+        let GateRefusal { status, reason, header: (name, value) } = refusal;
+        let mut response = refused(status, reason);
+        response.headers_mut().insert(name, value);
+        return Ok(response);
+    }
     let body_slot = Arc::clone(&slot);
     let mut request = request.map(|body| Body::new(RequestBody { body, slot: body_slot }));
     request.extensions_mut().insert(Connection(Arc::clone(&slot)));
     let mut response = routes.router.oneshot(request).await;
     if let Ok(response) = &mut response {
+        routes.gate.complete(slot.peer, response.headers_mut());
         guard::complete(response.headers_mut());
     }
     slot.is_busy.store(false, Ordering::Relaxed);
@@ -398,20 +411,26 @@ impl hyper::body::Body for RequestBody {
 }
 
 impl Listener {
-    async fn accept(&self) -> io::Result<(Pin<Box<dyn Stream>>, Peer)> {
-        let accepted = self.try_accept().await;
+    async fn accept(&self, gate: &Gate) -> io::Result<(Pin<Box<dyn Stream>>, Peer)> {
+        let accepted = self.try_accept(gate).await;
         if accepted.is_err() {
             tokio::time::sleep(ACCEPT_PAUSE).await;
         }
         accepted
     }
 
-    async fn try_accept(&self) -> io::Result<(Pin<Box<dyn Stream>>, Peer)> {
+    async fn try_accept(&self, gate: &Gate) -> io::Result<(Pin<Box<dyn Stream>>, Peer)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok((Box::pin(stream), Peer::Address(address.ip().to_canonical())))
+                let stream: Pin<Box<dyn Stream>> = match gate.tls() {
+                    Some(tls) => {
+                        Box::pin(TlsConnection::new(stream, tls, Arc::clone(&gate.counts)))
+                    }
+                    None => Box::pin(stream),
+                };
+                Ok((stream, Peer::Address(address.ip().to_canonical())))
             }
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;

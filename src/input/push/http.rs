@@ -11,7 +11,7 @@ use axum::extract::{Path, State};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{get, post};
 use subtle::ConstantTimeEq;
 use tokio::sync::watch;
 
@@ -37,8 +37,15 @@ const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/r
 pub struct PushConfig {
     /// The largest body after decompression, in bytes.
     pub body_bytes_max: usize,
-    /// The file of the token that clients must send; `None` accepts every client.
-    pub token_file: Option<PathBuf>,
+    /// The token that clients must send; `None` accepts every client.
+    pub token_file: Option<TokenFile>,
+}
+
+/// The file of a token, as it was read at the start.
+#[derive(Clone, Debug)]
+pub struct TokenFile {
+    pub path: PathBuf,
+    pub token: Token,
 }
 
 /// The token that clients must send.
@@ -73,6 +80,7 @@ pub fn router(
     let endpoint =
         Arc::new(PushEndpoint { body_bytes_max, token, inbox, releases, clock, bodies });
     Router::new()
+        .route("/-/healthy", get(healthy))
         .route("/v1/steps", post(steps))
         .route("/v1/snapshots", post(snapshots))
         .route("/v1/holders", post(holders))
@@ -95,6 +103,11 @@ struct PushEndpoint {
     releases: Option<Releases>,
     clock: ReadUptime,
     bodies: Bodies,
+}
+
+/// Says that the endpoint answers, to a probe that reaches nothing but its socket.
+async fn healthy() -> &'static str {
+    "stepmem is healthy.\n"
 }
 
 async fn steps(State(endpoint): State<Arc<PushEndpoint>>, request: Request<Body>) -> Response {
