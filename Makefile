@@ -1,6 +1,6 @@
 # `make` or `make help` says what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python test-torch test-otlp bench bench-client bench-snapshot fuzz lint tools bless creep look look-page look-snapshot soak cluster attack
+.PHONY: help demo test test-python test-torch test-otlp bench bench-client bench-snapshot fuzz lint tools wheel deb bless creep look look-page look-snapshot soak cluster attack
 SHELL := /bin/bash
 CARGO ?= cargo
 # What the tests and lints need beside Rust and Python goes here, and nowhere else.
@@ -30,6 +30,16 @@ test-torch: ## Test it with the real PyTorch, Transformers, Accelerate, Lightnin
 	@python/tests/install.sh torch
 	@$(CARGO) build --quiet
 	@cd python && ../$(TOOLS)/torch-venv/bin/python -m pytest -n 2 -p no:cacheprovider tests/test_torch.py tests/test_holders.py tests/test_run_torch.py
+
+wheel: ## Build the wheel of pip install, for glibc 2.28 and newer, and test it in a fresh environment (a release build; zig from PyPI)
+	@python/tests/install.sh
+	@python/tests/install.sh wheel
+	@wheel=$$(packaging/wheel.sh release $(CURDIR)/target/wheels) && cd python && \
+		STEPMEM_WHEEL=$$wheel ../$(TOOLS)/python-venv/bin/python -m pytest -p no:cacheprovider tests/test_wheel.py && \
+		echo "$$wheel"
+
+deb: ## Build the Debian package, with a systemd unit (a release build; cargo-deb from crates.io)
+	@packaging/deb.sh
 
 test-otlp: ## Test rules over OTLP with the real Prometheus 3 and Collector (builds both from Go modules, 5 minutes once)
 	@tests/peers/install.sh otlp

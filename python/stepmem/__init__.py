@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         memory_utilization,
         reset_peak_memory,
     )
+    from ._summary import summary
 
 __version__ = "0.1.0"
 
@@ -48,6 +49,7 @@ __all__ = [
     "snapshot_on_oom",
     "step",
     "step_end",
+    "summary",
 ]
 
 
@@ -58,7 +60,7 @@ if not TYPE_CHECKING:
         from importlib import import_module
 
         if name in __all__:
-            for module in ("._on_demand", "._stats"):
+            for module in ("._on_demand", "._stats", "._summary"):
                 value = getattr(import_module(module, __name__), name, None)
                 if value is not None:
                     globals()[name] = value

@@ -148,6 +148,8 @@ class Client:
         sender.start()
         self._sender, self._recorder, self._n_failures = sender, recorder, 0
         self.ending.install()
+        if settings.writes_on_oom:
+            self.snapshots.watch_oom()
         identity = self.process.identity()
         inform_once("identity", f"run {identity.run!r}, rank {identity.rank}, pushes to {sender.target}")
 

@@ -72,6 +72,8 @@ class Settings(NamedTuple):
     """Certificate of this client, if the exporter asks for one."""
     key_file: Optional[str] = None
     """Key of `cert_file`, if it is in a file of its own."""
+    writes_on_oom: bool = False
+    """Whether out-of-memory errors leave a snapshot, without a call of the program."""
 
     @staticmethod
     def read(environment: Mapping[str, str]) -> "Settings":
@@ -93,6 +95,7 @@ class Settings(NamedTuple):
             ca_file=environment.get("STEPMEM_PUSH_CA_FILE") or None,
             cert_file=environment.get("STEPMEM_PUSH_CERT_FILE") or None,
             key_file=environment.get("STEPMEM_PUSH_KEY_FILE") or None,
+            writes_on_oom=_switch(environment, "STEPMEM_SNAPSHOT_ON_OOM"),
         )
 
     def target(self) -> Target:

@@ -165,6 +165,14 @@ class Snapshots:
         """Whether `at_step_end` has to be called."""
         return bool(self._plans) or self.oom.is_waiting
 
+    def watch_oom(self) -> None:
+        """Writes a snapshot of out-of-memory errors from now on, with as long a history as the host has memory for."""
+        try:
+            n_entries = _entries(MAX_ENTRIES)
+        except MemoryError:
+            n_entries = 0
+        self.oom.arm(None, n_entries)
+
     def add(self, plan: Plan) -> None:
         """Adds a plan; raises ValueError if there are PLANS_MAX already."""
         if len(self._plans) >= PLANS_MAX:

@@ -49,8 +49,9 @@ FIGURES = (
 
 LATER_STEP_FIELDS = ("instance", "launch", "high_water_allocated_bytes", "high_water_reserved_bytes")
 LATER_END_FIELDS = ("instance", "time", "step", "error_type", "error_message", "requested_bytes")
-LATER_SNAPSHOT_FIELDS = ("file", "events_per_step")
-"""Keys of a step, of an end and of a snapshot that exporters of before refuse."""
+LATER_SNAPSHOT_FIELDS = ("instance", "file", "events_per_step")
+LATER_HOLDERS_FIELDS = ("instance",)
+"""Keys of a step, of an end, of a snapshot and of holders that exporters of before refuse."""
 
 BEGAN = "began"
 """Outcome of a snapshot that is being recorded, which exporters of before refuse."""
@@ -286,13 +287,15 @@ class Encoder:
     def control(self, message: "SnapshotResult | HoldersResult | End") -> Optional[Request]:
         """Returns the request for a message that is not a step; None if this exporter must not get it."""
         identity = self._process.identity()
+        subject = {"run": identity.run, "rank": identity.rank, "instance": identity.instance}
         if isinstance(message, SnapshotResult):
             if self.is_plain and message.has_begun:
                 return None
-            snapshot = {"run": identity.run, "rank": identity.rank, **message.fields()}
+            snapshot = {**subject, **message.fields()}
             return Request(SNAPSHOTS_PATH, JSON, _encode(snapshot, LATER_SNAPSHOT_FIELDS if self.is_plain else ()))
         if isinstance(message, HoldersResult):
-            return Request(HOLDERS_PATH, JSON, _encode({"run": identity.run, "rank": identity.rank, **message.fields()}))
+            holders = {**subject, **message.fields()}
+            return Request(HOLDERS_PATH, JSON, _encode(holders, LATER_HOLDERS_FIELDS if self.is_plain else ()))
         if self.is_plain and message.is_automatic:
             return None  # an exporter of before forgets a rank's findings at its end
         run = "".join(f"%{byte:02X}" for byte in identity.run.encode())
@@ -309,7 +312,7 @@ def cut(text: str, n_bytes: int) -> str:
 def is_unknown_field(body: bytes) -> bool:
     """Returns whether a refusal names one of the later fields, or BEGAN, as unknown."""
     detail = body.decode("utf-8", "replace")
-    later = (*LATER_STEP_FIELDS, *LATER_END_FIELDS, *LATER_SNAPSHOT_FIELDS)
+    later = (*LATER_STEP_FIELDS, *LATER_END_FIELDS, *LATER_SNAPSHOT_FIELDS, *LATER_HOLDERS_FIELDS)
     return f"unknown variant `{BEGAN}`" in detail or any(f"unknown field `{name}`" in detail for name in later)
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -25,6 +26,18 @@ BINARY = os.environ.get("STEPMEM_BINARY", str(ROOT / "target/debug/stepmem"))
 STUB = str(ROOT / "python/tests/stub")
 DEADLINE = 30.0
 
+LEAK = """
+    import resource, time
+    from torch.optim.optimizer import Optimizer
+    resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    optimizer, kept = Optimizer(), []
+    for _ in range(700):
+        kept.append(b"x" * (1 << 20))
+        optimizer.step()
+        time.sleep(0.003)
+"""
+"""A script whose process grows by 1 MiB a step, and may take 1 GiB."""
+
 
 def await_true(subject: str, condition: Callable[[], Any], seconds: float = DEADLINE) -> Any:
     """Polls until `condition` returns something true and returns it. Fails after `seconds`."""
@@ -38,11 +51,11 @@ def await_true(subject: str, condition: Callable[[], Any], seconds: float = DEAD
 
 
 class Exporter:
-    """`stepmem serve` without NVML."""
+    """`stepmem serve` without NVML, or another command that starts an exporter."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, command: "tuple[str, ...]" = (BINARY, "serve", "--no-nvml")) -> None:
         self._process = subprocess.Popen(
-            [BINARY, "serve", "--no-nvml", "--log.format", "json", "--web.listen-address", "127.0.0.1:0", *arguments],
+            [*command, "--log.format", "json", "--web.listen-address", "127.0.0.1:0", *arguments],
             stderr=subprocess.PIPE,
             text=True,
             env={name: value for name, value in os.environ.items() if not name.startswith("STEPMEM_")},
@@ -69,6 +82,10 @@ class Exporter:
         if "unix" in self._listening:
             return "unix://" + self._listening["unix"]
         return "http://" + self._listening["push"]
+
+    @property
+    def page(self) -> str:
+        return f"http://{self._listening['web']}"
 
     def get(self, path: str) -> str:
         with urllib.request.urlopen(f"http://{self._listening['web']}{path}", timeout=5) as answer:
@@ -110,10 +127,10 @@ def start() -> Iterator[Callable[..., Exporter]]:
     """Starts exporters: `start("--flag", …)`. They are killed at the end of the test."""
     started: List[Exporter] = []
 
-    def start_one(*arguments: str) -> Exporter:
+    def start_one(*arguments: str, **named: Any) -> Exporter:
         if not any(argument.startswith("--push.") for argument in arguments):
             arguments = ("--push.listen-address", "127.0.0.1:0", *arguments)
-        started.append(Exporter(*arguments))
+        started.append(Exporter(*arguments, **named))
         return started[-1]
 
     yield start_one
@@ -183,6 +200,14 @@ class Training:
 def _is_open(path: pathlib.Path) -> bool:
     """Whether everybody may write to the directory or to one above it."""
     return any(each.stat().st_mode & 0o002 for each in (path, *path.parents))
+
+
+@pytest.fixture
+def without_cuda(tmp_path: pathlib.Path) -> str:
+    """A stub of PyTorch without CUDA: a process has the memory of its host only."""
+    shutil.copytree(pathlib.Path(STUB) / "torch/optim", tmp_path / "stub/torch/optim")
+    (tmp_path / "stub/torch/__init__.py").write_text("from . import optim\n")
+    return str(tmp_path / "stub")
 
 
 @pytest.fixture(scope="session")

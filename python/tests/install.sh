@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Installs the packages for the Python client's tests into virtual environments under target/tools.
 #
-#     python/tests/install.sh          python-venv: pytest, mypy and the package's build backend
+#     python/tests/install.sh          python-venv: pytest, mypy and the package's build backend; wheel-venv: maturin;
+#                                      trackers-venv: W&B and MLflow (0.2 GB)
+#     python/tests/install.sh wheel    zig-venv: also zig, for wheels that are published (0.5 GB)
 #     python/tests/install.sh torch    torch-venv: also PyTorch, Transformers, Accelerate, Lightning and TraceML (6 GB)
 #
 # Idempotent: prints nothing and needs no network if everything is installed.
@@ -34,7 +36,12 @@ mkdir -p "$tools"
 exec 9>"$tools/.python-lock"
 flock 9
 case "${1-}" in
-    "") install python-venv "$here/requirements.txt" ;;
+    "")
+        install python-venv "$here/requirements.txt"
+        install wheel-venv "$here/requirements-wheel.txt"
+        install trackers-venv "$here/requirements-trackers.txt"
+        ;;
+    wheel) install zig-venv "$here/requirements-wheel.txt" "$here/requirements-zig.txt" ;;
     torch) install torch-venv "$here/requirements.txt" "$here/requirements-torch.txt" ;;
-    *) die "unknown argument $1: expected none, or torch" ;;
+    *) die "unknown argument $1: expected none, wheel or torch" ;;
 esac

@@ -1,4 +1,4 @@
-"""The package: one small wheel without dependencies."""
+"""The package stepmem-client: one small wheel without dependencies."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def test_wheel_is_small_and_typed_and_has_no_dependencies(tmp_path):
     build = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet", "--no-build-isolation"]
     subprocess.run([*build, "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT / "python")], check=True)
     (wheel,) = tmp_path.glob("*.whl")
-    assert wheel.name == f"stepmem-{stepmem.__version__}-py3-none-any.whl"
+    assert wheel.name == f"stepmem_client-{stepmem.__version__}-py3-none-any.whl"
     assert wheel.stat().st_size < 96 * 1024
     with zipfile.ZipFile(wheel) as files:
         names = files.namelist()
-        metadata = files.read(f"stepmem-{stepmem.__version__}.dist-info/METADATA").decode()
+        metadata = files.read(f"stepmem_client-{stepmem.__version__}.dist-info/METADATA").decode()
     assert "stepmem/py.typed" in names and not [name for name in names if "test" in name]
     assert "Requires-Dist" not in metadata and "Requires-Python: >=3.9" in metadata
 

@@ -16,7 +16,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import pytest
-from conftest import BINARY, DEADLINE, ROOT, STUB, await_true
+from conftest import BINARY, DEADLINE, LEAK, ROOT, STUB, await_true
 
 OPTIONS = ("--no-nvml", "--web.listen-address", "127.0.0.1:0")
 
@@ -28,17 +28,6 @@ STEPS = """
     for _ in range(int(sys.argv[1])):
         optimizer.step()
         time.sleep(0.001)
-"""
-
-LEAK = """
-    import resource, time
-    from torch.optim.optimizer import Optimizer
-    resource.setrlimit(resource.RLIMIT_DATA, (1 << 30, resource.getrlimit(resource.RLIMIT_DATA)[1]))
-    optimizer, kept = Optimizer(), []
-    for _ in range(700):
-        kept.append(b"x" * (1 << 20))
-        optimizer.step()
-        time.sleep(0.003)
 """
 
 SIGNALLED = """
@@ -139,14 +128,6 @@ def script(tmp_path: pathlib.Path) -> Callable[[str], str]:
         return str(path)
 
     return write
-
-
-@pytest.fixture
-def without_cuda(tmp_path: pathlib.Path) -> str:
-    """A stub of PyTorch without CUDA: a process has the memory of its host only."""
-    shutil.copytree(pathlib.Path(STUB) / "torch/optim", tmp_path / "stub/torch/optim")
-    (tmp_path / "stub/torch/__init__.py").write_text("from . import optim\n")
-    return str(tmp_path / "stub")
 
 
 def python(run: Callable[..., Run], *arguments: str, **named: Any) -> Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -41,6 +42,8 @@ LEAK = """
     sys.exit(CODE)
 """
 
+HOLDS = LEAK.replace("range(700)", "range(1500)").replace("sys.exit(CODE)", "")
+
 FOUND = r"stepmem: MEMORY CREEP \((?:warning|critical)\), rank {} of \S+: host memory grows by [\d.]+ \w+/step.*; .* left, out of memory in about"
 
 
@@ -69,6 +72,18 @@ def test_plain_leak_is_found_and_the_exit_code_passed_on(watched, tmp_path):
     for name in ("final_summary.txt", "final_summary.json"):
         (path,) = (tmp_path / "logs").rglob(name)
     assert f"Written to {path.parent.relative_to(tmp_path)}/final_summary.txt" in ended.stderr
+
+
+def test_list_that_holds_the_memory_is_named_on_a_cpu(watched, tmp_path):
+    ended = watched(HOLDS, sys.executable)
+    assert ended.returncode == 0, ended.stderr
+    line = r"stepmem: MEMORY (?:CREEP|RISING) \((?:warning|critical)\), rank 0 of \S+: host memory grows by .*; held by `losses` \(list, .*script.py"
+    assert re.search(line, ended.stderr), ended.stderr
+    card = " ".join(ended.stderr.split("MEMORY CREEP (", 2)[-1].split())
+    assert "held by `losses` (list, " in card, ended.stderr
+    (path,) = (tmp_path / "logs").rglob("final_summary.json")
+    (issue,) = [each for each in json.loads(path.read_text())["issues"] if each["kind"].startswith("CREEP")]
+    assert issue["evidence"]["holder"]["name"] == "`losses`"
 
 
 def test_leaking_rank_of_four_is_found_under_torchrun(watched):

@@ -3,6 +3,7 @@
 use crate::analysis::looks::LookRequest;
 use crate::analysis::sites::AnalysisOutcome;
 use crate::model::ids::RankId;
+use crate::model::launch::Instance;
 use crate::model::site::SiteVerdict;
 use crate::model::units::{Bytes, Count, Uptime};
 
@@ -100,6 +101,8 @@ impl CaptureOutcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureReport {
     pub rank: RankId,
+    /// The process that reports it; `None` where it does not name itself.
+    pub instance: Option<Instance>,
     /// Id of the request; `None` for a snapshot that the trainer took by itself.
     pub id: Option<Box<str>>,
     /// Why it was taken.
@@ -121,6 +124,8 @@ pub enum AnalysisState {
         outcome: AnalysisOutcome,
         reason: Option<String>,
         verdict: Option<SiteVerdict>,
+        /// The id of its timeline.
+        timeline: Option<Box<str>>,
     },
 }
 
@@ -146,6 +151,7 @@ impl CaptureReport {
     pub fn asked(rank: RankId, reason: CaptureReason) -> Self {
         Self {
             rank,
+            instance: None,
             id: None,
             reason,
             step: None,

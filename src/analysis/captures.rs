@@ -11,7 +11,9 @@ use crate::analysis::capture::{
 use crate::analysis::episodes::{
     AskPlan, EpisodeSettings, EpisodeStep, Episodes, Growth, REPORT_WITHIN, STEPS_MAX,
 };
-use crate::analysis::sites::{AnalysisOutcome, AnalysisRequest, SnapshotAnalysis};
+use crate::analysis::sites::{
+    AnalysisOutcome, AnalysisRequest, SnapshotAnalysis, TimelineOutcome,
+};
 use crate::model::ids::{RankId, Run};
 use crate::model::site::SiteVerdict;
 use crate::model::units::Uptime;
@@ -27,13 +29,15 @@ pub struct CaptureSettings {
     pub episodes: EpisodeSettings,
     /// The directory that training processes write below, as the exporter sees it; `None` reads nothing.
     pub read_directory: Option<PathBuf>,
+    /// The directory of timelines; `None` draws none.
+    pub timeline_directory: Option<PathBuf>,
 }
 
 impl Default for CaptureSettings {
     fn default() -> Self {
         let cooldown = Duration::from_hours(1);
         let episodes = EpisodeSettings { steps: 20, run_max: 3, cooldown };
-        Self { on_creep: false, episodes, read_directory: None }
+        Self { on_creep: false, episodes, read_directory: None, timeline_directory: None }
     }
 }
 
@@ -52,6 +56,14 @@ pub struct Captures {
     n_unanswered: u64,
     n_limited: u64,
     n_analyses: [u64; AnalysisOutcome::ALL.len()],
+    n_timelines: TimelineCounts,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct TimelineCounts {
+    written: u64,
+    failed: u64,
+    removed: u64,
 }
 
 impl Captures {
@@ -67,6 +79,7 @@ impl Captures {
             n_unanswered: 0,
             n_limited: 0,
             n_analyses: [0; AnalysisOutcome::ALL.len()],
+            n_timelines: TimelineCounts::default(),
         }
     }
 
@@ -225,10 +238,11 @@ impl Captures {
         if let Some(count) = idx.and_then(|idx| self.n_analyses.get_mut(idx)) {
             *count += 1;
         }
+        let timeline = self.count_timeline(analysis.timeline.as_ref());
         let listed = self.listed.iter_mut().find(|listed| listed.number == number)?;
         let verdict = analysis.leak.as_ref().map(|leak| leak.verdict);
         let reason = analysis.reason.as_ref().map(ToString::to_string);
-        listed.analysis = Some(AnalysisState::Over { outcome, reason, verdict });
+        listed.analysis = Some(AnalysisState::Over { outcome, reason, verdict, timeline });
         let (rank, since) = (listed.report.rank.clone(), listed.since);
         let is_about_growth = listed.report.reason == CaptureReason::Creep;
         let is_short = is_about_growth && verdict == Some(SiteVerdict::InsufficientHistory);
@@ -236,6 +250,21 @@ impl Captures {
             self.ask(CaptureReport::of_creep(&rank), plan, now);
         }
         Some((rank, since))
+    }
+
+    /// Counts what became of a timeline. Returns its id.
+    fn count_timeline(&mut self, timeline: Option<&TimelineOutcome>) -> Option<Box<str>> {
+        match timeline? {
+            TimelineOutcome::Written { id, n_removed } => {
+                self.n_timelines.written += 1;
+                self.n_timelines.removed += n_removed;
+                Some(id.clone())
+            }
+            TimelineOutcome::Failed => {
+                self.n_timelines.failed += 1;
+                None
+            }
+        }
     }
 
     /// Gives up requests that have waited too long.
@@ -273,6 +302,14 @@ impl Captures {
         let is_on = self.settings.read_directory.is_some();
         let labels = AnalysisOutcome::ALL.into_iter().map(AnalysisOutcome::as_label);
         labels.zip(self.n_analyses).filter(move |_| is_on)
+    }
+
+    /// Returns how many timelines there were by what became of them; empty where none are drawn.
+    pub fn timelines(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let is_on = self.settings.timeline_directory.is_some();
+        let TimelineCounts { written, failed, removed } = self.n_timelines;
+        let counts = [("failed", failed), ("removed", removed), ("written", written)];
+        counts.into_iter().filter(move |_| is_on)
     }
 
     /// Lists a snapshot from its beginning to its deadline. Returns its number.
@@ -401,7 +438,8 @@ mod tests {
             stack: Vec::new(),
         };
         let outcome = AnalysisOutcome::Analysed;
-        let analysis = SnapshotAnalysis { outcome, reason: None, leak: Some(leak), oom: None };
+        let analysis =
+            SnapshotAnalysis { leak: Some(leak), ..SnapshotAnalysis::failed(outcome, "") };
         let about = captures.analysed(request.number, &analysis, at(6));
         assert_eq!(about, Some((who(3), at(0))));
         let again = captures.requests(&[who(3)]);

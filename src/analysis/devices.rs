@@ -46,14 +46,24 @@ pub struct NvmlStatus {
     pub is_up: Option<bool>,
     /// When it last answered, as a Unix time.
     pub last_success_time: Option<f64>,
-    /// How often it failed, by code, ascending.
-    pub errors: Vec<(Cow<'static, str>, u64)>,
-    /// Xid errors by device and number.
-    pub xids: Vec<(GpuUuid, u64, u64)>,
+    /// How often it failed, by code.
+    pub errors: BTreeMap<Cow<'static, str>, u64>,
+    /// Xid errors by device and number, in the order in which each came first.
+    pub xids: Vec<XidErrors>,
     /// Xid errors of further kinds.
     pub xids_dropped: u64,
     /// Readings of processes beyond the bound on series.
     pub processes_dropped: u64,
+}
+
+/// How often a device reported an Xid error.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct XidErrors {
+    pub uuid: GpuUuid,
+    /// The number of the error.
+    pub xid: u64,
+    /// How often it came since the exporter began.
+    pub count: u64,
 }
 
 impl DeviceTable {
@@ -80,7 +90,7 @@ impl DeviceTable {
         if self.read.is_empty() {
             self.nvml.is_up = Some(false);
         }
-        count_error(&mut self.nvml, unavailable.code);
+        *self.nvml.errors.entry(unavailable.code.into()).or_default() += 1;
         is_changed
     }
 
@@ -92,12 +102,12 @@ impl DeviceTable {
     }
 
     /// Counts an Xid error.
-    pub fn xid(&mut self, device: GpuUuid, xid: u64) {
+    pub fn xid(&mut self, uuid: GpuUuid, xid: u64) {
         let xids = &mut self.nvml.xids;
-        if let Some(seen) = xids.iter_mut().find(|seen| seen.0 == device && seen.1 == xid) {
-            seen.2 += 1;
+        if let Some(seen) = xids.iter_mut().find(|seen| seen.uuid == uuid && seen.xid == xid) {
+            seen.count += 1;
         } else if xids.len() < XIDS_MAX {
-            xids.push((device, xid, 1));
+            xids.push(XidErrors { uuid, xid, count: 1 });
         } else {
             self.nvml.xids_dropped += 1;
         }
@@ -182,15 +192,4 @@ pub fn process_of<'a>(sample: &'a GpuSample, rank: &Identity) -> Option<&'a Proc
 pub fn pushed_view(total: Bytes, free: Bytes) -> DeviceView {
     let used = Bytes::new(total.get().saturating_sub(free.get())).ok();
     DeviceView { total: Some(total), used, process_used: None }
-}
-
-fn count_error(nvml: &mut NvmlStatus, code: &'static str) {
-    match nvml.errors.binary_search_by(|error| error.0.as_ref().cmp(code)) {
-        Ok(idx) => {
-            if let Some(error) = nvml.errors.get_mut(idx) {
-                error.1 += 1;
-            }
-        }
-        Err(idx) => nvml.errors.insert(idx, (code.into(), 1)),
-    }
 }

@@ -172,13 +172,23 @@ impl Engine {
     /// Lets a report about a snapshot in.
     ///
     /// # Errors
-    /// Its rank is not held.
+    /// Its rank is not held, or by another process.
     pub fn admit_capture(&self, report: CaptureReport) -> Result<CaptureReport, Refusal> {
+        self.ranks.check_own(&report.rank, report.instance)?;
         let RankId { run, rank } = &report.rank;
         match self.ranks.get(run, *rank) {
             Some(_) => Ok(report),
             None => Err(Refusal::UnknownSubject(SubjectId::Rank(report.rank))),
         }
+    }
+
+    /// Lets a report about live objects in.
+    ///
+    /// # Errors
+    /// Its rank is held by another process.
+    pub fn admit_holders(&self, report: HoldersReport) -> Result<HoldersReport, Refusal> {
+        self.ranks.check_own(&report.rank, report.instance)?;
+        Ok(report)
     }
 
     /// Takes one event that happened at `now`, and returns what it raised, changed or cleared. `now` never falls.
@@ -425,6 +435,23 @@ impl Engine {
             .chain(raised)
             .map(|(finding, state)| self.transition(finding, state, time))
             .collect()
+    }
+
+    /// Returns the findings of a rank that name the code or the object behind its memory.
+    pub fn named(&self, rank: &RankId, now: Uptime) -> Vec<Transition> {
+        let of_rank = |finding: &&Finding| finding.subject.rank() == Some(rank);
+        let findings = self.findings.iter().map(|active| &active.finding).filter(of_rank);
+        let named = findings.filter(|finding| match &finding.evidence {
+            Evidence::CreepConfirmed(figures) | Evidence::CreepEarly(figures) => {
+                figures.site.is_some() || figures.holder.is_some()
+            }
+            Evidence::OutOfMemory(figures) => figures.site.is_some(),
+            _ => false,
+        });
+        let time = self.unix_time(now);
+        let transition =
+            |finding: &Finding| self.transition(finding.clone(), TransitionState::Raised, time);
+        named.map(transition).collect()
     }
 
     /// Asks a rank whose live memory grows what grows. A snapshot shows memory of devices alone.

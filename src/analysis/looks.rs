@@ -199,6 +199,7 @@ mod tests {
         let [request] = &asked[..] else { panic!("{asked:?}") };
         let report = |outcome| HoldersReport {
             rank: rank.clone(),
+            instance: None,
             id: Some(request.id.clone()),
             outcome,
             first_step: None,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::analysis::acks::ActiveAck;
-use crate::analysis::capture::RankRequest;
+use crate::analysis::capture::{AnalysisState, RankRequest};
 use crate::analysis::devices::process_of;
 use crate::analysis::diagnosis::balance::balance;
 use crate::analysis::diagnosis::scene::{RunScene, Scene};
@@ -146,6 +146,8 @@ impl Engine {
         exporter.snapshots = snapshots.map(|(result, n)| (result.into(), n)).collect();
         let analyses = self.captures.analyses();
         exporter.snapshot_analyses = analyses.map(|(outcome, n)| (outcome.into(), n)).collect();
+        let timelines = self.captures.timelines();
+        exporter.snapshot_timelines = timelines.map(|(result, n)| (result.into(), n)).collect();
         let looks = self.looks.results().into_iter();
         exporter.looks = looks.map(|(result, n)| (result.into(), n)).collect();
         exporter
@@ -161,6 +163,17 @@ impl Engine {
         let mut snapshots = self.snapshot_statuses();
         snapshots.retain(|snapshot| snapshot.rank.run == *run);
         snapshots
+    }
+
+    /// Returns whether a snapshot is being analysed or waits for it.
+    pub fn awaits_analysis(&self) -> bool {
+        self.captures.iter().any(|listed| listed.analysis == Some(AnalysisState::Waiting))
+    }
+
+    /// Returns the rank that a listed snapshot is of.
+    pub fn rank_of_snapshot(&self, number: u64) -> Option<&RankId> {
+        let listed = self.captures.iter().find(|listed| listed.number == number)?;
+        Some(&listed.report.rank)
     }
 
     /// Returns a run as a summary sees it; `None` when no rank of it is held.

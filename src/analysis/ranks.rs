@@ -14,6 +14,7 @@ use crate::analysis::rank::state::RankState;
 use crate::analysis::refusal::Refusal;
 use crate::model::end::RankEnd;
 use crate::model::ids::{Rank, RankId, Run};
+use crate::model::launch::Instance;
 use crate::model::step::StepSample;
 use crate::model::units::{Seconds, Uptime};
 
@@ -235,29 +236,42 @@ impl RankTable {
         RecordResult { is_used, is_changed }
     }
 
-    /// Lets an end in: a rank is ended by the process that holds it, if both name themselves.
+    /// Lets an end in: a rank is ended by the process that holds it, or by an operator who names none.
     ///
     /// # Errors
     /// Another process holds the rank.
     pub fn admit_end(&self, run: Run, end: RankEnd) -> Result<AdmittedEnd, Refusal> {
-        if let (Some(rank), Some(instance)) = (end.rank, end.instance)
-            && let Some(state) = self.get(&run, rank)
-            && state.lifecycle().is_of_another(instance)
-        {
-            return Err(Refusal::EndOfAnother(RankId { run, rank }));
+        let Some(rank) = end.rank.filter(|_| !end.is_of_operator()) else {
+            return Ok(AdmittedEnd { run, end });
+        };
+        let id = RankId { run, rank };
+        self.check_own(&id, end.instance)?;
+        Ok(AdmittedEnd { run: id.run, end })
+    }
+
+    /// Checks that a process speaks of a rank of its own. One that is not held is.
+    ///
+    /// # Errors
+    /// Another process holds the rank.
+    pub fn check_own(&self, id: &RankId, instance: Option<Instance>) -> Result<(), Refusal> {
+        let state = self.get(&id.run, id.rank);
+        match (state.is_none_or(|state| state.lifecycle().is_of(instance)), instance) {
+            (true, _) => Ok(()),
+            (false, Some(_)) => Err(Refusal::OfAnother(id.clone())),
+            (false, None) => Err(Refusal::OfUnnamed(id.clone())),
         }
-        Ok(AdmittedEnd { run, end })
     }
 
     /// Ends a rank, or all ranks of a run that the process holds; whether the run is held. The ranks give their place
     /// free at once; what they came to stays, for at most [`ENDED_MAX`] ranks.
     pub fn end(&mut self, admitted: AdmittedEnd, now: Uptime) -> bool {
-        let AdmittedEnd { run, end: RankEnd { rank, instance, report } } = admitted;
+        let AdmittedEnd { run, end } = admitted;
+        let RankEnd { rank, instance, report, .. } = &end;
         let Some(ranks) = self.runs.get_mut(&run) else { return false };
         for (of, state) in ranks.iter_mut() {
-            let is_other = instance.is_some_and(|own| state.lifecycle().is_of_another(own));
-            if rank.is_none_or(|rank| rank == *of) && !is_other {
-                state.end(&report, now);
+            let is_own = end.is_of_operator() || state.lifecycle().is_of(*instance);
+            if rank.is_none_or(|rank| rank == *of) && is_own {
+                state.end(report, now);
             }
         }
         self.bound_ended(now);

@@ -23,9 +23,16 @@ pub enum Refusal {
     /// A rank of the batch is held by another live process.
     #[error("{}", contested(.0))]
     Held(Box<Contest>),
-    /// The end is about a rank that another process holds.
+    /// The end or report is about a rank that another process holds.
     #[error("rank {} of {} is held by another process, which has not ended", .0.rank, .0.run)]
-    EndOfAnother(RankId),
+    OfAnother(RankId),
+    /// The end or report names no process, and its rank was pushed by one that named itself.
+    #[error(
+        "rank {} of {} was pushed with an instance: its process names the same one, anyone else needs the role of an admin",
+        .0.rank,
+        .0.run
+    )]
+    OfUnnamed(RankId),
     /// The acknowledgement is about a subject that is not held.
     #[error("{}", unknown(.0))]
     UnknownSubject(SubjectId),

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::model::ids::{Rank, RankId, Run};
+use crate::model::launch::Instance;
 use crate::model::site::{LeakSite, OomSite, SiteText, TensorHolder};
 use crate::model::units::{Count, Uptime};
 
@@ -92,13 +93,29 @@ pub struct SnapshotAnalysis {
     pub leak: Option<LeakSite>,
     /// What it says of its last out-of-memory error.
     pub oom: Option<OomSite>,
+    /// What became of its timeline; `None` where none is drawn. The process that analyses does not say it.
+    #[serde(skip)]
+    pub timeline: Option<TimelineOutcome>,
+}
+
+/// What became of the timeline of a snapshot.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum TimelineOutcome {
+    Written {
+        /// By which it is served.
+        id: Box<str>,
+        /// Older ones that it took the place of.
+        n_removed: u64,
+    },
+    Failed,
 }
 
 impl SnapshotAnalysis {
     /// A snapshot that was not analysed; `reason` is cut to what a text may have.
     pub fn failed(outcome: AnalysisOutcome, reason: &str) -> Self {
         let plain: String = reason.chars().filter(|c| !c.is_control()).take(120).collect();
-        Self { outcome, reason: SiteText::new(&plain).ok(), leak: None, oom: None }
+        let reason = SiteText::new(&plain).ok();
+        Self { outcome, reason, leak: None, oom: None, timeline: None }
     }
 }
 
@@ -117,6 +134,8 @@ pub struct AnalysisRequest {
 #[derive(Clone, Debug, PartialEq)]
 pub struct HoldersReport {
     pub rank: RankId,
+    /// The process that reports it; `None` where it does not name itself.
+    pub instance: Option<Instance>,
     /// Id of the request; `None` for a program that looked by itself.
     pub id: Option<Box<str>>,
     pub outcome: HoldersOutcome,
@@ -254,7 +273,7 @@ mod tests {
             stack: Vec::new(),
         };
         let outcome = AnalysisOutcome::Analysed;
-        SnapshotAnalysis { outcome, reason: None, leak: Some(leak), oom: None }
+        SnapshotAnalysis { outcome, reason: None, leak: Some(leak), oom: None, timeline: None }
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub struct SnapshotStatus {
     pub since: f64,
     /// The last step that it shows.
     pub step: Option<Count>,
-    /// Where it is, as the training process sees it.
+    /// Where it is, as the training process sees it; its name alone if it lies beside the summary.
     pub path: Option<String>,
     /// How large it is.
     pub bytes: Option<Bytes>,
@@ -40,6 +40,9 @@ pub struct SnapshotStatus {
     /// Whether it shows a line that leaks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verdict: Option<SiteVerdict>,
+    /// The id of its timeline, which `/snapshots/ID` serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<String>,
 }
 
 impl SnapshotStatus {
@@ -76,12 +79,12 @@ impl SnapshotStatus {
             | CaptureOutcome::Recording { .. }
             | CaptureOutcome::Unanswered => (None, None, None),
         };
-        let (analysis, analysis_error, verdict) = match &capture.analysis {
-            Some(AnalysisState::Waiting) => (Some("waiting"), None, None),
-            Some(AnalysisState::Over { outcome, reason, verdict }) => {
-                (Some(outcome.as_label()), reason.clone(), *verdict)
+        let (analysis, analysis_error, verdict, timeline) = match &capture.analysis {
+            Some(AnalysisState::Waiting) => (Some("waiting"), None, None, None),
+            Some(AnalysisState::Over { outcome, reason, verdict, timeline }) => {
+                (Some(outcome.as_label()), reason.clone(), *verdict, timeline.as_deref())
             }
-            None => (None, None, None),
+            None => (None, None, None, None),
         };
         Self {
             id: report.id.as_deref().map(str::to_owned),
@@ -96,6 +99,7 @@ impl SnapshotStatus {
             analysis: analysis.map(Cow::Borrowed),
             analysis_error,
             verdict,
+            timeline: timeline.map(str::to_owned),
         }
     }
 }

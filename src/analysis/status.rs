@@ -124,7 +124,7 @@ pub struct RankStatus {
     /// The memory that the headroom rests on.
     pub headroom_basis: Option<Basis>,
     /// Peak by capacity, by basis.
-    pub pressures: Vec<(Basis, f64)>,
+    pub pressures: BTreeMap<Basis, f64>,
     /// The share of reserved that was not in use at the peak of the last train step.
     pub fragmentation_ratio: Option<f64>,
     /// What its process uses on the device beyond its allocator, in bytes.
@@ -270,8 +270,8 @@ pub struct AckStatus {
     pub until: f64,
 }
 
-/// How often something happened, by a label's value, ascending.
-pub type LabelCounts = Vec<(Cow<'static, str>, u64)>;
+/// How often something happened, by a label's value.
+pub type LabelCounts = BTreeMap<Cow<'static, str>, u64>;
 
 /// The state of the exporter itself; the composition root fills in what the engine does not know.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -296,6 +296,9 @@ pub struct ExporterStatus {
     /// Analyses of snapshots by outcome; empty where none are read.
     #[serde(default)]
     pub snapshot_analyses: LabelCounts,
+    /// Timelines of snapshots by what became of them; empty where none are drawn.
+    #[serde(default)]
+    pub snapshot_timelines: LabelCounts,
     /// Looks at live objects by what became of them.
     #[serde(default)]
     pub looks: LabelCounts,
@@ -314,7 +317,7 @@ pub struct ExporterStatus {
     /// What was left out to keep a bound, by reason.
     pub series_dropped: LabelCounts,
     /// The figures of the operating system about this process, by their usual names.
-    pub process: Vec<(String, f64)>,
+    pub process: BTreeMap<String, f64>,
     /// The settings that a sidecar found wrong or could not follow at its start.
     #[serde(default)]
     pub startup_problems: Vec<String>,
@@ -333,14 +336,7 @@ pub struct CollectorStatus {
 impl ExporterStatus {
     /// Counts something more that was left out to keep a bound.
     pub fn add_dropped(&mut self, reason: &'static str, count: u64) {
-        match self.series_dropped.binary_search_by(|(of, _)| of.as_ref().cmp(reason)) {
-            Ok(idx) => {
-                if let Some((_, before)) = self.series_dropped.get_mut(idx) {
-                    *before += count;
-                }
-            }
-            Err(idx) => self.series_dropped.insert(idx, (reason.into(), count)),
-        }
+        *self.series_dropped.entry(reason.into()).or_default() += count;
     }
 }
 

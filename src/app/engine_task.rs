@@ -26,6 +26,7 @@ use crate::app::collectors::analyses::AnalysisQueue;
 use crate::app::collectors::event::{CollectorEvent, CollectorRound};
 use crate::app::notices::{Notice, Notices};
 use crate::app::state_file::StateFile;
+use crate::app::stop::Awaited;
 use crate::app::summary_files::{self, Summaries, SummarySource};
 use crate::input::nvml::cycle::GpuPoll;
 use crate::input::push::inbox::{Delivery, Offer, PushCounts, Receipt};
@@ -35,6 +36,7 @@ use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
 use crate::model::step::StepSample;
 use crate::model::units::Uptime;
 use crate::net::access::AccessCounts;
+use crate::net::peer::Peer;
 use crate::net::server::ServerCounts;
 use crate::output::otlp::delivery::ExportCounts;
 use crate::output::web::{StatusRequest, SummaryRequest};
@@ -60,7 +62,7 @@ pub(super) struct ExporterFigures {
     pub(super) dropped: DropCounts,
     /// Why no device is opened, and what to set.
     pub(super) devices_hint: Option<&'static str>,
-    pub(super) process: Vec<(String, f64)>,
+    pub(super) process: BTreeMap<String, f64>,
     pub(super) series: usize,
     pub(super) startup_problems: Vec<String>,
 }
@@ -85,10 +87,11 @@ impl ExporterFigures {
             inbox_depth,
             devices_hint: self.devices_hint.map(Into::into),
             collectors: self.collectors.values().map(collector_status).collect(),
-            snapshots: Vec::new(),
+            snapshots: LabelCounts::new(),
             summaries: labelled(summaries.results()),
-            snapshot_analyses: Vec::new(),
-            looks: Vec::new(),
+            snapshot_analyses: LabelCounts::new(),
+            snapshot_timelines: LabelCounts::new(),
+            looks: LabelCounts::new(),
             connections_shed: labelled(shed),
             access_refused: labelled(self.access.reasons()),
             web_reloads: labelled(reloads.into_iter().flatten()),
@@ -134,8 +137,8 @@ pub(super) struct EngineTask {
     pub(super) publisher: watch::Sender<Arc<Status>>,
     /// Where the engine says which devices ranks push from: the ones that NVML shall open.
     pub(super) pushed_devices: watch::Sender<BTreeSet<GpuUuid>>,
-    /// Whether a rank ended badly that Prometheus has not read since.
-    pub(super) awaited_scrape: watch::Sender<bool>,
+    /// Where the engine says what the exporter may wait for.
+    pub(super) awaited: Awaited<watch::Sender<bool>>,
     pub(super) exporter: ExporterFigures,
     pub(super) state: Option<StateFile>,
     pub(super) summaries: Summaries,
@@ -242,18 +245,23 @@ impl EngineTask {
     fn take(&mut self, (delivery, answer): Offer) {
         let taken = match delivery {
             Delivery::Steps(batch) => self.take_steps(batch),
-            Delivery::End(run, end) => self.take_end(&run, end),
+            Delivery::End(run, end, peer) => self.take_end(&run, end, peer),
             Delivery::Snapshot(report) => self.take_snapshot(report),
-            Delivery::Holders(report) => {
-                log_holders(&report);
-                self.apply(Event::Holders(report));
-                Ok(ONE)
-            }
-            Delivery::Demand(rank, steps) => self.take_demand(&rank, steps),
-            Delivery::Ack(ack) => self.take_ack(ack),
+            Delivery::Holders(report) => self.take_holders(report),
+            Delivery::Demand(rank, steps, peer) => self.take_demand(&rank, steps, peer),
+            Delivery::Ack(ack, peer) => self.take_ack(ack, peer),
         };
         // A pusher that hung up does not hear what was taken.
         answer.send(taken).ok();
+    }
+
+    fn take_holders(&mut self, report: HoldersReport) -> Result<Receipt, Refusal> {
+        let report = self.engine.admit_holders(report)?;
+        log_holders(&report);
+        let rank = report.rank.clone();
+        self.apply(Event::Holders(report));
+        self.say_named(&rank);
+        Ok(ONE)
     }
 
     fn take_snapshot(&mut self, report: CaptureReport) -> Result<Receipt, Refusal> {
@@ -263,6 +271,7 @@ impl EngineTask {
         tracing::info!(%run, rank, outcome, "snapshot");
         self.apply(Event::Capture(report));
         self.hand_on_analyses();
+        self.awaited.analysis.send_replace(self.engine.awaits_analysis());
         Ok(ONE)
     }
 
@@ -279,12 +288,12 @@ impl EngineTask {
         Ok(Receipt { n_records, asks: self.engine.requests(&ranks), id: None })
     }
 
-    fn take_end(&mut self, run: &Run, end: RankEnd) -> Result<Receipt, Refusal> {
+    fn take_end(&mut self, run: &Run, end: RankEnd, peer: Peer) -> Result<Receipt, Refusal> {
         let (rank, outcome) = (end.rank.map(Rank::get), end.report.outcome.as_label());
         let (error, message) =
             (end.report.error_type.clone(), end.report.error_message.clone());
         let admitted = self.engine.admit_end(run.clone(), end)?;
-        tracing::info!(%run, rank, outcome, error, message, "ended");
+        tracing::info!(%run, rank, outcome, error, message, %peer, "ended");
         self.apply(Event::End(admitted));
         let now = self.now();
         // The last rank's end is the run's.
@@ -299,23 +308,28 @@ impl EngineTask {
 
     /// Says whether the exporter should wait for a scrape before it stops.
     fn say_awaited_scrape(&self) {
-        self.awaited_scrape.send_replace(self.engine.awaits_scrape());
+        self.awaited.scrape.send_replace(self.engine.awaits_scrape());
     }
 
-    fn take_ack(&mut self, ack: Ack) -> Result<Receipt, Refusal> {
+    fn take_ack(&mut self, ack: Ack, peer: Peer) -> Result<Receipt, Refusal> {
         let (subject, kind) = (ack.subject().to_string(), ack.kind().label());
         let reason = ack.reason().to_owned();
         let admitted = self.engine.admit_ack(ack)?;
-        tracing::info!(subject, kind, reason, "acknowledged");
+        tracing::info!(subject, kind, reason, %peer, "acknowledged");
         self.apply(Event::Ack(admitted));
         Ok(ONE)
     }
 
-    fn take_demand(&mut self, id: &RankId, steps: Option<u32>) -> Result<Receipt, Refusal> {
+    fn take_demand(
+        &mut self,
+        id: &RankId,
+        steps: Option<u32>,
+        peer: Peer,
+    ) -> Result<Receipt, Refusal> {
         let now = self.now();
         let request = self.engine.demand(id, steps, now)?;
         let RankId { run, rank } = id;
-        tracing::info!(%run, rank = rank.get(), steps, "snapshot wanted");
+        tracing::info!(%run, rank = rank.get(), steps, %peer, "snapshot wanted");
         Ok(Receipt { id: Some(request), ..ONE })
     }
 
@@ -343,12 +357,34 @@ impl EngineTask {
             CollectorEvent::Analysed(number, analysis) => {
                 log_analysis(number, &analysis);
                 self.apply(Event::Analysed(number, analysis));
+                if let Some(rank) = self.engine.rank_of_snapshot(number).cloned() {
+                    self.say_named(&rank);
+                    self.sum_up_anew(&rank.run);
+                }
+                self.awaited.analysis.send_replace(self.engine.awaits_analysis());
             }
             CollectorEvent::DevicePods(pods, dropped, status) => {
                 self.exporter.collectors.insert(status.collector, status);
                 self.exporter.dropped.pods += dropped;
                 self.apply(Event::DevicePods(pods));
             }
+        }
+    }
+
+    /// Says what is known now of the code behind a rank's memory.
+    fn say_named(&mut self, rank: &RankId) {
+        let now = self.now();
+        for finding in self.engine.named(rank, now) {
+            self.notices.send(|| Notice::Named(Box::new(finding)));
+        }
+    }
+
+    /// Writes the summary of a run anew if it is over: its last snapshot was analysed after its end.
+    fn sum_up_anew(&mut self, run: &Run) {
+        let now = self.now();
+        if !self.engine.is_going_on(run, now) {
+            let source = SummarySource { engine: &self.engine, now };
+            self.summaries.ended(&source, run);
         }
     }
 

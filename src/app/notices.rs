@@ -15,6 +15,8 @@ const WAITING_MAX: usize = 1024;
 #[derive(Debug)]
 pub(super) enum Notice {
     Finding(Box<Transition>),
+    /// A finding that holds, of which the line or the object behind it is known now.
+    Named(Box<Transition>),
     Summary(Box<SummaryNotice>),
 }
 

@@ -7,10 +7,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::config::token;
-use crate::input::push::http::Token;
+use crate::input::push::roles::Token;
 
 /// How often the files are looked at.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// A shorter token is warned of, in bytes: so many hexadecimal digits are 64 bits.
+const TOKEN_BYTES_MIN: usize = 16;
 
 /// When files are read anew, and until when.
 #[derive(Clone)]
@@ -27,6 +29,7 @@ pub(super) async fn keep_token(
 ) -> anyhow::Result<()> {
     let ReloadedFiles { mut reloads, mut stop } = files;
     warn_if_public(&path);
+    warn_if_short(&path, &tokens.borrow());
     let mut is_failing = false;
     loop {
         tokio::select! {
@@ -55,6 +58,15 @@ pub(super) async fn keep_token(
                 is_failing = true;
             }
         }
+    }
+}
+
+/// Warns of a token that can be guessed.
+fn warn_if_short(path: &Path, token: &Token) {
+    let n_bytes = token.0.len();
+    if n_bytes < TOKEN_BYTES_MIN {
+        let path = path.display();
+        tracing::warn!(%path, n_bytes, "the token is short: make it of at least {TOKEN_BYTES_MIN} random characters");
     }
 }
 

@@ -1,7 +1,7 @@
 //! The composition of `serve` and `demo`: creates the channels and tasks and connects them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -25,15 +25,16 @@ use crate::app::notices::Notices;
 use crate::app::reload::{ReloadedFiles, keep_token};
 use crate::app::startup::Startup;
 use crate::app::state_file::{StateFile, read_state};
-use crate::app::stop::{App, Signals, Tasks};
+use crate::app::stop::{App, Awaited, Signals, Tasks};
 use crate::app::summary_files::Summaries;
 use crate::app::summary_folders::SummaryFolders;
 use crate::config::keys;
 use crate::config::settings::{NvmlSettings, Settings};
 use crate::config::web_file::WebFile;
 use crate::input::owner::kubelet::Kubelet;
-use crate::input::push::http::{self, PushConfig, Receivers, Token, TokenFile};
+use crate::input::push::http::{self, PushConfig, Receivers, TokenFile};
 use crate::input::push::inbox::{Inbox, PUSH_SECONDS_BOUNDS, ReleaseRequest, Releases};
+use crate::input::push::roles::Tokens;
 use crate::model::ids::GpuUuid;
 use crate::net::guard::Guard;
 use crate::net::server::{Connections, Listener, ServerCounts, Service, serve as serve_http};
@@ -41,6 +42,7 @@ use crate::output::otlp::config::OtlpConfig;
 use crate::output::otlp::delivery::ExportCounts;
 use crate::output::otlp::export::Export;
 use crate::output::web::{self, StatusSource, WebConfig};
+use crate::store::timelines::TimelineFolder;
 
 /// Maximum number of collector events that wait for the engine.
 const COLLECTED_CAPACITY: usize = 4;
@@ -118,19 +120,18 @@ async fn start(
     let clock = Clock::start(saved.as_ref());
     let (inbox, offers) = Inbox::new();
     let (publisher, latest) = watch::channel(Arc::default());
-    let (source, requests, summary_requests) = StatusSource::new(latest.clone());
-    let [(stop_push, push_stopped), (stop_web, web_stopped)] =
-        [watch::channel(false), watch::channel(false)];
+    let (source, status, summary) = StatusSource::new(latest.clone());
+    let [(stop_push, push_stopped), (stop_web, web_stopped)] = stops();
     let (releases, release_requests) = Releases::new();
 
     let Listeners { web, push, mut addresses, socket } =
         Listeners::bind(&settings, &mut startup).await?;
+    let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
+    let (analyses, timelines) = start_analyses(&settings, &collect, &mut startup)?;
     let export_counts = Arc::<ExportCounts>::default();
     let export = start_export(settings.otlp, latest, &export_counts, &inbox).await;
     let export = startup.started(keys::OTLP_ENDPOINT, export)?.flatten();
     let releases = (settings.nvml.is_some() && gpu.is_some()).then_some(releases);
-    let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
-    let analyses = start_analyses(&settings.snapshots, &collect, &mut startup)?;
     let devices = DeviceSource { source: settings.nvml.zip(gpu), releases: release_requests };
     let (gpu, pushed_devices) = start_collectors(devices, collect, &mut startup)?;
     addresses.problems = [settings.warnings, startup.sentences()].concat();
@@ -140,25 +141,25 @@ async fn start(
     let exporter = figures(&inbox, &servers, export_counts, startup);
     let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
     let (engine, state) = resumed(config, saved, clock, settings.state_file).await;
-    let (awaited_scrape, scrape_awaited) = watch::channel(engine.awaits_scrape());
-    let folders = SummaryFolders::new(settings.summary_dir, settings.summary_launches_max);
+    let (awaited, of_engine) = Awaited::channel(engine.awaits_scrape());
+    let (launches_max, staging) = (settings.summary_launches_max, settings.snapshot_staging);
+    let folders = SummaryFolders::new(settings.summary_dir, launches_max, staging);
     let task = EngineTask {
         engine,
         clock,
         publisher,
         pushed_devices,
-        awaited_scrape,
+        awaited,
         exporter,
         state,
         summaries: Summaries::new(folders, settings.termination_message, notices.clone()),
         notices,
         analyses,
     };
-    let requests = Requests { status: requests, summary: summary_requests };
 
     let mut app = App {
         linger: settings.linger,
-        scrape_awaited,
+        awaited: of_engine,
         export,
         socket,
         stop_push,
@@ -168,12 +169,13 @@ async fn start(
         engine: JoinSet::new(),
         gpu,
     };
-    app.engine.spawn(task.run(offers, requests, collected));
+    app.engine.spawn(task.run(offers, Requests { status, summary }, collected));
     let serving = Serving {
         push_config: settings.push,
         servers,
         hosts: settings.web_hosts,
         telemetry_path: settings.telemetry_path,
+        timelines,
         listeners: [push, web],
         stops: [push_stopped, web_stopped],
         receivers: Receivers { inbox, releases },
@@ -190,6 +192,7 @@ struct Serving {
     servers: ServerFigures,
     hosts: Vec<String>,
     telemetry_path: String,
+    timelines: Option<Arc<TimelineFolder>>,
     listeners: [Vec<Listener>; 2],
     stops: [watch::Receiver<bool>; 2],
     receivers: Receivers,
@@ -205,15 +208,15 @@ impl Serving {
         let ServerFigures { push: push_counts, web: web_counts, access } = self.servers;
         let [push_stopped, web_stopped] = self.stops;
         let files = ReloadedFiles { reloads: self.reloads, stop: push_stopped.clone() };
-        let token = kept_token(&self.push_config, files.clone(), &mut app.push_servers);
+        let tokens = kept_tokens(&self.push_config, &files, &mut app.push_servers);
         let (access, tasks) = Access::start(access, clock);
         tasks.spawn(files, web_stopped.clone(), &mut app.web_servers);
         // One header shows a token or a user; the token counts for more.
-        let push_gate = access.gate(token.is_none());
+        let push_gate = access.gate(tokens.push.is_none());
         let clock = Arc::new(move || clock.now());
         let connections = Arc::<Connections>::default();
         let service = Service {
-            router: http::router(&self.push_config, self.receivers, token, clock),
+            router: http::router(&self.push_config, self.receivers, tokens, clock),
             counts: push_counts,
             guard: push_guard,
             gate: push_gate,
@@ -221,10 +224,11 @@ impl Serving {
             stop: push_stopped.clone(),
         };
         spawn_servers(service, push_listeners, &mut app.push_servers);
-        let site =
-            WebConfig { telemetry_path: self.telemetry_path, push_url: push_url(addresses) };
+        let (telemetry_path, timelines) = (self.telemetry_path, self.timelines);
+        let push_url = push_url(addresses);
+        let site = WebConfig { telemetry_path, push_url, timelines };
         let service = Service {
-            router: web::router(&site, self.source, push_stopped),
+            router: web::router(site, self.source, push_stopped),
             counts: web_counts,
             guard: web_guard,
             gate: access.gate(true),
@@ -235,16 +239,15 @@ impl Serving {
     }
 }
 
-/// Returns the token of pushes, which a task keeps.
-fn kept_token(
-    push: &PushConfig,
-    files: ReloadedFiles,
-    tasks: &mut Tasks,
-) -> Option<watch::Receiver<Token>> {
-    let TokenFile { path, token } = push.token_file.clone()?;
-    let (tokens, token) = watch::channel(token);
-    tasks.spawn(keep_token(path, tokens, files));
-    Some(token)
+/// Returns the tokens of pushes and of admins, which tasks keep.
+fn kept_tokens(push: &PushConfig, files: &ReloadedFiles, tasks: &mut Tasks) -> Tokens {
+    let mut kept = |file: &Option<TokenFile>| {
+        let TokenFile { path, token } = file.clone()?;
+        let (tokens, token) = watch::channel(token);
+        tasks.spawn(keep_token(path, tokens, files.clone()));
+        Some(token)
+    };
+    Tokens { push: kept(&push.token_file), admin: kept(&push.admin_token_file) }
 }
 
 /// Which requests the push endpoint and the web server let in.
@@ -303,7 +306,7 @@ fn figures(
         collectors: BTreeMap::new(),
         dropped: DropCounts::default(),
         devices_hint: None,
-        process: Vec::new(),
+        process: BTreeMap::new(),
         series: 0,
         startup_problems: startup.into_settings(),
     }
@@ -353,15 +356,31 @@ fn push_url(addresses: &Addresses) -> String {
     }
 }
 
-/// Starts the analysis of snapshots; `None` where none are read.
+/// Starts the analysis of snapshots, and opens the folder of their timelines; `None` where none are read, or drawn.
 fn start_analyses(
-    settings: &CaptureSettings,
+    settings: &Settings,
     collect: &mpsc::Sender<CollectorEvent>,
     startup: &mut Startup,
-) -> anyhow::Result<Option<AnalysisQueue>> {
-    let Some(directory) = &settings.read_directory else { return Ok(None) };
-    let started = AnalysisQueue::start(directory.clone(), collect.clone());
-    startup.started(keys::SNAPSHOT_READ_DIRECTORY, started.map_err(anyhow::Error::from))
+) -> anyhow::Result<(Option<AnalysisQueue>, Option<Arc<TimelineFolder>>)> {
+    let CaptureSettings { read_directory, timeline_directory, .. } = &settings.snapshots;
+    let of_socket = settings.push_socket.as_ref().and_then(|socket| socket.path.parent());
+    let foreign: Vec<&Path> = read_directory.as_deref().into_iter().chain(of_socket).collect();
+    let key = keys::SNAPSHOT_TIMELINE_DIRECTORY;
+    let opened = timeline_directory.as_ref().map(|path| {
+        let opened = TimelineFolder::open(path, &foreign).map(Arc::new);
+        opened.with_context(|| format!("{key} {}", path.display()))
+    });
+    let timelines = startup.started(key, opened.transpose())?.flatten();
+    let Some(directory) = read_directory else { return Ok((None, timelines)) };
+    let started = AnalysisQueue::start(directory.clone(), timelines.clone(), collect.clone());
+    let started = started.map_err(anyhow::Error::from);
+    let analyses = startup.started(keys::SNAPSHOT_READ_DIRECTORY, started)?;
+    Ok((analyses, timelines))
+}
+
+/// The channels by which the servers of pushes and of the page are stopped.
+fn stops() -> [(watch::Sender<bool>, watch::Receiver<bool>); 2] {
+    [watch::channel(false), watch::channel(false)]
 }
 
 /// The devices, and what the push endpoint asks of their collector.

@@ -14,6 +14,9 @@ use crate::output::otlp::export::Export;
 /// How long an exporter that was told to stop waits for the scrape of a rank that ended badly.
 pub(super) const SCRAPE_AWAITED_MAX: Duration = Duration::from_secs(25);
 
+/// How long an exporter waits for the analyses of snapshots, after the command that it ran beside has ended.
+pub(super) const ANALYSES_AWAITED_MAX: Duration = Duration::from_secs(10);
+
 /// The signals that the program answers to: none ends it without a word.
 pub(super) struct Signals {
     terminate: Signal,
@@ -70,11 +73,28 @@ impl Signals {
 /// Tasks that end together.
 pub(super) type Tasks = JoinSet<anyhow::Result<()>>;
 
+/// What the exporter may wait for before it stops.
+#[derive(Debug)]
+pub(super) struct Awaited<T> {
+    /// Whether a rank ended badly that Prometheus has not read since.
+    pub(super) scrape: T,
+    /// Whether a snapshot is being analysed or waits for it.
+    pub(super) analysis: T,
+}
+
+impl Awaited<watch::Sender<bool>> {
+    /// Returns where the engine says that, and where it is heard.
+    pub(super) fn channel(scrape: bool) -> (Self, Awaited<watch::Receiver<bool>>) {
+        let (scrape, of_scrape) = watch::channel(scrape);
+        let (analysis, of_analysis) = watch::channel(false);
+        (Self { scrape, analysis }, Awaited { scrape: of_scrape, analysis: of_analysis })
+    }
+}
+
 /// The running exporter.
 pub(super) struct App {
     pub(super) linger: Duration,
-    /// Whether a rank ended badly that Prometheus has not read since.
-    pub(super) scrape_awaited: watch::Receiver<bool>,
+    pub(super) awaited: Awaited<watch::Receiver<bool>>,
     pub(super) export: Option<Export>,
     pub(super) socket: Option<SocketFile>,
     pub(super) stop_push: watch::Sender<bool>,
@@ -99,6 +119,7 @@ impl App {
             }
             result = beside => {
                 result?;
+                self.last_analyses().await;
                 false
             }
             died = self.died() => return died,
@@ -123,13 +144,21 @@ impl App {
 
     /// Waits at most [`SCRAPE_AWAITED_MAX`] for the scrape of a rank that ended badly.
     async fn last_scrape(&mut self) {
-        if !*self.scrape_awaited.borrow() {
+        if !*self.awaited.scrape.borrow() {
             return;
         }
         tracing::info!(seconds_max = SCRAPE_AWAITED_MAX.as_secs(), "waiting for a last scrape");
-        let scraped = self.scrape_awaited.wait_for(|is_awaited| !is_awaited);
+        let scraped = self.awaited.scrape.wait_for(|is_awaited| !is_awaited);
         if tokio::time::timeout(SCRAPE_AWAITED_MAX, scraped).await.is_err() {
             tracing::warn!("no scrape came");
+        }
+    }
+
+    /// Waits at most [`ANALYSES_AWAITED_MAX`] for the analyses of snapshots: the summary says what they show.
+    async fn last_analyses(&mut self) {
+        let analysed = self.awaited.analysis.wait_for(|is_awaited| !is_awaited);
+        if tokio::time::timeout(ANALYSES_AWAITED_MAX, analysed).await.is_err() {
+            tracing::warn!("a snapshot is not analysed yet");
         }
     }
 

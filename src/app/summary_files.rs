@@ -346,7 +346,7 @@ impl RoundResult {
     fn write(
         &mut self,
         folders: &SummaryFolders,
-        waiting: &WaitingSummary,
+        waiting: &mut WaitingSummary,
         current: &LaunchOfRun,
     ) -> Option<PathBuf> {
         let WaitingSummary { of, summary } = waiting;
@@ -379,12 +379,12 @@ impl Round {
     /// Writes everything that can be written.
     fn write(self) -> RoundResult {
         let mut result = RoundResult::default();
-        for (waiting, current) in self.summaries {
+        for (mut waiting, current) in self.summaries {
             let summary = &waiting.summary;
             let (verdict, card) = (&*summary.diagnosis.status, &*summary.text);
             tracing::info!(run = %summary.run, verdict, "summary\n{card}");
             let folders = self.folders.as_ref();
-            let folder = folders.and_then(|to| result.write(to, &waiting, &current));
+            let folder = folders.and_then(|to| result.write(to, &mut waiting, &current));
             let summary = waiting.summary;
             self.notices.send(|| Notice::Summary(Box::new(SummaryNotice { summary, folder })));
         }

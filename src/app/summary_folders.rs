@@ -5,11 +5,13 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::io::{self, BufReader, ErrorKind, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
 use crate::model::ids::{Rank, Run};
+use crate::report::card;
 use crate::report::summary::model::{RankOutcome, Summary};
 use crate::store::launches::{LaunchId, Removal, RunFolder, create_shared, replace_shared};
 use crate::text::units::rfc3339;
@@ -29,6 +31,8 @@ pub(super) struct SummaryFolders {
     pub(super) root: PathBuf,
     /// How many launches of a run are kept.
     launches_max: usize,
+    /// The directory from which snapshots move beside the summary, on the same disk.
+    staging: Option<PathBuf>,
 }
 
 /// Which summary it is: of one launch of one run.
@@ -39,18 +43,29 @@ pub(super) struct LaunchOfRun {
 }
 
 impl SummaryFolders {
-    /// The directory at `root`, if there is to be one.
-    pub(super) fn new(root: Option<PathBuf>, launches_max: usize) -> Option<Self> {
-        root.map(|root| Self { root, launches_max })
+    /// The directory at `root`, if there is to be one; snapshots move there from `staging`.
+    pub(super) fn new(
+        root: Option<PathBuf>,
+        launches_max: usize,
+        staging: Option<PathBuf>,
+    ) -> Option<Self> {
+        root.map(|root| Self { root, launches_max, staging })
     }
 
-    /// Writes a summary, and returns its directory.
+    /// Writes a summary, and returns its directory. Snapshots that move there have their names in it.
     ///
     /// # Errors
     /// The file system refused.
-    pub(super) fn write(&self, of: &LaunchOfRun, summary: &Summary) -> anyhow::Result<PathBuf> {
+    pub(super) fn write(
+        &self,
+        of: &LaunchOfRun,
+        summary: &mut Summary,
+    ) -> anyhow::Result<PathBuf> {
         let run = self.run_folder(&of.run);
         let folder = launch_folder(&run, &of.id)?;
+        if let Some(staging) = &self.staging {
+            gather(summary, staging, &folder);
+        }
         let json = [&*serde_json::to_vec_pretty(summary)?, b"\n"].concat();
         let ranks: BTreeSet<Rank> = summary.ranks.iter().map(|rank| rank.rank).collect();
         let files = SummaryBytes { text: summary.text.as_bytes(), json: &json };
@@ -88,6 +103,50 @@ impl SummaryFolders {
 
     fn run_folder(&self, run: &Run) -> RunFolder {
         RunFolder::new(self.root.join(folder_name(run)))
+    }
+}
+
+/// Moves the snapshots of a run beside its summary. An analysis may still read them at their old place, where a link stays
+/// if the disk has links.
+fn gather(summary: &mut Summary, staging: &Path, folder: &Path) {
+    let mut is_changed = false;
+    for snapshot in summary.snapshots.iter_mut().flatten() {
+        let staged = snapshot.path.as_deref().map(Path::new);
+        let Some(staged) = staged.filter(|path| path.parent() == Some(staging)) else {
+            continue;
+        };
+        let Some(name) = staged.file_name() else { continue };
+        let place = folder.join(name);
+        match moved(staged, &place) {
+            Ok(true) => {
+                snapshot.path = Some(name.to_string_lossy().into_owned());
+                is_changed = true;
+            }
+            Ok(false) => {}
+            // The summary is worth more than the place of a file.
+            Err(error) => {
+                tracing::warn!(%error, place = %place.display(), "snapshot not moved");
+            }
+        }
+    }
+    if is_changed {
+        summary.text = card::render(summary);
+    }
+}
+
+/// Gives a file another place. Returns whether it is there; another file of that name stays.
+fn moved(staged: &Path, place: &Path) -> io::Result<bool> {
+    let identity = |path: &Path| {
+        let metadata = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file);
+        metadata.map(|metadata| (metadata.dev(), metadata.ino()))
+    };
+    let Some(file) = identity(staged) else { return Ok(identity(place).is_some()) };
+    match fs::hard_link(staged, place) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            Ok(identity(place) == Some(file))
+        }
+        Err(_) => fs::rename(staged, place).map(|()| true),
     }
 }
 
@@ -173,16 +232,31 @@ impl Removal for EndedLaunches<'_> {
         if parts.last() == Some(&"new") {
             parts.truncate(parts.len().saturating_sub(2));
         }
-        let is_rank = |part: &str| {
-            let digits = part.strip_prefix("rank").unwrap_or_default();
-            !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())
-        };
+        let is_rank = |part: &str| is_numbered(part, "rank");
         match parts.as_slice() {
             [STEM, "txt" | "json"] => true,
             [STEM, rank, "txt" | "json"] | [GOING_ON, rank] => is_rank(rank),
-            _ => false,
+            _ => is_snapshot(name),
         }
     }
+}
+
+/// Returns whether a file has the name of a snapshot that a client wrote: `RUN_creep_rank3_step120.pickle`.
+fn is_snapshot(name: &str) -> bool {
+    let Some(words) = name.strip_suffix(".pickle") else { return false };
+    let parts: Vec<&str> = words.split('_').collect();
+    let is_of_rank = |rank, step| is_numbered(rank, "rank") && is_numbered(step, "step");
+    match parts.as_slice() {
+        [_, .., rank, step] if is_of_rank(rank, step) => true,
+        [_, .., rank, step, number] => is_of_rank(rank, step) && is_numbered(number, ""),
+        _ => false,
+    }
+}
+
+/// Returns whether a part of a name is a word with digits behind it.
+fn is_numbered(part: &str, word: &str) -> bool {
+    let digits = part.strip_prefix(word).unwrap_or_default();
+    !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())
 }
 
 /// Returns whether every rank of a launch ended, by the summaries in its directory; `None` where they leave that open.
@@ -258,6 +332,8 @@ mod tests {
             "final_summary.rank8.txt",
             "final_summary.json.00c0ffee00c0ffee.new",
             "going-on.rank0",
+            "train-1122-101112-7_creep_rank3_step120.pickle",
+            "my_run_oom_attempt1_rank0_step7_2.pickle",
         ] {
             assert!(removal.is_own(name), "{name}");
         }
@@ -270,6 +346,10 @@ mod tests {
             "final_summary.rank.json",
             "going-on",
             "final_summary.ranks.json",
+            "rank3_step120.pickle",
+            "model_rank3.pickle",
+            "model_rank3_step120_weights.pickle",
+            "rank3_step120_weights_last_epoch.pickle",
         ] {
             assert!(!removal.is_own(name), "{name}");
         }

@@ -2,11 +2,11 @@
 //! beneath one directory, and answers in one line of JSON.
 
 use std::fs::File;
-use std::io::{self, Write, stdout};
+use std::io::{self, Write, stdin, stdout};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, Signal};
@@ -20,13 +20,17 @@ use crate::model::site::{
     SITE_FRAMES_MAX, SiteText, SiteVerdict,
 };
 use crate::model::units::Bytes;
+use crate::snapshot::html::document::{self, DocumentHead};
 use crate::snapshot::leak::{Blame, LeakVerdict};
 use crate::snapshot::model::Snapshot;
 use crate::snapshot::num::real;
+use crate::snapshot::page::ShownMoment;
 use crate::snapshot::scene::DeviceScene;
 use crate::snapshot::sites::{Site, SiteKind, SiteRow, Sites};
 use crate::snapshot::study::Study;
+use crate::store::timelines::{DRAWN, TIMELINE_BYTES_MAX};
 use crate::text::clean::shortened;
+use crate::text::units::whole_bytes;
 
 /// `stepmem analyse`.
 pub(super) const ANALYSE: CommandRow = CommandRow { name: "analyse", arguments, run };
@@ -58,16 +62,58 @@ fn arguments() -> Command {
         )
         .arg(number("memory-max").required(true))
         .arg(number("owner"))
+        .arg(Arg::new("timeline").long("timeline").action(ArgAction::SetTrue))
         .arg(Arg::new("FILE").required(true))
 }
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
-    let analysis = analyse(matches).unwrap_or_else(|refusal| {
-        SnapshotAnalysis::failed(refusal.outcome, &shortened(&refusal.reason, TEXT_CHARS[1]))
-    });
-    let json = serde_json::to_vec(&analysis).map_err(anyhow::Error::from)?;
-    stdout().lock().write_all(&json).map_err(anyhow::Error::from)?;
+    let answered = match analyse(matches) {
+        Ok(analysed) => analysed.answer(matches),
+        Err(refusal) => say(&SnapshotAnalysis::failed(
+            refusal.outcome,
+            &shortened(&refusal.reason, TEXT_CHARS[1]),
+        )),
+    };
+    answered?;
     Ok(Exit::Success)
+}
+
+/// Writes an analysis as the first line of the answer.
+fn say(analysis: &SnapshotAnalysis) -> anyhow::Result<()> {
+    let mut json = serde_json::to_vec(analysis)?;
+    json.push(b'\n');
+    stdout().lock().write_all(&json)?;
+    Ok(stdout().flush()?)
+}
+
+/// A snapshot that was read.
+struct Analysed {
+    snapshot: Snapshot,
+    n_bytes: u64,
+}
+
+impl Analysed {
+    /// Writes what it says and then, where that is wanted, its timeline into the file that is the standard input. The
+    /// verdict counts also if the timeline takes more than it may.
+    fn answer(&self, matches: &ArgMatches) -> anyhow::Result<()> {
+        let sites = Sites::new(&self.snapshot, None);
+        let devices = self.snapshot.devices.iter();
+        let studies: Vec<Study<'_>> = devices
+            .map(|device| Study::new(DeviceScene::new(&self.snapshot, device, &sites)))
+            .collect();
+        say(&understand(&studies))?;
+        if !matches.get_flag("timeline") {
+            return Ok(());
+        }
+        let path = matches.get_one::<String>("FILE").map_or("", String::as_str);
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let (size, protocol) = (whole_bytes(self.n_bytes), self.snapshot.protocol);
+        let about = format!("{size}, pickle protocol {protocol}");
+        let head = DocumentHead { name, about: &about, moment: ShownMoment::default() };
+        let document = document::write(head, &studies)?;
+        File::from(rustix::io::dup(stdin())?).write_all(document.as_bytes())?;
+        Ok(writeln!(stdout().lock(), "{DRAWN}")?)
+    }
 }
 
 /// Why a file is not analysed.
@@ -80,7 +126,7 @@ fn refuse(outcome: AnalysisOutcome, reason: impl Into<String>) -> Unanalysed {
     Unanalysed { outcome, reason: reason.into() }
 }
 
-fn analyse(matches: &ArgMatches) -> Result<SnapshotAnalysis, Unanalysed> {
+fn analyse(matches: &ArgMatches) -> Result<Analysed, Unanalysed> {
     let memory_max = matches.get_one::<u64>("memory-max").copied().unwrap_or(0);
     limit(memory_max)
         .map_err(|error| refuse(AnalysisOutcome::NotStarted, format!("no limits: {error}")))?;
@@ -106,7 +152,7 @@ fn analyse(matches: &ArgMatches) -> Result<SnapshotAnalysis, Unanalysed> {
                 refuse(AnalysisOutcome::Malformed, error.to_string())
             }
         })?;
-    Ok(understand(&snapshot))
+    Ok(Analysed { snapshot, n_bytes })
 }
 
 /// Limits memory, processor time and priority of this process, and ends it with the exporter.
@@ -119,6 +165,7 @@ fn limit(memory_max: u64) -> io::Result<()> {
     set(Resource::Core, 0)?;
     set(Resource::Data, memory_max)?;
     set(Resource::Cpu, CPU_SECONDS_MAX)?;
+    set(Resource::Fsize, TIMELINE_BYTES_MAX)?;
     // Niceness and the preference of the kernel are courtesies: not every system lets them be set.
     rustix::process::nice(NICENESS).ok();
     std::fs::write("/proc/self/oom_score_adj", "1000").ok();
@@ -186,13 +233,7 @@ fn of_system(error: &io::Error) -> Unanalysed {
 }
 
 /// Says what a snapshot shows, of the device that grows fastest or else holds most.
-fn understand(snapshot: &Snapshot) -> SnapshotAnalysis {
-    let sites = Sites::new(snapshot, None);
-    let studies: Vec<Study<'_>> = snapshot
-        .devices
-        .iter()
-        .map(|device| Study::new(DeviceScene::new(snapshot, device, &sites)))
-        .collect();
+fn understand(studies: &[Study<'_>]) -> SnapshotAnalysis {
     let growth = |study: &&Study<'_>| {
         let is_leak = study.leak.verdict == LeakVerdict::Leak;
         (is_leak, study.leak.rate.unwrap_or(0.0), study.totals.active)
@@ -207,6 +248,7 @@ fn understand(snapshot: &Snapshot) -> SnapshotAnalysis {
         reason: None,
         leak: study.map(leak_site),
         oom: failed.and_then(oom_site),
+        timeline: None,
     }
 }
 

@@ -57,6 +57,16 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
         "push token:       {}",
         if settings.push.token_file.is_some() { "required" } else { "none" }
     )?;
+    writeln!(
+        out,
+        "admin token:      {}",
+        match (&settings.push.admin_token_file, settings.push.trusts_machine) {
+            (Some(_), _) => "required",
+            (None, true) => "none: root and loopback are admins",
+            (None, false) =>
+                "none: only the exporter's own user is an admin, over the Unix socket",
+        }
+    )?;
     match &settings.otlp {
         Some(otlp) => writeln!(
             out,

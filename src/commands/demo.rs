@@ -13,6 +13,7 @@ use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches};
 use serde_json::{Value, json};
 
+use crate::analysis::captures::CaptureSettings;
 use crate::app::collectors::nvml::GpuSource;
 use crate::app::listen::Addresses;
 use crate::app::notices::Notices;
@@ -82,28 +83,38 @@ pub fn run(mut settings: Settings, is_fixed: bool) -> anyhow::Result<()> {
     });
     settings.snapshots.on_creep = true;
     settings.engine.looks_on_creep = true;
-    let folder = SnapshotFolder::new(settings.snapshots.read_directory.clone())?;
-    settings.snapshots.read_directory = Some(folder.path.clone());
+    let folder = SnapshotFolder::new(&mut settings.snapshots)?;
     let telemetry_path = settings.telemetry_path.clone();
     let leak_bytes_per_step = if is_fixed { 0 } else { LEAK_BYTES_PER_STEP };
     let job = Arc::new(Mutex::new(SimulatedJob::new(leak_bytes_per_step)));
     let devices = devices_of(Arc::clone(&job));
     serve::run(settings, Some(devices), Notices::default(), |addresses| {
-        train(job, addresses, telemetry_path, &folder.path)
+        train(job, addresses, telemetry_path, &folder.snapshots)
     })
 }
 
 /// Where the simulated job writes snapshots; one that was made for the demo goes with it.
 struct SnapshotFolder {
-    path: PathBuf,
-    is_own: bool,
+    snapshots: PathBuf,
+    /// What is removed at the end.
+    own: Option<PathBuf>,
 }
 
 impl SnapshotFolder {
-    fn new(given: Option<PathBuf>) -> anyhow::Result<Self> {
-        if let Some(path) = given {
-            return Ok(Self { path, is_own: false });
+    /// Uses the directories that are set, and makes the others.
+    fn new(settings: &mut CaptureSettings) -> anyhow::Result<Self> {
+        if let Some(snapshots) = settings.read_directory.clone() {
+            return Ok(Self { snapshots, own: None });
         }
+        let own = Self::make()?;
+        let snapshots = own.join("snapshots");
+        DirBuilder::new().mode(0o700).create(&snapshots)?;
+        settings.read_directory = Some(snapshots.clone());
+        settings.timeline_directory.get_or_insert_with(|| own.join("timelines"));
+        Ok(Self { snapshots, own: Some(own) })
+    }
+
+    fn make() -> anyhow::Result<PathBuf> {
         let name = format!("stepmem-demo-{}", std::process::id());
         let mut path = std::env::temp_dir().join(&name);
         // A demo that was killed leaves its folder, and process ids come again.
@@ -114,7 +125,7 @@ impl SnapshotFolder {
                 }
                 made => {
                     made.with_context(|| format!("no folder at {}", path.display()))?;
-                    return Ok(Self { path, is_own: true });
+                    return Ok(path);
                 }
             }
         }
@@ -124,9 +135,9 @@ impl SnapshotFolder {
 
 impl Drop for SnapshotFolder {
     fn drop(&mut self) {
-        if self.is_own {
+        if let Some(own) = &self.own {
             // What cannot be removed stays in the folder of temporary files.
-            std::fs::remove_dir_all(&self.path).ok();
+            std::fs::remove_dir_all(own).ok();
         }
     }
 }

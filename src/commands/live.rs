@@ -32,6 +32,11 @@ pub(super) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Where pushes go without an address: the socket if it exists, as in a pod, else the port.
 const PUSH_SOCKET: &str = "/run/stepmem/push.sock";
 const PUSH_URL: &str = "http://127.0.0.1:9478";
+/// The variables that name the file of a token, the first one that is set counts.
+const TOKEN_VARIABLES: [&str; 2] = ["STEPMEM_ADMIN_TOKEN_FILE", "STEPMEM_PUSH_TOKEN_FILE"];
+/// The help of `--token-file`.
+const TOKEN_HELP: &str = "File with the exporter's token of admins [env: STEPMEM_ADMIN_TOKEN_FILE, else \
+     STEPMEM_PUSH_TOKEN_FILE]";
 
 /// An exporter at an address.
 pub(super) struct LiveExporter {
@@ -110,17 +115,9 @@ impl LiveExporter {
         }
     }
 
-    /// Shows the token of a file from now on.
-    ///
-    /// # Errors
-    /// The file cannot be read.
-    pub(super) fn with_token(mut self, file: Option<PathBuf>) -> anyhow::Result<Self> {
-        if let Some(file) = file {
-            let token =
-                fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-            self.token = Some(token.trim().to_owned());
-        }
-        Ok(self)
+    /// Shows a token from now on.
+    pub(super) fn with_token(self, token: Option<String>) -> Self {
+        Self { token, ..self }
     }
 
     /// Posts a request, and returns the body of the answer.
@@ -208,20 +205,23 @@ pub(super) fn instead_of_recordings(takes: impl Fn(&Setting) -> bool) -> Arg {
         .help("Ask the running exporter at http://HOST:PORT (its status page), https://HOST:PORT or unix:///PATH instead of reading recordings")
 }
 
+/// The argument of [`push_address`].
+pub(super) fn push_url_arg(name: &'static str) -> Arg {
+    Arg::new(name).long(name).value_name("URL").help(format!(
+        "Address of the push endpoint, http://HOST:PORT, https://HOST:PORT or unix:///PATH [env: STEPMEM_PUSH_URL] [default: \
+         unix://{PUSH_SOCKET} if it exists, else {PUSH_URL}]"
+    ))
+}
+
+/// The argument of [`token`].
+pub(super) fn token_arg() -> Arg {
+    let arg = Arg::new("token-file").long("token-file").value_name("PATH");
+    arg.value_parser(clap::value_parser!(PathBuf)).help(TOKEN_HELP)
+}
+
 /// The arguments by which [`send`] finds the push endpoint.
-pub(super) fn push_args() -> Vec<Arg> {
-    let own = [
-        Arg::new("url").long("url").value_name("URL").help(format!(
-            "Address of the push endpoint, http://HOST:PORT, https://HOST:PORT or unix:///PATH [env: STEPMEM_PUSH_URL] [default: \
-             unix://{PUSH_SOCKET} if it exists, else {PUSH_URL}]"
-        )),
-        Arg::new("token-file")
-            .long("token-file")
-            .value_name("PATH")
-            .value_parser(clap::value_parser!(PathBuf))
-            .help("File with the exporter's token [env: STEPMEM_PUSH_TOKEN_FILE]"),
-    ];
-    own.into_iter().chain(credential_args()).collect()
+pub(super) fn push_args() -> impl Iterator<Item = Arg> {
+    [push_url_arg("url"), token_arg()].into_iter().chain(credential_args())
 }
 
 /// The argument that [`rank`] reads.
@@ -248,19 +248,34 @@ pub(super) fn send(
     request: &ControlRequest,
     done: &str,
 ) -> anyhow::Result<()> {
-    let given = matches.get_one::<String>("url").cloned();
-    let address =
-        given.or_else(|| environment::text("STEPMEM_PUSH_URL")).unwrap_or_else(|| {
-            let has_socket = Path::new(PUSH_SOCKET).exists();
-            if has_socket { format!("unix://{PUSH_SOCKET}") } else { PUSH_URL.to_owned() }
-        });
-    let given = matches.get_one::<PathBuf>("token-file").cloned();
-    let of_environment = || environment::text("STEPMEM_PUSH_TOKEN_FILE").map(PathBuf::from);
-    let token = given.or_else(of_environment);
-    let exporter = LiveExporter::at(&address, matches)?.with_token(token)?;
+    let exporter = LiveExporter::at(&push_address(matches.get_one("url")), matches)?;
+    let exporter = exporter.with_token(token(matches)?);
     exporter.post(request)?;
     stdout().lock().write_all(format!("{done}\n").as_bytes())?;
     Ok(())
+}
+
+/// Returns where pushes go: as given, else as the environment says, else the socket if it exists.
+pub(super) fn push_address(given: Option<&String>) -> String {
+    given.cloned().or_else(|| environment::text("STEPMEM_PUSH_URL")).unwrap_or_else(|| {
+        let has_socket = Path::new(PUSH_SOCKET).exists();
+        if has_socket { format!("unix://{PUSH_SOCKET}") } else { PUSH_URL.to_owned() }
+    })
+}
+
+/// Returns the token of `--token-file` or of the environment: that of admins before that of pushes.
+///
+/// # Errors
+/// The file cannot be read.
+pub(super) fn token(matches: &ArgMatches) -> anyhow::Result<Option<String>> {
+    let given = matches.get_one::<PathBuf>("token-file").cloned();
+    let of_environment = || {
+        let mut files = TOKEN_VARIABLES.iter().filter_map(|name| environment::text(name));
+        files.next().map(PathBuf::from)
+    };
+    let Some(file) = given.or_else(of_environment) else { return Ok(None) };
+    let token = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+    Ok(Some(token.trim().to_owned()))
 }
 
 /// Parses a time such as `10m` or `1d`, in whole seconds.

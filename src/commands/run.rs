@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::{Arg, ArgMatches};
+use clap::{Arg, ArgAction, ArgMatches};
 
 use crate::app::launch::exporter::{self, RunOptions};
 use crate::app::launch::processes::RunPart;
@@ -26,6 +26,7 @@ pub(super) const RUN: CommandRow = CommandRow { name: "run", arguments, run };
 const DEFAULTS: &[(&str, &str)] = &[
     (keys::WEB_ADDRESS, "127.0.0.1:9477"),
     (keys::PUSH_ADDRESS, ""),
+    (keys::HOLDERS_ON_CREEP, "true"),
     (keys::SUMMARY_DIR, "logs"),
     (keys::LOG_LEVEL, "off"),
 ];
@@ -33,11 +34,12 @@ const DEFAULTS: &[(&str, &str)] = &[
 const COMMAND: &str = "COMMAND";
 const SUMMARY_JSON: &str = "summary-json";
 const FAIL_ON: &str = "fail-on";
+const SNAPSHOTS: &str = "snapshots";
 
 fn arguments() -> clap::Command {
     let defaults = DEFAULTS.iter().filter(|(_, default)| !default.is_empty());
     let defaults: Vec<String> =
-        defaults.map(|(key, default)| format!("--{key}={default}")).collect();
+        defaults.map(|(key, default)| shown_default(key, default)).collect();
     let command = clap::Command::new("run")
         .about("Run a training command and watch its memory: findings while it runs, a summary at its end")
         .override_usage("stepmem run [OPTIONS] [--] COMMAND…")
@@ -65,6 +67,12 @@ fn arguments() -> clap::Command {
                      at least as a warning: creep, pressure, imbalance or any"
                 )),
         )
+        .arg(
+            Arg::new(SNAPSHOTS)
+                .long(SNAPSHOTS)
+                .action(ArgAction::SetTrue)
+                .help("Have PyTorch memory snapshots written on MEMORY CREEP and out-of-memory errors, beside the summary, and read"),
+        )
         .arg(Arg::new(RunPart::OPTION).long(RunPart::OPTION).value_name("PART").hide(true))
         .arg(
             Arg::new(COMMAND)
@@ -75,6 +83,10 @@ fn arguments() -> clap::Command {
                 .help("The command and its arguments"),
         );
     with_settings(command, |_| true)
+}
+
+fn shown_default(key: &str, default: &str) -> String {
+    if default == "true" { format!("--{key}") } else { format!("--{key}={default}") }
 }
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
@@ -125,6 +137,7 @@ fn export(matches: &ArgMatches) -> Result<Exit, CommandError> {
         summary_json: matches.get_one::<PathBuf>(SUMMARY_JSON).cloned(),
         fail_on: matches.get_one::<FailOn>(FAIL_ON).copied(),
         token_file: token_file.cloned(),
+        has_snapshots: matches.get_flag(SNAPSHOTS),
     };
     let settings = settings(matches)?;
     log::to_stderr(&settings.log);
@@ -163,6 +176,9 @@ fn options(matches: &ArgMatches) -> Vec<OsString> {
         }
     }
     options.extend(file.map(|file| option("config.file", &file.into_os_string())));
+    if matches.get_flag(SNAPSHOTS) {
+        options.push(format!("--{SNAPSHOTS}").into());
+    }
     for name in [SUMMARY_JSON, FAIL_ON] {
         let given = matches.get_raw(name).into_iter().flatten();
         options.extend(given.map(|value| option(name, &value.to_owned())));

@@ -132,7 +132,7 @@ fn sort(ranks: &mut [RankStatus], findings: &[FindingStatus], order: StatusOrder
 }
 
 fn highest_pressure(rank: &RankStatus) -> Option<f64> {
-    rank.pressures.iter().map(|(_, ratio)| *ratio).reduce(f64::max)
+    rank.pressures.values().copied().reduce(f64::max)
 }
 
 /// Puts a status into words: the ranks, the processes that do not push, then the findings, the worst first.

@@ -1,7 +1,6 @@
 //! `stepmem snapshot take`: asks a live rank for a memory snapshot, and waits for its file and its verdict.
 
 use std::io::{Write, stdout};
-use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use crate::analysis::snapshot_status::SnapshotStatus;
 use crate::analysis::status::Status;
 use crate::commands::args::{CommandError, Exit};
 use crate::commands::credentials::credential_args;
-use crate::commands::live::LiveExporter;
+use crate::commands::live::{LiveExporter, push_address, push_url_arg, token, token_arg};
 use crate::input::push::wire::request::ControlRequest;
 use crate::model::ids::Run;
 use crate::text::clean::clean;
@@ -24,8 +23,6 @@ use crate::text::clean::clean;
 pub(super) const NAME: &str = "take";
 /// The default of `--url`.
 const STATUS_URL: &str = "http://127.0.0.1:9477";
-/// The default of `--push-url`.
-const PUSH_URL: &str = "http://127.0.0.1:9478";
 /// How often the status is read.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -43,14 +40,8 @@ pub(super) fn arguments() -> Command {
         .arg(number("rank").required(true).help("The rank"))
         .arg(number("steps").help("Steps to record, 1 to 1000 [default: --snapshot.steps]"))
         .arg(url("url", "Address of the exporter's status page", STATUS_URL))
-        .arg(url("push-url", "Address of the exporter's push endpoint", PUSH_URL))
-        .arg(
-            Arg::new("token-file")
-                .long("token-file")
-                .value_name("PATH")
-                .value_parser(clap::value_parser!(PathBuf))
-                .help("File with the token of the push endpoint"),
-        )
+        .arg(push_url_arg("push-url"))
+        .arg(token_arg())
         .args(credential_args())
 }
 
@@ -69,8 +60,8 @@ fn take(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let text = |name: &str| matches.get_one::<String>(name).cloned().unwrap_or_default();
     let run = Run::new(&text("run")).context("--run")?;
     let rank = matches.get_one::<u32>("rank").copied().unwrap_or_default();
-    let token = matches.get_one::<PathBuf>("token-file").cloned();
-    let push = LiveExporter::at(&text("push-url"), matches)?.with_token(token)?;
+    let push = LiveExporter::at(&push_address(matches.get_one("push-url")), matches)?;
+    let push = push.with_token(token(matches)?);
     let steps = matches.get_one::<u32>("steps");
     let path = ["v1", "runs", run.as_str(), "snapshot"].map(str::to_owned);
     let body = json!({ "rank": rank, "steps": steps });
@@ -85,6 +76,11 @@ fn take(matches: &ArgMatches) -> anyhow::Result<Exit> {
         let snapshot = snapshots.find(|snapshot| snapshot.id.as_deref() == Some(&id));
         let snapshot = snapshot.context("the exporter no longer lists the snapshot")?;
         if let Some(exit) = finished(snapshot, &status)? {
+            if let Some(id) = &snapshot.timeline {
+                let base = text("url");
+                let url = format!("{}/snapshots/{id}", base.trim_end_matches('/'));
+                writeln!(stdout().lock(), "timeline: {}", clean(&url))?;
+            }
             return Ok(exit);
         }
     }

@@ -1,5 +1,7 @@
 //! Mistakes in settings. Each message names the setting, the value and what it should be.
 
+use std::net::SocketAddr;
+
 use crate::config::keys;
 use crate::model::units::OutOfRange;
 
@@ -64,6 +66,12 @@ pub enum Mistake {
         /// The ratio of the critical finding.
         critical: f64,
     },
+    /// Every client in the network could push.
+    #[error(
+        "push.listen-address: {0} takes pushes from the network without a token: set --push.token-file, or --push.insecure to take \
+         them from anyone"
+    )]
+    OpenPush(SocketAddr),
     /// Ranks would be forgotten while they are still shown.
     #[error("rank.retention: it is shorter than rank.ttl")]
     RetentionBelowTtl,
@@ -78,6 +86,7 @@ impl Mistake {
             Self::UnknownArgument(_) => "command line",
             Self::WarningAboveCritical { name: "pressure", .. } => keys::PRESSURE_WARNING,
             Self::WarningAboveCritical { .. } => keys::IMBALANCE_WARNING,
+            Self::OpenPush(_) => keys::PUSH_ADDRESS,
             Self::RetentionBelowTtl => keys::RANK_RETENTION,
         }
     }

@@ -20,6 +20,8 @@ pub const IMBALANCE_WARNING: &str = "imbalance.warning";
 pub const KUBELET_SOCKET: &str = "kubelet.socket";
 /// The file of the token that pushes need.
 pub const PUSH_TOKEN_FILE: &str = "push.token-file";
+/// The file of the secret by which an operator is known.
+pub const ADMIN_TOKEN_FILE: &str = "admin.token-file";
 /// The directory of summaries.
 pub const SUMMARY_DIR: &str = "summary.dir";
 /// The lowest level that is logged.
@@ -28,7 +30,11 @@ pub const LOG_LEVEL: &str = "log.level";
 pub const NVML_LIBRARY: &str = "nvml.library";
 /// The OTLP receiver.
 pub const OTLP_ENDPOINT: &str = "otlp.endpoint";
+/// Whether ranks that grow are asked what holds their tensors.
+pub const HOLDERS_ON_CREEP: &str = "holders.on-creep";
 /// Where snapshots are read.
 pub const SNAPSHOT_READ_DIRECTORY: &str = "snapshot.read-directory";
+/// Where drawn snapshots are written.
+pub const SNAPSHOT_TIMELINE_DIRECTORY: &str = "snapshot.timeline-directory";
 /// Whether the exporter is a sidecar.
 pub const SIDECAR: &str = "sidecar";

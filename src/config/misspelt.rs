@@ -6,7 +6,7 @@ use crate::config::table::{SETTINGS, Setting};
 const PREFIX: &str = "STEPMEM_";
 
 /// Variables that others than the settings read: the client, and what `run` passes to it.
-const OTHERS: [&str; 19] = [
+const OTHERS: [&str; 22] = [
     FILE_VARIABLE,
     "STEPMEM_PUSH_URL",
     "STEPMEM_PUSH_CA_FILE",
@@ -22,6 +22,9 @@ const OTHERS: [&str; 19] = [
     "STEPMEM_CAPACITY",
     "STEPMEM_DISABLED",
     "STEPMEM_TRACES",
+    "STEPMEM_WEB_URL",
+    "STEPMEM_SNAPSHOT_DIRECTORY",
+    "STEPMEM_SNAPSHOT_ON_OOM",
     "STEPMEM_KUBERNETES_JOB",
     "STEPMEM_KUBERNETES_JOBSET",
     "STEPMEM_KUBERNETES_PYTORCHJOB",

@@ -35,6 +35,9 @@ pub struct Settings {
     pub engine: EngineConfig,
     /// When ranks are asked for memory snapshots, and what is read of them.
     pub snapshots: CaptureSettings,
+    /// Where snapshots lie until the summary of their run is written, which gets them into its directory; an absolute path on
+    /// the same disk. `None` leaves them where they are.
+    pub snapshot_staging: Option<PathBuf>,
     /// The OTLP export; `None` without a collector.
     pub otlp: Option<OtlpConfig>,
     /// Polling of NVML; `None` disables it.
@@ -126,9 +129,15 @@ impl Default for Settings {
             web_file: None,
             push_addresses: vec![(Ipv4Addr::LOCALHOST, 9478).into()],
             push_socket: None,
-            push: PushConfig { body_bytes_max: 1024 * 1024, token_file: None },
+            push: PushConfig {
+                body_bytes_max: 1024 * 1024,
+                token_file: None,
+                admin_token_file: None,
+                trusts_machine: true,
+            },
             engine: EngineConfig { gpu_ttl: nvml.ttl(), ..EngineConfig::default() },
             snapshots: CaptureSettings::default(),
+            snapshot_staging: None,
             otlp: None,
             nvml: Some(nvml),
             state_file: None,
@@ -182,6 +191,10 @@ pub(super) struct Draft {
     pub(super) device_environment: DeviceEnvironment,
     /// How many ranks are held; `None` where that is not set.
     pub(super) ranks_max: Option<usize>,
+    /// Whether the token of admins was to be set and could not be read.
+    pub(super) is_admin_closed: bool,
+    /// Whether any client may push over the network.
+    pub(super) is_push_open: bool,
 }
 
 /// The export while its settings are read.
@@ -221,6 +234,8 @@ impl Draft {
             devices: None,
             device_environment,
             ranks_max: None,
+            is_admin_closed: false,
+            is_push_open: false,
         }
     }
 
@@ -234,6 +249,8 @@ impl Draft {
             devices,
             device_environment,
             ranks_max,
+            is_admin_closed,
+            is_push_open,
         } = self;
         let by_default = if settings.start == StartMode::Sidecar {
             SIDECAR_RANKS_MAX
@@ -245,6 +262,14 @@ impl Draft {
         // A sidecar opens only the devices of its job; an exporter for the whole node opens all.
         let asks_for_pod = nvml.kubelet_socket.is_some() && nvml.kubelet_pod.is_some();
         let is_for_node = nvml.kubelet_socket.is_some() && !asks_for_pod;
+        // In a pod, training shares the loopback interface and is often root; a command's exporter is its own.
+        let is_shared = settings.start == StartMode::Sidecar
+            || nvml.kubelet_socket.is_some()
+            || (device_environment.is_in_pod && settings.start == StartMode::Strict);
+        settings.push.trusts_machine = !(is_shared || is_admin_closed);
+        if !is_push_open {
+            settings.close_open_pushes(mistakes);
+        }
         let is_sidecar = device_environment.is_in_pod && !is_for_node;
         let given = match device_environment.given {
             GivenDevices::Unknown(_) if asks_for_pod => GivenDevices::OfPod,
@@ -264,6 +289,23 @@ impl Draft {
 }
 
 impl Settings {
+    /// Whether every client over TCP shows who it is.
+    fn knows_pushers(&self) -> bool {
+        self.push.token_file.is_some()
+            || self.web_file.as_ref().is_some_and(WebFile::knows_clients)
+    }
+
+    /// Leaves out the addresses at which everyone in the network could push.
+    fn close_open_pushes(&mut self, mistakes: &mut Vec<Mistake>) {
+        if self.knows_pushers() {
+            return;
+        }
+        let is_local = |address: &SocketAddr| address.ip().to_canonical().is_loopback();
+        let open = self.push_addresses.iter().filter(|address| !is_local(address));
+        mistakes.extend(open.copied().map(Mistake::OpenPush));
+        self.push_addresses.retain(is_local);
+    }
+
     /// Adds the mistakes that several settings make together, and gives these settings their defaults.
     fn check(&mut self, mistakes: &mut Vec<Mistake>) {
         let defaults = EngineConfig::default();

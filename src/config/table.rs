@@ -111,6 +111,15 @@ pub const SETTINGS: &[Setting] = &[
         "File with the token that clients must send as `Authorization: Bearer TOKEN`. Empty requires no token.",
         |d, v| put(&mut d.settings.push.token_file, v, token_file))
         .guarding(|d| { d.settings.push_addresses.clear(); d.settings.push_socket = None; }),
+    setting("push.insecure", "",
+        "Take pushes from the network without a token: without it, a --push.listen-address beyond loopback needs --push.token-file.",
+        |d, v| put(&mut d.is_push_open, v, switch)).by_default("false"),
+    setting(keys::ADMIN_TOKEN_FILE, "PATH",
+        "File with the token of admins, who alone may acknowledge, release devices, ask for snapshots and end ranks of others. Over \
+         the Unix socket the exporter's own user is one without it. Empty: also root and any client over loopback, except in \
+         Kubernetes and with --sidecar or --kubelet.socket.",
+        |d, v| put(&mut d.settings.push.admin_token_file, v, token_file))
+        .guarding(|d| d.is_admin_closed = true),
     setting("push.body-max", "BYTES",
         "Maximum size of a push body after decompression, in bytes (1024 to 8388608).",
         |d, v| put(&mut d.settings.push.body_bytes_max, v, number(1024, BODY_BYTES_MAX))).by_default("1048576"),
@@ -202,6 +211,10 @@ pub const SETTINGS: &[Setting] = &[
          read-only. Snapshots there are analysed, one at a time, by a process of its own with limits on memory and time. Empty \
          reads none.",
         |d, v| put(&mut d.settings.snapshots.read_directory, v, absolute)),
+    setting(keys::SNAPSHOT_TIMELINE_DIRECTORY, "PATH",
+        "The exporter's own directory for timelines of the snapshots that it analyses: the newest 16, of at most 5 MB each, served at \
+         /snapshots/ID, to which the page links. Training processes must not write there. Empty draws none.",
+        |d, v| put(&mut d.settings.snapshots.timeline_directory, v, absolute)),
     setting("snapshot.steps", "N",
         "Steps for which a rank records allocations at the least (6 to 1000). Three periods are recorded where growth comes in stairs.",
         |d, v| put(&mut d.settings.snapshots.episodes.steps, v, number(6, 1000_u64))).by_default("20"),
@@ -211,7 +224,7 @@ pub const SETTINGS: &[Setting] = &[
     setting("snapshot.cooldown", "DURATION",
         "Minimum time between snapshot requests for two creeps of one run.",
         |d, v| put(&mut d.settings.snapshots.episodes.cooldown, v, any_duration)).by_default("1h"),
-    setting("holders.on-creep", "",
+    setting(keys::HOLDERS_ON_CREEP, "",
         "Ask a rank with MEMORY RISING or MEMORY CREEP which of its live objects hold the tensors. Needs no GPU and no directory.",
         |d, v| put(&mut d.settings.engine.looks_on_creep, v, switch)).by_default("false"),
     setting(keys::OTLP_ENDPOINT, "URL",

@@ -145,6 +145,12 @@ impl WebFile {
         Arc::clone(&self.policy)
     }
 
+    /// Whether every client over TCP shows a password, or a certificate of an authority.
+    pub fn knows_clients(&self) -> bool {
+        let verifies = |tls: &TlsSettings| tls.client_auth == ClientAuth::RequireAndVerify;
+        !self.policy.users.is_empty() || self.content.tls.as_ref().is_some_and(verifies)
+    }
+
     /// Whether the listeners speak TLS.
     pub fn speaks_tls(&self) -> bool {
         self.content.tls.is_some()

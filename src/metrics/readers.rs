@@ -277,8 +277,8 @@ pub(super) fn attribution(status: &Status, visit: &mut Visit<'_>) {
 }
 
 pub(super) fn xid_errors(status: &Status, visit: &mut Visit<'_>) {
-    for (device, xid, n_errors) in &status.gpu.xids {
-        visit(&[device.as_str(), &xid.to_string()], float(*n_errors));
+    for error in &status.gpu.xids {
+        visit(&[error.uuid.as_str(), &error.xid.to_string()], float(error.count));
     }
 }
 
@@ -303,7 +303,7 @@ pub(super) fn counts(counts: &LabelCounts, visit: &mut Visit<'_>) {
 }
 
 pub(super) fn process(status: &Status, visit: &mut Visit<'_>, name: &str) {
-    if let Some((_, value)) = status.exporter.process.iter().find(|figure| figure.0 == name) {
+    if let Some(value) = status.exporter.process.get(name) {
         visit(&[], *value);
     }
 }

@@ -33,15 +33,32 @@ impl EndOutcome {
     }
 }
 
+/// Which ranks an end may end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndAuthority {
+    /// Only what the process that it names pushed, and what was pushed without a name.
+    Own,
+    /// Whichever process pushed it.
+    Any,
+}
+
 /// The end of a rank, or of a whole run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankEnd {
     /// The rank that ended; `None` for the whole run.
     pub rank: Option<Rank>,
-    /// The process that ended; `None` ends the rank whichever process holds it.
+    /// The process that ended; `None` where it does not name itself.
     pub instance: Option<Instance>,
+    pub authority: EndAuthority,
     /// What is known of it.
     pub report: EndReport,
+}
+
+impl RankEnd {
+    /// Returns whether it ends ranks whichever process holds them.
+    pub fn is_of_operator(&self) -> bool {
+        self.authority == EndAuthority::Any && self.instance.is_none()
+    }
 }
 
 /// What is known of an end.

@@ -217,11 +217,19 @@ impl Uptime {
 /// Durations counted in buckets.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct DurationCounts {
-    /// Upper bound in seconds and how many were at most that, ascending and cumulative.
-    pub buckets: Vec<(f64, u64)>,
+    /// Ascending and cumulative.
+    pub buckets: Vec<DurationBucket>,
     /// How many there were.
     pub count: u64,
     pub sum_seconds: f64,
+}
+
+/// How many durations were at most this long.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub struct DurationBucket {
+    /// The upper bound.
+    pub within_seconds: f64,
+    pub count: u64,
 }
 
 /// Takes a text of 1 to `bytes_max` bytes without control characters.

@@ -1,5 +1,6 @@
 //! Who is at the other end of a connection.
 
+use std::fmt;
 use std::net::IpAddr;
 
 /// The other end of a connection, as far as the system knows it.
@@ -11,4 +12,15 @@ pub enum Peer {
     Process { uid: u32, pid: i32 },
     /// The system did not say.
     Unknown,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => write!(f, "{address}"),
+            Self::Process { uid, pid: 0 } => write!(f, "uid {uid}"),
+            Self::Process { uid, pid } => write!(f, "uid {uid}, pid {pid}"),
+            Self::Unknown => f.write_str("unknown"),
+        }
+    }
 }

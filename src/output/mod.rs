@@ -3,4 +3,5 @@
 mod answers;
 pub mod otlp;
 pub mod prometheus;
+mod timelines;
 pub mod web;

@@ -4,7 +4,7 @@ use crate::analysis::status::Status;
 use crate::metrics::readers;
 use crate::metrics::table::METRICS;
 use crate::metrics::types::{Kind, Metric, Read};
-use crate::model::units::DurationCounts;
+use crate::model::units::{DurationBucket, DurationCounts};
 
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,11 +140,11 @@ impl Exposition {
             leaves_out_empty: false,
         };
         let bucket = SampleName { label_names: &["le"], ..part("_bucket") };
-        for (upper, n_within) in &durations.buckets {
-            let upper = float(*upper);
+        for DurationBucket { within_seconds, count } in &durations.buckets {
+            let upper = float(*within_seconds);
             self.sample(
                 &SampleName { label_values: &[&upper], ..bucket },
-                readers::float(*n_within),
+                readers::float(*count),
             );
         }
         let all = readers::float(durations.count);

@@ -16,6 +16,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 use crate::analysis::status::Status;
 use crate::output::answers::{Answers, Content, ReaderConnection, SharedText};
 use crate::output::prometheus::{Format, render};
+use crate::output::timelines;
+use crate::store::timelines::TimelineFolder;
 
 /// How long a reader waits for a fresh status before it gets the last published one.
 pub const FRESH_WITHIN: Duration = Duration::from_millis(50);
@@ -130,6 +132,7 @@ struct Site {
     source: StatusSource,
     index: Arc<str>,
     answers: Arc<Answers>,
+    timelines: Option<Arc<TimelineFolder>>,
     last_rendered: Arc<Mutex<Option<Rendered>>>,
     stop: watch::Receiver<bool>,
 }
@@ -155,28 +158,31 @@ pub struct WebConfig {
     pub telemetry_path: String,
     /// The address of the push endpoint (`http://127.0.0.1:9478`, `unix:/run/stepmem/push.sock`).
     pub push_url: String,
+    /// The drawn snapshots; `None` where none are shown.
+    pub timelines: Option<Arc<TimelineFolder>>,
 }
 
 /// Whether a path is one of [`router`]'s own, which the metrics cannot have.
 pub fn is_reserved(path: &str) -> bool {
     ["/", "/api/v1/status", "/-/healthy", "/-/ready"].contains(&path)
-        || path.starts_with("/page/")
+        || ["/page/", "/snapshots/"].iter().any(|own| path.starts_with(own))
 }
 
 /// Creates the routes of the web server.
-pub fn router(config: &WebConfig, source: StatusSource, stop: watch::Receiver<bool>) -> Router {
-    let WebConfig { telemetry_path, push_url } = config;
+pub fn router(config: WebConfig, source: StatusSource, stop: watch::Receiver<bool>) -> Router {
+    let WebConfig { telemetry_path, push_url, timelines } = config;
     let index = INDEX_HTML
-        .replace("{{telemetry_path}}", telemetry_path)
-        .replace("{{push_url}}", &escaped(push_url))
+        .replace("{{telemetry_path}}", &telemetry_path)
+        .replace("{{push_url}}", &escaped(&push_url))
         .into();
     Router::new()
         .route("/", get(index_page))
         .route("/page/{file}", get(asset))
-        .route(telemetry_path, get(metrics))
+        .route(&telemetry_path, get(metrics))
         .route("/api/v1/status", get(status))
         .route("/api/v1/runs/{run}/summary", get(summary))
         .route("/api/v1/runs/{run}/ranks/{rank}/windows", get(windows))
+        .route("/snapshots/{id}", get(timeline))
         .route("/-/healthy", get(|| async { "stepmem is healthy.\n" }))
         .route("/-/ready", get(ready))
         .fallback(no_such_path)
@@ -184,6 +190,7 @@ pub fn router(config: &WebConfig, source: StatusSource, stop: watch::Receiver<bo
             source,
             index,
             answers: Arc::new(Answers::new()),
+            timelines,
             last_rendered: Arc::default(),
             stop,
         })
@@ -211,6 +218,15 @@ async fn asset(uri: Uri) -> Response {
         return no_such_path().await;
     };
     ([(CONTENT_TYPE, *content_type), (CACHE_CONTROL, "no-cache")], *content).into_response()
+}
+
+/// Serves a drawn snapshot.
+async fn timeline(State(site): State<Site>, uri: Uri) -> Response {
+    let id = uri.path().trim_start_matches("/snapshots/");
+    match timelines::respond(site.timelines.as_ref(), id) {
+        Some(response) => response,
+        None => no_such_path().await,
+    }
 }
 
 async fn no_such_path() -> Response {

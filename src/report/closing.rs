@@ -3,6 +3,7 @@
 
 use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::findings::Transition;
+use crate::analysis::snapshot_status::SnapshotStatus;
 use crate::report::summary::model::Summary;
 use crate::text::clean::clean;
 use crate::text::page::{Colour, Indent, Page};
@@ -41,6 +42,9 @@ pub fn closing(runs: &[ClosingRun<'_>]) -> String {
             page.line(&format!(
                 "Compare with {next}: stepmem compare {folder}/final_summary.json NEW/final_summary.json"
             ));
+            if let Some(name) = summary.snapshots.iter().flatten().find_map(beside) {
+                page.line(&format!("Look closer: stepmem snapshot show {folder}/{name}"));
+            }
         }
         text.extend(["\n", &summary.text, &page.into_text()]);
     }
@@ -51,6 +55,11 @@ pub fn closing(runs: &[ClosingRun<'_>]) -> String {
         page.paragraph(Indent::hanging(0), &words);
     }
     text + &page.into_text()
+}
+
+/// Returns the name of a snapshot that lies beside the summary.
+fn beside(snapshot: &SnapshotStatus) -> Option<&str> {
+    snapshot.path.as_deref().filter(|path| !path.contains('/'))
 }
 
 /// Returns why there is no summary, as far as traces of Python processes show.

@@ -4,4 +4,5 @@ pub mod atomic;
 pub mod launches;
 pub mod open;
 pub mod state;
+pub mod timelines;
 pub mod zstd;

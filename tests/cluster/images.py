@@ -1,7 +1,7 @@
 """Container images without a container engine: OCI archives of one layer, made from files.
 
-`stepmem` holds the release binary and the libraries it links, as the Containerfile's does; `trainer` holds Debian's Python and
-the client; `pause` holds a pod's namespaces.
+`stepmem` holds the release binary and the libraries it links, as the Containerfile's does; `trainer` holds Debian's Python,
+the client and the stub of PyTorch; `pause` holds a pod's namespaces.
 """
 
 import base64
@@ -100,7 +100,8 @@ def libraries(program):
 
 def fill_trainer(root):
     shutil.copytree(python_root(), root, dirs_exist_ok=True, symlinks=True)
-    shutil.copytree(ROOT / "python/stepmem", root / "opt/client/stepmem", ignore=shutil.ignore_patterns("__pycache__"))
+    for source, target in [("stepmem", "client/stepmem"), ("tests/stub/torch", "stub/torch")]:
+        shutil.copytree(ROOT / "python" / source, root / "opt" / target, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def python_root():

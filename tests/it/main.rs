@@ -82,7 +82,9 @@ mod snapshot_docs;
 
 mod snapshot_sites;
 
-// The operator's side: settings, restarts, alerts, dashboards and the chart.
+// The operator's side: packages, settings, restarts, alerts, dashboards and the chart.
+mod packages;
+
 mod settings;
 
 mod sidecar;

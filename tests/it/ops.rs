@@ -43,6 +43,11 @@ fn the_chart_renders_what_kubernetes_takes() {
 }
 
 #[test]
+fn queries_that_join_other_exporters_do_what_their_page_says() {
+    holds("coming_from.py", &[]);
+}
+
+#[test]
 fn a_leak_pages_once_with_its_figures_and_resolves() {
     let lost = gpu("GPU-b").code(15);
     let fake = FakeNvml::new("ops", &driver([gpu("GPU-a"), lost]).events(&[(0, 79)]));

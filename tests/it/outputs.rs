@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 use std::io::Read;
 
 use flate2::read::GzDecoder;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::rig::exporter::Exporter;
 use crate::rig::http::{head, request};
-use crate::rig::job::record;
-use crate::rig::series::samples;
+use crate::rig::job::{Job, record};
+use crate::rig::nvml::{FakeNvml, driver, gpu, process};
+use crate::rig::series::{has_family, samples};
+use crate::rig::units::{GIB, MIB};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -181,4 +183,51 @@ fn exporter_reports_on_itself_and_leaves_out_unknown_figures() {
     let metrics = exporter.scrape();
     assert_eq!(metrics["stepmem_push_duration_seconds_count"], 1.0);
     assert_eq!(metrics[r#"stepmem_push_duration_seconds_bucket{le="+Inf"}"#], 1.0);
+}
+
+/// Where a value has a list in a list, whose items have no names.
+fn nameless(value: &Value, at: &str) -> Option<String> {
+    match value {
+        Value::Array(items) if items.iter().any(Value::is_array) => Some(at.to_owned()),
+        Value::Array(items) => items.iter().find_map(|item| nameless(item, at)),
+        Value::Object(fields) => {
+            fields.iter().find_map(|(key, value)| nameless(value, &format!("{at}/{key}")))
+        }
+        _ => None,
+    }
+}
+
+#[test]
+fn every_figure_of_the_status_has_a_name_and_stands_in_its_schema() {
+    let busy = gpu("GPU-a").memory(80 * GIB, GIB, 78 * GIB).compute(&[process(4711, GIB)]);
+    let healthy = driver([busy.clone(), gpu("GPU-b")]);
+    let fake = FakeNvml::new("it-status", &healthy);
+    let exporter = fake.serve(&["--nvml.interval", "50ms"]);
+    exporter.await_metrics("the devices", |metrics| {
+        has_family(metrics, "stepmem_process_memory_used_bytes")
+    });
+    let lost = healthy.replace(1, gpu("GPU-b").code(15));
+    fake.set(&lost.events(&[(0, 31), (0, 31)]));
+    let job = Job::leaking("llm", 0..900, 24 * MIB).device("GPU-a");
+    exporter.push(&job.records());
+    let acked = exporter.post_to(
+        "/v1/runs/llm/ack",
+        r#"{"rank":2,"kind":"CREEP_CONFIRMED","for_seconds":60,"reason":"known"}"#,
+    );
+    assert_eq!(acked.status, 200, "{}", acked.body);
+    exporter.await_metrics("the error and the loss", |metrics| {
+        has_family(metrics, "stepmem_device_xid_errors_total")
+            && has_family(metrics, "stepmem_nvml_errors_total")
+    });
+    let status = exporter.status();
+    assert_eq!(nameless(&status, ""), None);
+    assert!(status["exporter"]["pushes"]["accepted"].as_u64() > Some(0), "{status}");
+    assert_eq!(
+        status["gpu"]["xids"],
+        json!([{ "uuid": "GPU-a", "xid": 31, "count": 2 }]),
+        "{status}"
+    );
+    assert!(status["gpu"]["errors"]["gpu_is_lost"].as_u64() > Some(0), "{status}");
+    assert!(status["ranks"][0]["pressures"]["device"].as_f64() > Some(0.9), "{status}");
+    assert_eq!(status["acks"][0]["reason"], "known");
 }

@@ -52,23 +52,24 @@ fn toml_and_yaml_nested_or_dotted_mean_the_same() {
     let toml = folder.write(
         "nested.toml",
         "no-nvml = true\n[web]\nlisten-address = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n\
-         [push]\nlisten-address = \":3\"\nunix-socket = \"/run/s.sock:600\"\n[rank]\nmax = 12\n",
+         [push]\ninsecure = true\nlisten-address = \":3\"\nunix-socket = \"/run/s.sock:600\"\n[rank]\nmax = 12\n",
     );
     let dotted = folder.write(
         "dotted.toml",
-        "no-nvml = \"true\"\n\"web.listen-address\" = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n\
+        "no-nvml = \"true\"\n\"push.insecure\" = true\n\"web.listen-address\" = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\n\
          \"push.listen-address\" = [\":3\"]\n\"push.unix-socket\" = \"/run/s.sock:600\"\n",
     );
     let yaml = folder.write(
         "nested.yml",
         "no-nvml: true\nweb:\n  listen-address:\n    - 127.0.0.1:1\n    - 127.0.0.1:2\n\
-         push:\n  listen-address: :3\n  unix-socket: /run/s.sock:600\n",
+         push:\n  insecure: true\n  listen-address: :3\n  unix-socket: /run/s.sock:600\n",
     );
     let expected = "page and metrics: http://127.0.0.1:1/metrics\n\
                     page and metrics: http://127.0.0.1:2/metrics\n\
                     pushes:           http://0.0.0.0:3/v1/steps\n\
                     pushes:           /run/s.sock (mode 600)\n\
                     push token:       none\n\
+                    admin token:      none: root and loopback are admins\n\
                     OTLP:             off\n\
                     NVML:             off\n";
     for file in [&toml, &dotted, &yaml] {
@@ -77,6 +78,7 @@ fn toml_and_yaml_nested_or_dotted_mean_the_same() {
     let variables = [
         ("STEPMEM_WEB_LISTEN_ADDRESS", "127.0.0.1:1, 127.0.0.1:2"),
         ("STEPMEM_PUSH_LISTEN_ADDRESS", ":3"),
+        ("STEPMEM_PUSH_INSECURE", "true"),
         ("STEPMEM_PUSH_UNIX_SOCKET", "/run/s.sock:600"),
     ];
     assert_eq!(check(&[], &variables), expected);

@@ -157,6 +157,77 @@ fn file_of_another_user_is_read_only_if_that_user_reports_it() {
 }
 
 #[test]
+fn timeline_of_a_snapshot_is_served_in_an_origin_of_its_own() {
+    let (folder, own) = (Folder::new("drawn"), Folder::new("drawn-own"));
+    let directory = own.path("timelines");
+    let exporter = exporter(&folder, &["--snapshot.timeline-directory", &text(&directory)]);
+    let name = "leak_python_stacks.pickle.gz";
+    fs::copy(data(&format!("vectors/{name}")), folder.path(name)).unwrap();
+    fs::write(folder.path("broken"), "x").unwrap();
+    assert_eq!(analysed(&exporter, 0, "broken").get("timeline"), None);
+    let shown = analysed(&exporter, 0, name);
+    let id = shown["timeline"].as_str().unwrap_or_else(|| panic!("{shown}"));
+    let answer = exporter.get(&format!("/snapshots/{id}"), &[]);
+    assert_eq!(
+        (answer.status, answer.header("content-type")),
+        (200, "text/html; charset=utf-8")
+    );
+    let policy = answer.header("content-security-policy");
+    assert!(policy.starts_with("sandbox allow-scripts; default-src 'none'"), "{policy}");
+    assert!(!policy.contains("same-origin"), "{policy}");
+
+    // The document of the command on the same file.
+    let out = own.path("command.html");
+    let source = data(&format!("vectors/{name}"));
+    let ended = stepmem(&["snapshot", "show", &source, "--html", &text(&out)], &[], b"");
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    assert!(answer.body == fs::read_to_string(out).unwrap(), "the document differs");
+    assert!(answer.body.contains("train_step"));
+
+    for unknown in ["", "1", "..", "%2e%2e%2fcommand", &format!("{id}.html"), "a/b"] {
+        assert_eq!(
+            exporter.get(&format!("/snapshots/{unknown}"), &[]).status,
+            404,
+            "{unknown}"
+        );
+    }
+    let written = "stepmem_snapshot_timelines_total{result=\"written\"}";
+    assert_eq!(exporter.metric(written), Some(1.0));
+    assert_eq!(fs::read_dir(directory).unwrap().count(), 1);
+}
+
+#[test]
+fn no_timeline_is_drawn_or_served_unless_a_directory_is_set_where_training_does_not_write() {
+    let folder = Folder::new("undrawn");
+    let plain = exporter(&folder, &[]);
+    let name = "leak_python_stacks.pickle.gz";
+    fs::copy(data(&format!("vectors/{name}")), folder.path(name)).unwrap();
+    assert_eq!(analysed(&plain, 0, name).get("timeline"), None);
+    assert_eq!(plain.get("/snapshots/1-1", &[]).status, 404);
+    assert_eq!(plain.metric("stepmem_snapshot_timelines_total{result=\"written\"}"), None);
+
+    let directory = text(&folder.path(""));
+    let own = text(&folder.path("own"));
+    let ended = stepmem(
+        &[
+            "serve",
+            "--no-nvml",
+            "--web.listen-address=127.0.0.1:0",
+            "--push.listen-address=127.0.0.1:0",
+            "--snapshot.read-directory",
+            directory.trim_end_matches('/'),
+            "--snapshot.timeline-directory",
+            &own,
+        ],
+        &[],
+        b"",
+    );
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.err.contains("where others write"), "{}", ended.err);
+    assert!(ended.err.contains("snapshot.timeline-directory"), "{}", ended.err);
+}
+
+#[test]
 fn more_snapshots_than_the_queue_holds_are_counted() {
     let folder = Folder::new("queue");
     let exporter = exporter(&folder, &[]);
@@ -217,6 +288,11 @@ fn demo_names_the_line_that_leaks_and_what_holds_the_memory() {
         sentence.contains("held by `Trainer.history` (list, 5.00 MiB more/step"),
         "{sentence}"
     );
+
+    let snapshots = status["snapshots"].clone();
+    let of_rank = items(&snapshots).find(|of| of["timeline"].is_string()).unwrap();
+    let path = format!("/snapshots/{}", of_rank["timeline"].as_str().unwrap());
+    assert!(demo.get(&path, &[]).body.contains("training_step"), "{path}");
 
     let url = format!("http://{}", demo.web);
     let table = stepmem(&["status", "--url", &url], &[], b"").out;

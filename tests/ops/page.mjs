@@ -139,7 +139,7 @@ const checks = {
 
   async "a peak that is not known is a dash, not live memory"(reader) {
     const status = await statusOf(nvmlUrl);
-    const ranks = status.ranks.map((rank) => ({ ...rank, allocated_bytes: 3 * 2 ** 30, recent_peak_allocated_bytes: null, pressures: [] }));
+    const ranks = status.ranks.map((rank) => ({ ...rank, allocated_bytes: 3 * 2 ** 30, recent_peak_allocated_bytes: null, pressures: {} }));
     await reader.open(nvmlUrl, { ...status, ranks });
     const cells = await reader.page.locator("#ranks-rows tr").first().locator("th, td").allInnerTexts();
     const heads = await reader.page.locator("#ranks thead th").allInnerTexts();

@@ -150,10 +150,10 @@ impl Lifecycle {
         })
     }
 
-    /// Returns whether the life's process is known to be another one.
-    pub fn is_of_another(&self, instance: Instance) -> bool {
+    /// Returns whether the life is that of a process: that of any, where its own never named itself.
+    pub fn is_of(&self, instance: Option<Instance>) -> bool {
         let own = self.newest.as_ref().and_then(|newest| newest.instance);
-        own.is_some_and(|own| own != instance)
+        own.is_none() || own == instance
     }
 
     /// Returns the attempt and the launch of the life, and when it began; `None` before one.

@@ -1,11 +1,13 @@
 //! Analyses memory snapshots, one at a time, each in a process of this program with limits on memory and time: a file that
 //! training writes is never opened by the exporter itself.
 
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
@@ -15,10 +17,14 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::analysis::sites::{AnalysisOutcome, AnalysisRequest, SnapshotAnalysis};
+use crate::analysis::sites::{
+    AnalysisOutcome, AnalysisRequest, SnapshotAnalysis, TimelineOutcome,
+};
+use crate::app::clock::Clock;
 use crate::app::collectors::event::CollectorEvent;
 use crate::app::collectors::memory_left::memory_left;
 use crate::app::collectors::thread;
+use crate::store::timelines::{DRAWN, TimelineFolder};
 
 /// Snapshots that wait to be analysed.
 pub const QUEUE_CAPACITY: usize = 8;
@@ -48,10 +54,13 @@ impl AnalysisQueue {
     /// The system cannot start another thread.
     pub(in crate::app) fn start(
         directory: PathBuf,
+        timelines: Option<Arc<TimelineFolder>>,
         collected: mpsc::Sender<CollectorEvent>,
     ) -> io::Result<Self> {
-        let start: StartProcess = Box::new(move |request| start(&directory, request));
-        Self::of(Analyser { start, within: ANALYSIS_WITHIN }, collected)
+        let start: StartProcess =
+            Box::new(move |request, sheet| start(&directory, request, sheet));
+        let timelines = timelines.map(|folder| Timelines { folder, began: Clock::unix_time() });
+        Self::of(Analyser { start, within: ANALYSIS_WITHIN, timelines }, collected)
     }
 
     fn of(analyser: Analyser, collected: mpsc::Sender<CollectorEvent>) -> io::Result<Self> {
@@ -66,14 +75,51 @@ impl AnalysisQueue {
     }
 }
 
-/// Starts the process for a request, or returns why it starts none.
-type StartProcess = Box<dyn Fn(&AnalysisRequest) -> Result<Child, String> + Send>;
+/// Starts the process for a request, which draws a timeline into a file where there is one; or returns why it starts none.
+type StartProcess = Box<dyn Fn(&AnalysisRequest, Option<File>) -> Result<Child, String> + Send>;
 
 /// Analyses one snapshot after the other.
 struct Analyser {
     start: StartProcess,
     /// A process that takes longer is ended.
     within: Duration,
+    timelines: Option<Timelines>,
+}
+
+/// Where timelines are kept.
+struct Timelines {
+    folder: Arc<TimelineFolder>,
+    /// The Unix time of the start, which keeps the ids of an earlier exporter apart.
+    began: f64,
+}
+
+impl Timelines {
+    /// Opens the file of the next timeline; `None` (and logged) if that fails.
+    fn begin(&self) -> Option<File> {
+        self.folder.begin().inspect_err(warn_of_timeline).ok()
+    }
+
+    /// Keeps the timeline of the snapshot of this number, if it was drawn.
+    fn keep(&self, number: u64, is_drawn: bool) -> TimelineOutcome {
+        let id = format!("{:010.0}-{number:06}", self.began);
+        let kept = if is_drawn {
+            self.folder.keep(&id)
+        } else {
+            let undrawn = || Err(io::Error::other("it was not drawn within its limits"));
+            self.folder.discard().and_then(|()| undrawn())
+        };
+        match kept {
+            Ok(n_removed) => TimelineOutcome::Written { id: id.into(), n_removed },
+            Err(error) => {
+                warn_of_timeline(&error);
+                TimelineOutcome::Failed
+            }
+        }
+    }
+}
+
+fn warn_of_timeline(error: &io::Error) {
+    tracing::warn!(%error, "no timeline of a snapshot");
 }
 
 impl Analyser {
@@ -84,12 +130,7 @@ impl Analyser {
         collected: &mpsc::Sender<CollectorEvent>,
     ) {
         while let Ok(request) = requested.recv() {
-            let (analysis, child) = match (self.start)(&request) {
-                Ok(mut child) => (conclude(&mut child, self.within), Some(child)),
-                Err(reason) => {
-                    (SnapshotAnalysis::failed(AnalysisOutcome::NotStarted, &reason), None)
-                }
-            };
+            let (analysis, child) = self.analyse(&request);
             let event = CollectorEvent::Analysed(request.number, Box::new(analysis));
             let is_wanted = collected.blocking_send(event).is_ok();
             if let Some(mut child) = child {
@@ -101,10 +142,33 @@ impl Analyser {
             }
         }
     }
+
+    /// Analyses a snapshot. Returns what it says, and the process if it is yet to be reaped.
+    fn analyse(&self, request: &AnalysisRequest) -> (SnapshotAnalysis, Option<Child>) {
+        let sheet = self.timelines.as_ref().and_then(Timelines::begin);
+        let (mut analysis, is_drawn, child) = match (self.start)(request, sheet) {
+            Ok(mut child) => {
+                let (analysis, is_drawn) = conclude(&mut child, self.within);
+                (analysis, is_drawn, Some(child))
+            }
+            Err(reason) => {
+                let failed = SnapshotAnalysis::failed(AnalysisOutcome::NotStarted, &reason);
+                (failed, false, None)
+            }
+        };
+        let is_analysed = analysis.outcome == AnalysisOutcome::Analysed;
+        let timelines = self.timelines.as_ref().filter(|_| is_analysed);
+        analysis.timeline = timelines.map(|of| of.keep(request.number, is_drawn));
+        (analysis, child)
+    }
 }
 
 /// Starts the process that analyses a snapshot. It limits itself before it opens the file.
-fn start(directory: &Path, request: &AnalysisRequest) -> Result<Child, String> {
+fn start(
+    directory: &Path,
+    request: &AnalysisRequest,
+    sheet: Option<File>,
+) -> Result<Child, String> {
     let memory_max = memory_left().map_or(MEMORY_BYTES_MAX, |left| {
         left.saturating_sub(MEMORY_BYTES_SPARED).min(MEMORY_BYTES_MAX)
     });
@@ -124,9 +188,15 @@ fn start(directory: &Path, request: &AnalysisRequest) -> Result<Child, String> {
     if let Some(owner) = request.owner {
         command.args(["--owner", &owner.to_string()]);
     }
+    if sheet.is_some() {
+        command.arg("--timeline");
+    }
     command.arg("--").arg(&*request.file);
     command.env_clear().current_dir("/");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command
+        .stdin(sheet.map_or_else(Stdio::null, Stdio::from))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
     command.spawn().map_err(|error| format!("no process could be started: {error}"))
 }
 
@@ -137,42 +207,58 @@ enum Unanswered {
     System(io::Error),
 }
 
-/// Awaits a process's answer and its end, and kills it when either takes too long. The caller reaps it.
-fn conclude(child: &mut Child, within: Duration) -> SnapshotAnalysis {
+/// Awaits a process's answer and its end, and kills it when either takes too long. The caller reaps it. Returns also whether
+/// it drew the timeline.
+fn conclude(child: &mut Child, within: Duration) -> (SnapshotAnalysis, bool) {
     let deadline = Instant::now() + within;
-    let answer = read_answer(child, deadline).and_then(|answer| {
-        await_end(child, deadline)?;
-        Ok(answer)
-    });
-    let unanswered = match answer {
-        Ok(answer) => return understood(child.wait(), &answer),
-        Err(unanswered) => unanswered,
-    };
-    // It may have ended by itself meanwhile.
-    child.kill().ok();
+    let mut answer = Vec::new();
+    let ended = read_answer(child, deadline, &mut answer)
+        .and_then(|()| await_end(child, deadline))
+        .map(|()| child.wait());
+    if ended.is_err() {
+        // It may have ended by itself meanwhile.
+        child.kill().ok();
+    }
+    // The line that comes first counts whatever comes after it.
+    if let Some((analysis, rest)) = said(&answer) {
+        let is_successful = ended.ok().and_then(Result::ok).is_some_and(|of| of.success());
+        return (analysis, is_successful && rest.trim_ascii() == DRAWN.as_bytes());
+    }
     let failed = SnapshotAnalysis::failed;
-    match unanswered {
-        Unanswered::Late => {
+    let analysis = match ended {
+        Ok(status) => unsaid(status, &answer),
+        Err(Unanswered::Late) => {
             let reason = format!("it took more than {} s", within.as_secs_f64());
             failed(AnalysisOutcome::Timeout, &reason)
         }
-        Unanswered::TooLong => {
+        Err(Unanswered::TooLong) => {
             let reason = format!("its answer exceeds {ANSWER_BYTES_MAX} bytes");
             failed(AnalysisOutcome::Crashed, &reason)
         }
-        Unanswered::System(error) => failed(AnalysisOutcome::Crashed, &error.to_string()),
-    }
+        Err(Unanswered::System(error)) => failed(AnalysisOutcome::Crashed, &error.to_string()),
+    };
+    (analysis, false)
+}
+
+/// Returns the analysis in the first line of an answer, and what follows it.
+fn said(answer: &[u8]) -> Option<(SnapshotAnalysis, &[u8])> {
+    let end = answer.iter().position(|byte| *byte == b'\n')?;
+    let (line, rest) = answer.split_at(end);
+    Some((serde_json::from_slice(line).ok()?, rest))
 }
 
 /// Reads what a process answers until it closes its output.
-fn read_answer(child: &mut Child, deadline: Instant) -> Result<Vec<u8>, Unanswered> {
-    let mut answer = Vec::new();
-    let Some(mut output) = child.stdout.take() else { return Ok(answer) };
+fn read_answer(
+    child: &mut Child,
+    deadline: Instant,
+    answer: &mut Vec<u8>,
+) -> Result<(), Unanswered> {
+    let Some(mut output) = child.stdout.take() else { return Ok(()) };
     let mut chunk = [0; 4096];
     loop {
         await_readable(&output, deadline)?;
         match output.read(&mut chunk) {
-            Ok(0) => return Ok(answer),
+            Ok(0) => return Ok(()),
             Ok(n_read) => answer.extend(chunk.iter().take(n_read)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(Unanswered::System(error)),
@@ -206,8 +292,8 @@ fn await_readable(source: &impl AsFd, deadline: Instant) -> Result<(), Unanswere
     }
 }
 
-/// Returns what a process that ended says, or why it says nothing.
-fn understood(status: io::Result<ExitStatus>, answer: &[u8]) -> SnapshotAnalysis {
+/// Returns why a process that ended says nothing.
+fn unsaid(status: io::Result<ExitStatus>, answer: &[u8]) -> SnapshotAnalysis {
     let failed = SnapshotAnalysis::failed;
     let status = match status {
         Ok(status) => status,
@@ -218,16 +304,19 @@ fn understood(status: io::Result<ExitStatus>, answer: &[u8]) -> SnapshotAnalysis
         Some(SIGXCPU | SIGKILL) => {
             failed(AnalysisOutcome::CpuTime, "it took more processor time than it may")
         }
-        _ if status.success() => serde_json::from_slice(answer).unwrap_or_else(|error| {
+        _ if status.success() => {
+            let error = serde_json::from_slice::<SnapshotAnalysis>(answer).err();
+            let error =
+                error.map_or_else(|| "its line has no end".to_owned(), |of| of.to_string());
             failed(AnalysisOutcome::Crashed, &format!("its answer is not an analysis: {error}"))
-        }),
+        }
         _ => failed(AnalysisOutcome::Crashed, &status.to_string()),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     use super::*;
 
@@ -241,14 +330,16 @@ mod tests {
         let (collected, mut events) = mpsc::channel(scripts.len());
         let started = Arc::new(Mutex::new(Vec::new()));
         let ids = Arc::clone(&started);
-        let start: StartProcess = Box::new(move |request| {
+        let start: StartProcess = Box::new(move |request, _| {
             let mut command = Command::new("sh");
             command.args(["-c", &request.file]).stdin(Stdio::null()).stdout(Stdio::piped());
             let child = command.spawn().unwrap();
             ids.lock().unwrap().push(child.id());
             Ok(child)
         });
-        let queue = AnalysisQueue::of(Analyser { start, within: WITHIN }, collected).unwrap();
+        let queue =
+            AnalysisQueue::of(Analyser { start, within: WITHIN, timelines: None }, collected)
+                .unwrap();
         for (number, script) in (0..).zip(scripts) {
             assert!(queue.offer(AnalysisRequest {
                 number,
@@ -269,7 +360,7 @@ mod tests {
     }
 
     fn check(script: &str, outcome: AnalysisOutcome, reason: &str) {
-        let (answers, ids) = analyses(&[script, &format!("printf '{ANSWER}'")]);
+        let (answers, ids) = analyses(&[script, &format!("echo '{ANSWER}'")]);
         let [first, next] = answers.as_slice() else { panic!("{answers:?}") };
         assert_eq!(first, &SnapshotAnalysis::failed(outcome, reason), "{script}");
         assert_eq!(next.outcome, AnalysisOutcome::Analysed, "after {script}: {next:?}");
@@ -292,6 +383,24 @@ mod tests {
     fn process_that_answers_and_hangs_is_ended() {
         let script = format!("printf '{ANSWER}'; exec sleep 600 >&-");
         check(&script, AnalysisOutcome::Timeout, "it took more than 2 s");
+    }
+
+    #[test]
+    fn line_that_was_answered_counts_whatever_follows() {
+        for (rest, is_drawn) in
+            [("exec sleep 600", false), ("kill -ABRT $$", false), ("echo drawn", true)]
+        {
+            let command = format!("echo '{ANSWER}'; {rest}");
+            let mut child = Command::new("sh")
+                .args(["-c", &command])
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let (analysis, drawn) = conclude(&mut child, WITHIN);
+            child.wait().unwrap();
+            assert_eq!(analysis.outcome, AnalysisOutcome::Analysed, "{rest}");
+            assert_eq!(drawn, is_drawn, "{rest}");
+        }
     }
 
     #[test]

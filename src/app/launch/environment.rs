@@ -13,6 +13,8 @@ pub(super) type Words = Vec<CString>;
 const PUSH_URL: &str = "STEPMEM_PUSH_URL";
 const TOKEN_FILE: &str = "STEPMEM_PUSH_TOKEN_FILE";
 const TRACES: &str = "STEPMEM_TRACES";
+const SNAPSHOT_DIRECTORY: &str = "STEPMEM_SNAPSHOT_DIRECTORY";
+const SNAPSHOT_ON_OOM: &str = "STEPMEM_SNAPSHOT_ON_OOM";
 const PYTHON_PATH: &str = "PYTHONPATH";
 
 /// Returns `NAME=value` of every variable of the command.
@@ -32,8 +34,14 @@ fn watched(
     mut variables: Vec<(OsString, OsString)>,
     ready: &Ready,
 ) -> Vec<(OsString, OsString)> {
-    let defaults =
-        [(PUSH_URL, &ready.push_url), (TOKEN_FILE, &ready.token_file), (TRACES, &ready.folder)];
+    let on_oom = ready.snapshots.as_ref().map(|_| "1".to_owned());
+    let defaults = [
+        (PUSH_URL, &ready.push_url),
+        (TOKEN_FILE, &ready.token_file),
+        (TRACES, &ready.folder),
+        (SNAPSHOT_DIRECTORY, &ready.snapshots),
+        (SNAPSHOT_ON_OOM, &on_oom),
+    ];
     for (name, value) in defaults {
         let is_set = variables.iter().any(|(set, value)| set == name && !value.is_empty());
         if let (false, Some(value)) = (is_set, value) {
@@ -86,24 +94,34 @@ mod tests {
             client: Some("/c/client.zip".to_owned()),
             folder: Some("/r".to_owned()),
             token_file: None,
+            snapshots: Some("/logs/.snapshots".to_owned()),
         };
         let ours = [
             ("STEPMEM_PUSH_URL", "unix:///r/push.sock"),
             ("STEPMEM_TRACES", "/r"),
             ("PYTHONPATH", "/c/client.zip"),
+            ("STEPMEM_SNAPSHOT_DIRECTORY", "/logs/.snapshots"),
+            ("STEPMEM_SNAPSHOT_ON_OOM", "1"),
         ];
         check(&[], &ready, &ours);
         check(&[("PYTHONPATH", ""), ("STEPMEM_PUSH_URL", "")], &ready, &ours);
         check(
-            &[("PYTHONPATH", "/mine:/other"), ("STEPMEM_PUSH_URL", "http://node:9478")],
+            &[
+                ("PYTHONPATH", "/mine:/other"),
+                ("STEPMEM_PUSH_URL", "http://node:9478"),
+                ("STEPMEM_SNAPSHOT_DIRECTORY", "/mine"),
+                ("STEPMEM_SNAPSHOT_ON_OOM", "0"),
+            ],
             &ready,
             &[
                 ("STEPMEM_PUSH_URL", "http://node:9478"),
                 ("STEPMEM_TRACES", "/r"),
                 ("PYTHONPATH", "/c/client.zip:/mine:/other"),
+                ("STEPMEM_SNAPSHOT_DIRECTORY", "/mine"),
+                ("STEPMEM_SNAPSHOT_ON_OOM", "0"),
             ],
         );
-        let inner = [("PYTHONPATH", "/mine:/c/client.zip"), ours[0], ours[1]];
+        let inner = [("PYTHONPATH", "/mine:/c/client.zip"), ours[0], ours[1], ours[3], ours[4]];
         check(&inner, &ready, &inner);
     }
 

@@ -16,6 +16,7 @@ use crate::app::launch::folder::PrivateFolder;
 use crate::app::launch::narrator::{Control, Narrator, Traces};
 use crate::app::launch::processes::Ready;
 use crate::app::launch::signals;
+use crate::app::launch::snapshots::SnapshotPlace;
 use crate::app::listen::Addresses;
 use crate::app::notices::Notices;
 use crate::app::serve;
@@ -32,6 +33,8 @@ pub struct RunOptions {
     pub fail_on: Option<FailOn>,
     /// The file of the token, for the clients.
     pub token_file: Option<String>,
+    /// Whether memory snapshots are written on growth and on out-of-memory errors.
+    pub has_snapshots: bool,
 }
 
 /// Runs the exporter while the command of the supervisor, on standard input, runs. Returns whether the verdict is as bad
@@ -64,8 +67,10 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<bool>
     if let Err(error) = &client {
         problems.push(format!("Python processes are not watched: {error}"));
     }
+    let snapshots = snapshots(&mut settings, options, &mut problems);
     let folder = folder.ok();
     let ready = Ready {
+        snapshots: snapshots.as_ref().map(|folder| folder.path().display().to_string()),
         push_url: None,
         client: client.ok().and_then(|path| path.into_os_string().into_string().ok()),
         folder: folder.as_ref().map(|folder| folder.path().display().to_string()),
@@ -81,11 +86,33 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<bool>
         narrator.follow(Control { socket: control, ready }, pages, problems)
     })?;
     let traces = folder.as_ref().map(|folder| Traces::read(folder.path())).unwrap_or_default();
-    let ends = narrator.finish(traces);
+    let left = snapshots.and_then(SnapshotPlace::close);
+    let ends = narrator.finish(traces, left);
     if let (Some(file), Some(summary)) = (&options.summary_json, ends.first()) {
         write(file, summary).with_context(|| file.display().to_string())?;
     }
     Ok(options.fail_on.is_some_and(|gate| ends.iter().any(|summary| gate.fails(summary))))
+}
+
+/// Gives snapshots a directory, if they are wanted.
+fn snapshots(
+    settings: &mut Settings,
+    options: &RunOptions,
+    problems: &mut Vec<String>,
+) -> Option<SnapshotPlace> {
+    if !options.has_snapshots {
+        return None;
+    }
+    match SnapshotPlace::create(settings.summary_dir.as_deref()) {
+        Ok(folder) => {
+            folder.set(settings);
+            Some(folder)
+        }
+        Err(error) => {
+            problems.push(format!("no memory snapshots: {error}"));
+            None
+        }
+    }
 }
 
 fn write(file: &PathBuf, summary: &Summary) -> anyhow::Result<()> {

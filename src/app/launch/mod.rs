@@ -8,6 +8,7 @@ mod folder;
 mod narrator;
 pub mod processes;
 mod signals;
+mod snapshots;
 pub mod supervisor;
 mod terminal;
 pub mod witness;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
@@ -28,7 +28,7 @@ use crate::report::summary::model::Summary;
 
 /// Lines that wait for a terminal that takes none; later ones are lost.
 const LINES_MAX: usize = 256;
-/// Findings of one kind that have a line each; further ones are on the page.
+/// Findings of one kind that have a line each, and lines that name code or objects; further ones are on the page.
 const LINES_A_KIND_MAX: usize = 16;
 
 /// The supervisor's socket, and what to say on it.
@@ -59,6 +59,8 @@ pub(super) struct Narrator {
     is_started: bool,
     /// The worst severity of each finding that has been said.
     said: BTreeMap<(SubjectId, DiagnosisKind), Severity>,
+    /// Lines about findings with the code or the object behind them.
+    n_named: usize,
     ends: BTreeMap<Run, SummaryNotice>,
 }
 
@@ -72,6 +74,7 @@ impl Narrator {
             is_coloured: io::stderr().is_terminal(),
             is_started: false,
             said: BTreeMap::new(),
+            n_named: 0,
             ends: BTreeMap::new(),
         })
     }
@@ -121,6 +124,7 @@ impl Narrator {
     fn take(&mut self, notice: Notice) {
         match notice {
             Notice::Finding(finding) => self.find(&finding),
+            Notice::Named(finding) => self.name(*finding),
             Notice::Summary(end) => {
                 self.ends.insert(end.summary.run.clone(), *end);
             }
@@ -152,8 +156,22 @@ impl Narrator {
         self.pen.line(finding_line(finding, self.is_coloured));
     }
 
-    /// Closes with the summaries, the worst first. Returns them.
-    pub(super) fn finish(mut self, traces: Traces) -> Vec<Summary> {
+    /// Says a finding once more, with the code or the object behind it.
+    fn name(&mut self, finding: Transition) {
+        if self.n_named == LINES_A_KIND_MAX {
+            return;
+        }
+        self.n_named += 1;
+        // That its rank has ended since makes it no smaller.
+        let said = self.said.get(&(finding.subject.clone(), finding.kind)).copied();
+        let severity = said.map_or(finding.severity, |said| said.max(finding.severity));
+        let finding = Transition { severity, ..finding };
+        self.pen.line(finding_line(&finding, self.is_coloured));
+    }
+
+    /// Closes with the summaries, the worst first, and with the directory of snapshots that none of them has. Returns the
+    /// summaries.
+    pub(super) fn finish(mut self, traces: Traces, left: Option<PathBuf>) -> Vec<Summary> {
         while let Ok(notice) = self.notices.try_recv() {
             self.take(notice);
         }
@@ -170,6 +188,10 @@ impl Narrator {
         };
         if self.is_started {
             self.pen.line(text);
+            if let Some(left) = left {
+                let place = left.display();
+                self.pen.line(format!("stepmem: {place} has snapshots that no summary has\n"));
+            }
         }
         self.pen.end();
         ends.into_iter().map(|end| end.summary).collect()

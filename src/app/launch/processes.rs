@@ -70,6 +70,8 @@ pub(super) struct Ready {
     pub(super) client: Option<String>,
     /// The private directory, in which processes leave traces.
     pub(super) folder: Option<String>,
+    /// The directory that snapshots are written below; absent where none are wanted.
+    pub(super) snapshots: Option<String>,
     /// The file of the token that pushes need.
     pub(super) token_file: Option<String>,
 }

@@ -1,30 +1,30 @@
 //! The push endpoint: limits, authorization and status codes, on TCP and on a Unix socket.
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use subtle::ConstantTimeEq;
-use tokio::sync::watch;
 
 use crate::input::push::bodies::{Bodies, ReadUptime};
 use crate::input::push::inbox::{Delivery, Inbox, PushResult, Receipt, Releases};
 use crate::input::push::problem::{PushRefusal, problem};
+use crate::input::push::roles::{AccessRefusal, Caller, Role, Roles, Token, Tokens};
 use crate::input::push::wire::answer::{encode_accepted, encode_demanded};
 use crate::input::push::wire::control::{
     decode_ack, decode_demand, decode_device_ack, decode_end, decode_release, decode_snapshot,
 };
-use crate::input::push::wire::error::DecodeError;
 use crate::input::push::wire::holders::decode_holders;
 use crate::input::push::wire::step::{Layout, decode};
+use crate::model::end::EndAuthority;
 use crate::model::ids::{GpuUuid, Run};
 use crate::net::peer::Peer;
 use crate::net::server::Connection;
@@ -39,6 +39,10 @@ pub struct PushConfig {
     pub body_bytes_max: usize,
     /// The token that clients must send; `None` accepts every client.
     pub token_file: Option<TokenFile>,
+    /// The secret by which an operator is known; `None` without one.
+    pub admin_token_file: Option<TokenFile>,
+    /// Whether root over the Unix socket and any client over loopback administer where no token of admins is set.
+    pub trusts_machine: bool,
 }
 
 /// The file of a token, as it was read at the start.
@@ -46,16 +50,6 @@ pub struct PushConfig {
 pub struct TokenFile {
     pub path: PathBuf,
     pub token: Token,
-}
-
-/// The token that clients must send.
-#[derive(Clone, Default)]
-pub struct Token(pub Vec<u8>);
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(..)")
-    }
 }
 
 /// What the endpoint hands requests on to.
@@ -67,18 +61,18 @@ pub struct Receivers {
 }
 
 /// Creates the routes of the push endpoint.
-/// `token`: the token that clients must send, as it is now; `None` accepts every client.
 pub fn router(
     config: &PushConfig,
     receivers: Receivers,
-    token: Option<watch::Receiver<Token>>,
+    tokens: Tokens,
     clock: ReadUptime,
 ) -> Router {
     let Receivers { inbox, releases } = receivers;
     let body_bytes_max = config.body_bytes_max;
     let bodies = Bodies::new(body_bytes_max, Arc::clone(&clock));
+    let roles = Roles::new(tokens, config.trusts_machine, Arc::clone(&clock));
     let endpoint =
-        Arc::new(PushEndpoint { body_bytes_max, token, inbox, releases, clock, bodies });
+        Arc::new(PushEndpoint { body_bytes_max, roles, inbox, releases, clock, bodies });
     Router::new()
         .route("/-/healthy", get(healthy))
         .route("/v1/steps", post(steps))
@@ -98,7 +92,7 @@ pub fn router(
 
 struct PushEndpoint {
     body_bytes_max: usize,
-    token: Option<watch::Receiver<Token>>,
+    roles: Roles,
     inbox: Inbox,
     releases: Option<Releases>,
     clock: ReadUptime,
@@ -113,7 +107,7 @@ async fn healthy() -> &'static str {
 async fn steps(State(endpoint): State<Arc<PushEndpoint>>, request: Request<Body>) -> Response {
     endpoint
         .timed(async |endpoint| {
-            endpoint.authorize(request.headers())?;
+            endpoint.authorize(&request).await?;
             let layout = layout_of(request.headers())?;
             let read = |content: &[u8]| Ok(Delivery::Steps(decode(content, layout)?));
             endpoint.deliver(request, read).await
@@ -125,21 +119,22 @@ async fn snapshots(
     State(endpoint): State<Arc<PushEndpoint>>,
     request: Request<Body>,
 ) -> Response {
-    let peer = request.extensions().get::<Connection>().map(Connection::peer);
-    let owner = match peer {
-        Some(Peer::Process { uid, .. }) => Some(uid),
-        _ => None,
+    let read = |body: &[u8], Caller { peer, .. }| {
+        let owner = match peer {
+            Peer::Process { uid, .. } => Some(uid),
+            _ => None,
+        };
+        Ok(Delivery::Snapshot(decode_snapshot(body, owner)?))
     };
-    let read = |(), body: &[u8]| Ok(Delivery::Snapshot(decode_snapshot(body, owner)?));
-    endpoint.about(Ok(()), request, read).await
+    endpoint.about(request, read).await
 }
 
 async fn holders(
     State(endpoint): State<Arc<PushEndpoint>>,
     request: Request<Body>,
 ) -> Response {
-    let read = |(), body: &[u8]| Ok(Delivery::Holders(decode_holders(body)?));
-    endpoint.about(Ok(()), request, read).await
+    let read = |body: &[u8], _| Ok(Delivery::Holders(decode_holders(body)?));
+    endpoint.about(request, read).await
 }
 
 async fn end(
@@ -147,8 +142,17 @@ async fn end(
     run: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
-    let read = |run, body: &[u8]| Ok(Delivery::End(run, decode_end(body)?));
-    endpoint.about(named("run", run, Run::new), request, read).await
+    let read = |body: &[u8], caller: Caller| {
+        let run = named("run", run, Run::new)?;
+        let mut end = decode_end(body)?;
+        if caller.role == Role::Admin {
+            end.authority = EndAuthority::Any;
+        } else if end.rank.is_none() && end.instance.is_none() {
+            return Err(AccessRefusal::NeedsAdmin.into());
+        }
+        Ok(Delivery::End(run, end, caller.peer))
+    };
+    endpoint.about(request, read).await
 }
 
 async fn ack(
@@ -156,8 +160,11 @@ async fn ack(
     run: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
-    let read = |run, body: &[u8]| Ok(Delivery::Ack(decode_ack(run, body)?));
-    endpoint.about(named("run", run, Run::new), request, read).await
+    let read = |body: &[u8], caller: Caller| {
+        let run = named("run", run, Run::new);
+        Ok(Delivery::Ack(decode_ack(run?, body)?, caller.peer))
+    };
+    endpoint.administer(request, read).await
 }
 
 async fn demand(
@@ -165,11 +172,11 @@ async fn demand(
     run: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
-    let read = |run, body: &[u8]| {
-        let (rank, steps) = decode_demand(run, body)?;
-        Ok(Delivery::Demand(rank, steps))
+    let read = |body: &[u8], caller: Caller| {
+        let (rank, steps) = decode_demand(named("run", run, Run::new)?, body)?;
+        Ok(Delivery::Demand(rank, steps, caller.peer))
     };
-    endpoint.about(named("run", run, Run::new), request, read).await
+    endpoint.administer(request, read).await
 }
 
 async fn device_ack(
@@ -177,8 +184,11 @@ async fn device_ack(
     uuid: Result<Path<String>, PathRejection>,
     request: Request<Body>,
 ) -> Response {
-    let read = |uuid, body: &[u8]| Ok(Delivery::Ack(decode_device_ack(uuid, body)?));
-    endpoint.about(named("uuid", uuid, GpuUuid::new), request, read).await
+    let read = |body: &[u8], caller: Caller| {
+        let uuid = named("uuid", uuid, GpuUuid::new);
+        Ok(Delivery::Ack(decode_device_ack(uuid?, body)?, caller.peer))
+    };
+    endpoint.administer(request, read).await
 }
 
 async fn release(
@@ -187,7 +197,7 @@ async fn release(
 ) -> Response {
     endpoint
         .timed(async |endpoint| {
-            endpoint.authorize(request.headers())?;
+            let Caller { peer, .. } = endpoint.authorize(&request).await?.administering()?;
             json_only(request.headers())?;
             let body = endpoint.bodies.read(request).await?;
             let time = {
@@ -195,6 +205,7 @@ async fn release(
                 decode_release(&body.decoded(endpoint.body_bytes_max).await?)?
             };
             drop(body);
+            tracing::info!(?time, %peer, "release wanted");
             // Without a collector, no device is open.
             if let Some(releases) = &endpoint.releases {
                 releases.release(time).await.map_err(PushRefusal::Offer)?;
@@ -240,34 +251,54 @@ impl PushEndpoint {
         }
     }
 
-    /// Handles a request about what its path names, if it names anything, whose body is the JSON that `read` decodes.
-    async fn about<N>(
+    /// Handles a request of a client that may push, whose body is the JSON that `read` decodes.
+    async fn about(
         &self,
-        name: Result<N, PushRefusal>,
         request: Request<Body>,
-        read: impl FnOnce(N, &[u8]) -> Result<Delivery, DecodeError>,
+        read: impl FnOnce(&[u8], Caller) -> Result<Delivery, PushRefusal>,
     ) -> Response {
         self.timed(async |endpoint| {
-            endpoint.authorize(request.headers())?;
+            let caller = endpoint.authorize(&request).await?;
             json_only(request.headers())?;
-            endpoint.deliver(request, |content| Ok(read(name?, content)?)).await
+            endpoint.deliver(request, |content| read(content, caller)).await
         })
         .await
     }
 
-    fn authorize(&self, headers: &HeaderMap) -> Result<(), PushRefusal> {
-        let Some(token) = &self.token else { return Ok(()) };
-        let shown = headers
-            .get(AUTHORIZATION)
-            .map(HeaderValue::as_bytes)
-            .and_then(|value| value.split_at_checked(b"Bearer ".len()))
-            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"Bearer "))
-            .ok_or(PushRefusal::NoToken)?
-            .1;
-        if bool::from(shown.ct_eq(&token.borrow().0)) {
-            Ok(())
-        } else {
-            Err(PushRefusal::WrongToken)
+    /// As [`Self::about`], for admins only.
+    async fn administer(
+        &self,
+        request: Request<Body>,
+        read: impl FnOnce(&[u8], Caller) -> Result<Delivery, PushRefusal>,
+    ) -> Response {
+        self.timed(async |endpoint| {
+            let caller = endpoint.authorize(&request).await?.administering()?;
+            json_only(request.headers())?;
+            endpoint.deliver(request, |content| read(content, caller)).await
+        })
+        .await
+    }
+
+    /// Returns who sent a request, once that may be answered.
+    fn authorize<'e>(
+        &'e self,
+        request: &Request<Body>,
+    ) -> impl Future<Output = Result<Caller, AccessRefusal>> + use<'e> {
+        let caller = self.roles.caller(request);
+        let connection = request.extensions().get::<Connection>().cloned();
+        async move {
+            if !matches!(caller, Err(AccessRefusal::WrongToken)) {
+                return caller;
+            }
+            if let Some(refusal) = self.roles.paced().await {
+                return Err(refusal);
+            }
+            self.inbox.counts().add(PushResult::Guessed, Duration::ZERO);
+            if let Some(connection) = connection {
+                connection.evict().notify_one();
+            }
+            // The connection ends, and this with it.
+            std::future::pending().await
         }
     }
 

@@ -14,7 +14,8 @@ use crate::analysis::sites::HoldersReport;
 use crate::model::end::RankEnd;
 use crate::model::ids::{RankId, Run};
 use crate::model::step::StepSample;
-use crate::model::units::DurationCounts;
+use crate::model::units::{DurationBucket, DurationCounts};
+use crate::net::peer::Peer;
 
 /// Maximum number of waiting batches. A batch waits for microseconds; as many as this mean that the engine is gone
 /// or the machine has no CPU time left.
@@ -29,14 +30,14 @@ pub const PUSH_SECONDS_BOUNDS: [f64; 10] =
 pub enum Delivery {
     /// A batch of steps, accepted as a whole or not at all.
     Steps(Vec<StepSample>),
-    /// The end of a rank, or of a whole run.
-    End(Run, RankEnd),
-    /// An acknowledgement of a finding.
-    Ack(Ack),
+    /// The end of a rank, or of a whole run, and who sent it.
+    End(Run, RankEnd, Peer),
+    /// An acknowledgement of a finding, and who sent it.
+    Ack(Ack, Peer),
     /// The result of a memory snapshot.
     Snapshot(CaptureReport),
-    /// An operator's request for a snapshot of a rank, over so many steps.
-    Demand(RankId, Option<u32>),
+    /// An operator's request for a snapshot of a rank, over so many steps, and who sent it.
+    Demand(RankId, Option<u32>, Peer),
     /// What holds the tensors of a process.
     Holders(HoldersReport),
 }
@@ -110,6 +111,8 @@ pub enum PushResult {
     Malformed,
     OutOfRange,
     Unauthorized,
+    Guessed,
+    Forbidden,
     TooLarge,
     UnsupportedMediaType,
     TooMany,
@@ -122,11 +125,13 @@ pub enum PushResult {
 
 impl PushResult {
     /// The label of every result, in order of declaration.
-    pub const LABELS: [&'static str; 12] = [
+    pub const LABELS: [&'static str; 14] = [
         "accepted",
         "malformed",
         "out_of_range",
         "unauthorized",
+        "guessed",
+        "forbidden",
         "too_large",
         "unsupported_media_type",
         "too_many",
@@ -231,7 +236,11 @@ impl PushCounts {
         let counts = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
         let nanoseconds = Duration::from_nanos(self.nanoseconds.load(Ordering::Relaxed));
         DurationCounts {
-            buckets: PUSH_SECONDS_BOUNDS.into_iter().zip(counts).collect(),
+            buckets: PUSH_SECONDS_BOUNDS
+                .into_iter()
+                .zip(counts)
+                .map(|(within_seconds, count)| DurationBucket { within_seconds, count })
+                .collect(),
             count: self.n_pushes.load(Ordering::Relaxed),
             sum_seconds: nanoseconds.as_secs_f64(),
         }

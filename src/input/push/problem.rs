@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::analysis::refusal::Refusal;
 use crate::input::push::inbox::{OfferError, PushResult};
+use crate::input::push::roles::AccessRefusal;
 use crate::input::push::wire::answer::{encode_contest, encode_problem};
 use crate::input::push::wire::echo::{ECHO_CHARS_MAX, shortened};
 use crate::input::push::wire::error::DecodeError;
@@ -23,10 +24,8 @@ const PROBLEM_JSON: &str = "application/problem+json";
 /// Why a push is refused. The message is sent to the client.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PushRefusal {
-    #[error("the header Authorization: Bearer TOKEN is missing")]
-    NoToken,
-    #[error("the token is not the one of this exporter")]
-    WrongToken,
+    #[error(transparent)]
+    Access(#[from] AccessRefusal),
     #[error("content type {:?} is neither application/json nor application/x-ndjson", echoed(.0))]
     MediaType(String),
     #[error("content encoding {:?} is neither gzip nor identity", echoed(.0))]
@@ -62,7 +61,12 @@ impl PushRefusal {
 
     pub(super) fn result(&self) -> PushResult {
         match self {
-            Self::NoToken | Self::WrongToken => PushResult::Unauthorized,
+            Self::Access(AccessRefusal::NoToken | AccessRefusal::WrongToken) => {
+                PushResult::Unauthorized
+            }
+            Self::Access(AccessRefusal::Guessed) => PushResult::Guessed,
+            Self::Access(AccessRefusal::NeedsAdmin)
+            | Self::Offer(OfferError::Refused(Refusal::OfUnnamed(_))) => PushResult::Forbidden,
             Self::MediaType(_) | Self::Encoding(_) => PushResult::UnsupportedMediaType,
             Self::TooLarge(_) => PushResult::TooLarge,
             Self::Slow(_) | Self::Stalled(_) => PushResult::Timeout,
@@ -74,7 +78,7 @@ impl PushRefusal {
             Self::Offer(OfferError::Refused(Refusal::UnknownSubject(_))) => {
                 PushResult::UnknownRank
             }
-            Self::Offer(OfferError::Refused(Refusal::Held(_) | Refusal::EndOfAnother(_))) => {
+            Self::Offer(OfferError::Refused(Refusal::Held(_) | Refusal::OfAnother(_))) => {
                 PushResult::NameTaken
             }
             Self::Offer(OfferError::Refused(_)) => PushResult::TooMany,
@@ -88,6 +92,8 @@ impl PushRefusal {
     fn status(&self) -> (StatusCode, &'static str) {
         match self.result() {
             PushResult::Unauthorized => (StatusCode::UNAUTHORIZED, "Unauthorized"),
+            PushResult::Guessed => (StatusCode::TOO_MANY_REQUESTS, "Too many wrong tokens"),
+            PushResult::Forbidden => (StatusCode::FORBIDDEN, "Forbidden"),
             PushResult::UnsupportedMediaType => {
                 (StatusCode::UNSUPPORTED_MEDIA_TYPE, "Unsupported content")
             }

@@ -33,7 +33,8 @@ export function devicesSection() {
 export function nvmlState({ is_up: isUp, last_success_time: time, errors }, now) {
   if (!isKnown(isUp)) return "is not polled";
   const when = isKnown(time) ? `, last ${ago(time, now)}` : "";
-  const failed = errors.length > 0 ? `; failures: ${counts(errors)}` : "";
+  const failures = Object.entries(errors);
+  const failed = failures.length > 0 ? `; failures: ${counts(failures)}` : "";
   return (isUp ? `answers${when}` : `does not answer${when}`) + failed;
 }
 
@@ -62,8 +63,8 @@ function update(row, device, { status }) {
   row.used(share, memory ? `${bytes(memory.used_bytes)} of ${bytes(memory.total_bytes)} (${known(share, percent)})` : DASH);
   text(unattributed, known(device.unattributed_bytes, bytes));
   row.processes.set(processLines(device), (line) => line.key);
-  const errors = status.gpu.xids.filter(([of]) => of === device.uuid);
-  text(xids, errors.map(([, xid, n]) => `Xid ${xid} × ${number(n)}`).join(", ") || "none");
+  const errors = status.gpu.xids.filter(({ uuid: of }) => of === device.uuid);
+  text(xids, errors.map(({ xid, count }) => `Xid ${xid} × ${number(count)}`).join(", ") || "none");
   tone(xids, errors.length > 0 ? 2 : null, errors.length > 0 ? "is-toned" : "");
 }
 

@@ -24,10 +24,10 @@ function update(row, [name, value]) {
 }
 
 function facts({ exporter, records, gpu }, now) {
-  const figures = new Map(exporter.process);
-  const figure = (name, format) => known(figures.get(name), format);
+  const figure = (name, format) => known(exporter.process[name], format);
   const { count, sum_seconds: sum } = exporter.push_seconds;
-  const dropped = exporter.series_dropped.filter(([, n]) => n > 0);
+  const dropped = Object.entries(exporter.series_dropped).filter(([, n]) => n > 0);
+  const exports = Object.entries(exporter.otlp_exports);
   const collectors = exporter.collectors.map(collector);
   return [
     ["Version", exporter.version || DASH],
@@ -35,14 +35,14 @@ function facts({ exporter, records, gpu }, now) {
     ["Resident memory", figure("process_resident_memory_bytes", bytes)],
     ["CPU time", figure("process_cpu_seconds_total", (seconds) => `${seconds.toFixed(1)} s`)],
     ["NVML", nvmlState(gpu, now)],
-    ["Pushes", counts(exporter.pushes)],
+    ["Pushes", counts(Object.entries(exporter.pushes))],
     ["Records", counts(Object.entries(records))],
     ["Mean push duration", count > 0 ? milliseconds(sum / count) : DASH],
     ["Batches waiting", number(exporter.inbox_depth)],
     ["Collectors", collectors.join(", ") || DASH],
     ["Series", number(exporter.series) + (dropped.length > 0 ? `; left out: ${counts(dropped)}` : "")],
-    ["Connections shed", counts(exporter.connections_shed ?? [])],
-    ["OTLP exports", exporter.otlp_exports.length > 0 ? counts(exporter.otlp_exports) : "not configured"],
+    ["Connections shed", counts(Object.entries(exporter.connections_shed))],
+    ["OTLP exports", exports.length > 0 ? counts(exports) : "not configured"],
   ];
 }
 

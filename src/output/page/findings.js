@@ -1,6 +1,6 @@
 // The list of findings, the worst first: where, since when, why, and what to do.
 
-import { $, Rows, element, show, text, tone } from "./dom.js";
+import { $, Rows, attribute, element, show, text, tone } from "./dom.js";
 import { age, date, number } from "./format.js";
 import { Capped, mark } from "./parts.js";
 import { levelOf } from "./severity.js";
@@ -25,9 +25,11 @@ function make() {
   const time = element("time");
   const [note, frames, fold] = [element("p", "advice"), element("ol", "mono"), element("details")];
   fold.append(element("summary", "", "Where it is allocated"), frames);
-  const words = element("div", "", element("p", "", status, " ", where), sentence, fold, note, advice);
+  const timeline = element("a", "", "Timeline of its memory snapshot");
+  const drawn = element("p", "advice", timeline);
+  const words = element("div", "", element("p", "", status, " ", where), sentence, fold, drawn, note, advice);
   const node = element("li", "", badge, words, time);
-  return { node, badge, severity, status, where, sentence, advice, time, note, fold, frames, shown: "" };
+  return { node, badge, severity, status, where, sentence, advice, time, note, fold, frames, drawn, timeline, shown: "" };
 }
 
 function update(row, finding, view) {
@@ -38,7 +40,12 @@ function update(row, finding, view) {
   text(row.sentence, finding.sentence);
   text(row.advice, finding.advice);
   stack(row, finding.evidence.site?.stack ?? []);
-  const note = snapshotNote(finding, view.status.snapshots);
+  const snapshots = snapshotsOf(finding, view.status.snapshots);
+  const id = snapshots.findLast((snapshot) => snapshot.timeline)?.timeline;
+  show(row.drawn, Boolean(id));
+  // Relative, so that it also works behind a proxy that serves the page below a path.
+  if (id) attribute(row.timeline, "href", `snapshots/${encodeURIComponent(id)}`);
+  const note = snapshotNote(finding, snapshots.at(-1));
   text(row.note, note);
   show(row.note, note !== "");
   text(row.time, `for ${age(finding.since, view.now)}`, date(finding.since));
@@ -53,11 +60,15 @@ function stack(row, frames) {
   row.frames.replaceChildren(...lines.map((line) => element("li", "", line)));
 }
 
+/** The snapshots of a rank whose finding speaks of one, the oldest first. */
+function snapshotsOf({ run, rank, evidence }, snapshots) {
+  const isShown = evidence.signal === "allocated" || evidence.site;
+  return isShown ? (snapshots ?? []).filter((of) => of.run === run && of.rank === rank) : [];
+}
+
 /** What became of the newest snapshot of a rank that grows, unless the sentence says it. */
-function snapshotNote({ run, rank, evidence }, snapshots) {
-  if (evidence.signal !== "allocated") return "";
-  const newest = (snapshots ?? []).filter((of) => of.run === run && of.rank === rank).at(-1);
-  if (!newest) return "";
+function snapshotNote({ evidence }, newest) {
+  if (evidence.signal !== "allocated" || !newest) return "";
   const { outcome, error, analysis, analysis_error: reason, path } = newest;
   if (outcome === "waiting") return "A memory snapshot was asked for.";
   if (outcome === "recording") return "A memory snapshot is being recorded.";

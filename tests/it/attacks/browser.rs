@@ -13,7 +13,9 @@ fn get(exporter: &Exporter, host: &str, path: &str, more: &str) -> Answer {
 #[test]
 fn rebound_name_shows_neither_page_nor_status_and_scrapes_have_any_host() {
     let exporter = Exporter::start(&["--web.allowed-hosts", "stepmem.example.com"]);
-    for path in ["/", "/api/v1/status", "/api/v1/runs/r/summary", "/page/main.js"] {
+    for path in
+        ["/", "/api/v1/status", "/api/v1/runs/r/summary", "/page/main.js", "/snapshots/1-1"]
+    {
         assert_eq!(get(&exporter, "evil.example", path, "").status, 403, "{path}");
     }
     let address = exporter.web.to_string();

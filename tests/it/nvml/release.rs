@@ -43,8 +43,10 @@ fn only_devices_that_ranks_push_from_are_opened() {
     push_from(&exporter, 2, "GPU-c");
     exporter.await_metrics("both", |metrics| device_info(metrics) == ["GPU-b", "GPU-c"]);
     assert_eq!(fake.n_calls("nvmlDeviceGetHandleByIndex_v2"), 0);
-    let ended = exporter.post_to("/v1/runs/default/end", r#"{"outcome":"completed"}"#);
-    assert_eq!(ended.status, 200);
+    for rank in 0..3 {
+        let end = format!(r#"{{"rank":{rank},"outcome":"completed"}}"#);
+        assert_eq!(exporter.post_to("/v1/runs/default/end", end).status, 200);
+    }
     exporter.await_metrics("the end", |metrics| up(metrics).is_none());
     assert!(!has_device(&exporter.scrape()));
     await_true("everything closed", || {

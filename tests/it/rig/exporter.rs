@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::rig::http::{Answer, JSON, head, request};
+use crate::rig::schema::{holds, schema};
 use crate::rig::series::samples;
 use crate::rig::wait::{DEADLINE, LOOK};
 
@@ -215,9 +216,12 @@ impl Exporter {
         self.scrape().get(series).copied()
     }
 
-    /// `/api/v1/status`.
+    /// `/api/v1/status`, which is held to its schema.
     pub fn status(&self) -> Value {
-        self.get("/api/v1/status", &[]).json()
+        static SCHEMA: LazyLock<Value> = LazyLock::new(|| schema("status"));
+        let status = self.get("/api/v1/status", &[]).json();
+        holds(&SCHEMA, &status);
+        status
     }
 
     /// Asks again and again until `is_so` of the metrics.

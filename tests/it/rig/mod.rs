@@ -18,6 +18,7 @@ pub mod otlp;
 pub mod peers;
 pub mod poll;
 pub mod refusals;
+pub mod schema;
 pub mod series;
 pub mod snapshot;
 pub mod summary;

@@ -3,7 +3,7 @@
 import sys
 import time
 
-from . import _C
+from . import _C, cuda
 from .cuda import memory
 
 BLOCK = 8 << 20
@@ -26,7 +26,8 @@ def stack():
 
 def event(action, address, frames):
     if _C.history is not None:
-        entry = {"action": action, "addr": address, "size": BLOCK, "stream": 0, "time_us": time.time_ns() // 1000}
+        place = "device_free" if action == "oom" else "addr"
+        entry = {"action": action, place: address, "size": BLOCK, "stream": 0, "time_us": time.time_ns() // 1000}
         if _C.metadata:
             entry["user_metadata"] = _C.metadata
         _C.trace.append({**entry, "frames": frames})
@@ -34,8 +35,15 @@ def event(action, address, frames):
 
 
 def malloc():
-    """Allocates a block. Returns its address."""
+    """Allocates a block. Returns its address. If the device is full, calls the observers and raises OutOfMemoryError."""
     global n_addresses
+    if _C.allocated + BLOCK > _C.TOTAL:
+        _C.n_ooms += 1
+        event("oom", _C.TOTAL - _C.allocated, stack())
+        for observer in _C.observers:
+            observer(0, BLOCK, _C.allocated, _C.TOTAL - _C.allocated)
+        mib = BLOCK >> 20
+        raise cuda.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {mib}.00 MiB. GPU 0 has {_C.TOTAL >> 20} MiB")
     address = next((BASE + BLOCK * n for n in range(n_addresses) if BASE + BLOCK * n not in blocks), BASE + BLOCK * n_addresses)
     n_addresses = max(n_addresses, (address - BASE) // BLOCK + 1)
     frames = stack() if _C.history is not None else []

@@ -17,7 +17,7 @@ use crate::input::push::wire::json::{Object, Text, parse};
 use crate::input::push::wire::number::Number;
 use crate::input::push::wire::step::RUN_DEFAULT;
 use crate::model::end::{
-    ERROR_MESSAGE_BYTES_MAX, ERROR_TYPE_BYTES_MAX, EndOutcome, EndReport, RankEnd,
+    ERROR_MESSAGE_BYTES_MAX, ERROR_TYPE_BYTES_MAX, EndAuthority, EndOutcome, EndReport, RankEnd,
 };
 use crate::model::ids::{GpuUuid, ProcessId, RankId, Run, SubjectId};
 use crate::model::units::checked_text;
@@ -27,7 +27,7 @@ pub const RELEASE_SECONDS_MAX: u32 = 86_400;
 /// The longest id of a request to a rank, in bytes.
 pub const REQUEST_ID_BYTES_MAX: usize = 64;
 
-/// Decodes the body of `POST /v1/runs/RUN/end`.
+/// Decodes the body of `POST /v1/runs/RUN/end`, with the least authority.
 ///
 /// # Errors
 /// The body is not `{"rank": …, "outcome": …}` with what else is known of the end.
@@ -47,6 +47,7 @@ pub fn decode_end(body: &[u8]) -> Result<RankEnd, DecodeError> {
     Ok(RankEnd {
         rank: optional(raw.rank, |n| rank_of("rank", n))?,
         instance: raw.instance.map(|text| instance_of(&text.0)).transpose()?,
+        authority: EndAuthority::Own,
         report,
     })
 }
@@ -140,6 +141,7 @@ pub fn decode_snapshot(body: &[u8], owner: Option<u32>) -> Result<CaptureReport,
     let run = run_of(raw.run.as_ref().map_or(RUN_DEFAULT, |run| &run.0))?;
     Ok(CaptureReport {
         rank: RankId { run, rank: rank_of("rank", raw.rank)? },
+        instance: raw.instance.map(|text| instance_of(&text.0)).transpose()?,
         id: text("id", raw.id, REQUEST_ID_BYTES_MAX)?,
         reason: raw.reason.map_or(CaptureReason::Manual, RawReason::checked),
         step: optional(raw.step, |n| count_of("step", n))?,
@@ -214,6 +216,8 @@ struct RawSnapshot<'a> {
     #[serde(borrow)]
     run: Option<Text<'a>>,
     rank: Number,
+    #[serde(borrow)]
+    instance: Option<Text<'a>>,
     #[serde(borrow)]
     id: Option<Text<'a>>,
     reason: Option<RawReason>,

@@ -7,7 +7,7 @@ use crate::analysis::sites::{HoldersOutcome, HoldersReport};
 use crate::input::push::wire::control::{REQUEST_ID_BYTES_MAX, missing};
 use crate::input::push::wire::error::DecodeError;
 use crate::input::push::wire::field::{
-    bytes_of, count_of, in_field, integer_of, optional, rank_of, run_of,
+    bytes_of, count_of, in_field, instance_of, integer_of, optional, rank_of, run_of,
 };
 use crate::input::push::wire::json::{Object, Text, parse};
 use crate::input::push::wire::number::Number;
@@ -64,6 +64,7 @@ pub fn decode_holders(body: &[u8]) -> Result<HoldersReport, DecodeError> {
     let run = run_of(raw.run.as_ref().map_or(RUN_DEFAULT, |run| &run.0))?;
     Ok(HoldersReport {
         rank: RankId { run, rank: rank_of("rank", raw.rank)? },
+        instance: raw.instance.map(|text| instance_of(&text.0)).transpose()?,
         id: text("id", raw.id, REQUEST_ID_BYTES_MAX)?,
         outcome,
         first_step: optional(raw.first_step, |n| count_of("first_step", n))?,
@@ -118,6 +119,8 @@ struct RawHolders<'a> {
     #[serde(borrow)]
     run: Option<Text<'a>>,
     rank: Number,
+    #[serde(borrow)]
+    instance: Option<Text<'a>>,
     #[serde(borrow)]
     id: Option<Text<'a>>,
     outcome: RawLookOutcome,
