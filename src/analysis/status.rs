@@ -310,6 +310,12 @@ pub struct ExporterStatus {
     pub looks: LabelCounts,
     /// Connections that gave way, or found no place, by listener.
     pub connections_shed: LabelCounts,
+    /// Clients over TCP that were refused, by reason.
+    #[serde(default)]
+    pub access_refused: LabelCounts,
+    /// How often the file of TLS and users was read anew, by result; empty without one.
+    #[serde(default)]
+    pub web_reloads: LabelCounts,
     /// OTLP exports by result; empty when none is configured.
     pub otlp_exports: LabelCounts,
     /// How many series an output has.

@@ -20,6 +20,7 @@ use crate::analysis::sites::{
     AnalysisOutcome, HoldersOutcome, HoldersReport, SnapshotAnalysis,
 };
 use crate::analysis::status::{CollectorStatus, ExporterStatus, LabelCounts, Status};
+use crate::app::access::ReloadCounts;
 use crate::app::clock::Clock;
 use crate::app::collectors::analyses::AnalysisQueue;
 use crate::app::collectors::event::{CollectorEvent, CollectorRound};
@@ -37,6 +38,7 @@ use crate::model::end::RankEnd;
 use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
 use crate::model::step::StepSample;
 use crate::model::units::{Seconds, Uptime};
+use crate::net::access::AccessCounts;
 use crate::net::peer::Peer;
 use crate::net::server::ServerCounts;
 use crate::output::otlp::delivery::ExportCounts;
@@ -53,6 +55,8 @@ const SUMMARY_REST: u32 = 9;
 pub(super) struct ExporterFigures {
     pub(super) push: Arc<PushCounts>,
     pub(super) servers: [(&'static str, Arc<ServerCounts>); 2],
+    pub(super) access: Arc<AccessCounts>,
+    pub(super) web_reloads: Option<Arc<ReloadCounts>>,
     pub(super) export: Option<Arc<ExportCounts>>,
     pub(super) collectors: BTreeMap<&'static str, CollectorRound>,
     pub(super) dropped: DropCounts,
@@ -79,6 +83,7 @@ impl ExporterFigures {
         recorder: Option<&EventRecorder>,
     ) -> ExporterStatus {
         let shed = self.servers.iter().map(|(listener, counts)| (*listener, counts.shed()));
+        let reloads = self.web_reloads.as_ref().map(|counts| counts.results());
         let exports = self.export.as_ref().map(|counts| counts.results());
         ExporterStatus {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -95,6 +100,8 @@ impl ExporterFigures {
             snapshot_timelines: LabelCounts::new(),
             looks: LabelCounts::new(),
             connections_shed: labelled(shed),
+            access_refused: labelled(self.access.reasons()),
+            web_reloads: labelled(reloads.into_iter().flatten()),
             otlp_exports: labelled(exports.into_iter().flatten()),
             series: self.series,
             series_dropped: labelled([

@@ -25,8 +25,17 @@ pub struct Addresses {
     pub push: Vec<SocketAddr>,
     /// The push endpoint's Unix socket.
     pub socket: Option<PathBuf>,
+    /// Whether TLS is spoken at the addresses, not at the socket.
+    pub speaks_tls: bool,
     /// What the exporter does without, a sentence each.
     pub problems: Vec<String>,
+}
+
+impl Addresses {
+    /// Returns the URL of one of the addresses.
+    pub fn url(&self, address: SocketAddr) -> String {
+        format!("http{}://{address}", if self.speaks_tls { "s" } else { "" })
+    }
 }
 
 /// How many ports above a taken one are tried.

@@ -1,5 +1,6 @@
 //! Composition: who is built, joined and stopped. Only this room spawns and reads the clock.
 
+mod access;
 mod clock;
 pub mod collectors;
 mod engine_task;

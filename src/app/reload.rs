@@ -10,17 +10,24 @@ use crate::config::token;
 use crate::input::push::roles::Token;
 
 /// How often the files are looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// A shorter token is warned of, in bytes: so many hexadecimal digits are 64 bits.
 const TOKEN_BYTES_MIN: usize = 16;
+
+/// When files are read anew, and until when.
+#[derive(Clone)]
+pub(super) struct ReloadedFiles {
+    pub(super) reloads: watch::Receiver<u64>,
+    pub(super) stop: watch::Receiver<bool>,
+}
 
 /// Reads the token anew until the exporter stops. A file that is wrong leaves the token as it was.
 pub(super) async fn keep_token(
     path: PathBuf,
     tokens: watch::Sender<Token>,
-    mut reloads: watch::Receiver<u64>,
-    mut stop: watch::Receiver<bool>,
+    files: ReloadedFiles,
 ) -> anyhow::Result<()> {
+    let ReloadedFiles { mut reloads, mut stop } = files;
     warn_if_public(&path);
     warn_if_short(&path, &tokens.borrow());
     let mut is_failing = false;

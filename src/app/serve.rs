@@ -13,6 +13,7 @@ use crate::analysis::config::EngineConfig;
 use crate::analysis::engine::Engine;
 use crate::analysis::saved::SavedState;
 use crate::analysis::status::{ExporterStatus, Status};
+use crate::app::access::{Access, AccessSource};
 use crate::app::clock::Clock;
 use crate::app::collectors::analyses::AnalysisQueue;
 use crate::app::collectors::event::CollectorEvent;
@@ -22,7 +23,7 @@ use crate::app::engine_task::{DropCounts, EngineTask, ExporterFigures, Requests}
 use crate::app::listen::{Addresses, PUSH, SocketFile, WEB, bind_socket, listen};
 use crate::app::notices::Notices;
 use crate::app::recorder;
-use crate::app::reload::keep_token;
+use crate::app::reload::{ReloadedFiles, keep_token};
 use crate::app::startup::Startup;
 use crate::app::state_file::{StateFile, read_state};
 use crate::app::stop::{App, Awaited, Signals, Tasks};
@@ -30,11 +31,11 @@ use crate::app::summary_files::Summaries;
 use crate::app::summary_folders::SummaryFolders;
 use crate::config::keys;
 use crate::config::settings::{NvmlSettings, Settings};
-use crate::config::token;
+use crate::config::web_file::WebFile;
 use crate::input::owner::kubelet::Kubelet;
-use crate::input::push::http::{self, PushConfig, Receivers};
+use crate::input::push::http::{self, PushConfig, Receivers, TokenFile};
 use crate::input::push::inbox::{Inbox, PUSH_SECONDS_BOUNDS, ReleaseRequest, Releases};
-use crate::input::push::roles::{Token, Tokens};
+use crate::input::push::roles::Tokens;
 use crate::model::ids::GpuUuid;
 use crate::net::guard::Guard;
 use crate::net::server::{
@@ -102,6 +103,7 @@ impl Listeners {
             web: web_addresses,
             push: push_addresses,
             socket: socket.as_ref().map(|file| file.path().to_owned()),
+            speaks_tls: settings.web_file.as_ref().is_some_and(WebFile::speaks_tls),
             problems: Vec::new(),
         };
         Ok(Self { web, push, addresses, socket })
@@ -118,7 +120,6 @@ async fn start(
     let mut startup = Startup::new(settings.start, &settings.problems, &settings.warnings);
     let saved = read_state(settings.state_file.as_deref(), settings.engine.ranks_max).await;
     let clock = Clock::start(saved.as_ref());
-    let (push_counts, web_counts) = <(Arc<ServerCounts>, Arc<ServerCounts>)>::default();
     let (inbox, offers) = Inbox::new();
     let (publisher, latest) = watch::channel(Arc::default());
     let (source, status, summary) = StatusSource::new(latest.clone());
@@ -131,10 +132,8 @@ async fn start(
     let export_counts = Arc::<ExportCounts>::default();
     let export = start_export(settings.otlp, latest, &export_counts, &inbox).await;
     let export = startup.started(keys::OTLP_ENDPOINT, export)?.flatten();
-    let (pushed_devices, wanted) = watch::channel(BTreeSet::new());
-    let (inputs, releases) = DeviceInputs::new(wanted);
-    let releases = (settings.nvml.is_some() && gpu.is_some()).then_some(releases);
-    let gpu = start_collectors(settings.nvml.zip(gpu), inputs, collect, &mut startup)?;
+    let (devices, releases) = DeviceSource::new(settings.nvml.zip(gpu));
+    let (gpu, pushed_devices) = start_collectors(devices, collect, &mut startup)?;
     let config = EngineConfig { captures: settings.snapshots, ..settings.engine };
     let (engine, state) = resumed(config, saved, clock, settings.state_file).await;
     let (launches_max, staging) = (settings.summary_launches_max, settings.snapshot_staging);
@@ -143,7 +142,8 @@ async fn start(
     addresses.problems = [settings.warnings, startup.sentences()].concat();
 
     let export_counts = export.is_some().then_some(export_counts);
-    let exporter = figures(&inbox, [&push_counts, &web_counts], export_counts, startup);
+    let servers = ServerFigures::new(settings.web_file);
+    let exporter = figures(&inbox, &servers, export_counts, startup);
     let (awaited, of_engine) = Awaited::channel(engine.awaits_scrape());
     let task = EngineTask {
         engine,
@@ -174,28 +174,28 @@ async fn start(
     app.engine.spawn(task.run(offers, Requests::new(status, summary), collected));
     let serving = Serving {
         push_config: settings.push,
+        servers,
         hosts: settings.web_hosts,
         telemetry_path: settings.telemetry_path,
         timelines,
         listeners: [push, web],
-        counts: [push_counts, web_counts],
         stops: [push_stopped, web_stopped],
         receivers: Receivers { inbox, releases },
         source,
         reloads,
     };
-    serving.start(&mut app, clock, push_url(&addresses))?;
+    serving.start(&mut app, clock, &addresses);
     Ok((app, addresses))
 }
 
 /// What the servers are made of; of two, the first is that of pushes.
 struct Serving {
     push_config: PushConfig,
+    servers: ServerFigures,
     hosts: Vec<String>,
     telemetry_path: String,
     timelines: Option<Arc<TimelineFolder>>,
     listeners: [Vec<Listener>; 2],
-    counts: [Arc<ServerCounts>; 2],
     stops: [watch::Receiver<bool>; 2],
     receivers: Receivers,
     source: StatusSource,
@@ -204,13 +204,17 @@ struct Serving {
 
 impl Serving {
     /// Starts the servers of pushes and of the page.
-    fn start(self, app: &mut App, clock: Clock, push_url: String) -> anyhow::Result<()> {
+    fn start(self, app: &mut App, clock: Clock, addresses: &Addresses) {
         let [push_guard, web_guard] = guards(self.hosts, &self.telemetry_path);
         let [push_listeners, web_listeners] = self.listeners;
-        let [push_counts, web_counts] = self.counts;
+        let ServerFigures { push: push_counts, web: web_counts, access } = self.servers;
         let [push_stopped, web_stopped] = self.stops;
         let files = ReloadedFiles { reloads: self.reloads, stop: push_stopped.clone() };
-        let tokens = files.tokens(&self.push_config, &mut app.push_servers)?;
+        let tokens = kept_tokens(&self.push_config, &files, &mut app.push_servers);
+        let (access, tasks) = Access::start(access, clock);
+        tasks.spawn(files, web_stopped.clone(), &mut app.web_servers);
+        // One header shows a token or a user; the token counts for more.
+        let push_gate = access.gate(tokens.push.is_none());
         let clock = Arc::new(move || clock.now());
         let connections = Arc::<Connections>::default();
         let service = Service {
@@ -218,43 +222,36 @@ impl Serving {
             counts: push_counts,
             guard: push_guard,
             connections_max: http::PUSH_CONNECTIONS_MAX,
+            gate: push_gate,
             connections: Arc::clone(&connections),
             stop: push_stopped.clone(),
         };
         spawn_servers(service, push_listeners, &mut app.push_servers);
         let (telemetry_path, timelines) = (self.telemetry_path, self.timelines);
+        let push_url = push_url(addresses);
         let site = WebConfig { telemetry_path, push_url, timelines };
         let service = Service {
             router: web::router(site, self.source, push_stopped),
             counts: web_counts,
             guard: web_guard,
             connections_max: CONNECTIONS_MAX,
+            gate: access.gate(true),
             connections,
             stop: web_stopped,
         };
         spawn_servers(service, web_listeners, &mut app.web_servers);
-        Ok(())
     }
 }
 
-/// The files that are read anew.
-struct ReloadedFiles {
-    reloads: watch::Receiver<u64>,
-    stop: watch::Receiver<bool>,
-}
-
-impl ReloadedFiles {
-    /// Returns the tokens of pushes and of admins, which tasks keep.
-    fn tokens(self, push: &PushConfig, tasks: &mut Tasks) -> anyhow::Result<Tokens> {
-        let mut kept = |path: &Option<PathBuf>| {
-            let Some(path) = path else { return Ok(None) };
-            let (tokens, token) = watch::channel(Token(token::read(path)?));
-            let (reloads, stop) = (self.reloads.clone(), self.stop.clone());
-            tasks.spawn(keep_token(path.clone(), tokens, reloads, stop));
-            anyhow::Ok(Some(token))
-        };
-        Ok(Tokens { push: kept(&push.token_file)?, admin: kept(&push.admin_token_file)? })
-    }
+/// Returns the tokens of pushes and of admins, which tasks keep.
+fn kept_tokens(push: &PushConfig, files: &ReloadedFiles, tasks: &mut Tasks) -> Tokens {
+    let mut kept = |file: &Option<TokenFile>| {
+        let TokenFile { path, token } = file.clone()?;
+        let (tokens, token) = watch::channel(token);
+        tasks.spawn(keep_token(path, tokens, files.clone()));
+        Some(token)
+    };
+    Tokens { push: kept(&push.token_file), admin: kept(&push.admin_token_file) }
 }
 
 /// Which requests the push endpoint and the web server let in.
@@ -282,17 +279,33 @@ async fn resumed(
     (engine, state)
 }
 
+/// The counts of the servers.
+struct ServerFigures {
+    push: Arc<ServerCounts>,
+    web: Arc<ServerCounts>,
+    access: AccessSource,
+}
+
+impl ServerFigures {
+    fn new(web_file: Option<WebFile>) -> Self {
+        let access = AccessSource::new(web_file);
+        Self { push: Arc::default(), web: Arc::default(), access }
+    }
+}
+
 /// The figures of the exporter itself, at their start.
 fn figures(
     inbox: &Inbox,
-    servers: [&Arc<ServerCounts>; 2],
+    servers: &ServerFigures,
     export: Option<Arc<ExportCounts>>,
     startup: Startup,
 ) -> ExporterFigures {
-    let [push, web] = servers.map(Arc::clone);
+    let ServerFigures { push, web, access } = servers;
     ExporterFigures {
         push: inbox.counts(),
-        servers: [("push", push), ("web", web)],
+        servers: [("push", Arc::clone(push)), ("web", Arc::clone(web))],
+        access: Arc::clone(&access.refused),
+        web_reloads: access.reloads.clone(),
         export,
         collectors: BTreeMap::new(),
         dropped: DropCounts::default(),
@@ -341,7 +354,7 @@ fn engine_of(config: EngineConfig, saved: Option<SavedState>, clock: Clock) -> E
 /// The push address that the page shows.
 fn push_url(addresses: &Addresses) -> String {
     match (addresses.push.first(), &addresses.socket) {
-        (Some(address), _) => format!("http://{address}"),
+        (Some(address), _) => addresses.url(*address),
         (None, Some(socket)) => format!("unix:{}", socket.display()),
         (None, None) => String::new(),
     }
@@ -374,29 +387,31 @@ fn stops() -> [(watch::Sender<bool>, watch::Receiver<bool>); 2] {
     [watch::channel(false), watch::channel(false)]
 }
 
-/// What the collector of devices hears from the engine and from the push endpoint.
-struct DeviceInputs {
-    pushed_devices: watch::Receiver<BTreeSet<GpuUuid>>,
+/// The devices, and what the push endpoint asks of their collector.
+struct DeviceSource {
+    source: Option<(NvmlSettings, GpuSource)>,
     releases: mpsc::Receiver<ReleaseRequest>,
 }
 
-impl DeviceInputs {
-    /// Returns them, and the push endpoint's side.
-    fn new(pushed_devices: watch::Receiver<BTreeSet<GpuUuid>>) -> (Self, Releases) {
+impl DeviceSource {
+    /// Returns it, and the push endpoint's side if there are devices.
+    fn new(source: Option<(NvmlSettings, GpuSource)>) -> (Self, Option<Releases>) {
         let (releases, requests) = Releases::new();
-        (Self { pushed_devices, releases: requests }, releases)
+        let releases = source.is_some().then_some(releases);
+        (Self { source, releases: requests }, releases)
     }
 }
 
-/// Starts the collectors of devices. Returns their tasks.
+/// Starts the collectors of devices. Returns their tasks, and the channel of the devices that ranks push from.
 fn start_collectors(
-    devices: Option<(NvmlSettings, GpuSource)>,
-    inputs: DeviceInputs,
+    devices: DeviceSource,
     collect: mpsc::Sender<CollectorEvent>,
     startup: &mut Startup,
-) -> anyhow::Result<Tasks> {
+) -> anyhow::Result<(Tasks, watch::Sender<BTreeSet<GpuUuid>>)> {
     let mut tasks = JoinSet::new();
-    let Some((nvml, source)) = devices else { return Ok(tasks) };
+    let (pushing, pushed_devices) = watch::channel(BTreeSet::new());
+    let DeviceSource { source, releases } = devices;
+    let Some((nvml, source)) = source else { return Ok((tasks, pushing)) };
     let (devices, pod_devices) = watch::channel(None);
     if let Some(socket) = &nvml.kubelet_socket {
         let kubelet = Kubelet::new(socket).map_err(anyhow::Error::from);
@@ -405,13 +420,12 @@ fn start_collectors(
             tasks.spawn(ask_kubelet(kubelet, own, nvml.interval, collect.clone()));
         }
     }
-    let DeviceInputs { pushed_devices, releases } = inputs;
     let channels = GpuChannels { pushed_devices, pod_devices, collected: collect, releases };
     let task = GpuTask::start(nvml, source, channels).map_err(anyhow::Error::from);
     if let Some(task) = startup.started(keys::NVML_LIBRARY, task)? {
         tasks.spawn(task.run());
     }
-    Ok(tasks)
+    Ok((tasks, pushing))
 }
 
 /// Serves several listeners, which share their counts and their stop.

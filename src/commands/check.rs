@@ -6,29 +6,32 @@ use clap::{Arg, ArgMatches};
 
 use crate::app::collectors::nvml;
 use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings};
+use crate::commands::credentials::credential_args;
 use crate::commands::live::LiveExporter;
 use crate::config::settings::{PushSocket, Settings};
+use crate::config::web_file::WebFile;
+
+/// Where an exporter says that it runs.
+const HEALTH_PATH: [&str; 2] = ["-", "healthy"];
 
 /// `stepmem check`.
 pub(super) const CHECK: CommandRow = CommandRow { name: "check", arguments, run };
-
-/// The argument that asks a running exporter.
-const LIVE: &str = "live";
 
 fn arguments() -> clap::Command {
     let command = clap::Command::new("check").about(
         "Check the settings; show the addresses they listen on and whether NVML is available",
     );
-    let live = Arg::new(LIVE).long(LIVE).value_name("URL").help(
-        "Ask the running exporter at http://HOST:PORT or unix:///PATH whether it is healthy instead, for a probe; its Unix \
-         socket asks for no certificate and no password",
-    );
-    with_settings(command.arg(live), |_| true)
+    with_settings(command, |_| true)
+        .arg(Arg::new("url").long("url").value_name("URL").help(
+            "Ask only whether the exporter at http://HOST:PORT, https://HOST:PORT or unix:///PATH (its push socket) is healthy, and \
+             check no settings: for a probe",
+        ))
+        .args(credential_args())
 }
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
-    if let Some(url) = matches.get_one::<String>(LIVE) {
-        let answer = LiveExporter::at(url)?.get(&["-", "healthy"])?;
+    if let Some(url) = matches.get_one::<String>("url") {
+        let answer = LiveExporter::at(url, matches)?.get(&HEALTH_PATH)?;
         io::stdout().lock().write_all(answer.as_bytes()).map_err(anyhow::Error::from)?;
         return Ok(Exit::Success);
     }
@@ -38,11 +41,13 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
 }
 
 fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
+    let is_tls = settings.web_file.as_ref().is_some_and(WebFile::speaks_tls);
+    let scheme = if is_tls { "https" } else { "http" };
     for address in &settings.web_addresses {
-        writeln!(out, "page and metrics: http://{address}{}", settings.telemetry_path)?;
+        writeln!(out, "page and metrics: {scheme}://{address}{}", settings.telemetry_path)?;
     }
     for address in &settings.push_addresses {
-        writeln!(out, "pushes:           http://{address}/v1/steps")?;
+        writeln!(out, "pushes:           {scheme}://{address}/v1/steps")?;
     }
     if let Some(PushSocket { path, mode }) = &settings.push_socket {
         writeln!(out, "pushes:           {} (mode {mode:o})", path.display())?;

@@ -20,6 +20,7 @@ use crate::app::notices::Notices;
 use crate::app::{log, serve};
 use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings};
 use crate::commands::simulated_snapshot::{LEAKING_LINE, SimulatedMemory};
+use crate::config::keys;
 use crate::config::settings::{NvmlSettings, Settings};
 use crate::input::nvml::cycle::GpuPoll;
 use crate::model::device::{Attribution, DeviceInfo, DeviceMemory, GpuSample, ProcessMemory};
@@ -70,6 +71,11 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
 /// # Errors
 /// The exporter failed, or refused a push.
 pub fn run(mut settings: Settings, is_fixed: bool) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        settings.web_file.is_none(),
+        "the simulated job knows neither TLS nor passwords: leave out --{}",
+        keys::WEB_FILE
+    );
     settings.nvml = Some(NvmlSettings {
         interval: DEVICES_EVERY,
         timeout: DEVICES_EVERY,

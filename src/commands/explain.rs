@@ -12,6 +12,7 @@ use crate::analysis::engine::Engine;
 use crate::commands::args::{
     self, CommandError, CommandRow, Exit, is_replay_setting, recordings, with_settings,
 };
+use crate::commands::credentials::credential_args;
 use crate::commands::live::{LiveExporter, instead_of_recordings};
 use crate::commands::playback;
 use crate::model::ids::{Rank, RankId, Run, SubjectId};
@@ -93,11 +94,15 @@ pub fn run<'f>(
 }
 
 /// Returns what the exporter at `url` knows of a rank.
-fn of_exporter(url: &str, question: &ExplainQuery) -> anyhow::Result<String> {
+fn of_exporter(
+    url: &str,
+    question: &ExplainQuery,
+    access: &ArgMatches,
+) -> anyhow::Result<String> {
     let ExplainQuery::Rank(run, rank) = question else {
         anyhow::bail!("--url explains ranks, not processes");
     };
-    let exporter = LiveExporter::at(url)?;
+    let exporter = LiveExporter::at(url, access)?;
     let status = exporter.status()?;
     let run = match run {
         Some(run) => run.clone(),
@@ -135,6 +140,7 @@ fn arguments() -> clap::Command {
         .about("Explain what stepmem found on a rank in recorded pushes, and which gates stopped other findings; or what a running exporter knows of a rank")
         .arg(recordings().required(false).required_unless_present("url"))
         .arg(instead_of_recordings(is_replay_setting).conflicts_with("pid"))
+        .args(credential_args())
         .arg(
             Arg::new("run")
                 .long("run")
@@ -164,7 +170,7 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let question = question(matches)?;
     let mut out = io::stdout().lock();
     if let Some(url) = matches.get_one::<String>("url") {
-        let text = of_exporter(url, &question)?;
+        let text = of_exporter(url, &question, matches)?;
         out.write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
         return Ok(Exit::Success);
     }

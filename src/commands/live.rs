@@ -12,6 +12,7 @@ use reqwest::Url;
 use reqwest::blocking::{Client, RequestBuilder, Response};
 
 use crate::analysis::status::Status;
+use crate::commands::credentials::{Credentials, credential_args};
 use crate::config::environment;
 use crate::config::table::{SETTINGS, Setting};
 use crate::input::push::wire::request::ControlRequest;
@@ -44,25 +45,33 @@ pub(super) struct LiveExporter {
     name: String,
     url: Url,
     token: Option<String>,
+    credentials: Credentials,
 }
 
 impl LiveExporter {
-    /// Takes `http://HOST:PORT`, `https://…` or `unix:///PATH`.
+    /// Takes `http://HOST:PORT`, `https://…` or `unix:///PATH`, and the arguments of its access.
     ///
     /// # Errors
-    /// The address is none of these.
-    pub(super) fn at(address: &str) -> anyhow::Result<Self> {
+    /// The address is none of these, or the credentials cannot be read.
+    pub(super) fn at(address: &str, access: &ArgMatches) -> anyhow::Result<Self> {
+        let credentials = Credentials::read(access)?;
         let builder = Client::builder().timeout(ANSWER_WITHIN).no_proxy();
         // Without TLS it does not need the system's certificates, which a small image lacks.
-        let builder =
-            if address.starts_with("https://") { builder } else { builder.tls_certs_only([]) };
+        let builder = if address.starts_with("https://") {
+            credentials.encrypt(builder)
+        } else {
+            builder.tls_certs_only([])
+        };
         let (builder, url) = match address.strip_prefix("unix://") {
             Some(path) => (builder.unix_socket(PathBuf::from(path)), "http://localhost"),
             None => (builder, address),
         };
-        let expected = || format!("{address} is neither http://HOST:PORT nor unix:///PATH");
+        let expected = || {
+            format!("{address} is none of http://HOST:PORT, https://HOST:PORT and unix:///PATH")
+        };
         let url = Url::parse(url).with_context(expected)?;
-        Ok(Self { client: builder.build()?, name: address.to_owned(), url, token: None })
+        let (client, name) = (builder.build()?, address.to_owned());
+        Ok(Self { client, name, url, token: None, credentials })
     }
 
     /// Returns the answer to a GET; `path` is in parts, which may contain any character.
@@ -106,7 +115,16 @@ impl LiveExporter {
         }
     }
 
-    fn post(&self, request: &ControlRequest) -> anyhow::Result<String> {
+    /// Shows a token from now on.
+    pub(super) fn with_token(self, token: Option<String>) -> Self {
+        Self { token, ..self }
+    }
+
+    /// Posts a request, and returns the body of the answer.
+    ///
+    /// # Errors
+    /// As of [`Self::get`].
+    pub(super) fn post(&self, request: &ControlRequest) -> anyhow::Result<String> {
         let path: Vec<&str> = request.path.iter().map(String::as_str).collect();
         let post = self.client.post(self.below(&path));
         let post = post.header("content-type", "application/json");
@@ -125,7 +143,7 @@ impl LiveExporter {
     fn answer(&self, request: RequestBuilder, place: &str) -> anyhow::Result<String> {
         let request = match &self.token {
             Some(token) => request.bearer_auth(token),
-            None => request,
+            None => self.credentials.show(request),
         };
         let answer =
             request.send().with_context(|| format!("no exporter answers at {place}"))?;
@@ -184,13 +202,13 @@ pub(super) fn instead_of_recordings(takes: impl Fn(&Setting) -> bool) -> Arg {
         .long("url")
         .value_name("URL")
         .conflicts_with_all(["FILE", "config.file"].into_iter().chain(settings))
-        .help("Ask the running exporter at http://HOST:PORT (its status page) or unix:///PATH instead of reading recordings")
+        .help("Ask the running exporter at http://HOST:PORT (its status page), https://HOST:PORT or unix:///PATH instead of reading recordings")
 }
 
 /// The argument of [`push_address`].
 pub(super) fn push_url_arg(name: &'static str) -> Arg {
     Arg::new(name).long(name).value_name("URL").help(format!(
-        "Address of the push endpoint, http://HOST:PORT or unix:///PATH [env: STEPMEM_PUSH_URL] [default: \
+        "Address of the push endpoint, http://HOST:PORT, https://HOST:PORT or unix:///PATH [env: STEPMEM_PUSH_URL] [default: \
          unix://{PUSH_SOCKET} if it exists, else {PUSH_URL}]"
     ))
 }
@@ -202,8 +220,8 @@ pub(super) fn token_arg() -> Arg {
 }
 
 /// The arguments by which [`send`] finds the push endpoint.
-pub(super) fn push_args() -> [Arg; 2] {
-    [push_url_arg("url"), token_arg()]
+pub(super) fn push_args() -> impl Iterator<Item = Arg> {
+    [push_url_arg("url"), token_arg()].into_iter().chain(credential_args())
 }
 
 /// The argument that [`rank`] reads.
@@ -230,8 +248,8 @@ pub(super) fn send(
     request: &ControlRequest,
     done: &str,
 ) -> anyhow::Result<()> {
-    let mut exporter = LiveExporter::at(&push_address(matches.get_one("url")))?;
-    exporter.token = token(matches)?;
+    let exporter = LiveExporter::at(&push_address(matches.get_one("url")), matches)?;
+    let exporter = exporter.with_token(token(matches)?);
     exporter.post(request)?;
     stdout().lock().write_all(format!("{done}\n").as_bytes())?;
     Ok(())

@@ -7,6 +7,7 @@ pub mod args;
 pub mod check;
 pub mod compare;
 mod completions;
+mod credentials;
 pub mod demo;
 pub mod end;
 pub mod explain;

@@ -15,6 +15,7 @@ use crate::analysis::status::{
     FindingStatus, ProcessStatus, RankStatus, RunStatus, SignalStatus, Status,
 };
 use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
+use crate::commands::credentials::credential_args;
 use crate::commands::live::{LiveExporter, STATUS_PATH, plain_json};
 use crate::model::ids::{ProcessId, Run, SubjectId};
 use crate::model::units::Bytes;
@@ -67,16 +68,14 @@ impl StatusOrder {
     }
 }
 
-/// Fetches the status from the exporter at `url`, as a table of what `view` shows, or all of it as its JSON.
+/// Fetches the status from the exporter, as a table of what `view` shows, or all of it as its JSON.
 ///
 /// # Errors
 /// No exporter answers there, or the answer is not a status of this version.
-pub fn fetch(url: &str, view: &StatusView, is_json: bool) -> anyhow::Result<String> {
-    let exporter = LiveExporter::at(url)?;
+fn fetch(exporter: &LiveExporter, view: &StatusView, is_json: bool) -> anyhow::Result<String> {
     if is_json {
         let text = exporter.get(&STATUS_PATH)?;
-        serde_json::from_str::<IgnoredAny>(&text)
-            .with_context(|| format!("the answer of {url} is not JSON"))?;
+        serde_json::from_str::<IgnoredAny>(&text).context("the answer is not JSON")?;
         return Ok(format!("{}\n", plain_json(text.trim_end())));
     }
     let (status, n_hidden) = selected(exporter.status()?, view);
@@ -351,6 +350,7 @@ fn arguments() -> clap::Command {
                 .value_name("URL")
                 .help(format!("Address of the exporter's status page [default: {STATUS_URL}]")),
         )
+        .args(credential_args())
         .arg(Arg::new("run").long("run").value_name("RUN").help("Show this run only"))
         .arg(
             Arg::new("rank")
@@ -397,16 +397,18 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
         is_all: matches.get_flag("all"),
     };
     let is_json = matches.get_flag("json");
+    // The files are read anew each time: they may have been renewed.
+    let look = || fetch(&LiveExporter::at(url, matches)?, &view, is_json);
     let every =
         matches.get_one::<u32>("watch").map(|every| Duration::from_secs((*every).into()));
     let Some(every) = every else {
-        print(&fetch(url, &view, is_json)?)?;
+        print(&look()?)?;
         return Ok(Exit::Success);
     };
     let clear = if stdout().is_terminal() && !is_json { CLEAR } else { "" };
     loop {
         // An exporter that is restarted is seen again.
-        let text = fetch(url, &view, is_json).unwrap_or_else(|error| format!("{error:#}\n"));
+        let text = look().unwrap_or_else(|error| format!("{error:#}\n"));
         print(&format!("{clear}{text}"))?;
         thread::sleep(every);
     }

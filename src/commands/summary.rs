@@ -12,6 +12,7 @@ use crate::commands::args::{
     self, CommandError, CommandRow, Exit, is_replay_setting, json, json_arg, recordings,
     with_settings,
 };
+use crate::commands::credentials::credential_args;
 use crate::commands::launch_summary;
 use crate::commands::live::{LiveExporter, VERSION, instead_of_recordings, plain_json};
 use crate::commands::playback::{self, Playback};
@@ -189,8 +190,12 @@ fn summarize<'f>(
 }
 
 /// Returns the summary of a run as the exporter at `url` has it, as a card or as JSON.
-fn live(url: &str, run: Option<Run>, is_json: bool) -> anyhow::Result<String> {
-    let exporter = LiveExporter::at(url)?;
+fn live(
+    exporter: &LiveExporter,
+    url: &str,
+    run: Option<Run>,
+    is_json: bool,
+) -> anyhow::Result<String> {
     let run = match run {
         Some(run) => run,
         None => exporter.only_run(&exporter.status()?)?,
@@ -211,6 +216,7 @@ fn arguments() -> clap::Command {
         .about("Summarize recorded pushes, a live run or the directory of a launch: verdict, evidence, next steps, and every rank")
         .arg(recordings().required(false).required_unless_present("url"))
         .arg(instead_of_recordings(is_replay_setting).conflicts_with_all(["policy", "window"]))
+        .args(credential_args())
         .arg(
             Arg::new("run")
                 .long("run")
@@ -226,7 +232,7 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let question = question(matches)?;
     let mut out = io::stdout().lock();
     if let Some(url) = matches.get_one::<String>("url") {
-        let text = live(url, question.run, question.is_json)?;
+        let text = live(&LiveExporter::at(url, matches)?, url, question.run, question.is_json)?;
         out.write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
         return Ok(Exit::Success);
     }

@@ -1,7 +1,7 @@
 //! `stepmem snapshot take`: asks a live rank for a memory snapshot, and waits for its file and its verdict.
 
 use std::io::{Write, stdout};
-use std::path::PathBuf;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
@@ -13,7 +13,9 @@ use crate::analysis::diagnosis::site_words;
 use crate::analysis::snapshot_status::SnapshotStatus;
 use crate::analysis::status::Status;
 use crate::commands::args::{CommandError, Exit};
-use crate::commands::live::{push_address, push_url_arg, token, token_arg};
+use crate::commands::credentials::credential_args;
+use crate::commands::live::{LiveExporter, push_address, push_url_arg, token, token_arg};
+use crate::input::push::wire::request::ControlRequest;
 use crate::model::ids::Run;
 use crate::text::clean::clean;
 
@@ -21,8 +23,6 @@ use crate::text::clean::clean;
 pub(super) const NAME: &str = "take";
 /// The default of `--url`.
 const STATUS_URL: &str = "http://127.0.0.1:9477";
-/// How long the exporter may take to answer.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// How often the status is read.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -42,13 +42,12 @@ pub(super) fn arguments() -> Command {
         .arg(url("url", "Address of the exporter's status page", STATUS_URL))
         .arg(push_url_arg("push-url"))
         .arg(token_arg())
+        .args(credential_args())
 }
 
 /// Asks, and waits until the snapshot is written and, where the exporter reads snapshots, analysed.
 pub(super) fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(anyhow::Error::from)?;
-    Ok(runtime.block_on(take(matches))?)
+    Ok(take(matches)?)
 }
 
 /// What the exporter answers to a request for a snapshot.
@@ -57,38 +56,22 @@ struct Asked {
     id: String,
 }
 
-async fn take(matches: &ArgMatches) -> anyhow::Result<Exit> {
+fn take(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let text = |name: &str| matches.get_one::<String>(name).cloned().unwrap_or_default();
     let run = Run::new(&text("run")).context("--run")?;
     let rank = matches.get_one::<u32>("rank").copied().unwrap_or_default();
-    let client = || reqwest::Client::builder().timeout(ANSWER_WITHIN).no_proxy();
-    let address = push_address(matches.get_one("push-url"));
-    let (pusher, base) = match address.strip_prefix("unix://") {
-        Some(path) => (client().unix_socket(PathBuf::from(path)).build()?, "http://localhost"),
-        None => (client().build()?, address.as_str()),
-    };
-    let client = client().build()?;
-    let escaped: Vec<String> =
-        run.as_str().bytes().map(|byte| format!("%{byte:02X}")).collect();
-    let path = escaped.concat();
-    let url = format!("{}/v1/runs/{path}/snapshot", base.trim_end_matches('/'));
-    let mut request = pusher.post(&url).header("content-type", "application/json");
-    if let Some(token) = token(matches)? {
-        request = request.bearer_auth(token);
-    }
+    let push = LiveExporter::at(&push_address(matches.get_one("push-url")), matches)?;
+    let push = push.with_token(token(matches)?);
     let steps = matches.get_one::<u32>("steps");
-    let answer = request.body(json!({ "rank": rank, "steps": steps }).to_string()).send().await;
-    let answer = answer.with_context(|| format!("no exporter answers at {address}"))?;
-    let (status, body) = (answer.status(), answer.text().await?);
-    anyhow::ensure!(status.is_success(), "refused ({status}): {}", clean(&body));
-    let Asked { id } = serde_json::from_str(&body).with_context(|| format!("{url}: {body}"))?;
+    let path = ["v1", "runs", run.as_str(), "snapshot"].map(str::to_owned);
+    let body = json!({ "rank": rank, "steps": steps });
+    let answer = push.post(&ControlRequest { path: path.to_vec(), body })?;
+    let Asked { id } = serde_json::from_str(&answer).context("the answer has no id")?;
     writeln!(stdout().lock(), "rank {rank} of {run} is asked for a snapshot")?;
-    let url = format!("{}/api/v1/status", text("url").trim_end_matches('/'));
+    let page = LiveExporter::at(&text("url"), matches)?;
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
-        let answer = client.get(&url).send().await?.error_for_status()?.text().await?;
-        let status: Status = serde_json::from_str(&answer)
-            .with_context(|| format!("{url} is not the status of this version"))?;
+        thread::sleep(LOOK_EVERY);
+        let status = page.status()?;
         let mut snapshots = status.snapshots.iter();
         let snapshot = snapshots.find(|snapshot| snapshot.id.as_deref() == Some(&id));
         let snapshot = snapshot.context("the exporter no longer lists the snapshot")?;

@@ -176,6 +176,13 @@ pub enum ValueError {
         /// Why, in the words of the system.
         reason: String,
     },
+    /// A file of TLS and users that is wrong.
+    #[error("{path}: {reason}")]
+    WebFile {
+        path: String,
+        /// Why, naming the key.
+        reason: String,
+    },
     /// A token that is empty or too long.
     #[error("{path}: a token of {bytes} bytes is outside 1..={max}")]
     Token {

@@ -6,9 +6,14 @@ use crate::config::table::{SETTINGS, Setting};
 const PREFIX: &str = "STEPMEM_";
 
 /// Variables that others than the settings read: the client, and what `run` passes to it.
-const OTHERS: [&str; 17] = [
+const OTHERS: [&str; 22] = [
     FILE_VARIABLE,
     "STEPMEM_PUSH_URL",
+    "STEPMEM_PUSH_CA_FILE",
+    "STEPMEM_PUSH_CERT_FILE",
+    "STEPMEM_PUSH_KEY_FILE",
+    "STEPMEM_PUSH_USER",
+    "STEPMEM_PUSH_PASSWORD_FILE",
     "STEPMEM_RUN",
     "STEPMEM_RANK",
     "STEPMEM_ATTEMPT",

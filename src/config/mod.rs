@@ -13,3 +13,4 @@ pub mod sources;
 pub mod table;
 pub mod token;
 mod values;
+pub mod web_file;

@@ -8,6 +8,7 @@ use crate::analysis::captures::CaptureSettings;
 use crate::analysis::config::EngineConfig;
 use crate::config::devices::DeviceEnvironment;
 use crate::config::error::{Mistake, StartupProblem};
+use crate::config::web_file::WebFile;
 use crate::input::nvml::config::{Devices, GivenDevices};
 use crate::input::push::http::PushConfig;
 use crate::model::device::PodName;
@@ -22,6 +23,8 @@ pub struct Settings {
     pub telemetry_path: String,
     /// Names by which browsers reach the page.
     pub web_hosts: Vec<String>,
+    /// What clients over TCP are asked for; `None` asks for nothing.
+    pub web_file: Option<WebFile>,
     /// TCP addresses of the push endpoint.
     pub push_addresses: Vec<SocketAddr>,
     /// Unix socket of the push endpoint.
@@ -141,6 +144,7 @@ impl Default for Settings {
             web_addresses: vec![(Ipv4Addr::UNSPECIFIED, 9477).into()],
             telemetry_path: "/metrics".to_owned(),
             web_hosts: Vec::new(),
+            web_file: None,
             push_addresses: vec![(Ipv4Addr::LOCALHOST, 9478).into()],
             push_socket: None,
             push: PushConfig {
@@ -307,6 +311,7 @@ impl Settings {
     /// Whether every client over TCP shows who it is.
     fn knows_pushers(&self) -> bool {
         self.push.token_file.is_some()
+            || self.web_file.as_ref().is_some_and(WebFile::knows_clients)
     }
 
     /// Leaves out the addresses at which everyone in the network could push.

@@ -211,6 +211,7 @@ mod tests {
         ("web.listen-address", "127.0.0.1:1"),
         ("web.telemetry-path", "/other"),
         ("web.allowed-hosts", "stepmem.example.com"),
+        ("web.config.file", "tests/data/web-config.yml"),
         ("push.listen-address", ":2"),
         ("push.unix-socket", "/run/push.sock:600"),
         ("push.token-file", "rustfmt.toml"),

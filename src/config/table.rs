@@ -8,7 +8,7 @@ use crate::config::keys;
 use crate::config::settings::{Draft, StartMode};
 use crate::config::values::{
     absolute, addresses, any_duration, bytes, duration, endpoint, hosts, number, one_of, path,
-    pod, ratio, size, socket, switch, telemetry_path, token_file, transport,
+    pod, ratio, size, socket, switch, telemetry_path, token_file, transport, web_file,
 };
 use crate::input::push::bodies::BODY_BYTES_MAX;
 use crate::model::ids::Run;
@@ -97,6 +97,12 @@ pub const SETTINGS: &[Setting] = &[
         "Host name by which browsers reach the page, such as that of an ingress. Addresses, names without a dot, and names \
          that end in .localhost, .local, .internal, .svc or .svc.cluster.local need no setting; scrapes need none either.",
         |d, v| { d.settings.web_hosts = hosts(v)?; Ok(()) }).repeatable(),
+    setting(keys::WEB_FILE, "PATH",
+        "File with TLS, client certificates, users with passwords, headers and a rate for the page, /metrics and pushes over TCP, in \
+         the format of the Prometheus exporter-toolkit. Read anew when it, or a file that it names, changes. A Unix socket needs \
+         none of it.",
+        |d, v| put(&mut d.settings.web_file, v, web_file))
+        .closing(|d| { d.settings.web_addresses.clear(); d.settings.push_addresses.clear(); }),
     setting(keys::PUSH_ADDRESS, "ADDRESS",
         "TCP address of the push endpoint. Empty disables it.",
         |d, v| { d.settings.push_addresses = addresses(v)?; Ok(()) }).by_default("127.0.0.1:9478").repeatable()
@@ -263,7 +269,7 @@ pub const SETTINGS: &[Setting] = &[
     setting(keys::SIDECAR, "",
         "Run beside training, which must start all the same: do without what is wrong or taken at the start (a setting, a \
          file, a port, a socket) instead of exiting, and report it in the log and as a metric. A listener \
-         whose token cannot be read stays closed; a taken port of the page is replaced by a free one.",
+         whose token, certificate or users cannot be read stays closed; a taken port of the page is replaced by a free one.",
         |d, v| { if switch(only(v))? { d.settings.start = StartMode::Sidecar; } Ok(()) }).by_default("false"),
     setting("termination-message-path", "PATH",
         "File for the verdict of the runs, at most 4 KiB, written when a run ends and on shutdown: the container's \

@@ -7,6 +7,9 @@ use std::time::Duration;
 use crate::config::error::ValueError;
 use crate::config::settings::PushSocket;
 use crate::config::token;
+use crate::config::web_file::WebFile;
+use crate::input::push::http::TokenFile;
+use crate::input::push::roles::Token;
 use crate::model::device::{DevicePod, PodName};
 use crate::model::units::{GIBIBYTE, MEBIBYTE, checked_text};
 use crate::output::otlp::config::{METRICS_PATH, Transport};
@@ -227,13 +230,18 @@ pub(super) fn pod(value: &str) -> Result<Option<PodName>, ValueError> {
         .ok_or_else(|| ValueError::Pod(value.to_owned()))
 }
 
-/// Returns the path of a token that can be read; empty is none.
-pub(super) fn token_file(value: &str) -> Result<Option<PathBuf>, ValueError> {
-    let path = path(value);
-    if let Some(path) = &path {
-        token::read(path)?;
-    }
-    Ok(path)
+/// Reads the token of a file; empty is none.
+pub(super) fn token_file(value: &str) -> Result<Option<TokenFile>, ValueError> {
+    let read = |path: PathBuf| {
+        let token = Token(token::read(&path)?);
+        Ok(TokenFile { path, token })
+    };
+    path(value).map(read).transpose()
+}
+
+/// Reads the file of TLS and users; empty is none.
+pub(super) fn web_file(value: &str) -> Result<Option<WebFile>, ValueError> {
+    path(value).map(|path| WebFile::read(&path)).transpose()
 }
 
 /// Parses names of hosts, without ports.

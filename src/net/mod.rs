@@ -1,6 +1,11 @@
 //! Connections within bounds, below both sides: it serves whatever router it is given and knows no route.
 
+pub mod access;
+mod certificate;
 pub mod guard;
+pub mod passwords;
 pub mod peer;
 pub mod room;
 pub mod server;
+pub mod tls;
+pub mod tls_config;

@@ -25,8 +25,10 @@ use tokio::sync::{Notify, watch};
 use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
 
+use crate::net::access::{Gate, GateRefusal};
 use crate::net::guard::{self, Guard, GuardRefusal};
 use crate::net::peer::Peer;
+use crate::net::tls::TlsConnection;
 
 /// The most connections that a listener may be set to hold. One more than it holds evicts the connection that has been idle
 /// for longest.
@@ -81,6 +83,8 @@ pub struct Service {
     pub guard: Arc<Guard>,
     /// Connections that the listener holds, up to [`CONNECTIONS_MAX`].
     pub connections_max: usize,
+    /// What clients over TCP are asked for.
+    pub gate: Arc<Gate>,
     /// The connections of all listeners of the process.
     pub connections: Arc<Connections>,
     pub stop: watch::Receiver<bool>,
@@ -88,9 +92,9 @@ pub struct Service {
 
 /// Serves until `stop` becomes true, then waits up to [`STOP_WITHIN`] for requests in flight.
 pub async fn serve(listener: Listener, service: Service) {
-    let Service { router, counts, guard, connections_max, connections, stop } = service;
+    let Service { router, counts, guard, connections_max, gate, connections, stop } = service;
     let connections_max = connections_max.min(CONNECTIONS_MAX);
-    let routes = Routes { router, guard };
+    let routes = Routes { router, guard, gate };
     let mut stopped = stop.clone();
     let mut handled = FuturesUnordered::new();
     let mut slots: Vec<Arc<ConnectionSlot>> = Vec::new();
@@ -98,7 +102,7 @@ pub async fn serve(listener: Listener, service: Service) {
     loop {
         tokio::select! {
             () = is_stopping(&mut stopped) => break,
-            accepted = listener.accept() => match accepted {
+            accepted = listener.accept(&routes.gate) => match accepted {
                 Ok((stream, peer)) => {
                     slots.retain(|slot| !slot.is_closed());
                     if slots.len() >= connections_max {
@@ -125,14 +129,15 @@ pub async fn serve(listener: Listener, service: Service) {
     }
 }
 
-/// Serves one connection that no listener accepted, such as one over memory, until it ends.
+/// Serves one connection of `peer` that no listener accepted, such as one over memory, until it ends.
 pub async fn serve_stream(
     stream: impl AsyncRead + AsyncWrite + Send + 'static,
+    peer: Peer,
     service: Service,
 ) {
-    let Service { router, guard, connections, stop, .. } = service;
-    let slot = connections.enter(Peer::Unknown);
-    handle(Box::pin(stream), Routes { router, guard }, slot, stop).await;
+    let Service { router, guard, gate, connections, stop, .. } = service;
+    let slot = connections.enter(peer);
+    handle(Box::pin(stream), Routes { router, guard, gate }, slot, stop).await;
 }
 
 /// The connections of all listeners, which share the process' file descriptors.
@@ -347,6 +352,7 @@ async fn handle(
 struct Routes {
     router: Router,
     guard: Arc<Guard>,
+    gate: Arc<Gate>,
 }
 
 async fn answer(
@@ -365,11 +371,19 @@ async fn answer(
     if let Err(GuardRefusal(reason)) = checked {
         return Ok(refused(StatusCode::FORBIDDEN, reason));
     }
+    let (gate, path) = (&routes.gate, request.uri().path());
+    if let Err(refusal) = gate.admit(slot.peer, path, request.headers()).await {
+        let GateRefusal { status, reason, header: (name, value) } = refusal;
+        let mut response = refused(status, reason);
+        response.headers_mut().insert(name, value);
+        return Ok(response);
+    }
     let body_slot = Arc::clone(&slot);
     let mut request = request.map(|body| Body::new(RequestBody { body, slot: body_slot }));
     request.extensions_mut().insert(Connection(Arc::clone(&slot)));
     let mut response = routes.router.oneshot(request).await;
     if let Ok(response) = &mut response {
+        routes.gate.complete(slot.peer, response.headers_mut());
         guard::complete(response.headers_mut());
     }
     slot.is_busy.store(false, Ordering::Relaxed);
@@ -417,20 +431,26 @@ impl hyper::body::Body for RequestBody {
 }
 
 impl Listener {
-    async fn accept(&self) -> io::Result<(Pin<Box<dyn Stream>>, Peer)> {
-        let accepted = self.try_accept().await;
+    async fn accept(&self, gate: &Gate) -> io::Result<(Pin<Box<dyn Stream>>, Peer)> {
+        let accepted = self.try_accept(gate).await;
         if accepted.is_err() {
             tokio::time::sleep(ACCEPT_PAUSE).await;
         }
         accepted
     }
 
-    async fn try_accept(&self) -> io::Result<(Pin<Box<dyn Stream>>, Peer)> {
+    async fn try_accept(&self, gate: &Gate) -> io::Result<(Pin<Box<dyn Stream>>, Peer)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok((Box::pin(stream), Peer::Address(address.ip().to_canonical())))
+                let stream: Pin<Box<dyn Stream>> = match gate.tls() {
+                    Some(tls) => {
+                        Box::pin(TlsConnection::new(stream, tls, Arc::clone(&gate.counts)))
+                    }
+                    None => Box::pin(stream),
+                };
+                Ok((stream, Peer::Address(address.ip().to_canonical())))
             }
             Self::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;

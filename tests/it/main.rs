@@ -53,6 +53,9 @@ mod outputs;
 
 mod page;
 
+// Behind locked doors.
+mod tls;
+
 // And under attack.
 mod attacks;
 

@@ -492,12 +492,12 @@ def secrets_are_the_exporters_alone(bench):
         node = bench.find("DaemonSet", {"mode": "daemonset", "daemonset": {"pushSocket": is_pushed}} | SECRETS)
         kubernetes_validate.validate(node, "1.36", strict=True)
         [container] = node["spec"]["template"]["spec"]["containers"]
-        expect(container["livenessProbe"]["exec"] == {"command": ["/usr/local/bin/stepmem", "check", f"--live=unix://{socket}"]}, f"{container['livenessProbe']}")
+        expect(container["livenessProbe"]["exec"] == {"command": ["/usr/local/bin/stepmem", "check", f"--url=unix://{socket}"]}, f"{container['livenessProbe']}")
         expect(any(argument.startswith(f"--push.unix-socket={socket}") for argument in container["args"]), f"{container['args']}")
         expect([part for part, document in bench.documents({"mode": "daemonset"} | SECRETS) if part == "test.yaml"] == [], "a test that the web configuration refuses")
     [pod] = [document for part, document in bench.documents(SECRETS) if part == "test.yaml"]
     kubernetes_validate.validate(pod, "1.36", strict=True)
-    expect(pod["spec"]["containers"][0]["args"] == ["check", "--live=unix:///run/stepmem/push.sock"], f"{pod['spec']['containers']}")
+    expect(pod["spec"]["containers"][0]["args"] == ["check", "--url=unix:///run/stepmem/push.sock"], f"{pod['spec']['containers']}")
 
 
 def extras_are_there(bench):

@@ -3,7 +3,8 @@
 
 use std::cell::RefCell;
 use std::io::Write as _;
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use flate2::Compression;
@@ -15,8 +16,12 @@ use stepmem::analysis::refusal::Refusal;
 use stepmem::analysis::status::{ExporterStatus, Status};
 use stepmem::input::push::http::{PushConfig, Receivers, router as push_router};
 use stepmem::input::push::inbox::{Delivery, Inbox, Offer, Receipt};
+use stepmem::input::push::roles::Tokens;
 use stepmem::model::units::Uptime;
+use stepmem::net::access::Gate;
 use stepmem::net::guard::Guard;
+use stepmem::net::passwords::Passwords;
+use stepmem::net::peer::Peer;
 use stepmem::net::server::{Connections, ServerCounts, Service, serve_stream};
 use stepmem::output::web::{StatusRequest, StatusSource, WebConfig, router as web_router};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -30,6 +35,8 @@ const INPUTS_MAX: u32 = 512;
 const ANSWERS_BYTES_MAX: u64 = 8 << 20;
 /// How often the client lets the server go on before it closes its side.
 const TURNS: u32 = 48;
+/// The client, which loopback makes an admin.
+const LOOPBACK: Peer = Peer::Address(IpAddr::V4(Ipv4Addr::LOCALHOST));
 /// The size of the connection's buffers.
 const BUFFER_BYTES: usize = 16 * 1024;
 
@@ -92,24 +99,39 @@ impl Exporter {
         let (inbox, offers) = Inbox::new();
         let (published, latest) = watch::channel(Arc::new(Status::default()));
         let (source, statuses, mut summaries) = StatusSource::new(latest);
-        let config = PushConfig { body_bytes_max: 256 * 1024, token_file: None };
+        let config = PushConfig {
+            body_bytes_max: 256 * 1024,
+            token_file: None,
+            admin_token_file: None,
+            trusts_machine: true,
+        };
         let receivers = Receivers { inbox, releases: None };
-        let push = push_router(&config, receivers, None, Arc::new(clock));
+        let push = push_router(
+            &config,
+            receivers,
+            Tokens { push: None, admin: None },
+            Arc::new(clock),
+        );
         let (stop, stopped) = watch::channel(false);
-        let config =
-            WebConfig { telemetry_path: "/metrics".into(), push_url: "unix:/p".into() };
-        let web = web_router(&config, source, stopped.clone());
+        let config = WebConfig {
+            telemetry_path: "/metrics".into(),
+            push_url: "unix:/p".into(),
+            timelines: None,
+        };
+        let web = web_router(config, source, stopped.clone());
         runtime.spawn(async move {
             let _published = published;
             tokio::join!(engine(offers, statuses, clock), async {
                 while summaries.recv().await.is_some() {}
             })
         });
+        let gate = Arc::new(gate(Arc::new(clock)));
         let service = |router: Router| Service {
             router,
             counts: Arc::new(ServerCounts::default()),
             connections_max: 8,
             guard: Arc::new(Guard::default()),
+            gate: Arc::clone(&gate),
             connections: Arc::new(Connections::default()),
             stop: stopped.clone(),
         };
@@ -121,11 +143,25 @@ impl Exporter {
         self.runtime.block_on(async {
             let (ours, theirs) = tokio::io::duplex(BUFFER_BYTES);
             let (reading, writing) = tokio::io::split(ours);
-            let served = serve_stream(theirs, service);
+            let served = serve_stream(theirs, LOOPBACK, service);
             let (_, (), answer) =
                 tokio::join!(served, send(writing, bytes, mode), read(reading));
             check(&answer);
         });
+    }
+}
+
+/// A gate that asks clients for nothing.
+fn gate(clock: Arc<dyn Fn() -> Uptime + Send + Sync>) -> Gate {
+    let (_, policy) = watch::channel(Arc::default());
+    let (passwords, _) = Passwords::new();
+    Gate {
+        policy,
+        asks_users: false,
+        passwords: Arc::new(passwords),
+        counts: Arc::default(),
+        clock,
+        bucket: Mutex::default(),
     }
 }
 
@@ -185,11 +221,11 @@ fn take(engine: &mut Engine, delivery: Delivery, now: Uptime) -> Result<Receipt,
             receipt.n_records = batch.len();
             Event::Steps(engine.admit(batch, now)?)
         }
-        Delivery::End(run, end) => Event::End(engine.admit_end(run, end)?),
-        Delivery::Ack(ack) => Event::Ack(engine.admit_ack(ack)?),
+        Delivery::End(run, end, _) => Event::End(engine.admit_end(run, end)?),
+        Delivery::Ack(ack, _) => Event::Ack(engine.admit_ack(ack)?),
         Delivery::Snapshot(report) => Event::Capture(engine.admit_capture(report)?),
-        Delivery::Holders(report) => Event::Holders(report),
-        Delivery::Demand(rank, steps) => {
+        Delivery::Holders(report) => Event::Holders(engine.admit_holders(report)?),
+        Delivery::Demand(rank, steps, _) => {
             receipt.id = Some(engine.demand(&rank, steps, now)?);
             Event::Tick
         }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use stepmem::input::push::wire::recorded::RecordingEntry;
-use stepmem::input::recording;
+use stepmem::input::recording::{self, RecordingLine};
 use stepmem::report::traceml::card;
 use stepmem::report::traceml::rows::PeakRows;
 
@@ -22,11 +22,12 @@ pub(crate) fn run(data: &[u8]) {
         [scratch::write("first.jsonl", first), scratch::write("second.jsonl", second)];
     let mut rows = PeakRows::new(200);
     let mut n_entries = 0_u64;
-    let merged = recording::merged(&files, |entry| {
+    let merged = recording::merged(&files, |line| {
         n_entries += 1;
-        match entry {
-            RecordingEntry::Step(sample) => rows.push(&sample),
-            RecordingEntry::Gpu(sample, _) => rows.gpu(&sample),
+        match line {
+            RecordingLine::Plain(RecordingEntry::Step(sample)) => rows.push(&sample),
+            RecordingLine::Plain(RecordingEntry::Gpu(sample, _)) => rows.gpu(&sample),
+            RecordingLine::Accepted(_, event) => assert!(event.at.0.as_secs_f64() >= 0.0),
         }
         Ok(())
     });

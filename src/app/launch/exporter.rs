@@ -82,8 +82,9 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<bool>
     let gpu = nvml_source(&settings);
     serve::run(settings, gpu, notices, |addresses| {
         let ready = Ready { push_url: push_url(&addresses), ..ready };
-        problems.extend(addresses.problems);
-        narrator.follow(Control { socket: control, ready }, addresses.web, problems)
+        problems.extend(addresses.problems.iter().cloned());
+        let pages = addresses.web.iter().map(|address| addresses.url(*address)).collect();
+        narrator.follow(Control { socket: control, ready }, pages, problems)
     })?;
     let traces = folder.as_ref().map(|folder| Traces::read(folder.path())).unwrap_or_default();
     let left = snapshots.and_then(SnapshotPlace::close);
@@ -144,6 +145,6 @@ fn push_url(addresses: &Addresses) -> Option<String> {
         if address.ip().is_unspecified() {
             address.set_ip([127, 0, 0, 1].into());
         }
-        Some(format!("http://{address}"))
+        Some(addresses.url(address))
     })
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -87,7 +86,7 @@ impl Narrator {
     pub(super) async fn follow(
         &mut self,
         control: Control,
-        pages: Vec<SocketAddr>,
+        pages: Vec<String>,
         problems: Vec<String>,
     ) -> anyhow::Result<()> {
         control.socket.set_nonblocking(true)?;
@@ -111,10 +110,10 @@ impl Narrator {
         }
     }
 
-    fn start(&self, pages: &[SocketAddr], problems: &[String]) {
+    fn start(&self, pages: &[String], problems: &[String]) {
         let page = pages.first().map_or_else(
             || "watching, without a page".to_owned(),
-            |address| format!("watching; page http://{address}/"),
+            |url| format!("watching; page {url}/"),
         );
         self.pen.line(format!("stepmem: {page}\n"));
         for problem in problems {

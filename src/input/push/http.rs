@@ -17,7 +17,7 @@ use axum::routing::{get, post};
 use crate::input::push::bodies::{Bodies, ReadUptime};
 use crate::input::push::inbox::{Delivery, Inbox, PushResult, Receipt, Releases};
 use crate::input::push::problem::{PushRefusal, problem};
-use crate::input::push::roles::{AccessRefusal, Caller, Role, Roles, Tokens};
+use crate::input::push::roles::{AccessRefusal, Caller, Role, Roles, Token, Tokens};
 use crate::input::push::wire::answer::{encode_accepted, encode_demanded};
 use crate::input::push::wire::control::{
     decode_ack, decode_demand, decode_device_ack, decode_end, decode_release, decode_snapshot,
@@ -32,8 +32,6 @@ use crate::net::server::Connection;
 /// The detail of a response to an unknown path.
 const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end, /v1/runs/RUN/ack, /v1/runs/RUN/snapshot, /v1/holders, /v1/devices/UUID/ack and /v1/nvml/release";
 
-/// The path that answers while the exporter runs.
-const HEALTHY_PATH: &str = "/-/healthy";
 /// Connections of pushers that a listener holds: a body in progress takes more memory than an idle reader.
 pub const PUSH_CONNECTIONS_MAX: usize = 128;
 
@@ -42,12 +40,19 @@ pub const PUSH_CONNECTIONS_MAX: usize = 128;
 pub struct PushConfig {
     /// The largest body after decompression, in bytes.
     pub body_bytes_max: usize,
-    /// The file of the token that clients must send; `None` accepts every client.
-    pub token_file: Option<PathBuf>,
-    /// The file of the secret by which an operator is known; `None` without one.
-    pub admin_token_file: Option<PathBuf>,
+    /// The token that clients must send; `None` accepts every client.
+    pub token_file: Option<TokenFile>,
+    /// The secret by which an operator is known; `None` without one.
+    pub admin_token_file: Option<TokenFile>,
     /// Whether root over the Unix socket and any client over loopback administer where no token of admins is set.
     pub trusts_machine: bool,
+}
+
+/// The file of a token, as it was read at the start.
+#[derive(Clone, Debug)]
+pub struct TokenFile {
+    pub path: PathBuf,
+    pub token: Token,
 }
 
 /// What the endpoint hands requests on to.
@@ -72,6 +77,7 @@ pub fn router(
     let endpoint =
         Arc::new(PushEndpoint { body_bytes_max, roles, inbox, releases, clock, bodies });
     Router::new()
+        .route("/-/healthy", get(healthy))
         .route("/v1/steps", post(steps))
         .route("/v1/snapshots", post(snapshots))
         .route("/v1/holders", post(holders))
@@ -80,8 +86,6 @@ pub fn router(
         .route("/v1/runs/{run}/snapshot", post(demand))
         .route("/v1/devices/{uuid}/ack", post(device_ack))
         .route("/v1/nvml/release", post(release))
-        // For the probe of an exporter whose page asks for a certificate.
-        .route(HEALTHY_PATH, get(async || "stepmem is healthy\n"))
         .fallback(|| async { problem(StatusCode::NOT_FOUND, "No such path", ROUTES) })
         .method_not_allowed_fallback(|| async {
             problem(StatusCode::METHOD_NOT_ALLOWED, "No such method", ROUTES)
@@ -96,6 +100,11 @@ struct PushEndpoint {
     releases: Option<Releases>,
     clock: ReadUptime,
     bodies: Bodies,
+}
+
+/// Says that the endpoint answers, to a probe that reaches nothing but its socket.
+async fn healthy() -> &'static str {
+    "stepmem is healthy.\n"
 }
 
 async fn steps(State(endpoint): State<Arc<PushEndpoint>>, request: Request<Body>) -> Response {

@@ -277,9 +277,9 @@ fn probe_over_the_socket_needs_no_token_and_fails_without_an_exporter() {
     let exporter =
         Exporter::start(&["--push.unix-socket", &socket, "--push.token-file", &token]);
     await_true("the socket", || exporter.logged("INFO", &socket) == 1);
-    let live = format!("--live=unix://{socket}");
-    let probe = || stepmem(&["check", &live], &[], b"");
-    assert_eq!((probe().code, probe().out.as_str()), (Some(0), "stepmem is healthy\n"));
+    let url = format!("--url=unix://{socket}");
+    let probe = || stepmem(&["check", &url], &[], b"");
+    assert_eq!((probe().code, probe().out.as_str()), (Some(0), "stepmem is healthy.\n"));
     exporter.stop();
     assert_eq!(probe().code, Some(1));
 }

@@ -59,6 +59,18 @@ impl Exporter {
         exporter
     }
 
+    /// `stepmem serve` as a sidecar that listens on no address: both are port 0.
+    pub fn start_closed_sidecar(arguments: &[&str]) -> Self {
+        let arguments = [&["serve", "--no-nvml", "--sidecar"], arguments].concat();
+        let exporter = Self::spawn(&[], &arguments, &[]);
+        exporter
+            .await_log("the start", DEADLINE, |entry| entry["fields"]["message"] == "started");
+        let address = |what| exporter.address(what);
+        let (web, push) = (address("web"), address("push"));
+        assert_eq!((web, push), (None, None), "it listens");
+        exporter
+    }
+
     /// `stepmem serve` as the last words of another command, which begins with `wrapper`.
     pub fn start_within(wrapper: &[&str], arguments: &[&str]) -> Self {
         Self::start_in(wrapper, &[&["serve"], arguments].concat(), &[])

@@ -1,7 +1,10 @@
 //! The only helper of the tests: the real binary on free ports and the commands that end, jobs that push, a driver that
 //! answers from a file, the peers that read, and the ways to wait.
 
+pub mod access;
+pub mod certificates;
 pub mod command;
+pub mod curl;
 pub mod device_metrics;
 pub mod exporter;
 pub mod folder;

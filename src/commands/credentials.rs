@@ -1,0 +1,116 @@
+//! How a command and an exporter know each other: certificates, and a user with a password.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use clap::{Arg, ArgMatches};
+use reqwest::blocking::{ClientBuilder, RequestBuilder};
+use reqwest::{Certificate, Identity};
+
+use crate::config::environment;
+
+/// The arguments: name, placeholder, variable, help.
+const ARGUMENTS: [[&str; 4]; 5] = [
+    [
+        "ca-file",
+        "PATH",
+        "STEPMEM_PUSH_CA_FILE",
+        "PEM file with the certificates that the exporter's is checked by, instead of the system's",
+    ],
+    [
+        "cert-file",
+        "PATH",
+        "STEPMEM_PUSH_CERT_FILE",
+        "PEM file with the certificate to show to the exporter",
+    ],
+    [
+        "key-file",
+        "PATH",
+        "STEPMEM_PUSH_KEY_FILE",
+        "PEM file with the key of --cert-file, if that has none",
+    ],
+    ["user", "NAME", "STEPMEM_PUSH_USER", "User of the exporter, with --password-file"],
+    ["password-file", "PATH", "STEPMEM_PUSH_PASSWORD_FILE", "File with the password of --user"],
+];
+
+/// What is shown to an exporter, and what its certificate is checked by.
+#[derive(Default)]
+pub(super) struct Credentials {
+    authorities: Option<Vec<Certificate>>,
+    identity: Option<Identity>,
+    user: Option<(String, String)>,
+}
+
+/// The arguments that [`Credentials::read`] reads.
+pub(super) fn credential_args() -> [Arg; 5] {
+    ARGUMENTS.map(|[name, value_name, variable, help]| {
+        let arg = Arg::new(name).long(name).value_name(value_name);
+        arg.help(format!("{help} [env: {variable}]")).help_heading("Access to the exporter")
+    })
+}
+
+impl Credentials {
+    /// Reads the arguments, or the variables where they are not given.
+    ///
+    /// # Errors
+    /// A file cannot be read, or a user has no password.
+    pub(super) fn read(matches: &ArgMatches) -> anyhow::Result<Self> {
+        let [ca, cert, key, user, password] = ARGUMENTS.map(|[name, _, variable, _]| {
+            let given = matches.get_one::<String>(name).cloned();
+            given.or_else(|| environment::text(variable))
+        });
+        let path = |path: Option<String>| path.map(PathBuf::from);
+        let user = match (user, path(password)) {
+            (Some(user), Some(file)) => {
+                let password = String::from_utf8(read(&file)?)
+                    .with_context(|| file.display().to_string())?;
+                Some((user, password.trim_end_matches(['\r', '\n']).to_owned()))
+            }
+            (None, None) => None,
+            (Some(_), None) => anyhow::bail!("--user needs --password-file"),
+            (None, Some(_)) => anyhow::bail!("--password-file needs --user"),
+        };
+        let authorities = path(ca).map(|file| {
+            let certificates = Certificate::from_pem_bundle(&read(&file)?);
+            let certificates = certificates.with_context(|| file.display().to_string())?;
+            anyhow::ensure!(!certificates.is_empty(), "{} has no certificate", file.display());
+            Ok(certificates)
+        });
+        let identity = match (path(cert), path(key)) {
+            (None, None) => None,
+            (None, Some(_)) => anyhow::bail!("--key-file needs --cert-file"),
+            (Some(cert), key) => {
+                let mut pem = key.as_deref().map_or_else(|| Ok(Vec::new()), read)?;
+                pem.push(b'\n');
+                pem.extend(read(&cert)?);
+                let identity = Identity::from_pem(&pem);
+                Some(identity.with_context(|| cert.display().to_string())?)
+            }
+        };
+        Ok(Self { authorities: authorities.transpose()?, identity, user })
+    }
+
+    /// Sets what TLS is spoken with.
+    pub(super) fn encrypt(&self, mut builder: ClientBuilder) -> ClientBuilder {
+        if let Some(authorities) = &self.authorities {
+            builder = builder.tls_certs_only(authorities.iter().cloned());
+        }
+        if let Some(identity) = &self.identity {
+            builder = builder.identity(identity.clone());
+        }
+        builder
+    }
+
+    /// Shows the user and its password.
+    pub(super) fn show(&self, request: RequestBuilder) -> RequestBuilder {
+        match &self.user {
+            Some((user, password)) => request.basic_auth(user, Some(password)),
+            None => request,
+        }
+    }
+}
+
+fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
+    fs::read(file).with_context(|| file.display().to_string())
+}

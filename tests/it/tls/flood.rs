@@ -1,0 +1,98 @@
+//! Connections that hold what TLS lets them hold.
+
+use std::io::{ErrorKind, Read, Write};
+
+use crate::rig::access::web_config;
+use crate::rig::certificates::Authority;
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::Folder;
+use crate::rig::http::{JSON, connect};
+use crate::rig::job::Job;
+
+/// As many connections as a listener holds.
+const CONNECTIONS: usize = 250;
+
+/// The most memory that 250 connections may take, in bytes: each up to a record that is not whole, and what waits to be sent.
+const GROWTH_MAX: u64 = if cfg!(debug_assertions) { 20 } else { 14 } * 1024 * 1024;
+
+fn start(folder: &Folder, authority: &Authority) -> Exporter {
+    let further = format!(
+        "  client_ca_file: {}\n  client_auth_type: VerifyClientCertIfGiven\n",
+        authority.file
+    );
+    let file = web_config(folder, &authority.server(folder), &further);
+    Exporter::start(&["--web.config.file", &file])
+}
+
+#[test]
+fn handshakes_that_never_end_take_little_memory_and_hold_up_no_scrape() {
+    let folder = Folder::new("tls-halves");
+    let authority = Authority::new(&folder, "ca");
+    let (exporter, client) = (start(&folder, &authority), authority.client(None));
+    assert_eq!(client.get(exporter.web, "/metrics", &[]).status, 200);
+    let before = exporter.resident_bytes_max();
+    // A greeting that claims 64 KiB, in records of 16 KiB; the last byte never comes.
+    let mut hello = Vec::new();
+    for n in 0..4 {
+        hello.extend([22, 3, 1, 0x40, 0]);
+        let body = if n == 0 { &[1, 0, 0xFF, 0xF0, 3, 3][..] } else { &[] };
+        hello.extend(body);
+        hello.resize(hello.len() + 0x4000 - body.len(), 0);
+    }
+    let halves: Vec<_> = (0..CONNECTIONS)
+        .map(|n| {
+            let mut stream = connect(exporter.web);
+            // Some say nothing at all, some a part, some too much, which closes them.
+            let part = [0, 3, 16_000, hello.len() - 1][n % 4];
+            stream.write_all(&hello[..part]).ok();
+            stream
+        })
+        .collect();
+    for _ in 0..20 {
+        assert_eq!(client.get(exporter.web, "/metrics", &[]).status, 200);
+    }
+    let grown = exporter.resident_bytes_max() - before;
+    assert!(grown <= GROWTH_MAX, "{grown} bytes for {CONNECTIONS} handshakes");
+    // Those that said too much were closed and counted, the others are within the time for a first request.
+    let too_much = u64::try_from(CONNECTIONS / 4).unwrap();
+    let text = client.get(exporter.web, "/metrics", &[]).body;
+    let series = "stepmem_access_refused_total{reason=\"handshake\"} ";
+    let refused = text.lines().find_map(|line| line.strip_prefix(series)).unwrap();
+    assert!(refused.parse::<u64>().unwrap() >= too_much, "{refused}");
+    for mut half in halves.into_iter().take(4) {
+        let ended = half.read_to_end(&mut Vec::new());
+        let is_late = ended.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+        assert!(!is_late, "a handshake that never ends is not closed");
+    }
+    exporter.stop();
+}
+
+#[test]
+fn encrypted_answers_that_are_not_read_take_little_memory() {
+    let folder = Folder::new("tls-unread");
+    let authority = Authority::new(&folder, "ca");
+    let (exporter, client) = (start(&folder, &authority), authority.client(None));
+    let records: Vec<_> = Job::new(8, 40).run("llm").records();
+    let body = serde_json::Value::from(records).to_string();
+    let json = [JSON];
+    let pushed = client.request(exporter.push, ("POST", "/v1/steps"), &json, &body);
+    assert_eq!(pushed.status, 200, "{}", pushed.body);
+    assert_eq!(client.get(exporter.web, "/metrics", &[]).status, 200);
+    let before = exporter.resident_bytes_max();
+    let ask = "GET /metrics HTTP/1.1\r\nhost: test\r\n\r\n".repeat(20);
+    let unread: Vec<_> = (0..CONNECTIONS)
+        .map(|_| {
+            let mut stream = client.connect(exporter.web);
+            stream.write_all(ask.as_bytes()).unwrap();
+            stream.flush().unwrap();
+            stream
+        })
+        .collect();
+    for _ in 0..20 {
+        assert_eq!(client.get(exporter.web, "/metrics", &[]).status, 200);
+    }
+    let grown = exporter.resident_bytes_max() - before;
+    assert!(grown <= GROWTH_MAX, "{grown} bytes for {CONNECTIONS} readers");
+    drop(unread);
+    exporter.stop();
+}
