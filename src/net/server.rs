@@ -30,8 +30,8 @@ use crate::net::guard::{self, Guard, GuardRefusal};
 use crate::net::peer::Peer;
 use crate::net::tls::TlsConnection;
 
-/// The most connections that a listener may be set to hold. One more than it holds evicts the connection that has been idle
-/// for longest.
+/// The most connections that a listener may be set to hold. One more asks the one that has been idle for longest to make
+/// way.
 pub const CONNECTIONS_MAX: usize = 256;
 /// A new client must send the head of its first request within this time.
 pub const FIRST_REQUEST_WITHIN: Duration = Duration::from_secs(10);
@@ -46,8 +46,8 @@ pub const HEAD_BYTES_MAX: usize = 8 * 1024;
 pub const STOP_WITHIN: Duration = Duration::from_secs(5);
 /// The pause before accepting again after the system ran out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
-/// How many connections are asked at once to make way when the system has no file descriptor left.
-const EVICTED_AT_ONCE: usize = 16;
+/// How many connections are asked at once to make way; a listener holds so many more than it may meanwhile.
+const ASKED_AT_ONCE: usize = 16;
 /// A connection that is asked to make way is kept if a request comes within this time: the request of a new client
 /// may be there already, unread.
 const MAKE_WAY_WITHIN: Duration = Duration::from_millis(10);
@@ -100,16 +100,15 @@ pub async fn serve(listener: Listener, service: Service) {
     let mut slots: Vec<Arc<ConnectionSlot>> = Vec::new();
     let mut warnings = tokio::time::interval(WARNED_EVERY);
     loop {
+        slots.retain(|slot| !slot.is_closed());
+        // Meanwhile newcomers wait in the system's queue: whom it has let in gets its turn first.
+        let is_full = slots.len() >= connections_max + ASKED_AT_ONCE;
         tokio::select! {
             () = is_stopping(&mut stopped) => break,
-            accepted = listener.accept(&routes.gate) => match accepted {
+            accepted = listener.accept(&routes.gate), if !is_full => match accepted {
                 Ok((stream, peer)) => {
-                    slots.retain(|slot| !slot.is_closed());
                     if slots.len() >= connections_max {
-                        counts.shed.fetch_add(1, Ordering::Relaxed);
-                        if !evict_idle(&mut slots) {
-                            continue;
-                        }
+                        longest_idle(&slots).inspect(|slot| slot.ask_for_way());
                     }
                     let slot = connections.enter(peer);
                     slots.push(Arc::clone(&slot));
@@ -117,6 +116,10 @@ pub async fn serve(listener: Listener, service: Service) {
                 }
                 Err(error) => connections.make_way(&error),
             },
+            () = tokio::time::sleep(MAKE_WAY_WITHIN), if is_full => {
+                counts.shed.fetch_add(1, Ordering::Relaxed);
+                evict_oldest(&mut slots);
+            }
             _ = warnings.tick() => connections.has_warned.store(false, Ordering::Relaxed),
             Some(has_made_way) = handled.next(), if !handled.is_empty() => {
                 counts.shed.fetch_add(u64::from(has_made_way), Ordering::Relaxed);
@@ -159,7 +162,7 @@ impl Connections {
     }
 
     /// Asks connections that wait for their clients to make way, those that have done nothing for longest first, so
-    /// that up to [`EVICTED_AT_ONCE`] are asked. Warns of the first `error` within [`WARNED_EVERY`].
+    /// that up to [`ASKED_AT_ONCE`] are asked. Warns of the first `error` within [`WARNED_EVERY`].
     fn make_way(&self, error: &io::Error) {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(%error, "connections are not accepted; idle ones are closed");
@@ -167,8 +170,8 @@ impl Connections {
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         slots.retain(|slot| !slot.is_closed());
         let mut n_asked = slots.iter().filter(|slot| slot.is_asked()).count();
-        while n_asked < EVICTED_AT_ONCE {
-            let Some((_, slot)) = longest_idle(&slots) else { break };
+        while n_asked < ASKED_AT_ONCE {
+            let Some(slot) = longest_idle(&slots) else { break };
             slot.ask_for_way();
             n_asked += 1;
         }
@@ -180,20 +183,20 @@ async fn is_stopping(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|is_stopping| *is_stopping).await);
 }
 
-/// Evicts the least recently active connection that waits for its client; returns false when every connection has a
-/// whole request in flight.
-fn evict_idle(slots: &mut Vec<Arc<ConnectionSlot>>) -> bool {
-    let idx = longest_idle(slots).map(|(idx, _)| idx);
-    idx.map(|idx| slots.swap_remove(idx).evict.notify_one()).is_some()
+/// Evicts the connection that has done nothing for longest.
+fn evict_oldest(slots: &mut Vec<Arc<ConnectionSlot>>) {
+    let active_at = |slot: &ConnectionSlot| slot.active_at.load(Ordering::Relaxed);
+    let oldest = slots.iter().enumerate().min_by_key(|(_, slot)| active_at(slot));
+    if let Some(idx) = oldest.map(|(idx, _)| idx) {
+        slots.swap_remove(idx).evict.notify_one();
+    }
 }
 
-/// Returns the least recently active connection that waits for its client and is not asked to make way, with its place.
-fn longest_idle(slots: &[Arc<ConnectionSlot>]) -> Option<(usize, &Arc<ConnectionSlot>)> {
-    slots
-        .iter()
-        .enumerate()
-        .filter(|(_, slot)| !slot.is_busy.load(Ordering::Relaxed) && !slot.is_asked())
-        .min_by_key(|(_, slot)| slot.active_at.load(Ordering::Relaxed))
+/// Returns the least recently active connection that waits for its client and is not asked to make way.
+fn longest_idle(slots: &[Arc<ConnectionSlot>]) -> Option<&Arc<ConnectionSlot>> {
+    let is_idle = |slot: &&Arc<ConnectionSlot>| !slot.is_busy.load(Ordering::Relaxed);
+    let idle = slots.iter().filter(is_idle).filter(|slot| !slot.is_asked());
+    idle.min_by_key(|slot| slot.active_at.load(Ordering::Relaxed))
 }
 
 /// The connection of a request, for its handlers.
