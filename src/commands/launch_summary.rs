@@ -13,19 +13,23 @@ use crate::report::summary::model::Summary;
 /// The link to the directory that was written last, in that of a run.
 const LATEST: &str = "latest";
 
-/// Returns the summary of a launch from its directory, or of the latest one from the directory of its run.
+/// Returns the summary of a launch from its directory, or of the latest one from the directory of its run; `None` if there
+/// is none.
 ///
 /// # Errors
-/// There is no summary, one cannot be read, or they are not of one launch.
-pub(super) fn of_folder(folder: &Path) -> anyhow::Result<Summary> {
+/// A summary cannot be read, or they are not of one launch.
+pub(super) fn of_folder(folder: &Path) -> anyhow::Result<Option<Summary>> {
     let shown = || folder.display().to_string();
     let mut paths = summaries(folder).with_context(shown)?;
     if paths.is_empty() && folder.join(LATEST).is_dir() {
         paths = summaries(&folder.join(LATEST)).with_context(shown)?;
     }
+    if paths.is_empty() {
+        return Ok(None);
+    }
     let parts = paths.iter().map(|path| read(path).with_context(|| path.display().to_string()));
     let parts = parts.collect::<anyhow::Result<Vec<Summary>>>()?;
-    merged(parts).with_context(shown)
+    merged(parts).map(Some).with_context(shown)
 }
 
 /// Returns the files of summaries: `final_summary.json`, `final_summary.HOST.rankN.json`.

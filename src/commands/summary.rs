@@ -238,17 +238,22 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     }
     let settings = args::settings(matches, is_replay_setting)?;
     let mut files = args::files(matches);
-    if let (Some(folder), None) = (files.next().filter(|path| path.is_dir()), files.next()) {
-        if question.policy != Policy::Stepmem {
-            return Err(anyhow::anyhow!("--policy traceml needs recordings").into());
-        }
-        let summary = launch_summary::of_folder(folder)?;
-        let text = if question.is_json { json(&summary)? } else { card::render(&summary) };
-        out.write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
-        return Ok(Exit::Success);
-    }
+    let of_launch = match (files.next(), files.next()) {
+        (Some(path), None) if path.is_dir() && question.policy == Policy::Stepmem => Some(path),
+        _ => None,
+    };
     let files = args::files(matches);
-    run(files, settings.engine, &question, out)?;
+    let Some(folder) = of_launch else {
+        run(files, settings.engine, &question, out)?;
+        return Ok(Exit::Success);
+    };
+    let Some(summary) = launch_summary::of_folder(folder)? else {
+        let summed = run(files, settings.engine, &question, out);
+        summed.with_context(|| format!("{}: there is no summary", folder.display()))?;
+        return Ok(Exit::Success);
+    };
+    let text = if question.is_json { json(&summary)? } else { card::render(&summary) };
+    out.write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
     Ok(Exit::Success)
 }
 
