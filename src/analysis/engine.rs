@@ -136,7 +136,11 @@ impl Engine {
         let is_changed = match event {
             Event::Steps(batch) => return self.steps(batch, now),
             Event::Ack(ack) => self.acks.insert(ack, now),
-            Event::End(end) => self.ranks.end(end, now),
+            Event::End(end) => {
+                let has_ended = self.ranks.end(end, now);
+                self.forget_sites();
+                has_ended
+            }
             Event::Scrape => {
                 self.ranks.scraped();
                 false
@@ -224,10 +228,14 @@ impl Engine {
         self.captures.expire(is_present, now);
         self.looks.expire(is_present, now);
         self.ranks.forget(now, retention);
-        let ranks = &self.ranks;
-        self.sites.retain(|run, rank| ranks.get(run, rank).is_some());
+        self.forget_sites();
         self.processes.forget(now, retention);
         self.devices.forget(now, self.config.gpu_ttl);
+    }
+
+    fn forget_sites(&mut self) {
+        let ranks = &self.ranks;
+        self.sites.retain(|run, rank| Some(ranks.get(run, rank)?.is_ended()));
     }
 
     /// Takes the result of an analysis. Returns whether it says something of a rank.

@@ -142,6 +142,7 @@ impl Engine {
     fn exporter(&self, mut exporter: ExporterStatus) -> ExporterStatus {
         let nvml = self.devices.nvml();
         exporter.add_dropped("ended", self.ranks.ended_dropped());
+        exporter.add_dropped("ended_sites", self.sites.n_dropped());
         exporter.add_dropped("processes", nvml.processes_dropped);
         exporter.add_dropped("processes_judged", self.processes_dropped);
         exporter.add_dropped("ranks", self.ranks.records_dropped());

@@ -12,7 +12,7 @@ use crate::analysis::processes::{PROCESSES_JUDGED_MAX, ProcessState, ProcessTabl
 use crate::analysis::rank::state::RankState;
 use crate::analysis::rank::tally::Tally;
 use crate::analysis::ranks::{ENDED_MAX, SavedRanks};
-use crate::analysis::sites::{RankSites, SiteTable};
+use crate::analysis::sites::{ENDED_SITES_MAX, RankSites, SiteTable};
 use crate::model::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 use crate::model::units::{Seconds, Uptime};
 
@@ -106,7 +106,7 @@ impl SavedState {
             .saturating_add(ENDED_MAX * (ENDED_BYTES_MAX + LENGTH_BYTES))
             .saturating_add(
                 ranks_max
-                    .saturating_add(ENDED_MAX)
+                    .saturating_add(ENDED_SITES_MAX)
                     .saturating_mul(RankSites::BYTES_MAX + NAME_BYTES_MAX + LENGTH_BYTES),
             )
             .saturating_add(OTHERS_MAX * (OTHER_BYTES_MAX + LENGTH_BYTES))
@@ -132,7 +132,7 @@ impl SavedState {
             SavedPart::Process(id, state) => self.processes.insert(id, *state)?,
             SavedPart::Sites(run, rank, sites) => {
                 self.n_sites += 1;
-                let max = ranks_max.saturating_add(ENDED_MAX);
+                let max = ranks_max.saturating_add(ENDED_SITES_MAX);
                 if self.n_sites > max {
                     return Err(format!("the ranks with sites exceed {max}"));
                 }

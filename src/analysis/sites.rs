@@ -199,6 +199,9 @@ pub struct SiteView<'a> {
     pub holder: Option<&'a TensorHolder>,
 }
 
+/// Ranks that ended whose sites are kept. Beyond, those that were learnt first are forgotten.
+pub const ENDED_SITES_MAX: usize = 64;
+
 /// A value, and when the snapshot or the look that it comes from was asked for.
 type Dated<T> = Option<(Uptime, Box<T>)>;
 
@@ -214,13 +217,24 @@ impl RankSites {
     /// What they take when they are saved, in bytes at most.
     pub const BYTES_MAX: usize =
         (2 * (SITE_FRAMES_MAX + OOM_LINES_MAX + 3) + 2) * (SITE_TEXT_BYTES_MAX + 32);
+
+    /// When the newest of it was asked for.
+    fn learnt(&self) -> Option<Uptime> {
+        let of = [
+            self.leak.as_ref().map(|(since, _)| *since),
+            self.oom.as_ref().map(|(since, _)| *since),
+            self.holder.as_ref().map(|(since, _)| *since),
+        ];
+        of.into_iter().max().flatten()
+    }
 }
 
 /// The sites of all ranks.
 #[derive(Debug, Default)]
 pub struct SiteTable {
-    // Invariant: only of ranks that the rank table holds, after each `retain`.
+    // Invariant: only of ranks that the rank table holds, after each `retain`; of at most ENDED_SITES_MAX that ended.
     runs: BTreeMap<Run, BTreeMap<Rank, RankSites>>,
+    n_dropped: u64,
 }
 
 impl SiteTable {
@@ -283,12 +297,34 @@ impl SiteTable {
         of_run.or_else(|| first((Bound::Excluded(run), Bound::Unbounded)))
     }
 
-    /// Forgets the ranks that are not held any more.
-    pub fn retain(&mut self, is_held: impl Fn(&Run, Rank) -> bool) {
-        self.runs.retain(|run, ranks| {
-            ranks.retain(|rank, _| is_held(run, *rank));
-            !ranks.is_empty()
-        });
+    /// Forgets the ranks that are not held any more, and ended ones beyond [`ENDED_SITES_MAX`]. `has_ended` says whether
+    /// a rank ended; `None` of one that is not held.
+    pub fn retain(&mut self, has_ended: impl Fn(&Run, Rank) -> Option<bool>) {
+        let mut ended = Vec::new();
+        for (run, ranks) in &mut self.runs {
+            ranks.retain(|rank, sites| {
+                let state = has_ended(run, *rank);
+                if state == Some(true) {
+                    ended.push((sites.learnt(), RankId { run: run.clone(), rank: *rank }));
+                }
+                state.is_some()
+            });
+        }
+        let n_too_many = ended.len().saturating_sub(ENDED_SITES_MAX);
+        if n_too_many > 0 {
+            ended.sort();
+            ended.truncate(n_too_many);
+            for (_, RankId { run, rank }) in ended {
+                self.runs.get_mut(&run).and_then(|ranks| ranks.remove(&rank));
+                self.n_dropped += 1;
+            }
+        }
+        self.runs.retain(|_, ranks| !ranks.is_empty());
+    }
+
+    /// How many ended ranks' sites were forgotten to keep the bound.
+    pub fn n_dropped(&self) -> u64 {
+        self.n_dropped
     }
 
     fn of_mut(&mut self, id: &RankId) -> &mut RankSites {
@@ -300,7 +336,7 @@ impl SiteTable {
 mod tests {
     use std::time::Duration;
 
-    use super::{AnalysisOutcome, SiteTable, SnapshotAnalysis};
+    use super::{AnalysisOutcome, ENDED_SITES_MAX, SiteTable, SnapshotAnalysis};
     use crate::model::ids::{Rank, RankId, Run};
     use crate::model::site::{LeakSite, SiteVerdict};
     use crate::model::units::Uptime;
@@ -332,8 +368,28 @@ mod tests {
         assert_eq!(steps(&table, 5), Some(2));
         table.take(&id, analysis(SiteVerdict::Leak, 4), at(40));
         assert_eq!((steps(&table, 40), steps(&table, 41)), (Some(4), None));
-        table.retain(|_, _| false);
+        table.retain(|_, _| None);
         assert_eq!(steps(&table, 5), None);
+    }
+
+    #[test]
+    fn ended_ranks_beyond_the_bound_are_forgotten_oldest_first() {
+        let run = Run::new("llm").unwrap();
+        let number = |idx: usize| u64::try_from(idx).unwrap();
+        let rank = |idx: usize| Rank::new(number(idx)).unwrap();
+        let mut table = SiteTable::default();
+        for idx in 0..ENDED_SITES_MAX + 3 {
+            let id = RankId { run: run.clone(), rank: rank(idx) };
+            let asked = Uptime(Duration::from_secs(1000 - number(idx)));
+            table.take(&id, analysis(SiteVerdict::Leak, 1), asked);
+        }
+        let n_known = |table: &SiteTable, ranks: std::ops::Range<usize>| {
+            ranks.filter(|idx| table.of(&run, rank(*idx), None).leak.is_some()).count()
+        };
+        table.retain(|_, rank| Some(rank.get() > 0));
+        assert_eq!(n_known(&table, 0..ENDED_SITES_MAX + 1), ENDED_SITES_MAX + 1);
+        assert_eq!(n_known(&table, ENDED_SITES_MAX + 1..ENDED_SITES_MAX + 3), 0);
+        assert_eq!(table.n_dropped(), 2);
     }
 
     #[test]

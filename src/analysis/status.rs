@@ -297,7 +297,7 @@ pub struct ExporterStatus {
     #[serde(default)]
     pub recording_lines: LabelCounts,
     /// Files of recordings that were removed; `None` where nothing is recorded.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recordings_given_up: Option<u64>,
     /// Analyses of snapshots by outcome; empty where none are read.
     #[serde(default)]
