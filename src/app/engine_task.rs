@@ -1,11 +1,9 @@
 //! The one task that owns the engine: it takes what comes in, and publishes what comes out.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use prometheus::core::Collector;
-use prometheus::process_collector::ProcessCollector;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
@@ -19,11 +17,11 @@ use crate::analysis::refusal::Refusal;
 use crate::analysis::sites::{
     AnalysisOutcome, HoldersOutcome, HoldersReport, SnapshotAnalysis,
 };
-use crate::analysis::status::{CollectorStatus, ExporterStatus, LabelCounts, Status};
-use crate::app::access::ReloadCounts;
+use crate::analysis::status::Status;
 use crate::app::clock::Clock;
 use crate::app::collectors::analyses::AnalysisQueue;
-use crate::app::collectors::event::{CollectorEvent, CollectorRound};
+use crate::app::collectors::event::CollectorEvent;
+use crate::app::figures::ExporterFigures;
 use crate::app::notices::{Notice, Notices};
 use crate::app::recorder::EventRecorder;
 use crate::app::state_file::StateFile;
@@ -31,17 +29,14 @@ use crate::app::stop::Awaited;
 use crate::app::summary_files::{Summaries, SummarySource};
 use crate::app::summary_requests::SummaryRequests;
 use crate::input::nvml::cycle::GpuPoll;
-use crate::input::push::inbox::{Delivery, Offer, PushCounts, Receipt};
+use crate::input::push::inbox::{Delivery, Offer, Receipt};
 use crate::input::push::wire::accepted::Accepted;
 use crate::metrics::table;
 use crate::model::end::RankEnd;
 use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
 use crate::model::step::StepSample;
 use crate::model::units::{Seconds, Uptime};
-use crate::net::access::AccessCounts;
 use crate::net::peer::Peer;
-use crate::net::server::ServerCounts;
-use crate::output::otlp::delivery::ExportCounts;
 use crate::output::web::{StatusRequest, SummaryRequest};
 
 /// How often time passes for the engine, and a status is published for those that do not ask for one.
@@ -50,92 +45,6 @@ const TICK: Duration = Duration::from_secs(1);
 /// After a summary, so many times the time that it took pass before the next: readers of summaries do not keep pushes and
 /// scrapes waiting.
 const SUMMARY_REST: u32 = 9;
-
-/// The figures of the exporter itself that the engine does not know.
-pub(super) struct ExporterFigures {
-    pub(super) push: Arc<PushCounts>,
-    pub(super) servers: [(&'static str, Arc<ServerCounts>); 2],
-    pub(super) access: Arc<AccessCounts>,
-    pub(super) web_reloads: Option<Arc<ReloadCounts>>,
-    pub(super) export: Option<Arc<ExportCounts>>,
-    pub(super) collectors: BTreeMap<&'static str, CollectorRound>,
-    pub(super) dropped: DropCounts,
-    /// Why no device is opened, and what to set.
-    pub(super) devices_hint: Option<&'static str>,
-    pub(super) process: BTreeMap<String, f64>,
-    pub(super) series: usize,
-    pub(super) startup_problems: Vec<String>,
-}
-
-/// What the collectors left out to keep their bounds.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct DropCounts {
-    devices: u64,
-    pods: u64,
-    processes: u64,
-}
-
-impl ExporterFigures {
-    fn status(
-        &self,
-        inbox_depth: usize,
-        summaries: &Summaries,
-        recorder: Option<&EventRecorder>,
-    ) -> ExporterStatus {
-        let shed = self.servers.iter().map(|(listener, counts)| (*listener, counts.shed()));
-        let reloads = self.web_reloads.as_ref().map(|counts| counts.results());
-        let exports = self.export.as_ref().map(|counts| counts.results());
-        ExporterStatus {
-            version: env!("CARGO_PKG_VERSION").into(),
-            pushes: labelled(self.push.results()),
-            push_seconds: self.push.durations(),
-            inbox_depth,
-            devices_hint: self.devices_hint.map(Into::into),
-            collectors: self.collectors.values().map(collector_status).collect(),
-            snapshots: LabelCounts::new(),
-            summaries: labelled(summaries.results()),
-            recording_lines: labelled(recorder.into_iter().flat_map(EventRecorder::results)),
-            recordings_given_up: recorder.map(EventRecorder::given_up),
-            snapshot_analyses: LabelCounts::new(),
-            snapshot_timelines: LabelCounts::new(),
-            looks: LabelCounts::new(),
-            connections_shed: labelled(shed),
-            access_refused: labelled(self.access.reasons()),
-            web_reloads: labelled(reloads.into_iter().flatten()),
-            otlp_exports: labelled(exports.into_iter().flatten()),
-            series: self.series,
-            series_dropped: labelled([
-                ("devices", self.dropped.devices),
-                ("pods", self.dropped.pods),
-                ("processes", self.dropped.processes),
-            ]),
-            process: self.process.clone(),
-            startup_problems: self.startup_problems.clone(),
-        }
-    }
-
-    /// Reads the figures of the operating system about this process.
-    fn read_process(&mut self) {
-        self.process = ProcessCollector::for_self()
-            .collect()
-            .iter()
-            .filter_map(|family| {
-                let metric = family.get_metric().first()?;
-                let value = metric.get_counter().get_value() + metric.get_gauge().get_value();
-                Some((family.name().to_owned(), value))
-            })
-            .collect();
-    }
-}
-
-fn collector_status(round: &CollectorRound) -> CollectorStatus {
-    let CollectorRound { collector, duration_seconds, is_success } = *round;
-    CollectorStatus { collector: collector.into(), duration_seconds, is_success }
-}
-
-fn labelled(counts: impl IntoIterator<Item = (&'static str, u64)>) -> LabelCounts {
-    counts.into_iter().map(|(label, count)| (label.into(), count)).collect()
-}
 
 /// The one task that owns the engine.
 pub(super) struct EngineTask {

@@ -4,6 +4,7 @@ mod access;
 mod clock;
 pub mod collectors;
 mod engine_task;
+mod figures;
 pub mod launch;
 pub mod listen;
 pub mod log;

@@ -270,16 +270,19 @@ mod tests {
         let keys: Vec<&str> = SETTINGS.iter().map(|setting| setting.key).collect();
         let of_others: Vec<&str> = OTHERS.iter().map(|(key, _)| *key).collect();
         assert_eq!(of_others, keys, "a row without a value here");
-        // With a collector and a directory, every part can be seen.
+        // With a collector and an address of the network, every part can be seen.
         let visible = |key: &'static str, value| {
-            let mut flags = vec![("otlp.endpoint", "http://c:1")];
+            let mut flags = vec![("otlp.endpoint", "http://c:1"), ("push.insecure", "true")];
             flags.retain(|(part, _)| *part != key);
             flags.extend((!key.is_empty()).then_some((key, value)));
             format!("{:?}", read(&flags, &[]).unwrap_or_else(|error| panic!("{key}: {error}")))
         };
-        let mut results: Vec<String> =
-            OTHERS.iter().map(|(key, value)| visible(key, value)).collect();
+        let rest = OTHERS.iter().filter(|(key, _)| *key != "push.insecure");
+        let mut results: Vec<String> = rest.map(|(key, value)| visible(key, value)).collect();
         results.push(visible("", ""));
+        let open = ("push.listen-address", ":2");
+        assert!(read(&[open], &[]).unwrap_err().contains("--push.insecure"));
+        assert!(read(&[open, ("push.insecure", "true")], &[]).is_ok());
         let n_results = results.len();
         results.sort();
         results.dedup();

@@ -215,9 +215,9 @@ fn every_figure_of_the_status_has_a_name_and_stands_in_its_schema() {
         r#"{"rank":2,"kind":"CREEP_CONFIRMED","for_seconds":60,"reason":"known"}"#,
     );
     assert_eq!(acked.status, 200, "{}", acked.body);
-    exporter.await_metrics("the error and the loss", |metrics| {
-        has_family(metrics, "stepmem_device_xid_errors_total")
-            && has_family(metrics, "stepmem_nvml_errors_total")
+    let errors = r#"stepmem_device_xid_errors_total{uuid="GPU-a",xid="31"}"#;
+    exporter.await_metrics("both errors and the loss", |metrics| {
+        metrics.get(errors) == Some(&2.0) && has_family(metrics, "stepmem_nvml_errors_total")
     });
     let status = exporter.status();
     assert_eq!(nameless(&status, ""), None);

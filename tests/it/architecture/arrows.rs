@@ -40,6 +40,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "input::nvml::config",
             "input::push::bodies",
             "input::push::http",
+            "input::push::roles",
             "model",
             "net::access",
             "net::passwords",
