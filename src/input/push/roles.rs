@@ -24,7 +24,7 @@ pub const GUESSES_WITHIN: Duration = Duration::from_mins(1);
 /// without an answer.
 pub const GUESSES_PAUSED_MAX: usize = 16;
 /// See [`GUESSES_PAUSED_MAX`].
-const GUESS_PAUSE: Duration = Duration::from_secs(1);
+pub const GUESS_PAUSE: Duration = Duration::from_secs(1);
 /// The user that stands for all those that a user namespace does not know.
 const UID_OVERFLOW: u32 = 65_534;
 
