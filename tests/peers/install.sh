@@ -139,6 +139,8 @@ require prometheus-alertmanager prometheus-alertmanager amtool
 require chromium chromium # reads the page, also for tests/ops
 require nodejs node # runs the npm packages of tests/ops
 require npm npm
+require curl curl # speaks TLS to the exporter
+require systemd systemd-analyze # reads the unit of the Debian package
 if [ "${1-}" = bench ]; then
     require wrk wrk
     require prometheus-pushgateway prometheus-pushgateway
