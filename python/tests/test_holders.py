@@ -46,7 +46,8 @@ def answer(fake, train, tmp_path):
 def test_a_search_begins_once_and_ends_with_its_two_steps(answer):
     program = "import torch, stepmem\ntorch.malloc(1)\nfor n in range(300):\n    stepmem.step_end(n)\n"
     (began, result), _ = answer(program, PATHS=STUB)
-    assert began == {"run": result["run"], "rank": 0, "id": "7-h1", "outcome": "began"}
+    who = {"run": result["run"], "rank": 0, "instance": result["instance"]}
+    assert began == {**who, "id": "7-h1", "outcome": "began"}
     assert (result["outcome"], result["id"]) == ("none", "7-h1")
     assert result["last_step"] - result["first_step"] >= 20
 
