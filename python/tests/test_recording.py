@@ -8,8 +8,8 @@ import stat
 import subprocess
 from typing import Any, Dict, List
 
-from conftest import BINARY
-from test_run import LEAK, python, run, script, without_cuda  # noqa: F401
+from conftest import BINARY, LEAK
+from test_run import python, run, script  # noqa: F401
 
 
 def stepmem(*arguments: str) -> str:

@@ -11,7 +11,7 @@ import subprocess
 
 import pytest
 from conftest import BINARY
-from test_run import python, run, script, without_cuda  # noqa: F401
+from test_run import python, run, script  # noqa: F401
 
 RANKS = 4
 

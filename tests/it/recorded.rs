@@ -160,7 +160,11 @@ fn readings_stand_with_the_run_of_their_device_and_else_in_a_file_of_their_own()
     let fields =
         json!({"run": "llm", "rank": 0, "device": "GPU-a", "pid": 71, "total_bytes": 80 * GIB});
     (1..40).for_each(|step| exporter.push_step(&fields, step, 20 * GIB));
-    await_true("both findings", || findings(&exporter.status()).len() == 2);
+    let pushed = exporter.status()["time"].as_f64();
+    await_true("both findings, and a reading of the run's device", || {
+        let status = exporter.status();
+        findings(&status).len() == 2 && status["gpu"]["last_success_time"].as_f64() > pushed
+    });
     let live = exporter.status();
     exporter.stop();
     let status = replayed(&[&directory]);

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::app::launch::signals::{SignalReceipt, number};
+use crate::app::launch::signals::{self, STOPS, SignalReceipt, number};
 use crate::app::launch::witness;
 
 /// The exporter that is not ready after this time is left alone; the command starts without it.
@@ -129,9 +129,6 @@ pub(super) struct WitnessProcess {
     continued: Option<Instant>,
 }
 
-/// The signals that stop a process and can be caught.
-const STOPS: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
-
 impl WitnessProcess {
     /// Starts it in this process's group. The command's words on its own command line let it share the fate of the
     /// command where processes are signalled by what they run.
@@ -192,6 +189,12 @@ impl WitnessProcess {
     pub(super) fn shares(&mut self, receipt: SignalReceipt) -> bool {
         let found = self.sightings.iter().position(|(seen, _)| *seen == receipt);
         found.map(|idx| self.sightings.swap_remove(idx)).is_some()
+    }
+
+    /// Forgets what it noted and the system discarded, where it still waited, when the later signal came: no signal that
+    /// comes from now on is the same.
+    pub(super) fn forget_discarded(&mut self, later: Signal) {
+        self.sightings.retain(|(seen, _)| !signals::discards(later, seen.signal));
     }
 
     /// Returns whether it may have lost this signal to one that came after `since` and discards it.

@@ -19,6 +19,9 @@ const OWN: [Signal; 10] = [
     Signal::SIGSYS,
 ];
 
+/// The signals that stop a process and can be caught.
+pub(super) const STOPS: [Signal; 3] = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
+
 /// A signal, and where it came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SignalReceipt {
@@ -50,6 +53,13 @@ pub(super) fn block(more: &[Signal]) -> Result<(SignalFd, SigSet), Errno> {
             Err(error)
         }
     }
+}
+
+/// Returns whether the system discards an earlier signal that still waits when the later one comes.
+pub(super) fn discards(later: Signal, earlier: Signal) -> bool {
+    let continues = |signal| signal == Signal::SIGCONT;
+    let stops = |signal| STOPS.contains(&signal);
+    continues(later) && stops(earlier) || stops(later) && continues(earlier)
 }
 
 /// Reads every signal that waits.

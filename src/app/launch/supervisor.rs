@@ -26,7 +26,7 @@ use crate::app::launch::environment::{Words, c_strings, environment};
 use crate::app::launch::processes::{
     CommandState, ExporterProcess, Ready, WitnessProcess, end,
 };
-use crate::app::launch::signals::{self, SignalReceipt};
+use crate::app::launch::signals::{self, STOPS, SignalReceipt};
 use crate::app::launch::terminal::say;
 
 /// How long a signal waits for the witness to get it too, as from a program that signals one process after the other.
@@ -152,6 +152,8 @@ struct Undecided {
     since: Instant,
     /// When to decide.
     until: Instant,
+    /// Whether a signal came after it by which the system discards it where it still waits.
+    is_overtaken: bool,
 }
 
 impl Supervisor {
@@ -168,16 +170,26 @@ impl Supervisor {
             // All are read before children are asked: the supervisor stops after a stop signal of its own, not before.
             let received = signals::received(&self.signals);
             let received = received.into_iter().filter(|it| it.signal != Signal::SIGCHLD);
-            let until = now + SHARED_WITHIN;
-            self.undecided.extend(received.map(|receipt| Undecided {
-                receipt,
-                since: now,
-                until,
-            }));
+            // What it noted counts for what came before.
+            self.decide(now);
+            for receipt in received {
+                self.take(receipt, now);
+            }
             self.decide(now);
             if let Some(code) = self.ask_children() {
                 return code;
             }
+        }
+    }
+
+    /// Stops as the command was stopped. Returns once continued.
+    fn stop_by(&mut self, signal: i32) {
+        stop_by(signal);
+        // What stopped the command has reached it: a stop signal that comes from now on is another one.
+        self.undecided.retain(|undecided| !STOPS.contains(&undecided.receipt.signal));
+        if let Some(witness) = &mut self.witness {
+            witness.read(Instant::now());
+            witness.forget_discarded(Signal::SIGCONT);
         }
     }
 
@@ -199,18 +211,32 @@ impl Supervisor {
         poll(&mut sources, timeout.unwrap_or(PollTimeout::NONE)).ok();
     }
 
+    /// Takes a signal, in the order in which they came.
+    fn take(&mut self, receipt: SignalReceipt, now: Instant) {
+        for before in &mut self.undecided {
+            before.is_overtaken |= signals::discards(receipt.signal, before.receipt.signal);
+        }
+        if let Some(witness) = &mut self.witness {
+            witness.forget_discarded(receipt.signal);
+        }
+        let until = now + SHARED_WITHIN;
+        self.undecided.push(Undecided { receipt, since: now, until, is_overtaken: false });
+    }
+
     /// Passes on the signals that the command did not get by itself.
     fn decide(&mut self, now: Instant) {
         let command = self.command;
         let witness = &mut self.witness;
-        self.undecided.retain_mut(|Undecided { receipt, since, until }| {
+        self.undecided.retain_mut(|Undecided { receipt, since, until, is_overtaken }| {
             let Some(witness) = witness else {
                 if !is_for_the_group(*receipt) {
                     pass_on(command, receipt.signal);
                 }
                 return false;
             };
-            if witness.shares(*receipt) || witness.may_have_lost(receipt.signal, *since) {
+            if witness.shares(*receipt)
+                || *is_overtaken && witness.may_have_lost(receipt.signal, *since)
+            {
                 return false;
             }
             if *until > now {
@@ -242,7 +268,7 @@ impl Supervisor {
             };
             if pid == self.command {
                 match status.stopping_signal() {
-                    Some(signal) => stop_by(signal),
+                    Some(signal) => self.stop_by(signal),
                     None => return Some(shell_code(status)),
                 }
             } else if let Some(exporter) = &mut self.exporter
