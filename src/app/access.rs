@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, watch};
 
 use crate::app::clock::Clock;
-use crate::app::reload::{LOOK_EVERY, ReloadedFiles};
+use crate::app::reload::ReloadedFiles;
 use crate::app::stop::Tasks;
 use crate::config::web_file::WebFile;
 use crate::net::access::{AccessCounts, AccessPolicy, Bucket, Gate};
@@ -118,17 +118,10 @@ async fn keep_file(
     mut file: WebFile,
     policies: watch::Sender<Arc<AccessPolicy>>,
     counts: Arc<ReloadCounts>,
-    files: ReloadedFiles,
+    mut files: ReloadedFiles,
 ) -> anyhow::Result<()> {
-    let ReloadedFiles { mut reloads, mut stop } = files;
     let mut is_failing = false;
-    loop {
-        tokio::select! {
-            _ = stop.wait_for(|is_stopped| *is_stopped) => return Ok(()),
-            // Without a sender, no signal comes any more.
-            Ok(()) = reloads.changed() => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {}
-        }
+    while files.wait().await {
         let before = file.clone();
         match tokio::task::spawn_blocking(move || before.reread()).await? {
             Ok(None) => is_failing = false,
@@ -148,4 +141,5 @@ async fn keep_file(
             }
         }
     }
+    Ok(())
 }

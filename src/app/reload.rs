@@ -10,7 +10,7 @@ use crate::config::token;
 use crate::input::push::roles::Token;
 
 /// How often the files are looked at.
-pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// A shorter token is warned of, in bytes: so many hexadecimal digits are 64 bits.
 const TOKEN_BYTES_MIN: usize = 16;
 
@@ -21,23 +21,28 @@ pub(super) struct ReloadedFiles {
     pub(super) stop: watch::Receiver<bool>,
 }
 
+impl ReloadedFiles {
+    /// Waits until the files are to be looked at. Returns false once the exporter stops.
+    pub(super) async fn wait(&mut self) -> bool {
+        tokio::select! {
+            _ = self.stop.wait_for(|is_stopped| *is_stopped) => false,
+            // Without a sender, no signal comes any more.
+            Ok(()) = self.reloads.changed() => true,
+            () = tokio::time::sleep(LOOK_EVERY) => true,
+        }
+    }
+}
+
 /// Reads the token anew until the exporter stops. A file that is wrong leaves the token as it was.
 pub(super) async fn keep_token(
     path: PathBuf,
     tokens: watch::Sender<Token>,
-    files: ReloadedFiles,
+    mut files: ReloadedFiles,
 ) -> anyhow::Result<()> {
-    let ReloadedFiles { mut reloads, mut stop } = files;
     warn_if_public(&path);
     warn_if_short(&path, &tokens.borrow());
     let mut is_failing = false;
-    loop {
-        tokio::select! {
-            _ = stop.wait_for(|is_stopped| *is_stopped) => return Ok(()),
-            // Without a sender, no signal comes any more.
-            Ok(()) = reloads.changed() => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {}
-        }
+    while files.wait().await {
         let of_task = path.clone();
         match tokio::task::spawn_blocking(move || token::read(&of_task)).await? {
             Ok(fresh) => {
@@ -59,6 +64,7 @@ pub(super) async fn keep_token(
             }
         }
     }
+    Ok(())
 }
 
 /// Warns of a token that can be guessed.
