@@ -224,16 +224,20 @@ def plain_without_end(victim: Victim) -> int:
     return again(work)
 
 
-def trickle(victim: Victim) -> int:
-    opened = unread(victim, "push", [head("/v1/steps", 1000)], 250)
+def drip(opened: "List[socket.socket]", byte: bytes) -> int:
+    """Sends a byte on each connection again and again, and closes them. Returns how many it sent."""
     until, n = time.monotonic() + SECONDS, 0
     while time.monotonic() < until:
         for connection in opened:
             with contextlib.suppress(OSError):
-                n += connection.send(b" ")
+                n += connection.send(byte)
         time.sleep(0.1)
     close_all(opened)
     return n
+
+
+def trickle(victim: Victim) -> int:
+    return drip(unread(victim, "push", [head("/v1/steps", 1000)], 250), b" ")
 
 
 def unread_answers(victim: Victim) -> int:
@@ -336,14 +340,7 @@ def refused(victim: Victim, what: str, request: bytes, *statuses: int) -> int:
 
 def slow_heads(victim: Victim) -> int:
     opened = unread(victim, "push", [b"POST /v1/steps HTTP/1.1\r\n"], 150) + unread(victim, "web", [b"GET / HTTP/1.1\r\n"], 80)
-    until, n = time.monotonic() + SECONDS, 0
-    while time.monotonic() < until:
-        for connection in opened:
-            with contextlib.suppress(OSError):
-                n += connection.send(b"a")
-        time.sleep(0.1)
-    close_all(opened)
-    return n
+    return drip(opened, b"a")
 
 
 def odd_json(victim: Victim) -> int:
