@@ -39,9 +39,7 @@ use crate::input::push::inbox::{Inbox, PUSH_SECONDS_BOUNDS, ReleaseRequest, Rele
 use crate::input::push::roles::Tokens;
 use crate::model::ids::GpuUuid;
 use crate::net::guard::Guard;
-use crate::net::server::{
-    CONNECTIONS_MAX, Connections, Listener, ServerCounts, Service, serve as serve_http,
-};
+use crate::net::server::{Connections, Listener, ServerCounts, Service, serve as serve_http};
 use crate::output::otlp::config::OtlpConfig;
 use crate::output::otlp::delivery::ExportCounts;
 use crate::output::otlp::export::Export;
@@ -222,7 +220,6 @@ impl Serving {
             router: http::router(&self.push_config, self.receivers, tokens, clock),
             counts: push_counts,
             guard: push_guard,
-            connections_max: http::PUSH_CONNECTIONS_MAX,
             gate: push_gate,
             connections: Arc::clone(&connections),
             stop: push_stopped.clone(),
@@ -235,7 +232,6 @@ impl Serving {
             router: web::router(site, self.source, push_stopped),
             counts: web_counts,
             guard: web_guard,
-            connections_max: CONNECTIONS_MAX,
             gate: access.gate(true),
             connections,
             stop: web_stopped,

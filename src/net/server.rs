@@ -30,8 +30,7 @@ use crate::net::guard::{self, Guard, GuardRefusal};
 use crate::net::peer::Peer;
 use crate::net::tls::TlsConnection;
 
-/// The most connections that a listener may be set to hold. One more asks the one that has been idle for longest to make
-/// way.
+/// Connections that a listener holds. One more asks the one that has been idle for longest to make way.
 pub const CONNECTIONS_MAX: usize = 256;
 /// A new client must send the head of its first request within this time.
 pub const FIRST_REQUEST_WITHIN: Duration = Duration::from_secs(10);
@@ -81,8 +80,6 @@ pub struct Service {
     pub counts: Arc<ServerCounts>,
     /// Which requests are let in.
     pub guard: Arc<Guard>,
-    /// Connections that the listener holds, up to [`CONNECTIONS_MAX`].
-    pub connections_max: usize,
     /// What clients over TCP are asked for.
     pub gate: Arc<Gate>,
     /// The connections of all listeners of the process.
@@ -92,8 +89,7 @@ pub struct Service {
 
 /// Serves until `stop` becomes true, then waits up to [`STOP_WITHIN`] for requests in flight.
 pub async fn serve(listener: Listener, service: Service) {
-    let Service { router, counts, guard, connections_max, gate, connections, stop } = service;
-    let connections_max = connections_max.min(CONNECTIONS_MAX);
+    let Service { router, counts, guard, gate, connections, stop } = service;
     let routes = Routes { router, guard, gate };
     let mut stopped = stop.clone();
     let mut handled = FuturesUnordered::new();
@@ -102,12 +98,12 @@ pub async fn serve(listener: Listener, service: Service) {
     loop {
         slots.retain(|slot| !slot.is_closed());
         // Meanwhile newcomers wait in the system's queue: whom it has let in gets its turn first.
-        let is_full = slots.len() >= connections_max + ASKED_AT_ONCE;
+        let is_full = slots.len() >= CONNECTIONS_MAX + ASKED_AT_ONCE;
         tokio::select! {
             () = is_stopping(&mut stopped) => break,
             accepted = listener.accept(&routes.gate), if !is_full => match accepted {
                 Ok((stream, peer)) => {
-                    if slots.len() >= connections_max {
+                    if slots.len() >= CONNECTIONS_MAX {
                         longest_idle(&slots).inspect(|slot| slot.ask_for_way());
                     }
                     let slot = connections.enter(peer);

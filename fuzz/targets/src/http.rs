@@ -129,7 +129,6 @@ impl Exporter {
         let service = |router: Router| Service {
             router,
             counts: Arc::new(ServerCounts::default()),
-            connections_max: 8,
             guard: Arc::new(Guard::default()),
             gate: Arc::clone(&gate),
             connections: Arc::new(Connections::default()),

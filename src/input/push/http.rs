@@ -32,9 +32,6 @@ use crate::net::server::Connection;
 /// The detail of a response to an unknown path.
 const ROUTES: &str = "the push endpoint has POST /v1/steps, /v1/snapshots, /v1/runs/RUN/end, /v1/runs/RUN/ack, /v1/runs/RUN/snapshot, /v1/holders, /v1/devices/UUID/ack and /v1/nvml/release";
 
-/// Connections of pushers that a listener holds.
-pub const PUSH_CONNECTIONS_MAX: usize = 256;
-
 /// The limits of pushes.
 #[derive(Clone, Debug)]
 pub struct PushConfig {

@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use stepmem::input::push::http::PUSH_CONNECTIONS_MAX;
 use stepmem::net::server::CONNECTIONS_MAX;
 
 use crate::rig::exporter::Exporter;
@@ -61,14 +60,12 @@ fn one_run_too_many_is_refused_with_count_and_limit() {
 #[test]
 fn flood_of_silent_connections_makes_way_for_pushes_and_scrapes() {
     let exporter = Exporter::start(&[]);
-    for (listener, address, max) in
-        [("push", exporter.push, PUSH_CONNECTIONS_MAX), ("web", exporter.web, CONNECTIONS_MAX)]
-    {
+    for (listener, address) in [("push", exporter.push), ("web", exporter.web)] {
         let flood: Vec<_> = (0..300).map(|_| connect(address)).collect();
         let began = Instant::now();
         assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
         let shed = format!("stepmem_connections_shed_total{{listener=\"{listener}\"}}");
-        let beyond = f64::from(u32::try_from(300 - max).unwrap());
+        let beyond = f64::from(u32::try_from(300 - CONNECTIONS_MAX).unwrap());
         // Each look is one more connection to the web server.
         let (n_shed, n_looks) = (Cell::new(0.0), Cell::new(0.0));
         await_true("those beyond the limit to go", || {
