@@ -17,6 +17,7 @@ use crate::app::launch::narrator::{Control, Narrator, Traces};
 use crate::app::launch::processes::Ready;
 use crate::app::launch::signals;
 use crate::app::launch::snapshots::SnapshotPlace;
+use crate::app::launch::terminal;
 use crate::app::listen::Addresses;
 use crate::app::notices::{Notices, SummaryNotice};
 use crate::app::serve;
@@ -36,6 +37,8 @@ pub struct RunOptions {
     pub token_file: Option<String>,
     /// Whether memory snapshots are written on growth and on out-of-memory errors.
     pub has_snapshots: bool,
+    /// Whether a table of ranks stands at the foot of the terminal.
+    pub is_live: bool,
 }
 
 /// Runs the exporter while the command of the supervisor, on standard input, runs. Returns whether the verdict is as bad
@@ -80,11 +83,16 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<bool>
     let (notices, receiver) = Notices::channel();
     let mut narrator = Narrator::new(receiver)?;
     let gpu = nvml_source(&settings);
-    serve::run(settings, gpu, notices, |addresses| {
+    let has_table = options.is_live && terminal::is_there();
+    if options.is_live && !has_table {
+        problems.push("no table of ranks: standard error is not a terminal".to_owned());
+    }
+    serve::run(settings, gpu, notices, |addresses, status| {
         let ready = Ready { push_url: push_url(&addresses), ..ready };
         problems.extend(addresses.problems.iter().cloned());
         let pages = addresses.web.iter().map(|address| addresses.url(*address)).collect();
-        narrator.follow(Control { socket: control, ready }, pages, problems)
+        let live = has_table.then_some(status);
+        narrator.follow(Control { socket: control, ready, live }, pages, problems)
     })?;
     let traces = folder.as_ref().map(|folder| Traces::read(folder.path())).unwrap_or_default();
     let left = snapshots.and_then(SnapshotPlace::close);

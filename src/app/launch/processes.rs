@@ -18,6 +18,8 @@ use crate::app::launch::witness;
 
 /// The exporter that is not ready after this time is left alone; the command starts without it.
 pub const READY_WITHIN: Duration = Duration::from_secs(5);
+/// The exporter whose table is not gone after this time keeps the job from being stopped no longer.
+pub const TERMINAL_LEFT_WITHIN: Duration = Duration::from_millis(500);
 /// A receipt of the witness counts for this long.
 const SIGHTING_VALID: Duration = Duration::from_secs(1);
 /// This program, also after its file was replaced.
@@ -82,6 +84,8 @@ pub(super) struct Ready {
 pub(super) enum CommandState {
     /// It runs as this process.
     Started(i32),
+    /// It is stopped, and the shell is next on the terminal. The exporter answers once its table is gone.
+    Stopped,
     /// It ended with this exit code, as a shell has it.
     Ended(u8),
 }
@@ -115,6 +119,21 @@ impl ExporterProcess {
             .set_nonblocking(true)
             .and_then(|()| self.control.write_all(line.as_bytes()))
             .ok();
+    }
+
+    /// Has it clear its table, and waits at most [`TERMINAL_LEFT_WITHIN`] until it has.
+    pub(super) fn leave_terminal(&mut self) {
+        self.control.set_nonblocking(true).ok();
+        // Answers that came too late.
+        while self.control.read(&mut [0; 16]).is_ok_and(|n_bytes| n_bytes > 0) {}
+        self.tell(CommandState::Stopped);
+        let is_waiting = self
+            .control
+            .set_nonblocking(false)
+            .and_then(|()| self.control.set_read_timeout(Some(TERMINAL_LEFT_WITHIN)));
+        if is_waiting.is_ok() {
+            drop(self.control.read(&mut [0]));
+        }
     }
 }
 
