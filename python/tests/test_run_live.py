@@ -85,6 +85,7 @@ class Terminal:
         self.screen = Screen(100, lines)
         self._stream = pyte.ByteStream(self.screen)
         self.cwd = cwd
+        self.code: Optional[int] = None
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("STEPMEM_", "XDG_"))}
         environment = {**kept, "HOME": str(home), "PYTHONPATH": STUB, "PS1": "shell> ", "TERM": "xterm"}
         self.pid, self.fd = pty.fork()
@@ -157,11 +158,12 @@ class Terminal:
         (self.cwd / "stop").touch()
 
     def ended(self) -> int:
-        """Reads to the end, and returns the exit code."""
+        """Reads until no program has the terminal, and returns the exit code of the first one."""
         deadline = time.monotonic() + DEADLINE
         while time.monotonic() < deadline:
             if select.select([self.fd], [], [], 0.05)[0] and not self._read():
-                return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+                self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+                return self.code
         raise AssertionError("it did not end")
 
 
@@ -175,8 +177,11 @@ def terminal(tmp_path: pathlib.Path, home: pathlib.Path) -> Iterator[Callable[..
         return started[-1]
 
     yield start_one
-    (tmp_path / "stop").touch()
     for each in started:
+        if each.code is None:
+            each.stop()
+            each.write("exit\n")  # to a shell
+            each.ended()
         os.close(each.fd)
 
 
