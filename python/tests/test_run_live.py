@@ -81,13 +81,14 @@ class Screen(pyte.Screen):
 class Terminal:
     """A terminal and the program that has it."""
 
-    def __init__(self, cwd: pathlib.Path, home: pathlib.Path, program: str, *arguments: str, lines: int = 24) -> None:
+    def __init__(self, cwd: pathlib.Path, home: pathlib.Path, program: str, *arguments: str, lines: int = 24, term: str = "xterm") -> None:
         self.screen = Screen(100, lines)
         self._stream = pyte.ByteStream(self.screen)
+        self.output = b""
         self.cwd = cwd
         self.code: Optional[int] = None
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("STEPMEM_", "XDG_"))}
-        environment = {**kept, "HOME": str(home), "PYTHONPATH": STUB, "PS1": "shell> ", "TERM": "xterm"}
+        environment = {**kept, "HOME": str(home), "PYTHONPATH": STUB, "PS1": "shell> ", "TERM": term}
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.chdir(cwd)
@@ -111,6 +112,7 @@ class Terminal:
             data = os.read(self.fd, 4096)
         except OSError:  # the last program that had the terminal has ended
             return False
+        self.output += data
         self._stream.feed(data)
         return bool(data)
 
@@ -199,8 +201,25 @@ def training(terminal, script, **named) -> Terminal:
 
 
 def child(pid: int, words: str) -> int:
-    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return next(int(each) for each in children if words in command_line(int(each)))
+    """The child whose command line holds these words. The witness's ends with the command's."""
+    children = [int(each) for each in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return next(each for each in children if words in command_line(each) and "--part=witness" not in command_line(each))
+
+
+def is_stopped(pid: int) -> bool:
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def job_of_shell(terminal, script, ending: str = "") -> Terminal:
+    """A shell that runs the training in the foreground, or else as `ending` says."""
+    started = terminal("/bin/bash", "--norc", "--noprofile", "-i")
+    started.await_screen("the shell", lambda: "shell>" in started.lines()[0])
+    started.write(f"{BINARY} run {' '.join(OPTIONS)} --live -- {sys.executable} {script(TRAINING)}{ending}\n")
+    return started
+
+
+def await_shell(started: Terminal) -> None:
+    started.await_screen("the shell", lambda: started.has_no_table() and started.lines()[started.screen.cursor.y] == "shell>")
 
 
 def test_table_stands_at_the_foot_while_lines_and_a_bar_go_on_above(terminal, script):
@@ -271,9 +290,7 @@ def test_killed_exporter_leaves_a_terminal_that_scrolls_as_a_whole(terminal, scr
 
 @pytest.mark.parametrize("stop", ["Ctrl-Z", "SIGSTOP"])
 def test_stopped_job_leaves_the_terminal_to_the_shell(terminal, script, stop):
-    started = terminal("/bin/bash", "--norc", "--noprofile", "-i")
-    started.await_screen("the shell", lambda: "shell>" in started.lines()[0])
-    started.write(f"{BINARY} run {' '.join(OPTIONS)} --live -- {sys.executable} {script(TRAINING)}\n")
+    started = job_of_shell(terminal, script)
     started.await_screen("the table", started.table)
     if stop == "Ctrl-Z":
         started.write("\x1a")
@@ -288,26 +305,86 @@ def test_stopped_job_leaves_the_terminal_to_the_shell(terminal, script, stop):
     started.await_screen("the table again", started.table)
     started.await_screen("the bar", started.is_readable)
     started.stop()
-    started.await_screen("the shell", lambda: started.has_no_table() and started.lines()[started.screen.cursor.y] == "shell>")
+    await_shell(started)
     started.write("exit\n")
     assert started.ended() == 0
 
 
+def test_job_that_is_continued_before_its_table_is_gone_runs_on(terminal, script):
+    started = job_of_shell(terminal, script)
+    started.await_screen("the table", started.table)
+    run = child(started.pid, " run ")
+    command, exporter = child(run, "script"), child(run, "--part=exporter")
+    os.kill(exporter, signal.SIGSTOP)  # the table stays for now
+    os.killpg(run, signal.SIGTSTP)
+    started.await_screen("the stop", lambda: is_stopped(command))
+    os.killpg(run, signal.SIGCONT)
+    started.await_screen("its end", lambda: not is_stopped(command))
+    os.kill(exporter, signal.SIGCONT)
+    step = int(started.await_screen("the table again", started.table)[0].split()[1])
+    started.await_screen("a later step", lambda: (rows := started.table()) and int(rows[0].split()[1]) > step)
+    started.stop()
+    await_shell(started)
+    assert b"Stopped" not in started.output
+
+
+def test_command_goes_on_and_the_shell_has_the_terminal_if_run_is_killed(terminal, script):
+    started = job_of_shell(terminal, script)
+    started.await_screen("the table", started.table)
+    run = child(started.pid, " run ")
+    command = child(run, "script")
+    os.kill(run, signal.SIGKILL)
+    started.await_screen("the shell's word", lambda: b"Killed" in started.output)
+    started.await_screen("the end of the table", started.has_no_table)
+    step = started.epochs()[-1]
+    started.await_screen("later lines", lambda: started.epochs()[-1] > step)
+    assert is_alive(command) and started.has_no_table()
+    started.stop()
+    started.await_screen("the summary", lambda: b"final_summary" in started.output)
+    assert started.has_no_table()
+
+
 def test_job_in_the_background_draws_nothing(terminal, script):
-    started = terminal("/bin/bash", "--norc", "--noprofile", "-i")
-    started.await_screen("the shell", lambda: "shell>" in started.lines()[0])
-    started.write(f"{BINARY} run {' '.join(OPTIONS)} --live -- {sys.executable} {script(TRAINING)} &\n")
+    started = job_of_shell(terminal, script, " &")
     started.await_screen("lines", lambda: len(started.epochs()) > 10)
     assert started.has_no_table()
     started.write("fg\n")
     started.await_screen("the table", started.table)
 
 
-def test_ended_by_a_signal_leaves_a_terminal_that_scrolls_as_a_whole(terminal, script):
+@pytest.mark.parametrize("stop", ["Ctrl-C", "SIGTERM to run", "SIGKILL to the command"])
+def test_ended_by_a_signal_leaves_a_terminal_that_scrolls_as_a_whole(terminal, script, stop):
     started = training(terminal, script)
-    started.write("\x03")
-    assert started.ended() == 130
+    if stop == "Ctrl-C":
+        started.write("\x03")
+    elif stop == "SIGTERM to run":
+        os.kill(started.pid, signal.SIGTERM)
+    else:
+        os.kill(child(started.pid, "script"), signal.SIGKILL)
+    assert started.ended() == {"Ctrl-C": 130, "SIGTERM to run": 143, "SIGKILL to the command": 137}[stop]
     assert started.has_no_table()
+    assert not any(started.lines()[started.screen.cursor.y :]), "what comes next is below"
+
+
+def test_terminal_that_is_too_low_has_a_table_once_it_is_higher(terminal, script):
+    started = live(terminal, sys.executable, script(TRAINING), lines=5)
+    word = b"stepmem: no table of ranks while the terminal has fewer than 12 rows\r\n"
+    started.await_screen("a line that says so", lambda: word in started.output)
+    started.await_screen("lines", lambda: (started.epochs() or [0])[-1] > 5 and started.is_readable())
+    assert started.has_no_table()
+    started.resize(24, 100)
+    started.await_screen("the table", started.table)
+    started.await_screen("the bar", started.is_readable)
+
+
+@pytest.mark.parametrize("term", ["dumb", ""])
+def test_terminal_that_prints_sequences_gets_none_and_a_line_says_so(terminal, script, term):
+    started = live(terminal, sys.executable, script(TRAINING), term=term)
+    started.await_screen("lines", lambda: len(started.epochs()) > 3)
+    started.stop()
+    assert started.ended() == 0
+    assert b"\x1b" not in started.output
+    assert started.output.count(b"stepmem: no table of ranks: TERM is unset or dumb\r\n") == 1
 
 
 def test_without_a_terminal_nothing_is_drawn_and_that_is_said_once(script, tmp_path, home):

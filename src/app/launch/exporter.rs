@@ -13,11 +13,11 @@ use nix::sys::prctl;
 use crate::app::collectors::nvml::nvml_source;
 use crate::app::launch::client;
 use crate::app::launch::folder::PrivateFolder;
+use crate::app::launch::live::NoTable;
 use crate::app::launch::narrator::{Control, Narrator, Traces};
 use crate::app::launch::processes::Ready;
 use crate::app::launch::signals;
 use crate::app::launch::snapshots::SnapshotPlace;
-use crate::app::launch::terminal;
 use crate::app::listen::Addresses;
 use crate::app::notices::{Notices, SummaryNotice};
 use crate::app::serve;
@@ -48,6 +48,8 @@ pub struct RunOptions {
 /// As of [`serve::run`], or the summary cannot be written.
 pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<bool> {
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    // Asked while this process is still in the command's session.
+    let no_table = NoTable::here();
     // A process that leads its session already is in nobody's way.
     rustix::process::setsid().ok();
     prctl::set_name(c"stepmem").ok();
@@ -83,9 +85,9 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<bool>
     let (notices, receiver) = Notices::channel();
     let mut narrator = Narrator::new(receiver)?;
     let gpu = nvml_source(&settings);
-    let has_table = options.is_live && terminal::is_there();
-    if options.is_live && !has_table {
-        problems.push("no table of ranks: standard error is not a terminal".to_owned());
+    let has_table = options.is_live && no_table.is_none_or(NoTable::is_for_now);
+    if options.is_live {
+        problems.extend(no_table.map(NoTable::words));
     }
     serve::run(settings, gpu, notices, |addresses, status| {
         let ready = Ready { push_url: push_url(&addresses), ..ready };

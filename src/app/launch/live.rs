@@ -1,6 +1,5 @@
 //! The table of ranks at the foot of the terminal (`run --live`): when it is drawn, and when it is not.
 
-use std::fs;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -9,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::analysis::status::Status;
+use crate::app::launch::processes::JobState;
 use crate::app::launch::terminal::{self, TerminalSize};
 use crate::report::rank_table::{TableRoom, few_lines};
 
@@ -22,6 +22,52 @@ const TERMINAL_ROWS_MIN: usize = 12;
 pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// The table is drawn at every look of so many; at once if the terminal has another size.
 const LOOKS_A_DRAW: u32 = 5;
+
+/// Why there is no table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoTable {
+    NoTerminal,
+    Dumb,
+    /// Another session has the terminal.
+    Foreign,
+    /// It has too few rows, or they are unknown. It may get more.
+    Low,
+}
+
+impl NoTable {
+    /// Returns what keeps a table from this process's terminal, if anything does.
+    pub(super) fn here() -> Option<Self> {
+        if !terminal::is_there() {
+            Some(Self::NoTerminal)
+        } else if !terminal::takes_sequences() {
+            Some(Self::Dumb)
+        } else if !terminal::controls_us() {
+            Some(Self::Foreign)
+        } else if terminal::size().and_then(room).is_none() {
+            Some(Self::Low)
+        } else {
+            None
+        }
+    }
+
+    /// Returns whether the terminal may have a table later.
+    pub(super) fn is_for_now(self) -> bool {
+        self == Self::Low
+    }
+
+    /// Returns a line that says so.
+    pub(super) fn words(self) -> String {
+        let why = match self {
+            Self::NoTerminal => ": standard error is not a terminal".to_owned(),
+            Self::Dumb => ": TERM is unset or dumb".to_owned(),
+            Self::Foreign => ": the terminal belongs to another session".to_owned(),
+            Self::Low => {
+                format!(" while the terminal has fewer than {TERMINAL_ROWS_MIN} rows")
+            }
+        };
+        format!("no table of ranks{why}")
+    }
+}
 
 /// The table; gone from the terminal when it is dropped.
 pub(super) struct LiveTable {
@@ -45,7 +91,8 @@ impl LiveTable {
 
     /// Draws it if it is time.
     pub(super) fn look(&mut self) {
-        if !is_in_foreground(self.command) {
+        let job = JobState::of(self.command);
+        if job.is_stopped || !job.is_in_foreground {
             self.clear();
             return;
         }
@@ -100,21 +147,9 @@ fn room(size: TerminalSize) -> Option<TableRoom> {
     is_high.then_some(TableRoom { n_lines, n_columns: size.n_columns })
 }
 
-/// Returns whether a process runs in the foreground of its terminal. This process is in another session, and cannot ask
-/// the terminal itself.
-fn is_in_foreground(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // After the name, which may hold anything: state, parent, group, session, terminal, the terminal's group.
-    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap_or_default().split(' ').collect();
-    match fields.as_slice() {
-        [state, _, group, _, _, foreground, ..] => *state != "T" && group == foreground,
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use crate::app::launch::live::{TABLE_LINES_MAX, is_in_foreground, room};
+    use crate::app::launch::live::{TABLE_LINES_MAX, room};
     use crate::app::launch::terminal::TerminalSize;
 
     #[test]
@@ -125,10 +160,5 @@ mod tests {
         assert_eq!(n_lines(24), Some(8));
         assert_eq!(n_lines(500), Some(TABLE_LINES_MAX));
         assert_eq!(room(TerminalSize { n_rows: 24, n_columns: 0 }), None);
-    }
-
-    #[test]
-    fn process_that_does_not_exist_is_not_in_the_foreground() {
-        assert!(!is_in_foreground(i32::MAX));
     }
 }

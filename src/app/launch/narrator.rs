@@ -1,9 +1,10 @@
 //! Says on the terminal what the exporter of `run` finds, follows the command to its end, and closes with the summary.
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -23,7 +24,7 @@ use crate::analysis::findings::{Transition, TransitionState};
 use crate::analysis::status::Status;
 use crate::app::launch::live::{LOOK_EVERY, LiveTable};
 use crate::app::launch::processes::{CommandState, Ready};
-use crate::app::launch::terminal::say;
+use crate::app::launch::terminal::{self, say};
 use crate::app::notices::{Notice, SummaryNotice};
 use crate::app::summary_folders::WrittenFiles;
 use crate::model::ids::{Run, SubjectId};
@@ -76,7 +77,7 @@ impl Narrator {
         Ok(Self {
             notices,
             pen: Pen::new()?,
-            is_coloured: io::stderr().is_terminal(),
+            is_coloured: terminal::takes_sequences(),
             is_started: false,
             said: BTreeMap::new(),
             n_named: 0,
@@ -322,8 +323,17 @@ fn write(strokes: &Receiver<Stroke>) {
             Ok(Stroke::Table(new)) => table = Some(new),
             Ok(Stroke::Leave) => table.iter_mut().for_each(|table| table.leave()),
             Ok(Stroke::CloseTable) => table = None,
-            Err(RecvTimeoutError::Timeout) => table.iter_mut().for_each(|table| table.look()),
+            Err(RecvTimeoutError::Timeout) => table = table.and_then(looked_after),
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
+}
+
+/// Returns the table after a look. One that panics is gone from the terminal, which goes on taking lines.
+fn looked_after(mut table: Box<LiveTable>) -> Option<Box<LiveTable>> {
+    catch_unwind(AssertUnwindSafe(move || {
+        table.look();
+        table
+    }))
+    .ok()
 }

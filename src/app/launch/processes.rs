@@ -245,7 +245,41 @@ impl WitnessProcess {
     }
 }
 
+/// Where a process stands in the control of jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct JobState {
+    pub(super) is_stopped: bool,
+    /// Whether its group has the terminal that controls its session.
+    pub(super) is_in_foreground: bool,
+}
+
+impl JobState {
+    /// Returns that of a process; that of none if it does not exist. A process of another session cannot ask the
+    /// terminal itself.
+    pub(super) fn of(pid: i32) -> Self {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // After the name, which may hold anything: state, parent, group, session, terminal, the terminal's group.
+        let fields = stat.rsplit(") ").next().unwrap_or_default();
+        match fields.split(' ').collect::<Vec<_>>().as_slice() {
+            [state, _, group, _, _, foreground, ..] => {
+                Self { is_stopped: *state == "T", is_in_foreground: group == foreground }
+            }
+            _ => Self::default(),
+        }
+    }
+}
+
 /// Ends a process of our own.
 pub(super) fn end(pid: Pid) {
     kill(pid, Signal::SIGKILL).ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::app::launch::processes::JobState;
+
+    #[test]
+    fn process_that_does_not_exist_is_neither_stopped_nor_in_the_foreground() {
+        assert_eq!(JobState::of(i32::MAX), JobState::default());
+    }
 }

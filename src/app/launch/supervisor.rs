@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use crate::app::launch::environment::{Words, c_strings, environment};
 use crate::app::launch::processes::{
-    CommandState, ExporterProcess, Ready, WitnessProcess, end,
+    CommandState, ExporterProcess, JobState, Ready, WitnessProcess, end,
 };
 use crate::app::launch::signals::{self, STOPS, SignalReceipt};
 use crate::app::launch::terminal::{self, say};
@@ -83,7 +83,7 @@ pub fn run(launch: &CommandLaunch) -> Result<u8, NotStarted> {
     for receipt in early.into_iter().filter(|receipt| receipt.signal != Signal::SIGCHLD) {
         pass_on(command, receipt.signal);
     }
-    let has_table = launch.is_live && terminal::is_there();
+    let has_table = launch.is_live && terminal::takes_sequences();
     let mut supervisor =
         Supervisor { signals, exporter, witness, command, has_table, undecided: Vec::new() };
     if let Some(exporter) = &mut supervisor.exporter {
@@ -190,11 +190,11 @@ impl Supervisor {
         }
     }
 
-    /// Clears the table that an exporter left that is gone.
+    /// Clears the table that an exporter left that is gone, once the terminal is this job's and takes text.
     fn clear_table(&mut self) {
-        let had_table = std::mem::take(&mut self.has_table);
-        if had_table && terminal::is_ours() && terminal::is_writable() {
+        if self.has_table && terminal::is_ours() && terminal::is_writable() {
             terminal::restore();
+            self.has_table = false;
         }
     }
 
@@ -203,7 +203,10 @@ impl Supervisor {
         if let (true, Some(exporter)) = (self.has_table, &mut self.exporter) {
             exporter.leave_terminal();
         }
-        stop_by(signal);
+        // It may have been continued meanwhile, by a signal that stopping now would discard.
+        if !self.has_table || JobState::of(self.command.as_raw()).is_stopped {
+            stop_by(signal);
+        }
         // What stopped the command has reached it: a stop signal that comes from now on is another one.
         self.undecided.retain(|undecided| !STOPS.contains(&undecided.receipt.signal));
         if let Some(witness) = &mut self.witness {

@@ -7,12 +7,14 @@ use std::os::fd::AsFd;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::termios::{tcgetpgrp, tcgetwinsize};
 
+use crate::config::environment;
+
 /// Goes to the first column and clears the line, where a program may have left a progress bar.
 const CLEAR: &str = "\r\u{1b}[K";
 /// Lets the whole screen scroll, and clears what is below the line of the cursor, which stays in it. Makes sure that
-/// there is a line below: with rows at the foot there is one, so that nothing moves.
-const RESTORE: &str =
-    "\u{1b}7\u{1b}[m\u{1b}[r\u{1b}8\u{1b}D\u{1b}[A\u{1b}7\u{1b}[m\u{1b}[B\r\u{1b}[J\u{1b}8";
+/// there is a line below: with rows at the foot there is one, so that nothing moves. Autowrap is set as it is by
+/// default: Ctrl-C discards what the terminal has not read yet, and so may have cut off the end of a draw.
+const RESTORE: &str = "\u{1b}7\u{1b}[m\u{1b}[?7h\u{1b}[r\u{1b}8\u{1b}D\u{1b}[A\u{1b}7\u{1b}[m\u{1b}[B\r\u{1b}[J\u{1b}8";
 
 /// Rows and columns of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,12 +25,18 @@ pub(super) struct TerminalSize {
 
 /// Writes text. Whether it is read does not matter to the command.
 pub(super) fn say(text: &str) {
-    let clear = if is_there() { CLEAR } else { "" };
+    let clear = if takes_sequences() { CLEAR } else { "" };
     write(&format!("{clear}{text}"));
 }
 
 pub(super) fn is_there() -> bool {
     io::stderr().is_terminal()
+}
+
+/// Returns whether standard error is a terminal that knows colours and cursor movements. Without `TERM`, or where that
+/// is `dumb` as in Emacs and in logs of CI, it prints them.
+pub(super) fn takes_sequences() -> bool {
+    is_there() && environment::text("TERM").is_some_and(|name| name != "dumb")
 }
 
 /// Returns the size; `None` where it is unknown.
@@ -44,9 +52,14 @@ pub(super) fn is_writable() -> bool {
     poll(&mut sources, PollTimeout::ZERO).is_ok_and(|n_ready| n_ready > 0)
 }
 
-/// Returns whether the terminal belongs to this process's group.
+/// Returns whether this process's group is in the terminal's foreground.
 pub(super) fn is_ours() -> bool {
     tcgetpgrp(io::stderr()).is_ok_and(|group| group == rustix::process::getpgrp())
+}
+
+/// Returns whether the terminal is the one that controls this process's session.
+pub(super) fn controls_us() -> bool {
+    tcgetpgrp(io::stderr()).is_ok()
 }
 
 /// Clears the rows at the foot, and lets the whole screen scroll again.
