@@ -11,7 +11,9 @@ use crate::model::ids::SubjectId;
 use crate::model::units::Bytes;
 use crate::report::closing::colour_of;
 use crate::text::page::{Cell, Column, Page, Table, cut};
-use crate::text::units::{bytes, duration, grouped, hourly, or_unknown, percent};
+use crate::text::units::{
+    brief_time_left, bytes, duration, grouped, hourly, or_unknown, percent,
+};
 
 /// An order of ranks, the most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +189,7 @@ fn rank_row(status: &Status, rank: &RankStatus) -> [Cell; 13] {
         quantity(rank.capacity),
         or_unknown(highest_pressure(rank).map(percent)).into(),
         or_unknown(allocated.and_then(slope)).into(),
-        or_unknown(rank.oom_eta_seconds.map(duration)).into(),
+        or_unknown(rank.oom_eta_seconds.map(brief_time_left)).into(),
         verdict(status, rank),
     ]
 }
