@@ -50,7 +50,7 @@ use crate::store::timelines::TimelineFolder;
 const COLLECTED_CAPACITY: usize = 4;
 
 /// Runs the exporter until a signal arrives or `beside`, which starts once the exporter listens, ends. A second
-/// signal aborts. `notices` get what a person at a terminal would want to know.
+/// signal aborts. `notices` get what a person at a terminal would want to know, `beside` each status too.
 ///
 /// # Errors
 /// A socket cannot be bound, OTLP cannot be set up, a task died, `beside` failed, or a second signal arrived.
@@ -58,18 +58,18 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
     settings: Settings,
     gpu: Option<GpuSource>,
     notices: Notices,
-    beside: impl FnOnce(Addresses) -> F,
+    beside: impl FnOnce(Addresses, watch::Receiver<Arc<Status>>) -> F,
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let mut signals = Signals::listen()?;
         let reloads = signals.reloads();
-        let (app, addresses) = tokio::select! {
+        let (app, addresses, latest) = tokio::select! {
             started = start(settings, gpu, notices, reloads) => started?,
             _ = signals.next() => return Ok(()),
         };
         tracing::info!("started");
-        app.until_stopped(signals, beside(addresses)).await
+        app.until_stopped(signals, beside(addresses, latest)).await
     });
     // A hanging call of the driver blocks a thread of its own, which ends with the process.
     runtime.shutdown_background();
@@ -109,13 +109,13 @@ impl Listeners {
     }
 }
 
-/// Starts the exporter. Returns its tasks, and the addresses that it listens on.
+/// Starts the exporter. Returns its tasks, the addresses that it listens on, and its latest status.
 async fn start(
     settings: Settings,
     gpu: Option<GpuSource>,
     notices: Notices,
     reloads: watch::Receiver<u64>,
-) -> anyhow::Result<(App, Addresses)> {
+) -> anyhow::Result<(App, Addresses, watch::Receiver<Arc<Status>>)> {
     let mut startup = Startup::new(settings.start, &settings.problems, &settings.warnings);
     let saved = read_state(settings.state_file.as_deref(), settings.engine.ranks_max).await;
     let clock = Clock::start(saved.as_ref());
@@ -129,7 +129,7 @@ async fn start(
     let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
     let (analyses, timelines) = start_analyses(&settings, &collect, &mut startup)?;
     let export_counts = Arc::<ExportCounts>::default();
-    let export = start_export(settings.otlp, latest, &export_counts, &inbox).await;
+    let export = start_export(settings.otlp, latest.clone(), &export_counts, &inbox).await;
     let export = startup.started(keys::OTLP_ENDPOINT, export)?.flatten();
     let (devices, releases) = DeviceSource::new(settings.nvml.zip(gpu));
     let (gpu, pushed_devices) = start_collectors(devices, collect, &mut startup)?;
@@ -184,7 +184,7 @@ async fn start(
         reloads,
     };
     serving.start(&mut app, clock, &addresses);
-    Ok((app, addresses))
+    Ok((app, addresses, latest))
 }
 
 /// What the servers are made of; of two, the first is that of pushes.

@@ -88,7 +88,7 @@ pub fn run(mut settings: Settings, is_fixed: bool) -> anyhow::Result<()> {
     let leak_bytes_per_step = if is_fixed { 0 } else { LEAK_BYTES_PER_STEP };
     let job = Arc::new(Mutex::new(SimulatedJob::new(leak_bytes_per_step)));
     let devices = devices_of(Arc::clone(&job));
-    serve::run(settings, Some(devices), Notices::default(), |addresses| {
+    serve::run(settings, Some(devices), Notices::default(), |addresses, _| {
         train(job, addresses, telemetry_path, &folder.snapshots)
     })
 }

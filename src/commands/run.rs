@@ -36,6 +36,7 @@ const SUMMARY_JSON: &str = "summary-json";
 const FAIL_ON: &str = "fail-on";
 const SNAPSHOTS: &str = "snapshots";
 const NO_RECORD: &str = "no-record";
+const LIVE: &str = "live";
 
 fn arguments() -> clap::Command {
     let defaults = DEFAULTS.iter().filter(|(_, default)| !default.is_empty());
@@ -80,6 +81,12 @@ fn arguments() -> clap::Command {
                 .action(ArgAction::SetTrue)
                 .help("Write no recording (steps.jsonl.zst) beside the summary"),
         )
+        .arg(
+            Arg::new(LIVE)
+                .long(LIVE)
+                .action(ArgAction::SetTrue)
+                .help("Keep a table of the ranks at the foot of the terminal"),
+        )
         .arg(Arg::new(RunPart::OPTION).long(RunPart::OPTION).value_name("PART").hide(true))
         .arg(
             Arg::new(COMMAND)
@@ -118,6 +125,7 @@ fn start(matches: &ArgMatches) -> Result<Exit, CommandError> {
         command: command.collect(),
         options: options(matches),
         failed_on_code: FAILED_ON_CODE,
+        is_live: matches.get_flag(LIVE),
     };
     match supervisor::run(&launch) {
         Ok(code) => Ok(Exit::Command(code)),
@@ -145,6 +153,7 @@ fn export(matches: &ArgMatches) -> Result<Exit, CommandError> {
         fail_on: matches.get_one::<FailOn>(FAIL_ON).copied(),
         token_file: token_file.cloned(),
         has_snapshots: matches.get_flag(SNAPSHOTS),
+        is_live: matches.get_flag(LIVE),
     };
     let mut settings = settings(matches)?;
     settings.record.is_by_launch = !matches.get_flag(NO_RECORD);
@@ -184,7 +193,7 @@ fn options(matches: &ArgMatches) -> Vec<OsString> {
         }
     }
     options.extend(file.map(|file| option("config.file", &file.into_os_string())));
-    for flag in [SNAPSHOTS, NO_RECORD] {
+    for flag in [SNAPSHOTS, NO_RECORD, LIVE] {
         if matches.get_flag(flag) {
             options.push(format!("--{flag}").into());
         }

@@ -27,6 +27,6 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let settings = args::lenient_settings(matches)?;
     log::to_stderr(&settings.log);
     let gpu = nvml::nvml_source(&settings);
-    serve::run(settings, gpu, Notices::default(), |_| std::future::pending())?;
+    serve::run(settings, gpu, Notices::default(), |_, _| std::future::pending())?;
     Ok(Exit::Success)
 }

@@ -11,17 +11,16 @@ use clap::{Arg, ArgAction, ArgMatches};
 use serde::de::IgnoredAny;
 
 use crate::analysis::creep::signal::Signal;
-use crate::analysis::status::{
-    FindingStatus, ProcessStatus, RankStatus, RunStatus, SignalStatus, Status,
-};
+use crate::analysis::status::{FindingStatus, ProcessStatus, RunStatus, Status};
 use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
 use crate::commands::credentials::credential_args;
 use crate::commands::live::{LiveExporter, STATUS_PATH, plain_json};
 use crate::model::ids::{ProcessId, Run, SubjectId};
-use crate::model::units::Bytes;
-use crate::report::closing::colour_of;
+use crate::report::rank_table::{
+    RankOrder, diagnoses, quantity, rank_table, slope, sort_ranks,
+};
 use crate::text::page::{Cell, Column, Indent, Page, Table};
-use crate::text::units::{bytes, duration, hourly, or_unknown, percent};
+use crate::text::units::{brief_time_left, duration, or_unknown, percent};
 
 /// `stepmem status`.
 pub(super) const STATUS: CommandRow = CommandRow { name: "status", arguments, run };
@@ -40,32 +39,9 @@ pub struct StatusView {
     /// Global rank.
     pub rank: Option<u32>,
     /// By run and rank unless it is given.
-    pub order: Option<StatusOrder>,
+    pub order: Option<RankOrder>,
     /// Whether every rank has a line, however many there are.
     pub is_all: bool,
-}
-
-/// An order of ranks, the most urgent first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StatusOrder {
-    Severity,
-    Pressure,
-    /// The time until out-of-memory.
-    Eta,
-    Rank,
-}
-
-impl StatusOrder {
-    const ALL: [Self; 4] = [Self::Severity, Self::Pressure, Self::Eta, Self::Rank];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Severity => "severity",
-            Self::Pressure => "pressure",
-            Self::Eta => "eta",
-            Self::Rank => "rank",
-        }
-    }
 }
 
 /// Fetches the status from the exporter, as a table of what `view` shows, or all of it as its JSON.
@@ -104,35 +80,13 @@ fn selected(mut status: Status, view: &StatusView) -> (Status, usize) {
     let mut ranks = std::mem::take(&mut status.ranks);
     let n_hidden = if view.is_all { 0 } else { ranks.len().saturating_sub(ROWS_MAX) };
     if n_hidden > 0 {
-        sort(&mut ranks, &status.findings, StatusOrder::Severity);
+        sort_ranks(&mut ranks, &status.findings, RankOrder::Severity);
         ranks.truncate(ROWS_MAX);
     }
-    let by_default = if n_hidden > 0 { StatusOrder::Severity } else { StatusOrder::Rank };
-    sort(&mut ranks, &status.findings, view.order.unwrap_or(by_default));
+    let by_default = if n_hidden > 0 { RankOrder::Severity } else { RankOrder::Rank };
+    sort_ranks(&mut ranks, &status.findings, view.order.unwrap_or(by_default));
     status.ranks = ranks;
     (status, n_hidden)
-}
-
-/// Sorts ranks, the most urgent first; equally urgent ones by run and rank, and those of which it is unknown last.
-fn sort(ranks: &mut [RankStatus], findings: &[FindingStatus], order: StatusOrder) {
-    let severity = |rank: &RankStatus| {
-        let id = SubjectId::Rank(rank.id());
-        let own = findings.iter().filter(|finding| finding.subject == id);
-        own.map(|finding| finding.severity).max()
-    };
-    let eta = |rank: &RankStatus| rank.oom_eta_seconds.unwrap_or(f64::INFINITY);
-    let pressure = |rank: &RankStatus| -highest_pressure(rank).unwrap_or(-1.0);
-    ranks.sort_by(|a, b| (&a.run, a.rank).cmp(&(&b.run, b.rank)));
-    match order {
-        StatusOrder::Rank => {}
-        StatusOrder::Severity => ranks.sort_by_cached_key(|rank| Reverse(severity(rank))),
-        StatusOrder::Pressure => ranks.sort_by(|a, b| pressure(a).total_cmp(&pressure(b))),
-        StatusOrder::Eta => ranks.sort_by(|a, b| eta(a).total_cmp(&eta(b))),
-    }
-}
-
-fn highest_pressure(rank: &RankStatus) -> Option<f64> {
-    rank.pressures.values().copied().reduce(f64::max)
 }
 
 /// Puts a status into words: the ranks, the processes that do not push, then the findings, the worst first.
@@ -141,7 +95,7 @@ fn render(status: &Status, n_hidden: usize, is_coloured: bool) -> String {
     if status.ranks.is_empty() {
         page.line("No rank pushes.");
     } else {
-        page.table(&ranks(status));
+        page.table(&rank_table(status));
     }
     if n_hidden > 0 {
         page.line(&format!("… and {n_hidden} more ranks with less to say; --all shows them"));
@@ -221,68 +175,6 @@ fn devices(status: &Status) -> Table {
     table
 }
 
-fn ranks(status: &Status) -> Table {
-    let mut table = Table::new([
-        Column::left(1, "RUN"),
-        Column::right(2, "RANK"),
-        Column::right(2, "ATTEMPT"),
-        Column::right(2, "STEP"),
-        Column::right(2, "PUSHED"),
-        Column::right(2, "ALLOCATED"),
-        Column::right(2, "PEAK"),
-        Column::right(2, "RESERVED"),
-        Column::right(2, "CAPACITY"),
-        Column::right(2, "PRESSURE"),
-        Column::right(2, "SLOPE/STEP"),
-        Column::right(2, "OOM IN"),
-        Column::left(2, "DIAGNOSIS"),
-    ]);
-    for rank in &status.ranks {
-        let diagnoses = diagnoses(status, &SubjectId::Rank(rank.id()));
-        let verdict = match (activity(rank), rank.judging_from_step) {
-            (Some(activity), _) if diagnoses.is_empty() && !rank.is_judged => {
-                format!("TOO FEW STEPS; {activity}").into()
-            }
-            (Some(activity), _) if diagnoses.is_empty() => activity.into(),
-            (Some(activity), _) => diagnoses.with(&format!("; {activity}")),
-            (None, Some(step)) if diagnoses.is_empty() => {
-                format!("judging from step {step}").into()
-            }
-            _ => diagnoses,
-        };
-        table.row(rank_row(rank, status.time, verdict));
-    }
-    table
-}
-
-/// Returns that a rank ended or is silent, in words; `None` of one that pushes.
-fn activity(rank: &RankStatus) -> Option<String> {
-    if let Some(end) = &rank.end {
-        return Some(format!("ended ({})", end.outcome.as_label()));
-    }
-    Some(format!("silent for {}", duration(rank.silent_seconds?)))
-}
-
-fn rank_row(rank: &RankStatus, now: f64, diagnoses: Cell) -> [Cell; 13] {
-    let last = rank.last_train.as_ref();
-    let allocated = rank.creep.iter().find(|signal| signal.signal == Signal::Allocated);
-    [
-        rank.run.as_str().into(),
-        rank.rank.to_string().into(),
-        rank.identity.attempt.get().to_string().into(),
-        or_unknown(last.map(|last| last.step.get().to_string())).into(),
-        duration((now - rank.last_push_time).max(0.0)).into(),
-        quantity(last.map(|last| last.allocated)),
-        quantity(rank.recent_peak_allocated),
-        quantity(last.and_then(|last| last.reserved)),
-        quantity(rank.capacity),
-        or_unknown(highest_pressure(rank).map(percent)).into(),
-        or_unknown(allocated.and_then(slope)).into(),
-        or_unknown(rank.oom_eta_seconds.map(duration)).into(),
-        diagnoses,
-    ]
-}
-
 fn processes(status: &Status) -> Table {
     let mut table = Table::new([
         Column::left(1, "DEVICE"),
@@ -318,27 +210,9 @@ fn process_row(process: &ProcessStatus, name: Option<&str>, diagnoses: Cell) -> 
         quantity(process.capacity),
         or_unknown(process.pressure_ratio.map(percent)).into(),
         or_unknown(process.creep.as_ref().and_then(slope)).into(),
-        or_unknown(process.oom_eta_seconds.map(duration)).into(),
+        or_unknown(process.oom_eta_seconds.map(brief_time_left)).into(),
         diagnoses,
     ]
-}
-
-fn quantity(value: Option<Bytes>) -> Cell {
-    or_unknown(value.map(|value| bytes(value.as_f64()))).into()
-}
-
-/// Returns how fast a signal grows: per step, or per hour where no steps are known.
-fn slope(signal: &SignalStatus) -> Option<String> {
-    let per_step = signal.slope_bytes_per_step.map(bytes);
-    per_step.or_else(|| signal.slope_bytes_per_second.map(hourly))
-}
-
-/// Returns the diagnoses of a subject, in the colour of the worst.
-fn diagnoses(status: &Status, subject: &SubjectId) -> Cell {
-    let own = || status.findings.iter().filter(|finding| finding.subject == *subject);
-    let titles: Vec<&str> = own().map(|finding| finding.title.as_ref()).collect();
-    let worst = own().map(|finding| finding.severity).max();
-    Cell::from(titles.join(", ")).in_colour(worst.map(colour_of))
 }
 
 fn arguments() -> clap::Command {
@@ -363,9 +237,7 @@ fn arguments() -> clap::Command {
             Arg::new("sort")
                 .long("sort")
                 .value_name("ORDER")
-                .value_parser(PossibleValuesParser::new(
-                    StatusOrder::ALL.map(StatusOrder::name),
-                ))
+                .value_parser(PossibleValuesParser::new(RankOrder::ALL.map(RankOrder::name)))
                 .help("Order of the ranks [default: rank, or severity if not all are shown]"),
         )
         .arg(
@@ -393,7 +265,7 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
         run: matches.get_one::<String>("run").cloned(),
         rank: matches.get_one::<u32>("rank").copied(),
         order: order
-            .and_then(|name| StatusOrder::ALL.into_iter().find(|order| order.name() == name)),
+            .and_then(|name| RankOrder::ALL.into_iter().find(|order| order.name() == name)),
         is_all: matches.get_flag("all"),
     };
     let is_json = matches.get_flag("json");

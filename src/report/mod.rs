@@ -1,5 +1,5 @@
-//! After the run: the summary of a run and its card, two summaries against each other, the story of one rank, and the
-//! verdict that TraceML would have given. Pure: recordings, files and the time come from outside.
+//! After the run: the summary of a run and its card, two summaries against each other, the story of one rank, the verdict
+//! that TraceML would have given; and beside a run, its ranks as a table. Pure: recordings, files and the time come from outside.
 
 pub mod card;
 pub mod closing;
@@ -7,5 +7,6 @@ pub mod compare;
 pub mod explain;
 pub mod gate;
 pub mod policy;
+pub mod rank_table;
 pub mod summary;
 pub mod traceml;

@@ -107,6 +107,20 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
+/// Writes a time that is left, for a sentence (`about 3 h 20 min`, `less than a second`).
+pub fn time_left(seconds: f64) -> String {
+    if seconds < 1.0 {
+        "less than a second".to_owned()
+    } else {
+        format!("about {}", duration(seconds))
+    }
+}
+
+/// Writes a time that is left, for a cell (`3 h 20 min`, `< 1 s`).
+pub fn brief_time_left(seconds: f64) -> String {
+    if seconds < 1.0 { "< 1 s".to_owned() } else { duration(seconds) }
+}
+
 /// Writes a Unix time as a date and time in UTC, to the second (`2025-12-05 01:13:03`).
 pub fn date(time: f64) -> String {
     rfc3339(time).trim_end_matches('Z').replace('T', " ")
@@ -134,8 +148,8 @@ pub fn rfc3339(time: f64) -> String {
 #[cfg(test)]
 mod tests {
     use crate::text::units::{
-        bytes, date, duration, grouped, hourly, percent, rate, rfc3339, share, signed_bytes,
-        whole,
+        brief_time_left, bytes, date, duration, grouped, hourly, percent, rate, rfc3339, share,
+        signed_bytes, time_left, whole,
     };
 
     const MIB: f64 = 1_048_576.0;
@@ -152,6 +166,14 @@ mod tests {
             (rate(MIB, "step"), hourly(MIB)),
             ("1.00 MiB/step".into(), "3.52 GiB/h".into())
         );
+    }
+
+    #[test]
+    fn time_left_under_a_second_is_not_zero_seconds() {
+        assert_eq!([0.0, 0.99].map(time_left), ["less than a second"; 2]);
+        assert_eq!([0.0, 0.99].map(brief_time_left), ["< 1 s"; 2]);
+        assert_eq!((time_left(1.0), brief_time_left(1.0)), ("about 1 s".into(), "1 s".into()));
+        assert_eq!(time_left(12_000.0), "about 3 h 20 min");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use stepmem::config::page;
 use stepmem::config::table::SETTINGS;
 use stepmem::metrics::table::{self, METRICS};
 
+use crate::rig::command::stepmem;
 use crate::rig::folder::root;
 
 /// The metrics that were promised, without the prefix `stepmem_`.
@@ -169,6 +170,37 @@ fn every_metric_of_the_bundle_is_in_the_table() {
         })
         .collect();
     assert!(unknown.is_empty(), "{}", unknown.join("\n"));
+}
+
+/// The options that the help of a command lists, and its exit codes.
+fn of_help(command: &str) -> BTreeSet<String> {
+    let help = stepmem(&[command, "--help"], &[], b"").out;
+    let option = |line: &str| {
+        let name = line.trim_start().strip_prefix("--")?;
+        Some(format!("--{}", name.split([' ', '=', ',']).next()?))
+    };
+    let codes = help.lines().find_map(|line| line.strip_prefix("Exit code: "));
+    let codes = codes.into_iter().flat_map(|line| line.split(|char: char| !char.is_numeric()));
+    let codes = codes.filter(|code| !code.is_empty()).map(str::to_owned);
+    help.lines().filter_map(option).chain(codes).collect()
+}
+
+#[test]
+fn the_page_of_run_names_every_option_of_its_own_every_exit_code_and_every_other_default() {
+    let page = fs::read_to_string(root().join("docs/run.md")).unwrap();
+    let (run, serve) = (of_help("run"), of_help("serve"));
+    let own: Vec<&String> = run.difference(&serve).collect();
+    assert!(own.len() > 7, "{own:?}");
+    assert!(run.contains("--live") && run.contains("127"), "{run:?}");
+    let help = stepmem(&["run", "--help"], &[], b"").out;
+    let defaults = help.split("Defaults that differ from serve's: ").nth(1).unwrap();
+    let defaults = defaults.split(';').next().unwrap().split_whitespace();
+    let defaults: Vec<String> = defaults.map(|one| one.replace('=', " ")).collect();
+    assert!(defaults.len() > 2, "{defaults:?}");
+    let words = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    let named = |name: &&String| !words.contains(name.as_str());
+    let missing: Vec<&String> = own.into_iter().chain(&defaults).filter(named).collect();
+    assert!(missing.is_empty(), "docs/run.md does not name {missing:?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What an exporter records gives, replayed, what was found live; and recording never disturbs pushes.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -11,10 +12,13 @@ use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::job::{Job, record};
 use crate::rig::nvml::{FakeNvml, driver, gpu, process};
+use crate::rig::snapshot::data;
 use crate::rig::units::{GIB, MIB};
 use crate::rig::wait::await_true;
 
 const LIFE_1: &str = "leaky.life1.jsonl.zst";
+/// A snapshot with one line that leaks.
+const LEAK: &str = "leak_loss_scalar_var_seq.pickle.gz";
 
 /// The last line of `replay`.
 fn replayed(arguments: &[&str]) -> Value {
@@ -56,9 +60,27 @@ fn findings(status: &Value) -> Vec<Value> {
         .collect()
 }
 
+/// The summary that was written live, but for what a recording does not have.
 fn summary_in(folder: &Path) -> Option<Value> {
     let path = folder.join("leaky/latest/final_summary.json");
-    Some(serde_json::from_slice(&fs::read(path).ok()?).unwrap())
+    Some(comparable(serde_json::from_slice(&fs::read(path).ok()?).unwrap()))
+}
+
+/// The summary of run `leaky` by recordings.
+fn replayed_summary(files: &[&str]) -> Value {
+    let ended = stepmem(&[&["summary", "--json", "--run", "leaky"], files].concat(), &[], b"");
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+    comparable(serde_json::from_str(&ended.out).unwrap())
+}
+
+/// A summary without when it was made and which snapshots ranks were asked for: no recording has those.
+fn comparable(mut summary: Value) -> Value {
+    remove(&mut summary, "snapshots");
+    remove(&mut summary, "generated_at");
+    let text = summary["text"].as_str().unwrap_or_default();
+    let lines = text.lines().filter(|line| !line.starts_with("Snapshot of rank "));
+    summary["text"] = lines.collect::<Vec<_>>().join("\n").into();
+    summary
 }
 
 #[test]
@@ -82,20 +104,11 @@ fn recording_gives_the_findings_and_the_summary_of_the_live_exporter() {
     await_true("the summary", || summary_in(&summaries).is_some());
     exporter.stop();
 
-    let mut expected = summary_in(&summaries).unwrap();
+    let expected = summary_in(&summaries).unwrap();
     let whole = [directory.as_str()];
     let alone = [text(&recorded.join(LIFE_1))];
     for files in [&whole[..], &[alone[0].as_str()]] {
-        let arguments = [&["summary", "--json", "--run", "leaky"], files].concat();
-        let ended = stepmem(&arguments, &[], b"");
-        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
-        let mut replayed: Value = serde_json::from_str(&ended.out).unwrap();
-        for summary in [&mut expected, &mut replayed] {
-            // What a recording does not have: which snapshots ranks were asked for.
-            remove(summary, "snapshots");
-            remove(summary, "generated_at");
-        }
-        assert_eq!(differences(&replayed, &expected), [""; 0]);
+        assert_eq!(differences(&replayed_summary(files), &expected), [""; 0]);
     }
     let holder = &expected.to_string();
     assert!(holder.contains("Trainer.history"), "{expected:#}");
@@ -142,6 +155,77 @@ fn recording_gives_the_findings_that_were_raised_before_it_ended() {
     exporter.stop();
     assert!(live.iter().any(|finding| finding["kind"] == "CREEP_EARLY"), "{live:#?}");
     assert_eq!(findings(&replayed(&[&directory])), live);
+}
+
+/// The outcomes of the windows of live memory that `explain` lists, by their lengths, as they are at last.
+fn last_outcomes(explained: &str) -> BTreeMap<u64, String> {
+    let of_live = explained.lines().skip_while(|line| !line.starts_with("Live memory: "));
+    let rows = of_live.skip(2).map_while(|line| {
+        let line = line.trim_start();
+        let (length, outcomes) = line.split_once("  ")?;
+        let last = outcomes.trim().rsplit("  ").next().unwrap_or_default();
+        Some((length.parse().ok()?, last.to_owned()))
+    });
+    rows.collect()
+}
+
+#[test]
+fn release_and_verdict_of_a_snapshot_give_what_was_live_again() {
+    let full = gpu("GPU-a").compute(&[process(71, 78 * GIB)]).memory(80 * GIB, GIB, 79 * GIB);
+    let fake = FakeNvml::new("recorded-release", &driver([full]));
+    let folder = Folder::new("recorded-release");
+    let [recorded, summaries, snapshots] =
+        ["recorded", "summaries", "snapshots"].map(|name| folder.path(name));
+    fs::create_dir(&snapshots).unwrap();
+    fs::copy(data(&format!("vectors/{LEAK}")), snapshots.join(LEAK)).unwrap();
+    let [directory, summary_dir, snapshot_dir] =
+        [&recorded, &summaries, &snapshots].map(|path| text(path));
+    let exporter = fake.serve(&[
+        "--record.directory",
+        &directory,
+        "--summary.dir",
+        &summary_dir,
+        "--snapshot.read-directory",
+        &snapshot_dir,
+    ]);
+    let has = |kind: &str| {
+        let status = exporter.status();
+        findings(&status).iter().any(|finding| finding["kind"] == kind)
+    };
+    await_true("the finding of the device's process", || has("HIGH_PRESSURE"));
+    push_leak(&exporter, "leaky");
+    let written = json!({"run": "leaky", "rank": 2, "outcome": "written", "file": LEAK,
+        "path": format!("/elsewhere/{LEAK}")});
+    post(&exporter, "/v1/snapshots", &written);
+    await_true("the verdict", || exporter.status()["snapshots"][0]["analysis"] == "analysed");
+    post(&exporter, "/v1/nvml/release", &json!({"for_seconds": 3600}));
+    await_true("the end of what the device showed", || !has("HIGH_PRESSURE"));
+
+    let live = exporter.status();
+    let url = format!("http://{}/", exporter.web);
+    let explained = |of: &[&str]| {
+        let ended =
+            stepmem(&[&["explain", "--run", "leaky", "--rank", "2"], of].concat(), &[], b"");
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+        ended.out
+    };
+    let explained_live = explained(&["--url", &url]);
+    exporter.stop();
+
+    let site = &findings(&live)[0]["evidence"]["site"];
+    assert_eq!(site["verdict"], "leak", "{live:#}");
+    let status = replayed(&[&directory]);
+    assert_eq!(status["devices"], json!([]));
+    assert_eq!(findings(&status), findings(&live));
+    let expected = summary_in(&summaries).unwrap();
+    assert!(expected.to_string().contains(site["at"]["file"].as_str().unwrap()));
+    assert_eq!(differences(&replayed_summary(&[&directory]), &expected), [""; 0]);
+    let tested = last_outcomes(&explained(&[&directory]));
+    let now = last_outcomes(&explained_live);
+    assert!(!tested.is_empty());
+    for (length, outcome) in tested {
+        assert_eq!(now.get(&length), Some(&outcome), "{explained_live}");
+    }
 }
 
 #[test]
@@ -267,8 +351,12 @@ fn disk_without_room_is_counted_and_disturbs_no_push() {
         metrics[r#"stepmem_recording_lines_total{result="failed"}"#] > 0.0
     });
     exporter.push(&[serde_json::from_str(&record(0, 3000, GIB)).unwrap()]);
-    assert_eq!(exporter.logged("WARN", "recording not written"), 1);
-    exporter.stop();
+    let log = exporter.stop();
+    let is_warning = |entry: &&Value| {
+        entry["level"] == "WARN"
+            && entry["fields"].to_string().contains("recording not written")
+    };
+    assert_eq!(log.iter().filter(is_warning).count(), 1, "{log:#?}");
     // What fits is whole.
     let kept = summary(&[&text(&directory)]);
     assert_eq!(kept.code, Some(0), "{}", kept.err);

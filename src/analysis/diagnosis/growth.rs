@@ -7,7 +7,7 @@ use crate::analysis::diagnosis::pressure;
 use crate::analysis::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject};
 use crate::analysis::diagnosis::site_words;
 use crate::analysis::rank::view::RankView;
-use crate::text::units::{bytes, duration};
+use crate::text::units::{bytes, duration, time_left};
 
 /// The signals of MEMORY CREEP and MEMORY RISING: live memory of a rank that pushes, else all that the driver reports.
 pub const LIVE_SIGNALS: [Signal; 2] = [Signal::Allocated, Signal::Process];
@@ -69,9 +69,9 @@ impl Figures for TrendFigures {
         }
         let eta = match (self.oom_eta_seconds, self.oom_eta_steps) {
             (Some(seconds), Some(steps)) => {
-                format!(", out of memory in about {} ({steps:.0} steps)", duration(seconds))
+                format!(", out of memory in {} ({steps:.0} steps)", time_left(seconds))
             }
-            (Some(seconds), None) => format!(", out of memory in about {}", duration(seconds)),
+            (Some(seconds), None) => format!(", out of memory in {}", time_left(seconds)),
             (None, Some(steps)) => format!(", out of memory in about {steps:.0} steps"),
             (None, None) => String::new(),
         };

@@ -13,6 +13,7 @@ use nix::sys::prctl;
 use crate::app::collectors::nvml::nvml_source;
 use crate::app::launch::client;
 use crate::app::launch::folder::PrivateFolder;
+use crate::app::launch::live::NoTable;
 use crate::app::launch::narrator::{Control, Narrator, Traces};
 use crate::app::launch::processes::Ready;
 use crate::app::launch::signals;
@@ -36,6 +37,8 @@ pub struct RunOptions {
     pub token_file: Option<String>,
     /// Whether memory snapshots are written on growth and on out-of-memory errors.
     pub has_snapshots: bool,
+    /// Whether a table of ranks stands at the foot of the terminal.
+    pub is_live: bool,
 }
 
 /// Runs the exporter while the command of the supervisor, on standard input, runs. Returns whether the verdict is as bad
@@ -45,6 +48,8 @@ pub struct RunOptions {
 /// As of [`serve::run`], or the summary cannot be written.
 pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<bool> {
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    // Asked while this process is still in the command's session.
+    let no_table = NoTable::here();
     // A process that leads its session already is in nobody's way.
     rustix::process::setsid().ok();
     prctl::set_name(c"stepmem").ok();
@@ -80,11 +85,16 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<bool>
     let (notices, receiver) = Notices::channel();
     let mut narrator = Narrator::new(receiver)?;
     let gpu = nvml_source(&settings);
-    serve::run(settings, gpu, notices, |addresses| {
+    let has_table = options.is_live && no_table.is_none_or(NoTable::is_for_now);
+    if options.is_live {
+        problems.extend(no_table.map(NoTable::words));
+    }
+    serve::run(settings, gpu, notices, |addresses, status| {
         let ready = Ready { push_url: push_url(&addresses), ..ready };
         problems.extend(addresses.problems.iter().cloned());
         let pages = addresses.web.iter().map(|address| addresses.url(*address)).collect();
-        narrator.follow(Control { socket: control, ready }, pages, problems)
+        let live = has_table.then_some(status);
+        narrator.follow(Control { socket: control, ready, live }, pages, problems)
     })?;
     let traces = folder.as_ref().map(|folder| Traces::read(folder.path())).unwrap_or_default();
     let left = snapshots.and_then(SnapshotPlace::close);

@@ -5,6 +5,7 @@ mod client;
 mod environment;
 pub mod exporter;
 mod folder;
+pub mod live;
 mod narrator;
 pub mod processes;
 mod signals;

@@ -1,11 +1,13 @@
 //! Says on the terminal what the exporter of `run` finds, follows the command to its end, and closes with the summary.
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use nix::errno::Errno;
@@ -13,21 +15,23 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::unix::OwnedReadHalf;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task;
 
 use crate::analysis::diagnosis::DiagnosisKind;
 use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::findings::{Transition, TransitionState};
+use crate::analysis::status::Status;
+use crate::app::launch::live::{LOOK_EVERY, LiveTable};
 use crate::app::launch::processes::{CommandState, Ready};
-use crate::app::launch::terminal::say;
+use crate::app::launch::terminal::{self, say};
 use crate::app::notices::{Notice, SummaryNotice};
 use crate::app::summary_folders::WrittenFiles;
 use crate::model::ids::{Run, SubjectId};
 use crate::report::closing::{ClosingFiles, ClosingRun, closing, finding_line, unwatched};
 
-/// Lines that wait for a terminal that takes none; later ones are lost.
-const LINES_MAX: usize = 256;
+/// Lines, and what else the pen is asked, that wait for a terminal that takes none; later ones are lost.
+const STROKES_MAX: usize = 256;
 /// Findings of one kind that have a line each, and lines that name code or objects; further ones are on the page.
 const LINES_A_KIND_MAX: usize = 16;
 
@@ -35,6 +39,8 @@ const LINES_A_KIND_MAX: usize = 16;
 pub(super) struct Control {
     pub(super) socket: UnixStream,
     pub(super) ready: Ready,
+    /// What the table of ranks shows; `None` where there is no table.
+    pub(super) live: Option<watch::Receiver<Arc<Status>>>,
 }
 
 /// What processes of the command left in the private directory.
@@ -71,7 +77,7 @@ impl Narrator {
         Ok(Self {
             notices,
             pen: Pen::new()?,
-            is_coloured: io::stderr().is_terminal(),
+            is_coloured: terminal::takes_sequences(),
             is_started: false,
             said: BTreeMap::new(),
             n_named: 0,
@@ -90,6 +96,7 @@ impl Narrator {
         problems: Vec<String>,
     ) -> anyhow::Result<()> {
         control.socket.set_nonblocking(true)?;
+        let mut shown = control.live.zip(control.socket.try_clone().ok());
         let socket = tokio::net::UnixStream::from_std(control.socket)?;
         let (reader, mut writer) = socket.into_split();
         let line = serde_json::to_string(&control.ready)? + "\n";
@@ -99,10 +106,14 @@ impl Narrator {
         loop {
             tokio::select! {
                 state = command.next() => match state {
-                    Some(CommandState::Started(_)) => {
+                    Some(CommandState::Started(pid)) => {
                         self.is_started = true;
                         self.start(&pages, &problems);
+                        if let Some((status, socket)) = shown.take() {
+                            self.pen.show(LiveTable::new(pid, status, socket));
+                        }
                     }
+                    Some(CommandState::Stopped) => self.pen.leave(),
                     Some(CommandState::Ended(_)) | None => return Ok(()),
                 },
                 Some(notice) = self.notices.recv() => self.take(notice),
@@ -193,6 +204,7 @@ impl Narrator {
             [] => unwatched(traces.has_python, traces.has_torch),
             runs => closing(runs),
         };
+        self.pen.close_table();
         if self.is_started {
             self.pen.line(text);
             if let Some(left) = left {
@@ -247,27 +259,81 @@ fn ended(process: &OwnedFd) {
     while poll(&mut sources, PollTimeout::NONE) == Err(Errno::EINTR) {}
 }
 
-/// Writes lines on a thread of its own: a terminal may stop taking them.
+/// Writes on a thread of its own: a terminal may stop taking text.
 struct Pen {
-    lines: SyncSender<String>,
+    strokes: SyncSender<Stroke>,
     thread: JoinHandle<()>,
+}
+
+/// What the pen is asked to do.
+enum Stroke {
+    Line(String),
+    /// Keeps a table at the foot from now on.
+    Table(Box<LiveTable>),
+    /// Leaves the terminal to others until the command goes on.
+    Leave,
+    CloseTable,
 }
 
 impl Pen {
     fn new() -> io::Result<Self> {
-        let (lines, written) = sync_channel::<String>(LINES_MAX);
-        let writing = move || written.into_iter().for_each(|line| say(&line));
+        let (strokes, received) = sync_channel(STROKES_MAX);
+        let writing = move || write(&received);
         let thread = std::thread::Builder::new().name("terminal".to_owned()).spawn(writing)?;
-        Ok(Self { lines, thread })
+        Ok(Self { strokes, thread })
     }
 
     fn line(&self, line: String) {
-        self.lines.try_send(line).ok();
+        self.stroke(Stroke::Line(line));
+    }
+
+    fn show(&self, table: LiveTable) {
+        self.stroke(Stroke::Table(Box::new(table)));
+    }
+
+    fn leave(&self) {
+        self.stroke(Stroke::Leave);
+    }
+
+    fn close_table(&self) {
+        self.stroke(Stroke::CloseTable);
+    }
+
+    fn stroke(&self, stroke: Stroke) {
+        self.strokes.try_send(stroke).ok();
     }
 
     /// Waits until everything is written.
     fn end(self) {
-        drop(self.lines);
+        drop(self.strokes);
         self.thread.join().ok();
     }
+}
+
+/// Does what is asked, and looks after the table in between.
+fn write(strokes: &Receiver<Stroke>) {
+    let mut table: Option<Box<LiveTable>> = None;
+    loop {
+        let next = match &table {
+            Some(_) => strokes.recv_timeout(LOOK_EVERY),
+            None => strokes.recv().map_err(RecvTimeoutError::from),
+        };
+        match next {
+            Ok(Stroke::Line(line)) => say(&line),
+            Ok(Stroke::Table(new)) => table = Some(new),
+            Ok(Stroke::Leave) => table.iter_mut().for_each(|table| table.leave()),
+            Ok(Stroke::CloseTable) => table = None,
+            Err(RecvTimeoutError::Timeout) => table = table.and_then(looked_after),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+/// Returns the table after a look. One that panics is gone from the terminal, which goes on taking lines.
+fn looked_after(mut table: Box<LiveTable>) -> Option<Box<LiveTable>> {
+    catch_unwind(AssertUnwindSafe(move || {
+        table.look();
+        table
+    }))
+    .ok()
 }

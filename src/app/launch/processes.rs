@@ -18,6 +18,8 @@ use crate::app::launch::witness;
 
 /// The exporter that is not ready after this time is left alone; the command starts without it.
 pub const READY_WITHIN: Duration = Duration::from_secs(5);
+/// The exporter whose table is not gone after this time keeps the job from being stopped no longer.
+pub const TERMINAL_LEFT_WITHIN: Duration = Duration::from_millis(500);
 /// A receipt of the witness counts for this long.
 const SIGHTING_VALID: Duration = Duration::from_secs(1);
 /// This program, also after its file was replaced.
@@ -82,6 +84,8 @@ pub(super) struct Ready {
 pub(super) enum CommandState {
     /// It runs as this process.
     Started(i32),
+    /// It is stopped, and the shell is next on the terminal. The exporter answers once its table is gone.
+    Stopped,
     /// It ended with this exit code, as a shell has it.
     Ended(u8),
 }
@@ -115,6 +119,21 @@ impl ExporterProcess {
             .set_nonblocking(true)
             .and_then(|()| self.control.write_all(line.as_bytes()))
             .ok();
+    }
+
+    /// Has it clear its table, and waits at most [`TERMINAL_LEFT_WITHIN`] until it has.
+    pub(super) fn leave_terminal(&mut self) {
+        self.control.set_nonblocking(true).ok();
+        // Answers that came too late.
+        while self.control.read(&mut [0; 16]).is_ok_and(|n_bytes| n_bytes > 0) {}
+        self.tell(CommandState::Stopped);
+        let is_waiting = self
+            .control
+            .set_nonblocking(false)
+            .and_then(|()| self.control.set_read_timeout(Some(TERMINAL_LEFT_WITHIN)));
+        if is_waiting.is_ok() {
+            drop(self.control.read(&mut [0]));
+        }
     }
 }
 
@@ -226,7 +245,41 @@ impl WitnessProcess {
     }
 }
 
+/// Where a process stands in the control of jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct JobState {
+    pub(super) is_stopped: bool,
+    /// Whether its group has the terminal that controls its session.
+    pub(super) is_in_foreground: bool,
+}
+
+impl JobState {
+    /// Returns that of a process; that of none if it does not exist. A process of another session cannot ask the
+    /// terminal itself.
+    pub(super) fn of(pid: i32) -> Self {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // After the name, which may hold anything: state, parent, group, session, terminal, the terminal's group.
+        let fields = stat.rsplit(") ").next().unwrap_or_default();
+        match fields.split(' ').collect::<Vec<_>>().as_slice() {
+            [state, _, group, _, _, foreground, ..] => {
+                Self { is_stopped: *state == "T", is_in_foreground: group == foreground }
+            }
+            _ => Self::default(),
+        }
+    }
+}
+
 /// Ends a process of our own.
 pub(super) fn end(pid: Pid) {
     kill(pid, Signal::SIGKILL).ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::app::launch::processes::JobState;
+
+    #[test]
+    fn process_that_does_not_exist_is_neither_stopped_nor_in_the_foreground() {
+        assert_eq!(JobState::of(i32::MAX), JobState::default());
+    }
 }

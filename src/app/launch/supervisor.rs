@@ -24,10 +24,10 @@ use tokio::time::Instant;
 
 use crate::app::launch::environment::{Words, c_strings, environment};
 use crate::app::launch::processes::{
-    CommandState, ExporterProcess, Ready, WitnessProcess, end,
+    CommandState, ExporterProcess, JobState, Ready, WitnessProcess, end,
 };
 use crate::app::launch::signals::{self, STOPS, SignalReceipt};
-use crate::app::launch::terminal::say;
+use crate::app::launch::terminal::{self, say};
 
 /// How long a signal waits for the witness to get it too, as from a program that signals one process after the other.
 const SHARED_WITHIN: Duration = Duration::from_millis(100);
@@ -48,6 +48,8 @@ pub struct CommandLaunch {
     pub options: Vec<OsString>,
     /// The exit code of the exporter when the verdict is as bad as `--fail-on` says, and then of `run`.
     pub failed_on_code: u8,
+    /// Whether the exporter keeps a table at the foot of the terminal.
+    pub is_live: bool,
 }
 
 /// The command could not be started.
@@ -81,8 +83,9 @@ pub fn run(launch: &CommandLaunch) -> Result<u8, NotStarted> {
     for receipt in early.into_iter().filter(|receipt| receipt.signal != Signal::SIGCHLD) {
         pass_on(command, receipt.signal);
     }
+    let has_table = launch.is_live && terminal::takes_sequences();
     let mut supervisor =
-        Supervisor { signals, exporter, witness, command, undecided: Vec::new() };
+        Supervisor { signals, exporter, witness, command, has_table, undecided: Vec::new() };
     if let Some(exporter) = &mut supervisor.exporter {
         exporter.tell(CommandState::Started(command.as_raw()));
     }
@@ -143,6 +146,8 @@ struct Supervisor {
     exporter: Option<ExporterProcess>,
     witness: Option<WitnessProcess>,
     command: Pid,
+    /// Whether there may be a table at the foot of the terminal.
+    has_table: bool,
     undecided: Vec<Undecided>,
 }
 
@@ -179,12 +184,29 @@ impl Supervisor {
             if let Some(code) = self.ask_children() {
                 return code;
             }
+            if self.exporter_code().is_some() {
+                self.clear_table();
+            }
+        }
+    }
+
+    /// Clears the table that an exporter left that is gone, once the terminal is this job's and takes text.
+    fn clear_table(&mut self) {
+        if self.has_table && terminal::is_ours() && terminal::is_writable() {
+            terminal::restore();
+            self.has_table = false;
         }
     }
 
     /// Stops as the command was stopped. Returns once continued.
     fn stop_by(&mut self, signal: i32) {
-        stop_by(signal);
+        if let (true, Some(exporter)) = (self.has_table, &mut self.exporter) {
+            exporter.leave_terminal();
+        }
+        // It may have been continued meanwhile, by a signal that stopping now would discard.
+        if !self.has_table || JobState::of(self.command.as_raw()).is_stopped {
+            stop_by(signal);
+        }
         // What stopped the command has reached it: a stop signal that comes from now on is another one.
         self.undecided.retain(|undecided| !STOPS.contains(&undecided.receipt.signal));
         if let Some(witness) = &mut self.witness {
@@ -307,6 +329,7 @@ impl Supervisor {
             }
             Some(0) | None => code,
             Some(failure) => {
+                self.clear_table();
                 say(&format!(
                     "stepmem: no summary: the exporter ended early ({failure}); the command was not affected\n"
                 ));
@@ -319,10 +342,11 @@ impl Supervisor {
         self.exporter.as_ref().and_then(|exporter| exporter.code)
     }
 
-    fn give_up(&self) {
+    fn give_up(&mut self) {
         if let Some(exporter) = &self.exporter {
             end(exporter.pid);
         }
+        self.clear_table();
         say("stepmem: no summary: the exporter was ended before it had one\n");
     }
 }

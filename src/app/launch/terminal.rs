@@ -1,13 +1,95 @@
-//! Lines for the person who started `run`, on standard error.
+//! The terminal of the person who started `run`, on standard error: lines, and rows at its foot that stay while lines
+//! scroll above them.
 
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::termios::{tcgetpgrp, tcgetwinsize};
+
+use crate::config::environment;
 
 /// Goes to the first column and clears the line, where a program may have left a progress bar.
 const CLEAR: &str = "\r\u{1b}[K";
+/// Lets the whole screen scroll, and clears what is below the line of the cursor, which stays in it. Makes sure that
+/// there is a line below: with rows at the foot there is one, so that nothing moves. Autowrap is set as it is by
+/// default: Ctrl-C discards what the terminal has not read yet, and so may have cut off the end of a draw.
+const RESTORE: &str = "\u{1b}7\u{1b}[m\u{1b}[?7h\u{1b}[r\u{1b}8\u{1b}D\u{1b}[A\u{1b}7\u{1b}[m\u{1b}[B\r\u{1b}[J\u{1b}8";
+
+/// Rows and columns of a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TerminalSize {
+    pub(super) n_rows: usize,
+    pub(super) n_columns: usize,
+}
 
 /// Writes text. Whether it is read does not matter to the command.
 pub(super) fn say(text: &str) {
-    let mut stderr = io::stderr().lock();
-    let clear = if stderr.is_terminal() { CLEAR } else { "" };
-    drop(stderr.write_all(format!("{clear}{text}").as_bytes()));
+    let clear = if takes_sequences() { CLEAR } else { "" };
+    write(&format!("{clear}{text}"));
+}
+
+pub(super) fn is_there() -> bool {
+    io::stderr().is_terminal()
+}
+
+/// Returns whether standard error is a terminal that knows colours and cursor movements. Without `TERM`, or where that
+/// is `dumb` as in Emacs and in logs of CI, it prints them.
+pub(super) fn takes_sequences() -> bool {
+    is_there() && environment::text("TERM").is_some_and(|name| name != "dumb")
+}
+
+/// Returns the size; `None` where it is unknown.
+pub(super) fn size() -> Option<TerminalSize> {
+    let size = tcgetwinsize(io::stderr()).ok()?;
+    Some(TerminalSize { n_rows: size.ws_row.into(), n_columns: size.ws_col.into() })
+}
+
+/// Returns whether the terminal takes text at once, as it does not after Ctrl-S.
+pub(super) fn is_writable() -> bool {
+    let stderr = io::stderr();
+    let mut sources = [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)];
+    poll(&mut sources, PollTimeout::ZERO).is_ok_and(|n_ready| n_ready > 0)
+}
+
+/// Returns whether this process's group is in the terminal's foreground.
+pub(super) fn is_ours() -> bool {
+    tcgetpgrp(io::stderr()).is_ok_and(|group| group == rustix::process::getpgrp())
+}
+
+/// Returns whether the terminal is the one that controls this process's session.
+pub(super) fn controls_us() -> bool {
+    tcgetpgrp(io::stderr()).is_ok()
+}
+
+/// Clears the rows at the foot, and lets the whole screen scroll again.
+pub(super) fn restore() {
+    write(RESTORE);
+}
+
+/// Draws rows at the foot in one write, which the cursor, its colours and the program that owns them do not notice. The
+/// first is in reverse video. `makes_room` where the rows are not there yet, or the terminal has another size.
+pub(super) fn draw(rows: &[String], size: TerminalSize, makes_room: bool) {
+    write(&drawn(rows, size, makes_room));
+}
+
+fn drawn(rows: &[String], size: TerminalSize, makes_room: bool) -> String {
+    let n_above = size.n_rows.saturating_sub(rows.len());
+    let room = format!("{RESTORE}{}\u{1b}[{}A", "\u{1b}D".repeat(rows.len()), rows.len());
+    let rows = rows.iter().enumerate().map(|(idx, row)| {
+        let line = n_above + idx + 1;
+        let row = match idx {
+            0 => format!("\u{1b}[7m{row:<width$}", width = size.n_columns),
+            _ => row.clone(),
+        };
+        format!("\u{1b}[{line};1H\u{1b}[m\u{1b}[2K{row}")
+    });
+    let rows: String = rows.collect();
+    let room = if makes_room { &room } else { "" };
+    // The region is set each time: a program may have reset it. That moves the cursor, which is saved before.
+    format!("{room}\u{1b}7\u{1b}[1;{n_above}r\u{1b}[?7l{rows}\u{1b}[?7h\u{1b}8")
+}
+
+fn write(text: &str) {
+    drop(io::stderr().lock().write_all(text.as_bytes()));
 }

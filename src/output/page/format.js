@@ -41,7 +41,7 @@ export function duration(seconds) {
 
 /** The time to out-of-memory; in steps where the time of a step is unknown. */
 export function oomEta({ oom_eta_seconds: seconds, oom_eta_steps: steps }) {
-  if (isKnown(seconds)) return duration(seconds);
+  if (isKnown(seconds)) return seconds < 1 ? "< 1 s" : duration(seconds);
   return known(steps, (value) => plural(Math.round(value), "step"));
 }
 

@@ -80,7 +80,7 @@ function briefly({ evidence, sentence }) {
   if (!evidence.signal) return sentence;
   const soon = oomEta(evidence);
   const line = sentence.split("; ").find((clause) => clause.includes(" of it is allocated at "));
-  return sentence.split(/[,;]/)[0] + (line ? `, ${line}` : "") + (soon === DASH ? "" : `; out of memory in about ${soon}`);
+  return sentence.split(/[,;]/)[0] + (line ? `, ${line}` : "") + (soon === DASH ? "" : `; out of memory in ${soon.startsWith("<") ? "less than a second" : `about ${soon}`}`);
 }
 
 function curl() {

@@ -9,7 +9,9 @@ use crate::model::units::Bytes;
 use crate::report::explain::story::End;
 use crate::report::explain::text::{last_word, meanings, what};
 use crate::text::page::{Column, Indent, Page, Table};
-use crate::text::units::{bytes, date, duration, grouped, hourly, percent, rate, whole};
+use crate::text::units::{
+    bytes, date, duration, grouped, hourly, percent, rate, time_left, whole,
+};
 
 /// Puts a rank of a status into words.
 pub fn render(status: &Status, rank: &RankStatus) -> String {
@@ -150,7 +152,7 @@ fn room(page: &mut Page, rank: &RankStatus) {
         let steps = steps.map_or(String::new(), |steps| format!(", {} steps", whole(steps)));
         page.paragraph(
             Indent::hanging(2),
-            &format!("Out of memory in {}{steps}", duration(seconds)),
+            &format!("Out of memory in {}{steps}", time_left(seconds)),
         );
     }
 }
