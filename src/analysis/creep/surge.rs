@@ -315,7 +315,7 @@ impl Surge {
         let straightness =
             estimate::path(points).and_then(|path| path.straightness()).ok_or(still)?;
         Gate::Straight.check(straightness, rules.straightness_min)?;
-        let kept = kept_ratio(points).ok_or(still)?;
+        let kept = estimate::kept_ratio(points).ok_or(still)?;
         Gate::Steady.check(kept, rules.steady_ratio)?;
         let slope = estimate::theil_sen(points).ok_or(still)?.slope;
         let span = last_position - start.at.position;
@@ -419,22 +419,6 @@ impl Surge {
             self.end();
         }
     }
-}
-
-/// Returns the last quarter's gain per block as a share of the first quarter's: 1 for a line and
-/// for growth that sets in later. `None` for fewer than four points.
-fn kept_ratio(points: &[(f64, f64)]) -> Option<f64> {
-    let gains = estimate::quarter_gains(points)?;
-    // The quarters are spread over the points; the last two may be a block farther apart.
-    let room = points.len() - points.len() / 4;
-    let (first, last) = (count(room / 3), count(room - 2 * room / 3));
-    Some(if gains.first > 0.0 {
-        gains.last * first / (last * gains.first)
-    } else if gains.last > 0.0 {
-        1.0
-    } else {
-        0.0
-    })
 }
 
 /// Returns the seconds per unit of the axis since the start; `None` while no time passed.
