@@ -275,9 +275,11 @@ impl Surge {
 
     /// Counts the growth from the top of a jump that carries most of it.
     fn skip_jump(&mut self, context: &SeriesContext) {
-        let Some(start) = self.start.filter(|_| self.trend.is_none()) else { return };
-        let moves = self.blocks.iter().zip(self.blocks.iter().skip(1));
-        let moves = moves.map(|(before, block)| block.floor - before.floor);
+        let is_creeping = self.trend.is_some_and(|trend| trend.stage == Stage::Creeping);
+        let Some(start) = self.start.filter(|_| !is_creeping) else { return };
+        let floors = self.blocks.iter().map(|block| block.floor);
+        let before = std::iter::once(start.bytes).chain(floors.clone());
+        let moves = before.zip(floors).map(|(before, floor)| floor - before);
         let risen: f64 = moves.clone().map(|height| height.max(0.0)).sum();
         let Some((idx, height)) = moves.enumerate().max_by(|a, b| a.1.total_cmp(&b.1)) else {
             return;
@@ -287,8 +289,8 @@ impl Surge {
         if self.blocks.len() <= JUMP_MOVES_MIN || !is_jump {
             return;
         }
-        let below = self.blocks.drain(..=idx).map(|block| block.floor);
-        self.high = below.fold(self.high, f64::max);
+        let below = self.blocks.drain(..idx).map(|block| block.floor);
+        self.high = below.fold(self.high.max(start.bytes), f64::max);
         if let Some(top) = self.blocks.first() {
             self.high = self.high.max(top.floor);
             self.start = Some(SurgeStart { at: top.end, bytes: top.floor, most: self.most });
