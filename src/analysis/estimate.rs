@@ -186,6 +186,23 @@ pub fn quarter_gains(points: &[(f64, f64)]) -> Option<Gains> {
     Some(Gains { first: second - first, last: fourth - third, whole: fourth - first })
 }
 
+/// Returns the last quarter's gain per point as a share of the first quarter's: 1 for a line and
+/// for growth that sets in later. `None` for fewer than four points.
+pub fn kept_ratio(points: &[(f64, f64)]) -> Option<f64> {
+    let gains = quarter_gains(points)?;
+    // The quarters are spread over the points; the last two may be a point farther apart.
+    let room = points.len() - points.len() / 4;
+    let first = f64::from(u32::try_from(room / 3).ok()?);
+    let last = f64::from(u32::try_from(room - 2 * room / 3).ok()?);
+    Some(if gains.first > 0.0 {
+        gains.last * first / (last * gains.first)
+    } else if gains.last > 0.0 {
+        1.0
+    } else {
+        0.0
+    })
+}
+
 /// Returns the index of the point at which a level turns into a line, 0 when one line does as
 /// well.
 ///
@@ -253,8 +270,8 @@ mod tests {
     use proptest::prelude::{Strategy, prop, prop_assert, prop_assume, proptest};
 
     use crate::analysis::estimate::{
-        Gains, POINTS_MAX, Path, bend, median, normal_cdf, path, quarter_gains, slope_error,
-        succession, theil_sen,
+        Gains, POINTS_MAX, Path, bend, kept_ratio, median, normal_cdf, path, quarter_gains,
+        slope_error, succession, theil_sen,
     };
 
     fn line(n: u32, slope: f64) -> Vec<(f64, f64)> {
@@ -274,6 +291,17 @@ mod tests {
             assert_eq!(bend(points), None);
         }
         assert_eq!(median(&mut []), None);
+    }
+
+    #[test]
+    fn line_keeps_its_pace_however_its_quarters_lie() {
+        for n in 4..=32 {
+            let kept = kept_ratio(&line(n, 3.0)).unwrap();
+            assert!(near(kept, 1.0, 1.0), "{n} points: {kept}");
+        }
+        let stopped: Vec<_> = line(16, 3.0).iter().map(|(x, y)| (*x, y.min(24.0))).collect();
+        assert_eq!(kept_ratio(&stopped), Some(0.0));
+        assert_eq!(kept_ratio(&line(3, 3.0)), None);
     }
 
     #[test]

@@ -225,6 +225,17 @@ fn process_that_grows_fast_rises_in_two_minutes_and_creeps_in_four() {
 }
 
 #[test]
+fn fast_leak_behind_a_model_that_is_there_at_once_is_counted_from_its_top() {
+    // A context of 2 GiB, then a model that leaves 4 of 80.
+    let held = |seconds: f64| if seconds < 15.0 { 2.0 } else { 75.5 } * GIBIBYTE;
+    let leak = |seconds: f64| held(seconds) + 7.0 * 1_048_576.0 * (seconds - 90.0).max(0.0);
+    let found = findings(&[], &process(120, leak));
+    assert!(raised(&found, "CREEP_CONFIRMED").is_some_and(|at| at <= 330.0), "{found:?}");
+    let found = findings(&[], &process(240, held));
+    assert!(found.is_empty(), "{found:?}");
+}
+
+#[test]
 fn model_that_is_loaded_is_not_a_fast_leak() {
     let loading = |seconds: f64| GIBIBYTE + 150.0 * MEGABYTE * seconds.min(300.0);
     let found = findings(&[], &process(240, loading));

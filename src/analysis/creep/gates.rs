@@ -123,6 +123,10 @@ gates! {
     BatchGrowth AtLeast Bytes "batch"
         "larger batches explain it: {value} of growth are left, and it needs {limit}"
         "larger batches explain it",
+    /// A process that does not push takes no larger segments each time: Kendall's tau of its climbs.
+    EverLarger AtMost Share "ever larger"
+        "each of its few climbs is larger than the last: their tau is {value} and may be {limit}"
+        "grows in few climbs, each larger than the last: so do larger batches",
     /// It did not grow from next to nothing: the growth as a share of what was held at first.
     Loading AtMost Share "loading"
         "it gained {value} of what it held at first, and may {limit}: a model is loaded like that"

@@ -1,10 +1,11 @@
 //! The online estimator of memory creep. Read it bottom up: `axis`, `signal`, `rules` and
-//! `record`; blocks of records in a `pyramid` of windows; the `gates` that a `window` must
-//! pass; the `trend` that it then shows; `watch`, `stairs`, `surge` and `readings` over time; and the
+//! `record`; blocks of records in a `pyramid` of windows; the `gates` that a `window` and its
+//! `climbs` must pass; the `trend` that it then shows; `watch`, `stairs`, `surge` and `readings` over time; and the
 //! `estimator` of one rank.
 
 pub mod axis;
 mod batch;
+mod climbs;
 mod context;
 pub mod estimator;
 pub mod gates;

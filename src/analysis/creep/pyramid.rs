@@ -121,7 +121,8 @@ pub(super) struct Block {
     transient_floor: PackedBytes,
     /// The lowest reserved bytes of the records that know them.
     reserved_floor: PackedBytes,
-    /// The highest peak of any phase, or bound of one, of the records that know theirs.
+    /// The highest peak of any phase, or bound of one, of the records that know theirs; of
+    /// readings the largest climb from one to the next.
     pub(super) peak_max: PackedBytes,
     /// The highest reserved bytes; if no record knows them, the peak or else live bytes.
     pub(super) reserved_max: f64,
@@ -139,14 +140,15 @@ impl Block {
         }
     }
 
-    /// Makes a block of one reading, taken at the time of `record`.
-    pub(super) fn of_reading(record: &MemoryRecord, bytes: f64) -> Self {
+    /// Makes a block of one reading, taken at the time of `record`, so many bytes above the one
+    /// before.
+    pub(super) fn of_reading(record: &MemoryRecord, bytes: f64, climb: f64) -> Self {
         Self {
             end: record.at,
             floor: bytes,
             transient_floor: PackedBytes::of(Some(0.0)),
             reserved_floor: PackedBytes::UNKNOWN,
-            peak_max: PackedBytes::of(record.peak_bound),
+            peak_max: PackedBytes::of(Some(climb)),
             reserved_max: record
                 .peak_reserved
                 .or(record.reserved)
@@ -180,6 +182,11 @@ impl Block {
     /// cannot hand out.
     pub(super) fn slack(&self) -> Option<f64> {
         Some(self.reserved_floor.get()? - self.peak_max.get()?)
+    }
+
+    /// Returns the largest climb from one reading to the next, of a block of readings.
+    pub(super) fn climb_max(&self) -> f64 {
+        self.peak_max.get().unwrap_or(0.0)
     }
 
     /// Returns the lowest transient bytes of its steps; `None` if no record knows its peak.

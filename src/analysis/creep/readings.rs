@@ -82,6 +82,7 @@ impl Readings {
         // no memory.
         self.outside_bytes = self.beside.add(if is_process { beside.max(0.0) } else { beside });
         let used = reading.process_used?;
+        let before = self.own.median();
         let bytes = self.own.add(if is_process { used } else { used - reserved })?;
         self.record_time = Some(record.at.time);
         self.n_silent_blocks = 0;
@@ -89,8 +90,9 @@ impl Readings {
         if self.n_taken <= WARMUP_READINGS {
             return None;
         }
-        let block =
-            self.open_block.add(Block::of_reading(record, bytes), READINGS_PER_BLOCK)?;
+        let climb = before.map_or(0.0, |before| (bytes - before).max(0.0));
+        let block = Block::of_reading(record, bytes, climb);
+        let block = self.open_block.add(block, READINGS_PER_BLOCK)?;
         self.pace.advance(AxisPoint { time: reading.time, ..record.at });
         Some(block)
     }
@@ -139,6 +141,11 @@ impl RecentMedian {
         *self.values.get_mut(self.next_idx)? = value;
         self.next_idx = (self.next_idx + 1) % READINGS_SMOOTHED;
         self.n_values = READINGS_SMOOTHED.min(self.n_values + 1);
+        self.median()
+    }
+
+    /// Returns the median of the last values; `None` before the first.
+    fn median(&self) -> Option<f64> {
         let mut values = self.values;
         estimate::median(values.get_mut(..self.n_values)?)
     }

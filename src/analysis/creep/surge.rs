@@ -275,9 +275,11 @@ impl Surge {
 
     /// Counts the growth from the top of a jump that carries most of it.
     fn skip_jump(&mut self, context: &SeriesContext) {
-        let Some(start) = self.start.filter(|_| self.trend.is_none()) else { return };
-        let moves = self.blocks.iter().zip(self.blocks.iter().skip(1));
-        let moves = moves.map(|(before, block)| block.floor - before.floor);
+        let is_creeping = self.trend.is_some_and(|trend| trend.stage == Stage::Creeping);
+        let Some(start) = self.start.filter(|_| !is_creeping) else { return };
+        let floors = self.blocks.iter().map(|block| block.floor);
+        let before = std::iter::once(start.bytes).chain(floors.clone());
+        let moves = before.zip(floors).map(|(before, floor)| floor - before);
         let risen: f64 = moves.clone().map(|height| height.max(0.0)).sum();
         let Some((idx, height)) = moves.enumerate().max_by(|a, b| a.1.total_cmp(&b.1)) else {
             return;
@@ -287,8 +289,8 @@ impl Surge {
         if self.blocks.len() <= JUMP_MOVES_MIN || !is_jump {
             return;
         }
-        let below = self.blocks.drain(..=idx).map(|block| block.floor);
-        self.high = below.fold(self.high, f64::max);
+        let below = self.blocks.drain(..idx).map(|block| block.floor);
+        self.high = below.fold(self.high.max(start.bytes), f64::max);
         if let Some(top) = self.blocks.first() {
             self.high = self.high.max(top.floor);
             self.start = Some(SurgeStart { at: top.end, bytes: top.floor, most: self.most });
@@ -315,7 +317,7 @@ impl Surge {
         let straightness =
             estimate::path(points).and_then(|path| path.straightness()).ok_or(still)?;
         Gate::Straight.check(straightness, rules.straightness_min)?;
-        let kept = kept_ratio(points).ok_or(still)?;
+        let kept = estimate::kept_ratio(points).ok_or(still)?;
         Gate::Steady.check(kept, rules.steady_ratio)?;
         let slope = estimate::theil_sen(points).ok_or(still)?.slope;
         let span = last_position - start.at.position;
@@ -419,22 +421,6 @@ impl Surge {
             self.end();
         }
     }
-}
-
-/// Returns the last quarter's gain per block as a share of the first quarter's: 1 for a line and
-/// for growth that sets in later. `None` for fewer than four points.
-fn kept_ratio(points: &[(f64, f64)]) -> Option<f64> {
-    let gains = estimate::quarter_gains(points)?;
-    // The quarters are spread over the points; the last two may be a block farther apart.
-    let room = points.len() - points.len() / 4;
-    let (first, last) = (count(room / 3), count(room - 2 * room / 3));
-    Some(if gains.first > 0.0 {
-        gains.last * first / (last * gains.first)
-    } else if gains.last > 0.0 {
-        1.0
-    } else {
-        0.0
-    })
 }
 
 /// Returns the seconds per unit of the axis since the start; `None` while no time passed.

@@ -1,5 +1,6 @@
 //! Judges one window: whether it shows growth that counts, and how fast.
 
+use crate::analysis::creep::climbs::Climbs;
 use crate::analysis::creep::context::{PeakUse, SeriesContext};
 use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
 use crate::analysis::creep::pyramid::{
@@ -8,7 +9,7 @@ use crate::analysis::creep::pyramid::{
 use crate::analysis::creep::rules::SignalRules;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
-use crate::analysis::estimate;
+use crate::analysis::estimate::{self, Gains};
 use crate::model::units::{Interval, MEBIBYTE};
 
 /// Minimum growth, whatever the headroom: a few segments of a caching allocator (2 to 20 MiB).
@@ -146,12 +147,14 @@ impl<'a> WindowJudge<'a> {
         self.slack_carries(blocks, slope)?;
         let growth = growth - self.batch_growth(blocks, context.batch_share) * span;
         Gate::BatchGrowth.check(growth, need)?;
+        let climbs = self.climbs(blocks, points)?;
 
         let share_ratio = growth / (headroom + growth);
         let is_line = straightness >= SMALL_STRAIGHT_RATIO * (n_blocks - 1.0);
         let progress = Progress {
             seconds_left: context.seconds_left(headroom, slope),
             share_ratio,
+            share_enough_ratio: climbs.map_or(f64::INFINITY, |climbs| climbs.share_ratio()),
             is_certain: is_line && self.counts_small(n_records) && growth >= SMALL_GROWTH_BYTES,
         };
         let (stage, obstacle) = self.stage(self.n_counted(n_records, span), progress)?;
@@ -220,9 +223,7 @@ impl<'a> WindowJudge<'a> {
         let straightness = path.straightness().ok_or(still)?;
         Gate::Straight.check(straightness, self.rules.straightness_min)?;
         let gains = estimate::quarter_gains(points).ok_or(still)?;
-        let is_steady = gains.last > 0.0 && gains.last >= STEADY_GAIN_RATIO * gains.first;
-        let kept = if gains.first > 0.0 { gains.last / gains.first } else { 0.0 };
-        Gate::Steady.require(is_steady, kept, STEADY_GAIN_RATIO)?;
+        self.steady(points, &gains)?;
         if self.signal == Signal::Reserved {
             let slack_gain = Curve::of(blocks, Block::slack)
                 .and_then(|curve| estimate::quarter_gains(curve.points()))
@@ -231,6 +232,19 @@ impl<'a> WindowJudge<'a> {
             Gate::SlackGain.check_share(slack_gain, gains.whole, SLACK_OF_GAIN)?;
         }
         Ok(straightness)
+    }
+
+    /// Checks that the last quarter gains about as much as the first: a cache that fills up does
+    /// not. Of a process that does not push per block, since the last two quarters may be a block
+    /// farther apart than the first two.
+    fn steady(&self, points: &[(f64, f64)], gains: &Gains) -> Result<(), GateFailure> {
+        if self.signal == Signal::Process {
+            let kept = estimate::kept_ratio(points).unwrap_or(0.0);
+            return Gate::Steady.check(kept, STEADY_GAIN_RATIO);
+        }
+        let is_steady = gains.last > 0.0 && gains.last >= STEADY_GAIN_RATIO * gains.first;
+        let kept = if gains.first > 0.0 { gains.last / gains.first } else { 0.0 };
+        Gate::Steady.require(is_steady, kept, STEADY_GAIN_RATIO)
     }
 
     /// Returns the stage of a window's growth, and the gate that keeps it from a higher one;
@@ -244,9 +258,12 @@ impl<'a> WindowJudge<'a> {
         let lack = (rules.records_full / n_records.max(1.0)).sqrt();
         let factor = lack.clamp(1.0, SHORT_WINDOW_FACTOR_MAX);
         let is_long = n_records >= rules.records_min || share >= rules.urgent_share_ratio;
-        let creeping = Gate::Share
-            .check(share, rules.creeping_share_ratio * factor)
-            .and(Gate::Records.require(is_long, n_records, rules.records_min));
+        let enough = progress.share_enough_ratio.min(rules.creeping_share_ratio * factor);
+        let creeping = Gate::Share.check(share, enough).and(Gate::Records.require(
+            is_long,
+            n_records,
+            rules.records_min,
+        ));
         if creeping.is_err() && !progress.is_certain {
             Gate::Share.check(share, rules.rising_share_ratio * factor)?;
         }
@@ -257,6 +274,23 @@ impl<'a> WindowJudge<'a> {
             Ok(()) => (Stage::Creeping, None),
             Err(failure) => (Stage::Rising, Some(failure)),
         })
+    }
+
+    /// Returns how a process that does not push climbed; `None` for other signals.
+    ///
+    /// # Errors
+    /// It climbed as larger batches do.
+    fn climbs(
+        &self,
+        blocks: &[Block],
+        points: &[(f64, f64)],
+    ) -> Result<Option<Climbs>, GateFailure> {
+        if self.signal != Signal::Process {
+            return Ok(None);
+        }
+        let climbs = Climbs::of(blocks, points);
+        climbs.check()?;
+        Ok(Some(climbs))
     }
 
     /// Returns the slope that larger batches explain: of live memory only, and never below 0.
@@ -315,6 +349,8 @@ struct Progress {
     seconds_left: Option<f64>,
     /// The growth as a share of growth and headroom.
     share_ratio: f64,
+    /// The share that is enough for a creep even in a short window.
+    share_enough_ratio: f64,
     /// Whether it rises whatever its share.
     is_certain: bool,
 }
