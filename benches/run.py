@@ -7,6 +7,10 @@ fastest start says most. The loop takes a step every
 command's, by the time of the steps. What PyTorch itself takes to note stacks of allocations with `--snapshots` is not in it: the stub
 notes none.
 
+The stub's counters are Python, PyTorch's are C++ that builds such dictionaries. `the counters alone` is the bare command with an
+optimizer hook that reads and resets them and does nothing else: that much of `run` is the stub's. What PyTorch's own take is not
+measured. `run, no GPU` reads resident memory instead.
+
     python3 benches/run.py target/release/stepmem [--quick]
 """
 
@@ -30,9 +34,16 @@ SHARE_MAX = 0.001
 STARTED = "import time; print(time.time())"
 
 LOOP = """
-import json, sys, time
-from torch.optim.optimizer import Optimizer
-optimizer = Optimizer()
+import json, sys, time, torch
+from torch.optim import optimizer as optimizers
+optimizer = optimizers.Optimizer()
+torch.cuda.is_up = sys.argv[2] != "no GPU"
+torch.malloc(1 << 20)
+if sys.argv[2] == "counters":
+    def read(*_):
+        torch._C._cuda_memoryStats(0)
+        torch._C._cuda_resetPeakMemoryStats(0)
+    optimizers.register_optimizer_step_post_hook(read)
 def steps(n):
     for _ in range(n):
         optimizer.step()
@@ -44,12 +55,20 @@ print(json.dumps([time.thread_time() - worked, time.perf_counter() - began]))
 """
 
 BARE, AGAIN, RUN, SNAPSHOTS = "the bare command", "the bare command again", "run", "run --snapshots"
+COUNTERS, NO_GPU = "the counters alone", "run, no GPU"
+KINDS = {COUNTERS: "counters", NO_GPU: "no GPU"}
 
 
-def lines(binary):
-    """The words before the command, by case."""
+def starts_of(binary):
+    """The words before the command whose start is measured, by case."""
     own = [binary, "run", "--no-nvml", "--web.listen-address=127.0.0.1:0"]
     return {BARE: [], AGAIN: [], RUN: [*own, "--"], SNAPSHOTS: [*own, "--snapshots", "--"]}
+
+
+def loops_of(binary):
+    """The words before the loop, by case."""
+    lines = starts_of(binary)
+    return {**lines, COUNTERS: [], NO_GPU: lines[RUN]}
 
 
 def execute(before, words, folder):
@@ -76,15 +95,16 @@ def main():
     arguments.add_argument("--quick", action="store_true")
     options = arguments.parse_args()
     n_starts, n_loops, n_steps = (5, 1, 200) if options.quick else (20, 3, 1000)
-    starts = {name: [] for name in lines(options.binary)}
-    works = {name: [] for name in lines(options.binary)}
+    starts = {name: [] for name in starts_of(options.binary)}
+    works = {name: [] for name in loops_of(options.binary)}
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(n_starts):
-            for name, before in lines(options.binary).items():
+            for name, before in starts_of(options.binary).items():
                 starts[name].append(start_seconds(before, folder))
         for _ in range(n_loops):
-            for name, before in lines(options.binary).items():
-                works[name].append(json.loads(execute(before, [sys.executable, "-c", LOOP, str(n_steps)], folder)))
+            for name, before in loops_of(options.binary).items():
+                words = [sys.executable, "-c", LOOP, str(n_steps), KINDS.get(name, "")]
+                works[name].append(json.loads(execute(before, words, folder)))
     load = os.getloadavg()[0]
     row(f"start, median of {n_starts}, load {load:.1f} on {os.cpu_count()} cores", "wall time above the bare command", "target")
     bare = statistics.median(starts[BARE])
@@ -94,7 +114,7 @@ def main():
         row(name, f"{more * 1e3:.1f} ms (fastest: {(min(starts[name]) - min(starts[BARE])) * 1e3:.1f} ms)", *target)
     row(f"{n_steps} steps of 10 ms, median of {n_loops}", "processor time of the thread", "target")
     bare = statistics.median(work for work, _ in works[BARE])
-    for name in (AGAIN, RUN, SNAPSHOTS):
+    for name in (AGAIN, COUNTERS, RUN, SNAPSHOTS, NO_GPU):
         more = statistics.median(work for work, _ in works[name]) - bare
         share = more / (n_steps * 0.01)
         target = ("<= 0.1 %", share <= SHARE_MAX) if name == RUN else ()

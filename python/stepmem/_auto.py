@@ -55,7 +55,7 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             _counted = weakref.ref(optimizer)
         elif counted is not optimizer:
             return
-        CLIENT.optimizer_step()
+        CLIENT.record()
     except Exception as error:
         raise_if_of_handler(error)
         warn_once("hook", f"an optimizer step was not counted: {error!r}")

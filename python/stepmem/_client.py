@@ -79,25 +79,21 @@ class Client:
     def step_end(self, n: Optional[int] = None) -> None:
         """Records the end of an optimizer step that the program or a callback reports."""
         self.is_explicit = True
-        self._record(n, TRAIN)
-
-    def optimizer_step(self) -> None:
-        """Records an optimizer step that the hook saw, unless the program reports steps itself."""
-        if not self.is_explicit:
-            self._record(None, TRAIN)
+        self.record(n, TRAIN)
 
     def phase_end(self, name: str, n: Optional[int] = None) -> None:
         """Records the end of an evaluation or a checkpoint, at step `n` or the last one."""
         if name not in PHASES[1:]:
             warn_once(f"phase {name}", f"phase {name!r} is not recorded: it is neither 'eval' nor 'checkpoint'")
             return
-        self._record(self.process.step if n is None else n, PHASES.index(name))
+        self.record(self.process.step if n is None else n, PHASES.index(name))
 
     def begin(self) -> None:
         """Marks the beginning of the next step or phase, from which its duration counts."""
         self.process.step_began_at = time.monotonic()
 
-    def _record(self, n: Optional[int], phase_idx: int) -> None:
+    def record(self, n: Optional[int] = None, phase_idx: int = TRAIN) -> None:
+        """Records the end of step `n` (None: the one after the last), or of a phase at step `n`."""
         try:
             recorder = self._recorder
             if recorder is None:
@@ -109,16 +105,23 @@ class Client:
         except Exception as error:
             raise_if_of_handler(error)
             self._on_failure(error)
+        snapshots, holder_asks = self._snapshots, self._holder_asks
+        if (snapshots is not None and snapshots.is_waiting) or (holder_asks is not None and holder_asks.is_waiting):
+            if phase_idx == TRAIN:
+                self._do_asked()
+
+    def _do_asked(self) -> None:
+        """Does at a step's end what snapshots and searches for holders need."""
         try:
             snapshots = self._snapshots
-            if snapshots is not None and phase_idx == TRAIN and snapshots.is_waiting:
+            if snapshots is not None and snapshots.is_waiting:
                 snapshots.at_step_end(self.process.step)
         except Exception as error:
             raise_if_of_handler(error)
             warn_once("snapshots", f"snapshots failed: {error!r}")
         try:
             holder_asks = self._holder_asks
-            if holder_asks is not None and phase_idx == TRAIN and holder_asks.is_waiting:
+            if holder_asks is not None and holder_asks.is_waiting:
                 holder_asks.at_step_end(self.process.step)
         except Exception as error:
             raise_if_of_handler(error)
@@ -145,7 +148,7 @@ class Client:
             return
         sender = Sender(settings, self.process, self._on_action)
         recorder = Recorder(self.process, sender, settings)
-        sender.start()
+        sender.start(recorder.pack)
         self._sender, self._recorder, self._n_failures = sender, recorder, 0
         self.ending.install()
         if settings.writes_on_oom:

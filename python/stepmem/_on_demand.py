@@ -90,7 +90,7 @@ def snapshot_on_oom(directory: Optional[str] = None, max_entries: int = MAX_ENTR
     for errors that PyTorch's observer does not see; you can ignore it.
     """
     try:
-        CLIENT.snapshots.oom.arm(directory, max_entries)
+        CLIENT.snapshots.arm_oom(directory, max_entries)
     except Exception as error:
         raise_if_of_handler(error)
         warn_once("oom", f"snapshot_on_oom failed: {error!r}")

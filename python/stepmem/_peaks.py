@@ -1,7 +1,8 @@
 """Exact peaks of each step, from PyTorch's peak counters, which the program uses too.
 
 The counters are reset after each step. What the program had on them is kept, and the functions through which it reads and
-resets them are wrapped, so that it sees the values that it would see without this client.
+resets them are wrapped, so that it sees the values that it would see without this client. Only reading and resetting is done
+at the step's end; the rest waits until the statistics are needed.
 
 Between reading and resetting a counter lies a microsecond in which another thread may allocate and free again; a peak of
 that moment is lost.
@@ -10,8 +11,9 @@ that moment is lost.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from operator import methodcaller
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from ._warn import warn_once
 
@@ -21,6 +23,9 @@ RESETTERS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 
 Path = Tuple[str, ...]
 """Keys of one statistic: its kind and its pool, or its kind alone."""
+
+EndedStep = Tuple[int, "_Device", int, Dict[str, Any], None]
+"""The step's number, its device, how often the program had reset the counters, and the statistics."""
 
 _counters: "Optional[PeakCounters]" = None
 """Those of this process, which are installed once."""
@@ -36,25 +41,45 @@ class PeakCounters:
         # Reentrant, because a signal handler of the program may read the counters inside `end_step`.
         self._lock = threading.RLock()
         self._devices: Dict[int, _Device] = {}
+        self._ended: Deque[EndedStep] = deque()
+        """Steps that wait for `settle`, oldest first. The caller of `end_step` bounds them."""
+        self._n_ended = 0
+        self._n_settled = 0
 
     def add_device(self, idx: int) -> None:
         """Begins to count the steps of a device. Raises ValueError if its statistics have an unknown shape."""
         if idx not in self._devices:
             self._devices[idx] = _Device(idx, self._read(idx))
 
-    def end_step(self, idx: int) -> Dict[str, Any]:
-        """Returns the statistics, with the step's own peaks of all allocated and reserved bytes; begins the next step."""
+    def end_step(self, idx: int) -> EndedStep:
+        """Reads the statistics and begins the next step. `settle` returns what was read."""
         with self._lock:
             device = self._devices[idx]
-            n_resets = device.n_resets
             # One call into C, so that no other Python thread comes in between.
-            stats: Dict[str, Any]
-            stats, _ = map(device.call, (self._read, self._reset))
-            if n_resets == device.n_resets:
-                device.keep(stats)
-            if device.had_reset:
-                device.restore_step(stats, is_over=n_resets == device.n_resets)
-            return stats
+            ended: Any = (self._n_ended, device, device.n_resets, *map(device.call, (self._read, self._reset)))
+            self._n_ended += 1
+            self._ended.append(ended)
+            return ended  # type: ignore[no-any-return]
+
+    def settle(self, ended: EndedStep) -> Dict[str, Any]:
+        """Returns a step's statistics, with its own peaks of all allocated and reserved bytes. Settles those before it too."""
+        with self._lock:
+            while self._n_settled <= ended[0] and self._ended:
+                self._settle_oldest()
+        return ended[3]
+
+    def _settle_oldest(self) -> None:
+        """Keeps the program's peaks of the oldest step that waits, and restores the step's own."""
+        number, device, n_resets, stats, _ = self._ended.popleft()
+        self._n_settled = number + 1
+        if n_resets == device.n_resets:
+            device.keep(stats)
+        if device.had_reset:
+            device.restore_step(stats, is_over=n_resets == device.n_resets)
+
+    def _settle_all(self) -> None:
+        while self._ended:
+            self._settle_oldest()
 
     def install(self, native: Any) -> None:
         """Wraps the functions of `torch._C`. Raises AttributeError or TypeError if that is impossible."""
@@ -71,6 +96,7 @@ class PeakCounters:
     def _reader(self, read: Callable[..., Any]) -> Callable[..., Any]:
         def read_for_program(*arguments: Any, **named: Any) -> Any:
             with self._lock:
+                self._settle_all()
                 stats = read(*arguments, **named)
                 device = self._device((*arguments, *named.values()))
                 if device is not None:
@@ -82,6 +108,7 @@ class PeakCounters:
     def _resetter(self, reset: Callable[..., Any]) -> Callable[..., Any]:
         def reset_for_program(*arguments: Any, **named: Any) -> Any:
             with self._lock:
+                self._settle_all()
                 device = self._device((*arguments, *named.values()))
                 stats = None if device is None else self._read(device.idx)
                 result = reset(*arguments, **named)

@@ -1,9 +1,13 @@
-"""Reads the memory of this process: PyTorch's allocator on a GPU, otherwise resident memory."""
+"""Reads the memory of this process: PyTorch's allocator on a GPU, otherwise resident memory.
+
+A reader's `take` reads what changes with each step; `figures` makes figures of it, later and on any thread, in the same order.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from functools import partial
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from ._peaks import share_peak_counters
 from ._settings import Settings
@@ -49,9 +53,13 @@ class HostReader:
         """Closes `/proc/self/statm`."""
         os.close(self._statm)
 
-    def read(self) -> Figures:
+    def take(self) -> bytes:
         """Makes one system call."""
-        _, resident, shared, *_ = os.pread(self._statm, 128, 0).split()
+        return os.pread(self._statm, 128, 0)
+
+    def figures(self, taken: bytes) -> Figures:
+        """Returns the figures of what `take` returned."""
+        _, resident, shared, *_ = taken.split()
         allocated = (int(resident) - int(shared)) * self._page
         # There is no caching allocator in between: reserved is what is allocated.
         return allocated, UNKNOWN, allocated, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN
@@ -76,36 +84,37 @@ class HostReader:
 class CudaReader:
     """PyTorch's caching allocator on one GPU. Never initializes CUDA and never waits for the GPU."""
 
-    def __init__(self, torch: Any, counts_peaks: bool) -> None:
-        """Reads the current device until `settle` finds another. `counts_peaks`: whether each step gets its peaks."""
+    def __init__(self, torch: Any, idx: int, counts_peaks: bool) -> None:
+        """Reads device `idx`. `counts_peaks`: whether each step gets its peaks."""
         self._torch = torch
         self._counts_peaks = counts_peaks
-        self._choose(int(torch.cuda.current_device()))
-
-    def _choose(self, idx: int) -> None:
         self._idx = idx
         self.high_water: HighWater = (UNKNOWN, UNKNOWN)
-        self.device = device_uuid(self._torch, idx)
-        self._counters = share_peak_counters(self._torch, idx) if self._counts_peaks else None
+        self.device = device_uuid(torch, idx)
+        counters = self._counters = share_peak_counters(torch, idx) if counts_peaks else None
+        self.take: Callable[[], Any] = self._raw if counters is None else partial(counters.end_step, idx)
+        """Calls the allocator once, and once more to reset its peaks."""
 
-    def settle(self) -> bool:
-        """Chooses the device that holds most of this process's tensors; returns whether there are any."""
+    @staticmethod
+    def of_current(torch: Any, counts_peaks: bool) -> "CudaReader":
+        """Returns the reader of the current device."""
+        return CudaReader(torch, int(torch.cuda.current_device()), counts_peaks)
+
+    def settled(self) -> "Optional[CudaReader]":
+        """Returns the reader of the device that holds most of this process's tensors: itself if it holds any; None if none does."""
         used = self._torch.cuda.memory_allocated
         if used(self._idx) > 0:
-            return True
+            return self
         most = max(range(self._torch.cuda.device_count()), key=used, default=self._idx)
-        if used(most) == 0:
-            return False
-        self._choose(most)
-        return True
+        return CudaReader(self._torch, most, self._counts_peaks) if used(most) > 0 else None
 
     def close(self) -> None:
         """Does nothing: no file is kept open."""
 
-    def read(self) -> Figures:
-        """Calls the allocator once, and once more to reset its peaks."""
+    def figures(self, taken: Any) -> Figures:
+        """Returns the figures of what `take` returned, and raises the high-water mark to them."""
         counters = self._counters
-        stats = self._raw() if counters is None else counters.end_step(self._idx)
+        stats: Dict[str, Any] = taken if counters is None else counters.settle(taken)
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
         peak = step_peak = allocated["peak"]
         peak_reserved = step_peak_reserved = reserved["peak"]
@@ -144,7 +153,7 @@ class CudaReader:
 def find_reader(settings: Settings) -> "CudaReader | HostReader":
     """Returns a CudaReader if this process uses CUDA, otherwise a HostReader."""
     torch = cuda_torch()
-    return CudaReader(torch, settings.counts_peaks) if torch is not None else HostReader(settings.capacity_bytes)
+    return CudaReader.of_current(torch, settings.counts_peaks) if torch is not None else HostReader(settings.capacity_bytes)
 
 
 def _machine() -> Capacity:

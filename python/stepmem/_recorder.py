@@ -1,24 +1,42 @@
-"""The training thread's part: reads the memory after each step and appends a record to the ring. Never waits."""
+"""The training thread's part: reads the memory after each step. Never waits.
+
+A step's end only takes what cannot be had later. The sender's thread packs it into a record and appends that to the ring.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import Optional
+from collections import deque
+from typing import Any, Deque, Optional, Tuple, Union
 
 from ._process import Process
-from ._readers import NO_CAPACITY, CudaReader, HostReader, find_reader
+from ._readers import NO_CAPACITY, Capacity, CudaReader, HostReader, find_reader
 from ._sender import Sender
 from ._settings import Settings
+from ._signals import raise_if_of_handler
 from ._torch import cuda_torch, require_cuda
 from ._wire import RECORD, STEP_MAX, UNKNOWN_SECONDS
 
 CAPACITY_EVERY = 10.0
 """Interval at which the device's total and free memory are read, in seconds."""
 
+UNPACKED_MAX = 32
+"""Steps that wait to be packed, at most: up to 20 KiB each. With more, each step's end packs the oldest one itself."""
+
+PACKED_PER_YIELD = 16
+"""After packing this many steps the sender's thread yields to the training thread."""
+
+Source = Tuple[Union[CudaReader, HostReader], int, Capacity]
+"""What is read: the reader, the index of its device, and the device's memory."""
+
+Taken = Tuple[float, float, Optional[float], int, int, Source, Any]
+"""A step that is not packed yet: Unix time; end and beginning on the monotonic clock, in seconds; step, index of the phase,
+source, and what the reader took."""
+
 
 class Recorder:
-    """Appends a record to the ring at the end of each step and phase."""
+    """Appends a record to the ring for each step and phase."""
 
     def __init__(self, process: Process, sender: Sender, settings: Settings) -> None:
         self._process = process
@@ -26,15 +44,18 @@ class Recorder:
         self._ring = sender.ring
         self._settings = settings
         self._lock = threading.RLock()
-        """Keeps the records of several threads in order; a signal handler may take a step inside a step."""
+        """Keeps the steps of several threads in order; a signal handler may take a step inside a step."""
+        self._taken: Deque[Taken] = deque()
+        self._packing = threading.RLock()
+        self._is_packing = False
+        self._failure: Optional[Exception] = None
+        """Why the last step could not be packed; None if it could."""
         self._n_records = 0
-        self._capacity = NO_CAPACITY
         self._capacity_due_at = 0.0
         self._reader = find_reader(settings)
         self._is_settled = False
         """Whether the reader reads the GPU that holds this process's tensors. It then stays the same."""
-        self._device = self._reader.device
-        self._device_idx = sender.add_device(self._device)
+        self._source: Source = (self._reader, sender.add_device(self._reader.device), NO_CAPACITY)
 
     def record(self, n: Optional[int], phase_idx: int) -> None:
         """Records the end of step `n` (None: the one after the last), or of a phase at step `n`. May raise anything."""
@@ -53,22 +74,21 @@ class Recorder:
                 self._settle()
             if now >= self._capacity_due_at:
                 self._capacity_due_at = now + CAPACITY_EVERY
-                self._capacity = self._reader.capacity()
-            record = RECORD.pack(
-                time.time(),
-                UNKNOWN_SECONDS if began is None else now - began,
-                self._n_records,
-                n,
-                self._device_idx,
-                phase_idx,
-                *self._reader.read(),
-                *self._capacity,
-                *self._reader.high_water,
-            )
-            self._n_records += 1
+                self._source = (*self._source[:2], self._reader.capacity())
+            self._taken.append((time.time(), now, began, n, phase_idx, self._source, self._reader.take()))
             if not phase_idx:
                 process.n_steps += 1
-            self._ring.append(record)
+        if len(self._taken) > UNPACKED_MAX:
+            self._pack_oldest()
+        if self._failure is not None:
+            raise self._failure
+
+    def pack(self) -> None:
+        """Packs the steps that were taken so far. Runs on the sender's thread."""
+        for n in range(1, len(self._taken) + 1):
+            self._pack_oldest()
+            if n % PACKED_PER_YIELD == 0:
+                time.sleep(0)
 
     def close(self) -> None:
         """Closes the reader's files. Ignores errors, as the program may have closed them."""
@@ -77,15 +97,45 @@ class Recorder:
         except OSError:
             pass
 
+    def _pack_oldest(self) -> None:
+        with self._packing:
+            if self._is_packing or not self._taken:
+                return  # a signal handler takes a step while one is packed, which goes first
+            self._is_packing = True
+            try:
+                self._ring.append(self._packed(self._taken.popleft()))
+                self._n_records += 1
+                self._failure = None
+            except Exception as error:
+                raise_if_of_handler(error)
+                self._failure = error
+            finally:
+                self._is_packing = False
+
+    def _packed(self, taken: Taken) -> bytes:
+        unix_time, ended, began, n, phase_idx, (reader, device_idx, capacity), read = taken
+        return RECORD.pack(
+            unix_time,
+            UNKNOWN_SECONDS if began is None else ended - began,
+            self._n_records,
+            n,
+            device_idx,
+            phase_idx,
+            *reader.figures(read),
+            *capacity,
+            *reader.high_water,
+        )
+
     def _settle(self) -> None:
         """Finds the GPU that the program uses, once it uses CUDA. It may start to use one at any step."""
-        reader = self._reader
+        before = reader = self._reader
         if isinstance(reader, HostReader):
-            cuda_reader = CudaReader(require_cuda(), self._settings.counts_peaks)
             self.close()
-            reader = self._reader = cuda_reader
-        self._is_settled = reader.settle()
-        if reader.device != self._device:
-            self._device = reader.device
-            self._device_idx = self._sender.add_device(self._device)
+            reader = CudaReader.of_current(require_cuda(), self._settings.counts_peaks)
+        settled = reader.settled()
+        self._is_settled = settled is not None
+        self._reader = settled or reader
+        if self._reader is not before:
+            # Steps that are not packed yet keep their source.
+            self._source = (self._reader, self._sender.add_device(self._reader.device), NO_CAPACITY)
             self._capacity_due_at = 0.0

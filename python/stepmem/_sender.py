@@ -202,6 +202,7 @@ class Sender:
         self._is_broken = False
         self._deadline = 0.0
         self._thread = threading.Thread(target=self._run, name="stepmem", daemon=True)
+        self._pack: Callable[[], None] = lambda: None
         # Only the thread uses what follows.
         self._batch = Batch(self.ring)
         self._backoff = Backoff()
@@ -215,8 +216,9 @@ class Sender:
         """Where the records are pushed."""
         return self._connection.target
 
-    def start(self) -> None:
-        """Starts the thread."""
+    def start(self, pack: Callable[[], None]) -> None:
+        """Starts the thread, which calls `pack` before it looks at the ring."""
+        self._pack = pack
         self._thread.start()
 
     def add_device(self, device: str) -> int:
@@ -265,6 +267,7 @@ class Sender:
             self._wake.clear()
             is_last = self._stop.is_set()
             n_flushes = self._n_flushes
+            self._pack()
             now = time.monotonic()
             if is_woken or is_last:
                 self._push_all(self._deadline)

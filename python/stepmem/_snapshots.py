@@ -157,13 +157,10 @@ class Snapshots:
         self._capture_ids: Deque[str] = deque(maxlen=CAPTURE_IDS_MAX)
         self._n_captures = 0
         """Captures that were planned."""
+        self.is_waiting = False
+        """Whether `at_step_end` has to be called."""
         self.writer = SnapshotWriter(process, on_result)
         self.oom = OomWatch(process, self.writer)
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether `at_step_end` has to be called."""
-        return bool(self._plans) or self.oom.is_waiting
 
     def watch_oom(self) -> None:
         """Writes a snapshot of out-of-memory errors from now on, with as long a history as the host has memory for."""
@@ -171,21 +168,35 @@ class Snapshots:
             n_entries = _entries(MAX_ENTRIES)
         except MemoryError:
             n_entries = 0
-        self.oom.arm(None, n_entries)
+        self.arm_oom(None, n_entries)
+
+    def arm_oom(self, directory: Optional[str], max_entries: int) -> None:
+        """Writes a snapshot of out-of-memory errors from now on, as `OomWatch.arm`."""
+        self.oom.arm(directory, max_entries)
+        self._update()
 
     def add(self, plan: Plan) -> None:
         """Adds a plan; raises ValueError if there are PLANS_MAX already."""
         if len(self._plans) >= PLANS_MAX:
             raise ValueError(f"there are {PLANS_MAX} planned snapshots already")
         self._plans.append(plan)
+        self.is_waiting = True
 
     def at_step_end(self, step: int) -> None:
         """Advances all plans at the end of `step`."""
-        self.oom.attach()
-        for plan in list(self._plans):
-            plan.advance(step)
-            if plan.is_over:
-                self._plans.remove(plan)
+        self.is_waiting = False  # first: another thread may add a plan meanwhile
+        try:
+            self.oom.attach()
+            for plan in list(self._plans):
+                plan.advance(step)
+                if plan.is_over:
+                    self._plans.remove(plan)
+        finally:
+            self._update()
+
+    def _update(self) -> None:
+        if self._plans or self.oom.is_waiting:
+            self.is_waiting = True
 
     def on_capture(self, capture: Capture) -> None:
         """Plans a snapshot that the exporter asks for. Ignores repeated captures. Runs on the sender's thread."""

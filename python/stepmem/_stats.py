@@ -108,7 +108,7 @@ def _host() -> MemoryStats:
     settings = CLIENT.process.settings()
     reader = HostReader(None if settings is None else settings.capacity_bytes)
     try:
-        allocated, capacity = reader.read()[0], reader.capacity()
+        allocated, capacity = reader.figures(reader.take())[0], reader.capacity()
     finally:
         reader.close()
     return MemoryStats(allocated, _peak(), allocated, None, *_total_and_free(capacity))

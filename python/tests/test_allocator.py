@@ -74,6 +74,45 @@ def test_peak_is_that_of_its_step_or_absent_though_the_program_resets_it(fake, t
     assert [record.get("peak_allocated_bytes") for record in exporter.records] == peaks
 
 
+def test_steps_that_wait_to_be_packed_are_bounded_and_arrive_in_order(fake, train):
+    exporter = fake(200)
+    code = """
+        import threading, torch, stepmem
+        stepmem.step_end(1)
+        recorder = stepmem._client.CLIENT._recorder
+        pack, waits = recorder.pack, threading.Event()
+        stepmem._client.CLIENT._sender._pack = lambda: (waits.wait(), pack())   # a sender that is held up
+        longest = 0
+        for n in range(2, 202):
+            torch.malloc(n)
+            stepmem.step_end(n)
+            torch.free(n)
+            longest = max(longest, len(recorder._taken))
+        peak = torch.cuda.memory_stats_as_nested_dict(0)["allocated_bytes"]["all"]["peak"]
+        waits.set()
+        print(longest, peak, stepmem.flush(5))
+    """
+    ended = train(code, exporter.url, PATHS=STUB).ended()
+    assert (ended.code, ended.out, ended.err) == (0, "32 201 True\n", "")
+    assert [record["step"] for record in exporter.records] == list(range(1, 202))
+    assert [record["peak_allocated_bytes"] for record in exporter.records] == [0, *range(2, 202)]
+    assert all(record["dropped_records"] == 0 for record in exporter.records)
+
+
+def test_step_before_a_death_by_memory_is_pushed(fake, train):
+    exporter = fake(200)
+    code = """
+        import torch, stepmem
+        for n in range(1, 6):
+            torch.malloc(1 << 20)
+            stepmem.step_end(n)
+        torch.malloc(1 << 40)
+    """
+    ended = train(code, exporter.url, PATHS=STUB).ended()
+    assert ended.code == 1 and "CUDA out of memory" in ended.err
+    assert [(record["step"], record["allocated_bytes"]) for record in exporter.records] == [(n, n << 20) for n in range(1, 6)]
+
+
 @pytest.mark.parametrize(
     "broken",
     ["del torch._C._cuda_resetPeakMemoryStats", "torch._C._cuda_memoryStats = lambda device: {**read(device), 'new': {'a': {}}}"],

@@ -113,7 +113,7 @@ def test_pushing_resumes_after_the_socket_file_was_replaced(start, train, tmp_pa
 
 def test_busy_exporter_gets_every_record(fake, train):
     exporter = fake(503, 429, 503, 200)
-    code = LOOP.replace("sys.exit(7)", "assert not stepmem.flush(0.01) or True; time.sleep(6); sys.exit(7)")
+    code = LOOP.replace("sys.exit(7)", "stepmem.flush(1); time.sleep(6); sys.exit(7)")
     ended = train(code, exporter.url, "100", "0.001").ended()
     assert (ended.code, ended.err) == (7, "")
     assert [record["step"] for record in exporter.records] == list(range(1, 101))
@@ -293,6 +293,24 @@ def test_unreadable_allocator_causes_a_warning(exporter, train):
     assert (ended.code, ended.out) == (0, "trained\n")
     assert len(ended.err.splitlines()) == 2, ended.err
     assert exporter.status()["ranks"] == []
+
+
+def test_statistics_that_lose_a_figure_cause_a_warning_and_end_the_recording(exporter, train):
+    code = """
+        import torch, stepmem
+        stepmem.step_end(1)
+        stepmem.flush(5)
+        whole = torch._C._cuda_memoryStats(0)
+        counters = stepmem._client.CLIENT._recorder._reader._counters
+        counters._read = lambda device: {**whole, "reserved_bytes": {}}
+        for n in range(2, 200):
+            stepmem.step_end(n)
+        print(stepmem.flush(5), stepmem._client.CLIENT._recorder)
+    """
+    ended = train(code, exporter.url, PATHS=STUB).ended()
+    assert (ended.code, ended.out) == (0, "True None\n")
+    assert ended.err.count("a step was not recorded") == 1 and ended.err.count("recording stopped: KeyError") == 1, ended.err
+    assert exporter.rank()["step"] == 1
 
 
 def test_full_disk_causes_a_warning_and_leaves_no_partial_file(exporter, train, tmp_path):

@@ -204,7 +204,8 @@ def test_process_asks_again_after_the_time_that_the_exporter_names(fake, train):
     code = """
         import stepmem, time
         stepmem.step_end(1)
-        while stepmem._client.CLIENT._sender._batch or stepmem._client.CLIENT._sender.ring:
+        client = stepmem._client.CLIENT
+        while not client._recorder._n_records or client._sender._batch or client._sender.ring:
             time.sleep(0.01)
         began = time.monotonic()
         print("accepted")

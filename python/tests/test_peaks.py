@@ -53,6 +53,16 @@ class Device:
     def __init__(self) -> None:
         self.real, self.model = Allocator(), Allocator()
         self.step_peaks = {"allocated_bytes": 0, "reserved_bytes": 0}
+        self.unsettled: List[Tuple[Any, Dict[str, int], int]] = []
+        """Steps that ended, with their peaks and allocated bytes by the model."""
+
+    def settle(self, counters: Any) -> None:
+        """Checks the figures of the steps that ended."""
+        for ended, peaks, allocated in self.unsettled:
+            stats = counters.settle(ended)
+            assert {kind: stats[kind]["all"]["peak"] for kind in peaks} == peaks
+            assert stats["allocated_bytes"]["all"]["current"] == allocated
+        self.unsettled.clear()
 
     def change(self, path: Tuple[str, ...], n: int) -> None:
         for allocator in (self.real, self.model):
@@ -88,15 +98,17 @@ def do(choice: random.Random, devices: List[Device], native: Any, counters: Any)
     """Makes one random call of the program, or ends a step, and checks what it returns."""
     idx = choice.randrange(len(devices))
     device = devices[idx]
-    act = choice.choices(("allocate", "free", "step", "read", "read by accelerator", "reset", "reset by accelerator"), (9, 9, 6, 3, 2, 1, 1))[0]
+    acts = {"allocate": 9, "free": 9, "step": 6, "settle": 3, "read": 3, "read by accelerator": 2, "reset": 1, "reset by accelerator": 1}
+    act = choice.choices(list(acts), list(acts.values()))[0]
     if act in ("allocate", "free"):
         path = choice.choice([path for path in device.model.stats if path[-1] != "all"])
         device.change(path, choice.randrange(1, 1000) * (1 if act == "allocate" else -1))
     elif act == "step" and idx < 2:
-        stats = counters.end_step(idx)
-        assert {kind: stats[kind]["all"]["peak"] for kind in device.step_peaks} == device.step_peaks
-        assert stats["allocated_bytes"]["all"]["current"] == device.model.stats[("allocated_bytes", "all")]["current"]
+        current = device.model.stats[("allocated_bytes", "all")]["current"]
+        device.unsettled.append((counters.end_step(idx), device.step_peaks, current))
         device.step_peaks = {kind: device.model.stats[(kind, "all")]["current"] for kind in device.step_peaks}
+    elif act == "settle":
+        device.settle(counters)
     elif act == "read":
         assert repr(native._cuda_memoryStats(idx)) == repr(device.model.read()), "also the order of the keys"
     elif act == "read by accelerator":
@@ -120,12 +132,14 @@ def test_program_reads_what_it_would_read_without_the_client(torch_of, seed):
         do(choice, devices, native, counters)
     for idx, device in enumerate(devices):
         assert native._cuda_memoryStats(idx) == device.model.read()
+        device.settle(counters)
 
 
 def test_threads_read_and_reset_while_steps_end(torch_of):
     device = Device()
     native, counters = torch_of([device], (0,))
     lock, errors, stop = threading.Lock(), [], threading.Event()
+    ended: List[Any] = []
 
     def read(seed: int) -> None:
         choice = random.Random(seed)
@@ -147,7 +161,9 @@ def test_threads_read_and_reset_while_steps_end(torch_of):
         for _ in range(3000):
             with lock:
                 device.change((choice.choice(KINDS), choice.choice(POOLS[1:])), choice.randrange(-1000, 1000))
-            counters.end_step(0)
+            ended.append(counters.end_step(0))
+            if choice.random() < 0.2:
+                counters.settle(ended[choice.randrange(len(ended))])
     finally:
         stop.set()
         for thread in threads:
@@ -170,7 +186,7 @@ def test_signal_handler_may_read_and_reset_inside_a_step_end(torch_of):
         inner_reset()
 
     device.real.reset_peaks = reset_inside
-    assert counters.end_step(0)["allocated_bytes"]["all"]["peak"] == 100
+    assert counters.settle(counters.end_step(0))["allocated_bytes"]["all"]["peak"] == 100
     assert native._cuda_memoryStats(0) == device.model.read()
 
 
