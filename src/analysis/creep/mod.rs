@@ -1,6 +1,6 @@
 //! The online estimator of memory creep. Read it bottom up: `axis`, `signal`, `rules` and
 //! `record`; blocks of records in a `pyramid` of windows; the `gates` that a `window` must
-//! pass; the `trend` that it then shows; `watch`, `stairs`, `surge` and `readings` over time; and the
+//! pass; the `trend` that it then shows; `watch`, `stairs` and their `marks`, `surge` and `readings` over time; and the
 //! `estimator` of one rank.
 
 pub mod axis;
@@ -8,6 +8,7 @@ mod batch;
 mod context;
 pub mod estimator;
 pub mod gates;
+mod marks;
 mod pace;
 mod pyramid;
 mod readings;
