@@ -363,6 +363,9 @@ impl CreepEstimator {
             capacity: self.settings.capacity(capacity),
             is_host: self.is_host,
             outside_bytes: self.readings.outside_bytes.unwrap_or(0.0),
+            n_lived: f64::from(
+                self.n_train_records.saturating_sub(self.settings.warmup_pushes),
+            ),
             batch_share: self.batch.ratio(),
             seconds_per_unit: self.pace.seconds_per_unit(),
             settings: self.settings,
@@ -373,6 +376,7 @@ impl CreepEstimator {
     /// Returns the context of the block of readings that ends with `record`.
     fn reading_context(&self, record: &MemoryRecord, capacity: Option<f64>) -> SeriesContext {
         SeriesContext {
+            n_lived: self.readings.n_lived(),
             batch_share: 0.0,
             seconds_per_unit: self.readings.pace.seconds_per_unit(),
             ..self.context(record, capacity)

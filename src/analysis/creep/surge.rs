@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::creep::axis::AxisPoint;
 use crate::analysis::creep::context::{PeakUse, SeriesContext};
+use crate::analysis::creep::curve::kept_ratio;
 use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
 use crate::analysis::creep::pyramid::PackedBytes;
 use crate::analysis::creep::pyramid::count;
@@ -419,22 +420,6 @@ impl Surge {
             self.end();
         }
     }
-}
-
-/// Returns the last quarter's gain per block as a share of the first quarter's: 1 for a line and
-/// for growth that sets in later. `None` for fewer than four points.
-fn kept_ratio(points: &[(f64, f64)]) -> Option<f64> {
-    let gains = estimate::quarter_gains(points)?;
-    // The quarters are spread over the points; the last two may be a block farther apart.
-    let room = points.len() - points.len() / 4;
-    let (first, last) = (count(room / 3), count(room - 2 * room / 3));
-    Some(if gains.first > 0.0 {
-        gains.last * first / (last * gains.first)
-    } else if gains.last > 0.0 {
-        1.0
-    } else {
-        0.0
-    })
 }
 
 /// Returns the seconds per unit of the axis since the start; `None` while no time passed.
