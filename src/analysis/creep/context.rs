@@ -27,6 +27,8 @@ pub(super) struct SeriesContext {
     /// Whether the bytes are host memory, whose size bounds nothing that a step needs.
     pub(super) is_host: bool,
     pub(super) outside_bytes: f64,
+    /// Records of this life, or readings, that windows were made of.
+    pub(super) n_lived: f64,
     /// The share of a larger batch that stays live between steps: 0 to 1, sometimes slightly
     /// outside.
     pub(super) batch_share: f64,
@@ -166,6 +168,7 @@ mod tests {
             capacity: CAPACITY,
             is_host: false,
             outside_bytes: 0.0,
+            n_lived: 0.0,
             batch_share: 0.0,
             seconds_per_unit: Some(2.0),
             settings: CreepSettings::default(),

@@ -21,8 +21,13 @@ use crate::analysis::creep::trend::{Slope, Stage, Trend};
 use crate::analysis::creep::watch::SignalWatch;
 use crate::analysis::creep::window::{WindowVerdict, overview};
 
-/// Stairs are detected on this level, whose blocks span 256 records.
-const STAIRS_LEVEL_IDX: usize = 4;
+/// Stairs are detected on this level, whose blocks span 128 records.
+const STAIRS_LEVEL_IDX: usize = 3;
+/// A record that comes later than its step takes by this many paces, and by this many seconds,
+/// follows a pause: a checkpoint is written, or an evaluation runs that does not push.
+const PAUSE_PACES: f64 = 2.0;
+/// See [`PAUSE_PACES`].
+const PAUSE_SECONDS: f64 = 2.0;
 
 /// The estimator of one rank, or of one process that does not push.
 ///
@@ -109,6 +114,9 @@ impl CreepEstimator {
     ///
     /// Returns true when a trend was raised, changed its stage or was cleared.
     pub fn train(&mut self, record: &MemoryRecord, capacity: Option<f64>) -> bool {
+        if self.is_after_pause(record) {
+            self.stairs.mark();
+        }
         self.newest = Some(*record);
         self.n_train_records = self.n_train_records.saturating_add(1);
         self.batch.learn(record);
@@ -128,6 +136,16 @@ impl CreepEstimator {
         }
         self.surge.hand_over(&mut self.allocated);
         self.keys() != before
+    }
+
+    /// Returns whether the time since the newest record is more than its steps take.
+    fn is_after_pause(&self, record: &MemoryRecord) -> bool {
+        let Some((newest, pace)) = self.newest.zip(self.pace.seconds_per_unit()) else {
+            return false;
+        };
+        let n_steps = (record.at.position - newest.at.position).max(1.0);
+        let pause = record.at.time.since(newest.at.time) - n_steps * pace;
+        pause >= PAUSE_SECONDS && pause >= PAUSE_PACES * pace
     }
 
     /// Adds a train record to the open block; returns the block that this completes.
@@ -157,6 +175,7 @@ impl CreepEstimator {
     /// readings are compared with it.
     pub fn other_phase(&mut self, record: &MemoryRecord) {
         self.newest = Some(*record);
+        self.stairs.mark();
         self.peak = self.peak.highest(PackedBytes::of(record.peak_bound));
     }
 
@@ -344,6 +363,9 @@ impl CreepEstimator {
             capacity: self.settings.capacity(capacity),
             is_host: self.is_host,
             outside_bytes: self.readings.outside_bytes.unwrap_or(0.0),
+            n_lived: f64::from(
+                self.n_train_records.saturating_sub(self.settings.warmup_pushes),
+            ),
             batch_share: self.batch.ratio(),
             seconds_per_unit: self.pace.seconds_per_unit(),
             settings: self.settings,
@@ -354,6 +376,7 @@ impl CreepEstimator {
     /// Returns the context of the block of readings that ends with `record`.
     fn reading_context(&self, record: &MemoryRecord, capacity: Option<f64>) -> SeriesContext {
         SeriesContext {
+            n_lived: self.readings.n_lived(),
             batch_share: 0.0,
             seconds_per_unit: self.readings.pace.seconds_per_unit(),
             ..self.context(record, capacity)

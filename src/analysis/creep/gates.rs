@@ -167,7 +167,15 @@ gates! {
     StairsApart AtLeast Count "ramp"
         "they are {value} steps apart and need {limit}"
         "said of stairs only",
-    /// Of few stairs, few more fit: how many.
+    /// Of few stairs, each came with an evaluation, a checkpoint or a pause: how many did.
+    StairMarks AtLeast Count "unmarked"
+        "{value} of {limit} came with an evaluation, a checkpoint or a pause: only three say little"
+        "said of stairs only",
+    /// Evaluations, checkpoints and pauses come with a stair: the share of them that do.
+    MarkStairs AtLeast Share "by chance"
+        "{value} of the evaluations, checkpoints and pauses brought a stair, and must {limit}"
+        "said of stairs only",
+    /// Of few stairs without marks, no more fits: how many.
     StairsLeft AtMost Fraction "many left"
         "{value} more fit, and may be {limit} after only three"
         "said of stairs only",

@@ -1,14 +1,16 @@
 //! The online estimator of memory creep. Read it bottom up: `axis`, `signal`, `rules` and
 //! `record`; blocks of records in a `pyramid` of windows; the `gates` that a `window` and its
-//! `climbs` must pass; the `trend` that it then shows; `watch`, `stairs`, `surge` and `readings` over time; and the
-//! `estimator` of one rank.
+//! `climbs` must pass; the `trend` that it then shows; `watch`, `stairs` and their `marks`, `surge` and `readings` over time;
+//! and the `estimator` of one rank.
 
 pub mod axis;
 mod batch;
 mod climbs;
 mod context;
+mod curve;
 pub mod estimator;
 pub mod gates;
+mod marks;
 mod pace;
 mod pyramid;
 mod readings;

@@ -64,6 +64,11 @@ impl Readings {
         }
     }
 
+    /// Returns how many readings windows were made of.
+    pub(super) fn n_lived(&self) -> f64 {
+        f64::from(self.n_taken.saturating_sub(WARMUP_READINGS))
+    }
+
     /// Returns the seconds since the first reading.
     pub(super) fn seconds_since_first(&mut self, time: UnixTime) -> f64 {
         time.since(*self.first_time.get_or_insert(time))

@@ -1,31 +1,34 @@
 //! Detects leaks that occur once per evaluation or checkpoint: equal, evenly spaced, never
-//! reverted steps of live memory, whose windows are not straight.
+//! reverted steps of live memory, whose windows are not straight. An evaluation, a checkpoint or
+//! a pause that comes with a step marks it.
 
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::creep::axis::AxisPoint;
 use crate::analysis::creep::context::{PeakUse, SeriesContext};
 use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
+use crate::analysis::creep::marks::{self, Marks, STAIRS_MAX, StairMarks};
 use crate::analysis::creep::pyramid::{Block, count};
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
 use crate::model::units::Interval;
 
-/// Stairs to remember; the longest flight has six.
-const STAIRS_MAX: usize = 8;
-/// This many stairs suffice when at most [`STAIRS_LEFT_MAX`] more fit.
+/// This many stairs suffice when each came with a mark, or when not even one more fits.
 const STAIRS_FEW: usize = 3;
-/// This many stairs suffice when they have used [`STAIRS_SHARE_RATIO`].
-const STAIRS_MANY: usize = 6;
-/// See [`STAIRS_FEW`].
-const STAIRS_LEFT_MAX: f64 = 4.0;
+/// This many stairs suffice when they have used [`STAIRS_SHARE_RATIO`]: one more than a gradual
+/// unfreezing usually has.
+const STAIRS_MANY: usize = 7;
+/// See [`STAIRS_FEW`]: of stairs without marks.
+const STAIRS_LEFT_MAX: f64 = 1.0;
 /// See [`STAIRS_MANY`]: a share of headroom and growth.
 const STAIRS_SHARE_RATIO: f64 = 0.10;
+/// The same of stairs that came with marks.
+const STAIRS_MARKED_SHARE_RATIO: f64 = 0.05;
 /// Minimum height of a stair as a share of the headroom: more than the batch's noise in a
 /// floor.
 const STAIR_OF_HEADROOM: f64 = 0.015;
-/// A rise of which transient memory shares more than this is caused by the batch.
-const STAIR_TRANSIENT_RATIO: f64 = 0.5;
+/// A rise of which a larger batch explains more than this is caused by the batch.
+const STAIR_BATCH_RATIO: f64 = 0.5;
 /// Tolerance of heights and distances around their means.
 const STAIR_TOLERANCE: f64 = 0.3;
 /// Tolerance of a stair's foot around the top of the one before, in heights.
@@ -113,6 +116,7 @@ pub(super) struct Stairs {
     recent: Vec<Stair>,
     landing: Option<Landing>,
     half: Option<HalfStair>,
+    marks: Marks,
     flight: Option<TrendFlight>,
     /// The gate that kept the newest stair from raising a trend.
     #[serde(skip)]
@@ -125,6 +129,7 @@ impl Default for Stairs {
             recent: Vec::with_capacity(STAIRS_MAX),
             landing: None,
             half: None,
+            marks: Marks::default(),
             flight: None,
             failure: None,
         }
@@ -206,21 +211,25 @@ impl Flight {
         Gate::StairsApart.check(distance, STAIR_BLOCKS_MIN * block_steps)
     }
 
-    /// Returns the flight's trend if it leads to the end: few stairs when few more fit, many
-    /// when they have used enough.
+    /// Returns the flight's trend if it leads to the end: few stairs when they are marked or no
+    /// more fits, many when they have used enough.
     fn judge(
         &self,
-        n_flight: usize,
+        marks: &[StairMarks],
         block: &Block,
         context: &SeriesContext,
     ) -> Result<Trend, GateFailure> {
         let trend = self.trend(self.n_stairs * self.height, block, context);
         let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
         let n_left = headroom / self.height;
-        if n_flight == STAIRS_FEW {
-            Gate::StairsLeft.check(n_left, STAIRS_LEFT_MAX)?;
-        } else {
+        let has_marks = marks.iter().any(|stair| stair.is_marked);
+        if marks.len() != STAIRS_FEW {
             Gate::Share.check(trend.share_ratio, STAIRS_SHARE_RATIO)?;
+        } else if has_marks && n_left > STAIRS_LEFT_MAX {
+            marks::check(marks)?;
+            Gate::Share.check(trend.share_ratio, STAIRS_MARKED_SHARE_RATIO)?;
+        } else {
+            Gate::StairsLeft.check(n_left, STAIRS_LEFT_MAX)?;
         }
         Gate::Horizon
             .check(n_left * self.distance_seconds, context.settings.horizon_seconds)?;
@@ -265,6 +274,7 @@ impl Stairs {
         self.recent.clear();
         self.landing = None;
         self.half = None;
+        self.marks = Marks::default();
         self.flight = None;
         self.failure = None;
     }
@@ -282,13 +292,13 @@ impl Stairs {
 
     /// Takes a block of the level on which stairs are detected.
     pub(super) fn add(&mut self, block: &Block, context: &SeriesContext) {
-        let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
         if let Some(landing) = self.landing {
-            if let Some(stair) = self.climb(&landing, block, STAIR_OF_HEADROOM * headroom) {
+            if let Some(stair) = self.climb(&landing, block, context) {
                 if self.recent.len() == STAIRS_MAX {
                     self.recent.remove(0);
                 }
                 self.recent.push(stair);
+                self.marks.take_stair();
                 let block_steps = block.end.position - landing.block.end.position;
                 self.judge(block, block_steps, context);
             }
@@ -300,11 +310,23 @@ impl Stairs {
             Some(landing) => landing.high,
         };
         self.landing = Some(Landing { block: *block, high });
+        self.marks.take_block();
+    }
+
+    /// Notes an evaluation, a checkpoint or a pause since the last block.
+    pub(super) fn mark(&mut self) {
+        self.marks.note();
     }
 
     /// Returns the stair that this block completes; a stair inside a block shows in two.
-    fn climb(&mut self, landing: &Landing, block: &Block, height_min: f64) -> Option<Stair> {
+    fn climb(
+        &mut self,
+        landing: &Landing,
+        block: &Block,
+        context: &SeriesContext,
+    ) -> Option<Stair> {
         let before = &landing.block;
+        let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
         let half = self.half.take();
         let begun = half.unwrap_or(HalfStair {
             height: 0.0,
@@ -319,14 +341,15 @@ impl Stairs {
                 + transients.map_or(0.0, |(now, before)| now - before),
             foot: begun.foot,
         };
-        if sum.height <= height_min {
+        if sum.height <= STAIR_OF_HEADROOM * headroom {
             return None;
         }
         if half.is_none() {
             self.half = Some(sum);
             return None;
         }
-        (sum.transient_height < STAIR_TRANSIENT_RATIO * sum.height).then_some(Stair {
+        let of_batch = context.batch_share.clamp(0.0, 1.0) * sum.transient_height;
+        (of_batch < STAIR_BATCH_RATIO * sum.height).then_some(Stair {
             at: before.end,
             foot: sum.foot,
             height: sum.height,
@@ -348,8 +371,9 @@ impl Stairs {
             let Some(first_idx) = self.recent.len().checked_sub(n_stairs) else { continue };
             let Some(stairs) = self.recent.get(first_idx..) else { continue };
             let Some(flight) = Flight::of(stairs) else { continue };
+            let marks = self.marks.newest(n_stairs);
             let even = flight.is_even(stairs, block.floor, block_steps);
-            match even.and_then(|()| flight.judge(n_stairs, block, context)) {
+            match even.and_then(|()| flight.judge(marks, block, context)) {
                 Ok(trend) => {
                     self.flight =
                         Some(TrendFlight { trend, n_stairs, foot: flight.first.foot });
@@ -420,8 +444,9 @@ mod tests {
     #[test]
     fn even_stairs_creep_until_they_end() {
         let mut rank = Simulation::new();
-        let climbing = |step| stairs(step, 14_500.0);
-        assert!(rank.run_until_change(14_500, climbing));
+        let climbing = |step| stairs(step, 16_500.0);
+        assert!(!rank.run_until_change(15_500, climbing), "six stairs may be an unfreezing");
+        assert!(rank.run_until_change(1000, climbing));
         let trend = rank.trend(Signal::Allocated).unwrap();
         assert_eq!(trend.stage, Stage::Creeping);
         assert_within(
@@ -432,17 +457,66 @@ mod tests {
         assert!(trend.slope_bytes_per_unit.lower <= trend.slope_bytes_per_unit.value);
         assert!(trend.slope_bytes_per_unit.upper >= trend.slope_bytes_per_unit.value);
         assert_finite(&trend);
-        rank.run(16_000 - 14_500, climbing);
-        assert!(rank.run_until_change(12_000, climbing), "no stair after the 14,000th record");
+        assert!(rank.run_until_change(12_000, climbing), "no stair after the 16,000th record");
         assert_eq!(rank.trend(Signal::Allocated), None);
-        assert_within(rank.step, 14_000.0 + 4.0 * 2000.0, 1000.0);
+        assert_within(rank.step, 16_000.0 + 4.0 * 2000.0, 1000.0);
         assert!(!rank.run_until_change(20_000, climbing));
+    }
+
+    /// The stairs, one second a step, with a pause of some seconds before the first record of
+    /// every so many.
+    fn paused(step: f64, every: f64, seconds: f64) -> MemoryRecord {
+        let time = 1e9 + step + seconds * (step / every).floor();
+        MemoryRecord { at: at(step, time), ..stairs(step, 1e9) }
+    }
+
+    #[test]
+    fn three_stairs_creep_when_each_comes_with_a_pause() {
+        let mut rank = Simulation::new();
+        assert!(rank.run_until_change(8500, |step| paused(step, 2000.0, 5.0)));
+        assert_within(rank.step, 8000.0, 300.0);
+        assert_eq!(rank.stage(Signal::Allocated), Some(Stage::Creeping));
+
+        let n_changes = |every: f64, seconds: f64| {
+            let mut rank = Simulation::new();
+            rank.run(8500, |step| paused(step, every, seconds));
+            (rank.n_changes, rank.estimator.stairs().failure.map(|failure| failure.gate))
+        };
+        assert_eq!(n_changes(2000.0, 1.0), (0, Some(Gate::StairsLeft)), "no pause");
+        assert_eq!(n_changes(200.0, 5.0), (0, Some(Gate::MarkStairs)), "pauses all the time");
+        assert_eq!(n_changes(6000.0, 5.0), (0, Some(Gate::StairMarks)), "one is not marked");
+    }
+
+    #[test]
+    fn three_stairs_creep_when_each_comes_with_an_evaluation() {
+        let mut rank = Simulation::new();
+        while rank.step < 8500.0 && rank.stage(Signal::Allocated).is_none() {
+            if rank.step % 2000.0 == 0.0 {
+                rank.estimator.other_phase(&stairs(rank.step, 1e9));
+            }
+            rank.run(1, |step| stairs(step, 1e9));
+        }
+        assert_within(rank.step, 8000.0, 300.0);
+    }
+
+    #[test]
+    fn noise_of_a_batch_that_leaves_nothing_hides_no_stair() {
+        // Every block's least transient memory differs by more than a stair.
+        let noisy = |step: f64| {
+            let plain = stairs(step, 1e9);
+            let transient = GIBIBYTE * (8.0 + 5.0 * ((step / 128.0).floor() * 0.37 % 1.0));
+            let peak = Some(plain.allocated + transient);
+            MemoryRecord { peak, peak_bound: peak, ..plain }
+        };
+        let mut rank = Simulation::new();
+        rank.run(13_000, noisy);
+        assert_eq!(rank.estimator.stairs().n_stairs, 5);
     }
 
     #[test]
     fn stairs_that_fall_are_cleared_at_once() {
         let mut rank = Simulation::new();
-        assert!(rank.run_until_change(14_500, |step| stairs(step, 14_500.0)));
+        assert!(rank.run_until_change(16_500, |step| stairs(step, 16_500.0)));
         assert!(rank.run_until_change(600, |step| record(step, 32.0 * GIBIBYTE)));
         assert_eq!(rank.trend(Signal::Allocated), None);
     }
@@ -489,7 +563,7 @@ mod tests {
         let gate = |n_stairs: u32, drift: f64| {
             let stairs = sinking(n_stairs, drift);
             let floor = stairs.last().unwrap().top();
-            let even = Flight::of(&stairs).unwrap().is_even(&stairs, floor, 256.0);
+            let even = Flight::of(&stairs).unwrap().is_even(&stairs, floor, 128.0);
             even.err().map(|failure| failure.gate)
         };
         assert_eq!(gate(6, 0.0), None);

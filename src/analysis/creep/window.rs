@@ -2,6 +2,7 @@
 
 use crate::analysis::creep::climbs::Climbs;
 use crate::analysis::creep::context::{PeakUse, SeriesContext};
+use crate::analysis::creep::curve::Curve;
 use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
 use crate::analysis::creep::pyramid::{
     BLOCKS_MAX, Block, Level, Pyramid, READINGS_PER_BLOCK, RECORDS_PER_BLOCK, count,
@@ -24,6 +25,15 @@ const RISE_OF_NEED: f64 = 0.8;
 /// The last quarter must gain this share of the first quarter's gain; a cache that fills up
 /// does not.
 const STEADY_GAIN_RATIO: f64 = 0.8;
+/// Growth hardly slows when its last quarter gains this share of its first: a cache that fills
+/// exponentially passes until it holds 1 - 0.93² = 13.5 % of its size, and passes 80 % until 36 %.
+const HARDLY_SLOWS_RATIO: f64 = 0.93;
+/// Such growth of a rank creeps at this part of the share.
+const STEADY_OF_SHARE: f64 = 0.7;
+/// A window is late in a life this many times as long: garbage of that time would be known.
+const LATE_LIFE_RATIO: f64 = 2.0;
+/// A window lasts when it is late, or holds this share of a full window's records.
+const LASTS_OF_FULL: f64 = 0.5;
 /// The place of a floor within its block is not known: of both ends of a line, half a block each.
 const ENDS_BLOCKS: f64 = 1.0;
 /// Half the width of a 95 % interval, in standard deviations of a random walk with the same
@@ -42,7 +52,7 @@ const SLACK_OF_GAIN: f64 = 0.5;
 /// The working set grows when the peaks' tau is above this and their slope above
 /// [`WORKING_SET_OF_SLOPE`].
 const WORKING_SET_TAU: f64 = 0.5;
-/// See [`WORKING_SET_TAU`]: the share of the reserved slope.
+/// See [`WORKING_SET_TAU`].
 const WORKING_SET_OF_SLOPE: f64 = 0.01;
 
 /// A window whose growth counts.
@@ -129,7 +139,7 @@ impl<'a> WindowJudge<'a> {
         let headroom = self.headroom(level);
         let n_records = self.n_records(level_idx, blocks.len());
         let need = self.need(headroom, n_records);
-        let straightness = self.shape(blocks, points, need)?;
+        let Shape { straightness, kept_ratio } = self.shape(blocks, points, need)?;
 
         let unfit = GateFailure { gate: Gate::Growth, value: 0.0, limit: need };
         let slope = estimate::theil_sen(points).ok_or(unfit)?.slope;
@@ -150,14 +160,15 @@ impl<'a> WindowJudge<'a> {
         let climbs = self.climbs(blocks, points)?;
 
         let share_ratio = growth / (headroom + growth);
+        let n_counted = self.n_counted(n_records, span);
         let is_line = straightness >= SMALL_STRAIGHT_RATIO * (n_blocks - 1.0);
         let progress = Progress {
             seconds_left: context.seconds_left(headroom, slope),
             share_ratio,
-            share_enough_ratio: climbs.map_or(f64::INFINITY, |climbs| climbs.share_ratio()),
+            creeping_share_ratio: self.creeping_share(n_counted, kept_ratio, climbs),
             is_certain: is_line && self.counts_small(n_records) && growth >= SMALL_GROWTH_BYTES,
         };
-        let (stage, obstacle) = self.stage(self.n_counted(n_records, span), progress)?;
+        let (stage, obstacle) = self.stage(n_counted, progress)?;
         let rate = GrowthRate::of(points, slope).ok_or(unfit)?;
         let onset = blocks.get(rate.onset_idx).unwrap_or(first);
         let trend = Trend {
@@ -210,17 +221,17 @@ impl<'a> WindowJudge<'a> {
         }
     }
 
-    /// Checks the gates that need no fit; returns the straightness of a window that passes.
+    /// Checks the gates that need no fit; returns the shape of a window that passes.
     fn shape(
         &self,
         blocks: &[Block],
         points: &[(f64, f64)],
         need: f64,
-    ) -> Result<f64, GateFailure> {
+    ) -> Result<Shape, GateFailure> {
         let still = GateFailure { gate: Gate::Rise, value: 0.0, limit: RISE_OF_NEED * need };
         let path = estimate::path(points).ok_or(still)?;
         Gate::Rise.check(path.rise, still.limit)?;
-        let straightness = path.straightness().ok_or(still)?;
+        let straightness = path.straightness().ok_or(still)?.max(self.net_straightness(blocks));
         Gate::Straight.check(straightness, self.rules.straightness_min)?;
         let gains = estimate::quarter_gains(points).ok_or(still)?;
         self.steady(points, &gains)?;
@@ -231,7 +242,19 @@ impl<'a> WindowJudge<'a> {
                 .whole;
             Gate::SlackGain.check_share(slack_gain, gains.whole, SLACK_OF_GAIN)?;
         }
-        Ok(straightness)
+        Ok(Shape { straightness, kept_ratio: estimate::kept_ratio(points).unwrap_or(0.0) })
+    }
+
+    /// Returns the straightness of live memory without what the batch leaves of itself, so that
+    /// its noise hides no line; 0 where that is not known.
+    fn net_straightness(&self, blocks: &[Block]) -> f64 {
+        let share = self.context.batch_share.clamp(0.0, 1.0);
+        if self.signal != Signal::Allocated {
+            return 0.0;
+        }
+        Curve::of(blocks, |block| Some(block.floor - share * block.transient()?))
+            .and_then(|curve| estimate::path(curve.points())?.straightness())
+            .unwrap_or(0.0)
     }
 
     /// Checks that the last quarter gains about as much as the first: a cache that fills up does
@@ -258,12 +281,9 @@ impl<'a> WindowJudge<'a> {
         let lack = (rules.records_full / n_records.max(1.0)).sqrt();
         let factor = lack.clamp(1.0, SHORT_WINDOW_FACTOR_MAX);
         let is_long = n_records >= rules.records_min || share >= rules.urgent_share_ratio;
-        let enough = progress.share_enough_ratio.min(rules.creeping_share_ratio * factor);
-        let creeping = Gate::Share.check(share, enough).and(Gate::Records.require(
-            is_long,
-            n_records,
-            rules.records_min,
-        ));
+        let creeping = Gate::Share
+            .check(share, progress.creeping_share_ratio)
+            .and(Gate::Records.require(is_long, n_records, rules.records_min));
         if creeping.is_err() && !progress.is_certain {
             Gate::Share.check(share, rules.rising_share_ratio * factor)?;
         }
@@ -291,6 +311,22 @@ impl<'a> WindowJudge<'a> {
         let climbs = Climbs::of(blocks, points);
         climbs.check()?;
         Ok(Some(climbs))
+    }
+
+    /// Returns the share that a window must have used to creep: less where it lasts and hardly
+    /// slows, or climbed many times; more where it is short.
+    fn creeping_share(&self, n_records: f64, kept_ratio: f64, climbs: Option<Climbs>) -> f64 {
+        let rules = self.rules;
+        let is_late = self.context.n_lived >= LATE_LIFE_RATIO * n_records;
+        let lasts = is_late || n_records >= LASTS_OF_FULL * rules.records_full;
+        // What a caching allocator holds is a staircase, whose quarters say little.
+        let is_rank = self.signal != Signal::Process;
+        let is_steady = is_rank && lasts && kept_ratio >= HARDLY_SLOWS_RATIO;
+        let share = if is_steady { STEADY_OF_SHARE } else { 1.0 } * rules.creeping_share_ratio;
+        let full = if is_steady && is_late { LASTS_OF_FULL } else { 1.0 } * rules.records_full;
+        let lack = (full / n_records.max(1.0)).sqrt();
+        let by_length = share * lack.clamp(1.0, SHORT_WINDOW_FACTOR_MAX);
+        climbs.map_or(by_length, |climbs| by_length.min(climbs.share_ratio()))
     }
 
     /// Returns the slope that larger batches explain: of live memory only, and never below 0.
@@ -342,6 +378,14 @@ pub(super) fn overview(
     interval(points, slope)
 }
 
+/// How straight a window's growth is, and how it goes on.
+struct Shape {
+    /// How many equal moves its path is worth.
+    straightness: f64,
+    /// The last quarter's gain per block as a share of the first's.
+    kept_ratio: f64,
+}
+
 /// How close growth has come to the end.
 #[derive(Clone, Copy)]
 struct Progress {
@@ -349,8 +393,8 @@ struct Progress {
     seconds_left: Option<f64>,
     /// The growth as a share of growth and headroom.
     share_ratio: f64,
-    /// The share that is enough for a creep even in a short window.
-    share_enough_ratio: f64,
+    /// The share that is enough for a creep.
+    creeping_share_ratio: f64,
     /// Whether it rises whatever its share.
     is_certain: bool,
 }
@@ -401,28 +445,6 @@ fn bow(points: &[(f64, f64)]) -> f64 {
     slope(older).zip(slope(newer)).map_or(0.0, |(older, newer)| (newer - older).abs())
 }
 
-/// The points of one window: (position, bytes), oldest first.
-struct Curve {
-    points: [(f64, f64); BLOCKS_MAX],
-    n_points: usize,
-}
-
-impl Curve {
-    /// Collects one value per block; `None` if any is unknown.
-    fn of(blocks: &[Block], value: impl Fn(&Block) -> Option<f64>) -> Option<Self> {
-        let mut curve = Self { points: [(0.0, 0.0); BLOCKS_MAX], n_points: 0 };
-        for (point, block) in curve.points.iter_mut().zip(blocks) {
-            *point = (block.end.position, value(block)?);
-            curve.n_points += 1;
-        }
-        Some(curve)
-    }
-
-    fn points(&self) -> &[(f64, f64)] {
-        self.points.get(..self.n_points).unwrap_or(&[])
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use crate::analysis::creep::gates::Gate;
@@ -462,6 +484,47 @@ mod tests {
         };
         rank.run(6000, longer);
         assert_eq!(rank.trend(Signal::Allocated), None);
+    }
+
+    /// Runs until live memory creeps; returns the step, and the share that it has used.
+    fn creeps_at(of_step: impl Fn(f64) -> MemoryRecord) -> (f64, f64) {
+        let mut rank = Simulation::new();
+        while rank.stage(Signal::Allocated) != Some(Stage::Creeping) {
+            assert!(rank.step < 40_000.0, "not found");
+            rank.run(16, &of_step);
+        }
+        (rank.step, rank.trend(Signal::Allocated).unwrap().share_ratio)
+    }
+
+    #[test]
+    fn line_needs_less_than_growth_that_slows() {
+        let (_, of_line) = creeps_at(|step| record(step, 0.5 * MEBIBYTE * step));
+        assert!((0.049..0.055).contains(&of_line), "{of_line}");
+        let slowing =
+            |step: f64| record(step, 10.0 * GIBIBYTE * (1.0 - (-step / 10_000.0).exp()));
+        let (_, of_slowing) = creeps_at(slowing);
+        assert!(of_slowing >= 0.07, "{of_slowing}");
+    }
+
+    #[test]
+    fn late_leak_is_found_sooner_than_growth_of_the_first_steps() {
+        let leak = 4.0 * MEBIBYTE;
+        let (early, _) = creeps_at(|step| record(step, leak * (step - 200.0).max(0.0)));
+        let (late, _) = creeps_at(|step| record(step, leak * (step - 4000.0).max(0.0)));
+        assert!(late - 4000.0 < early - 200.0, "{late} {early}");
+    }
+
+    #[test]
+    fn noise_that_the_batch_explains_hides_no_line() {
+        let (step, _) = creeps_at(|step| {
+            let batch = 4.0 * GIBIBYTE * ((step / 64.0).floor() * 0.618_034 % 1.0);
+            let mut noisy = record(step, MEBIBYTE * step);
+            noisy.allocated += 0.5 * batch;
+            noisy.peak = Some(noisy.allocated + 8.0 * GIBIBYTE + batch);
+            noisy.peak_bound = noisy.peak;
+            noisy
+        });
+        assert!(step < 6000.0, "{step}");
     }
 
     #[test]
