@@ -241,7 +241,7 @@ impl CreepEstimator {
         }
         let (_, pyramid, pace) = self.series(signal)?;
         let (slope, pace) = if let Some(trend) = self.trend(signal) {
-            (trend.slope_bytes_per_unit, trend.seconds_per_unit)
+            (trend.slope_bytes_per_unit, trend.seconds_per_unit())
         } else {
             let slope = overview(signal, self.settings.rules(signal), pyramid)?;
             (slope, pace.seconds_per_unit())
@@ -412,9 +412,10 @@ mod tests {
         assert_within(trend.slope_bytes_per_unit.value, 2.0 * MEBIBYTE, 0.01 * MEBIBYTE);
         assert!(trend.slope_bytes_per_unit.lower < 2.0 * MEBIBYTE);
         assert!(trend.slope_bytes_per_unit.upper > 2.0 * MEBIBYTE);
-        assert_within(trend.headroom_bytes.unwrap(), 40.25 * GIBIBYTE, 0.5 * GIBIBYTE);
+        // 40.2 GiB are not reserved, and the peak leaves 41.7.
+        assert_within(trend.headroom_bytes().unwrap(), 40.95 * GIBIBYTE, 0.5 * GIBIBYTE);
         let eta = trend.eta_steps().unwrap();
-        assert_within(eta.value, 20_600.0, 500.0);
+        assert_within(eta.value, 21_000.0, 500.0);
         assert!(eta.lower < eta.value && eta.value < eta.upper.unwrap());
         assert_within(trend.onset.time.get(), 1e9 + trend.onset.position, 1e-3);
         assert_within(trend.eta_seconds().unwrap().value, eta.value, 1e-3);
@@ -472,7 +473,7 @@ mod tests {
         assert_eq!(rank.stage(Signal::Allocated), Some(Stage::Rising));
         let trend = rank.trend(Signal::Allocated).unwrap();
         assert_within(trend.slope_bytes_per_unit.value, 1024.0, 0.1);
-        assert_within(trend.seconds_per_unit.unwrap(), 1.0, 1e-9);
+        assert_within(trend.seconds_per_unit().unwrap(), 1.0, 1e-9);
         assert_finite(&trend);
     }
 

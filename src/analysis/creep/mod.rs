@@ -6,6 +6,7 @@
 pub mod axis;
 mod batch;
 mod context;
+mod course;
 pub mod estimator;
 pub mod gates;
 mod pace;

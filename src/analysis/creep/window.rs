@@ -1,7 +1,9 @@
 //! Judges one window: whether it shows growth that counts, and how fast.
 
-use crate::analysis::creep::context::{PeakUse, SeriesContext};
+use crate::analysis::creep::context::{Growing, PeakUse, SeriesContext};
+use crate::analysis::creep::course::PowerLaw;
 use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
+use crate::analysis::creep::pace::PackedPace;
 use crate::analysis::creep::pyramid::{
     BLOCKS_MAX, Block, Level, Pyramid, READINGS_PER_BLOCK, RECORDS_PER_BLOCK, count,
 };
@@ -38,6 +40,8 @@ const SHORT_WINDOW_FACTOR_MAX: f64 = 3.0;
 const SLACK_OF_SLOPE: f64 = 0.8;
 /// The same between the first and the last quarter, which is cheaper to compute.
 const SLACK_OF_GAIN: f64 = 0.5;
+/// Reserved memory follows live memory when it reaches a new high in this share of the blocks.
+const FOLLOWED_RATIO: f64 = 0.5;
 /// The working set grows when the peaks' tau is above this and their slope above
 /// [`WORKING_SET_OF_SLOPE`].
 const WORKING_SET_TAU: f64 = 0.5;
@@ -157,6 +161,8 @@ impl<'a> WindowJudge<'a> {
         let (stage, obstacle) = self.stage(self.n_counted(n_records, span), progress)?;
         let rate = GrowthRate::of(points, slope).ok_or(unfit)?;
         let onset = blocks.get(rate.onset_idx).unwrap_or(first);
+        let is_followed = is_followed(blocks.get(rate.onset_idx..).unwrap_or(blocks));
+        let growing = Growing { signal: self.signal, bytes: growth, is_followed };
         let trend = Trend {
             signal: self.signal,
             stage,
@@ -164,10 +170,12 @@ impl<'a> WindowJudge<'a> {
             onset: onset.end,
             slope_bytes_per_unit: rate.slope,
             growth_bytes: growth,
-            headroom_bytes: context.capacity.map(|_| headroom),
+            is_followed,
+            room: context.room(PeakUse::of(level.newer_half()), &growing),
+            stretch: 1.0,
             share_ratio,
             growth_chance: context.confidence(straightness, n_blocks - 1.0),
-            seconds_per_unit: context.seconds_per_unit,
+            pace: PackedPace::of(context.seconds_per_unit),
         };
         Ok(WindowTrend { trend, obstacle })
     }
@@ -285,6 +293,23 @@ impl<'a> WindowJudge<'a> {
         let grows = peaks.tau > WORKING_SET_TAU && peaks.slope > WORKING_SET_OF_SLOPE * slope;
         Gate::WorkingSet.require(!grows, peaks.slope / slope, WORKING_SET_OF_SLOPE)
     }
+}
+
+/// Returns the course of a signal over the blocks of a whole life; `None` when a line does as well.
+pub(super) fn course(signal: Signal, blocks: &[Block]) -> Option<PowerLaw> {
+    PowerLaw::of(Curve::of(blocks, |block| block.value(signal))?.points())
+}
+
+/// Returns whether reserved memory reaches a new high in at least half of the blocks: it is taken
+/// page by page as live memory grows, not in segments larger than that.
+fn is_followed(blocks: &[Block]) -> bool {
+    let Some((first, rest)) = blocks.split_first() else { return false };
+    let (mut high, mut n_highs) = (first.reserved_max, 0.0);
+    for block in rest {
+        n_highs += if block.reserved_max > high { 1.0 } else { 0.0 };
+        high = high.max(block.reserved_max);
+    }
+    n_highs >= FOLLOWED_RATIO * count(rest.len())
 }
 
 /// Returns the slope of the longest window, by every other block of it; `None` until a window
@@ -529,6 +554,6 @@ mod tests {
         });
         let trend = rank.trend(Signal::Allocated).unwrap();
         assert_eq!(trend.stage, Stage::Creeping);
-        assert_eq!(trend.seconds_per_unit, None);
+        assert_eq!(trend.seconds_per_unit(), None);
     }
 }
