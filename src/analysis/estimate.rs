@@ -243,6 +243,34 @@ pub fn bend(points: &[(f64, f64)]) -> Option<usize> {
     Some(if least < BEND_ERROR_RATIO * straight? { idx } else { 0 })
 }
 
+/// A line through points by least squares.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LeastSquares {
+    /// y per unit of the abscissa.
+    pub slope: f64,
+    /// What it leaves: the sum of the squares of the distances in y.
+    pub squared_error: f64,
+}
+
+/// Fits y = level + slope × `abscissa`(x) by least squares; `None` when all abscissas are equal.
+pub fn least_squares(
+    points: &[(f64, f64)],
+    abscissa: impl Fn(f64) -> f64,
+) -> Option<LeastSquares> {
+    let n_points = points.iter().map(|_| 1.0).sum::<f64>();
+    let mean_z = points.iter().map(|(x, _)| abscissa(*x) / n_points).sum::<f64>();
+    let mean_y = points.iter().map(|(_, y)| y / n_points).sum::<f64>();
+    let (mut zz, mut zy, mut yy) = (0.0, 0.0, 0.0);
+    for (x, y) in points {
+        let (z, y) = (abscissa(*x) - mean_z, y - mean_y);
+        zz += z * z;
+        zy += z * y;
+        yy += y * y;
+    }
+    let slope = Some(zy / zz).filter(|_| zz > 0.0)?;
+    Some(LeastSquares { slope, squared_error: yy - slope * zy })
+}
+
 /// Returns the share of a normal distribution that lies below `z` standard deviations, 0 to 1.
 ///
 /// Abramowitz and Stegun, "Handbook of Mathematical Functions" (1964), 26.2.17: off by less
@@ -270,8 +298,8 @@ mod tests {
     use proptest::prelude::{Strategy, prop, prop_assert, prop_assume, proptest};
 
     use crate::analysis::estimate::{
-        Gains, POINTS_MAX, Path, bend, kept_ratio, median, normal_cdf, path, quarter_gains,
-        slope_error, succession, theil_sen,
+        Gains, POINTS_MAX, Path, bend, kept_ratio, least_squares, median, normal_cdf, path,
+        quarter_gains, slope_error, succession, theil_sen,
     };
 
     fn line(n: u32, slope: f64) -> Vec<(f64, f64)> {
@@ -280,6 +308,19 @@ mod tests {
 
     fn near(a: f64, b: f64, scale: f64) -> bool {
         (a - b).abs() <= 1e-9 * scale
+    }
+
+    #[test]
+    fn least_squares_leaves_what_no_line_explains() {
+        let fit = least_squares(&line(8, 3.0), |x| x).unwrap();
+        assert!(near(fit.slope, 3.0, 1.0) && near(fit.squared_error, 0.0, 1.0));
+        let corner = [(0.0, 0.0), (1.0, 0.0), (2.0, 1.0)];
+        let fit = least_squares(&corner, |x| x).unwrap();
+        assert!(near(fit.slope, 0.5, 1.0) && near(fit.squared_error, 1.0 / 6.0, 1.0));
+        let fit = least_squares(&corner, |x| (x - 1.0).max(0.0)).unwrap();
+        assert!(near(fit.slope, 1.0, 1.0) && near(fit.squared_error, 0.0, 1.0));
+        assert_eq!(least_squares(&corner, |_| 4.0), None);
+        assert_eq!(least_squares(&[], |x| x), None);
     }
 
     #[test]

@@ -9,11 +9,19 @@ use crate::analysis::creep::record::MemoryRecord;
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::estimate;
-use crate::model::units::GIBIBYTE;
+use crate::model::units::{GIBIBYTE, Interval};
 
 /// Headroom is at least this share of the capacity, so that noise on a full device does not
 /// look like the end.
 const HEADROOM_RATIO_MIN: f64 = 0.01;
+/// What is left is at least this share of the capacity: a driver's own use comes and goes by that
+/// much.
+const ROOM_RATIO_MIN: f64 = 0.002;
+/// What is left is at least this share of what no peak has used, since an allocator that runs out
+/// gives cached memory back first.
+const ROOM_OF_UNTOUCHED_MIN: f64 = 0.25;
+/// The least that may be left, as a share of the likely number.
+const ROOM_LEAST_RATIO: f64 = 0.25;
 /// Stands in for an unknown capacity: 80 GiB, as most training GPUs have (A100, H100). Doubled
 /// until the memory seen in use fits.
 const STAND_IN_CAPACITY_BYTES: f64 = 80.0 * GIBIBYTE;
@@ -56,6 +64,28 @@ impl SeriesContext {
             .max(HEADROOM_RATIO_MIN * capacity)
     }
 
+    /// Returns the bytes left until the end, as far as they are known: where the capacity is.
+    pub(super) fn room(&self, most: PeakUse, growth: &Growing) -> BytesLeft {
+        let Some(capacity) = self.capacity else { return BytesLeft::UNKNOWN };
+        let free = capacity - self.outside_bytes;
+        let uncached = (free - most.reserved).max(ROOM_RATIO_MIN * capacity);
+        let untouched = (free - most.peak).max(uncached);
+        let cache = untouched - uncached;
+        match growth.signal {
+            Signal::OutsideAllocator | Signal::Process => BytesLeft::new(uncached, 0.0),
+            // What has grown stays in the cache; the rest of the cache is given back.
+            Signal::Reserved => BytesLeft::new((untouched - growth.bytes).max(uncached), cache),
+            // An allocator that takes page by page gives pages back: half of its cache.
+            Signal::Allocated if growth.is_followed => {
+                BytesLeft::new(uncached + 0.5 * cache, cache)
+            }
+            // One that takes segments keeps those in which anything lives.
+            Signal::Allocated => {
+                BytesLeft::new(uncached.max(ROOM_OF_UNTOUCHED_MIN * untouched), cache)
+            }
+        }
+    }
+
     /// Returns how long the headroom lasts at a slope per unit of the axis; `None` while the
     /// pace is unknown.
     pub(super) fn seconds_left(&self, headroom: f64, slope: f64) -> Option<f64> {
@@ -67,6 +97,37 @@ impl SeriesContext {
     pub(super) fn confidence(&self, straightness: f64, n_moves: f64) -> f64 {
         let chance = estimate::succession(estimate::normal_cdf(straightness.sqrt()), n_moves);
         if self.capacity.is_some() { chance } else { STAND_IN_CONFIDENCE_RATIO * chance }
+    }
+}
+
+/// The growth that what is left is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Growing {
+    pub(super) signal: Signal,
+    pub(super) bytes: f64,
+    /// Whether reserved memory rises along with live memory.
+    pub(super) is_followed: bool,
+}
+
+/// The bytes left until the end, and how far off they may be.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct BytesLeft {
+    likely: PackedBytes,
+    spread: f64,
+}
+
+impl BytesLeft {
+    pub(super) const UNKNOWN: Self = Self { likely: PackedBytes::UNKNOWN, spread: 0.0 };
+
+    pub(super) fn new(likely: f64, spread: f64) -> Self {
+        Self { likely: PackedBytes::of(Some(likely)), spread }
+    }
+
+    /// Returns the bytes with their interval; `None` while the capacity is unknown.
+    pub(super) fn bytes(&self) -> Option<Interval> {
+        let likely = self.likely.get()?;
+        let around = Interval::around(likely, self.spread);
+        Some(Interval { lower: around.lower.max(ROOM_LEAST_RATIO * likely), ..around })
     }
 }
 
@@ -110,7 +171,7 @@ mod tests {
         CAPACITY, Simulation, assert_finite, assert_within, at, record,
     };
     use crate::analysis::creep::trend::Stage;
-    use crate::model::units::{GIBIBYTE, MEBIBYTE};
+    use crate::model::units::{GIBIBYTE, Interval, MEBIBYTE};
 
     #[test]
     fn leak_is_found_without_capacity_and_reserved_bytes() {
@@ -130,12 +191,12 @@ mod tests {
         let (blind, seeing) = (of(None), of(CAPACITY));
         assert_eq!(blind.stage, Stage::Creeping);
         assert_eq!(
-            (blind.headroom_bytes, blind.eta_steps(), blind.eta_seconds()),
+            (blind.headroom_bytes(), blind.eta_steps(), blind.eta_seconds()),
             (None, None, None)
         );
         assert!(blind.confidence_ratio() < seeing.confidence_ratio());
-        // The peak leaves 80 - 20 - 10.5 - 7.8 GiB.
-        assert_within(seeing.headroom_bytes.unwrap(), 41.7 * GIBIBYTE, 0.3 * GIBIBYTE);
+        // Where reserved bytes are unknown, the peak is: 80 - 20 - 10.5 - 7.8 GiB.
+        assert_within(seeing.headroom_bytes().unwrap(), 41.7 * GIBIBYTE, 0.3 * GIBIBYTE);
         assert_finite(&blind);
     }
 
@@ -157,9 +218,58 @@ mod tests {
                 reserved: None,
                 ..record(step, 3.0 * MEBIBYTE * step)
             });
-            rank.trend(Signal::Allocated).unwrap().headroom_bytes.unwrap()
+            rank.trend(Signal::Allocated).unwrap().headroom_bytes().unwrap()
         };
         assert!(headroom(20.0 * GIBIBYTE) < headroom(0.0) - 5.0 * GIBIBYTE);
+    }
+
+    /// What is left of 80 GiB after 4,000 steps of 2 MiB, with so many bytes reserved, and its
+    /// interval by the steps left.
+    fn left(reserved: impl Fn(f64) -> f64) -> (f64, Interval) {
+        let mut rank = Simulation::new();
+        rank.run(4000, |step| MemoryRecord {
+            reserved: Some(reserved(step)),
+            peak_reserved: Some(reserved(step)),
+            ..record(step, 2.0 * MEBIBYTE * step)
+        });
+        let trend = rank.trend(Signal::Allocated).unwrap();
+        (trend.headroom_bytes().unwrap(), trend.room.bytes().unwrap())
+    }
+
+    #[test]
+    fn allocator_that_takes_page_by_page_gives_half_of_its_cache_back() {
+        let (headroom, room) = left(|step| 50.0 * GIBIBYTE + 2.0 * MEBIBYTE * step);
+        // 22.2 GiB are not reserved, and the peak leaves 41.7.
+        assert_within(headroom, 31.9 * GIBIBYTE, 0.3 * GIBIBYTE);
+        assert!(room.lower < 22.3 * GIBIBYTE && room.upper > 41.6 * GIBIBYTE, "{room:?}");
+    }
+
+    #[test]
+    fn allocator_that_takes_segments_keeps_its_cache() {
+        let (headroom, room) = left(|step| GIBIBYTE * (50.0 + 4.0 * (step / 2000.0).floor()));
+        assert_within(headroom, 26.0 * GIBIBYTE, 0.3 * GIBIBYTE);
+        assert!(room.lower < 16.0 * GIBIBYTE && room.upper > 41.0 * GIBIBYTE, "{room:?}");
+    }
+
+    #[test]
+    fn cache_is_given_back_where_nothing_else_is_left() {
+        let (headroom, room) = left(|_| 79.9 * GIBIBYTE);
+        // A quarter of what the peak leaves.
+        assert_within(headroom, 10.4 * GIBIBYTE, 0.3 * GIBIBYTE);
+        assert!(room.lower > 0.0 && room.lower < 3.0 * GIBIBYTE, "{room:?}");
+    }
+
+    #[test]
+    fn fragmentation_leaves_the_cache_that_was_there_before_it() {
+        let mut rank = Simulation::new();
+        rank.run(20_000, |step| MemoryRecord {
+            reserved: Some(40.0 * GIBIBYTE + 0.5 * MEBIBYTE * step),
+            ..record(step, 0.0)
+        });
+        let trend = rank.trend(Signal::Reserved).unwrap();
+        // The peak leaves 49.5 GiB; what this window saw grow does not come back.
+        let left = 49.5 * GIBIBYTE - trend.growth_bytes;
+        assert_within(trend.headroom_bytes().unwrap(), left, 0.3 * GIBIBYTE);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! The online estimator of memory creep. Read it bottom up: `axis`, `signal`, `rules` and
 //! `record`; blocks of records in a `pyramid` of windows; the `gates` that a `window` and its
-//! `climbs` must pass; the `trend` that it then shows; `watch`, `stairs` and their `marks`, `surge` and `readings` over time;
+//! `climbs` must pass; its `slope` and the `trend` that it then shows; `watch`, `stairs` and their `marks`, `surge` and `readings` over time;
 //! and the `estimator` of one rank.
 
 pub mod axis;
 mod batch;
 mod climbs;
 mod context;
+mod course;
 mod curve;
 pub mod estimator;
 pub mod gates;
@@ -19,6 +20,7 @@ pub mod rules;
 pub mod signal;
 #[cfg(test)]
 mod simulation;
+mod slope;
 pub mod stairs;
 pub mod surge;
 pub mod trend;

@@ -37,6 +37,23 @@ impl Pace {
     }
 }
 
+/// Seconds per unit that may be unknown, in eight bytes: an `Option<f64>` takes sixteen.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct PackedPace(
+    // Invariant: 0 stands for unknown and does not leave this type; a pace is positive.
+    f64,
+);
+
+impl PackedPace {
+    pub(super) fn of(seconds_per_unit: Option<f64>) -> Self {
+        Self(seconds_per_unit.unwrap_or(0.0))
+    }
+
+    pub(super) fn get(self) -> Option<f64> {
+        Some(self.0).filter(|seconds| *seconds > 0.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use crate::analysis::creep::pace::Pace;

@@ -197,7 +197,7 @@ impl Block {
 
 /// Bytes that may be unknown, in eight bytes: a rank keeps more than a thousand blocks, and an
 /// `Option<f64>` takes sixteen.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub(super) struct PackedBytes(
     // Invariant: NaN stands for unknown and does not leave this type; `min` and `max` skip it.
     f64,

@@ -5,9 +5,10 @@
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::creep::axis::AxisPoint;
-use crate::analysis::creep::context::{PeakUse, SeriesContext};
+use crate::analysis::creep::context::{Growing, PeakUse, SeriesContext};
 use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
 use crate::analysis::creep::marks::{self, Marks, STAIRS_MAX, StairMarks};
+use crate::analysis::creep::pace::PackedPace;
 use crate::analysis::creep::pyramid::{Block, count};
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
@@ -242,6 +243,7 @@ impl Flight {
         let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
         let slope = self.height / self.distance_steps;
         let ends = Interval::around(slope, ENDS_STAIRS / self.n_stairs * slope);
+        let growing = Growing { signal: Signal::Allocated, bytes: growth, is_followed: false };
         Trend {
             signal: Signal::Allocated,
             stage: Stage::Creeping,
@@ -253,10 +255,12 @@ impl Flight {
                 upper: self.upper_bytes_per_step.max(ends.upper),
             },
             growth_bytes: growth,
-            headroom_bytes: context.capacity.map(|_| headroom),
+            is_followed: false,
+            room: context.room(PeakUse::of([block]), &growing),
+            stretch: 1.0,
             share_ratio: growth / (headroom + growth),
             growth_chance: context.confidence(self.n_stairs, self.n_stairs),
-            seconds_per_unit: context.seconds_per_unit,
+            pace: PackedPace::of(context.seconds_per_unit),
         }
     }
 }

@@ -4,16 +4,18 @@
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::creep::axis::AxisPoint;
-use crate::analysis::creep::context::{PeakUse, SeriesContext};
+use crate::analysis::creep::context::{Growing, PeakUse, SeriesContext};
 use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
+use crate::analysis::creep::pace::PackedPace;
 use crate::analysis::creep::pyramid::PackedBytes;
 use crate::analysis::creep::pyramid::count;
 use crate::analysis::creep::record::MemoryRecord;
 use crate::analysis::creep::rules::{SurgeRules, WARMUP_PUSHES};
 use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::slope::interval;
 use crate::analysis::creep::trend::{Stage, Trend};
 use crate::analysis::creep::watch::SignalWatch;
-use crate::analysis::creep::window::{GROWTH_BYTES_MIN, WindowTrend, interval};
+use crate::analysis::creep::window::{GROWTH_BYTES_MIN, WindowTrend};
 use crate::analysis::estimate;
 
 /// Blocks of a surge; two become one when there are as many.
@@ -330,6 +332,7 @@ impl Surge {
         Gate::Soon.check_share(headroom / net_slope, span, rules.left_of_seen_max)?;
         let seconds_left = context.seconds_left(headroom, net_slope);
         let (stage, obstacle) = self.stage(taken / left, seconds_left, context)?;
+        let growing = Growing { signal: self.signal, bytes: taken, is_followed: false };
         let trend = Trend {
             signal: self.signal,
             stage,
@@ -337,10 +340,12 @@ impl Surge {
             onset: start.at,
             slope_bytes_per_unit: interval(points, slope).ok_or(still)?,
             growth_bytes: taken,
-            headroom_bytes: context.capacity.map(|_| headroom),
+            is_followed: false,
+            room: context.room(self.most, &growing),
+            stretch: 1.0,
             share_ratio: taken / (headroom + taken),
             growth_chance: context.confidence(straightness, n_blocks - 1.0),
-            seconds_per_unit: context.seconds_per_unit,
+            pace: PackedPace::of(context.seconds_per_unit),
         };
         Ok(WindowTrend { trend, obstacle })
     }

@@ -6,7 +6,9 @@ use std::ops::Not;
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::analysis::creep::axis::{Axis, AxisPoint};
-use crate::analysis::creep::context::{PeakUse, SeriesContext};
+use crate::analysis::creep::context::{BytesLeft, Growing, PeakUse, SeriesContext};
+use crate::analysis::creep::course::PowerLaw;
+use crate::analysis::creep::pace::PackedPace;
 use crate::analysis::creep::signal::Signal;
 use crate::model::site::{LeakSite, TensorHolder};
 use crate::model::units::{Count, Interval, UnixTime};
@@ -40,8 +42,12 @@ pub struct Trend {
     pub slope_bytes_per_unit: Interval,
     /// The growth within that window, less what larger batches explain.
     pub growth_bytes: f64,
-    /// Bytes left to grow into as of the latest block; `None` when the capacity is unknown.
-    pub headroom_bytes: Option<f64>,
+    /// Whether reserved memory rises along with live memory.
+    pub(super) is_followed: bool,
+    /// Bytes left to grow into as of the latest block.
+    pub(super) room: BytesLeft,
+    /// How many times as long it takes to gain those as at this rate: above 1 when growth fades.
+    pub(super) stretch: f64,
     /// The growth as a share of growth and headroom, 0 to 1.
     pub share_ratio: f64,
     /// The probability that the growth exceeds a random walk's, 0 to 1: the normal tail of the
@@ -49,8 +55,8 @@ pub struct Trend {
     /// half by the rule of succession for its number of moves, and a fifth lower when the
     /// capacity is unknown.
     pub(super) growth_chance: f64,
-    /// Smoothed seconds per unit of the axis; `None` while unknown.
-    pub seconds_per_unit: Option<f64>,
+    /// Smoothed seconds per unit of the axis.
+    pub(super) pace: PackedPace,
 }
 
 impl Trend {
@@ -63,6 +69,17 @@ impl Trend {
         }
     }
 
+    /// Returns the bytes left to grow into as of the latest block; `None` when the capacity is
+    /// unknown.
+    pub fn headroom_bytes(&self) -> Option<f64> {
+        self.room.bytes().map(|room| room.value)
+    }
+
+    /// Returns the smoothed seconds per unit of the axis; `None` while unknown.
+    pub fn seconds_per_unit(&self) -> Option<f64> {
+        self.pace.get()
+    }
+
     /// Returns the steps left at this rate; `None` when the headroom is unknown or the signal
     /// does not count steps.
     pub fn eta_steps(&self) -> Option<Eta> {
@@ -71,14 +88,17 @@ impl Trend {
 
     /// Returns the seconds left at this rate; `None` when the headroom or the pace is unknown.
     pub fn eta_seconds(&self) -> Option<Eta> {
-        let pace = self.seconds_per_unit?;
+        let pace = self.seconds_per_unit()?;
         self.eta_units().map(|eta| eta.scaled(pace))
     }
 
     /// Returns the figures of this trend for JSON, pages and metrics.
     pub fn figures(&self) -> TrendFigures {
-        let slope =
-            Slope::along(self.signal.axis(), self.slope_bytes_per_unit, self.seconds_per_unit);
+        let slope = Slope::along(
+            self.signal.axis(),
+            self.slope_bytes_per_unit,
+            self.seconds_per_unit(),
+        );
         let (per_step, per_second) = (slope.bytes_per_step, slope.bytes_per_second);
         let (steps, seconds) = (self.eta_steps(), self.eta_seconds());
         let is_step = self.signal.axis() == Axis::Steps;
@@ -94,7 +114,7 @@ impl Trend {
             growth_bytes: self.growth_bytes,
             onset_step: is_step.then(|| whole_step(self.onset.position)).flatten(),
             onset_time: self.onset.time,
-            headroom_bytes: self.headroom_bytes,
+            headroom_bytes: self.headroom_bytes(),
             oom_eta_steps: steps.map(|eta| eta.value),
             oom_eta_lower_steps: steps.map(|eta| eta.lower),
             oom_eta_upper_steps: steps.and_then(|eta| eta.upper),
@@ -109,25 +129,44 @@ impl Trend {
 
     /// Returns the units of the axis left at this rate.
     fn eta_units(&self) -> Option<Eta> {
-        let headroom = self.headroom_bytes?;
-        let at = |slope: f64| {
-            Some(headroom / slope).filter(|units| slope > 0.0 && units.is_finite())
+        let room = self.room.bytes()?;
+        let at = |headroom: f64, slope: f64, stretch: f64| {
+            Some(stretch * headroom / slope).filter(|units| slope > 0.0 && units.is_finite())
         };
         let Interval { value, lower, upper } = self.slope_bytes_per_unit;
-        Some(Eta { value: at(value)?, lower: at(upper)?, upper: at(lower) })
+        Some(Eta {
+            value: at(room.value, value, self.stretch)?,
+            lower: at(room.lower, upper, self.stretch.min(1.0))?,
+            upper: at(room.upper, lower, self.stretch.max(1.0)),
+        })
     }
 
     /// Takes over the measurements of `latest`; keeps stage, onset and where it was raised.
     pub(super) fn follow(&mut self, latest: &Self) {
-        *self = Self { stage: self.stage, raised: self.raised, onset: self.onset, ..*latest };
+        let Self { stage, raised, onset, stretch, .. } = *self;
+        *self = Self { stage, raised, onset, stretch, ..*latest };
     }
 
     /// Updates the figures that do not depend on a window.
     pub(super) fn refresh(&mut self, most: PeakUse, context: &SeriesContext) {
         let headroom = context.headroom(most, self.signal);
-        self.headroom_bytes = context.capacity.map(|_| headroom);
+        self.room = context.room(most, &self.growing());
         self.share_ratio = self.growth_bytes / (headroom + self.growth_bytes);
-        self.seconds_per_unit = context.seconds_per_unit;
+        self.pace = PackedPace::of(context.seconds_per_unit);
+    }
+
+    /// Sets how the growth since the start of its life goes on; `None` when a line does as well.
+    pub(super) fn bend(&mut self, course: Option<PowerLaw>) {
+        let slope = self.slope_bytes_per_unit.value;
+        self.stretch = course
+            .zip(self.headroom_bytes())
+            .and_then(|(course, headroom)| course.stretch(slope, headroom))
+            .unwrap_or(1.0);
+    }
+
+    fn growing(&self) -> Growing {
+        let (signal, is_followed) = (self.signal, self.is_followed);
+        Growing { signal, bytes: self.growth_bytes, is_followed }
     }
 }
 
@@ -282,7 +321,9 @@ mod tests {
     use proptest::prelude::{ProptestConfig, prop_assert, prop_assert_eq, proptest};
 
     use crate::analysis::creep::axis::AxisPoint;
+    use crate::analysis::creep::context::BytesLeft;
     use crate::analysis::creep::estimator::CreepEstimator;
+    use crate::analysis::creep::pace::PackedPace;
     use crate::analysis::creep::record::MemoryRecord;
     use crate::analysis::creep::rules::CreepSettings;
     use crate::analysis::creep::signal::Signal;
@@ -299,10 +340,12 @@ mod tests {
             onset: at(600.0, 1_000.123_456),
             slope_bytes_per_unit: Interval { value: 6.0, lower: 3.0, upper: 12.0 },
             growth_bytes: 40.0,
-            headroom_bytes: Some(120.0),
+            is_followed: false,
+            room: BytesLeft::new(120.0, 0.0),
+            stretch: 1.0,
             share_ratio: 0.25,
             growth_chance: 0.5,
-            seconds_per_unit: Some(2.0),
+            pace: PackedPace::of(Some(2.0)),
         }
     }
 
@@ -345,10 +388,10 @@ mod tests {
     #[test]
     fn unknown_figures_are_absent() {
         let known = trend(Signal::Allocated);
-        let without_capacity = Trend { headroom_bytes: None, ..known }.figures();
+        let without_capacity = Trend { room: BytesLeft::UNKNOWN, ..known }.figures();
         assert_eq!(without_capacity.oom_eta_steps, None);
         assert_eq!(without_capacity.oom_eta_seconds, None);
-        let without_pace = Trend { seconds_per_unit: None, ..known }.figures();
+        let without_pace = Trend { pace: PackedPace::of(None), ..known }.figures();
         assert_eq!(without_pace.oom_eta_steps, Some(20.0));
         assert_eq!(without_pace.oom_eta_seconds, None);
         assert_eq!(without_pace.slope_bytes_per_second, None);

@@ -7,7 +7,7 @@ use crate::analysis::creep::context::{PeakUse, SeriesContext};
 use crate::analysis::creep::pyramid::{Block, Level, Pyramid};
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
-use crate::analysis::creep::window::{WindowJudge, WindowVerdict};
+use crate::analysis::creep::window::{WindowJudge, WindowVerdict, course};
 
 /// A trend is stale when its last eight blocks grew less than this share of its rate.
 const STALE_RATE_RATIO: f64 = 0.25;
@@ -112,6 +112,14 @@ impl SignalWatch {
         let longest = pyramid.levels.get(self.level_idx).map_or(&[][..], Level::newer_half);
         let newest = pyramid.levels.first().and_then(|level| level.blocks.last());
         trend.refresh(PeakUse::of(longest.iter().chain(newest)), context);
+        let life = pyramid.levels.iter().find(|level| level.high(self.signal).is_none());
+        let is_due = trend.raised == context.at
+            || life.zip(newest).is_none_or(|(life, newest)| {
+                life.blocks.last().is_some_and(|last| last.end == newest.end)
+            });
+        if is_due {
+            trend.bend(life.and_then(|life| course(self.signal, &life.blocks)));
+        }
     }
 }
 

@@ -1,17 +1,20 @@
 //! Judges one window: whether it shows growth that counts, and how fast.
 
 use crate::analysis::creep::climbs::Climbs;
-use crate::analysis::creep::context::{PeakUse, SeriesContext};
+use crate::analysis::creep::context::{Growing, PeakUse, SeriesContext};
+use crate::analysis::creep::course::PowerLaw;
 use crate::analysis::creep::curve::Curve;
 use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
+use crate::analysis::creep::pace::PackedPace;
 use crate::analysis::creep::pyramid::{
-    BLOCKS_MAX, Block, Level, Pyramid, READINGS_PER_BLOCK, RECORDS_PER_BLOCK, count,
+    Block, Level, READINGS_PER_BLOCK, RECORDS_PER_BLOCK, count,
 };
 use crate::analysis::creep::rules::SignalRules;
 use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::slope::GrowthRate;
 use crate::analysis::creep::trend::{Stage, Trend};
 use crate::analysis::estimate::{self, Gains};
-use crate::model::units::{Interval, MEBIBYTE};
+use crate::model::units::MEBIBYTE;
 
 /// Minimum growth, whatever the headroom: a few segments of a caching allocator (2 to 20 MiB).
 pub(super) const GROWTH_BYTES_MIN: f64 = 32.0 * MEBIBYTE;
@@ -34,11 +37,6 @@ const STEADY_OF_SHARE: f64 = 0.7;
 const LATE_LIFE_RATIO: f64 = 2.0;
 /// A window lasts when it is late, or holds this share of a full window's records.
 const LASTS_OF_FULL: f64 = 0.5;
-/// The place of a floor within its block is not known: of both ends of a line, half a block each.
-const ENDS_BLOCKS: f64 = 1.0;
-/// Half the width of a 95 % interval, in standard deviations of a random walk with the same
-/// moves: of points too few to show how they scatter around a line.
-const WALK_SPREADS: f64 = 1.96;
 /// The rules of a process that does not push were tuned on a reading every so many seconds.
 const TUNED_READING_SECONDS: f64 = 15.0;
 /// Windows shorter than full length must show more, by the root of what they lack: at most this
@@ -49,6 +47,8 @@ const SHORT_WINDOW_FACTOR_MAX: f64 = 3.0;
 const SLACK_OF_SLOPE: f64 = 0.8;
 /// The same between the first and the last quarter, which is cheaper to compute.
 const SLACK_OF_GAIN: f64 = 0.5;
+/// Reserved memory follows live memory when it reaches a new high in this share of the blocks.
+const FOLLOWED_RATIO: f64 = 0.5;
 /// The working set grows when the peaks' tau is above this and their slope above
 /// [`WORKING_SET_OF_SLOPE`].
 const WORKING_SET_TAU: f64 = 0.5;
@@ -171,6 +171,8 @@ impl<'a> WindowJudge<'a> {
         let (stage, obstacle) = self.stage(n_counted, progress)?;
         let rate = GrowthRate::of(points, slope).ok_or(unfit)?;
         let onset = blocks.get(rate.onset_idx).unwrap_or(first);
+        let is_followed = is_followed(blocks.get(rate.onset_idx..).unwrap_or(blocks));
+        let growing = Growing { signal: self.signal, bytes: growth, is_followed };
         let trend = Trend {
             signal: self.signal,
             stage,
@@ -178,10 +180,12 @@ impl<'a> WindowJudge<'a> {
             onset: onset.end,
             slope_bytes_per_unit: rate.slope,
             growth_bytes: growth,
-            headroom_bytes: context.capacity.map(|_| headroom),
+            is_followed,
+            room: context.room(PeakUse::of(level.newer_half()), &growing),
+            stretch: 1.0,
             share_ratio,
             growth_chance: context.confidence(straightness, n_blocks - 1.0),
-            seconds_per_unit: context.seconds_per_unit,
+            pace: PackedPace::of(context.seconds_per_unit),
         };
         Ok(WindowTrend { trend, obstacle })
     }
@@ -357,25 +361,21 @@ impl<'a> WindowJudge<'a> {
     }
 }
 
-/// Returns the slope of the longest window, by every other block of it; `None` until a window
-/// holds enough blocks.
-pub(super) fn overview(
-    signal: Signal,
-    rules: &SignalRules,
-    pyramid: &Pyramid,
-) -> Option<Interval> {
-    let has_enough = |level: &&Level| level.blocks.len() >= rules.blocks_min;
-    let level = pyramid.levels.iter().rev().find(has_enough)?;
-    let curve = Curve::of(&level.blocks, |block| block.value(signal))?;
-    let mut thinned = [(0.0, 0.0); BLOCKS_MAX.div_ceil(2)];
-    let n_thinned = curve.n_points.div_ceil(2);
-    for (to, from) in thinned.iter_mut().zip(curve.points().iter().rev().step_by(2)) {
-        *to = *from;
+/// Returns the course of a signal over the blocks of a whole life; `None` when a line does as well.
+pub(super) fn course(signal: Signal, blocks: &[Block]) -> Option<PowerLaw> {
+    PowerLaw::of(Curve::of(blocks, |block| block.value(signal))?.points())
+}
+
+/// Returns whether reserved memory reaches a new high in at least half of the blocks: it is taken
+/// page by page as live memory grows, not in segments larger than that.
+fn is_followed(blocks: &[Block]) -> bool {
+    let Some((first, rest)) = blocks.split_first() else { return false };
+    let (mut high, mut n_highs) = (first.reserved_max, 0.0);
+    for block in rest {
+        n_highs += if block.reserved_max > high { 1.0 } else { 0.0 };
+        high = high.max(block.reserved_max);
     }
-    let points = thinned.get_mut(..n_thinned)?;
-    points.reverse();
-    let slope = estimate::theil_sen(points)?.slope;
-    interval(points, slope)
+    n_highs >= FOLLOWED_RATIO * count(rest.len())
 }
 
 /// How straight a window's growth is, and how it goes on.
@@ -397,52 +397,6 @@ struct Progress {
     creeping_share_ratio: f64,
     /// Whether it rises whatever its share.
     is_certain: bool,
-}
-
-/// The slope of a window since its growth set in.
-struct GrowthRate {
-    /// The block from which it grows; 0 unless the growth sets in within the window.
-    onset_idx: usize,
-    slope: Interval,
-}
-
-impl GrowthRate {
-    /// Fits the whole window, or only the rest if its first part is level.
-    fn of(points: &[(f64, f64)], slope: f64) -> Option<Self> {
-        Self::since_bend(points)
-            .or_else(|| Some(Self { onset_idx: 0, slope: interval(points, slope)? }))
-    }
-
-    fn since_bend(points: &[(f64, f64)]) -> Option<Self> {
-        let onset_idx = estimate::bend(points).filter(|idx| *idx > 0)?;
-        let rest = points.get(onset_idx..)?;
-        let slope =
-            estimate::theil_sen(rest).map(|fit| fit.slope).filter(|slope| *slope > 0.0)?;
-        Some(Self { onset_idx, slope: interval(rest, slope)? })
-    }
-}
-
-/// Returns the 95 % interval of a line's slope: by how the points scatter around it, by how much
-/// the slopes of its halves differ, and by what is not known of its ends.
-///
-/// `None` when the points do not span anything.
-pub(super) fn interval(points: &[(f64, f64)], slope: f64) -> Option<Interval> {
-    let ((first, _), (last, _)) = (points.first()?, points.last()?);
-    let span = Some(last - first).filter(|span| *span > 0.0)?;
-    let n_points = count(points.len());
-    let ends = ENDS_BLOCKS / (n_points - 1.0) * slope.abs();
-    let spread = match estimate::slope_error(points, slope) {
-        Some(error) => bow(points) + estimate::errors_of_interval(n_points) * error,
-        None => WALK_SPREADS * estimate::path(points)?.squared_moves.sqrt() / span,
-    };
-    Some(Interval::around(slope, ends + spread))
-}
-
-/// Returns by how much the slopes of a line's halves differ; 0 where a half has none.
-fn bow(points: &[(f64, f64)]) -> f64 {
-    let (older, newer) = points.split_at(points.len() / 2);
-    let slope = |half| estimate::theil_sen(half).map(|fit| fit.slope);
-    slope(older).zip(slope(newer)).map_or(0.0, |(older, newer)| (newer - older).abs())
 }
 
 #[cfg(test)]
@@ -628,6 +582,6 @@ mod tests {
         });
         let trend = rank.trend(Signal::Allocated).unwrap();
         assert_eq!(trend.stage, Stage::Creeping);
-        assert_eq!(trend.seconds_per_unit, None);
+        assert_eq!(trend.seconds_per_unit(), None);
     }
 }

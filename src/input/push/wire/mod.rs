@@ -10,6 +10,7 @@ mod field;
 pub mod holders;
 mod json;
 mod number;
+mod plain;
 pub mod recorded;
 pub mod request;
 pub mod step;

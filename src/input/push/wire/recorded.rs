@@ -8,7 +8,7 @@ use crate::input::push::wire::field::{
 };
 use crate::input::push::wire::json::{Object, Text, parse};
 use crate::input::push::wire::number::Number;
-use crate::input::push::wire::step::decode_step;
+use crate::input::push::wire::step::{decode_plain_step, decode_step};
 use crate::model::device::{Attribution, DeviceInfo, DeviceMemory, GpuSample, ProcessMemory};
 use crate::model::step::StepSample;
 use crate::model::units::Seconds;
@@ -36,6 +36,9 @@ impl RecordingEntry {
 /// # Errors
 /// The line is neither.
 pub fn decode_recorded(line: &[u8]) -> Result<RecordingEntry, DecodeError> {
+    if let Some(step) = decode_plain_step(line) {
+        return step.map(RecordingEntry::Step);
+    }
     if has_key_nvml(line) {
         let (sample, time) = parse::<Object<RawReading<'_>>>(line)?.0.checked()?;
         Ok(RecordingEntry::Gpu(sample, time))

@@ -12,6 +12,7 @@ use crate::input::push::wire::field::{
 };
 use crate::input::push::wire::json::{Object, Text, parse};
 use crate::input::push::wire::number::Number;
+use crate::input::push::wire::plain::parse_plain;
 use crate::model::ids::Rank;
 use crate::model::step::{Phase, StepSample};
 
@@ -71,6 +72,15 @@ fn check_count(n_records: usize) -> Result<(), DecodeError> {
 }
 
 pub(super) fn decode_step(record: &[u8]) -> Result<StepSample, DecodeError> {
+    decode_plain_step(record).unwrap_or_else(|| decode_any_step(record))
+}
+
+/// Decodes a record as programs write it, without escapes and further blanks; `None` of any other.
+pub(super) fn decode_plain_step(record: &[u8]) -> Option<Result<StepSample, DecodeError>> {
+    parse_plain::<RawStep<'_>>(record).map(RawStep::checked)
+}
+
+fn decode_any_step(record: &[u8]) -> Result<StepSample, DecodeError> {
     parse::<Object<RawStep<'_>>>(record)?.0.checked()
 }
 
@@ -190,17 +200,85 @@ impl RawStep<'_> {
 
 fn phase_of(text: &str) -> Result<Phase, DecodeError> {
     let named = Phase::ALL.into_iter().find(|phase| phase.as_label() == text);
-    let labels = Phase::ALL.map(Phase::as_label).join(", ");
-    in_field("phase", named.ok_or_else(|| DecodeFault::NotOneOf(text.to_owned(), labels)))
+    let labels = || Phase::ALL.map(Phase::as_label).join(", ");
+    in_field("phase", named.ok_or_else(|| DecodeFault::NotOneOf(text.to_owned(), labels())))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Layout, decode};
+    use super::{Layout, decode, decode_any_step, decode_plain_step, decode_step};
 
     fn check(body: &[u8], expected: &str) {
         let error = decode(body, Layout::Json).expect_err("must be refused").to_string();
         assert!(error.contains(expected), "{error:?} lacks {expected:?}");
+    }
+
+    #[test]
+    fn plain_record_is_read_as_in_general() {
+        let plain: [&[u8]; 7] = [
+            br#"{"rank":0,"step":1,"allocated_bytes":1}"#,
+            br#"{"run":"a","rank":3,"world_size":4,"device":"GPU-0","pid":17,"step":1,"time":1763051882.282,"phase":"eval","allocated_bytes":9007199254740992}"#,
+            "{\"run\":\"größe\",\"rank\":0,\"step\":18446744073709551615,\"allocated_bytes\":1}".as_bytes(),
+            br#"{"rank":0,"step":1,"allocated_bytes":1.0}"#,
+            br#"{"rank":0,"step":1,"time":0.1234567890123456789,"allocated_bytes":1}"#,
+            br#"{"rank":1048576,"step":1,"phase":"none","allocated_bytes":1}"#,
+            br#"{"run": "a", "rank": 0, "step": 1, "time": 5.25, "allocated_bytes": 1}"#,
+        ];
+        for (idx, record) in plain.into_iter().enumerate() {
+            // The third has a digit too many.
+            assert_eq!(decode_plain_step(record).is_some(), idx != 2);
+            assert_eq!(decode_step(record).ok(), decode_any_step(record).ok());
+        }
+    }
+
+    #[test]
+    fn record_that_is_not_plain_is_left_to_the_general_decoder() {
+        for record in [
+            "",
+            "{}",
+            "[]",
+            r#"{"rank":0,"step":1}"#,
+            r#"{"rank" :0,"step":1,"allocated_bytes":1}"#,
+            r#"{"rank":  0,"step":1,"allocated_bytes":1}"#,
+            r#"{"rank":0 ,"step":1,"allocated_bytes":1}"#,
+            r#"{ "rank":0,"step":1,"allocated_bytes":1}"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":1, }"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":1,}"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":1"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":1}}"#,
+            r#"{,"rank":0,"step":1,"allocated_bytes":1}"#,
+            r#"{"rank":0"step":1,"allocated_bytes":1}"#,
+            r#"{"rank":00,"step":1,"allocated_bytes":1}"#,
+            r#"{"rank":-1,"step":1,"allocated_bytes":1}"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":1e3}"#,
+            r#"{"rank":0,"step":1,"time":1.,"allocated_bytes":1}"#,
+            r#"{"rank":0,"step":1,"time":.5,"allocated_bytes":1}"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":1,"reserved_bytes":null}"#,
+            r#"{"rank":0,"step":1,"step":1,"allocated_bytes":1}"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":1,"unknown":1}"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":"1"}"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":1,"run":5}"#,
+            r#"{"rank":0,"step":1,"allocated_bytes":1,"run":"a\u0062"}"#,
+            "{\"rank\":0,\"step\":1,\"allocated_bytes\":1,\"run\":\"a\tb\"}",
+            r#"{"nvml":true,"time":1.5}"#,
+        ] {
+            assert!(decode_plain_step(record.as_bytes()).is_none(), "{record}");
+            assert_eq!(
+                decode_step(record.as_bytes()).ok(),
+                decode_any_step(record.as_bytes()).ok()
+            );
+        }
+        assert!(
+            decode_plain_step(
+                b"{\"run\":\"\xff\",\"rank\":0,\"step\":1,\"allocated_bytes\":1}"
+            )
+            .is_none()
+        );
+        let long = format!(
+            r#"{{"run":"{}","rank":0,"step":1,"allocated_bytes":1}}"#,
+            "a".repeat(4096)
+        );
+        assert!(decode_plain_step(long.as_bytes()).is_none());
     }
 
     #[test]

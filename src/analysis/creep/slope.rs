@@ -1,0 +1,81 @@
+//! How fast the points of a window climb, with a 95 % interval.
+
+use crate::analysis::creep::curve::Curve;
+use crate::analysis::creep::pyramid::{BLOCKS_MAX, Level, Pyramid, count};
+use crate::analysis::creep::rules::SignalRules;
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::estimate;
+use crate::model::units::Interval;
+
+/// The place of a floor within its block is not known: of both ends of a line, half a block each.
+const ENDS_BLOCKS: f64 = 1.0;
+/// Half the width of a 95 % interval, in standard deviations of a random walk with the same
+/// moves: of points too few to show how they scatter around a line.
+const WALK_SPREADS: f64 = 1.96;
+
+/// Returns the slope of the longest window, by every other block of it; `None` until a window
+/// holds enough blocks.
+pub(super) fn overview(
+    signal: Signal,
+    rules: &SignalRules,
+    pyramid: &Pyramid,
+) -> Option<Interval> {
+    let has_enough = |level: &&Level| level.blocks.len() >= rules.blocks_min;
+    let level = pyramid.levels.iter().rev().find(has_enough)?;
+    let curve = Curve::of(&level.blocks, |block| block.value(signal))?;
+    let mut thinned = [(0.0, 0.0); BLOCKS_MAX.div_ceil(2)];
+    let n_thinned = curve.n_points.div_ceil(2);
+    for (to, from) in thinned.iter_mut().zip(curve.points().iter().rev().step_by(2)) {
+        *to = *from;
+    }
+    let points = thinned.get_mut(..n_thinned)?;
+    points.reverse();
+    let slope = estimate::theil_sen(points)?.slope;
+    interval(points, slope)
+}
+
+/// The slope of a window since its growth set in.
+pub(super) struct GrowthRate {
+    /// The block from which it grows; 0 unless the growth sets in within the window.
+    pub(super) onset_idx: usize,
+    pub(super) slope: Interval,
+}
+
+impl GrowthRate {
+    /// Fits the whole window, or only the rest if its first part is level.
+    pub(super) fn of(points: &[(f64, f64)], slope: f64) -> Option<Self> {
+        Self::since_bend(points)
+            .or_else(|| Some(Self { onset_idx: 0, slope: interval(points, slope)? }))
+    }
+
+    fn since_bend(points: &[(f64, f64)]) -> Option<Self> {
+        let onset_idx = estimate::bend(points).filter(|idx| *idx > 0)?;
+        let rest = points.get(onset_idx..)?;
+        let slope =
+            estimate::theil_sen(rest).map(|fit| fit.slope).filter(|slope| *slope > 0.0)?;
+        Some(Self { onset_idx, slope: interval(rest, slope)? })
+    }
+}
+
+/// Returns the 95 % interval of a line's slope: by how the points scatter around it, by how much
+/// the slopes of its halves differ, and by what is not known of its ends.
+///
+/// `None` when the points do not span anything.
+pub(super) fn interval(points: &[(f64, f64)], slope: f64) -> Option<Interval> {
+    let ((first, _), (last, _)) = (points.first()?, points.last()?);
+    let span = Some(last - first).filter(|span| *span > 0.0)?;
+    let n_points = count(points.len());
+    let ends = ENDS_BLOCKS / (n_points - 1.0) * slope.abs();
+    let spread = match estimate::slope_error(points, slope) {
+        Some(error) => bow(points) + estimate::errors_of_interval(n_points) * error,
+        None => WALK_SPREADS * estimate::path(points)?.squared_moves.sqrt() / span,
+    };
+    Some(Interval::around(slope, ends + spread))
+}
+
+/// Returns by how much the slopes of a line's halves differ; 0 where a half has none.
+fn bow(points: &[(f64, f64)]) -> f64 {
+    let (older, newer) = points.split_at(points.len() / 2);
+    let slope = |half| estimate::theil_sen(half).map(|fit| fit.slope);
+    slope(older).zip(slope(newer)).map_or(0.0, |(older, newer)| (newer - older).abs())
+}
