@@ -2,6 +2,7 @@
 
 pub mod access;
 mod certificate;
+mod first_head;
 pub mod guard;
 pub mod passwords;
 pub mod peer;
