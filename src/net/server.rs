@@ -491,9 +491,7 @@ impl Listener {
                 let (stream, address) = listener.accept().await?;
                 stream.set_nodelay(true)?;
                 let stream: Pin<Box<dyn Stream>> = match gate.tls() {
-                    Some(tls) => {
-                        Box::pin(TlsConnection::new(stream, tls, Arc::clone(&gate.counts)))
-                    }
+                    Some(tls) => Box::pin(TlsConnection::new(stream, tls, gate)),
                     None => Box::pin(stream),
                 };
                 Ok((stream, Peer::Address(address.ip().to_canonical())))
