@@ -111,9 +111,9 @@ cluster: tools ## Try the bundle on a real Kubernetes, built from Go modules (ne
 	@$(CARGO) build --quiet --release --package fake-nvml
 	@$(TOOLS)/ops/bin/python tests/cluster/run.py target/release/stepmem target/release/libfake_nvml.so $(SCENARIOS)
 
-attack: ## Attack the exporter over loopback and write the table of docs/security.md (three minutes)
+attack: ## Attack the exporter over loopback and write the tables of docs/security.md (five minutes)
 	$(CARGO) build --quiet --release
-	python3 tests/attack/run.py target/release/stepmem --write docs/security.md
+	python3 tests/attack/run.py --write docs/security.md target/release/stepmem
 
 fuzz: ## Fuzz every target and the client's handling of answers, a minute each (FUZZ_SECONDS=…)
 	fuzz/run.sh $(or $(FUZZ_SECONDS),60)

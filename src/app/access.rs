@@ -71,6 +71,7 @@ impl Access {
             counts: Arc::clone(&self.counts),
             clock: Arc::new(move || clock.now()),
             bucket: Mutex::<Bucket>::default(),
+            half_records: Arc::default(),
         })
     }
 }

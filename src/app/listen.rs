@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use rustix::fs::Mode;
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 
 use crate::app::startup::Startup;
 use crate::config::keys;
 use crate::config::settings::{PushSocket, StartMode};
-use crate::net::server::Listener;
+use crate::net::server::{Listener, UNSENT_BYTES_MAX};
 use crate::store::{atomic, open};
 
 /// The addresses that the exporter listens on.
@@ -41,6 +41,9 @@ impl Addresses {
 /// How many ports above a taken one are tried.
 const NEXT_PORTS: u16 = 64;
 
+/// How many connections the system keeps until they are accepted.
+const BACKLOG: u32 = 1024;
+
 /// What a listener is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ListenerKind {
@@ -60,7 +63,7 @@ pub(super) const PUSH: ListenerKind =
     ListenerKind { what: "push", setting: keys::PUSH_ADDRESS, takes_free_port: false };
 
 /// Listens on every address. Returns the listeners and their addresses, with ports chosen by the system.
-pub(super) async fn listen(
+pub(super) fn listen(
     kind: ListenerKind,
     addresses: &[SocketAddr],
     startup: &mut Startup,
@@ -70,7 +73,6 @@ pub(super) async fn listen(
     let mut bound = Vec::new();
     for address in addresses {
         let binding = bind(kind, *address, startup)
-            .await
             .with_context(|| format!("cannot listen on {address} ({what})"));
         let Some(listener) = startup.started(setting, binding)? else { continue };
         let address = listener.local_addr()?;
@@ -81,19 +83,17 @@ pub(super) async fn listen(
     Ok((listeners, bound))
 }
 
-async fn bind(
+fn bind(
     kind: ListenerKind,
     address: SocketAddr,
     startup: &mut Startup,
 ) -> anyhow::Result<TcpListener> {
-    match TcpListener::bind(address).await {
+    match bind_to(address) {
         Err(error) if error.kind() == ErrorKind::AddrInUse && kind.takes_free_port => {
             let listener = match startup.mode() {
                 StartMode::Strict => return Err(error.into()),
-                StartMode::Sidecar => {
-                    TcpListener::bind(SocketAddr::new(address.ip(), 0)).await?
-                }
-                StartMode::Command => bind_above(address).await?,
+                StartMode::Sidecar => bind_to(SocketAddr::new(address.ip(), 0))?,
+                StartMode::Command => bind_above(address)?,
             };
             let port = listener.local_addr()?.port();
             startup.note(kind.setting, &format!("{address} is taken; port {port} instead"));
@@ -104,14 +104,23 @@ async fn bind(
 }
 
 /// Binds the next free port, so that a person finds it again; any free one if the next [`NEXT_PORTS`] are taken.
-async fn bind_above(address: SocketAddr) -> io::Result<TcpListener> {
+fn bind_above(address: SocketAddr) -> io::Result<TcpListener> {
     for port in (1..=NEXT_PORTS).filter_map(|more| address.port().checked_add(more)) {
-        match TcpListener::bind(SocketAddr::new(address.ip(), port)).await {
+        match bind_to(SocketAddr::new(address.ip(), port)) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {}
             bound => return bound,
         }
     }
-    TcpListener::bind(SocketAddr::new(address.ip(), 0)).await
+    bind_to(SocketAddr::new(address.ip(), 0))
+}
+
+/// Binds an address, for connections of which the system holds [`UNSENT_BYTES_MAX`].
+fn bind_to(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    socket.set_reuseaddr(true)?;
+    socket.set_send_buffer_size(UNSENT_BYTES_MAX)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// A socket that this process listens on, and the lock that keeps it from others.

@@ -1,6 +1,7 @@
 //! Composition: who is built, joined and stopped. Only this room spawns and reads the clock.
 
 mod access;
+mod allocator;
 mod clock;
 pub mod collectors;
 mod engine_task;

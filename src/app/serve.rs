@@ -14,6 +14,7 @@ use crate::analysis::engine::Engine;
 use crate::analysis::saved::SavedState;
 use crate::analysis::status::{ExporterStatus, Status};
 use crate::app::access::{Access, AccessSource};
+use crate::app::allocator;
 use crate::app::clock::Clock;
 use crate::app::collectors::analyses::AnalysisQueue;
 use crate::app::collectors::event::CollectorEvent;
@@ -60,6 +61,7 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
     notices: Notices,
     beside: impl FnOnce(Addresses, watch::Receiver<Arc<Status>>) -> F,
 ) -> anyhow::Result<()> {
+    allocator::give_back_early();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let mut signals = Signals::listen()?;
@@ -87,9 +89,8 @@ struct Listeners {
 
 impl Listeners {
     async fn bind(settings: &Settings, startup: &mut Startup) -> anyhow::Result<Self> {
-        let (web, web_addresses) = listen(WEB, &settings.web_addresses, startup).await?;
-        let (mut push, push_addresses) =
-            listen(PUSH, &settings.push_addresses, startup).await?;
+        let (web, web_addresses) = listen(WEB, &settings.web_addresses, startup)?;
+        let (mut push, push_addresses) = listen(PUSH, &settings.push_addresses, startup)?;
         let mut socket = None;
         if let Some(of_setting) = &settings.push_socket {
             let bound = bind_socket(of_setting).await;

@@ -2,7 +2,9 @@
 
 pub mod access;
 mod certificate;
+mod first_head;
 pub mod guard;
+pub mod half_records;
 pub mod passwords;
 pub mod peer;
 pub mod room;

@@ -26,6 +26,7 @@ use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
 
 use crate::net::access::{Gate, GateRefusal};
+use crate::net::first_head::HeadFirst;
 use crate::net::guard::{self, Guard, GuardRefusal};
 use crate::net::peer::Peer;
 use crate::net::tls::TlsConnection;
@@ -41,6 +42,9 @@ pub const IDLE_MAX: Duration = Duration::from_secs(90);
 pub const WRITE_STALL_MAX: Duration = Duration::from_secs(30);
 /// The largest request head, and the size of a connection's read buffer, in bytes.
 pub const HEAD_BYTES_MAX: usize = 8 * 1024;
+/// What the system is asked to hold of one connection's answers, in bytes; Linux takes twice as much, to account for its
+/// own structures. Left alone, it holds up to 4 MiB for each client that does not read.
+pub const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 /// How long requests in flight may take after the server was stopped.
 pub const STOP_WITHIN: Duration = Duration::from_secs(5);
 /// The pause before accepting again after the system ran out of file descriptors.
@@ -218,6 +222,11 @@ impl Connection {
         self.0.wrote();
     }
 
+    /// Whether the request came before the one ahead of it on the connection was answered.
+    pub fn is_pipelined(&self) -> bool {
+        self.0.is_pipelined.load(Ordering::Relaxed)
+    }
+
     /// Closes the connection when it is notified.
     pub fn evict(&self) -> Arc<Notify> {
         Arc::clone(&self.0.evict)
@@ -238,6 +247,11 @@ struct ConnectionSlot {
     written_at: AtomicU64,
     /// Requests whose heads were read.
     n_requests: AtomicU64,
+    /// Reads that brought bytes, and how many there were when the last request was answered.
+    n_reads: AtomicU64,
+    n_reads_answered: AtomicU64,
+    /// Whether the last request came without a read after that.
+    is_pipelined: AtomicBool,
     requested: Notify,
     /// Whether the connection is asked to make way.
     asked: AtomicBool,
@@ -255,6 +269,9 @@ impl ConnectionSlot {
             active_at: AtomicU64::new(0),
             written_at: AtomicU64::new(0),
             n_requests: AtomicU64::new(0),
+            n_reads: AtomicU64::new(0),
+            n_reads_answered: AtomicU64::new(0),
+            is_pipelined: AtomicBool::new(false),
             requested: Notify::new(),
             asked: AtomicBool::new(false),
             way_wanted: Notify::new(),
@@ -271,6 +288,26 @@ impl ConnectionSlot {
 
     fn wrote(&self) {
         self.written_at.store(self.order.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    fn read(&self) {
+        self.n_reads.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that a request begins.
+    fn request(&self) {
+        let is_pipelined = self.n_reads.load(Ordering::Relaxed)
+            == self.n_reads_answered.load(Ordering::Relaxed);
+        self.is_pipelined.store(is_pipelined, Ordering::Relaxed);
+        self.n_requests.fetch_add(1, Ordering::Relaxed);
+        self.requested.notify_one();
+        self.act();
+    }
+
+    /// Notes that a request has its response.
+    fn respond(&self) {
+        self.n_reads_answered.store(self.n_reads.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.is_busy.store(false, Ordering::Relaxed);
     }
 
     fn is_closed(&self) -> bool {
@@ -316,12 +353,30 @@ async fn handle(
     let service = service_fn(move |request: Request<Incoming>| {
         answer(routes.clone(), request, Arc::clone(&requests))
     });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(IDLE_MAX)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(Box::pin(stream)), service);
-    let mut connection = std::pin::pin!(connection);
+    let connection = async {
+        let mut stream = HeadFirst::<_, HEAD_BYTES_MAX>::new(Box::pin(stream));
+        tokio::select! {
+            biased;
+            // An error means that the client left.
+            head = stream.head() => if head.is_err() { return },
+            () = is_stopping(&mut stop) => return,
+        }
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(IDLE_MAX)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .serve_connection(TokioIo::new(stream), service);
+        let mut connection = std::pin::pin!(connection);
+        tokio::select! {
+            biased;
+            // An error means that the client left or sent broken HTTP, which hyper has answered.
+            _ = connection.as_mut() => {}
+            () = is_stopping(&mut stop) => {
+                connection.as_mut().graceful_shutdown();
+                drop(connection.await);
+            }
+        }
+    };
     let silent = async {
         let first = tokio::time::timeout(FIRST_REQUEST_WITHIN, slot.requested.notified()).await;
         if first.is_ok() {
@@ -331,16 +386,10 @@ async fn handle(
     let has_made_way = tokio::select! {
         // The connection first: a request that has come counts before the connection makes way.
         biased;
-        // An error means that the client left or sent broken HTTP, which hyper has answered.
-        _ = connection.as_mut() => false,
+        () = connection => false,
         () = slot.makes_way() => true,
         () = silent => false,
         () = slot.evict.notified() => false,
-        () = is_stopping(&mut stop) => {
-            connection.as_mut().graceful_shutdown();
-            drop(connection.await);
-            false
-        }
     };
     slot.closed.store(true, Ordering::Relaxed);
     has_made_way
@@ -359,9 +408,7 @@ async fn answer(
     request: Request<Incoming>,
     slot: Arc<ConnectionSlot>,
 ) -> Result<Response<Body>, Infallible> {
-    slot.requested.notify_one();
-    slot.n_requests.fetch_add(1, Ordering::Relaxed);
-    slot.act();
+    slot.request();
     slot.is_busy.store(request.body().is_end_stream(), Ordering::Relaxed);
     if request.headers().get_all(HOST).iter().nth(1).is_some() {
         return Ok(refused(StatusCode::BAD_REQUEST, "a request has one Host header"));
@@ -385,7 +432,7 @@ async fn answer(
         routes.gate.complete(slot.peer, response.headers_mut());
         guard::complete(response.headers_mut());
     }
-    slot.is_busy.store(false, Ordering::Relaxed);
+    slot.respond();
     response
 }
 
@@ -444,9 +491,7 @@ impl Listener {
                 let (stream, address) = listener.accept().await?;
                 stream.set_nodelay(true)?;
                 let stream: Pin<Box<dyn Stream>> = match gate.tls() {
-                    Some(tls) => {
-                        Box::pin(TlsConnection::new(stream, tls, Arc::clone(&gate.counts)))
-                    }
+                    Some(tls) => Box::pin(TlsConnection::new(stream, tls, gate)),
                     None => Box::pin(stream),
                 };
                 Ok((stream, Peer::Address(address.ip().to_canonical())))
@@ -463,7 +508,7 @@ impl Listener {
     }
 }
 
-/// A stream that notes when it is written to.
+/// A stream that notes when it is read and written to.
 struct Watched {
     stream: Pin<Box<dyn Stream>>,
     slot: Arc<ConnectionSlot>,
@@ -484,7 +529,12 @@ impl AsyncRead for Watched {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.stream.as_mut().poll_read(cx, buffer)
+        let n_before = buffer.filled().len();
+        ready!(self.stream.as_mut().poll_read(cx, buffer))?;
+        if buffer.filled().len() > n_before {
+            self.slot.read();
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -12,17 +12,24 @@ use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
-use crate::net::access::AccessCounts;
+use crate::net::access::{AccessCounts, Gate};
+use crate::net::half_records::{FREE_BYTES, HalfRecord, HalfRecords};
 
 /// What a client may send until its handshake is complete, in bytes: a chain of certificates, and no more memory.
 pub const HANDSHAKE_BYTES_MAX: usize = 16 * 1024;
 /// What is held of one connection to be sent, in bytes.
 pub const SEND_BYTES_MAX: usize = 16 * 1024;
 
+/// What a record takes beside its content, in bytes, where it takes most.
+const FRAME_BYTES: usize = 29;
+
 /// A TCP connection that speaks TLS.
 pub(super) struct TlsConnection {
     state: TlsState,
     counts: Arc<AccessCounts>,
+    half_records: Arc<HalfRecords>,
+    /// What came and could not be read yet, where that is much.
+    half: Option<HalfRecord>,
 }
 
 enum TlsState {
@@ -33,15 +40,37 @@ enum TlsState {
 }
 
 impl TlsConnection {
-    pub(super) fn new(
-        stream: TcpStream,
-        config: Arc<ServerConfig>,
-        counts: Arc<AccessCounts>,
-    ) -> Self {
-        let stream = Limited { stream, n_left: Some(HANDSHAKE_BYTES_MAX) };
+    pub(super) fn new(stream: TcpStream, config: Arc<ServerConfig>, gate: &Gate) -> Self {
+        let stream = Limited { stream, n_left: Some(HANDSHAKE_BYTES_MAX), n_held: 0 };
         let accept = TlsAcceptor::from(config)
             .accept_with(stream, |session| session.set_buffer_limit(Some(SEND_BYTES_MAX)));
-        Self { state: TlsState::Handshake(Box::new(accept)), counts }
+        Self {
+            state: TlsState::Handshake(Box::new(accept)),
+            counts: Arc::clone(&gate.counts),
+            half_records: Arc::clone(&gate.half_records),
+            half: None,
+        }
+    }
+
+    fn limited(&mut self) -> Option<&mut Limited> {
+        match &mut self.state {
+            TlsState::Handshake(accept) => accept.get_mut(),
+            TlsState::Open(open) => Some(open.get_mut().0),
+            TlsState::Closed => None,
+        }
+    }
+
+    /// Waits for the rest of a record or a handshake, for as long as what came of it may be held.
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.limited().is_none_or(|limited| limited.n_held <= FREE_BYTES) {
+            return Poll::Pending;
+        }
+        let half = self.half.get_or_insert_with(|| self.half_records.enter());
+        ready!(half.poll_evicted(cx));
+        self.counts.add_record();
+        self.half = None;
+        self.state = TlsState::Closed;
+        Poll::Ready(Err(io::Error::other("too many records are not whole")))
     }
 
     /// Returns the open connection, once its handshake is complete.
@@ -52,7 +81,8 @@ impl TlsConnection {
         if let TlsState::Handshake(accept) = &mut self.state {
             self.state = match ready!(Pin::new(accept.as_mut()).poll(cx)) {
                 Ok(mut open) => {
-                    open.get_mut().0.n_left = None;
+                    let limited = open.get_mut().0;
+                    (limited.n_left, limited.n_held) = (None, 0);
                     TlsState::Open(Box::new(open))
                 }
                 Err(error) => {
@@ -78,7 +108,24 @@ impl AsyncRead for TlsConnection {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        ready!(self.poll_open(cx))?.poll_read(cx, buffer)
+        let n_before = buffer.filled().len();
+        let polled = match self.poll_open(cx) {
+            Poll::Ready(open) => open?.poll_read(cx, buffer),
+            Poll::Pending => Poll::Pending,
+        };
+        if polled.is_pending() {
+            return self.poll_rest(cx);
+        }
+        // More may have come with what is read now.
+        let n_read = buffer.filled().len().saturating_sub(n_before) + FRAME_BYTES;
+        let n_held = self.limited().map_or(0, |limited| {
+            limited.n_held = limited.n_held.saturating_sub(n_read);
+            limited.n_held
+        });
+        if n_held <= FREE_BYTES {
+            self.half = None;
+        }
+        polled
     }
 }
 
@@ -111,6 +158,8 @@ struct Limited {
     stream: TcpStream,
     /// How many bytes may still come; `None` for any number.
     n_left: Option<usize>,
+    /// Bytes that came, less what was read of them.
+    n_held: usize,
 }
 
 impl AsyncRead for Limited {
@@ -122,6 +171,7 @@ impl AsyncRead for Limited {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
         let n_read = buffer.filled().len().saturating_sub(before);
+        self.n_held += n_read;
         if let Some(n_left) = &mut self.n_left {
             *n_left = n_left.checked_sub(n_read).ok_or_else(|| {
                 io::Error::other(format!("the handshake exceeds {HANDSHAKE_BYTES_MAX} bytes"))

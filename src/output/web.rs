@@ -3,15 +3,16 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::{ACCEPT, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use axum::http::{HeaderMap, Request, StatusCode, Uri};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use tokio::sync::{mpsc, oneshot, watch};
+use axum::{Extension, Router};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::analysis::status::Status;
 use crate::output::answers::{Answers, Content, ReaderConnection, SharedText};
@@ -25,6 +26,9 @@ pub const FRESH_WITHIN: Duration = Duration::from_millis(50);
 pub const SUMMARY_WITHIN: Duration = Duration::from_secs(5);
 /// Maximum number of readers that wait for a fresh status; further ones get the last published one.
 pub const READERS_MAX: usize = 64;
+
+/// Requests that came before the one ahead of them was answered, and are answered at a time.
+pub const PIPELINED_MAX: usize = 1;
 
 const INDEX_HTML: &str = include_str!("page/index.html");
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
@@ -134,7 +138,7 @@ impl StatusSource {
 #[derive(Clone, Debug)]
 struct Site {
     source: StatusSource,
-    index: Arc<str>,
+    index: Bytes,
     answers: Arc<Answers>,
     timelines: Option<Arc<TimelineFolder>>,
     last_rendered: Arc<Mutex<Option<Rendered>>>,
@@ -175,10 +179,9 @@ pub fn is_reserved(path: &str) -> bool {
 /// Creates the routes of the web server.
 pub fn router(config: WebConfig, source: StatusSource, stop: watch::Receiver<bool>) -> Router {
     let WebConfig { telemetry_path, push_url, timelines } = config;
-    let index = INDEX_HTML
+    let index: String = INDEX_HTML
         .replace("{{telemetry_path}}", &telemetry_path)
-        .replace("{{push_url}}", &escaped(&push_url))
-        .into();
+        .replace("{{push_url}}", &escaped(&push_url));
     Router::new()
         .route("/", get(index_page))
         .route("/page/{file}", get(asset))
@@ -190,9 +193,10 @@ pub fn router(config: WebConfig, source: StatusSource, stop: watch::Receiver<boo
         .route("/-/healthy", get(|| async { "stepmem is healthy.\n" }))
         .route("/-/ready", get(ready))
         .fallback(no_such_path)
+        .layer(from_fn_with_state(Arc::new(Semaphore::new(PIPELINED_MAX)), in_turn))
         .with_state(Site {
             source,
-            index,
+            index: index.into(),
             answers: Arc::new(Answers::new()),
             timelines,
             last_rendered: Arc::default(),
@@ -205,13 +209,26 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;")
 }
 
+/// Has pipelined requests wait for each other, so that a reader who waits for each answer need not wait for theirs.
+async fn in_turn(
+    State(turns): State<Arc<Semaphore>>,
+    connection: ReaderConnection,
+    request: Request<Body>,
+    next: Next,
+) -> Response {
+    let is_pipelined =
+        connection.is_some_and(|Extension(connection)| connection.is_pipelined());
+    let _turn = if is_pipelined { turns.acquire().await.ok() } else { None };
+    next.run(request).await
+}
+
 async fn index_page(State(site): State<Site>) -> Response {
     let headers = [
         (CONTENT_TYPE, "text/html; charset=utf-8"),
         (CONTENT_SECURITY_POLICY, SECURITY_POLICY),
         (CACHE_CONTROL, "no-cache"),
     ];
-    (headers, site.index.to_string()).into_response()
+    (headers, site.index.clone()).into_response()
 }
 
 /// Serves a file of the page.

@@ -161,6 +161,7 @@ fn gate(clock: Arc<dyn Fn() -> Uptime + Send + Sync>) -> Gate {
         counts: Arc::default(),
         clock,
         bucket: Mutex::default(),
+        half_records: Arc::default(),
     }
 }
 

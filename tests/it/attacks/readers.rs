@@ -1,11 +1,32 @@
-//! Readers that do not read.
+//! Readers that do not read, and connections that do not ask.
 
+use std::cell::RefCell;
 use std::io::Write;
 use std::net::TcpStream;
 
-use crate::rig::http::connect;
+use stepmem::net::server::UNSENT_BYTES_MAX;
+
+use crate::rig::exporter::Exporter;
+use crate::rig::http::{connect, read_answer};
 use crate::rig::job::Job;
 use crate::rig::victim::Victim;
+use crate::rig::wait::await_true;
+
+/// What a connection may take before its first head is whole, in bytes; a debug build has larger futures.
+const SILENT_BYTES_MAX: u64 = if cfg!(debug_assertions) { 9 } else { 6 } * 1024;
+
+/// Bytes that the system holds of each connection of a server on loopback, which its client has not taken.
+fn unsent(port: u16) -> Vec<u64> {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let of_server = |line: &str| {
+        let mut fields = line.split_ascii_whitespace().skip(1);
+        let (local, _, state) = (fields.next()?, fields.next()?, fields.next()?);
+        let queued = fields.next()?.split(':').next()?;
+        let is_open = local.ends_with(&format!(":{port:04X}")) && state == "01";
+        is_open.then(|| u64::from_str_radix(queued, 16).unwrap())
+    };
+    table.lines().skip(1).filter_map(of_server).collect()
+}
 
 /// Asks for a page so often on one connection, and reads no answer.
 fn ask(victim: &Victim, path: &str, coding: &str) -> TcpStream {
@@ -47,4 +68,69 @@ fn summaries_of_1024_ranks_are_made_two_at_a_time() {
     let grown = victim.exporter.resident_bytes_max() - before;
     let bound = 3 * (after_one - before) + 8 * 1024 * 1024;
     assert!(grown <= bound, "64 readers took {grown} bytes, one {}", after_one - before);
+}
+
+#[test]
+fn system_holds_a_bounded_part_of_answers_that_are_not_read() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&Job::new(8, 40).run("good").records());
+    let port = exporter.web.port();
+    let asked = {
+        let mut stream = connect(exporter.web);
+        let request = "GET /metrics HTTP/1.1\r\nhost: test\r\n\r\n";
+        stream.write_all(request.repeat(400).as_bytes()).unwrap();
+        stream
+    };
+    // Linux doubles it, and takes what it was given last.
+    let bound = 3 * u64::from(UNSENT_BYTES_MAX);
+    let before = RefCell::default();
+    await_true("an answer that waits", || {
+        let now = unsent(port);
+        assert!(now.iter().all(|n_bytes| *n_bytes <= bound), "{now:?} beyond {bound}");
+        let is_same = now == before.replace(now.clone());
+        is_same && now.iter().any(|n_bytes| *n_bytes > u64::from(UNSENT_BYTES_MAX))
+    });
+    drop(asked);
+}
+
+#[test]
+fn connections_without_a_head_take_little_memory() {
+    let exporter = Exporter::start(&[]);
+    assert_eq!(exporter.get("/metrics", &[]).status, 200);
+    let before = exporter.resident_bytes_max();
+    let mut halves: Vec<TcpStream> = Vec::new();
+    for address in [exporter.push, exporter.web] {
+        halves.extend((0..240).map(|n| {
+            let mut stream = connect(address);
+            let part = ["", "GET /-/healthy HTTP/1.1\r\nhost: te"][n % 2];
+            stream.write_all(part.as_bytes()).unwrap();
+            stream
+        }));
+    }
+    assert_eq!(exporter.get("/metrics", &[]).status, 200);
+    let grown = exporter.resident_bytes_max() - before;
+    let bound = 480 * SILENT_BYTES_MAX;
+    assert!(grown <= bound, "{grown} bytes for 480 connections, not {bound}");
+    // The rest of a head is as good as the whole at once.
+    let last = halves.last_mut().unwrap();
+    last.write_all(b"st\r\nconnection: close\r\n\r\n").unwrap();
+    assert_eq!(read_answer(last).status, 200);
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_their_order() {
+    let exporter = Exporter::start(&[]);
+    let mut stream = connect(exporter.web);
+    let paths = ["/-/healthy", "/nothing", "/metrics", "/-/healthy", "/nothing"];
+    let mut requests = String::new();
+    for (idx, path) in paths.iter().enumerate() {
+        let close = if idx + 1 == paths.len() { "connection: close\r\n" } else { "" };
+        requests += &format!("GET {path} HTTP/1.1\r\nhost: test\r\n{close}\r\n");
+    }
+    stream.write_all(requests.as_bytes()).unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut text).unwrap();
+    let statuses: Vec<&str> =
+        text.split("HTTP/1.1 ").skip(1).map(|answer| &answer[..3]).collect();
+    assert_eq!(statuses, ["200", "404", "200", "200", "404"]);
 }

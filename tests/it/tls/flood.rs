@@ -2,12 +2,15 @@
 
 use std::io::{ErrorKind, Read, Write};
 
+use stepmem::net::half_records::HALF_RECORDS_MAX;
+
 use crate::rig::access::web_config;
 use crate::rig::certificates::Authority;
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::Folder;
 use crate::rig::http::{JSON, connect};
 use crate::rig::job::Job;
+use crate::rig::wait::await_true;
 
 /// As many connections as a listener holds.
 const CONNECTIONS: usize = 250;
@@ -64,6 +67,39 @@ fn handshakes_that_never_end_take_little_memory_and_hold_up_no_scrape() {
         let is_late = ended.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
         assert!(!is_late, "a handshake that never ends is not closed");
     }
+    exporter.stop();
+}
+
+#[test]
+fn records_that_never_end_give_way_to_others() {
+    let folder = Folder::new("tls-records");
+    let authority = Authority::new(&folder, "ca");
+    let (exporter, client) = (start(&folder, &authority), authority.client(None));
+    assert_eq!(client.get(exporter.web, "/metrics", &[]).status, 200);
+    let half = [&[23, 3, 3, 0x40, 0][..], &[0; 16_000]].concat();
+    let halves: Vec<_> = (0..CONNECTIONS)
+        .map(|_| {
+            let mut stream = client.connect(exporter.push);
+            // The beginning of a request completes the handshake.
+            stream.write_all(b"POST").unwrap();
+            stream.flush().unwrap();
+            stream.sock.write_all(&half).ok();
+            stream
+        })
+        .collect();
+    // A record of its own, which comes in parts, is whole soon.
+    let large =
+        format!("{}{}", r#"{"rank":0,"step":1,"allocated_bytes":1}"#, " ".repeat(100_000));
+    let pushed = client.request(exporter.push, ("POST", "/v1/steps"), &[JSON], &large);
+    assert_eq!(pushed.status, 200, "{}", pushed.body);
+    const { assert!(CONNECTIONS > HALF_RECORDS_MAX) };
+    await_true("the oldest records to give way", || {
+        let text = client.get(exporter.web, "/metrics", &[]).body;
+        let series = "stepmem_access_refused_total{reason=\"record\"} ";
+        let refused = text.lines().find_map(|line| line.strip_prefix(series)).unwrap();
+        refused.parse::<u64>().unwrap() > 0
+    });
+    drop(halves);
     exporter.stop();
 }
 
