@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import textwrap
@@ -466,6 +467,38 @@ def test_recording_that_cannot_hold_six_steps_fails_with_the_figure(start, train
     )
     assert shown[0]["outcome"] == "failed"
     assert "a step has 10 allocations and frees; 6 steps of them take" in shown[0]["error"]
+
+
+def test_process_writes_five_of_the_snapshots_that_it_is_asked_for(fake, train, tmp_path):
+    exporter = fake(200)
+    own = tmp_path / "own"
+    code = """
+        import os, time, torch, stepmem
+        for step in range(1, 100_000):
+            torch.malloc(1000)
+            torch.free(1000)
+            stepmem.step_end(step)
+            time.sleep(0.002)
+            if step % 20 == 0:
+                stepmem.flush(5)
+            if os.path.exists("over"):
+                break
+    """
+    training = train(code, exporter.url, PATHS=STUB, STEPMEM_RUN="asked", STEPMEM_SNAPSHOT_DIRECTORY=str(own))
+    outcomes = []
+    for number in range(1, 8):
+        exporter.actions = [{"type": "snapshot", "id": f"1-{number}", "run": "asked", "rank": 0, "steps": 6}]
+
+        def report(number=number):
+            reports = [json.loads(body) for path, body in exporter.accepted if path == "/v1/snapshots"]
+            return next((each for each in reports if each["id"] == f"1-{number}" and each["outcome"] != "began"), None)
+
+        outcomes.append(await_true(f"report {number}", report))
+    (tmp_path / "over").touch()
+    assert training.ended().code == 0
+    assert [each["outcome"] for each in outcomes] == ["written"] * 5 + ["failed"] * 2
+    assert "has written 5 snapshots" in outcomes[-1]["error"]
+    assert len(list(tmp_path.glob("**/*.pickle"))) == 5
 
 
 def test_link_out_of_the_directory_is_not_followed(start, train, tmp_path):

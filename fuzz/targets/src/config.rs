@@ -7,7 +7,7 @@ use stepmem::config::sources::{Leniency, Sources};
 use crate::scratch;
 
 /// The first byte says which kind of file, and for whom.
-pub(crate) fn run(data: &[u8]) {
+pub fn run(data: &[u8]) {
     let Some((kind, text)) = data.split_first() else { return };
     let name = if kind & 1 == 0 { "settings.toml" } else { "settings.yaml" };
     let file = scratch::write(name, text);

@@ -13,7 +13,7 @@ use stepmem::model::ids::{GpuUuid, Run};
 const REFUSAL_BYTES_MAX: usize = 8 * 1024;
 
 /// The first byte says which decoder.
-pub(crate) fn run(data: &[u8]) {
+pub fn run(data: &[u8]) {
     let Some((kind, body)) = data.split_first() else { return };
     match kind % 9 {
         0 => check(decode(body, Layout::Json)),

@@ -14,7 +14,7 @@ use stepmem::output::prometheus::{Format, render};
 use stepmem::report::summary::model::Summary;
 
 /// Each line is an entry of a recording, or an end or acknowledgement of run `r`.
-pub(crate) fn run(data: &[u8]) {
+pub fn run(data: &[u8]) {
     let mut engine = Engine::new(EngineConfig::default(), 1.7e9);
     let run = Run::new("r").expect("a name");
     let mut now = Uptime::default();

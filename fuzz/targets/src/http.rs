@@ -42,7 +42,7 @@ const BUFFER_BYTES: usize = 16 * 1024;
 
 /// The first byte says how the rest is sent: as it is to the push endpoint or to the web server, as a packed body, or as a
 /// body that claims to be packed; in one or two pieces.
-pub(crate) fn run(data: &[u8]) {
+pub fn run(data: &[u8]) {
     let Some((mode, rest)) = data.split_first() else { return };
     let bytes = match mode % 4 {
         0 | 1 => rest.to_vec(),

@@ -3,7 +3,7 @@
 use stepmem::input::owner::kubelet::{Assignments, DEVICE_PODS_MAX};
 use stepmem::model::device::DevicePod;
 
-pub(crate) fn run(data: &[u8]) {
+pub fn run(data: &[u8]) {
     let Ok(found) = Assignments::decode(data) else { return };
     assert!(found.pods.len() <= DEVICE_PODS_MAX);
     for pod in &found.pods {

@@ -1,18 +1,19 @@
 //! What is fuzzed: each target takes any bytes, and panics if something does not hold. It runs under libFuzzer
 //! (`fuzz/run.sh`), under cargo-fuzz, and under a plain mutator in this crate's test.
 
-mod config;
-mod decoders;
-mod engine;
-mod http;
-mod kubelet;
-mod owner;
-mod recordings;
+pub mod config;
+pub mod decoders;
+pub mod engine;
+pub mod engine_steps;
+pub mod http;
+pub mod kubelet;
+pub mod owner;
+pub mod recordings;
 pub mod scratch;
-mod snapshot;
-mod snapshot_events;
-mod state;
-mod summaries;
+pub mod snapshot;
+pub mod snapshot_events;
+pub mod state;
+pub mod summaries;
 
 /// One target.
 pub struct Target {
@@ -22,9 +23,10 @@ pub struct Target {
 }
 
 /// Every target.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     Target { name: "decoders", run: decoders::run },
     Target { name: "engine", run: engine::run },
+    Target { name: "engine_steps", run: engine_steps::run },
     Target { name: "http", run: http::run },
     Target { name: "state", run: state::run },
     Target { name: "config", run: config::run },

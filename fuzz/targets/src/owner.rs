@@ -1,22 +1,29 @@
 //! The texts of a process in `/proc`: its status, name and cgroup, any bytes of which a process may have chosen.
 
+use std::path::PathBuf;
+
 use stepmem::input::owner::cgroup::container_of;
 use stepmem::input::owner::procfs::{NAME_BYTES_MAX, Procfs};
 
 use crate::scratch;
 
+thread_local! {
+    /// A `/proc` with one process, which is the reader too.
+    static ROOT: PathBuf = {
+        let root = scratch::file("proc");
+        std::fs::create_dir_all(root.join("7")).expect("a directory");
+        std::os::unix::fs::symlink("7", root.join("self")).expect("a link");
+        root
+    };
+}
+
 /// The files come one after another, with a byte 0 between them: status, name, cgroup.
-pub(crate) fn run(data: &[u8]) {
+pub fn run(data: &[u8]) {
     let mut files = data.splitn(3, |byte| *byte == 0);
-    let root = scratch::file("proc");
-    for process in ["self", "7"] {
-        std::fs::create_dir_all(root.join(process)).expect("a directory");
-    }
+    let root = ROOT.with(PathBuf::clone);
     let (status, comm) = (files.next().unwrap_or_default(), files.next().unwrap_or_default());
     let cgroup = files.next().unwrap_or_default();
-    for process in ["self", "7"] {
-        std::fs::write(root.join(process).join("status"), status).expect("a file");
-    }
+    std::fs::write(root.join("7/status"), status).expect("a file");
     std::fs::write(root.join("7/comm"), comm).expect("a file");
     std::fs::write(root.join("7/cgroup"), cgroup).expect("a file");
     let procfs = Procfs::new(&root);

@@ -12,7 +12,7 @@ use crate::scratch;
 /// What stands between the two files.
 const SEPARATOR: &[u8] = b"\x00\xff--";
 
-pub(crate) fn run(data: &[u8]) {
+pub fn run(data: &[u8]) {
     let at = data.windows(SEPARATOR.len()).position(|part| part == SEPARATOR);
     let (first, second) = match at {
         Some(at) => (&data[..at], &data[at + SEPARATOR.len()..]),

@@ -3,13 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+thread_local! {
+    static OF_THREAD: PathBuf = {
+        let thread = format!("{:?}", std::thread::current().id());
+        let number: String = thread.chars().filter(char::is_ascii_digit).collect();
+        let folder = folder().join(number);
+        std::fs::create_dir_all(&folder).expect("a directory for files");
+        folder
+    };
+}
+
 /// Returns the path of a file of this process and thread.
 pub(crate) fn file(name: &str) -> PathBuf {
-    let thread = format!("{:?}", std::thread::current().id());
-    let number: String = thread.chars().filter(char::is_ascii_digit).collect();
-    let folder = folder().join(number);
-    std::fs::create_dir_all(&folder).expect("a directory for files");
-    folder.join(name)
+    OF_THREAD.with(|folder| folder.join(name))
 }
 
 /// Writes a file anew, and returns its path.

@@ -10,7 +10,7 @@ use stepmem::snapshot::study::Study;
 use stepmem::snapshot::writer::write;
 use stepmem::snapshot::{diff, sniff};
 
-pub(crate) fn run(data: &[u8]) {
+pub fn run(data: &[u8]) {
     let whole = load::read(data);
     let pieces = in_pieces(data);
     assert_eq!(whole.is_ok(), pieces.is_ok());

@@ -23,7 +23,7 @@ const ACTIONS: [Action; 10] = [
     Action::OutOfMemory,
 ];
 
-pub(crate) fn run(data: &[u8]) {
+pub fn run(data: &[u8]) {
     let mut snapshot = Snapshot::empty();
     let step = snapshot.strings.intern(b"Optimizer.step#AdamW.step");
     let stacks = [

@@ -21,7 +21,7 @@ const RANKS_MAX: usize = 8;
 
 /// With a first byte of 0, the rest is a file; else four bytes each change one byte of a true state: part, place (two
 /// bytes) and value.
-pub(crate) fn run(data: &[u8]) {
+pub fn run(data: &[u8]) {
     match data.split_first() {
         None => {}
         Some((0, file)) => resume(file),

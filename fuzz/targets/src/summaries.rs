@@ -7,7 +7,7 @@ use stepmem::report::compare::comparison::OldNew;
 use stepmem::report::compare::{judge, read, text};
 use stepmem::report::summary::model::Summary;
 
-pub(crate) fn run(data: &[u8]) {
+pub fn run(data: &[u8]) {
     let at = data.iter().position(|byte| *byte == 0).unwrap_or(data.len());
     let (first, second) = data.split_at(at);
     let second = second.get(1..).filter(|second| !second.is_empty()).unwrap_or(first);

@@ -5,7 +5,7 @@ import typing
 
 import policies
 import programs
-from scenarios import daemonset, ends, inject, kyverno, lifecycle, monitoring, names, otlp, sidecar, snapshots, starts
+from scenarios import daemonset, ends, inject, kyverno, lifecycle, monitoring, names, otlp, sidecar, snapshots, starts, tls
 from table import Row
 
 
@@ -62,6 +62,7 @@ SCENARIOS = [
     Scenario("death", "a pod that runs out of memory at once is scraped", ends.is_scraped, ("prometheus",), needs_node=True),
     Scenario("helm3", "the life of a release", lifecycle.lives(3), (HELM3,)),
     Scenario("helm4", "the life of a release", lifecycle.lives(4), ("helm",)),
-    # Last, since it brings the operator's kinds.
+    # Last, since they bring the operator's kinds.
     Scenario("page", "a leaking Job is paged through the operator's configuration", monitoring.by_operator, ("operator", "prometheus", "alertmanager"), needs_node=True),
+    Scenario("tls", "the DaemonSet is scraped over TLS by client certificate and password; certificates rotate", tls.is_scraped, ("operator", "prometheus"), needs_node=True),
 ]

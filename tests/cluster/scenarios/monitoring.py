@@ -95,11 +95,16 @@ def crds():
     return sorted((root / "example/prometheus-operator-crd").glob("*.yaml"))
 
 
-def by_operator(cluster):
-    """A leaking Job is paged: the chart's PodMonitor and rules as the operator writes them, Prometheus 3, Alertmanager, a webhook."""
+def brings_kinds(cluster):
+    """Makes the operator's kinds known; they stay."""
     for file in crds():
         cluster.kubectl("apply", "--server-side", "-f", str(file))
     cluster.kubectl("wait", "--for=condition=Established", f"crd/podmonitors.{GROUP}", f"crd/prometheusrules.{GROUP}", f"crd/prometheuses.{GROUP}", "--timeout=60s")
+
+
+def by_operator(cluster):
+    """A leaking Job is paged: the chart's PodMonitor and rules as the operator writes them, Prometheus 3, Alertmanager, a webhook."""
+    brings_kinds(cluster)
     namespace = cluster.namespace("paged")
     values = cluster.values(mode="inject", podMonitor={"interval": "1s", "scrapeTimeout": "1s"})
     with cluster.release(namespace, values) as notes:

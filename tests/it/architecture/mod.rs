@@ -35,3 +35,5 @@ mod bounds;
 mod costs;
 
 mod standalone;
+
+mod promises;
