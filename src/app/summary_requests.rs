@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
@@ -11,8 +12,8 @@ use crate::app::summary_files::{SummarySource, summary};
 use crate::model::ids::{Rank, Run};
 use crate::output::answers::SharedText;
 use crate::output::web::{SummaryFormat, SummaryRequest};
+use crate::report::explain::json::WindowsNow;
 use crate::report::explain::live;
-use crate::report::summary::model::Summary;
 
 /// Maximum number of summaries that are made and written out at a time; further readers wait.
 pub(super) const SUMMARIES_AT_ONCE_MAX: usize = 2;
@@ -71,10 +72,14 @@ impl SummaryGroup {
             return;
         }
         let Ok(run) = Run::new(&self.run) else { return };
-        if let SummaryFormat::Windows(rank) = self.format {
+        if let SummaryFormat::Windows(rank) | SummaryFormat::WindowsJson(rank) = self.format {
             let rank = Rank::new(rank.into()).ok();
             if let Some(rank) = rank.and_then(|rank| known.engine.rank(&run, rank, known.now)) {
-                self.send(live::windows(&rank).into_bytes());
+                let text = match self.format {
+                    SummaryFormat::WindowsJson(_) => json(&WindowsNow::of(&rank)),
+                    _ => live::windows(&rank).into_bytes(),
+                };
+                self.send(text);
             }
             return;
         }
@@ -85,7 +90,9 @@ impl SummaryGroup {
             let text = match self.format {
                 SummaryFormat::Json => json(&summary),
                 // Windows were answered before, without a summary.
-                SummaryFormat::Text | SummaryFormat::Windows(_) => summary.text.into_bytes(),
+                SummaryFormat::Text
+                | SummaryFormat::Windows(_)
+                | SummaryFormat::WindowsJson(_) => summary.text.into_bytes(),
             };
             self.send(text);
         }));
@@ -101,14 +108,14 @@ impl SummaryGroup {
     }
 }
 
-/// Returns a summary as JSON, in memory of its own length: it is written twice, and counted first.
-fn json(summary: &Summary) -> Vec<u8> {
+/// Returns an answer as JSON, in memory of its own length: it is written twice, and counted first.
+fn json(answer: &impl Serialize) -> Vec<u8> {
     let mut length = LengthOnly(0);
-    if serde_json::to_writer(&mut length, summary).is_err() {
+    if serde_json::to_writer(&mut length, answer).is_err() {
         return Vec::new();
     }
     let mut text = Vec::with_capacity(length.0);
-    serde_json::to_writer(&mut text, summary).map(|()| text).unwrap_or_default()
+    serde_json::to_writer(&mut text, answer).map(|()| text).unwrap_or_default()
 }
 
 /// Counts the bytes that are written to it.

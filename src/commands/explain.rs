@@ -6,17 +6,20 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Arg, ArgMatches};
+use serde::Serialize;
 
 use crate::analysis::config::EngineConfig;
 use crate::analysis::engine::Engine;
 use crate::commands::args::{
-    self, CommandError, CommandRow, Exit, is_replay_setting, recordings, with_settings,
+    self, CommandError, CommandRow, Exit, is_replay_setting, json_arg, recordings,
+    with_settings,
 };
 use crate::commands::credentials::credential_args;
-use crate::commands::live::{LiveExporter, instead_of_recordings};
+use crate::commands::live::{LiveExporter, instead_of_recordings, plain_json};
 use crate::commands::playback;
 use crate::model::ids::{Rank, RankId, Run, SubjectId};
 use crate::model::units::Uptime;
+use crate::report::explain::json::{RankTold, StoryTold, WindowsRead};
 use crate::report::explain::story::{LookTime, Story, SubjectFigures};
 use crate::report::explain::{live, text};
 use crate::text::page::Page;
@@ -58,16 +61,15 @@ impl ExplainQuery {
     }
 }
 
-/// Replays the files, one after the other, as one recording (`-` is standard input) and writes the story of one subject.
+/// Replays the files, one after the other, as one recording (`-` is standard input) and returns the story of one subject.
 ///
 /// # Errors
 /// As of [`playback::play`], and when the recordings do not hold that subject, or more than one run and none is named.
-pub fn run<'f>(
+fn story_in<'f>(
     files: impl IntoIterator<Item = &'f PathBuf>,
     config: &EngineConfig,
     question: &ExplainQuery,
-    mut out: impl Write,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Story> {
     let mut story: Option<Story> = None;
     let (engine, _) = playback::play(files, config.clone(), |engine, now, transitions| {
         if story.is_none() {
@@ -88,21 +90,19 @@ pub fn run<'f>(
         runs.len(),
         runs.join(", ")
     );
-    let story = story.filter(|story| story.n_steps > 0).with_context(|| question.absence())?;
-    out.write_all(text::render(&story).as_bytes())?;
-    Ok(())
+    story.filter(|story| story.n_steps > 0).with_context(|| question.absence())
 }
 
-/// Returns what the exporter at `url` knows of a rank.
+/// Returns what the exporter at `url` knows of a rank, as text or as JSON.
 fn of_exporter(
     url: &str,
     question: &ExplainQuery,
-    access: &ArgMatches,
+    matches: &ArgMatches,
 ) -> anyhow::Result<String> {
     let ExplainQuery::Rank(run, rank) = question else {
         anyhow::bail!("--url explains ranks, not processes");
     };
-    let exporter = LiveExporter::at(url, access)?;
+    let exporter = LiveExporter::at(url, matches)?;
     let status = exporter.status()?;
     let run = match run {
         Some(run) => run.clone(),
@@ -110,17 +110,28 @@ fn of_exporter(
     };
     let known = status.ranks.iter().find(|known| known.run == run && known.rank == *rank);
     let known = known.with_context(|| format!("{url} has no rank {rank} of run {run}"))?;
-    let mut text = live::render(&status, known);
+    let number = rank.to_string();
+    let path = ["api", "v1", "runs", run.as_str(), "ranks", &number, "windows"];
     // A rank that ended has no windows any more.
-    if known.end.is_none() {
-        let number = rank.to_string();
+    let has_windows = known.end.is_none();
+    if matches.get_flag("json") {
         let windows =
-            exporter.get(&["api", "v1", "runs", run.as_str(), "ranks", &number, "windows"])?;
+            if has_windows { exporter.get_json(&path)? } else { WindowsRead::default() };
+        return written(&RankTold::of(&status, known, windows));
+    }
+    let mut text = live::render(&status, known);
+    if has_windows {
+        let windows = exporter.get(&path)?;
         let mut page = Page::default();
         windows.lines().for_each(|line| page.line(line));
         text += &page.into_text();
     }
     Ok(text)
+}
+
+/// Returns an answer as JSON that steers no terminal.
+fn written(answer: &impl Serialize) -> anyhow::Result<String> {
+    Ok(plain_json(&args::json(answer)?).into_owned())
 }
 
 fn figures<'e>(
@@ -162,21 +173,22 @@ fn arguments() -> clap::Command {
                 .value_parser(clap::value_parser!(u32))
                 .conflicts_with_all(["rank", "run"])
                 .help("Process that does not push, by its id as NVML reports it"),
-        );
+        )
+        .arg(json_arg("Print JSON"));
     with_settings(command, is_replay_setting)
 }
 
 fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let question = question(matches)?;
-    let mut out = io::stdout().lock();
-    if let Some(url) = matches.get_one::<String>("url") {
-        let text = of_exporter(url, &question, matches)?;
-        out.write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
-        return Ok(Exit::Success);
-    }
-    let settings = args::settings(matches, is_replay_setting)?;
-    let files = args::files(matches);
-    run(files, &settings.engine, &question, out)?;
+    let text = if let Some(url) = matches.get_one::<String>("url") {
+        of_exporter(url, &question, matches)?
+    } else {
+        let settings = args::settings(matches, is_replay_setting)?;
+        let story = story_in(args::files(matches), &settings.engine, &question)?;
+        let is_json = matches.get_flag("json");
+        if is_json { written(&StoryTold::of(&story))? } else { text::render(&story) }
+    };
+    io::stdout().lock().write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
     Ok(Exit::Success)
 }
 

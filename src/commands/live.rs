@@ -10,6 +10,7 @@ use anyhow::Context;
 use clap::{Arg, ArgMatches};
 use reqwest::Url;
 use reqwest::blocking::{Client, RequestBuilder, Response};
+use serde::de::DeserializeOwned;
 
 use crate::analysis::status::Status;
 use crate::commands::credentials::{Credentials, credential_args};
@@ -81,6 +82,20 @@ impl LiveExporter {
     pub(super) fn get(&self, path: &[&str]) -> anyhow::Result<String> {
         let place = format!("{}/{}", self.name.trim_end_matches('/'), path.join("/"));
         self.answer(self.client.get(self.below(path)), &place)
+    }
+
+    /// Returns the answer to a GET of what is text by default, as JSON.
+    ///
+    /// # Errors
+    /// As of [`Self::get`], or the answer is not JSON of this shape.
+    pub(super) fn get_json<T: DeserializeOwned>(&self, path: &[&str]) -> anyhow::Result<T> {
+        let mut url = self.below(path);
+        url.set_query(Some("format=json"));
+        let place = format!("{}/{}", self.name.trim_end_matches('/'), path.join("/"));
+        let text = self.answer(self.client.get(url), &place)?;
+        serde_json::from_str(&text).with_context(|| {
+            format!("{place} does not answer as a stepmem exporter of version {VERSION}")
+        })
     }
 
     /// Returns the status of the exporter.

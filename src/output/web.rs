@@ -32,6 +32,8 @@ pub const PIPELINED_MAX: usize = 1;
 
 const INDEX_HTML: &str = include_str!("page/index.html");
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+const JSON: &str = "application/json";
+const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 /// The files below `/page/`: name, content type, content.
 const ASSETS: [(&str, &str, &str); 16] = [
     ("style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
@@ -81,6 +83,8 @@ pub enum SummaryFormat {
     Text,
     /// The windows of the rank of this number and the gates that stop them now, as text.
     Windows(u32),
+    /// The same as JSON.
+    WindowsJson(u32),
 }
 
 /// Access to the status.
@@ -305,10 +309,23 @@ async fn status(
     let status = site.source.fresh(false).await;
     match site.rendered(status, TextKind::Json, serde_json::to_vec) {
         Ok(text) => {
-            let (media_type, vary) = ("application/json", "accept-encoding");
+            let (media_type, vary) = (JSON, "accept-encoding");
             site.answers.respond(Content { text, media_type, vary }, &headers, connection).await
         }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+/// Returns whether a query asks for JSON and not for text; `default` without a query.
+///
+/// # Errors
+/// The query is something else.
+fn asks_for_json(uri: &Uri, default: bool) -> Result<bool, String> {
+    match uri.query() {
+        None | Some("") => Ok(default),
+        Some("format=json") => Ok(true),
+        Some("format=text") => Ok(false),
+        Some(other) => Err(format!("{other:?} is neither format=json nor format=text")),
     }
 }
 
@@ -325,13 +342,10 @@ async fn summary(
         Ok(Path(run)) => run,
         Err(error) => return refuse(StatusCode::BAD_REQUEST, error.body_text()),
     };
-    let (format, content_type) = match uri.query() {
-        None | Some("" | "format=json") => (SummaryFormat::Json, "application/json"),
-        Some("format=text") => (SummaryFormat::Text, "text/plain; charset=utf-8"),
-        Some(other) => {
-            let text = format!("{other:?} is neither format=json nor format=text");
-            return refuse(StatusCode::BAD_REQUEST, text);
-        }
+    let (format, content_type) = match asks_for_json(uri, true) {
+        Ok(true) => (SummaryFormat::Json, JSON),
+        Ok(false) => (SummaryFormat::Text, PLAIN_TEXT),
+        Err(text) => return refuse(StatusCode::BAD_REQUEST, text),
     };
     match site.source.summary(run, format).await {
         Ok(text) => {
@@ -346,23 +360,28 @@ async fn summary(
     }
 }
 
-/// Responds with the windows of a rank as text.
+/// Responds with the windows of a rank, as text or, with `?format=json`, as JSON.
 async fn windows(
     State(site): State<Site>,
     of: Result<Path<(String, u32)>, PathRejection>,
     connection: ReaderConnection,
-    headers: HeaderMap,
+    request: Request<Body>,
 ) -> Response {
+    let (uri, headers) = (request.uri(), request.headers());
     let refuse = |status: StatusCode, text: String| (status, text + "\n").into_response();
     let (run, rank) = match of {
         Ok(Path(of)) => of,
         Err(error) => return refuse(StatusCode::BAD_REQUEST, error.body_text()),
     };
-    match site.source.summary(run, SummaryFormat::Windows(rank)).await {
+    let (format, media_type) = match asks_for_json(uri, false) {
+        Ok(true) => (SummaryFormat::WindowsJson(rank), JSON),
+        Ok(false) => (SummaryFormat::Windows(rank), PLAIN_TEXT),
+        Err(text) => return refuse(StatusCode::BAD_REQUEST, text),
+    };
+    match site.source.summary(run, format).await {
         Ok(text) => {
-            let (media_type, vary) = ("text/plain; charset=utf-8", "accept-encoding");
-            let content = Content { text, media_type, vary };
-            site.answers.respond(content, &headers, connection).await
+            let content = Content { text, media_type, vary: "accept-encoding" };
+            site.answers.respond(content, headers, connection).await
         }
         Err(StatusCode::NOT_FOUND) => {
             refuse(StatusCode::NOT_FOUND, "this rank does not push".to_owned())

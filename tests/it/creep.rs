@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::rig::folder::root;
+use crate::rig::schema::holds_definition;
 
 /// Every job in `tests/data/creep`, healthy ones first.
 const JOBS: [&str; 12] = [
@@ -141,6 +142,34 @@ fn story_of_a_rank_has_every_finding_within_100_columns() {
         }
         assert!(story.contains("Live memory: "), "{job}: {story}");
     }
+}
+
+#[test]
+fn story_as_json_has_the_transitions_of_replay() {
+    for job in ["per_checkpoint", "reserved_only", "with_restarts"] {
+        let truth: Value =
+            serde_json::from_slice(&fs::read(file(job, "truth.json")).unwrap()).unwrap();
+        let rank = truth["leak_ranks"][0].as_u64().unwrap_or(0);
+        let arguments = ["explain", "-", "--json", "--rank", &rank.to_string()];
+        let story: Value = serde_json::from_str(&answer(&arguments, recording(job))).unwrap();
+        holds_definition("explain", "recorded", &story);
+        let told: Vec<&Value> =
+            of(&story["events"]).map(|event| &event["transition"]).collect();
+        let replayed = transitions(job);
+        let replayed: Vec<Value> =
+            replayed.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let of_rank: Vec<&Value> = replayed.iter().filter(|it| it["rank"] == rank).collect();
+        assert!(!of_rank.is_empty(), "{job}");
+        assert_eq!(told, of_rank, "{job}");
+        for event in of(&story["events"]) {
+            let is_cleared = event["transition"]["state"] == "cleared";
+            assert_eq!(event["cause"].is_string(), is_cleared, "{job}: {event:#}");
+        }
+    }
+}
+
+fn of(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().unwrap().iter()
 }
 
 #[test]

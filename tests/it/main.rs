@@ -33,6 +33,7 @@ mod nvml;
 // Both are judged: what is found, of whom, and what must not change it.
 mod conclusion;
 mod creep;
+mod explained;
 
 mod diagnoses;
 

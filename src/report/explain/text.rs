@@ -48,7 +48,7 @@ pub fn render(story: &Story) -> String {
 }
 
 /// Returns the signals that such a subject has.
-fn signals(story: &Story) -> impl Iterator<Item = Signal> {
+pub fn signals(story: &Story) -> impl Iterator<Item = Signal> {
     Signal::ALL
         .into_iter()
         .filter(|signal| (signal.axis() == Axis::Seconds) == story.is_process())
@@ -100,7 +100,7 @@ fn head(page: &mut Page, story: &Story) {
 }
 
 /// Returns the findings that still hold at the end.
-fn held(story: &Story) -> impl Iterator<Item = &StoryEvent> {
+pub fn held(story: &Story) -> impl Iterator<Item = &StoryEvent> {
     story.events.iter().enumerate().filter_map(|(idx, event)| {
         let later = story.events.get(idx + 1..).unwrap_or(&[]);
         let is_last = later.iter().all(|other| other.transition.kind != event.transition.kind);
@@ -441,8 +441,8 @@ fn glossary(page: &mut Page, story: &Story) {
     meanings(page, story.windows.values().flat_map(|level| level.ends.keys().copied()));
 }
 
-/// Adds the meaning of the words that tables of outcomes use.
-pub fn meanings(page: &mut Page, ends: impl Iterator<Item = End>) {
+/// Returns the gates of some outcomes whose names need a meaning, in the order of asking.
+pub fn gates(ends: impl Iterator<Item = End>) -> Vec<Gate> {
     let mut gates: Vec<Gate> = ends
         .filter_map(|end| match end {
             End::Stopped(gate) | End::Rises(gate) => Some(gate),
@@ -452,6 +452,12 @@ pub fn meanings(page: &mut Page, ends: impl Iterator<Item = End>) {
     gates.sort();
     gates.dedup();
     gates.retain(|gate| *gate != Gate::Known);
+    gates
+}
+
+/// Adds the meaning of the words that tables of outcomes use.
+pub fn meanings(page: &mut Page, ends: impl Iterator<Item = End>) {
+    let gates = gates(ends);
     if gates.is_empty() {
         return;
     }

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::rig::command::stepmem;
 use crate::rig::nvml::{FakeNvml, driver, gpu, process};
-use crate::rig::units::{GIB, MIB, gib};
+use crate::rig::schema::holds_definition;
+use crate::rig::units::{GIB, MIB, float, gib};
 use crate::rig::wait::await_true;
 
 const START: u64 = 1_764_000_000;
@@ -208,6 +209,31 @@ fn explain_shows_the_life_of_a_process() {
         assert!(text.contains(part), "{part:?} in\n{text}");
     }
     assert!(!text.contains("step"), "{text}");
+}
+
+#[test]
+fn explain_has_the_life_of_a_process_as_json() {
+    let leak = readings(1200, |i| 30 * GIB + 20 * MIB * i);
+    let ended = stepmem(&["explain", "-", "--pid", "4711", "--json"], &[], leak.as_bytes());
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+    let story: Value = serde_json::from_str(&ended.out).unwrap();
+    holds_definition("explain", "recorded", &story);
+    let subject = ["uuid", "pid", "readings", "capacity_bytes"].map(|key| story[key].clone());
+    assert_eq!(json!(subject), json!(["GPU-7", 4711, 1200, 80 * GIB]));
+    assert_eq!(story["last"], json!({"time": float(START + 15 * 1199)}));
+    assert!(story.get("steps").is_none() && story.get("run").is_none(), "{story:#}");
+    assert_eq!(story["held"][0]["kind"], "CREEP_CONFIRMED");
+    let [signal] = story["signals"].as_array().unwrap().as_slice() else { panic!("{story:#}") };
+    assert_eq!(signal["signal"], "process");
+    let floor = &signal["floor"]["points_bytes"];
+    assert_eq!(floor[0], json!(float(30 * GIB)));
+    let shown = story["events"].as_array().unwrap().iter().find_map(|event| {
+        let slope = &event["window"]["trend"]["slope_bytes_per_second"];
+        slope.as_f64()
+    });
+    let slope = shown.unwrap();
+    let is_near = (slope - LEAK_BYTES_PER_SECOND).abs() < 0.1 * LEAK_BYTES_PER_SECOND;
+    assert!(is_near, "{slope}");
 }
 
 #[test]

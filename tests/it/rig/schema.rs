@@ -10,6 +10,11 @@ pub fn schema(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
+/// Holds a value to one of the definitions of `docs/NAME.schema.json`.
+pub fn holds_definition(name: &str, definition: &str, value: &Value) {
+    holds(&json!({"$ref": format!("{name}.schema.json#/$defs/{definition}")}), value);
+}
+
 /// Holds a value to the part of JSON Schema that ours use.
 pub fn holds(schema: &Value, value: &Value) {
     check(schema, schema, value, "");
@@ -17,8 +22,10 @@ pub fn holds(schema: &Value, value: &Value) {
 
 fn check(root: &Value, schema: &Value, value: &Value, at: &str) {
     if let Some(name) = schema["$ref"].as_str() {
-        let target = root.pointer(name.trim_start_matches('#')).unwrap();
-        return check(root, target, value, at);
+        let (file, pointer) = name.split_once('#').unwrap();
+        let other = file.strip_suffix(".schema.json").map(self::schema);
+        let root = other.as_ref().unwrap_or(root);
+        return check(root, root.pointer(pointer).unwrap(), value, at);
     }
     let is = |name: &str| match name {
         "object" => value.is_object(),

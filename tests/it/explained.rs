@@ -1,0 +1,242 @@
+//! `explain --json`: what the text says, for programs; of recordings and of a running exporter.
+
+use serde_json::{Value, json};
+
+use crate::rig::command::{Ended, stepmem};
+use crate::rig::exporter::Exporter;
+use crate::rig::folder::Folder;
+use crate::rig::job::Job;
+use crate::rig::schema::holds_definition;
+use crate::rig::units::{GIB, MIB, float};
+
+/// The windows of live memory, on the line above their table.
+const RECORDED_TITLE: &str = "Live memory: outcomes of the windows that were tested";
+const LIVE_TITLE: &str = "Live memory: its windows";
+const WINDOWS: &str = "/api/v1/runs/llm%2F7b/ranks/2/windows";
+
+fn text_of(ended: &Ended) -> &str {
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""));
+    &ended.out
+}
+
+fn json_of(ended: &Ended) -> Value {
+    serde_json::from_str(text_of(ended)).unwrap()
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().unwrap()
+}
+
+fn word<'v>(value: &'v Value, key: &str) -> &'v str {
+    value[key].as_str().unwrap_or_else(|| panic!("no {key} in {value:#}"))
+}
+
+/// The length of each window that a table lists, and its last outcome without value and limit.
+fn rows(text: &str, title: &str) -> Vec<(u64, String)> {
+    let rows = text.lines().skip_while(|line| *line != title).skip(2);
+    rows.map_while(|line| {
+        let (length, outcomes) = line.trim_start().split_once("  ")?;
+        let last = outcomes.trim().rsplit("  ").next().unwrap_or_default();
+        let name = last.split(':').next().unwrap_or_default().trim();
+        Some((length.replace(',', "").parse().ok()?, name.to_owned()))
+    })
+    .collect()
+}
+
+/// The same of a window as JSON.
+fn row(window: &Value) -> (u64, String) {
+    let name = match word(window, "outcome") {
+        _ if window["is_asked"] == false => "a longer one creeps".to_owned(),
+        "stopped" => word(window, "gate").to_owned(),
+        "rises" => format!("rises ({})", word(window, "gate")),
+        other => other.to_owned(),
+    };
+    (window["records"].as_u64().unwrap(), name)
+}
+
+/// The words of the glossary of a text.
+fn glossary(text: &str) -> usize {
+    let title = "These words, in the order in which a window is tested";
+    let lines = text.lines().skip_while(|line| *line != title).skip(1);
+    lines.filter(|line| line.starts_with("  ") && !line.starts_with("   ")).count()
+}
+
+fn explain(arguments: &[&str], rank: &str) -> Ended {
+    let about = ["explain", "--run", "llm/7b", "--rank", rank];
+    stepmem(&[&about[..], arguments].concat(), &[], b"")
+}
+
+#[test]
+fn recorded_story_is_the_same_as_text_and_as_json() {
+    let folder = Folder::new("explained");
+    let file =
+        folder.write("steps.jsonl", &Job::leaking("llm/7b", 0..900, 24 * MIB).recording());
+    for rank in ["1", "2"] {
+        let explained = explain(&[&file], rank);
+        let text = text_of(&explained);
+        let story = json_of(&explain(&[&file, "--json"], rank));
+        holds_definition("explain", "recorded", &story);
+        let subject = ["run", "rank", "steps", "capacity_bytes"].map(|key| &story[key]);
+        let number: u64 = rank.parse().unwrap();
+        assert_eq!(json!(subject), json!(["llm/7b", number, 900, 80 * GIB]));
+        assert_eq!((&story["first"]["step"], &story["last"]["step"]), (&json!(0), &json!(899)));
+        for event in list(&story["events"]) {
+            let transition = &event["transition"];
+            let words =
+                format!("{}, {}: ", word(transition, "kind"), word(transition, "severity"));
+            assert!(transition["state"] == "cleared" || text.contains(&words), "{words}{text}");
+        }
+        let held: Vec<String> = list(&story["held"])
+            .iter()
+            .map(|held| format!("{} ({})", word(held, "kind"), word(held, "severity")))
+            .collect();
+        let held = if held.is_empty() { "no finding".to_owned() } else { held.join(", ") };
+        assert!(text.contains(&format!("At the end: {held}\n")), "{text}");
+        let live = &story["signals"][0];
+        assert_eq!(live["signal"], "allocated");
+        let told: Vec<_> = list(&live["windows"]).iter().map(|it| row(&it["last"])).collect();
+        assert!(told.len() > 1, "{story:#}");
+        let n_tests: u64 =
+            list(&live["windows"]).iter().map(|it| it["tests"].as_u64().unwrap()).sum();
+        let all = format!("Live memory: {n_tests} windows of up to ");
+        // One outcome for all is a sentence instead of a table.
+        if text.contains(&all) {
+            let end = format!("with the outcome: {}\n", told[0].1);
+            assert!(told.iter().all(|(_, last)| *last == told[0].1), "{told:?}");
+            assert!(text.contains(&end), "{text}");
+        } else {
+            assert_eq!(told, rows(text, RECORDED_TITLE), "{text}");
+        }
+        assert_eq!(list(&story["gates"]).len(), glossary(text), "{text}");
+        for window in list(&live["windows"]) {
+            let counts =
+                list(&window["outcomes"]).iter().map(|it| it["count"].as_u64().unwrap());
+            assert_eq!(counts.sum::<u64>(), window["tests"].as_u64().unwrap(), "{window:#}");
+        }
+    }
+}
+
+#[test]
+fn finding_of_a_story_has_what_shows_it_and_what_it_became() {
+    let folder = Folder::new("explained-events");
+    let file =
+        folder.write("steps.jsonl", &Job::leaking("llm/7b", 0..2000, 8 * MIB).recording());
+    let story = json_of(&explain(&[&file, "--json"], "2"));
+    holds_definition("explain", "recorded", &story);
+    let events = list(&story["events"]);
+    let shown = |kind: &str| {
+        let is_it = |event: &&Value| {
+            event["transition"]["kind"] == kind && event["transition"]["state"] == "raised"
+        };
+        let event = events.iter().find(is_it).unwrap_or_else(|| panic!("{story:#}"));
+        let key = if event.get("window").is_some() { "window" } else { "first_steps" };
+        event[key].clone()
+    };
+    let early = shown("CREEP_EARLY");
+    assert_eq!(early["trend"]["stage"], "rising", "{early:#}");
+    assert!(!word(&early, "gate").is_empty() && !word(&early, "reason").is_empty());
+    let creep = shown("CREEP_CONFIRMED");
+    let trend = &creep["trend"];
+    let slope = trend["slope_bytes_per_step"].as_f64().unwrap();
+    assert!((slope / 1_048_576.0 - 8.0).abs() < 1.0, "{creep:#}");
+    let became = events.iter().find(|event| event["cause"] == "became");
+    let became = became.unwrap_or_else(|| panic!("{story:#}"));
+    assert_eq!(word(&became["transition"], "kind"), "CREEP_EARLY");
+    assert_eq!(word(became, "became"), "CREEP_CONFIRMED");
+}
+
+#[test]
+fn unknown_figure_is_absent_and_what_stands_in_is_named() {
+    let folder = Folder::new("explained-capacity");
+    let job = Job::leaking("llm/7b", 0..900, 24 * MIB).more(|_, step| {
+        let reserved = if step < 400 { Value::Null } else { (48 * GIB).into() };
+        json!({"total_bytes": null, "reserved_bytes": reserved})
+    });
+    let file = folder.write("steps.jsonl", &job.recording());
+    let story = json_of(&explain(&[&file, "--json"], "2"));
+    holds_definition("explain", "recorded", &story);
+    assert!(story.get("capacity_bytes").is_none(), "{story:#}");
+    let window = &story["signals"][0]["windows"][0]["last"];
+    let has = |key: &str| window.get(key).is_some();
+    assert_eq!((has("headroom_bytes"), has("stand_in_headroom_bytes")), (false, true));
+    let floor = |of: &str| {
+        let signal = list(&story["signals"]).iter().find(|it| it["signal"] == of).unwrap();
+        signal["floor"]["points_bytes"].clone()
+    };
+    assert_eq!(floor("outside_allocator"), Value::Null);
+    let reserved = floor("reserved");
+    let (first, last) = (list(&reserved).first().unwrap(), list(&reserved).last().unwrap());
+    assert_eq!((first.is_null(), last.as_f64()), (true, Some(float(48 * GIB))));
+}
+
+#[test]
+fn live_rank_is_the_same_as_text_as_json_and_over_http() {
+    let exporter = Exporter::start(&[]);
+    for batch in Job::leaking("llm/7b", 0..900, 24 * MIB).records().chunks(300) {
+        exporter.push(batch);
+    }
+    let ack =
+        json!({"rank": 2, "kind": "CREEP_EARLY", "for_seconds": 3600, "reason": "a cache"});
+    assert_eq!(exporter.post_to("/v1/runs/llm%2F7b/ack", ack.to_string()).status, 200);
+    let url = format!("http://{}", exporter.web);
+    let told = json_of(&explain(&["--url", &url, "--json"], "2"));
+    holds_definition("explain", "live", &told);
+    let status = exporter.status();
+    let of_rank = |name: &str| -> Vec<Value> {
+        let of = list(&status[name]).iter();
+        of.filter(|it| it["rank"] == 2).map(|it| it["kind"].clone()).collect()
+    };
+    let kinds = |name: &str| -> Vec<Value> {
+        list(&told[name]).iter().map(|it| it["kind"].clone()).collect()
+    };
+    assert!(kinds("findings").contains(&json!("CREEP_CONFIRMED")), "{told:#}");
+    assert_eq!((kinds("findings"), kinds("acks")), (of_rank("findings"), of_rank("acks")));
+    let rank = list(&status["ranks"]).iter().find(|rank| rank["rank"] == 2).unwrap();
+    assert_eq!(
+        (&told["rank"]["creep"], &told["rank"]["last_train"]),
+        (&rank["creep"], &rank["last_train"])
+    );
+
+    let text = explain(&["--url", &url], "2");
+    let live = list(&told["windows"]).iter().filter(|window| window["signal"] == "allocated");
+    let live: Vec<_> = live.map(row).collect();
+    assert!(!live.is_empty());
+    assert_eq!(live, rows(text_of(&text), LIVE_TITLE), "{}", text.out);
+    assert_eq!(list(&told["gates"]).len(), glossary(&text.out), "{}", text.out);
+
+    let answer = exporter.get(&format!("{WINDOWS}?format=json"), &[]);
+    assert_eq!((answer.status, answer.header("content-type")), (200, "application/json"));
+    let windows = answer.json();
+    holds_definition("explain", "windows", &windows);
+    assert_eq!((&windows["windows"], &windows["gates"]), (&told["windows"], &told["gates"]));
+    let plain = exporter.get(WINDOWS, &[]);
+    assert_eq!(plain.header("content-type"), "text/plain; charset=utf-8");
+    assert_eq!(exporter.get(&format!("{WINDOWS}?format=text"), &[]).body, plain.body);
+    let refused = exporter.get(&format!("{WINDOWS}?format=xml"), &[]);
+    assert_eq!((refused.status, refused.body.contains("format=xml")), (400, true));
+
+    let end = json!({"rank": 2, "outcome": "completed"}).to_string();
+    assert_eq!(exporter.post_to("/v1/runs/llm%2F7b/end", end).status, 200);
+    let ended = json_of(&explain(&["--url", &url, "--json"], "2"));
+    holds_definition("explain", "live", &ended);
+    assert_eq!(ended["rank"]["end"]["outcome"], "completed");
+    assert_eq!(ended["windows"], json!([]));
+}
+
+#[test]
+fn subject_that_is_not_there_is_an_error_without_json() {
+    let folder = Folder::new("explained-none");
+    let file = folder.write("steps.jsonl", &Job::new(1, 20).run("llm/7b").recording());
+    let exporter = Exporter::start(&[]);
+    exporter.push(&Job::new(1, 20).run("llm/7b").records());
+    let url = format!("http://{}", exporter.web);
+    let of_process = stepmem(&["explain", "--json", "--pid", "7", &file], &[], b"");
+    for (ended, why) in [
+        (explain(&["--json", &file], "7"), "no train step of rank 7 of run llm/7b"),
+        (explain(&["--json", "--url", &url], "7"), "has no rank 7 of run llm/7b"),
+        (of_process, "no reading of a process 7 that does not push"),
+    ] {
+        assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""));
+        assert!(ended.err.contains(why), "{}", ended.err);
+    }
+}
