@@ -15,8 +15,9 @@ use tokio_rustls::{Accept, TlsAcceptor};
 use crate::net::access::{AccessCounts, Gate};
 use crate::net::half_records::{FREE_BYTES, HalfRecord, HalfRecords};
 
-/// What a client may send until its handshake is complete, in bytes: a chain of certificates, and no more memory.
-pub const HANDSHAKE_BYTES_MAX: usize = 16 * 1024;
+/// What a client may send until its handshake is complete, in bytes: 16 KiB for a chain of certificates; and what may come, and
+/// be read, along with its end, the first record of a request and the beginning of the second.
+pub const HANDSHAKE_BYTES_MAX: usize = 40 * 1024;
 /// What is held of one connection to be sent, in bytes.
 pub const SEND_BYTES_MAX: usize = 16 * 1024;
 

@@ -8,8 +8,8 @@ use crate::rig::access::web_config;
 use crate::rig::certificates::Authority;
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::Folder;
-use crate::rig::http::{JSON, connect};
-use crate::rig::job::Job;
+use crate::rig::http::{JSON, connect, converse, head};
+use crate::rig::job::{Job, record};
 use crate::rig::wait::await_true;
 
 /// As many connections as a listener holds.
@@ -66,6 +66,23 @@ fn handshakes_that_never_end_take_little_memory_and_hold_up_no_scrape() {
         let ended = half.read_to_end(&mut Vec::new());
         let is_late = ended.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
         assert!(!is_late, "a handshake that never ends is not closed");
+    }
+    exporter.stop();
+}
+
+#[test]
+fn large_push_that_comes_with_the_end_of_the_handshake_is_answered() {
+    let folder = Folder::new("tls-large");
+    let authority = Authority::new(&folder, "ca");
+    let (exporter, client) = (start(&folder, &authority), authority.client(None));
+    let steps: Vec<_> = (1..=500).map(|step| record(0, step, 1)).collect();
+    let body = format!("[{}]", steps.join(","));
+    assert!(body.len() > 2 * 16 * 1024, "{}", body.len());
+    let whole = head("POST", "/v1/steps", &[JSON], body.len()) + &body;
+    // How much of it is read along with the handshake differs from one to the next.
+    for _ in 0..100 {
+        let answer = converse(&mut client.connect(exporter.push), &whole, b"");
+        assert_eq!(answer.status, 200, "{answer:?}");
     }
     exporter.stop();
 }
