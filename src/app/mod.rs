@@ -1,7 +1,6 @@
 //! Composition: who is built, joined and stopped. Only this room spawns and reads the clock.
 
 mod access;
-mod allocator;
 mod clock;
 pub mod collectors;
 mod engine_task;
@@ -9,6 +8,7 @@ mod figures;
 pub mod launch;
 pub mod listen;
 pub mod log;
+mod memory;
 pub mod notices;
 mod recorder;
 mod recording_files;

@@ -14,7 +14,6 @@ use crate::analysis::engine::Engine;
 use crate::analysis::saved::SavedState;
 use crate::analysis::status::{ExporterStatus, Status};
 use crate::app::access::{Access, AccessSource};
-use crate::app::allocator;
 use crate::app::clock::Clock;
 use crate::app::collectors::analyses::AnalysisQueue;
 use crate::app::collectors::event::CollectorEvent;
@@ -23,6 +22,7 @@ use crate::app::collectors::nvml::{GpuChannels, GpuSource, GpuTask};
 use crate::app::engine_task::{EngineTask, Requests};
 use crate::app::figures::{DropCounts, ExporterFigures};
 use crate::app::listen::{Addresses, PUSH, SocketFile, WEB, bind_socket, listen};
+use crate::app::memory::{give_back_after_crowds, give_back_early, unmap_code};
 use crate::app::notices::Notices;
 use crate::app::recorder;
 use crate::app::reload::{ReloadedFiles, keep_token};
@@ -61,7 +61,7 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
     notices: Notices,
     beside: impl FnOnce(Addresses, watch::Receiver<Arc<Status>>) -> F,
 ) -> anyhow::Result<()> {
-    allocator::give_back_early();
+    give_back_early();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let mut signals = Signals::listen()?;
@@ -71,6 +71,7 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
             _ = signals.next() => return Ok(()),
         };
         tracing::info!("started");
+        unmap_code();
         app.until_stopped(signals, beside(addresses, latest)).await
     });
     // A hanging call of the driver blocks a thread of its own, which ends with the process.
@@ -217,6 +218,8 @@ impl Serving {
         let push_gate = access.gate(tokens.push.is_none());
         let clock = Arc::new(move || clock.now());
         let connections = Arc::<Connections>::default();
+        let giving = give_back_after_crowds(Arc::clone(&connections), web_stopped.clone());
+        app.web_servers.spawn(giving);
         let service = Service {
             router: http::router(&self.push_config, self.receivers, tokens, clock),
             counts: push_counts,

@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -48,12 +48,14 @@ pub const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 /// How long requests in flight may take after the server was stopped.
 pub const STOP_WITHIN: Duration = Duration::from_secs(5);
 /// The pause before accepting again after the system ran out of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(2);
 /// How many connections are asked at once to make way; a listener holds so many more than it may meanwhile.
 const ASKED_AT_ONCE: usize = 16;
 /// A connection that is asked to make way is kept if a request comes within this time: the request of a new client
 /// may be there already, unread.
-const MAKE_WAY_WITHIN: Duration = Duration::from_millis(10);
+const MAKE_WAY_WITHIN: Duration = Duration::from_millis(5);
+/// After the end of so many connections their memory is worth giving back.
+const CROWD: usize = 128;
 /// One warning that connections are not accepted stands for all within this time.
 const WARNED_EVERY: Duration = Duration::from_mins(1);
 
@@ -122,6 +124,7 @@ pub async fn serve(listener: Listener, service: Service) {
             }
             _ = warnings.tick() => connections.has_warned.store(false, Ordering::Relaxed),
             Some(has_made_way) = handled.next(), if !handled.is_empty() => {
+                connections.leave();
                 counts.shed.fetch_add(u64::from(has_made_way), Ordering::Relaxed);
             }
         }
@@ -146,6 +149,8 @@ pub async fn serve_stream(
 /// The connections of all listeners, which share the process' file descriptors.
 #[derive(Debug, Default)]
 pub struct Connections {
+    n_left: AtomicUsize,
+    crowd_left: Notify,
     /// Counts the actions of all connections: an order, not a time.
     order: Arc<AtomicU64>,
     slots: Mutex<Vec<Arc<ConnectionSlot>>>,
@@ -153,6 +158,17 @@ pub struct Connections {
 }
 
 impl Connections {
+    /// Waits until [`CROWD`] connections have ended since the last time.
+    pub async fn crowd_left(&self) {
+        self.crowd_left.notified().await;
+    }
+
+    fn leave(&self) {
+        if self.n_left.fetch_add(1, Ordering::Relaxed) % CROWD == CROWD - 1 {
+            self.crowd_left.notify_one();
+        }
+    }
+
     fn enter(&self, peer: Peer) -> Arc<ConnectionSlot> {
         let slot = Arc::new(ConnectionSlot::new(peer, Arc::clone(&self.order)));
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);

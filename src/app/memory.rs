@@ -1,0 +1,127 @@
+//! What the process keeps of memory that it does not need: what was freed, and the code of the start.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::net::server::Connections;
+
+/// From this size on, memory is a mapping of its own, which goes when it is freed: glibc's own figure, fixed. Left alone, glibc
+/// raises it to the largest that was ever freed, and keeps twice as much at the top of its heap.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+const MAPPED_FROM_BYTES: libc::c_int = 128 * 1024;
+
+/// Has glibc keep little of what is freed, for a process that lives long beside others. Another allocator stays as it is.
+pub(super) fn give_back_early() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    for (option, value) in [
+        (libc::M_MMAP_THRESHOLD, MAPPED_FROM_BYTES),
+        (libc::M_TRIM_THRESHOLD, MAPPED_FROM_BYTES),
+        // The threads beside the one that serves allocate little: no heap is kept for each.
+        (libc::M_ARENA_MAX, 1),
+    ] {
+        #[expect(
+            unsafe_code,
+            reason = "a C call without a safe form, sound with any arguments"
+        )]
+        // SAFETY: it takes two integers by value, and refuses those that it does not know.
+        let is_taken = unsafe { libc::mallopt(option, value) } == 1;
+        if !is_taken {
+            tracing::debug!(option, value, "the allocator refuses an option");
+        }
+    }
+}
+
+/// Gives memory that is free amid the heap back to the system, each time that a crowd of connections has left, until `stop`
+/// becomes true.
+///
+/// # Errors
+/// Never.
+pub(super) async fn give_back_after_crowds(
+    connections: Arc<Connections>,
+    mut stop: watch::Receiver<bool>,
+) -> anyhow::Result<()> {
+    loop {
+        tokio::select! {
+            _ = stop.wait_for(|is_stopping| *is_stopping) => return Ok(()),
+            () = connections.crowd_left() => give_back(),
+        }
+    }
+}
+
+fn give_back() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    #[expect(unsafe_code, reason = "a C call without a safe form")]
+    // SAFETY: it touches only memory that the allocator holds as free, and takes its lock.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
+/// Has the system take out of the process what of its code the start alone needed; pages that are called again are mapped
+/// again, from the file or the system's cache of it. Where that is not known to be safe, all stays as it is.
+///
+/// Linux maps 16 pages where one is touched, so that after the start nearly all code counts as resident.
+pub(super) fn unmap_code() {
+    #[cfg(target_os = "linux")]
+    if let Some(code) = own_code() {
+        let start = std::ptr::without_provenance_mut(code.start);
+        #[expect(unsafe_code, reason = "a C call without a safe form")]
+        // SAFETY: the range is one mapping of this program's file, which cannot be written, so that every page of it can be
+        // had again from the file.
+        let is_done = unsafe { libc::madvise(start, code.len(), libc::MADV_DONTNEED) } == 0;
+        if !is_done {
+            tracing::debug!("the system keeps the code of the start");
+        }
+    }
+}
+
+/// Returns where this program's code is mapped; `None` if that is not one private range that only can be read and run.
+#[cfg(target_os = "linux")]
+fn own_code() -> Option<std::ops::Range<usize>> {
+    let program = std::fs::read_link("/proc/self/exe").ok()?;
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let mut found = maps.lines().filter_map(|line| code_of(line, program.to_str()?));
+    let first = found.next()?;
+    found.next().is_none().then_some(first)
+}
+
+/// Returns the range of a line of `/proc/PID/maps` if it holds code of `program`.
+#[cfg(target_os = "linux")]
+fn code_of(line: &str, program: &str) -> Option<std::ops::Range<usize>> {
+    let mut words = line.split_ascii_whitespace();
+    let (range, rights) = (words.next()?, words.next()?);
+    let is_code = rights == "r-xp" && words.nth(3) == Some(program) && words.next().is_none();
+    let (start, end) = range.split_once('-').filter(|_| is_code)?;
+    let address = |text| usize::from_str_radix(text, 16).ok();
+    Some(address(start)?..address(end)?)
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::{code_of, own_code, unmap_code};
+
+    #[test]
+    fn code_is_what_can_be_run_of_the_program_itself() {
+        let line =
+            |rights: &str, path: &str| format!("1000-3000 {rights} 00001000 fd:00 7 {path}");
+        assert_eq!(code_of(&line("r-xp", "/bin/it"), "/bin/it"), Some(0x1000..0x3000));
+        for (rights, path) in [
+            ("r--p", "/bin/it"),
+            ("rwxp", "/bin/it"),
+            ("r-xs", "/bin/it"),
+            ("r-xp", "/lib/other"),
+            ("r-xp", "/bin/it (deleted)"),
+            ("r-xp", ""),
+        ] {
+            assert_eq!(code_of(&line(rights, path), "/bin/it"), None, "{rights} {path}");
+        }
+    }
+
+    #[test]
+    fn program_whose_code_was_unmapped_runs_on() {
+        assert!(own_code().is_some());
+        unmap_code();
+        assert!(own_code().is_some());
+    }
+}
