@@ -1,6 +1,7 @@
 //! What the process keeps of memory that it does not need: what was freed, and the code of the start.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -10,6 +11,9 @@ use crate::net::server::Connections;
 /// raises it to the largest that was ever freed, and keeps twice as much at the top of its heap.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const MAPPED_FROM_BYTES: libc::c_int = 128 * 1024;
+
+/// Free memory amid the heap is given back no more often: the walk through the heap takes milliseconds.
+const GIVEN_BACK_EVERY: Duration = Duration::from_millis(250);
 
 /// Has glibc keep little of what is freed, for a process that lives long beside others. Another allocator stays as it is.
 pub(super) fn give_back_early() {
@@ -46,6 +50,7 @@ pub(super) async fn give_back_after_crowds(
             _ = stop.wait_for(|is_stopping| *is_stopping) => return Ok(()),
             () = connections.crowd_left() => give_back(),
         }
+        tokio::time::sleep(GIVEN_BACK_EVERY).await;
     }
 }
 

@@ -412,6 +412,7 @@ fn operator_gets_a_snapshot_of_a_live_rank_and_its_verdict() {
     let demo = Exporter::start_command("demo", &[], &[]);
     let (web, push) = (format!("http://{}", demo.web), format!("http://{}", demo.push));
     let to = ["snapshot", "take", "--url", &web, "--push-url", &push, "--run", "demo"];
+    await_true("the rank", || items(&demo.status()["ranks"]).any(|rank| rank["rank"] == 1));
     // A rank that does not leak.
     let ended = stepmem(&[&to[..], &["--rank", "1", "--steps", "12"]].concat(), &[], b"");
     assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
