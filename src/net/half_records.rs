@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use tokio::sync::Notify;
 
-/// Connections of a server that hold more than [`FREE_BYTES`] of a record, or of a handshake, that is not whole.
+/// Connections of a server that hold more than 4 KiB of a record, or of a handshake, that is not whole.
 pub const HALF_RECORDS_MAX: usize = 32;
 /// What every connection may hold of one, in bytes.
 pub(super) const FREE_BYTES: usize = 4 * 1024;

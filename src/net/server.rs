@@ -158,7 +158,7 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// Waits until [`CROWD`] connections have ended since the last time.
+    /// Waits until a crowd of connections has ended since the last time.
     pub async fn crowd_left(&self) {
         self.crowd_left.notified().await;
     }
