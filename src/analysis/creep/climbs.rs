@@ -34,13 +34,10 @@ pub(super) struct Climbs {
 }
 
 impl Climbs {
-    /// Summarises the blocks of a window and its points.
-    pub(super) fn of(blocks: &[Block], points: &[(f64, f64)]) -> Self {
-        Self {
-            n_equal: n_equal(blocks, points),
-            larger_tau: larger_tau(blocks),
-            kept_ratio: estimate::kept_ratio(points).unwrap_or(0.0),
-        }
+    /// Summarises the blocks of a window and its points, whose last quarter gains `kept_ratio` of
+    /// what the first does.
+    pub(super) fn of(blocks: &[Block], points: &[(f64, f64)], kept_ratio: f64) -> Self {
+        Self { n_equal: n_equal(blocks, points), larger_tau: larger_tau(blocks), kept_ratio }
     }
 
     /// Checks that few climbs do not become larger: a batch that grows takes larger segments each

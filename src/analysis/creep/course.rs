@@ -33,7 +33,6 @@ pub(super) struct PowerLaw {
 impl PowerLaw {
     /// Fits the (position, bytes) of a whole life; `None` unless a power describes them clearly
     /// better than a line does, and better than a level that turns into one.
-    ///
     pub(super) fn of(points: &[(f64, f64)]) -> Option<Self> {
         let [(first, _), .., (last, _)] = points else { return None };
         if points.len() < POINTS_MIN {

@@ -157,7 +157,7 @@ impl<'a> WindowJudge<'a> {
         self.slack_carries(blocks, slope)?;
         let growth = growth - self.batch_growth(blocks, context.batch_share) * span;
         Gate::BatchGrowth.check(growth, need)?;
-        let climbs = self.climbs(blocks, points)?;
+        let climbs = self.climbs(blocks, points, kept_ratio)?;
 
         let share_ratio = growth / (headroom + growth);
         let n_counted = self.n_counted(n_records, span);
@@ -238,7 +238,8 @@ impl<'a> WindowJudge<'a> {
         let straightness = path.straightness().ok_or(still)?.max(self.net_straightness(blocks));
         Gate::Straight.check(straightness, self.rules.straightness_min)?;
         let gains = estimate::quarter_gains(points).ok_or(still)?;
-        self.steady(points, &gains)?;
+        let kept_ratio = estimate::kept_ratio(points).unwrap_or(0.0);
+        self.steady(kept_ratio, &gains)?;
         if self.signal == Signal::Reserved {
             let slack_gain = Curve::of(blocks, Block::slack)
                 .and_then(|curve| estimate::quarter_gains(curve.points()))
@@ -246,7 +247,7 @@ impl<'a> WindowJudge<'a> {
                 .whole;
             Gate::SlackGain.check_share(slack_gain, gains.whole, SLACK_OF_GAIN)?;
         }
-        Ok(Shape { straightness, kept_ratio: estimate::kept_ratio(points).unwrap_or(0.0) })
+        Ok(Shape { straightness, kept_ratio })
     }
 
     /// Returns the straightness of live memory without what the batch leaves of itself, so that
@@ -264,10 +265,9 @@ impl<'a> WindowJudge<'a> {
     /// Checks that the last quarter gains about as much as the first: a cache that fills up does
     /// not. Of a process that does not push per block, since the last two quarters may be a block
     /// farther apart than the first two.
-    fn steady(&self, points: &[(f64, f64)], gains: &Gains) -> Result<(), GateFailure> {
+    fn steady(&self, kept_ratio: f64, gains: &Gains) -> Result<(), GateFailure> {
         if self.signal == Signal::Process {
-            let kept = estimate::kept_ratio(points).unwrap_or(0.0);
-            return Gate::Steady.check(kept, STEADY_GAIN_RATIO);
+            return Gate::Steady.check(kept_ratio, STEADY_GAIN_RATIO);
         }
         let is_steady = gains.last > 0.0 && gains.last >= STEADY_GAIN_RATIO * gains.first;
         let kept = if gains.first > 0.0 { gains.last / gains.first } else { 0.0 };
@@ -308,11 +308,12 @@ impl<'a> WindowJudge<'a> {
         &self,
         blocks: &[Block],
         points: &[(f64, f64)],
+        kept_ratio: f64,
     ) -> Result<Option<Climbs>, GateFailure> {
         if self.signal != Signal::Process {
             return Ok(None);
         }
-        let climbs = Climbs::of(blocks, points);
+        let climbs = Climbs::of(blocks, points, kept_ratio);
         climbs.check()?;
         Ok(Some(climbs))
     }
