@@ -8,6 +8,7 @@ use crate::analysis::creep::pyramid::{Block, PackedBytes};
 use crate::analysis::creep::record::MemoryRecord;
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::without::Rule;
 use crate::analysis::estimate;
 use crate::model::units::{GIBIBYTE, Interval};
 
@@ -48,6 +49,11 @@ pub(super) struct SeriesContext {
 }
 
 impl SeriesContext {
+    /// Returns whether a rule is left out, to measure its worth.
+    pub(super) fn is_off(&self, rule: Rule) -> bool {
+        self.settings.without.is_off(rule)
+    }
+
     /// Returns the bytes left to grow into, at least a hundredth of the capacity.
     pub(super) fn headroom(&self, most: PeakUse, signal: Signal) -> f64 {
         let capacity = self.capacity.unwrap_or_else(|| {
@@ -67,6 +73,9 @@ impl SeriesContext {
     /// Returns the bytes left until the end, as far as they are known: where the capacity is.
     pub(super) fn room(&self, most: PeakUse, growth: &Growing) -> BytesLeft {
         let Some(capacity) = self.capacity else { return BytesLeft::UNKNOWN };
+        if self.is_off(Rule::CacheLeft) {
+            return BytesLeft::new(self.headroom(most, growth.signal), 0.0);
+        }
         let free = capacity - self.outside_bytes;
         let uncached = (free - most.reserved).max(ROOM_RATIO_MIN * capacity);
         let untouched = (free - most.peak).max(uncached);

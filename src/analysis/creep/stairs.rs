@@ -12,6 +12,7 @@ use crate::analysis::creep::pace::PackedPace;
 use crate::analysis::creep::pyramid::{Block, count};
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
+use crate::analysis::creep::without::{Constant, Rule};
 use crate::model::units::Interval;
 
 /// This many stairs suffice when each came with a mark, or when not even one more fits.
@@ -21,6 +22,10 @@ const STAIRS_FEW: usize = 3;
 const STAIRS_MANY: usize = 7;
 /// See [`STAIRS_FEW`]: of stairs without marks.
 const STAIRS_LEFT_MAX: f64 = 1.0;
+/// The same two without the rule of marks.
+const STAIRS_MANY_OFF: usize = 6;
+/// See [`STAIRS_MANY_OFF`].
+const STAIRS_LEFT_MAX_OFF: f64 = 4.0;
 /// See [`STAIRS_MANY`]: a share of headroom and growth.
 const STAIRS_SHARE_RATIO: f64 = 0.10;
 /// The same of stairs that came with marks.
@@ -223,14 +228,17 @@ impl Flight {
         let trend = self.trend(self.n_stairs * self.height, block, context);
         let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
         let n_left = headroom / self.height;
-        let has_marks = marks.iter().any(|stair| stair.is_marked);
+        let (without, is_off) = (context.settings.without, context.is_off(Rule::MarkedStairs));
+        let left_max = if is_off { STAIRS_LEFT_MAX_OFF } else { STAIRS_LEFT_MAX };
+        let has_marks = !is_off && marks.iter().any(|stair| stair.is_marked);
         if marks.len() != STAIRS_FEW {
             Gate::Share.check(trend.share_ratio, STAIRS_SHARE_RATIO)?;
-        } else if has_marks && n_left > STAIRS_LEFT_MAX {
+        } else if has_marks && n_left > left_max {
             marks::check(marks)?;
-            Gate::Share.check(trend.share_ratio, STAIRS_MARKED_SHARE_RATIO)?;
+            let share = without.value(Constant::MarkedShare, STAIRS_MARKED_SHARE_RATIO);
+            Gate::Share.check(trend.share_ratio, share)?;
         } else {
-            Gate::StairsLeft.check(n_left, STAIRS_LEFT_MAX)?;
+            Gate::StairsLeft.check(n_left, left_max)?;
         }
         Gate::Horizon
             .check(n_left * self.distance_seconds, context.settings.horizon_seconds)?;
@@ -242,7 +250,8 @@ impl Flight {
     fn trend(&self, growth: f64, block: &Block, context: &SeriesContext) -> Trend {
         let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
         let slope = self.height / self.distance_steps;
-        let ends = Interval::around(slope, ENDS_STAIRS / self.n_stairs * slope);
+        let n_ends = if context.is_off(Rule::Scatter) { 0.0 } else { ENDS_STAIRS };
+        let ends = Interval::around(slope, n_ends / self.n_stairs * slope);
         let growing = Growing { signal: Signal::Allocated, bytes: growth, is_followed: false };
         Trend {
             signal: Signal::Allocated,
@@ -352,7 +361,9 @@ impl Stairs {
             self.half = Some(sum);
             return None;
         }
-        let of_batch = context.batch_share.clamp(0.0, 1.0) * sum.transient_height;
+        let is_off = context.is_off(Rule::MarkedStairs);
+        let share = if is_off { 1.0 } else { context.batch_share.clamp(0.0, 1.0) };
+        let of_batch = share * sum.transient_height;
         (of_batch < STAIR_BATCH_RATIO * sum.height).then_some(Stair {
             at: before.end,
             foot: sum.foot,
@@ -371,7 +382,8 @@ impl Stairs {
             }
             return;
         }
-        for n_stairs in [STAIRS_FEW, STAIRS_MANY] {
+        let is_off = context.is_off(Rule::MarkedStairs);
+        for n_stairs in [STAIRS_FEW, if is_off { STAIRS_MANY_OFF } else { STAIRS_MANY }] {
             let Some(first_idx) = self.recent.len().checked_sub(n_stairs) else { continue };
             let Some(stairs) = self.recent.get(first_idx..) else { continue };
             let Some(flight) = Flight::of(stairs) else { continue };

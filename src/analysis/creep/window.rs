@@ -13,6 +13,7 @@ use crate::analysis::creep::rules::SignalRules;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::slope::GrowthRate;
 use crate::analysis::creep::trend::{Stage, Trend};
+use crate::analysis::creep::without::{Constant, Rule};
 use crate::analysis::estimate::{self, Gains};
 use crate::model::units::MEBIBYTE;
 
@@ -169,7 +170,7 @@ impl<'a> WindowJudge<'a> {
             is_certain: is_line && self.counts_small(n_records) && growth >= SMALL_GROWTH_BYTES,
         };
         let (stage, obstacle) = self.stage(n_counted, progress)?;
-        let rate = GrowthRate::of(points, slope).ok_or(unfit)?;
+        let rate = GrowthRate::of(points, slope, context.settings.without).ok_or(unfit)?;
         let onset = blocks.get(rate.onset_idx).unwrap_or(first);
         let is_followed = is_followed(blocks.get(rate.onset_idx..).unwrap_or(blocks));
         let growing = Growing { signal: self.signal, bytes: growth, is_followed };
@@ -219,10 +220,8 @@ impl<'a> WindowJudge<'a> {
     /// Returns for how many records a window counts: readings that are seldom taken stand for as
     /// many as the rules were tuned on in the same time.
     fn n_counted(&self, n_records: f64, span: f64) -> f64 {
-        match self.signal {
-            Signal::Process => n_records.max(span / TUNED_READING_SECONDS),
-            Signal::Allocated | Signal::Reserved | Signal::OutsideAllocator => n_records,
-        }
+        let counts_time = self.signal == Signal::Process && !self.context.is_off(Rule::ByTime);
+        if counts_time { n_records.max(span / TUNED_READING_SECONDS) } else { n_records }
     }
 
     /// Checks the gates that need no fit; returns the shape of a window that passes.
@@ -254,7 +253,7 @@ impl<'a> WindowJudge<'a> {
     /// its noise hides no line; 0 where that is not known.
     fn net_straightness(&self, blocks: &[Block]) -> f64 {
         let share = self.context.batch_share.clamp(0.0, 1.0);
-        if self.signal != Signal::Allocated {
+        if self.signal != Signal::Allocated || self.context.is_off(Rule::BatchNoise) {
             return 0.0;
         }
         Curve::of(blocks, |block| Some(block.floor - share * block.transient()?))
@@ -266,12 +265,14 @@ impl<'a> WindowJudge<'a> {
     /// not. Of a process that does not push per block, since the last two quarters may be a block
     /// farther apart than the first two.
     fn steady(&self, kept_ratio: f64, gains: &Gains) -> Result<(), GateFailure> {
-        if self.signal == Signal::Process {
-            return Gate::Steady.check(kept_ratio, STEADY_GAIN_RATIO);
+        let least =
+            self.context.settings.without.value(Constant::SteadyGain, STEADY_GAIN_RATIO);
+        if self.signal == Signal::Process && !self.context.is_off(Rule::Climbs) {
+            return Gate::Steady.check(kept_ratio, least);
         }
-        let is_steady = gains.last > 0.0 && gains.last >= STEADY_GAIN_RATIO * gains.first;
+        let is_steady = gains.last > 0.0 && gains.last >= least * gains.first;
         let kept = if gains.first > 0.0 { gains.last / gains.first } else { 0.0 };
-        Gate::Steady.require(is_steady, kept, STEADY_GAIN_RATIO)
+        Gate::Steady.require(is_steady, kept, least)
     }
 
     /// Returns the stage of a window's growth, and the gate that keeps it from a higher one;
@@ -310,10 +311,10 @@ impl<'a> WindowJudge<'a> {
         points: &[(f64, f64)],
         kept_ratio: f64,
     ) -> Result<Option<Climbs>, GateFailure> {
-        if self.signal != Signal::Process {
+        if self.signal != Signal::Process || self.context.is_off(Rule::Climbs) {
             return Ok(None);
         }
-        let climbs = Climbs::of(blocks, points, kept_ratio);
+        let climbs = Climbs::of(blocks, points, kept_ratio, self.context.settings.without);
         climbs.check()?;
         Ok(Some(climbs))
     }
@@ -321,17 +322,26 @@ impl<'a> WindowJudge<'a> {
     /// Returns the share that a window must have used to creep: less where it lasts and hardly
     /// slows, or climbed many times; more where it is short.
     fn creeping_share(&self, n_records: f64, kept_ratio: f64, climbs: Option<Climbs>) -> f64 {
-        let rules = self.rules;
+        let (rules, without) = (self.rules, self.context.settings.without);
         let is_late = self.context.n_lived >= LATE_LIFE_RATIO * n_records;
         let lasts = is_late || n_records >= LASTS_OF_FULL * rules.records_full;
         // What a caching allocator holds is a staircase, whose quarters say little.
-        let is_rank = self.signal != Signal::Process;
-        let is_steady = is_rank && lasts && kept_ratio >= HARDLY_SLOWS_RATIO;
-        let share = if is_steady { STEADY_OF_SHARE } else { 1.0 } * rules.creeping_share_ratio;
+        let is_asked = self.signal != Signal::Process && !without.is_off(Rule::SteadyLine);
+        let hardly_slows = without.value(Constant::HardlySlows, HARDLY_SLOWS_RATIO);
+        let is_steady = is_asked && lasts && kept_ratio >= hardly_slows;
+        let of_line = without.value(Constant::LineOfShare, STEADY_OF_SHARE);
+        let share = if is_steady { of_line } else { 1.0 } * self.full_share();
         let full = if is_steady && is_late { LASTS_OF_FULL } else { 1.0 } * rules.records_full;
         let lack = (full / n_records.max(1.0)).sqrt();
         let by_length = share * lack.clamp(1.0, SHORT_WINDOW_FACTOR_MAX);
         climbs.map_or(by_length, |climbs| by_length.min(climbs.share_ratio()))
+    }
+
+    /// Returns the share that a full window must have used to creep.
+    fn full_share(&self) -> f64 {
+        let (usual, without) = (self.rules.creeping_share_ratio, self.context.settings.without);
+        let is_live = self.signal == Signal::Allocated;
+        if is_live { without.value(Constant::CreepingShare, usual) } else { usual }
     }
 
     /// Returns the slope that larger batches explain: of live memory only, and never below 0.
