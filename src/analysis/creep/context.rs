@@ -14,6 +14,9 @@ use crate::model::units::{GIBIBYTE, Interval};
 /// Headroom is at least this share of the capacity, so that noise on a full device does not
 /// look like the end.
 const HEADROOM_RATIO_MIN: f64 = 0.01;
+/// The same of a process that does not push: it holds its allocator's cache, of which one that runs
+/// out gives back first.
+const PROCESS_HEADROOM_RATIO_MIN: f64 = 0.05;
 /// What is left is at least this share of the capacity: a driver's own use comes and goes by that
 /// much.
 const ROOM_RATIO_MIN: f64 = 0.002;
@@ -48,7 +51,8 @@ pub(super) struct SeriesContext {
 }
 
 impl SeriesContext {
-    /// Returns the bytes left to grow into, at least a hundredth of the capacity.
+    /// Returns the bytes left to grow into, at least a hundredth of the capacity; for a process that
+    /// does not push a twentieth.
     pub(super) fn headroom(&self, most: PeakUse, signal: Signal) -> f64 {
         let capacity = self.capacity.unwrap_or_else(|| {
             let mut capacity = STAND_IN_CAPACITY_BYTES;
@@ -57,11 +61,15 @@ impl SeriesContext {
             }
             capacity
         });
+        let least = match signal {
+            Signal::Process => PROCESS_HEADROOM_RATIO_MIN,
+            Signal::Allocated | Signal::Reserved | Signal::OutsideAllocator => {
+                HEADROOM_RATIO_MIN
+            }
+        };
         let free = capacity - self.outside_bytes;
         let peak_weight = self.settings.rules(signal).peak_weight;
-        (free - most.reserved)
-            .max(peak_weight * (free - most.peak))
-            .max(HEADROOM_RATIO_MIN * capacity)
+        (free - most.reserved).max(peak_weight * (free - most.peak)).max(least * capacity)
     }
 
     /// Returns the bytes left until the end, as far as they are known: where the capacity is.

@@ -10,6 +10,7 @@ use crate::analysis::creep::pyramid::{
     Block, Level, READINGS_PER_BLOCK, RECORDS_PER_BLOCK, count,
 };
 use crate::analysis::creep::rules::SignalRules;
+use crate::analysis::creep::shape::{self, STEADY_GAIN_RATIO, Shape};
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::slope::GrowthRate;
 use crate::analysis::creep::trend::{Stage, Trend};
@@ -25,23 +26,8 @@ const SMALL_GROWTH_BYTES: f64 = 64.0 * MEBIBYTE;
 const SMALL_STRAIGHT_RATIO: f64 = 0.8;
 /// The ends of a window must differ by this share of the growth that the fit must show.
 const RISE_OF_NEED: f64 = 0.8;
-/// The last quarter must gain this share of the first quarter's gain; a cache that fills up
-/// does not.
-const STEADY_GAIN_RATIO: f64 = 0.8;
-/// Growth hardly slows when its last quarter gains this share of its first: a cache that fills
-/// exponentially passes until it holds 1 - 0.93² = 13.5 % of its size, and passes 80 % until 36 %.
-const HARDLY_SLOWS_RATIO: f64 = 0.93;
-/// Such growth of a rank creeps at this part of the share.
-const STEADY_OF_SHARE: f64 = 0.7;
-/// A window is late in a life this many times as long: garbage of that time would be known.
-const LATE_LIFE_RATIO: f64 = 2.0;
-/// A window lasts when it is late, or holds this share of a full window's records.
-const LASTS_OF_FULL: f64 = 0.5;
 /// The rules of a process that does not push were tuned on a reading every so many seconds.
 const TUNED_READING_SECONDS: f64 = 15.0;
-/// Windows shorter than full length must show more, by the root of what they lack: at most this
-/// many times.
-const SHORT_WINDOW_FACTOR_MAX: f64 = 3.0;
 /// Reserved memory creeps by fragmentation only if its slack (reserved minus peak) carries this
 /// share of the slope.
 const SLACK_OF_SLOPE: f64 = 0.8;
@@ -139,7 +125,8 @@ impl<'a> WindowJudge<'a> {
         let headroom = self.headroom(level);
         let n_records = self.n_records(level_idx, blocks.len());
         let need = self.need(headroom, n_records);
-        let Shape { straightness, kept_ratio } = self.shape(blocks, points, need)?;
+        let shape = self.shape(blocks, points, need)?;
+        let straightness = shape.straightness;
 
         let unfit = GateFailure { gate: Gate::Growth, value: 0.0, limit: need };
         let slope = estimate::theil_sen(points).ok_or(unfit)?.slope;
@@ -157,19 +144,20 @@ impl<'a> WindowJudge<'a> {
         self.slack_carries(blocks, slope)?;
         let growth = growth - self.batch_growth(blocks, context.batch_share) * span;
         Gate::BatchGrowth.check(growth, need)?;
-        let climbs = self.climbs(blocks, points, kept_ratio)?;
+        let climbs = self.climbs(blocks, points, shape.kept_ratio)?;
 
         let share_ratio = growth / (headroom + growth);
         let n_counted = self.n_counted(n_records, span);
+        let rate = GrowthRate::of(points, slope).ok_or(unfit)?;
+        let shape = shape.since(rate.onset_idx, points);
         let is_line = straightness >= SMALL_STRAIGHT_RATIO * (n_blocks - 1.0);
         let progress = Progress {
             seconds_left: context.seconds_left(headroom, slope),
             share_ratio,
-            creeping_share_ratio: self.creeping_share(n_counted, kept_ratio, climbs),
+            creeping_share_ratio: self.creeping_share(n_counted, &shape, climbs),
             is_certain: is_line && self.counts_small(n_records) && growth >= SMALL_GROWTH_BYTES,
         };
         let (stage, obstacle) = self.stage(n_counted, progress)?;
-        let rate = GrowthRate::of(points, slope).ok_or(unfit)?;
         let onset = blocks.get(rate.onset_idx).unwrap_or(first);
         let is_followed = is_followed(blocks.get(rate.onset_idx..).unwrap_or(blocks));
         let growing = Growing { signal: self.signal, bytes: growth, is_followed };
@@ -247,19 +235,12 @@ impl<'a> WindowJudge<'a> {
                 .whole;
             Gate::SlackGain.check_share(slack_gain, gains.whole, SLACK_OF_GAIN)?;
         }
-        Ok(Shape { straightness, kept_ratio })
+        Ok(Shape::new(blocks.len(), straightness, kept_ratio))
     }
 
-    /// Returns the straightness of live memory without what the batch leaves of itself, so that
-    /// its noise hides no line; 0 where that is not known.
     fn net_straightness(&self, blocks: &[Block]) -> f64 {
-        let share = self.context.batch_share.clamp(0.0, 1.0);
-        if self.signal != Signal::Allocated {
-            return 0.0;
-        }
-        Curve::of(blocks, |block| Some(block.floor - share * block.transient()?))
-            .and_then(|curve| estimate::path(curve.points())?.straightness())
-            .unwrap_or(0.0)
+        let is_live = self.signal == Signal::Allocated;
+        if is_live { shape::net_straightness(blocks, self.context.batch_share) } else { 0.0 }
     }
 
     /// Checks that the last quarter gains about as much as the first: a cache that fills up does
@@ -282,8 +263,7 @@ impl<'a> WindowJudge<'a> {
         progress: Progress,
     ) -> Result<(Stage, Option<GateFailure>), GateFailure> {
         let (rules, share) = (self.rules, progress.share_ratio);
-        let lack = (rules.records_full / n_records.max(1.0)).sqrt();
-        let factor = lack.clamp(1.0, SHORT_WINDOW_FACTOR_MAX);
+        let factor = shape::short_factor(rules.records_full, n_records);
         let is_long = n_records >= rules.records_min || share >= rules.urgent_share_ratio;
         let creeping = Gate::Share
             .check(share, progress.creeping_share_ratio)
@@ -318,20 +298,17 @@ impl<'a> WindowJudge<'a> {
         Ok(Some(climbs))
     }
 
-    /// Returns the share that a window must have used to creep: less where it lasts and hardly
-    /// slows, or climbed many times; more where it is short.
-    fn creeping_share(&self, n_records: f64, kept_ratio: f64, climbs: Option<Climbs>) -> f64 {
+    /// Returns the share that a window must have used to creep, by its length and shape; of a
+    /// process that does not push, what its climbs need where that is less.
+    fn creeping_share(&self, n_records: f64, shape: &Shape, climbs: Option<Climbs>) -> f64 {
         let rules = self.rules;
-        let is_late = self.context.n_lived >= LATE_LIFE_RATIO * n_records;
-        let lasts = is_late || n_records >= LASTS_OF_FULL * rules.records_full;
-        // What a caching allocator holds is a staircase, whose quarters say little.
-        let is_rank = self.signal != Signal::Process;
-        let is_steady = is_rank && lasts && kept_ratio >= HARDLY_SLOWS_RATIO;
-        let share = if is_steady { STEADY_OF_SHARE } else { 1.0 } * rules.creeping_share_ratio;
-        let full = if is_steady && is_late { LASTS_OF_FULL } else { 1.0 } * rules.records_full;
-        let lack = (full / n_records.max(1.0)).sqrt();
-        let by_length = share * lack.clamp(1.0, SHORT_WINDOW_FACTOR_MAX);
-        climbs.map_or(by_length, |climbs| by_length.min(climbs.share_ratio()))
+        match climbs {
+            // What a caching allocator holds is a staircase, whose quarters say little.
+            Some(climbs) => {
+                shape::share(rules, rules.records_full, n_records).min(climbs.share_ratio())
+            }
+            None => shape.share_of_rank(rules, n_records, self.context.n_lived),
+        }
     }
 
     /// Returns the slope that larger batches explain: of live memory only, and never below 0.
@@ -377,14 +354,6 @@ fn is_followed(blocks: &[Block]) -> bool {
         high = high.max(block.reserved_max);
     }
     n_highs >= FOLLOWED_RATIO * count(rest.len())
-}
-
-/// How straight a window's growth is, and how it goes on.
-struct Shape {
-    /// How many equal moves its path is worth.
-    straightness: f64,
-    /// The last quarter's gain per block as a share of the first's.
-    kept_ratio: f64,
 }
 
 /// How close growth has come to the end.
@@ -439,47 +408,6 @@ mod tests {
         };
         rank.run(6000, longer);
         assert_eq!(rank.trend(Signal::Allocated), None);
-    }
-
-    /// Runs until live memory creeps; returns the step, and the share that it has used.
-    fn creeps_at(of_step: impl Fn(f64) -> MemoryRecord) -> (f64, f64) {
-        let mut rank = Simulation::new();
-        while rank.stage(Signal::Allocated) != Some(Stage::Creeping) {
-            assert!(rank.step < 40_000.0, "not found");
-            rank.run(16, &of_step);
-        }
-        (rank.step, rank.trend(Signal::Allocated).unwrap().share_ratio)
-    }
-
-    #[test]
-    fn line_needs_less_than_growth_that_slows() {
-        let (_, of_line) = creeps_at(|step| record(step, 0.5 * MEBIBYTE * step));
-        assert!((0.049..0.055).contains(&of_line), "{of_line}");
-        let slowing =
-            |step: f64| record(step, 10.0 * GIBIBYTE * (1.0 - (-step / 10_000.0).exp()));
-        let (_, of_slowing) = creeps_at(slowing);
-        assert!(of_slowing >= 0.07, "{of_slowing}");
-    }
-
-    #[test]
-    fn late_leak_is_found_sooner_than_growth_of_the_first_steps() {
-        let leak = 4.0 * MEBIBYTE;
-        let (early, _) = creeps_at(|step| record(step, leak * (step - 200.0).max(0.0)));
-        let (late, _) = creeps_at(|step| record(step, leak * (step - 4000.0).max(0.0)));
-        assert!(late - 4000.0 < early - 200.0, "{late} {early}");
-    }
-
-    #[test]
-    fn noise_that_the_batch_explains_hides_no_line() {
-        let (step, _) = creeps_at(|step| {
-            let batch = 4.0 * GIBIBYTE * ((step / 64.0).floor() * 0.618_034 % 1.0);
-            let mut noisy = record(step, MEBIBYTE * step);
-            noisy.allocated += 0.5 * batch;
-            noisy.peak = Some(noisy.allocated + 8.0 * GIBIBYTE + batch);
-            noisy.peak_bound = noisy.peak;
-            noisy
-        });
-        assert!(step < 6000.0, "{step}");
     }
 
     #[test]
