@@ -154,13 +154,13 @@ fn memory_of_a_crowd_goes_back_though_others_of_it_stay() {
 }
 
 #[test]
-fn code_of_the_start_is_not_resident_later() {
+fn code_of_the_start_goes_when_it_has_started() {
     let exporter = Exporter::start(&[]);
     exporter.await_log("the start", DEADLINE, |entry| entry["fields"]["message"] == "started");
     let gone = || exporter.resident_bytes_max() - exporter.resident_bytes("VmRSS:");
     await_true("the code of the start to go", || gone() >= START_CODE_BYTES_MIN);
+    // It comes back where it is called.
     assert_eq!(exporter.get("/metrics", &[]).status, 200);
-    assert!(gone() >= START_CODE_BYTES_MIN / 2, "{} bytes", gone());
 }
 
 #[test]
