@@ -1,7 +1,7 @@
 //! Judges one window: whether it shows growth that counts, and how fast.
 
 use crate::analysis::creep::climbs::Climbs;
-use crate::analysis::creep::context::{Growing, PeakUse, SeriesContext};
+use crate::analysis::creep::context::{Growing, PeakUse, SeriesContext, is_followed};
 use crate::analysis::creep::course::PowerLaw;
 use crate::analysis::creep::curve::Curve;
 use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
@@ -11,7 +11,7 @@ use crate::analysis::creep::pyramid::{
 };
 use crate::analysis::creep::rules::SignalRules;
 use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::slope::GrowthRate;
+use crate::analysis::creep::slope::{GrowthRate, less_unsplit};
 use crate::analysis::creep::trend::{Stage, Trend};
 use crate::analysis::estimate::{self, Gains};
 use crate::model::units::MEBIBYTE;
@@ -47,8 +47,6 @@ const SHORT_WINDOW_FACTOR_MAX: f64 = 3.0;
 const SLACK_OF_SLOPE: f64 = 0.8;
 /// The same between the first and the last quarter, which is cheaper to compute.
 const SLACK_OF_GAIN: f64 = 0.5;
-/// Reserved memory follows live memory when it reaches a new high in this share of the blocks.
-const FOLLOWED_RATIO: f64 = 0.5;
 /// The working set grows when the peaks' tau is above this and their slope above
 /// [`WORKING_SET_OF_SLOPE`].
 const WORKING_SET_TAU: f64 = 0.5;
@@ -139,7 +137,7 @@ impl<'a> WindowJudge<'a> {
         let headroom = self.headroom(level);
         let n_records = self.n_records(level_idx, blocks.len());
         let need = self.need(headroom, n_records);
-        let Shape { straightness, kept_ratio } = self.shape(blocks, points, need)?;
+        let Shape { straightness, kept_ratio, net } = self.shape(blocks, points, need)?;
 
         let unfit = GateFailure { gate: Gate::Growth, value: 0.0, limit: need };
         let slope = estimate::theil_sen(points).ok_or(unfit)?.slope;
@@ -169,7 +167,7 @@ impl<'a> WindowJudge<'a> {
             is_certain: is_line && self.counts_small(n_records) && growth >= SMALL_GROWTH_BYTES,
         };
         let (stage, obstacle) = self.stage(n_counted, progress)?;
-        let rate = GrowthRate::of(points, slope).ok_or(unfit)?;
+        let rate = self.rate(net.as_ref().map_or(points, Curve::points)).ok_or(unfit)?;
         let onset = blocks.get(rate.onset_idx).unwrap_or(first);
         let is_followed = is_followed(blocks.get(rate.onset_idx..).unwrap_or(blocks));
         let growing = Growing { signal: self.signal, bytes: growth, is_followed };
@@ -235,7 +233,10 @@ impl<'a> WindowJudge<'a> {
         let still = GateFailure { gate: Gate::Rise, value: 0.0, limit: RISE_OF_NEED * need };
         let path = estimate::path(points).ok_or(still)?;
         Gate::Rise.check(path.rise, still.limit)?;
-        let straightness = path.straightness().ok_or(still)?.max(self.net_straightness(blocks));
+        let straightness = path.straightness().ok_or(still)?;
+        let net = self.net(blocks).filter(|(_, of_net)| *of_net > straightness);
+        let straightness = net.as_ref().map_or(straightness, |(_, of_net)| *of_net);
+        let net = net.map(|(curve, _)| curve);
         Gate::Straight.check(straightness, self.rules.straightness_min)?;
         let gains = estimate::quarter_gains(points).ok_or(still)?;
         let kept_ratio = estimate::kept_ratio(points).unwrap_or(0.0);
@@ -247,19 +248,27 @@ impl<'a> WindowJudge<'a> {
                 .whole;
             Gate::SlackGain.check_share(slack_gain, gains.whole, SLACK_OF_GAIN)?;
         }
-        Ok(Shape { straightness, kept_ratio })
+        Ok(Shape { straightness, kept_ratio, net })
     }
 
-    /// Returns the straightness of live memory without what the batch leaves of itself, so that
-    /// its noise hides no line; 0 where that is not known.
-    fn net_straightness(&self, blocks: &[Block]) -> f64 {
+    /// Returns live memory without what the batch leaves of itself, so that its noise hides no
+    /// line, and how straight that is; `None` where it is not known.
+    fn net(&self, blocks: &[Block]) -> Option<(Curve, f64)> {
         let share = self.context.batch_share.clamp(0.0, 1.0);
         if self.signal != Signal::Allocated {
-            return 0.0;
+            return None;
         }
-        Curve::of(blocks, |block| Some(block.floor - share * block.transient()?))
-            .and_then(|curve| estimate::path(curve.points())?.straightness())
-            .unwrap_or(0.0)
+        let curve = Curve::of(blocks, |block| Some(block.floor - share * block.transient()?))?;
+        let straightness = estimate::path(curve.points())?.straightness()?;
+        Some((curve, straightness))
+    }
+
+    /// Returns how fast a window's points climb since their growth set in.
+    fn rate(&self, points: &[(f64, f64)]) -> Option<GrowthRate> {
+        let rate = GrowthRate::of(points, estimate::theil_sen(points)?.slope)?;
+        let is_cached = self.signal == Signal::Allocated && !self.context.is_host;
+        let slope = if is_cached { less_unsplit(rate.slope) } else { rate.slope };
+        Some(GrowthRate { slope, ..rate })
     }
 
     /// Checks that the last quarter gains about as much as the first: a cache that fills up does
@@ -367,24 +376,14 @@ pub(super) fn course(signal: Signal, blocks: &[Block]) -> Option<PowerLaw> {
     PowerLaw::of(Curve::of(blocks, |block| block.value(signal))?.points())
 }
 
-/// Returns whether reserved memory reaches a new high in at least half of the blocks: it is taken
-/// page by page as live memory grows, not in segments larger than that.
-fn is_followed(blocks: &[Block]) -> bool {
-    let Some((first, rest)) = blocks.split_first() else { return false };
-    let (mut high, mut n_highs) = (first.reserved_max, 0.0);
-    for block in rest {
-        n_highs += if block.reserved_max > high { 1.0 } else { 0.0 };
-        high = high.max(block.reserved_max);
-    }
-    n_highs >= FOLLOWED_RATIO * count(rest.len())
-}
-
 /// How straight a window's growth is, and how it goes on.
 struct Shape {
     /// How many equal moves its path is worth.
     straightness: f64,
     /// The last quarter's gain per block as a share of the first's.
     kept_ratio: f64,
+    /// The points without what the batch leaves, where those are straighter.
+    net: Option<Curve>,
 }
 
 /// How close growth has come to the end.
