@@ -461,8 +461,10 @@ mod tests {
         assert_within(
             trend.slope_bytes_per_unit.value,
             GIBIBYTE / 1000.0,
-            0.2 * GIBIBYTE / 1000.0,
+            0.08 * GIBIBYTE / 1000.0,
         );
+        let left_by_stairs = trend.headroom_bytes().unwrap() / GIBIBYTE * 1000.0;
+        assert_within(trend.eta_steps().unwrap().value, left_by_stairs, 0.03 * left_by_stairs);
         assert!(trend.slope_bytes_per_unit.lower <= trend.slope_bytes_per_unit.value);
         assert!(trend.slope_bytes_per_unit.upper >= trend.slope_bytes_per_unit.value);
         assert_finite(&trend);
