@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::creep::axis::AxisPoint;
-use crate::analysis::creep::pyramid::{Block, PackedBytes};
+use crate::analysis::creep::pyramid::{Block, PackedBytes, count};
 use crate::analysis::creep::record::MemoryRecord;
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::creep::signal::Signal;
@@ -25,6 +25,8 @@ const ROOM_RATIO_MIN: f64 = 0.002;
 const ROOM_OF_UNTOUCHED_MIN: f64 = 0.25;
 /// The least that may be left, as a share of the likely number.
 const ROOM_LEAST_RATIO: f64 = 0.25;
+/// Reserved memory follows live memory when it reaches a new high in this share of the blocks.
+const FOLLOWED_RATIO: f64 = 0.5;
 /// Stands in for an unknown capacity: 80 GiB, as most training GPUs have (A100, H100). Doubled
 /// until the memory seen in use fits.
 const STAND_IN_CAPACITY_BYTES: f64 = 80.0 * GIBIBYTE;
@@ -115,6 +117,18 @@ pub(super) struct Growing {
     pub(super) bytes: f64,
     /// Whether reserved memory rises along with live memory.
     pub(super) is_followed: bool,
+}
+
+/// Returns whether reserved memory reaches a new high in at least half of the blocks: it is taken
+/// page by page as live memory grows, not in segments larger than that.
+pub(super) fn is_followed(blocks: &[Block]) -> bool {
+    let Some((first, rest)) = blocks.split_first() else { return false };
+    let (mut high, mut n_highs) = (first.reserved_max, 0.0);
+    for block in rest {
+        n_highs += if block.reserved_max > high { 1.0 } else { 0.0 };
+        high = high.max(block.reserved_max);
+    }
+    n_highs >= FOLLOWED_RATIO * count(rest.len())
 }
 
 /// The bytes left until the end, and how far off they may be.

@@ -77,20 +77,30 @@ pub(super) fn short_factor(n_full: f64, n_records: f64) -> f64 {
     (n_full / n_records.max(1.0)).sqrt().clamp(1.0, SHORT_WINDOW_FACTOR_MAX)
 }
 
-/// Returns the straightness of live memory without the `share` of a batch that stays live, so that
-/// the batch's noise hides no line; 0 where that is not known.
-///
-/// The share is taken off every record, or off the floor of a block, whichever is straighter: a
-/// block's floors of live and of transient memory may be of different steps, and the first blocks
-/// of a life know its share less well.
-pub(super) fn net_straightness(blocks: &[Block], share: f64) -> f64 {
-    let of_records = straightness(blocks, |block| block.net_floor.get());
-    let share = share.clamp(0.0, 1.0);
-    of_records.max(straightness(blocks, |block| Some(block.floor - share * block.transient()?)))
+/// Live memory without the share of the batch that stays live, taken off the floor of each block.
+pub(super) struct NetFloors {
+    pub(super) curve: Curve,
+    /// How many equal moves its path is worth.
+    pub(super) straightness: f64,
 }
 
-fn straightness(blocks: &[Block], value: impl Fn(&Block) -> Option<f64>) -> f64 {
-    Curve::of(blocks, value)
+impl NetFloors {
+    /// Returns `None` where a block's transient memory is not known, or nothing rises.
+    pub(super) fn of(blocks: &[Block], share: f64) -> Option<Self> {
+        let share = share.clamp(0.0, 1.0);
+        let curve = Curve::of(blocks, |block| Some(block.floor - share * block.transient()?))?;
+        let straightness = estimate::path(curve.points())?.straightness()?;
+        Some(Self { curve, straightness })
+    }
+}
+
+/// Returns the straightness of live memory without the share of the batch that stays live, taken
+/// off every record; 0 where that is not known.
+///
+/// It hears a line that [`NetFloors`] miss: a block's floors of live and of transient memory may be
+/// of different steps, and the first blocks of a life know its share less well.
+pub(super) fn net_straightness_of_records(blocks: &[Block]) -> f64 {
+    Curve::of(blocks, |block| block.net_floor.get())
         .and_then(|curve| estimate::path(curve.points())?.straightness())
         .unwrap_or(0.0)
 }

@@ -141,6 +141,7 @@ impl Default for Stairs {
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     first: Stair,
+    last: Stair,
     n_stairs: f64,
     height: f64,
     distance_steps: f64,
@@ -169,6 +170,7 @@ impl Flight {
         let farthest = distances().reduce(f64::max)?.max(1.0);
         Some(Self {
             first: *first,
+            last: *last,
             n_stairs,
             height: heights().map(|height| height / n_stairs).sum(),
             distance_steps,
@@ -237,11 +239,13 @@ impl Flight {
         Ok(trend)
     }
 
-    /// Returns the flight's trend; the slope's interval spans its flattest and its steepest
-    /// stairs, and half a stair more or less.
+    /// Returns the flight's trend: the slope is the climb since the top of its first stair by the
+    /// steps since then; its interval spans the flattest and the steepest stairs, and half a stair
+    /// more or less.
     fn trend(&self, growth: f64, block: &Block, context: &SeriesContext) -> Trend {
         let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
-        let slope = self.height / self.distance_steps;
+        let n_steps = block.end.position - self.first.at.position;
+        let slope = (self.last.top() - self.first.top()) / n_steps;
         let ends = Interval::around(slope, ENDS_STAIRS / self.n_stairs * slope);
         let growing = Growing { signal: Signal::Allocated, bytes: growth, is_followed: false };
         Trend {
@@ -257,7 +261,8 @@ impl Flight {
             growth_bytes: growth,
             is_followed: false,
             room: context.room(PeakUse::of([block]), &growing),
-            stretch: 1.0,
+            // Time left goes by the pace of the stairs: the next is a distance away.
+            stretch: slope * self.distance_steps / self.height,
             share_ratio: growth / (headroom + growth),
             growth_chance: context.confidence(self.n_stairs, self.n_stairs),
             pace: PackedPace::of(context.seconds_per_unit),
@@ -456,8 +461,10 @@ mod tests {
         assert_within(
             trend.slope_bytes_per_unit.value,
             GIBIBYTE / 1000.0,
-            0.2 * GIBIBYTE / 1000.0,
+            0.08 * GIBIBYTE / 1000.0,
         );
+        let left_by_stairs = trend.headroom_bytes().unwrap() / GIBIBYTE * 1000.0;
+        assert_within(trend.eta_steps().unwrap().value, left_by_stairs, 0.03 * left_by_stairs);
         assert!(trend.slope_bytes_per_unit.lower <= trend.slope_bytes_per_unit.value);
         assert!(trend.slope_bytes_per_unit.upper >= trend.slope_bytes_per_unit.value);
         assert_finite(&trend);

@@ -1,7 +1,7 @@
 //! Judges one window: whether it shows growth that counts, and how fast.
 
 use crate::analysis::creep::climbs::Climbs;
-use crate::analysis::creep::context::{Growing, PeakUse, SeriesContext};
+use crate::analysis::creep::context::{Growing, PeakUse, SeriesContext, is_followed};
 use crate::analysis::creep::course::PowerLaw;
 use crate::analysis::creep::curve::Curve;
 use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
@@ -10,9 +10,9 @@ use crate::analysis::creep::pyramid::{
     Block, Level, READINGS_PER_BLOCK, RECORDS_PER_BLOCK, count,
 };
 use crate::analysis::creep::rules::SignalRules;
-use crate::analysis::creep::shape::{self, STEADY_GAIN_RATIO, Shape};
+use crate::analysis::creep::shape::{self, NetFloors, STEADY_GAIN_RATIO, Shape};
 use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::slope::GrowthRate;
+use crate::analysis::creep::slope::{GrowthRate, less_unsplit};
 use crate::analysis::creep::trend::{Stage, Trend};
 use crate::analysis::estimate::{self, Gains};
 use crate::model::units::MEBIBYTE;
@@ -33,8 +33,6 @@ const TUNED_READING_SECONDS: f64 = 15.0;
 const SLACK_OF_SLOPE: f64 = 0.8;
 /// The same between the first and the last quarter, which is cheaper to compute.
 const SLACK_OF_GAIN: f64 = 0.5;
-/// Reserved memory follows live memory when it reaches a new high in this share of the blocks.
-const FOLLOWED_RATIO: f64 = 0.5;
 /// The working set grows when the peaks' tau is above this and their slope above
 /// [`WORKING_SET_OF_SLOPE`].
 const WORKING_SET_TAU: f64 = 0.5;
@@ -125,7 +123,7 @@ impl<'a> WindowJudge<'a> {
         let headroom = self.headroom(level);
         let n_records = self.n_records(level_idx, blocks.len());
         let need = self.need(headroom, n_records);
-        let shape = self.shape(blocks, points, need)?;
+        let (shape, net) = self.shape(blocks, points, need)?;
         let straightness = shape.straightness;
 
         let unfit = GateFailure { gate: Gate::Growth, value: 0.0, limit: need };
@@ -148,8 +146,8 @@ impl<'a> WindowJudge<'a> {
 
         let share_ratio = growth / (headroom + growth);
         let n_counted = self.n_counted(n_records, span);
-        let rate = GrowthRate::of(points, slope).ok_or(unfit)?;
-        let shape = shape.since(rate.onset_idx, points);
+        let set_in = GrowthRate::of(points, slope).ok_or(unfit)?.onset_idx;
+        let shape = shape.since(set_in, points);
         let is_line = straightness >= SMALL_STRAIGHT_RATIO * (n_blocks - 1.0);
         let progress = Progress {
             seconds_left: context.seconds_left(headroom, slope),
@@ -158,6 +156,7 @@ impl<'a> WindowJudge<'a> {
             is_certain: is_line && self.counts_small(n_records) && growth >= SMALL_GROWTH_BYTES,
         };
         let (stage, obstacle) = self.stage(n_counted, progress)?;
+        let rate = self.rate(net.as_ref().map_or(points, Curve::points)).ok_or(unfit)?;
         let onset = blocks.get(rate.onset_idx).unwrap_or(first);
         let is_followed = is_followed(blocks.get(rate.onset_idx..).unwrap_or(blocks));
         let growing = Growing { signal: self.signal, bytes: growth, is_followed };
@@ -213,17 +212,26 @@ impl<'a> WindowJudge<'a> {
         }
     }
 
-    /// Checks the gates that need no fit; returns the shape of a window that passes.
+    /// Checks the gates that need no fit; returns the shape of a window that passes, and its points
+    /// without what the batch leaves where those are straighter.
     fn shape(
         &self,
         blocks: &[Block],
         points: &[(f64, f64)],
         need: f64,
-    ) -> Result<Shape, GateFailure> {
+    ) -> Result<(Shape, Option<Curve>), GateFailure> {
         let still = GateFailure { gate: Gate::Rise, value: 0.0, limit: RISE_OF_NEED * need };
         let path = estimate::path(points).ok_or(still)?;
         Gate::Rise.check(path.rise, still.limit)?;
-        let straightness = path.straightness().ok_or(still)?.max(self.net_straightness(blocks));
+        let mut straightness = path.straightness().ok_or(still)?;
+        let mut net = None;
+        if self.signal == Signal::Allocated {
+            let share = self.context.batch_share;
+            net = NetFloors::of(blocks, share).filter(|net| net.straightness > straightness);
+            let of_net = net.as_ref().map_or(straightness, |net| net.straightness);
+            straightness = of_net.max(shape::net_straightness_of_records(blocks));
+        }
+        let net = net.map(|net| net.curve);
         Gate::Straight.check(straightness, self.rules.straightness_min)?;
         let gains = estimate::quarter_gains(points).ok_or(still)?;
         let kept_ratio = estimate::kept_ratio(points).unwrap_or(0.0);
@@ -235,12 +243,15 @@ impl<'a> WindowJudge<'a> {
                 .whole;
             Gate::SlackGain.check_share(slack_gain, gains.whole, SLACK_OF_GAIN)?;
         }
-        Ok(Shape::new(blocks.len(), straightness, kept_ratio))
+        Ok((Shape::new(blocks.len(), straightness, kept_ratio), net))
     }
 
-    fn net_straightness(&self, blocks: &[Block]) -> f64 {
-        let is_live = self.signal == Signal::Allocated;
-        if is_live { shape::net_straightness(blocks, self.context.batch_share) } else { 0.0 }
+    /// Returns how fast a window's points climb since their growth set in.
+    fn rate(&self, points: &[(f64, f64)]) -> Option<GrowthRate> {
+        let rate = GrowthRate::of(points, estimate::theil_sen(points)?.slope)?;
+        let is_cached = self.signal == Signal::Allocated && !self.context.is_host;
+        let slope = if is_cached { less_unsplit(rate.slope) } else { rate.slope };
+        Some(GrowthRate { slope, ..rate })
     }
 
     /// Checks that the last quarter gains about as much as the first: a cache that fills up does
@@ -342,18 +353,6 @@ impl<'a> WindowJudge<'a> {
 /// Returns the course of a signal over the blocks of a whole life; `None` when a line does as well.
 pub(super) fn course(signal: Signal, blocks: &[Block]) -> Option<PowerLaw> {
     PowerLaw::of(Curve::of(blocks, |block| block.value(signal))?.points())
-}
-
-/// Returns whether reserved memory reaches a new high in at least half of the blocks: it is taken
-/// page by page as live memory grows, not in segments larger than that.
-fn is_followed(blocks: &[Block]) -> bool {
-    let Some((first, rest)) = blocks.split_first() else { return false };
-    let (mut high, mut n_highs) = (first.reserved_max, 0.0);
-    for block in rest {
-        n_highs += if block.reserved_max > high { 1.0 } else { 0.0 };
-        high = high.max(block.reserved_max);
-    }
-    n_highs >= FOLLOWED_RATIO * count(rest.len())
 }
 
 /// How close growth has come to the end.
