@@ -26,6 +26,21 @@ BINARY = os.environ.get("STEPMEM_BINARY", str(ROOT / "target/debug/stepmem"))
 STUB = str(ROOT / "python/tests/stub")
 DEADLINE = 30.0
 
+ASKED = """
+    import os, time, torch, stepmem
+    for step in range(1, 100_000):
+        torch.malloc(1000)
+        torch.free(1000)
+        stepmem.step_end(step)
+        time.sleep(0.002)
+        if step % 20 == 0:
+            stepmem.flush(5)
+        if os.path.exists("over"):
+            break
+    stepmem.flush(5)
+"""
+"""Takes steps that allocate and free, until there is a file `over`."""
+
 LEAK = """
     import resource, time
     from torch.optim.optimizer import Optimizer
