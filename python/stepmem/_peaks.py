@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from operator import methodcaller
+from itertools import repeat
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from ._warn import warn_once
@@ -24,11 +24,14 @@ RESETTERS = ("_cuda_resetPeakMemoryStats", "_accelerator_resetPeakStats")
 Path = Tuple[str, ...]
 """Keys of one statistic: its kind and its pool, or its kind alone."""
 
-EndedStep = Tuple[int, "_Device", int, Dict[str, Any], None]
-"""The step's number, its device, how often the program had reset the counters, and the statistics."""
+EndedStep = Tuple["_Device", int, Tuple[Dict[str, Any], None]]
+"""The device, how often the program had reset its counters, and the statistics beside what the reset returned."""
 
 _counters: "Optional[PeakCounters]" = None
 """Those of this process, which are installed once."""
+
+_lock = threading.RLock()
+"""Keeps steps, and the program's reading and resetting, in order. Reentrant, because a signal handler may do any of them inside a step."""
 
 
 class PeakCounters:
@@ -38,40 +41,44 @@ class PeakCounters:
         native = torch._C
         self._read: Callable[[int], Dict[str, Any]] = getattr(native, READERS[0])
         self._reset: Callable[[int], None] = getattr(native, RESETTERS[0])
-        # Reentrant, because a signal handler of the program may read the counters inside `end_step`.
-        self._lock = threading.RLock()
         self._devices: Dict[int, _Device] = {}
         self._ended: Deque[EndedStep] = deque()
-        """Steps that wait for `settle`, oldest first. The caller of `end_step` bounds them."""
-        self._n_ended = 0
-        self._n_settled = 0
+        """Steps that wait for `settle`, oldest first. The callers of `step_end` bound them."""
 
     def add_device(self, idx: int) -> None:
         """Begins to count the steps of a device. Raises ValueError if its statistics have an unknown shape."""
         if idx not in self._devices:
             self._devices[idx] = _Device(idx, self._read(idx))
 
-    def end_step(self, idx: int) -> EndedStep:
-        """Reads the statistics and begins the next step. `settle` returns what was read."""
-        with self._lock:
-            device = self._devices[idx]
-            # One call into C, so that no other Python thread comes in between.
-            ended: Any = (self._n_ended, device, device.n_resets, *map(device.call, (self._read, self._reset)))
-            self._n_ended += 1
-            self._ended.append(ended)
-            return ended  # type: ignore[no-any-return]
+    def step_end(self, idx: int) -> "Callable[[], EndedStep]":
+        """Returns a function that reads a device's statistics and begins its next step. Its callers hold the lock of `step_lock`.
+
+        `settle` returns what was read.
+        """
+        device, append = self._devices[idx], self._ended.append
+        # Each `take` is one call into C, so that no other Python thread comes between reading and resetting.
+        take = zip(map(self._read, repeat(idx)), map(self._reset, repeat(idx))).__next__
+
+        def end_step() -> EndedStep:
+            ended = (device, device.n_resets, take())
+            append(ended)
+            return ended
+
+        return end_step
 
     def settle(self, ended: EndedStep) -> Dict[str, Any]:
         """Returns a step's statistics, with its own peaks of all allocated and reserved bytes. Settles those before it too."""
-        with self._lock:
-            while self._n_settled <= ended[0] and self._ended:
+        with _lock:
+            # A copy, because a signal handler of the program may settle all of them meanwhile.
+            while any(waiting is ended for waiting in list(self._ended)):
                 self._settle_oldest()
-        return ended[3]
+        return ended[2][0]
 
     def _settle_oldest(self) -> None:
-        """Keeps the program's peaks of the oldest step that waits, and restores the step's own."""
-        number, device, n_resets, stats, _ = self._ended.popleft()
-        self._n_settled = number + 1
+        """Keeps the program's peaks of the oldest step that waits, if one does, and restores the step's own."""
+        if not self._ended:
+            return
+        device, n_resets, (stats, _) = self._ended.popleft()
         if n_resets == device.n_resets:
             device.keep(stats)
         if device.had_reset:
@@ -89,13 +96,9 @@ class PeakCounters:
             if function is not None:
                 setattr(native, name, _named(wrap(function), function))
 
-    def in_child(self) -> None:
-        """Forgets a lock that another thread of the parent may have held when this child was forked."""
-        self._lock = threading.RLock()
-
     def _reader(self, read: Callable[..., Any]) -> Callable[..., Any]:
         def read_for_program(*arguments: Any, **named: Any) -> Any:
-            with self._lock:
+            with _lock:
                 self._settle_all()
                 stats = read(*arguments, **named)
                 device = self._device((*arguments, *named.values()))
@@ -107,7 +110,7 @@ class PeakCounters:
 
     def _resetter(self, reset: Callable[..., Any]) -> Callable[..., Any]:
         def reset_for_program(*arguments: Any, **named: Any) -> Any:
-            with self._lock:
+            with _lock:
                 self._settle_all()
                 device = self._device((*arguments, *named.values()))
                 stats = None if device is None else self._read(device.idx)
@@ -126,11 +129,10 @@ class PeakCounters:
 class _Device:
     """The peaks of one device that were reset after a step, and are still the program's."""
 
-    __slots__ = ("_kept", "_kinds", "_last", "_paths", "_single_kinds", "allocated", "call", "had_reset", "idx", "n_resets", "reserved")
+    __slots__ = ("_kept", "_kinds", "_last", "_paths", "_single_kinds", "allocated", "had_reset", "idx", "n_resets", "reserved")
 
     def __init__(self, idx: int, stats: Dict[str, Any]) -> None:
         self.idx = idx
-        self.call = methodcaller("__call__", idx)
         self._paths = _paths(stats)
         self._kinds = list(dict.fromkeys(path[0] for path in self._paths if len(path) == 2))
         self._single_kinds = [path[0] for path in self._paths if len(path) == 1]
@@ -223,7 +225,12 @@ def share_peak_counters(torch: Any, idx: int) -> Optional[PeakCounters]:
         return None
 
 
+def step_lock() -> threading.RLock:
+    """Returns the lock that is held while a step ends."""
+    return _lock
+
+
 def in_child() -> None:
-    """Runs in each forked child."""
-    if _counters is not None:
-        _counters.in_child()
+    """Forgets, in each forked child, a lock that another thread of the parent may have held."""
+    global _lock
+    _lock = threading.RLock()

@@ -6,7 +6,6 @@ A reader's `take` reads what changes with each step; `figures` makes figures of 
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from ._peaks import share_peak_counters
@@ -92,8 +91,8 @@ class CudaReader:
         self.high_water: HighWater = (UNKNOWN, UNKNOWN)
         self.device = device_uuid(torch, idx)
         counters = self._counters = share_peak_counters(torch, idx) if counts_peaks else None
-        self.take: Callable[[], Any] = self._raw if counters is None else partial(counters.end_step, idx)
-        """Calls the allocator once, and once more to reset its peaks."""
+        self.take: Callable[[], Any] = self._raw if counters is None else counters.step_end(idx)
+        """Calls the allocator once, and once more to reset its peaks. Its callers hold the lock of `step_lock`."""
 
     @staticmethod
     def of_current(torch: Any, counts_peaks: bool) -> "CudaReader":

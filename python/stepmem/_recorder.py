@@ -8,14 +8,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import Any, Deque, Optional, Tuple, Union
+from time import monotonic
+from time import time as unix_time
+from typing import Any, Callable, Deque, List, Optional, Tuple, Union
 
+from ._peaks import step_lock
 from ._process import Process
 from ._readers import NO_CAPACITY, Capacity, CudaReader, HostReader, find_reader
 from ._sender import Sender
 from ._settings import Settings
 from ._signals import raise_if_of_handler
-from ._torch import cuda_torch, require_cuda
+from ._torch import is_cuda_up, require_cuda
 from ._wire import RECORD, STEP_MAX, UNKNOWN_SECONDS
 
 CAPACITY_EVERY = 10.0
@@ -43,45 +46,58 @@ class Recorder:
         self._sender = sender
         self._ring = sender.ring
         self._settings = settings
-        self._lock = threading.RLock()
-        """Keeps the steps of several threads in order; a signal handler may take a step inside a step."""
         self._taken: Deque[Taken] = deque()
         self._packing = threading.RLock()
         self._is_packing = False
-        self._failure: Optional[Exception] = None
-        """Why the last step could not be packed; None if it could."""
+        self._failures: List[Exception] = []
+        """Why the last step could not be packed; empty if it could."""
         self._n_records = 0
         self._capacity_due_at = 0.0
         self._reader = find_reader(settings)
-        self._is_settled = False
-        """Whether the reader reads the GPU that holds this process's tensors. It then stays the same."""
+        self._is_cuda_up: Optional[Callable[[], bool]] = self._is_cuda_found
+        """Whether the process uses CUDA; None once the reader reads the GPU that holds its tensors, and stays the same."""
         self._source: Source = (self._reader, sender.add_device(self._reader.device), NO_CAPACITY)
-
-    def record(self, n: Optional[int], phase_idx: int) -> None:
+        self.record = self._recording()
         """Records the end of step `n` (None: the one after the last), or of a phase at step `n`. May raise anything."""
-        with self._lock:
-            process = self._process
-            if n is None:
-                n = process.step + 1
-            elif not isinstance(n, int):
-                n = int(n)  # also integers of NumPy and PyTorch
-            if not 0 <= n <= STEP_MAX:
-                raise ValueError(f"step {n} is outside 0..={STEP_MAX}")
-            process.step = n
-            now = time.monotonic()
-            began, process.step_began_at = process.step_began_at, now
-            if not self._is_settled and cuda_torch() is not None:
-                self._settle()
-            if now >= self._capacity_due_at:
-                self._capacity_due_at = now + CAPACITY_EVERY
-                self._source = (*self._source[:2], self._reader.capacity())
-            self._taken.append((time.time(), now, began, n, phase_idx, self._source, self._reader.take()))
-            if not phase_idx:
-                process.n_steps += 1
-        if len(self._taken) > UNPACKED_MAX:
-            self._pack_oldest()
-        if self._failure is not None:
-            raise self._failure
+
+    def _recording(self) -> Callable[[Optional[int], int], None]:
+        """Returns `record`.
+
+        While training sleeps, the processor's caches forget this code and its data, and each object that is touched again
+        costs a part of a microsecond. So this is one function, and its variables hold what a step's end needs.
+        """
+        process, taken, append, failures = self._process, self._taken, self._taken.append, self._failures
+        lock = step_lock()
+        source, take, is_cuda_up, due_at = self._source, self._reader.take, self._is_cuda_up, 0.0
+
+        def record(n: Optional[int], phase_idx: int) -> None:
+            nonlocal source, take, is_cuda_up, due_at
+            with lock:  # not `acquire` and `try`: a signal handler may raise between them
+                if n is None:
+                    n = process.step + 1
+                elif not isinstance(n, int):
+                    n = int(n)  # also integers of NumPy and PyTorch
+                if not 0 <= n <= STEP_MAX:
+                    raise ValueError(f"step {n} is outside 0..={STEP_MAX}")
+                process.step = n
+                now = monotonic()
+                began, process.step_began_at = process.step_began_at, now
+                if now >= due_at or (is_cuda_up is not None and is_cuda_up()):
+                    self._look_around(now)
+                    source, take, is_cuda_up, due_at = self._source, self._reader.take, self._is_cuda_up, self._capacity_due_at
+                append((unix_time(), now, began, n, phase_idx, source, take()))
+                if not phase_idx:
+                    process.n_steps += 1
+            if len(taken) > UNPACKED_MAX:
+                self._pack_oldest()
+            if failures:
+                self._raise_failure()
+
+        return record
+
+    def _raise_failure(self) -> None:
+        for failure in self._failures:  # the sender's thread may clear them meanwhile
+            raise failure
 
     def pack(self) -> None:
         """Packs the steps that were taken so far. Runs on the sender's thread."""
@@ -105,17 +121,17 @@ class Recorder:
             try:
                 self._ring.append(self._packed(self._taken.popleft()))
                 self._n_records += 1
-                self._failure = None
+                self._failures.clear()
             except Exception as error:
                 raise_if_of_handler(error)
-                self._failure = error
+                self._failures[:] = [error]
             finally:
                 self._is_packing = False
 
     def _packed(self, taken: Taken) -> bytes:
-        unix_time, ended, began, n, phase_idx, (reader, device_idx, capacity), read = taken
+        ended_at, ended, began, n, phase_idx, (reader, device_idx, capacity), read = taken
         return RECORD.pack(
-            unix_time,
+            ended_at,
             UNKNOWN_SECONDS if began is None else ended - began,
             self._n_records,
             n,
@@ -126,6 +142,22 @@ class Recorder:
             *reader.high_water,
         )
 
+    def _is_cuda_found(self) -> bool:
+        """Returns whether the process uses CUDA, and remembers PyTorch's own answer to that once PyTorch is imported."""
+        is_up = is_cuda_up()
+        if is_up is None:
+            return False
+        self._is_cuda_up = is_up
+        return is_up()
+
+    def _look_around(self, now: float) -> None:
+        """Finds the GPU that the program uses, and reads its capacity if that is due."""
+        if self._is_cuda_up is not None and self._is_cuda_up():
+            self._settle()
+        if now >= self._capacity_due_at:
+            self._capacity_due_at = now + CAPACITY_EVERY
+            self._source = (*self._source[:2], self._reader.capacity())
+
     def _settle(self) -> None:
         """Finds the GPU that the program uses, once it uses CUDA. It may start to use one at any step."""
         before = reader = self._reader
@@ -133,7 +165,8 @@ class Recorder:
             self.close()
             reader = CudaReader.of_current(require_cuda(), self._settings.counts_peaks)
         settled = reader.settled()
-        self._is_settled = settled is not None
+        if settled is not None:
+            self._is_cuda_up = None
         self._reader = settled or reader
         if self._reader is not before:
             # Steps that are not packed yet keep their source.

@@ -299,6 +299,8 @@ class Sender:
 
     def _push_next(self, deadline: float) -> bool:
         """Pushes one batch or, if there are no records, one control request. Returns False if it has to be retried."""
+        if self._control and not (self._batch or self.ring):
+            self._pack()  # steps that were taken before the message, while an earlier push was under way
         if not self._batch:
             self._batch.fill()
         if self._batch:

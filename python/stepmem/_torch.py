@@ -11,10 +11,14 @@ from ._warn import warn_once
 
 def cuda_torch() -> Any:
     """Returns the torch module if this process uses CUDA, else None."""
-    torch = sys.modules.get("torch")
-    cuda = getattr(torch, "cuda", None)
-    is_initialized = getattr(cuda, "is_initialized", None)
-    return torch if is_initialized is not None and is_initialized() else None
+    is_up = is_cuda_up()
+    return sys.modules.get("torch") if is_up is not None and is_up() else None
+
+
+def is_cuda_up() -> "Optional[Callable[[], bool]]":
+    """Returns PyTorch's function that says whether this process uses CUDA; None before PyTorch is imported."""
+    found: "Optional[Callable[[], bool]]" = getattr(getattr(sys.modules.get("torch"), "cuda", None), "is_initialized", None)
+    return found
 
 
 def require_cuda() -> Any:

@@ -26,6 +26,21 @@ BINARY = os.environ.get("STEPMEM_BINARY", str(ROOT / "target/debug/stepmem"))
 STUB = str(ROOT / "python/tests/stub")
 DEADLINE = 30.0
 
+ASKED = """
+    import os, time, torch, stepmem
+    for step in range(1, 100_000):
+        torch.malloc(1000)
+        torch.free(1000)
+        stepmem.step_end(step)
+        time.sleep(0.002)
+        if step % 20 == 0:
+            stepmem.flush(5)
+        if os.path.exists("over"):
+            break
+    stepmem.flush(5)
+"""
+"""Takes steps that allocate and free, until there is a file `over`."""
+
 LEAK = """
     import resource, time
     from torch.optim.optimizer import Optimizer
@@ -258,6 +273,11 @@ class FakeExporter:
 
     def __init__(self, *replies: "Optional[int | Reply]") -> None:
         self.replies = list(replies)
+        self.received: List[str] = []
+        """Paths of the requests that came, answered or not."""
+        self.may_answer = threading.Event()
+        """While it is clear, requests wait for their answers."""
+        self.may_answer.set()
         self.actions: List[Dict[str, Any]] = []
         """What it asks for in every answer to a push of steps."""
         self.accepted: "List[tuple[str, str]]" = []
@@ -319,6 +339,8 @@ class FakeExporter:
         length = next(int(l.split(b":")[1]) for l in head.split(b"\r\n") if l.lower().startswith(b"content-length"))
         path, body = head.split(b" ")[1].decode(), file.read(length).decode()
         reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        self.received.append(path)
+        self.may_answer.wait()
         if reply is None:
             threading.Event().wait()
         if not isinstance(reply, Reply):

@@ -8,7 +8,7 @@ import pickle
 import textwrap
 
 import pytest
-from conftest import STUB, await_true
+from conftest import ASKED, STUB, await_true
 
 STEPS = """
     import torch, stepmem
@@ -472,19 +472,7 @@ def test_recording_that_cannot_hold_six_steps_fails_with_the_figure(start, train
 def test_process_writes_five_of_the_snapshots_that_it_is_asked_for(fake, train, tmp_path):
     exporter = fake(200)
     own = tmp_path / "own"
-    code = """
-        import os, time, torch, stepmem
-        for step in range(1, 100_000):
-            torch.malloc(1000)
-            torch.free(1000)
-            stepmem.step_end(step)
-            time.sleep(0.002)
-            if step % 20 == 0:
-                stepmem.flush(5)
-            if os.path.exists("over"):
-                break
-    """
-    training = train(code, exporter.url, PATHS=STUB, STEPMEM_RUN="asked", STEPMEM_SNAPSHOT_DIRECTORY=str(own))
+    training = train(ASKED, exporter.url, PATHS=STUB, STEPMEM_RUN="asked", STEPMEM_SNAPSHOT_DIRECTORY=str(own))
     outcomes = []
     for number in range(1, 8):
         exporter.actions = [{"type": "snapshot", "id": f"1-{number}", "run": "asked", "rank": 0, "steps": 6}]

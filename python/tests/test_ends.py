@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from conftest import OLD, STUB
+from conftest import OLD, STUB, await_true
 
 TRAIN = """
     import os, sys, stepmem
@@ -65,6 +65,27 @@ def test_out_of_memory_error_of_the_allocator_is_an_oom_also_as_a_cause(fake, tr
     assert train(code, exporter.url, PATHS=STUB).ended().code == 1
     message = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of"
     assert end_of(exporter) == ("oom", "torch.OutOfMemoryError", message, 20 << 20)
+
+
+def test_end_follows_the_steps_that_were_taken_during_a_push(fake, train):
+    code = """
+        import stepmem
+        stepmem.step_end(1)
+        input()  # the step is being pushed
+        stepmem.step_end(2)
+        stepmem.end("oom")
+        print("ended", flush=True)
+    """
+    exporter = fake(200)
+    exporter.may_answer.clear()
+    training = train(code, exporter.url)
+    await_true("the first push", lambda: exporter.received)
+    training.write_line("")
+    assert training.read_line() == "ended"
+    exporter.may_answer.set()
+    assert training.ended().code == 0
+    assert [record["step"] for record in exporter.records] == [1, 2]
+    assert exporter.accepted[-1][0].endswith("/end"), exporter.received
 
 
 def test_leak_that_fills_the_device_ends_as_an_oom_with_its_request(fake, train):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from conftest import OLD, STUB, Reply, await_true
+from conftest import ASKED, OLD, STUB, Reply, await_true
 
 LOOP = """
     import stepmem, sys
@@ -101,20 +101,6 @@ def test_newer_exporter_in_its_place_gets_the_later_fields(fake, train):
     assert [record["step"] for record in exporter.records] == [1, 2, 3, 4, 5]
     assert ["instance" in record for record in exporter.records] == [False, False, False, True, True]
 
-
-ASKED = """
-    import os, time, torch, stepmem
-    for step in range(1, 4000):
-        torch.malloc(1000)
-        torch.free(1000)
-        stepmem.step_end(step)
-        time.sleep(0.002)
-        if step % 20 == 0:
-            stepmem.flush(5)
-        if os.path.exists("over"):
-            break
-    stepmem.flush(5)
-"""
 
 FIRST = Reply(400, refuses=(*OLD.refuses, "events_per_step", "file"))
 """Knows of a snapshot neither its events nor its place, and asks with a directory of its own."""

@@ -75,20 +75,21 @@ HANDLER = """
         pass
     HANDLER
     signal.signal(signal.SIGUSR1, handler)
-    stepmem.step_end(1)
-    read = torch._C._cuda_memoryStats
+    read, due = torch._C._cuda_memoryStats, []
     def read_during_a_signal(device):
-        signal.raise_signal(signal.SIGUSR1)
+        if due:
+            signal.raise_signal(signal.SIGUSR1)
         return read(device)
-    counters = stepmem._client.CLIENT._recorder._reader._counters
-    counters._read = read_during_a_signal
+    torch._C._cuda_memoryStats = read_during_a_signal
+    stepmem.step_end(1)
+    due.append(True)
     optimizer = torch.optim.Optimizer()
     try:
         STEP
         print("swallowed")
     except Preempted as error:
         print("raised", error)
-    counters._read = read
+    due.clear()
     stepmem.step_end(2)
     print(stepmem.flush(5))
 """

@@ -12,7 +12,7 @@ import textwrap
 
 import pytest
 from conftest import ROOT
-from test_peaks import Device, fake_torch
+from test_peaks import Device, end_step, fake_torch
 
 from stepmem import _peaks
 
@@ -74,7 +74,7 @@ def test_pytorch_gives_the_program_its_own_peaks(cuda_with, monkeypatch):
     for n in range(400):
         device.change(choice.choice(paths), choice.randrange(-1000, 1000))
         if n % 3 == 0:
-            counters.end_step(0)
+            end_step(counters, 0)
         if n % 41 == 0:
             device.model.reset_peaks()
             choice.choice([torch.cuda.reset_peak_memory_stats, torch.accelerator.reset_peak_memory_stats])(0)
@@ -87,7 +87,7 @@ def test_pytorch_gives_the_program_its_own_peaks(cuda_with, monkeypatch):
         expected = {".".join((*path, name)): value for path, stat in device.model.stats.items() for name, value in stat.items()}
         for read in (torch.cuda.memory_stats, torch.accelerator.memory_stats):
             assert {name: value for name, value in read(0).items() if not name.startswith("num_")} == expected
-    counters.end_step(0)
+    end_step(counters, 0)
     summary = torch.cuda.memory_summary(0)
     monkeypatch.setattr(torch._C, "_cuda_memoryStats", lambda idx: device.model.read())
     assert summary == torch.cuda.memory_summary(0)

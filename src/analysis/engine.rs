@@ -137,7 +137,8 @@ impl Engine {
             Event::Steps(batch) => return self.steps(batch, now),
             Event::Ack(ack) => self.acks.insert(ack, now),
             Event::End(end) => {
-                let has_ended = self.ranks.end(end, now);
+                let arrival = self.unix_time(now);
+                let has_ended = self.ranks.end(end, now, arrival);
                 self.forget_sites();
                 has_ended
             }
@@ -271,7 +272,7 @@ impl Engine {
         let mut transitions = Vec::new();
         let arrival = self.unix_time(now);
         for mut sample in batch.into_samples() {
-            self.ranks.correct_time(&mut sample, arrival);
+            self.ranks.correct_time(&mut sample.time, arrival);
             let is_changed = self.step(&sample, now);
             transitions.append(&mut self.judge_if(is_changed, now));
         }

@@ -262,10 +262,11 @@ impl RankTable {
         }
     }
 
-    /// Ends a rank, or all ranks of a run that the process holds; whether the run is held. The ranks give their place
+    /// Ends a rank, or all ranks of a run that the process holds, at the Unix time `arrival`; whether the run is held. The ranks give their place
     /// free at once; what they came to stays, for at most [`ENDED_MAX`] ranks.
-    pub fn end(&mut self, admitted: AdmittedEnd, now: Uptime) -> bool {
-        let AdmittedEnd { run, end } = admitted;
+    pub fn end(&mut self, admitted: AdmittedEnd, now: Uptime, arrival: f64) -> bool {
+        let AdmittedEnd { run, mut end } = admitted;
+        self.correct_time(&mut end.report.time, arrival);
         let RankEnd { rank, instance, report, .. } = &end;
         let Some(ranks) = self.runs.get_mut(&run) else { return false };
         for (of, state) in ranks.iter_mut() {
@@ -382,9 +383,9 @@ impl RankTable {
 
     /// Replaces a time that is more than [`AHEAD_SECONDS_MAX`] ahead of the arrival, a Unix time, by that, and counts
     /// it: a pusher's clock that was wrong for a while must not make everything after it late.
-    pub fn correct_time(&mut self, sample: &mut StepSample, arrival: f64) {
-        if sample.time.is_some_and(|time| time.get() > arrival + AHEAD_SECONDS_MAX) {
-            sample.time = Seconds::new(arrival).ok();
+    pub fn correct_time(&mut self, time: &mut Option<Seconds>, arrival: f64) {
+        if time.is_some_and(|time| time.get() > arrival + AHEAD_SECONDS_MAX) {
+            *time = Seconds::new(arrival).ok();
             self.records.clock_ahead += 1;
         }
     }

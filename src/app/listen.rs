@@ -13,7 +13,8 @@ use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
 use crate::app::startup::Startup;
 use crate::config::keys;
 use crate::config::settings::{PushSocket, StartMode};
-use crate::net::server::{Listener, UNSENT_BYTES_MAX};
+use crate::net::listener::Listener;
+use crate::net::server::UNSENT_BYTES_MAX;
 use crate::store::{atomic, open};
 
 /// The addresses that the exporter listens on.

@@ -40,12 +40,17 @@ use crate::input::push::inbox::{Inbox, PUSH_SECONDS_BOUNDS, ReleaseRequest, Rele
 use crate::input::push::roles::Tokens;
 use crate::model::ids::GpuUuid;
 use crate::net::guard::Guard;
-use crate::net::server::{Connections, Listener, ServerCounts, Service, serve as serve_http};
+use crate::net::listener::Listener;
+use crate::net::server::{Connections, ServerCounts, Service, serve as serve_http};
 use crate::output::otlp::config::OtlpConfig;
 use crate::output::otlp::delivery::ExportCounts;
 use crate::output::otlp::export::Export;
 use crate::output::web::{self, StatusSource, WebConfig};
 use crate::store::timelines::TimelineFolder;
+
+/// Tasks have so many turns before the system is asked what came meanwhile, which takes a microsecond. A turn can be a millisecond of
+/// pipelined requests, and a scrape over TLS waits for what comes four times.
+const TURNS_BETWEEN_EVENTS: u32 = 2;
 
 /// Maximum number of collector events that wait for the engine.
 const COLLECTED_CAPACITY: usize = 4;
@@ -62,7 +67,8 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
     beside: impl FnOnce(Addresses, watch::Receiver<Arc<Status>>) -> F,
 ) -> anyhow::Result<()> {
     give_back_early();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.event_interval(TURNS_BETWEEN_EVENTS).enable_all().build()?;
     let result = runtime.block_on(async {
         let mut signals = Signals::listen()?;
         let reloads = signals.reloads();

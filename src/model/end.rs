@@ -77,3 +77,11 @@ pub struct EndReport {
     #[serde(rename = "requested_bytes")]
     pub requested: Option<Bytes>,
 }
+
+impl EndReport {
+    /// Returns whether a step that ended at the Unix time `time` was before it, as far as is known.
+    pub fn is_after(&self, step: Count, time: f64) -> bool {
+        self.time.is_some_and(|end| time <= end.get())
+            && self.step.is_none_or(|end| step <= end)
+    }
+}

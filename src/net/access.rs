@@ -70,8 +70,8 @@ impl AccessCounts {
         self.handshakes.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn add_record(&self) {
-        self.records.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn add_records(&self, n: u64) {
+        self.records.fetch_add(n, Ordering::Relaxed);
     }
 }
 

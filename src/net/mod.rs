@@ -5,6 +5,7 @@ mod certificate;
 mod first_head;
 pub mod guard;
 pub mod half_records;
+pub mod listener;
 pub mod passwords;
 pub mod peer;
 pub mod room;

@@ -20,7 +20,6 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Notify, watch};
 use tokio_io_timeout::TimeoutStream;
 use tower::ServiceExt;
@@ -28,8 +27,8 @@ use tower::ServiceExt;
 use crate::net::access::{Gate, GateRefusal};
 use crate::net::first_head::HeadFirst;
 use crate::net::guard::{self, Guard, GuardRefusal};
+use crate::net::listener::{Listener, NewConnection, Stream};
 use crate::net::peer::Peer;
-use crate::net::tls::TlsConnection;
 
 /// Connections that a listener holds. One more asks the one that has been idle for longest to make way.
 pub const CONNECTIONS_MAX: usize = 256;
@@ -47,8 +46,6 @@ pub const HEAD_BYTES_MAX: usize = 8 * 1024;
 pub const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 /// How long requests in flight may take after the server was stopped.
 pub const STOP_WITHIN: Duration = Duration::from_secs(5);
-/// The pause before accepting again after the system ran out of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(2);
 /// How many connections are asked at once to make way; a listener holds so many more than it may meanwhile.
 const ASKED_AT_ONCE: usize = 16;
 /// A connection that is asked to make way is kept if a request comes within this time: the request of a new client
@@ -58,13 +55,6 @@ const MAKE_WAY_WITHIN: Duration = Duration::from_millis(5);
 const CROWD: usize = 128;
 /// One warning that connections are not accepted stands for all within this time.
 const WARNED_EVERY: Duration = Duration::from_mins(1);
-
-/// A source of connections.
-#[derive(Debug)]
-pub enum Listener {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-}
 
 /// Counts of one listener.
 #[derive(Debug, Default)]
@@ -108,11 +98,11 @@ pub async fn serve(listener: Listener, service: Service) {
         tokio::select! {
             () = is_stopping(&mut stopped) => break,
             accepted = listener.accept(&routes.gate), if !is_full => match accepted {
-                Ok((stream, peer)) => {
+                Ok(NewConnection { stream, peer, evict }) => {
                     if slots.len() >= CONNECTIONS_MAX {
                         longest_idle(&slots).inspect(|slot| slot.ask_for_way());
                     }
-                    let slot = connections.enter(peer);
+                    let slot = connections.enter(peer, evict);
                     slots.push(Arc::clone(&slot));
                     handled.push(handle(stream, routes.clone(), slot, stop.clone()));
                 }
@@ -142,7 +132,7 @@ pub async fn serve_stream(
     service: Service,
 ) {
     let Service { router, guard, gate, connections, stop, .. } = service;
-    let slot = connections.enter(peer);
+    let slot = connections.enter(peer, Arc::default());
     handle(Box::pin(stream), Routes { router, guard, gate }, slot, stop).await;
 }
 
@@ -169,8 +159,8 @@ impl Connections {
         }
     }
 
-    fn enter(&self, peer: Peer) -> Arc<ConnectionSlot> {
-        let slot = Arc::new(ConnectionSlot::new(peer, Arc::clone(&self.order)));
+    fn enter(&self, peer: Peer, evict: Arc<Notify>) -> Arc<ConnectionSlot> {
+        let slot = Arc::new(ConnectionSlot::new(peer, Arc::clone(&self.order), evict));
         let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
         slots.retain(|slot| !slot.is_closed());
         slots.push(Arc::clone(&slot));
@@ -277,7 +267,7 @@ struct ConnectionSlot {
 }
 
 impl ConnectionSlot {
-    fn new(peer: Peer, order: Arc<AtomicU64>) -> Self {
+    fn new(peer: Peer, order: Arc<AtomicU64>, evict: Arc<Notify>) -> Self {
         let slot = Self {
             peer,
             is_busy: AtomicBool::new(false),
@@ -291,7 +281,7 @@ impl ConnectionSlot {
             requested: Notify::new(),
             asked: AtomicBool::new(false),
             way_wanted: Notify::new(),
-            evict: Arc::new(Notify::new()),
+            evict,
             closed: AtomicBool::new(false),
         };
         slot.act();
@@ -492,38 +482,6 @@ impl hyper::body::Body for RequestBody {
     }
 }
 
-impl Listener {
-    async fn accept(&self, gate: &Gate) -> io::Result<(Pin<Box<dyn Stream>>, Peer)> {
-        let accepted = self.try_accept(gate).await;
-        if accepted.is_err() {
-            tokio::time::sleep(ACCEPT_PAUSE).await;
-        }
-        accepted
-    }
-
-    async fn try_accept(&self, gate: &Gate) -> io::Result<(Pin<Box<dyn Stream>>, Peer)> {
-        match self {
-            Self::Tcp(listener) => {
-                let (stream, address) = listener.accept().await?;
-                stream.set_nodelay(true)?;
-                let stream: Pin<Box<dyn Stream>> = match gate.tls() {
-                    Some(tls) => Box::pin(TlsConnection::new(stream, tls, gate)),
-                    None => Box::pin(stream),
-                };
-                Ok((stream, Peer::Address(address.ip().to_canonical())))
-            }
-            Self::Unix(listener) => {
-                let (stream, _) = listener.accept().await?;
-                let peer = stream.peer_cred().map_or(Peer::Unknown, |peer| Peer::Process {
-                    uid: peer.uid(),
-                    pid: peer.pid().unwrap_or_default(),
-                });
-                Ok((Box::pin(stream), peer))
-            }
-        }
-    }
-}
-
 /// A stream that notes when it is read and written to.
 struct Watched {
     stream: Pin<Box<dyn Stream>>,
@@ -585,7 +543,3 @@ impl AsyncWrite for Watched {
         self.stream.as_mut().poll_shutdown(cx)
     }
 }
-
-trait Stream: AsyncRead + AsyncWrite + Send {}
-
-impl<S: AsyncRead + AsyncWrite + Send> Stream for S {}

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, ready};
 use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::sync::Notify;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
@@ -29,8 +30,10 @@ pub(super) struct TlsConnection {
     state: TlsState,
     counts: Arc<AccessCounts>,
     half_records: Arc<HalfRecords>,
-    /// What came and could not be read yet, where that is much.
+    /// What came and is not read yet, where that is much.
     half: Option<HalfRecord>,
+    /// Closes the connection when it is notified.
+    evict: Arc<Notify>,
 }
 
 enum TlsState {
@@ -41,7 +44,12 @@ enum TlsState {
 }
 
 impl TlsConnection {
-    pub(super) fn new(stream: TcpStream, config: Arc<ServerConfig>, gate: &Gate) -> Self {
+    pub(super) fn new(
+        stream: TcpStream,
+        config: Arc<ServerConfig>,
+        gate: &Gate,
+        evict: Arc<Notify>,
+    ) -> Self {
         let stream = Limited { stream, n_left: Some(HANDSHAKE_BYTES_MAX), n_held: 0 };
         let accept = TlsAcceptor::from(config)
             .accept_with(stream, |session| session.set_buffer_limit(Some(SEND_BYTES_MAX)));
@@ -50,6 +58,7 @@ impl TlsConnection {
             counts: Arc::clone(&gate.counts),
             half_records: Arc::clone(&gate.half_records),
             half: None,
+            evict,
         }
     }
 
@@ -61,17 +70,19 @@ impl TlsConnection {
         }
     }
 
-    /// Waits for the rest of a record or a handshake, for as long as what came of it may be held.
-    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.limited().is_none_or(|limited| limited.n_held <= FREE_BYTES) {
-            return Poll::Pending;
+    /// Enters what came and is not read among the half records, or takes it out, after `n_read` bytes of it were read.
+    fn enter_half(&mut self, n_read: usize) {
+        let n_held = self.limited().map_or(0, |limited| {
+            limited.n_held = limited.n_held.saturating_sub(n_read);
+            limited.n_held
+        });
+        if n_held <= FREE_BYTES {
+            self.half = None;
+        } else if self.half.is_none() {
+            let (half, has_evicted) = self.half_records.enter(Arc::clone(&self.evict));
+            self.counts.add_records(has_evicted.into());
+            self.half = Some(half);
         }
-        let half = self.half.get_or_insert_with(|| self.half_records.enter());
-        ready!(half.poll_evicted(cx));
-        self.counts.add_record();
-        self.half = None;
-        self.state = TlsState::Closed;
-        Poll::Ready(Err(io::Error::other("too many records are not whole")))
     }
 
     /// Returns the open connection, once its handshake is complete.
@@ -82,8 +93,11 @@ impl TlsConnection {
         if let TlsState::Handshake(accept) = &mut self.state {
             self.state = match ready!(Pin::new(accept.as_mut()).poll(cx)) {
                 Ok(mut open) => {
-                    let limited = open.get_mut().0;
-                    (limited.n_left, limited.n_held) = (None, 0);
+                    let (limited, session) = open.get_mut();
+                    limited.n_left = None;
+                    // What was read along with its end, but for the beginning of a further record.
+                    let state = session.process_new_packets();
+                    limited.n_held = state.map_or(0, |state| state.plaintext_bytes_to_read());
                     TlsState::Open(Box::new(open))
                 }
                 Err(error) => {
@@ -114,18 +128,9 @@ impl AsyncRead for TlsConnection {
             Poll::Ready(open) => open?.poll_read(cx, buffer),
             Poll::Pending => Poll::Pending,
         };
-        if polled.is_pending() {
-            return self.poll_rest(cx);
-        }
-        // More may have come with what is read now.
-        let n_read = buffer.filled().len().saturating_sub(n_before) + FRAME_BYTES;
-        let n_held = self.limited().map_or(0, |limited| {
-            limited.n_held = limited.n_held.saturating_sub(n_read);
-            limited.n_held
-        });
-        if n_held <= FREE_BYTES {
-            self.half = None;
-        }
+        let n_read = buffer.filled().len().saturating_sub(n_before);
+        // More may have come with what is read now, and may stay while an answer is written.
+        self.enter_half(if polled.is_ready() { n_read + FRAME_BYTES } else { 0 });
         polled
     }
 }
@@ -137,6 +142,19 @@ impl AsyncWrite for TlsConnection {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_open(cx))?.poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_open(cx))?.poll_write_vectored(cx, parts)
+    }
+
+    /// The parser copies every answer into a buffer of the connection that it cannot write from where it is.
+    fn is_write_vectored(&self) -> bool {
+        true
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -29,6 +29,12 @@ RULES = {
     "bends": dict(families=("cache_sqrt", "cache_pow"), decisions=(66,)),
     "climbs": dict(families=("curriculum_linear", "sorted_by_length"), decisions=(67,), only="process"),
     "first-jump": dict(families=(), decisions=(68,)),
+    "record-noise": dict(families=("cache_pow",), decisions=(70,)),
+    "level-first": dict(families=("cache_pow",), decisions=(71,)),
+    "full-device": dict(families=("epoch_accumulate",), decisions=(72,), only="process"),
+    "net-slope": dict(families=(), decisions=(73,)),
+    "unsplit": dict(families=(), decisions=(74,)),
+    "stairs-slope": dict(families=("eval_append", "per_checkpoint"), decisions=(75,)),
 }
 ALL_ON = ""
 MARKS = "<!-- rules -->\n", "<!-- end of rules -->"

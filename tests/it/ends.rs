@@ -87,6 +87,28 @@ fn relaunch_clears_the_death_and_keeps_its_count() {
 }
 
 #[test]
+fn record_that_the_end_overtook_is_of_the_life_that_ended() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&dying().records());
+    let last = dying().steps(251..252).records();
+    let time = last[0]["time"].as_f64().unwrap();
+    let mut death = oom();
+    death["time"] = json!(time + 0.5);
+    assert_eq!(end(&exporter, "job", &death), 200);
+    exporter.push(&last);
+    let status = exporter.status();
+    assert_eq!(finding(&status, "OUT_OF_MEMORY").unwrap()["evidence"]["is_fatal"], true);
+    let rank = &status["ranks"][0];
+    assert_eq!((&rank["state"], &rank["step"]), (&json!("ended"), &json!(251)), "{rank:#}");
+    let metrics = exporter.scrape();
+    assert_eq!(metrics[r#"stepmem_push_records_total{result="restarted"}"#], 0.0);
+    // The same process trains once more: its steps are of later than the end, whatever their numbers.
+    exporter.push(&dying().steps(5..7).starting_at(400.0).records());
+    let rank = &exporter.status()["ranks"][0];
+    assert_eq!((&rank["state"], &rank["step"]), (&json!("pushing"), &json!(6)), "{rank:#}");
+}
+
+#[test]
 fn process_that_survives_an_oom_is_a_warning() {
     let exporter = Exporter::start(&[]);
     let ooms = |_, step: u64| json!({"ooms": u64::from(step >= 6) * 2});

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::analysis::creep::pyramid::PackedBytes;
 use crate::analysis::creep::record::MemoryRecord;
 use crate::model::units::MEBIBYTE;
 
@@ -15,6 +16,8 @@ pub(super) struct BatchShare {
     xx: f64,
     /// Σ x·y with the changes y of the live bytes.
     xy: f64,
+    /// The transient bytes that others are compared with: those of the first record of a block.
+    usual: Option<f64>,
 }
 
 impl BatchShare {
@@ -45,6 +48,17 @@ impl BatchShare {
                 self.xy = Self::KEEP_RATIO * self.xy + x * y;
             }
         }
+    }
+
+    /// Returns the live bytes of a record less what its batch leaves of itself beyond the usual one;
+    /// unknown where its peak is.
+    pub(super) fn net(&mut self, record: &MemoryRecord) -> PackedBytes {
+        let Some(transient) = record.peak.map(|peak| peak - record.allocated) else {
+            return PackedBytes::UNKNOWN;
+        };
+        let usual = *self.usual.get_or_insert(transient);
+        let left = self.ratio().clamp(0.0, 1.0) * (transient - usual);
+        PackedBytes::of(Some(record.allocated - left))
     }
 
     pub(super) fn ratio(&self) -> f64 {

@@ -185,4 +185,14 @@ mod tests {
             assert_eq!(found, None, "a cache that fills in {minutes} minutes");
         }
     }
+
+    #[test]
+    fn few_bytes_on_a_full_device_are_no_creep() {
+        // 1.2 GiB are left, and an epoch takes a quarter of them.
+        let epoch = |seconds: f64| (seconds % 6000.0) / 6000.0 * 0.3 * GIBIBYTE;
+        let (found, _) = creep(3.0, 15.0, |seconds| 78.8 * GIBIBYTE + epoch(seconds));
+        assert_eq!(found, None);
+        let leak = |seconds: f64| 60.0 * GIBIBYTE + seconds / 10_800.0 * 19.9 * GIBIBYTE;
+        assert!(creep(3.0, 15.0, leak).0.is_some());
+    }
 }

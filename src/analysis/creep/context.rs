@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::creep::axis::AxisPoint;
-use crate::analysis::creep::pyramid::{Block, PackedBytes};
+use crate::analysis::creep::pyramid::{Block, PackedBytes, count};
 use crate::analysis::creep::record::MemoryRecord;
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::creep::signal::Signal;
@@ -15,6 +15,9 @@ use crate::model::units::{GIBIBYTE, Interval};
 /// Headroom is at least this share of the capacity, so that noise on a full device does not
 /// look like the end.
 const HEADROOM_RATIO_MIN: f64 = 0.01;
+/// The same of a process that does not push: it holds its allocator's cache, of which one that runs
+/// out gives back first.
+const PROCESS_HEADROOM_RATIO_MIN: f64 = 0.05;
 /// What is left is at least this share of the capacity: a driver's own use comes and goes by that
 /// much.
 const ROOM_RATIO_MIN: f64 = 0.002;
@@ -23,6 +26,8 @@ const ROOM_RATIO_MIN: f64 = 0.002;
 const ROOM_OF_UNTOUCHED_MIN: f64 = 0.25;
 /// The least that may be left, as a share of the likely number.
 const ROOM_LEAST_RATIO: f64 = 0.25;
+/// Reserved memory follows live memory when it reaches a new high in this share of the blocks.
+const FOLLOWED_RATIO: f64 = 0.5;
 /// Stands in for an unknown capacity: 80 GiB, as most training GPUs have (A100, H100). Doubled
 /// until the memory seen in use fits.
 const STAND_IN_CAPACITY_BYTES: f64 = 80.0 * GIBIBYTE;
@@ -54,7 +59,8 @@ impl SeriesContext {
         self.settings.without.is_off(rule)
     }
 
-    /// Returns the bytes left to grow into, at least a hundredth of the capacity.
+    /// Returns the bytes left to grow into, at least a hundredth of the capacity; for a process that
+    /// does not push a twentieth.
     pub(super) fn headroom(&self, most: PeakUse, signal: Signal) -> f64 {
         let capacity = self.capacity.unwrap_or_else(|| {
             let mut capacity = STAND_IN_CAPACITY_BYTES;
@@ -63,11 +69,11 @@ impl SeriesContext {
             }
             capacity
         });
+        let of_process = signal == Signal::Process && !self.is_off(Rule::FullDevice);
+        let least = if of_process { PROCESS_HEADROOM_RATIO_MIN } else { HEADROOM_RATIO_MIN };
         let free = capacity - self.outside_bytes;
         let peak_weight = self.settings.rules(signal).peak_weight;
-        (free - most.reserved)
-            .max(peak_weight * (free - most.peak))
-            .max(HEADROOM_RATIO_MIN * capacity)
+        (free - most.reserved).max(peak_weight * (free - most.peak)).max(least * capacity)
     }
 
     /// Returns the bytes left until the end, as far as they are known: where the capacity is.
@@ -116,6 +122,18 @@ pub(super) struct Growing {
     pub(super) bytes: f64,
     /// Whether reserved memory rises along with live memory.
     pub(super) is_followed: bool,
+}
+
+/// Returns whether reserved memory reaches a new high in at least half of the blocks: it is taken
+/// page by page as live memory grows, not in segments larger than that.
+pub(super) fn is_followed(blocks: &[Block]) -> bool {
+    let Some((first, rest)) = blocks.split_first() else { return false };
+    let (mut high, mut n_highs) = (first.reserved_max, 0.0);
+    for block in rest {
+        n_highs += if block.reserved_max > high { 1.0 } else { 0.0 };
+        high = high.max(block.reserved_max);
+    }
+    n_highs >= FOLLOWED_RATIO * count(rest.len())
 }
 
 /// The bytes left until the end, and how far off they may be.

@@ -64,8 +64,8 @@ pub struct CreepEstimator {
 type LastSlopes = [Option<Slope>; Signal::ALL.len()];
 
 impl CreepEstimator {
-    /// Upper bound on the memory of one estimator, in bytes: itself, two pyramids of 17 levels
-    /// of 32 blocks of 56 bytes, the stairs and the surge.
+    /// Upper bound on the memory of one estimator, in bytes: itself, two pyramids of 14 levels
+    /// of 32 blocks of 64 bytes, the stairs and the surge.
     pub const BYTES_MAX: usize = size_of::<Self>()
         + 2 * LEVELS_MAX * (size_of::<Level>() + BLOCKS_MAX * size_of::<Block>())
         + Stairs::BYTES_MAX
@@ -159,7 +159,9 @@ impl CreepEstimator {
         if self.n_train_records <= self.settings.warmup_pushes {
             return None;
         }
-        let mut block = self.open_block.add(Block::of_record(record), RECORDS_PER_BLOCK)?;
+        let mut single = Block::of_record(record);
+        single.net_floor = self.batch.net(record);
+        let mut block = self.open_block.add(single, RECORDS_PER_BLOCK)?;
         block.peak_max = self.peak;
         if let (None, Some(peak)) = (record.reserved, self.peak.get()) {
             block.reserved_max = block.reserved_max.max(peak);

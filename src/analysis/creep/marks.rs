@@ -4,9 +4,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::creep::gates::{Gate, GateFailure};
 use crate::analysis::creep::pyramid::count;
+use crate::analysis::creep::without::{Rule, Without};
 
 /// Stairs to remember; the longest flight has seven.
 pub(super) const STAIRS_MAX: usize = 7;
+/// This many stairs suffice without marks when they have used enough: one more than a gradual
+/// unfreezing usually has.
+const STAIRS_MANY: usize = 7;
+/// The same before there was a rule of marks.
+const STAIRS_MANY_OFF: usize = 6;
+/// Few stairs suffice without marks when at most so many more fit.
+const STAIRS_LEFT_MAX: f64 = 1.0;
+/// The same before there was a rule of marks.
+const STAIRS_LEFT_MAX_OFF: f64 = 4.0;
 /// Marks that come more often than this without a stair do not explain one: stairs per mark.
 const STAIRS_OF_MARKS: f64 = 0.5;
 /// The blocks in which a stair's mark lies: the newest completes it, the floor rose in the one
@@ -60,6 +70,16 @@ impl Marks {
     }
 }
 
+/// Returns how many stairs suffice without marks.
+pub(super) fn many(without: Without) -> usize {
+    if without.is_off(Rule::MarkedStairs) { STAIRS_MANY_OFF } else { STAIRS_MANY }
+}
+
+/// Returns how many more stairs may fit where few suffice without marks.
+pub(super) fn left_max(without: Without) -> f64 {
+    if without.is_off(Rule::MarkedStairs) { STAIRS_LEFT_MAX_OFF } else { STAIRS_LEFT_MAX }
+}
+
 /// Checks that each stair came with a mark, and most marks with a stair; the newest stair first.
 pub(super) fn check(stairs: &[StairMarks]) -> Result<(), GateFailure> {
     let n_stairs = count(stairs.len());
@@ -68,4 +88,48 @@ pub(super) fn check(stairs: &[StairMarks]) -> Result<(), GateFailure> {
     let since_first = stairs.iter().take(stairs.len().saturating_sub(1));
     let n_marks: f64 = since_first.map(|stair| f64::from(stair.n_before)).sum();
     Gate::MarkStairs.check(n_stairs / n_marks.max(n_stairs), STAIRS_OF_MARKS)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::analysis::creep::record::MemoryRecord;
+    use crate::analysis::creep::signal::Signal;
+    use crate::analysis::creep::simulation::{Simulation, at, record};
+    use crate::analysis::creep::trend::Stage;
+    use crate::model::units::GIBIBYTE;
+
+    /// A stair of 2 GiB at steps 4000, 6000 and 8000, after a pause of 5 s; from a step on, the clock is so many seconds ahead.
+    fn paused(step: f64, jump: f64, seconds: f64) -> MemoryRecord {
+        let n_stairs = (step / 2000.0).floor();
+        let ahead = if step < jump { 0.0 } else { seconds };
+        let time = 1e9 + step + 5.0 * n_stairs + ahead;
+        MemoryRecord {
+            at: at(step, time),
+            ..record(step, GIBIBYTE * (32.0 + 2.0 * (n_stairs - 1.0).max(0.0)))
+        }
+    }
+
+    #[test]
+    fn clock_that_changes_amid_marked_stairs_hides_and_adds_none() {
+        // Where the clock goes back with a stair, its pause cannot be seen: three stairs of which one is not marked are too few.
+        for (jump, seconds, expected) in [
+            (0.0, 0.0, true),
+            (5000.0, -3600.0, true),
+            (5000.0, 3600.0, true),
+            (6000.0, -3600.0, false),
+        ] {
+            let mut rank = Simulation::new();
+            let is_found = rank.run_until_change(8500, |step| paused(step, jump, seconds));
+            assert_eq!(is_found, expected, "{seconds} s at {jump}");
+            let stage = rank.stage(Signal::Allocated);
+            assert_eq!(stage == Some(Stage::Creeping), expected, "{seconds} s at {jump}");
+        }
+        // A jump ahead at each of three steps without a stair is no evidence of one.
+        let mut level = Simulation::new();
+        level.run(8500, |step| {
+            let n_jumps = (step / 2000.0).floor();
+            MemoryRecord { at: at(step, 1e9 + step + 3600.0 * n_jumps), ..record(step, 0.0) }
+        });
+        assert_eq!((level.n_changes, level.stage(Signal::Allocated)), (0, None));
+    }
 }

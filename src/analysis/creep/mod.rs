@@ -1,6 +1,6 @@
 //! The online estimator of memory creep. Read it bottom up: `axis`, `signal`, `rules` and
-//! `record`; blocks of records in a `pyramid` of windows; the `gates` that a `window` and its
-//! `climbs` must pass; its `slope` and the `trend` that it then shows; `watch`, `stairs` and their `marks`, `surge` and `readings` over time;
+//! `record`; blocks of records in a `pyramid` of windows; the `gates` that a `window`, its
+//! `shape` and its `climbs` must pass; its `slope` and the `trend` that it then shows; `watch`, `stairs` and their `marks`, `surge` and `readings` over time;
 //! and the `estimator` of one rank. `without` leaves rules out, to measure them.
 
 pub mod axis;
@@ -17,6 +17,7 @@ mod pyramid;
 mod readings;
 pub mod record;
 pub mod rules;
+mod shape;
 pub mod signal;
 #[cfg(test)]
 mod simulation;

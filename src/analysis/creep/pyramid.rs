@@ -14,9 +14,10 @@ pub(super) const RECORDS_PER_BLOCK: u32 = 16;
 pub(super) const READINGS_PER_BLOCK: u32 = 2;
 /// Blocks per level; a window is one level's blocks.
 pub(super) const BLOCKS_MAX: usize = POINTS_MAX;
-/// Levels of a pyramid: they span 16 × 2^16 × 32 = 33 million records, or an eighth of that in
-/// readings at two per block.
-pub(super) const LEVELS_MAX: usize = 17;
+/// Levels of a pyramid: they span 16 × 2^13 × 32 = 4.2 million records, or an eighth of that in
+/// readings at two per block. Growth that took longer than the horizon of three days to show 30 %
+/// would leave more than the horizon; that is reached by steps of 62 ms and by readings every 0.5 s.
+pub(super) const LEVELS_MAX: usize = 14;
 
 /// Windows of growing length over one sequence of blocks: each block joins two of the level
 /// below.
@@ -119,6 +120,8 @@ pub(super) struct Block {
     pub(super) floor: f64,
     /// The lowest transient bytes of a step, beyond its live bytes, of the records that know them; 0 for readings.
     transient_floor: PackedBytes,
+    /// The lowest live bytes less what the batch leaves, of the records that know it.
+    pub(super) net_floor: PackedBytes,
     /// The lowest reserved bytes of the records that know them.
     reserved_floor: PackedBytes,
     /// The highest peak of any phase, or bound of one, of the records that know theirs; of
@@ -134,6 +137,7 @@ impl Block {
             end: record.at,
             floor: record.allocated,
             transient_floor: PackedBytes::of(record.peak.map(|peak| peak - record.allocated)),
+            net_floor: PackedBytes::UNKNOWN,
             reserved_floor: PackedBytes::of(record.reserved),
             peak_max: PackedBytes::of(record.peak_bound),
             reserved_max: record.reserved.or(record.peak_bound).unwrap_or(record.allocated),
@@ -147,6 +151,7 @@ impl Block {
             end: record.at,
             floor: bytes,
             transient_floor: PackedBytes::of(Some(0.0)),
+            net_floor: PackedBytes::UNKNOWN,
             reserved_floor: PackedBytes::UNKNOWN,
             peak_max: PackedBytes::of(Some(climb)),
             reserved_max: record
@@ -163,6 +168,7 @@ impl Block {
             end: later.end,
             floor: self.floor.min(later.floor),
             transient_floor: self.transient_floor.lowest(later.transient_floor),
+            net_floor: self.net_floor.lowest(later.net_floor),
             reserved_floor: self.reserved_floor.lowest(later.reserved_floor),
             peak_max: self.peak_max.highest(later.peak_max),
             reserved_max: self.reserved_max.max(later.reserved_max),

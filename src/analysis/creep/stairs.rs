@@ -17,16 +17,7 @@ use crate::model::units::Interval;
 
 /// This many stairs suffice when each came with a mark, or when not even one more fits.
 const STAIRS_FEW: usize = 3;
-/// This many stairs suffice when they have used [`STAIRS_SHARE_RATIO`]: one more than a gradual
-/// unfreezing usually has.
-const STAIRS_MANY: usize = 7;
-/// See [`STAIRS_FEW`]: of stairs without marks.
-const STAIRS_LEFT_MAX: f64 = 1.0;
-/// The same two without the rule of marks.
-const STAIRS_MANY_OFF: usize = 6;
-/// See [`STAIRS_MANY_OFF`].
-const STAIRS_LEFT_MAX_OFF: f64 = 4.0;
-/// See [`STAIRS_MANY`]: a share of headroom and growth.
+/// Many stairs suffice when they have used this share of headroom and growth.
 const STAIRS_SHARE_RATIO: f64 = 0.10;
 /// The same of stairs that came with marks.
 const STAIRS_MARKED_SHARE_RATIO: f64 = 0.05;
@@ -146,6 +137,7 @@ impl Default for Stairs {
 #[derive(Clone, Copy, Debug)]
 struct Flight {
     first: Stair,
+    last: Stair,
     n_stairs: f64,
     height: f64,
     distance_steps: f64,
@@ -174,6 +166,7 @@ impl Flight {
         let farthest = distances().reduce(f64::max)?.max(1.0);
         Some(Self {
             first: *first,
+            last: *last,
             n_stairs,
             height: heights().map(|height| height / n_stairs).sum(),
             distance_steps,
@@ -229,7 +222,7 @@ impl Flight {
         let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
         let n_left = headroom / self.height;
         let (without, is_off) = (context.settings.without, context.is_off(Rule::MarkedStairs));
-        let left_max = if is_off { STAIRS_LEFT_MAX_OFF } else { STAIRS_LEFT_MAX };
+        let left_max = marks::left_max(without);
         let has_marks = !is_off && marks.iter().any(|stair| stair.is_marked);
         if marks.len() != STAIRS_FEW {
             Gate::Share.check(trend.share_ratio, STAIRS_SHARE_RATIO)?;
@@ -245,11 +238,22 @@ impl Flight {
         Ok(trend)
     }
 
-    /// Returns the flight's trend; the slope's interval spans its flattest and its steepest
-    /// stairs, and half a stair more or less.
+    /// Returns the climb since the top of the first stair by the steps since then.
+    fn slope(&self, block: &Block, context: &SeriesContext) -> f64 {
+        let n_steps = block.end.position - self.first.at.position;
+        let climb = (self.last.top() - self.first.top()) / n_steps;
+        if context.is_off(Rule::StairsSlope) {
+            self.height / self.distance_steps
+        } else {
+            climb
+        }
+    }
+
+    /// Returns the flight's trend; its interval spans the flattest and the steepest stairs, and half
+    /// a stair more or less.
     fn trend(&self, growth: f64, block: &Block, context: &SeriesContext) -> Trend {
         let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
-        let slope = self.height / self.distance_steps;
+        let slope = self.slope(block, context);
         let n_ends = if context.is_off(Rule::Scatter) { 0.0 } else { ENDS_STAIRS };
         let ends = Interval::around(slope, n_ends / self.n_stairs * slope);
         let growing = Growing { signal: Signal::Allocated, bytes: growth, is_followed: false };
@@ -266,7 +270,8 @@ impl Flight {
             growth_bytes: growth,
             is_followed: false,
             room: context.room(PeakUse::of([block]), &growing),
-            stretch: 1.0,
+            // Time left goes by the pace of the stairs: the next is a distance away.
+            stretch: slope * self.distance_steps / self.height,
             share_ratio: growth / (headroom + growth),
             growth_chance: context.confidence(self.n_stairs, self.n_stairs),
             pace: PackedPace::of(context.seconds_per_unit),
@@ -382,8 +387,7 @@ impl Stairs {
             }
             return;
         }
-        let is_off = context.is_off(Rule::MarkedStairs);
-        for n_stairs in [STAIRS_FEW, if is_off { STAIRS_MANY_OFF } else { STAIRS_MANY }] {
+        for n_stairs in [STAIRS_FEW, marks::many(context.settings.without)] {
             let Some(first_idx) = self.recent.len().checked_sub(n_stairs) else { continue };
             let Some(stairs) = self.recent.get(first_idx..) else { continue };
             let Some(flight) = Flight::of(stairs) else { continue };
@@ -468,8 +472,10 @@ mod tests {
         assert_within(
             trend.slope_bytes_per_unit.value,
             GIBIBYTE / 1000.0,
-            0.2 * GIBIBYTE / 1000.0,
+            0.08 * GIBIBYTE / 1000.0,
         );
+        let left_by_stairs = trend.headroom_bytes().unwrap() / GIBIBYTE * 1000.0;
+        assert_within(trend.eta_steps().unwrap().value, left_by_stairs, 0.03 * left_by_stairs);
         assert!(trend.slope_bytes_per_unit.lower <= trend.slope_bytes_per_unit.value);
         assert!(trend.slope_bytes_per_unit.upper >= trend.slope_bytes_per_unit.value);
         assert_finite(&trend);

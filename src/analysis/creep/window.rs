@@ -1,7 +1,7 @@
 //! Judges one window: whether it shows growth that counts, and how fast.
 
 use crate::analysis::creep::climbs::Climbs;
-use crate::analysis::creep::context::{Growing, PeakUse, SeriesContext};
+use crate::analysis::creep::context::{Growing, PeakUse, SeriesContext, is_followed};
 use crate::analysis::creep::course::PowerLaw;
 use crate::analysis::creep::curve::Curve;
 use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
@@ -10,8 +10,9 @@ use crate::analysis::creep::pyramid::{
     Block, Level, READINGS_PER_BLOCK, RECORDS_PER_BLOCK, count,
 };
 use crate::analysis::creep::rules::SignalRules;
+use crate::analysis::creep::shape::{self, NetFloors, STEADY_GAIN_RATIO, Shape};
 use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::slope::GrowthRate;
+use crate::analysis::creep::slope::{GrowthRate, less_unsplit};
 use crate::analysis::creep::trend::{Stage, Trend};
 use crate::analysis::creep::without::{Constant, Rule};
 use crate::analysis::estimate::{self, Gains};
@@ -26,30 +27,13 @@ const SMALL_GROWTH_BYTES: f64 = 64.0 * MEBIBYTE;
 const SMALL_STRAIGHT_RATIO: f64 = 0.8;
 /// The ends of a window must differ by this share of the growth that the fit must show.
 const RISE_OF_NEED: f64 = 0.8;
-/// The last quarter must gain this share of the first quarter's gain; a cache that fills up
-/// does not.
-const STEADY_GAIN_RATIO: f64 = 0.8;
-/// Growth hardly slows when its last quarter gains this share of its first: a cache that fills
-/// exponentially passes until it holds 1 - 0.93² = 13.5 % of its size, and passes 80 % until 36 %.
-const HARDLY_SLOWS_RATIO: f64 = 0.93;
-/// Such growth of a rank creeps at this part of the share.
-const STEADY_OF_SHARE: f64 = 0.7;
-/// A window is late in a life this many times as long: garbage of that time would be known.
-const LATE_LIFE_RATIO: f64 = 2.0;
-/// A window lasts when it is late, or holds this share of a full window's records.
-const LASTS_OF_FULL: f64 = 0.5;
 /// The rules of a process that does not push were tuned on a reading every so many seconds.
 const TUNED_READING_SECONDS: f64 = 15.0;
-/// Windows shorter than full length must show more, by the root of what they lack: at most this
-/// many times.
-const SHORT_WINDOW_FACTOR_MAX: f64 = 3.0;
 /// Reserved memory creeps by fragmentation only if its slack (reserved minus peak) carries this
 /// share of the slope.
 const SLACK_OF_SLOPE: f64 = 0.8;
 /// The same between the first and the last quarter, which is cheaper to compute.
 const SLACK_OF_GAIN: f64 = 0.5;
-/// Reserved memory follows live memory when it reaches a new high in this share of the blocks.
-const FOLLOWED_RATIO: f64 = 0.5;
 /// The working set grows when the peaks' tau is above this and their slope above
 /// [`WORKING_SET_OF_SLOPE`].
 const WORKING_SET_TAU: f64 = 0.5;
@@ -91,13 +75,18 @@ pub struct WindowVerdict {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WindowJudge<'a> {
     signal: Signal,
-    rules: &'a SignalRules,
+    rules: SignalRules,
     context: &'a SeriesContext,
 }
 
 impl<'a> WindowJudge<'a> {
     pub(super) fn new(signal: Signal, context: &'a SeriesContext) -> Self {
-        Self { signal, rules: context.settings.rules(signal), context }
+        let mut rules = *context.settings.rules(signal);
+        if signal == Signal::Allocated {
+            let (usual, without) = (rules.creeping_share_ratio, context.settings.without);
+            rules.creeping_share_ratio = without.value(Constant::CreepingShare, usual);
+        }
+        Self { signal, rules, context }
     }
 
     /// Judges one window and describes it; `None` if it is empty.
@@ -128,7 +117,7 @@ impl<'a> WindowJudge<'a> {
         level_idx: usize,
         level: &Level,
     ) -> Result<WindowTrend, GateFailure> {
-        let (rules, context, blocks) = (self.rules, self.context, level.blocks.as_slice());
+        let (rules, context, blocks) = (&self.rules, self.context, level.blocks.as_slice());
         let (n_blocks, n_min) = (count(blocks.len()), count(rules.blocks_min));
         Gate::Blocks.check(n_blocks, n_min)?;
         let n_known =
@@ -140,7 +129,8 @@ impl<'a> WindowJudge<'a> {
         let headroom = self.headroom(level);
         let n_records = self.n_records(level_idx, blocks.len());
         let need = self.need(headroom, n_records);
-        let Shape { straightness, kept_ratio } = self.shape(blocks, points, need)?;
+        let (shape, net) = self.shape(blocks, points, need)?;
+        let straightness = shape.straightness;
 
         let unfit = GateFailure { gate: Gate::Growth, value: 0.0, limit: need };
         let slope = estimate::theil_sen(points).ok_or(unfit)?.slope;
@@ -158,19 +148,22 @@ impl<'a> WindowJudge<'a> {
         self.slack_carries(blocks, slope)?;
         let growth = growth - self.batch_growth(blocks, context.batch_share) * span;
         Gate::BatchGrowth.check(growth, need)?;
-        let climbs = self.climbs(blocks, points, kept_ratio)?;
+        let climbs = self.climbs(blocks, points, shape.kept_ratio)?;
 
         let share_ratio = growth / (headroom + growth);
         let n_counted = self.n_counted(n_records, span);
+        let without = context.settings.without;
+        let set_in = GrowthRate::of(points, slope, without).ok_or(unfit)?.onset_idx;
+        let shape = shape.since(set_in, points, without);
         let is_line = straightness >= SMALL_STRAIGHT_RATIO * (n_blocks - 1.0);
         let progress = Progress {
             seconds_left: context.seconds_left(headroom, slope),
             share_ratio,
-            creeping_share_ratio: self.creeping_share(n_counted, kept_ratio, climbs),
+            creeping_share_ratio: self.creeping_share(n_counted, &shape, climbs),
             is_certain: is_line && self.counts_small(n_records) && growth >= SMALL_GROWTH_BYTES,
         };
         let (stage, obstacle) = self.stage(n_counted, progress)?;
-        let rate = GrowthRate::of(points, slope, context.settings.without).ok_or(unfit)?;
+        let rate = self.rate(net.as_ref().map_or(points, Curve::points)).ok_or(unfit)?;
         let onset = blocks.get(rate.onset_idx).unwrap_or(first);
         let is_followed = is_followed(blocks.get(rate.onset_idx..).unwrap_or(blocks));
         let growing = Growing { signal: self.signal, bytes: growth, is_followed };
@@ -224,17 +217,25 @@ impl<'a> WindowJudge<'a> {
         if counts_time { n_records.max(span / TUNED_READING_SECONDS) } else { n_records }
     }
 
-    /// Checks the gates that need no fit; returns the shape of a window that passes.
+    /// Checks the gates that need no fit; returns the shape of a window that passes, and its points
+    /// without what the batch leaves where those are straighter.
     fn shape(
         &self,
         blocks: &[Block],
         points: &[(f64, f64)],
         need: f64,
-    ) -> Result<Shape, GateFailure> {
+    ) -> Result<(Shape, Option<Curve>), GateFailure> {
         let still = GateFailure { gate: Gate::Rise, value: 0.0, limit: RISE_OF_NEED * need };
         let path = estimate::path(points).ok_or(still)?;
         Gate::Rise.check(path.rise, still.limit)?;
-        let straightness = path.straightness().ok_or(still)?.max(self.net_straightness(blocks));
+        let mut straightness = path.straightness().ok_or(still)?;
+        let mut net = None;
+        if self.signal == Signal::Allocated {
+            net = self.net_floors(blocks).filter(|net| net.straightness > straightness);
+            let of_net = net.as_ref().map_or(straightness, |net| net.straightness);
+            straightness = of_net.max(self.net_straightness_of_records(blocks));
+        }
+        let net = net.map(|net| net.curve).filter(|_| !self.context.is_off(Rule::NetSlope));
         Gate::Straight.check(straightness, self.rules.straightness_min)?;
         let gains = estimate::quarter_gains(points).ok_or(still)?;
         let kept_ratio = estimate::kept_ratio(points).unwrap_or(0.0);
@@ -246,19 +247,29 @@ impl<'a> WindowJudge<'a> {
                 .whole;
             Gate::SlackGain.check_share(slack_gain, gains.whole, SLACK_OF_GAIN)?;
         }
-        Ok(Shape { straightness, kept_ratio })
+        Ok((Shape::new(blocks.len(), straightness, kept_ratio), net))
     }
 
-    /// Returns the straightness of live memory without what the batch leaves of itself, so that
-    /// its noise hides no line; 0 where that is not known.
-    fn net_straightness(&self, blocks: &[Block]) -> f64 {
-        let share = self.context.batch_share.clamp(0.0, 1.0);
-        if self.signal != Signal::Allocated || self.context.is_off(Rule::BatchNoise) {
-            return 0.0;
-        }
-        Curve::of(blocks, |block| Some(block.floor - share * block.transient()?))
-            .and_then(|curve| estimate::path(curve.points())?.straightness())
-            .unwrap_or(0.0)
+    /// Returns live memory without what the batch leaves of it, block by block.
+    fn net_floors(&self, blocks: &[Block]) -> Option<NetFloors> {
+        let is_off = self.context.is_off(Rule::BatchNoise);
+        if is_off { None } else { NetFloors::of(blocks, self.context.batch_share) }
+    }
+
+    /// Returns how straight live memory is without what the batch leaves of it, record by record.
+    fn net_straightness_of_records(&self, blocks: &[Block]) -> f64 {
+        let is_off = self.context.is_off(Rule::RecordNoise);
+        if is_off { 0.0 } else { shape::net_straightness_of_records(blocks) }
+    }
+
+    /// Returns how fast a window's points climb since their growth set in.
+    fn rate(&self, points: &[(f64, f64)]) -> Option<GrowthRate> {
+        let (context, slope) = (self.context, estimate::theil_sen(points)?.slope);
+        let rate = GrowthRate::of(points, slope, context.settings.without)?;
+        let is_cached = self.signal == Signal::Allocated && !context.is_host;
+        let is_unsplit = is_cached && !context.is_off(Rule::Unsplit);
+        let slope = if is_unsplit { less_unsplit(rate.slope) } else { rate.slope };
+        Some(GrowthRate { slope, ..rate })
     }
 
     /// Checks that the last quarter gains about as much as the first: a cache that fills up does
@@ -282,9 +293,8 @@ impl<'a> WindowJudge<'a> {
         n_records: f64,
         progress: Progress,
     ) -> Result<(Stage, Option<GateFailure>), GateFailure> {
-        let (rules, share) = (self.rules, progress.share_ratio);
-        let lack = (rules.records_full / n_records.max(1.0)).sqrt();
-        let factor = lack.clamp(1.0, SHORT_WINDOW_FACTOR_MAX);
+        let (rules, share) = (&self.rules, progress.share_ratio);
+        let factor = shape::short_factor(rules.records_full, n_records);
         let is_long = n_records >= rules.records_min || share >= rules.urgent_share_ratio;
         let creeping = Gate::Share
             .check(share, progress.creeping_share_ratio)
@@ -319,29 +329,16 @@ impl<'a> WindowJudge<'a> {
         Ok(Some(climbs))
     }
 
-    /// Returns the share that a window must have used to creep: less where it lasts and hardly
-    /// slows, or climbed many times; more where it is short.
-    fn creeping_share(&self, n_records: f64, kept_ratio: f64, climbs: Option<Climbs>) -> f64 {
-        let (rules, without) = (self.rules, self.context.settings.without);
-        let is_late = self.context.n_lived >= LATE_LIFE_RATIO * n_records;
-        let lasts = is_late || n_records >= LASTS_OF_FULL * rules.records_full;
+    /// Returns the share that a window must have used to creep, by its length and shape; of a
+    /// process that does not push, what its climbs need where that is less.
+    fn creeping_share(&self, n_records: f64, shape: &Shape, climbs: Option<Climbs>) -> f64 {
+        let rules = &self.rules;
+        if self.signal != Signal::Process {
+            return shape.share_of_rank(rules, n_records, self.context);
+        }
         // What a caching allocator holds is a staircase, whose quarters say little.
-        let is_asked = self.signal != Signal::Process && !without.is_off(Rule::SteadyLine);
-        let hardly_slows = without.value(Constant::HardlySlows, HARDLY_SLOWS_RATIO);
-        let is_steady = is_asked && lasts && kept_ratio >= hardly_slows;
-        let of_line = without.value(Constant::LineOfShare, STEADY_OF_SHARE);
-        let share = if is_steady { of_line } else { 1.0 } * self.full_share();
-        let full = if is_steady && is_late { LASTS_OF_FULL } else { 1.0 } * rules.records_full;
-        let lack = (full / n_records.max(1.0)).sqrt();
-        let by_length = share * lack.clamp(1.0, SHORT_WINDOW_FACTOR_MAX);
+        let by_length = shape::share(rules, rules.records_full, n_records);
         climbs.map_or(by_length, |climbs| by_length.min(climbs.share_ratio()))
-    }
-
-    /// Returns the share that a full window must have used to creep.
-    fn full_share(&self) -> f64 {
-        let (usual, without) = (self.rules.creeping_share_ratio, self.context.settings.without);
-        let is_live = self.signal == Signal::Allocated;
-        if is_live { without.value(Constant::CreepingShare, usual) } else { usual }
     }
 
     /// Returns the slope that larger batches explain: of live memory only, and never below 0.
@@ -375,26 +372,6 @@ impl<'a> WindowJudge<'a> {
 /// Returns the course of a signal over the blocks of a whole life; `None` when a line does as well.
 pub(super) fn course(signal: Signal, blocks: &[Block]) -> Option<PowerLaw> {
     PowerLaw::of(Curve::of(blocks, |block| block.value(signal))?.points())
-}
-
-/// Returns whether reserved memory reaches a new high in at least half of the blocks: it is taken
-/// page by page as live memory grows, not in segments larger than that.
-fn is_followed(blocks: &[Block]) -> bool {
-    let Some((first, rest)) = blocks.split_first() else { return false };
-    let (mut high, mut n_highs) = (first.reserved_max, 0.0);
-    for block in rest {
-        n_highs += if block.reserved_max > high { 1.0 } else { 0.0 };
-        high = high.max(block.reserved_max);
-    }
-    n_highs >= FOLLOWED_RATIO * count(rest.len())
-}
-
-/// How straight a window's growth is, and how it goes on.
-struct Shape {
-    /// How many equal moves its path is worth.
-    straightness: f64,
-    /// The last quarter's gain per block as a share of the first's.
-    kept_ratio: f64,
 }
 
 /// How close growth has come to the end.
@@ -449,47 +426,6 @@ mod tests {
         };
         rank.run(6000, longer);
         assert_eq!(rank.trend(Signal::Allocated), None);
-    }
-
-    /// Runs until live memory creeps; returns the step, and the share that it has used.
-    fn creeps_at(of_step: impl Fn(f64) -> MemoryRecord) -> (f64, f64) {
-        let mut rank = Simulation::new();
-        while rank.stage(Signal::Allocated) != Some(Stage::Creeping) {
-            assert!(rank.step < 40_000.0, "not found");
-            rank.run(16, &of_step);
-        }
-        (rank.step, rank.trend(Signal::Allocated).unwrap().share_ratio)
-    }
-
-    #[test]
-    fn line_needs_less_than_growth_that_slows() {
-        let (_, of_line) = creeps_at(|step| record(step, 0.5 * MEBIBYTE * step));
-        assert!((0.049..0.055).contains(&of_line), "{of_line}");
-        let slowing =
-            |step: f64| record(step, 10.0 * GIBIBYTE * (1.0 - (-step / 10_000.0).exp()));
-        let (_, of_slowing) = creeps_at(slowing);
-        assert!(of_slowing >= 0.07, "{of_slowing}");
-    }
-
-    #[test]
-    fn late_leak_is_found_sooner_than_growth_of_the_first_steps() {
-        let leak = 4.0 * MEBIBYTE;
-        let (early, _) = creeps_at(|step| record(step, leak * (step - 200.0).max(0.0)));
-        let (late, _) = creeps_at(|step| record(step, leak * (step - 4000.0).max(0.0)));
-        assert!(late - 4000.0 < early - 200.0, "{late} {early}");
-    }
-
-    #[test]
-    fn noise_that_the_batch_explains_hides_no_line() {
-        let (step, _) = creeps_at(|step| {
-            let batch = 4.0 * GIBIBYTE * ((step / 64.0).floor() * 0.618_034 % 1.0);
-            let mut noisy = record(step, MEBIBYTE * step);
-            noisy.allocated += 0.5 * batch;
-            noisy.peak = Some(noisy.allocated + 8.0 * GIBIBYTE + batch);
-            noisy.peak_bound = noisy.peak;
-            noisy
-        });
-        assert!(step < 6000.0, "{step}");
     }
 
     #[test]

@@ -47,6 +47,18 @@ named! {
         Climbs "climbs",
         /// The first steps count growth from the top of their first jump too.
         FirstJump "first-jump",
+        /// A window is as straight as it is without what each record's batch leaves.
+        RecordNoise "record-noise",
+        /// A window that was level before it grew is late in its life, and holds all its records.
+        LevelFirst "level-first",
+        /// The headroom of a process that does not push is at least a twentieth of the device.
+        FullDevice "full-device",
+        /// The slope is by the floors without what the batch leaves where those are straighter.
+        NetSlope "net-slope",
+        /// A slope's interval reaches lower by what a caching allocator may have added.
+        Unsplit "unsplit",
+        /// The slope of stairs is their climb since the first by the steps since then.
+        StairsSlope "stairs-slope",
     }
 }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::challengers::{Claim, Holder};
 use crate::analysis::estimate;
+use crate::model::end::EndReport;
 use crate::model::launch::{Instance, Launch};
 use crate::model::step::{Phase, StepSample};
 use crate::model::units::{Bytes, Count, Uptime};
@@ -170,8 +171,13 @@ impl Lifecycle {
         self.is_live(now).then_some(newest.launch.as_ref())
     }
 
-    /// Judges a record by what came before it.
-    pub fn judge(&self, sample: &StepSample, arrival: Arrival) -> RecordVerdict {
+    /// Judges a record by what came before it, among that the announced end of the life.
+    pub fn judge(
+        &self,
+        sample: &StepSample,
+        arrival: Arrival,
+        end: Option<&EndReport>,
+    ) -> RecordVerdict {
         let Some(newest) = &self.newest else { return RecordVerdict::Accepted };
         if self.is_foreign(sample, arrival.now) {
             return RecordVerdict::Late;
@@ -184,8 +190,9 @@ impl Lifecycle {
         } else {
             self.judge_attempt(newest, sample, arrival.time)
         };
-        // The life ended, so that what comes after it is another.
-        if self.is_ended && verdict == RecordVerdict::Accepted {
+        // What comes after the end of a life is another, unless the end overtook it.
+        let is_overtaken = end.is_some_and(|end| end.is_after(sample.step, arrival.time));
+        if self.is_ended && verdict == RecordVerdict::Accepted && !is_overtaken {
             return RecordVerdict::Restarted;
         }
         verdict

@@ -110,7 +110,8 @@ impl RankState {
     ) -> (RecordVerdict, bool) {
         let time = sample.time.map_or(arrival, Seconds::get);
         let at = Arrival { now, time };
-        let verdict = self.lifecycle.judge(sample, at);
+        let end = self.ended.as_ref().map(|ended| &ended.report);
+        let verdict = self.lifecycle.judge(sample, at, end);
         match verdict {
             RecordVerdict::Duplicate => return (verdict, false),
             RecordVerdict::Late => {
@@ -152,15 +153,20 @@ impl RankState {
             self.last_train = Some(figures);
             self.steps_total = self.steps_total.saturating_add(1);
             self.life_steps = self.life_steps.saturating_add(1);
-            changed |= record.is_ok_and(|record| self.creep.train(&record, capacity));
-        } else if let Ok(record) = record {
+            changed |= !self.is_ended()
+                && record.is_ok_and(|record| self.creep.train(&record, capacity));
+        } else if let (Ok(record), false) = (record, self.is_ended()) {
             self.creep.other_phase(&record);
         }
         (verdict, changed)
     }
 
-    /// Takes what is known of the rank's device at the Unix time `time`; whether a trend changed by it.
+    /// Takes what is known of the rank's device at the Unix time `time`, unless the rank has ended; whether a trend
+    /// changed by it.
     pub fn device(&mut self, view: DeviceView, time: f64) -> bool {
+        if self.is_ended() {
+            return false;
+        }
         self.device_total = view.total;
         let Some(device_used) = view.used.map(Bytes::as_f64) else { return false };
         let Some(reserved) = self.last_train.and_then(|last| last.reserved) else {

@@ -2,6 +2,8 @@
 
 use std::io::Write;
 use std::net::TcpStream;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 use crate::rig::http::{Answer, GZIP, JSON, connect, head, read_answer};
 use crate::rig::job::record;
@@ -10,6 +12,9 @@ use crate::rig::victim::Victim;
 use crate::rig::wait::{DEADLINE, await_true};
 
 const MIB: usize = 1024 * 1024;
+
+/// How often bodies that are not to count as stalled go on; at 2 s they would.
+const GOES_ON_EVERY: Duration = Duration::from_millis(400);
 
 fn keys(byte: &str) -> Vec<u8> {
     format!(r#"{{"{}":1}}"#, byte.repeat(MIB - 16)).into_bytes()
@@ -102,7 +107,8 @@ fn plain_bodies_that_never_end_stop_no_push_and_no_large_one() {
 #[test]
 fn slowest_unfinished_body_gives_way_to_a_new_one() {
     let victim = Victim::start(&[]);
-    let held = vec![b' '; MIB - 1];
+    // Of three, the room holds two.
+    let held = vec![b' '; 720 * 1024];
     let mut slow = sent(&victim, &[JSON], &held, MIB);
     slow.set_read_timeout(Some(DEADLINE)).unwrap();
     // An answer to a later push shows that the exporter has begun to read this body.
@@ -111,7 +117,25 @@ fn slowest_unfinished_body_gives_way_to_a_new_one() {
     }
     let mut others: Vec<TcpStream> =
         (0..2).map(|_| sent(&victim, &[JSON], &held, MIB)).collect();
-    check_problem(&read_answer(&mut slow), 503, "all bodies together exceed");
+    let mut streams: Vec<TcpStream> =
+        others.iter().chain([&slow]).map(|stream| stream.try_clone().unwrap()).collect();
+    let (is_refused, refused) = channel::<()>();
+    std::thread::scope(|scope| {
+        // Each goes on, so that none counts as stalled, however slow the machine is.
+        scope.spawn(move || {
+            for _ in 0..18 {
+                for stream in &mut streams {
+                    // One of them is refused.
+                    stream.write_all(&[b' '; 16 * 1024]).ok();
+                }
+                if refused.recv_timeout(GOES_ON_EVERY) != Err(RecvTimeoutError::Timeout) {
+                    break;
+                }
+            }
+        });
+        check_problem(&read_answer(&mut slow), 503, "all bodies together exceed");
+        drop(is_refused);
+    });
     for stream in &mut others {
         stream.write_all(b" ").unwrap();
     }

@@ -1,9 +1,10 @@
 //! The real binary on free ports: starts it, pushes to it, reads its answers, stops it.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, PipeWriter, Write, pipe};
 use std::net::SocketAddr;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use serde_json::Value;
 use crate::rig::http::{Answer, JSON, head, request};
 use crate::rig::schema::{holds, schema};
 use crate::rig::series::samples;
-use crate::rig::wait::{DEADLINE, LOOK};
+use crate::rig::wait::{DEADLINE, LOOK, await_true};
 
 /// A running exporter; it is killed when this goes.
 pub struct Exporter {
@@ -21,6 +22,8 @@ pub struct Exporter {
     pub push: SocketAddr,
     log: Arc<Log>,
     reader: Option<std::thread::JoinHandle<()>>,
+    /// Writes into the same pipe as the exporter; `None` once that has ended. With it, how many marks were written.
+    marker: Mutex<Option<(PipeWriter, usize)>>,
 }
 
 /// The log of an exporter, filled as it runs.
@@ -28,7 +31,12 @@ pub struct Exporter {
 struct Log {
     entries: Mutex<Vec<Value>>,
     grown: Condvar,
+    /// Marks that were read.
+    n_marks: AtomicUsize,
 }
+
+/// A line of the log that the rig wrote: all that the exporter wrote before has been read when it is read.
+const MARK: &str = "rig: so far";
 
 impl Exporter {
     /// `stepmem serve` without NVML.
@@ -85,7 +93,9 @@ impl Exporter {
 
     fn spawn(wrapper: &[&str], arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let words = [wrapper, &[env!("CARGO_BIN_EXE_stepmem")], &arguments[..1]].concat();
-        let mut child = Command::new(words[0])
+        let (lines, marker) = pipe().unwrap();
+        let mut command = Command::new(words[0]);
+        command
             .args(&words[1..])
             // The tests may run in a pod themselves.
             .env_remove("KUBERNETES_SERVICE_HOST")
@@ -95,21 +105,27 @@ impl Exporter {
             .args(&arguments[1..])
             .envs(variables.iter().copied())
             .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the binary starts");
+            .stderr(marker.try_clone().unwrap());
+        let child = command.spawn().expect("the binary starts");
+        // It holds the pipe open.
+        drop(command);
         let log = Arc::<Log>::default();
-        let lines = BufReader::new(child.stderr.take().expect("piped"));
+        let lines = BufReader::new(lines);
         let sink = Arc::clone(&log);
         let reader = std::thread::spawn(move || {
             for line in lines.lines().map_while(Result::ok) {
+                if line == MARK {
+                    sink.n_marks.fetch_add(1, Ordering::SeqCst);
+                    continue;
+                }
                 let entry = serde_json::from_str(&line).unwrap_or(Value::String(line));
                 sink.entries.lock().unwrap().push(entry);
                 sink.grown.notify_all();
             }
         });
         let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
-        Self { child, web: unknown, push: unknown, log, reader: Some(reader) }
+        let marker = Mutex::new(Some((marker, 0)));
+        Self { child, web: unknown, push: unknown, log, reader: Some(reader), marker }
     }
 
     /// Where it listens for `what`, by its log so far.
@@ -140,8 +156,16 @@ impl Exporter {
         self.child.id()
     }
 
-    /// Its log so far, one JSON object a line.
+    /// All that it has logged until now, one JSON object a line.
     pub fn log(&self) -> Vec<Value> {
+        let mut marker = self.marker.lock().unwrap();
+        if let Some((pipe, n_marks)) = &mut *marker {
+            // At once, so that no line of the exporter comes between.
+            pipe.write_all(format!("{MARK}\n").as_bytes()).unwrap();
+            *n_marks += 1;
+            await_true("the log", || self.log.n_marks.load(Ordering::SeqCst) == *n_marks);
+        }
+        drop(marker);
         self.log.entries.lock().unwrap().clone()
     }
 
@@ -237,7 +261,7 @@ impl Exporter {
         }
     }
 
-    /// How many lines of this level it has logged whose fields contain `part`.
+    /// How many lines of this level it has logged until now whose fields contain `part`.
     pub fn logged(&self, level: &str, part: &str) -> usize {
         let is_it = |entry: &&Value| {
             entry["level"] == level && entry["fields"].to_string().contains(part)
@@ -247,8 +271,13 @@ impl Exporter {
 
     /// The most resident memory that it has ever had, in bytes.
     pub fn resident_bytes_max(&self) -> u64 {
+        self.resident_bytes("VmHWM:")
+    }
+
+    /// A figure of its memory by its name in `/proc/PID/status`, in bytes.
+    pub fn resident_bytes(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
         1024 * line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
     }
 
@@ -279,6 +308,8 @@ impl Exporter {
             assert!(began.elapsed() < DEADLINE, "it did not end");
             std::thread::park_timeout(LOOK);
         };
+        // The pipe ends when its last writer goes.
+        self.marker.lock().unwrap().take();
         self.reader.take().expect("once").join().unwrap();
         let log = self.log();
         (status, log)

@@ -112,6 +112,34 @@ fn only_certificates_with_an_allowed_name_are_let_in() {
 }
 
 #[test]
+fn long_chains_are_taken_up_to_the_bound_of_a_handshake() {
+    let folder = Folder::new("tls-chains");
+    let authority = Authority::new(&folder, "ca");
+    let further = format!(
+        "  client_ca_file: {}\n  client_auth_type: RequireAndVerifyClientCert\n",
+        authority.file
+    );
+    let file = web_config(&folder, &authority.server(&folder), &further);
+    let exporter = Exporter::start(&["--web.config.file", &file]);
+    let mut n_refused = 0;
+    // What a client shows, of so many KiB: what is promised, nearly all that a handshake may have, and more.
+    for (n_kib, expected) in [(16, 200), (35, 200), (41, 0)] {
+        let names: Vec<String> = (0..n_kib * 16)
+            .map(|n| format!("trainer-{n:08}.{}.example", "n".repeat(37)))
+            .collect();
+        assert_eq!(names[0].len(), 62, "with its own length and kind, 64 bytes");
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let client = authority.issue(&folder, "long", &names, Validity::Now);
+        assert_eq!(scraped(&exporter, &authority, Some(&client)), expected, "{n_kib} KiB");
+        n_refused += u32::from(expected == 0);
+    }
+    let known = authority.issue(&folder, "known", &["prometheus"], Validity::Now);
+    let text = authority.client(Some(&known)).get(exporter.web, "/metrics", &[]).body;
+    let series = format!("stepmem_access_refused_total{{reason=\"handshake\"}} {n_refused}\n");
+    assert!(text.contains(&series), "{text}");
+}
+
+#[test]
 fn versions_suites_and_curves_are_those_that_are_set() {
     let folder = Folder::new("tls-versions");
     let authority = Authority::new(&folder, "ca");

@@ -1,11 +1,14 @@
 //! Connections that hold what TLS lets them hold.
 
 use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
 
+use rustls::{ClientConnection, StreamOwned};
+use serde_json::Value;
 use stepmem::net::half_records::HALF_RECORDS_MAX;
 
 use crate::rig::access::web_config;
-use crate::rig::certificates::Authority;
+use crate::rig::certificates::{Authority, TlsClient};
 use crate::rig::exporter::Exporter;
 use crate::rig::folder::Folder;
 use crate::rig::http::{JSON, connect, converse, head};
@@ -25,6 +28,13 @@ fn start(folder: &Folder, authority: &Authority) -> Exporter {
     );
     let file = web_config(folder, &authority.server(folder), &further);
     Exporter::start(&["--web.config.file", &file])
+}
+
+/// How many connections gave way that held what was not read.
+fn n_records(client: &TlsClient, exporter: &Exporter) -> usize {
+    let text = client.get(exporter.web, "/metrics", &[]).body;
+    let series = "stepmem_access_refused_total{reason=\"record\"} ";
+    text.lines().find_map(|line| line.strip_prefix(series)).unwrap().parse().unwrap()
 }
 
 #[test]
@@ -110,34 +120,36 @@ fn records_that_never_end_give_way_to_others() {
     let pushed = client.request(exporter.push, ("POST", "/v1/steps"), &[JSON], &large);
     assert_eq!(pushed.status, 200, "{}", pushed.body);
     const { assert!(CONNECTIONS > HALF_RECORDS_MAX) };
-    await_true("the oldest records to give way", || {
-        let text = client.get(exporter.web, "/metrics", &[]).body;
-        let series = "stepmem_access_refused_total{reason=\"record\"} ";
-        let refused = text.lines().find_map(|line| line.strip_prefix(series)).unwrap();
-        refused.parse::<u64>().unwrap() > 0
-    });
+    await_true("the oldest records to give way", || n_records(&client, &exporter) > 0);
     drop(halves);
     exporter.stop();
 }
 
-#[test]
-fn encrypted_answers_that_are_not_read_take_little_memory() {
-    let folder = Folder::new("tls-unread");
-    let authority = Authority::new(&folder, "ca");
-    let (exporter, client) = (start(&folder, &authority), authority.client(None));
-    let records: Vec<_> = Job::new(8, 40).run("llm").records();
-    let body = serde_json::Value::from(records).to_string();
-    let json = [JSON];
-    let pushed = client.request(exporter.push, ("POST", "/v1/steps"), &json, &body);
-    assert_eq!(pushed.status, 200, "{}", pushed.body);
+/// Pushes so many ranks of a run.
+fn push_ranks(client: &TlsClient, exporter: &Exporter, n_ranks: u64) {
+    for records in Job::new(n_ranks, 4).run("llm").records().chunks(2000) {
+        let body = Value::from(records).to_string();
+        let pushed = client.request(exporter.push, ("POST", "/v1/steps"), &[JSON], &body);
+        assert_eq!(pushed.status, 200, "{}", pushed.body);
+    }
+}
+
+/// Asks for the metrics so often on each of 250 connections, reads nothing, and checks that this takes little memory and
+/// keeps no other scrape from its answer. Returns the connections.
+fn flood_of_unread(
+    client: &TlsClient,
+    exporter: &Exporter,
+    n_requests: usize,
+) -> Vec<StreamOwned<ClientConnection, TcpStream>> {
     assert_eq!(client.get(exporter.web, "/metrics", &[]).status, 200);
     let before = exporter.resident_bytes_max();
-    let ask = "GET /metrics HTTP/1.1\r\nhost: test\r\n\r\n".repeat(20);
+    let ask = "GET /metrics HTTP/1.1\r\nhost: test\r\n\r\n".repeat(n_requests);
     let unread: Vec<_> = (0..CONNECTIONS)
         .map(|_| {
             let mut stream = client.connect(exporter.web);
-            stream.write_all(ask.as_bytes()).unwrap();
-            stream.flush().unwrap();
+            // As much as the exporter takes of it, until it closes the connection.
+            stream.write_all(ask.as_bytes()).ok();
+            stream.flush().ok();
             stream
         })
         .collect();
@@ -146,6 +158,41 @@ fn encrypted_answers_that_are_not_read_take_little_memory() {
     }
     let grown = exporter.resident_bytes_max() - before;
     assert!(grown <= GROWTH_MAX, "{grown} bytes for {CONNECTIONS} readers");
+    unread
+}
+
+#[test]
+fn encrypted_answers_that_are_not_read_take_little_memory() {
+    let folder = Folder::new("tls-unread");
+    let authority = Authority::new(&folder, "ca");
+    let (exporter, client) = (start(&folder, &authority), authority.client(None));
+    push_ranks(&client, &exporter, 8);
+    drop(flood_of_unread(&client, &exporter, 20));
+    exporter.stop();
+}
+
+#[test]
+fn long_encrypted_answers_that_are_not_read_take_as_little_memory() {
+    let folder = Folder::new("tls-unread-long");
+    let authority = Authority::new(&folder, "ca");
+    let (exporter, client) = (start(&folder, &authority), authority.client(None));
+    push_ranks(&client, &exporter, 256);
+    let length = client.get(exporter.web, "/metrics", &[]).bytes.len();
+    assert!(CONNECTIONS * length > 2 * usize::try_from(GROWTH_MAX).unwrap(), "{length}");
+    drop(flood_of_unread(&client, &exporter, 2));
+    exporter.stop();
+}
+
+#[test]
+fn requests_that_wait_for_unread_answers_give_way_to_others() {
+    let folder = Folder::new("tls-ahead");
+    let authority = Authority::new(&folder, "ca");
+    let (exporter, client) = (start(&folder, &authority), authority.client(None));
+    push_ranks(&client, &exporter, 8);
+    let unread = flood_of_unread(&client, &exporter, 500);
+    await_true("the oldest to give way", || {
+        n_records(&client, &exporter) >= CONNECTIONS - HALF_RECORDS_MAX
+    });
     drop(unread);
     exporter.stop();
 }

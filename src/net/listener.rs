@@ -1,0 +1,72 @@
+//! Where connections come from: a TCP port, over which TLS may be spoken, or a Unix socket.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Notify;
+
+use crate::net::access::Gate;
+use crate::net::peer::Peer;
+use crate::net::tls::TlsConnection;
+
+/// The pause before accepting again after the system ran out of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(2);
+
+/// A source of connections.
+#[derive(Debug)]
+pub enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+}
+
+/// A connection that came, which is closed when `evict` is notified.
+pub(super) struct NewConnection {
+    pub(super) stream: Pin<Box<dyn Stream>>,
+    pub(super) peer: Peer,
+    pub(super) evict: Arc<Notify>,
+}
+
+impl Listener {
+    pub(super) async fn accept(&self, gate: &Gate) -> io::Result<NewConnection> {
+        let accepted = self.try_accept(gate).await;
+        if accepted.is_err() {
+            tokio::time::sleep(ACCEPT_PAUSE).await;
+        }
+        accepted
+    }
+
+    async fn try_accept(&self, gate: &Gate) -> io::Result<NewConnection> {
+        let evict = Arc::default();
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept().await?;
+                stream.set_nodelay(true)?;
+                let stream: Pin<Box<dyn Stream>> = match gate.tls() {
+                    Some(tls) => {
+                        Box::pin(TlsConnection::new(stream, tls, gate, Arc::clone(&evict)))
+                    }
+                    None => Box::pin(stream),
+                };
+                let peer = Peer::Address(address.ip().to_canonical());
+                Ok(NewConnection { stream, peer, evict })
+            }
+            Self::Unix(listener) => {
+                let (stream, _) = listener.accept().await?;
+                let peer = stream.peer_cred().map_or(Peer::Unknown, |peer| Peer::Process {
+                    uid: peer.uid(),
+                    pid: peer.pid().unwrap_or_default(),
+                });
+                Ok(NewConnection { stream: Box::pin(stream), peer, evict })
+            }
+        }
+    }
+}
+
+/// A connection of any kind.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Send> Stream for S {}
