@@ -29,6 +29,17 @@ if ! "$python" -c 'import numpy, numba, scipy' 2>/dev/null; then
     "$python" -m pip install --quiet --disable-pip-version-check numpy==2.4.6 numba==0.68.1 scipy==1.17.1
 fi
 export PYTHONPATH=$jobs
+if [ "${1:-}" = --rules ] || [ "${1:-}" = --cross ]; then
+    table=${1#--}
+    shift
+    [ $# -gt 0 ] || set -- public 0-9
+    # Only speed differs from a release.
+    (cd "$root" && CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+        cargo build --quiet --release --features without --target-dir target/without)
+    mkdir -p "$root/target/creep"
+    exec "$python" "$root/tests/creep/$table.py" "${CREEP_KEPT:-$root/target/creep/jobs}" "$@" --jobs "${JOBS:-$(nproc)}" \
+        --out "$root/target/creep/$table.rows" --write "$root/docs/creep.md" -- "$root/target/without/release/stepmem"
+fi
 command=("$binary" replay -)
 if [ "${1:-}" = --peer ]; then
     peer=${2:?--peer needs a name}
@@ -45,17 +56,6 @@ if [ "${1:-}" = --bars ]; then
     shift
     [ $# -gt 0 ] || set -- public 0-9
     exec "$python" "$root/tests/creep/bars.py" "$root/target/creep/jobs" "$@" --jobs "${JOBS:-$(nproc)}" -- "${command[@]}"
-fi
-if [ "${1:-}" = --rules ] || [ "${1:-}" = --cross ]; then
-    table=${1#--}
-    shift
-    [ $# -gt 0 ] || set -- public 0-9
-    # Only speed differs from a release.
-    (cd "$root" && CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-        cargo build --quiet --release --features without --target-dir target/without)
-    mkdir -p "$root/target/creep"
-    exec "$python" "$root/tests/creep/$table.py" "${CREEP_KEPT:-$root/target/creep/jobs}" "$@" --jobs "${JOBS:-$(nproc)}" \
-        --out "$root/target/creep/$table.rows" --write "$root/docs/creep.md" -- "$root/target/without/release/stepmem"
 fi
 if [ "${1:-}" = --agree ]; then
     shift
