@@ -26,6 +26,8 @@ pub mod snapshot_file;
 pub mod status;
 pub mod summary;
 mod take;
+#[cfg(feature = "without")]
+mod variants;
 
 /// Every command, in the order of help; the two that write about all of them follow.
 const COMMANDS: &[args::CommandRow] = &[
@@ -43,4 +45,6 @@ const COMMANDS: &[args::CommandRow] = &[
     release::RELEASE,
     check::CHECK,
     analyse::ANALYSE,
+    #[cfg(feature = "without")]
+    variants::VARIANTS,
 ];

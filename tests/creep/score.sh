@@ -5,6 +5,8 @@
 #     tests/creep/score.sh --families fast,cache_exp --seeds 0-1 --out rows.jsonl
 #     tests/creep/score.sh --peer traceml-live …         the same for another detector (peers.py lists them)
 #     tests/creep/score.sh --bars [public 0-9]           each figure beside its bar, on jobs kept in target/creep/jobs
+#     tests/creep/score.sh --rules [public 0-9]          each rule on and off, into docs/creep.md, on the same jobs
+#     tests/creep/score.sh --cross [public 0-9]          main constants chosen without one family, into docs/creep.md
 #     tests/creep/score.sh --agree                       the detector against the design's reference, on 30 jobs
 #
 # The jobs come from ../shared/data/creep (CREEP_JOBS=… chooses another folder); without them it does nothing.
@@ -27,6 +29,17 @@ if ! "$python" -c 'import numpy, numba, scipy' 2>/dev/null; then
     "$python" -m pip install --quiet --disable-pip-version-check numpy==2.4.6 numba==0.68.1 scipy==1.17.1
 fi
 export PYTHONPATH=$jobs
+if [ "${1:-}" = --rules ] || [ "${1:-}" = --cross ]; then
+    table=${1#--}
+    shift
+    [ $# -gt 0 ] || set -- public 0-9
+    # Only speed differs from a release.
+    (cd "$root" && CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+        cargo build --quiet --release --features without --target-dir target/without)
+    mkdir -p "$root/target/creep"
+    exec "$python" "$root/tests/creep/$table.py" "${CREEP_KEPT:-$root/target/creep/jobs}" "$@" --jobs "${JOBS:-$(nproc)}" \
+        --out "$root/target/creep/$table.rows" --write "$root/docs/creep.md" -- "$root/target/without/release/stepmem"
+fi
 command=("$binary" replay -)
 if [ "${1:-}" = --peer ]; then
     peer=${2:?--peer needs a name}

@@ -35,6 +35,8 @@ mod conclusion;
 mod creep;
 mod explained;
 
+mod without;
+
 mod diagnoses;
 
 mod peaks;

@@ -3,6 +3,7 @@
 
 use crate::analysis::creep::gates::{Gate, GateFailure};
 use crate::analysis::creep::pyramid::{BLOCKS_MAX, Block};
+use crate::analysis::creep::without::{Constant, Without};
 use crate::analysis::estimate;
 
 /// Growth worth this many equal climbs is no coincidence of a few large segments.
@@ -31,19 +32,31 @@ pub(super) struct Climbs {
     larger_tau: f64,
     /// The last quarter's gain as a share of the first quarter's.
     kept_ratio: f64,
+    /// How many are many.
+    many: f64,
 }
 
 impl Climbs {
     /// Summarises the blocks of a window and its points, whose last quarter gains `kept_ratio` of
     /// what the first does.
-    pub(super) fn of(blocks: &[Block], points: &[(f64, f64)], kept_ratio: f64) -> Self {
-        Self { n_equal: n_equal(blocks, points), larger_tau: larger_tau(blocks), kept_ratio }
+    pub(super) fn of(
+        blocks: &[Block],
+        points: &[(f64, f64)],
+        kept_ratio: f64,
+        without: Without,
+    ) -> Self {
+        Self {
+            n_equal: n_equal(blocks, points),
+            larger_tau: larger_tau(blocks),
+            kept_ratio,
+            many: without.value(Constant::ManyClimbs, CLIMBS_MANY),
+        }
     }
 
     /// Checks that few climbs do not become larger: a batch that grows takes larger segments each
     /// time, a leak takes the same ones again.
     pub(super) fn check(&self) -> Result<(), GateFailure> {
-        let is_many = self.n_equal >= CLIMBS_MANY;
+        let is_many = self.n_equal >= self.many;
         let is_passed = is_many || self.larger_tau <= LARGER_TAU_MAX;
         Gate::EverLarger.require(is_passed, self.larger_tau, LARGER_TAU_MAX)
     }
@@ -54,7 +67,7 @@ impl Climbs {
         if self.kept_ratio < STEADY_RATIO {
             return f64::INFINITY;
         }
-        MANY_SHARE_RATIO * (CLIMBS_MANY / self.n_equal).sqrt().clamp(1.0, FEW_FACTOR_MAX)
+        MANY_SHARE_RATIO * (self.many / self.n_equal).sqrt().clamp(1.0, FEW_FACTOR_MAX)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::analysis::creep::pyramid::{Block, PackedBytes, count};
 use crate::analysis::creep::record::MemoryRecord;
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::without::Rule;
 use crate::analysis::estimate;
 use crate::model::units::{GIBIBYTE, Interval};
 
@@ -53,6 +54,11 @@ pub(super) struct SeriesContext {
 }
 
 impl SeriesContext {
+    /// Returns whether a rule is left out, to measure its worth.
+    pub(super) fn is_off(&self, rule: Rule) -> bool {
+        self.settings.without.is_off(rule)
+    }
+
     /// Returns the bytes left to grow into, at least a hundredth of the capacity; for a process that
     /// does not push a twentieth.
     pub(super) fn headroom(&self, most: PeakUse, signal: Signal) -> f64 {
@@ -63,12 +69,8 @@ impl SeriesContext {
             }
             capacity
         });
-        let least = match signal {
-            Signal::Process => PROCESS_HEADROOM_RATIO_MIN,
-            Signal::Allocated | Signal::Reserved | Signal::OutsideAllocator => {
-                HEADROOM_RATIO_MIN
-            }
-        };
+        let of_process = signal == Signal::Process && !self.is_off(Rule::FullDevice);
+        let least = if of_process { PROCESS_HEADROOM_RATIO_MIN } else { HEADROOM_RATIO_MIN };
         let free = capacity - self.outside_bytes;
         let peak_weight = self.settings.rules(signal).peak_weight;
         (free - most.reserved).max(peak_weight * (free - most.peak)).max(least * capacity)
@@ -77,6 +79,9 @@ impl SeriesContext {
     /// Returns the bytes left until the end, as far as they are known: where the capacity is.
     pub(super) fn room(&self, most: PeakUse, growth: &Growing) -> BytesLeft {
         let Some(capacity) = self.capacity else { return BytesLeft::UNKNOWN };
+        if self.is_off(Rule::CacheLeft) {
+            return BytesLeft::new(self.headroom(most, growth.signal), 0.0);
+        }
         let free = capacity - self.outside_bytes;
         let uncached = (free - most.reserved).max(ROOM_RATIO_MIN * capacity);
         let untouched = (free - most.peak).max(uncached);

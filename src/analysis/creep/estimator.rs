@@ -21,6 +21,7 @@ use crate::analysis::creep::surge::{Surge, SurgeEvidence};
 use crate::analysis::creep::trend::{Slope, Stage, Trend};
 use crate::analysis::creep::watch::SignalWatch;
 use crate::analysis::creep::window::WindowVerdict;
+use crate::analysis::creep::without::Rule;
 
 /// Stairs are detected on this level, whose blocks span 128 records.
 const STAIRS_LEVEL_IDX: usize = 3;
@@ -122,7 +123,7 @@ impl CreepEstimator {
         self.n_train_records = self.n_train_records.saturating_add(1);
         self.batch.learn(record);
         self.peak = self.peak.highest(PackedBytes::of(record.peak_bound));
-        let is_surge_due = self.surge.add(record, self.peak);
+        let is_surge_due = self.judges_first_steps() && self.surge.add(record, self.peak);
         let block = self.finished_block(record);
         if !is_surge_due && block.is_none() {
             return false;
@@ -137,6 +138,10 @@ impl CreepEstimator {
         }
         self.surge.hand_over(&mut self.allocated);
         self.keys() != before
+    }
+
+    fn judges_first_steps(&self) -> bool {
+        !self.settings.without.is_off(Rule::FirstSteps)
     }
 
     /// Returns whether the time since the newest record is more than its steps take.
@@ -208,7 +213,8 @@ impl CreepEstimator {
         };
         self.newest = Some(record);
         let before = self.keys();
-        if self.surge.add(&record, PackedBytes::of(Some(used))) {
+        let peak = PackedBytes::of(Some(used));
+        if self.judges_first_steps() && self.surge.add(&record, peak) {
             let outside_bytes = (reading.device_used - used).max(0.0);
             let context =
                 SeriesContext { outside_bytes, ..self.reading_context(&record, capacity) };
@@ -265,7 +271,7 @@ impl CreepEstimator {
         let (slope, pace) = if let Some(trend) = self.trend(signal) {
             (trend.slope_bytes_per_unit, trend.seconds_per_unit())
         } else {
-            let slope = overview(signal, self.settings.rules(signal), pyramid)?;
+            let slope = overview(signal, &self.settings, pyramid)?;
             (slope, pace.seconds_per_unit())
         };
         Some(Slope::along(signal.axis(), slope, pace))
@@ -389,10 +395,11 @@ impl CreepEstimator {
     /// Adds a finished block and judges every window that it changed.
     fn take_block(&mut self, block: Block, context: &SeriesContext) {
         let n_grown = self.pyramid.add(block);
+        let above_stairs = usize::from(context.is_off(Rule::MarkedStairs));
         for (idx, level) in self.pyramid.levels.iter().enumerate().take(n_grown) {
             self.allocated.look(idx, level, context);
             self.reserved.look(idx, level, context);
-            if idx == STAIRS_LEVEL_IDX
+            if idx == STAIRS_LEVEL_IDX + above_stairs
                 && let Some(newest) = level.blocks.last()
             {
                 self.stairs.add(newest, context);

@@ -4,9 +4,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::creep::gates::{Gate, GateFailure};
 use crate::analysis::creep::pyramid::count;
+use crate::analysis::creep::without::{Rule, Without};
 
 /// Stairs to remember; the longest flight has seven.
 pub(super) const STAIRS_MAX: usize = 7;
+/// This many stairs suffice without marks when they have used enough: one more than a gradual
+/// unfreezing usually has.
+const STAIRS_MANY: usize = 7;
+/// The same before there was a rule of marks.
+const STAIRS_MANY_OFF: usize = 6;
+/// Few stairs suffice without marks when at most so many more fit.
+const STAIRS_LEFT_MAX: f64 = 1.0;
+/// The same before there was a rule of marks.
+const STAIRS_LEFT_MAX_OFF: f64 = 4.0;
 /// Marks that come more often than this without a stair do not explain one: stairs per mark.
 const STAIRS_OF_MARKS: f64 = 0.5;
 /// The blocks in which a stair's mark lies: the newest completes it, the floor rose in the one
@@ -58,6 +68,16 @@ impl Marks {
     pub(super) fn newest(&self, n_stairs: usize) -> &[StairMarks] {
         self.stairs.get(..n_stairs).unwrap_or(&self.stairs)
     }
+}
+
+/// Returns how many stairs suffice without marks.
+pub(super) fn many(without: Without) -> usize {
+    if without.is_off(Rule::MarkedStairs) { STAIRS_MANY_OFF } else { STAIRS_MANY }
+}
+
+/// Returns how many more stairs may fit where few suffice without marks.
+pub(super) fn left_max(without: Without) -> f64 {
+    if without.is_off(Rule::MarkedStairs) { STAIRS_LEFT_MAX_OFF } else { STAIRS_LEFT_MAX }
 }
 
 /// Checks that each stair came with a mark, and most marks with a stair; the newest stair first.

@@ -1,7 +1,7 @@
 //! The online estimator of memory creep. Read it bottom up: `axis`, `signal`, `rules` and
 //! `record`; blocks of records in a `pyramid` of windows; the `gates` that a `window`, its
 //! `shape` and its `climbs` must pass; its `slope` and the `trend` that it then shows; `watch`, `stairs` and their `marks`, `surge` and `readings` over time;
-//! and the `estimator` of one rank.
+//! and the `estimator` of one rank. `without` leaves rules out, to measure them.
 
 pub mod axis;
 mod batch;
@@ -27,3 +27,4 @@ pub mod surge;
 pub mod trend;
 mod watch;
 pub mod window;
+pub mod without;

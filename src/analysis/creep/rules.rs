@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::without::Without;
 
 /// Train pushes to skip at the start of a life: lazy optimizer state, autotuning, skipped AMP
 /// steps.
@@ -32,6 +33,9 @@ pub struct CreepSettings {
     pub outside_allocator: SignalRules,
     /// Thresholds for a process that does not push.
     pub process: SignalRules,
+    /// What is left out, to measure its worth.
+    #[serde(skip)]
+    pub without: Without,
 }
 
 impl CreepSettings {
@@ -64,6 +68,7 @@ impl Default for CreepSettings {
             reserved: SignalRules::RESERVED,
             outside_allocator: SignalRules::OUTSIDE_ALLOCATOR,
             process: SignalRules::PROCESS,
+            without: Without::default(),
         }
     }
 }

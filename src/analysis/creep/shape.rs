@@ -1,9 +1,11 @@
 //! The shape of a window's growth: how straight it is, whether it slows down and whether it was
 //! level before; and how much of the headroom growth of that shape must have used.
 
+use crate::analysis::creep::context::SeriesContext;
 use crate::analysis::creep::curve::Curve;
 use crate::analysis::creep::pyramid::{Block, count};
 use crate::analysis::creep::rules::SignalRules;
+use crate::analysis::creep::without::{Constant, Rule, Without};
 use crate::analysis::estimate;
 
 /// The last quarter must gain this share of the first quarter's gain; a cache that fills up
@@ -40,10 +42,17 @@ impl Shape {
     }
 
     /// Learns that the points are level until the one at `onset_idx`; 0 when they are not.
-    pub(super) fn since(self, onset_idx: usize, points: &[(f64, f64)]) -> Self {
-        let rest = points.get(onset_idx..).filter(|_| onset_idx > 0);
+    pub(super) fn since(
+        self,
+        onset_idx: usize,
+        points: &[(f64, f64)],
+        without: Without,
+    ) -> Self {
+        let is_level = onset_idx > 0 && !without.is_off(Rule::LevelFirst);
+        let rest = points.get(onset_idx..).filter(|_| is_level);
         let kept_ratio = rest.and_then(estimate::kept_ratio);
-        Self { sets_in: kept_ratio.is_some_and(|kept| kept >= STEADY_GAIN_RATIO), ..self }
+        let least = without.value(Constant::SteadyGain, STEADY_GAIN_RATIO);
+        Self { sets_in: kept_ratio.is_some_and(|kept| kept >= least), ..self }
     }
 
     /// Returns the share that a rank's window of so many records must have used to creep: less
@@ -52,17 +61,22 @@ impl Shape {
         &self,
         rules: &SignalRules,
         n_records: f64,
-        n_lived: f64,
+        context: &SeriesContext,
     ) -> f64 {
         // Garbage and caches grow from the first step of a life: what was level first is neither.
-        let is_late = self.sets_in || n_lived >= LATE_LIFE_RATIO * n_records;
-        let n_held = n_records * self.n_blocks / (self.n_blocks - 1.0);
+        let is_late = self.sets_in || context.n_lived >= LATE_LIFE_RATIO * n_records;
+        let holds_ends = !context.is_off(Rule::LevelFirst);
+        let of_records = if holds_ends { self.n_blocks / (self.n_blocks - 1.0) } else { 1.0 };
+        let n_held = n_records * of_records;
         let lasts = is_late || n_held >= LASTS_OF_FULL * rules.records_full;
-        if !lasts || self.kept_ratio < HARDLY_SLOWS_RATIO {
+        let without = context.settings.without;
+        let hardly_slows = without.value(Constant::HardlySlows, HARDLY_SLOWS_RATIO);
+        let is_asked = lasts && !without.is_off(Rule::SteadyLine);
+        if !is_asked || self.kept_ratio < hardly_slows {
             return share(rules, rules.records_full, n_records);
         }
         let full = if is_late { LASTS_OF_FULL } else { 1.0 } * rules.records_full;
-        STEADY_OF_SHARE * share(rules, full, n_records)
+        without.value(Constant::LineOfShare, STEADY_OF_SHARE) * share(rules, full, n_records)
     }
 }
 

@@ -2,8 +2,9 @@
 
 use crate::analysis::creep::curve::Curve;
 use crate::analysis::creep::pyramid::{BLOCKS_MAX, Level, Pyramid, count};
-use crate::analysis::creep::rules::SignalRules;
+use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::without::{Rule, Without};
 use crate::analysis::estimate;
 use crate::model::units::{Interval, MEBIBYTE};
 
@@ -22,10 +23,10 @@ const WALK_SPREADS: f64 = 1.96;
 /// holds enough blocks.
 pub(super) fn overview(
     signal: Signal,
-    rules: &SignalRules,
+    settings: &CreepSettings,
     pyramid: &Pyramid,
 ) -> Option<Interval> {
-    let has_enough = |level: &&Level| level.blocks.len() >= rules.blocks_min;
+    let has_enough = |level: &&Level| level.blocks.len() >= settings.rules(signal).blocks_min;
     let level = pyramid.levels.iter().rev().find(has_enough)?;
     let curve = Curve::of(&level.blocks, |block| block.value(signal))?;
     let mut thinned = [(0.0, 0.0); BLOCKS_MAX.div_ceil(2)];
@@ -36,7 +37,7 @@ pub(super) fn overview(
     let points = thinned.get_mut(..n_thinned)?;
     points.reverse();
     let slope = estimate::theil_sen(points)?.slope;
-    interval(points, slope)
+    interval(points, slope, settings.without)
 }
 
 /// The slope of a window since its growth set in.
@@ -48,17 +49,17 @@ pub(super) struct GrowthRate {
 
 impl GrowthRate {
     /// Fits the whole window, or only the rest if its first part is level.
-    pub(super) fn of(points: &[(f64, f64)], slope: f64) -> Option<Self> {
-        Self::since_bend(points)
-            .or_else(|| Some(Self { onset_idx: 0, slope: interval(points, slope)? }))
+    pub(super) fn of(points: &[(f64, f64)], slope: f64, without: Without) -> Option<Self> {
+        Self::since_bend(points, without)
+            .or_else(|| Some(Self { onset_idx: 0, slope: interval(points, slope, without)? }))
     }
 
-    fn since_bend(points: &[(f64, f64)]) -> Option<Self> {
+    fn since_bend(points: &[(f64, f64)], without: Without) -> Option<Self> {
         let onset_idx = estimate::bend(points).filter(|idx| *idx > 0)?;
         let rest = points.get(onset_idx..)?;
         let slope =
             estimate::theil_sen(rest).map(|fit| fit.slope).filter(|slope| *slope > 0.0)?;
-        Some(Self { onset_idx, slope: interval(rest, slope)? })
+        Some(Self { onset_idx, slope: interval(rest, slope, without)? })
     }
 }
 
@@ -66,14 +67,22 @@ impl GrowthRate {
 /// the slopes of its halves differ, and by what is not known of its ends.
 ///
 /// `None` when the points do not span anything.
-pub(super) fn interval(points: &[(f64, f64)], slope: f64) -> Option<Interval> {
+pub(super) fn interval(
+    points: &[(f64, f64)],
+    slope: f64,
+    without: Without,
+) -> Option<Interval> {
     let ((first, _), (last, _)) = (points.first()?, points.last()?);
     let span = Some(last - first).filter(|span| *span > 0.0)?;
+    let walk = || Some(WALK_SPREADS * estimate::path(points)?.squared_moves.sqrt() / span);
+    if without.is_off(Rule::Scatter) {
+        return Some(Interval::around(slope, walk()?));
+    }
     let n_points = count(points.len());
     let ends = ENDS_BLOCKS / (n_points - 1.0) * slope.abs();
     let spread = match estimate::slope_error(points, slope) {
         Some(error) => bow(points) + estimate::errors_of_interval(n_points) * error,
-        None => WALK_SPREADS * estimate::path(points)?.squared_moves.sqrt() / span,
+        None => walk()?,
     };
     Some(Interval::around(slope, ends + spread))
 }

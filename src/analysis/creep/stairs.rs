@@ -12,16 +12,12 @@ use crate::analysis::creep::pace::PackedPace;
 use crate::analysis::creep::pyramid::{Block, count};
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
+use crate::analysis::creep::without::{Constant, Rule};
 use crate::model::units::Interval;
 
 /// This many stairs suffice when each came with a mark, or when not even one more fits.
 const STAIRS_FEW: usize = 3;
-/// This many stairs suffice when they have used [`STAIRS_SHARE_RATIO`]: one more than a gradual
-/// unfreezing usually has.
-const STAIRS_MANY: usize = 7;
-/// See [`STAIRS_FEW`]: of stairs without marks.
-const STAIRS_LEFT_MAX: f64 = 1.0;
-/// See [`STAIRS_MANY`]: a share of headroom and growth.
+/// Many stairs suffice when they have used this share of headroom and growth.
 const STAIRS_SHARE_RATIO: f64 = 0.10;
 /// The same of stairs that came with marks.
 const STAIRS_MARKED_SHARE_RATIO: f64 = 0.05;
@@ -225,28 +221,41 @@ impl Flight {
         let trend = self.trend(self.n_stairs * self.height, block, context);
         let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
         let n_left = headroom / self.height;
-        let has_marks = marks.iter().any(|stair| stair.is_marked);
+        let (without, is_off) = (context.settings.without, context.is_off(Rule::MarkedStairs));
+        let left_max = marks::left_max(without);
+        let has_marks = !is_off && marks.iter().any(|stair| stair.is_marked);
         if marks.len() != STAIRS_FEW {
             Gate::Share.check(trend.share_ratio, STAIRS_SHARE_RATIO)?;
-        } else if has_marks && n_left > STAIRS_LEFT_MAX {
+        } else if has_marks && n_left > left_max {
             marks::check(marks)?;
-            Gate::Share.check(trend.share_ratio, STAIRS_MARKED_SHARE_RATIO)?;
+            let share = without.value(Constant::MarkedShare, STAIRS_MARKED_SHARE_RATIO);
+            Gate::Share.check(trend.share_ratio, share)?;
         } else {
-            Gate::StairsLeft.check(n_left, STAIRS_LEFT_MAX)?;
+            Gate::StairsLeft.check(n_left, left_max)?;
         }
         Gate::Horizon
             .check(n_left * self.distance_seconds, context.settings.horizon_seconds)?;
         Ok(trend)
     }
 
-    /// Returns the flight's trend: the slope is the climb since the top of its first stair by the
-    /// steps since then; its interval spans the flattest and the steepest stairs, and half a stair
-    /// more or less.
+    /// Returns the climb since the top of the first stair by the steps since then.
+    fn slope(&self, block: &Block, context: &SeriesContext) -> f64 {
+        let n_steps = block.end.position - self.first.at.position;
+        let climb = (self.last.top() - self.first.top()) / n_steps;
+        if context.is_off(Rule::StairsSlope) {
+            self.height / self.distance_steps
+        } else {
+            climb
+        }
+    }
+
+    /// Returns the flight's trend; its interval spans the flattest and the steepest stairs, and half
+    /// a stair more or less.
     fn trend(&self, growth: f64, block: &Block, context: &SeriesContext) -> Trend {
         let headroom = context.headroom(PeakUse::of([block]), Signal::Allocated);
-        let n_steps = block.end.position - self.first.at.position;
-        let slope = (self.last.top() - self.first.top()) / n_steps;
-        let ends = Interval::around(slope, ENDS_STAIRS / self.n_stairs * slope);
+        let slope = self.slope(block, context);
+        let n_ends = if context.is_off(Rule::Scatter) { 0.0 } else { ENDS_STAIRS };
+        let ends = Interval::around(slope, n_ends / self.n_stairs * slope);
         let growing = Growing { signal: Signal::Allocated, bytes: growth, is_followed: false };
         Trend {
             signal: Signal::Allocated,
@@ -357,7 +366,9 @@ impl Stairs {
             self.half = Some(sum);
             return None;
         }
-        let of_batch = context.batch_share.clamp(0.0, 1.0) * sum.transient_height;
+        let is_off = context.is_off(Rule::MarkedStairs);
+        let share = if is_off { 1.0 } else { context.batch_share.clamp(0.0, 1.0) };
+        let of_batch = share * sum.transient_height;
         (of_batch < STAIR_BATCH_RATIO * sum.height).then_some(Stair {
             at: before.end,
             foot: sum.foot,
@@ -376,7 +387,7 @@ impl Stairs {
             }
             return;
         }
-        for n_stairs in [STAIRS_FEW, STAIRS_MANY] {
+        for n_stairs in [STAIRS_FEW, marks::many(context.settings.without)] {
             let Some(first_idx) = self.recent.len().checked_sub(n_stairs) else { continue };
             let Some(stairs) = self.recent.get(first_idx..) else { continue };
             let Some(flight) = Flight::of(stairs) else { continue };

@@ -10,12 +10,13 @@ use crate::analysis::creep::pace::PackedPace;
 use crate::analysis::creep::pyramid::PackedBytes;
 use crate::analysis::creep::pyramid::count;
 use crate::analysis::creep::record::MemoryRecord;
-use crate::analysis::creep::rules::{SurgeRules, WARMUP_PUSHES};
+use crate::analysis::creep::rules::{SurgeRules, SurgeShare, WARMUP_PUSHES};
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::slope::interval;
 use crate::analysis::creep::trend::{Stage, Trend};
 use crate::analysis::creep::watch::SignalWatch;
 use crate::analysis::creep::window::{GROWTH_BYTES_MIN, WindowTrend};
+use crate::analysis::creep::without::{Constant, Rule};
 use crate::analysis::estimate;
 
 /// Blocks of a surge; two become one when there are as many.
@@ -277,13 +278,17 @@ impl Surge {
 
     /// Counts the growth from the top of a jump that carries most of it.
     fn skip_jump(&mut self, context: &SeriesContext) {
-        let is_creeping = self.trend.is_some_and(|trend| trend.stage == Stage::Creeping);
-        let Some(start) = self.start.filter(|_| !is_creeping) else { return };
+        let is_off = context.is_off(Rule::FirstJump);
+        let is_held = |trend: Trend| is_off || trend.stage == Stage::Creeping;
+        let Some(start) = self.start.filter(|_| !self.trend.is_some_and(is_held)) else {
+            return;
+        };
         let floors = self.blocks.iter().map(|block| block.floor);
         let before = std::iter::once(start.bytes).chain(floors.clone());
         let moves = before.zip(floors).map(|(before, floor)| floor - before);
-        let risen: f64 = moves.clone().map(|height| height.max(0.0)).sum();
-        let Some((idx, height)) = moves.enumerate().max_by(|a, b| a.1.total_cmp(&b.1)) else {
+        let moves = moves.enumerate().skip(usize::from(is_off));
+        let risen: f64 = moves.clone().map(|(_, height)| height.max(0.0)).sum();
+        let Some((idx, height)) = moves.max_by(|a, b| a.1.total_cmp(&b.1)) else {
             return;
         };
         let left = context.headroom(start.most, self.signal);
@@ -338,7 +343,8 @@ impl Surge {
             stage,
             raised: context.at,
             onset: start.at,
-            slope_bytes_per_unit: interval(points, slope).ok_or(still)?,
+            slope_bytes_per_unit: interval(points, slope, context.settings.without)
+                .ok_or(still)?,
             growth_bytes: taken,
             is_followed: false,
             room: context.room(self.most, &growing),
@@ -365,13 +371,24 @@ impl Surge {
         let n_counted = if warmup.contains(&self.n_records) { 0.0 } else { n_seen };
         Gate::Share.check(share_ratio, rules.rising.of(n_seen))?;
         let horizon = context.settings.horizon_seconds;
+        let creeping = self.creeping(context);
         let creeping = Gate::Share
-            .check(share_ratio, rules.creeping.of(n_counted))
+            .check(share_ratio, creeping.of(n_counted))
             .and(seconds_left.map_or(Ok(()), |left| Gate::Horizon.check(left, horizon)));
         Ok(match creeping {
             Ok(()) => (Stage::Creeping, None),
             Err(failure) => (Stage::Rising, Some(failure)),
         })
+    }
+
+    /// Returns the share at which it creeps.
+    fn creeping(&self, context: &SeriesContext) -> SurgeShare {
+        let usual = SurgeRules::of(self.signal).creeping;
+        if self.signal != Signal::Allocated {
+            return usual;
+        }
+        let least = context.settings.without.value(Constant::FirstShare, usual.least);
+        SurgeShare { least, ..usual }
     }
 
     /// Returns the slope that larger batches explain: of live memory only, and never below 0.

@@ -8,6 +8,7 @@ use crate::analysis::creep::pyramid::{Block, Level, Pyramid};
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, Trend};
 use crate::analysis::creep::window::{WindowJudge, WindowVerdict, course};
+use crate::analysis::creep::without::Rule;
 
 /// A trend is stale when its last eight blocks grew less than this share of its rate.
 const STALE_RATE_RATIO: f64 = 0.25;
@@ -117,7 +118,7 @@ impl SignalWatch {
             || life.zip(newest).is_none_or(|(life, newest)| {
                 life.blocks.last().is_some_and(|last| last.end == newest.end)
             });
-        if is_due {
+        if is_due && !context.is_off(Rule::Bends) {
             trend.bend(life.and_then(|life| course(self.signal, &life.blocks)));
         }
     }

@@ -14,6 +14,7 @@ use crate::analysis::creep::shape::{self, NetFloors, STEADY_GAIN_RATIO, Shape};
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::slope::{GrowthRate, less_unsplit};
 use crate::analysis::creep::trend::{Stage, Trend};
+use crate::analysis::creep::without::{Constant, Rule};
 use crate::analysis::estimate::{self, Gains};
 use crate::model::units::MEBIBYTE;
 
@@ -74,13 +75,18 @@ pub struct WindowVerdict {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WindowJudge<'a> {
     signal: Signal,
-    rules: &'a SignalRules,
+    rules: SignalRules,
     context: &'a SeriesContext,
 }
 
 impl<'a> WindowJudge<'a> {
     pub(super) fn new(signal: Signal, context: &'a SeriesContext) -> Self {
-        Self { signal, rules: context.settings.rules(signal), context }
+        let mut rules = *context.settings.rules(signal);
+        if signal == Signal::Allocated {
+            let (usual, without) = (rules.creeping_share_ratio, context.settings.without);
+            rules.creeping_share_ratio = without.value(Constant::CreepingShare, usual);
+        }
+        Self { signal, rules, context }
     }
 
     /// Judges one window and describes it; `None` if it is empty.
@@ -111,7 +117,7 @@ impl<'a> WindowJudge<'a> {
         level_idx: usize,
         level: &Level,
     ) -> Result<WindowTrend, GateFailure> {
-        let (rules, context, blocks) = (self.rules, self.context, level.blocks.as_slice());
+        let (rules, context, blocks) = (&self.rules, self.context, level.blocks.as_slice());
         let (n_blocks, n_min) = (count(blocks.len()), count(rules.blocks_min));
         Gate::Blocks.check(n_blocks, n_min)?;
         let n_known =
@@ -146,8 +152,9 @@ impl<'a> WindowJudge<'a> {
 
         let share_ratio = growth / (headroom + growth);
         let n_counted = self.n_counted(n_records, span);
-        let set_in = GrowthRate::of(points, slope).ok_or(unfit)?.onset_idx;
-        let shape = shape.since(set_in, points);
+        let without = context.settings.without;
+        let set_in = GrowthRate::of(points, slope, without).ok_or(unfit)?.onset_idx;
+        let shape = shape.since(set_in, points, without);
         let is_line = straightness >= SMALL_STRAIGHT_RATIO * (n_blocks - 1.0);
         let progress = Progress {
             seconds_left: context.seconds_left(headroom, slope),
@@ -206,10 +213,8 @@ impl<'a> WindowJudge<'a> {
     /// Returns for how many records a window counts: readings that are seldom taken stand for as
     /// many as the rules were tuned on in the same time.
     fn n_counted(&self, n_records: f64, span: f64) -> f64 {
-        match self.signal {
-            Signal::Process => n_records.max(span / TUNED_READING_SECONDS),
-            Signal::Allocated | Signal::Reserved | Signal::OutsideAllocator => n_records,
-        }
+        let counts_time = self.signal == Signal::Process && !self.context.is_off(Rule::ByTime);
+        if counts_time { n_records.max(span / TUNED_READING_SECONDS) } else { n_records }
     }
 
     /// Checks the gates that need no fit; returns the shape of a window that passes, and its points
@@ -226,12 +231,11 @@ impl<'a> WindowJudge<'a> {
         let mut straightness = path.straightness().ok_or(still)?;
         let mut net = None;
         if self.signal == Signal::Allocated {
-            let share = self.context.batch_share;
-            net = NetFloors::of(blocks, share).filter(|net| net.straightness > straightness);
+            net = self.net_floors(blocks).filter(|net| net.straightness > straightness);
             let of_net = net.as_ref().map_or(straightness, |net| net.straightness);
-            straightness = of_net.max(shape::net_straightness_of_records(blocks));
+            straightness = of_net.max(self.net_straightness_of_records(blocks));
         }
-        let net = net.map(|net| net.curve);
+        let net = net.map(|net| net.curve).filter(|_| !self.context.is_off(Rule::NetSlope));
         Gate::Straight.check(straightness, self.rules.straightness_min)?;
         let gains = estimate::quarter_gains(points).ok_or(still)?;
         let kept_ratio = estimate::kept_ratio(points).unwrap_or(0.0);
@@ -246,11 +250,25 @@ impl<'a> WindowJudge<'a> {
         Ok((Shape::new(blocks.len(), straightness, kept_ratio), net))
     }
 
+    /// Returns live memory without what the batch leaves of it, block by block.
+    fn net_floors(&self, blocks: &[Block]) -> Option<NetFloors> {
+        let is_off = self.context.is_off(Rule::BatchNoise);
+        if is_off { None } else { NetFloors::of(blocks, self.context.batch_share) }
+    }
+
+    /// Returns how straight live memory is without what the batch leaves of it, record by record.
+    fn net_straightness_of_records(&self, blocks: &[Block]) -> f64 {
+        let is_off = self.context.is_off(Rule::RecordNoise);
+        if is_off { 0.0 } else { shape::net_straightness_of_records(blocks) }
+    }
+
     /// Returns how fast a window's points climb since their growth set in.
     fn rate(&self, points: &[(f64, f64)]) -> Option<GrowthRate> {
-        let rate = GrowthRate::of(points, estimate::theil_sen(points)?.slope)?;
-        let is_cached = self.signal == Signal::Allocated && !self.context.is_host;
-        let slope = if is_cached { less_unsplit(rate.slope) } else { rate.slope };
+        let (context, slope) = (self.context, estimate::theil_sen(points)?.slope);
+        let rate = GrowthRate::of(points, slope, context.settings.without)?;
+        let is_cached = self.signal == Signal::Allocated && !context.is_host;
+        let is_unsplit = is_cached && !context.is_off(Rule::Unsplit);
+        let slope = if is_unsplit { less_unsplit(rate.slope) } else { rate.slope };
         Some(GrowthRate { slope, ..rate })
     }
 
@@ -258,12 +276,14 @@ impl<'a> WindowJudge<'a> {
     /// not. Of a process that does not push per block, since the last two quarters may be a block
     /// farther apart than the first two.
     fn steady(&self, kept_ratio: f64, gains: &Gains) -> Result<(), GateFailure> {
-        if self.signal == Signal::Process {
-            return Gate::Steady.check(kept_ratio, STEADY_GAIN_RATIO);
+        let least =
+            self.context.settings.without.value(Constant::SteadyGain, STEADY_GAIN_RATIO);
+        if self.signal == Signal::Process && !self.context.is_off(Rule::Climbs) {
+            return Gate::Steady.check(kept_ratio, least);
         }
-        let is_steady = gains.last > 0.0 && gains.last >= STEADY_GAIN_RATIO * gains.first;
+        let is_steady = gains.last > 0.0 && gains.last >= least * gains.first;
         let kept = if gains.first > 0.0 { gains.last / gains.first } else { 0.0 };
-        Gate::Steady.require(is_steady, kept, STEADY_GAIN_RATIO)
+        Gate::Steady.require(is_steady, kept, least)
     }
 
     /// Returns the stage of a window's growth, and the gate that keeps it from a higher one;
@@ -273,7 +293,7 @@ impl<'a> WindowJudge<'a> {
         n_records: f64,
         progress: Progress,
     ) -> Result<(Stage, Option<GateFailure>), GateFailure> {
-        let (rules, share) = (self.rules, progress.share_ratio);
+        let (rules, share) = (&self.rules, progress.share_ratio);
         let factor = shape::short_factor(rules.records_full, n_records);
         let is_long = n_records >= rules.records_min || share >= rules.urgent_share_ratio;
         let creeping = Gate::Share
@@ -301,10 +321,10 @@ impl<'a> WindowJudge<'a> {
         points: &[(f64, f64)],
         kept_ratio: f64,
     ) -> Result<Option<Climbs>, GateFailure> {
-        if self.signal != Signal::Process {
+        if self.signal != Signal::Process || self.context.is_off(Rule::Climbs) {
             return Ok(None);
         }
-        let climbs = Climbs::of(blocks, points, kept_ratio);
+        let climbs = Climbs::of(blocks, points, kept_ratio, self.context.settings.without);
         climbs.check()?;
         Ok(Some(climbs))
     }
@@ -312,14 +332,13 @@ impl<'a> WindowJudge<'a> {
     /// Returns the share that a window must have used to creep, by its length and shape; of a
     /// process that does not push, what its climbs need where that is less.
     fn creeping_share(&self, n_records: f64, shape: &Shape, climbs: Option<Climbs>) -> f64 {
-        let rules = self.rules;
-        match climbs {
-            // What a caching allocator holds is a staircase, whose quarters say little.
-            Some(climbs) => {
-                shape::share(rules, rules.records_full, n_records).min(climbs.share_ratio())
-            }
-            None => shape.share_of_rank(rules, n_records, self.context.n_lived),
+        let rules = &self.rules;
+        if self.signal != Signal::Process {
+            return shape.share_of_rank(rules, n_records, self.context);
         }
+        // What a caching allocator holds is a staircase, whose quarters say little.
+        let by_length = shape::share(rules, rules.records_full, n_records);
+        climbs.map_or(by_length, |climbs| by_length.min(climbs.share_ratio()))
     }
 
     /// Returns the slope that larger batches explain: of live memory only, and never below 0.
