@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::rig::command::{Ended, stepmem};
 use crate::rig::exporter::Exporter;
-use crate::rig::folder::Folder;
+use crate::rig::folder::{Folder, text};
 use crate::rig::job::Job;
 use crate::rig::schema::holds_definition;
 use crate::rig::units::{GIB, MIB, float};
@@ -221,6 +221,36 @@ fn live_rank_is_the_same_as_text_as_json_and_over_http() {
     holds_definition("explain", "live", &ended);
     assert_eq!(ended["rank"]["end"]["outcome"], "completed");
     assert_eq!(ended["windows"], json!([]));
+}
+
+#[test]
+fn live_rank_is_explained_alike_before_and_after_a_restart() {
+    let folder = Folder::new("explain-restart");
+    let state = text(&folder.path("state"));
+    let start = || Exporter::start(&["--state.file", &state]);
+    let told = |exporter: &Exporter| {
+        let url = format!("http://{}", exporter.web);
+        json_of(&explain(&["--url", &url, "--json"], "2"))
+    };
+    let first = start();
+    for batch in Job::leaking("llm/7b", 0..900, 24 * MIB).records().chunks(300) {
+        first.push(batch);
+    }
+    let before = told(&first);
+    assert!(!list(&before["windows"]).is_empty(), "{before:#}");
+    first.stop();
+
+    let after = told(&start());
+    for key in ["windows", "gates", "acks"] {
+        assert_eq!(after[key], before[key], "{key}");
+    }
+    let of = |told: &Value| -> Vec<Value> {
+        let findings = list(&told["findings"]).iter();
+        let onset = |it: &Value| it["evidence"]["onset_step"].clone();
+        findings.map(|it| json!([it["kind"], it["severity"], onset(it)])).collect()
+    };
+    assert!(!of(&before).is_empty(), "{before:#}");
+    assert_eq!(of(&after), of(&before));
 }
 
 #[test]
