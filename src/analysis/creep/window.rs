@@ -153,8 +153,8 @@ impl<'a> WindowJudge<'a> {
         let share_ratio = growth / (headroom + growth);
         let n_counted = self.n_counted(n_records, span);
         let without = context.settings.without;
-        let set_in = GrowthRate::of(points, slope, without).ok_or(unfit)?.onset_idx;
-        let shape = shape.since(set_in, points, without);
+        let of_points = GrowthRate::of(points, slope, without).ok_or(unfit)?;
+        let shape = shape.since(of_points.onset_idx, points, without);
         let is_line = straightness >= SMALL_STRAIGHT_RATIO * (n_blocks - 1.0);
         let progress = Progress {
             seconds_left: context.seconds_left(headroom, slope),
@@ -163,7 +163,9 @@ impl<'a> WindowJudge<'a> {
             is_certain: is_line && self.counts_small(n_records) && growth >= SMALL_GROWTH_BYTES,
         };
         let (stage, obstacle) = self.stage(n_counted, progress)?;
-        let rate = self.rate(net.as_ref().map_or(points, Curve::points)).ok_or(unfit)?;
+        let of_net =
+            net.as_ref().map(|net| self.rate(net.points()).ok_or(unfit)).transpose()?;
+        let rate = self.as_asked_for(of_net.as_ref().unwrap_or(&of_points));
         let onset = blocks.get(rate.onset_idx).unwrap_or(first);
         let is_followed = is_followed(blocks.get(rate.onset_idx..).unwrap_or(blocks));
         let growing = Growing { signal: self.signal, bytes: growth, is_followed };
@@ -264,12 +266,16 @@ impl<'a> WindowJudge<'a> {
 
     /// Returns how fast a window's points climb since their growth set in.
     fn rate(&self, points: &[(f64, f64)]) -> Option<GrowthRate> {
-        let (context, slope) = (self.context, estimate::theil_sen(points)?.slope);
-        let rate = GrowthRate::of(points, slope, context.settings.without)?;
-        let is_cached = self.signal == Signal::Allocated && !context.is_host;
-        let is_unsplit = is_cached && !context.is_off(Rule::Unsplit);
+        let slope = estimate::theil_sen(points)?.slope;
+        GrowthRate::of(points, slope, self.context.settings.without)
+    }
+
+    /// Returns a rate whose interval reaches down to what the program may have asked for.
+    fn as_asked_for(&self, rate: &GrowthRate) -> GrowthRate {
+        let is_cached = self.signal == Signal::Allocated && !self.context.is_host;
+        let is_unsplit = is_cached && !self.context.is_off(Rule::Unsplit);
         let slope = if is_unsplit { less_unsplit(rate.slope) } else { rate.slope };
-        Some(GrowthRate { slope, ..rate })
+        GrowthRate { slope, ..*rate }
     }
 
     /// Checks that the last quarter gains about as much as the first: a cache that fills up does
