@@ -197,18 +197,13 @@ def read(path):
         return [json.loads(line) for line in file]
 
 
-def main():
-    arguments = sys.argv[1:]
-    if arguments[:1] == ["table"]:
-        return table(read(arguments[1]))
-    if arguments[:1] == ["against"]:
-        return against(read(arguments[1]), read(arguments[2]))
-    import cache
+def asked(arguments):
+    """The folder, jobs, command and options that FOLDER SET SEEDS [FAMILY,...] [OPTION VALUE] -- COMMAND names."""
     import families
 
     cut = arguments.index("--")
     arguments, command = arguments[:cut], arguments[cut + 1 :]
-    options = {"--jobs": str(os.cpu_count() or 1), "--out": ""}
+    options = {"--jobs": str(os.cpu_count() or 1), "--out": "", "--write": ""}
     for name in options:
         if name in arguments:
             at = arguments.index(name)
@@ -218,6 +213,18 @@ def main():
     names = names[0].split(",") if names else families.families(which)
     low, _, high = seeds.partition("-")
     jobs = [(which, name, seed) for name in names for seed in range(int(low), int(high or low) + 1)]
+    return folder, jobs, command, options
+
+
+def main():
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["table"]:
+        return table(read(arguments[1]))
+    if arguments[:1] == ["against"]:
+        return against(read(arguments[1]), read(arguments[2]))
+    import cache
+
+    folder, jobs, command, options = asked(arguments)
     if os.environ.get("CREEP_ONLY_KEPT"):
         jobs = [job for job in jobs if os.path.exists(cache.base(folder, *job) + ".npz")]
     n_workers = int(options["--jobs"])

@@ -8,7 +8,6 @@
 variant, as bars.py has for each job; --write puts the table between the marks in a page.
 """
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -78,20 +77,8 @@ def judged(job):
 def scored(arguments, variants):
     """The rows of kept jobs, which are made if they are not there; `variants` are names, each with what it acts on alone."""
     import cache
-    import families
 
-    cut = arguments.index("--")
-    arguments, binary = arguments[:cut], arguments[cut + 1 :]
-    options = {"--jobs": str(os.cpu_count() or 1), "--out": "", "--write": ""}
-    for name in options:
-        if name in arguments:
-            at = arguments.index(name)
-            options[name] = arguments[at + 1]
-            del arguments[at : at + 2]
-    folder, which, seeds, *names = arguments
-    names = names[0].split(",") if names else families.families(which)
-    low, _, high = seeds.partition("-")
-    jobs = [(which, name, seed) for name in names for seed in range(int(low), int(high or low) + 1)]
+    folder, jobs, binary, options = bars.asked(arguments)
     cache.fill(folder, jobs, int(options["--jobs"]))
     variants = {ALL_ON: None, **variants}
     with ThreadPoolExecutor(int(options["--jobs"])) as pool:
