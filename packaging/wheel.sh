@@ -10,8 +10,8 @@ cd "$(dirname "$0")/.."
 profile=$1 out=$2
 tools=$PWD/target/tools
 
-# `--auditwheel check` leaves the program where cargo put it; `repair`, the default, moves it away for a moment.
-# maturin packs what is below stepmem.data/ as files of the prefix.
+# While it packs, maturin moves the program away from where cargo put it, and back. It packs what is below stepmem.data/
+# as files of the prefix.
 exec 9>target/.wheel-lock
 flock 9
 trap 'rm -rf stepmem.data target/wheel' EXIT

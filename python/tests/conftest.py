@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import pathlib
+import pty
 import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import textwrap
 import threading
 import time
@@ -22,7 +26,20 @@ from typing import Any, Callable, Dict, Iterator, List, Optional
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BINARY = os.environ.get("STEPMEM_BINARY", str(ROOT / "target/debug/stepmem"))
+
+
+def _program() -> str:
+    """The program under test: a second link to what cargo built, since maturin moves the first one away while it packs."""
+    link = ROOT / "target/debug/under-test/stepmem"
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        link.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=link.parent) as folder:
+            os.link(ROOT / "target/debug/stepmem", pathlib.Path(folder) / "stepmem")
+            os.replace(pathlib.Path(folder) / "stepmem", link)
+    return str(link)
+
+
+BINARY = os.environ.get("STEPMEM_BINARY") or _program()
 STUB = str(ROOT / "python/tests/stub")
 DEADLINE = 30.0
 
@@ -63,6 +80,22 @@ def await_true(subject: str, condition: Callable[[], Any], seconds: float = DEAD
             return value
         assert time.monotonic() < deadline, f"{subject} did not appear within {seconds} s"
         time.sleep(0.02)
+
+
+def start_on_terminal(command: "tuple[str, ...]", cwd: pathlib.Path, environment: "Dict[str, str]", lines: int = 24) -> "tuple[int, int]":
+    """Starts a program that has a terminal of its own. Returns its process and the terminal's other side."""
+    pid, fd = pty.fork()
+    if pid == 0:
+        try:
+            os.chdir(cwd)
+            # `nohup make test &` ignores these, which a child inherits; what a person's terminal starts does not.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", lines, 100, 0, 0))
+            os.execve(command[0], command, environment)
+        finally:
+            os._exit(127)  # it would go on as a second pytest
+    return pid, fd
 
 
 class Exporter:

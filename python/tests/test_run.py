@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import pty
 import re
 import shutil
 import signal
@@ -16,7 +15,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import pytest
-from conftest import BINARY, DEADLINE, LEAK, ROOT, STUB, await_true
+from conftest import BINARY, DEADLINE, LEAK, ROOT, STUB, await_true, start_on_terminal
 
 OPTIONS = ("--no-nvml", "--web.listen-address", "127.0.0.1:0")
 
@@ -101,6 +100,10 @@ def is_alive(pid: int) -> bool:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def is_stopped(pid: int) -> bool:
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 @pytest.fixture
@@ -246,10 +249,7 @@ class Terminal:
     """A terminal whose session's first process is `stepmem run`."""
 
     def __init__(self, cwd: pathlib.Path, *command: str) -> None:
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.chdir(cwd)
-            os.execv(BINARY, ["stepmem", "run", *OPTIONS, "--", *command])
+        self.pid, self.fd = start_on_terminal((BINARY, "run", *OPTIONS, "--", *command), cwd, dict(os.environ))
         self.seen = ""
 
     def await_text(self, text: str) -> None:
@@ -310,6 +310,38 @@ def test_command_that_is_stopped_stops_the_job_and_goes_on_with_it(run):
     _, status = os.waitpid(started.pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status) and os.WSTOPSIG(status) == signal.SIGTSTP
     started.kill(signal.SIGCONT)
+    assert started.process.stdin is not None
+    started.process.stdin.write("on\n")
+    started.process.stdin.flush()
+    assert started.line() == "on"
+    assert started.ended().code == 0
+
+
+@pytest.fixture
+def busy_cpu() -> Iterator[int]:
+    """A processor on which a process at normal priority works all the time."""
+    cpu = max(os.sched_getaffinity(0))
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=lambda: os.sched_setaffinity(0, {cpu}))
+    yield cpu
+    process.kill()
+    process.wait()
+
+
+def test_stop_of_run_alone_is_not_mixed_up_with_what_a_slow_witness_saw_before(run, busy_cpu):
+    started = run("sh", "-c", "echo ready; read line; echo $line")
+    assert started.line() == "ready"
+    witness = started.child("signal-witness")
+    os.sched_setaffinity(witness, {busy_cpu})
+    os.sched_setscheduler(witness, os.SCHED_IDLE, os.sched_param(0))
+    for _ in range(5):
+        os.killpg(started.pid, signal.SIGSTOP)
+        os.waitpid(started.pid, os.WUNTRACED)
+        os.killpg(started.pid, signal.SIGCONT)
+        started.kill(signal.SIGTSTP)
+        os.waitpid(started.pid, os.WUNTRACED)
+        started.kill(signal.SIGCONT)
+        command = started.child("sh -c")
+        await_true("the command to go on", lambda: not is_stopped(command), 5)
     assert started.process.stdin is not None
     started.process.stdin.write("on\n")
     started.process.stdin.flush()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import pathlib
-import pty
 import re
 import select
 import signal
@@ -18,8 +17,8 @@ from typing import Any, Callable, Iterator, List, Optional
 
 import pyte
 import pytest
-from conftest import BINARY, DEADLINE, LEAK, STUB
-from test_run import OPTIONS, command_line, is_alive, script  # noqa: F401
+from conftest import BINARY, DEADLINE, LEAK, STUB, start_on_terminal
+from test_run import OPTIONS, command_line, is_alive, is_stopped, script  # noqa: F401
 
 BAR = re.compile(r"^ *\d+%\|#* *\| \d+/9999$")
 HEADS = re.compile(r"^ RANK +STEP +ALLOCATED")
@@ -89,14 +88,7 @@ class Terminal:
         self.code: Optional[int] = None
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("STEPMEM_", "XDG_"))}
         environment = {**kept, "HOME": str(home), "PYTHONPATH": STUB, "PS1": "shell> ", "TERM": term}
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            os.chdir(cwd)
-            # `nohup make test &` ignores these, which a child inherits; what a person's terminal starts does not.
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            signal.signal(signal.SIGQUIT, signal.SIG_DFL)
-            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", lines, 100, 0, 0))
-            os.execve(program, [program, *arguments], environment)
+        self.pid, self.fd = start_on_terminal((program, *arguments), cwd, environment, lines)
 
     def await_screen(self, subject: str, condition: Callable[[], Any]) -> Any:
         """Reads what is written to the terminal until `condition` returns something true, and returns that."""
@@ -204,10 +196,6 @@ def child(pid: int, words: str) -> int:
     """The child whose command line holds these words. The witness's ends with the command's."""
     children = [int(each) for each in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return next(each for each in children if words in command_line(each) and "--part=witness" not in command_line(each))
-
-
-def is_stopped(pid: int) -> bool:
-    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def job_of_shell(terminal, script, ending: str = "") -> Terminal:
