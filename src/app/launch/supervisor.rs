@@ -205,6 +205,11 @@ impl Supervisor {
         }
         // It may have been continued meanwhile, by a signal that stopping now would discard.
         if !self.has_table || JobState::of(self.command.as_raw()).is_stopped {
+            // What continued the group before this is not what continues us next.
+            if let Some(witness) = &mut self.witness {
+                witness.read(Instant::now());
+                witness.forget(Signal::SIGCONT);
+            }
             stop_by(signal);
         }
         // What stopped the command has reached it: a stop signal that comes from now on is another one.
