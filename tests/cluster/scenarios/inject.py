@@ -7,10 +7,9 @@ import re
 import injection
 import policies
 from child import Failure
-from cluster import answer, awaits
+from cluster import POLICY_SECONDS_MAX, SAFE, answer, awaits
 
 STATUS_SECONDS_MAX = 30
-SAFE = {"allowPrivilegeEscalation": False, "runAsNonRoot": True, "runAsUser": 1000, "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
 def in_a_real_server(cluster):
@@ -34,11 +33,7 @@ def in_a_real_server(cluster):
 
 def awaits_policy(cluster, namespace):
     """The policy works some moments after it was made."""
-    probe = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe", "labels": {"stepmem.io/inject": "true"}}, "spec": {"containers": [{"name": "trainer", "image": "t", "securityContext": SAFE}]}})
-    awaits(
-        lambda: cluster.sidecar(json.loads(cluster.kubectl("create", "-n", namespace, "--dry-run=server", "-o", "json", "-f", "-", given=probe))),
-        30, lambda: "no pod is injected",
-    )
+    awaits(lambda: cluster.injects(namespace), POLICY_SECONDS_MAX, lambda: "no pod is injected")
 
 
 def admitted(cluster, namespace, title, pod):
