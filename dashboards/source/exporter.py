@@ -267,7 +267,7 @@ WITHOUT_PUSHES = [
             ),
             Column(
                 "Out of memory in",
-                "min by (<BY_PROCESS>) (stepmem_process_oom_eta_seconds{<EXPORTER>})",
+                "min by (<BY_PROCESS>) (stepmem_process_oom_eta_seconds{<EXPORTER>} or stepmem_process_oom_eta_lower_seconds{<EXPORTER>})",
                 "s",
                 ETA_CELLS,
             ),

@@ -57,12 +57,13 @@ FIGURES = [
     Stat(
         "Next OOM",
         (3, 4),
-        "Shortest time to out-of-memory of all ranks, and of processes that don't push; empty "
-        "while nothing creeps.",
+        "Shortest time to out-of-memory of all ranks, and of processes that don't push, the least "
+        "where it is not known; empty while nothing creeps.",
         [
             instant(
-                "min(stepmem_oom_eta_seconds{<PLACE>}"
-                " or stepmem_process_oom_eta_seconds{<PLACE>})"
+                "min(stepmem_oom_eta_seconds{<PLACE>} or stepmem_oom_eta_lower_seconds{<PLACE>}"
+                " or stepmem_process_oom_eta_seconds{<PLACE>}"
+                " or stepmem_process_oom_eta_lower_seconds{<PLACE>})"
             )
         ],
         "s",
@@ -123,7 +124,7 @@ CREEPING = [
         columns=[
             Column(
                 "Out of memory in",
-                "min by (<BY_RUN>, rank, pod) (stepmem_oom_eta_seconds{<PLACE>})",
+                "min by (<BY_RUN>, rank, pod) (stepmem_oom_eta_seconds{<PLACE>} or stepmem_oom_eta_lower_seconds{<PLACE>})",
                 "s",
                 ETA_CELLS,
             ),
@@ -179,7 +180,7 @@ RUNS = [
             ),
             Column(
                 "Out of memory in",
-                "min by (<BY_RUN>) (stepmem_oom_eta_seconds{<PLACE>})",
+                "min by (<BY_RUN>) (stepmem_oom_eta_seconds{<PLACE>} or stepmem_oom_eta_lower_seconds{<PLACE>})",
                 "s",
                 ETA_CELLS,
             ),

@@ -37,7 +37,7 @@ PARTS = {
     # The device of the one rank.
     "RANK_UUID": "group by (uuid) (stepmem_rank_step{<RANK>})",
     # Ranks that have a time to out-of-memory.
-    "RUNNING_OUT": "on (<BY_RUN>, rank, pod) stepmem_oom_eta_seconds{<PLACE>}",
+    "RUNNING_OUT": "on (<BY_RUN>, rank, pod) stepmem_oom_eta_lower_seconds{<PLACE>}",
 }
 
 

@@ -23,8 +23,8 @@ VERDICT = [
     Stat(
         "Out of memory in",
         (4, 4),
-        "Headroom divided by slope; empty while nothing creeps.",
-        [instant("min(stepmem_oom_eta_seconds{<RANK>})")],
+        "Headroom divided by slope, the least where that is not known; empty while nothing creeps.",
+        [instant("min(stepmem_oom_eta_seconds{<RANK>} or stepmem_oom_eta_lower_seconds{<RANK>})")],
         "s",
         thresholds=ETA,
         no_value="–",
@@ -32,7 +32,7 @@ VERDICT = [
     Stat(
         "Steps left",
         (3, 4),
-        "Headroom divided by slope, in steps; empty while nothing creeps.",
+        "Headroom divided by slope, in steps; empty while nothing creeps or that is not known.",
         [instant("min(stepmem_oom_eta_steps{<RANK>})")],
         "none",
         decimals=0,
@@ -183,8 +183,8 @@ CREEP = [
     TimeSeries(
         "Out of memory in",
         (8, 7),
-        "Headroom divided by slope, while the rank creeps.",
-        [query("min(stepmem_oom_eta_seconds{<RANK>})", "rank {{rank}}")],
+        "Headroom divided by slope, the least where that is not known, while the rank creeps.",
+        [query("min(stepmem_oom_eta_seconds{<RANK>} or stepmem_oom_eta_lower_seconds{<RANK>})", "rank {{rank}}")],
         "s",
         no_value="nothing creeps",
         min=0,

@@ -38,8 +38,8 @@ VERDICT = [
     Stat(
         "Out of memory in",
         (4, 4),
-        "Shortest time to out-of-memory of any rank; empty while nothing creeps.",
-        [instant("min(stepmem_oom_eta_seconds{<RANKS>})")],
+        "Shortest time to out-of-memory of any rank, the least where it is not known; empty while nothing creeps.",
+        [instant("min(stepmem_oom_eta_seconds{<RANKS>} or stepmem_oom_eta_lower_seconds{<RANKS>})")],
         "s",
         thresholds=ETA,
         no_value="–",
@@ -141,8 +141,8 @@ CREEP = [
     TimeSeries(
         "Out of memory in",
         (12, 9),
-        "Headroom divided by slope, for ranks that creep.",
-        [query("min by (rank) (stepmem_oom_eta_seconds{<RANKS>})", "rank {{rank}}")],
+        "Headroom divided by slope, the least where that is not known, for ranks that creep.",
+        [query("min by (rank) (stepmem_oom_eta_seconds{<RANKS>} or stepmem_oom_eta_lower_seconds{<RANKS>})", "rank {{rank}}")],
         "s",
         no_value="nothing creeps",
         min=0,
@@ -333,7 +333,7 @@ PACE = [
             ),
             Column(
                 "Out of memory in",
-                "min by (run, rank, namespace, pod) (stepmem_oom_eta_seconds{<RANKS>})",
+                "min by (run, rank, namespace, pod) (stepmem_oom_eta_seconds{<RANKS>} or stepmem_oom_eta_lower_seconds{<RANKS>})",
                 "s",
                 ETA_CELLS,
             ),

@@ -138,10 +138,16 @@ pub struct RankStatus {
     pub judging_from_step: Option<u64>,
     /// What is known of each signal's growth.
     pub creep: Vec<SignalStatus>,
-    /// Steps until the first creeping signal has used up its headroom.
+    /// Steps until the first creeping signal has used up its headroom; `None` when that is not known to a factor of ten.
     pub oom_eta_steps: Option<f64>,
     /// Seconds until then.
     pub oom_eta_seconds: Option<f64>,
+    /// The least of these steps.
+    #[serde(default)]
+    pub oom_eta_lower_steps: Option<f64>,
+    /// The least of these seconds.
+    #[serde(default)]
+    pub oom_eta_lower_seconds: Option<f64>,
     /// What a memory snapshot says of its growth.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub site: Option<LeakSite>,
@@ -167,8 +173,11 @@ pub struct ProcessStatus {
     pub pressure_ratio: Option<f64>,
     /// What is known of its growth.
     pub creep: Option<SignalStatus>,
-    /// Seconds until it has used up its headroom, while it creeps.
+    /// Seconds until it has used up its headroom, while it creeps; `None` when that is not known to a factor of ten.
     pub oom_eta_seconds: Option<f64>,
+    /// The least of these seconds.
+    #[serde(default)]
+    pub oom_eta_lower_seconds: Option<f64>,
 }
 
 /// The growth of one signal.
@@ -407,7 +416,9 @@ impl RankStatus {
                 .filter_map(|signal| SignalStatus::of(signal, view.creep))
                 .collect(),
             oom_eta_steps: soonest.as_ref().and_then(|trend| trend.oom_eta_steps),
-            oom_eta_seconds: soonest.and_then(|trend| trend.oom_eta_seconds),
+            oom_eta_seconds: soonest.as_ref().and_then(|trend| trend.oom_eta_seconds),
+            oom_eta_lower_steps: soonest.as_ref().and_then(|trend| trend.oom_eta_lower_steps),
+            oom_eta_lower_seconds: soonest.and_then(|trend| trend.oom_eta_lower_seconds),
             site: view.site.leak.cloned(),
             holder: view.site.holder.cloned(),
         }
@@ -420,6 +431,7 @@ impl RankStatus {
 
 impl ProcessStatus {
     pub fn of(id: &ProcessId, view: &ProcessView<'_>) -> Self {
+        let soonest = soonest(view.creep);
         Self {
             id: id.clone(),
             used: view.used,
@@ -427,21 +439,20 @@ impl ProcessStatus {
             headroom_bytes: view.headroom_bytes(),
             pressure_ratio: pressure::of_process(view).map(|pressure| pressure.ratio),
             creep: SignalStatus::of(Signal::Process, view.creep),
-            oom_eta_seconds: soonest(view.creep).and_then(|trend| trend.oom_eta_seconds),
+            oom_eta_seconds: soonest.as_ref().and_then(|trend| trend.oom_eta_seconds),
+            oom_eta_lower_seconds: soonest.and_then(|trend| trend.oom_eta_lower_seconds),
         }
     }
 }
 
 /// The creeping trend that is the first to use up its headroom.
 fn soonest(creep: &CreepEstimator) -> Option<TrendFigures> {
-    let left = |trend: &TrendFigures| trend.oom_eta_steps.or(trend.oom_eta_seconds);
     creep
         .trends()
         .filter(|trend| trend.stage == Stage::Creeping)
-        .map(Trend::figures)
-        .filter_map(|trend| Some((left(&trend)?, trend)))
+        .filter_map(|trend| Some((trend.eta_steps().or(trend.eta_seconds())?.likely, trend)))
         .min_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, trend)| trend)
+        .map(|(_, trend)| trend.figures())
 }
 
 impl SignalStatus {

@@ -527,6 +527,7 @@ fn log(transition: &Transition) {
                 growth_bytes = figure("growth_bytes"),
                 headroom_bytes = figure("headroom_bytes"),
                 oom_eta_seconds = figure("oom_eta_seconds"),
+                oom_eta_lower_seconds = figure("oom_eta_lower_seconds"),
                 pressure_ratio = figure("pressure_ratio"),
                 imbalance_ratio = figure("imbalance_ratio"),
                 "raised"

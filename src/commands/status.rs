@@ -20,7 +20,7 @@ use crate::report::rank_table::{
     RankOrder, diagnoses, quantity, rank_table, slope, sort_ranks,
 };
 use crate::text::page::{Cell, Column, Indent, Page, Table};
-use crate::text::units::{brief_time_left, duration, or_unknown, percent};
+use crate::text::units::{duration, or_unknown, percent, time_left_cell};
 
 /// `stepmem status`.
 pub(super) const STATUS: CommandRow = CommandRow { name: "status", arguments, run };
@@ -210,7 +210,8 @@ fn process_row(process: &ProcessStatus, name: Option<&str>, diagnoses: Cell) -> 
         quantity(process.capacity),
         or_unknown(process.pressure_ratio.map(percent)).into(),
         or_unknown(process.creep.as_ref().and_then(slope)).into(),
-        or_unknown(process.oom_eta_seconds.map(brief_time_left)).into(),
+        or_unknown(time_left_cell(process.oom_eta_seconds, process.oom_eta_lower_seconds))
+            .into(),
         diagnoses,
     ]
 }

@@ -12,7 +12,7 @@ use crate::model::units::Bytes;
 use crate::report::closing::colour_of;
 use crate::text::page::{Cell, Column, Page, Table, cut};
 use crate::text::units::{
-    brief_time_left, bytes, duration, grouped, hourly, or_unknown, percent,
+    bytes, duration, grouped, hourly, or_unknown, percent, time_left_cell,
 };
 
 /// An order of ranks, the most urgent first.
@@ -53,7 +53,10 @@ pub fn sort_ranks<R: Borrow<RankStatus>>(
     findings: &[FindingStatus],
     order: RankOrder,
 ) {
-    let eta = |rank: &R| rank.borrow().oom_eta_seconds.unwrap_or(f64::INFINITY);
+    let eta = |rank: &R| {
+        let rank = rank.borrow();
+        rank.oom_eta_seconds.or(rank.oom_eta_lower_seconds).unwrap_or(f64::INFINITY)
+    };
     let pressure = |rank: &R| -highest_pressure(rank.borrow()).unwrap_or(-1.0);
     ranks.sort_by(|a, b| {
         let (a, b) = (a.borrow(), b.borrow());
@@ -189,7 +192,7 @@ fn rank_row(status: &Status, rank: &RankStatus) -> [Cell; 13] {
         quantity(rank.capacity),
         or_unknown(highest_pressure(rank).map(percent)).into(),
         or_unknown(allocated.and_then(slope)).into(),
-        or_unknown(rank.oom_eta_seconds.map(brief_time_left)).into(),
+        or_unknown(time_left_cell(rank.oom_eta_seconds, rank.oom_eta_lower_seconds)).into(),
         verdict(status, rank),
     ]
 }

@@ -116,9 +116,25 @@ pub fn time_left(seconds: f64) -> String {
     }
 }
 
-/// Writes a time that is left, for a cell (`3 h 20 min`, `< 1 s`).
-pub fn brief_time_left(seconds: f64) -> String {
-    if seconds < 1.0 { "< 1 s".to_owned() } else { duration(seconds) }
+/// Writes the least time that is left, for a sentence (`at least 3 h 20 min`).
+pub fn least_time_left(seconds: f64) -> String {
+    if seconds < 1.0 {
+        "an unknown time".to_owned()
+    } else {
+        format!("at least {}", duration(seconds))
+    }
+}
+
+/// Writes a time that is left in seconds, for a cell (`3 h 20 min`, `< 1 s`); the `least` where it is not known
+/// (`≥ 3 h 20 min`).
+pub fn time_left_cell(seconds: Option<f64>, least: Option<f64>) -> Option<String> {
+    match seconds {
+        Some(seconds) if seconds < 1.0 => Some("< 1 s".to_owned()),
+        Some(seconds) => Some(duration(seconds)),
+        None => {
+            least.filter(|least| *least >= 1.0).map(|least| format!("≥ {}", duration(least)))
+        }
+    }
 }
 
 /// Writes a Unix time as a date and time in UTC, to the second (`2025-12-05 01:13:03`).
@@ -148,8 +164,8 @@ pub fn rfc3339(time: f64) -> String {
 #[cfg(test)]
 mod tests {
     use crate::text::units::{
-        brief_time_left, bytes, date, duration, grouped, hourly, percent, rate, rfc3339, share,
-        signed_bytes, time_left, whole,
+        bytes, date, duration, grouped, hourly, least_time_left, percent, rate, rfc3339, share,
+        signed_bytes, time_left, time_left_cell, whole,
     };
 
     const MIB: f64 = 1_048_576.0;
@@ -171,8 +187,17 @@ mod tests {
     #[test]
     fn time_left_under_a_second_is_not_zero_seconds() {
         assert_eq!([0.0, 0.99].map(time_left), ["less than a second"; 2]);
-        assert_eq!([0.0, 0.99].map(brief_time_left), ["< 1 s"; 2]);
-        assert_eq!((time_left(1.0), brief_time_left(1.0)), ("about 1 s".into(), "1 s".into()));
+        let cell = |seconds| time_left_cell(Some(seconds), Some(0.5));
+        assert_eq!([0.0, 0.99].map(cell), [Some("< 1 s".into()), Some("< 1 s".into())]);
+        assert_eq!((time_left(1.0), cell(1.0)), ("about 1 s".into(), Some("1 s".into())));
+        assert_eq!(
+            (least_time_left(0.5), time_left_cell(None, Some(0.5))),
+            ("an unknown time".into(), None)
+        );
+        assert_eq!(
+            (least_time_left(60.0), time_left_cell(None, Some(60.0))),
+            ("at least 1 min 0 s".into(), Some("≥ 1 min 0 s".into()))
+        );
         assert_eq!(time_left(12_000.0), "about 3 h 20 min");
     }
 

@@ -188,6 +188,49 @@ fn full_cache_does_not_make_a_creep_critical() {
 }
 
 #[test]
+fn time_left_that_is_not_known_to_a_factor_of_ten_is_absent_and_its_least_is_told() {
+    let exporter = Exporter::start(&[]);
+    let push = |run: &str, reserved: u64| {
+        let job = Job::new(1, 1500).capacity(80 * GB).seconds_per_step(20.0).run(run);
+        let live = |step: u64| 20 * GB + 4 * MIB * step;
+        let job = job.live(move |_, step| live(step)).peak(move |_, step| live(step));
+        exporter.push(&job.reserved(move |_, step| reserved.max(live(step))).records());
+    };
+    // How much of 50 GB of cache the allocator can give back is not known; without a cache it is.
+    push("cached", 75 * GB);
+    push("bare", 0);
+    for run in ["cached", "bare"] {
+        await_severity(&exporter, "CREEP_CONFIRMED", (run, 0), Some(2.0));
+    }
+    let metrics = exporter.scrape();
+    let of = |name: &str, run: &str| {
+        let series = format!("stepmem_oom_eta_{name}{{run=\"{run}\",rank=\"0\",uuid=\"\"}}");
+        metrics.get(&series).copied()
+    };
+    assert_eq!((of("seconds", "cached"), of("steps", "cached")), (None, None));
+    let least = of("lower_seconds", "cached").unwrap();
+    let likely = of("seconds", "bare").unwrap();
+    assert!(0.0 < least && least < likely, "{least} {likely}");
+    assert!(of("lower_seconds", "bare").is_some_and(|lower| lower < likely));
+
+    let status = exporter.status();
+    let of = |run: &str| {
+        let of_run = |entry: &&Value| entry["run"] == run;
+        let rank = status["ranks"].as_array().unwrap().iter().find(of_run).unwrap();
+        let finding = status["findings"].as_array().unwrap().iter().find(of_run).unwrap();
+        (rank["oom_eta_seconds"].as_f64(), finding["sentence"].as_str().unwrap().to_owned())
+    };
+    let (seconds, sentence) = of("cached");
+    assert_eq!(seconds, None);
+    assert!(sentence.contains("left, out of memory in at least "), "{sentence}");
+    let (seconds, sentence) = of("bare");
+    assert_eq!(seconds, Some(likely));
+    assert!(sentence.contains("left, out of memory in about "), "{sentence}");
+    let table = stepmem(&["status", "--url", &format!("http://{}", exporter.web)], &[], b"");
+    assert!(table.out.contains(" ≥ "), "{}", table.out);
+}
+
+#[test]
 fn rank_that_creeps_is_not_out_of_balance_too() {
     // Rank 2 of the leaking job passes the others by a fifth long before the end.
     let recording = Job::leaking("leaky", 1..4000, 4 * MIB).recording();

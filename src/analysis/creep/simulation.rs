@@ -91,11 +91,11 @@ pub(super) fn assert_finite(trend: &Trend) {
         trend.share_ratio,
         trend.confidence_ratio(),
         trend.seconds_per_unit().unwrap_or(0.0),
-        trend.eta_steps().map_or(0.0, |eta| eta.value),
+        trend.eta_steps().map_or(0.0, |eta| eta.likely),
         trend.eta_steps().map_or(0.0, |eta| eta.lower),
         trend.eta_steps().and_then(|eta| eta.upper).unwrap_or(0.0),
         trend.onset.time.get(),
-        trend.eta_seconds().map_or(0.0, |eta| eta.value),
+        trend.eta_seconds().map_or(0.0, |eta| eta.likely),
     ] {
         assert!(value.is_finite(), "{trend:?}");
     }

@@ -15,6 +15,9 @@ const UNSPLIT_FROM_BYTES: f64 = MEBIBYTE;
 /// What that adds to a step's growth may be as much as this: 0.1 MiB at the mean, measured on
 /// leaks of 1 to 6 MiB a step.
 const UNSPLIT_BYTES: f64 = 0.15 * MEBIBYTE;
+/// Growth that scatters less than this share of its slope is the same at every step: nothing that
+/// differs from block to block is in it.
+const EXACT_RATIO: f64 = 1e-6;
 /// Half the width of a 95 % interval, in standard deviations of a random walk with the same
 /// moves: of points too few to show how they scatter around a line.
 const WALK_SPREADS: f64 = 1.96;
@@ -87,12 +90,32 @@ pub(super) fn interval(
     Some(Interval::around(slope, ends + spread))
 }
 
-/// Lowers the lower end of a slope of live memory by what a caching allocator may add to it: from
-/// a block above 1 MiB it splits no remainder of up to 1 MiB off, so that the program asked for
-/// less than has become live.
-pub(super) fn less_unsplit(slope: Interval) -> Interval {
-    let unsplit = if slope.value >= UNSPLIT_FROM_BYTES { UNSPLIT_BYTES } else { 0.0 };
-    Interval { lower: slope.lower - unsplit, ..slope }
+/// Growth of live memory, told apart into what the program asks for and what a caching allocator
+/// adds: from a block above 1 MiB it splits no remainder of up to 1 MiB off.
+pub(super) struct AskedFor {
+    /// In the middle of what the program may have asked for; the interval reaches from the least of
+    /// that to what has become live.
+    pub(super) slope: Interval,
+    /// What becomes live beyond that slope.
+    pub(super) unsplit_bytes: f64,
+}
+
+impl AskedFor {
+    /// `points`: those that the slope is of.
+    pub(super) fn of(slope: Interval, points: &[(f64, f64)]) -> Self {
+        let is_exact = || {
+            let error = estimate::slope_error(points, slope.value);
+            error.is_some_and(|error| error < EXACT_RATIO * slope.value)
+        };
+        let is_unsplit = slope.value >= UNSPLIT_FROM_BYTES && !is_exact();
+        let unsplit_bytes = if is_unsplit { UNSPLIT_BYTES } else { 0.0 };
+        let slope = Interval {
+            value: slope.value - 0.5 * unsplit_bytes,
+            lower: slope.lower - unsplit_bytes,
+            ..slope
+        };
+        Self { slope, unsplit_bytes: 0.5 * unsplit_bytes }
+    }
 }
 
 /// Returns by how much the slopes of a line's halves differ; 0 where a half has none.
@@ -104,16 +127,20 @@ fn bow(points: &[(f64, f64)]) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::analysis::creep::slope::less_unsplit;
+    use crate::analysis::creep::slope::AskedFor;
     use crate::model::units::{Interval, MEBIBYTE};
 
     #[test]
     fn allocator_may_have_added_to_large_blocks_only() {
         let fast = Interval::around(2.0 * MEBIBYTE, 0.1 * MEBIBYTE);
-        let known = less_unsplit(fast);
-        assert_eq!((known.value, known.upper), (fast.value, fast.upper));
-        assert!((known.lower - 1.75 * MEBIBYTE).abs() < 1.0, "{known:?}");
+        let scattered: Vec<_> = (0..12_u8).map(f64::from).map(|x| (x, x * x)).collect();
+        let AskedFor { slope, unsplit_bytes } = AskedFor::of(fast, &scattered);
+        assert_eq!((slope.value + unsplit_bytes, slope.upper), (fast.value, fast.upper));
+        assert!((slope.value - 1.925 * MEBIBYTE).abs() < 1.0, "{slope:?}");
+        assert!((slope.lower - 1.75 * MEBIBYTE).abs() < 1.0, "{slope:?}");
         let slow = Interval::around(0.9 * MEBIBYTE, 0.1 * MEBIBYTE);
-        assert_eq!(less_unsplit(slow), slow);
+        assert_eq!(AskedFor::of(slow, &scattered).slope, slow);
+        let even: Vec<_> = scattered.iter().map(|(x, _)| (*x, fast.value * x)).collect();
+        assert_eq!(AskedFor::of(fast, &even).slope, fast, "the same at every step");
     }
 }

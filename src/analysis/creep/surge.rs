@@ -346,6 +346,7 @@ impl Surge {
             slope_bytes_per_unit: interval(points, slope, context.settings.without)
                 .ok_or(still)?,
             growth_bytes: taken,
+            unsplit_bytes: 0.0,
             is_followed: false,
             room: context.room(self.most, &growing),
             stretch: 1.0,

@@ -17,6 +17,10 @@ use crate::model::units::{Count, Interval, UnixTime};
 /// fills up.
 const RISING_CONFIDENCE_RATIO: f64 = 0.9;
 
+/// A time left is known when the upper end of its interval is at most this many times the lower
+/// one; of one that is not, the least is told.
+const KNOWN_WITHIN: f64 = 10.0;
+
 /// How urgent a trend is.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub enum Stage {
@@ -40,6 +44,8 @@ pub struct Trend {
     /// The rate by the latest window that shows it, in bytes per unit of the signal's axis,
     /// with its 95 % interval.
     pub slope_bytes_per_unit: Interval,
+    /// What the allocator adds to that, per unit of the signal's axis: it runs out by both.
+    pub(super) unsplit_bytes: f64,
     /// The growth within that window, less what larger batches explain.
     pub growth_bytes: f64,
     /// Whether reserved memory rises along with live memory.
@@ -80,6 +86,11 @@ impl Trend {
         self.pace.get()
     }
 
+    /// Returns the rate at which memory runs out: with what the allocator adds.
+    pub(super) fn taken_per_unit(&self) -> f64 {
+        self.slope_bytes_per_unit.value + self.unsplit_bytes
+    }
+
     /// Returns the steps left at this rate; `None` when the headroom is unknown or the signal
     /// does not count steps.
     pub fn eta_steps(&self) -> Option<Eta> {
@@ -115,10 +126,10 @@ impl Trend {
             onset_step: is_step.then(|| whole_step(self.onset.position)).flatten(),
             onset_time: self.onset.time,
             headroom_bytes: self.headroom_bytes(),
-            oom_eta_steps: steps.map(|eta| eta.value),
+            oom_eta_steps: steps.and_then(|eta| eta.known()),
             oom_eta_lower_steps: steps.map(|eta| eta.lower),
             oom_eta_upper_steps: steps.and_then(|eta| eta.upper),
-            oom_eta_seconds: seconds.map(|eta| eta.value),
+            oom_eta_seconds: seconds.and_then(|eta| eta.known()),
             oom_eta_lower_seconds: seconds.map(|eta| eta.lower),
             oom_eta_upper_seconds: seconds.and_then(|eta| eta.upper),
             confidence_ratio: self.confidence_ratio(),
@@ -133,9 +144,9 @@ impl Trend {
         let at = |headroom: f64, slope: f64, stretch: f64| {
             Some(stretch * headroom / slope).filter(|units| slope > 0.0 && units.is_finite())
         };
-        let Interval { value, lower, upper } = self.slope_bytes_per_unit;
+        let Interval { lower, upper, .. } = self.slope_bytes_per_unit;
         Some(Eta {
-            value: at(room.value, value, self.stretch)?,
+            likely: at(room.value, self.taken_per_unit(), self.stretch)?,
             lower: at(room.lower, upper, self.stretch.min(1.0))?,
             upper: at(room.upper, lower, self.stretch.max(1.0)),
         })
@@ -157,7 +168,7 @@ impl Trend {
 
     /// Sets how the growth since the start of its life goes on; `None` when a line does as well.
     pub(super) fn bend(&mut self, course: Option<PowerLaw>) {
-        let slope = self.slope_bytes_per_unit.value;
+        let slope = self.taken_per_unit();
         self.stretch = course
             .zip(self.headroom_bytes())
             .and_then(|(course, headroom)| course.stretch(slope, headroom))
@@ -173,18 +184,25 @@ impl Trend {
 /// How long the headroom lasts, with the interval that follows from the slope's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Eta {
-    /// At the slope.
-    pub value: f64,
-    /// At the upper end of its interval.
+    /// With the likely headroom, at the slope.
+    pub likely: f64,
+    /// With the least headroom, at the upper end of the slope's interval.
     pub lower: f64,
-    /// At the lower end of its interval; `None` when that is not growth.
+    /// With the most headroom, at the lower end of the slope's interval; `None` when that is not
+    /// growth.
     pub upper: Option<f64>,
 }
 
 impl Eta {
+    /// Returns the likely time; `None` when the interval is too wide to call it known.
+    pub fn known(&self) -> Option<f64> {
+        let is_known = self.upper.is_some_and(|upper| upper <= KNOWN_WITHIN * self.lower);
+        is_known.then_some(self.likely)
+    }
+
     fn scaled(self, factor: f64) -> Self {
         Self {
-            value: self.value * factor,
+            likely: self.likely * factor,
             lower: self.lower * factor,
             upper: self.upper.map(|upper| upper * factor),
         }
@@ -228,7 +246,7 @@ pub struct TrendFigures {
     /// Whether it is host memory, of a rank that trains on the CPU.
     #[serde(default, skip_serializing_if = "Not::not")]
     pub is_on_host: bool,
-    /// How fast it grows.
+    /// How fast it grows; of live GPU memory what the program asks for, the middle of what it may be.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slope_bytes_per_step: Option<f64>,
     /// The lower end of the slope's 95 % interval.
@@ -257,22 +275,22 @@ pub struct TrendFigures {
     /// Bytes left to grow into; absent when the capacity is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headroom_bytes: Option<f64>,
-    /// Steps until the headroom is used up.
+    /// Steps until the headroom is used up; absent when that is not known to a factor of ten.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_eta_steps: Option<f64>,
-    /// The same at the upper end of the slope's interval.
+    /// The least of them: the lower end of their interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_eta_lower_steps: Option<f64>,
-    /// The same at the lower end; absent when that is not growth.
+    /// The most of them; absent when the lower end of the slope's interval is not growth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_eta_upper_steps: Option<f64>,
-    /// Seconds until the headroom is used up.
+    /// Seconds until the headroom is used up; absent when that is not known to a factor of ten.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_eta_seconds: Option<f64>,
-    /// The same at the upper end of the slope's interval.
+    /// The least of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_eta_lower_seconds: Option<f64>,
-    /// The same at the lower end; absent when that is not growth.
+    /// The most of them; absent when the lower end of the slope's interval is not growth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_eta_upper_seconds: Option<f64>,
     /// The probability that this is a leak, 0 to 1.
@@ -340,6 +358,7 @@ mod tests {
             onset: at(600.0, 1_000.123_456),
             slope_bytes_per_unit: Interval { value: 6.0, lower: 3.0, upper: 12.0 },
             growth_bytes: 40.0,
+            unsplit_bytes: 0.0,
             is_followed: false,
             room: BytesLeft::new(120.0, 0.0),
             stretch: 1.0,
@@ -397,8 +416,8 @@ mod tests {
         assert_eq!(without_pace.slope_bytes_per_second, None);
         let maybe_level = Interval { lower: 0.0, ..known.slope_bytes_per_unit };
         let maybe_level = Trend { slope_bytes_per_unit: maybe_level, ..known }.figures();
-        assert_eq!(maybe_level.oom_eta_steps, Some(20.0));
-        assert_eq!(maybe_level.oom_eta_upper_steps, None);
+        assert_eq!((maybe_level.oom_eta_steps, maybe_level.oom_eta_upper_steps), (None, None));
+        assert!(maybe_level.oom_eta_lower_steps.is_some_and(|least| least < 20.0));
     }
 
     #[test]
@@ -461,7 +480,7 @@ mod tests {
             let (here, there) = (of(1.0, 1.0), of(bytes_factor, step_factor));
             prop_assert_eq!(there.stage, here.stage);
             prop_assert!(there.raised.time.since(here.raised.time).abs() < 1e-6);
-            let ratio = there.slope_bytes_per_unit.value / here.slope_bytes_per_unit.value;
+            let ratio = there.taken_per_unit() / here.taken_per_unit();
             prop_assert!((ratio * step_factor / bytes_factor - 1.0).abs() < 1e-9);
             prop_assert!((there.share_ratio - here.share_ratio).abs() < 1e-6);
         }

@@ -93,7 +93,7 @@ impl SignalWatch {
         let Some([before, .., last]) = blocks.last_chunk::<{ STALE_BLOCKS + 1 }>() else {
             return;
         };
-        let rate = trend.slope_bytes_per_unit.value * (last.end.position - before.end.position);
+        let rate = trend.taken_per_unit() * (last.end.position - before.end.position);
         let is_stale = match (before.value(self.signal), last.value(self.signal)) {
             (Some(before), Some(last)) => last - before < STALE_RATE_RATIO * rate,
             // A value that has just gone missing does not age the trend; one that stays away

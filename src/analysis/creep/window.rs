@@ -12,7 +12,7 @@ use crate::analysis::creep::pyramid::{
 use crate::analysis::creep::rules::SignalRules;
 use crate::analysis::creep::shape::{self, NetFloors, STEADY_GAIN_RATIO, Shape};
 use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::slope::{GrowthRate, less_unsplit};
+use crate::analysis::creep::slope::{AskedFor, GrowthRate};
 use crate::analysis::creep::trend::{Stage, Trend};
 use crate::analysis::creep::without::{Constant, Rule};
 use crate::analysis::estimate::{self, Gains};
@@ -165,7 +165,9 @@ impl<'a> WindowJudge<'a> {
         let (stage, obstacle) = self.stage(n_counted, progress)?;
         let of_net =
             net.as_ref().map(|net| self.rate(net.points()).ok_or(unfit)).transpose()?;
-        let rate = self.as_asked_for(of_net.as_ref().unwrap_or(&of_points));
+        let rate = of_net.as_ref().unwrap_or(&of_points);
+        let of_slope = net.as_ref().map_or(points, Curve::points);
+        let asked_for = self.asked_for(rate, of_slope);
         let onset = blocks.get(rate.onset_idx).unwrap_or(first);
         let is_followed = is_followed(blocks.get(rate.onset_idx..).unwrap_or(blocks));
         let growing = Growing { signal: self.signal, bytes: growth, is_followed };
@@ -174,7 +176,8 @@ impl<'a> WindowJudge<'a> {
             stage,
             raised: context.at,
             onset: onset.end,
-            slope_bytes_per_unit: rate.slope,
+            slope_bytes_per_unit: asked_for.slope,
+            unsplit_bytes: asked_for.unsplit_bytes,
             growth_bytes: growth,
             is_followed,
             room: context.room(PeakUse::of(level.newer_half()), &growing),
@@ -270,12 +273,15 @@ impl<'a> WindowJudge<'a> {
         GrowthRate::of(points, slope, self.context.settings.without)
     }
 
-    /// Returns a rate whose interval reaches down to what the program may have asked for.
-    fn as_asked_for(&self, rate: &GrowthRate) -> GrowthRate {
+    /// Returns what the program asks for of a rate at which memory becomes live.
+    fn asked_for(&self, rate: &GrowthRate, points: &[(f64, f64)]) -> AskedFor {
+        let GrowthRate { onset_idx, slope } = *rate;
         let is_cached = self.signal == Signal::Allocated && !self.context.is_host;
-        let is_unsplit = is_cached && !self.context.is_off(Rule::Unsplit);
-        let slope = if is_unsplit { less_unsplit(rate.slope) } else { rate.slope };
-        GrowthRate { slope, ..*rate }
+        if is_cached && !self.context.is_off(Rule::Unsplit) {
+            AskedFor::of(slope, points.get(onset_idx..).unwrap_or(points))
+        } else {
+            AskedFor { slope, unsplit_bytes: 0.0 }
+        }
     }
 
     /// Checks that the last quarter gains about as much as the first: a cache that fills up does

@@ -7,7 +7,7 @@ use crate::analysis::diagnosis::pressure;
 use crate::analysis::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject};
 use crate::analysis::diagnosis::site_words;
 use crate::analysis::rank::view::RankView;
-use crate::text::units::{bytes, duration, time_left};
+use crate::text::units::{bytes, duration, least_time_left, time_left};
 
 /// The signals of MEMORY CREEP and MEMORY RISING: live memory of a rank that pushes, else all that the driver reports.
 pub const LIVE_SIGNALS: [Signal; 2] = [Signal::Allocated, Signal::Process];
@@ -26,7 +26,7 @@ pub fn creeping(
         scene.thresholds.creep_critical_eta_seconds * if was_critical { 1.5 } else { 1.0 };
     // Nothing counts down in a process that is silent or has ended.
     let is_over = subject.rank().is_some_and(RankView::is_over);
-    let is_soon = trend.eta_seconds().is_some_and(|eta| !is_over && eta.value < limit);
+    let is_soon = trend.eta_seconds().is_some_and(|eta| !is_over && eta.likely < limit);
     let margin = if was_critical { RELEASE_MARGIN } else { 0.0 };
     let is_full = pressure::of_live_memory(subject)
         .is_some_and(|pressure| pressure.ratio >= scene.thresholds.pressure_warning - margin);
@@ -73,7 +73,19 @@ impl Figures for TrendFigures {
             }
             (Some(seconds), None) => format!(", out of memory in {}", time_left(seconds)),
             (None, Some(steps)) => format!(", out of memory in about {steps:.0} steps"),
-            (None, None) => String::new(),
+            (None, None) => match (self.oom_eta_lower_seconds, self.oom_eta_lower_steps) {
+                (Some(seconds), Some(steps)) if seconds >= 1.0 => {
+                    format!(
+                        ", out of memory in {} ({steps:.0} steps)",
+                        least_time_left(seconds)
+                    )
+                }
+                (Some(seconds), _) => {
+                    format!(", out of memory in {}", least_time_left(seconds))
+                }
+                (None, Some(steps)) => format!(", out of memory in at least {steps:.0} steps"),
+                (None, None) => String::new(),
+            },
         };
         text + &eta
     }

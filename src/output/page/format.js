@@ -39,10 +39,17 @@ export function duration(seconds) {
   return `${number(Math.floor(hours / 24))} d ${hours % 24} h`;
 }
 
-/** The time to out-of-memory; in steps where the time of a step is unknown. */
-export function oomEta({ oom_eta_seconds: seconds, oom_eta_steps: steps }) {
+/** What orders by the time to out-of-memory, or by the least where it is not known. */
+export const timeLeft = (of) =>
+  of.oom_eta_seconds ?? of.oom_eta_lower_seconds ?? of.oom_eta_steps ?? of.oom_eta_lower_steps ?? Infinity;
+
+/** The time to out-of-memory, or the least where it is not known; in steps where the time of a step is unknown. */
+export function oomEta(of) {
+  const { oom_eta_seconds: seconds, oom_eta_steps: steps, oom_eta_lower_seconds: least } = of;
   if (isKnown(seconds)) return seconds < 1 ? "< 1 s" : duration(seconds);
-  return known(steps, (value) => plural(Math.round(value), "step"));
+  if (isKnown(steps)) return plural(Math.round(steps), "step");
+  if (isKnown(least)) return least < 1 ? DASH : `≥ ${duration(least)}`;
+  return known(of.oom_eta_lower_steps, (value) => `≥ ${plural(Math.round(value), "step")}`);
 }
 
 /** The UUID of a device down to its first group of digits. */

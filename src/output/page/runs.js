@@ -1,7 +1,7 @@
 // The table of runs: their ranks taken together.
 
 import { $, Rows, show, tableRow, text } from "./dom.js";
-import { isKnown, known, least, most, number, oomEta, signed } from "./format.js";
+import { isKnown, known, least, most, number, oomEta, signed, timeLeft } from "./format.js";
 import { Capped, badges } from "./parts.js";
 import { worstFirst } from "./severity.js";
 import { grouped } from "./view.js";
@@ -44,8 +44,7 @@ function update(row, run) {
   text(step, first === newest ? known(newest, number) : `${number(first)} to ${number(newest)}`);
   const worst = isKnown(run.worst_rank) ? ` (rank ${run.worst_rank})` : "";
   text(imbalance, known(run.imbalance_ratio, (ratio) => signed(ratio) + worst));
-  const soonest = (name) => least(run.members.map((rank) => rank[name]));
-  text(oom, oomEta({ oom_eta_seconds: soonest("oom_eta_seconds"), oom_eta_steps: soonest("oom_eta_steps") }));
+  text(oom, oomEta(run.members.reduce((soonest, rank) => (timeLeft(rank) < timeLeft(soonest) ? rank : soonest), {})));
   const findings = run.members.flatMap((rank) => rank.findings).sort(worstFirst);
   row.badges(counted(findings));
 }

@@ -1,7 +1,7 @@
 // How bad findings are. Nothing here knows a diagnosis by name: a finding brings its severity, and its evidence names
 // the figures that it speaks of.
 
-import { isKnown } from "./format.js";
+import { isKnown, timeLeft } from "./format.js";
 
 /** The severities, the worst first. */
 export const SEVERITIES = ["critical", "warning", "info"];
@@ -19,11 +19,11 @@ export const levelOf = (findings) => findings.reduce((worst, finding) => Math.ma
 export const levelWhere = (findings, isOf) => levelOf(findings.filter(({ evidence }) => isOf(evidence)));
 
 /** The level of the findings about when memory runs out. */
-export const levelOfOom = (findings) => levelWhere(findings, (evidence) => isKnown(evidence.oom_eta_seconds ?? evidence.oom_eta_steps));
+export const levelOfOom = (findings) => levelWhere(findings, (evidence) => timeLeft(evidence) < Infinity);
 
 /** Orders findings: the worst first, of those a device's, then what is soonest out of memory. */
 export function worstFirst(a, b) {
-  const soon = ({ evidence }) => evidence.oom_eta_seconds ?? Infinity;
+  const soon = ({ evidence }) => timeLeft(evidence);
   const ofDevice = (finding) => Number(!isKnown(finding.run) && !isKnown(finding.pid));
   const order = level(b) - level(a) || ofDevice(b) - ofDevice(a);
   return order || (soon(a) < soon(b) ? -1 : Number(soon(a) > soon(b)));

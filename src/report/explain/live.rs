@@ -10,7 +10,7 @@ use crate::report::explain::story::End;
 use crate::report::explain::text::{last_word, meanings, what};
 use crate::text::page::{Column, Indent, Page, Table};
 use crate::text::units::{
-    bytes, date, duration, grouped, hourly, percent, rate, time_left, whole,
+    bytes, date, duration, grouped, hourly, least_time_left, percent, rate, time_left, whole,
 };
 
 /// Puts a rank of a status into words.
@@ -147,12 +147,13 @@ fn room(page: &mut Page, rank: &RankStatus) {
         });
         page.paragraph(Indent::hanging(2), &format!("Headroom: {}{basis}", bytes(headroom)));
     }
-    if let Some(seconds) = rank.oom_eta_seconds {
-        let steps = rank.oom_eta_steps;
+    let known = rank.oom_eta_seconds.map(|seconds| (time_left(seconds), rank.oom_eta_steps));
+    let least = || {
+        let seconds = rank.oom_eta_lower_seconds?;
+        Some((least_time_left(seconds), rank.oom_eta_lower_steps))
+    };
+    if let Some((left, steps)) = known.or_else(least) {
         let steps = steps.map_or(String::new(), |steps| format!(", {} steps", whole(steps)));
-        page.paragraph(
-            Indent::hanging(2),
-            &format!("Out of memory in {}{steps}", time_left(seconds)),
-        );
+        page.paragraph(Indent::hanging(2), &format!("Out of memory in {left}{steps}"));
     }
 }

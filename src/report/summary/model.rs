@@ -383,7 +383,7 @@ pub struct RankTrend {
     pub onset_time: Option<f64>,
     /// How sure the estimator is, 0 to 1.
     pub confidence_ratio: Option<f64>,
-    /// Steps until the headroom is used up.
+    /// Steps until the headroom is used up; `None` when that is not known to a factor of ten.
     pub oom_eta_steps: Option<f64>,
     /// Seconds until then.
     pub oom_eta_seconds: Option<f64>,
