@@ -340,6 +340,35 @@ def test_job_in_the_background_draws_nothing(terminal, script):
     started.await_screen("the table", started.table)
 
 
+def test_two_runs_on_one_terminal_have_the_table_one_after_the_other(terminal, script, tmp_path):
+    training = script(TRAINING)
+    (tmp_path / "3").mkdir()
+    (tmp_path / "7").mkdir()
+    run = f"{BINARY} run {' '.join(OPTIONS)} --live -- {sys.executable} {training}"
+    started = terminal("/bin/sh", "-c", f"(cd 3; RANK=3 {run}) & (cd 7; RANK=7 {run}) & wait")
+
+    def shown() -> Optional[List[str]]:
+        rows = started.table()
+        return rows and rows[0].split()
+
+    first, step = started.await_screen("a table", shown)[:2]
+    ranks = set()
+
+    def is_drawn_again() -> bool:
+        row = shown()
+        ranks.update(row[:1] if row else [])
+        return bool(row) and row[0] == first and int(row[1]) > int(step) + 500
+
+    started.await_screen("a later step", is_drawn_again)
+    assert ranks == {first}, "the other one waits"
+    (tmp_path / first / "stop").touch()
+    other = started.await_screen("the other table", lambda: (row := shown()) and row[0] != first and row)
+    assert {first, other[0]} == {"3", "7"}
+    (tmp_path / other[0] / "stop").touch()
+    assert started.ended() == 0
+    assert started.has_no_table()
+
+
 @pytest.mark.parametrize("stop", ["Ctrl-C", "SIGTERM to run", "SIGKILL to the command"])
 def test_ended_by_a_signal_leaves_a_terminal_that_scrolls_as_a_whole(terminal, script, stop):
     started = training(terminal, script)

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::analysis::status::Status;
 use crate::app::launch::processes::JobState;
-use crate::app::launch::terminal::{self, TerminalSize};
+use crate::app::launch::terminal::{self, Foot, TerminalSize};
 use crate::report::rank_table::{TableRoom, few_lines};
 
 /// Lines of the table with its heads, however high the terminal is. Further ranks are counted.
@@ -75,6 +75,8 @@ pub(super) struct LiveTable {
     status: watch::Receiver<Arc<Status>>,
     supervisor: UnixStream,
     n_looks: u32,
+    /// There while it stands.
+    foot: Option<Foot>,
     /// The size of the terminal and the lines of the table that stands there.
     standing: Option<(TerminalSize, usize)>,
 }
@@ -86,7 +88,7 @@ impl LiveTable {
         status: watch::Receiver<Arc<Status>>,
         supervisor: UnixStream,
     ) -> Self {
-        Self { command, status, supervisor, n_looks: 0, standing: None }
+        Self { command, status, supervisor, n_looks: 0, foot: None, standing: None }
     }
 
     /// Draws it if it is time.
@@ -116,6 +118,11 @@ impl LiveTable {
             self.clear();
             return;
         }
+        // Another run's table has it, maybe. This one comes when that one is gone.
+        self.foot = self.foot.take().or_else(Foot::claim);
+        if self.foot.is_none() {
+            return;
+        }
         let standing = Some((size, lines.len()));
         terminal::draw(&lines, size, self.standing != standing);
         self.standing = standing;
@@ -131,6 +138,7 @@ impl LiveTable {
         if self.standing.take().is_some() {
             terminal::restore();
         }
+        self.foot = None;
     }
 }
 

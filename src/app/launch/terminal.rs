@@ -1,14 +1,18 @@
 //! The terminal of the person who started `run`, on standard error: lines, and rows at its foot that stay while lines
 //! scroll above them.
 
+use std::fs::{File, TryLockError};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::termios::{tcgetpgrp, tcgetwinsize};
 
 use crate::config::environment;
 
+/// Standard error as a file that can be opened.
+const STDERR: &str = "/proc/self/fd/2";
 /// Goes to the first column and clears the line, where a program may have left a progress bar.
 const CLEAR: &str = "\r\u{1b}[K";
 /// Lets the whole screen scroll, and clears what is below the line of the cursor, which stays in it. Makes sure that
@@ -60,6 +64,27 @@ pub(super) fn is_ours() -> bool {
 /// Returns whether the terminal is the one that controls this process's session.
 pub(super) fn controls_us() -> bool {
     tcgetpgrp(io::stderr()).is_ok()
+}
+
+/// The right to the rows at the foot of the terminal, which one process has at a time; until it is dropped.
+pub(super) struct Foot {
+    /// `None` where the terminal cannot be opened: then nobody is asked.
+    _claim: Option<File>,
+}
+
+impl Foot {
+    /// Returns `None` while another process has it.
+    pub(super) fn claim() -> Option<Self> {
+        // Opened anew: a lock belongs to what was opened, which every program of this terminal shares.
+        let flags = OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let Ok(terminal) = open(STDERR, flags, Mode::empty()).map(File::from) else {
+            return Some(Self { _claim: None });
+        };
+        match terminal.try_lock() {
+            Err(TryLockError::WouldBlock) => None,
+            Ok(()) | Err(TryLockError::Error(_)) => Some(Self { _claim: Some(terminal) }),
+        }
+    }
 }
 
 /// Clears the rows at the foot, and lets the whole screen scroll again.
