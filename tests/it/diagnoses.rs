@@ -222,7 +222,8 @@ fn time_left_that_is_not_known_to_a_factor_of_ten_is_absent_and_its_least_is_tol
     };
     let (seconds, sentence) = of("cached");
     assert_eq!(seconds, None);
-    assert!(sentence.contains("left, out of memory in at least "), "{sentence}");
+    assert!(sentence.contains("; likely "), "{sentence}");
+    assert!(sentence.contains(" left, out of memory in at least "), "{sentence}");
     let (seconds, sentence) = of("bare");
     assert_eq!(seconds, Some(likely));
     assert!(sentence.contains("left, out of memory in about "), "{sentence}");

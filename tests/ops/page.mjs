@@ -204,6 +204,19 @@ const checks = {
     assert.ok(!(await reader.page.innerText("body")).includes("Nothing is wrong"));
   },
 
+  async "a time left that is not known is shown as its least"(reader) {
+    const status = await statusOf(nvmlUrl);
+    const least = { oom_eta_seconds: null, oom_eta_steps: null, oom_eta_lower_seconds: 7200, oom_eta_lower_steps: 900 };
+    const ranks = status.ranks.map((rank) => ({ ...rank, ...least }));
+    const { run, rank } = ranks[0];
+    const sentence = "live memory grows by 2.00 MiB/step, 1.00 GiB since step 9; likely 9.00 GiB left, out of memory in at least 2 h 0 min (900 steps)";
+    const evidence = { signal: "allocated", oom_eta_lower_seconds: 7200, oom_eta_lower_steps: 900 };
+    await reader.open(nvmlUrl, { ...status, ranks, findings: [finding({ run, rank, sentence, evidence })] });
+    assert.equal(await reader.verdict(), `BRAND NEW on rank ${rank} of run ${run}: live memory grows by 2.00 MiB/step; out of memory in at least 2 h 0 min`);
+    await reader.has("#runs-rows tr", "≥ 2 h 0 min");
+    await reader.has("#ranks-rows tr", "≥ 2 h 0 min");
+  },
+
   async "a rank on a device with a finding is not shown as healthy"(reader) {
     const status = await statusOf(nvmlUrl);
     const ranks = status.ranks.map((rank) => ({ ...rank, device: "GPU-z", is_judged: true }));

@@ -65,7 +65,10 @@ impl Figures for TrendFigures {
             text = format!("{text}; held by {}", site_words::of_holder(holder));
         }
         if let Some(headroom) = self.headroom_bytes {
-            text = format!("{text}; {} left", bytes(headroom));
+            let is_unknown = self.oom_eta_seconds.or(self.oom_eta_steps).is_none();
+            let has_least = self.oom_eta_lower_seconds.or(self.oom_eta_lower_steps).is_some();
+            let likely = if is_unknown && has_least { "likely " } else { "" };
+            text = format!("{text}; {likely}{} left", bytes(headroom));
         }
         let eta = match (self.oom_eta_seconds, self.oom_eta_steps) {
             (Some(seconds), Some(steps)) => {

@@ -1,7 +1,7 @@
 // The verdict: one headline about everything, the worst finding first.
 
 import { $, show, text, tone } from "./dom.js";
-import { DASH, isKnown, most, number, oomEta, plural } from "./format.js";
+import { isKnown, most, number, plural } from "./format.js";
 import { PENDING, SEVERITIES, levelOf } from "./severity.js";
 import { subjectName } from "./view.js";
 
@@ -78,9 +78,9 @@ function who({ ranks, processes }) {
 /** The sentence of a growth down to how fast and until when; any other as it is. */
 function briefly({ evidence, sentence }) {
   if (!evidence.signal) return sentence;
-  const soon = oomEta(evidence);
+  const end = sentence.match(/out of memory in [^(]+/)?.[0].trim();
   const line = sentence.split("; ").find((clause) => clause.includes(" of it is allocated at "));
-  return sentence.split(/[,;]/)[0] + (line ? `, ${line}` : "") + (soon === DASH ? "" : `; out of memory in ${soon.startsWith("<") ? "less than a second" : `about ${soon}`}`);
+  return sentence.split(/[,;]/)[0] + (line ? `, ${line}` : "") + (end ? `; ${end}` : "");
 }
 
 function curl() {
