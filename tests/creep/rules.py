@@ -32,7 +32,7 @@ RULES = {
     "level-first": dict(families=("cache_pow",), decisions=(71,)),
     "full-device": dict(families=("epoch_accumulate",), decisions=(72,), only="process"),
     "net-slope": dict(families=(), decisions=(73,)),
-    "unsplit": dict(families=(), decisions=(74,)),
+    "unsplit": dict(families=(), decisions=(74, 80)),
     "stairs-slope": dict(families=("eval_append", "per_checkpoint"), decisions=(75,)),
 }
 ALL_ON = ""
@@ -107,15 +107,15 @@ def cells(rows):
         return f"{sum(delays) / len(delays):.3f}" if delays else ""
 
     return [
-        share("healthy jobs paged"), share("found"), mean(rows), figure("delay p50"), figure("slope error p50", 100, 1),
-        share("interval covers"), figure("interval half-width p50", 100, 1), figure("time left error p50", 100, 0),
+        share("healthy jobs paged"), share("found"), mean(rows), figure("delay p50"), figure("delay p90"), figure("slope error p50", 100, 1),
+        figure("slope error p90", 100, 1), share("interval covers"), figure("interval half-width p50", 100, 1), figure("time left error p50", 100, 0),
         figure("time left error p90", 100, 0), share("process: healthy jobs paged"), share("process: found"),
         mean([row["process"] for row in rows]),
     ]  # fmt: skip
 
 
 HEAD = (
-    "rule off → on", "families", "healthy paged", "found", "delay mean", "p50", "slope error p50, %", "interval covers", "half its width, %",
+    "rule off → on", "families", "healthy paged", "found", "delay mean", "p50", "p90", "slope error p50, %", "p90, %", "interval covers", "half its width, %",
     "time left p50, %", "p90, %", "processes: healthy paged", "found", "delay mean",
 )  # fmt: skip
 
