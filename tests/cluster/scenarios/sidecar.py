@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import signal
+import struct
 
 from child import Failure
 from cluster import answer, awaits
@@ -38,10 +39,10 @@ def completes(cluster):
     return "complete, with the sidecar"
 
 
-def finding(url):
-    """The leak's finding, once there is one."""
+def confirmed(url):
+    """The leak's finding, once it is confirmed; CREEP_EARLY before it has a `since` of its own."""
     found = status(url)
-    return next((each for each in (found or {}).get("findings", []) if each["kind"].startswith("CREEP")), None)
+    return next((each for each in (found or {}).get("findings", []) if each["kind"] == "CREEP_CONFIRMED"), None)
 
 
 def survives_a_kill(cluster):
@@ -52,23 +53,21 @@ def survives_a_kill(cluster):
         cluster.apply(cluster.pod("leak", script="leak"), namespace=namespace)
         cluster.awaits_phase(namespace, "leak", "Running")
         with cluster.exporter(namespace, "leak") as url:
-            before = awaits(lambda: finding(url), FINDING_SECONDS_MAX, lambda: f"no finding of the leak: {answer(f'{url}/api/v1/status')}")
-            # The state file is written every 10 s.
-            written = awaits(lambda: saved(cluster, namespace), 30, lambda: "the sidecar writes no state")
+            before = awaits(lambda: confirmed(url), FINDING_SECONDS_MAX, lambda: f"no confirmed finding of the leak: {answer(f'{url}/api/v1/status')}")
+            awaits(lambda: holds(cluster, namespace, before), 30, lambda: "the sidecar does not write the finding to its state")
             kill(cluster, namespace, "leak")
             awaits(lambda: restarts(cluster, namespace, "leak") >= 1, 60, lambda: "the sidecar is not restarted")
-            after = awaits(lambda: finding(url), 60, lambda: f"no finding after the restart: {answer(f'{url}/api/v1/status')}")
-        if after["since"] != before["since"] or not written:
+            after = awaits(lambda: confirmed(url), 60, lambda: f"no confirmed finding after the restart: {answer(f'{url}/api/v1/status')}")
+        if after["since"] != before["since"]:
             raise Failure(f"the finding is since {before['since']} before and since {after['since']} after the kill")
     return "the finding and its `since`, before and after"
 
 
-def saved(cluster, namespace):
-    """Whether the state file of the pod holds a finding's rank: it was written after the finding."""
+def holds(cluster, namespace, finding):
+    """Whether the state file of the pod, which is written every 10 s, has the finding: it keeps a time as eight bytes."""
     uid = cluster.status(namespace, "leak")["metadata"]["uid"]
     file = pathlib.Path(cluster.node.folder) / f"kubelet/pods/{uid}/volumes/kubernetes.io~empty-dir/stepmem-state/state"
-    first = saved.__dict__.setdefault(uid, file.stat().st_mtime_ns if file.exists() else 0)
-    return file.exists() and file.stat().st_mtime_ns != first
+    return file.exists() and struct.pack("<d", finding["since"]) in file.read_bytes()
 
 
 def restarts(cluster, namespace, name):
