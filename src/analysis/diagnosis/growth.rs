@@ -64,31 +64,30 @@ impl Figures for TrendFigures {
         if let Some(holder) = &self.holder {
             text = format!("{text}; held by {}", site_words::of_holder(holder));
         }
+        let is_known = self.oom_eta_seconds.or(self.oom_eta_steps).is_some();
+        let (seconds, steps) = if is_known {
+            (self.oom_eta_seconds, self.oom_eta_steps)
+        } else {
+            (self.oom_eta_lower_seconds, self.oom_eta_lower_steps)
+        };
         if let Some(headroom) = self.headroom_bytes {
-            let is_unknown = self.oom_eta_seconds.or(self.oom_eta_steps).is_none();
-            let has_least = self.oom_eta_lower_seconds.or(self.oom_eta_lower_steps).is_some();
-            let likely = if is_unknown && has_least { "likely " } else { "" };
+            let has_least_only = !is_known && seconds.or(steps).is_some();
+            let likely = if has_least_only { "likely " } else { "" };
             text = format!("{text}; {likely}{} left", bytes(headroom));
         }
-        let eta = match (self.oom_eta_seconds, self.oom_eta_steps) {
-            (Some(seconds), Some(steps)) => {
-                format!(", out of memory in {} ({steps:.0} steps)", time_left(seconds))
+        let eta = match (seconds, steps) {
+            (Some(seconds), steps) => {
+                let left = if is_known { time_left(seconds) } else { least_time_left(seconds) };
+                // Less than a second at least says nothing, in steps neither.
+                let steps = steps.filter(|_| is_known || seconds >= 1.0);
+                let steps = steps.map_or(String::new(), |steps| format!(" ({steps:.0} steps)"));
+                format!(", out of memory in {left}{steps}")
             }
-            (Some(seconds), None) => format!(", out of memory in {}", time_left(seconds)),
-            (None, Some(steps)) => format!(", out of memory in about {steps:.0} steps"),
-            (None, None) => match (self.oom_eta_lower_seconds, self.oom_eta_lower_steps) {
-                (Some(seconds), Some(steps)) if seconds >= 1.0 => {
-                    format!(
-                        ", out of memory in {} ({steps:.0} steps)",
-                        least_time_left(seconds)
-                    )
-                }
-                (Some(seconds), _) => {
-                    format!(", out of memory in {}", least_time_left(seconds))
-                }
-                (None, Some(steps)) => format!(", out of memory in at least {steps:.0} steps"),
-                (None, None) => String::new(),
-            },
+            (None, Some(steps)) => {
+                let about = if is_known { "about" } else { "at least" };
+                format!(", out of memory in {about} {steps:.0} steps")
+            }
+            (None, None) => String::new(),
         };
         text + &eta
     }
