@@ -108,13 +108,11 @@ impl AskedFor {
             error.is_some_and(|error| error < EXACT_RATIO * slope.value)
         };
         let is_unsplit = slope.value >= UNSPLIT_FROM_BYTES && !is_exact();
-        let unsplit_bytes = if is_unsplit { UNSPLIT_BYTES } else { 0.0 };
-        let slope = Interval {
-            value: slope.value - 0.5 * unsplit_bytes,
-            lower: slope.lower - unsplit_bytes,
-            ..slope
-        };
-        Self { slope, unsplit_bytes: 0.5 * unsplit_bytes }
+        let most = if is_unsplit { UNSPLIT_BYTES } else { 0.0 };
+        let unsplit_bytes = 0.5 * most;
+        let slope =
+            Interval { value: slope.value - unsplit_bytes, lower: slope.lower - most, ..slope };
+        Self { slope, unsplit_bytes }
     }
 }
 
