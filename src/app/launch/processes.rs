@@ -216,11 +216,6 @@ impl WitnessProcess {
         self.sightings.retain(|(seen, _)| !signals::discards(later, seen.signal));
     }
 
-    /// Forgets that it got such a signal.
-    pub(super) fn forget(&mut self, signal: Signal) {
-        self.sightings.retain(|(seen, _)| seen.signal != signal);
-    }
-
     /// Returns whether it may have lost this signal to one that came after `since` and discards it.
     pub(super) fn may_have_lost(&self, signal: Signal, since: Instant) -> bool {
         let later = match signal {

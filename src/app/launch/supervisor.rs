@@ -208,7 +208,7 @@ impl Supervisor {
             // What continued the group before this is not what continues us next.
             if let Some(witness) = &mut self.witness {
                 witness.read(Instant::now());
-                witness.forget(Signal::SIGCONT);
+                witness.forget_discarded(Signal::SIGTSTP);
             }
             stop_by(signal);
         }

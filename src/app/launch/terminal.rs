@@ -68,14 +68,14 @@ pub(super) fn controls_us() -> bool {
 
 /// The right to the rows at the foot of the terminal, which one process has at a time; until it is dropped.
 pub(super) struct Foot {
-    /// `None` where the terminal cannot be opened: then nobody is asked.
+    /// `None` where the terminal cannot be opened: then there is no lock.
     _claim: Option<File>,
 }
 
 impl Foot {
     /// Returns `None` while another process has it.
     pub(super) fn claim() -> Option<Self> {
-        // Opened anew: a lock belongs to what was opened, which every program of this terminal shares.
+        // A lock belongs to the open file, and the programs of a terminal share the one that they were given.
         let flags = OFlags::NOCTTY | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let Ok(terminal) = open(STDERR, flags, Mode::empty()).map(File::from) else {
             return Some(Self { _claim: None });
