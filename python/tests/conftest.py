@@ -84,6 +84,24 @@ def await_true(subject: str, condition: Callable[[], Any], seconds: float = DEAD
         time.sleep(0.02)
 
 
+def command_line(pid: int) -> str:
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+    except OSError:
+        return ""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def is_stopped(pid: int) -> bool:
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def start_on_terminal(command: "tuple[str, ...]", cwd: pathlib.Path, environment: "Dict[str, str]", lines: int = 24) -> "tuple[int, int]":
     """Starts a program that has a terminal of its own. Returns its process and the terminal's other side."""
     pid, fd = pty.fork()

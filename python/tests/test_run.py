@@ -15,7 +15,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import pytest
-from conftest import BINARY, DEADLINE, LEAK, ROOT, STUB, await_true, start_on_terminal
+from conftest import BINARY, DEADLINE, LEAK, ROOT, STUB, await_true, command_line, is_alive, is_stopped, start_on_terminal
 
 OPTIONS = ("--no-nvml", "--web.listen-address", "127.0.0.1:0")
 
@@ -86,24 +86,6 @@ class Ended:
     def notes(self) -> str:
         """What stepmem said, without the line that says that it watches."""
         return re.sub(r"(?m)^stepmem: watching; page .*\n", "", self.err)
-
-
-def command_line(pid: int) -> str:
-    try:
-        return pathlib.Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
-    except OSError:
-        return ""
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def is_stopped(pid: int) -> bool:
-    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from typing import Any, Callable, Iterator, List, Optional
 
 import pyte
 import pytest
-from conftest import BINARY, DEADLINE, LEAK, STUB, start_on_terminal
-from test_run import OPTIONS, command_line, is_alive, is_stopped, script  # noqa: F401
+from conftest import BINARY, DEADLINE, LEAK, STUB, command_line, is_alive, is_stopped, start_on_terminal
+from test_run import OPTIONS, script  # noqa: F401
 
 BAR = re.compile(r"^ *\d+%\|#* *\| \d+/9999$")
 HEADS = re.compile(r"^ RANK +STEP +ALLOCATED")
