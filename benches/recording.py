@@ -62,7 +62,7 @@ def recorded(directory):
 
 
 def events(n):
-    frames = [{"filename": f"/work/train/module{k}.py", "name": f"forward{k}", "line": k} for k in range(12)]
+    frames = [{"filename": f"/app/train/module{k}.py", "name": f"forward{k}", "line": k} for k in range(12)]
     return [{"action": "alloc", "addr": k << 9, "size": 512, "stream": 0, "time_us": k, "frames": list(frames)} for k in range(n)]
 
 

@@ -432,7 +432,7 @@ mod tests {
     }
 
     fn written(file: &str) -> CaptureOutcome {
-        let path = format!("/work/{file}").into();
+        let path = format!("/app/{file}").into();
         CaptureOutcome::Written { path, file: Some(file.into()), bytes: None }
     }
 

@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn sentences_show_a_file_and_its_folder() {
         for (path, expected) in [
-            ("/work/job/train.py", "job/train.py:151 in evaluate"),
+            ("/app/job/train.py", "job/train.py:151 in evaluate"),
             ("train.py", "train.py:151 in evaluate"),
             ("/train.py", "train.py:151 in evaluate"),
             (r"C:\job\train.py", "job/train.py:151 in evaluate"),

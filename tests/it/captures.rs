@@ -142,7 +142,7 @@ fn growing_rank_is_asked_what_holds_its_tensors_and_the_finding_says_it() {
     let more = Job::leaking("leaky", 1500..1510, 4 * MIB).records();
     assert_eq!(actions(&exporter, &more), [Value::Null; 0]);
 
-    let holder = json!({"name": "`Trainer.history`", "kind": "list", "file": "/work/job/train.py",
+    let holder = json!({"name": "`Trainer.history`", "kind": "list", "file": "/app/job/train.py",
         "line": 42, "function": "__init__", "tensors": 12_480, "bytes": 3 * GIB,
         "tensors_per_step": 1.0, "bytes_per_step": 4_194_304.0});
     let mut named = of("named");

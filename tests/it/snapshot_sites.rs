@@ -330,7 +330,7 @@ fn report_of_an_older_client_is_listed_and_the_note_says_what_it_lacks() {
     assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
     // Neither `began`, nor `file`, nor `events_per_step`.
     let report = json!({ "rank": 0, "id": "1-1", "reason": "creep", "step": 9,
-        "outcome": "written", "path": "/work/a.pickle", "bytes": 12 });
+        "outcome": "written", "path": "/app/a.pickle", "bytes": 12 });
     assert_eq!(exporter.post_to("/v1/snapshots", report.to_string()).status, 200);
     let shown = exporter.status()["snapshots"][0].clone();
     assert_eq!((&shown["outcome"], shown.get("analysis")), (&json!("written"), None));

@@ -115,7 +115,7 @@ fn reports_of_a_rank_come_from_its_own_process() {
         let of = |outcome| json!({"run": "llm", "rank": 0, "instance": instance, "outcome": outcome});
         let holders = guarded.post(PUSH, "/v1/holders", &of("none"));
         let mut written = of("written");
-        written["path"] = "/work/a.pickle".into();
+        written["path"] = "/app/a.pickle".into();
         [guarded.post(PUSH, "/v1/snapshots", &written), holders].map(|answer| answer.status)
     };
     assert_eq!(report(None), [403, 403]);
