@@ -34,6 +34,8 @@ RULES = {
     "net-slope": dict(families=(), decisions=(73,)),
     "unsplit": dict(families=(), decisions=(74, 80)),
     "stairs-slope": dict(families=("eval_append", "per_checkpoint"), decisions=(75,)),
+    "later-steps": dict(families=("fast_late",), decisions=(82,)),
+    "net-stairs": dict(families=("per_checkpoint", "eval_append"), decisions=(83,)),
 }
 ALL_ON = ""
 MARKS = "<!-- rules -->\n", "<!-- end of rules -->"

@@ -216,6 +216,67 @@ fn explain_shows_the_first_steps() {
     assert!(story.contains("slows down"), "{story}");
 }
 
+/// 3,000 steps whose batches leave 0 to 600 MB, and from then on the growth of as many steps.
+fn later(n_steps: u32, growth: impl Fn(f64) -> f64) -> Vec<Value> {
+    let batch = |step: f64| 100.0 * MEGABYTE * (step * 5.0 % 7.0);
+    let live = |step: f64| 2e9 + batch(step) + growth((step - 3000.0).max(0.0));
+    job(3000 + n_steps, live, |step| 1e9 + 2.0 * batch(step))
+}
+
+#[test]
+fn fast_leak_that_sets_in_later_creeps_as_soon_as_one_of_the_first_steps() {
+    let leak = later(250, |step| 60.0 * MEGABYTE * step);
+    let found = findings(&[], &leak);
+    let creep = raised(&found, "CREEP_CONFIRMED");
+    assert!(creep.is_some_and(|step| step <= 3100.0), "{found:?}");
+    assert_eq!(found.iter().filter(|(kind, ..)| kind == "CREEP_CONFIRMED").count(), 1);
+    let story = answer(&["explain", "-", "--rank", "0"], &leak);
+    assert!(
+        story.contains("seen in steps 3,001 to ") && story.contains("never as high"),
+        "{story}"
+    );
+    let story = answer(&["explain", "-", "--rank", "0", "--json"], &leak);
+    let story: Value = serde_json::from_str(&story).unwrap();
+    let steps = &story["events"][0]["later_steps"];
+    assert_eq!((&steps["signal"], &steps["first_step"]), (&json!("allocated"), &json!(3001)));
+    assert_eq!(story["events"][0].get("first_steps"), None);
+}
+
+#[test]
+fn growth_that_sets_in_later_and_ends_or_goes_back_does_not_page() {
+    let jump = |step: f64| if step < 1.0 { 0.0 } else { 12e9 };
+    let layers = |step: f64| 0.8e9 * (step / 5.0).floor().min(10.0);
+    let back = |step: f64| 10.0 * MEGABYTE * (150.0 - (step - 150.0).abs()).max(0.0);
+    let shapes: [(&str, &dyn Fn(f64) -> f64); 3] =
+        [("jump", &jump), ("layers", &layers), ("back", &back)];
+    for (name, growth) in shapes {
+        let found = findings(&[], &later(1200, growth));
+        assert_eq!(raised(&found, "CREEP_CONFIRMED"), None, "{name}: {found:?}");
+    }
+}
+
+#[test]
+fn larger_batches_that_set_in_later_are_not_a_leak() {
+    let more = |step: f64| (step - 3000.0).clamp(0.0, 300.0);
+    let live = |step: f64| 2e9 + 20.0 * MEGABYTE * (step * 5.0 % 7.0 + more(step));
+    let transient = |step: f64| 2e9 + 40.0 * MEGABYTE * (step * 5.0 % 7.0 + more(step));
+    let found = findings(&[], &job(3600, live, transient));
+    assert!(found.is_empty(), "{found:?}");
+}
+
+#[test]
+fn growth_within_a_declared_warmup_is_expected_after_the_first_steps() {
+    let found = findings(
+        &["--creep.warmup-steps", "5000"],
+        &later(1500, |step| 60.0 * MEGABYTE * step.min(150.0)),
+    );
+    assert!(found.is_empty(), "{found:?}");
+    let leak = later(2250, |step| 60.0 * MEGABYTE * (step - 2100.0).max(0.0));
+    let found = findings(&["--creep.warmup-steps", "5000"], &leak);
+    let creep = raised(&found, "CREEP_CONFIRMED");
+    assert!(creep.is_some_and(|step| step <= 5200.0), "{found:?}");
+}
+
 #[test]
 fn process_that_grows_fast_rises_in_two_minutes_and_creeps_in_four() {
     let leak = |seconds: f64| 20.0 * GIBIBYTE + 60.0 * 1_048_576.0 * seconds;

@@ -18,7 +18,7 @@ use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::slope::overview;
 use crate::analysis::creep::stairs::{Stairs, StairsEvidence};
 use crate::analysis::creep::surge::{Surge, SurgeEvidence};
-use crate::analysis::creep::trend::{Slope, Stage, Trend};
+use crate::analysis::creep::trend::{ShownBy, Slope, Stage, Trend};
 use crate::analysis::creep::watch::SignalWatch;
 use crate::analysis::creep::window::WindowVerdict;
 use crate::analysis::creep::without::Rule;
@@ -123,8 +123,12 @@ impl CreepEstimator {
         self.n_train_records = self.n_train_records.saturating_add(1);
         self.batch.learn(record);
         self.peak = self.peak.highest(PackedBytes::of(record.peak_bound));
-        let is_surge_due = self.judges_first_steps() && self.surge.add(record, self.peak);
-        let block = self.finished_block(record);
+        let is_warm = self.n_train_records > self.settings.warmup_pushes;
+        let net = is_warm.then(|| self.batch.net(record));
+        let net_bytes = net.map(|net| net.get().unwrap_or(record.allocated));
+        let is_surge_due =
+            self.judges_first_steps() && self.surge.add(record, self.peak, net_bytes);
+        let block = net.and_then(|net| self.finished_block(record, net));
         if !is_surge_due && block.is_none() {
             return false;
         }
@@ -154,13 +158,11 @@ impl CreepEstimator {
         pause >= PAUSE_SECONDS && pause >= PAUSE_PACES * pace
     }
 
-    /// Adds a train record to the open block; returns the block that this completes.
-    fn finished_block(&mut self, record: &MemoryRecord) -> Option<Block> {
-        if self.n_train_records <= self.settings.warmup_pushes {
-            return None;
-        }
+    /// Adds a train record to the open block, with its bytes without what its batch leaves; returns the block that this
+    /// completes.
+    fn finished_block(&mut self, record: &MemoryRecord, net: PackedBytes) -> Option<Block> {
         let mut single = Block::of_record(record);
-        single.net_floor = self.batch.net(record);
+        single.net_floor = net;
         let mut block = self.open_block.add(single, RECORDS_PER_BLOCK)?;
         block.peak_max = self.peak;
         if let (None, Some(peak)) = (record.reserved, self.peak.get()) {
@@ -214,7 +216,7 @@ impl CreepEstimator {
         self.newest = Some(record);
         let before = self.keys();
         let peak = PackedBytes::of(Some(used));
-        if self.judges_first_steps() && self.surge.add(&record, peak) {
+        if self.judges_first_steps() && self.surge.add(&record, peak, None) {
             let outside_bytes = (reading.device_used - used).max(0.0);
             let context =
                 SeriesContext { outside_bytes, ..self.reading_context(&record, capacity) };
@@ -321,20 +323,32 @@ impl CreepEstimator {
         self.surge.evidence()
     }
 
+    /// Returns what shows a signal's trend.
+    pub fn shown_by(&self, signal: Signal) -> Option<ShownBy> {
+        self.shown(signal).map(|(by, _)| by)
+    }
+
+    fn trend(&self, signal: Signal) -> Option<&Trend> {
+        self.shown(signal).map(|(_, trend)| trend)
+    }
+
     /// Returns a signal's trend of the highest stage: that of the windows, unless only the
     /// stairs or the first records show as much.
-    fn trend(&self, signal: Signal) -> Option<&Trend> {
-        let stairs = self.stairs.trend();
-        let windows = match signal {
-            Signal::Allocated => self.allocated.trend.as_ref(),
-            Signal::Reserved => self.reserved.trend.as_ref(),
-            Signal::OutsideAllocator | Signal::Process => self.readings.watch.trend.as_ref(),
+    fn shown(&self, signal: Signal) -> Option<(ShownBy, &Trend)> {
+        let watch = match signal {
+            Signal::Allocated => &self.allocated,
+            Signal::Reserved => &self.reserved,
+            Signal::OutsideAllocator | Signal::Process => &self.readings.watch,
         };
-        [stairs, self.surge.trend(), windows]
+        let stairs = self.stairs.trend().map(|trend| (ShownBy::Stairs, trend));
+        let surge = self.surge.trend().map(|trend| (ShownBy::Surge, trend));
+        let window = watch.trend.as_ref();
+        let window = window.map(|trend| (ShownBy::Window(watch.level_idx), trend));
+        [stairs, surge, window]
             .into_iter()
             .flatten()
-            .filter(|trend| trend.signal == signal)
-            .max_by_key(|trend| trend.stage)
+            .filter(|(_, trend)| trend.signal == signal)
+            .max_by_key(|(_, trend)| trend.stage)
     }
 
     /// Returns the state of a signal; `None` for [`Signal::Process`] of a rank, and for

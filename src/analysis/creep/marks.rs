@@ -94,7 +94,7 @@ pub(super) fn check(stairs: &[StairMarks]) -> Result<(), GateFailure> {
 mod tests {
     use crate::analysis::creep::record::MemoryRecord;
     use crate::analysis::creep::signal::Signal;
-    use crate::analysis::creep::simulation::{Simulation, at, record};
+    use crate::analysis::creep::simulation::{Simulation, assert_within, at, noise, record};
     use crate::analysis::creep::trend::Stage;
     use crate::model::units::GIBIBYTE;
 
@@ -131,5 +131,29 @@ mod tests {
             MemoryRecord { at: at(step, 1e9 + step + 3600.0 * n_jumps), ..record(step, 0.0) }
         });
         assert_eq!((level.n_changes, level.stage(Signal::Allocated)), (0, None));
+    }
+
+    #[test]
+    fn batches_that_differ_by_more_than_a_stair_hide_none() {
+        // Up to 3 GiB of a batch stay live in a step, other ones every 150 steps, and every stair is of 1 GiB.
+        let of_step = |step: f64| {
+            let n_stairs = ((step / 2000.0).floor() - 1.0).max(0.0);
+            let of_batch = 3.0 * (0.5 + noise((step / 150.0).floor())) * GIBIBYTE;
+            let live = GIBIBYTE * (50.0 + n_stairs) + of_batch;
+            let peak = Some(live + 2.0 * of_batch);
+            MemoryRecord {
+                at: at(step, 1e9 + step + 5.0 * (step / 2000.0).floor()),
+                allocated: live,
+                peak,
+                peak_bound: peak,
+                reserved: Some(66.0 * GIBIBYTE),
+                peak_reserved: Some(66.0 * GIBIBYTE),
+            }
+        };
+        let mut rank = Simulation::new();
+        assert!(rank.run_until_change(8500, of_step));
+        let trend = rank.trend(Signal::Allocated).unwrap();
+        assert_eq!(trend.stage, Stage::Creeping);
+        assert_within(trend.growth_bytes, 3.0 * GIBIBYTE, 0.3 * GIBIBYTE);
     }
 }

@@ -195,6 +195,13 @@ impl Block {
         self.peak_max.get().unwrap_or(0.0)
     }
 
+    /// Returns the block with its floor less what the batch leaves, where that is known: its transient memory explains no
+    /// more of it.
+    pub(super) fn net(self) -> Self {
+        let Some(floor) = self.net_floor.get() else { return self };
+        Self { floor, transient_floor: PackedBytes::UNKNOWN, ..self }
+    }
+
     /// Returns the lowest transient bytes of its steps; `None` if no record knows its peak.
     pub(super) fn transient(&self) -> Option<f64> {
         self.transient_floor.get()

@@ -158,6 +158,8 @@ pub struct SurgeRules {
     pub span_max: f64,
     /// The fewest equal moves that the path must be worth.
     pub straightness_min: f64,
+    /// The same of growth that set in after the first records: it is counted from where it suits it best.
+    pub later_straightness_min: f64,
     /// The least gain of the last quarter as a share of the first quarter's.
     pub steady_ratio: f64,
     /// The most growth as a share of the bytes held at the start.
@@ -209,6 +211,7 @@ impl SurgeRules {
         records_max: 1024,
         span_max: f64::INFINITY,
         straightness_min: 10.0,
+        later_straightness_min: 16.0,
         // A cache that fills exponentially passes until it holds 1 - 0.93² = 13.5 % of its size:
         // one that fits never takes the share of a creep.
         steady_ratio: 0.93,

@@ -311,6 +311,7 @@ impl Stairs {
 
     /// Takes a block of the level on which stairs are detected.
     pub(super) fn add(&mut self, block: &Block, context: &SeriesContext) {
+        let block = if context.is_off(Rule::NetStairs) { block } else { &block.net() };
         if let Some(landing) = self.landing {
             if let Some(stair) = self.climb(&landing, block, context) {
                 if self.recent.len() == STAIRS_MAX {

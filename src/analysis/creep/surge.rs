@@ -1,5 +1,6 @@
-//! Growth so fast that waiting for a long window wastes most of the time left: judged from the
-//! first records of a life on, in blocks of a few records.
+//! Growth so fast that waiting for a long window wastes most of the time left: judged in blocks of a few records, from the
+//! first records of a life on. Live memory of a rank is judged like that for as long as it lives: counting begins anew
+//! whenever it is no higher than it was before.
 
 use serde::{Deserialize, Serialize};
 
@@ -40,10 +41,16 @@ const STALE_TIMES: u8 = 3;
 pub(super) struct Surge {
     signal: Signal,
     n_records: u32,
+    /// Records of this life before counting began anew; 0 for the first.
+    n_before: u32,
     /// The most memory in use in this life.
     most: PeakUse,
     /// The highest value before the start, in bytes.
     high: f64,
+    /// The highest value since the warm-up, without what the batch leaves, in bytes.
+    net_high: f64,
+    /// Whether the first records are over.
+    is_later: bool,
     start: Option<SurgeStart>,
     // Invariant: fewer than SURGE_BLOCKS_MAX, oldest first.
     blocks: Vec<SmallBlock>,
@@ -93,10 +100,12 @@ impl SmallBlock {
     }
 }
 
-/// What the first records of a life show.
+/// What the first records of a life show, or growth that set in later.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SurgeEvidence {
     pub signal: Signal,
+    /// Whether it set in after the first records.
+    pub is_later: bool,
     /// Where its growth is counted from, in units of the axis.
     pub first_position: f64,
     /// Where its last block ends, in units of the axis.
@@ -117,8 +126,11 @@ impl Surge {
         Self {
             signal,
             n_records: 0,
+            n_before: 0,
             most: PeakUse::NONE,
             high: 0.0,
+            net_high: 0.0,
+            is_later: false,
             start: None,
             blocks: Vec::new(),
             open: None,
@@ -179,9 +191,14 @@ impl Surge {
         }
     }
 
-    /// Adds a record, `peak` the most known bytes of any phase since the last one; returns whether
-    /// [`Self::judge`] has something to judge.
-    pub(super) fn add(&mut self, record: &MemoryRecord, peak: PackedBytes) -> bool {
+    /// Adds a record: `peak` the most known bytes of any phase since the last one, `net` its bytes without what its batch
+    /// leaves, `None` until the warm-up is over. Returns whether [`Self::judge`] has something to judge.
+    pub(super) fn add(
+        &mut self,
+        record: &MemoryRecord,
+        peak: PackedBytes,
+        net: Option<f64>,
+    ) -> bool {
         if self.is_over {
             return false;
         }
@@ -194,15 +211,30 @@ impl Surge {
         if self.n_records < rules.first_record {
             return false;
         }
-        if self.start.is_none() {
-            self.start =
-                Some(SurgeStart { at: record.at, bytes: record.allocated, most: self.most });
+        let bytes = match net {
+            Some(net) if self.is_later => net,
+            _ => record.allocated,
+        };
+        let Some(_) = self.start else {
+            self.begin(record.at, bytes);
+            return false;
+        };
+        // Until the warm-up is over growth is expected.
+        if self.is_later && net.is_none() {
+            self.high = self.high.max(bytes);
+            self.begin(record.at, bytes);
             return false;
         }
+        if !self.is_later {
+            self.net_high = self.net_high.max(net.unwrap_or(0.0));
+        }
+        // What larger batches leave is off already.
+        let transient =
+            record.peak.filter(|_| !self.is_later).map(|peak| peak - record.allocated);
         let single = SmallBlock {
             end: record.at,
-            floor: record.allocated,
-            transient_floor: PackedBytes::of(record.peak.map(|peak| peak - record.allocated)),
+            floor: bytes,
+            transient_floor: PackedBytes::of(transient),
         };
         let block = self.open.map_or(single, |open| open.joined(&single));
         self.n_open = self.n_open.saturating_add(1);
@@ -212,8 +244,36 @@ impl Surge {
         }
         self.open = None;
         self.n_open = 0;
+        if self.is_later && self.trend.is_none() && block.floor <= self.high {
+            self.begin_anew(&block);
+            return false;
+        }
         self.push(block);
         true
+    }
+
+    /// Counts the growth from here.
+    fn begin(&mut self, at: AxisPoint, bytes: f64) {
+        self.n_before = if self.is_later { self.n_records } else { 0 };
+        self.start = Some(SurgeStart { at, bytes, most: self.most });
+        self.blocks.clear();
+        self.records_per_block = SurgeRules::of(self.signal).records_per_block;
+        self.open = None;
+        self.n_open = 0;
+    }
+
+    /// Counts the growth from a block that is no higher than before, or after which it was not fast.
+    fn begin_anew(&mut self, block: &SmallBlock) {
+        let floors = self.blocks.iter().map(|block| block.floor);
+        self.high = floors.fold(self.high.max(block.floor), f64::max);
+        self.begin(block.end, block.floor);
+    }
+
+    /// Ends the first records, which showed nothing; growth is without what the batch leaves from here on.
+    fn begin_later(&mut self, at: AxisPoint) {
+        self.is_later = true;
+        self.high = self.net_high;
+        self.begin(at, self.net_high);
     }
 
     /// Appends a block; joins all in pairs when there is no room for more.
@@ -257,9 +317,17 @@ impl Surge {
         self.age();
         let rules = SurgeRules::of(self.signal);
         let span = newest.at.position - start.at.position;
-        let is_late = self.n_records >= rules.records_max || span >= rules.span_max;
-        if self.trend.is_none() && is_late {
+        let n_records = self.n_records.saturating_sub(self.n_before);
+        let is_late = n_records >= rules.records_max || span >= rules.span_max;
+        if self.trend.is_some() || !is_late {
+            return;
+        }
+        if self.signal != Signal::Allocated || context.is_off(Rule::LaterSteps) {
             self.end();
+        } else if !self.is_later {
+            self.begin_later(newest.at);
+        } else if let Some(last) = self.blocks.last().copied() {
+            self.begin_anew(&last);
         }
     }
 
@@ -268,6 +336,7 @@ impl Surge {
         let start = self.start.filter(|_| self.is_judged())?;
         Some(SurgeEvidence {
             signal: self.signal,
+            is_later: self.is_later,
             first_position: start.at.position,
             last_position: self.blocks.last()?.end.position,
             headroom_bytes: self.headroom_bytes,
@@ -300,7 +369,8 @@ impl Surge {
         self.high = below.fold(self.high.max(start.bytes), f64::max);
         if let Some(top) = self.blocks.first() {
             self.high = self.high.max(top.floor);
-            self.start = Some(SurgeStart { at: top.end, bytes: top.floor, most: self.most });
+            let (at, bytes) = (top.end, top.floor);
+            self.start = Some(SurgeStart { at, bytes, most: self.most });
         }
     }
 
@@ -323,7 +393,9 @@ impl Surge {
         Gate::Rise.check(risen, need)?;
         let straightness =
             estimate::path(points).and_then(|path| path.straightness()).ok_or(still)?;
-        Gate::Straight.check(straightness, rules.straightness_min)?;
+        let straightness_min =
+            if self.is_later { rules.later_straightness_min } else { rules.straightness_min };
+        Gate::Straight.check(straightness, straightness_min)?;
         let kept = estimate::kept_ratio(points).ok_or(still)?;
         Gate::Steady.check(kept, rules.steady_ratio)?;
         let slope = estimate::theil_sen(points).ok_or(still)?.slope;

@@ -181,6 +181,16 @@ impl Trend {
     }
 }
 
+/// What shows a trend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShownBy {
+    /// The window of this level.
+    Window(usize),
+    Stairs,
+    /// The first records, or growth that set in later.
+    Surge,
+}
+
 /// How long the headroom lasts, with the interval that follows from the slope's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Eta {

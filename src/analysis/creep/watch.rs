@@ -24,7 +24,7 @@ pub(super) struct SignalWatch {
     pub(super) signal: Signal,
     pub(super) trend: Option<Trend>,
     /// The level of the longest window that showed the trend.
-    level_idx: usize,
+    pub(super) level_idx: usize,
     /// Consecutive stale blocks of that level.
     n_stale: u32,
 }

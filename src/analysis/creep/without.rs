@@ -59,6 +59,10 @@ named! {
         Unsplit "unsplit",
         /// The slope of stairs is their climb since the first by the steps since then.
         StairsSlope "stairs-slope",
+        /// Growth that is as fast as that of the first steps is judged when it sets in later, too.
+        LaterSteps "later-steps",
+        /// Stairs are of the floors without what the batch leaves.
+        NetStairs "net-stairs",
     }
 }
 
