@@ -67,6 +67,19 @@ fn explain(arguments: &[&str], rank: &str) -> Ended {
 }
 
 #[test]
+fn straight_growth_is_never_said_to_be_of_stairs() {
+    let folder = Folder::new("straight");
+    for leak in (1..=24).map(|eighths| eighths * MIB / 8 * 3) {
+        let job = Job::leaking("llm/7b", 0..1600, leak);
+        let file = folder.write("steps.jsonl", &job.recording());
+        let explained = explain(&[&file], "2");
+        let text = text_of(&explained);
+        assert!(text.contains("CREEP_EARLY") && text.contains("seen in "), "{text}");
+        assert!(!text.contains("stairs"), "{leak} bytes a step: {text}");
+    }
+}
+
+#[test]
 fn recorded_story_is_the_same_as_text_and_as_json() {
     let folder = Folder::new("explained");
     let file =

@@ -13,7 +13,7 @@ use crate::analysis::status::{AckStatus, FindingStatus, RankStatus, Status};
 use crate::model::ids::{SubjectId, subject_fields};
 use crate::model::units::Bytes;
 use crate::report::explain::json_windows::{
-    ClosestWindow, FirstSteps, GateMeaning, LevelWindows, StairsSeen, WindowShown,
+    ClosestWindow, GateMeaning, LevelWindows, StairsSeen, SurgeShown, WindowShown,
 };
 use crate::report::explain::story::{Cause, End, Floor, Story, StoryEvent, StoryPoint};
 use crate::report::explain::text::{gates, held, signals};
@@ -47,7 +47,7 @@ pub struct StoryTold<'a> {
     stairs: Option<StairsSeen>,
     /// At the end.
     #[serde(skip_serializing_if = "Option::is_none")]
-    first_steps: Option<FirstSteps>,
+    first_steps: Option<SurgeShown>,
     /// The gates that outcomes name.
     gates: Vec<GateMeaning>,
 }
@@ -74,7 +74,9 @@ impl<'a> StoryTold<'a> {
             signals: signals(story).map(|signal| SignalTold::of(story, signal)).collect(),
             events: story.events.iter().map(|event| EventTold::of(event, story)).collect(),
             stairs: story.stairs.filter(|_| !is_process).map(|stairs| StairsSeen::of(&stairs)),
-            first_steps: story.surge.map(|surge| FirstSteps::of(&surge, is_capacity_known)),
+            first_steps: story
+                .first_steps
+                .map(|surge| SurgeShown::of(&surge, is_capacity_known)),
             gates: gates(ends).into_iter().map(GateMeaning::of).collect(),
         }
     }
@@ -173,13 +175,20 @@ struct EventTold<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     stairs: Option<StairsSeen>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    first_steps: Option<FirstSteps>,
+    first_steps: Option<SurgeShown>,
+    /// Of growth that set in after the first steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    later_steps: Option<SurgeShown>,
 }
 
 impl<'a> EventTold<'a> {
     fn of(event: &'a StoryEvent, story: &Story) -> Self {
         let is_capacity_known = story.capacity.is_some();
         let is_cleared = event.transition.state == TransitionState::Cleared;
+        let surge = |is_later| {
+            let surge = event.surge.filter(|surge| surge.is_later == is_later)?;
+            Some(SurgeShown::of(&surge, is_capacity_known))
+        };
         Self {
             transition: &event.transition,
             cause: is_cleared.then(|| cause(event.cause)),
@@ -189,7 +198,8 @@ impl<'a> EventTold<'a> {
             },
             window: event.window.map(|window| WindowShown::of(&window, is_capacity_known)),
             stairs: event.stairs.map(|stairs| StairsSeen::of(&stairs)),
-            first_steps: event.surge.map(|surge| FirstSteps::of(&surge, is_capacity_known)),
+            first_steps: surge(false),
+            later_steps: surge(true),
         }
     }
 }

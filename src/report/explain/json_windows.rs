@@ -300,9 +300,9 @@ impl StairsSeen {
     }
 }
 
-/// The first steps of a life, or the first minutes of a process.
+/// The first steps of a life, the first minutes of a process, or growth that set in later.
 #[derive(Debug, Serialize)]
-pub(super) struct FirstSteps {
+pub(super) struct SurgeShown {
     signal: Signal,
     #[serde(flatten)]
     extent: ExtentShown,
@@ -315,7 +315,7 @@ pub(super) struct FirstSteps {
     stop: Option<StopShown>,
 }
 
-impl FirstSteps {
+impl SurgeShown {
     pub(super) fn of(surge: &SurgeEvidence, is_capacity_known: bool) -> Self {
         let (first, last) = (surge.first_position, surge.last_position);
         Self {

@@ -10,7 +10,7 @@ use crate::analysis::creep::gates::{Bound, Gate, GateFailure};
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::stairs::StairsEvidence;
 use crate::analysis::creep::surge::SurgeEvidence;
-use crate::analysis::creep::trend::Stage;
+use crate::analysis::creep::trend::{ShownBy, Stage};
 use crate::analysis::creep::window::{WindowTrend, WindowVerdict};
 use crate::analysis::diagnosis::DiagnosisKind;
 use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
@@ -49,7 +49,7 @@ pub struct Story {
     /// The stairs that the estimator remembers at the end.
     pub stairs: Option<StairsEvidence>,
     /// The last of what the first steps of a life showed.
-    pub surge: Option<SurgeEvidence>,
+    pub first_steps: Option<SurgeEvidence>,
     /// How many steps of a life are warm-up.
     warmup_pushes: u32,
     /// A rank that is silent for longer leaves every output.
@@ -133,14 +133,20 @@ pub struct StoryEvent {
     pub transition: Transition,
     /// How many steps the pictures had then.
     pub n_pictured: u64,
-    /// Of a raised one: the window that shows it; `None` when stairs do, or the finding is about no window.
+    /// Of a raised one: the window that shows it or, as when its severity changes, has shown it; `None` when stairs do, or
+    /// the finding is about no window.
     pub window: Option<WindowVerdict>,
     /// Of a raised one that stairs show: the stairs.
     pub stairs: Option<StairsEvidence>,
-    /// Of a raised one that the first steps show: those.
+    /// Of a raised one that the first steps show, or growth that set in later: those.
     pub surge: Option<SurgeEvidence>,
     /// Of a cleared one: why.
     pub cause: Cause,
+}
+
+/// Returns the stage of the trends that are findings of this kind.
+pub fn stage_of(kind: DiagnosisKind) -> Stage {
+    if kind == DiagnosisKind::CreepEarly { Stage::Rising } else { Stage::Creeping }
 }
 
 /// Why a finding was cleared.
@@ -212,7 +218,7 @@ impl Story {
             windows: BTreeMap::new(),
             closest: BTreeMap::new(),
             stairs: None,
-            surge: None,
+            first_steps: None,
             has_window: false,
         }
     }
@@ -290,23 +296,29 @@ impl Story {
         let capacity = view.capacity().map(Bytes::as_f64);
         let of_signal =
             signal(transition).filter(|_| transition.state == TransitionState::Raised);
-        let shows = |window: &WindowVerdict| {
-            let is_early = transition.kind == DiagnosisKind::CreepEarly;
-            let stage = if is_early { Stage::Rising } else { Stage::Creeping };
-            window.is_asked && window.outcome.is_ok_and(|passed| passed.trend.stage == stage)
+        let creep = view.creep();
+        let shown_by = of_signal.and_then(|of| creep.shown_by(of));
+        let stage = stage_of(transition.kind);
+        // A longer window may have taken over in the same moment, without showing as much.
+        let worth = |level_idx| {
+            move |window: &WindowVerdict| {
+                let is_shown = window.outcome.is_ok_and(|passed| passed.trend.stage == stage);
+                (is_shown && window.is_asked, is_shown, window.level_idx == level_idx)
+            }
         };
-        let window = of_signal.and_then(|of| view.creep().windows(of, capacity).find(shows));
-        let surge = view.creep().surge().filter(|surge| {
-            window.is_none() && of_signal == Some(surge.signal) && surge.trend.is_some()
-        });
-        let is_stairs =
-            of_signal == Some(Signal::Allocated) && window.is_none() && surge.is_none();
+        let window_of = |level_idx| {
+            let windows = of_signal.into_iter().flat_map(|of| creep.windows(of, capacity));
+            windows.max_by_key(worth(level_idx))
+        };
         self.events.push(StoryEvent {
             transition: transition.clone(),
             n_pictured: self.floors.values().map(|floor| floor.n_added).max().unwrap_or(0),
-            window,
-            stairs: is_stairs.then(|| view.creep().stairs()),
-            surge,
+            window: match shown_by {
+                Some(ShownBy::Window(level_idx)) => window_of(level_idx),
+                _ => None,
+            },
+            stairs: (shown_by == Some(ShownBy::Stairs)).then(|| creep.stairs()),
+            surge: creep.surge().filter(|_| shown_by == Some(ShownBy::Surge)),
             cause,
         });
     }
@@ -331,7 +343,8 @@ impl Story {
             }
         }
         self.stairs = Some(view.creep().stairs());
-        self.surge = view.creep().surge().or(self.surge);
+        let first = view.creep().surge().filter(|surge| !surge.is_later);
+        self.first_steps = first.or(self.first_steps);
         // A rank that ended has no windows any more.
         let has_ended = matches!(view, SubjectFigures::Rank(rank) if rank.ended.is_some());
         let is_restarted = had_window && !self.has_window && !has_ended;

@@ -11,7 +11,7 @@ use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
 use crate::analysis::findings::TransitionState;
 use crate::model::ids::{ProcessId, RankId, SubjectId};
 use crate::report::explain::story::{
-    Cause, Closest, End, LevelTests, Story, StoryEvent, signal,
+    Cause, Closest, End, LevelTests, Story, StoryEvent, signal, stage_of,
 };
 use crate::report::explain::words::{measure, reason};
 use crate::text::page::{Column, Indent, Page, Table};
@@ -210,7 +210,7 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
                 format!("{when} {kind}, {severity}: {}", transition.evidence.sentence());
             page.paragraph(Indent::hanging(2), &words);
             if let Some(window) = &event.window {
-                shown(page, window, story);
+                shown(page, window, stage_of(kind), story);
             } else if let Some(surge) = &event.surge {
                 surged(page, surge, story);
             } else if let Some(stairs) = &event.stairs {
@@ -220,22 +220,33 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
     }
 }
 
-/// Adds the window behind a raised finding.
-fn shown(page: &mut Page, window: &WindowVerdict, story: &Story) {
-    let Ok(passed) = window.outcome else { return };
+/// Adds the window behind a raised finding. One that changes its severity may show less by then.
+fn shown(page: &mut Page, window: &WindowVerdict, stage: Stage, story: &Story) {
     let place =
         format!("{} ({} {})", extent(window), whole(window.n_records), records(window.signal));
-    let words = grown(&place, &passed.trend, window.headroom_bytes, story);
+    let (words, stop) = match &window.outcome {
+        Ok(passed) if passed.trend.stage >= stage => {
+            let words = grown(&place, &passed.trend, window.headroom_bytes, story);
+            let stop = passed.obstacle.filter(|_| stage == Stage::Rising);
+            (words, stop.map(|stop| format!("not yet creep: {}", reason(&stop))))
+        }
+        outcome => {
+            let stop = outcome.map_or_else(Some, |passed| passed.obstacle);
+            let since = stop.map(|stop| format!("shows less by now: {}", reason(&stop)));
+            (format!("seen in {place}"), since)
+        }
+    };
     page.paragraph(Indent::hanging(6), &words);
-    if let Some(stop) = passed.obstacle {
-        page.paragraph(Indent::hanging(6), &format!("not yet creep: {}", reason(&stop)));
+    if let Some(stop) = stop {
+        page.paragraph(Indent::hanging(6), &stop);
     }
 }
 
-/// Adds the first steps behind a raised finding.
+/// Adds the first steps behind a raised finding, or the later ones.
 fn surged(page: &mut Page, surge: &SurgeEvidence, story: &Story) {
     let Some(trend) = &surge.trend else { return };
-    let place = format!("the {}", first_steps(surge));
+    let place =
+        if surge.is_later { later_steps(surge) } else { format!("the {}", first_steps(surge)) };
     let words = grown(&place, trend, surge.headroom_bytes, story);
     page.paragraph(Indent::hanging(6), &words);
     if let Some(stop) = surge.failure.filter(|_| trend.stage == Stage::Rising) {
@@ -269,6 +280,12 @@ fn first_steps(surge: &SurgeEvidence) -> String {
     } else {
         format!("first {}", duration(last - first))
     }
+}
+
+/// Returns the part of the run in which growth set in after the first steps.
+fn later_steps(surge: &SurgeEvidence) -> String {
+    let (first, last) = (surge.first_position, surge.last_position);
+    format!("steps {} to {}, never as high before", whole(first), whole(last))
 }
 
 /// Returns the part of the run that a window spans.
@@ -407,7 +424,7 @@ fn closest_word(page: &mut Page, closest: &Closest) {
 
 /// Adds why the first steps were not called an urgent leak.
 fn early(page: &mut Page, story: &Story) {
-    let Some(surge) = story.surge.filter(|surge| surge.trend.is_none()) else { return };
+    let Some(surge) = story.first_steps.filter(|surge| surge.trend.is_none()) else { return };
     let Some(stop) = surge.failure else { return };
     let (name, place) = (stop.gate.row().name, first_steps(&surge));
     let place = place.replacen('f', "F", 1);
