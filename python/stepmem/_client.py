@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Optional
 from ._ending import Ending
 from ._peaks import in_child
 from ._process import Process
-from ._recorder import Recorder
+from ._recorder import UNPACKED_MAX, Recorder
 from ._sender import Sender
 from ._signals import raise_if_of_handler
 from ._warn import inform_once, warn_once
@@ -59,6 +59,8 @@ class Client:
         """When recording may be started again after that failed, on the monotonic clock."""
         self._recorder: Optional[Recorder] = None
         self._sender: Optional[Sender] = None
+        self._may_be_asked = False
+        """Whether there is one of these two, which a step's end then asks whether it has something to do."""
         self._snapshots: Optional[Snapshots] = None
         self._holder_asks: Optional[HolderAsks] = None
 
@@ -105,10 +107,8 @@ class Client:
         except Exception as error:
             raise_if_of_handler(error)
             self._on_failure(error)
-        snapshots, holder_asks = self._snapshots, self._holder_asks
-        if (snapshots is not None and snapshots.is_waiting) or (holder_asks is not None and holder_asks.is_waiting):
-            if phase_idx == TRAIN:
-                self._do_asked()
+        if self._may_be_asked and phase_idx == TRAIN:
+            self._do_asked()
 
     def _do_asked(self) -> None:
         """Does at a step's end what snapshots and searches for holders need."""
@@ -148,7 +148,7 @@ class Client:
             return
         sender = Sender(settings, self.process, self._on_action)
         recorder = Recorder(self.process, sender, settings)
-        sender.start(recorder.pack)
+        sender.start(recorder.pack, UNPACKED_MAX)
         self._sender, self._recorder, self._n_failures = sender, recorder, 0
         self.ending.install()
         if settings.writes_on_oom:
@@ -178,6 +178,7 @@ class Client:
             from ._snapshots import Snapshots  # importing it takes memory
 
             self._snapshots = Snapshots(self.process, self._on_result)
+            self._may_be_asked = True
         return self._snapshots
 
     def _on_action(self, action: "Capture | HoldersAsk") -> None:
@@ -189,6 +190,7 @@ class Client:
             from ._holder_asks import HolderAsks  # importing it takes memory
 
             self._holder_asks = HolderAsks(self.process, self._on_result)
+            self._may_be_asked = True
         self._holder_asks.on_ask(action)
 
     def _on_result(self, result: "SnapshotResult | HoldersResult") -> None:

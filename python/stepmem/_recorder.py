@@ -15,7 +15,7 @@ from typing import Any, Callable, Deque, List, Optional, Tuple, Union
 from ._peaks import step_lock
 from ._process import Process
 from ._readers import NO_CAPACITY, Capacity, CudaReader, HostReader, find_reader
-from ._sender import Sender
+from ._sender import BATCH_RECORDS_MAX, Sender
 from ._settings import Settings
 from ._signals import raise_if_of_handler
 from ._torch import is_cuda_up, require_cuda
@@ -24,11 +24,11 @@ from ._wire import RECORD, STEP_MAX, UNKNOWN_SECONDS
 CAPACITY_EVERY = 10.0
 """Interval at which the device's total and free memory are read, in seconds."""
 
-UNPACKED_MAX = 32
+UNPACKED_MAX = 128
 """Steps that wait to be packed, at most: up to 20 KiB each. With more, each step's end packs the oldest one itself."""
 
-PACKED_PER_YIELD = 16
-"""After packing this many steps the sender's thread yields to the training thread."""
+PACKED_PER_YIELD = 128
+"""After packing this many steps, a millisecond, the sender's thread yields to the training thread."""
 
 Source = Tuple[Union[CudaReader, HostReader], int, Capacity]
 """What is read: the reader, the index of its device, and the device's memory."""
@@ -67,7 +67,7 @@ class Recorder:
         costs a part of a microsecond. So this is one function, and its variables hold what a step's end needs.
         """
         process, taken, append, failures = self._process, self._taken, self._taken.append, self._failures
-        lock = step_lock()
+        lock, ring, hurry = step_lock(), self._ring, self._sender.hurry
         source, take, is_cuda_up, due_at = self._source, self._reader.take, self._is_cuda_up, 0.0
 
         def record(n: Optional[int], phase_idx: int) -> None:
@@ -90,6 +90,8 @@ class Recorder:
                     process.n_steps += 1
             if len(taken) > UNPACKED_MAX:
                 self._pack_oldest()
+                if len(ring) == BATCH_RECORDS_MAX:  # steps come so much faster than lately
+                    hurry()
             if failures:
                 self._raise_failure()
 
@@ -99,12 +101,14 @@ class Recorder:
         for failure in self._failures:  # the sender's thread may clear them meanwhile
             raise failure
 
-    def pack(self) -> None:
-        """Packs the steps that were taken so far. Runs on the sender's thread."""
-        for n in range(1, len(self._taken) + 1):
+    def pack(self) -> int:
+        """Packs the steps that were taken so far, and returns how many. Runs on the sender's thread."""
+        n_taken = len(self._taken)
+        for n in range(1, n_taken + 1):
             self._pack_oldest()
             if n % PACKED_PER_YIELD == 0:
                 time.sleep(0)
+        return n_taken
 
     def close(self) -> None:
         """Closes the reader's files. Ignores errors, as the program may have closed them."""

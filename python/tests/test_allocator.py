@@ -82,7 +82,7 @@ def test_steps_that_wait_to_be_packed_are_bounded_and_arrive_in_order(fake, trai
         stepmem.step_end(1)
         recorder = stepmem._client.CLIENT._recorder
         pack, waits = recorder.pack, threading.Event()
-        stepmem._client.CLIENT._sender._pack = lambda: (waits.wait(), pack())   # a sender that is held up
+        stepmem._client.CLIENT._sender._pack = lambda: (waits.wait(), pack())[1]   # a sender that is held up
         longest = 0
         for n in range(2, 202):
             torch.malloc(n)
@@ -94,10 +94,28 @@ def test_steps_that_wait_to_be_packed_are_bounded_and_arrive_in_order(fake, trai
         print(longest, peak, stepmem.flush(5))
     """
     ended = train(code, exporter.url, PATHS=STUB).ended()
-    assert (ended.code, ended.out, ended.err) == (0, "32 201 True\n", "")
+    assert (ended.code, ended.out, ended.err) == (0, "128 201 True\n", "")
     assert [record["step"] for record in exporter.records] == list(range(1, 202))
     assert [record["peak_allocated_bytes"] for record in exporter.records] == [0, *range(2, 202)]
     assert all(record["dropped_records"] == 0 for record in exporter.records)
+
+
+def test_sudden_burst_of_steps_wakes_the_sender_when_a_batch_is_full(fake, train):
+    exporter = fake(200)
+    code = """
+        import torch, stepmem
+        stepmem.step_end(0)
+        assert stepmem.flush(5)
+        sender, calls = stepmem._client.CLIENT._sender, []
+        hurry, sender._pack = sender.hurry, lambda: 0
+        stepmem._client.CLIENT._recorder._sender.hurry = lambda: calls.append(len(sender.ring)) or hurry()
+        stepmem._client.CLIENT._recorder.record = stepmem._client.CLIENT._recorder._recording()
+        for n in range(1, 385):
+            stepmem.step_end(n)
+        print(calls)
+    """
+    assert train(code, exporter.url, PATHS=STUB).ended().out == "[256]\n"
+    await_true("a full batch", lambda: len(exporter.records) >= 257)
 
 
 def test_step_before_a_death_by_memory_is_pushed(fake, train):

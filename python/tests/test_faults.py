@@ -10,10 +10,11 @@ import time
 import pytest
 from conftest import STUB, await_true
 
+from stepmem._connection import Connection
 from stepmem._process import Process
 from stepmem._sender import Sender
 from stepmem._settings import Settings
-from stepmem._wire import RECORD
+from stepmem._wire import JSON_LINES, RECORD, STEPS_PATH, Request
 
 LOOP = """
     import stepmem, sys, time
@@ -82,6 +83,37 @@ def test_hanging_exporter_delays_exit_by_a_second_at_most(exporter, train, start
     ended = train(LOOP, exporter.url, "50", "0.01").ended()
     assert (ended.code, ended.out) == (7, "1275\n")
     assert ended.seconds < usual + 2.5, "1 s, and some margin for a busy machine"
+
+
+@pytest.mark.parametrize("kind", ["TCP", "Unix"])
+@pytest.mark.parametrize("n_bytes", [100, 16 << 20], ids=["no answer", "not even read"])
+def test_exporter_that_hangs_is_left_at_the_deadline(tmp_path, kind, n_bytes):
+    with socket.socket(socket.AF_UNIX if kind == "Unix" else socket.AF_INET) as listener:
+        listener.bind(str(tmp_path / "socket") if kind == "Unix" else ("127.0.0.1", 0))
+        listener.listen()
+        url = f"unix://{tmp_path}/socket" if kind == "Unix" else f"http://127.0.0.1:{listener.getsockname()[1]}"
+        connection = Connection(Settings.read({"STEPMEM_PUSH_URL": url}))
+        with pytest.raises(TimeoutError):
+            connection.post(Request(STEPS_PATH, JSON_LINES, b" " * n_bytes), time.monotonic() + 0.2)
+
+
+def test_sender_looks_for_steps_when_a_push_is_due(fake, train):
+    exporter = fake(200)
+    code = """
+        import stepmem, time
+        stepmem.step_end(0)
+        sender, looks = stepmem._client.CLIENT._sender, []
+        pack = sender._pack
+        sender._pack = lambda: looks.append(1) or pack()
+        for n in range(1, 301):
+            stepmem.step_end(n)
+            time.sleep(0.01)
+        print(len(looks))
+        assert stepmem.flush(5)
+    """
+    ended = train(code, exporter.url).ended()
+    assert len(exporter.records) == 301
+    assert int(ended.out) <= 4 * len(exporter.accepted), "it looked ten times a push before"
 
 
 def test_pushing_resumes_after_the_exporter_was_killed_and_restarted(start, train):

@@ -199,6 +199,9 @@ class FromBytes:
     def settimeout(self, seconds: float) -> None:
         pass
 
+    def gettimeout(self) -> float:
+        return 5.0
+
     def sendall(self, data: bytes, flags: int = 0) -> None:
         pass
 
