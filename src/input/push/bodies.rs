@@ -27,7 +27,7 @@ pub const BODY_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const LARGE_BODIES_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Room for small bodies that are not whole yet, in bytes: large ones cannot take it.
 pub const SMALL_BODIES_BYTES_MAX: usize = 512 * 1024;
-/// A body is small up to this many bytes, as they come.
+/// A body is small up to this many bytes: those that its head announces, or as they come.
 pub const SMALL_BODY_BYTES_MAX: usize = 16 * 1024;
 /// A body must arrive completely within this time.
 pub const BODY_WITHIN: Duration = Duration::from_secs(10);
@@ -87,12 +87,14 @@ impl Bodies {
         let is_gzip = is_gzip(request.headers())?;
         let peer =
             request.extensions().get::<Connection>().map_or(Peer::Unknown, Connection::peer);
+        let body = request.into_body();
         let reading = BodyReading {
             bodies: self,
             peer,
-            body: request.into_body(),
+            is_announced_large: announced(&body) > SMALL_BODY_BYTES_MAX,
+            body,
             received: ReceivedBody { bytes: Vec::new(), is_gzip, place: None },
-            mark: Mark::default(),
+            mark: None,
         };
         let whole = tokio::time::timeout(BODY_WITHIN, reading.whole()).await;
         whole.map_err(|_| PushRefusal::Slow(BODY_WITHIN))?
@@ -131,6 +133,11 @@ impl Bodies {
     }
 }
 
+/// Returns how many bytes are to come at least: all, where the head has a length.
+fn announced(body: &Body) -> usize {
+    usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX)
+}
+
 fn entered(room: &Arc<Room>, peer: Peer, now: Uptime) -> RoomPlace {
     room.enter(peer, Speed::Since(now), Arc::new(Notify::new()))
 }
@@ -139,13 +146,14 @@ fn entered(room: &Arc<Room>, peer: Peer, now: Uptime) -> RoomPlace {
 struct BodyReading<'a> {
     bodies: &'a Bodies,
     peer: Peer,
+    is_announced_large: bool,
     body: Body,
     received: ReceivedBody,
-    mark: Mark,
+    /// Of a body that counts as large: its place is in the room for large ones.
+    mark: Option<Mark>,
 }
 
 /// How far a large body was, and when.
-#[derive(Default)]
 struct Mark {
     n_bytes: usize,
     at: Uptime,
@@ -171,20 +179,17 @@ impl BodyReading<'_> {
     async fn awaited(
         &mut self,
     ) -> Result<Option<Result<Frame<Bytes>, axum::Error>>, PushRefusal> {
-        let Self { bodies, body, received, mark, peer } = self;
+        let Self { bodies, body, received, mark, peer, .. } = self;
         if received.place.is_none() {
             let place = entered(&bodies.small, *peer, bodies.now());
             place.grow(received.bytes.len(), bodies.now()).map_err(|_| bodies.flooded())?;
             received.place = Some(place);
         }
         let Some(place) = &received.place else { return Err(bodies.flooded()) };
-        let is_large = received.bytes.len() > SMALL_BODY_BYTES_MAX;
-        let patience = if is_large {
+        // The time for the whole of a small one ends first.
+        let patience = mark.as_ref().map_or(2 * BODY_WITHIN, |mark| {
             PROGRESS_WITHIN.saturating_sub(bodies.now().since(mark.at))
-        } else {
-            // The time for the whole ends first.
-            2 * BODY_WITHIN
-        };
+        });
         tokio::select! {
             biased;
             () = place.evicted() => Err(bodies.flooded()),
@@ -194,35 +199,30 @@ impl BodyReading<'_> {
     }
 
     fn take(&mut self, chunk: &[u8]) -> Result<(), PushRefusal> {
-        let Self { bodies, received, mark, peer, .. } = self;
-        let before = received.bytes.len();
-        let after = before.saturating_add(chunk.len());
+        let Self { bodies, received, mark, peer, is_announced_large, .. } = self;
+        let after = received.bytes.len().saturating_add(chunk.len());
         if after > bodies.body_bytes_max {
             return Err(PushRefusal::TooLarge(bodies.body_bytes_max));
         }
-        if after > SMALL_BODY_BYTES_MAX {
-            let now = bodies.now();
-            let mut n_bytes = chunk.len();
-            if before <= SMALL_BODY_BYTES_MAX {
-                n_bytes = after;
-                *mark = Mark { n_bytes: after, at: now };
-                received.place = Some(entered(&bodies.large, *peer, now));
-            }
-            if let Some(place) = &received.place {
-                place.grow(n_bytes, now).map_err(|_| bodies.flooded())?;
-            }
+        let now = bodies.now();
+        let mut n_bytes = chunk.len();
+        if let Some(mark) = mark {
             if after - mark.n_bytes >= PROGRESS_BYTES {
                 *mark = Mark { n_bytes: after, at: now };
             } else if now.since(mark.at) > PROGRESS_WITHIN {
                 return Err(PushRefusal::Stalled(PROGRESS_WITHIN));
             }
-        } else if let Some(place) = &received.place {
-            place.grow(chunk.len(), bodies.now()).map_err(|_| bodies.flooded())?;
+        } else if *is_announced_large || after > SMALL_BODY_BYTES_MAX {
+            n_bytes = after;
+            *mark = Some(Mark { n_bytes: after, at: now });
+            received.place = Some(entered(&bodies.large, *peer, now));
+        }
+        if let Some(place) = &received.place {
+            place.grow(n_bytes, now).map_err(|_| bodies.flooded())?;
         }
         if after > received.bytes.capacity() {
             // Memory that is not written to is not taken: it need not be copied as it grows.
-            let hint = usize::try_from(self.body.size_hint().lower()).unwrap_or(usize::MAX);
-            let rest = hint.min(bodies.body_bytes_max.saturating_sub(after));
+            let rest = announced(&self.body).min(bodies.body_bytes_max.saturating_sub(after));
             received.bytes.reserve_exact(chunk.len().saturating_add(rest));
         }
         received.bytes.extend_from_slice(chunk);

@@ -1,6 +1,6 @@
 //! Bodies: refusals that are not read, bodies that never end, and packed ones.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -27,6 +27,14 @@ fn sent(victim: &Victim, headers: &[(&str, &str)], body: &[u8], n_bytes: usize) 
     stream.write_all(head.replace("connection: close\r\n", "").as_bytes()).ok();
     stream.write_all(body).ok();
     stream
+}
+
+/// Returns whether an answer has come, or the connection was closed.
+fn is_answered(stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    let found = stream.peek(&mut [0]);
+    stream.set_nonblocking(false).unwrap();
+    !matches!(found, Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
 #[test]
@@ -92,6 +100,10 @@ fn plain_bodies_that_never_end_stop_no_push_and_no_large_one() {
     let mut flood: Vec<TcpStream> =
         (0..12).map(|_| sent(&victim, &[JSON], &large, MIB)).collect();
     flood.extend((0..200).map(|_| sent(&victim, &[JSON], &small, small.len() + 1)));
+    // The rooms hold two of the large and 32 of the small ones. Those that still come are newer than a push that has begun.
+    await_true("the others give way", || {
+        flood.iter().filter(|one| is_answered(one)).count() >= 10 + 168
+    });
     let lines: Vec<String> = (1..1500).map(|step| record(3, step, 1)).collect();
     let batch = format!("[{}]", lines.join(","));
     assert!(batch.len() > 100_000);
@@ -140,6 +152,31 @@ fn slowest_unfinished_body_gives_way_to_a_new_one() {
         stream.write_all(b" ").unwrap();
     }
     victim.survives("large bodies");
+}
+
+#[test]
+fn large_body_does_not_give_way_to_small_ones_though_it_has_only_begun() {
+    let victim = Victim::start(&[]);
+    let batch = format!("[{}]", vec![record(3, 9, 1); 1000].join(","));
+    let (begun, rest) = batch.as_bytes().split_at(8000);
+    let mut large = connect(victim.exporter.push);
+    let head = head("POST", "/v1/steps", &[JSON], batch.len());
+    large.write_all(&[head.as_bytes(), begun].concat()).unwrap();
+    large.set_read_timeout(Some(DEADLINE)).unwrap();
+    // An answer to a later push shows that the exporter has begun to read this body.
+    for step in 1..4 {
+        assert_eq!(victim.exporter.post(record(3, step, 1)).status, 200);
+    }
+    let small = vec![b' '; 16_000];
+    let flood: Vec<TcpStream> =
+        (0..40).map(|_| sent(&victim, &[JSON], &small, small.len() + 1)).collect();
+    await_true("as many as the room does not hold give way", || {
+        flood.iter().filter(|one| is_answered(one)).count() >= 8
+    });
+    large.write_all(rest).unwrap();
+    let answer = read_answer(&mut large);
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    victim.survives("small bodies beside a large one");
 }
 
 #[test]
