@@ -1,7 +1,7 @@
 //! Bodies of pushes: read within bounds of size, time and common room, and unpacked one at a time.
 
 use std::borrow::Cow;
-use std::io::Read;
+use std::io::{self, BufRead, Read};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +41,8 @@ const TURN_BYTES: u32 = 64 * 1024;
 const READ_BYTES: usize = 32;
 /// Bytes that are unpacked before others have a turn.
 const UNPACKED_AT_ONCE: usize = 64 * 1024;
+/// Packed bytes that are read before others have a turn: members of gzip that hold nothing unpack to nothing.
+const PACKED_AT_ONCE: usize = 2 * 1024;
 
 /// Returns the time since the start.
 pub type ReadUptime = Arc<dyn Fn() -> Uptime + Send + Sync>;
@@ -239,7 +241,7 @@ impl ReceivedBody {
         if !self.is_gzip {
             return Ok(Cow::Borrowed(&self.bytes));
         }
-        let mut decoder = MultiGzDecoder::new(self.bytes.as_slice());
+        let mut decoder = MultiGzDecoder::new(Sips::of(&self.bytes));
         // The last bytes are how long the content is, if they are right.
         let length = self.bytes.last_chunk().map_or(0, |word| u32::from_le_bytes(*word));
         let length = usize::try_from(length).unwrap_or(usize::MAX);
@@ -247,16 +249,55 @@ impl ReceivedBody {
         loop {
             let room = bytes_max.saturating_add(1).saturating_sub(content.len());
             let room = u64::try_from(room.min(UNPACKED_AT_ONCE)).unwrap_or(u64::MAX);
-            let n_read = decoder.by_ref().take(room).read_to_end(&mut content);
-            let n_read = n_read.map_err(|error| PushRefusal::NoGzip(error.to_string()))?;
+            // What was unpacked before an error stays in the content.
+            let read = decoder.by_ref().take(room).read_to_end(&mut content);
             if content.len() > bytes_max {
                 return Err(PushRefusal::TooLarge(bytes_max));
             }
-            if n_read == 0 {
-                return Ok(Cow::Owned(content));
+            match read {
+                Ok(0) => return Ok(Cow::Owned(content)),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    decoder.get_mut().n_left = PACKED_AT_ONCE;
+                }
+                Err(error) => return Err(PushRefusal::NoGzip(error.to_string())),
             }
             tokio::task::yield_now().await;
         }
+    }
+}
+
+/// Bytes that can be read a part at a time: after each part a read would block until `n_left` is set again.
+struct Sips<'b> {
+    rest: &'b [u8],
+    n_left: usize,
+}
+
+impl<'b> Sips<'b> {
+    fn of(bytes: &'b [u8]) -> Self {
+        Self { rest: bytes, n_left: PACKED_AT_ONCE }
+    }
+}
+
+impl Read for Sips<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let n_read = self.fill_buf()?.read(into)?;
+        self.consume(n_read);
+        Ok(n_read)
+    }
+}
+
+impl BufRead for Sips<'_> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.n_left == 0 && !self.rest.is_empty() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(self.rest.get(..self.n_left).unwrap_or(self.rest))
+    }
+
+    fn consume(&mut self, n_bytes: usize) {
+        self.rest = self.rest.get(n_bytes..).unwrap_or_default();
+        self.n_left = self.n_left.saturating_sub(n_bytes);
     }
 }
 
@@ -272,4 +313,66 @@ fn is_gzip(headers: &HeaderMap) -> Result<bool, PushRefusal> {
         return Err(PushRefusal::Encoding(String::from_utf8_lossy(coding).into_owned()));
     }
     Ok(!is(b"identity"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+    use std::io::Write;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::{PACKED_AT_ONCE, ReceivedBody};
+    use crate::input::push::problem::PushRefusal;
+
+    fn packed(content: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(content).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    /// Decodes a packed body; returns how often others had a turn, too.
+    fn decoded(bytes: Vec<u8>) -> (Result<Vec<u8>, PushRefusal>, usize) {
+        let body = ReceivedBody { bytes, is_gzip: true, place: None };
+        let mut future = pin!(body.decoded(1 << 20));
+        let mut context = Context::from_waker(Waker::noop());
+        for n_turns in 0.. {
+            if let Poll::Ready(content) = future.as_mut().poll(&mut context) {
+                return (content.map(Cow::into_owned), n_turns);
+            }
+        }
+        unreachable!("polled without end")
+    }
+
+    #[test]
+    fn members_that_hold_nothing_leave_others_their_turn() {
+        let bytes = packed(b"").repeat(20_000);
+        let n_turns_min = bytes.len() / PACKED_AT_ONCE - 1;
+        let (content, n_turns) = decoded(bytes);
+        assert_eq!(content.unwrap(), b"");
+        assert!(n_turns >= n_turns_min, "{n_turns} turns, at least {n_turns_min}");
+    }
+
+    #[test]
+    fn members_are_joined_wherever_a_turn_ends_between_or_within_them() {
+        let square = |i: u32| i.wrapping_mul(i).wrapping_mul(2_654_435_761);
+        let noise: Vec<u8> = (0..6000).map(|i| square(i).to_be_bytes()[1]).collect();
+        for n_before in 0..PACKED_AT_ONCE / 16 {
+            let content = [vec![b'x'; n_before * 9], noise.clone()].concat();
+            let bytes = content.chunks(n_before * 7 + 100).flat_map(packed).collect();
+            let (joined, n_turns) = decoded(bytes);
+            assert!(joined.unwrap() == content, "{n_before}");
+            assert!(n_turns > 0);
+        }
+        let whole = packed(&noise);
+        for n_bytes in
+            [10, PACKED_AT_ONCE - 1, PACKED_AT_ONCE, PACKED_AT_ONCE + 1, whole.len() - 1]
+        {
+            let (content, _) = decoded(whole[..n_bytes].to_vec());
+            assert!(matches!(content, Err(PushRefusal::NoGzip(_))), "{n_bytes}");
+        }
+    }
 }
