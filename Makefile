@@ -99,7 +99,7 @@ bench-snapshot: ## Measure the snapshot reader beside pickle.load and other prog
 		$(TOOLS)/snapshot-venv/bin/pip install --quiet ptmem==0.1.2 pt-snap-cli==0.4.1; }
 	python3 benches/snapshot.py target/release/stepmem --peers $(TOOLS)/snapshot-venv --torch $(TOOLS)/torch-venv
 
-creep: ## Score the detector on simulated jobs with known truth, beside its bars (hours at first, then minutes)
+creep: ## Score the detector on simulated jobs with known truth, beside its bars (half an hour at first, then minutes)
 	$(CARGO) build --quiet --release
 	tests/creep/score.sh --bars
 

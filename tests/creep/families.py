@@ -18,6 +18,15 @@ def unfreeze(c, q):
     c["u"] = [("iid", q("noise_small"))]
 
 
+def kept_copies(c, q):
+    """A copy of the model at the first checkpoint, or at each of the first two, as for an average of them."""
+    every = q("ckpt_every")
+    c["ckpt"] = dict(every=every, hold=0)
+    height = float(q.rng.uniform(0.03, 0.25))
+    c["slots"] += [(i * every, height) for i in range(1, int(q.rng.integers(2, 4)))]
+    c["u"] = [("iid", q("noise_small"))]
+
+
 def gc_longer(c, q):
     """Garbage whose collections come less and less often."""
     c["gc"] = dict(period=q("gc_period"), amp=q("gc_amp") * 0.6, jitter=q("gc_jitter"), lengthen=0.03)
@@ -61,7 +70,7 @@ def trimmed(c, q):
     c["u"] = [("iid", q("noise") * 0.5)]
 
 
-HEALTHY = (unfreeze, gc_longer, neighbour_grows, batch_ramp)
+HEALTHY = (unfreeze, kept_copies, gc_longer, neighbour_grows, batch_ramp)
 LEAKS = (accelerating, bursts, half_of_ranks, trimmed)
 
 

@@ -36,6 +36,9 @@ RULES = {
     "stairs-slope": dict(families=("eval_append", "per_checkpoint"), decisions=(75,)),
     "later-steps": dict(families=("fast_late",), decisions=(82,)),
     "net-stairs": dict(families=("per_checkpoint", "eval_append"), decisions=(83,)),
+    "pair-of-stairs": dict(families=("per_checkpoint", "eval_append"), decisions=(85,)),
+    "few-climbs": dict(families=("curriculum_linear",), decisions=(86,), only="process"),
+    "known-level": dict(families=("kitchen_sink",), decisions=(87,)),
 }
 ALL_ON = ""
 MARKS = "<!-- rules -->\n", "<!-- end of rules -->"

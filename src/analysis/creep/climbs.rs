@@ -3,7 +3,7 @@
 
 use crate::analysis::creep::gates::{Gate, GateFailure};
 use crate::analysis::creep::pyramid::{BLOCKS_MAX, Block};
-use crate::analysis::creep::without::{Constant, Without};
+use crate::analysis::creep::without::{Constant, Rule, Without};
 use crate::analysis::estimate;
 
 /// Growth worth this many equal climbs is no coincidence of a few large segments.
@@ -14,8 +14,8 @@ const STEADY_RATIO: f64 = 0.93;
 /// Then this share of growth and headroom is enough, however short the window is: more than any
 /// such cache that fits.
 const MANY_SHARE_RATIO: f64 = 0.13;
-/// Fewer climbs must show more, by the root of what they lack: at most this many times.
-const FEW_FACTOR_MAX: f64 = 3.0;
+/// Growth worth fewer climbs, as of a batch that grows, must show more, up to this share, however long its window is.
+const FEW_SHARE_RATIO: f64 = 0.4;
 /// Climbs of less than this share of the largest one are not compared with it.
 const COMPARED_OF_LARGEST: f64 = 0.1;
 /// The fewest climbs to compare.
@@ -34,6 +34,8 @@ pub(super) struct Climbs {
     kept_ratio: f64,
     /// How many are many.
     many: f64,
+    /// Whether the rule of few climbs is left out.
+    is_few_off: bool,
 }
 
 impl Climbs {
@@ -50,6 +52,7 @@ impl Climbs {
             larger_tau: larger_tau(blocks),
             kept_ratio,
             many: without.value(Constant::ManyClimbs, CLIMBS_MANY),
+            is_few_off: without.is_off(Rule::FewClimbs),
         }
     }
 
@@ -61,13 +64,18 @@ impl Climbs {
         Gate::EverLarger.require(is_passed, self.larger_tau, LARGER_TAU_MAX)
     }
 
-    /// Returns the share of growth and headroom that suffices for a creep whatever the length of
-    /// the window; infinite for growth that may fade.
-    pub(super) fn share_ratio(&self) -> f64 {
-        if self.kept_ratio < STEADY_RATIO {
-            return f64::INFINITY;
+    /// Returns the share of growth and headroom that a creep needs, where `by_length` is what the length of its window
+    /// asks for.
+    pub(super) fn share_ratio(&self, by_length: f64) -> f64 {
+        let lack = (self.many / self.n_equal).max(1.0);
+        let by_climbs = (MANY_SHARE_RATIO * lack.sqrt()).min(FEW_SHARE_RATIO);
+        let is_few = lack > 1.0 && !self.is_few_off;
+        match (is_few, self.kept_ratio >= STEADY_RATIO) {
+            (true, true) => by_climbs,
+            (true, false) => by_length.max(FEW_SHARE_RATIO),
+            (false, true) => by_length.min(by_climbs),
+            (false, false) => by_length,
         }
-        MANY_SHARE_RATIO * (self.many / self.n_equal).sqrt().clamp(1.0, FEW_FACTOR_MAX)
     }
 }
 
@@ -172,6 +180,17 @@ mod tests {
             let share = (found.unwrap() - 1200.0) / life;
             assert!((0.1..0.31).contains(&share), "{share} of {hours} h");
         }
+    }
+
+    #[test]
+    fn few_large_climbs_must_take_more() {
+        // A climb of 1 GiB every half an hour, and 60 GiB were left.
+        let climbs = |n_climbs: f64| {
+            let grown = |seconds: f64| (seconds / 1800.0).floor().min(n_climbs);
+            creep(24.0, 15.0, |seconds| GIBIBYTE * (20.0 + grown(seconds))).0
+        };
+        assert_eq!(climbs(12.0), None, "a curriculum that ends at a fifth");
+        assert!(climbs(60.0).is_some_and(|seconds| seconds < 0.4 * 60.0 * 1800.0));
     }
 
     #[test]

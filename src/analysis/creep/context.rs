@@ -43,6 +43,8 @@ pub(super) struct SeriesContext {
     pub(super) outside_bytes: f64,
     /// Records of this life, or readings, that windows were made of.
     pub(super) n_lived: f64,
+    /// The highest live memory of an earlier life that grew no more when it ended.
+    pub(super) settled: Option<f64>,
     /// The share of a larger batch that stays live between steps: 0 to 1, sometimes slightly
     /// outside.
     pub(super) batch_share: f64,
@@ -306,6 +308,7 @@ mod tests {
             is_host: false,
             outside_bytes: 0.0,
             n_lived: 0.0,
+            settled: None,
             batch_share: 0.0,
             seconds_per_unit: Some(2.0),
             settings: CreepSettings::default(),

@@ -6,6 +6,12 @@ use crate::analysis::creep::gates::{Gate, GateFailure};
 use crate::analysis::creep::pyramid::count;
 use crate::analysis::creep::without::{Rule, Without};
 
+/// This many stairs suffice when each came with a mark, they are alike and few more fit.
+pub(super) const STAIRS_PAIR: usize = 2;
+/// This many more may fit after a pair: a third stair would leave room for one.
+const PAIR_LEFT_MAX: f64 = 2.0;
+/// This many suffice when each came with a mark, or when not even one more fits.
+pub(super) const STAIRS_FEW: usize = 3;
 /// Stairs to remember; the longest flight has seven.
 pub(super) const STAIRS_MAX: usize = 7;
 /// This many stairs suffice without marks when they have used enough: one more than a gradual
@@ -70,13 +76,19 @@ impl Marks {
     }
 }
 
-/// Returns how many stairs suffice without marks.
-pub(super) fn many(without: Without) -> usize {
-    if without.is_off(Rule::MarkedStairs) { STAIRS_MANY_OFF } else { STAIRS_MANY }
+/// Returns how many stairs may be enough, the fewest first.
+pub(super) fn enough(without: Without) -> impl Iterator<Item = usize> {
+    let pair = (!without.is_off(Rule::PairOfStairs)).then_some(STAIRS_PAIR);
+    let is_off = without.is_off(Rule::MarkedStairs);
+    let many = if is_off { STAIRS_MANY_OFF } else { STAIRS_MANY };
+    pair.into_iter().chain([STAIRS_FEW, many])
 }
 
-/// Returns how many more stairs may fit where few suffice without marks.
-pub(super) fn left_max(without: Without) -> f64 {
+/// Returns how many more stairs may fit where so few suffice: a pair with marks, a few without.
+pub(super) fn left_max(n_stairs: usize, without: Without) -> f64 {
+    if n_stairs == STAIRS_PAIR {
+        return PAIR_LEFT_MAX;
+    }
     if without.is_off(Rule::MarkedStairs) { STAIRS_LEFT_MAX_OFF } else { STAIRS_LEFT_MAX }
 }
 
@@ -131,6 +143,45 @@ mod tests {
             MemoryRecord { at: at(step, 1e9 + step + 3600.0 * n_jumps), ..record(step, 0.0) }
         });
         assert_eq!((level.n_changes, level.stage(Signal::Allocated)), (0, None));
+    }
+
+    #[test]
+    fn three_stairs_creep_when_each_comes_with_an_evaluation() {
+        let of_step = |step: f64| {
+            record(step, GIBIBYTE * (32.0 + 2.0 * ((step / 2000.0).floor() - 1.0).max(0.0)))
+        };
+        let mut rank = Simulation::new();
+        while rank.step < 8500.0 && rank.stage(Signal::Allocated).is_none() {
+            if rank.step % 2000.0 == 0.0 {
+                rank.estimator.other_phase(&of_step(rank.step));
+            }
+            rank.run(1, of_step);
+        }
+        assert_within(rank.step, 8000.0, 300.0);
+    }
+
+    /// Two stairs of so many GiB, at steps 4000 and 6000, each after a pause of so many seconds.
+    fn pair(first: f64, second: f64, seconds: f64) -> Option<Stage> {
+        let mut rank = Simulation::new();
+        rank.run(7900, |step: f64| {
+            let first = if step < 4000.0 { 0.0 } else { first };
+            let second = if step < 6000.0 { 0.0 } else { second };
+            let time = 1e9 + step + seconds * (step / 2000.0).floor();
+            MemoryRecord {
+                at: at(step, time),
+                ..record(step, GIBIBYTE * (20.0 + first + second))
+            }
+        });
+        rank.stage(Signal::Allocated)
+    }
+
+    #[test]
+    fn pair_of_marked_stairs_creeps_when_it_is_alike_and_few_more_fit() {
+        assert_eq!(pair(8.0, 8.0, 5.0), Some(Stage::Creeping));
+        assert_eq!(pair(8.0, 6.0, 5.0), None, "one is lower");
+        assert_eq!(pair(8.0, 8.0, 0.0), None, "not marked");
+        assert_eq!(pair(6.0, 6.0, 5.0), None, "more than two more fit");
+        assert_eq!(pair(8.0, -8.0, 5.0), None, "taken back");
     }
 
     #[test]

@@ -44,6 +44,14 @@ impl Pyramid {
         n_grown
     }
 
+    /// Returns the highest floor of live memory since it was cleared.
+    pub(super) fn top(&self) -> PackedBytes {
+        let Some(lowest) = self.levels.first() else { return PackedBytes::UNKNOWN };
+        let [left, _] = lowest.high;
+        let floors = lowest.blocks.iter().map(|block| PackedBytes::of(Some(block.floor)));
+        floors.fold(left, PackedBytes::highest)
+    }
+
     pub(super) fn clear(&mut self) {
         for level in &mut self.levels {
             level.blocks.clear();
@@ -269,7 +277,10 @@ mod tests {
     use crate::analysis::creep::pyramid::{BLOCKS_MAX, Block, OpenBlock, Pyramid};
     use crate::analysis::creep::record::MemoryRecord;
     use crate::analysis::creep::signal::Signal;
-    use crate::analysis::creep::simulation::{at, record};
+    use crate::analysis::creep::simulation::{
+        Simulation, assert_finite, assert_within, at, record,
+    };
+    use crate::analysis::creep::trend::Stage;
 
     /// A block that ends at a position, with so many bytes live and reserved.
     fn block(position: f64, allocated: f64, reserved: Option<f64>) -> Block {
@@ -326,5 +337,22 @@ mod tests {
         let full = open.add(block(3.0, 5.0, None), 3).unwrap();
         assert_eq!((full.end, full.value(Signal::Allocated)), (at(3.0, 3.0), Some(4.0)));
         assert!(open.add(block(4.0, 6.0, None), 3).is_none());
+    }
+
+    #[test]
+    fn ten_million_steps_take_no_more_memory_and_do_not_drift() {
+        // 1 KiB a step takes 40 million steps to eat the headroom: more than the horizon.
+        let slow = |step| record(step, 1024.0 * step);
+        let mut rank = Simulation::new();
+        rank.run(6_000_000, slow);
+        let before = rank.estimator.pyramid.heap_bytes();
+        rank.run(4_000_000, slow);
+        // 375,000 and 625,000 blocks: both less than the 2^20 that open the next level.
+        assert_eq!(rank.estimator.pyramid.heap_bytes(), before);
+        assert_eq!(rank.stage(Signal::Allocated), Some(Stage::Rising));
+        let trend = rank.trend(Signal::Allocated).unwrap();
+        assert_within(trend.slope_bytes_per_unit.value, 1024.0, 0.1);
+        assert_within(trend.seconds_per_unit().unwrap(), 1.0, 1e-9);
+        assert_finite(&trend);
     }
 }

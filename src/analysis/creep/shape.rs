@@ -34,11 +34,19 @@ pub(super) struct Shape {
     pub(super) kept_ratio: f64,
     /// Whether it was level before it grew, and has not slowed down since.
     sets_in: bool,
+    /// Whether an earlier life settled as high.
+    is_known: bool,
 }
 
 impl Shape {
     pub(super) fn new(n_blocks: usize, straightness: f64, kept_ratio: f64) -> Self {
-        Self { n_blocks: count(n_blocks), straightness, kept_ratio, sets_in: false }
+        Self {
+            n_blocks: count(n_blocks),
+            straightness,
+            kept_ratio,
+            sets_in: false,
+            is_known: false,
+        }
     }
 
     /// Learns that the points are level until the one at `onset_idx`; 0 when they are not.
@@ -55,8 +63,15 @@ impl Shape {
         Self { sets_in: kept_ratio.is_some_and(|kept| kept >= least), ..self }
     }
 
+    /// Learns whether an earlier life settled as high as `high`.
+    pub(super) fn below(self, high: f64, context: &SeriesContext) -> Self {
+        let is_known = context.settled.is_some_and(|settled| high < settled);
+        Self { is_known: is_known && !context.is_off(Rule::KnownLevel), ..self }
+    }
+
     /// Returns the share that a rank's window of so many records must have used to creep: less
-    /// where it lasts and hardly slows, more where it is short.
+    /// where it lasts and hardly slows, unless an earlier life settled as high, more
+    /// where it is short.
     pub(super) fn share_of_rank(
         &self,
         rules: &SignalRules,
@@ -71,7 +86,7 @@ impl Shape {
         let lasts = is_late || n_held >= LASTS_OF_FULL * rules.records_full;
         let without = context.settings.without;
         let hardly_slows = without.value(Constant::HardlySlows, HARDLY_SLOWS_RATIO);
-        let is_asked = lasts && !without.is_off(Rule::SteadyLine);
+        let is_asked = lasts && !self.is_known && !without.is_off(Rule::SteadyLine);
         if !is_asked || self.kept_ratio < hardly_slows {
             return share(rules, rules.records_full, n_records);
         }
@@ -145,6 +160,38 @@ mod tests {
             |step: f64| record(step, 10.0 * GIBIBYTE * (1.0 - (-step / 10_000.0).exp()));
         let (_, of_slowing) = creeps_at(slowing);
         assert!(of_slowing >= 0.07, "{of_slowing}");
+    }
+
+    #[test]
+    fn line_up_to_where_an_earlier_life_settled_needs_the_usual_share() {
+        let share_of = |settled: f64| {
+            let mut rank = Simulation::new();
+            rank.run(6000, |step| record(step, settled));
+            rank.estimator.new_life();
+            rank.step = 0.0;
+            while rank.stage(Signal::Allocated) != Some(Stage::Creeping) {
+                assert!(rank.step < 40_000.0, "not found");
+                rank.run(16, |step| record(step, 0.5 * MEBIBYTE * step));
+            }
+            rank.trend(Signal::Allocated).unwrap().share_ratio
+        };
+        let (lower, higher) = (share_of(0.5 * GIBIBYTE), share_of(20.0 * GIBIBYTE));
+        assert!((0.049..0.055).contains(&lower), "{lower}");
+        assert!((0.065..0.075).contains(&higher), "{higher}");
+    }
+
+    #[test]
+    fn life_that_ended_growing_settled_nowhere() {
+        let mut rank = Simulation::new();
+        rank.run(12_000, |step| record(step, 0.5 * MEBIBYTE * step));
+        assert_eq!(rank.stage(Signal::Allocated), Some(Stage::Creeping));
+        rank.estimator.new_life();
+        rank.step = 0.0;
+        while rank.stage(Signal::Allocated) != Some(Stage::Creeping) {
+            rank.run(16, |step| record(step, 0.5 * MEBIBYTE * step));
+        }
+        let share = rank.trend(Signal::Allocated).unwrap().share_ratio;
+        assert!((0.049..0.055).contains(&share), "{share}");
     }
 
     #[test]

@@ -154,7 +154,9 @@ impl<'a> WindowJudge<'a> {
         let n_counted = self.n_counted(n_records, span);
         let without = context.settings.without;
         let of_points = GrowthRate::of(points, slope, without).ok_or(unfit)?;
-        let shape = shape.since(of_points.onset_idx, points, without);
+        let shape = shape
+            .since(of_points.onset_idx, points, without)
+            .below(*last_value - NEW_HIGH_OF_GROWTH * growth, context);
         let is_line = straightness >= SMALL_STRAIGHT_RATIO * (n_blocks - 1.0);
         let progress = Progress {
             seconds_left: context.seconds_left(headroom, slope),
@@ -350,7 +352,7 @@ impl<'a> WindowJudge<'a> {
         }
         // What a caching allocator holds is a staircase, whose quarters say little.
         let by_length = shape::share(rules, rules.records_full, n_records);
-        climbs.map_or(by_length, |climbs| by_length.min(climbs.share_ratio()))
+        climbs.map_or(by_length, |climbs| climbs.share_ratio(by_length))
     }
 
     /// Returns the slope that larger batches explain: of live memory only, and never below 0.

@@ -63,6 +63,12 @@ named! {
         LaterSteps "later-steps",
         /// Stairs are of the floors without what the batch leaves.
         NetStairs "net-stairs",
+        /// Two marked stairs that are alike are creep.
+        PairOfStairs "pair-of-stairs",
+        /// A process that grew in few climbs must have used more.
+        FewClimbs "few-climbs",
+        /// A line needs no smaller share up to where an earlier life settled.
+        KnownLevel "known-level",
     }
 }
 
