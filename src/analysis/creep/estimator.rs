@@ -414,7 +414,6 @@ impl CreepEstimator {
     fn reading_context(&self, record: &MemoryRecord, capacity: Option<f64>) -> SeriesContext {
         SeriesContext {
             n_lived: self.readings.n_lived(),
-            settled: None,
             batch_share: 0.0,
             seconds_per_unit: self.readings.pace.seconds_per_unit(),
             ..self.context(record, capacity)

@@ -154,9 +154,9 @@ impl<'a> WindowJudge<'a> {
         let n_counted = self.n_counted(n_records, span);
         let without = context.settings.without;
         let of_points = GrowthRate::of(points, slope, without).ok_or(unfit)?;
-        let shape = shape
-            .since(of_points.onset_idx, points, without)
-            .below(*last_value - NEW_HIGH_OF_GROWTH * growth, context);
+        let middle = *last_value - NEW_HIGH_OF_GROWTH * growth;
+        let shape = shape.since(of_points.onset_idx, points, without);
+        let shape = shape.below(middle, self.signal, context);
         let is_line = straightness >= SMALL_STRAIGHT_RATIO * (n_blocks - 1.0);
         let progress = Progress {
             seconds_left: context.seconds_left(headroom, slope),
