@@ -102,8 +102,11 @@ pub struct RankStatus {
     pub end: Option<EndReport>,
     /// How often it ran out of memory, since the exporter began.
     pub oom_events_total: u64,
-    /// Train steps accepted since the exporter began.
+    /// Train steps that it reported, since the exporter began.
     pub steps_total: u64,
+    /// Those of them whose memory its client did not read, because reading would have taken too large a share of them.
+    #[serde(default)]
+    pub unread_steps_total: u64,
     /// Records of it that came too late, since the exporter began.
     pub late_records_total: u64,
     /// When its last push that was accepted came, as a Unix time.
@@ -395,6 +398,7 @@ impl RankStatus {
             end: view.ended.map(|ended| ended.report.clone()),
             oom_events_total: view.ooms_total,
             steps_total: view.steps_total,
+            unread_steps_total: view.unread_steps_total,
             late_records_total: view.lates_total,
             last_push_time,
             interval_peak_allocated: view.interval_peak_allocated,

@@ -6,7 +6,7 @@ use crate::config::table::{SETTINGS, Setting};
 const PREFIX: &str = "STEPMEM_";
 
 /// Variables that others than the settings read: the client, and what `run` passes to it.
-const OTHERS: [&str; 22] = [
+const OTHERS: [&str; 23] = [
     FILE_VARIABLE,
     "STEPMEM_PUSH_URL",
     "STEPMEM_PUSH_CA_FILE",
@@ -18,6 +18,7 @@ const OTHERS: [&str; 22] = [
     "STEPMEM_RANK",
     "STEPMEM_ATTEMPT",
     "STEPMEM_PEAKS",
+    "STEPMEM_EVERY_STEP",
     "STEPMEM_RESET_PEAK",
     "STEPMEM_CAPACITY",
     "STEPMEM_DISABLED",

@@ -70,6 +70,9 @@ pub struct EndReport {
     pub time: Option<Seconds>,
     /// The step that it was in.
     pub step: Option<Count>,
+    /// Its train steps after the last record, whose memory was not read; at most
+    /// [`STEPS_PER_RECORD_MAX`](crate::model::step::STEPS_PER_RECORD_MAX).
+    pub unread_steps: Option<u32>,
     pub error_type: Option<Box<str>>,
     /// The first line of the error.
     pub error_message: Option<Box<str>>,

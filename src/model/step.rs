@@ -28,6 +28,9 @@ impl Phase {
     }
 }
 
+/// A record stands for at most this many train steps.
+pub const STEPS_PER_RECORD_MAX: u32 = 1_000_000;
+
 /// One completed step of one rank as its training process saw it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepSample {
@@ -42,6 +45,9 @@ pub struct StepSample {
     pub node_rank: Option<Rank>,
     /// The global step just completed.
     pub step: Count,
+    /// How many train steps the record stands for: this one, and those before it whose memory was not read; 1 to
+    /// [`STEPS_PER_RECORD_MAX`].
+    pub n_steps: u32,
     /// When the step ended, as a Unix time; `None` means on arrival.
     pub time: Option<Seconds>,
     /// How long the step took.
@@ -58,11 +64,11 @@ pub struct StepSample {
     pub launch: Option<Launch>,
     /// Live tensor memory at the end of the step.
     pub allocated: Bytes,
-    /// Maximum of allocated within the step.
+    /// Maximum of allocated within the steps that the record stands for.
     pub peak_allocated: Option<Bytes>,
     /// What the caching allocator holds from the driver.
     pub reserved: Option<Bytes>,
-    /// Maximum of reserved within the step.
+    /// Maximum of reserved within these steps.
     pub peak_reserved: Option<Bytes>,
     /// Maximum of allocated since the pusher's process began.
     pub high_water_allocated: Option<Bytes>,

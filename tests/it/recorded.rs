@@ -13,7 +13,7 @@ use crate::rig::folder::{Folder, text};
 use crate::rig::job::{Job, record};
 use crate::rig::nvml::{FakeNvml, driver, gpu, process};
 use crate::rig::snapshot::data;
-use crate::rig::units::{GIB, MIB};
+use crate::rig::units::{GIB, MIB, float};
 use crate::rig::wait::await_true;
 
 const LIFE_1: &str = "leaky.life1.jsonl.zst";
@@ -124,6 +124,57 @@ fn recording_gives_the_findings_and_the_summary_of_the_live_exporter() {
     assert_eq!(names, ["%2E.%2Fother%20run.life1.jsonl.zst", ".life1", LIFE_1]);
     let mode = fs::metadata(recorded.join(LIFE_1)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
+}
+
+/// A client that reads each eighth step only, because steps are short: what is per step is not per record.
+#[test]
+fn steps_that_were_not_read_count_live_and_recorded() {
+    let folder = Folder::new("recorded-unread");
+    let directory = text(&folder.path("recorded"));
+    let exporter = Exporter::start(&["--record.directory", &directory]);
+    let job = Job::leaking("leaky", 1..2001, MIB).every(8).more(|_, _| json!({"steps": 8}));
+    let records = job.records();
+    let n_steps =
+        8 * records.iter().filter(|record| record["rank"] == 2).map(|_| 1_u64).sum::<u64>();
+    for batch in records.chunks(100) {
+        exporter.push(batch);
+    }
+    let of_leak = |name: &str| {
+        let series = format!("stepmem_{name}{{run=\"leaky\",rank=\"2\",uuid=\"\"}}");
+        exporter.metric(&series).unwrap_or_else(|| panic!("{series} is absent"))
+    };
+    assert_eq!(of_leak("rank_steps_total"), float(n_steps));
+    assert_eq!(of_leak("rank_unread_steps_total"), float(n_steps / 8 * 7));
+    let live = exporter.status();
+    let of_rank_2 = |status: &Value| status["ranks"][2].clone();
+    let is_slope = |series: &str| {
+        series.starts_with("stepmem_creep_slope_bytes_per_step{")
+            && series.contains("rank=\"2\"")
+    };
+    let slopes = exporter.scrape().into_iter().filter(|(series, _)| is_slope(series));
+    let slopes: Vec<f64> = slopes.map(|(_, slope)| slope / float(MIB)).collect();
+    assert!(slopes.iter().any(|slope| (slope - 1.0).abs() < 0.05), "{slopes:?} MiB a step");
+    let last = of_rank_2(&live)["step"].as_u64().unwrap();
+    let end = json!({"rank": 2, "outcome": "completed", "step": last + 5, "unread_steps": 5});
+    post(&exporter, "/v1/runs/leaky/end", &end);
+    assert_eq!(of_leak("rank_steps_total"), float(n_steps + 5));
+    assert_eq!(of_leak("rank_unread_steps_total"), float(n_steps / 8 * 7 + 5));
+    let live = exporter.status();
+    exporter.stop();
+
+    let again = replayed(&[&directory]);
+    assert_eq!(findings(&again), findings(&live));
+    assert_eq!(of_rank_2(&again)["unread_steps_total"], n_steps / 8 * 7 + 5);
+    let rank = &replayed_summary(&[&directory])["ranks"][2];
+    assert_eq!(
+        (&rank["steps"], &rank["last"]["step"]),
+        (&json!(n_steps + 5), &json!(last + 5))
+    );
+    let explained =
+        stepmem(&["explain", "--rank", "2", &directory], &[], b"").out.replace(',', "");
+    let words = format!("{} train steps from step ", n_steps + 5);
+    assert!(explained.contains(&words), "{explained}");
+    assert!(explained.contains(&format!(" to step {} ", last + 5)), "{explained}");
 }
 
 /// The lines of one document that differ from those of the other.

@@ -78,6 +78,7 @@ mod tests {
             outcome: EndOutcome::Oom,
             time: None,
             step: None,
+            unread_steps: None,
             error_type: None,
             error_message: None,
             requested: None,

@@ -43,7 +43,10 @@ pub struct RankState {
     interval: IntervalPeak,
     creep: CreepEstimator,
     tally: Tally,
+    /// Train steps that it reported, since the exporter began.
     steps_total: u64,
+    /// Those of them whose memory its client did not read.
+    unread_steps_total: u64,
     /// Train steps of this life.
     life_steps: u32,
     /// Records of it that came too late, since the exporter began.
@@ -80,6 +83,7 @@ impl RankState {
             creep: CreepEstimator::new(creep),
             tally: Tally::default(),
             steps_total: 0,
+            unread_steps_total: 0,
             life_steps: 0,
             lates_total: 0,
             last_seen: now,
@@ -153,6 +157,7 @@ impl RankState {
             self.last_train = Some(figures);
             self.steps_total = self.steps_total.saturating_add(1);
             self.life_steps = self.life_steps.saturating_add(1);
+            self.count_unread(sample.n_steps.saturating_sub(1));
             changed |= !self.is_ended()
                 && record.is_ok_and(|record| self.creep.train(&record, capacity));
         } else if let (Ok(record), false) = (record, self.is_ended()) {
@@ -194,6 +199,10 @@ impl RankState {
             return;
         }
         self.lifecycle.end();
+        self.count_unread(report.unread_steps.unwrap_or_default());
+        if let (Some(1..), Some(step)) = (report.unread_steps, report.step) {
+            self.tally.end_at(step.get());
+        }
         if report.outcome == EndOutcome::Oom {
             let last_step = self.last_step();
             let step = report.step.map(Count::get).or(last_step);
@@ -204,6 +213,14 @@ impl RankState {
         }
         self.creep.release();
         self.ended = Some(RankEnded { report: report.clone(), at: now, is_scraped: false });
+    }
+
+    /// Counts train steps whose memory was not read.
+    fn count_unread(&mut self, n_steps: u32) {
+        self.steps_total = self.steps_total.saturating_add(n_steps.into());
+        self.unread_steps_total = self.unread_steps_total.saturating_add(n_steps.into());
+        self.life_steps = self.life_steps.saturating_add(n_steps);
+        self.tally.add_unread(n_steps);
     }
 
     /// Notes that Prometheus has read everything.
@@ -282,6 +299,7 @@ impl RankState {
             creep: &self.creep,
             tally: &self.tally,
             steps_total: self.steps_total,
+            unread_steps_total: self.unread_steps_total,
             life_steps: self.life_steps,
             ended: self.ended.as_ref(),
             silent: self.silence(now),

@@ -30,6 +30,7 @@ pub struct Tally {
     pub peak_reserved: Figure,
     /// What ran, by phase, in the order of [`Phase`].
     pub phases: [PhaseTally; 3],
+    n_steps: u64,
     series: Series,
 }
 
@@ -101,6 +102,7 @@ impl Tally {
         if sample.phase != Phase::Train {
             return;
         }
+        self.n_steps = self.n_steps.saturating_add(1);
         let step = sample.step.get();
         let moment = Moment { step, time };
         self.span = Some((self.span.map_or(moment, |span| span.0), moment));
@@ -118,15 +120,26 @@ impl Tally {
         });
     }
 
+    /// Counts train steps whose memory was not read.
+    pub fn add_unread(&mut self, n_steps: u32) {
+        self.n_steps = self.n_steps.saturating_add(n_steps.into());
+    }
+
+    /// Makes `step` the last one, if it is later. It was not read, so that its time is that of the last record.
+    pub fn end_at(&mut self, step: u64) {
+        if let Some((_, last)) = &mut self.span {
+            last.step = last.step.max(step);
+        }
+    }
+
     /// Forgets the life and begins the next.
     pub fn begin_life(&mut self) {
         *self = Self { n_restarts: self.n_restarts.saturating_add(1), ..Self::default() };
     }
 
-    /// How many train steps there were.
+    /// How many train steps there were, read or not.
     pub fn n_steps(&self) -> u64 {
-        let [train, ..] = &self.phases;
-        train.n_records
+        self.n_steps
     }
 
     /// The mean of each part of the life, in order; parts without a known figure are left out.
@@ -311,6 +324,7 @@ mod tests {
             world_size: None,
             node_rank: None,
             step: Count::new(step).unwrap(),
+            n_steps: 1,
             time: None,
             step_seconds: None,
             phase: Phase::Train,

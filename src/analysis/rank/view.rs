@@ -111,8 +111,10 @@ pub struct RankView<'a> {
     pub creep: &'a CreepEstimator,
     /// This life, summed up.
     pub tally: &'a Tally,
-    /// Train steps accepted since the exporter began.
+    /// Train steps that it reported, since the exporter began.
     pub steps_total: u64,
+    /// Those of them whose memory the rank's client did not read.
+    pub unread_steps_total: u64,
     /// Train steps of this life.
     pub life_steps: u32,
     /// How it ended, if it did.

@@ -19,14 +19,14 @@ fn a_bare_push_is_taken_and_shown_at_once() {
 fn every_field_of_the_protocol_is_taken_and_null_is_absent() {
     let exporter = Exporter::start(&[]);
     let full = r#"{"run":"llm","attempt":2,"rank":5,"local_rank":1,"world_size":8,"node_rank":0,
-        "step":40,"time":1700000000.5,"step_seconds":0.25,"phase":"train","device":"GPU-a","pid":77,
+        "step":40,"steps":4,"time":1700000000.5,"step_seconds":0.25,"phase":"train","device":"GPU-a","pid":77,
         "instance":"00c0ffee00c0ffee","launch":"job-1",
         "allocated_bytes":10,"peak_allocated_bytes":20,"reserved_bytes":30,"peak_reserved_bytes":40,
         "high_water_allocated_bytes":25,"high_water_reserved_bytes":45,
         "inactive_split_bytes":5,"alloc_retries":2,"ooms":1,"dropped_records":7,"total_bytes":100,"free_bytes":50}"#;
     assert_eq!(exporter.post(full).status, 200);
     let sparse = r#"{"run":null,"attempt":null,"rank":0,"local_rank":null,"world_size":null,
-        "node_rank":null,"step":0,"time":null,"step_seconds":null,"phase":null,"device":null,
+        "node_rank":null,"step":0,"steps":null,"time":null,"step_seconds":null,"phase":null,"device":null,
         "pid":null,"instance":null,"launch":null,"allocated_bytes":9007199254740992,"peak_allocated_bytes":null,
         "reserved_bytes":null,"peak_reserved_bytes":null,"high_water_allocated_bytes":null,
         "high_water_reserved_bytes":null,"inactive_split_bytes":null,
@@ -35,7 +35,8 @@ fn every_field_of_the_protocol_is_taken_and_null_is_absent() {
     let metrics = exporter.scrape();
     for (name, value) in [
         ("rank_step", 40.0),
-        ("rank_steps_total", 1.0),
+        ("rank_steps_total", 4.0),
+        ("rank_unread_steps_total", 3.0),
         ("rank_step_seconds", 0.25),
         ("rank_memory_allocated_bytes", 10.0),
         ("rank_memory_peak_allocated_bytes", 20.0),
@@ -70,6 +71,7 @@ fn every_field_of_the_protocol_is_taken_and_null_is_absent() {
             "stepmem_rank_oom_events_total",
             "stepmem_rank_step",
             "stepmem_rank_steps_total",
+            "stepmem_rank_unread_steps_total",
         ]
     );
 }
@@ -144,6 +146,8 @@ fn figures_out_of_range_are_refused_with_field_value_and_limit() {
             "-9223372036854775808",
             "-9223372036854775808 is outside 0..=9007199254740992",
         ),
+        ("steps", "0", "0 is outside 1..=1000000"),
+        ("steps", "1000001", "1000001 is outside 1..=1000000"),
         ("peak_allocated_bytes", "-2", "-2 is outside 0..=9007199254740992"),
         ("total_bytes", "18446744073709551615", "18446744073709551615 is outside"),
         ("free_bytes", "1e30", "1000000000000000000000000000000 is not an integer of 0..="),

@@ -20,6 +20,7 @@ use crate::model::end::{
     ERROR_MESSAGE_BYTES_MAX, ERROR_TYPE_BYTES_MAX, EndAuthority, EndOutcome, EndReport, RankEnd,
 };
 use crate::model::ids::{GpuUuid, ProcessId, RankId, Run, SubjectId};
+use crate::model::step::STEPS_PER_RECORD_MAX;
 use crate::model::units::checked_text;
 
 /// The longest time that a request can release devices for, in seconds: a day.
@@ -40,6 +41,9 @@ pub fn decode_end(body: &[u8]) -> Result<RankEnd, DecodeError> {
         outcome: raw.outcome,
         time: optional(raw.time, |n| seconds_of("time", n))?,
         step: optional(raw.step, |n| count_of("step", n))?,
+        unread_steps: optional(raw.unread_steps, |n| {
+            small_of("unread_steps", n, 0, STEPS_PER_RECORD_MAX)
+        })?,
         error_type: text("error_type", raw.error_type, ERROR_TYPE_BYTES_MAX)?,
         error_message: text("error_message", raw.error_message, ERROR_MESSAGE_BYTES_MAX)?,
         requested: optional(raw.requested_bytes, |n| bytes_of("requested_bytes", n))?,
@@ -168,6 +172,7 @@ struct RawEnd<'a> {
     instance: Option<Text<'a>>,
     time: Option<Number>,
     step: Option<Number>,
+    unread_steps: Option<Number>,
     #[serde(borrow)]
     error_type: Option<Text<'a>>,
     #[serde(borrow)]

@@ -14,7 +14,7 @@ use crate::input::push::wire::json::{Object, Text, parse};
 use crate::input::push::wire::number::Number;
 use crate::input::push::wire::plain::parse_plain;
 use crate::model::ids::Rank;
-use crate::model::step::{Phase, StepSample};
+use crate::model::step::{Phase, STEPS_PER_RECORD_MAX, StepSample};
 
 /// The run of records that do not name one.
 pub const RUN_DEFAULT: &str = "default";
@@ -127,6 +127,7 @@ pub(super) struct RawStep<'a> {
     world_size: Option<Number>,
     node_rank: Option<Number>,
     step: Number,
+    steps: Option<Number>,
     time: Option<Number>,
     step_seconds: Option<Number>,
     #[serde(borrow)]
@@ -169,6 +170,8 @@ impl RawStep<'_> {
             })?,
             node_rank: optional_rank("node_rank", self.node_rank)?,
             step: count_of("step", self.step)?,
+            n_steps: optional(self.steps, |n| small_of("steps", n, 1, STEPS_PER_RECORD_MAX))?
+                .unwrap_or(1),
             time: optional_time("time", self.time)?,
             step_seconds: optional_time("step_seconds", self.step_seconds)?,
             phase: self.phase.map_or(Ok(Phase::default()), |phase| phase_of(&phase.0))?,

@@ -21,6 +21,8 @@ pub(super) struct StepText<'a> {
     node_rank: Option<Rank>,
     step: Count,
     #[serde(skip_serializing_if = "Option::is_none")]
+    steps: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<Seconds>,
     #[serde(skip_serializing_if = "Option::is_none")]
     step_seconds: Option<Seconds>,
@@ -69,6 +71,7 @@ impl<'a> StepText<'a> {
             world_size: sample.world_size,
             node_rank: sample.node_rank,
             step: sample.step,
+            steps: Some(sample.n_steps).filter(|n_steps| *n_steps > 1),
             time: sample.time,
             step_seconds: sample.step_seconds,
             phase: (sample.phase != Phase::default()).then(|| sample.phase.as_label()),
