@@ -5,9 +5,10 @@ shell's start of the line to the first line of the program (`python -I -S`, whic
 fastest start says most. The loop takes a step every 10 ms over the stubbed counters of python/tests/stub, in two kinds: a thread that
 works for these 10 ms, as one that launches kernels does, and one that sleeps, after which the processor's caches are cold. A figure is the
 processor time of the training thread in a round above the bare command's in the same round, the median of all rounds, with their
-quartiles; the share is that of 10 ms. Where the quartiles of the bare command against itself are further apart than the target, the verdict is
-NOISE. What PyTorch itself takes to note stacks of allocations with `--snapshots` is not in it: the stub
-notes none.
+quartiles; the share is that of 10 ms. A process reads its first 256 steps, then fewer of such short ones where reading is dear: what is
+measured begins after those, and the row says how many are read. `run, every step` reads all (STEPMEM_EVERY_STEP=1). Where the quartiles
+of the bare command against itself are further apart than the target, the verdict is NOISE. What PyTorch itself takes to note stacks of
+allocations with `--snapshots` is not in it: the stub notes none.
 
 The stub's counters are Python, PyTorch's are C++ that builds such dictionaries. `the counters alone` is the bare command with an
 optimizer hook that reads and resets them and does nothing else: that much of `run` is the stub's. What PyTorch's own take is not
@@ -57,14 +58,16 @@ def steps(n):
     for _ in range(n):
         optimizer.step()
         between(0.01)
-steps(20)
+steps(400)  # of which 256 are all read; a second after them the client has chosen which are
 began = time.thread_time()
 steps(int(sys.argv[1]))
-print(time.thread_time() - began)
+took = time.thread_time() - began
+client = sys.modules.get("stepmem._client")
+print(took, client.CLIENT.process.unread_mask + 1 if client else 0)
 """
 
 BARE, AGAIN, RUN, SNAPSHOTS = "the bare command", "the bare command again", "run", "run --snapshots"
-COUNTERS, NO_GPU = "the counters alone", "run, no GPU"
+COUNTERS, NO_GPU, EVERY = "the counters alone", "run, no GPU", "run, every step"
 KINDS = {COUNTERS: "counters", NO_GPU: "no GPU"}
 
 
@@ -77,7 +80,7 @@ def starts_of(binary):
 def loops_of(binary):
     """The words before the loop, by case."""
     lines = starts_of(binary)
-    return {**lines, COUNTERS: [], NO_GPU: lines[RUN]}
+    return {**lines, COUNTERS: [], NO_GPU: lines[RUN], EVERY: ["env", "STEPMEM_EVERY_STEP=1", *lines[RUN]]}
 
 
 def execute(before, words, folder):
@@ -103,14 +106,17 @@ def verdict(is_held, is_known=True):
 
 
 def measured_loops(binary, n_rounds, n_steps, between, folder):
-    """Processor seconds of the training thread, by case, a figure a round."""
+    """Processor seconds of the training thread, and how many steps there were for each that was read, by case and round."""
     works = {name: [] for name in loops_of(binary)}
+    strides = {name: [] for name in loops_of(binary)}
     for at in range(n_rounds):
         cases = list(loops_of(binary).items())
         for name, before in cases if at % 2 == 0 else reversed(cases):
             words = [sys.executable, "-c", LOOP, str(n_steps), KINDS.get(name, ""), between]
-            works[name].append(float(execute(before, words, folder)))
-    return works
+            work, stride = execute(before, words, folder).split()
+            works[name].append(float(work))
+            strides[name].append(int(stride))
+    return works, strides
 
 
 def main():
@@ -132,16 +138,18 @@ def main():
             target = ("<= 150 ms", verdict(more <= START_SECONDS_MAX)) if name != AGAIN else ()
             row(name, f"{more * 1e3:.1f} ms (fastest: {(min(starts[name]) - min(starts[BARE])) * 1e3:.1f} ms)", *target)
         for between in ("that works", "that sleeps"):
-            works = measured_loops(options.binary, n_rounds, n_steps, between, folder)
+            works, strides = measured_loops(options.binary, n_rounds, n_steps, between, folder)
             row(f"10 ms steps of a thread {between}, {n_rounds} rounds", "processor time a step, quartiles", "target")
-            for name in (AGAIN, COUNTERS, RUN, SNAPSHOTS, NO_GPU):
+            for name in (AGAIN, COUNTERS, RUN, SNAPSHOTS, NO_GPU, EVERY):
                 more = [(work - bare) / n_steps for work, bare in zip(works[name], works[BARE], strict=True)]
                 low, middle, high = statistics.quantiles(more, n=4)
                 if name == AGAIN:
                     is_known = high - low <= SHARE_MAX * STEP_SECONDS
                 share = middle / STEP_SECONDS
                 target = ("<= 0.1 %", verdict(share <= SHARE_MAX, is_known)) if name == RUN else ()
-                row(name, f"{middle * 1e6:+.1f} us ({low * 1e6:+.1f} to {high * 1e6:+.1f}), {share:+.3%}", *target)
+                stride = round(statistics.median(strides[name]))
+                what = f"{name}, 1 step of {stride} read" if stride > 1 else name
+                row(what, f"{middle * 1e6:+.1f} us ({low * 1e6:+.1f} to {high * 1e6:+.1f}), {share:+.3%}", *target)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 from ._client import CLIENT
@@ -55,7 +56,14 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             _counted = weakref.ref(optimizer)
         elif counted is not optimizer:
             return
-        CLIENT.record()
+        process = CLIENT.process
+        n = process.step + 1
+        if n & process.unread_mask:  # see _pacing
+            process.step = n
+            process.n_steps += 1
+            process.step_began_at = monotonic()
+        else:
+            CLIENT.record()
     except Exception as error:
         raise_if_of_handler(error)
         warn_once("hook", f"an optimizer step was not counted: {error!r}")

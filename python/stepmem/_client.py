@@ -112,20 +112,22 @@ class Client:
 
     def _do_asked(self) -> None:
         """Does at a step's end what snapshots and searches for holders need."""
+        snapshots, holder_asks = self._snapshots, self._holder_asks
+        self.process.is_followed = False  # first: another thread may plan a snapshot or begin a search meanwhile
         try:
-            snapshots = self._snapshots
             if snapshots is not None and snapshots.is_waiting:
                 snapshots.at_step_end(self.process.step)
         except Exception as error:
             raise_if_of_handler(error)
             warn_once("snapshots", f"snapshots failed: {error!r}")
         try:
-            holder_asks = self._holder_asks
             if holder_asks is not None and holder_asks.is_waiting:
                 holder_asks.at_step_end(self.process.step)
         except Exception as error:
             raise_if_of_handler(error)
             warn_once("holders", f"the search for holders failed: {error!r}")
+        if (snapshots is not None and snapshots.has_plans) or (holder_asks is not None and holder_asks.is_waiting):
+            self.process.follow()
 
     def _start_once(self) -> Optional[Recorder]:
         """Starts recording, or returns the recorder that another thread has started; None if it is off or failed lately."""

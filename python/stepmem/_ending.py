@@ -68,8 +68,9 @@ class Ending:
 
     def report(self, outcome: str) -> End:
         """Returns the end that the program itself reports."""
-        self._reported_at = self._process.n_steps
-        return self._end(outcome, is_automatic=False)
+        end = self._end(outcome, is_automatic=False)
+        self._reported_at = self._process.n_recorded = self._process.n_steps  # if it goes on, they are not counted twice
+        return end
 
     def at_exit(self) -> Optional[End]:
         """Returns how the program ended; None if it has reported that since its last step."""
@@ -105,6 +106,7 @@ class Ending:
         end = End(outcome, is_automatic)
         end.time = time.time()
         end.step = self._process.step
+        end.unread_steps = (self._process.n_steps - self._process.n_recorded) or None
         return end
 
 

@@ -46,6 +46,7 @@ class HolderAsks:
         if refusal is None:
             self._id = ask.id
             self._search = Search(ask.n_steps)
+            self._process.follow()
             self._on_result(HoldersResult(ask.id, "began"))
         else:
             result = HoldersResult(ask.id, Outcome.FAILED.value)

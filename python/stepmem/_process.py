@@ -14,13 +14,24 @@ class Process:
 
     def __init__(self) -> None:
         self.step = 0
-        """The last recorded optimizer step; 0 before the first."""
+        """The last optimizer step; 0 before the first."""
         self.n_steps = 0
-        """Optimizer steps that were recorded."""
+        """Optimizer steps, read or not."""
+        self.n_recorded = 0
+        """Those until the last one that was read."""
+        self.unread_mask = 0
+        """Of the steps that the optimizer hook counts, those whose number has one of these bits are not read."""
+        self.is_followed = False
+        """Whether a snapshot or a search for holders needs each step's end."""
         self.step_began_at: Optional[float] = None
         """When the current step began, on the monotonic clock; None if unknown."""
         self._settings: Optional[Settings] = None
         self._identity: Optional[Identity] = None
+
+    def follow(self) -> None:
+        """Makes the optimizer hook read each step, until `is_followed` is cleared."""
+        self.is_followed = True
+        self.unread_mask = 0
 
     def settings(self) -> Optional[Settings]:
         """Returns the settings; None (and warns) if they are invalid."""

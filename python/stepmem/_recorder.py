@@ -12,6 +12,7 @@ from time import monotonic
 from time import time as unix_time
 from typing import Any, Callable, Deque, List, Optional, Tuple, Union
 
+from ._pacing import Pacing
 from ._peaks import step_lock
 from ._process import Process
 from ._readers import NO_CAPACITY, Capacity, CudaReader, HostReader, find_reader
@@ -33,9 +34,9 @@ PACKED_PER_YIELD = 128
 Source = Tuple[Union[CudaReader, HostReader], int, Capacity]
 """What is read: the reader, the index of its device, and the device's memory."""
 
-Taken = Tuple[float, float, Optional[float], int, int, Source, Any]
+Taken = Tuple[float, float, Optional[float], int, int, int, Source, Any, float]
 """A step that is not packed yet: Unix time; end and beginning on the monotonic clock, in seconds; step, index of the phase,
-source, and what the reader took."""
+how many steps since the one that was read before, source, what the reader took, and when it had taken that."""
 
 
 class Recorder:
@@ -51,6 +52,7 @@ class Recorder:
         self._is_packing = False
         self._failures: List[Exception] = []
         """Why the last step could not be packed; empty if it could."""
+        self._pacing = Pacing(process, settings.reads_every_step)
         self._n_records = 0
         self._capacity_due_at = 0.0
         self._reader = find_reader(settings)
@@ -85,9 +87,9 @@ class Recorder:
                 if now >= due_at or (is_cuda_up is not None and is_cuda_up()):
                     self._look_around(now)
                     source, take, is_cuda_up, due_at = self._source, self._reader.take, self._is_cuda_up, self._capacity_due_at
-                append((unix_time(), now, began, n, phase_idx, source, take()))
+                append((unix_time(), now, began, n, phase_idx, process.n_steps + 1 - process.n_recorded, source, take(), monotonic()))
                 if not phase_idx:
-                    process.n_steps += 1
+                    process.n_recorded = process.n_steps = process.n_steps + 1
             if len(taken) > UNPACKED_MAX:
                 self._pack_oldest()
                 if len(ring) == BATCH_RECORDS_MAX:  # steps come so much faster than lately
@@ -108,6 +110,7 @@ class Recorder:
             self._pack_oldest()
             if n % PACKED_PER_YIELD == 0:
                 time.sleep(0)
+        self._pacing.settle(monotonic())
         return n_taken
 
     def close(self) -> None:
@@ -133,12 +136,15 @@ class Recorder:
                 self._is_packing = False
 
     def _packed(self, taken: Taken) -> bytes:
-        ended_at, ended, began, n, phase_idx, (reader, device_idx, capacity), read = taken
+        ended_at, ended, began, n, phase_idx, n_steps, (reader, device_idx, capacity), read, read_at = taken
+        if not phase_idx and began is not None:
+            self._pacing.add(ended - began, read_at - ended)
         return RECORD.pack(
             ended_at,
             UNKNOWN_SECONDS if began is None else ended - began,
             self._n_records,
             n,
+            1 if phase_idx else n_steps,
             device_idx,
             phase_idx,
             *reader.figures(read),

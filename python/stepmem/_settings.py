@@ -74,6 +74,8 @@ class Settings(NamedTuple):
     """Key of `cert_file`, if it is in a file of its own."""
     writes_on_oom: bool = False
     """Whether out-of-memory errors leave a snapshot, without a call of the program."""
+    reads_every_step: bool = False
+    """Whether short steps that the optimizer hook counts are read too, whatever that takes."""
 
     @staticmethod
     def read(environment: Mapping[str, str]) -> "Settings":
@@ -96,6 +98,7 @@ class Settings(NamedTuple):
             cert_file=environment.get("STEPMEM_PUSH_CERT_FILE") or None,
             key_file=environment.get("STEPMEM_PUSH_KEY_FILE") or None,
             writes_on_oom=_switch(environment, "STEPMEM_SNAPSHOT_ON_OOM"),
+            reads_every_step=_switch(environment, "STEPMEM_EVERY_STEP"),
         )
 
     def target(self) -> Target:

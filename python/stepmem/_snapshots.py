@@ -181,6 +181,12 @@ class Snapshots:
             raise ValueError(f"there are {PLANS_MAX} planned snapshots already")
         self._plans.append(plan)
         self.is_waiting = True
+        self._process.follow()
+
+    @property
+    def has_plans(self) -> bool:
+        """Whether `at_step_end` has to be called for each step."""
+        return bool(self._plans)
 
     def at_step_end(self, step: int) -> None:
         """Advances all plans at the end of `step`."""

@@ -28,9 +28,9 @@ UNKNOWN = -1
 UNKNOWN_SECONDS = -1.0
 """Unknown duration in a record; the JSON omits its key."""
 
-RECORD = struct.Struct("<dfqqBB5q2i4q")
-"""One record in the ring: Unix time, duration (both in seconds), sequence number, step, indices of device and phase,
-and a value for each of FIGURES."""
+RECORD = struct.Struct("<dfqqIBB5q2i4q")
+"""One record in the ring: Unix time, duration (both in seconds), sequence number, step, how many steps it stands for, indices of
+device and phase, and a value for each of FIGURES."""
 
 FIGURES = (
     "allocated_bytes",
@@ -47,8 +47,8 @@ FIGURES = (
 )
 """JSON keys of a record's figures, in the order of RECORD. Each figure may be UNKNOWN."""
 
-LATER_STEP_FIELDS = ("instance", "launch", "high_water_allocated_bytes", "high_water_reserved_bytes")
-LATER_END_FIELDS = ("instance", "time", "step", "error_type", "error_message", "requested_bytes")
+LATER_STEP_FIELDS = ("instance", "launch", "steps", "high_water_allocated_bytes", "high_water_reserved_bytes")
+LATER_END_FIELDS = ("instance", "time", "step", "unread_steps", "error_type", "error_message", "requested_bytes")
 LATER_SNAPSHOT_FIELDS = ("instance", "file", "events_per_step")
 LATER_HOLDERS_FIELDS = ("instance",)
 """Keys of a step, of an end, of a snapshot and of holders that exporters of before refuse."""
@@ -221,7 +221,7 @@ def _holder_fields(holder: Any) -> Dict[str, object]:
 class End:
     """The end of this rank; what is None is unknown."""
 
-    __slots__ = ("error_message", "error_type", "is_automatic", "outcome", "requested_bytes", "step", "time")
+    __slots__ = ("error_message", "error_type", "is_automatic", "outcome", "requested_bytes", "step", "time", "unread_steps")
 
     def __init__(self, outcome: str, is_automatic: bool) -> None:
         self.outcome = outcome
@@ -231,6 +231,8 @@ class End:
         self.time: Optional[float] = None
         """Unix time in seconds."""
         self.step: Optional[int] = None
+        self.unread_steps: Optional[int] = None
+        """Steps after the last record, if there are any."""
         self.error_type: Optional[str] = None
         self.error_message: Optional[str] = None
         self.requested_bytes: Optional[int] = None
@@ -259,9 +261,11 @@ class Encoder:
 
     def step(self, record: bytes, n_dropped: int) -> str:
         """Returns a packed record as one line of JSON."""
-        time, seconds, _, step, device_idx, phase_idx, *figures = RECORD.unpack(record)
+        time, seconds, _, step, n_steps, device_idx, phase_idx, *figures = RECORD.unpack(record)
         head = self._head(self._devices[device_idx])
         line = f'{head}, "step": {step}, "time": {time:.6f}, "dropped_records": {n_dropped}'
+        if n_steps > 1 and not self.is_plain:
+            line += f', "steps": {n_steps}'
         if seconds >= 0:
             line += f', "step_seconds": {seconds:.6f}'
         if phase_idx:

@@ -89,13 +89,13 @@ def test_second_definition_of_the_phases_is_noticed(tmp_path):
 
 
 def story() -> List[str]:
-    """Returns the modules that the README's table lists, in its order."""
-    rows = [line for line in (ROOT / "python/README.md").read_text(encoding="utf-8").splitlines() if ".py` |" in line]
+    """Returns the modules that the table in ARCHITECTURE.md lists, in its order."""
+    rows = [line for line in (ROOT / "python/ARCHITECTURE.md").read_text(encoding="utf-8").splitlines() if ".py` |" in line]
     return [name for row in rows for name in re.findall(r"`(\w+)\.py`", row.split("|")[1])]
 
 
 def upward(package: pathlib.Path) -> List[str]:
-    """Returns the imports that go from a module to one above it in the README's table."""
+    """Returns the imports that go from a module to one above it in the table in ARCHITECTURE.md."""
     order, modules = story(), parse(package)
     return [
         f"{name} -> {other}"
@@ -105,7 +105,7 @@ def upward(package: pathlib.Path) -> List[str]:
     ]
 
 
-def test_readme_lists_every_module_above_those_that_it_imports():
+def test_architecture_lists_every_module_above_those_that_it_imports():
     assert sorted(story()) == sorted(set(parse(PACKAGE)) - {"__init__", "__main__"})
     assert upward(PACKAGE) == []
 

@@ -1,0 +1,103 @@
+"""Chooses which of the steps that the optimizer hook counts are read.
+
+Where steps are so short that reading would take more than SHARE_MAX of them, only every second, fourth, eighth … step is read.
+The others are counted. PyTorch's peak counters are reset when they are read, so that no peak is lost. Ranks that read as many
+read steps of the same numbers.
+"""
+
+from __future__ import annotations
+
+from typing import List
+
+from ._process import Process
+
+SHARE_MAX = 0.0008
+"""The share of the training thread's time that the client may take, of 0.001 with all that cannot be foreseen."""
+
+READ_FACTOR, HOOK_FACTOR = 1.6, 0.25
+"""The time that the client takes of a step that is read, and of one that is not, as multiples of the time between the clock's two
+readings around the reading. They include the call of the hook."""
+
+STEPS_READ_FIRST = 256
+"""The first steps of a process, which are all read."""
+
+STEPS_PER_READ_MAX = 1024
+"""Steps from one that is read to the next, at most. A power of two."""
+
+READ_EVERY_MAX = 0.5
+"""Seconds from one step that is read to the next, at most, unless a step takes longer."""
+
+COSTS_MIN = 8
+"""Costs that have to be known before the number of steps is chosen anew."""
+
+COSTS_KEPT_MAX = 1024
+"""Costs that are kept, at most."""
+
+OUTLIER = 4.0
+"""A cost counts as at most this many times the median: another process may have run meanwhile."""
+
+MARGIN = 0.8
+"""Steps are read more often again if the client would take less than this share of what it may."""
+
+
+class Pacing:
+    """Sets `Process.unread_mask`."""
+
+    def __init__(self, process: Process, reads_every_step: bool) -> None:
+        self._process = process
+        self._reads_every_step = reads_every_step
+        self._costs: List[float] = []
+        self._durations: List[float] = []
+        self._steps_per_read = 1
+        self._n_steps = 0
+        self._settled_at = 0.0
+
+    def add(self, seconds: float, cost: float) -> None:
+        """Notes how long a step took and how long reading at its end, in seconds."""
+        if len(self._costs) < COSTS_KEPT_MAX:
+            self._durations.append(seconds)
+            self._costs.append(cost)
+
+    def settle(self, now: float) -> None:
+        """Chooses which steps are read from `now` on, on the monotonic clock. Runs on the sender's thread."""
+        process = self._process
+        n_steps = process.n_steps
+        n_new, elapsed = n_steps - self._n_steps, now - self._settled_at
+        if n_new <= 0 or elapsed <= 0.0:
+            return
+        self._n_steps, self._settled_at = n_steps, now
+        if self._reads_every_step or n_steps < STEPS_READ_FIRST:
+            return
+        costs, durations = self._costs, self._durations
+        if len(costs) >= COSTS_MIN:
+            self._costs, self._durations = [], []
+            ceiling = OUTLIER * _median(costs)
+            cost = sum(min(each, ceiling) for each in costs) / len(costs)
+            self._steps_per_read = steps_per_read(cost, _median(durations), self._steps_per_read)
+        while self._steps_per_read > 1 and self._steps_per_read * elapsed > READ_EVERY_MAX * n_new:
+            self._steps_per_read //= 2  # steps have become longer
+        process.unread_mask = self._steps_per_read - 1
+        if process.is_followed:  # asked last: another thread may have begun to follow the steps meanwhile
+            process.unread_mask = 0
+
+
+def steps_per_read(cost: float, seconds: float, before: int) -> int:
+    """Returns the steps from one that is read to the next: a power of two.
+
+    `cost` and `seconds`: of reading and of a step, in seconds. `before`: what it was so far; it falls only by a margin.
+    """
+    n = before
+    while n < STEPS_PER_READ_MAX and _taken(cost, n) > SHARE_MAX * seconds and 2 * n * seconds <= READ_EVERY_MAX:
+        n *= 2
+    while n > 1 and _taken(cost, n // 2) <= MARGIN * SHARE_MAX * seconds:
+        n //= 2
+    return n
+
+
+def _taken(cost: float, n: int) -> float:
+    """Returns the seconds that the client takes of a step, if one of `n` is read."""
+    return cost * (READ_FACTOR / n + (HOOK_FACTOR if n > 1 else 0.0))
+
+
+def _median(values: List[float]) -> float:
+    return sorted(values)[len(values) // 2]  # importing `statistics` takes 10 ms
