@@ -8,8 +8,6 @@ There are three ways to use it:
 - `python -m stepmem train.py …` counts optimizer steps without code changes (also `torchrun -m stepmem train.py`);
 - `with stepmem.step():` around a step, or `stepmem.step_end()` after it, in your own training loop;
 - `stepmem.huggingface.StepmemCallback` and `stepmem.lightning.StepmemCallback`.
-
-README.md describes how the modules work together.
 """
 
 from __future__ import annotations

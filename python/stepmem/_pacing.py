@@ -1,8 +1,8 @@
 """Chooses which of the steps that the optimizer hook counts are read.
 
 Where steps are so short that reading would take more than SHARE_MAX of them, only every second, fourth, eighth … step is read.
-The others are counted. PyTorch's peak counters are reset when they are read, so that no peak is lost. Ranks that read as many
-read steps of the same numbers.
+The others are counted, and their peaks are not lost. Ranks that read as many read steps of the same numbers. While memory
+grows, all are read: a leak is found after so many readings, and may be fast.
 """
 
 from __future__ import annotations
@@ -20,6 +20,12 @@ readings around the reading. They include the call of the hook."""
 
 STEPS_READ_FIRST = 256
 """The first steps of a process, which are all read."""
+
+STEPS_READ_AFTER_GROWTH = 1024
+"""After memory has grown, so many steps are all read."""
+
+GROWTH = 1.001
+"""Memory has grown when it is more than this many times what it was when it had grown before."""
 
 STEPS_PER_READ_MAX = 1024
 """Steps from one that is read to the next, at most. A power of two."""
@@ -49,11 +55,17 @@ class Pacing:
         self._costs: List[float] = []
         self._durations: List[float] = []
         self._steps_per_read = 1
+        self._allocated = self._reserved = 0
+        self._reads_all_until = 0
         self._n_steps = 0
         self._settled_at = 0.0
 
-    def add(self, seconds: float, cost: float) -> None:
-        """Notes how long a step took and how long reading at its end, in seconds."""
+    def add(self, seconds: float, cost: float, allocated: int, reserved: int) -> None:
+        """Notes how long a step took and how long reading at its end, in seconds, and the bytes that it left."""
+        if allocated > GROWTH * self._allocated or reserved > GROWTH * self._reserved:
+            self._allocated, self._reserved = max(allocated, self._allocated), max(reserved, self._reserved)
+            if self._process.n_steps > STEPS_READ_FIRST:
+                self._reads_all_until = self._process.n_steps + STEPS_READ_AFTER_GROWTH
         if len(self._costs) < COSTS_KEPT_MAX:
             self._durations.append(seconds)
             self._costs.append(cost)
@@ -76,7 +88,7 @@ class Pacing:
             self._steps_per_read = steps_per_read(cost, _median(durations), self._steps_per_read)
         while self._steps_per_read > 1 and self._steps_per_read * elapsed > READ_EVERY_MAX * n_new:
             self._steps_per_read //= 2  # steps have become longer
-        process.unread_mask = self._steps_per_read - 1
+        process.unread_mask = 0 if n_steps < self._reads_all_until else self._steps_per_read - 1
         if process.is_followed:  # asked last: another thread may have begun to follow the steps meanwhile
             process.unread_mask = 0
 

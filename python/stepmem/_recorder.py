@@ -137,8 +137,9 @@ class Recorder:
 
     def _packed(self, taken: Taken) -> bytes:
         ended_at, ended, began, n, phase_idx, n_steps, (reader, device_idx, capacity), read, read_at = taken
+        figures = reader.figures(read)
         if not phase_idx and began is not None:
-            self._pacing.add(ended - began, read_at - ended)
+            self._pacing.add(ended - began, read_at - ended, figures[0], figures[2])
         return RECORD.pack(
             ended_at,
             UNKNOWN_SECONDS if began is None else ended - began,
@@ -147,7 +148,7 @@ class Recorder:
             1 if phase_idx else n_steps,
             device_idx,
             phase_idx,
-            *reader.figures(read),
+            *figures,
             *capacity,
             *reader.high_water,
         )

@@ -95,6 +95,41 @@ def test_peaks_of_steps_that_are_not_read_are_not_lost(fake, train):
     assert max(records) == 992
 
 
+@pytest.mark.parametrize("grows", ["torch.malloc(20_000)", "torch._C.cached += 20_000"])
+def test_growing_memory_is_read_at_each_step(fake, train, grows):
+    code = f"""
+    cost = 60e-6
+    torch.malloc(10_000_000)
+    torch._C.cached = 2_000_000
+    steps(1000, 0.010)
+    for _ in range(500):
+        {grows}
+        steps(1, 0.010)
+    steps(2000, 0.010)
+    over()
+    """
+    numbers = [record["step"] for record in trained(fake(200), train, code)]
+    assert [number for number in numbers if 900 < number <= 1000] == [928, 960, 992]
+    assert [number for number in numbers if 1100 < number <= 2524] == list(range(1101, 2525)), "the growth and 1,024 steps after it"
+    assert numbers[-2:] == [3456, 3488]
+
+
+def test_memory_that_varies_by_less_than_a_thousandth_is_not_growing(fake, train):
+    code = """
+    cost = 60e-6
+    torch.malloc(10_000_000)
+    steps(1000, 0.010)
+    for n in range(1000):
+        held = n * 7919 % 9000
+        torch.malloc(held)
+        steps(1, 0.010)
+        torch.free(held)
+    over()
+    """
+    numbers = [record["step"] for record in trained(fake(200), train, code)]
+    assert len([number for number in numbers if 1000 < number <= 2000]) == 31
+
+
 def test_evaluation_stands_for_no_steps(fake, train):
     code = """
     cost = 60e-6

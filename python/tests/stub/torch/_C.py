@@ -1,6 +1,7 @@
 TOTAL = 1 << 30
 allocated = 0
 peak = 0
+cached = 1024
 n_ooms = 0
 n_allocations = 0
 n_frees = 0
@@ -26,7 +27,7 @@ def _cuda_memoryStats(device):
         "active": stat(1, 1),
         "inactive_split": stat(1, 1),
         "allocated_bytes": stat(allocated, peak),
-        "reserved_bytes": stat(allocated + 1024, peak + 1024),
+        "reserved_bytes": stat(allocated + cached, peak + cached),
         "active_bytes": stat(allocated, peak),
         "inactive_split_bytes": stat(512, 512),
         "requested_bytes": stat(allocated, peak),
