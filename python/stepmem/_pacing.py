@@ -7,7 +7,7 @@ grows, all are read: a leak is found after so many readings, and may be fast.
 
 from __future__ import annotations
 
-from typing import List
+from typing import List, Tuple
 
 from ._process import Process
 
@@ -24,8 +24,9 @@ STEPS_READ_FIRST = 256
 STEPS_READ_AFTER_GROWTH = 1024
 """After memory has grown, so many steps are all read."""
 
-GROWTH = 1.001
-"""Memory has grown when it is more than this many times what it was when it had grown before."""
+GROWTH_SHARE = 0.001
+"""Memory has grown when it is more by this share of itself, and of the room that is left, than when it had grown before. Growth that takes
+longer than STEPS_READ_AFTER_GROWTH for that leaves a million steps."""
 
 STEPS_PER_READ_MAX = 1024
 """Steps from one that is read to the next, at most. A power of two."""
@@ -46,6 +47,27 @@ MARGIN = 0.8
 """Steps are read more often again if the client would take less than this share of what it may."""
 
 
+Usage = Tuple[int, int, int]
+"""Bytes allocated and reserved, and those that are free beside them; a negative number where one is unknown."""
+
+
+class Growth:
+    """Follows a process's memory, and knows until when all steps are read for it."""
+
+    def __init__(self) -> None:
+        self._allocated = self._reserved = 0
+        self.reads_all_until = STEPS_READ_FIRST
+        """The first step that need not be read."""
+
+    def note(self, n_steps: int, usage: Usage) -> None:
+        """Notes the memory that was left by a step of a process that has taken `n_steps`."""
+        allocated, reserved, room = usage
+        if has_grown(self._allocated, allocated, room) or has_grown(self._reserved, reserved, room):
+            self._allocated, self._reserved = max(allocated, self._allocated), max(reserved, self._reserved)
+            if n_steps > STEPS_READ_FIRST:
+                self.reads_all_until = n_steps + STEPS_READ_AFTER_GROWTH
+
+
 class Pacing:
     """Sets `Process.unread_mask`."""
 
@@ -55,17 +77,13 @@ class Pacing:
         self._costs: List[float] = []
         self._durations: List[float] = []
         self._steps_per_read = 1
-        self._allocated = self._reserved = 0
-        self._reads_all_until = 0
+        self._growth = Growth()
         self._n_steps = 0
         self._settled_at = 0.0
 
-    def add(self, seconds: float, cost: float, allocated: int, reserved: int) -> None:
-        """Notes how long a step took and how long reading at its end, in seconds, and the bytes that it left."""
-        if allocated > GROWTH * self._allocated or reserved > GROWTH * self._reserved:
-            self._allocated, self._reserved = max(allocated, self._allocated), max(reserved, self._reserved)
-            if self._process.n_steps > STEPS_READ_FIRST:
-                self._reads_all_until = self._process.n_steps + STEPS_READ_AFTER_GROWTH
+    def add(self, seconds: float, cost: float, usage: Usage) -> None:
+        """Notes how long a step took and how long reading at its end, in seconds, and the memory that it left."""
+        self._growth.note(self._process.n_steps, usage)
         if len(self._costs) < COSTS_KEPT_MAX:
             self._durations.append(seconds)
             self._costs.append(cost)
@@ -88,9 +106,14 @@ class Pacing:
             self._steps_per_read = steps_per_read(cost, _median(durations), self._steps_per_read)
         while self._steps_per_read > 1 and self._steps_per_read * elapsed > READ_EVERY_MAX * n_new:
             self._steps_per_read //= 2  # steps have become longer
-        process.unread_mask = 0 if n_steps < self._reads_all_until else self._steps_per_read - 1
+        process.unread_mask = 0 if n_steps < self._growth.reads_all_until else self._steps_per_read - 1
         if process.is_followed:  # asked last: another thread may have begun to follow the steps meanwhile
             process.unread_mask = 0
+
+
+def has_grown(before: int, now: int, room: int) -> bool:
+    """Returns whether memory of `now` bytes is noticeably more than the `before` when it had grown last, with `room` bytes free."""
+    return now - before > GROWTH_SHARE * max(before, room)
 
 
 def steps_per_read(cost: float, seconds: float, before: int) -> int:

@@ -29,6 +29,10 @@ class Capacity(NamedTuple):
     total: int
     free: int
 
+    def room(self, reserved: int) -> int:
+        """Returns the bytes that a process with `reserved` bytes can still take; a negative number if that is unknown."""
+        return self.free if self.free != UNKNOWN else self.total - reserved
+
 
 NO_CAPACITY = Capacity(UNKNOWN, UNKNOWN)
 

@@ -139,7 +139,7 @@ class Recorder:
         ended_at, ended, began, n, phase_idx, n_steps, (reader, device_idx, capacity), read, read_at = taken
         figures = reader.figures(read)
         if not phase_idx and began is not None:
-            self._pacing.add(ended - began, read_at - ended, figures[0], figures[2])
+            self._pacing.add(ended - began, read_at - ended, (figures[0], figures[2], capacity.room(figures[2])))
         return RECORD.pack(
             ended_at,
             UNKNOWN_SECONDS if began is None else ended - began,

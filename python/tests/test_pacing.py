@@ -95,7 +95,7 @@ def test_peaks_of_steps_that_are_not_read_are_not_lost(fake, train):
     assert max(records) == 992
 
 
-@pytest.mark.parametrize("grows", ["torch.malloc(20_000)", "torch._C.cached += 20_000"])
+@pytest.mark.parametrize("grows", ["torch.malloc(1_500_000)", "torch._C.cached += 1_500_000"])
 def test_growing_memory_is_read_at_each_step(fake, train, grows):
     code = f"""
     cost = 60e-6
@@ -112,6 +112,20 @@ def test_growing_memory_is_read_at_each_step(fake, train, grows):
     assert [number for number in numbers if 900 < number <= 1000] == [928, 960, 992]
     assert [number for number in numbers if 1100 < number <= 2524] == list(range(1101, 2525)), "the growth and 1,024 steps after it"
     assert numbers[-2:] == [3456, 3488]
+
+
+@pytest.mark.parametrize("size, n_read", [(100, 32), (1500, 1000)])  # full after ten million steps, and after 700,000
+def test_growth_is_read_at_each_step_if_it_may_take_the_device(fake, train, size, n_read):
+    code = f"""
+    cost = 60e-6
+    steps(1000, 0.010)
+    for _ in range(3000):
+        torch.malloc({size})
+        steps(1, 0.010)
+    over()
+    """
+    numbers = [record["step"] for record in trained(fake(200), train, code)]
+    assert len([number for number in numbers if number > 3000]) == n_read
 
 
 def test_memory_that_varies_by_less_than_a_thousandth_is_not_growing(fake, train):

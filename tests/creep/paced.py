@@ -13,7 +13,8 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../python"))
 
-from stepmem._pacing import GROWTH, STEPS_READ_AFTER_GROWTH, STEPS_READ_FIRST
+from stepmem._pacing import Growth
+from stepmem._readers import UNKNOWN, Capacity
 
 CHOICE_STEPS = 100  # a second of steps of 10 ms
 RESTART_SECONDS = 600.0  # after a pause as long as this, or a step that comes again, a process has begun anew
@@ -24,8 +25,8 @@ class Process:
     """What the client of one process has seen of its steps."""
 
     def __init__(self):
-        self.n_steps, self.n_unread, self.mask, self.reads_all_until = 0, 0, 0, STEPS_READ_FIRST
-        self.allocated = self.reserved = 0
+        self.n_steps, self.n_unread, self.mask = 0, 0, 0
+        self.growth, self.capacity = Growth(), Capacity(UNKNOWN, UNKNOWN)
         self.peaks = dict.fromkeys(PEAKS, 0)
         self.step, self.time = -1, float("inf")
 
@@ -44,18 +45,17 @@ class Process:
             if is_step:
                 self.note(record)
         if self.n_steps % CHOICE_STEPS == 0:
-            self.mask = 0 if self.n_steps < self.reads_all_until else stride - 1
+            self.mask = 0 if self.n_steps < self.growth.reads_all_until else stride - 1
         return record if is_read else None
 
     def note(self, record):
         if self.n_unread > 1:
             record["steps"] = self.n_unread
         self.n_unread = 0
-        allocated, reserved = record["allocated_bytes"], record["reserved_bytes"]
-        if allocated > GROWTH * self.allocated or reserved > GROWTH * self.reserved:
-            self.allocated, self.reserved = max(allocated, self.allocated), max(reserved, self.reserved)
-            if self.n_steps > STEPS_READ_FIRST:
-                self.reads_all_until = self.n_steps + STEPS_READ_AFTER_GROWTH
+        if "total_bytes" in record:
+            self.capacity = Capacity(record["total_bytes"], record.get("free_bytes", UNKNOWN))
+        reserved = record["reserved_bytes"]
+        self.growth.note(self.n_steps, (record["allocated_bytes"], reserved, self.capacity.room(reserved)))
 
 
 def main():
