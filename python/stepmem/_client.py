@@ -16,7 +16,7 @@ from ._recorder import UNPACKED_MAX, Recorder
 from ._sender import Sender
 from ._signals import raise_if_of_handler
 from ._warn import inform_once, warn_once
-from ._wire import OUTCOMES, PHASES, Capture, HoldersAsk, HoldersResult, SnapshotResult
+from ._wire import OUTCOMES, PHASES, Capture, End, HoldersAsk, HoldersResult, SnapshotResult
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -205,7 +205,18 @@ class Client:
         if outcome not in OUTCOMES:
             warn_once(f"outcome {outcome}", f"outcome {outcome!r} is not one of {', '.join(OUTCOMES)}")
         elif self._sender is not None:
-            self._sender.add_control(self.ending.report(outcome))
+            self._report_end(self._sender, self.ending.report(outcome))
+
+    def _report_end(self, sender: Sender, end: End) -> None:
+        """Reports an end, with the peaks of the steps that were not read, where they are known."""
+        try:
+            if self._recorder is not None and end.unread_steps:
+                end.peaks = self._recorder.peaks_since_read()
+        except Exception as error:
+            raise_if_of_handler(error)
+            warn_once("last peaks", f"the peaks of the last steps are unknown: {error!r}")
+        finally:
+            sender.add_control(end)
 
     def flush(self, seconds: float) -> bool:
         """Waits up to `seconds` until all records are pushed. Returns whether they are."""
@@ -217,7 +228,7 @@ class Client:
             if self._sender is not None:
                 end = self.ending.at_exit()
                 if end is not None:
-                    self._sender.add_control(end)
+                    self._report_end(self._sender, end)
                 self._sender.stop(FLUSH_SECONDS)
             elif self.expects_steps:
                 self._warn_of_no_step()

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from time import monotonic
 from time import time as unix_time
-from typing import Any, Callable, Deque, List, Optional, Tuple, Union
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
 from ._pacing import Pacing
 from ._peaks import step_lock
@@ -20,7 +20,7 @@ from ._sender import BATCH_RECORDS_MAX, Sender
 from ._settings import Settings
 from ._signals import raise_if_of_handler
 from ._torch import is_cuda_up, require_cuda
-from ._wire import RECORD, STEP_MAX, UNKNOWN_SECONDS
+from ._wire import END_PEAKS, RECORD, STEP_MAX, UNKNOWN, UNKNOWN_SECONDS
 
 CAPACITY_EVERY = 10.0
 """Interval at which the device's total and free memory are read, in seconds."""
@@ -112,6 +112,13 @@ class Recorder:
                 time.sleep(0)
         self._pacing.settle(monotonic())
         return n_taken
+
+    def peaks_since_read(self) -> Dict[str, object]:
+        """Returns the known ones of END_PEAKS since the last reading."""
+        with step_lock():
+            reader = self._reader
+            figures = reader.figures(reader.take())
+        return {name: peak for name, peak in zip(END_PEAKS, (figures[1], figures[3])) if peak != UNKNOWN}
 
     def close(self) -> None:
         """Closes the reader's files. Ignores errors, as the program may have closed them."""

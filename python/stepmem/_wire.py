@@ -47,8 +47,11 @@ FIGURES = (
 )
 """JSON keys of a record's figures, in the order of RECORD. Each figure may be UNKNOWN."""
 
+END_PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
+"""Keys of an end for the peaks since the last record."""
+
 LATER_STEP_FIELDS = ("instance", "launch", "steps", "high_water_allocated_bytes", "high_water_reserved_bytes")
-LATER_END_FIELDS = ("instance", "time", "step", "unread_steps", "error_type", "error_message", "requested_bytes")
+LATER_END_FIELDS = ("instance", "time", "step", "unread_steps", "error_type", "error_message", "requested_bytes", *END_PEAKS)
 LATER_SNAPSHOT_FIELDS = ("instance", "file", "events_per_step")
 LATER_HOLDERS_FIELDS = ("instance",)
 """Keys of a step, of an end, of a snapshot and of holders that exporters of before refuse."""
@@ -221,7 +224,7 @@ def _holder_fields(holder: Any) -> Dict[str, object]:
 class End:
     """The end of this rank; what is None is unknown."""
 
-    __slots__ = ("error_message", "error_type", "is_automatic", "outcome", "requested_bytes", "step", "time", "unread_steps")
+    __slots__ = ("error_message", "error_type", "is_automatic", "outcome", "peaks", "requested_bytes", "step", "time", "unread_steps")
 
     def __init__(self, outcome: str, is_automatic: bool) -> None:
         self.outcome = outcome
@@ -233,6 +236,8 @@ class End:
         self.step: Optional[int] = None
         self.unread_steps: Optional[int] = None
         """Steps after the last record, if there are any."""
+        self.peaks: Dict[str, object] = {}
+        """Bytes by END_PEAKS, of the time since the last record."""
         self.error_type: Optional[str] = None
         self.error_message: Optional[str] = None
         self.requested_bytes: Optional[int] = None
@@ -240,7 +245,7 @@ class End:
 
     def fields(self) -> Dict[str, object]:
         """Returns the JSON fields beside rank and instance."""
-        return {name: getattr(self, name) for name in self.__slots__ if name != "is_automatic"}
+        return {name: getattr(self, name) for name in self.__slots__ if name not in ("is_automatic", "peaks")} | self.peaks
 
 
 class Encoder:

@@ -259,6 +259,26 @@ def test_steps_at_the_end_are_counted_once(exporter, train):
     assert exporter.rank()["steps_total"] == 2000
 
 
+@pytest.mark.parametrize("end", ["", "raise ValueError('bad')", "stepmem.end('failed')"])
+def test_peaks_of_the_last_steps_are_not_lost(exporter, train, end):
+    code = f"""
+    cost = 60e-6
+    steps(1000, 0.010, spikes=(995,))
+    {end}
+    """
+    train(PACED + code, exporter.url, PATHS=STUB).ended()
+    rank = exporter.rank()
+    assert (rank["step"], rank["end"]["step"], rank["end"]["peak_allocated_bytes"]) == (992, 1000, 6000)
+    assert (rank["recent_peak_allocated_bytes"], rank["high_water_allocated_bytes"]) == (6000, 6000)
+
+
+def test_end_without_steps_that_were_not_read_has_no_peaks(exporter, train):
+    train(PACED + "\n    cost = 1e-6; steps(100, 0.010, spikes=(90,)); torch.malloc(9000)\n", exporter.url, PATHS=STUB).ended()
+    rank = exporter.rank()
+    assert (rank["step"], rank["recent_peak_allocated_bytes"]) == (100, 6000)
+    assert "peak_allocated_bytes" not in rank["end"] or rank["end"]["peak_allocated_bytes"] is None
+
+
 def test_exporter_counts_steps_that_were_not_read(exporter, train):
     code = "\n    cost = 60e-6; steps(1000, 0.010); over()\n"
     ended = train(PACED + code, exporter.url, PATHS=STUB).ended()

@@ -73,6 +73,12 @@ pub struct EndReport {
     /// Its train steps after the last record, whose memory was not read; at most
     /// [`STEPS_PER_RECORD_MAX`](crate::model::step::STEPS_PER_RECORD_MAX).
     pub unread_steps: Option<u32>,
+    /// The most that was allocated since the last record.
+    #[serde(rename = "peak_allocated_bytes")]
+    pub peak_allocated: Option<Bytes>,
+    /// The most that the allocator held since the last record.
+    #[serde(rename = "peak_reserved_bytes")]
+    pub peak_reserved: Option<Bytes>,
     pub error_type: Option<Box<str>>,
     /// The first line of the error.
     pub error_message: Option<Box<str>>,

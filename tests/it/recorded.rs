@@ -132,7 +132,8 @@ fn steps_that_were_not_read_count_live_and_recorded() {
     let folder = Folder::new("recorded-unread");
     let directory = text(&folder.path("recorded"));
     let exporter = Exporter::start(&["--record.directory", &directory]);
-    let job = Job::leaking("leaky", 1..2001, MIB).every(8).more(|_, _| json!({"steps": 8}));
+    let more = |_, _| json!({"steps": 8, "peak_reserved_bytes": 48_u64 << 30});
+    let job = Job::leaking("leaky", 1..2001, MIB).every(8).more(more);
     let records = job.records();
     let n_steps =
         8 * records.iter().filter(|record| record["rank"] == 2).map(|_| 1_u64).sum::<u64>();
@@ -155,17 +156,23 @@ fn steps_that_were_not_read_count_live_and_recorded() {
     let slopes: Vec<f64> = slopes.map(|(_, slope)| slope / float(MIB)).collect();
     assert!(slopes.iter().any(|slope| (slope - 1.0).abs() < 0.05), "{slopes:?} MiB a step");
     let last = of_rank_2(&live)["step"].as_u64().unwrap();
-    let end = json!({"rank": 2, "outcome": "completed", "step": last + 5, "unread_steps": 5});
+    let end = json!({"rank": 2, "outcome": "completed", "step": last + 5, "unread_steps": 5,
+        "peak_allocated_bytes": 60_u64 << 30, "peak_reserved_bytes": 61_u64 << 30});
     post(&exporter, "/v1/runs/leaky/end", &end);
     assert_eq!(of_leak("rank_steps_total"), float(n_steps + 5));
     assert_eq!(of_leak("rank_unread_steps_total"), float(n_steps / 8 * 7 + 5));
     let live = exporter.status();
+    let recent = "recent_peak_allocated_bytes";
+    assert_eq!(of_rank_2(&live)[recent], 60_u64 << 30, "what came after the last record");
     exporter.stop();
 
     let again = replayed(&[&directory]);
     assert_eq!(findings(&again), findings(&live));
     assert_eq!(of_rank_2(&again)["unread_steps_total"], n_steps / 8 * 7 + 5);
+    assert_eq!(of_rank_2(&again)[recent], 60_u64 << 30);
     let rank = &replayed_summary(&[&directory])["ranks"][2];
+    assert_eq!(rank["peak_allocated"]["max_bytes"], 60_u64 << 30);
+    assert_eq!(rank["peak_reserved"]["max_bytes"], 61_u64 << 30);
     assert_eq!(
         (&rank["steps"], &rank["last"]["step"]),
         (&json!(n_steps + 5), &json!(last + 5))

@@ -79,6 +79,8 @@ mod tests {
             time: None,
             step: None,
             unread_steps: None,
+            peak_allocated: None,
+            peak_reserved: None,
             error_type: None,
             error_message: None,
             requested: None,

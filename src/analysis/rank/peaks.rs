@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::end::EndReport;
 use crate::model::step::StepSample;
 use crate::model::units::{Bytes, Uptime};
 
@@ -42,6 +43,13 @@ impl HighWater {
                 .max(sample.reserved.filter(|_| sample.high_water_reserved.is_some())),
         }
     }
+
+    /// Takes in peaks that came after the record, where the marks are known.
+    pub fn raise(&mut self, peaks: StepPeaks) {
+        let raised = |mark: Option<Bytes>, peak| mark.and(mark.max(peak));
+        self.allocated = raised(self.allocated, peaks.allocated);
+        self.reserved = raised(self.reserved, peaks.reserved);
+    }
 }
 
 /// Returns a mark that has risen since the record before, which is the peak since then.
@@ -62,6 +70,12 @@ impl StepPeaks {
             reserved,
             reserved_known: reserved.or(sample.reserved),
         }
+    }
+
+    /// Returns the peaks since the last record that an end reports.
+    pub fn of_end(end: &EndReport) -> Self {
+        let reserved = end.peak_reserved;
+        Self { allocated: end.peak_allocated, reserved, reserved_known: reserved }
     }
 
     /// Returns the greater of each.
@@ -100,6 +114,12 @@ impl RecentPeaks {
             }
         }
         self.pushes = self.pushes.saturating_add(1);
+    }
+
+    /// Takes in peaks that came after the last record.
+    pub fn raise(&mut self, peaks: StepPeaks) {
+        let [newest, ..] = &mut self.parts;
+        *newest = Some(newest.unwrap_or_default().max(peaks));
     }
 
     /// Returns the greatest peaks; each is `None` where no record of the window knows its own.

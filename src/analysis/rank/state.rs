@@ -203,6 +203,7 @@ impl RankState {
         if let (Some(1..), Some(step)) = (report.unread_steps, report.step) {
             self.tally.end_at(step.get());
         }
+        self.take_last_peaks(StepPeaks::of_end(report), now);
         if report.outcome == EndOutcome::Oom {
             let last_step = self.last_step();
             let step = report.step.map(Count::get).or(last_step);
@@ -213,6 +214,16 @@ impl RankState {
         }
         self.creep.release();
         self.ended = Some(RankEnded { report: report.clone(), at: now, is_scraped: false });
+    }
+
+    /// Takes the peaks since the last record, which are of the last step as far as is known.
+    fn take_last_peaks(&mut self, peaks: StepPeaks, now: Uptime) {
+        self.high_water.raise(peaks);
+        self.recent.raise(peaks);
+        if let Some(peak) = peaks.allocated {
+            self.interval.add(peak, now);
+        }
+        self.tally.raise(peaks);
     }
 
     /// Counts train steps whose memory was not read.

@@ -132,6 +132,15 @@ impl Tally {
         }
     }
 
+    /// Takes in peaks that came after the last record, as those of the last step.
+    pub fn raise(&mut self, peaks: StepPeaks) {
+        let Some((_, Moment { step, .. })) = self.span else { return };
+        self.peak_allocated.raise(peaks.allocated, step);
+        self.peak_reserved.raise(peaks.reserved, step);
+        let [train, ..] = &mut self.phases;
+        train.peak = train.peak.max(peaks.allocated);
+    }
+
     /// Forgets the life and begins the next.
     pub fn begin_life(&mut self) {
         *self = Self { n_restarts: self.n_restarts.saturating_add(1), ..Self::default() };
@@ -165,6 +174,12 @@ impl Figure {
             self.squared_moves += (value.as_f64() - last.as_f64()).powi(2);
         }
         self.last = Some(value);
+        self.raise(Some(value), step);
+    }
+
+    /// Takes in a value for the greatest alone.
+    fn raise(&mut self, value: Option<Bytes>, step: u64) {
+        let Some(value) = value else { return };
         if self.max.is_none_or(|(max, _)| value > max) {
             self.max = Some((value, step));
         }

@@ -37,6 +37,7 @@ pub fn decode_end(body: &[u8]) -> Result<RankEnd, DecodeError> {
     let text = |field, text: Option<Text<'_>>, max| {
         text.map(|text| in_field(field, checked_text(&text.0, max))).transpose()
     };
+    let bytes = |field, n: Option<Number>| optional(n, |n| bytes_of(field, n));
     let report = EndReport {
         outcome: raw.outcome,
         time: optional(raw.time, |n| seconds_of("time", n))?,
@@ -44,9 +45,11 @@ pub fn decode_end(body: &[u8]) -> Result<RankEnd, DecodeError> {
         unread_steps: optional(raw.unread_steps, |n| {
             small_of("unread_steps", n, 0, STEPS_PER_RECORD_MAX)
         })?,
+        peak_allocated: bytes("peak_allocated_bytes", raw.peak_allocated_bytes)?,
+        peak_reserved: bytes("peak_reserved_bytes", raw.peak_reserved_bytes)?,
         error_type: text("error_type", raw.error_type, ERROR_TYPE_BYTES_MAX)?,
         error_message: text("error_message", raw.error_message, ERROR_MESSAGE_BYTES_MAX)?,
-        requested: optional(raw.requested_bytes, |n| bytes_of("requested_bytes", n))?,
+        requested: bytes("requested_bytes", raw.requested_bytes)?,
     };
     Ok(RankEnd {
         rank: optional(raw.rank, |n| rank_of("rank", n))?,
@@ -173,6 +176,8 @@ struct RawEnd<'a> {
     time: Option<Number>,
     step: Option<Number>,
     unread_steps: Option<Number>,
+    peak_allocated_bytes: Option<Number>,
+    peak_reserved_bytes: Option<Number>,
     #[serde(borrow)]
     error_type: Option<Text<'a>>,
     #[serde(borrow)]
