@@ -63,7 +63,7 @@ began = time.thread_time()
 steps(int(sys.argv[1]))
 took = time.thread_time() - began
 client = sys.modules.get("stepmem._client")
-print(took, client.CLIENT.process.unread_mask + 1 if client else 0)
+print(took, (1 << 32) // client.CLIENT.process.read_below if client else 0)
 """
 
 BARE, AGAIN, RUN, SNAPSHOTS = "the bare command", "the bare command again", "run", "run --snapshots"

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 from ._client import CLIENT
+from ._process import SCATTER, SCATTERED
 from ._signals import raise_if_of_handler
 from ._warn import warn_once
 
@@ -58,7 +59,7 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
             return
         process = CLIENT.process
         n = process.step + 1
-        if n & process.unread_mask:  # see _pacing
+        if n * SCATTER % SCATTERED >= process.read_below:  # see _pacing
             process.step = n
             process.n_steps += 1
             process.step_began_at = monotonic()

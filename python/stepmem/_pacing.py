@@ -1,15 +1,15 @@
 """Chooses which of the steps that the optimizer hook counts are read.
 
-Where steps are so short that reading would take more than SHARE_MAX of them, only every second, fourth, eighth … step is read.
-The others are counted, and their peaks are not lost. Ranks that read as many read steps of the same numbers. While memory
-grows, all are read: a leak is found after so many readings, and may be fast.
+Where steps are so short that reading would take more than SHARE_MAX of them, only one of two, four, eight … steps is read.
+The others are counted, and their peaks on a GPU are not lost. Ranks that read as many read steps of the same numbers, at no regular
+distance: memory may have a period. While memory grows, all are read: a leak is found after so many readings, and may be fast.
 """
 
 from __future__ import annotations
 
 from typing import List, Tuple
 
-from ._process import Process
+from ._process import SCATTERED, Process
 
 SHARE_MAX = 0.0008
 """The share of the training thread's time that the client may take, of 0.001 with all that cannot be foreseen."""
@@ -21,6 +21,9 @@ readings around the reading. They include the call of the hook."""
 STEPS_READ_FIRST = 256
 """The first steps of a process, which are all read."""
 
+STEPS_WARM = 128
+"""Growth in the first steps is that of a program that starts."""
+
 STEPS_READ_AFTER_GROWTH = 1024
 """After memory has grown, so many steps are all read."""
 
@@ -28,11 +31,11 @@ GROWTH_SHARE = 0.001
 """Memory has grown when it is more by this share of itself, and of the room that is left, than when it had grown before. Growth that takes
 longer than STEPS_READ_AFTER_GROWTH for that leaves a million steps."""
 
-STEPS_PER_READ_MAX = 1024
-"""Steps from one that is read to the next, at most. A power of two."""
+STEPS_PER_READ_MAX = 32
+"""One of so many steps is read, at least. With more, what the hook takes of each step would be nearly all, and stay."""
 
 READ_EVERY_MAX = 0.5
-"""Seconds from one step that is read to the next, at most, unless a step takes longer."""
+"""Seconds from one step that is read to the next, at most, on average, unless a step takes longer."""
 
 COSTS_MIN = 8
 """Costs that have to be known before the number of steps is chosen anew."""
@@ -64,12 +67,12 @@ class Growth:
         allocated, reserved, room = usage
         if has_grown(self._allocated, allocated, room) or has_grown(self._reserved, reserved, room):
             self._allocated, self._reserved = max(allocated, self._allocated), max(reserved, self._reserved)
-            if n_steps > STEPS_READ_FIRST:
+            if n_steps > STEPS_WARM:
                 self.reads_all_until = n_steps + STEPS_READ_AFTER_GROWTH
 
 
 class Pacing:
-    """Sets `Process.unread_mask`."""
+    """Sets `Process.read_below`."""
 
     def __init__(self, process: Process, reads_every_step: bool) -> None:
         self._process = process
@@ -106,9 +109,9 @@ class Pacing:
             self._steps_per_read = steps_per_read(cost, _median(durations), self._steps_per_read)
         while self._steps_per_read > 1 and self._steps_per_read * elapsed > READ_EVERY_MAX * n_new:
             self._steps_per_read //= 2  # steps have become longer
-        process.unread_mask = 0 if n_steps < self._growth.reads_all_until else self._steps_per_read - 1
+        process.read_below = SCATTERED if n_steps < self._growth.reads_all_until else SCATTERED // self._steps_per_read
         if process.is_followed:  # asked last: another thread may have begun to follow the steps meanwhile
-            process.unread_mask = 0
+            process.read_below = SCATTERED
 
 
 def has_grown(before: int, now: int, room: int) -> bool:
@@ -117,7 +120,7 @@ def has_grown(before: int, now: int, room: int) -> bool:
 
 
 def steps_per_read(cost: float, seconds: float, before: int) -> int:
-    """Returns the steps from one that is read to the next: a power of two.
+    """Returns of how many steps one is read: a power of two.
 
     `cost` and `seconds`: of reading and of a step, in seconds. `before`: what it was so far; it falls only by a margin.
     """

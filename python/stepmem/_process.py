@@ -9,6 +9,11 @@ from ._settings import Identity, Settings
 from ._warn import warn_once
 
 
+SCATTER, SCATTERED = 0x9E3779B1, 1 << 32
+"""Multiples of the first, modulo the second, are spread evenly, also of every tenth number: it is SCATTERED by the golden ratio
+(Knuth, TAOCP 3, 6.4)."""
+
+
 class Process:
     """What several modules need to know of this process. Settings and identity are read once, when first needed."""
 
@@ -19,8 +24,8 @@ class Process:
         """Optimizer steps, read or not."""
         self.n_recorded = 0
         """Those until the last one that was read."""
-        self.unread_mask = 0
-        """Of the steps that the optimizer hook counts, those whose number has one of these bits are not read."""
+        self.read_below = SCATTERED
+        """Of the steps that the optimizer hook counts, those are read whose number times SCATTER, modulo SCATTERED, is below this."""
         self.is_followed = False
         """Whether a snapshot or a search for holders needs each step's end."""
         self.step_began_at: Optional[float] = None
@@ -31,7 +36,7 @@ class Process:
     def follow(self) -> None:
         """Makes the optimizer hook read each step, until `is_followed` is cleared."""
         self.is_followed = True
-        self.unread_mask = 0
+        self.read_below = SCATTERED
 
     def settings(self) -> Optional[Settings]:
         """Returns the settings; None (and warns) if they are invalid."""

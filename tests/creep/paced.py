@@ -14,6 +14,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../python"))
 
 from stepmem._pacing import Growth
+from stepmem._process import SCATTER, SCATTERED
 from stepmem._readers import UNKNOWN, Capacity
 
 CHOICE_STEPS = 100  # a second of steps of 10 ms
@@ -25,7 +26,7 @@ class Process:
     """What the client of one process has seen of its steps."""
 
     def __init__(self):
-        self.n_steps, self.n_unread, self.mask = 0, 0, 0
+        self.n_steps, self.n_unread, self.read_below = 0, 0, SCATTERED
         self.growth, self.capacity = Growth(), Capacity(UNKNOWN, UNKNOWN)
         self.peaks = dict.fromkeys(PEAKS, 0)
         self.step, self.time = -1, float("inf")
@@ -38,14 +39,14 @@ class Process:
         self.n_unread += is_step
         for name in PEAKS:
             self.peaks[name] = max(self.peaks[name], record.get(name, 0))
-        is_read = not is_step or not self.n_steps & self.mask
+        is_read = not is_step or self.n_steps * SCATTER % SCATTERED < self.read_below
         if is_read:
             record.update(self.peaks)
             self.peaks = dict.fromkeys(PEAKS, 0)
             if is_step:
                 self.note(record)
         if self.n_steps % CHOICE_STEPS == 0:
-            self.mask = 0 if self.n_steps < self.growth.reads_all_until else stride - 1
+            self.read_below = SCATTERED if self.n_steps < self.growth.reads_all_until else SCATTERED // stride
         return record if is_read else None
 
     def note(self, record):
