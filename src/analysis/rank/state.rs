@@ -202,6 +202,8 @@ impl RankState {
         self.count_unread(report.unread_steps.unwrap_or_default());
         if let (Some(1..), Some(step)) = (report.unread_steps, report.step) {
             self.tally.end_at(step.get());
+            // Completed, though its memory is that of the last record.
+            self.last_train.iter_mut().for_each(|last| last.step = last.step.max(step));
         }
         self.take_last_peaks(StepPeaks::of_end(report), now);
         if report.outcome == EndOutcome::Oom {

@@ -31,6 +31,8 @@ pub struct Tally {
     /// What ran, by phase, in the order of [`Phase`].
     pub phases: [PhaseTally; 3],
     n_steps: u64,
+    /// Those whose memory was not read.
+    pub n_unread: u64,
     series: Series,
 }
 
@@ -42,10 +44,11 @@ pub struct Moment {
     pub time: f64,
 }
 
-/// One figure over the train steps of a life that have it.
+/// One figure over the train steps of a life that have it. A record of several steps counts as so many.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub struct Figure {
     n_steps: u64,
+    n_records: u64,
     sum: f64,
     /// The sum of the squares of the moves between neighbours.
     squared_moves: f64,
@@ -106,23 +109,26 @@ impl Tally {
         let step = sample.step.get();
         let moment = Moment { step, time };
         self.span = Some((self.span.map_or(moment, |span| span.0), moment));
-        self.allocated.add(Some(sample.allocated), step);
-        self.peak_allocated.add(peaks.allocated, step);
-        self.reserved.add(sample.reserved, step);
-        self.peak_reserved.add(peaks.reserved, step);
-        self.series.add(&Part {
+        let of = (step, sample.n_steps);
+        self.allocated.add(Some(sample.allocated), of);
+        self.peak_allocated.add(peaks.allocated, of);
+        self.reserved.add(sample.reserved, of);
+        self.peak_reserved.add(peaks.reserved, of);
+        let step = Part {
             allocated: sample.allocated.as_f64(),
             peak_allocated: peaks.allocated.map_or(0.0, Bytes::as_f64),
             peak_reserved: peaks.reserved.map_or(0.0, Bytes::as_f64),
             n_peaks_allocated: u32::from(peaks.allocated.is_some()),
             n_peaks_reserved: u32::from(peaks.reserved.is_some()),
             n_steps: 1,
-        });
+        };
+        self.series.add(&step, sample.n_steps);
     }
 
     /// Counts train steps whose memory was not read.
     pub fn add_unread(&mut self, n_steps: u32) {
         self.n_steps = self.n_steps.saturating_add(n_steps.into());
+        self.n_unread = self.n_unread.saturating_add(n_steps.into());
     }
 
     /// Makes `step` the last one, if it is later. It was not read, so that its time is that of the last record.
@@ -166,10 +172,12 @@ impl Tally {
 }
 
 impl Figure {
-    fn add(&mut self, value: Option<Bytes>, step: u64) {
+    /// Takes the value of a record: its step, and how many steps it stands for.
+    fn add(&mut self, value: Option<Bytes>, (step, n_steps): (u64, u32)) {
         let Some(value) = value else { return };
-        self.n_steps = self.n_steps.saturating_add(1);
-        self.sum += value.as_f64();
+        self.n_steps = self.n_steps.saturating_add(n_steps.into());
+        self.n_records = self.n_records.saturating_add(1);
+        self.sum += value.as_f64() * f64::from(n_steps);
         if let Some(last) = self.last {
             self.squared_moves += (value.as_f64() - last.as_f64()).powi(2);
         }
@@ -191,12 +199,12 @@ impl Figure {
     }
 
     /// How far a step is from its neighbours, in bytes: the standard deviation that a trend does not raise; `None` for
-    /// fewer than two steps.
+    /// fewer than two records.
     ///
     /// Half the mean squared successive difference (von Neumann, "Distribution of the ratio of the mean square
     /// successive difference to the variance", Annals of Mathematical Statistics 12, 1941).
     pub fn noise(&self) -> Option<f64> {
-        let n_moves = self.n_steps.checked_sub(1).filter(|n_moves| *n_moves > 0)?;
+        let n_moves = self.n_records.checked_sub(1).filter(|n_moves| *n_moves > 0)?;
         Some((self.squared_moves / (2.0 * count(n_moves))).sqrt())
     }
 }
@@ -253,13 +261,14 @@ struct Part {
 }
 
 impl Part {
-    fn join(&mut self, other: &Self) {
-        self.allocated += other.allocated;
-        self.peak_allocated += other.peak_allocated;
-        self.peak_reserved += other.peak_reserved;
-        self.n_peaks_allocated += other.n_peaks_allocated;
-        self.n_peaks_reserved += other.n_peaks_reserved;
-        self.n_steps += other.n_steps;
+    /// Adds another part so many times.
+    fn join(&mut self, other: &Self, times: u32) {
+        self.allocated += other.allocated * f64::from(times);
+        self.peak_allocated += other.peak_allocated * f64::from(times);
+        self.peak_reserved += other.peak_reserved * f64::from(times);
+        self.n_peaks_allocated += other.n_peaks_allocated * times;
+        self.n_peaks_reserved += other.n_peaks_reserved * times;
+        self.n_steps += other.n_steps * times;
     }
 
     fn mean(&self, kept: Kept) -> Option<f64> {
@@ -273,20 +282,24 @@ impl Part {
 }
 
 impl Series {
-    fn add(&mut self, step: &Part) {
-        let is_open = |part: &&mut Part| part.n_steps < 1 << self.doublings;
-        if let Some(part) = self.parts.last_mut().filter(is_open) {
-            part.join(step);
-            return;
+    /// Adds a step so many times; nothing once all parts are full.
+    fn add(&mut self, step: &Part, mut times: u32) {
+        while times > 0 {
+            let room = |part: &Part| (1 << self.doublings) - part.n_steps;
+            let open = self.parts.last_mut().map(|part| (room(part), part));
+            if let Some((room @ 1.., part)) = open {
+                let fitting = times.min(room);
+                part.join(step, fitting);
+                times -= fitting;
+            } else if self.parts.len() < PARTS_MAX {
+                self.parts.reserve_exact(PARTS_MAX - self.parts.len());
+                self.parts.push(Part::default());
+            } else if self.doublings < DOUBLINGS_MAX {
+                self.halve();
+            } else {
+                return;
+            }
         }
-        if self.parts.len() >= PARTS_MAX && self.doublings < DOUBLINGS_MAX {
-            self.halve();
-            return self.add(step);
-        }
-        if self.parts.is_empty() {
-            self.parts.reserve_exact(PARTS_MAX);
-        }
-        self.parts.push(*step);
     }
 
     /// Joins every two parts.
@@ -294,7 +307,7 @@ impl Series {
         let joined = self.parts.chunks(2).map(|pair| {
             let mut sum = Part::default();
             for part in pair {
-                sum.join(part);
+                sum.join(part, 1);
             }
             sum
         });
@@ -387,6 +400,34 @@ mod tests {
             let mean = tally.allocated.mean().unwrap();
             assert!((mean - (n_steps - 1.0) / 2.0).abs() < 1e-6);
         }
+    }
+
+    #[test]
+    fn records_of_many_steps_count_as_so_many() {
+        let level = |step: u64| if step < 900 { 100 } else { 400 };
+        let mut tally = Tally::default();
+        let mut add = |step: u64, n_steps| {
+            let record = StepSample { n_steps, ..sample(step, level(step)) };
+            tally.add(&record, StepPeaks::default(), 0.0);
+        };
+        (0..256).for_each(|step| add(step, 1));
+        (287..9000).step_by(32).for_each(|step| add(step, 32));
+        let bands = tally.bands(Kept::Allocated).unwrap();
+        assert_eq!((bands.baseline_bytes, bands.recent_bytes), (400.0, 400.0));
+        let mean = tally.allocated.mean().unwrap();
+        assert!((mean - 370.0).abs() < 2.0, "{mean}");
+        assert_eq!(tally.means(Kept::Allocated).position(|mean| mean > 300.0), Some(7));
+    }
+
+    #[test]
+    fn series_is_bounded_whatever_records_say() {
+        let mut tally = Tally::default();
+        for step in 0..200_000 {
+            let record = StepSample { n_steps: 1_000_000, ..sample(step, 1) };
+            tally.add(&record, StepPeaks::default(), 0.0);
+        }
+        assert!(tally.means(Kept::Allocated).count() <= PARTS_MAX);
+        assert_eq!(tally.allocated.mean(), Some(1.0));
     }
 
     #[test]

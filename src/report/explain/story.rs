@@ -18,7 +18,7 @@ use crate::analysis::findings::{Transition, TransitionState};
 use crate::analysis::processes::ProcessView;
 use crate::analysis::rank::view::RankView;
 use crate::model::ids::SubjectId;
-use crate::model::units::{Bytes, Count, Uptime};
+use crate::model::units::{Bytes, Uptime};
 
 /// The points of a picture, at most.
 pub const POINTS_MAX: usize = 92;
@@ -91,15 +91,10 @@ impl<'a> SubjectFigures<'a> {
         }
     }
 
-    /// Returns the last step of a rank, read or not.
+    /// Returns the last step of a rank.
     fn last_step(&self) -> Option<u64> {
         match self {
-            Self::Rank(rank) => {
-                let end = rank.ended.map(|ended| &ended.report);
-                let unread = end.filter(|end| end.unread_steps > Some(0));
-                let ended_at = unread.and_then(|end| end.step).map(Count::get);
-                rank.last_train.map(|last| last.step.get()).max(ended_at)
-            }
+            Self::Rank(rank) => rank.last_train.map(|last| last.step.get()),
             Self::Process(_) => None,
         }
     }

@@ -172,6 +172,7 @@ fn rank_summary(
         state,
         end: None,
         steps: tally.n_steps(),
+        unread_steps: tally.n_unread,
         first: tally.span.map(|span| span.0),
         last: tally.span.map(|span| span.1),
         restarts: tally.n_restarts,

@@ -304,6 +304,9 @@ pub struct RankSummary {
     pub end: Option<EndReport>,
     /// Train steps of its last life.
     pub steps: u64,
+    /// Those of them whose memory its client did not read.
+    #[serde(default)]
+    pub unread_steps: u64,
     /// The first of them.
     pub first: Option<Moment>,
     /// The last of them.
