@@ -62,7 +62,10 @@ impl Figures for TrendFigures {
             text = format!("{text}; {}", site_words::of(site));
         }
         if let Some(holder) = &self.holder {
-            text = format!("{text}; held by {}", site_words::of_holder(holder));
+            text = format!(
+                "{text}; held by {}",
+                site_words::of_holder(holder, self.slope_bytes_per_step)
+            );
         }
         let is_known = self.oom_eta_seconds.or(self.oom_eta_steps).is_some();
         let (seconds, steps) = if is_known {

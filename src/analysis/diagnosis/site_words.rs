@@ -23,18 +23,23 @@ pub fn of(site: &LeakSite) -> String {
     }
 }
 
-/// Says which object holds the tensors.
-pub fn of_holder(holder: &TensorHolder) -> String {
+/// Tensors that take less than this share of the growth are not what takes the memory: what they keep alive is, such as the
+/// graph behind a loss, whose bytes no search sees.
+const OWN_SHARE_MIN: f64 = 0.1;
+
+/// Says which object holds the tensors, of a process that grows by `slope` bytes a step.
+pub fn of_holder(holder: &TensorHolder, slope: Option<f64>) -> String {
     let tensors = holder.tensors.get();
     let noun = if tensors == 1 { "tensor" } else { "tensors" };
-    let mut text = format!(
-        "{} ({}, {} more/step; {} {noun}, {})",
-        holder.name,
-        holder.kind,
-        bytes(holder.bytes_per_step),
-        grouped(tensors),
-        bytes(holder.bytes.as_f64())
-    );
+    let (name, kind, n) = (&holder.name, &holder.kind, grouped(tensors));
+    let own = holder.bytes_per_step;
+    let mut text = if slope.is_some_and(|slope| own < OWN_SHARE_MIN * slope) {
+        let they_keep = if tensors == 1 { "it keeps" } else { "they keep" };
+        format!("{name} ({kind}; {n} {noun} and what {they_keep} alive)")
+    } else {
+        let (own, all) = (bytes(own), bytes(holder.bytes.as_f64()));
+        format!("{name} ({kind}, {own} more/step; {n} {noun}, {all})")
+    };
     if let Some(at) = &holder.at {
         text = format!("{text} of {at}");
     }
