@@ -25,6 +25,8 @@ pub(super) struct SummaryNotice {
     pub(super) summary: Summary,
     /// The summary's files, if they were written.
     pub(super) files: Option<WrittenFiles>,
+    /// Why they were not, if they should have been.
+    pub(super) problem: Option<String>,
 }
 
 /// Where notices go; nowhere if there is no person.

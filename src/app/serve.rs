@@ -149,6 +149,8 @@ async fn start(
     addresses.problems = [settings.warnings, startup.sentences()].concat();
 
     let export_counts = export.is_some().then_some(export_counts);
+    let (start, message) = (settings.start, settings.termination_message);
+    let summaries = Summaries::new(folders, message, notices.clone(), start);
     let servers = ServerFigures::new(settings.web_file);
     let exporter = figures(&inbox, &servers, export_counts, startup);
     let (awaited, of_engine) = Awaited::channel(engine.awaits_scrape());
@@ -160,7 +162,7 @@ async fn start(
         awaited,
         exporter,
         state,
-        summaries: Summaries::new(folders, settings.termination_message, notices.clone()),
+        summaries,
         notices,
         recorder,
         analyses,

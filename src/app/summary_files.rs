@@ -9,10 +9,12 @@ use tokio::task::JoinHandle;
 
 use crate::analysis::engine::Engine;
 use crate::analysis::runs::RunView;
+use crate::app::launch::processes::JobState;
 use crate::app::notices::{Notice, Notices, SummaryNotice};
 use crate::app::run_launches::{CurrentLaunch, RunLaunches};
 use crate::app::summary_folders::{LaunchOfRun, SummaryFolders, WrittenFiles};
 use crate::app::termination::{self, TerminationMessage};
+use crate::config::settings::StartMode;
 use crate::model::ids::{Rank, Run};
 use crate::model::step::StepSample;
 use crate::model::units::Uptime;
@@ -32,6 +34,9 @@ pub(super) struct Summaries {
     folders: Option<SummaryFolders>,
     termination: Option<TerminationMessage>,
     notices: Notices,
+    /// Whether the processes that push are of a command that this exporter runs beside, on this machine: at its end the summary
+    /// tells which of them are gone without a word.
+    is_of_command: bool,
     /// The runs that go on: they have pushed since the last check, or had a present rank then.
     present: BTreeSet<Run>,
     launches: RunLaunches,
@@ -66,11 +71,13 @@ impl Summaries {
         folders: Option<SummaryFolders>,
         termination: Option<PathBuf>,
         notices: Notices,
+        start: StartMode,
     ) -> Self {
         Self {
             folders,
             termination: termination.map(TerminationMessage::new),
             notices,
+            is_of_command: start == StartMode::Command,
             present: BTreeSet::new(),
             launches: RunLaunches::default(),
             waiting: Vec::new(),
@@ -222,7 +229,10 @@ impl Summaries {
             // It went on and ended before that was noted on the disk.
             self.resumed.retain(|(resumed, _)| *resumed != of);
         }
-        if let Some(view) = known.engine.run(run, known.now) {
+        if let Some(mut view) = known.engine.run(run, known.now) {
+            if self.is_of_command && !is_over {
+                note_gone(&mut view);
+            }
             self.wait(WaitingSummary { of, summary: summary(known, &view) });
         }
     }
@@ -279,6 +289,20 @@ pub(super) fn summary(known: &SummarySource<'_>, view: &RunView<'_>) -> Summary 
     Summary::of(view, Some(known.engine.snapshots(view.run)))
 }
 
+/// Notes the ranks whose process is gone and has not announced its end.
+fn note_gone(view: &mut RunView<'_>) {
+    let has_ended = |pid: u32| JobState::of(pid.try_into().unwrap_or_default()).has_ended;
+    if has_ended(std::process::id()) {
+        return; // no process can be seen here
+    }
+    let gone = view.ranks.iter().filter(|(rank, of)| {
+        !view.ended.contains_key(rank) && of.identity.pid.is_some_and(has_ended)
+    });
+    let gone: Vec<Rank> = gone.map(|(rank, _)| *rank).collect();
+    view.silent.extend(&gone);
+    view.unannounced.extend(&gone);
+}
+
 /// What is written at a time.
 #[derive(Default)]
 struct Round {
@@ -305,20 +329,22 @@ impl RoundResult {
         Self { failed: 1, error: Some(error), ..Self::default() }
     }
 
-    /// Writes a summary, and thins out the launches of its run but the current one. Returns its directory.
+    /// Writes a summary, and thins out the launches of its run but the current one. Returns its files, or why there are none.
     fn write(
         &mut self,
         folders: &SummaryFolders,
         waiting: &mut WaitingSummary,
         current: &LaunchOfRun,
-    ) -> Option<WrittenFiles> {
+    ) -> Result<WrittenFiles, String> {
         let WaitingSummary { of, summary } = waiting;
         let files = match folders.write(of, summary) {
             Ok(files) => files,
             Err(error) => {
                 self.failed += 1;
-                self.note(Err(error.context(folders.root.display().to_string())));
-                return None;
+                let error = error.context(folders.root.display().to_string());
+                let problem = format!("{error:#}");
+                self.note(Err(error));
+                return Err(problem);
             }
         };
         self.written += 1;
@@ -327,7 +353,7 @@ impl RoundResult {
         let thinned = folders.thin(current, &files.folder);
         self.removed += *thinned.as_ref().unwrap_or(&0);
         self.note(thinned.map(|_| ()).context("old launches not removed"));
-        Some(files)
+        Ok(files)
     }
 
     /// Notes a failure, if it is one.
@@ -347,9 +373,13 @@ impl Round {
             let (verdict, card) = (&*summary.diagnosis.status, &*summary.text);
             tracing::info!(run = %summary.run, verdict, "summary\n{card}");
             let folders = self.folders.as_ref();
-            let files = folders.and_then(|to| result.write(to, &mut waiting, &current));
-            let summary = waiting.summary;
-            self.notices.send(|| Notice::Summary(Box::new(SummaryNotice { summary, files })));
+            let files = folders.map(|to| result.write(to, &mut waiting, &current)).transpose();
+            let (files, problem) = match files {
+                Ok(files) => (files, None),
+                Err(problem) => (None, Some(problem)),
+            };
+            let notice = SummaryNotice { summary: waiting.summary, files, problem };
+            self.notices.send(|| Notice::Summary(Box::new(notice)));
         }
         if let Some(folders) = &self.folders {
             for (of, first_rank) in &self.resumed {

@@ -27,6 +27,11 @@ pub fn text(name: &str) -> Option<String> {
     of_process(name).filter(|value| !value.is_empty())
 }
 
+/// Returns the user's home directory: that of `HOME`, else that of the system's list of users.
+pub fn home() -> Option<PathBuf> {
+    std::env::home_dir().filter(|path| path.is_absolute())
+}
+
 /// Returns the absolute path in a variable of this process.
 pub fn path(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())

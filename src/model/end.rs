@@ -88,6 +88,11 @@ pub struct EndReport {
 }
 
 impl EndReport {
+    /// Returns whether a person stopped it, as by Ctrl-C.
+    pub fn is_keyboard_interrupt(&self) -> bool {
+        self.error_type.as_deref() == Some("KeyboardInterrupt")
+    }
+
     /// Returns whether a step that ended at the Unix time `time` was before it, as far as is known.
     pub fn is_after(&self, step: Count, time: f64) -> bool {
         self.time.is_some_and(|end| time <= end.get())

@@ -2,9 +2,12 @@
 
 use std::cmp::Reverse;
 
+use crate::model::end::EndOutcome;
 use crate::model::units::{Bytes, Count};
 use crate::report::policy::PeakMetric;
-use crate::report::summary::model::{Coverage, FigureSummary, Issue, RankSummary, Summary};
+use crate::report::summary::model::{
+    Coverage, FigureSummary, Issue, RankOutcome, RankSummary, Summary,
+};
 use crate::text::page::{Column, Indent, Page, Table};
 use crate::text::spark::{sparkline, thinned};
 use crate::text::units::{UNKNOWN, bytes, duration, or_unknown, percent};
@@ -98,6 +101,7 @@ fn scope(page: &mut Page, summary: &Summary) {
         format!("Run {}{attempt}: {seen}{of} {ranks}{steps}{restarts}.", summary.run.as_str());
     page.paragraph(Indent::hanging(0), &words);
     missing(page, coverage);
+    ends(page, summary);
     let ooms: u64 = summary.ranks.iter().filter_map(|rank| rank.ooms).map(Count::get).sum();
     if ooms > 0 {
         page.paragraph(Indent::hanging(0), &format!("Out-of-memory errors: {ooms}."));
@@ -119,6 +123,49 @@ fn missing(page: &mut Page, coverage: &Coverage) {
         let ranks = listed(lost, coverage.ranks_lost.len());
         page.paragraph(Indent::hanging(0), &format!("Lost: {ranks}."));
     }
+}
+
+/// Adds the ranks that ended with an error, and those that did not announce their end. An out-of-memory error is a verdict.
+fn ends(page: &mut Page, summary: &Summary) {
+    let failed = |is_stopped: bool| {
+        let is_one = move |rank: &&RankSummary| {
+            let failed = rank.end.as_ref().filter(|end| end.outcome == EndOutcome::Failed);
+            failed.is_some_and(|end| end.is_keyboard_interrupt() == is_stopped)
+        };
+        summary.ranks.iter().filter(is_one).collect::<Vec<_>>()
+    };
+    let unannounced = summary.ranks.iter().filter(|r| r.state == RankOutcome::Unannounced);
+    let kinds = [
+        ("Ended with an error", failed(false)),
+        ("Stopped by Ctrl-C", failed(true)),
+        ("Ended without a word, as by a signal", unannounced.collect()),
+    ];
+    for (what, ranks) in kinds {
+        if let Some(first) = ranks.first() {
+            let names = listed(ranks.iter().map(|of| of.rank.to_string()), ranks.len());
+            let (word, of) = match ranks.len() {
+                1 => ("rank", String::new()),
+                _ => ("ranks", format!("rank {} ", first.rank)),
+            };
+            let end = ended_at(first);
+            page.paragraph(Indent::hanging(2), &format!("{what}: {word} {names}, {of}{end}."));
+        }
+    }
+}
+
+/// Returns the step that a rank ended at, and the error, if there was one.
+fn ended_at(rank: &RankSummary) -> String {
+    let last = rank.last.map_or("before its first step".to_owned(), |last| {
+        let place = if rank.end.is_some() { "at" } else { "after" };
+        format!("{place} step {}", last.step)
+    });
+    let end = rank.end.as_ref().filter(|end| !end.is_keyboard_interrupt());
+    let error = end.and_then(|end| end.error_type.as_deref().zip(Some(end)));
+    let error = error.map_or(String::new(), |(kind, end)| match &end.error_message {
+        Some(message) => format!(": {kind}: {message}"),
+        None => format!(": {kind}"),
+    });
+    last + &error
 }
 
 fn snapshots(page: &mut Page, summary: &Summary) {

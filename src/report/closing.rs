@@ -17,6 +17,8 @@ pub struct ClosingRun<'a> {
     pub summary: &'a Summary,
     /// Its files, if they were written.
     pub files: Option<ClosingFiles<'a>>,
+    /// Why they were not, if they should have been.
+    pub problem: Option<&'a str>,
 }
 
 /// The files of a summary.
@@ -37,11 +39,17 @@ pub fn finding_line(finding: &Transition, is_coloured: bool) -> String {
     format!("stepmem: {title} ({severity}), {}: {}\n", clean(&subject), clean(&sentence))
 }
 
+/// Returns that a finding holds no more as one line.
+pub fn cleared_line(finding: &Transition) -> String {
+    let title = finding.kind.about().title;
+    format!("stepmem: {title} cleared, {}\n", clean(&finding.subject.to_string()))
+}
+
 /// Returns the cards of the runs, the worst first, with their files and the next step.
 pub fn closing(runs: &[ClosingRun<'_>]) -> String {
     let mut text = String::new();
     let (shown, others) = runs.split_at(runs.len().min(CARDS_MAX));
-    for ClosingRun { summary, files } in shown {
+    for ClosingRun { summary, files, problem } in shown {
         let mut page = Page::default();
         if let Some(ClosingFiles { folder, name }) = files {
             page.blank();
@@ -60,10 +68,17 @@ pub fn closing(runs: &[ClosingRun<'_>]) -> String {
                 page.line(&format!("Look closer: stepmem snapshot show {folder}/{name}"));
             }
         }
+        if let Some(problem) = problem {
+            page.blank();
+            page.paragraph(
+                Indent::hanging(2),
+                &format!("The summary is not written: {problem}"),
+            );
+        }
         text.extend(["\n", &summary.text, &page.into_text()]);
     }
     let mut page = Page::default();
-    for ClosingRun { summary, files } in others {
+    for ClosingRun { summary, files, .. } in others {
         let place = files.as_ref().map_or(String::new(), |files| format!(": {}", files.folder));
         let words = format!("{}: {}{place}", summary.run.as_str(), summary.diagnosis.status);
         page.paragraph(Indent::hanging(0), &words);

@@ -7,7 +7,6 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use nix::sys::prctl;
 
 use crate::app::collectors::nvml::nvml_source;
@@ -18,6 +17,7 @@ use crate::app::launch::narrator::{Control, Narrator, Traces};
 use crate::app::launch::processes::Ready;
 use crate::app::launch::signals;
 use crate::app::launch::snapshots::SnapshotPlace;
+use crate::app::launch::terminal::say;
 use crate::app::listen::Addresses;
 use crate::app::notices::{Notices, SummaryNotice};
 use crate::app::serve;
@@ -45,7 +45,7 @@ pub struct RunOptions {
 /// as `fail_on` says.
 ///
 /// # Errors
-/// As of [`serve::run`], or the summary cannot be written.
+/// As of [`serve::run`].
 pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<bool> {
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     // Asked while this process is still in the command's session.
@@ -73,6 +73,7 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<bool>
     if let Err(error) = &client {
         problems.push(format!("Python processes are not watched: {error}"));
     }
+    let has_client = client.is_ok();
     let snapshots = snapshots(&mut settings, options, &mut problems);
     let folder = folder.ok();
     let ready = Ready {
@@ -96,12 +97,16 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<bool>
         let live = has_table.then_some(status);
         narrator.follow(Control { socket: control, ready, live }, pages, problems)
     })?;
-    let traces = folder.as_ref().map(|folder| Traces::read(folder.path())).unwrap_or_default();
+    let traces = Traces::read(folder.as_ref().map(PrivateFolder::path), has_client);
     let left = snapshots.and_then(SnapshotPlace::close);
     let ends = narrator.finish(traces, left);
     if let (Some(file), Some(end)) = (&options.summary_json, ends.first()) {
         let file = own_name(file, end);
-        write(&file, &end.summary).with_context(|| file.display().to_string())?;
+        if let Err(error) = write(&file, &end.summary) {
+            // The verdict counts all the same.
+            let place = file.display();
+            say(&format!("stepmem: --summary-json: {place} is not written: {error:#}\n"));
+        }
     }
     Ok(options.fail_on.is_some_and(|gate| ends.iter().any(|end| gate.fails(&end.summary))))
 }

@@ -88,11 +88,17 @@ pub(super) fn hex<'b>(bytes: impl IntoIterator<Item = &'b u8>) -> String {
 /// Each is missing, belongs to another user, or lies below a directory that everybody may write to; the last error.
 pub(super) fn of_user() -> io::Result<PathBuf> {
     let cache = environment::path("XDG_CACHE_HOME")
-        .or_else(|| environment::path("HOME").map(|home| home.join(".cache")));
+        .or_else(|| environment::home().map(|home| home.join(".cache")));
     let places = [cache, environment::path("XDG_RUNTIME_DIR")];
-    let mut result = Err(io::Error::other("neither HOME nor XDG_CACHE_HOME is set"));
+    let mut result = Err(io::Error::other(
+        "neither HOME nor XDG_CACHE_HOME is set, and the user has no home directory",
+    ));
     for place in places.into_iter().flatten() {
-        result = owned(&place.join("stepmem"));
+        let path = place.join("stepmem");
+        result = owned(&path).map_err(|error| match error.raw_os_error() {
+            Some(_) => io::Error::other(format!("{}: {error}", path.display())),
+            None => error,
+        });
         if result.is_ok() {
             break;
         }

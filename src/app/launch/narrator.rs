@@ -28,7 +28,9 @@ use crate::app::launch::terminal::{self, say};
 use crate::app::notices::{Notice, SummaryNotice};
 use crate::app::summary_folders::WrittenFiles;
 use crate::model::ids::{Run, SubjectId};
-use crate::report::closing::{ClosingFiles, ClosingRun, closing, finding_line, unwatched};
+use crate::report::closing::{
+    ClosingFiles, ClosingRun, cleared_line, closing, finding_line, unwatched,
+};
 
 /// Lines, and what else the pen is asked, that wait for a terminal that takes none; later ones are lost.
 const STROKES_MAX: usize = 256;
@@ -46,14 +48,16 @@ pub(super) struct Control {
 /// What processes of the command left in the private directory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Traces {
+    /// Whether the processes had a client to import.
+    has_client: bool,
     has_python: bool,
     has_torch: bool,
 }
 
 impl Traces {
-    pub(super) fn read(folder: &Path) -> Self {
-        let has = |name: &str| folder.join(name).exists();
-        Self { has_python: has("python"), has_torch: has("torch") }
+    pub(super) fn read(folder: Option<&Path>, has_client: bool) -> Self {
+        let has = |name: &str| folder.is_some_and(|folder| folder.join(name).exists());
+        Self { has_client, has_python: has("python"), has_torch: has("torch") }
     }
 }
 
@@ -67,6 +71,8 @@ pub(super) struct Narrator {
     said: BTreeMap<(SubjectId, DiagnosisKind), Severity>,
     /// Lines about findings with the code or the object behind them.
     n_named: usize,
+    /// Lines about findings that were cleared.
+    n_cleared: usize,
     ends: BTreeMap<Run, SummaryNotice>,
 }
 
@@ -81,6 +87,7 @@ impl Narrator {
             is_started: false,
             said: BTreeMap::new(),
             n_named: 0,
+            n_cleared: 0,
             ends: BTreeMap::new(),
         })
     }
@@ -142,9 +149,10 @@ impl Narrator {
         }
     }
 
-    /// Says a finding when it is raised, and again when it gets worse.
+    /// Says a finding when it is raised, again when it gets worse, and when it is cleared.
     fn find(&mut self, finding: &Transition) {
         if finding.state == TransitionState::Cleared {
+            self.clear(finding);
             return;
         }
         let (kind, severity) = (finding.kind, finding.severity);
@@ -165,6 +173,21 @@ impl Narrator {
             }
         }
         self.pen.line(finding_line(finding, self.is_coloured));
+    }
+
+    /// Says that a finding that was a warning or critical holds no more. MEMORY RISING that becomes MEMORY CREEP is info, and so is
+    /// all that is forgotten of a rank that ended.
+    fn clear(&mut self, finding: &Transition) {
+        let said = self.said.get_mut(&(finding.subject.clone(), finding.kind));
+        let Some(said) = said.filter(|said| (**said).min(finding.severity) > Severity::Info)
+        else {
+            return;
+        };
+        *said = Severity::Info;
+        if self.n_cleared < LINES_A_KIND_MAX {
+            self.n_cleared += 1;
+            self.pen.line(cleared_line(finding));
+        }
     }
 
     /// Says a finding once more, with the code or the object behind it.
@@ -192,8 +215,9 @@ impl Narrator {
         }
         let mut ends: Vec<SummaryNotice> = self.ends.into_values().collect();
         ends.sort_by_key(|end| std::cmp::Reverse(end.summary.worst()));
-        let runs = ends.iter().map(|SummaryNotice { summary, files }| ClosingRun {
+        let runs = ends.iter().map(|SummaryNotice { summary, files, problem }| ClosingRun {
             summary,
+            problem: problem.as_deref(),
             files: files.as_ref().map(|WrittenFiles { folder, name }| ClosingFiles {
                 folder: folder.display().to_string(),
                 name,
@@ -201,6 +225,9 @@ impl Narrator {
         });
         let runs: Vec<ClosingRun<'_>> = runs.collect();
         let text = match runs.as_slice() {
+            [] if !traces.has_client => {
+                "stepmem: nothing was watched, for the reason given at the start\n".to_owned()
+            }
             [] => unwatched(traces.has_python, traces.has_torch),
             runs => closing(runs),
         };

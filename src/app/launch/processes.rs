@@ -247,24 +247,26 @@ impl WitnessProcess {
 
 /// Where a process stands in the control of jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct JobState {
+pub(in crate::app) struct JobState {
+    pub(in crate::app) has_ended: bool,
     pub(super) is_stopped: bool,
     /// Whether its group has the terminal that controls its session.
     pub(super) is_in_foreground: bool,
 }
 
 impl JobState {
-    /// Returns that of a process; that of none if it does not exist. A process of another session cannot ask the
-    /// terminal itself.
-    pub(super) fn of(pid: i32) -> Self {
+    /// Returns that of a process. A process of another session cannot ask the terminal itself.
+    pub(in crate::app) fn of(pid: i32) -> Self {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         // After the name, which may hold anything: state, parent, group, session, terminal, the terminal's group.
         let fields = stat.rsplit(") ").next().unwrap_or_default();
         match fields.split(' ').collect::<Vec<_>>().as_slice() {
             [state, _, group, _, _, foreground, ..] => {
-                Self { is_stopped: *state == "T", is_in_foreground: group == foreground }
+                let has_ended = matches!(*state, "Z" | "X");
+                let is_in_foreground = group == foreground;
+                Self { has_ended, is_stopped: *state == "T", is_in_foreground }
             }
-            _ => Self::default(),
+            _ => Self { has_ended: true, ..Self::default() },
         }
     }
 }
@@ -279,7 +281,8 @@ mod tests {
     use crate::app::launch::processes::JobState;
 
     #[test]
-    fn process_that_does_not_exist_is_neither_stopped_nor_in_the_foreground() {
-        assert_eq!(JobState::of(i32::MAX), JobState::default());
+    fn process_that_does_not_exist_has_ended_and_is_neither_stopped_nor_in_the_foreground() {
+        let gone = JobState { has_ended: true, ..JobState::default() };
+        assert_eq!(JobState::of(i32::MAX), gone);
     }
 }

@@ -2,7 +2,6 @@
 
 use crate::analysis::basis::Basis;
 use crate::analysis::diagnosis::Evidence;
-use crate::model::end::EndReport;
 use crate::model::site::SiteVerdict;
 use crate::model::units::Count;
 use crate::report::compare::figures::{
@@ -54,9 +53,7 @@ pub fn figures(summary: &Summary) -> Result<RunFigures, NotASummary> {
 /// The worst end that a rank announced. A run that someone stopped at the keyboard did neither complete nor fail.
 fn end(ranks: &[RankSummary]) -> Option<RunEnd> {
     let outcome = |rank: &RankSummary| {
-        let is_stopped =
-            |end: &&EndReport| end.error_type.as_deref() == Some("KeyboardInterrupt");
-        Some(rank.end.as_ref().filter(|end| !is_stopped(end))?.outcome)
+        Some(rank.end.as_ref().filter(|end| !end.is_keyboard_interrupt())?.outcome)
     };
     let worst = ranks.iter().filter_map(outcome).max()?;
     let of_it = ranks.iter().filter(|rank| outcome(rank) == Some(worst));

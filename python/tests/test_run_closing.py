@@ -1,0 +1,118 @@
+"""The last words of `stepmem run`: how the command's processes ended, and what could not be written."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import textwrap
+
+import pytest
+from conftest import LEAK
+from test_run import python, run, script  # noqa: F401
+
+STEPS = """
+    import os, signal, sys, time
+    import torch
+    from torch.optim.optimizer import Optimizer
+    optimizer = Optimizer()
+    for _ in range(300):
+        optimizer.step()
+        time.sleep(0.005)
+"""
+
+
+def rank_of(tmp_path):
+    (path,) = (tmp_path / "logs").rglob("final_summary.json")
+    (rank,) = json.loads(path.read_text())["ranks"]
+    return rank
+
+
+@pytest.mark.parametrize(
+    "ending, code, words",
+    [
+        ("raise ValueError('bad batch')", 1, "Ended with an error: rank 0, at step 300: ValueError: bad batch."),
+        ("sys.exit(5)", 5, "Ended with an error: rank 0, at step 300: SystemExit: 5."),
+        ("raise KeyboardInterrupt", 130, "Stopped by Ctrl-C: rank 0, at step 300."),
+        ("pass", 0, None),
+    ],
+)
+def test_card_says_how_the_process_ended(run, script, tmp_path, ending, code, words):  # noqa: F811
+    ended = python(run, script(textwrap.dedent(STEPS) + ending)).ended()
+    assert ended.code == code, ended.err
+    assert rank_of(tmp_path)["state"] == "ended"
+    if words is None:
+        assert "Ended" not in ended.err and "Stopped" not in ended.err, ended.err
+    else:
+        assert words in ended.err, ended.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_process_that_was_killed_is_not_called_pushing(run, script, tmp_path, number):  # noqa: F811
+    ended = python(run, script(textwrap.dedent(STEPS) + f"os.kill(os.getpid(), {int(number)})")).ended()
+    assert ended.code == 128 + number
+    assert "Ended without a word, as by a signal: rank 0, after step " in ended.err, ended.err
+    rank = rank_of(tmp_path)
+    assert (rank["state"], rank.get("end")) == ("ended_unannounced", None)
+
+
+def test_process_that_runs_on_is_not_called_gone(run, script, tmp_path):  # noqa: F811
+    path = script(textwrap.dedent(STEPS) + "print('done', flush=True); time.sleep(60)")
+    started = python(run, "-c", f"""
+import subprocess, sys
+left = subprocess.Popen([sys.executable, {path!r}], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+print(left.stdout.readline().strip(), left.pid)
+""")  # fmt: skip
+    word, left = started.line().split()
+    ended = started.ended()
+    os.kill(int(left), signal.SIGKILL)
+    assert (word, ended.code) == ("done", 0)
+    assert "Ended without a word" not in ended.err and rank_of(tmp_path)["state"] == "pushing", ended.err
+
+
+def test_verdict_counts_where_its_copy_cannot_be_written(run, script, without_cuda):  # noqa: F811
+    options = ("--fail-on=creep:warning", "--summary-json=none/out.json")
+    ended = python(run, script(LEAK), options=options, PYTHONPATH=without_cuda).ended()
+    assert ended.code == 3, ended.err
+    assert "stepmem: --summary-json: none/out.json is not written: No such file or directory" in ended.err
+    assert "no summary" not in ended.err
+
+
+def test_summary_that_is_not_written_is_said(run, script, tmp_path):  # noqa: F811
+    (tmp_path / "logs").write_text("a file")
+    ended = python(run, script(STEPS)).ended()
+    assert ended.code == 0
+    assert "steps 1 to 300" in ended.err and "Written to" not in ended.err
+    assert "The summary is not written: logs: " in ended.err, ended.err
+
+
+def test_client_that_cannot_be_written_has_one_reason(run, tmp_path):  # noqa: F811
+    (tmp_path / "cache").write_text("a file")
+    ended = run("true", XDG_CACHE_HOME=str(tmp_path / "cache"), XDG_RUNTIME_DIR=None).ended()
+    assert f"stepmem: Python processes are not watched: {tmp_path}/cache/stepmem: Not a directory" in ended.err, ended.err
+    assert ended.err.endswith("stepmem: nothing was watched, for the reason given at the start\n")
+
+
+def test_user_without_a_home_has_that_of_the_list_of_users(run, script):  # noqa: F811
+    code = "import os, pwd; print(os.environ['PYTHONPATH'].startswith(pwd.getpwuid(os.getuid()).pw_dir + '/.cache/stepmem/client-'))"
+    assert python(run, "-c", code, HOME=None).ended().out == "True\n"
+
+
+LEVELS_OFF = """
+    import time
+    import torch
+    from torch.optim.optimizer import Optimizer
+    optimizer = Optimizer()
+    for step in range(3000):
+        if 200 < step < 700:
+            torch.malloc(1 << 20)
+        optimizer.step()
+        time.sleep(0.003)
+"""
+
+
+def test_finding_that_no_longer_holds_is_said_to_be_cleared(run, script):  # noqa: F811
+    ended = python(run, script(LEVELS_OFF)).ended()
+    assert ended.code == 0
+    raised, cleared = (ended.err.find(f"stepmem: MEMORY CREEP{word}") for word in (" (", " cleared, rank 0 of script0-"))
+    assert 0 < raised < cleared, ended.err
