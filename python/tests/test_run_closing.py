@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import textwrap
 
 import pytest
-from conftest import LEAK
+from conftest import LEAK, STUB
 from test_run import python, run, script  # noqa: F401
 
 STEPS = """
@@ -54,6 +55,16 @@ def test_process_that_was_killed_is_not_called_pushing(run, script, tmp_path, nu
     assert "Ended without a word, as by a signal: rank 0, after step " in ended.err, ended.err
     rank = rank_of(tmp_path)
     assert (rank["state"], rank.get("end")) == ("ended_unannounced", None)
+
+
+def test_rank_that_was_killed_is_named_though_others_completed(run, script):  # noqa: F811
+    going_on = script(textwrap.dedent(STEPS).replace("0.005", "0.002").replace("300", "2000"))
+    killed = script(textwrap.dedent(STEPS) + "os.kill(os.getpid(), signal.SIGKILL)")
+    both = f"RANK=1 {sys.executable} {killed} & RANK=0 {sys.executable} {going_on}; wait"
+    ended = run("bash", "-c", both, PYTHONPATH=STUB, STEPMEM_RUN="job", WORLD_SIZE="2").ended()
+    assert ended.code == 0, ended.err
+    assert "2 of 2 ranks, steps 1 to 2000" in ended.err, ended.err
+    assert "Ended without a word, as by a signal: rank 1, after step " in ended.err, ended.err
 
 
 def test_process_that_runs_on_is_not_called_gone(run, script, tmp_path):  # noqa: F811

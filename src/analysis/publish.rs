@@ -185,10 +185,24 @@ impl Engine {
     ///
     /// Its findings are judged anew from what the ranks have come to, so that they do not depend on when others were.
     pub fn run(&self, run: &Run, now: Uptime) -> Option<RunView<'_>> {
+        self.run_without(run, now, |_| false)
+    }
+
+    /// Returns a run whose ranks are silent, too, if the process of their pid is gone.
+    pub fn run_without(
+        &self,
+        run: &Run,
+        now: Uptime,
+        is_gone: impl Fn(u32) -> bool,
+    ) -> Option<RunView<'_>> {
         let (_, states) = self.ranks.run(run)?;
         let is_cut_off = is_cut_off(states, now);
         let ttl = self.config.rank_ttl;
-        self.run_by(run, now, |state| is_cut_off || !state.is_pushing(now, ttl))
+        self.run_by(run, now, |state| {
+            is_cut_off
+                || !state.is_pushing(now, ttl)
+                || state.identity().pid.is_some_and(&is_gone)
+        })
     }
 
     /// Returns a run that another launch of its name takes over: its ranks are silent unless their processes are live.

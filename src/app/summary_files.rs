@@ -229,10 +229,9 @@ impl Summaries {
             // It went on and ended before that was noted on the disk.
             self.resumed.retain(|(resumed, _)| *resumed != of);
         }
-        if let Some(mut view) = known.engine.run(run, known.now) {
-            if self.is_of_command && !is_over {
-                note_gone(&mut view);
-            }
+        let is_last = self.is_of_command && !is_over;
+        let view = known.engine.run_without(run, known.now, |pid| is_last && is_gone(pid));
+        if let Some(view) = view {
             self.wait(WaitingSummary { of, summary: summary(known, &view) });
         }
     }
@@ -289,18 +288,10 @@ pub(super) fn summary(known: &SummarySource<'_>, view: &RunView<'_>) -> Summary 
     Summary::of(view, Some(known.engine.snapshots(view.run)))
 }
 
-/// Notes the ranks whose process is gone and has not announced its end.
-fn note_gone(view: &mut RunView<'_>) {
+/// Returns whether a process is gone, as far as can be seen here.
+fn is_gone(pid: u32) -> bool {
     let has_ended = |pid: u32| JobState::of(pid.try_into().unwrap_or_default()).has_ended;
-    if has_ended(std::process::id()) {
-        return; // no process can be seen here
-    }
-    let gone = view.ranks.iter().filter(|(rank, of)| {
-        !view.ended.contains_key(rank) && of.identity.pid.is_some_and(has_ended)
-    });
-    let gone: Vec<Rank> = gone.map(|(rank, _)| *rank).collect();
-    view.silent.extend(&gone);
-    view.unannounced.extend(&gone);
+    has_ended(pid) && !has_ended(std::process::id())
 }
 
 /// What is written at a time.
