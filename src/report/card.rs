@@ -79,10 +79,11 @@ fn scope(page: &mut Page, summary: &Summary) {
     let of = coverage.ranks_expected.map_or(String::new(), |n| format!(" of {n}"));
     let steps = match coverage.first.zip(coverage.last) {
         Some((first, last)) => format!(
-            ", steps {} to {}{}",
+            ", steps {} to {}{}{}",
             first.step,
             last.step,
-            summary.duration_s.map_or(String::new(), |took| format!(" in {}", duration(took)))
+            summary.duration_s.map_or(String::new(), |took| format!(" in {}", duration(took))),
+            read_share(summary)
         ),
         None => String::new(),
     };
@@ -106,6 +107,18 @@ fn scope(page: &mut Page, summary: &Summary) {
     if ooms > 0 {
         page.paragraph(Indent::hanging(0), &format!("Out-of-memory errors: {ooms}."));
     }
+}
+
+/// Returns which part of the steps was read, unless all were.
+fn read_share(summary: &Summary) -> String {
+    let n_steps: u64 = summary.ranks.iter().map(|rank| rank.steps).sum();
+    let n_unread: u64 = summary.ranks.iter().map(|rank| rank.unread_steps).sum();
+    if n_unread == 0 {
+        return String::new();
+    }
+    let count = |n: u64| Count::new(n).unwrap_or_default().as_f64();
+    let share = 1.0 - count(n_unread) / count(n_steps);
+    format!(", {} of them read", percent(share))
 }
 
 /// Adds the ranks that never pushed, and those that were lost.
