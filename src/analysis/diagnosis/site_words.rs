@@ -35,7 +35,7 @@ pub fn of_holder(holder: &TensorHolder, slope: Option<f64>) -> String {
     let own = holder.bytes_per_step;
     let mut text = if slope.is_some_and(|slope| own < OWN_SHARE_MIN * slope) {
         let they_keep = if tensors == 1 { "it keeps" } else { "they keep" };
-        format!("{name} ({kind}; {n} {noun} and what {they_keep} alive)")
+        format!("{name} ({kind}, {n} {noun} and what {they_keep} alive)")
     } else {
         let (own, all) = (bytes(own), bytes(holder.bytes.as_f64()));
         format!("{name} ({kind}, {own} more/step; {n} {noun}, {all})")

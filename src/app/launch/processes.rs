@@ -248,6 +248,7 @@ impl WitnessProcess {
 /// Where a process stands in the control of jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::app) struct JobState {
+    /// Whether it is gone, or waits for its parent to ask for its exit code.
     pub(in crate::app) has_ended: bool,
     pub(super) is_stopped: bool,
     /// Whether its group has the terminal that controls its session.
