@@ -34,8 +34,8 @@ pub(super) struct Summaries {
     folders: Option<SummaryFolders>,
     termination: Option<TerminationMessage>,
     notices: Notices,
-    /// Whether the processes that push are of a command that this exporter runs beside, on this machine: at its end the summary
-    /// tells which of them are gone without a word.
+    /// Whether the processes that push are of a command that this exporter runs beside, on this machine. At its end the summary
+    /// says which of them are gone without a word.
     is_of_command: bool,
     /// The runs that go on: they have pushed since the last check, or had a present rank then.
     present: BTreeSet<Run>,
