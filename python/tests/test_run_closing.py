@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 
 import pytest
-from conftest import LEAK, STUB
+from conftest import BINARY, LEAK, STUB
 from test_run import python, run, script  # noqa: F401
 
 STEPS = """
@@ -127,3 +128,16 @@ def test_finding_that_no_longer_holds_is_said_to_be_cleared(run, script):  # noq
     assert ended.code == 0
     raised, cleared = (ended.err.find(f"stepmem: MEMORY CREEP{word}") for word in (" (", " cleared, rank 0 of script0-"))
     assert 0 < raised < cleared, ended.err
+
+
+def test_figures_of_a_summary_that_another_wrote_are_not_added_up_to_more_than_fits(run, script, tmp_path):  # noqa: F811
+    python(run, script(STEPS), options=("--no-record",)).ended()
+    (path,) = (tmp_path / "logs").rglob("final_summary.json")
+    summary = json.loads(path.read_text())
+    summary["ranks"][0].update(steps=2**64 - 1, unread_steps=2**64 - 1)
+    path.write_text(json.dumps(summary))
+    summary["ranks"][0]["rank"] = 1
+    path.with_name("final_summary.other.rank1.json").write_text(json.dumps(summary))
+    merged = subprocess.run([BINARY, "summary", str(path.parent)], capture_output=True, text=True)
+    assert (merged.returncode, merged.stderr) == (0, ""), merged.stderr
+    assert "2 ranks, steps 1 to 300" in merged.stdout and "read" not in merged.stdout

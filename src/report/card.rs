@@ -111,14 +111,21 @@ fn scope(page: &mut Page, summary: &Summary) {
 
 /// Returns which part of the steps was read, unless all were.
 fn read_share(summary: &Summary) -> String {
-    let n_steps: u64 = summary.ranks.iter().map(|rank| rank.steps).sum();
-    let n_unread: u64 = summary.ranks.iter().map(|rank| rank.unread_steps).sum();
-    if n_unread == 0 {
-        return String::new();
+    let sum = |of: fn(&RankSummary) -> u64| {
+        summary
+            .ranks
+            .iter()
+            .filter_map(|rank| Count::new(of(rank)).ok())
+            .map(Count::as_f64)
+            .sum()
+    };
+    let (n_steps, n_unread): (f64, f64) =
+        (sum(|rank| rank.steps), sum(|rank| rank.unread_steps));
+    if n_unread > 0.0 && n_unread < n_steps {
+        format!(", {} of them read", percent(1.0 - n_unread / n_steps))
+    } else {
+        String::new()
     }
-    let count = |n: u64| Count::new(n).unwrap_or_default().as_f64();
-    let share = 1.0 - count(n_unread) / count(n_steps);
-    format!(", {} of them read", percent(share))
 }
 
 /// Adds the ranks that never pushed, and those that were lost.
