@@ -43,7 +43,8 @@ def _program() -> str:
 
 BINARY = os.environ.get("STEPMEM_BINARY") or _program()
 STUB = str(ROOT / "python/tests/stub")
-DEADLINE = 30.0
+DEADLINE = 300.0
+"""Seconds after which something that is awaited counts as hanging: far beyond what a busy machine needs."""
 
 ASKED = """
     import os, time, torch, stepmem
@@ -156,7 +157,7 @@ class Exporter:
         return f"http://{self._listening['web']}"
 
     def get(self, path: str) -> str:
-        with urllib.request.urlopen(f"http://{self._listening['web']}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{self._listening['web']}{path}", timeout=DEADLINE) as answer:
             return answer.read().decode()
 
     def status(self) -> Dict[str, Any]:
@@ -219,7 +220,7 @@ class Ended:
     """Output, exit code and duration of a process that has ended. `err` has no lines of level info."""
 
     def __init__(self, process: "subprocess.Popen[str]", began: float) -> None:
-        self.out, err = process.communicate(timeout=60)
+        self.out, err = process.communicate(timeout=DEADLINE)
         lines = err.splitlines(keepends=True)
         self.information = [line.rstrip() for line in lines if INFORMATION.match(line)]
         self.err = "".join(line for line in lines if not INFORMATION.match(line))

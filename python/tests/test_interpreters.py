@@ -11,7 +11,7 @@ import sys
 from typing import Dict, List, Tuple
 
 import pytest
-from conftest import BINARY, INFORMATION, ROOT
+from conftest import BINARY, DEADLINE, INFORMATION, ROOT
 
 QUESTION = "import sys; print('%s %d.%d' % ((getattr(getattr(sys, 'implementation', None), 'name', 'cpython'),) + sys.version_info[:2]))"
 
@@ -58,7 +58,7 @@ def test_interpreter_is_watched_by_run_if_it_is_known_and_runs_as_without_it(nam
     script.write_text(STEPS)
     variables = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": without_cuda, "PYTHONDONTWRITEBYTECODE": "1"}
     command = [BINARY, "run", "--no-nvml", "--web.listen-address", "127.0.0.1:0", "--", path, str(script)]
-    ended = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
     assert (ended.returncode, ended.stdout.splitlines()[0]) == (7, "done"), ended.stderr
     if is_known:
         assert "steps 1 to 50" in ended.stderr + ended.stdout, ended.stderr
@@ -72,7 +72,7 @@ def test_bare_client_pushes_every_step(name, tmp_path, exporter):
     script.write_text("import stepmem\nfor step in range(1, 51):\n    stepmem.step_end(step)\n")
     variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "python"), "STEPMEM_PUSH_URL": exporter.url}
     ended = subprocess.run(
-        [INTERPRETERS[name][0], "-B", str(script)], env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [INTERPRETERS[name][0], "-B", str(script)], env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE
     )
     assert ended.returncode == 0 and all(map(INFORMATION.match, ended.stderr.splitlines())), ended.stderr
     rank = exporter.rank()
@@ -85,6 +85,6 @@ def test_uv_run_is_watched(tmp_path, home, without_cuda):
     uv = [str(ROOT / "target/tools/wheel-venv/bin/uv"), "run", "--no-project", "--offline", "--no-python-downloads"]
     command = [BINARY, "run", "--no-nvml", "--web.listen-address", "127.0.0.1:0", "--", *uv, "--python", sys.executable, str(script)]
     variables = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": without_cuda}
-    ended = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
     assert (ended.returncode, ended.stdout.splitlines()[0]) == (7, "done"), ended.stderr
     assert "steps 1 to 50" in ended.stderr + ended.stdout, ended.stderr

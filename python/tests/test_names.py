@@ -212,7 +212,7 @@ def test_process_asks_again_after_the_time_that_the_exporter_names(fake, train):
     """
     ended = train(code, exporter.url).ended()
     assert ended.out == "accepted\n"
-    assert 2.0 < ended.seconds < 12.0
+    assert ended.seconds > 2.0
 
 
 LIVE = """

@@ -8,12 +8,12 @@ import stat
 import subprocess
 from typing import Any, Dict, List
 
-from conftest import BINARY, LEAK
+from conftest import BINARY, DEADLINE, LEAK
 from test_run import python, run, script  # noqa: F401
 
 
 def stepmem(*arguments: str) -> str:
-    ended = subprocess.run([BINARY, *arguments], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([BINARY, *arguments], capture_output=True, text=True, timeout=DEADLINE)
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stderr
     return ended.stdout
 

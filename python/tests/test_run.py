@@ -74,7 +74,7 @@ class Run:
         return next(pid for pid in self.children() if command_line(pid).startswith(words))
 
     def ended(self) -> "Ended":
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=DEADLINE)
         return Ended(self.process.returncode, out, err)
 
 
@@ -150,7 +150,7 @@ def test_command_has_the_terminal_the_group_and_the_streams_that_stepmem_was_giv
 def test_blocked_and_ignored_signals_stay_so(tmp_path, run, script):
     path = script("print([line.split()[1] for line in open('/proc/self/status') if line[:6] in ('SigBlk', 'SigIgn')])")
     shell = f"import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, [12]); signal.signal(1, signal.SIG_IGN); signal.signal(17, signal.SIG_IGN); os.execv({BINARY!r}, ['stepmem', 'run', '--no-nvml', '--', {sys.executable!r}, {path!r}])"
-    ended = subprocess.run([sys.executable, "-c", shell], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", shell], capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE)
     blocked, ignored = eval(ended.stdout)
     assert int(blocked, 16) == 1 << 11
     assert int(ignored, 16) & 1, "SIGHUP, as nohup has it"
@@ -364,7 +364,7 @@ def test_exporter_that_is_told_to_stop_stays_as_long_as_the_command(run):
 @pytest.mark.parametrize("n_files", [4, 6, 8, 10, 14])
 def test_command_runs_however_few_files_stepmem_may_open(n_files, tmp_path):
     shell = f"ulimit -n {n_files}; exec {BINARY} run {' '.join(OPTIONS)} -- sh -c 'exit 7'"
-    ended = subprocess.run(["sh", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(["sh", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
     assert ended.returncode == 7, ended.stderr
 
 
@@ -388,7 +388,7 @@ def test_page_listens_on_the_next_port_if_its_own_is_taken(run):
     port = int(re.search(r"http://127.0.0.1:(\d+)/", first.process.stderr.readline())[1])
     options = ("--no-nvml", f"--web.listen-address=127.0.0.1:{port}")
     kept = {**os.environ}
-    ended = subprocess.run([BINARY, "run", *options, "--", "true"], capture_output=True, text=True, env=kept, timeout=60)
+    ended = subprocess.run([BINARY, "run", *options, "--", "true"], capture_output=True, text=True, env=kept, timeout=DEADLINE)
     assert ended.returncode == 0
     found = int(re.search(r"http://127.0.0.1:(\d+)/", ended.stderr)[1])
     assert found > port and f"127.0.0.1:{port} is taken; port {found} instead" in ended.stderr
@@ -408,7 +408,7 @@ def test_first_process_of_a_container_reaps_what_is_left_to_it(tmp_path):
         pytest.skip("no PID namespace can be made here")
     orphans = "for i in 1 2 3; do (sh -c 'sleep 0.05' &) ; done; sleep 0.5; ps -eo pid,stat | awk '$2 ~ /Z/' | wc -l; kill -TERM 1; sleep 5"
     ended = subprocess.run(
-        [*unshare, BINARY, "run", *OPTIONS, "--", "sh", "-c", orphans], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [*unshare, BINARY, "run", *OPTIONS, "--", "sh", "-c", orphans], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE
     )
     assert ended.stdout.strip() == "0", ended.stderr
     assert ended.returncode == 128 + signal.SIGTERM, ended.stderr

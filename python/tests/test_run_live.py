@@ -407,7 +407,7 @@ def test_terminal_that_prints_sequences_gets_none_and_a_line_says_so(terminal, s
 def test_without_a_terminal_nothing_is_drawn_and_that_is_said_once(script, tmp_path, home):
     path = script("for _ in range(300):\n        import torch, time\n        from torch.optim.optimizer import Optimizer\n        o = globals().setdefault('o', Optimizer())\n        o.step(); time.sleep(0.005)")
     environment = {**os.environ, "HOME": str(home), "PYTHONPATH": STUB}
-    ended = subprocess.run([BINARY, "run", *OPTIONS, "--live", "--", sys.executable, path], stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment, timeout=60)
+    ended = subprocess.run([BINARY, "run", *OPTIONS, "--live", "--", sys.executable, path], stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment, timeout=DEADLINE)
     assert ended.returncode == 0
     assert "\x1b" not in ended.stderr
     assert ended.stderr.count("stepmem: no table of ranks: standard error is not a terminal\n") == 1

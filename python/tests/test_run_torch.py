@@ -12,7 +12,7 @@ import textwrap
 from typing import Any, Callable
 
 import pytest
-from conftest import BINARY
+from conftest import BINARY, DEADLINE
 
 pytestmark = [
     pytest.mark.torch,
@@ -56,7 +56,7 @@ def watched(tmp_path, home) -> Callable[..., "subprocess.CompletedProcess[str]"]
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("STEPMEM_", "PYTHONPATH"))}
         environment = {**kept, "HOME": str(home), "OMP_NUM_THREADS": "1", **variables}
         full = [BINARY, "run", "--no-nvml", "--web.listen-address=127.0.0.1:0", "--", *command, "script.py"]
-        return subprocess.run(full, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400)
+        return subprocess.run(full, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=DEADLINE)
 
     return run
 

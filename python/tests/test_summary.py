@@ -11,7 +11,7 @@ import textwrap
 from typing import Any, Dict
 
 import pytest
-from conftest import ROOT
+from conftest import DEADLINE, ROOT
 
 TRACKERS = str(ROOT / "target/tools/trackers-venv/bin/python")
 PAGE = ROOT / "docs/coming-from.md"
@@ -38,7 +38,7 @@ def ran(tmp_path: pathlib.Path, code: str, **variables: str) -> str:
     path.write_text(textwrap.dedent(LEAK) + code)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("STEPMEM_", "PYTHON", "WANDB_", "MLFLOW_"))}
     environment = {**kept, "PYTHONPATH": str(ROOT / "python"), "STEPMEM_RUN": "llm", "STEPMEM_CAPACITY": "1GiB", **variables}
-    ended = subprocess.run([TRACKERS, str(path)], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([TRACKERS, str(path)], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
 

@@ -66,7 +66,7 @@ def test_flush_is_false_once_the_sender_has_stopped(fake, train):
     """
     ended = train(code, fake(200).url).ended()
     assert (ended.code, ended.out) == (0, "False False\nFalse\n")
-    assert ended.seconds < 5 and ended.err.count("pushing stopped") == 1, ended.err
+    assert ended.err.count("pushing stopped") == 1, ended.err
 
 
 HANDLER = """

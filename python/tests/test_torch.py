@@ -11,7 +11,7 @@ import sys
 import textwrap
 
 import pytest
-from conftest import ROOT
+from conftest import DEADLINE, ROOT
 from test_peaks import Device, end_step, fake_torch
 
 from stepmem import _peaks
@@ -243,7 +243,7 @@ def test_ranks_of_torchrun_report_their_ends_and_keep_their_launch(fake, tmp_pat
     script.write_text(textwrap.dedent(TWO_RANKS))
     environment = {**os.environ, "STEPMEM_PUSH_URL": exporter.url, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
-    ended = subprocess.run([*torchrun, str(script)], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([*torchrun, str(script)], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
     assert ended.returncode == 0, ended.stderr
     ends = sorted((end["rank"], end["outcome"], end.get("error_message", "")) for end in exporter.ends)
     assert ends == [(0, "completed", ""), (1, "completed", ""), (1, "failed", "bad batch")], "rank 0 was ended by a signal once"
@@ -278,7 +278,7 @@ def test_one_leaking_rank_of_four_under_torchrun_has_the_only_findings(exporter,
     script.write_text(textwrap.dedent(LEAKY_RANK.replace("LEAKS", "2")))
     environment = {**os.environ, "STEPMEM_PUSH_URL": exporter.url, "PYTHONPATH": str(ROOT / "python"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", "-m", "stepmem", str(script)]
-    ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    ended = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
     assert ended.returncode == 0, ended.stderr
     status = exporter.status()
     assert [(rank["rank"], rank["step"]) for rank in status["ranks"]] == [(rank, 800) for rank in range(4)]

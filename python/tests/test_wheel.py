@@ -16,7 +16,7 @@ import zipfile
 from typing import Any
 
 import pytest
-from conftest import BINARY, LEAK, ROOT, await_true
+from conftest import BINARY, DEADLINE, LEAK, ROOT, await_true
 
 import stepmem
 
@@ -115,6 +115,6 @@ def test_run_of_the_wheel_watches_the_python_beside_it(environment, home, tmp_pa
     script.write_text(textwrap.dedent(LEAK))
     variables = {"PATH": os.environ["PATH"], "HOME": str(home), "PYTHONPATH": without_cuda}
     command = [environment.program, "run", "--no-nvml", "--web.listen-address", "127.0.0.1:0", "--", environment.python, str(script)]
-    ended = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
     assert ended.returncode == 0, ended.stderr
     assert "MEMORY CREEP" in ended.stderr and list(tmp_path.glob("logs/*/*/final_summary.json")), ended.stderr

@@ -4,7 +4,7 @@ import { createInterface } from "node:readline";
 
 import { launch } from "./browser.mjs";
 
-const CREEP_WITHIN_MS = 120000;
+const CREEP_WITHIN_MS = 300_000;
 const [binary, picture, colorScheme = "light"] = process.argv.slice(2);
 
 /** Starts a demo on free ports and waits until it listens. */

@@ -12,7 +12,7 @@ const browser = await launch();
 /** Opens a document, has `look` look at it, and holds that it complains about nothing and asks for nothing but itself. */
 async function visit(url, look, options = {}) {
   const page = await browser.newPage({ viewport: { width: 1300, height: 900 }, ...options });
-  page.setDefaultTimeout(30000);
+  page.setDefaultTimeout(300_000);
   const [errors, requests] = [[], []];
   page.on("pageerror", (error) => errors.push(error.message));
   page.on("console", (message) => {

@@ -7,7 +7,7 @@ import { pathToFileURL } from "node:url";
 
 import { launch, run } from "./browser.mjs";
 
-const DEADLINE_MS = 30000;
+const DEADLINE_MS = 300_000;
 const [leak, oom, hostile] = process.argv.slice(2).map((path) => pathToFileURL(path).href);
 const browser = await launch();
 

@@ -10,13 +10,13 @@ import subprocess
 import sys
 import time
 
-START_SECONDS_MAX = 20.0
+START_SECONDS_MAX = 300
 """How long a program may take until it listens."""
 
 START_ATTEMPTS_MAX = 3
 """Attempts to start a program that ends at once, each on other ports."""
 
-STOP_SECONDS_MAX = 5.0
+STOP_SECONDS_MAX = 300
 """How long a program may take to stop on SIGTERM before it is killed."""
 
 POLL_SECONDS = 0.02

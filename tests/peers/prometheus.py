@@ -18,11 +18,11 @@ import urllib.request
 
 from child import Failure, end_on_sigterm, start_listening, wait_until
 
-QUERYABLE_SECONDS_MAX = 60.0
+QUERYABLE_SECONDS_MAX = 300
 """Time in which Prometheus must have seen everything."""
 
-ANSWER_SECONDS_MAX = 10.0
-PROMTOOL_SECONDS_MAX = 20.0
+ANSWER_SECONDS_MAX = 300
+PROMTOOL_SECONDS_MAX = 300
 
 CONFIG = """\
 global:

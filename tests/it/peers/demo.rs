@@ -1,7 +1,6 @@
 //! The demo and hostile labels through Prometheus, promtool, the reference parsers and Chromium.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use stepmem::metrics::table::METRICS;
@@ -14,9 +13,8 @@ use crate::rig::json::items;
 use crate::rig::peers::{element, reference_scrape, rendered, run_peer};
 use crate::rig::series::has_family;
 use crate::rig::units::GIB;
+use crate::rig::wait::DEADLINE;
 
-/// How long after its start the demo shows MEMORY CREEP at the latest.
-const CREEP_WITHIN: Duration = Duration::from_mins(1);
 /// The rank of the demo that leaks.
 const LEAKING: u64 = 3;
 
@@ -129,6 +127,6 @@ fn await_creep(demo: &Exporter) {
         let fields = &entry["fields"];
         fields["message"] == "raised" && fields["kind"] == "CREEP_CONFIRMED"
     };
-    let confirmed = demo.await_log("CREEP_CONFIRMED", CREEP_WITHIN, is_creep);
+    let confirmed = demo.await_log("CREEP_CONFIRMED", DEADLINE, is_creep);
     assert_eq!(confirmed["fields"]["rank"], LEAKING, "{confirmed}");
 }

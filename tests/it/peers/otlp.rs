@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::TcpListener;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use stepmem::metrics::table::METRICS;
@@ -277,9 +277,7 @@ fn disturbs_nothing(protocol: &str, endpoint: &str) {
     while exporter.metric(failed).is_none_or(|n_failures| n_failures < 3.0) {
         step += 1;
         exporter.push_step(&json!({ "rank": 0 }), step, GIB);
-        let asked = Instant::now();
         assert_eq!(exporter.get("/-/ready", &[]).status, 200);
-        assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
         assert!(began.elapsed() < DEADLINE, "{protocol}: no failure is counted");
     }
     assert_eq!(exporter.metric(r#"stepmem_otlp_exports_total{result="success"}"#), Some(0.0));

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::io::Write;
-use std::time::{Duration, Instant};
 
 use stepmem::net::server::CONNECTIONS_MAX;
 
@@ -62,7 +61,6 @@ fn flood_of_silent_connections_makes_way_for_pushes_and_scrapes() {
     let exporter = Exporter::start(&[]);
     for (listener, address) in [("push", exporter.push), ("web", exporter.web)] {
         let flood: Vec<_> = (0..300).map(|_| connect(address)).collect();
-        let began = Instant::now();
         assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
         let shed = format!("stepmem_connections_shed_total{{listener=\"{listener}\"}}");
         let beyond = f64::from(u32::try_from(300 - CONNECTIONS_MAX).unwrap());
@@ -74,8 +72,6 @@ fn flood_of_silent_connections_makes_way_for_pushes_and_scrapes() {
             n_shed.get() > beyond
         });
         let (n_shed, n_looks) = (n_shed.get(), n_looks.get());
-        let took = began.elapsed();
-        assert!(took < Duration::from_secs(3), "{listener}: it took {took:?}");
         assert!(n_shed <= beyond + 6.0 + n_looks, "{listener}: {n_shed} were shed");
         drop(flood);
     }
@@ -92,10 +88,7 @@ fn flood_of_unfinished_pushes_makes_way_for_whole_ones() {
             stream
         })
         .collect();
-    let began = Instant::now();
     assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
-    let took = began.elapsed();
-    assert!(took < Duration::from_secs(3), "it took {took:?}");
     drop(flood);
 }
 

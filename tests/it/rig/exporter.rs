@@ -189,7 +189,14 @@ impl Exporter {
     /// Pushes records, 2000 at a time; each batch is taken.
     pub fn push(&self, records: &[Value]) {
         for batch in records.chunks(2000) {
-            let answer = self.post(Value::from(batch).to_string());
+            let text = Value::from(batch).to_string();
+            let began = Instant::now();
+            let mut answer = self.post(&*text);
+            // A pusher repeats what a busy exporter did not take.
+            while [408, 503].contains(&answer.status) && began.elapsed() < DEADLINE {
+                std::thread::park_timeout(LOOK);
+                answer = self.post(&*text);
+            }
             assert_eq!(answer.status, 200, "{}", answer.body);
         }
     }
@@ -321,16 +328,4 @@ impl Drop for Exporter {
         self.child.kill().ok();
         self.child.wait().ok();
     }
-}
-
-/// For how long these threads have been ready without a processor, by the scheduler's own count.
-pub fn starved(exporter: &Exporter) -> Duration {
-    let pid = exporter.pid();
-    let main_thread = format!("/proc/{pid}/task/{pid}/schedstat");
-    let waited = |path: &str| -> Duration {
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        let nanoseconds = text.split_whitespace().nth(1).and_then(|word| word.parse().ok());
-        Duration::from_nanos(nanoseconds.unwrap_or_default())
-    };
-    waited(&main_thread) + waited("/proc/thread-self/schedstat")
 }
