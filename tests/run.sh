@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# `make test`: prints what it will install, installs that, runs every part, and names at the end what failed. What a part
+# printed is in target/test-logs/PART.log, and is shown if it failed.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+logs=target/test-logs
+mkdir -p "$logs"
+cargo=${CARGO:-cargo}
+
+plan() {
+    for script in tests/peers/install.sh tests/ops/install.sh python/tests/install.sh; do
+        PLAN=1 "$script"
+    done
+}
+
+# Debian's packages are installed as root: at a terminal that is asked, without one it is only announced.
+announce() {
+    local planned answer
+    planned=$(plan) || exit 1
+    [ -n "$planned" ] || return 0
+    printf 'make test installs, once (0.9 GB, 3 to 10 minutes):\n'
+    printf '%s\n' "$planned" | sed "s|$PWD/||; s|^|  |"
+    printf 'and then builds and tests for about 20 minutes on two cores.\n'
+    if [ -t 0 ] && [ -z "${CI-}" ] && grep -q '^Debian packages' <<<"$planned"; then
+        read -r -p 'Go on? [Y/n] ' answer
+        case $answer in [nN]*) exit 1 ;; esac
+    fi
+}
+
+failed=()
+# part NAME COMMAND... runs a part. Of a green one only the runners' closing lines are shown.
+part() {
+    local name=$1 log=$logs/$1.log
+    shift
+    if "$@" >"$log" 2>&1; then
+        grep -E '^test result: |^[0-9]+ passed' "$log"
+    else
+        cat "$log"
+        failed+=("$name")
+    fi
+    return 0
+}
+
+pytest() {
+    cd python && ../target/tools/python-venv/bin/python -m pytest -n 4 -p no:cacheprovider -m "not torch"
+}
+
+announce
+for script in tests/peers/install.sh tests/ops/install.sh python/tests/install.sh; do
+    "$script" || exit 1
+done
+# Without a program there is nothing to test.
+"$cargo" build --quiet --workspace || exit 1
+part rust "$cargo" test --quiet --workspace --no-fail-fast
+part python pytest
+if [ ${#failed[@]} -gt 0 ]; then
+    printf 'make test: failed: %s\n' "${failed[*]}" >&2
+    exit 1
+fi
