@@ -14,7 +14,7 @@ for a bare interpreter, which has to load half of the standard library first.
 Prints a table with the targets beside the figures; every row that has a target ends in PASS or MISS. Needs what
 `python/tests/install.sh torch` installs; without it, the table reports that TraceML was not measured.
 
-    python3 benches/client.py target/release/stepmem [--python target/tools/torch-venv/bin/python] [--quick]
+    python3 benches/client.py target/dist/stepmem [--python target/tools/torch-venv/bin/python] [--quick]
 """
 
 from __future__ import annotations

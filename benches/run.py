@@ -14,7 +14,7 @@ The stub's counters are Python, PyTorch's are C++ that builds such dictionaries.
 optimizer hook that reads and resets them and does nothing else: that much of `run` is the stub's. What PyTorch's own take is not
 measured. `run, no GPU` reads resident memory instead.
 
-    python3 benches/run.py target/release/stepmem [--quick]
+    python3 benches/run.py target/dist/stepmem [--quick]
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ tools=target/tools
 
 "$tools/bin/cargo-deb" --version 2>/dev/null | grep -qF "$version" ||
     cargo install --quiet --locked "cargo-deb@$version" --root "$tools" --target-dir "$tools/build"
-cargo build --quiet --release --locked --bin stepmem
+cargo build --quiet --profile dist --locked --bin stepmem
 rm -rf target/share
-packaging/extras.sh target/release/stepmem target/share
-"$tools/bin/cargo-deb" --quiet --no-build --output target/debian/
+packaging/extras.sh target/dist/stepmem target/share
+"$tools/bin/cargo-deb" --quiet --profile dist --no-build --output target/debian/

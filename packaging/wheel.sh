@@ -27,8 +27,8 @@ case $profile in
         ;;
     release)
         target=$(rustc -vV | sed -n 's/^host: //p')
-        binary=target/$target/release/stepmem
-        options=(--release --zig --auditwheel check --target "$target" --compatibility manylinux_2_28)
+        binary=target/$target/dist/stepmem
+        options=(--profile dist --zig --auditwheel check --target "$target" --compatibility manylinux_2_28)
         export PATH=$tools/zig-venv/bin:$PATH
         maturin build --quiet "${options[@]}" --out target/wheel >&2
         ;;

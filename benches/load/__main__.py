@@ -1,6 +1,6 @@
 """Measures stepmem under load beside Debian's Pushgateway and node-exporter, on one machine.
 
-    python3 benches/load target/release/stepmem [--fake-nvml PATH] [--quick]
+    python3 benches/load target/dist/stepmem [--fake-nvml PATH] [--quick]
 
 Pushes and scrapes: `wrk` with one thread and 8 connections loads the programs in turn, several
 rounds, medians. Scrapes are also timed alone: one connection, one scrape after the other, nothing
@@ -69,10 +69,10 @@ def arguments():
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("stepmem", help="path of the stepmem binary, built with --release")
+    parser.add_argument("stepmem", help="path of the stepmem binary, built with --profile dist")
     parser.add_argument(
         "--fake-nvml",
-        help="path of libfake_nvml.so, built with --release; without it NVML is left out",
+        help="path of libfake_nvml.so, built with --profile dist; without it NVML is left out",
     )
     parser.add_argument(
         "--quick", action="store_true", help="seconds instead of minutes, rough figures"

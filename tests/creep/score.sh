@@ -10,12 +10,12 @@
 #     tests/creep/score.sh --agree                       the detector against the design's reference, on 30 jobs
 #
 # The jobs come from ../shared/data/creep (CREEP_JOBS=… chooses another folder); without them it does nothing.
-# STEPMEM=… chooses another binary than target/release/stepmem. numpy, numba and scipy go into target/tools/creep.
+# STEPMEM=… chooses another binary than target/dist/stepmem. numpy, numba and scipy go into target/tools/creep.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 jobs=${CREEP_JOBS:-$root/../shared/data/creep}
-binary=${STEPMEM:-$root/target/release/stepmem}
+binary=${STEPMEM:-$root/target/dist/stepmem}
 venv=$root/target/tools/creep
 python=${PYTHON:-$venv/bin/python}
 
@@ -35,7 +35,7 @@ if [ "${1:-}" = --rules ] || [ "${1:-}" = --cross ]; then
     [ $# -gt 0 ] || set -- public 0-9
     # Only speed differs from a release.
     (cd "$root" && CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-        cargo build --quiet --release --features without --target-dir target/without)
+        cargo build --quiet --profile dist --features without --target-dir target/without)
     mkdir -p "$root/target/creep"
     exec "$python" "$root/tests/creep/$table.py" "${CREEP_KEPT:-$root/target/creep/jobs}" "$@" --jobs "${JOBS:-$(nproc)}" \
         --out "$root/target/creep/$table.rows" --write "$root/docs/creep.md" -- "$root/target/without/release/stepmem"
@@ -50,7 +50,7 @@ if [ "${1:-}" = --peer ]; then
     fi
     command=("$python" "$root/tests/creep/peers.py" "$peer")
 elif [ ! -x "$binary" ]; then
-    (cd "$root" && cargo build --quiet --release)
+    (cd "$root" && cargo build --quiet --profile dist)
 fi
 if [ "${1:-}" = --bars ]; then
     shift

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Puts the release build, a list of its crates (CycloneDX) and checksums into a directory: pack.sh DIRECTORY
+# Puts the program as it is packed, a list of its crates (CycloneDX) and checksums into a directory: pack.sh DIRECTORY
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 to=${1:?directory}
@@ -14,5 +14,5 @@ if grep -oF "$PWD" "$to/stepmem.cdx.json" >&2; then
     exit 1
 fi
 rm -f fuzz/targets/stepmem.cdx.json tests/fake-nvml/stepmem.cdx.json
-install target/release/stepmem "$to"
+install target/dist/stepmem "$to"
 (cd "$to" && sha256sum stepmem stepmem.cdx.json >SHA256SUMS)

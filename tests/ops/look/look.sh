@@ -24,7 +24,7 @@ address() {
     exit 1
 }
 # The second exporter's NVML: a device that a process fills, as live.py writes, and one that fails.
-cp "$root/target/release/libfake_nvml.so" "$work/libnvidia-ml.so.1"
+cp "$root/target/dist/libfake_nvml.so" "$work/libnvidia-ml.so.1"
 scenario=$work/libnvidia-ml.so.1.json
 cat >"$scenario" <<'JSON'
 {"driver_version": "570.86.15", "events": [{"device": 0, "xid": 79}], "devices": [
@@ -33,8 +33,8 @@ cat >"$scenario" <<'JSON'
     {"uuid": "GPU-b", "code": 15}]}
 JSON
 common=(--web.listen-address 127.0.0.1:0 --push.listen-address 127.0.0.1:0 --log.format json)
-"$root/target/release/stepmem" demo "${common[@]}" >/dev/null 2>"$work/demo.log" &
-"$root/target/release/stepmem" serve "${common[@]}" --otlp.endpoint http://127.0.0.1:1 --otlp.interval 1s \
+"$root/target/dist/stepmem" demo "${common[@]}" >/dev/null 2>"$work/demo.log" &
+"$root/target/dist/stepmem" serve "${common[@]}" --otlp.endpoint http://127.0.0.1:1 --otlp.interval 1s \
     --nvml.library "$work/libnvidia-ml.so.1" --nvml.interval 50ms --creep.process-warmup 0s --creep.process-interval 50ms >/dev/null 2>"$work/faulty.log" &
 "$root/target/tools/ops/bin/python" "$here/../live.py" "$(address "$work/demo.log" web)" "$(address "$work/demo.log" push)" \
     "$(address "$work/faulty.log" web)" "$scenario" "$work/live" --dump "$out/dump.json"
