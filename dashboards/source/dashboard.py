@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from typing import List
 
+from .kinds import titled
 from .panels import DATASOURCE, WIDTH
 from .promql import promql
 
 SCHEMA_VERSION = 42
-RUNBOOKS = "https://stepmem.example/runbooks"
 
 
 def variable(name, label, query, many=False):
@@ -67,7 +67,7 @@ def diagnoses_since(selector, subject="rank {{rank}}"):
         "enable": True,
         "hide": False,
         "iconColor": "red",
-        "expr": promql(f"stepmem_diagnosis_since_timestamp_seconds{{{selector}}} * 1000"),
+        "expr": promql(titled(f"stepmem_diagnosis_since_timestamp_seconds{{{selector}}} * 1000")),
         "useValueForTime": "on",
         "titleFormat": "{{kind}}",
         "tagKeys": "kind",
@@ -76,22 +76,19 @@ def diagnoses_since(selector, subject="rank {{rank}}"):
     }
 
 
-def link(title, url, icon, tooltip, opens_tab):
+def link(title, url, tooltip):
     return {
         "type": "link",
         "title": title,
         "url": url,
-        "icon": icon,
+        "icon": "dashboard",
         "tooltip": tooltip,
         "tags": [],
         "asDropdown": False,
         "includeVars": False,
         "keepTime": False,
-        "targetBlank": opens_tab,
+        "targetBlank": False,
     }
-
-
-RUNBOOKS_LINK = link("Runbooks", RUNBOOKS, "doc", "The meaning of each alert, and the fix", True)
 
 
 def placed(panels):
@@ -120,7 +117,7 @@ class Dashboard:
         """A link to this dashboard that keeps the time and the place."""
         place = "${datasource:queryparam}&${cluster:queryparam}&${namespace:queryparam}"
         url = f"/d/{self.uid}?{place}&${{__url_time_range}}"
-        return link(self.title, url, "dashboard", self.description, False)
+        return link(self.title, url, self.description)
 
     def json(self, dashboards):
         others = [other.as_link() for other in dashboards if other.uid != self.uid]
@@ -138,6 +135,6 @@ class Dashboard:
             "fiscalYearStartMonth": 0,
             "templating": {"list": [DATASOURCE_VARIABLE, *self.variables]},
             "annotations": {"list": self.annotations},
-            "links": [*others, RUNBOOKS_LINK],
+            "links": others,
             "panels": placed(self.panels),
         }

@@ -1,7 +1,7 @@
 """The dashboard of the exporters' own health."""
 
 from .dashboard import CLUSTER, NAMESPACE, PODS, Dashboard, diagnoses_since
-from .kinds import worst_kind
+from .kinds import titled, worst_kind
 from .panels import Column, Row, Stat, StateTimeline, Table, TimeSeries, instant, query
 from .style import (
     ETA_CELLS,
@@ -287,8 +287,10 @@ WITHOUT_PUSHES = [
         "process id) and of devices. Those of ranks are on the Run dashboard.",
         [
             query(
-                "max by (uuid, pid, kind)"
-                ' (stepmem_diagnosis_severity{<EXPORTER>,run="",uuid!=""})',
+                titled(
+                    "max by (uuid, pid, kind)"
+                    ' (stepmem_diagnosis_severity{<EXPORTER>,run="",uuid!=""})'
+                ),
                 "{{uuid}} {{pid}} · {{kind}}",
             )
         ],

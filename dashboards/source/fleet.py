@@ -1,6 +1,7 @@
 """The dashboard of all clusters and runs."""
 
 from .dashboard import CLUSTER, NAMESPACE, Dashboard
+from .kinds import titled
 from .panels import (
     TO_RUN,
     BarGauge,
@@ -213,7 +214,7 @@ OVER_TIME = [
         "Diagnoses",
         (12, 8),
         "Number of ranks, processes that don't push, and devices with each diagnosis.",
-        [query("count by (kind) (stepmem_diagnosis{<PLACE>})", "{{kind}}")],
+        [query(titled("count by (kind) (stepmem_diagnosis{<PLACE>})"), "{{kind}}")],
         "none",
         overrides=BY_KIND,
         min=0,

@@ -57,3 +57,10 @@ def worst_kind(by, selector):
         for rank, kind in enumerate(reversed(KINDS), 1)
     ]
     return f"max by ({by}) ({' or '.join(ranked)})"
+
+
+def titled(of_kinds):
+    """A query whose label `kind` is the title that people read, such as MEMORY CREEP."""
+    for kind in KINDS:
+        of_kinds = f'label_replace({of_kinds}, "kind", "{kind.title}", "kind", "{kind.label}")'
+    return of_kinds

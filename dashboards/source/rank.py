@@ -1,6 +1,7 @@
 """The dashboard of one rank in depth."""
 
 from .dashboard import CLUSTER, NAMESPACE, ONE_RANK, ONE_RUN, Dashboard, diagnoses_since
+from .kinds import titled
 from .panels import Column, Row, Stat, StateTimeline, Table, TimeSeries, instant, query
 from .style import ETA, JUDGED, NESTED, PRESSURE, SEVERITY, SIGNALS
 
@@ -92,7 +93,7 @@ MEMORY = [
         "Diagnoses",
         (24, 5),
         "Diagnoses of the rank and its device over time, with their severity.",
-        [query("max by (kind) (<RANK_FINDINGS>)", "{{kind}}")],
+        [query(titled("max by (kind) (<RANK_FINDINGS>)"), "{{kind}}")],
         mappings=SEVERITY,
         no_value="nothing diagnosed",
     ),

@@ -1,6 +1,7 @@
 """The dashboard of one run: its ranks side by side."""
 
 from .dashboard import CLUSTER, MANY_RANKS, NAMESPACE, ONE_RUN, Dashboard, diagnoses_since
+from .kinds import titled
 from .panels import (
     TO_RANK,
     Column,
@@ -85,7 +86,7 @@ VERDICT = [
         "Diagnoses",
         (24, 7),
         "Diagnoses by rank over time, with their severity, and those of the ranks' devices.",
-        [query("max by (rank, kind) (<RANKS_FINDINGS>)", "rank {{rank}} · {{kind}}")],
+        [query(titled("max by (rank, kind) (<RANKS_FINDINGS>)"), "rank {{rank}} · {{kind}}")],
         mappings=SEVERITY,
         no_value="nothing diagnosed",
     ),

@@ -100,7 +100,7 @@ NESTED = [
     override("allocated", fixed("green"), fill(30)),
 ]
 BY_KIND = [
-    override(kind.label, fixed(kind.colour), ("displayName", kind.title)) for kind in KINDS
+    override(kind.title, fixed(kind.colour)) for kind in KINDS
 ]
 
 

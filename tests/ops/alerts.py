@@ -21,7 +21,7 @@ EXAMPLE = ROOT / "alerts/alertmanager.example.yaml"
 IDENTITY = ROOT / "docs/kubernetes.md"
 
 SEVERITIES = {"critical", "warning", "info"}
-HEADINGS = ["Meaning", "Impact", "Diagnosis", "What usually causes it", "Confirm", "Fix", "Silence"]
+HEADINGS = ["Do this first", "Meaning", "Impact", "Diagnosis", "What usually causes it", "Confirm", "Fix", "Silence"]
 RECORDED = re.compile(r"^(rank|run|process|cluster):stepmem_[a-z_]+:[a-z0-9]+$")
 
 # Labels of an alert, and its receiver.
@@ -99,12 +99,12 @@ def wording(groups, alerts):
         name, annotations = alert["alert"], alert["annotations"]
         if alert["labels"].get("severity") not in SEVERITIES:
             yield f"{name}: severity {alert['labels'].get('severity')} is not one of {sorted(SEVERITIES)}"
-        if annotations["runbook_url"] != f"https://stepmem.example/runbooks/{name}.md":
-            yield f"{name}: runbook_url {annotations['runbook_url']}"
-        if not annotations["dashboard_url"].startswith("https://grafana.example/d/stepmem-"):
-            yield f"{name}: dashboard_url {annotations['dashboard_url']}"
-        if "$labels.run" in annotations["summary"] and "var-run={{ $labels.run | urlquery }}" not in annotations["dashboard_url"]:
-            yield f"{name}: its dashboard_url does not preselect the run"
+        if annotations["runbook"] != f"docs/runbooks/{name}.md":
+            yield f"{name}: runbook {annotations['runbook']}"
+        if not annotations["dashboard"].startswith("/d/stepmem-"):
+            yield f"{name}: dashboard {annotations['dashboard']}"
+        if "$labels.run" in annotations["summary"] and "var-run={{ $labels.run | urlquery }}" not in annotations["dashboard"]:
+            yield f"{name}: its dashboard does not preselect the run"
         if "irst look" not in annotations["description"]:
             yield f"{name}: its description does not give a first look"
         if "for" not in alert:
@@ -159,6 +159,9 @@ def runbooks(names):
         headings = re.findall(r"^## (.+)$", path.read_text(), re.MULTILINE)
         if headings != HEADINGS:
             yield f"{path.relative_to(ROOT)}: its headings are {headings}, not {HEADINGS}"
+        for line in re.findall(r".*kubectl.*", path.read_text()):
+            if re.search(r"kubectl (?!-n NAMESPACE|cordon)", line):
+                yield f"{path.relative_to(ROOT)}: kubectl without -n NAMESPACE: {line.strip()}"
     for path in RUNBOOKS.glob("*.md"):
         if path.stem not in names and path.stem != "README":
             yield f"{path.relative_to(ROOT)} does not belong to an alert"

@@ -225,7 +225,7 @@ def rules_are_the_source(bench):
     for name, default in defaults.items():
         text = json.dumps(rules_of(bench, {"rules": {"thresholds": {name: 7.25}}}))
         expect(f"7.25 # {name}" in text and f"{default} # {name}" not in text, f"threshold {name} cannot be set")
-    plain = json.dumps(rules_of(bench, {"rules": {"runbookUrl": "", "grafanaUrl": None}}))
+    plain = json.dumps([rules_of(bench, {}), rules_of(bench, {"rules": {"runbookUrl": "", "grafanaUrl": None}})])
     expect("runbook_url" not in plain and "dashboard_url" not in plain, "links without an address")
     linked = json.dumps(rules_of(bench, {"rules": {"runbookUrl": "https://wiki/r/", "grafanaUrl": "https://g/"}}))
     expect("https://wiki/r/StepmemImbalance.md" in linked and "https://g/d/stepmem-run?" in linked and ".example" not in linked, "the addresses are not replaced")

@@ -71,16 +71,22 @@ def lost(ours, back, path=""):
         yield path
 
 
+def legends(dashboard):
+    """Every legend and title of an annotation with its query."""
+    yield from ((target.get("legendFormat", ""), target["expr"]) for panel in dashboard["panels"] for target in panel.get("targets", []))
+    yield from ((annotation["titleFormat"], annotation["expr"]) for annotation in dashboard["annotations"]["list"] if "expr" in annotation)
+
+
 def diagnoses(dashboards, page):
     """Every diagnosis of the page, which the table in Rust writes, has its title and a colour; no other is named."""
     titles = {label: title for title, label in re.findall(r"^## (.+)\n\n`(\w+)`", page, re.MULTILINE)}
     shown = {}
     for override in panel_of(dashboards["stepmem-fleet"], "Diagnoses")["fieldConfig"]["overrides"]:
         properties = {each["id"]: each["value"] for each in override["properties"]}
-        shown[override["matcher"]["options"]] = properties["displayName"], properties["color"]["fixedColor"]
-    if {label: title for label, (title, _) in shown.items()} != titles:
+        shown[override["matcher"]["options"]] = properties["color"]["fixedColor"]
+    if sorted(shown) != sorted(titles.values()):
         yield f"stepmem-fleet, Diagnoses: {shown} are not the diagnoses {titles}"
-    if len({colour for _, colour in shown.values()}) != len(shown):
+    if len(set(shown.values())) != len(shown):
         yield f"stepmem-fleet, Diagnoses: two have the same colour: {shown}"
     table = panel_of(dashboards["stepmem-exporter"], "Processes that do not push")
     ranks = dict(re.findall(r'(\d+) \* stepmem_diagnosis\{[^}]*kind=\\"(\w+)\\"', json.dumps(table["targets"])))
@@ -89,6 +95,10 @@ def diagnoses(dashboards, page):
     if {label: words.get(rank) for rank, label in ranks.items()} != titles or len(words) != len(titles):
         yield f"stepmem-exporter, Diagnosis: {ranks} and {words} are not the diagnoses {titles}"
     for stem, dashboard in dashboards.items():
+        for legend, query in legends(dashboard):
+            renamed = {label: title for title, label in re.findall(r'"kind", "([A-Z ]+)", "kind", "(\w+)"\)', query)}
+            if "{{kind}}" in legend and "stepmem_diagnosis" in query and renamed != titles:
+                yield f"{stem}: {legend} is not the title of a diagnosis"
         for named in re.findall(r'kind=~?\\"([\w|]+)\\"', json.dumps(dashboard)):
             yield from (f"{stem} names {label}, which is not a diagnosis" for label in named.split("|") if label not in titles)
 
@@ -119,8 +129,8 @@ def conventions(dashboard, stem):
     for other in UIDS - {stem}:
         if f"/d/{other}?" not in targets:
             yield f"no link to {other}"
-    if "/runbooks" not in targets:
-        yield "no link to the runbooks"
+    if "http" in targets:
+        yield "a link to an address that nobody may have"
     used = set(re.findall(r"\$\{?(\w+)", json.dumps(dashboard)))
     for name in names:
         if name not in used:

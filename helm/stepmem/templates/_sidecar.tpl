@@ -126,6 +126,8 @@ Volume mounts of the training containers. Connecting to a socket writes nothing:
 {{- $socket := printf "%s/push.sock" .socketDirectory }}
 {{- $settings := dict "web.listen-address" (printf ":%v" .port) "push.listen-address" "" "push.unix-socket" $socket }}
 {{- $_ := set $settings "state.file" (printf "%s/state" (include "stepmem.stateDirectory" $root)) }}
+{{- /* As `stepmem run` does. */}}
+{{- $_ := set $settings "holders.on-creep" true }}
 {{- if get (.secrets | default dict) "webConfig" }}{{ $_ := set $settings "web.config.file" "/etc/stepmem/web-config/web.yml" }}{{ end }}
 {{- if not .nvml.enabled }}{{ $_ := set $settings "no-nvml" true }}{{ end }}
 {{- $resources := mergeOverwrite (dict "limits" (dict "memory" (include "stepmem.memoryLimit" $root))) (deepCopy (.resources | default dict)) }}
