@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import weakref
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Optional, Sequence
 
@@ -19,15 +18,13 @@ if TYPE_CHECKING:
 OPTIMIZER_MODULE = "torch.optim.optimizer"
 
 _is_on = False
-_counted: "Optional[weakref.ReferenceType[Any]]" = None
-"""The optimizer whose steps are counted; None before the first step, and dead once the optimizer is gone."""
 
 
 def auto() -> None:
-    """Counts the steps of the first optimizer that steps, from now on or as soon as PyTorch is imported.
+    """Counts iterations by the steps of PyTorch's optimizers, from now on or as soon as PyTorch is imported.
 
-    Other optimizers are not counted. Does nothing in a program that reports steps itself with `step`, `step_end` or a
-    callback.
+    An iteration ends when an optimizer that already stepped in it steps again. Does nothing in a program that reports
+    steps itself with `step`, `step_end` or a callback.
     """
     global _is_on
     if _is_on:
@@ -48,16 +45,18 @@ def _install(module: "ModuleType | Any") -> None:
 
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    global _counted
     try:
         if CLIENT.is_explicit:
             return
-        counted = _counted() if _counted is not None else None
-        if counted is None:
-            _counted = weakref.ref(optimizer)
-        elif counted is not optimizer:
-            return
         process = CLIENT.process
+        iterations = process.iterations
+        if iterations.others or iterations.leader() is not optimizer:
+            n_begun = iterations.begun_by(optimizer, process.n_steps)
+            if not n_begun:
+                return
+            if n_begun > 1:
+                process.step += 1
+                process.n_steps += 1
         n = process.step + 1
         if n * SCATTER % SCATTERED >= process.read_below:  # see _pacing
             process.step = n

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Optional
 
+from ._iterations import Iterations
 from ._settings import Identity, Settings
 from ._warn import warn_once
 
@@ -24,6 +25,8 @@ class Process:
         """Optimizer steps, read or not."""
         self.n_recorded = 0
         """Those until the last one that was read."""
+        self.iterations = Iterations()
+        """Which steps of optimizers begin one of these."""
         self.read_below = SCATTERED
         """Of the steps that the optimizer hook counts, those are read whose number times SCATTER, modulo SCATTERED, is below this."""
         self.is_followed = False

@@ -15,22 +15,32 @@ from ._client import CLIENT
 class StepmemCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """Records every optimizer step with the trainer's step number, and marks evaluations and checkpoints."""
 
+    def __init__(self) -> None:
+        self._before = 0
+        """Steps that the process had taken before this trainer, which go on being counted."""
+        self._was_explicit = False
+
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Turns automatic step counting off."""
-        CLIENT.is_explicit = True
+        """Turns automatic step counting off until training ends."""
+        self._was_explicit, CLIENT.is_explicit = CLIENT.is_explicit, True
+        self._before = max(0, CLIENT.process.step - state.global_step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Lets a loop of the program's own be counted."""
+        CLIENT.is_explicit = self._was_explicit
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Records one optimizer step, however many batches it accumulated."""
-        CLIENT.step_end(state.global_step)
+        CLIENT.step_end(self._before + state.global_step)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Records an evaluation."""
-        CLIENT.phase_end("eval", state.global_step)
+        CLIENT.phase_end("eval", self._before + state.global_step)
 
     def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
         """Records a prediction as an evaluation."""
-        CLIENT.phase_end("eval", state.global_step)
+        CLIENT.phase_end("eval", self._before + state.global_step)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Records a checkpoint, which has been written."""
-        CLIENT.phase_end("checkpoint", state.global_step)
+        CLIENT.phase_end("checkpoint", self._before + state.global_step)

@@ -18,12 +18,16 @@ class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
 
     def __init__(self) -> None:
         self._step = -1
+        self._before = 0
+        """Steps that the process had taken before this trainer, which go on being counted."""
+        self._was_explicit = False
         self._is_saving = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Turns automatic step counting off."""
-        CLIENT.is_explicit = True
+        """Turns automatic step counting off until training ends."""
+        self._was_explicit, CLIENT.is_explicit = CLIENT.is_explicit, True
         self._step = trainer.global_step
+        self._before = max(0, CLIENT.process.step - self._step)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Records a checkpoint begun since the last step, which has been written by now."""
@@ -33,19 +37,20 @@ class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
         """Records an optimizer step, unless this batch was only accumulated."""
         if trainer.global_step != self._step:
             self._step = trainer.global_step
-            CLIENT.step_end(self._step)
+            CLIENT.step_end(self._before + self._step)
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Records an evaluation."""
-        CLIENT.phase_end("eval", trainer.global_step)
+        CLIENT.phase_end("eval", self._before + trainer.global_step)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
         """Notes that a checkpoint is about to be written."""
         self._is_saving = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Records the last checkpoint, which has been written by now."""
+        """Records the last checkpoint, which has been written by now, and lets a loop of the program's own be counted."""
         self._record_checkpoint()
+        CLIENT.is_explicit = self._was_explicit
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Notes an exception, since the trainer handles Ctrl-C itself."""
@@ -54,4 +59,4 @@ class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
     def _record_checkpoint(self) -> None:
         if self._is_saving:
             self._is_saving = False
-            CLIENT.phase_end("checkpoint", self._step)
+            CLIENT.phase_end("checkpoint", self._before + self._step)

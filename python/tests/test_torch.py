@@ -140,6 +140,27 @@ def test_steps_evaluations_and_checkpoints_of_trainer_are_recorded(fake, train, 
     assert [end["outcome"] for end in exporter.ends] == ["completed"]
 
 
+def test_second_trainer_and_a_loop_after_it_go_on_counting(fake, train):
+    exporter = fake(200)
+    code = """
+        import torch
+        from types import SimpleNamespace
+        from stepmem.huggingface import StepmemCallback
+        for fold in range(2):
+            callback, state = StepmemCallback(), SimpleNamespace(global_step=0)
+            callback.on_train_begin(None, state, None)
+            for state.global_step in range(1, 11):
+                callback.on_step_end(None, state, None)
+            callback.on_train_end(None, state, None)
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.01)
+        for _ in range(5):
+            optimizer.step()
+    """
+    ended = train(code, exporter.url, through=("-m", "stepmem")).ended()
+    assert ended.code == 0, ended.err
+    assert [record["step"] for record in exporter.records] == list(range(1, 26))
+
+
 def test_optimizer_steps_of_trainer_without_a_callback_are_counted(exporter, train):
     ended = train(TRAINER.replace("CALLBACKS", ""), exporter.url, through=("-m", "stepmem")).ended()
     assert ended.code == 0, ended.err
