@@ -38,6 +38,8 @@ pub struct EngineConfig {
     pub captures: CaptureSettings,
     /// Whether ranks whose live memory grows are asked to look at their live objects.
     pub looks_on_creep: bool,
+    /// The declared workload of all runs, for summaries.
+    pub workload: Option<Box<str>>,
 }
 
 impl Default for EngineConfig {
@@ -56,6 +58,7 @@ impl Default for EngineConfig {
             process_reading_every: Duration::from_secs(10),
             captures: CaptureSettings::default(),
             looks_on_creep: false,
+            workload: None,
         }
     }
 }

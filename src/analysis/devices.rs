@@ -155,6 +155,11 @@ impl DeviceTable {
             .unwrap_or_default()
     }
 
+    /// Returns the model of a rank's device, if it is read.
+    pub fn model_of(&self, rank: &Identity) -> Option<&str> {
+        self.read.get(rank.device.as_ref()?)?.sample.info.model.as_deref()
+    }
+
     /// Returns the devices that answer with an error, ascending.
     pub fn failing(&self) -> impl Iterator<Item = (&GpuUuid, &DeviceFailure)> {
         self.failing.iter()

@@ -336,13 +336,14 @@ impl Engine {
 
     /// Returns what others see of a rank; `site` is that of [`Self::site`].
     pub(super) fn view<'a>(
-        &self,
+        &'a self,
         state: &'a RankState,
         site: SiteView<'a>,
         now: Uptime,
     ) -> RankView<'a> {
         let device = self.devices.view_of(state.identity(), now, self.config.gpu_ttl);
-        RankView { site, ..state.view(device, now) }
+        let device_model = self.devices.model_of(state.identity());
+        RankView { site, device_model, ..state.view(device, now) }
     }
 
     /// Returns what is known of the code behind a rank's memory, in its present life.

@@ -188,6 +188,18 @@ impl Engine {
         self.run_without(run, now, |_| false)
     }
 
+    /// Returns the ranks that have not announced their end, with the ids of their processes.
+    pub fn unended_processes(&self) -> Vec<(RankId, u32)> {
+        let of_run = |(run, states): (&Run, &BTreeMap<Rank, RankState>)| {
+            let unended = states.iter().filter(|(_, state)| !state.is_ended());
+            let id = |rank| RankId { run: run.clone(), rank };
+            let named =
+                unended.filter_map(|(rank, state)| Some((id(*rank), state.identity().pid?)));
+            named.collect::<Vec<_>>()
+        };
+        self.ranks.runs().flat_map(of_run).collect()
+    }
+
     /// Returns a run whose ranks are silent, too, if the process of their pid is gone.
     pub fn run_without(
         &self,
@@ -274,6 +286,7 @@ impl Engine {
         Some(RunView {
             run,
             launch,
+            workload: self.config.workload.as_deref(),
             time,
             ranks,
             ended,

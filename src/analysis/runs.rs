@@ -30,6 +30,8 @@ pub struct RunView<'a> {
     pub run: &'a Run,
     /// The launch, where it is reported.
     pub launch: Option<Launch>,
+    /// The declared workload of all runs of this exporter.
+    pub workload: Option<&'a str>,
     /// When this was made, as a Unix time.
     pub time: f64,
     /// The ranks, ascending.

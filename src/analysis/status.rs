@@ -330,6 +330,9 @@ pub struct ExporterStatus {
     pub web_reloads: LabelCounts,
     /// OTLP exports by result; empty when none is configured.
     pub otlp_exports: LabelCounts,
+    /// Processes of the command that the kernel killed for lack of memory; `None` but for `run`, and where that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oom_kills: Option<u64>,
     /// How many series an output has.
     pub series: usize,
     /// What was left out to keep a bound, by reason.

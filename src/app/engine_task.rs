@@ -23,6 +23,7 @@ use crate::app::collectors::analyses::AnalysisQueue;
 use crate::app::collectors::event::CollectorEvent;
 use crate::app::figures::ExporterFigures;
 use crate::app::notices::{Notice, Notices};
+use crate::app::oom_kills::OomKills;
 use crate::app::recorder::EventRecorder;
 use crate::app::state_file::StateFile;
 use crate::app::stop::Awaited;
@@ -32,7 +33,7 @@ use crate::input::nvml::cycle::GpuPoll;
 use crate::input::push::inbox::{Delivery, Offer, Receipt};
 use crate::input::push::wire::accepted::Accepted;
 use crate::metrics::table;
-use crate::model::end::RankEnd;
+use crate::model::end::{EndAuthority, EndReport, RankEnd};
 use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
 use crate::model::step::StepSample;
 use crate::model::units::{Seconds, Uptime};
@@ -63,6 +64,8 @@ pub(super) struct EngineTask {
     pub(super) recorder: Option<EventRecorder>,
     /// Where snapshots are analysed; `None` where none are read.
     pub(super) analyses: Option<AnalysisQueue>,
+    /// What the kernel killed of the command that this exporter runs beside.
+    pub(super) oom_kills: Option<OomKills>,
 }
 
 /// What readers ask for.
@@ -98,6 +101,7 @@ impl EngineTask {
                         self.take(offer);
                     } else {
                         is_open = false;
+                        self.look_for_oom_kills(true);
                         let now = self.now();
                         let source = SummarySource { engine: &self.engine, now };
                         self.summaries.stop(&source).await;
@@ -136,8 +140,12 @@ impl EngineTask {
                     }
                 }
                 Some(collected) = collected.recv() => self.take_collected(collected),
+                () = OomKills::next_exit(self.oom_kills.as_mut()) => {
+                    self.look_for_oom_kills(false);
+                }
                 _ = tick.tick() => {
                     self.take_accepted(Accepted::Tick, Event::Tick);
+                    self.look_for_oom_kills(false);
                     self.say_pushed_devices();
                     self.exporter.read_process();
                     let status = self.publish(offers.len());
@@ -218,6 +226,9 @@ impl EngineTask {
 
     fn take_steps(&mut self, batch: Vec<StepSample>) -> Result<Receipt, Refusal> {
         let (n_records, ranks) = (batch.len(), ranks_of(&batch));
+        if let Some(kills) = &mut self.oom_kills {
+            batch.iter().filter_map(|sample| sample.pid).for_each(|pid| kills.watch(pid));
+        }
         let now = self.now();
         let source = SummarySource { engine: &self.engine, now };
         let rivals = self.summaries.rivals(&source, &batch);
@@ -243,7 +254,35 @@ impl EngineTask {
         let recorded = Accepted::End(run.clone(), end.clone());
         let admitted = self.engine.admit_end(run.clone(), end)?;
         tracing::info!(%run, rank, outcome, error, message, %peer, "ended");
-        let now = self.take_accepted(recorded, Event::End(admitted));
+        self.end(run, recorded, Event::End(admitted));
+        Ok(ONE)
+    }
+
+    /// Ends the ranks whose processes the kernel killed for lack of memory; `is_last` at the command's end.
+    fn look_for_oom_kills(&mut self, is_last: bool) {
+        let Some(kills) = &mut self.oom_kills else { return };
+        let ranks = self.engine.unended_processes();
+        let look = kills.look(&ranks, Instant::now().into(), is_last);
+        self.exporter.oom_kills = kills.n_kills();
+        if look.n_others > 0 {
+            tracing::warn!(n = look.n_others, "process killed for lack of memory");
+            self.notices.send(|| Notice::OomKills(look.n_others));
+        }
+        for RankId { run, rank } in look.ranks {
+            tracing::warn!(%run, rank = rank.get(), "rank killed for lack of memory");
+            let report = EndReport::killed_out_of_memory(Seconds::new(Clock::unix_time()).ok());
+            let authority = EndAuthority::Any;
+            let end = RankEnd { rank: Some(rank), instance: None, authority, report };
+            let recorded = Accepted::End(run.clone(), end.clone());
+            if let Ok(admitted) = self.engine.admit_end(run.clone(), end) {
+                self.end(&run, recorded, Event::End(admitted));
+            }
+        }
+    }
+
+    /// Takes the end of ranks of a run.
+    fn end(&mut self, run: &Run, recorded: Accepted, event: Event) {
+        let now = self.take_accepted(recorded, event);
         // The last rank's end is the run's.
         if !self.engine.is_going_on(run, now) {
             let source = SummarySource { engine: &self.engine, now };
@@ -251,7 +290,6 @@ impl EngineTask {
         }
         self.say_awaited_scrape();
         self.say_pushed_devices();
-        Ok(ONE)
     }
 
     /// Says whether the exporter should wait for a scrape before it stops.

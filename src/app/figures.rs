@@ -28,6 +28,8 @@ pub(super) struct ExporterFigures {
     /// Why no device is opened, and what to set.
     pub(super) devices_hint: Option<&'static str>,
     pub(super) process: BTreeMap<String, f64>,
+    /// Processes of the command that the kernel killed for lack of memory; `None` where that is not known.
+    pub(super) oom_kills: Option<u64>,
     pub(super) series: usize,
     pub(super) startup_problems: Vec<String>,
 }
@@ -69,6 +71,7 @@ impl ExporterFigures {
             access_refused: labelled(self.access.reasons()),
             web_reloads: labelled(reloads.into_iter().flatten()),
             otlp_exports: labelled(exports.into_iter().flatten()),
+            oom_kills: self.oom_kills,
             series: self.series,
             series_dropped: labelled([
                 ("devices", self.dropped.devices),

@@ -10,6 +10,7 @@ pub mod listen;
 pub mod log;
 mod memory;
 pub mod notices;
+mod oom_kills;
 mod recorder;
 mod recording_files;
 mod reload;

@@ -17,6 +17,8 @@ pub(super) enum Notice {
     /// A finding that holds, of which the line or the object behind it is known now.
     Named(Box<Transition>),
     Summary(Box<SummaryNotice>),
+    /// Processes that the kernel killed for lack of memory, and of which none is known to be a rank's.
+    OomKills(u64),
 }
 
 /// A run that ended, or was still going on when the exporter stopped.

@@ -24,6 +24,7 @@ use crate::app::figures::{DropCounts, ExporterFigures};
 use crate::app::listen::{Addresses, PUSH, SocketFile, WEB, bind_socket, listen};
 use crate::app::memory::{give_back_after_crowds, give_back_early, unmap_code};
 use crate::app::notices::Notices;
+use crate::app::oom_kills::OomKills;
 use crate::app::recorder;
 use crate::app::reload::{ReloadedFiles, keep_token};
 use crate::app::startup::Startup;
@@ -32,7 +33,7 @@ use crate::app::stop::{App, Awaited, Signals, Tasks};
 use crate::app::summary_files::Summaries;
 use crate::app::summary_folders::SummaryFolders;
 use crate::config::keys;
-use crate::config::settings::{NvmlSettings, Settings};
+use crate::config::settings::{NvmlSettings, Settings, StartMode};
 use crate::config::web_file::WebFile;
 use crate::input::owner::kubelet::Kubelet;
 use crate::input::push::http::{self, PushConfig, Receivers, TokenFile};
@@ -166,6 +167,7 @@ async fn start(
         notices,
         recorder,
         analyses,
+        oom_kills: (start == StartMode::Command).then(OomKills::new),
     };
 
     let mut app = App {
@@ -320,6 +322,7 @@ fn figures(
         dropped: DropCounts::default(),
         devices_hint: None,
         process: BTreeMap::new(),
+        oom_kills: None,
         series: 0,
         startup_problems: startup.into_settings(),
     }

@@ -14,7 +14,9 @@ use serde::Deserialize;
 use crate::model::ids::{Rank, Run};
 use crate::report::card;
 use crate::report::summary::model::{RankOutcome, Summary};
-use crate::store::launches::{LaunchId, Removal, RunFolder, create_shared, replace_shared};
+use crate::store::launches::{
+    LATEST, LaunchId, Removal, RunFolder, create_shared, point_latest_of_all, replace_shared,
+};
 use crate::store::recordings::is_of_launch;
 use crate::text::units::rfc3339;
 
@@ -49,6 +51,8 @@ pub(super) struct WrittenFiles {
     pub(super) folder: PathBuf,
     /// The names of the files without `.txt` and `.json`.
     pub(super) name: String,
+    /// Why the link to the last launch of all runs does not lead here, if it does not.
+    pub(super) note: Option<String>,
 }
 
 impl WrittenFiles {
@@ -105,7 +109,11 @@ impl SummaryFolders {
             }
         }
         run.point_latest(&folder)?;
-        Ok(WrittenFiles { folder, name })
+        let note = point_latest_of_all(&self.root, &folder).err().map(|error| {
+            tracing::info!(%error, "link to the last launch not written");
+            error.to_string()
+        });
+        Ok(WrittenFiles { folder, name, note })
     }
 
     /// Returns the directory of a launch, which is made if need be.
@@ -340,7 +348,9 @@ pub(super) fn folder_name(run: &Run) -> String {
     let mut name = String::new();
     for (idx, byte) in run.as_str().bytes().enumerate() {
         let is_plain = byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
-        if is_plain || (byte == b'.' && idx > 0) {
+        // The link to the last launch has this name.
+        let is_first_of_link = idx == 0 && run.as_str() == LATEST;
+        if (is_plain && !is_first_of_link) || (byte == b'.' && idx > 0) {
             name.push(char::from(byte));
         } else {
             write!(name, "%{byte:02X}").ok();
@@ -364,6 +374,7 @@ mod tests {
         let name = |run: &str| folder_name(&Run::new(run).unwrap());
         assert_eq!(name("my-run_1.2"), "my-run_1.2");
         assert_eq!(name(".."), "%2E.");
+        assert_eq!(name("latest"), "%6Catest");
         assert_eq!(name("../a b"), "%2E.%2Fa%20b");
         assert_eq!(name("train.py~2"), "train.py%7E2");
         let (a, b) =

@@ -9,7 +9,7 @@ use crate::config::keys::FILE_VARIABLE;
 use crate::config::settings::Settings;
 use crate::config::sources::{Leniency, Sources};
 use crate::config::table::{SETTINGS, Setting};
-use crate::report::compare::comparison::ComparisonVerdict;
+use crate::report::gate::{FAILED_ON_CODE, UNJUDGED_CODE};
 
 /// The prefixes of settings that `replay` takes.
 const REPLAY_PREFIXES: [&str; 5] = ["rank.", "run.", "creep.", "pressure.", "imbalance."];
@@ -43,16 +43,15 @@ pub enum Exit {
     CannotCompare,
     /// A file is not a memory snapshot.
     NotASnapshot,
-    /// The verdict of a comparison.
-    Compared(ComparisonVerdict),
+    /// The exit code of a comparison.
+    Compared(u8),
     /// The exit code of a command that was run, as a shell has it.
     Command(u8),
     /// The verdict is as bad as `--fail-on` says.
     FailedOn,
+    /// What `--fail-on` asks about could not be judged.
+    Unjudged,
 }
-
-/// The exit code of [`Exit::FailedOn`].
-pub const FAILED_ON_CODE: u8 = 3;
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
@@ -60,9 +59,9 @@ impl From<Exit> for ExitCode {
             Exit::Success => Self::SUCCESS,
             Exit::Failure => Self::FAILURE,
             Exit::Usage | Exit::CannotCompare | Exit::NotASnapshot => Self::from(2),
-            Exit::Compared(verdict) => Self::from(verdict.exit_code()),
-            Exit::Command(code) => Self::from(code),
+            Exit::Compared(code) | Exit::Command(code) => Self::from(code),
             Exit::FailedOn => Self::from(FAILED_ON_CODE),
+            Exit::Unjudged => Self::from(UNJUDGED_CODE),
         }
     }
 }

@@ -8,16 +8,16 @@ use clap::{Arg, ArgAction, ArgMatches};
 
 use crate::app::launch::exporter::{self, RunOptions};
 use crate::app::launch::processes::RunPart;
-use crate::app::launch::supervisor::{self, CommandLaunch};
+use crate::app::launch::supervisor::{self, CommandLaunch, GateCodes};
 use crate::app::launch::witness;
+use crate::app::launch::world;
 use crate::app::log;
-use crate::commands::args::{
-    self, CommandError, CommandRow, Exit, FAILED_ON_CODE, with_settings,
-};
+use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings};
+use crate::commands::launch_summary;
 use crate::config::settings::Settings;
 use crate::config::sources::{Leniency, Sources};
 use crate::config::{keys, table};
-use crate::report::gate::FailOn;
+use crate::report::gate::{ExitGate, FAILED_ON_CODE, FailOn, GateVerdict, UNJUDGED_CODE};
 
 /// `stepmem run`.
 pub(super) const RUN: CommandRow = CommandRow { name: "run", arguments, run };
@@ -48,7 +48,7 @@ fn arguments() -> clap::Command {
         .after_help(format!(
             "Defaults that differ from serve's: {}; pushes go to a private Unix socket.\n\n\
              Exit code: the command's; 128 and the signal's number if one killed it; 127 if it is not found, 126 if it \
-             cannot be run; {FAILED_ON_CODE} by --fail-on.\n\n\
+             cannot be run; {FAILED_ON_CODE} by --fail-on, {UNJUDGED_CODE} if that could not be judged.\n\n\
              Try it:\n  stepmem run -- python train.py\n  stepmem run -- torchrun --nproc-per-node 8 train.py",
             defaults.join(" ")
         ))
@@ -62,11 +62,13 @@ fn arguments() -> clap::Command {
         .arg(
             Arg::new(FAIL_ON)
                 .long(FAIL_ON)
-                .value_name("VERDICT[:warning]")
+                .value_name("CONDITION,…")
+                .action(ArgAction::Append)
                 .value_parser(FailOn::parse)
                 .help(format!(
-                    "Exit with {FAILED_ON_CODE} if the command succeeds and the summary has this verdict as critical, or \
-                     at least as a warning: creep, pressure, imbalance or any"
+                    "Exit with {FAILED_ON_CODE} if the command succeeds and the summary has creep, pressure, imbalance or any \
+                     as critical (:warning also as a warning), or a peak of reserved memory above peak:SIZE or \
+                     peak:+PERCENT%:SUMMARY; with {UNJUDGED_CODE} if that cannot be judged, unless unwatched-ok is given"
                 )),
         )
         .arg(
@@ -120,11 +122,17 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
 fn start(matches: &ArgMatches) -> Result<Exit, CommandError> {
     // A mistake on the command line shows before anything runs.
     settings(matches)?;
-    let command = matches.get_many::<OsString>(COMMAND).into_iter().flatten().cloned();
+    let command: Vec<OsString> =
+        matches.get_many::<OsString>(COMMAND).into_iter().flatten().cloned().collect();
+    let gate = gate(matches, world::size(&command)).context("the command was not started")?;
     let launch = CommandLaunch {
-        command: command.collect(),
+        command,
         options: options(matches),
-        failed_on_code: FAILED_ON_CODE,
+        gate: GateCodes {
+            failed: FAILED_ON_CODE,
+            unjudged: UNJUDGED_CODE,
+            needs_watching: gate.needs_watching(),
+        },
         is_live: matches.get_flag(LIVE),
     };
     match supervisor::run(&launch) {
@@ -144,13 +152,26 @@ fn start(matches: &ArgMatches) -> Result<Exit, CommandError> {
     }
 }
 
+/// Returns the conditions of the command line, with their baselines as they are now.
+fn gate(matches: &ArgMatches, world_size: Option<u64>) -> anyhow::Result<ExitGate> {
+    let options = matches.get_many::<FailOn>(FAIL_ON).into_iter().flatten();
+    let read = |path: &str| {
+        launch_summary::at(&PathBuf::from(path)).map_err(|error| {
+            // The path is named already.
+            let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
+            causes.iter().filter(|cause| *cause != path).cloned().collect::<Vec<_>>().join(": ")
+        })
+    };
+    ExitGate::new(options, world_size, read).map_err(anyhow::Error::msg)
+}
+
 /// Runs the exporter, as the supervisor starts it.
 fn export(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let sources = sources(matches);
     let token_file = sources.flags.get(keys::PUSH_TOKEN_FILE).and_then(|values| values.first());
     let options = RunOptions {
         summary_json: matches.get_one::<PathBuf>(SUMMARY_JSON).cloned(),
-        fail_on: matches.get_one::<FailOn>(FAIL_ON).copied(),
+        gate: gate(matches, None)?,
         token_file: token_file.cloned(),
         has_snapshots: matches.get_flag(SNAPSHOTS),
         is_live: matches.get_flag(LIVE),
@@ -158,8 +179,11 @@ fn export(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let mut settings = settings(matches)?;
     settings.record.is_by_launch = !matches.get_flag(NO_RECORD);
     log::to_stderr(&settings.log);
-    let is_as_bad = exporter::run(settings, &options)?;
-    Ok(if is_as_bad { Exit::FailedOn } else { Exit::Success })
+    Ok(match exporter::run(settings, &options)? {
+        GateVerdict::Passed => Exit::Success,
+        GateVerdict::Failed(_) => Exit::FailedOn,
+        GateVerdict::Unjudged(_) => Exit::Unjudged,
+    })
 }
 
 fn settings(matches: &ArgMatches) -> anyhow::Result<Settings> {

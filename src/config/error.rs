@@ -199,6 +199,13 @@ pub enum ValueError {
         /// Why it cannot be a run.
         reason: OutOfRange,
     },
+    /// Not the name of a workload.
+    #[error("{value:?} cannot be a workload: {reason}")]
+    Workload {
+        value: String,
+        /// Why it cannot be one.
+        reason: OutOfRange,
+    },
     /// Not a choice of devices.
     #[error("{0:?} is not all, visible, pushed or a UUID (GPU-…, MIG-…)")]
     Device(String),

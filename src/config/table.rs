@@ -9,6 +9,7 @@ use crate::config::settings::{Draft, StartMode};
 use crate::config::values::{
     absolute, addresses, any_duration, bytes, duration, endpoint, hosts, number, one_of, path,
     pod, ratio, size, socket, switch, telemetry_path, token_file, transport, web_file,
+    workload,
 };
 use crate::input::push::bodies::BODY_BYTES_MAX;
 use crate::model::ids::Run;
@@ -256,6 +257,10 @@ pub const SETTINGS: &[Setting] = &[
     setting("summary.launches-max", "N",
         "Launches of a run that keep their summaries (1 to 65536). Beyond, the oldest one that ended is removed.",
         |d, v| put(&mut d.settings.summary_launches_max, v, number(1, 65_536_u64))).by_default("32"),
+    setting("workload", "NAME",
+        "Name of the workload that is trained (model, batch, sequence length), for summaries: compare takes only runs of one \
+         workload for comparable.",
+        |d, v| put(&mut d.settings.engine.workload, v, workload)),
     setting(keys::RECORD_DIRECTORY, "PATH",
         "Directory for recordings of what is accepted, one file per run and life of the exporter, which replay, explain and \
          summary read. Empty disables it.",

@@ -11,7 +11,7 @@ use crate::config::web_file::WebFile;
 use crate::input::push::http::TokenFile;
 use crate::input::push::roles::Token;
 use crate::model::device::{DevicePod, PodName};
-use crate::model::units::{GIBIBYTE, MEBIBYTE, checked_text};
+use crate::model::units::{checked_name, checked_text, parse_size};
 use crate::output::otlp::config::{METRICS_PATH, Transport};
 use crate::output::web::is_reserved;
 
@@ -21,21 +21,8 @@ const SOCKET_MODE_DEFAULT: u32 = 0o666;
 /// The greatest mode of a socket.
 const SOCKET_MODE_MAX: u32 = 0o777;
 const RATIO_MAX: f64 = 10.0;
-/// The units of a size in small letters, and how many bytes they are.
-const SIZE_UNITS: [(&str, f64); 10] = [
-    ("", 1.0),
-    ("b", 1.0),
-    ("kb", 1e3),
-    ("mb", 1e6),
-    ("gb", 1e9),
-    ("tb", 1e12),
-    ("kib", 1024.0),
-    ("mib", MEBIBYTE),
-    ("gib", GIBIBYTE),
-    ("tib", 1024.0 * GIBIBYTE),
-];
-/// The greatest size, in bytes: 2^53, as for any byte count.
-const SIZE_MAX: f64 = 8192.0 * 1024.0 * GIBIBYTE;
+/// Longest name of a workload, in bytes.
+const WORKLOAD_BYTES_MAX: usize = 128;
 /// The longest duration: a year.
 const DURATION_MAX: Duration = Duration::from_hours(366 * 24);
 
@@ -60,16 +47,16 @@ pub(super) fn size(value: &str) -> Result<Option<f64>, ValueError> {
     if value.is_empty() {
         return Ok(None);
     }
-    let digits =
-        value.len() - value.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
-    let (number, unit) = value.split_at(digits);
-    let unit = unit.trim_start().to_ascii_lowercase();
-    let factor = SIZE_UNITS.iter().find(|(name, _)| *name == unit).map(|(_, factor)| *factor);
-    let bytes = number.parse::<f64>().ok().zip(factor).map(|(n, factor)| (n * factor).round());
-    bytes
-        .filter(|bytes| (1.0..=SIZE_MAX).contains(bytes))
-        .map(Some)
-        .ok_or_else(|| ValueError::Size(value.to_owned()))
+    parse_size(value).map(Some).ok_or_else(|| ValueError::Size(value.to_owned()))
+}
+
+/// Parses the name of a workload; empty is none.
+pub(super) fn workload(value: &str) -> Result<Option<Box<str>>, ValueError> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    let name = checked_name(value, WORKLOAD_BYTES_MAX);
+    name.map(Some).map_err(|reason| ValueError::Workload { value: value.to_owned(), reason })
 }
 
 /// Parses a size in bytes of `min` to `max`.

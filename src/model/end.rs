@@ -8,6 +8,8 @@ use crate::model::units::{Bytes, Count, Seconds};
 
 /// The longest name of an error's type that is taken, in bytes.
 pub const ERROR_TYPE_BYTES_MAX: usize = 128;
+/// The type of error of a process that the kernel killed for lack of memory: the counter of its control group that rose.
+pub const OOM_KILL: &str = "oom_kill";
 /// The longest message of an error that is taken, in bytes.
 pub const ERROR_MESSAGE_BYTES_MAX: usize = 256;
 
@@ -82,12 +84,36 @@ pub struct EndReport {
     pub error_type: Option<Box<str>>,
     /// The first line of the error.
     pub error_message: Option<Box<str>>,
+    /// Out-of-memory errors since the process started, by its own count; the one that ended it is among them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ooms: Option<Count>,
     /// How much memory was asked for when there was no more.
     #[serde(rename = "requested_bytes")]
     pub requested: Option<Bytes>,
 }
 
 impl EndReport {
+    /// Returns the end of a process that the kernel killed for lack of memory.
+    pub fn killed_out_of_memory(time: Option<Seconds>) -> Self {
+        Self {
+            outcome: EndOutcome::Oom,
+            time,
+            step: None,
+            unread_steps: None,
+            peak_allocated: None,
+            peak_reserved: None,
+            error_type: Some(OOM_KILL.into()),
+            error_message: Some("oom_kill of its control group rose".into()),
+            ooms: None,
+            requested: None,
+        }
+    }
+
+    /// Returns whether the kernel killed the process for lack of memory.
+    pub fn is_oom_kill(&self) -> bool {
+        self.outcome == EndOutcome::Oom && self.error_type.as_deref() == Some(OOM_KILL)
+    }
+
     /// Returns whether a person stopped it, as by Ctrl-C.
     pub fn is_keyboard_interrupt(&self) -> bool {
         self.error_type.as_deref() == Some("KeyboardInterrupt")

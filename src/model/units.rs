@@ -247,6 +247,33 @@ pub fn checked_text(text: &str, bytes_max: usize) -> Result<Box<str>, OutOfRange
     Ok(text.into())
 }
 
+/// The units of a size in small letters, and how many bytes they are.
+const SIZE_UNITS: [(&str, f64); 10] = [
+    ("", 1.0),
+    ("b", 1.0),
+    ("kb", 1e3),
+    ("mb", 1e6),
+    ("gb", 1e9),
+    ("tb", 1e12),
+    ("kib", 1024.0),
+    ("mib", MEBIBYTE),
+    ("gib", GIBIBYTE),
+    ("tib", 1024.0 * GIBIBYTE),
+];
+/// The greatest size, in bytes: 2^53, as for any byte count.
+const SIZE_MAX: f64 = 8192.0 * 1024.0 * GIBIBYTE;
+
+/// Parses a size in bytes of 1 to 2^53, such as `2GiB`, `512 MB` or `1000000`.
+pub fn parse_size(text: &str) -> Option<f64> {
+    let digits =
+        text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
+    let (number, unit) = text.split_at_checked(digits)?;
+    let unit = unit.trim_start().to_ascii_lowercase();
+    let (_, factor) = SIZE_UNITS.iter().find(|(name, _)| *name == unit)?;
+    let bytes = (number.parse::<f64>().ok()? * factor).round();
+    Some(bytes).filter(|bytes| (1.0..=SIZE_MAX).contains(bytes))
+}
+
 /// Takes a name: a text as of [`checked_text`] without characters that move or hide others.
 ///
 /// # Errors

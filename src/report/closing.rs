@@ -4,6 +4,7 @@
 use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::findings::Transition;
 use crate::analysis::snapshot_status::SnapshotStatus;
+use crate::report::gate::{FAILED_ON_CODE, GateVerdict, UNJUDGED_CODE};
 use crate::report::summary::model::Summary;
 use crate::text::clean::clean;
 use crate::text::page::{Colour, Indent, Page};
@@ -27,6 +28,8 @@ pub struct ClosingFiles<'a> {
     pub folder: String,
     /// Their name without `.txt` and `.json`.
     pub name: &'a str,
+    /// Why no link leads to them, if none does.
+    pub note: Option<&'a str>,
 }
 
 /// Returns a finding as one line.
@@ -51,9 +54,12 @@ pub fn closing(runs: &[ClosingRun<'_>]) -> String {
     let (shown, others) = runs.split_at(runs.len().min(CARDS_MAX));
     for ClosingRun { summary, files, problem } in shown {
         let mut page = Page::default();
-        if let Some(ClosingFiles { folder, name }) = files {
+        if let Some(ClosingFiles { folder, name, note }) = files {
             page.blank();
             page.line(&format!("Written to {folder}/{name}.txt and .json"));
+            if let Some(note) = note {
+                page.paragraph(Indent::hanging(2), &format!("Note: {note}."));
+            }
             let coverage = &summary.coverage;
             if coverage.n_ranks_missing > 0 {
                 page.line(&format!(
@@ -84,6 +90,34 @@ pub fn closing(runs: &[ClosingRun<'_>]) -> String {
         page.paragraph(Indent::hanging(0), &words);
     }
     text + &page.into_text()
+}
+
+/// Returns how the command ended; nothing if it succeeded.
+pub fn ended_line(code: u8, signal: Option<&str>) -> Option<String> {
+    Some(match signal {
+        _ if code == 0 => return None,
+        Some(signal) => format!("stepmem: the command was killed ({signal})\n"),
+        None => format!("stepmem: the command ended with exit code {code}\n"),
+    })
+}
+
+/// Returns that the kernel killed processes that are not known to be ranks.
+pub fn oom_kills_line(n: u64) -> String {
+    let processes = if n == 1 { "a process".to_owned() } else { format!("{n} processes") };
+    format!(
+        "stepmem: the kernel killed {processes} of the command for lack of memory (oom_kill of the control group rose)\n"
+    )
+}
+
+/// Returns why the exit code is not the command's, a line each; nothing where it is.
+pub fn gate_lines(verdict: &GateVerdict) -> String {
+    let (code, reasons) = match verdict {
+        GateVerdict::Passed => return String::new(),
+        GateVerdict::Failed(reasons) => (FAILED_ON_CODE, reasons),
+        GateVerdict::Unjudged(reasons) => (UNJUDGED_CODE, reasons),
+    };
+    let line = |reason: &String| format!("stepmem: exit code {code}: {}\n", clean(reason));
+    reasons.iter().map(line).collect()
 }
 
 /// Returns the name of a snapshot that lies beside the summary.

@@ -1,16 +1,51 @@
-//! Which verdict fails a command: `creep`, `pressure`, `imbalance` or `any`, with `:warning` also where it is no more than
-//! that.
+//! The conditions of `run --fail-on`: a verdict (`creep`, `pressure`, `imbalance`, `any`, each with `:warning` also where it is no
+//! more than that) or a budget for the peak of reserved memory (`peak:20GiB`, `peak:+5%:SUMMARY`).
 
 use crate::analysis::diagnosis::DiagnosisKind;
+use crate::model::ids::{GpuUuid, Rank};
+use crate::model::units::parse_size;
 use crate::report::policy::IssueSeverity;
-use crate::report::summary::model::{Issue, IssueKind, Summary};
+use crate::report::summary::model::{FigureSummary, Issue, IssueKind, RankSummary, Summary};
+use crate::text::units::bytes;
 
-/// The verdict that fails.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FailOn {
-    subject: GateSubject,
-    /// The least severity that fails.
-    severity: IssueSeverity,
+/// The exit code where a condition holds.
+pub const FAILED_ON_CODE: u8 = 3;
+/// The exit code where a condition could not be judged.
+pub const UNJUDGED_CODE: u8 = 4;
+
+/// What an option may hold, for errors.
+const EXPECTED: &str = "expected creep, pressure, imbalance or any (each also with :warning), peak:SIZE, \
+    peak:+PERCENT%:SUMMARY or unwatched-ok, several separated by commas";
+
+/// The word that allows a run that was not watched or not judged.
+const UNWATCHED_OK: &str = "unwatched-ok";
+
+/// The parts of one option.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FailOn(Vec<OptionPart>);
+
+#[derive(Clone, Debug, PartialEq)]
+enum OptionPart {
+    Condition(Condition),
+    UnwatchedOk,
+}
+
+/// One reason to fail.
+#[derive(Clone, Debug, PartialEq)]
+struct Condition {
+    /// The condition as it was given.
+    text: String,
+    test: Test,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Test {
+    /// A verdict of at least this severity.
+    Verdict(GateSubject, IssueSeverity),
+    /// A peak of more than so many bytes.
+    Peak(f64),
+    /// A peak of more than this share above that of a baseline.
+    Above { ratio: f64, path: String, baseline: Option<Baseline> },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +53,13 @@ enum GateSubject {
     Kind(DiagnosisKind),
     /// Whatever is wrong.
     Any,
+}
+
+/// The figures of a summary that a budget rests on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Baseline {
+    peak_bytes: f64,
+    world_size: Option<u64>,
 }
 
 /// The names of the subjects.
@@ -29,49 +71,321 @@ const SUBJECTS: [(&str, GateSubject); 4] = [
 ];
 
 impl FailOn {
-    /// Parses `SUBJECT[:SEVERITY]`; the severity is critical unless given.
+    /// Parses an option.
     ///
     /// # Errors
-    /// What is expected instead.
+    /// Says what is expected instead.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let (name, severity) = text.split_once(':').unwrap_or((text, "critical"));
-        let subject = SUBJECTS.iter().find(|(known, _)| *known == name);
-        let severity = [IssueSeverity::Warn, IssueSeverity::Crit]
-            .into_iter()
-            .find(|known| known.in_words() == severity);
-        match (subject, severity) {
-            (Some((_, subject)), Some(severity)) => Ok(Self { subject: *subject, severity }),
-            _ => Err("expected creep, pressure, imbalance or any, then nothing or :warning"
-                .to_owned()),
+        let part = |text: &str| match text {
+            UNWATCHED_OK => Some(OptionPart::UnwatchedOk),
+            _ => {
+                let test = text.strip_prefix("peak:").map_or_else(|| verdict(text), peak)?;
+                Some(OptionPart::Condition(Condition { text: text.to_owned(), test }))
+            }
+        };
+        let parts = text.split(',').map(part).collect::<Option<Vec<OptionPart>>>();
+        parts.map(Self).ok_or_else(|| EXPECTED.to_owned())
+    }
+}
+
+/// Parses `SUBJECT[:SEVERITY]`; the severity is critical unless given.
+fn verdict(text: &str) -> Option<Test> {
+    let (name, severity) = text.split_once(':').unwrap_or((text, "critical"));
+    let (_, subject) = SUBJECTS.iter().find(|(known, _)| *known == name)?;
+    let severity = [IssueSeverity::Warn, IssueSeverity::Crit]
+        .into_iter()
+        .find(|known| known.in_words() == severity)?;
+    Some(Test::Verdict(*subject, severity))
+}
+
+/// Parses `SIZE` or `+PERCENT%:SUMMARY`.
+fn peak(text: &str) -> Option<Test> {
+    let Some(relative) = text.strip_prefix('+') else {
+        return parse_size(text).map(Test::Peak);
+    };
+    let (percent, path) = relative.split_once("%:")?;
+    let percent = percent.parse::<f64>().ok().filter(|it| (0.0..=1000.0).contains(it))?;
+    let path = Some(path).filter(|path| !path.is_empty())?.to_owned();
+    Some(Test::Above { ratio: percent / 100.0, path, baseline: None })
+}
+
+/// All conditions of a command line; the default has none.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExitGate {
+    conditions: Vec<Condition>,
+    allows_unwatched: bool,
+}
+
+/// The verdict of a gate. The sentences say why, each with its option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GateVerdict {
+    Passed,
+    Failed(Vec<String>),
+    /// A condition could not be judged.
+    Unjudged(Vec<String>),
+}
+
+impl ExitGate {
+    /// Returns the gate of these options, with its baselines read by `read`.
+    ///
+    /// # Errors
+    /// A baseline cannot be read, has no peak, or is of another number of ranks than `world_size`; or an option allows what no
+    /// other one asks about.
+    pub fn new<'a>(
+        options: impl Iterator<Item = &'a FailOn>,
+        world_size: Option<u64>,
+        read: impl Fn(&str) -> Result<Summary, String>,
+    ) -> Result<Self, String> {
+        let mut gate = Self::default();
+        for part in options.flat_map(|option| &option.0) {
+            match part {
+                OptionPart::Condition(condition) => gate.conditions.push(condition.clone()),
+                OptionPart::UnwatchedOk => gate.allows_unwatched = true,
+            }
+        }
+        if gate.conditions.is_empty() && gate.allows_unwatched {
+            return Err(format!("--fail-on {UNWATCHED_OK} needs a condition, such as creep"));
+        }
+        for Condition { text, test } in &mut gate.conditions {
+            let Test::Above { path, baseline, .. } = test else { continue };
+            let summary = read(path).and_then(|summary| Baseline::of(&summary, world_size));
+            let found = summary.map_err(|reason| format!("--fail-on {text}: {path}: {reason}"));
+            *baseline = Some(found?);
+        }
+        Ok(gate)
+    }
+
+    /// Returns whether a command that was not watched fails.
+    pub fn needs_watching(&self) -> bool {
+        !self.conditions.is_empty() && !self.allows_unwatched
+    }
+
+    /// Judges the runs of a command.
+    pub fn judge(&self, runs: &[&Summary]) -> GateVerdict {
+        let (mut failed, mut unjudged) = (Vec::new(), Vec::new());
+        for condition in &self.conditions {
+            let found = runs.iter().map(|run| (run, condition.judge(run)));
+            let found: Vec<(&&Summary, Judged)> = found.collect();
+            let option = &condition.text;
+            let is_judged =
+                found.iter().any(|(_, of)| matches!(of, Judged::Passed | Judged::Failed(_)));
+            for (run, judged) in found {
+                let of =
+                    if runs.len() > 1 { format!("run {}: ", run.run) } else { String::new() };
+                match judged {
+                    Judged::Failed(why) => {
+                        failed.push(format!("{of}{why} (--fail-on {option})"));
+                    }
+                    Judged::Mismatch(why) if !is_judged => {
+                        unjudged.push(format!("{of}{why} (--fail-on {option})"));
+                    }
+                    Judged::Unknown(why) if !is_judged && !self.allows_unwatched => {
+                        unjudged.push(self.unwatched(option, &format!("{of}{why}")));
+                    }
+                    Judged::Unknown(_) | Judged::Mismatch(_) | Judged::Passed => {}
+                }
+            }
+            if runs.is_empty() && self.needs_watching() {
+                unjudged.push(self.unwatched(option, "nothing was watched"));
+            }
+        }
+        match (failed.is_empty(), unjudged.is_empty()) {
+            (false, _) => GateVerdict::Failed(failed),
+            (true, false) => GateVerdict::Unjudged(unjudged),
+            (true, true) => GateVerdict::Passed,
         }
     }
 
-    /// Returns whether a summary's verdict is that bad.
-    pub fn fails(&self, summary: &Summary) -> bool {
-        summary.issues.iter().any(|issue| {
-            issue.is_wrong() && issue.severity >= self.severity && self.is_about(issue)
-        })
+    fn unwatched(&self, option: &str, why: &str) -> String {
+        format!("{why} (--fail-on {option}; with ,{UNWATCHED_OK} that is no failure)")
     }
+}
 
-    fn is_about(self, issue: &Issue) -> bool {
-        match self.subject {
-            GateSubject::Any => true,
-            GateSubject::Kind(kind) => {
-                matches!(&issue.kind, IssueKind::Diagnosis(found) if *found == kind)
+/// The verdict of one condition on one run, with its reason.
+enum Judged {
+    Passed,
+    Failed(String),
+    /// The run has not what the condition is about.
+    Unknown(String),
+    /// The baseline is of another job.
+    Mismatch(String),
+}
+
+impl Condition {
+    fn judge(&self, run: &Summary) -> Judged {
+        match &self.test {
+            Test::Verdict(subject, severity) => {
+                let fails = |issue: &&Issue| {
+                    issue.is_wrong() && issue.severity >= *severity && subject.covers(issue)
+                };
+                match run.issues.iter().find(fails) {
+                    Some(issue) => Judged::Failed(sentence(issue)),
+                    None => subject.unknown(run).map_or(Judged::Passed, Judged::Unknown),
+                }
+            }
+            Test::Peak(limit) => judge_peak(run, *limit, ""),
+            Test::Above { ratio, path, baseline } => {
+                let Some(Baseline { peak_bytes, world_size }) = baseline else {
+                    return Judged::Mismatch(format!("{path} was not read"));
+                };
+                if let Some(why) = other_size(*world_size, self::world_size(run)) {
+                    return Judged::Mismatch(why);
+                }
+                let (percent, of) = (100.0 * ratio, bytes(*peak_bytes));
+                let limit = peak_bytes * (1.0 + ratio);
+                judge_peak(run, limit, &format!(", {percent}% above the {of} of {path}"))
             }
         }
     }
 }
 
+impl GateSubject {
+    fn covers(self, issue: &Issue) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Kind(kind) => {
+                matches!(&issue.kind, IssueKind::Diagnosis(found) if *found == kind)
+            }
+        }
+    }
+
+    /// Returns why a run cannot be judged in this respect, if it cannot.
+    fn unknown(self, run: &Summary) -> Option<String> {
+        let has_steps = run.ranks.iter().any(|rank| rank.steps > 0);
+        let why = match self {
+            _ if !has_steps => "no train step was counted",
+            Self::Any | Self::Kind(DiagnosisKind::CreepConfirmed)
+                if run.coverage.ranks_judged == 0 =>
+            {
+                "too few steps to judge creep"
+            }
+            Self::Kind(DiagnosisKind::HighPressure)
+                if run.ranks.iter().all(|rank| rank.pressure_ratio.is_none()) =>
+            {
+                "the capacity is not known, so pressure cannot be judged"
+            }
+            Self::Any | Self::Kind(_) => return None,
+        };
+        Some(why.to_owned())
+    }
+}
+
+/// Returns an issue in a sentence.
+fn sentence(issue: &Issue) -> String {
+    let ranks = match issue.ranks.as_slice() {
+        [] => String::new(),
+        [rank] => format!(" on rank {rank}"),
+        ranks => format!(" on {} ranks", ranks.len()),
+    };
+    let (status, severity) = (&issue.status, issue.severity.in_words());
+    format!("{status} ({severity}){ranks}: {}", issue.summary)
+}
+
+/// Judges the peak of the worst rank. `from` says where the limit comes from.
+fn judge_peak(run: &Summary, limit: f64, from: &str) -> Judged {
+    let peaks = || run.ranks.iter().map(|rank| (rank.rank, peak_of(rank)));
+    let known = peaks().filter_map(|(rank, peak)| Some((rank, peak?)));
+    let worst = known.reduce(|a, b| if b.1 > a.1 { b } else { a });
+    match worst {
+        Some((rank, peak)) if peak > limit => Judged::Failed(over(rank, peak, limit) + from),
+        _ if run.ranks.is_empty() => Judged::Unknown("no train step was counted".to_owned()),
+        _ => match peaks().find(|(_, peak)| peak.is_none()) {
+            Some((rank, _)) => Judged::Unknown(format!(
+                "the peak of reserved memory of rank {rank} is not known"
+            )),
+            None => Judged::Passed,
+        },
+    }
+}
+
+fn over(rank: Rank, peak: f64, limit: f64) -> String {
+    let (mut peak_shown, mut limit_shown) = (bytes(peak), bytes(limit));
+    if peak_shown == limit_shown {
+        (peak_shown, limit_shown) = (format!("{peak:.0} bytes"), format!("{limit:.0} bytes"));
+    }
+    format!(
+        "the peak of reserved memory of rank {rank} is {peak_shown}; the limit is {limit_shown}"
+    )
+}
+
+/// Returns the most that the allocator of a rank held, in bytes; of a rank on the host, the most that was resident.
+fn peak_of(rank: &RankSummary) -> Option<f64> {
+    let most = |figures: [&Option<FigureSummary>; 2]| {
+        let known = figures.into_iter().flatten().map(|figure| float(figure.max_bytes));
+        known.reduce(f64::max)
+    };
+    let reserved = most([&rank.peak_reserved, &rank.reserved]);
+    let is_host = rank.device.as_ref().is_some_and(|device| device.as_str() == GpuUuid::CPU);
+    reserved.or_else(|| most([&rank.peak_allocated, &rank.allocated]).filter(|_| is_host))
+}
+
+fn world_size(run: &Summary) -> Option<u64> {
+    let seen = u64::try_from(run.coverage.ranks_seen).ok();
+    run.coverage.ranks_expected.map(u64::from).or(seen).filter(|n| *n > 0)
+}
+
+/// Returns that a baseline is of another number of ranks, if it is.
+fn other_size(baseline: Option<u64>, run: Option<u64>) -> Option<String> {
+    let (baseline, run) = baseline.zip(run)?;
+    (baseline != run)
+        .then(|| format!("the baseline has a world size of {baseline}, this run of {run}"))
+}
+
+impl Baseline {
+    fn of(summary: &Summary, world_size: Option<u64>) -> Result<Self, String> {
+        let own = self::world_size(summary);
+        if let Some(why) = other_size(own, world_size) {
+            return Err(why);
+        }
+        let peaks = summary.ranks.iter().filter_map(peak_of);
+        let peak = peaks.reduce(f64::max).ok_or("it has no peak of reserved memory")?;
+        Ok(Self { peak_bytes: peak, world_size: own })
+    }
+}
+
+#[expect(clippy::as_conversions, clippy::cast_precision_loss, reason = "at most 2^53")]
+fn float(n: u64) -> f64 {
+    n as f64
+}
+
 #[cfg(test)]
 mod tests {
-    use crate::report::gate::FailOn;
+    use crate::report::gate::{FailOn, verdict};
 
     #[test]
     fn severity_is_critical_unless_it_is_given() {
-        assert_eq!(FailOn::parse("creep"), FailOn::parse("creep:critical"));
-        assert_ne!(FailOn::parse("creep"), FailOn::parse("creep:warning"));
-        for text in ["", "creep:", "creep:info", "memory", "any:warning:"] {
+        assert_eq!(verdict("creep"), verdict("creep:critical"));
+        assert_ne!(verdict("creep"), verdict("creep:warning"));
+    }
+
+    #[test]
+    fn options_are_lists_of_conditions() {
+        for text in [
+            "creep,pressure:warning,unwatched-ok",
+            "peak:20GiB",
+            "peak:1.5 GB,any",
+            "peak:+5%:baseline/final_summary.json",
+            "peak:+0%:a:b",
+        ] {
+            assert!(FailOn::parse(text).is_ok(), "{text}");
+        }
+        for text in [
+            "",
+            "creep:",
+            "creep:info",
+            "memory",
+            "any:warning:",
+            "creep,",
+            "peak",
+            "peak:",
+            "peak:0",
+            "peak:lots",
+            "peak:+5%",
+            "peak:+5%:",
+            "peak:+x%:file",
+            "peak:-5%:file",
+            "unwatched-ok:warning",
+        ] {
             assert!(FailOn::parse(text).is_err(), "{text}");
         }
     }

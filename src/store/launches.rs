@@ -2,7 +2,7 @@
 //!
 //! `RUN/TIME/launch.json` names the launch. `RUN/.launches/LAUNCH` links to its directory: a link is made once, so that
 //! exporters that make a directory at the same moment agree on one. `RUN/latest` links to the directory that was
-//! written last.
+//! written last, and so does `latest` next to the runs, of all of them.
 
 use std::collections::hash_map::RandomState;
 use std::fs::{self, File};
@@ -19,8 +19,8 @@ use crate::store::atomic;
 const LAUNCH_FILE: &str = "launch.json";
 /// The directory of the links from launches to their directories.
 const CLAIMS: &str = ".launches";
-/// The link to the directory that was written last.
-const LATEST: &str = "latest";
+/// The link to the directory that was written last, of a run and of all runs.
+pub const LATEST: &str = "latest";
 /// The largest file that names a launch, in bytes.
 const LAUNCH_FILE_BYTES_MAX: u64 = 4096;
 /// From this bound on, the launch before the current one stays, too: a rerun is compared with it.
@@ -113,17 +113,11 @@ impl RunFolder {
     pub fn point_latest(&self, folder: &Path) -> io::Result<()> {
         let Some(name) = folder.file_name() else { return Ok(()) };
         let link = self.path.join(LATEST);
-        match fs::read_link(&link) {
-            Ok(target) if target.as_os_str() == name => return Ok(()),
-            Err(error) if error.kind() == ErrorKind::InvalidInput => {
-                let words = format!("{} is not a link", link.display());
-                return Err(io::Error::new(ErrorKind::AlreadyExists, words));
-            }
-            Ok(_) | Err(_) => {}
+        if fs::read_link(&link).is_err_and(|error| error.kind() == ErrorKind::InvalidInput) {
+            let words = format!("{} is not a link", link.display());
+            return Err(io::Error::new(ErrorKind::AlreadyExists, words));
         }
-        let fresh = self.path.join(format!(".{LATEST}.{}.new", unique()));
-        symlink(name, &fresh)?;
-        fs::rename(&fresh, &link)
+        replace_link(&link, Path::new(name))
     }
 
     /// Removes the oldest launches that have ended until there are at most `max`. Returns how many went. `current` stays
@@ -244,6 +238,41 @@ impl RunFolder {
         }
         Err(io::Error::other(format!("{SAME_SECOND_MAX} launches of {time} have directories")))
     }
+}
+
+/// Points `ROOT/latest` at a directory of a launch, `ROOT/RUN/TIME`: the last one of any run. Several exporters may do so at once.
+///
+/// # Errors
+/// The file system refused, or `latest` is something else than a link to a launch.
+pub fn point_latest_of_all(root: &Path, folder: &Path) -> io::Result<()> {
+    let Ok(target) = folder.strip_prefix(root) else { return Ok(()) };
+    let link = root.join(LATEST);
+    let is_ours = match fs::read_link(&link) {
+        Ok(before) => is_launch(&before),
+        Err(error) => error.kind() == ErrorKind::NotFound,
+    };
+    if !is_ours {
+        let words = format!("{} is not a link to a launch, and stays as it is", link.display());
+        return Err(io::Error::new(ErrorKind::AlreadyExists, words));
+    }
+    replace_link(&link, target)
+}
+
+/// Returns whether a path is that of a launch below the directory of all runs: `RUN/TIME`.
+fn is_launch(path: &Path) -> bool {
+    let names: Vec<&str> =
+        path.components().map_while(|name| name.as_os_str().to_str()).collect();
+    matches!(names.as_slice(), [run, time] if *run != ".." && is_time(time))
+}
+
+/// Makes or replaces a link, at once.
+fn replace_link(link: &Path, target: &Path) -> io::Result<()> {
+    if fs::read_link(link).is_ok_and(|before| before == target) {
+        return Ok(());
+    }
+    let fresh = link.with_file_name(format!(".{LATEST}.{}.new", unique()));
+    symlink(target, &fresh)?;
+    fs::rename(&fresh, link)
 }
 
 /// Writes a file of several writers: each stages its bytes under a name of its own.

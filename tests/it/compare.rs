@@ -273,6 +273,125 @@ fn directory_of_a_launch_stands_for_the_summary_in_it() {
     assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
 }
 
+#[test]
+fn directory_of_a_run_stands_for_its_latest_launch() {
+    let folder = Folder::new("compare-run");
+    let (old, new) = (job(1800, 12 * MIB), job(1800, 0));
+    for (run, launch, summary) in [
+        ("leaky", "2026-11-21T16-43-11", &new),
+        ("leaky", "2026-11-22T16-43-11", &old),
+        ("fixed", "2026-11-23T16-43-11-9", &old),
+        ("fixed", "2026-11-23T16-43-11-10", &new),
+    ] {
+        std::fs::create_dir_all(folder.path(&format!("{run}/{launch}"))).unwrap();
+        folder.write(&format!("{run}/{launch}/final_summary.json"), &summary.to_string());
+    }
+    // With the link to the latest, and on a disk without links.
+    std::os::unix::fs::symlink("2026-11-22T16-43-11", folder.path("leaky/latest")).unwrap();
+    let (leaky, fixed) = (text(&folder.path("leaky")), text(&folder.path("fixed")));
+    let ended = stepmem(&["compare", &leaky, &fixed], &[], b"");
+    assert!(ended.out.starts_with("Verdict: IMPROVEMENT"), "{}{}", ended.out, ended.err);
+    let ended = stepmem(&["compare", &fixed, &leaky], &[], b"");
+    assert_eq!(ended.code, Some(1), "{}{}", ended.out, ended.err);
+    std::fs::create_dir(folder.path("empty")).unwrap();
+    let empty = text(&folder.path("empty"));
+    let ended = stepmem(&["compare", &leaky, &empty], &[], b"");
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.err.contains("empty: there is no summary"), "{}", ended.err);
+}
+
+/// Returns `summary` with every rank changed.
+fn with_ranks(mut summary: Value, change: impl Fn(&mut Value)) -> Value {
+    summary["ranks"].as_array_mut().unwrap().iter_mut().for_each(change);
+    summary
+}
+
+#[test]
+fn runs_of_other_ranks_devices_capacity_or_workload_are_not_compared() {
+    let job = job(400, 0);
+    let of = |device: &str, model: Option<&str>, gib: u64| {
+        with_ranks(job.clone(), |rank| {
+            rank["device"] = json!(device);
+            rank["device_model"] = json!(model);
+            rank["capacity_bytes"] = json!(gib * GIB);
+        })
+    };
+    let mut eight = job.clone();
+    eight["coverage"]["ranks_expected"] = json!(8);
+    let with_workload = |name: &str| {
+        let mut summary = job.clone();
+        summary["workload"] = json!(name);
+        summary
+    };
+    let (h100, a100) = (of("GPU-1", Some("H100"), 80), of("GPU-2", Some("A100"), 80));
+    for (old, new, reason) in [
+        (&job, &eight, "the old run has 4 ranks, the new one 8 ranks"),
+        (&h100, &a100, "the old run is on H100, the new one on A100"),
+        (&h100, &of("cpu", None, 80), "the old run is on a GPU, the new one on the host"),
+        (
+            &of("GPU-1", None, 80),
+            &of("GPU-2", None, 40),
+            "a rank of the old run has a capacity of 80.0 GiB, one of the new run 40.0 GiB",
+        ),
+        (
+            &with_workload("7b, batch 8"),
+            &with_workload("7b, batch 16"),
+            "the old run's workload is 7b, batch 8, the new one's 7b, batch 16",
+        ),
+    ] {
+        let (comparison, shown) = compare(old, new, "other");
+        assert_eq!(
+            (&comparison["verdict"], shown.code),
+            (&json!("INCONCLUSIVE"), Some(2)),
+            "{}",
+            shown.out
+        );
+        assert_eq!(comparison["incomparable"], json!([reason]));
+        assert!(shown.out.contains("not comparable: the") || reason.starts_with("a rank"));
+        assert!(!shown.out.contains(" same") && !shown.out.contains("worse"), "{}", shown.out);
+        let folder = Folder::new("allowed");
+        let files = [
+            folder.write("old.json", &old.to_string()),
+            folder.write("new.json", &new.to_string()),
+        ];
+        let arguments = ["compare", "--allow-incomparable", &files[0], &files[1]];
+        let allowed = stepmem(&arguments, &[], b"");
+        assert_eq!(allowed.code, Some(0));
+        assert!(allowed.out.starts_with("Verdict: INCONCLUSIVE"), "{}", allowed.out);
+    }
+}
+
+#[test]
+fn devices_of_one_model_and_almost_one_capacity_are_compared_and_so_is_what_is_not_known() {
+    let job = job(400, 0);
+    let of = |device: &str, bytes: u64| {
+        with_ranks(job.clone(), |rank| {
+            rank["device"] = json!(device);
+            rank["device_model"] = json!("H100");
+            rank["capacity_bytes"] = json!(bytes);
+        })
+    };
+    let mut named = job.clone();
+    named["workload"] = json!("7b");
+    for (old, new) in [
+        (&of("GPU-1", 80 * GIB), &of("GPU-2", 79 * GIB)),
+        (&job, &of("GPU-1", 80 * GIB)),
+        (&job, &named),
+    ] {
+        let (comparison, shown) = compare(old, new, "alike");
+        assert_eq!(comparison["verdict"], "EQUIVALENT", "{}", shown.out);
+    }
+    // What leaves the verdict open for another reason is not allowed.
+    let (leaking, short) = (self::job(1800, 12 * MIB), self::job(80, 0));
+    let folder = Folder::new("open");
+    let files = [
+        folder.write("old.json", &leaking.to_string()),
+        folder.write("new.json", &short.to_string()),
+    ];
+    let arguments = ["compare", "--allow-incomparable", &files[0], &files[1]];
+    assert_eq!(stepmem(&arguments, &[], b"").code, Some(2));
+}
+
 /// A summary as TraceML 0.3.6 writes it: means over the steps, and only what fired.
 fn traceml(status: (&str, &str, &str), mean: u64) -> Value {
     let (kind, status, severity) = status;

@@ -130,6 +130,97 @@ fn process_that_survives_an_oom_is_a_warning() {
     assert_eq!(status["ranks"][0]["oom_events_total"], 2);
 }
 
+/// A job of 20 steps whose allocator has counted `n_ooms` errors since step 6.
+fn caught(n_ooms: u64) -> Job {
+    let ooms =
+        move |_, step: u64| json!({"instance": OWN, "ooms": u64::from(step >= 6) * n_ooms});
+    Job::new(1, 20).more(ooms)
+}
+
+fn caught_end(outcome: &str, ooms: u64) -> Value {
+    json!({"rank": 0, "outcome": outcome, "instance": OWN, "step": 20, "ooms": ooms})
+}
+
+/// The finding after an end, with its sentence on the card and the errors of the run.
+fn oom_of(job: &Job, end: &Value) -> (Value, String, Value) {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&job.records());
+    assert_eq!(self::end(&exporter, "job", end), 200);
+    let found = finding(&exporter.status(), "OUT_OF_MEMORY").cloned().unwrap_or_default();
+    let summary: Value =
+        serde_json::from_str(&exporter.get("/api/v1/runs/job/summary", &[]).body).unwrap();
+    let issues = summary["issues"].as_array().unwrap();
+    let issue = issues.iter().find(|issue| issue["kind"] == "OUT_OF_MEMORY");
+    let sentence = issue.map_or("", |issue| issue["summary"].as_str().unwrap()).to_owned();
+    (found, sentence, summary["ranks"][0]["ooms"].clone())
+}
+
+#[test]
+fn error_that_is_caught_after_the_last_step_is_a_finding_by_how_the_process_ended() {
+    let (found, sentence, ooms) = oom_of(&caught(0), &caught_end("completed", 1));
+    assert_eq!(
+        (&found["severity"], &found["evidence"]["ooms"]),
+        (&json!("warning"), &json!(1))
+    );
+    assert!(sentence.starts_with("caught an out-of-memory error after step 20"), "{sentence}");
+    assert!(sentence.contains("ended without another step"), "{sentence}");
+    assert_eq!(ooms, 1);
+    let (found, sentence, ooms) = oom_of(&caught(0), &caught_end("failed", 2));
+    assert_eq!(found["severity"], "critical");
+    assert!(
+        sentence.starts_with(
+            "caught 2 out-of-memory errors after step 20 and then ended with an error"
+        ),
+        "{sentence}"
+    );
+    assert_eq!(ooms, 2);
+    // What the records had is no news.
+    let (found, sentence, ooms) = oom_of(&caught(1), &caught_end("completed", 1));
+    assert_eq!(found["severity"], "warning");
+    assert!(sentence.starts_with("ran out of memory before step 6 and went on"), "{sentence}");
+    assert_eq!(ooms, 1);
+    let (found, _, ooms) = oom_of(&caught(0), &caught_end("completed", 0));
+    assert_eq!((found, ooms), (Value::Null, json!(0)));
+}
+
+#[test]
+fn process_that_went_on_and_failed_later_has_its_error_on_the_card() {
+    let (found, sentence, ooms) = oom_of(&caught(1), &caught_end("failed", 1));
+    assert_eq!(found["severity"], "warning");
+    let expected = "ran out of memory before step 6 and went on (1 so far); it ended with another error later";
+    assert!(sentence.starts_with(expected), "{sentence}");
+    assert_eq!(ooms, 1);
+}
+
+#[test]
+fn error_that_ends_the_process_counts_once() {
+    for (job, counted, expected) in [(caught(0), 1, 1), (caught(2), 3, 3)] {
+        let exporter = Exporter::start(&[]);
+        exporter.push(&job.records());
+        assert_eq!(end(&exporter, "job", &caught_end("oom", counted)), 200);
+        let rank = &exporter.status()["ranks"][0];
+        assert_eq!(rank["oom_events_total"], expected, "{rank:#}");
+        let (found, _, ooms) = oom_of(&job, &caught_end("oom", counted));
+        assert_eq!((&found["severity"], ooms), (&json!("critical"), json!(expected)));
+    }
+}
+
+#[test]
+fn kill_by_the_kernel_is_a_finding_of_its_own_words() {
+    let mut kill = caught_end("oom", 0);
+    kill["error_type"] = json!("oom_kill");
+    let (found, sentence, ooms) = oom_of(&caught(0), &kill);
+    assert_eq!(
+        (&found["severity"], &found["evidence"]["is_kill"]),
+        (&json!("critical"), &json!(true))
+    );
+    assert!(
+        sentence.starts_with("the kernel killed its process for lack of memory after step 20"),
+        "{sentence}"
+    );
+    assert_eq!(ooms, 0);
+}
+
 #[test]
 fn errors_of_before_the_first_record_are_not_news() {
     let exporter = Exporter::start(&[]);

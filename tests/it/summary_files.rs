@@ -122,6 +122,50 @@ fn rerun_keeps_the_summary_of_the_run_before() {
 }
 
 #[test]
+fn latest_leads_to_the_last_launch_of_any_run() {
+    let folder = Folder::new("summary-latest");
+    let exporter = Exporter::start(&["--summary.dir", &text(&folder.path(""))]);
+    for (n, run) in [(1.0, "first"), (2.0, "second"), (3.0, "latest")] {
+        push_launch(&exporter, run, "launch", 0.0);
+        complete(&exporter, run);
+        await_written(&exporter, n);
+        assert_eq!(read(&folder.path("latest/final_summary.json")).unwrap()["run"], run);
+    }
+    let to = fs::read_link(folder.path("latest")).unwrap();
+    assert_eq!(to, Path::new("%6Catest").join(AT_START));
+    // No half-made link stays.
+    let hidden = fs::read_dir(folder.path("")).unwrap().filter(|entry| {
+        entry.as_ref().unwrap().file_name().to_string_lossy().starts_with(".latest")
+    });
+    assert_eq!(hidden.count(), 0);
+}
+
+#[test]
+fn latest_that_is_somebody_elses_stays_and_the_summary_is_written() {
+    let folder = Folder::new("summary-own-latest");
+    let path = folder.path("latest");
+    let make: [fn(&Path); 3] = [
+        |path| fs::write(path, "mine").unwrap(),
+        |path| fs::create_dir(path).unwrap(),
+        |path| std::os::unix::fs::symlink("/somewhere/else", path).unwrap(),
+    ];
+    let exporter = Exporter::start(&["--summary.dir", &text(&folder.path(""))]);
+    for (n, make) in [1.0, 2.0, 3.0].into_iter().zip(make) {
+        make(&path);
+        let before = fs::symlink_metadata(&path).unwrap().file_type();
+        let run = format!("run-{n}");
+        push_launch(&exporter, &run, "launch", 0.0);
+        complete(&exporter, &run);
+        await_written(&exporter, n);
+        assert_eq!(fs::symlink_metadata(&path).unwrap().file_type(), before);
+        assert!(read(&folder.path(&format!("{run}/latest/final_summary.json"))).is_some());
+        if before.is_dir() { fs::remove_dir(&path) } else { fs::remove_file(&path) }.unwrap();
+    }
+    let failed = r#"stepmem_summaries_total{result="failed"}"#;
+    assert_eq!(exporter.metric(failed), Some(0.0));
+}
+
+#[test]
 fn rerun_of_a_client_that_names_no_launch_keeps_it_too() {
     let folder = Folder::new("summary-nameless");
     let exporter = Exporter::start(&["--summary.dir", &text(&folder.path(""))]);

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::analysis::diagnosis::kind::{About, Figures, Score, Severity};
 use crate::analysis::diagnosis::scene::{Scene, Subject};
 use crate::analysis::rank::ended::OomEvent;
+use crate::model::end::EndOutcome;
 use crate::model::site::OomSite;
 use crate::model::units::Bytes;
 use crate::text::units::bytes;
@@ -14,8 +15,9 @@ pub const ABOUT: About = About {
     label: "OUT_OF_MEMORY",
     title: "OUT OF MEMORY",
     mark: 'O',
-    help: "The rank ended with an out-of-memory error (critical), or its count of them rose and its process goes on \
-           (a warning for ten minutes), as a trainer does that halves its batch.",
+    help: "The rank ended with an out-of-memory error, or the kernel killed it for lack of memory (critical); or it caught an \
+           out-of-memory error (a warning, for ten minutes if it goes on, as a trainer does that halves its batch; critical if \
+           it ended with another error before the next step).",
     advice: "Look at the step's input shapes and at what grew before; a memory snapshot of the error names the lines. \
              Reduce batch or sequence length, or checkpoint activations.",
 };
@@ -28,9 +30,19 @@ pub struct OutOfMemoryEvidence {
     pub ooms: u64,
     /// Whether the life ended with it.
     pub is_fatal: bool,
-    /// The step that it was in; of a process that went on, the step that it completed next.
+    /// The step that it was in; of a process that went on, the step that it completed next; of one that ended without another step, its
+    /// last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_step: Option<u64>,
+    /// Whether the kernel killed the process.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_kill: bool,
+    /// Whether the process completed no step after it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_last: bool,
+    /// How the process ended since, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ending: Option<EndOutcome>,
     /// How much memory was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requested_bytes: Option<Bytes>,
@@ -50,14 +62,19 @@ pub fn judge(
     _: &Scene<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, OutOfMemoryEvidence)> {
-    let OomEvent { step, requested, headroom_bytes, growth_bytes, n_events, is_fatal, .. } =
+    let OomEvent { step, requested, headroom_bytes, growth_bytes, n_events, .. } =
         *subject.rank()?.oom?;
+    let OomEvent { is_fatal, is_kill, is_last, ending, .. } = *subject.rank()?.oom?;
     let site = subject.rank()?.site.oom.cloned().map(Box::new);
-    let severity = if is_fatal { Severity::Critical } else { Severity::Warning };
+    let has_failed = is_last && ending != Some(EndOutcome::Completed);
+    let severity = if is_fatal || has_failed { Severity::Critical } else { Severity::Warning };
     let evidence = OutOfMemoryEvidence {
         ooms: n_events,
         is_fatal,
         oom_step: step,
+        is_kill,
+        is_last,
+        ending,
         requested_bytes: requested,
         headroom_bytes,
         growth_bytes,
@@ -66,19 +83,46 @@ pub fn judge(
     Some((severity, evidence))
 }
 
+impl OutOfMemoryEvidence {
+    /// Returns the error and its consequence in words.
+    fn course(&self) -> String {
+        let at = |word: &str| {
+            self.oom_step.map_or_else(String::new, |step| format!(" {word} step {step}"))
+        };
+        if self.is_kill {
+            return format!("the kernel killed its process for lack of memory{}", at("after"));
+        }
+        if self.is_fatal {
+            return format!("ended out of memory{}", at("at"));
+        }
+        if self.is_last {
+            let end = match self.ending {
+                Some(EndOutcome::Failed) => "then ended with an error",
+                Some(EndOutcome::Oom) => "then ended out of memory",
+                Some(EndOutcome::Completed) | None => "ended without another step",
+            };
+            let errors = errors(self.ooms);
+            return format!("caught {errors}{} and {end}", at("after"));
+        }
+        let later = match self.ending {
+            Some(EndOutcome::Failed) => "; it ended with another error later",
+            Some(EndOutcome::Completed | EndOutcome::Oom) | None => "",
+        };
+        format!("ran out of memory{} and went on ({} so far){later}", at("before"), self.ooms)
+    }
+}
+
+fn errors(n: u64) -> String {
+    if n == 1 {
+        "an out-of-memory error".to_owned()
+    } else {
+        format!("{n} out-of-memory errors")
+    }
+}
+
 impl Figures for OutOfMemoryEvidence {
     fn sentence(&self) -> String {
-        let mut text = match (self.is_fatal, self.oom_step) {
-            (true, Some(step)) => format!("ended out of memory at step {step}"),
-            (true, None) => "ended out of memory".to_owned(),
-            (false, Some(step)) => {
-                format!(
-                    "ran out of memory before step {step} and went on ({} so far)",
-                    self.ooms
-                )
-            }
-            (false, None) => format!("ran out of memory and went on ({} so far)", self.ooms),
-        };
+        let mut text = self.course();
         if let Some(requested) = self.requested_bytes {
             text = format!("{text}; {} were asked for", bytes(requested.as_f64()));
         }

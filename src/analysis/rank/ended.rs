@@ -41,7 +41,7 @@ impl RankEnded {
 /// The last time that a process ran out of memory in its life.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct OomEvent {
-    /// The step that it was in, or that it completed after it.
+    /// The step that it was in, that was completed after it, or that was the last one before it.
     pub step: Option<u64>,
     /// How much memory was asked for.
     pub requested: Option<Bytes>,
@@ -53,6 +53,18 @@ pub struct OomEvent {
     pub n_events: u64,
     /// Whether the life ended with it.
     pub is_fatal: bool,
+    /// Whether the kernel ended it.
+    #[serde(default)]
+    pub is_kill: bool,
+    /// Whether the process's own count has it.
+    #[serde(default)]
+    pub is_counted: bool,
+    /// Whether no train step was completed after it.
+    #[serde(default)]
+    pub is_last: bool,
+    /// How the process ended since, if it did.
+    #[serde(default)]
+    pub ending: Option<EndOutcome>,
     /// When it was heard of.
     pub at: Uptime,
 }
@@ -60,7 +72,7 @@ pub struct OomEvent {
 impl OomEvent {
     /// Returns whether it still belongs in the outputs.
     pub fn is_shown(&self, now: Uptime) -> bool {
-        self.is_fatal || now.since(self.at) <= OOM_SHOWN
+        self.is_fatal || self.is_last || now.since(self.at) <= OOM_SHOWN
     }
 }
 
@@ -83,6 +95,7 @@ mod tests {
             peak_reserved: None,
             error_type: None,
             error_message: None,
+            ooms: None,
             requested: None,
         };
         let ended = |is_scraped| RankEnded {

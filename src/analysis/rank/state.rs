@@ -206,16 +206,46 @@ impl RankState {
             self.last_train.iter_mut().for_each(|last| last.step = last.step.max(step));
         }
         self.take_last_peaks(StepPeaks::of_end(report), now);
-        if report.outcome == EndOutcome::Oom {
-            let last_step = self.last_step();
-            let step = report.step.map(Count::get).or(last_step);
-            let event =
-                OomEvent { requested: report.requested, is_fatal: true, ..self.oom(step, now) };
-            self.oom = Some(event);
-            self.ooms_total = self.ooms_total.saturating_add(1);
+        self.count_last_ooms(report, now);
+        if let Some(oom) = &mut self.oom {
+            oom.ending = Some(report.outcome);
         }
         self.creep.release();
         self.ended = Some(RankEnded { report: report.clone(), at: now, is_scraped: false });
+    }
+
+    /// Counts the out-of-memory errors since the last record, and the one that the process ended with.
+    fn count_last_ooms(&mut self, report: &EndReport, now: Uptime) {
+        let is_fatal = report.outcome == EndOutcome::Oom;
+        let step = report.step.map(Count::get).or(self.last_step());
+        let counted = report.ooms.zip(self.last_train.as_mut()).map_or(0, |(ooms, last)| {
+            let before = last.ooms.unwrap_or_default();
+            last.ooms = Some(ooms.max(before));
+            ooms.get().saturating_sub(before.get())
+        });
+        let n_caught = counted.saturating_sub(u64::from(is_fatal));
+        if n_caught > 0 {
+            let event = self.oom(step, now);
+            let n_events = event.n_events - 1 + n_caught;
+            let is_last = report.unread_steps.is_none_or(|n| n == 0);
+            self.oom = Some(OomEvent { n_events, is_counted: true, is_last, ..event });
+            self.ooms_total = self.ooms_total.saturating_add(n_caught);
+        }
+        if is_fatal {
+            let mut event = self.oom(step, now);
+            if report.is_oom_kill() && !self.is_host() {
+                // Of the host's memory, of which the figures of its device say nothing.
+                (event.headroom_bytes, event.growth_bytes) = (None, None);
+            }
+            self.oom = Some(OomEvent {
+                requested: report.requested,
+                is_fatal,
+                is_kill: report.is_oom_kill(),
+                is_counted: counted > 0,
+                ..event
+            });
+            self.ooms_total = self.ooms_total.saturating_add(1);
+        }
     }
 
     /// Takes the peaks since the last record, which are of the last step as far as is known.
@@ -309,6 +339,7 @@ impl RankState {
             interval_peak_allocated: self.interval.at(now),
             capacity: self.capacity(device),
             device,
+            device_model: None,
             creep: &self.creep,
             tally: &self.tally,
             steps_total: self.steps_total,
@@ -359,7 +390,7 @@ impl RankState {
         if rise > 0 && self.last_train.is_some() {
             let event = self.oom(Some(sample.step.get()), now);
             let n_events = event.n_events - 1 + rise;
-            self.oom = Some(OomEvent { n_events, ..event });
+            self.oom = Some(OomEvent { n_events, is_counted: true, ..event });
             self.ooms_total += rise;
         }
     }
@@ -376,6 +407,10 @@ impl RankState {
             growth_bytes: trend.map(|trend| trend.figures().growth_bytes),
             n_events: self.oom.map_or(0, |oom| oom.n_events) + 1,
             is_fatal: false,
+            is_kill: false,
+            is_counted: false,
+            is_last: false,
+            ending: None,
             at: now,
         }
     }

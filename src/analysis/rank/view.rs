@@ -107,6 +107,8 @@ pub struct RankView<'a> {
     pub capacity: Option<Bytes>,
     /// What NVML says of its device.
     pub device: DeviceView,
+    /// Model of its device, where NVML names it.
+    pub device_model: Option<&'a str>,
     /// The estimator, for its trends and slopes.
     pub creep: &'a CreepEstimator,
     /// This life, summed up.

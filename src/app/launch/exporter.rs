@@ -23,7 +23,8 @@ use crate::app::notices::{Notices, SummaryNotice};
 use crate::app::serve;
 use crate::app::summary_folders::WrittenFiles;
 use crate::config::settings::{PushSocket, Settings};
-use crate::report::gate::FailOn;
+use crate::report::closing::gate_lines;
+use crate::report::gate::{ExitGate, GateVerdict};
 use crate::report::summary::model::Summary;
 
 /// What is done with the summary, beside showing it.
@@ -31,8 +32,8 @@ use crate::report::summary::model::Summary;
 pub struct RunOptions {
     /// A file for the summary's JSON.
     pub summary_json: Option<PathBuf>,
-    /// The verdict that fails.
-    pub fail_on: Option<FailOn>,
+    /// The conditions of failure.
+    pub gate: ExitGate,
     /// The file of the token, for the clients.
     pub token_file: Option<String>,
     /// Whether memory snapshots are written on growth and on out-of-memory errors.
@@ -41,12 +42,11 @@ pub struct RunOptions {
     pub is_live: bool,
 }
 
-/// Runs the exporter while the command of the supervisor, on standard input, runs. Returns whether the verdict is as bad
-/// as `fail_on` says.
+/// Runs the exporter while the command of the supervisor, on standard input, runs. Returns the verdict of the gate.
 ///
 /// # Errors
 /// As of [`serve::run`].
-pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<bool> {
+pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<GateVerdict> {
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     // Asked while this process is still in the command's session.
     let no_table = NoTable::here();
@@ -99,6 +99,7 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<bool>
     })?;
     let traces = Traces::read(folder.as_ref().map(PrivateFolder::path), has_client);
     let left = snapshots.and_then(SnapshotPlace::close);
+    let has_succeeded = narrator.has_succeeded();
     let ends = narrator.finish(traces, left);
     if let (Some(file), Some(end)) = (&options.summary_json, ends.first()) {
         let file = own_name(file, end);
@@ -108,7 +109,12 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<bool>
             say(&format!("stepmem: --summary-json: {place} is not written: {error:#}\n"));
         }
     }
-    Ok(options.fail_on.is_some_and(|gate| ends.iter().any(|end| gate.fails(&end.summary))))
+    let runs: Vec<&Summary> = ends.iter().map(|end| &end.summary).collect();
+    let verdict = options.gate.judge(&runs);
+    if has_succeeded {
+        say(&gate_lines(&verdict));
+    }
+    Ok(verdict)
 }
 
 /// Gives snapshots a directory, if they are wanted.

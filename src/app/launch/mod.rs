@@ -13,3 +13,4 @@ mod snapshots;
 pub mod supervisor;
 mod terminal;
 pub mod witness;
+pub mod world;

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::Signal;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::unix::OwnedReadHalf;
@@ -24,12 +25,14 @@ use crate::analysis::findings::{Transition, TransitionState};
 use crate::analysis::status::Status;
 use crate::app::launch::live::{LOOK_EVERY, LiveTable};
 use crate::app::launch::processes::{CommandState, Ready};
+use crate::app::launch::supervisor::KILLED_BY;
 use crate::app::launch::terminal::{self, say};
 use crate::app::notices::{Notice, SummaryNotice};
 use crate::app::summary_folders::WrittenFiles;
 use crate::model::ids::{Run, SubjectId};
 use crate::report::closing::{
-    ClosingFiles, ClosingRun, cleared_line, closing, finding_line, unwatched,
+    ClosingFiles, ClosingRun, cleared_line, closing, ended_line, finding_line, oom_kills_line,
+    unwatched,
 };
 
 /// Lines, and what else the pen is asked, that wait for a terminal that takes none; later ones are lost.
@@ -74,6 +77,8 @@ pub(super) struct Narrator {
     /// Lines about findings that were cleared.
     n_cleared: usize,
     ends: BTreeMap<Run, SummaryNotice>,
+    /// The exit code of the command, once it has ended and the supervisor reported it.
+    code: Option<u8>,
 }
 
 impl Narrator {
@@ -89,6 +94,7 @@ impl Narrator {
             n_named: 0,
             n_cleared: 0,
             ends: BTreeMap::new(),
+            code: None,
         })
     }
 
@@ -121,11 +127,20 @@ impl Narrator {
                         }
                     }
                     Some(CommandState::Stopped) => self.pen.leave(),
-                    Some(CommandState::Ended(_)) | None => return Ok(()),
+                    Some(CommandState::Ended(code)) => {
+                        self.code = Some(code);
+                        return Ok(());
+                    }
+                    None => return Ok(()),
                 },
                 Some(notice) = self.notices.recv() => self.take(notice),
             }
         }
+    }
+
+    /// Returns whether the command ended with exit code 0.
+    pub(super) fn has_succeeded(&self) -> bool {
+        self.code == Some(0)
     }
 
     fn start(&self, pages: &[String], problems: &[String]) {
@@ -146,6 +161,7 @@ impl Narrator {
             Notice::Summary(end) => {
                 self.ends.insert(end.summary.run.clone(), *end);
             }
+            Notice::OomKills(n) => self.pen.line(oom_kills_line(n)),
         }
     }
 
@@ -218,9 +234,10 @@ impl Narrator {
         let runs = ends.iter().map(|SummaryNotice { summary, files, problem }| ClosingRun {
             summary,
             problem: problem.as_deref(),
-            files: files.as_ref().map(|WrittenFiles { folder, name }| ClosingFiles {
+            files: files.as_ref().map(|WrittenFiles { folder, name, note }| ClosingFiles {
                 folder: folder.display().to_string(),
                 name,
+                note: note.as_deref(),
             }),
         });
         let runs: Vec<ClosingRun<'_>> = runs.collect();
@@ -234,6 +251,10 @@ impl Narrator {
         self.pen.close_table();
         if self.is_started {
             self.pen.line(text);
+            let signal = self.code.and_then(killed_by).map(Signal::as_str);
+            if let Some(line) = self.code.and_then(|code| ended_line(code, signal)) {
+                self.pen.line(line);
+            }
             if let Some(left) = left {
                 let place = left.display();
                 self.pen.line(format!("stepmem: {place} has snapshots that no summary has\n"));
@@ -242,6 +263,11 @@ impl Narrator {
         self.pen.end();
         ends
     }
+}
+
+/// Returns the signal that an exit code of a shell stands for.
+fn killed_by(code: u8) -> Option<Signal> {
+    Signal::try_from(i32::from(code) - KILLED_BY).ok()
 }
 
 /// Follows the command: by the supervisor's words, or by its process once the supervisor is gone.

@@ -37,7 +37,7 @@ pub const FINISH_WITHIN: Duration = Duration::from_secs(15);
 const NOT_FOUND: u8 = 127;
 const NOT_EXECUTABLE: u8 = 126;
 /// The exit code of a shell whose command was killed is this and the number of the signal.
-const KILLED_BY: i32 = 128;
+pub(super) const KILLED_BY: i32 = 128;
 
 /// What to start.
 #[derive(Clone, Debug)]
@@ -46,10 +46,32 @@ pub struct CommandLaunch {
     pub command: Vec<OsString>,
     /// The options of `run`, for the exporter.
     pub options: Vec<OsString>,
-    /// The exit code of the exporter when the verdict is as bad as `--fail-on` says, and then of `run`.
-    pub failed_on_code: u8,
+    /// The exit codes of `--fail-on`.
+    pub gate: GateCodes,
     /// Whether the exporter keeps a table at the foot of the terminal.
     pub is_live: bool,
+}
+
+/// Exit codes of the exporter for the verdict of `--fail-on`, which are then those of `run`.
+#[derive(Clone, Copy, Debug)]
+pub struct GateCodes {
+    pub failed: u8,
+    /// Of a verdict that could not be judged.
+    pub unjudged: u8,
+    /// Whether a command that was not watched ends with `unjudged`.
+    pub needs_watching: bool,
+}
+
+impl GateCodes {
+    /// Returns the exit code of a command of which there is no verdict.
+    fn without_verdict(self, code: u8) -> u8 {
+        if code != 0 || !self.needs_watching {
+            return code;
+        }
+        let unjudged = self.unjudged;
+        say(&format!("stepmem: exit code {unjudged}: nothing was watched (--fail-on)\n"));
+        unjudged
+    }
 }
 
 /// The command could not be started.
@@ -91,7 +113,7 @@ pub fn run(launch: &CommandLaunch) -> Result<u8, NotStarted> {
     }
     let code = catch_unwind(AssertUnwindSafe(|| supervisor.watch()));
     let code = code.unwrap_or_else(|_| wait_for(command));
-    Ok(supervisor.finish(code, launch.failed_on_code))
+    Ok(supervisor.finish(code, launch.gate))
 }
 
 fn unwatched(error: &io::Error) {
@@ -307,16 +329,16 @@ impl Supervisor {
     }
 
     /// Lets the exporter say its last words. Returns the exit code of `run`.
-    fn finish(mut self, code: u8, failed_on_code: u8) -> u8 {
+    fn finish(mut self, code: u8, gate: GateCodes) -> u8 {
         self.witness = None;
-        let Some(exporter) = &mut self.exporter else { return code };
+        let Some(exporter) = &mut self.exporter else { return gate.without_verdict(code) };
         exporter.tell(CommandState::Ended(code));
         let until = Instant::now() + FINISH_WITHIN;
         while self.exporter_code().is_none() {
             let is_given_up = signals::received(&self.signals).iter().any(ends_patience);
             if is_given_up || Instant::now() >= until {
                 self.give_up();
-                return code;
+                return gate.without_verdict(code);
             }
             self.wait_until(Some(until));
             // No child is left, as one of them was the exporter.
@@ -325,20 +347,17 @@ impl Supervisor {
             }
         }
         match self.exporter_code() {
-            Some(failed_on) if failed_on == failed_on_code => {
-                if code == 0 {
-                    failed_on_code
-                } else {
-                    code
-                }
+            Some(verdict) if [gate.failed, gate.unjudged].contains(&verdict) && code == 0 => {
+                verdict
             }
-            Some(0) | None => code,
+            Some(verdict) if [0, gate.failed, gate.unjudged].contains(&verdict) => code,
+            None => gate.without_verdict(code),
             Some(failure) => {
                 self.clear_table();
                 say(&format!(
                     "stepmem: no summary: the exporter ended early ({failure}); the command was not affected\n"
                 ));
-                code
+                gate.without_verdict(code)
             }
         }
     }

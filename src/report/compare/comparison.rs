@@ -15,6 +15,8 @@ pub struct Comparison {
     pub verdict: ComparisonVerdict,
     /// The exit code of the command.
     pub exit_code: u8,
+    /// Why the runs are not of the same job, a sentence each; then nothing is judged.
+    pub incomparable: Vec<String>,
     /// Why, what got worse first.
     pub reasons: Vec<Reason>,
     /// Limits of the comparison, and how to read it.
@@ -29,6 +31,15 @@ pub struct Comparison {
     pub ranks: Vec<RankChange>,
     /// Why the exit code is 1, in a sentence.
     pub exit_reason: Option<String>,
+}
+
+impl Comparison {
+    /// Makes the exit code 0 where the runs are not of the same job.
+    pub fn allow_incomparable(&mut self) {
+        if !self.incomparable.is_empty() {
+            self.exit_code = 0;
+        }
+    }
 }
 
 /// One rank of both runs.

@@ -1,5 +1,7 @@
 //! The figures of a run that a comparison looks at, from a summary of ours or of TraceML's. A figure that the summary lacks is absent.
 
+use std::collections::BTreeSet;
+
 use crate::analysis::basis::Basis;
 use crate::model::end::EndOutcome;
 use crate::report::policy::{IssueSeverity, PolicyName};
@@ -9,6 +11,8 @@ pub struct RunFigures {
     /// The policy that its issues were judged by.
     pub policy: PolicyName,
     pub run: Option<String>,
+    /// What must be the same of two runs.
+    pub setup: RunSetup,
     /// Its issues; empty when nothing was wrong.
     pub issues: Vec<RunIssue>,
     /// The name of its diagnosis on pages.
@@ -45,6 +49,23 @@ pub struct RunFigures {
     pub end: Option<RunEnd>,
     /// Ascending; empty where the summary has none.
     pub ranks: Vec<RankFigures>,
+}
+
+/// The setup that two runs share if a difference of their memory is one of the program. Absent or empty where unknown.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunSetup {
+    /// Number of ranks: as the run reports it, else those that pushed.
+    pub world_size: Option<u64>,
+    /// `the host` and `a GPU`.
+    pub device_kinds: BTreeSet<String>,
+    /// Models of the devices, as NVML names them.
+    pub device_models: BTreeSet<String>,
+    /// Least capacity of a rank, in bytes.
+    pub capacity_min: Option<f64>,
+    /// Greatest capacity of a rank, in bytes.
+    pub capacity_max: Option<f64>,
+    /// Name of the workload, where the user declared one.
+    pub workload: Option<String>,
 }
 
 /// The worst end that a rank of a run announced.

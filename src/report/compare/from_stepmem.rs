@@ -1,12 +1,15 @@
 //! The figures of a summary of ours.
 
+use std::collections::BTreeSet;
+
 use crate::analysis::basis::Basis;
 use crate::analysis::diagnosis::Evidence;
+use crate::model::ids::GpuUuid;
 use crate::model::site::SiteVerdict;
-use crate::model::units::Count;
+use crate::model::units::{Bytes, Count};
 use crate::report::compare::figures::{
     NotASummary, RankFigures, RunEnd, RunFigures, RunGrowth, RunHeadroom, RunIssue, RunPeak,
-    RunSkew, SlopeInterval,
+    RunSetup, RunSkew, SlopeInterval,
 };
 use crate::report::policy::{PeakMetric, PolicyName};
 use crate::report::summary::model::{
@@ -29,6 +32,7 @@ pub fn figures(summary: &Summary) -> Result<RunFigures, NotASummary> {
     Ok(RunFigures {
         policy: PolicyName::Stepmem,
         run: Some(summary.run.to_string()),
+        setup: setup(summary),
         issues: summary.issues.iter().filter(|issue| issue.is_wrong()).map(issue).collect(),
         status: summary.diagnosis.status.to_string(),
         has_data: summary.diagnosis.kind != IssueKind::NoData,
@@ -48,6 +52,26 @@ pub fn figures(summary: &Summary) -> Result<RunFigures, NotASummary> {
         ranks: ranks.iter().map(|rank| rank_figures(summary, rank)).collect(),
         leaking_line: summary.issues.iter().find_map(leaking_line),
     })
+}
+
+fn setup(summary: &Summary) -> RunSetup {
+    let coverage = &summary.coverage;
+    let n_seen = u64::try_from(coverage.ranks_seen).ok();
+    let capacities = || summary.ranks.iter().filter_map(|rank| rank.capacity_bytes);
+    let device_kind = |rank: &RankSummary| {
+        let is_host = rank.device.as_ref()?.as_str() == GpuUuid::CPU;
+        Some(if is_host { "the host" } else { "a GPU" }.to_owned())
+    };
+    let device_models: Option<BTreeSet<String>> =
+        summary.ranks.iter().map(|rank| rank.device_model.clone()).collect();
+    RunSetup {
+        world_size: coverage.ranks_expected.map(u64::from).or(n_seen).filter(|n| *n > 0),
+        device_kinds: summary.ranks.iter().filter_map(device_kind).collect(),
+        device_models: device_models.unwrap_or_default(),
+        capacity_min: capacities().map(Bytes::as_f64).reduce(f64::min),
+        capacity_max: capacities().map(Bytes::as_f64).reduce(f64::max),
+        workload: summary.workload.clone(),
+    }
 }
 
 /// The worst end that a rank announced. A run that someone stopped at the keyboard did neither complete nor fail.

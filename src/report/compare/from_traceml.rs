@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::report::compare::figures::{NotASummary, RunFigures, RunIssue, RunPeak, RunSkew};
+use crate::report::compare::figures::{
+    NotASummary, RunFigures, RunIssue, RunPeak, RunSetup, RunSkew,
+};
 use crate::report::policy::{PeakMetric, PolicyName};
 use crate::report::traceml::file::{
     TraceMlFileIssue, TraceMlFileMetric, TraceMlGlobal, TraceMlPoint, TraceMlSection,
@@ -33,6 +35,7 @@ pub fn figures(
     Ok(RunFigures {
         policy: PolicyName::TraceMl,
         run,
+        setup: RunSetup::default(),
         status: diagnosis.status.unwrap_or_default(),
         has_data,
         is_judged: has_data,

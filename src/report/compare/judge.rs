@@ -6,13 +6,39 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::analysis::diagnosis::DiagnosisKind;
 use crate::model::end::EndOutcome;
 use crate::report::compare::changes::{KeyedChange, Runs, changes, rank_changes};
+use crate::report::compare::comparable::differences;
 use crate::report::compare::comparison::{
-    Comparison, ComparisonVerdict, Direction, OldNew, Reason, RunDiagnosis,
+    Change, Comparison, ComparisonVerdict, Direction, OldNew, Reason, RunDiagnosis,
 };
 use crate::report::compare::figures::{RunEnd, RunFigures, RunIssue};
 use crate::report::policy::IssueSeverity;
 
+/// Compares two runs. Those of different jobs are INCONCLUSIVE: their figures stand next to each other and are not judged.
 pub fn compare(runs: Runs<'_>) -> Comparison {
+    let incomparable = differences(runs);
+    if incomparable.is_empty() { judged(runs) } else { side_by_side(runs, incomparable) }
+}
+
+fn side_by_side(runs: Runs<'_>, incomparable: Vec<String>) -> Comparison {
+    let unjudged = |KeyedChange { key, change, .. }| {
+        (key, Change { direction: Direction::Unknown, significant_from: None, ..change })
+    };
+    let verdict = ComparisonVerdict::Inconclusive;
+    Comparison {
+        verdict,
+        exit_code: verdict.exit_code(),
+        incomparable,
+        reasons: Vec::new(),
+        notes: Vec::new(),
+        diagnosis: runs.map(RunDiagnosis::of),
+        metrics: changes(runs).into_iter().map(unjudged).collect(),
+        end: runs.map(|run| Some(run.end.as_ref()?.outcome)),
+        ranks: Vec::new(),
+        exit_reason: None,
+    }
+}
+
+fn judged(runs: Runs<'_>) -> Comparison {
     let mut reasons = statuses(runs);
     reasons.extend(end(runs));
     let mut metrics = BTreeMap::new();
@@ -43,6 +69,7 @@ pub fn compare(runs: Runs<'_>) -> Comparison {
     Comparison {
         verdict,
         exit_code: verdict.exit_code(),
+        incomparable: Vec::new(),
         reasons,
         notes,
         diagnosis: runs.map(RunDiagnosis::of),
@@ -218,7 +245,7 @@ fn leaking_lines(runs: Runs<'_>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use crate::report::compare::comparison::{ComparisonVerdict, OldNew};
-    use crate::report::compare::figures::{RunFigures, RunIssue, RunPeak};
+    use crate::report::compare::figures::{RunFigures, RunIssue, RunPeak, RunSetup};
     use crate::report::compare::judge::compare;
     use crate::report::policy::{IssueSeverity, PolicyName};
 
@@ -232,6 +259,7 @@ mod tests {
         RunFigures {
             policy: PolicyName::Stepmem,
             run: None,
+            setup: RunSetup::default(),
             issues: issues.iter().map(issue).collect(),
             status: "BALANCED".to_owned(),
             has_data: true,

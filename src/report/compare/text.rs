@@ -19,7 +19,10 @@ pub fn render(comparison: &Comparison) -> String {
         let word = if *direction == Direction::Worse { "worse: " } else { "better:" };
         page.paragraph(Indent { first: 2, rest: 10 }, &format!("{word} {sentence}."));
     }
-    if comparison.reasons.is_empty() {
+    for reason in &comparison.incomparable {
+        page.paragraph(Indent { first: 2, rest: 4 }, &format!("not comparable: {reason}."));
+    }
+    if comparison.reasons.is_empty() && comparison.incomparable.is_empty() {
         page.line("  Nothing differs by more than noise.");
     }
     if let Some(reason) = &comparison.exit_reason {
@@ -104,9 +107,10 @@ fn rank_rows(table: &mut Table, of: &RankChange) {
 fn difference(change: &Change) -> String {
     let Some(delta) = change.delta else { return "unknown".to_owned() };
     let word = match change.direction {
-        Direction::Worse => "worse",
-        Direction::Better => "better",
-        Direction::Same | Direction::Unknown => "same",
+        Direction::Worse => " worse",
+        Direction::Better => " better",
+        Direction::Same => " same",
+        Direction::Unknown => "",
     };
     let sign = if delta < 0.0 { '-' } else { '+' };
     let (amount, is_relative) = match change.unit {
@@ -118,5 +122,5 @@ fn difference(change: &Change) -> String {
         .delta_ratio
         .filter(|ratio| is_relative && ratio.abs() < 100.0)
         .map_or_else(String::new, |ratio| format!(" ({:+.1}%)", 100.0 * ratio));
-    format!("{amount}{ratio} {word}")
+    format!("{amount}{ratio}{word}")
 }

@@ -69,6 +69,7 @@ impl Summary {
             generated_at: rfc3339(run.time),
             run: run.run.clone(),
             launch: run.launch.clone(),
+            workload: run.workload.map(str::to_owned),
             attempt: run
                 .ranks
                 .first()
@@ -169,6 +170,7 @@ fn rank_summary(
         local_rank: view.identity.local_rank,
         node_rank: view.identity.node_rank,
         device: view.identity.device.clone(),
+        device_model: view.device_model.map(str::to_owned),
         state,
         end: None,
         steps: tally.n_steps(),
@@ -204,7 +206,7 @@ fn rank_summary(
 /// Returns how many out-of-memory errors there were: those that the process counted, and the one that ended it.
 fn ooms(view: &RankView<'_>) -> Option<Count> {
     let counted = view.last_train.and_then(|last| last.ooms);
-    if view.oom.is_some_and(|oom| oom.is_fatal) {
+    if view.oom.is_some_and(|oom| oom.is_fatal && !oom.is_kill && !oom.is_counted) {
         return Count::new(counted.map_or(0, Count::get) + 1).ok();
     }
     counted

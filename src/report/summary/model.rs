@@ -38,6 +38,9 @@ pub struct Summary {
     /// The launch of the run, where its processes report it.
     #[serde(default)]
     pub launch: Option<Launch>,
+    /// The workload that the user declared (`--workload`); runs of different ones are not compared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<String>,
     /// The run's latest attempt, which the summary covers.
     pub attempt: Count,
     /// From the first to the last train step, in seconds.
@@ -298,6 +301,9 @@ pub struct RankSummary {
     pub local_rank: Option<Rank>,
     pub node_rank: Option<Rank>,
     pub device: Option<GpuUuid>,
+    /// Model of the device, where NVML names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_model: Option<String>,
     pub state: RankOutcome,
     /// How it ended, as its process reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

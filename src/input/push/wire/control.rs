@@ -49,6 +49,7 @@ pub fn decode_end(body: &[u8]) -> Result<RankEnd, DecodeError> {
         peak_reserved: bytes("peak_reserved_bytes", raw.peak_reserved_bytes)?,
         error_type: text("error_type", raw.error_type, ERROR_TYPE_BYTES_MAX)?,
         error_message: text("error_message", raw.error_message, ERROR_MESSAGE_BYTES_MAX)?,
+        ooms: optional(raw.ooms, |n| count_of("ooms", n))?,
         requested: bytes("requested_bytes", raw.requested_bytes)?,
     };
     Ok(RankEnd {
@@ -182,6 +183,7 @@ struct RawEnd<'a> {
     error_type: Option<Text<'a>>,
     #[serde(borrow)]
     error_message: Option<Text<'a>>,
+    ooms: Option<Number>,
     requested_bytes: Option<Number>,
 }
 
