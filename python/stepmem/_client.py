@@ -208,10 +208,12 @@ class Client:
             self._report_end(self._sender, self.ending.report(outcome))
 
     def _report_end(self, sender: Sender, end: End) -> None:
-        """Reports an end, with the peaks of the steps that were not read, where they are known."""
+        """Reports an end, with the errors that the program caught and the peaks of the steps that were not read, where they are known."""
         try:
-            if self._recorder is not None and end.unread_steps:
-                end.peaks = self._recorder.peaks_since_read()
+            if self._recorder is not None:
+                end.ooms = self._recorder.n_ooms() or end.ooms
+                if end.unread_steps:
+                    end.peaks = self._recorder.peaks_since_read()
         except Exception as error:
             raise_if_of_handler(error)
             warn_once("last peaks", f"the peaks of the last steps are unknown: {error!r}")

@@ -45,7 +45,9 @@ class Ending:
             hook(kind, error, trace)
 
         def exit(*status: Any) -> None:
-            self.note(SystemExit(*status))
+            error = SystemExit(*status)
+            error.__context__ = sys.exc_info()[1]  # the error that is being handled, as it is once `leave` raises
+            self.note(error)
             leave(*status)
 
         exit.__doc__ = leave.__doc__
@@ -61,7 +63,7 @@ class Ending:
     def note(self, error: BaseException) -> None:
         """Notes an exception that ends the program unless the program goes on stepping. Raises nothing."""
         try:
-            self._noted = None if _is_success(error) else self._failure(error)
+            self._noted = self._success(error) if _is_success(error) else self._failure(error)
             self._noted_at = self._process.n_steps
         except Exception:
             self._noted = None
@@ -89,8 +91,16 @@ class Ending:
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         return error if isinstance(error, BaseException) else None
 
+    def _success(self, error: BaseException) -> Optional[End]:
+        """Returns the end of a program that exits with 0 while it handles an out-of-memory error; None for any other."""
+        if _memory_error(error) is None:
+            return None
+        end = self._end("completed")
+        end.ooms = 1
+        return end
+
     def _failure(self, error: BaseException) -> End:
-        memory_error = next((each for each in _causes(error) if _is_out_of_memory(each)), None)
+        memory_error = _memory_error(error)
         end = self._end("failed" if memory_error is None else "oom")
         cause = memory_error or error
         kind = type(cause)
@@ -123,6 +133,11 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             return
         yield cause
         cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+
+
+def _memory_error(error: BaseException) -> Optional[BaseException]:
+    """Returns the out-of-memory error among the causes of an exception; None if there is none."""
+    return next((each for each in _causes(error) if _is_out_of_memory(each)), None)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

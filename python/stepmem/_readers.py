@@ -67,6 +67,10 @@ class HostReader:
         # There is no caching allocator in between: reserved is what is allocated.
         return allocated, UNKNOWN, allocated, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN
 
+    def n_ooms(self) -> int:
+        """Returns UNKNOWN: nothing counts the errors of the host."""
+        return UNKNOWN
+
     def capacity(self) -> Capacity:
         """Returns the budget, or the smallest of the machine's memory, the cgroup limit and the process's own limits.
 
@@ -137,6 +141,10 @@ class CudaReader:
             stats.get("num_alloc_retries", UNKNOWN),
             stats.get("num_ooms", UNKNOWN),
         )
+
+    def n_ooms(self) -> int:
+        """Returns how many out-of-memory errors the allocator counted, also those that the program caught."""
+        return int(self._raw().get("num_ooms", UNKNOWN))
 
     def _raw(self) -> Dict[str, Any]:
         """Returns the allocator's statistics as nested dictionaries."""

@@ -120,6 +120,11 @@ class Recorder:
             figures = reader.figures(reader.take())
         return {name: peak for name, peak in zip(END_PEAKS, (figures[1], figures[3])) if peak != UNKNOWN}
 
+    def n_ooms(self) -> Optional[int]:
+        """Returns how many out-of-memory errors the allocator counted; None if there were none, or that is unknown."""
+        n_ooms = self._reader.n_ooms()
+        return n_ooms if n_ooms > 0 else None
+
     def close(self) -> None:
         """Closes the reader's files. Ignores errors, as the program may have closed them."""
         try:

@@ -31,6 +31,7 @@ from ._wire import (
     decode_captures,
     decode_holders_asks,
     is_unknown_field,
+    is_unknown_ooms,
     sequence_number,
 )
 
@@ -405,6 +406,9 @@ class Sender:
             return self._on_held(answer) if n_records else Delivery.REFUSED
         if answer.status == 413 and n_records > 1:
             return Delivery.TOO_LARGE
+        if answer.status == 400 and self._encoder.has_ooms and is_unknown_ooms(answer.body):
+            self._encoder.has_ooms = False
+            return Delivery.ENCODE_ANEW
         if answer.status == 400 and not self._encoder.is_plain and is_unknown_field(answer.body):
             self._leave_out_later_fields()
             return Delivery.ENCODE_ANEW

@@ -47,11 +47,14 @@ FIGURES = (
 )
 """JSON keys of a record's figures, in the order of RECORD. Each figure may be UNKNOWN."""
 
+OOMS = "ooms"
+"""Key of an end for the out-of-memory errors that the allocator counted, the latest of its keys."""
+
 END_PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
 """Keys of an end for the peaks since the last record."""
 
 LATER_STEP_FIELDS = ("instance", "launch", "steps", "high_water_allocated_bytes", "high_water_reserved_bytes")
-LATER_END_FIELDS = ("instance", "time", "step", "unread_steps", "error_type", "error_message", "requested_bytes", *END_PEAKS)
+LATER_END_FIELDS = ("instance", "time", "step", "unread_steps", "error_type", "error_message", OOMS, "requested_bytes", *END_PEAKS)
 LATER_SNAPSHOT_FIELDS = ("instance", "file", "events_per_step")
 LATER_HOLDERS_FIELDS = ("instance",)
 """Keys of a step, of an end, of a snapshot and of holders that exporters of before refuse."""
@@ -224,7 +227,7 @@ def _holder_fields(holder: Any) -> Dict[str, object]:
 class End:
     """The end of this rank; what is None is unknown."""
 
-    __slots__ = ("error_message", "error_type", "is_automatic", "outcome", "peaks", "requested_bytes", "step", "time", "unread_steps")
+    __slots__ = ("error_message", "error_type", "is_automatic", "ooms", "outcome", "peaks", "requested_bytes", "step", "time", "unread_steps")
 
     def __init__(self, outcome: str, is_automatic: bool) -> None:
         self.outcome = outcome
@@ -240,6 +243,8 @@ class End:
         """Bytes by END_PEAKS, of the time since the last record."""
         self.error_type: Optional[str] = None
         self.error_message: Optional[str] = None
+        self.ooms: Optional[int] = None
+        """Out-of-memory errors since the process started; None if there were none, or that is unknown."""
         self.requested_bytes: Optional[int] = None
         """The request that could not be met."""
 
@@ -254,6 +259,8 @@ class Encoder:
     def __init__(self, process: Process) -> None:
         self.is_plain = False
         """Whether to leave the later fields out, because the exporter refuses them."""
+        self.has_ooms = True
+        """Whether ends have `ooms`, which is the latest of their fields: an exporter that refuses it may know the others."""
         self._process = process
         self._devices: List[str] = []
         self._heads: Dict[str, str] = {}
@@ -309,7 +316,8 @@ class Encoder:
             return None  # an exporter of before forgets a rank's findings at its end
         run = "".join(f"%{byte:02X}" for byte in identity.run.encode())
         fields = {"rank": identity.rank, "instance": identity.instance, **message.fields()}
-        return Request(f"/v1/runs/{run}/end", JSON, _encode(fields, LATER_END_FIELDS if self.is_plain else ()))
+        latest = () if self.has_ooms else (OOMS,)
+        return Request(f"/v1/runs/{run}/end", JSON, _encode(fields, LATER_END_FIELDS if self.is_plain else latest))
 
 
 def cut(text: str, n_bytes: int) -> str:
@@ -323,6 +331,11 @@ def is_unknown_field(body: bytes) -> bool:
     detail = body.decode("utf-8", "replace")
     later = (*LATER_STEP_FIELDS, *LATER_END_FIELDS, *LATER_SNAPSHOT_FIELDS, *LATER_HOLDERS_FIELDS)
     return f"unknown variant `{BEGAN}`" in detail or any(f"unknown field `{name}`" in detail for name in later)
+
+
+def is_unknown_ooms(body: bytes) -> bool:
+    """Returns whether a refusal names OOMS as unknown."""
+    return f"unknown field `{OOMS}`".encode() in body
 
 
 class Held:

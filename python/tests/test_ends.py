@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from conftest import OLD, STUB, await_true
+from conftest import OLD, STUB, Reply, await_true
 
 TRAIN = """
     import os, sys, stepmem
@@ -36,6 +36,7 @@ def end_of(exporter):
         ("raise KeyError", 1, ("failed", "KeyError", None, None)),
         ("raise KeyboardInterrupt", -2, ("failed", "KeyboardInterrupt", None, None)),
         ("raise MemoryError('Unable to allocate 1.50 GiB for an array')", 1, ("oom", "MemoryError", "Unable to allocate 1.50 GiB for an array", 3 << 29)),
+        ("try: bytes(1 << 62)\n    except MemoryError: sys.exit(4)", 4, ("oom", "MemoryError", None, None)),
         ("raise RuntimeError('x' * 1000)", 1, ("failed", "RuntimeError", "x" * 256, None)),
     ],
 )
@@ -65,6 +66,45 @@ def test_out_of_memory_error_of_the_allocator_is_an_oom_also_as_a_cause(fake, tr
     assert train(code, exporter.url, PATHS=STUB).ended().code == 1
     message = "CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of"
     assert end_of(exporter) == ("oom", "torch.OutOfMemoryError", message, 20 << 20)
+
+
+CAUGHT = """
+    import sys, torch, stepmem
+    stepmem.step_end(1)
+    try:
+        torch.malloc(2 << 30)
+    except torch.OutOfMemoryError:
+        ENDING
+"""
+
+
+@pytest.mark.parametrize(
+    "ending, code, outcome",
+    [("pass", 0, "completed"), ("sys.exit(0)", 0, "completed"), ("raise SystemExit(1)", 1, "completed"), ("sys.exit(1)", 1, "oom")],
+)
+def test_out_of_memory_error_that_the_program_catches_after_its_last_step_is_counted_in_the_end(fake, train, ending, code, outcome):
+    exporter = fake(200)
+    ended = train(CAUGHT.replace("ENDING", ending), exporter.url, PATHS=STUB).ended()
+    assert ended.code == code, ended.err
+    (end,) = exporter.ends
+    assert (end["outcome"], end["ooms"]) == (outcome, 1)
+
+
+@pytest.mark.parametrize("code, n_ooms", [("sys.exit(0)", 1), ("pass", None)])
+def test_error_of_the_host_is_counted_where_the_program_exits_while_it_handles_it(fake, train, code, n_ooms):
+    exporter = fake(200)
+    ending = f"try: bytes(1 << 62)\n    except MemoryError: {code}"
+    assert train(TRAIN.replace("ENDING", ending), exporter.url).ended().code == 0
+    (end,) = exporter.ends
+    assert (end["outcome"], end.get("ooms")) == ("completed", n_ooms)
+
+
+def test_exporter_that_does_not_know_the_count_gets_the_rest_of_the_end(fake, train):
+    exporter = fake(200, Reply(400, refuses=("ooms",)))
+    assert train(CAUGHT.replace("ENDING", "raise ValueError"), exporter.url, PATHS=STUB).ended().code == 1
+    (end,) = exporter.ends
+    assert end["outcome"] == "oom" and end["error_type"] == "torch.OutOfMemoryError" and "ooms" not in end
+    assert end["instance"] == exporter.records[0]["instance"]
 
 
 def test_end_follows_the_steps_that_were_taken_during_a_push(fake, train):

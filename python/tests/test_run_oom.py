@@ -1,0 +1,154 @@
+"""Out of memory below `stepmem run`: errors that the program catches, and processes that the kernel kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import signal
+import sys
+import textwrap
+from typing import Iterator, Optional
+
+import pytest
+from conftest import STUB
+from test_run import python, run, script  # noqa: F401
+
+STEPS = """
+    import os, sys, time
+    import torch
+    from torch.optim.optimizer import Optimizer
+    optimizer = Optimizer()
+    for _ in range(30):
+        optimizer.step()
+        time.sleep(0.01)
+"""
+
+EAT = """
+kept = []
+while True:
+    kept.append(b"x" * (8 << 20))
+"""
+
+LIMIT_BYTES = 192 << 20
+"""What the command's control group may take: Python with the stub needs a few MiB."""
+
+
+def memory_group() -> Optional[pathlib.Path]:
+    """This process's control group with a counter of kills, where one can be made below it; None elsewhere."""
+    for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            group = pathlib.Path("/sys/fs/cgroup" + path)
+            is_ready = "memory" in _text(group / "cgroup.subtree_control")
+        elif "memory" in controllers.split(","):
+            group = pathlib.Path("/sys/fs/cgroup/memory" + path)
+            is_ready = "oom_kill " in _text(group / "memory.oom_control")
+        else:
+            continue
+        if is_ready and os.access(group, os.W_OK):
+            return group
+    return None
+
+
+def _text(path: pathlib.Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+@pytest.fixture
+def group(request) -> Iterator[pathlib.Path]:
+    """A control group with a limit, for the command."""
+    above = memory_group()
+    if above is None:
+        pytest.skip("SKIPPED LOUDLY: no control group with a limit can be made here; kills by the kernel are not tried")
+    path = above / f"stepmem-test-{os.getpid()}-{abs(hash(request.node.name)) % 10**6}"
+    try:
+        path.mkdir()
+    except OSError as error:
+        pytest.skip(f"SKIPPED LOUDLY: no control group can be made here ({error}); kills by the kernel are not tried")
+    limit = path / ("memory.max" if (path / "memory.max").exists() else "memory.limit_in_bytes")
+    limit.write_text(str(LIMIT_BYTES))
+    swap = path / "memory.swap.max"
+    if swap.exists():
+        swap.write_text("0")
+    yield path
+    for pid in _text(path / "cgroup.procs").split():
+        os.kill(int(pid), signal.SIGKILL)
+    path.rmdir()
+
+
+def card(tmp_path: pathlib.Path) -> str:
+    return (tmp_path / "logs/latest/final_summary.txt").read_text()
+
+
+def inside(group: pathlib.Path, command: str) -> "list[str]":
+    """A command that moves into a control group first."""
+    return ["sh", "-c", f"echo $$ > {group}/cgroup.procs; {command}"]
+
+
+def test_rank_that_the_kernel_kills_is_out_of_memory(run, script, tmp_path, group):  # noqa: F811
+    path = script(textwrap.dedent(STEPS) + EAT)
+    ended = run(*inside(group, f"exec {sys.executable} {path}"), PYTHONPATH=STUB).ended()
+    assert ended.code == 137, ended.err
+    assert "stepmem: OUT OF MEMORY (critical), rank 0 of " in ended.err, ended.err
+    assert "the kernel killed its process for lack of memory after step " in card(tmp_path), card(tmp_path)
+    assert "stepmem: the command was killed (SIGKILL)" in ended.err, ended.err
+
+
+def test_only_the_rank_that_the_kernel_kills_is_out_of_memory(run, script, tmp_path, group):  # noqa: F811
+    path = script(textwrap.dedent(STEPS) + "if os.environ['RANK'] == '1':\n    time.sleep(0.5)\n" + textwrap.indent(EAT, "    ") + "\ntime.sleep(60)\n")
+    # As a launcher does: it ends the others once one has died.
+    both = f"RANK=0 {sys.executable} {path} & other=$!; RANK=1 {sys.executable} {path} & wait $!; kill -KILL $other; wait; exit 1"
+    ended = run(*inside(group, both), PYTHONPATH=STUB, STEPMEM_RUN="job", WORLD_SIZE="2").ended()
+    assert ended.code == 1, ended.err
+    assert "OUT OF MEMORY (critical) on rank 1" in card(tmp_path), card(tmp_path)
+    assert "Ended without a word, as by a signal: rank 0, after step " in card(tmp_path), card(tmp_path)
+
+
+def test_kill_of_a_process_that_is_no_rank_is_said_and_no_finding(run, script, tmp_path, group):  # noqa: F811
+    worker = f"import subprocess, sys\nassert subprocess.run([sys.executable, '-c', {EAT!r}]).returncode == -9\ntime.sleep(0.5)\n"
+    path = script(textwrap.dedent(STEPS) + worker)
+    ended = run(*inside(group, f"exec {sys.executable} {path}"), PYTHONPATH=STUB).ended()
+    assert ended.code == 0, ended.err
+    assert "stepmem: the kernel killed a process of the command for lack of memory (oom_kill of the control group rose)" in ended.err, ended.err
+    assert "OUT OF MEMORY" not in ended.err, ended.err
+
+
+def test_kill_by_a_person_is_not_out_of_memory(run, script, tmp_path):  # noqa: F811
+    ended = python(run, script(textwrap.dedent(STEPS) + "os.kill(os.getpid(), 9)")).ended()
+    assert ended.code == 137, ended.err
+    assert "stepmem: the command was killed (SIGKILL)" in ended.err, ended.err
+    assert "memory" not in ended.notes.lower().replace("live memory", ""), ended.err
+    assert "OUT OF MEMORY" not in card(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "ending, code, words",
+    [
+        ("", 0, "caught an out-of-memory error after step 30 and ended without another step"),
+        ("raise SystemExit(1)", 1, "caught an out-of-memory error after step 30 and ended without another step"),
+        ("sys.exit(1)", 1, "ended out of memory at step 30"),
+        ("for _ in range(5): optimizer.step()", 0, "ran out of memory before step 31 and went on (1 so far)"),
+        (
+            "for _ in range(5): optimizer.step()\nraise ValueError('later') from None",
+            1,
+            "ran out of memory before step 31 and went on (1 so far); it ended with another error later",
+        ),
+    ],
+)
+def test_error_that_the_program_catches_is_on_the_card(run, script, tmp_path, ending, code, words):  # noqa: F811
+    steps = textwrap.dedent(STEPS)
+    caught = "try:\n    torch.malloc(2 << 30)\nexcept torch.OutOfMemoryError:\n    error = 1\n"
+    if "exit" in ending.lower():
+        caught, ending = caught.replace("error = 1", ending), ""
+    ended = python(run, script(steps + caught + ending + "\n"), STEPMEM_EVERY_STEP="1").ended()
+    assert ended.code == code, ended.err
+    text = " ".join(card(tmp_path).split())
+    assert "OUT OF MEMORY" in text and words in text, text
+    if code:
+        assert f"stepmem: the command ended with exit code {code}" in ended.err, ended.err
+    rank = json.loads((tmp_path / "logs/latest/final_summary.json").read_text())["ranks"][0]
+    assert rank["ooms"] == 1
