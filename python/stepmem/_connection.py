@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 import struct
-import sys
 import time
 from typing import Any, Optional
 
 from ._settings import LOOPBACK, Settings, Target, read_token
+from ._stream import Stream, out_of_the_way, remaining
 from ._warn import warn_once
 from ._wire import Request
 
@@ -17,12 +17,6 @@ ANSWER_BYTES_MAX = 65536
 
 TLS_CONTEXT_USES = 16
 """After so many connections the certificate files are read anew."""
-
-NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
-"""Makes a closed connection an error instead of a SIGPIPE, which would kill a program that restored its default."""
-
-HAS_KERNEL_LIMITS = sys.platform == "linux"
-"""Whether the kernel limits how long a call waits, without Python's `poll` before each, which hands Python's lock over twice as often."""
 
 
 class UntrustedSocket(OSError):
@@ -45,7 +39,7 @@ class Connection:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._socket: Optional[socket.socket] = None
+        self._stream: Optional[Stream] = None
         self.target: Target = settings.target()
         """Where the connection goes; chosen anew whenever it is opened."""
         self.n_opened = 0
@@ -57,16 +51,16 @@ class Connection:
 
     def close(self) -> None:
         """Closes the connection if it is open."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
 
     def post(self, request: Request, deadline: float) -> Answer:
         """Sends one request and returns the answer.
 
         Raises OSError or ValueError if there is none by `deadline`, on the monotonic clock.
         """
-        is_kept = self._socket is not None
+        is_kept = self._stream is not None
         try:
             return self._exchange(request, deadline)
         except (OSError, ValueError) as error:
@@ -81,7 +75,7 @@ class Connection:
             raise
 
     def _exchange(self, request: Request, deadline: float) -> Answer:
-        opened = self._socket = self._socket or self._connect(deadline)
+        stream = self._stream = self._stream or Stream(self._connect(deadline))
         target = self.target
         host = f"[{target.host}]" if ":" in target.host else target.host
         head = (
@@ -92,22 +86,22 @@ class Connection:
             if target.socket_path is None and not target.is_tls and target.host not in LOOPBACK:
                 warn_once("plain token", f"the token is sent to {target} without encryption; https:// would protect it")
             head += f"Authorization: Bearer {self._token}\r\n"
-        _send(opened, f"{head}\r\n".encode("latin-1") + request.body, deadline)
-        return self._answer(opened, deadline)
+        stream.send(f"{head}\r\n".encode("latin-1") + request.body, deadline)
+        return self._answer(stream, deadline)
 
     def _connect(self, deadline: float) -> socket.socket:
         self.target = target = self._used_socket or self._settings.target()
         self.n_opened += 1
         seconds = max(0.01, deadline - time.monotonic())
         if target.socket_path is None:
-            made = socket.create_connection((target.host, target.port), seconds)
+            made = out_of_the_way(socket.create_connection((target.host, target.port), seconds))
             try:
                 made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                return self._encrypted(made, target, deadline) if target.is_tls else _blocking(made)
+                return self._encrypted(made, target, deadline) if target.is_tls else made
             except BaseException:
                 made.close()
                 raise
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        made = out_of_the_way(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         try:
             made.settimeout(seconds)
             made.connect(target.socket_path)
@@ -116,7 +110,7 @@ class Connection:
             made.close()
             raise
         self._used_socket = target
-        return _blocking(made)
+        return made
 
     def _check_owner(self, opened: socket.socket, path: str) -> None:
         """Raises UntrustedSocket if a process of another user than the exporter's listens on the socket."""
@@ -141,7 +135,7 @@ class Connection:
             if settings.cert_file:
                 context.load_cert_chain(settings.cert_file, settings.key_file)
             self._tls = context
-        opened.settimeout(_remaining(deadline))
+        opened.settimeout(remaining(deadline))
         try:
             encrypted: socket.socket = self._tls.wrap_socket(opened, server_hostname=target.host)
             return encrypted
@@ -159,12 +153,12 @@ class Connection:
             warn_once("token", f"the token cannot be read anew: {error}")
         return self._token != before
 
-    def _answer(self, opened: socket.socket, deadline: float) -> Answer:
+    def _answer(self, stream: Stream, deadline: float) -> Answer:
         received = b""
         while b"\r\n\r\n" not in received:
             if len(received) > ANSWER_BYTES_MAX:
                 raise ValueError(f"the answer's head exceeds {ANSWER_BYTES_MAX} bytes")
-            received += _receive(opened, deadline)
+            received += stream.receive(deadline)
         head, _, body = received.partition(b"\r\n\r\n")
         status_line, *lines = head.decode("latin-1").split("\r\n")
         version, status, *_ = status_line.split(" ", 2)
@@ -175,60 +169,8 @@ class Connection:
         if not length.isdecimal() or int(length) > ANSWER_BYTES_MAX:
             raise ValueError(f"Content-Length {length!r} of the answer is not in 0..={ANSWER_BYTES_MAX}")
         while len(body) < int(length):
-            body += _receive(opened, deadline)
+            body += stream.receive(deadline)
         if headers.get("connection", "").lower() == "close" or len(body) > int(length):
             self.close()
         retry_after = headers.get("retry-after", "")
         return Answer(int(status), float(retry_after) if retry_after.isdecimal() else 0.0, body)
-
-
-def _blocking(opened: socket.socket) -> socket.socket:
-    """Leaves the limits of the socket's calls to the kernel, where it can."""
-    if HAS_KERNEL_LIMITS:
-        opened.settimeout(None)
-    return opened
-
-
-def _send(opened: socket.socket, message: bytes, deadline: float) -> None:
-    if not _is_limited_by_kernel(opened):
-        opened.settimeout(_remaining(deadline))
-        # An encrypted connection takes no flags; it sends with MSG_NOSIGNAL's effect or Python's own handler.
-        opened.sendall(message, 0 if hasattr(opened, "cipher") else NO_SIGNAL)
-        return
-    while message:
-        _limit(opened, socket.SO_SNDTIMEO, deadline)
-        try:
-            message = message[opened.send(message, NO_SIGNAL) :]
-        except BlockingIOError:
-            raise TimeoutError("the exporter does not read within the deadline") from None
-
-
-def _receive(opened: socket.socket, deadline: float) -> bytes:
-    if _is_limited_by_kernel(opened):
-        _limit(opened, socket.SO_RCVTIMEO, deadline)
-    else:
-        opened.settimeout(_remaining(deadline))
-    try:
-        received = opened.recv(ANSWER_BYTES_MAX)
-    except BlockingIOError:
-        raise TimeoutError("no answer within the deadline") from None
-    if not received:
-        raise ConnectionResetError("the exporter closed the connection")
-    return received
-
-
-def _is_limited_by_kernel(opened: socket.socket) -> bool:
-    return HAS_KERNEL_LIMITS and opened.gettimeout() is None
-
-
-def _limit(opened: socket.socket, option: int, deadline: float) -> None:
-    """Limits the next call to the time until the deadline."""
-    microseconds = max(1, int(_remaining(deadline) * 1e6))  # none would be no limit
-    opened.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", *divmod(microseconds, 1_000_000)))
-
-
-def _remaining(deadline: float) -> float:
-    seconds = deadline - time.monotonic()
-    if seconds <= 0:
-        raise TimeoutError("no answer within the deadline")
-    return seconds

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
+from ._descriptors import PROC_BYTES, KeptFile, Reading
 from ._peaks import share_peak_counters
 from ._settings import Settings
 from ._torch import cuda_torch, device_uuid
@@ -50,19 +51,19 @@ class HostReader:
         """`budget`: the bytes that this process may take, instead of the limit that is found."""
         self._budget = budget
         self._page = os.sysconf("SC_PAGE_SIZE")
-        self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self._statm = KeptFile("/proc/self/statm")
 
     def close(self) -> None:
         """Closes `/proc/self/statm`."""
-        os.close(self._statm)
+        self._statm.close()
 
-    def take(self) -> bytes:
+    def take(self) -> Reading:
         """Makes one system call."""
-        return os.pread(self._statm, 128, 0)
+        return self._statm.read(PROC_BYTES)
 
-    def figures(self, taken: bytes) -> Figures:
+    def figures(self, taken: Reading) -> Figures:
         """Returns the figures of what `take` returned."""
-        _, resident, shared, *_ = taken.split()
+        _, resident, shared, *_ = self._statm.checked(taken).split()
         allocated = (int(resident) - int(shared)) * self._page
         # There is no caching allocator in between: reserved is what is allocated.
         return allocated, UNKNOWN, allocated, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN

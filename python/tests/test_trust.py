@@ -196,14 +196,17 @@ class FromBytes:
     def __init__(self, answer: bytes) -> None:
         self._rest = answer
 
-    def settimeout(self, seconds: float) -> None:
+    def fileno(self) -> int:
+        return 0
+
+    def settimeout(self, seconds: "float | None") -> None:
         pass
 
-    def gettimeout(self) -> float:
-        return 5.0
-
-    def sendall(self, data: bytes, flags: int = 0) -> None:
+    def setsockopt(self, *option: object) -> None:
         pass
+
+    def send(self, data: bytes, flags: int = 0) -> int:
+        return len(data)
 
     def recv(self, n_bytes: int) -> bytes:
         taken, self._rest = self._rest[:1000], self._rest[1000:]

@@ -1,0 +1,92 @@
+"""One connected socket, with a deadline for each call."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+import time
+
+from ._descriptors import duplicate, file_of
+
+RECEIVED_BYTES_MAX = 65536
+"""Bytes that one call receives, at most."""
+
+NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
+"""Makes a closed connection an error instead of a SIGPIPE, which would kill a program that restored its default."""
+
+HAS_KERNEL_LIMITS = sys.platform == "linux"
+"""Whether the kernel limits how long a call waits, without Python's `poll` before each, which hands Python's lock over twice as often."""
+
+
+class Stream:
+    """A socket that is used only while its descriptor is that of the socket that was opened.
+
+    A program that closes all descriptors, as to become a daemon, closes this one too, and opens its own files under the number.
+    """
+
+    def __init__(self, opened: socket.socket) -> None:
+        self._socket = opened
+        self._file = file_of(opened.fileno())
+        self._is_encrypted = hasattr(opened, "cipher")
+        self._has_kernel_limits = HAS_KERNEL_LIMITS and not self._is_encrypted
+        if self._has_kernel_limits:
+            opened.settimeout(None)
+
+    def close(self) -> None:
+        """Closes the socket, or forgets its number if the program closed it."""
+        if file_of(self._socket.fileno()) == self._file:
+            self._socket.close()
+        else:
+            self._socket.detach()
+
+    def send(self, message: bytes, deadline: float) -> None:
+        """Sends all of the message. Raises OSError if that takes until `deadline`, on the monotonic clock."""
+        if not self._has_kernel_limits:
+            self._limit(socket.SO_SNDTIMEO, deadline)
+            # An encrypted connection takes no flags; it sends with MSG_NOSIGNAL's effect or Python's own handler.
+            self._socket.sendall(message, 0 if self._is_encrypted else NO_SIGNAL)
+            return
+        while message:
+            self._limit(socket.SO_SNDTIMEO, deadline)
+            try:
+                message = message[self._socket.send(message, NO_SIGNAL) :]
+            except BlockingIOError:
+                raise TimeoutError("the exporter does not read within the deadline") from None
+
+    def receive(self, deadline: float) -> bytes:
+        """Returns what comes next, at least a byte. Raises OSError if nothing does until `deadline`."""
+        self._limit(socket.SO_RCVTIMEO, deadline)
+        try:
+            received = self._socket.recv(RECEIVED_BYTES_MAX)
+        except BlockingIOError:
+            raise TimeoutError("no answer within the deadline") from None
+        if not received:
+            raise ConnectionResetError("the exporter closed the connection")
+        return received
+
+    def _limit(self, option: int, deadline: float) -> None:
+        """Limits the next call to the time until the deadline. Raises OSError if it would go to a file of the program."""
+        seconds = remaining(deadline)
+        if file_of(self._socket.fileno()) != self._file:
+            raise ConnectionResetError("the program closed the connection")
+        if self._has_kernel_limits:
+            microseconds = max(1, int(seconds * 1e6))  # none would be no limit
+            limit = struct.pack("@ll", *divmod(microseconds, 1_000_000))
+            self._socket.setsockopt(socket.SOL_SOCKET, option, limit)
+        else:
+            self._socket.settimeout(seconds)
+
+
+def out_of_the_way(opened: socket.socket) -> socket.socket:
+    """Returns the same socket under a number that the program's next files do not get. Closes the old one."""
+    with opened:
+        return socket.socket(opened.family, opened.type, opened.proto, fileno=duplicate(opened.fileno()))
+
+
+def remaining(deadline: float) -> float:
+    """Returns the seconds until the deadline. Raises TimeoutError if it has passed."""
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError("no answer within the deadline")
+    return seconds
