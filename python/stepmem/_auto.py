@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional, Sequence
 from ._client import CLIENT
 from ._process import SCATTER, SCATTERED
 from ._signals import raise_if_of_handler
+from ._torch import untraced
 from ._warn import warn_once
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def auto() -> None:
 
 def _install(module: "ModuleType | Any") -> None:
     try:
-        module.register_optimizer_step_post_hook(_after_step)
+        module.register_optimizer_step_post_hook(untraced(_after_step))
     except Exception as error:
         warn_once("hook", f"optimizer steps are not counted, PyTorch 2.0 or newer is required: {error!r}")
 

@@ -201,3 +201,39 @@ def test_program_in_a_virtual_environment_is_watched(watched, tmp_path):
     ended = watched(code, "bash", "-c", f". {tmp_path}/venv/bin/activate && python $0")
     assert ended.returncode == 0, ended.stderr
     assert "1 rank, steps 1 to 20" in ended.stderr, ended.stderr
+
+
+COMPILED = """
+    import json, sys, torch, torch._dynamo
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    n_graphs = 0
+    def count(graph, inputs):
+        global n_graphs
+        n_graphs += 1
+        return graph.forward
+    @torch.compile(backend=count)
+    def train(batch):
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+    @torch.compile(backend=count)
+    def step():
+        optimizer.step()
+    for _ in range(12):
+        train(torch.randn(8, 4))
+    for _ in range(12):
+        step()
+    counters = torch._dynamo.utils.counters
+    n_breaks, n_frames = sum(counters["graph_break"].values()), counters["frames"]["total"]
+    print(json.dumps([n_graphs, n_breaks, n_frames, sorted(counters["recompiles"].items())]))
+"""
+
+
+def test_compiled_step_is_compiled_as_without_stepmem(watched, tmp_path):
+    """As many graphs, graph breaks, frames that the compiler looked at, and recompiles; and every step is counted."""
+    ended = watched(COMPILED, sys.executable)
+    assert ended.returncode == 0, ended.stderr
+    assert "1 rank, steps 1 to 24" in ended.stderr, ended.stderr
+    bare = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=400, check=True)
+    assert json.loads(ended.stdout) == json.loads(bare.stdout)
