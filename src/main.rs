@@ -1,6 +1,6 @@
 //! Parses, runs, prints the error once, exits: the only file that prints an error or exits.
 
-use std::io;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use stepmem::commands::args::Exit;
@@ -15,10 +15,8 @@ fn main() -> ExitCode {
             exit => exit.into(),
         },
         Err(stopped) => {
-            #[expect(clippy::print_stderr, reason = "the one voice for errors")]
-            {
-                eprintln!("error: {:#}", stopped.error);
-            }
+            // Where it cannot be written, the exit code is what remains.
+            writeln!(io::stderr(), "error: {:#}", stopped.error).ok();
             stopped.exit.into()
         }
     }

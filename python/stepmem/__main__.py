@@ -39,7 +39,7 @@ def main(arguments: List[str]) -> None:
         with io.open_code(path) as file:
             source = file.read()
     except OSError as error:
-        print(f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}", file=sys.stderr)
+        _complain(f"{sys.executable}: can't open file {path!r}: [Errno {error.errno}] {error.strerror}")
         raise SystemExit(2) from None
     program = types.ModuleType("__main__")
     program.__file__ = path
@@ -69,10 +69,10 @@ def _module(name: str) -> "tuple[ModuleSpec, str]":
         if spec is not None and spec.submodule_search_locations is not None:
             spec = importlib.util.find_spec(f"{name}.__main__")
     except ImportError as error:
-        print(f"{sys.executable}: {error}", file=sys.stderr)
+        _complain(f"{sys.executable}: {error}")
         raise SystemExit(1) from None
     if spec is None or spec.origin is None:
-        print(f"{sys.executable}: No module named {name}", file=sys.stderr)
+        _complain(f"{sys.executable}: No module named {name}")
         raise SystemExit(1)
     return spec, spec.origin
 
@@ -83,7 +83,13 @@ def _count_steps() -> None:
 
         auto()
     except Exception as error:
-        print(f"stepmem: optimizer steps are not counted: {error!r}", file=sys.stderr)
+        _complain(f"stepmem: optimizer steps are not counted: {error!r}")
+
+
+def _complain(line: str) -> None:
+    from stepmem._warn import write
+
+    write(f"{line}\n")
 
 
 def _note_exit(error: SystemExit) -> None:

@@ -15,7 +15,7 @@ from ._process import Process
 from ._recorder import UNPACKED_MAX, Recorder
 from ._sender import Sender
 from ._signals import raise_if_of_handler
-from ._warn import inform_once, warn_once
+from ._warn import inform_once, note_once, warn_once
 from ._wire import OUTCOMES, PHASES, Capture, End, HoldersAsk, HoldersResult, SnapshotResult
 
 if TYPE_CHECKING:
@@ -156,7 +156,9 @@ class Client:
         if settings.writes_on_oom:
             self.snapshots.watch_oom()
         identity = self.process.identity()
-        inform_once("identity", f"run {identity.run!r}, rank {identity.rank}, pushes to {sender.target}")
+        # `stepmem run` says once for all processes that it watches.
+        tell = note_once if os.environ.get("STEPMEM_TRACES") else inform_once
+        tell("identity", f"run {identity.run!r}, rank {identity.rank}, pushes to {sender.target}")
 
     def _on_failure(self, error: Exception) -> None:
         self._n_failures += 1

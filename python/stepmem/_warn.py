@@ -1,12 +1,20 @@
-"""Logs each kind of problem or fact once. Never raises."""
+"""Logs each kind of problem or fact once. Never raises, and leaves nothing in the buffers of Python's standard streams.
+
+What stays there because it cannot be written, as on a full disk, makes Python exit with 120 whatever the program's exit code is.
+"""
 
 from __future__ import annotations
 
+import io
+import os
 import sys
-from typing import Set
+from typing import Any, Iterator, Optional, Set
 
 TOPICS_MAX = 64
 """After this many different topics nothing more is logged."""
+
+LINE_BYTES_MAX = 4096
+"""Longest text that is written to a descriptor: as much as a pipe takes at once, or not at all."""
 
 _topics: Set[str] = set()
 
@@ -19,6 +27,11 @@ def warn_once(topic: str, message: str) -> None:
 def inform_once(topic: str, message: str) -> None:
     """Logs `message` at level info, like `warn_once`."""
     _log_once(topic, message, "info")
+
+
+def note_once(topic: str, message: str) -> None:
+    """Logs `message` at level debug, and never prints it."""
+    _log_once(topic, message, "debug")
 
 
 def printable(text: str) -> str:
@@ -36,10 +49,75 @@ def _log_once(topic: str, message: str, level: str) -> None:
 def log(message: str, level: str) -> None:
     """Logs `message` to the logger `stepmem`; prints it if the program does not use `logging`."""
     try:
-        logging = sys.modules.get("logging")  # importing it would take a MiB
+        logging: Any = sys.modules.get("logging")  # importing it would take a MiB
         if logging is not None:
-            getattr(logging.getLogger("stepmem"), level)("stepmem: %s", message)
-        elif sys.stderr is not None:
-            sys.stderr.write(f"stepmem: {message}\n")
+            _log(logging, logging.getLogger("stepmem"), message, getattr(logging, level.upper()))
+        elif level != "debug":
+            write(f"stepmem: {message}\n")
     except Exception:
         pass
+
+
+def write(text: str) -> None:
+    """Writes to standard error. Raises nothing."""
+    try:
+        _write(sys.stderr, text)
+    except Exception:
+        pass
+
+
+def _write(stream: Any, text: str) -> None:
+    descriptor = _descriptor(stream)
+    if descriptor is not None:
+        _write_to(descriptor, text)
+    elif stream is not None:  # a notebook's, or one in memory
+        stream.write(text)
+
+
+def _descriptor(stream: Any) -> Optional[int]:
+    """Returns the descriptor below one of Python's own text streams; None for others, and if it has none."""
+    try:
+        return stream.fileno() if isinstance(stream, io.TextIOWrapper) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _write_to(descriptor: int, text: str) -> None:
+    """Writes text past Python's buffers, unless that would wait, or raise a SIGPIPE."""
+    import select
+
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    if all(events == select.POLLOUT for _, events in poll.poll(0)):
+        os.write(descriptor, text.encode("utf-8", "backslashreplace")[:LINE_BYTES_MAX])
+
+
+def _log(logging: Any, logger: Any, message: str, level: int) -> None:
+    """Does what `logger.log` does, apart from handlers of streams, whose text is written past the buffers."""
+    if logger.disabled or not logger.isEnabledFor(level):
+        return
+    record = logger.makeRecord(logger.name, level, __file__, 0, "stepmem: %s", (message,), None, "log")
+    if not logger.filter(record):
+        return
+    for handler in _handlers(logging, logger):
+        if level < handler.level:
+            continue
+        is_plain = isinstance(handler, logging.StreamHandler) and type(handler).emit is logging.StreamHandler.emit
+        descriptor = _descriptor(handler.stream) if is_plain else None
+        if descriptor is None:
+            handler.handle(record)
+        elif handler.filter(record):
+            _write_to(descriptor, handler.format(record) + handler.terminator)
+
+
+def _handlers(logging: Any, logger: Any) -> Iterator[Any]:
+    """Yields the handlers of a logger and of those above it; the handler of last resort if there is none."""
+    has_one = False
+    above = logger
+    while above:
+        for handler in list(above.handlers):
+            has_one = True
+            yield handler
+        above = above.parent if above.propagate else None
+    if not has_one and logging.lastResort is not None:
+        yield logging.lastResort

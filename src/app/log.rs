@@ -17,7 +17,9 @@ pub fn to_stderr(log: &LogSettings) {
         .with_max_level(level)
         .with_writer(io::stderr)
         .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
-        .with_target(false);
+        .with_target(false)
+        // It would be an error on standard error about standard error, and then a panic.
+        .log_internal_errors(false);
     if log.is_json {
         builder.json().finish().with(targets).init();
     } else {
