@@ -9,11 +9,14 @@ import sys
 
 _OPTIMIZER = "torch.optim.optimizer"
 
+_OTHER_NAME = "_stepmem"
+"""The package's name where the program has another stepmem."""
+
 
 def _give_way():
-    """Moves this archive to the end of the path, so that everything else wins: an installed stepmem, another sitecustomize."""
-    archive = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [entry for entry in sys.path if entry != archive]
+    """Moves this directory to the end of the path, so that everything else wins: an installed stepmem, another sitecustomize."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if entry != folder]
     own = sys.modules.pop(__name__, None)
     try:
         # Exceptions are Python's to report, as without this file.
@@ -21,8 +24,8 @@ def _give_way():
     finally:
         if __name__ not in sys.modules and own is not None:
             sys.modules[__name__] = own
-        if archive not in sys.path:
-            sys.path.append(archive)
+        if folder not in sys.path:
+            sys.path.append(folder)
 
 
 def _run_next():
@@ -90,14 +93,40 @@ class _Start(object):
 def _start():
     _leave_trace("torch")
     try:
-        from stepmem._auto import auto
-
-        auto()
+        _client().auto()
     except Exception:
-        try:
-            sys.stderr.write("stepmem: this process is not watched: %r\n" % (sys.exc_info()[1],))
-        except Exception:
-            pass
+        _complain("stepmem: this process is not watched: %r\n" % (sys.exc_info()[1],))
+
+
+def _client():
+    """Returns the module that counts steps: that of an installed stepmem, or else of the one next to this file.
+
+    A script or package of the program may have the name `stepmem`. It is not imported: that would run it a second time.
+    """
+    from importlib import import_module
+    from importlib.machinery import PathFinder
+    from importlib.util import find_spec, module_from_spec, spec_from_file_location
+
+    try:
+        places = find_spec("stepmem").submodule_search_locations
+        if all(PathFinder.find_spec("stepmem." + name, places) for name in ("_auto", "_client")):
+            return import_module("stepmem._auto")
+    except (AttributeError, ImportError, TypeError, ValueError):
+        pass
+    if _OTHER_NAME not in sys.modules:
+        folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stepmem")
+        spec = spec_from_file_location(_OTHER_NAME, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder])
+        sys.modules[_OTHER_NAME] = module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[_OTHER_NAME])
+    return import_module(_OTHER_NAME + "._auto")
+
+
+def _complain(text):
+    """Writes to standard error, past Python's buffers: what stays in them makes Python exit with 120."""
+    try:
+        os.write(sys.stderr.fileno(), text.encode("utf-8", "backslashreplace"))
+    except Exception:
+        pass
 
 
 _give_way()

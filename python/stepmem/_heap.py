@@ -133,11 +133,14 @@ class Modules:
         return type(name) is str and (name in self._programs or name == "__main__")
 
 
-_NEVER = frozenset("stepmem torch torchgen functorch triton numpy scipy pandas sympy networkx mpmath nvidia".split())
+_OWN = __name__.partition(".")[0]
+"""This package, which has another name where the program has a module `stepmem` of its own."""
+
+_NEVER = frozenset((_OWN, *"torch torchgen functorch triton numpy scipy pandas sympy networkx mpmath nvidia".split()))
 """Packages whose modules are no place of a program's tensors, or too large to look through."""
 
 
-_LEAF_MODULES = ("stepmem.", "numpy", "_frozen_importlib", "importlib", "typing", "enum", "re.", "ctypes", "cuda.", "ast")
+_LEAF_MODULES = (f"{_OWN}.", "numpy", "_frozen_importlib", "importlib", "typing", "enum", "re.", "ctypes", "cuda.", "ast")
 """Beginnings of the names of modules whose objects hold no tensor."""
 
 

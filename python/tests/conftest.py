@@ -266,11 +266,6 @@ class Training:
         return Ended(self.process, self._began)
 
 
-def _is_open(path: pathlib.Path) -> bool:
-    """Whether everybody may write to the directory or to one above it."""
-    return any(each.stat().st_mode & 0o002 for each in (path, *path.parents))
-
-
 @pytest.fixture
 def without_cuda(tmp_path: pathlib.Path) -> str:
     """A stub of PyTorch without CUDA: a process has the memory of its host only."""
@@ -280,14 +275,9 @@ def without_cuda(tmp_path: pathlib.Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def home() -> Iterator[pathlib.Path]:
-    """A home directory that does not lie below one that everybody may write to, as a clone below /tmp does."""
-    (ROOT / "target").mkdir(exist_ok=True)
-    closed = [each for each in ((ROOT / "target").resolve(), pathlib.Path.home()) if not _is_open(each)]
-    if not closed:
-        pytest.skip("everybody may write to a directory above this clone, and above the home directory")
-    with tempfile.TemporaryDirectory(dir=closed[0], prefix=".stepmem-tests-") as path:
-        yield pathlib.Path(path)
+def home(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A home directory of this user alone."""
+    return tmp_path_factory.mktemp("home")
 
 
 @pytest.fixture

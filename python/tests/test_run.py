@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -371,7 +372,22 @@ def test_command_runs_however_few_files_stepmem_may_open(n_files, tmp_path):
 def test_command_runs_where_nothing_can_be_written(run, tmp_path):
     ended = run("sh", "-c", "exit 7", options=("--summary.dir=/dev/full/logs",), HOME="/dev/full", TMPDIR="/dev/full").ended()
     assert ended.code == 7, ended.err
-    assert "Python processes are not watched: " in ended.err
+    assert "stepmem: the client is in " in ended.err and "XDG_CACHE_HOME" in ended.err
+
+
+def test_command_runs_where_nothing_at_all_can_be_written(tmp_path):
+    places = ["/tmp", "/var/tmp", "/dev/shm"]
+    mounts = (f"mount --bind {place} {place} && mount -o remount,bind,ro {place}" for place in places if os.path.isdir(place))
+    unshare = ["unshare", "--mount", "sh", "-c", f'{" && ".join(mounts)} && exec "$@"', "sh"]
+    if subprocess.run([*unshare, "true"], capture_output=True).returncode:
+        pytest.skip("no mount namespace can be made here")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}
+    variables.update(HOME="/dev/full", TMPDIR="/dev/full")
+    command = [*unshare, BINARY, "run", *OPTIONS, "--", "sh", "-c", "exit 7"]
+    ended = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 7, ended.stderr
+    assert "Python processes are not watched: /dev/full/.cache/stepmem: Not a directory" in ended.stderr, ended.stderr
+    assert "XDG_CACHE_HOME" in ended.stderr, ended.stderr
 
 
 def test_long_path_of_the_runtime_directory_is_not_used_for_the_socket(run, tmp_path, script):
@@ -479,13 +495,12 @@ def test_activation_that_replaces_the_search_path_hides_the_client_and_is_said_t
 def test_other_interpreter_runs_on_unwatched_and_is_said_to_be(run, tmp_path):
     """PyPy and the like: `sitecustomize` runs in an interpreter that is not CPython, and does nothing."""
     (tmp_path / "sitecustomize.py").write_text("")
-    archive = "next(entry for entry in os.environ['PYTHONPATH'].split(':') if entry.endswith('.zip'))"
-    code = f"""
-        import os, runpy, sys, types
-        archive = {archive}
-        sys.implementation = types.SimpleNamespace(**{{**vars(sys.implementation), "name": "other"}})
+    code = """
+        import os, sys, types
+        folder = next(entry for entry in os.environ["PYTHONPATH"].split(":") if "/client-" in entry)
+        sys.implementation = types.SimpleNamespace(**{**vars(sys.implementation), "name": "other"})
         before = list(sys.meta_path)
-        sys.path.insert(0, archive)
+        sys.path.insert(0, folder)
         import sitecustomize
         print(sys.meta_path == before, sorted(os.listdir(os.environ["STEPMEM_TRACES"])))
     """
@@ -509,7 +524,7 @@ def test_sitecustomize_that_is_there_runs_once_and_first_things_stay_first(run, 
     own.mkdir()
     (own / "sitecustomize.py").write_text("import sys\nprint('own', __file__, sys.path[1])\n")
     (own / "stepmem.py").write_text("print('their stepmem')\n")
-    show = "import sys, sitecustomize, stepmem; print(sitecustomize.__file__, sys.path[1], sys.path[-1].endswith('.zip'))"
+    show = 'import sys, sitecustomize, stepmem; print(sitecustomize.__file__, sys.path[1], "/client-" in sys.path[-1])'
     ended = run(sys.executable, "-c", show, PYTHONPATH=str(own)).ended()
     file = f"{own}/sitecustomize.py"
     lines = ended.out.splitlines()
@@ -564,26 +579,60 @@ def test_import_in_many_threads_finds_every_module(run, script):
     assert python(run, script(code)).ended().out == "[]\n"
 
 
-def test_client_stays_in_a_private_directory_and_is_written_anew_if_it_was_changed(run, home):
-    cache = home / "cache"
-    run("true", XDG_CACHE_HOME=str(cache)).ended()
-    (archive,) = (cache / "stepmem").iterdir()
-    assert archive.parent.stat().st_mode & 0o777 == 0o700 and archive.stat().st_mode & 0o777 == 0o600
-    content = archive.read_bytes()
-    archive.write_bytes(b"other")
-    run("true", XDG_CACHE_HOME=str(cache)).ended()
-    assert archive.read_bytes() == content
-
-
-def test_client_is_not_written_below_a_directory_that_everybody_may_write_to(run, tmp_path):
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o777)
-    ended = run("true", HOME=str(tmp_path / "open")).ended()
-    assert ended.code == 0 and "everybody may write to" in ended.err
-    assert not list((tmp_path / "open").rglob("*.zip"))
-
-
 def test_inner_run_keeps_its_command_and_its_exporter(run, script):
     inner = [BINARY, "run", *OPTIONS, "--", sys.executable, script(STEPS), "30"]
     ended = run(*inner, PYTHONPATH=STUB).ended()
     assert ended.code == 0 and "steps 1 to 30" in ended.err
+
+
+@pytest.mark.parametrize("n_files", [1024, 4])
+@pytest.mark.parametrize("ignored", [(), (signal.SIGPIPE,), (signal.SIGCHLD,), (signal.SIGPIPE, signal.SIGCHLD, signal.SIGHUP)])
+def test_command_has_the_dispositions_that_run_was_given(tmp_path, home, ignored, n_files):
+    changed = (signal.SIGPIPE, signal.SIGCHLD, signal.SIGHUP)
+
+    def dispose() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (n_files, n_files))  # with few files, `run` becomes the command
+        for number in changed:
+            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+
+    # Python and shells would change some of them themselves.
+    command = [BINARY, "run", *OPTIONS, "--", "grep", "SigIgn", "/proc/self/status"]
+    ended = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(home)},
+        capture_output=True,
+        text=True,
+        restore_signals=False,
+        preexec_fn=dispose,
+        timeout=60,
+    )
+    found = int(ended.stdout.split()[1], 16)
+    assert [number for number in changed if found >> (number - 1) & 1] == list(ignored), (ended.stdout, ended.stderr)
+
+
+def test_command_whose_caller_ignores_sigchld_has_its_exit_code_and_its_summary(tmp_path, home, script):
+    path = script(textwrap.dedent(STEPS) + "sys.exit(7)")
+    ended = subprocess.run(
+        [BINARY, "run", *OPTIONS, "--", sys.executable, path, "30"],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(home), "PYTHONPATH": STUB},
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+        timeout=60,
+    )
+    assert ended.returncode == 7 and "steps 1 to 30" in ended.stderr, ended.stderr
+
+
+@pytest.mark.parametrize("n_files", range(4, 20))
+def test_too_few_files_are_a_plain_error(tmp_path, home, n_files):
+    for command, code in ((["run", *OPTIONS, "--", "sh", "-c", "exit 7"], 7), (["serve", *OPTIONS], 1)):
+        if command[0] == "serve" and n_files > 10:
+            continue
+        shell = ["sh", "-c", f'ulimit -n {n_files}; exec "$@"', "sh", BINARY, *command]
+        ended = subprocess.run(shell, cwd=tmp_path, env={**os.environ, "HOME": str(home)}, capture_output=True, text=True, timeout=60)
+        assert ended.returncode == code, ended.stderr
+        assert "panicked" not in ended.stderr and "backtrace" not in ended.stderr, ended.stderr
+        is_watching = "stepmem: watching; page http" in ended.stderr and "cannot listen" not in ended.stderr
+        assert is_watching or "Too many open files" in ended.stderr, ended.stderr

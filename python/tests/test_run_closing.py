@@ -98,13 +98,6 @@ def test_summary_that_is_not_written_is_said(run, script, tmp_path):  # noqa: F8
     assert "The summary is not written: logs: " in ended.err, ended.err
 
 
-def test_client_that_cannot_be_written_has_one_reason(run, tmp_path):  # noqa: F811
-    (tmp_path / "cache").write_text("a file")
-    ended = run("true", XDG_CACHE_HOME=str(tmp_path / "cache"), XDG_RUNTIME_DIR=None).ended()
-    assert f"stepmem: Python processes are not watched: {tmp_path}/cache/stepmem: Not a directory" in ended.err, ended.err
-    assert ended.err.endswith("stepmem: nothing was watched, for the reason given at the start\n")
-
-
 def test_user_without_a_home_has_that_of_the_list_of_users(run, script):  # noqa: F811
     code = "import os, pwd; print(os.environ['PYTHONPATH'].startswith(pwd.getpwuid(os.getuid()).pw_dir + '/.cache/stepmem/client-'))"
     assert python(run, "-c", code, HOME=None).ended().out == "True\n"

@@ -1,6 +1,8 @@
 //! The composition of `serve` and `demo`: creates the channels and tasks and connects them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -53,6 +55,10 @@ use crate::store::timelines::TimelineFolder;
 /// pipelined requests, and a scrape over TLS waits for what comes four times.
 const TURNS_BETWEEN_EVENTS: u32 = 2;
 
+/// Files that the exporter opens until it has answered its first client: those of the runtime and of signals, listeners, and
+/// a connection or two.
+const FIRST_FILES: usize = 11;
+
 /// Maximum number of collector events that wait for the engine.
 const COLLECTED_CAPACITY: usize = 4;
 
@@ -67,6 +73,7 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
     notices: Notices,
     beside: impl FnOnce(Addresses, watch::Receiver<Arc<Status>>) -> F,
 ) -> anyhow::Result<()> {
+    has_files()?;
     give_back_early();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.event_interval(TURNS_BETWEEN_EVENTS).enable_all().build()?;
@@ -84,6 +91,16 @@ pub fn run<F: Future<Output = anyhow::Result<()>>>(
     // A hanging call of the driver blocks a thread of its own, which ends with the process.
     runtime.shutdown_background();
     result
+}
+
+/// Makes sure that the first files can be opened: the runtime panics where its own cannot.
+fn has_files() -> anyhow::Result<()> {
+    let stdin = io::stdin();
+    let copies = (0..FIRST_FILES).map(|_| stdin.as_fd().try_clone_to_owned());
+    let copies: io::Result<Vec<OwnedFd>> = copies.collect();
+    copies.map(drop).with_context(|| {
+        format!("the exporter needs {FIRST_FILES} more open files than it may have (ulimit -n)")
+    })
 }
 
 /// What the exporter listens on.

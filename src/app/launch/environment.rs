@@ -17,10 +17,15 @@ const SNAPSHOT_DIRECTORY: &str = "STEPMEM_SNAPSHOT_DIRECTORY";
 const SNAPSHOT_ON_OOM: &str = "STEPMEM_SNAPSHOT_ON_OOM";
 const PYTHON_PATH: &str = "PYTHONPATH";
 
+/// Returns every variable of the command.
+pub(super) fn variables(ready: &Ready) -> Vec<(OsString, OsString)> {
+    watched(environment::all(), ready)
+}
+
 /// Returns `NAME=value` of every variable of the command.
 pub(super) fn environment(ready: &Ready) -> Words {
-    let variables = watched(environment::all(), ready);
-    let pairs = variables.into_iter().map(|(name, value)| [name, value].join(OsStr::new("=")));
+    let pairs =
+        variables(ready).into_iter().map(|(name, value)| [name, value].join(OsStr::new("=")));
     c_strings(&pairs.collect::<Vec<_>>())
 }
 
@@ -57,8 +62,8 @@ fn watched(
     variables
 }
 
-/// Puts the archive in front of a search path, unless it is in it. Python finds its `sitecustomize` there, which moves
-/// the archive to the end.
+/// Puts the client's directory in front of a search path, unless it is in it. Python finds its `sitecustomize` there,
+/// which moves the directory to the end.
 fn in_front(client: &str, path: OsString) -> OsString {
     if path.as_bytes().split(|byte| *byte == b':').any(|entry| entry == client.as_bytes()) {
         return path;
@@ -91,7 +96,7 @@ mod tests {
     fn variables_that_are_set_win() {
         let ready = Ready {
             push_url: Some("unix:///r/push.sock".to_owned()),
-            client: Some("/c/client.zip".to_owned()),
+            client: Some("/c/client".to_owned()),
             folder: Some("/r".to_owned()),
             token_file: None,
             snapshots: Some("/logs/.snapshots".to_owned()),
@@ -99,7 +104,7 @@ mod tests {
         let ours = [
             ("STEPMEM_PUSH_URL", "unix:///r/push.sock"),
             ("STEPMEM_TRACES", "/r"),
-            ("PYTHONPATH", "/c/client.zip"),
+            ("PYTHONPATH", "/c/client"),
             ("STEPMEM_SNAPSHOT_DIRECTORY", "/logs/.snapshots"),
             ("STEPMEM_SNAPSHOT_ON_OOM", "1"),
         ];
@@ -116,12 +121,12 @@ mod tests {
             &[
                 ("STEPMEM_PUSH_URL", "http://node:9478"),
                 ("STEPMEM_TRACES", "/r"),
-                ("PYTHONPATH", "/c/client.zip:/mine:/other"),
+                ("PYTHONPATH", "/c/client:/mine:/other"),
                 ("STEPMEM_SNAPSHOT_DIRECTORY", "/mine"),
                 ("STEPMEM_SNAPSHOT_ON_OOM", "0"),
             ],
         );
-        let inner = [("PYTHONPATH", "/mine:/c/client.zip"), ours[0], ours[1], ours[3], ours[4]];
+        let inner = [("PYTHONPATH", "/mine:/c/client"), ours[0], ours[1], ours[3], ours[4]];
         check(&inner, &ready, &inner);
     }
 
@@ -129,7 +134,7 @@ mod tests {
     fn command_without_an_exporter_has_the_environment_that_was_given() {
         let before = [("PYTHONPATH", "/mine"), ("A", "b")];
         check(&before, &Ready::default(), &before);
-        let nowhere = Ready { client: Some("/c/client.zip".to_owned()), ..Ready::default() };
+        let nowhere = Ready { client: Some("/c/client".to_owned()), ..Ready::default() };
         check(&before, &nowhere, &before);
     }
 }

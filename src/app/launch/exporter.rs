@@ -69,17 +69,14 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<GateV
             }
         }
     }
-    let client = client::install();
-    if let Err(error) = &client {
-        problems.push(format!("Python processes are not watched: {error}"));
-    }
-    let has_client = client.is_ok();
+    let client = client(folder.as_ref().ok(), &mut problems);
+    let has_client = client.is_some();
     let snapshots = snapshots(&mut settings, options, &mut problems);
     let folder = folder.ok();
     let ready = Ready {
         snapshots: snapshots.as_ref().map(|folder| folder.path().display().to_string()),
         push_url: None,
-        client: client.ok().and_then(|path| path.into_os_string().into_string().ok()),
+        client: client.and_then(|path| path.into_os_string().into_string().ok()),
         folder: folder.as_ref().map(|folder| folder.path().display().to_string()),
         token_file: options.token_file.clone(),
     };
@@ -115,6 +112,20 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<GateV
         say(&gate_lines(&verdict));
     }
     Ok(verdict)
+}
+
+/// Writes the client to where processes of the command find it. Returns its path.
+fn client(folder: Option<&PrivateFolder>, problems: &mut Vec<String>) -> Option<PathBuf> {
+    match client::install(folder.map(PrivateFolder::path)) {
+        Ok(installed) => {
+            problems.extend(installed.problem);
+            Some(installed.path)
+        }
+        Err(error) => {
+            problems.push(format!("Python processes are not watched: {error}"));
+            None
+        }
+    }
 }
 
 /// Gives snapshots a directory, if they are wanted.

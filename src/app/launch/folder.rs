@@ -13,6 +13,12 @@ use crate::config::environment;
 /// The longest path of a Unix socket, in bytes; the system's limit less the final zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 const SOCKET: &str = "push.sock";
+/// Permission of everybody to create and remove entries of a directory, and its limit to entries of one's own.
+const EVERYBODY_WRITES: u32 = 0o002;
+const STICKY: u32 = 0o1000;
+const ROOT: u32 = 0;
+/// The owner that a user namespace shows for all whom it does not know, as root outside of a container without privileges.
+const UNMAPPED: u32 = 65534;
 
 /// Where a private directory is created: the first of these that works.
 const TEMPORARY: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
@@ -81,45 +87,100 @@ pub(super) fn hex<'b>(bytes: impl IntoIterator<Item = &'b u8>) -> String {
     bytes.into_iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"))
 }
 
-/// Returns a directory of this user that stays, created if need be: `stepmem` in the cache directory, or else in that of
-/// the session.
-///
-/// # Errors
-/// Each is missing, belongs to another user, or lies below a directory that everybody may write to; the last error.
-pub(super) fn of_user() -> io::Result<PathBuf> {
+/// Returns directories for what stays: `stepmem` in the user's cache directory, and in that of the session.
+pub(super) fn of_user() -> Vec<PathBuf> {
     let cache = environment::path("XDG_CACHE_HOME")
         .or_else(|| environment::home().map(|home| home.join(".cache")));
     let places = [cache, environment::path("XDG_RUNTIME_DIR")];
-    let mut result = Err(io::Error::other(
-        "neither HOME nor XDG_CACHE_HOME is set, and the user has no home directory",
-    ));
-    for place in places.into_iter().flatten() {
-        let path = place.join("stepmem");
-        result = owned(&path).map_err(|error| match error.raw_os_error() {
-            Some(_) => io::Error::other(format!("{}: {error}", path.display())),
-            None => error,
-        });
-        if result.is_ok() {
-            break;
-        }
-    }
-    result
+    places.into_iter().flatten().map(|place| place.join("stepmem")).collect()
 }
 
-fn owned(path: &Path) -> io::Result<PathBuf> {
+/// Returns an error as a person reads it, with the path unless it names one.
+pub(super) fn named(path: &Path, error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(_) => format!("{}: {error}", path.display()),
+        None => error.to_string(),
+    }
+}
+
+/// Makes sure that there is a directory of this user alone, which nobody else can replace. Returns its path without
+/// links.
+///
+/// # Errors
+/// It cannot be created, belongs to another user, or another user can replace a part of its path.
+pub(super) fn owned(path: &Path) -> io::Result<PathBuf> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     let path = fs::canonicalize(path)?;
+    let us = rustix::process::geteuid().as_raw();
+    let mut below = None;
     for place in path.ancestors() {
-        if fs::metadata(place)?.mode() & 0o002 != 0 {
-            return Err(io::Error::other(format!(
-                "everybody may write to {}",
-                place.display()
-            )));
+        let part = PathPart::of(&fs::metadata(place)?);
+        if let Some(why) = part.replaceable(below, us) {
+            return Err(io::Error::other(format!("{why} {}", place.display())));
         }
+        below = Some(part);
     }
-    if fs::metadata(&path)?.uid() != rustix::process::geteuid().as_raw() {
+    if fs::metadata(&path)?.uid() != us {
         return Err(io::Error::other(format!("{} belongs to another user", path.display())));
     }
     fs::set_permissions(&path, Permissions::from_mode(0o700))?;
     Ok(path)
+}
+
+/// A directory on the way to one of ours.
+#[derive(Clone, Copy, Debug)]
+struct PathPart {
+    uid: u32,
+    mode: u32,
+}
+
+impl PathPart {
+    fn of(metadata: &fs::Metadata) -> Self {
+        Self { uid: metadata.uid(), mode: metadata.mode() }
+    }
+
+    /// Returns why another user than `us` can replace what is `below` in this directory, if one can.
+    fn replaceable(self, below: Option<Self>, us: u32) -> Option<&'static str> {
+        if self.mode & EVERYBODY_WRITES == 0 {
+            return (!self.is_of(us)).then_some("another user owns");
+        }
+        // Of a sticky directory, entries are replaced by their owners and its own.
+        let is_kept = self.mode & STICKY != 0
+            && self.is_of(us)
+            && below.is_some_and(|below| below.is_of(us));
+        (!is_kept).then_some("everybody may write to")
+    }
+
+    fn is_of(self, us: u32) -> bool {
+        [us, ROOT, UNMAPPED].contains(&self.uid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::app::launch::folder::PathPart;
+
+    const US: u32 = 1000;
+    const OTHER: u32 = 1001;
+
+    fn check(uid: u32, mode: u32, below: u32, is_ours: bool) {
+        let (part, below) = (PathPart { uid, mode }, PathPart { uid: below, mode: 0o700 });
+        assert_eq!(part.replaceable(Some(below), US).is_none(), is_ours, "{part:?} {below:?}");
+    }
+
+    #[test]
+    fn directory_is_ours_where_no_other_user_can_replace_it() {
+        for owner in [US, 0, 65534] {
+            check(owner, 0o755, US, true);
+            check(owner, 0o1777, US, true);
+            check(owner, 0o1777, 0, true);
+            check(owner, 0o1777, OTHER, false);
+            check(owner, 0o777, US, false);
+        }
+        for mode in [0o755, 0o700, 0o1777, 0o777] {
+            check(OTHER, mode, US, false);
+        }
+        let last = PathPart { uid: US, mode: 0o1777 };
+        assert!(last.replaceable(None, US).is_some());
+    }
 }

@@ -5,6 +5,7 @@ mod client;
 mod environment;
 pub mod exporter;
 mod folder;
+mod inherited;
 pub mod live;
 mod narrator;
 pub mod processes;

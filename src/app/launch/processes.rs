@@ -68,7 +68,7 @@ impl RunPart {
 pub(super) struct Ready {
     /// Where to push; absent where it listens nowhere.
     pub(super) push_url: Option<String>,
-    /// The archive with the client; absent where it could not be written.
+    /// The directory of the client; absent where it could not be written.
     pub(super) client: Option<String>,
     /// The private directory, in which processes leave traces.
     pub(super) folder: Option<String>,

@@ -22,7 +22,8 @@ use nix::unistd::{Pid, getpid, getsid};
 use rustix::process::{WaitOptions, WaitStatus};
 use tokio::time::Instant;
 
-use crate::app::launch::environment::{Words, c_strings, environment};
+use crate::app::launch::environment::{Words, c_strings, environment, variables};
+use crate::app::launch::inherited;
 use crate::app::launch::processes::{
     CommandState, ExporterProcess, JobState, Ready, WitnessProcess, end,
 };
@@ -92,7 +93,7 @@ pub fn run(launch: &CommandLaunch) -> Result<u8, NotStarted> {
     // Where the process before us ignores SIGCHLD, the system would keep no exit code.
     drop(signal_hook::flag::register(libc::SIGCHLD, std::sync::Arc::default()));
     let Ok((signals, mask)) = signals::block(&[Signal::SIGCHLD]) else {
-        return Err(launch.not_started(launch.replace_us()));
+        return Err(launch.not_started(launch.replace_us(SigSet::thread_get_mask())));
     };
     let exporter = ExporterProcess::start(&launch.options).inspect_err(unwatched).ok();
     let mut witness = WitnessProcess::start(&launch.command).ok();
@@ -100,8 +101,10 @@ pub fn run(launch: &CommandLaunch) -> Result<u8, NotStarted> {
     witness = witness.take_if(WitnessProcess::is_ready);
     // What came before the command did not reach it.
     let early = signals::received(&signals);
-    let command =
-        launch.spawn(&ready, mask).map_err(|errno| launch.not_started(errno.into()))?;
+    let command = launch.spawn(&ready, mask).map_err(|error| {
+        let has_no_file = error.raw_os_error() == Some(libc::EMFILE);
+        launch.not_started(if has_no_file { launch.replace_us(Ok(mask)) } else { error })
+    })?;
     for receipt in early.into_iter().filter(|receipt| receipt.signal != Signal::SIGCHLD) {
         pass_on(command, receipt.signal);
     }
@@ -121,15 +124,20 @@ fn unwatched(error: &io::Error) {
 }
 
 impl CommandLaunch {
-    /// Starts the command as it would start without us: with the signal mask that we got, and SIGPIPE as it is by
-    /// default.
-    fn spawn(&self, ready: &Ready, mask: SigSet) -> Result<Pid, Errno> {
+    /// Starts the command as it would start without us: with the signal mask and the dispositions that we got.
+    fn spawn(&self, ready: &Ready, mask: SigSet) -> io::Result<Pid> {
+        if inherited::ignores(Signal::SIGCHLD) {
+            let child = self.command(ready, mask).spawn()?;
+            return Ok(Pid::from_raw(i32::try_from(child.id()).map_err(io::Error::other)?));
+        }
         let mut attributes = PosixSpawnAttr::init()?;
         attributes.set_sigmask(&mask)?;
-        attributes.set_sigdefault(&SigSet::from(Signal::SIGPIPE))?;
-        attributes.set_flags(
-            PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF,
-        )?;
+        let mut flags = PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK;
+        if !inherited::ignores(Signal::SIGPIPE) {
+            attributes.set_sigdefault(&SigSet::from(Signal::SIGPIPE))?;
+            flags |= PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF;
+        }
+        attributes.set_flags(flags)?;
         let files = PosixSpawnFileActions::init()?;
         let variables = environment(ready);
         let spawn = |words: &Words| {
@@ -140,19 +148,30 @@ impl CommandLaunch {
             // A script without `#!`, which shells run by themselves.
             Err(Errno::ENOEXEC) => {
                 let shell = [&[OsString::from("/bin/sh")], self.command.as_slice()].concat();
-                spawn(&c_strings(&shell))
+                Ok(spawn(&c_strings(&shell))?)
             }
-            spawned => spawned,
+            spawned => Ok(spawned?),
         }
     }
 
     /// Becomes the command. Returns only if that fails.
-    fn replace_us(&self) -> io::Error {
+    fn replace_us(&self, mask: Result<SigSet, Errno>) -> io::Error {
+        match mask {
+            Ok(mask) => self.command(&Ready::default(), mask).exec(),
+            Err(error) => error.into(),
+        }
+    }
+
+    /// Returns the command for a start that takes descriptors, unlike `posix_spawn`, and can have it ignore a signal.
+    fn command(&self, ready: &Ready, mask: SigSet) -> Command {
         let (program, arguments) = match self.command.split_first() {
             Some((program, arguments)) => (program.as_os_str(), arguments),
             None => ("".as_ref(), [].as_slice()),
         };
-        Command::new(program).args(arguments).exec()
+        let mut command = Command::new(program);
+        command.args(arguments).env_clear().envs(variables(ready));
+        inherited::hand_on(&mut command, mask);
+        command
     }
 
     fn not_started(&self, reason: io::Error) -> NotStarted {
@@ -187,7 +206,6 @@ impl Supervisor {
     /// Passes signals on until the command has ended. Returns its exit code.
     fn watch(&mut self) -> u8 {
         loop {
-            self.wait();
             let now = Instant::now();
             if let Some(witness) = &mut self.witness
                 && !witness.read(now)
@@ -209,6 +227,8 @@ impl Supervisor {
             if self.exporter_code().is_some() {
                 self.clear_table();
             }
+            // Children were asked after the signals were read: one that ends from now on interrupts this.
+            self.wait();
         }
     }
 
@@ -334,17 +354,19 @@ impl Supervisor {
         let Some(exporter) = &mut self.exporter else { return gate.without_verdict(code) };
         exporter.tell(CommandState::Ended(code));
         let until = Instant::now() + FINISH_WITHIN;
-        while self.exporter_code().is_none() {
+        loop {
+            // The SIGCHLD of a child that has ended is read before that child is asked for, and never after: a wait
+            // always follows a look at the children.
             let is_given_up = signals::received(&self.signals).iter().any(ends_patience);
+            // Without the exporter no child is left.
+            if self.ask_children().is_some() || self.exporter_code().is_some() {
+                break;
+            }
             if is_given_up || Instant::now() >= until {
                 self.give_up();
                 return gate.without_verdict(code);
             }
             self.wait_until(Some(until));
-            // No child is left, as one of them was the exporter.
-            if self.ask_children().is_some() {
-                break;
-            }
         }
         match self.exporter_code() {
             Some(verdict) if [gate.failed, gate.unjudged].contains(&verdict) && code == 0 => {

@@ -1,6 +1,6 @@
 //! Calls that `nvml-wrapper` lacks, and process lists, for which its buffers are too small with drivers 535.43 to
-//! 535.86: those write 32-byte rows. The only unsafe code of the program, apart from the end of a session and one call
-//! of the allocator.
+//! 535.86: those write 32-byte rows. The only unsafe code of the program, apart from the end of a session, calls of the
+//! allocator, and what the command of `run` inherits of signals.
 
 use std::ptr;
 
