@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use prometheus::core::Collector;
-use prometheus::process_collector::ProcessCollector;
 
 use crate::analysis::status::{CollectorStatus, ExporterStatus, LabelCounts};
 use crate::app::access::ReloadCounts;
 use crate::app::collectors::event::CollectorRound;
+use crate::app::own_process::OwnProcess;
 use crate::app::recorder::EventRecorder;
 use crate::app::summary_files::Summaries;
 use crate::input::push::inbox::PushCounts;
@@ -85,7 +85,7 @@ impl ExporterFigures {
 
     /// Reads the figures of the operating system about this process.
     pub(super) fn read_process(&mut self) {
-        self.process = ProcessCollector::for_self()
+        self.process = OwnProcess::new()
             .collect()
             .iter()
             .filter_map(|family| {

@@ -11,6 +11,7 @@ pub mod log;
 mod memory;
 pub mod notices;
 mod oom_kills;
+mod own_process;
 mod recorder;
 mod recording_files;
 mod reload;
