@@ -8,6 +8,7 @@ use crate::commands::args::{CommandError, CommandRow, Exit};
 use crate::commands::live::{push_args, rank, rank_arg, seconds, send};
 use crate::input::push::wire::request::ControlRequest;
 use crate::model::ids::{GpuUuid, ProcessId, RankId, Run, SubjectId};
+use crate::text::units::period;
 
 /// `stepmem ack`.
 pub(super) const ACK: CommandRow = CommandRow { name: "ack", arguments, run };
@@ -47,10 +48,10 @@ fn arguments() -> clap::Command {
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let ack = ack(matches)?;
     let done = format!(
-        "Acknowledged: {} of {} is info for {}.",
+        "Acknowledged for {}: {} of {}, which is info until then, and pages nobody.",
+        period(std::time::Duration::from_secs(ack.seconds())),
         ack.kind().about().title,
-        ack.subject(),
-        humantime::format_duration(std::time::Duration::from_secs(ack.seconds()))
+        ack.subject()
     );
     send(matches, &ControlRequest::ack(&ack), &done)?;
     Ok(Exit::Success)

@@ -10,6 +10,7 @@ use crate::commands::credentials::credential_args;
 use crate::commands::live::LiveExporter;
 use crate::config::settings::{PushSocket, Settings};
 use crate::config::web_file::WebFile;
+use crate::text::units::period;
 
 /// Where an exporter says that it runs.
 const HEALTH_PATH: [&str; 2] = ["-", "healthy"];
@@ -68,12 +69,9 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
         }
     )?;
     match &settings.otlp {
-        Some(otlp) => writeln!(
-            out,
-            "OTLP:             {} every {}",
-            otlp.url(),
-            humantime::format_duration(otlp.interval)
-        )?,
+        Some(otlp) => {
+            writeln!(out, "OTLP:             {} every {}", otlp.url(), period(otlp.interval))?;
+        }
         None => writeln!(out, "OTLP:             off")?,
     }
     let Some(mut source) = nvml::nvml_source(settings) else {

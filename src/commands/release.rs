@@ -5,6 +5,7 @@ use clap::{Arg, ArgMatches};
 use crate::commands::args::{CommandError, CommandRow, Exit};
 use crate::commands::live::{push_args, seconds, send};
 use crate::input::push::wire::request::ControlRequest;
+use crate::text::units::period;
 
 /// `stepmem release`.
 pub(super) const RELEASE: CommandRow = CommandRow { name: "release", arguments, run };
@@ -29,7 +30,7 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
         0 => "The devices are opened again.".to_owned(),
         seconds => {
             let time = std::time::Duration::from_secs(seconds);
-            format!("The devices are closed for {}.", humantime::format_duration(time))
+            format!("The devices are closed for {}.", period(time))
         }
     };
     send(matches, &ControlRequest::release(seconds), &done)?;

@@ -20,7 +20,7 @@ use crate::report::rank_table::{
     RankOrder, diagnoses, quantity, rank_table, slope, sort_ranks,
 };
 use crate::text::page::{Cell, Column, Indent, Page, Table};
-use crate::text::units::{duration, or_unknown, percent, time_left_cell};
+use crate::text::units::{duration, many, or_unknown, percent, time_left_cell};
 
 /// `stepmem status`.
 pub(super) const STATUS: CommandRow = CommandRow { name: "status", arguments, run };
@@ -98,7 +98,8 @@ fn render(status: &Status, n_hidden: usize, is_coloured: bool) -> String {
         page.table(&rank_table(status));
     }
     if n_hidden > 0 {
-        page.line(&format!("… and {n_hidden} more ranks with less to say; --all shows them"));
+        let ranks = many(u64::try_from(n_hidden).unwrap_or(u64::MAX), "more rank");
+        page.line(&format!("… and {ranks} with less to say; --all shows them"));
     }
     for words in status.runs.iter().flat_map(shared_name) {
         page.blank();

@@ -11,7 +11,7 @@ use crate::snapshot::sites::{Site, SiteKind};
 use crate::snapshot::steps::Marker;
 use crate::snapshot::study::Study;
 use crate::text::clean::shortened;
-use crate::text::units::{bytes, grouped, whole_bytes};
+use crate::text::units::{bytes, grouped, many, whole_bytes};
 
 /// Characters of a file's or function's name: two of them and the columns before fit a page.
 pub const NAME_CHARS: usize = 30;
@@ -96,7 +96,8 @@ pub fn no_leak(study: &Study<'_>) -> String {
         let seen = if study.scene.events.is_empty() {
             "the snapshot has no events".to_owned()
         } else {
-            format!("{marks} steps begin in the window")
+            let begin = if marks == 1 { "step begins" } else { "steps begin" };
+            format!("{marks} {begin} in the window")
         };
         return format!(
             "Cannot be told: {seen}, and a verdict needs six marks, five whole steps. Record at least 20 \
@@ -177,7 +178,8 @@ pub fn phase(phase: StepPhase) -> &'static str {
 /// Writes a note with its figures.
 pub fn note(note: &Note) -> String {
     let size = note.bytes.map(|size| format!(" ({})", whole_bytes(size))).unwrap_or_default();
-    let steps = note.steps.map(|steps| format!(" ({steps} steps)")).unwrap_or_default();
+    let steps =
+        note.steps.map(|steps| format!(" ({})", many(steps, "step"))).unwrap_or_default();
     format!("{}{size}{steps}", note.text)
 }
 

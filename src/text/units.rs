@@ -88,13 +88,28 @@ pub fn whole(value: f64) -> String {
     digits.parse().map_or(digits, grouped)
 }
 
-/// Writes a duration in its two largest units (`3 h 20 min`).
+/// Writes a figure without decimals and what it counts (`1 step`, `412,000 steps`).
+pub fn counted(value: f64, noun: &str) -> String {
+    named(&whole(value), noun)
+}
+
+/// Writes how many there are of something, as [`counted`] does.
+pub fn many(count: u64, noun: &str) -> String {
+    named(&grouped(count), noun)
+}
+
+fn named(count: &str, noun: &str) -> String {
+    let plural = if count == "1" { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
+/// Writes a duration in its two largest units, the smaller one rounded down (`3 h 20 min`).
 pub fn duration(seconds: f64) -> String {
     let (minute, hour, day) = (60.0, 3600.0, 86_400.0);
     let split =
         |large: f64, small: f64| ((seconds / large).floor(), (seconds % large / small).floor());
     if seconds < minute {
-        format!("{seconds:.0} s")
+        format!("{} s", seconds.floor())
     } else if seconds < hour {
         let (minutes, rest) = split(minute, 1.0);
         format!("{minutes} min {rest} s")
@@ -103,8 +118,27 @@ pub fn duration(seconds: f64) -> String {
         format!("{hours} h {rest} min")
     } else {
         let (days, rest) = split(day, hour);
-        format!("{days} d {rest} h")
+        format!("{} d {rest} h", whole(days))
     }
+}
+
+/// Writes a duration that was chosen, in all the units that it takes (`1 d`, `1 h 30 min`, `500 ms`).
+pub fn period(duration: Duration) -> String {
+    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
+    let mut rest = duration.as_secs();
+    let mut parts = Vec::new();
+    for (seconds, unit) in UNITS {
+        if rest >= seconds {
+            parts.push(format!("{} {unit}", grouped(rest / seconds)));
+            rest %= seconds;
+        }
+    }
+    match duration.subsec_millis() {
+        0 if parts.is_empty() => parts.push("0 s".to_owned()),
+        0 => {}
+        milliseconds => parts.push(format!("{milliseconds} ms")),
+    }
+    parts.join(" ")
 }
 
 /// Writes a time that is left, for a sentence (`about 3 h 20 min`, `less than a second`).
@@ -163,9 +197,11 @@ pub fn rfc3339(time: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use crate::text::units::{
-        bytes, date, duration, grouped, hourly, least_time_left, percent, rate, rfc3339, share,
-        signed_bytes, time_left, time_left_cell, whole,
+        bytes, counted, date, duration, grouped, hourly, least_time_left, percent, period,
+        rate, rfc3339, share, signed_bytes, time_left, time_left_cell, whole,
     };
 
     const MIB: f64 = 1_048_576.0;
@@ -206,6 +242,21 @@ mod tests {
         assert_eq!(duration(59.0), "59 s");
         assert_eq!(duration(24.0 * 60.0), "24 min 0 s");
         assert_eq!(duration(90_061.0), "1 d 1 h");
+        // Rounded down like the larger ones.
+        assert_eq!([59.9, 119.9].map(duration), ["59 s", "1 min 59 s"]);
+    }
+
+    #[test]
+    fn chosen_durations_have_the_units_that_they_take() {
+        let of = |seconds| period(Duration::from_secs(seconds));
+        assert_eq!([86_400, 5400, 90, 0].map(of), ["1 d", "1 h 30 min", "1 min 30 s", "0 s"]);
+        assert_eq!(period(Duration::from_millis(1500)), "1 s 500 ms");
+    }
+
+    #[test]
+    fn one_of_something_is_singular() {
+        assert_eq!([0.0, 1.0].map(|n| counted(n, "step")), ["0 steps", "1 step"]);
+        assert_eq!([1.4, 412_000.0].map(|n| counted(n, "step")), ["1 step", "412,000 steps"]);
     }
 
     #[test]

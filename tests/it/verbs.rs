@@ -53,7 +53,7 @@ fn finding_is_acknowledged_and_a_run_ended_over_tcp_and_the_unix_socket() {
     assert!(refused.err.contains("answers 401"), "{}", refused.err);
     for url in [&tcp, &unix] {
         let with_token = [&ack[..], &["--token-file", &token]].concat();
-        let sentence = "Acknowledged: HIGH PRESSURE of rank 3 of llm/7b is info for 2h.";
+        let sentence = "Acknowledged for 2 h: HIGH PRESSURE of rank 3 of llm/7b, which is info until then, and pages nobody.";
         assert_eq!(done(&run(&with_token, url)), sentence);
     }
     let status = exporter.status();
@@ -62,7 +62,7 @@ fn finding_is_acknowledged_and_a_run_ended_over_tcp_and_the_unix_socket() {
     assert!(shown.out.contains("more: HIGH PRESSURE, rank 3 of llm/7b: fixed shapes"));
 
     let release = run(&["release", "--for", "10m", "--token-file", &token], &unix);
-    assert_eq!(done(&release), "The devices are closed for 10m.");
+    assert_eq!(done(&release), "The devices are closed for 10 min.");
     let end = ["end", "--run", "llm/7b", "--outcome", "failed", "--token-file", &token];
     assert_eq!(done(&run(&end, &unix)), "Ended (failed): llm/7b.");
     assert_eq!(exporter.status()["ranks"][0]["end"]["outcome"], "failed");

@@ -8,6 +8,8 @@ use crate::report::compare::text::value;
 const PEAK_RATIO_MIN: f64 = 0.02;
 /// A peak differs when it does so by this many deviations of a step from its neighbours, of both runs together.
 const NOISE_DEVIATIONS: f64 = 3.0;
+/// A pressure differs from this many points on.
+const PRESSURE_MIN: f64 = 0.02;
 /// A skew differs from this many points on…
 const SKEW_MIN: f64 = 0.05;
 /// …where the worse of the two is at least this: less is balanced.
@@ -24,6 +26,8 @@ pub struct KeyedChange {
     pub change: Change,
     /// The difference in words; empty where a run lacks the figure.
     pub sentence: String,
+    /// Whether the verdict rests on it, rather than on the diagnosis that it belongs to.
+    pub is_reason: bool,
 }
 
 impl KeyedChange {
@@ -34,7 +38,7 @@ impl KeyedChange {
             let (old, new) = (value(change.unit, old), value(change.unit, new));
             format!("{subject} {verb} from {old} to {new}")
         });
-        Self { key, change, sentence }
+        Self { key, change, sentence, is_reason: true }
     }
 }
 
@@ -182,11 +186,13 @@ fn skew(runs: Runs<'_>) -> KeyedChange {
     KeyedChange::new("skew_pct", "skew between ranks", change)
 }
 
-/// Pressure is shown, and judged by its diagnosis alone.
+/// Pressure gets worse or better; the verdict rests on its diagnosis alone.
 fn pressure(runs: Runs<'_>) -> KeyedChange {
     let values = runs.map(|run| run.pressure_ratio);
-    let change = Change::new("highest pressure", ChangeUnit::Ratio, values);
-    KeyedChange::new("pressure_ratio", "highest pressure", change)
+    let change = Change::new("highest pressure", ChangeUnit::Ratio, values)
+        .judged(Some(PRESSURE_MIN), WorseWhen::More);
+    let change = KeyedChange::new("pressure_ratio", "highest pressure", change);
+    KeyedChange { is_reason: false, ..change }
 }
 
 fn count(key: &'static str, label: &'static str, counts: OldNew<Option<u64>>) -> KeyedChange {
@@ -194,7 +200,8 @@ fn count(key: &'static str, label: &'static str, counts: OldNew<Option<u64>>) ->
     let change = Change::new(label, ChangeUnit::Count, counts.map(float))
         .judged(Some(0.5), WorseWhen::More);
     let OldNew { old, new } = counts.map(|n| n.map_or("none".to_owned(), |n| n.to_string()));
-    KeyedChange { key, change, sentence: format!("{label}: {new} instead of {old}") }
+    let sentence = format!("{label}: {new} instead of {old}");
+    KeyedChange { key, change, sentence, is_reason: true }
 }
 
 #[cfg(test)]
@@ -314,6 +321,16 @@ mod tests {
         let of_means = RunSkew { ratio: 0.5, is_of_means: true };
         let of_means = RunFigures { skew: Some(of_means), ..run() };
         assert_eq!(direction("skew_pct", &skew(0.02), &of_means), Direction::Unknown);
+    }
+
+    #[test]
+    fn pressure_that_falls_is_better_and_no_reason() {
+        let pressure = |ratio| RunFigures { pressure_ratio: Some(ratio), ..run() };
+        let of = |old, new| change("pressure_ratio", &pressure(old), &pressure(new));
+        let fallen = of(0.986, 0.38);
+        assert_eq!((fallen.change.direction, fallen.is_reason), (Direction::Better, false));
+        assert_eq!(of(0.38, 0.986).change.direction, Direction::Worse);
+        assert_eq!(of(0.38, 0.39).change.direction, Direction::Same);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::report::compare::comparison::{
 };
 use crate::report::compare::figures::{RunEnd, RunFigures, RunIssue};
 use crate::report::policy::IssueSeverity;
+use crate::text::units::{counted, whole};
 
 /// Compares two runs. Those of different jobs are INCONCLUSIVE: their figures stand next to each other and are not judged.
 pub fn compare(runs: Runs<'_>) -> Comparison {
@@ -42,8 +43,8 @@ fn judged(runs: Runs<'_>) -> Comparison {
     let mut reasons = statuses(runs);
     reasons.extend(end(runs));
     let mut metrics = BTreeMap::new();
-    for KeyedChange { key, change, sentence } in changes(runs) {
-        if matches!(change.direction, Direction::Worse | Direction::Better) {
+    for KeyedChange { key, change, sentence, is_reason } in changes(runs) {
+        if is_reason && matches!(change.direction, Direction::Worse | Direction::Better) {
             reasons.push(Reason { direction: change.direction, sentence });
         }
         metrics.insert(key, change);
@@ -219,7 +220,11 @@ fn remarks(runs: Runs<'_>) -> Vec<String> {
     if let (Some(before), Some(after)) = (old.steps, new.steps)
         && (before > 2.0 * after || after > 2.0 * before)
     {
-        remarks.push(format!("the old run had {before:.0} steps, the new one {after:.0}"));
+        remarks.push(format!(
+            "the old run had {}, the new one {}",
+            counted(before, "step"),
+            whole(after)
+        ));
     }
     remarks
 }
@@ -349,7 +354,7 @@ mod tests {
         let ours = RunFigures { is_judged: false, ..run(10.0, &[]) };
         let notes = compare(OldNew { old: &ours, new: &theirs }).notes.join("; ");
         for part in
-            ["TraceML's rules", "neither run", "the old run had 1000 steps, the new one 100"]
+            ["TraceML's rules", "neither run", "the old run had 1,000 steps, the new one 100"]
         {
             assert!(notes.contains(part), "{part}: {notes}");
         }

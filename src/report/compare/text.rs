@@ -6,7 +6,7 @@ use crate::report::compare::comparison::{
 };
 use crate::report::policy::PolicyName;
 use crate::text::page::{Column, Indent, Page, Table};
-use crate::text::units::{bytes, or_unknown, percent, rate, signed_bytes};
+use crate::text::units::{bytes, many, or_unknown, percent, rate, signed_bytes};
 
 /// The ranks with rows of their own, at most; the rest is counted.
 const RANKS_MAX: usize = 16;
@@ -34,7 +34,10 @@ pub fn render(comparison: &Comparison) -> String {
     page.blank();
     page.table(&table(comparison));
     if let n @ 1.. = comparison.ranks.len().saturating_sub(RANKS_MAX) {
-        page.line(&format!("… and {n} more ranks that differ (--json has all)"));
+        let n = u64::try_from(n).unwrap_or(u64::MAX);
+        let ranks = many(n, "more rank");
+        let differ = if n == 1 { "differs" } else { "differ" };
+        page.line(&format!("… and {ranks} that {differ} (--json has all)"));
     }
     page.into_text()
 }

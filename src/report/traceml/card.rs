@@ -5,7 +5,7 @@ use crate::report::traceml::metric::TraceMlMetric;
 use crate::report::traceml::trend::STEPS_MIN;
 use crate::report::traceml::verdict::TraceMlVerdict;
 use crate::text::page::{Indent, Page};
-use crate::text::units::{bytes, percent};
+use crate::text::units::{bytes, many, percent};
 
 /// Puts a verdict into words.
 pub fn render(verdict: &TraceMlVerdict) -> String {
@@ -35,11 +35,11 @@ fn sentence(issue: &TraceMlIssue, metric: Option<&TraceMlMetric>) -> String {
     let growth = metric.trend.overall_abs_delta_bytes.filter(|_| issue.kind.is_creep());
     let growth = growth.map_or_else(String::new, |delta| format!(", +{}", bytes(delta)));
     format!(
-        "{} ({severity}): {name} {}{pressure} on rank {}, skew {}{growth}, {} steps",
+        "{} ({severity}): {name} {}{pressure} on rank {}, skew {}{growth}, {}",
         issue.status,
         bytes(metric.worst_peak_bytes),
         metric.worst_rank,
         percent(metric.skew_pct),
-        metric.steps_used
+        many(u64::try_from(metric.steps_used).unwrap_or(u64::MAX), "step")
     )
 }
