@@ -1,7 +1,7 @@
 // The table of devices, the worst first: their memory, their processes and their Xid errors.
 
 import { $, Rows, element, show, tableRow, text, tone } from "./dom.js";
-import { DASH, ago, bytes, counts, isKnown, known, number, percent } from "./format.js";
+import { DASH, ago, bytes, counts, isKnown, known, number, percent, plural } from "./format.js";
 import { badges, gauge, mark } from "./parts.js";
 import { deviceKey } from "./view.js";
 
@@ -15,18 +15,27 @@ const ATTRIBUTION_WORDS = {
 export function devicesSection() {
   const rows = new Rows($("devices-rows"), make, update);
   return (view) => {
-    const { devices, status } = view;
+    const { devices } = view;
     const drivers = new Set(devices.map((device) => device.driver_version).filter(isKnown));
     const driver = drivers.size > 0 ? ` · driver ${[...drivers].join(", ")}` : "";
     text($("devices-count"), devices.length > 0 ? number(devices.length) + driver : "");
-    const why = status.exporter.devices_hint ?? `NVML ${nvmlState(status.gpu, view.now)}`;
-    const note = `No device readings: ${why}. Pushed steps are judged all the same.`;
+    const note = noteOf(view);
     text($("devices-note"), note);
-    show($("devices-note"), devices.length === 0);
+    show($("devices-note"), note !== "");
     show($("devices-box"), devices.length > 0);
     rows.set([...devices].sort((a, b) => b.level - a.level), deviceKey, view);
     show($("devices"), true);
   };
+}
+
+/** Why there are no readings, of all devices or of those that a finding has lost; empty where all are read. */
+function noteOf({ devices, status, now }) {
+  const nUnread = devices.filter((device) => device.isUnread).length;
+  if (devices.length > 0) {
+    return nUnread > 0 ? `${number(nUnread)} of ${plural(devices.length, "device")} ${nUnread === 1 ? "gives" : "give"} no reading.` : "";
+  }
+  const why = status.exporter.devices_hint ?? `NVML ${nvmlState(status.gpu, now)}`;
+  return `No device readings: ${why}. Pushed steps are judged all the same.`;
 }
 
 /** What NVML does, as the rest of a sentence. */

@@ -30,11 +30,12 @@ export function bytes(value) {
   return `${minus(value.toFixed(digits))} ${BYTE_UNITS[unit]}`;
 }
 
+/** A duration in its two largest units, the smaller one rounded down, as the terminal has it. */
 export function duration(seconds) {
   const minutes = Math.floor(seconds / 60);
   const hours = Math.floor(minutes / 60);
   if (seconds < 60) return `${Math.floor(seconds)} s`;
-  if (minutes < 60) return `${minutes} min`;
+  if (minutes < 60) return `${minutes} min ${Math.floor(seconds % 60)} s`;
   if (hours < 24) return `${hours} h ${minutes % 60} min`;
   return `${number(Math.floor(hours / 24))} d ${hours % 24} h`;
 }

@@ -3,7 +3,8 @@
 import { $, show, text, tone } from "./dom.js";
 import { isKnown, most, number, plural } from "./format.js";
 import { PENDING, SEVERITIES, levelOf } from "./severity.js";
-import { subjectName } from "./view.js";
+import { perStep } from "./slopes.js";
+import { straightRises, subjectName } from "./view.js";
 
 export function verdictSection() {
   text($("curl"), curl());
@@ -32,6 +33,8 @@ function verdictOf(view) {
   // Processes come and go: one whose growth is not known yet does not hold up the verdict on the others.
   const isPending = view.ranks.some((rank) => rank.pending) || watched.every((subject) => subject.pending);
   if (isPending) return pending(view, watched);
+  const [first, ...others] = straightRises(view);
+  if (first) return rising(view, first, others.length);
   return { level: 0, headline: `Nothing is wrong: ${who(view)}, no finding`, more: "", said: "Nothing is wrong" };
 }
 
@@ -51,13 +54,20 @@ function worst(view) {
   };
 }
 
+/** What rises in a straight line is not called wrong yet, and not right either. */
+function rising(view, { rank, signal }, nOthers) {
+  const also = nOthers > 0 ? `, and that of ${plural(nOthers, "other rank")}` : "";
+  const more = `Live memory of ${subjectName(rank, view.shortName)}${also} rises in a straight line, by ${perStep(signal)} per step: compare with a known stable run.`;
+  return { level: PENDING, headline: `No finding so far: ${who(view)}`, more, said: "No finding so far" };
+}
+
 function pending(view, watched) {
   const nPending = watched.filter((subject) => subject.pending && !subject.end).length;
   const nOver = watched.filter((subject) => subject.pending && subject.end).length;
   const over = nOver > 0 ? `${number(nOver)} of ${number(watched.length)} ended too soon to be judged for growth.` : "";
   const step = most(view.ranks.map((rank) => rank.judging_from_step));
-  const from = isKnown(step) ? `; judging ${nPending === 1 ? "" : "the last "}from step ${number(step)}` : "";
-  const young = `${number(nPending)} of ${number(watched.length)} ${nPending === 1 ? "is" : "are"} not judged for growth yet${from}.`;
+  const from = isKnown(step) ? `; that is ${nPending === 1 ? "" : "for the last one "}from step ${number(step)}` : "";
+  const young = `${number(nPending)} of ${number(watched.length)} ${nPending === 1 ? "is" : "are"} not judged for slow growth yet${from}.`;
   const more = [nPending > 0 || nOver === 0 ? young : "", over].filter(Boolean).join(" ");
   return { level: PENDING, headline: `No finding so far: ${who(view)}`, more, said: "No finding so far" };
 }

@@ -58,8 +58,14 @@ const judged = (subject, findings) => ({ ...subject, findings, level: levelOf(fi
 function pendingRank({ is_judged: isJudged, judging_from_step: step, end }) {
   if (isJudged !== false) return null;
   if (end) return { label: "too few steps", hint: "It ended before creep detection had seen enough steps" };
-  const label = isKnown(step) ? `judging from step ${number(step)}` : "not judged yet";
-  return { label, hint: "Creep detection has not seen enough steps of this rank yet" };
+  const label = isKnown(step) ? `slow growth judged from step ${number(step)}` : "not judged yet";
+  return { label, hint: "Fast growth is judged already; slow growth shows only over more steps" };
+}
+
+/** The ranks whose live memory rises in a straight line, though no finding speaks of it. */
+export function straightRises({ ranks }) {
+  const rises = (rank) => rank.creep.find((signal) => signal.signal === "allocated" && signal.is_straight);
+  return ranks.filter((rank) => rank.findings.length === 0 && rises(rank)).map((rank) => ({ rank, signal: rises(rank) }));
 }
 
 /** The devices that answer, and those that only a finding is about: a lost device answers nothing. */
