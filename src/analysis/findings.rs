@@ -1,5 +1,6 @@
 //! The findings: what holds, since when, and what changed since the last look.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -20,6 +21,14 @@ pub struct Finding {
     pub severity: Severity,
     /// The figures behind it.
     pub evidence: Evidence,
+}
+
+impl Finding {
+    /// Returns what to look at first.
+    pub fn advice(&self) -> Cow<'static, str> {
+        let own = self.evidence.advice().map(Cow::Owned);
+        own.unwrap_or(Cow::Borrowed(self.kind.about().advice))
+    }
 }
 
 /// A finding, and since when it holds as a Unix time.

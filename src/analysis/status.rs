@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Not;
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +10,7 @@ use crate::analysis::acks::ActiveAck;
 use crate::analysis::basis::Basis;
 use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::trend::{Stage, Trend, TrendFigures};
+use crate::analysis::creep::trend::{Stage, TrendFigures};
 use crate::analysis::devices::NvmlStatus;
 use crate::analysis::diagnosis::balance::{Balance, RankBalance};
 use crate::analysis::diagnosis::kind::Severity;
@@ -195,6 +196,9 @@ pub struct SignalStatus {
     pub slope_upper_bytes_per_step: Option<f64>,
     /// The slope in time.
     pub slope_bytes_per_second: Option<f64>,
+    /// Whether it rises in a straight line, however little that is of the memory left.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub is_straight: bool,
     /// The rest, while it is rising or creeping.
     pub trend: Option<TrendStatus>,
 }
@@ -459,20 +463,22 @@ fn soonest(creep: &CreepEstimator) -> Option<TrendFigures> {
         .filter(|trend| trend.stage == Stage::Creeping)
         .filter_map(|trend| Some((trend.eta_steps().or(trend.eta_seconds())?.likely, trend)))
         .min_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, trend)| trend.figures())
+        .map(|(_, trend)| creep.figures(trend))
 }
 
 impl SignalStatus {
     fn of(signal: Signal, creep: &CreepEstimator) -> Option<Self> {
         let slope = creep.slope(signal)?;
         let per_step = slope.bytes_per_step;
-        let trend = creep.trends().find(|trend| trend.signal == signal).map(Trend::figures);
+        let trend = creep.trends().find(|trend| trend.signal == signal);
+        let trend = trend.map(|trend| creep.figures(trend));
         Some(Self {
             signal,
             slope_bytes_per_step: per_step.map(|slope| slope.value),
             slope_lower_bytes_per_step: per_step.map(|slope| slope.lower),
             slope_upper_bytes_per_step: per_step.map(|slope| slope.upper),
             slope_bytes_per_second: slope.bytes_per_second.map(|slope| slope.value),
+            is_straight: slope.is_straight,
             trend: trend.map(|trend| TrendStatus {
                 growth_bytes: trend.growth_bytes,
                 onset_step: trend.onset_step.map(Count::as_f64),
@@ -573,7 +579,7 @@ impl FindingStatus {
             since: *since,
             evidence: finding.evidence.clone(),
             sentence: finding.evidence.sentence(),
-            advice: about.advice.into(),
+            advice: finding.advice(),
         }
     }
 }

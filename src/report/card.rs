@@ -16,6 +16,9 @@ use crate::text::units::{UNKNOWN, bytes, duration, or_unknown, percent};
 const RANKS_MAX: usize = 16;
 /// The ranks named in a line, at most.
 const NAMED_MAX: usize = 8;
+/// What the table calls headroom.
+const HEADROOM: &str = "HEADROOM: capacity less what others hold and less the peak; of memory that grows, also less the \
+                        cache that would not be given back.";
 /// The characters of a sparkline, at most.
 const SPARKS_MAX: usize = 24;
 
@@ -212,7 +215,7 @@ fn table(page: &mut Page, summary: &Summary) {
         Column::right(1, "MEAN").at_least(8),
         Column::right(1, "LAST").at_least(8),
         Column::right(1, "RESERVED").at_least(8),
-        Column::right(1, "OF CAP").at_least(6),
+        Column::right(1, "CAPACITY").at_least(8),
         Column::right(1, "HEADROOM").at_least(8),
         Column::right(1, "PER STEP").at_least(9),
         Column::left(2, "LIVE MEMORY"),
@@ -225,6 +228,9 @@ fn table(page: &mut Page, summary: &Summary) {
         table.row(row(rank));
     }
     page.table(&table);
+    if shown.iter().any(|rank| headroom(rank).is_some()) {
+        page.paragraph(Indent::hanging(3), HEADROOM);
+    }
     let peaks = || rest.iter().filter_map(|rank| peak(rank));
     if let (Some(low), Some(high)) = (peaks().reduce(f64::min), peaks().reduce(f64::max)) {
         let words = format!(
@@ -271,6 +277,11 @@ pub fn peak_of(rank: &RankSummary, metric: PeakMetric) -> Option<f64> {
     }
 }
 
+/// Returns what is left until out-of-memory: of a rank that grows what its finding has it by.
+fn headroom(rank: &RankSummary) -> Option<f64> {
+    rank.growth_headroom_bytes.or(rank.headroom_bytes)
+}
+
 fn row(rank: &RankSummary) -> [String; 9] {
     let slope = rank.trend.as_ref().and_then(|trend| trend.slope_bytes_per_step);
     [
@@ -279,8 +290,8 @@ fn row(rank: &RankSummary) -> [String; 9] {
         or_unknown(rank.allocated.as_ref().map(|figures| bytes(figures.mean_bytes))),
         or_unknown(last_bytes(rank.allocated.as_ref()).map(bytes)),
         or_unknown(max_bytes(rank.peak_reserved.as_ref()).map(bytes)),
-        or_unknown(rank.pressure_ratio.map(percent)),
-        or_unknown(rank.headroom_bytes.map(bytes)),
+        or_unknown(rank.capacity_bytes.map(|capacity| bytes(capacity.as_f64()))),
+        or_unknown(headroom(rank).map(bytes)),
         or_unknown(slope.map(bytes)),
         sparkline(&thinned(&rank.series_bytes, SPARKS_MAX)),
     ]

@@ -163,10 +163,17 @@ fn verdict(status: &Status, rank: &RankStatus) -> Cell {
         (Some(activity), _) if diagnoses.is_empty() => activity.into(),
         (Some(activity), _) => diagnoses.with(&format!("; {activity}")),
         (None, Some(step)) if diagnoses.is_empty() => {
-            format!("judging from step {step}").into()
+            let from = grouped(step);
+            format!("no finding; slow growth judged from step {from}").into()
         }
+        _ if diagnoses.is_empty() && rises_straight(rank) => "rises straight".into(),
         _ => diagnoses,
     }
+}
+
+/// Returns whether live memory of a rank rises in a straight line, though no diagnosis holds of it.
+pub fn rises_straight(rank: &RankStatus) -> bool {
+    rank.creep.iter().any(|signal| signal.signal == Signal::Allocated && signal.is_straight)
 }
 
 /// Returns that a rank ended or is silent, in words; `None` of one that pushes.

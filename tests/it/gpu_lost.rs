@@ -2,8 +2,11 @@
 
 use serde_json::{Value, json};
 
+use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
+use crate::rig::job::Job;
 use crate::rig::nvml::{FakeNvml, driver, gpu};
+use crate::rig::units::GIB;
 
 const LOST: &str = "stepmem_diagnosis{uuid=\"GPU-b\",kind=\"GPU_LOST\"}";
 
@@ -81,4 +84,29 @@ fn finding_about_a_device_is_lowered_by_an_acknowledgement() {
     let [held] = &status["acks"].as_array().unwrap()[..] else { panic!("{status}") };
     assert_eq!((&held["uuid"], &held["kind"]), (&json!("GPU-b"), &json!("GPU_LOST")));
     assert_eq!((held.get("run"), held.get("rank")), (None, None));
+}
+
+#[test]
+fn device_without_memory_of_its_own_has_no_figure_of_it_rather_than_0() {
+    let spark = gpu("GPU-a").without("memory").addressing(2);
+    let fake = FakeNvml::new("gpu-unified", &driver([spark]));
+    let exporter = fake.serve(&["--nvml.interval", "20ms"]);
+    // The process sees no size of the device either.
+    let job = Job::new(1, 3).device("GPU-a").capacity(0).live(|_, _| GIB);
+    exporter.push(&job.records());
+    exporter.await_metrics("the device", |metrics| {
+        metrics.keys().any(|series| series.starts_with("stepmem_device_info"))
+    });
+    let metrics = exporter.scrape();
+    let of_memory = |series: &&String| {
+        ["stepmem_device_memory", "stepmem_rank_capacity", "stepmem_headroom"]
+            .iter()
+            .any(|name| series.starts_with(name))
+    };
+    assert_eq!(metrics.keys().find(of_memory), None);
+    let status = exporter.status();
+    assert_eq!(status["devices"][0]["memory"], Value::Null);
+    assert_eq!(status["ranks"][0]["capacity_bytes"], Value::Null);
+    let shown = stepmem(&["status", "--url", &format!("http://{}", exporter.web)], &[], b"");
+    assert!(shown.out.contains("GPU-a") && !shown.out.contains(" 0 B"), "{}", shown.out);
 }

@@ -67,6 +67,8 @@ mod peers;
 // After the run: one summary, many, two compared, and TraceML's.
 mod summary;
 
+mod cards;
+
 mod summary_files;
 
 mod compare;

@@ -170,7 +170,7 @@ fn check_lists_addresses_token_export_and_devices() {
         "page and metrics: http://0.0.0.0:9477/metrics",
         "pushes:           http://127.0.0.1:9478/v1/steps",
         "push token:       required",
-        "OTLP:             http://collector:4318/v1/metrics every 1m 30s",
+        "OTLP:             http://collector:4318/v1/metrics every 1 min 30 s",
     ] {
         assert!(out.lines().any(|each| each == line), "{out}");
     }
@@ -223,7 +223,7 @@ fn status_is_a_table_for_people_and_json_for_programs() {
         assert!(line.starts_with(start) && line.ends_with(end), "{line}");
     };
     ends(of("llm "), "llm 12 0 7 ", "79.0 GiB 79.0 GiB – 80.0 GiB 99% – – HIGH PRESSURE");
-    let judged = "1.00 GiB 1.00 GiB – – – – – judging from step 288";
+    let judged = "1.00 GiB 1.00 GiB – – – – – no finding; slow growth judged from step 288";
     ends(of("default "), "default 0 0 1 ", judged);
     let column = |line: &str, text: &str| {
         line.chars()

@@ -15,10 +15,10 @@ use crate::analysis::creep::readings::Readings;
 use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::slope::overview;
+use crate::analysis::creep::slope::{Overview, overview};
 use crate::analysis::creep::stairs::{Stairs, StairsEvidence};
 use crate::analysis::creep::surge::{Surge, SurgeEvidence};
-use crate::analysis::creep::trend::{ShownBy, Slope, Stage, Trend};
+use crate::analysis::creep::trend::{ShownBy, Slope, Stage, Trend, TrendFigures};
 use crate::analysis::creep::watch::SignalWatch;
 use crate::analysis::creep::window::WindowVerdict;
 use crate::analysis::creep::without::Rule;
@@ -268,6 +268,11 @@ impl CreepEstimator {
         }
     }
 
+    /// Returns the figures of one of its trends, as of the newest record.
+    pub fn figures(&self, trend: &Trend) -> TrendFigures {
+        self.newest.map_or(*trend, |newest| trend.as_of(&newest)).figures()
+    }
+
     /// Returns the trends that hold now, at most one per signal.
     pub fn trends(&self) -> impl Iterator<Item = &Trend> {
         Signal::ALL.into_iter().filter_map(|signal| self.trend(signal))
@@ -283,13 +288,13 @@ impl CreepEstimator {
             return known.and_then(|(_, slope)| *slope);
         }
         let (_, pyramid, pace) = self.series(signal)?;
-        let (slope, pace) = if let Some(trend) = self.trend(signal) {
-            (trend.slope_bytes_per_unit, trend.seconds_per_unit())
-        } else {
-            let slope = overview(signal, &self.settings, pyramid)?;
-            (slope, pace.seconds_per_unit())
-        };
-        Some(Slope::along(signal.axis(), slope, pace))
+        if let Some(trend) = self.trend(signal) {
+            let (slope, pace) = (trend.slope_bytes_per_unit, trend.seconds_per_unit());
+            return Some(Slope::along(signal.axis(), slope, pace));
+        }
+        let Overview { slope, is_straight } = overview(signal, &self.settings, pyramid)?;
+        let slope = Slope::along(signal.axis(), slope, pace.seconds_per_unit());
+        Some(Slope { is_straight, ..slope })
     }
 
     /// Returns the smoothed seconds per train step; `None` until two blocks show it.

@@ -1,9 +1,11 @@
 //! How fast the points of a window climb, with a 95 % interval.
 
+use crate::analysis::creep::axis::AxisPoint;
 use crate::analysis::creep::curve::Curve;
 use crate::analysis::creep::pyramid::{BLOCKS_MAX, Level, Pyramid, count};
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::SinceOnset;
 use crate::analysis::creep::without::{Rule, Without};
 use crate::analysis::estimate;
 use crate::model::units::{Interval, MEBIBYTE};
@@ -22,13 +24,27 @@ const EXACT_RATIO: f64 = 1e-6;
 /// moves: of points too few to show how they scatter around a line.
 const WALK_SPREADS: f64 = 1.96;
 
+/// The path of a window that rises in a straight line is worth this share of its moves.
+const STRAIGHT_RATIO: f64 = 0.7;
+/// Its last quarter gains at least this share of what its first does.
+const STRAIGHT_GAIN_RATIO: f64 = 0.6;
+/// Less growth in a window is not worth a word: a list of losses on the device takes 512 bytes a step.
+const STRAIGHT_BYTES_MIN: f64 = 4.0 * MEBIBYTE;
+
+/// How the longest window of a signal moves.
+pub(super) struct Overview {
+    pub(super) slope: Interval,
+    /// Whether it rises in a straight line.
+    pub(super) is_straight: bool,
+}
+
 /// Returns the slope of the longest window, by every other block of it; `None` until a window
 /// holds enough blocks.
 pub(super) fn overview(
     signal: Signal,
     settings: &CreepSettings,
     pyramid: &Pyramid,
-) -> Option<Interval> {
+) -> Option<Overview> {
     let has_enough = |level: &&Level| level.blocks.len() >= settings.rules(signal).blocks_min;
     let level = pyramid.levels.iter().rev().find(has_enough)?;
     let curve = Curve::of(&level.blocks, |block| block.value(signal))?;
@@ -40,7 +56,18 @@ pub(super) fn overview(
     let points = thinned.get_mut(..n_thinned)?;
     points.reverse();
     let slope = estimate::theil_sen(points)?.slope;
-    interval(points, slope, settings.without)
+    let slope = interval(points, slope, settings.without)?;
+    Some(Overview { slope, is_straight: is_straight(curve.points(), &slope) })
+}
+
+/// Returns whether a window rises in a straight line, surely, and to its end.
+fn is_straight(points: &[(f64, f64)], slope: &Interval) -> bool {
+    let Some(path) = estimate::path(points) else { return false };
+    let n_moves = count(points.len()) - 1.0;
+    let is_line = path.straightness().is_some_and(|moves| moves >= STRAIGHT_RATIO * n_moves);
+    let is_steady =
+        estimate::kept_ratio(points).is_some_and(|kept| kept >= STRAIGHT_GAIN_RATIO);
+    is_line && is_steady && slope.lower > 0.0 && path.rise >= STRAIGHT_BYTES_MIN
 }
 
 /// The slope of a window since its growth set in.
@@ -113,6 +140,11 @@ impl AskedFor {
         let slope =
             Interval { value: slope.value - unsplit_bytes, lower: slope.lower - most, ..slope };
         Self { slope, unsplit_bytes }
+    }
+
+    /// Returns the growth since `onset` at this rate, near whose end `until` the series was at `level`.
+    pub(super) fn since(&self, onset: AxisPoint, until: AxisPoint, level: f64) -> SinceOnset {
+        SinceOnset::at_rate(self.slope.value, onset, until, level)
     }
 }
 

@@ -13,7 +13,7 @@ use crate::analysis::creep::marks::{
 use crate::analysis::creep::pace::PackedPace;
 use crate::analysis::creep::pyramid::{Block, count};
 use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::trend::{Stage, Trend};
+use crate::analysis::creep::trend::{SinceOnset, Stage, Trend};
 use crate::analysis::creep::without::{Constant, Rule};
 use crate::model::units::Interval;
 
@@ -275,6 +275,7 @@ impl Flight {
                 upper: self.upper_bytes_per_step.max(ends.upper),
             },
             growth_bytes: growth,
+            since_onset: SinceOnset::measured(growth, block.end, block.floor),
             unsplit_bytes: 0.0,
             is_followed: false,
             room: context.room(PeakUse::of([block]), &growing),
@@ -392,7 +393,9 @@ impl Stairs {
         if let Some(held) = &mut self.flight {
             if let Some(newest) = Flight::newest(&self.recent, held.n_stairs) {
                 let growth = (block.floor - held.foot).max(newest.height);
-                held.trend.follow(&newest.trend(growth, block, context));
+                let latest = newest.trend(growth, block, context);
+                held.trend.follow(&latest);
+                held.trend.since_onset = latest.since_onset;
             }
             return;
         }

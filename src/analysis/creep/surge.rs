@@ -14,7 +14,7 @@ use crate::analysis::creep::record::MemoryRecord;
 use crate::analysis::creep::rules::{SurgeRules, SurgeShare, WARMUP_PUSHES};
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::slope::interval;
-use crate::analysis::creep::trend::{Stage, Trend};
+use crate::analysis::creep::trend::{SinceOnset, Stage, Trend};
 use crate::analysis::creep::watch::SignalWatch;
 use crate::analysis::creep::window::{GROWTH_BYTES_MIN, WindowTrend};
 use crate::analysis::creep::without::{Constant, Rule};
@@ -182,7 +182,7 @@ impl Surge {
                 late.raised = early.raised;
             }
             if is_earlier {
-                late.onset = early.onset;
+                late.begin_with(&early);
             }
             self.trend = None;
         }
@@ -410,14 +410,16 @@ impl Surge {
         let seconds_left = context.seconds_left(headroom, net_slope);
         let (stage, obstacle) = self.stage(taken / left, seconds_left, context)?;
         let growing = Growing { signal: self.signal, bytes: taken, is_followed: false };
+        let rate = interval(points, slope, context.settings.without).ok_or(still)?;
+        let since_onset = SinceOnset::at_rate(rate.value, start.at, context.at, last_bytes);
         let trend = Trend {
             signal: self.signal,
             stage,
             raised: context.at,
             onset: start.at,
-            slope_bytes_per_unit: interval(points, slope, context.settings.without)
-                .ok_or(still)?,
+            slope_bytes_per_unit: rate,
             growth_bytes: taken,
+            since_onset,
             unsplit_bytes: 0.0,
             is_followed: false,
             room: context.room(self.most, &growing),

@@ -9,6 +9,7 @@ use crate::analysis::creep::axis::{Axis, AxisPoint};
 use crate::analysis::creep::context::{BytesLeft, Growing, PeakUse, SeriesContext};
 use crate::analysis::creep::course::PowerLaw;
 use crate::analysis::creep::pace::PackedPace;
+use crate::analysis::creep::record::MemoryRecord;
 use crate::analysis::creep::signal::Signal;
 use crate::model::site::{LeakSite, TensorHolder};
 use crate::model::units::{Count, Interval, UnixTime};
@@ -20,6 +21,10 @@ const RISING_CONFIDENCE_RATIO: f64 = 0.9;
 /// A time left is known when the upper end of its interval is at most this many times the lower
 /// one; of one that is not, the least is told.
 const KNOWN_WITHIN: f64 = 10.0;
+
+/// A window whose growth sets in this share of its length after a trend's onset still shows all of
+/// the trend: its line is drawn back to there.
+const DRAWN_BACK_RATIO: f64 = 0.125;
 
 /// How urgent a trend is.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
@@ -48,6 +53,8 @@ pub struct Trend {
     pub(super) unsplit_bytes: f64,
     /// The growth within that window, less what larger batches explain.
     pub growth_bytes: f64,
+    /// The growth since the onset, up to the newest window that shows the trend.
+    pub(super) since_onset: SinceOnset,
     /// Whether reserved memory rises along with live memory.
     pub(super) is_followed: bool,
     /// Bytes left to grow into as of the latest block.
@@ -103,7 +110,7 @@ impl Trend {
         self.eta_units().map(|eta| eta.scaled(pace))
     }
 
-    /// Returns the figures of this trend for JSON, pages and metrics.
+    /// Returns the figures of this trend for JSON, pages and metrics, as of the newest window that shows it.
     pub fn figures(&self) -> TrendFigures {
         let slope = Slope::along(
             self.signal.axis(),
@@ -122,7 +129,7 @@ impl Trend {
             slope_bytes_per_second: per_second.map(|slope| slope.value),
             slope_lower_bytes_per_second: per_second.map(|slope| slope.lower),
             slope_upper_bytes_per_second: per_second.map(|slope| slope.upper),
-            growth_bytes: self.growth_bytes,
+            growth_bytes: self.since_onset.bytes,
             onset_step: is_step.then(|| whole_step(self.onset.position)).flatten(),
             onset_time: self.onset.time,
             headroom_bytes: self.headroom_bytes(),
@@ -154,8 +161,32 @@ impl Trend {
 
     /// Takes over the measurements of `latest`; keeps stage, onset and where it was raised.
     pub(super) fn follow(&mut self, latest: &Self) {
-        let Self { stage, raised, onset, stretch, .. } = *self;
+        let Self { stage, raised, onset, stretch, since_onset, .. } = *self;
         *self = Self { stage, raised, onset, stretch, ..*latest };
+        self.since_onset = since_onset.followed(onset.position, latest);
+    }
+
+    /// Takes over where an earlier finding of the same growth began, and what had grown by then.
+    pub(super) fn begin_with(&mut self, early: &Self) {
+        let latest = *self;
+        self.onset = early.onset;
+        self.since_onset = early.since_onset.followed(early.onset.position, &latest);
+    }
+
+    /// Returns the same trend as of a later record: what has grown since the newest window at its rate, but no more
+    /// than the series did.
+    #[must_use]
+    pub(super) fn as_of(&self, newest: &MemoryRecord) -> Self {
+        let bytes = match self.signal {
+            Signal::Allocated | Signal::Process => Some(newest.allocated),
+            Signal::Reserved => newest.reserved,
+            Signal::OutsideAllocator => None,
+        };
+        let SinceOnset { bytes: grown, until, level } = self.since_onset;
+        let at_rate = self.slope_bytes_per_unit.value * (newest.at.position - until);
+        let more = bytes.map_or(0.0, |bytes| at_rate.min(bytes - level).max(0.0));
+        let since_onset = SinceOnset { bytes: grown + more, ..self.since_onset };
+        Self { since_onset, ..*self }
     }
 
     /// Updates the figures that do not depend on a window.
@@ -178,6 +209,43 @@ impl Trend {
     fn growing(&self) -> Growing {
         let (signal, is_followed) = (self.signal, self.is_followed);
         Growing { signal, bytes: self.growth_bytes, is_followed }
+    }
+}
+
+/// The growth since the onset of a trend, measured over the same span as its rate.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+pub(super) struct SinceOnset {
+    pub(super) bytes: f64,
+    /// Where it was measured, in units of the axis.
+    until: f64,
+    /// The least of the series near there.
+    level: f64,
+}
+
+impl SinceOnset {
+    /// Measures growth at a rate from `onset` to `until`, near which the least of the series is `level`.
+    pub(super) fn at_rate(rate: f64, onset: AxisPoint, until: AxisPoint, level: f64) -> Self {
+        let bytes = rate * (until.position - onset.position);
+        Self { bytes: bytes.max(0.0), until: until.position, level }
+    }
+
+    /// Takes growth as it was measured.
+    pub(super) fn measured(bytes: f64, until: AxisPoint, level: f64) -> Self {
+        Self { bytes, until: until.position, level }
+    }
+
+    /// Returns the growth since `onset` when `latest` shows the trend: by its line where that reaches back so far, else
+    /// by what had grown before and its rate since then.
+    fn followed(self, onset: f64, latest: &Trend) -> Self {
+        let (rate, newest) = (latest.slope_bytes_per_unit.value, latest.since_onset);
+        let is_drawn_back = latest.onset.position - onset
+            <= DRAWN_BACK_RATIO * (newest.until - latest.onset.position);
+        let bytes = if is_drawn_back {
+            rate * (newest.until - onset)
+        } else {
+            self.bytes + rate * (newest.until - self.until).max(0.0)
+        };
+        Self { bytes: bytes.max(0.0), ..newest }
     }
 }
 
@@ -226,6 +294,8 @@ pub struct Slope {
     pub bytes_per_step: Option<Interval>,
     /// Bytes per second; `None` while the pace is unknown.
     pub bytes_per_second: Option<Interval>,
+    /// Whether the signal rises in a straight line, however little.
+    pub is_straight: bool,
 }
 
 impl Slope {
@@ -242,6 +312,7 @@ impl Slope {
                 lower: bytes_per_unit.lower / seconds,
                 upper: bytes_per_unit.upper / seconds,
             }),
+            is_straight: false,
         }
     }
 }
@@ -356,7 +427,7 @@ mod tests {
     use crate::analysis::creep::rules::CreepSettings;
     use crate::analysis::creep::signal::Signal;
     use crate::analysis::creep::simulation::{CAPACITY, Simulation, at, record};
-    use crate::analysis::creep::trend::{Stage, Trend, TrendFigures};
+    use crate::analysis::creep::trend::{SinceOnset, Stage, Trend, TrendFigures};
     use crate::model::units::{Interval, MEBIBYTE};
 
     /// 6 bytes a unit, 3 to 12, with 120 bytes left and 2 seconds a unit.
@@ -368,6 +439,7 @@ mod tests {
             onset: at(600.0, 1_000.123_456),
             slope_bytes_per_unit: Interval { value: 6.0, lower: 3.0, upper: 12.0 },
             growth_bytes: 40.0,
+            since_onset: SinceOnset::at_rate(6.0, at(600.0, 1000.0), at(700.0, 2000.0), 90.0),
             unsplit_bytes: 0.0,
             is_followed: false,
             room: BytesLeft::new(120.0, 0.0),

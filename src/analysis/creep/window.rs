@@ -168,8 +168,7 @@ impl<'a> WindowJudge<'a> {
         let of_net =
             net.as_ref().map(|net| self.rate(net.points()).ok_or(unfit)).transpose()?;
         let rate = of_net.as_ref().unwrap_or(&of_points);
-        let of_slope = net.as_ref().map_or(points, Curve::points);
-        let asked_for = self.asked_for(rate, of_slope);
+        let asked_for = self.asked_for(rate, net.as_ref().map_or(points, Curve::points));
         let onset = blocks.get(rate.onset_idx).unwrap_or(first);
         let is_followed = is_followed(blocks.get(rate.onset_idx..).unwrap_or(blocks));
         let growing = Growing { signal: self.signal, bytes: growth, is_followed };
@@ -181,6 +180,7 @@ impl<'a> WindowJudge<'a> {
             slope_bytes_per_unit: asked_for.slope,
             unsplit_bytes: asked_for.unsplit_bytes,
             growth_bytes: growth,
+            since_onset: asked_for.since(onset.end, context.at, *last_value),
             is_followed,
             room: context.room(PeakUse::of(level.newer_half()), &growing),
             stretch: 1.0,
@@ -477,7 +477,7 @@ mod tests {
         assert_eq!(rank.estimator.slope(Signal::Allocated), None);
         rank.run(2000, |step| record(step, 1024.0 * step));
         assert_eq!(rank.trend(Signal::Allocated), None);
-        let Slope { bytes_per_step, bytes_per_second } =
+        let Slope { bytes_per_step, bytes_per_second, is_straight: _ } =
             rank.estimator.slope(Signal::Allocated).unwrap();
         let Interval { value, lower, upper } = bytes_per_step.unwrap();
         assert_within(value, 1024.0, 1.0);

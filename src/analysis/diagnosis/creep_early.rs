@@ -12,7 +12,8 @@ pub const ABOUT: About = About {
     mark: 'e',
     help: "Live tensor memory at the end of the step, or all memory of a process that does not push, grows \
            steadily; it has not yet eaten enough of the headroom to be called creep.",
-    advice: "Watch it: if it goes on, it becomes MEMORY CREEP.",
+    advice: "Compare with a known stable run (stepmem compare). Where its memory stays level, look at tensors kept \
+             across steps; if it goes on, it becomes MEMORY CREEP.",
 };
 
 /// Judges live memory that rises.

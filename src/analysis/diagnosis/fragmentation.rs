@@ -22,7 +22,8 @@ pub const ABOUT: About = About {
     mark: 'F',
     help: "The allocator's reserved memory grows while live memory does not (judged as creep is); info when \
            the reserved peak is merely at least twice the allocated peak. It stands down where peaks are unknown.",
-    advice: "Try PYTORCH_ALLOC_CONF=expandable_segments:True; pad or bucket varying shapes.",
+    advice: "Try PYTORCH_ALLOC_CONF=expandable_segments:True (before PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF); pad or \
+             bucket varying shapes.",
 };
 
 /// Memory that the allocator holds without use.

@@ -7,7 +7,7 @@ use crate::analysis::diagnosis::pressure;
 use crate::analysis::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject};
 use crate::analysis::diagnosis::site_words;
 use crate::analysis::rank::view::RankView;
-use crate::text::units::{bytes, duration, least_time_left, time_left};
+use crate::text::units::{bytes, counted, duration, least_time_left, time_left};
 
 /// The signals of MEMORY CREEP and MEMORY RISING: live memory of a rank that pushes, else all that the driver reports.
 pub const LIVE_SIGNALS: [Signal; 2] = [Signal::Allocated, Signal::Process];
@@ -83,12 +83,13 @@ impl Figures for TrendFigures {
                 let left = if is_known { time_left(seconds) } else { least_time_left(seconds) };
                 // Less than a second at least says nothing, in steps neither.
                 let steps = steps.filter(|_| is_known || seconds >= 1.0);
-                let steps = steps.map_or(String::new(), |steps| format!(" ({steps:.0} steps)"));
+                let steps =
+                    steps.map_or_else(String::new, |n| format!(" ({})", counted(n, "step")));
                 format!(", out of memory in {left}{steps}")
             }
             (None, Some(steps)) => {
                 let about = if is_known { "about" } else { "at least" };
-                format!(", out of memory in {about} {steps:.0} steps")
+                format!(", out of memory in {about} {}", counted(steps, "step"))
             }
             (None, None) => String::new(),
         };
@@ -101,5 +102,9 @@ impl Figures for TrendFigures {
 
     fn signal(&self) -> Option<Signal> {
         Some(self.signal)
+    }
+
+    fn advice(&self) -> Option<String> {
+        site_words::advice(self.site.as_deref(), self.holder.as_deref())
     }
 }

@@ -6,6 +6,8 @@ use crate::analysis::basis::Basis;
 use crate::analysis::diagnosis::kind::{About, Figures, Score, Severity};
 use crate::analysis::diagnosis::pressure::{self, Pressure};
 use crate::analysis::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject, Thresholds, graded};
+use crate::analysis::rank::view::RankView;
+use crate::model::units::Bytes;
 use crate::text::units::{percent, whole_bytes};
 
 /// A peak is near the capacity.
@@ -29,6 +31,28 @@ pub struct PressureEvidence {
     /// The memory that the peak is of.
     pub basis: Basis,
     pub capacity_bytes: u64,
+    /// The share of the capacity that the rank's allocator held at its recent peak and that was never live at once;
+    /// absent where it is small.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub never_live_ratio: Option<f64>,
+}
+
+/// Memory that was never live at once is told from this share of the capacity on: a smaller batch frees little of it.
+const NEVER_LIVE_MIN: f64 = 0.30;
+
+/// Where much of the memory is never live, what helps is that the allocator splits less.
+const FRAGMENTED_ADVICE: &str = "Much of what the allocator holds is never live at once: try PYTORCH_ALLOC_CONF=expandable_segments:True (before \
+     PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF), and pad or bucket varying shapes. A smaller batch would free little.";
+
+/// Returns what to look at first where an allocator held so much of the capacity that was never live.
+pub fn advice(never_live_ratio: Option<f64>) -> Option<&'static str> {
+    never_live_ratio.map(|_| FRAGMENTED_ADVICE)
+}
+
+/// Returns the share of the capacity that was reserved and never live at once, where that is much.
+pub fn never_live_ratio(reserved: Bytes, live: Bytes, capacity: Bytes) -> Option<f64> {
+    let ratio = (reserved.as_f64() - live.as_f64()) / capacity.as_f64();
+    Some(ratio).filter(|ratio| *ratio >= NEVER_LIVE_MIN)
 }
 
 /// Judges the pressures of a subject: the severest counts, and of several the highest.
@@ -52,9 +76,24 @@ pub fn judge(
     };
     let graded = pressure::of_subject(subject).into_iter().filter_map(grade);
     let (severity, Pressure { basis, ratio, capacity }) = graded.reduce(worse)?;
-    let evidence =
-        PressureEvidence { pressure_ratio: ratio, basis, capacity_bytes: capacity.get() };
+    let evidence = PressureEvidence {
+        pressure_ratio: ratio,
+        basis,
+        capacity_bytes: capacity.get(),
+        never_live_ratio: subject.rank().filter(|_| !is_live(basis)).and_then(of_rank),
+    };
     Some((severity, evidence))
+}
+
+/// Returns the share of a rank's capacity that its allocator recently held and that was never live.
+fn of_rank(rank: &RankView<'_>) -> Option<f64> {
+    let live = rank.recent_peak_allocated.or(rank.high_water_allocated)?;
+    never_live_ratio(rank.recent_reserved?, live, rank.capacity?)
+}
+
+/// Whether memory of that basis is live.
+fn is_live(basis: Basis) -> bool {
+    matches!(basis, Basis::Allocated | Basis::HighWater)
 }
 
 /// Whether memory of that basis is surely in use, so that it can be critical: not what a healthy allocator keeps in its
@@ -78,7 +117,14 @@ impl Figures for PressureEvidence {
         };
         let (ratio, capacity) =
             (percent(self.pressure_ratio), whole_bytes(self.capacity_bytes));
-        format!("{of} is at {ratio} of {capacity}")
+        let never_live = self.never_live_ratio.map_or_else(String::new, |ratio| {
+            format!("; {} of it was never live at once", percent(ratio))
+        });
+        format!("{of} is at {ratio} of {capacity}{never_live}")
+    }
+
+    fn advice(&self) -> Option<String> {
+        advice(self.never_live_ratio).map(str::to_owned)
     }
 
     fn score(&self) -> Score {

@@ -64,6 +64,11 @@ pub trait Figures {
     fn signal(&self) -> Option<Signal> {
         None
     }
+
+    /// Returns what to look at first, where the figures know that better than their diagnosis.
+    fn advice(&self) -> Option<String> {
+        None
+    }
 }
 
 /// What a finding is measured by in a summary: the higher, the worse.
@@ -86,6 +91,10 @@ impl<T: Figures> Figures for Box<T> {
 
     fn signal(&self) -> Option<Signal> {
         T::signal(self)
+    }
+
+    fn advice(&self) -> Option<String> {
+        T::advice(self)
     }
 }
 

@@ -75,6 +75,11 @@ impl Evidence {
     pub fn signal(&self) -> Option<Signal> {
         self.figures().signal()
     }
+
+    /// Returns what to look at first, where the figures know that better than their diagnosis.
+    pub fn advice(&self) -> Option<String> {
+        self.figures().advice()
+    }
 }
 
 /// Returns the diagnoses as a page of documentation.

@@ -143,11 +143,12 @@ impl<'a> Subject<'a, '_> {
         // What keeps live memory explains no growth outside of it.
         let site = self.rank().filter(|_| trend.signal == Signal::Allocated);
         let site = site.map(|rank| rank.site).unwrap_or_default();
+        let creep = self.view.creep();
         Box::new(TrendFigures {
             is_on_host: device.is_some_and(GpuUuid::is_host),
             site: site.leak.cloned().map(Box::new),
             holder: site.holder.cloned().map(Box::new),
-            ..trend.figures()
+            ..creep.map_or_else(|| trend.figures(), |creep| creep.figures(trend))
         })
     }
 

@@ -1,7 +1,7 @@
 //! The words about the code behind growth: the line that allocates, and the object that holds.
 
 use crate::model::site::{LeakSite, SiteVerdict, TensorHolder};
-use crate::text::units::{bytes, grouped, percent};
+use crate::text::units::{bytes, grouped, many, percent};
 
 /// Says which line a snapshot shows, or that it shows none.
 pub fn of(site: &LeakSite) -> String {
@@ -11,7 +11,8 @@ pub fn of(site: &LeakSite) -> String {
             format!("{share} of it is allocated at {at}")
         }
         (SiteVerdict::InsufficientHistory, _) => {
-            format!("its snapshot has {} whole steps, too few for a verdict", site.steps)
+            let steps = many(site.steps, "whole step");
+            format!("its snapshot has {steps}, too few for a verdict")
         }
         (SiteVerdict::Leak | SiteVerdict::None, _) => {
             let most = site.at.as_ref().zip(site.bytes_per_step);
@@ -22,6 +23,31 @@ pub fn of(site: &LeakSite) -> String {
         }
     }
 }
+
+/// Returns what to look at first where a line or an object is known.
+pub fn advice(site: Option<&LeakSite>, holder: Option<&TensorHolder>) -> Option<String> {
+    let line = site.filter(|site| site.verdict == SiteVerdict::Leak);
+    let line = line.and_then(|site| site.at.as_ref());
+    match (holder, line) {
+        (Some(TensorHolder { name, at: Some(at), .. }), _) => {
+            Some(format!("Look at {name} of {at}: it keeps more at every step. {REMEDY}"))
+        }
+        (Some(TensorHolder { name, at: None, .. }), Some(at)) => Some(format!(
+            "Look at {name}, and at {at}, which allocates what it keeps. {REMEDY}"
+        )),
+        (Some(TensorHolder { name, at: None, .. }), None) => {
+            Some(format!("Look at {name}: it keeps more at every step. {REMEDY}"))
+        }
+        (None, Some(at)) => {
+            Some(format!("Look at {at}: what it allocates is kept across steps. {REMEDY}"))
+        }
+        (None, None) => None,
+    }
+}
+
+/// What ends most leaks whose line is known.
+const REMEDY: &str =
+    "Keep detached values or numbers (detach(), item()), bound it, or empty it.";
 
 /// Tensors that take less than this share of the growth are not what takes the memory: what they keep alive is, such as the
 /// graph behind a loss, whose bytes no search sees.

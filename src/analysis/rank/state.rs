@@ -145,9 +145,8 @@ impl RankState {
         self.identify(sample);
         self.creep.set_host(self.is_host());
         self.lifecycle.advance(sample, at);
-        let capacity =
-            self.identity.total.or(self.device_total).filter(|total| total.get() > 0);
-        let capacity = capacity.map(Bytes::as_f64);
+        let nvml = DeviceView { total: self.device_total, ..DeviceView::default() };
+        let capacity = self.capacity(nvml).map(Bytes::as_f64);
         let record = memory_record(&figures, self.high_water, time);
         if sample.phase == Phase::Train {
             let retries = self.last_train.and_then(|last| last.alloc_retries);
@@ -367,7 +366,8 @@ impl RankState {
     }
 
     fn capacity(&self, device: DeviceView) -> Option<Bytes> {
-        self.identity.total.or(device.total).filter(|total| total.get() > 0)
+        let known = |total: &Bytes| total.get() > 0;
+        self.identity.total.filter(known).or(device.total.filter(known))
     }
 
     /// Whether its bytes are host memory: it names no GPU, and none was found for it.
@@ -404,7 +404,7 @@ impl RankState {
             step,
             requested: None,
             headroom_bytes: headroom.map(|headroom| headroom.bytes),
-            growth_bytes: trend.map(|trend| trend.figures().growth_bytes),
+            growth_bytes: trend.map(|trend| self.creep.figures(trend).growth_bytes),
             n_events: self.oom.map_or(0, |oom| oom.n_events) + 1,
             is_fatal: false,
             is_kill: false,
@@ -440,7 +440,8 @@ impl RankState {
         identity.local_rank = sample.local_rank.or(identity.local_rank);
         identity.node_rank = sample.node_rank.or(identity.node_rank);
         identity.world_size = sample.world_size.or(identity.world_size);
-        identity.total = sample.total.or(identity.total);
+        // Memory that a device shares with the machine may be reported as 0, which is no capacity.
+        identity.total = sample.total.filter(|total| total.get() > 0).or(identity.total);
     }
 }
 

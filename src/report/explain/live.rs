@@ -2,15 +2,18 @@
 //! each signal grows, how far it is from out-of-memory, and the gates that its windows do not pass now.
 
 use crate::analysis::creep::signal::Signal;
+use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::rank::view::RankView;
 use crate::analysis::status::{FindingStatus, RankStatus, SignalStatus, Status};
 use crate::model::ids::SubjectId;
 use crate::model::units::Bytes;
 use crate::report::explain::story::End;
 use crate::report::explain::text::{last_word, meanings, what};
+use crate::report::rank_table::rises_straight;
 use crate::text::page::{Column, Indent, Page, Table};
 use crate::text::units::{
-    bytes, date, duration, grouped, hourly, least_time_left, percent, rate, time_left, whole,
+    bytes, counted, date, duration, grouped, hourly, least_time_left, percent, rate, time_left,
+    whole,
 };
 
 /// Puts a rank of a status into words.
@@ -23,7 +26,14 @@ pub fn render(status: &Status, rank: &RankStatus) -> String {
     page.blank();
     page.line("Findings, and why");
     for finding in &findings {
-        self::finding(&mut page, finding);
+        let is_acknowledged =
+            status.acks.iter().any(|ack| ack.subject == subject && ack.kind == finding.kind);
+        let why = match finding.severity {
+            Severity::Info if rank.end.is_some() => ", as the rank has ended",
+            Severity::Info if is_acknowledged => ", as it is acknowledged",
+            _ => "",
+        };
+        self::finding(&mut page, finding, why);
     }
     for ack in status.acks.iter().filter(|ack| ack.subject == subject) {
         let (title, until) = (ack.kind.about().title, date(ack.until));
@@ -65,16 +75,21 @@ fn head(page: &mut Page, status: &Status, rank: &RankStatus) {
             format!("last push {} ago", duration(age))
         }
     };
-    let (n_steps, attempt) = (grouped(rank.steps_total), rank.identity.attempt.get());
-    let words = format!(
-        "{n_steps} train steps since the exporter began; {step} of attempt {attempt}, {activity}"
-    );
+    let n_steps = match rank.steps_total {
+        1 => "1 train step".to_owned(),
+        n => format!("{} train steps", grouped(n)),
+    };
+    let attempt = rank.identity.attempt.get();
+    let words =
+        format!("{n_steps} since the exporter began; {step} of attempt {attempt}, {activity}");
     page.paragraph(Indent::hanging(0), &words);
 }
 
-fn finding(page: &mut Page, finding: &FindingStatus) {
+/// Adds a finding; `why` says what its severity rests on, where that is not its figures.
+fn finding(page: &mut Page, finding: &FindingStatus, why: &str) {
     let FindingStatus { title, severity, since, sentence, advice, .. } = finding;
-    let words = format!("{}: {title} ({}): {sentence}", date(*since), severity.as_label());
+    let severity = severity.as_label();
+    let words = format!("{}: {title} ({severity}{why}): {sentence}", date(*since));
     page.paragraph(Indent::hanging(2), &words);
     page.paragraph(Indent { first: 4, rest: 10 }, &format!("Next: {advice}"));
 }
@@ -106,8 +121,14 @@ pub fn windows(rank: &RankView<'_>) -> String {
 /// Returns why no finding holds, as far as the status knows.
 fn absence(rank: &RankStatus) -> String {
     match rank.judging_from_step {
-        Some(step) => format!("None; creep is judged from step {} on", grouped(step)),
+        Some(step) => format!(
+            "None; fast growth is judged already, slow growth from step {} on",
+            grouped(step)
+        ),
         None if !rank.is_judged => "None; it ended before creep could be judged".to_owned(),
+        None if rises_straight(rank) => {
+            "None so far; but its live memory rises in a straight line. Compare with a known stable run".to_owned()
+        }
         None => "None.".to_owned(),
     }
 }
@@ -141,7 +162,9 @@ fn growth(signal: &SignalStatus) -> String {
 
 /// Adds how far the rank is from its capacity.
 fn room(page: &mut Page, rank: &RankStatus) {
-    if let Some(headroom) = rank.headroom_bytes {
+    // A finding of growth has its own, less by the cache that would not be given back.
+    let grows = rank.creep.iter().any(|signal| signal.trend.is_some());
+    if let Some(headroom) = rank.headroom_bytes.filter(|_| !grows) {
         let basis = rank.headroom_basis.map_or(String::new(), |basis| {
             format!(", by its {} memory", basis.as_label().replace('_', " "))
         });
@@ -153,7 +176,7 @@ fn room(page: &mut Page, rank: &RankStatus) {
         Some((least_time_left(seconds), rank.oom_eta_lower_steps))
     };
     if let Some((left, steps)) = known.or_else(least) {
-        let steps = steps.map_or(String::new(), |steps| format!(", {} steps", whole(steps)));
+        let steps = steps.map_or_else(String::new, |n| format!(" ({})", counted(n, "step")));
         page.paragraph(Indent::hanging(2), &format!("Out of memory in {left}{steps}"));
     }
 }

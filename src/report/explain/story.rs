@@ -464,6 +464,7 @@ mod tests {
         let evidence = PressureEvidence {
             pressure_ratio: 0.95,
             basis: Basis::Process,
+            never_live_ratio: None,
             capacity_bytes: 100,
         };
         Transition {

@@ -8,7 +8,8 @@ use crate::analysis::creep::surge::SurgeEvidence;
 use crate::analysis::creep::trend::{Stage, Trend};
 use crate::analysis::creep::window::WindowVerdict;
 use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
-use crate::analysis::findings::TransitionState;
+use crate::analysis::diagnosis::kind::Severity;
+use crate::analysis::findings::{Transition, TransitionState};
 use crate::model::ids::{ProcessId, RankId, SubjectId};
 use crate::report::explain::story::{
     Cause, Closest, End, LevelTests, Story, StoryEvent, signal, stage_of,
@@ -16,7 +17,9 @@ use crate::report::explain::story::{
 use crate::report::explain::words::{measure, reason};
 use crate::text::page::{Column, Indent, Page, Table};
 use crate::text::spark::sparkline;
-use crate::text::units::{bytes, date, duration, grouped, percent, share, whole};
+use crate::text::units::{
+    bytes, counted, date, duration, grouped, many, percent, share, whole,
+};
 
 /// Fewer stairs are not mentioned: any ramp has two.
 const STAIRS_SHOWN_MIN: usize = 3;
@@ -77,26 +80,44 @@ fn head(page: &mut Page, story: &Story) {
     };
     page.paragraph(Indent::hanging(0), &format!("{who}{device} ({capacity})"));
     if let Some((first, last)) = story.span {
-        let (n_steps, lasted) = (grouped(story.n_steps), duration(last.time - first.time));
+        let lasted = duration(last.time - first.time);
         let (from, to) = (date(first.time), date(last.time));
-        let words = match (first.step, last.step) {
-            (Some(first), Some(last)) => format!(
-                "{n_steps} train steps{restarts}, from step {} at {from} to step {} at {to} ({lasted})",
-                grouped(first),
-                grouped(last)
-            ),
-            _ => format!("{n_steps} readings, it does not push; {from} to {to} ({lasted})"),
+        let words = if let (Some(first), Some(last)) = (first.step, last.step) {
+            let (n_steps, first, last) =
+                (many(story.n_steps, "train step"), grouped(first), grouped(last));
+            format!(
+                "{n_steps}{restarts}, from step {first} at {from} to step {last} at {to} ({lasted})"
+            )
+        } else {
+            let n_readings = many(story.n_steps, "reading");
+            format!("{n_readings}, it does not push; {from} to {to} ({lasted})")
         };
         page.paragraph(Indent::hanging(0), &words);
     }
     let held: Vec<String> = held(story)
         .map(|event| {
             let transition = &event.transition;
-            format!("{} ({})", transition.kind, transition.severity.as_label())
+            format!("{} ({})", transition.kind, severity(story, event))
         })
         .collect();
     let now = if held.is_empty() { "no finding".to_owned() } else { held.join(", ") };
     page.paragraph(Indent::hanging(0), &format!("At the end: {now}"));
+}
+
+/// Returns the severity of a finding that was raised, and why it is info where it was more before.
+fn severity(story: &Story, event: &StoryEvent) -> String {
+    let Transition { kind, severity, .. } = event.transition;
+    let earlier = story.events.iter().take_while(|other| !std::ptr::eq(*other, event));
+    let last = earlier.filter(|other| other.transition.kind == kind).last();
+    let before = last.filter(|last| last.transition.state == TransitionState::Raised);
+    let before = before.map(|before| before.transition.severity);
+    match before.filter(|before| severity == Severity::Info && *before > severity) {
+        Some(before) => format!(
+            "info; {} until the rank ended or the finding was acknowledged",
+            before.as_label()
+        ),
+        None => severity.as_label().to_owned(),
+    }
 }
 
 /// Returns the findings that still hold at the end.
@@ -205,9 +226,8 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
             page.paragraph(Indent::hanging(2), &format!("{when} {kind} cleared: {why}"));
         }
         (TransitionState::Raised, _) => {
-            let severity = transition.severity.as_label();
-            let words =
-                format!("{when} {kind}, {severity}: {}", transition.evidence.sentence());
+            let (severity, sentence) = (severity(story, event), transition.evidence.sentence());
+            let words = format!("{when} {kind}, {severity}: {sentence}");
             page.paragraph(Indent::hanging(2), &words);
             if let Some(window) = &event.window {
                 shown(page, window, stage_of(kind), story);
@@ -329,9 +349,9 @@ fn windows(page: &mut Page, story: &Story, of: Signal) {
             let n_tests: u32 = levels.iter().map(|level| level.n_tests).sum();
             let longest = levels.iter().map(|level| level.last.n_records).fold(0.0, f64::max);
             let words = format!(
-                "{}: {} windows of up to {} {records} were tested, all with the outcome: {}",
+                "{}: {} of up to {} {records} tested, all with the outcome: {}",
                 what(of),
-                grouped(n_tests.into()),
+                counted(n_tests.into(), "window"),
                 whole(longest),
                 brief(*end)
             );

@@ -17,11 +17,12 @@ use crate::model::ids::Rank;
 use crate::model::units::Count;
 use crate::report::card;
 use crate::report::policy::{PeakMetric, PolicyName};
-use crate::report::summary::issues::{issues, neutral};
+use crate::report::summary::issues::issues;
 use crate::report::summary::model::{
     Coverage, FigureSummary, Generator, LostRank, PhaseSummary, RankOutcome, RankSummary,
     RankTrend, SCHEMA_VERSION, Summary, TRACEML_SCHEMA_VERSION,
 };
+use crate::report::summary::neutral::neutral;
 use crate::report::summary::peaks::{LifePressure, Peaks};
 use crate::report::summary::run_metrics::{is_judged, run_metrics};
 use crate::report::summary::traceml_shape;
@@ -41,11 +42,9 @@ impl Summary {
         let peak = metrics.get(&PeakMetric::Allocated);
         let (skew, highest) =
             (peak.map(|metric| metric.skew_pct), peak.map(|metric| metric.worst_rank));
-        let steps_used = ranks.iter().map(|rank| rank.steps).max().unwrap_or(0);
-        let neutral = || neutral(steps_used, coverage.ranks_judged > 0, highest);
         let mut issues = issues(run);
         if issues.is_empty() {
-            issues.push(neutral());
+            issues.push(neutral(&coverage, &ranks, highest));
         }
         for issue in &mut issues {
             issue.skew_pct = skew.filter(|_| issue.is_wrong());
@@ -56,7 +55,8 @@ impl Summary {
                 .filter(|issue| issue.is_wrong() && issue.ranks.contains(&rank.rank));
             rank.issues = own.map(|issue| issue.kind.clone()).collect();
         }
-        let diagnosis = issues.first().cloned().unwrap_or_else(neutral);
+        let first = issues.first().cloned();
+        let diagnosis = first.unwrap_or_else(|| neutral(&coverage, &ranks, highest));
         let span = coverage.first.zip(coverage.last);
         let mut summary = Self {
             schema_version: TRACEML_SCHEMA_VERSION,
@@ -191,6 +191,7 @@ fn rank_summary(
             .reduce(f64::max),
         headroom_bytes: view.headroom().map(|headroom| headroom.bytes),
         high_water_allocated_bytes: view.high_water_allocated,
+        growth_headroom_bytes: growth_headroom(view),
         headroom_basis: view.headroom().map(|headroom| headroom.basis),
         peak_imbalance_ratio: peaks.against_others(rank).map(|imbalance| imbalance.ratio),
         fragmentation_ratio: view.fragmentation_ratio(),
@@ -201,6 +202,11 @@ fn rank_summary(
         alloc_retries: view.last_train.and_then(|last| last.alloc_retries),
         series_bytes: tally.means(Kept::Allocated).map(f64::round).collect(),
     }
+}
+
+/// Returns the least that any growth of the rank has left, as its findings tell it.
+fn growth_headroom(view: &RankView<'_>) -> Option<f64> {
+    view.creep.trends().filter_map(Trend::headroom_bytes).reduce(f64::min)
 }
 
 /// Returns how many out-of-memory errors there were: those that the process counted, and the one that ended it.
@@ -237,7 +243,7 @@ fn rank_trend(rank: &RankView<'_>, signal: Signal) -> Option<RankTrend> {
     let slope = rank.creep.slope(signal)?;
     let per_step = slope.bytes_per_step;
     let trend = rank.creep.trends().find(|trend| trend.signal == signal);
-    let figures = trend.map(Trend::figures);
+    let figures = trend.map(|trend| rank.creep.figures(trend));
     let figures = figures.as_ref();
     Some(RankTrend {
         signal,
@@ -246,6 +252,7 @@ fn rank_trend(rank: &RankView<'_>, signal: Signal) -> Option<RankTrend> {
         slope_lower_bytes_per_step: per_step.map(|slope| slope.lower),
         slope_upper_bytes_per_step: per_step.map(|slope| slope.upper),
         slope_bytes_per_second: slope.bytes_per_second.map(|slope| slope.value),
+        is_straight: slope.is_straight,
         growth_bytes: figures.map(|trend| trend.growth_bytes),
         onset_step: figures.and_then(|trend| trend.onset_step).map(Count::as_f64),
         onset_time: figures.map(|trend| trend.onset_time.get()),

@@ -1,10 +1,12 @@
 //! The issues of a run: one a kind, the worst first.
 
+use std::borrow::Cow;
 use std::cmp::Reverse;
 
 use crate::analysis::basis::Basis;
 use crate::analysis::diagnosis::DiagnosisKind;
 use crate::analysis::diagnosis::balance::COMPARABLE_STEPS_MIN;
+use crate::analysis::diagnosis::high_pressure;
 use crate::analysis::diagnosis::imbalance::PRESSURE_WARNING_MIN;
 use crate::analysis::diagnosis::kind::{Score, Severity};
 use crate::analysis::findings::Finding;
@@ -24,6 +26,8 @@ struct RankIssue {
     /// The higher, the worse.
     score: f64,
     sentence: String,
+    /// What to look at first, where its figures know that better than the diagnosis.
+    advice: Option<Cow<'static, str>>,
     evidence: IssueEvidence,
 }
 
@@ -46,44 +50,6 @@ pub fn issues(run: &RunView<'_>) -> Vec<Issue> {
     issues.into_iter().map(|(_, issue)| issue).collect()
 }
 
-/// Returns the issue that stands where nothing is wrong; `worst_rank` is the one with the highest peak.
-pub fn neutral(steps_used: u64, is_judged: bool, worst_rank: Option<Rank>) -> Issue {
-    let (kind, status, summary, action) = match steps_used {
-        0 => (
-            IssueKind::NoData,
-            "NO DATA",
-            "no train step was pushed",
-            "Push a record per train step.",
-        ),
-        _ if is_judged => (
-            IssueKind::Balanced,
-            "BALANCED",
-            "no creep, pressure or imbalance",
-            "Nothing to do.",
-        ),
-        _ => (
-            IssueKind::TooFewSteps,
-            "TOO FEW STEPS",
-            "no pressure or imbalance, and too few steps to judge creep",
-            "Look again after more steps.",
-        ),
-    };
-    Issue {
-        kind,
-        status: status.into(),
-        severity: IssueSeverity::Info,
-        summary: summary.to_owned(),
-        action: action.into(),
-        metric: PeakMetric::Allocated.as_label().into(),
-        phase: None,
-        score: None,
-        share_pct: None,
-        skew_pct: None,
-        ranks: worst_rank.into_iter().collect(),
-        evidence: IssueEvidence::Neutral { steps_used, worst_rank },
-    }
-}
-
 /// Joins what was found of each rank, the worst first; `None` when that is nothing.
 fn issue(kind: DiagnosisKind, mut of_ranks: Vec<RankIssue>) -> Option<Issue> {
     of_ranks.sort_by(|a, b| {
@@ -97,7 +63,7 @@ fn issue(kind: DiagnosisKind, mut of_ranks: Vec<RankIssue>) -> Option<Issue> {
         status: kind.about().title.into(),
         severity: worst.severity,
         summary: worst.sentence,
-        action: kind.about().advice.into(),
+        action: worst.advice.unwrap_or(Cow::Borrowed(kind.about().advice)),
         metric: worst.metric.into(),
         phase: Some("memory".into()),
         score: Some(worst.score),
@@ -128,9 +94,20 @@ fn past_pressures(run: &RunView<'_>, found: &[RankIssue]) -> Vec<RankIssue> {
         };
         let graded = LifePressure::all(view).filter(|_| !is_found).filter_map(grade);
         let (severity, pressure) = graded.reduce(worse)?;
-        Some(RankIssue::of_pressure(*rank, pressure, severity))
+        let advice = high_pressure::advice(never_live(view, pressure)).map(Cow::Borrowed);
+        Some(RankIssue { advice, ..RankIssue::of_pressure(*rank, pressure, severity) })
     };
     run.ranks.iter().filter_map(past).collect()
+}
+
+/// Returns the share of the capacity that was reserved and never live, where the pressure was of what was reserved.
+fn never_live(view: &RankView<'_>, pressure: LifePressure) -> Option<f64> {
+    let tally = view.tally;
+    let live = tally.phases.iter().filter_map(|phase| phase.peak).max();
+    let reserved = tally.peak_reserved.max.or(tally.reserved.max)?.0;
+    let is_reserved = pressure.basis == Basis::Reserved;
+    let live = live.or(view.high_water_allocated).filter(|_| is_reserved)?;
+    high_pressure::never_live_ratio(reserved, live, pressure.capacity)
 }
 
 /// Returns the ranks whose peak is far below the others', which then do more than their share: good to know on devices
@@ -167,6 +144,7 @@ impl RankIssue {
             metric,
             score: value,
             sentence: finding.evidence.sentence(),
+            advice: Some(finding.advice()),
             evidence: IssueEvidence::Finding(finding.evidence.clone()),
         })
     }
@@ -189,6 +167,7 @@ impl RankIssue {
             metric: basis.as_metric(),
             score: ratio,
             sentence: format!("the {peak} was at {} of {of}{at}", percent(ratio)),
+            advice: None,
             evidence: IssueEvidence::PastPeak {
                 pressure_ratio: ratio,
                 basis,
@@ -210,6 +189,7 @@ impl RankIssue {
                 percent(-ratio),
                 bytes(median_bytes)
             ),
+            advice: None,
             evidence: IssueEvidence::LowPeak { peak_imbalance_ratio: ratio, median_bytes },
         }
     }

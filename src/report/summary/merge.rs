@@ -7,8 +7,8 @@ use crate::model::ids::Rank;
 use crate::report::card;
 use crate::report::policy::PeakMetric;
 use crate::report::summary::build::unseen;
-use crate::report::summary::issues::neutral;
 use crate::report::summary::model::{Coverage, Issue, RankSummary, RunMetric, Summary};
+use crate::report::summary::neutral::neutral;
 use crate::report::summary::peaks::Peaks;
 use crate::report::summary::run_metrics::{has_more_growth, of_peaks};
 use crate::report::summary::traceml_shape;
@@ -44,10 +44,9 @@ pub fn merged(mut parts: Vec<Summary>) -> Result<Summary, MergeError> {
     for rank in &mut ranks {
         rank.peak_imbalance_ratio = peaks.against_others(rank.rank).map(|of| of.ratio);
     }
-    let steps_used = ranks.iter().map(|rank| rank.steps).max().unwrap_or(0);
     let mut issues = issues(&parts);
     if issues.is_empty() {
-        issues.push(neutral(steps_used, coverage.ranks_judged > 0, highest));
+        issues.push(neutral(&coverage, &ranks, highest));
     }
     for issue in issues.iter_mut().filter(|issue| issue.is_wrong()) {
         issue.skew_pct = skew;

@@ -337,6 +337,10 @@ pub struct RankSummary {
     /// The maximum of allocated since its process began.
     #[serde(default)]
     pub high_water_allocated_bytes: Option<Bytes>,
+    /// What is left until its growth ends in out-of-memory, in bytes: less than `headroom_bytes` by the cache that the
+    /// allocator would not give back. Absent where nothing grows.
+    #[serde(default)]
+    pub growth_headroom_bytes: Option<f64>,
     /// The memory that the headroom rests on.
     #[serde(default)]
     pub headroom_basis: Option<Basis>,
@@ -384,6 +388,9 @@ pub struct RankTrend {
     pub slope_upper_bytes_per_step: Option<f64>,
     /// The slope in time.
     pub slope_bytes_per_second: Option<f64>,
+    /// Whether it rises in a straight line, however little that is of the memory left.
+    #[serde(default)]
+    pub is_straight: bool,
     /// Growth since the onset.
     pub growth_bytes: Option<f64>,
     /// The step at which growth began.
