@@ -2,6 +2,7 @@
 //! each signal grows, how far it is from out-of-memory, and the gates that its windows do not pass now.
 
 use crate::analysis::creep::signal::Signal;
+use crate::analysis::diagnosis::Evidence;
 use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::rank::view::RankView;
 use crate::analysis::status::{FindingStatus, RankStatus, SignalStatus, Status};
@@ -51,7 +52,7 @@ pub fn render(status: &Status, rank: &RankStatus) -> String {
     if rank.creep.is_empty() {
         page.line("  No slope is known yet.");
     }
-    room(&mut page, rank);
+    room(&mut page, rank, &findings);
     page.into_text()
 }
 
@@ -160,11 +161,18 @@ fn growth(signal: &SignalStatus) -> String {
     format!("{}: {}", what(signal.signal), parts.join("; "))
 }
 
-/// Adds how far the rank is from its capacity.
-fn room(page: &mut Page, rank: &RankStatus) {
-    // A finding of growth has its own, less by the cache that would not be given back.
-    let grows = rank.creep.iter().any(|signal| signal.trend.is_some());
-    if let Some(headroom) = rank.headroom_bytes.filter(|_| !grows) {
+/// Adds how far the rank is from its capacity; where it grows, by the headroom that its finding has.
+fn room(page: &mut Page, rank: &RankStatus, findings: &[&FindingStatus]) {
+    let of_growth = findings.iter().find_map(|finding| match &finding.evidence {
+        Evidence::CreepConfirmed(growth) | Evidence::CreepEarly(growth) => {
+            growth.headroom_bytes
+        }
+        _ => None,
+    });
+    if let Some(headroom) = of_growth {
+        let words = format!("Headroom: {}, as its growth has it left", bytes(headroom));
+        page.paragraph(Indent::hanging(2), &words);
+    } else if let Some(headroom) = rank.headroom_bytes {
         let basis = rank.headroom_basis.map_or(String::new(), |basis| {
             format!(", by its {} memory", basis.as_label().replace('_', " "))
         });
