@@ -42,6 +42,9 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
 }
 
 fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
+    for warning in &settings.warnings {
+        writeln!(out, "warning:          {warning}")?;
+    }
     let is_tls = settings.web_file.as_ref().is_some_and(WebFile::speaks_tls);
     let scheme = if is_tls { "https" } else { "http" };
     for address in &settings.web_addresses {
@@ -70,7 +73,8 @@ fn check(settings: &Settings, mut out: impl Write) -> anyhow::Result<()> {
     )?;
     match &settings.otlp {
         Some(otlp) => {
-            writeln!(out, "OTLP:             {} every {}", otlp.url(), period(otlp.interval))?;
+            let (url, interval) = (otlp.shown_url(), period(otlp.interval));
+            writeln!(out, "OTLP:             {url} every {interval}")?;
         }
         None => writeln!(out, "OTLP:             off")?,
     }

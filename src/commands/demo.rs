@@ -288,7 +288,8 @@ async fn train(
     let is_fixed = job.lock().is_ok_and(|job| job.leak_bytes_per_step == 0);
     let text = announcement(*web, &telemetry_path, is_fixed);
     stdout().lock().write_all(text.as_bytes())?;
-    let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).build()?;
+    let client = reqwest::Client::builder().no_proxy().tls_certs_only([]);
+    let client = client.redirect(reqwest::redirect::Policy::none()).build()?;
     let pusher = Pusher { base: format!("http://{}", reachable(*push)), client };
     let mut requests = SimulatedRequests { folder, open: Vec::new(), last_id: String::new() };
     let mut tick = tokio::time::interval(STEP_EVERY);

@@ -19,6 +19,7 @@ use crate::commands::live::{LiveExporter, instead_of_recordings, plain_json};
 use crate::commands::playback;
 use crate::model::ids::{Rank, RankId, Run, SubjectId};
 use crate::model::units::Uptime;
+use crate::model::url::shown;
 use crate::report::explain::json::{RankTold, StoryTold, WindowsRead};
 use crate::report::explain::story::{LookTime, Story, SubjectFigures};
 use crate::report::explain::{live, text};
@@ -109,7 +110,8 @@ fn of_exporter(
         None => exporter.only_run(&status)?,
     };
     let known = status.ranks.iter().find(|known| known.run == run && known.rank == *rank);
-    let known = known.with_context(|| format!("{url} has no rank {rank} of run {run}"))?;
+    let known =
+        known.with_context(|| format!("{} has no rank {rank} of run {run}", shown(url)))?;
     let number = rank.to_string();
     let path = ["api", "v1", "runs", run.as_str(), "ranks", &number, "windows"];
     // A rank that ended has no windows any more.

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Arg, ArgMatches};
-use reqwest::Url;
 use reqwest::blocking::{Client, RequestBuilder, Response};
+use reqwest::{Url, redirect};
 use serde::de::DeserializeOwned;
 
 use crate::analysis::status::Status;
@@ -18,6 +18,7 @@ use crate::config::environment;
 use crate::config::table::{SETTINGS, Setting};
 use crate::input::push::wire::request::ControlRequest;
 use crate::model::ids::{Rank, Run};
+use crate::model::url::shown;
 use crate::text::clean::{is_raw, shortened};
 
 /// How long the exporter may take to answer.
@@ -42,7 +43,7 @@ const TOKEN_HELP: &str = "File with the exporter's token of admins [env: STEPMEM
 /// An exporter at an address.
 pub(super) struct LiveExporter {
     client: Client,
-    /// The address as it was given.
+    /// The address as it was given, without what may be secret.
     name: String,
     url: Url,
     token: Option<String>,
@@ -57,6 +58,8 @@ impl LiveExporter {
     pub(super) fn at(address: &str, access: &ArgMatches) -> anyhow::Result<Self> {
         let credentials = Credentials::read(access)?;
         let builder = Client::builder().timeout(ANSWER_WITHIN).no_proxy();
+        // A token, a user and a certificate are for this exporter, and for nobody that it names.
+        let builder = builder.redirect(redirect::Policy::none());
         // Without TLS it does not need the system's certificates, which a small image lacks.
         let builder = if address.starts_with("https://") {
             credentials.encrypt(builder)
@@ -68,10 +71,15 @@ impl LiveExporter {
             None => (builder, address),
         };
         let expected = || {
+            let address = shown(address);
             format!("{address} is none of http://HOST:PORT, https://HOST:PORT and unix:///PATH")
         };
         let url = Url::parse(url).with_context(expected)?;
-        let (client, name) = (builder.build()?, address.to_owned());
+        anyhow::ensure!(
+            ["http", "https"].contains(&url.scheme()) && url.has_host(),
+            expected()
+        );
+        let (client, name) = (builder.build()?, shown(address));
         Ok(Self { client, name, url, token: None, credentials })
     }
 
@@ -160,8 +168,8 @@ impl LiveExporter {
             Some(token) => request.bearer_auth(token),
             None => self.credentials.show(request),
         };
-        let answer =
-            request.send().with_context(|| format!("no exporter answers at {place}"))?;
+        let answer = request.send().map_err(reqwest::Error::without_url);
+        let answer = answer.with_context(|| format!("no exporter answers at {place}"))?;
         let status = answer.status();
         let text = text_of(answer).with_context(|| format!("the answer of {place}"))?;
         let problem = serde_json::from_str::<Problem>(&text).unwrap_or_default();

@@ -9,6 +9,7 @@ use clap::{ArgMatches, Command};
 use crate::commands::args::{CommandError, Exit, GeneratorRow, UNKNOWN_ARGUMENT};
 use crate::commands::{COMMANDS, completions, man, serve};
 use crate::config::sources::is_sidecar;
+use crate::model::url::shown_in;
 
 /// The commands that write about all commands, after those in help. They get what this file alone puts together.
 const GENERATORS: [GeneratorRow; 2] = [completions::COMPLETIONS, man::MAN];
@@ -23,6 +24,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<Exit, Comman
     let matches = match parsed.or_else(|error| parsed_by_a_sidecar(arguments, error)) {
         Ok(matches) => matches,
         Err(error) => {
+            let text = error.to_string();
+            let shown = shown_in(&text);
+            if shown != text {
+                let shown = shown.strip_prefix("error: ").unwrap_or(&shown).trim_end();
+                let error = anyhow::Error::msg(shown.to_owned());
+                return Err(CommandError { exit: Exit::Usage, error });
+            }
             error.print().map_err(anyhow::Error::from)?;
             return Ok(if error.use_stderr() { Exit::Usage } else { Exit::Success });
         }
@@ -52,6 +60,7 @@ fn parsed_by_a_sidecar(
         let text = wrong.to_string();
         let line = text.lines().next().unwrap_or_default();
         let line = line.strip_prefix("error: ").unwrap_or(line);
+        let line = shown_in(line);
         unknown.push(OsString::from(format!("--{UNKNOWN_ARGUMENT}={line}")));
         if !without_unknown(&mut arguments, &wrong) {
             if is_bare {

@@ -22,6 +22,7 @@ use crate::input::recording::{self, RecordingLine};
 use crate::model::device::GpuSample;
 use crate::model::ids::Run;
 use crate::model::step::StepSample;
+use crate::model::url::shown;
 use crate::report::summary::model::Summary;
 use crate::report::traceml::rows::PeakRows;
 use crate::report::traceml::trend::WINDOW_STEPS;
@@ -202,7 +203,7 @@ fn live(
     };
     let text = exporter.get(&["api", "v1", "runs", run.as_str(), "summary"])?;
     let summary: Summary = serde_json::from_str(&text).with_context(|| {
-        format!("{url} does not answer with a summary of stepmem {VERSION}")
+        format!("{} does not answer with a summary of stepmem {VERSION}", shown(url))
     })?;
     if is_json {
         Ok(plain_json(&json(&summary)?).into_owned())

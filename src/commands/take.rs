@@ -17,6 +17,7 @@ use crate::commands::credentials::credential_args;
 use crate::commands::live::{LiveExporter, push_address, push_url_arg, token, token_arg};
 use crate::input::push::wire::request::ControlRequest;
 use crate::model::ids::Run;
+use crate::model::url::shown;
 use crate::text::clean::clean;
 
 /// The name of the subcommand.
@@ -77,7 +78,7 @@ fn take(matches: &ArgMatches) -> anyhow::Result<Exit> {
         let snapshot = snapshot.context("the exporter no longer lists the snapshot")?;
         if let Some(exit) = finished(snapshot, &status)? {
             if let Some(id) = &snapshot.timeline {
-                let base = text("url");
+                let base = shown(&text("url"));
                 let url = format!("{}/snapshots/{id}", base.trim_end_matches('/'));
                 writeln!(stdout().lock(), "timeline: {}", clean(&url))?;
             }

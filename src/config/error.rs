@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use crate::config::keys;
 use crate::model::units::OutOfRange;
+use crate::model::url::shown;
 
 /// Everything that is wrong with the settings, one mistake a line.
 #[derive(Debug, thiserror::Error)]
@@ -147,10 +148,13 @@ pub enum ValueError {
     #[error("{0:?} is not HOST:PORT or :PORT")]
     Address(String),
     /// Not a URL of a collector.
-    #[error("{0:?} begins with neither http:// nor https://")]
+    #[error("{:?} begins with neither http:// nor https://", shown(.0))]
     Url(String),
+    /// Not a URL at all.
+    #[error("{:?} is not a URL such as http://collector:4318", shown(.0))]
+    NotAUrl(String),
     /// The URL of metrics where that of all signals belongs.
-    #[error("{value:?} ends in v1/metrics, which is appended: write {base}")]
+    #[error("{:?} ends in v1/metrics, which is appended: write {}", shown(.value), shown(.base))]
     MetricsUrl {
         value: String,
         /// The value to write instead.

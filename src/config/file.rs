@@ -6,6 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::config::error::Mistake;
+use crate::model::url::shown_in;
 use crate::store::open;
 
 /// The longest file of settings, in bytes.
@@ -21,10 +22,11 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Vec<String>>, Mistake
         open::read_regular(path, FILE_BYTES_MAX).map_err(|error| mistake(error.to_string()))?;
     let text = String::from_utf8(bytes).map_err(|error| mistake(error.to_string()))?;
     let value: Value = match path.extension().and_then(|extension| extension.to_str()) {
-        Some("toml") => toml::from_str(&text).map_err(|error| mistake(error.to_string()))?,
-        Some("yaml" | "yml") => {
-            serde_norway::from_str(&text).map_err(|error| mistake(error.to_string()))?
+        Some("toml") => {
+            toml::from_str(&text).map_err(|error| mistake(toml_reason(&error, &text)))?
         }
+        Some("yaml" | "yml") => serde_norway::from_str(&text)
+            .map_err(|error| mistake(shown_in(&error.to_string())))?,
         _ => {
             let reason = "the name ends in none of .toml, .yaml, .yml";
             return Err(mistake(reason.to_owned()));
@@ -33,6 +35,13 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Vec<String>>, Mistake
     let mut values = BTreeMap::new();
     flatten("", &value, &mut values);
     Ok(values)
+}
+
+/// Returns why a text is not TOML, without the line itself, which may hold a password.
+fn toml_reason(error: &toml::de::Error, text: &str) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start));
+    let line = before.map(|before| format!(" at line {}", before.matches('\n').count() + 1));
+    format!("TOML parse error{}: {}", line.unwrap_or_default(), shown_in(error.message()))
 }
 
 /// Joins the keys of nested tables by dots.

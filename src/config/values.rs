@@ -4,6 +4,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use axum::http::Uri;
+
 use crate::config::error::ValueError;
 use crate::config::settings::PushSocket;
 use crate::config::token;
@@ -12,6 +14,7 @@ use crate::input::push::http::TokenFile;
 use crate::input::push::roles::Token;
 use crate::model::device::{DevicePod, PodName};
 use crate::model::units::{checked_name, checked_text, parse_size};
+use crate::model::url::without_user;
 use crate::output::otlp::config::{METRICS_PATH, Transport};
 use crate::output::web::is_reserved;
 
@@ -132,6 +135,9 @@ pub(super) fn endpoint(value: &str) -> Result<Option<String>, ValueError> {
     }
     if ["http://", "https://"].into_iter().all(|scheme| !value.starts_with(scheme)) {
         return Err(ValueError::Url(value.to_owned()));
+    }
+    if without_user(value).url.parse::<Uri>().is_err() {
+        return Err(ValueError::NotAUrl(value.to_owned()));
     }
     match value.trim_end_matches('/').strip_suffix(METRICS_PATH) {
         Some(base) if base.ends_with('/') => Err(ValueError::MetricsUrl {

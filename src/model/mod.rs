@@ -8,3 +8,4 @@ pub mod launch;
 pub mod site;
 pub mod step;
 pub mod units;
+pub mod url;

@@ -1,6 +1,12 @@
 //! The configuration of the export, and the URL that it leads to.
 
+use std::fmt;
 use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::model::url::{percent_decoded, shown, without_user};
 
 /// The path of metrics below an endpoint of all signals, by the specification of OTLP over HTTP.
 pub const METRICS_PATH: &str = "v1/metrics";
@@ -21,26 +27,55 @@ pub struct OtlpConfig {
 }
 
 impl OtlpConfig {
-    /// Returns the URL that metrics are sent to.
+    /// Returns the URL that metrics are sent to, without user and password.
     pub fn url(&self) -> String {
+        let url = without_user(self.endpoint.as_given()).url;
         match (&self.endpoint, self.transport) {
-            (Endpoint::AllSignals(base), Transport::Http) => {
-                format!("{}/{METRICS_PATH}", base.trim_end_matches('/'))
+            (Endpoint::AllSignals(_), Transport::Http) => {
+                format!("{}/{METRICS_PATH}", url.trim_end_matches('/'))
             }
-            (Endpoint::AllSignals(url), Transport::Grpc) | (Endpoint::Metrics(url), _) => {
-                url.clone()
-            }
+            (Endpoint::AllSignals(_), Transport::Grpc) | (Endpoint::Metrics(_), _) => url,
         }
+    }
+
+    /// Returns the URL that metrics are sent to, for people.
+    pub fn shown_url(&self) -> String {
+        shown(&self.url())
+    }
+
+    /// Returns the header `authorization` by which user and password of the URL are sent.
+    pub fn authorization(&self) -> Option<String> {
+        let user = percent_decoded(without_user(self.endpoint.as_given()).user?);
+        let user = if user.contains(&b':') { user } else { [&user[..], b":"].concat() };
+        Some(format!("Basic {}", STANDARD.encode(user)))
     }
 }
 
-/// The URL of a collector.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The URL of a collector as it was given, which may hold a user and a password.
+#[derive(Clone, PartialEq, Eq)]
 pub enum Endpoint {
     /// Of all signals (`http://host:4318`): over HTTP, [`METRICS_PATH`] is appended.
     AllSignals(String),
     /// Of metrics: used as it is.
     Metrics(String),
+}
+
+impl Endpoint {
+    fn as_given(&self) -> &str {
+        match self {
+            Self::AllSignals(url) | Self::Metrics(url) => url,
+        }
+    }
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Self::AllSignals(_) => "AllSignals",
+            Self::Metrics(_) => "Metrics",
+        };
+        f.debug_tuple(name).field(&shown(self.as_given())).finish()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,5 +125,28 @@ mod tests {
         );
         check(metrics("http://c:4318/x"), Transport::Http, "http://c:4318/x");
         check(all("http://c:4317"), Transport::Grpc, "http://c:4317");
+        check(all("http://u:p@c:4318/"), Transport::Http, "http://c:4318/v1/metrics");
+        check(metrics("http://u:p@c:4318/x"), Transport::Http, "http://c:4318/x");
+    }
+
+    #[test]
+    fn user_and_password_become_a_header_and_are_not_shown() {
+        let config = |url: &str| OtlpConfig {
+            endpoint: Endpoint::Metrics(url.to_owned()),
+            transport: Transport::Http,
+            interval: Duration::from_mins(1),
+            timeout: Duration::from_secs(10),
+            semconv: false,
+            instance: String::new(),
+        };
+        let authorization = |url: &str| config(url).authorization();
+        assert_eq!(authorization("http://c:1/x"), None);
+        // user:p@ss, and user without a password.
+        let encoded = Some("Basic dXNlcjpwQHNz".to_owned());
+        assert_eq!(authorization("http://user:p%40ss@c:1/x"), encoded);
+        assert_eq!(authorization("http://user@c:1/x"), Some("Basic dXNlcjo=".to_owned()));
+        let config = config("http://user:hidden@c:1/x?key=hidden");
+        assert_eq!(config.shown_url(), "http://c:1/x?…");
+        assert!(!format!("{config:?}").contains("hidden"), "{config:?}");
     }
 }

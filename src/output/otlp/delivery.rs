@@ -7,15 +7,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use axum::http::HeaderValue;
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use opentelemetry_otlp::{
     ExporterBuildError, MetricExporter, MetricExporterBuilder, Protocol, WithExportConfig,
-    WithHttpConfig,
+    WithHttpConfig, WithTonicConfig,
 };
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
 use opentelemetry_sdk::metrics::Temporality;
 use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
+use reqwest::redirect;
+use tonic::metadata::MetadataMap;
 
 use crate::output::otlp::config::{OtlpConfig, Transport};
 
@@ -39,6 +43,7 @@ impl ExportCounts {
 /// An exporter that counts its results and logs the first of consecutive failures.
 pub(super) struct ReportingExporter {
     inner: MetricExporter,
+    /// For people.
     url: String,
     transport: Transport,
     /// Why the last request over HTTP failed.
@@ -55,28 +60,45 @@ impl ReportingExporter {
         counts: &Arc<ExportCounts>,
     ) -> Result<Self, ExporterBuildError> {
         let http_cause = HttpCause::default();
+        let built = Self::transport(config, &http_cause);
+        // What cannot be parsed stands in the reason.
+        let (raw, url) = (config.url(), config.shown_url());
+        let inner = built.map_err(|error| {
+            ExporterBuildError::InternalFailure(error.to_string().replace(&raw, &url))
+        })?;
+        let (transport, counts) = (config.transport, Arc::clone(counts));
+        let n_failures = AtomicU64::default();
+        Ok(Self { inner, url, transport, http_cause, counts, n_failures })
+    }
+
+    fn transport(
+        config: &OtlpConfig,
+        http_cause: &HttpCause,
+    ) -> Result<MetricExporter, ExporterBuildError> {
+        let authorization = authorization(config)?;
         let url = config.url();
         let builder = MetricExporterBuilder::new().with_temporality(Temporality::Cumulative);
-        let inner = match config.transport {
-            Transport::Grpc => builder
-                .with_tonic()
-                .with_timeout(config.timeout)
-                .with_endpoint(&*url)
-                .build()?,
+        match config.transport {
+            Transport::Grpc => {
+                let mut metadata = MetadataMap::new();
+                if let Some(value) = authorization {
+                    metadata.as_mut().insert(AUTHORIZATION, value);
+                }
+                let builder = builder.with_tonic().with_timeout(config.timeout);
+                builder.with_endpoint(&*url).with_metadata(metadata).build()
+            }
             Transport::Http => builder
                 .with_http()
                 .with_protocol(Protocol::HttpBinary)
                 .with_timeout(config.timeout)
                 .with_http_client(Client {
                     inner: client(url.starts_with("https://"), config.timeout)?,
-                    cause: Arc::clone(&http_cause),
+                    authorization,
+                    cause: Arc::clone(http_cause),
                 })
                 .with_endpoint(&*url)
-                .build()?,
-        };
-        let (transport, counts) = (config.transport, Arc::clone(counts));
-        let n_failures = AtomicU64::default();
-        Ok(Self { inner, url, transport, http_cause, counts, n_failures })
+                .build(),
+        }
     }
 
     fn failed(&self, error: &OTelSdkError) {
@@ -138,9 +160,24 @@ fn client(
     is_tls: bool,
     timeout: Duration,
 ) -> Result<reqwest::blocking::Client, ExporterBuildError> {
-    let builder = reqwest::blocking::Client::builder().timeout(timeout);
+    // Whoever answers must not choose another receiver of the figures and of the headers that are secret.
+    let builder = reqwest::blocking::Client::builder()
+        .timeout(timeout)
+        .redirect(redirect::Policy::none());
     let builder = if is_tls { builder } else { builder.tls_certs_only([]) };
     builder.build().map_err(|error| ExporterBuildError::InternalFailure(chain(&error)))
+}
+
+/// Returns the header that shows the user and the password of the URL.
+fn authorization(config: &OtlpConfig) -> Result<Option<HeaderValue>, ExporterBuildError> {
+    let value = config.authorization().map(HeaderValue::try_from).transpose();
+    let mut value = value.map_err(|_| {
+        ExporterBuildError::InternalFailure("the user of the URL cannot be a header".to_owned())
+    })?;
+    if let Some(value) = &mut value {
+        value.set_sensitive(true);
+    }
+    Ok(value)
 }
 
 /// Why the last request failed; `None` after a success.
@@ -150,6 +187,8 @@ type HttpCause = Arc<Mutex<Option<String>>>;
 #[derive(Debug)]
 struct Client {
     inner: reqwest::blocking::Client,
+    /// Sent unless the headers that are set have their own.
+    authorization: Option<HeaderValue>,
     cause: HttpCause,
 }
 
@@ -163,16 +202,40 @@ impl HttpClient for Client {
         Self: 'f,
     {
         Box::pin(async move {
-            let result = self.inner.send_bytes(request).await;
+            let mut request = request;
+            if let Some(value) = &self.authorization {
+                request.headers_mut().entry(AUTHORIZATION).or_insert_with(|| value.clone());
+            }
+            let result = self.inner.send_bytes(request).await.and_then(of_a_collector);
             let cause = match &result {
                 Ok(response) if response.status().is_success() => None,
-                Ok(response) => Some(format!("the collector answered {}", response.status())),
+                Ok(response) => Some(status_cause(response)),
                 Err(error) => Some(http_cause(&**error)),
             };
             *self.cause.lock().unwrap_or_else(PoisonError::into_inner) = cause;
             result
         })
     }
+}
+
+/// Returns the answer, unless it is a web page: a login in front of the collector answers with one, and with 200.
+fn of_a_collector(response: Response<Bytes>) -> Result<Response<Bytes>, HttpError> {
+    let media_type = response.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let is_page = |of: &[u8]| {
+        let media_type = of.split(|byte| *byte == b';').next().unwrap_or_default();
+        media_type.trim_ascii().eq_ignore_ascii_case(b"text/html")
+    };
+    if response.status().is_success() && media_type.is_some_and(is_page) {
+        return Err("the answer is a web page (text/html) and none of a collector".into());
+    }
+    Ok(response)
+}
+
+/// The cause of a request over HTTP that the collector refused.
+fn status_cause(response: &Response<Bytes>) -> String {
+    let status = response.status();
+    let hint = if status.is_redirection() { ": redirects are not followed" } else { "" };
+    format!("the collector answered {status}{hint}")
 }
 
 /// The cause of a request over HTTP without an answer.
