@@ -9,6 +9,7 @@ use crate::config::environment::{self, Environment};
 use crate::config::error::{ConfigError, Mistake, StartupProblem};
 use crate::config::settings::{Draft, Settings, StartMode};
 use crate::config::table::{SETTINGS, Setting};
+use crate::config::web_file::WebFile;
 use crate::config::{file, keys, misspelt, otlp};
 
 /// The command line's part of the settings.
@@ -73,8 +74,10 @@ impl Sources {
     /// Every mistake in any source.
     pub fn read(&self) -> Result<Settings, ConfigError> {
         let names = environment::names();
-        let warnings = misspelt::sentences(names.iter().map(String::as_str));
-        Ok(Settings { warnings, ..self.read_in(&environment::of_process)? })
+        let mut warnings = misspelt::sentences(names.iter().map(String::as_str));
+        let settings = self.read_in(&environment::of_process)?;
+        warnings.extend(settings.web_file.as_ref().and_then(WebFile::warning));
+        Ok(Settings { warnings, ..settings })
     }
 
     fn read_in(&self, environment: Environment<'_>) -> Result<Settings, ConfigError> {

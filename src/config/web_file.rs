@@ -140,6 +140,23 @@ impl WebFile {
         &self.path
     }
 
+    /// Returns a sentence if other users of this machine may read the key of TLS.
+    pub fn warning(&self) -> Option<String> {
+        let tls = self.content.raw.tls_server_config.as_ref()?;
+        let (key, place) = match (&tls.key_file, &tls.key) {
+            (Some(file), _) => ("key_file", self.path.parent()?.join(file)),
+            (None, Some(_)) => ("key", self.path.clone()),
+            (None, None) => return None,
+        };
+        let mode = open::public_mode(&place)?;
+        Some(format!(
+            "{}: tls_server_config.{key}: every user of this machine may read {} (mode {mode:o}); chmod o= takes that from \
+             them",
+            self.path.display(),
+            place.display()
+        ))
+    }
+
     /// What clients are asked for.
     pub fn policy(&self) -> Arc<AccessPolicy> {
         Arc::clone(&self.policy)

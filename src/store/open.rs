@@ -52,6 +52,16 @@ pub fn read_regular(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Returns the mode of a file that every user of this machine may read: by its own mode and those of the directories that
+/// lead to it. `None` of others, and of a file that cannot be looked at.
+pub fn public_mode(path: &Path) -> Option<u32> {
+    let path = path.canonicalize().ok()?;
+    let mode = |path: &Path| Some(path.metadata().ok()?.mode() & 0o7777);
+    let own = mode(&path).filter(|mode| mode & 0o004 != 0)?;
+    let mut folders = path.ancestors().skip(1);
+    folders.all(|folder| mode(folder).is_some_and(|mode| mode & 0o001 != 0)).then_some(own)
+}
+
 /// Opens a file to lock it; creates it if there is none.
 ///
 /// # Errors

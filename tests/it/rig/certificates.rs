@@ -1,6 +1,8 @@
 //! Certificates made for a test, and what speaks TLS with them.
 
+use std::fs::Permissions;
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 
 use rcgen::{
@@ -64,10 +66,12 @@ impl Authority {
         }
         let key = KeyPair::generate().unwrap();
         let cert = params.signed_by(&key, &self.issuer).unwrap();
-        Pair {
+        let pair = Pair {
             cert: folder.write(&format!("{name}.cert.pem"), &cert.pem()),
             key: folder.write(&format!("{name}.key.pem"), &key.serialize_pem()),
-        }
+        };
+        std::fs::set_permissions(&pair.key, Permissions::from_mode(0o600)).unwrap();
+        pair
     }
 
     /// The certificate of an exporter on loopback.

@@ -1,8 +1,12 @@
 //! Files that are wrong are refused with the key that is wrong.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
 use crate::rig::access::web_config;
 use crate::rig::certificates::{Authority, Pair, Validity};
 use crate::rig::command::stepmem;
+use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 
 /// Starts with the folder's file, which has this mistake.
@@ -121,4 +125,43 @@ fn check_says_what_is_spoken() {
         "{}",
         ended.out
     );
+}
+
+#[test]
+fn key_that_every_user_may_read_is_warned_of() {
+    let folder = Folder::new("public-key");
+    let authority = Authority::new(&folder, "ca");
+    let server = authority.server(&folder);
+    let file = web_config(&folder, &server, "");
+    let set = |path: &str, mode| {
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    };
+    let warned = |file: &str| {
+        let ended = stepmem(&["check", "--no-nvml", "--web.config.file", file], &[], b"");
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.out.contains("every user of this machine may read")
+    };
+    assert!(!warned(&file));
+    set(&server.key, 0o640);
+    assert!(!warned(&file));
+    set(&server.key, 0o644);
+    assert!(warned(&file));
+    let exporter = Exporter::start(&["--web.config.file", &file]);
+    assert_eq!(exporter.logged("WARN", "key_file: every user of this machine may read"), 1);
+    assert_eq!(exporter.logged("WARN", &server.key), 1);
+    // A directory that nobody else enters keeps it.
+    set(&text(&folder.path("")), 0o700);
+    assert!(!warned(&file));
+    set(&text(&folder.path("")), 0o755);
+    // The key may stand in the file itself.
+    let indented = |path: &str| fs::read_to_string(path).unwrap().replace('\n', "\n    ");
+    let (cert, key) = (indented(&server.cert), indented(&server.key));
+    let inline = folder.write(
+        "inline.yml",
+        &format!("tls_server_config:\n  cert: |\n    {cert}\n  key: |\n    {key}\n"),
+    );
+    set(&inline, 0o644);
+    assert!(warned(&inline));
+    set(&inline, 0o600);
+    assert!(!warned(&inline));
 }
