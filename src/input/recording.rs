@@ -19,6 +19,10 @@ use crate::model::units::Seconds;
 
 /// The longest line, in bytes.
 pub const LINE_BYTES_MAX: u64 = 1024 * 1024;
+/// The longest recording, in bytes as they are when unpacked. A bomb of a few MiB would keep a reader busy for days.
+pub const RECORDING_BYTES_MAX: u64 = 64 * 1024 * 1024 * 1024;
+/// The most bytes between two records: blank lines, and heads without events.
+pub const BLANK_BYTES_MAX: u64 = 1024 * 1024;
 /// Size of the read buffer, in bytes.
 const READ_BUFFER_BYTES: usize = 256 * 1024;
 /// Size of each read buffer when several files are read at once, in bytes.
@@ -83,6 +87,9 @@ struct Lines {
     text: Box<dyn BufRead>,
     line: Vec<u8>,
     number: u64,
+    /// Bytes that were read, and those of them since the last record.
+    n_bytes: u64,
+    n_blank: u64,
     /// The head of what an exporter wrote.
     head: Option<Rc<RecordingHead>>,
     /// The Unix time of the exporter's first event.
@@ -104,6 +111,8 @@ impl Lines {
             text,
             line: Vec::new(),
             number: 0,
+            n_bytes: 0,
+            n_blank: 0,
             head: None,
             first_time: None,
             n_lost: 0,
@@ -139,21 +148,43 @@ impl Lines {
             if n_read == 0 {
                 return Ok(None);
             }
-            anyhow::ensure!(
-                u64::try_from(self.line.len())? <= LINE_BYTES_MAX,
-                "{}: line {} exceeds {LINE_BYTES_MAX} bytes",
-                self.name,
-                self.number
-            );
+            self.count(n_read)?;
             let decoded = self.decode();
             if decoded.is_err() && self.head.is_some() && !self.line.ends_with(b"\n") {
                 self.is_cut = true;
                 return Ok(None);
             }
             if let Some(line) = decoded.with_context(|| self.place())? {
+                self.n_blank = 0;
                 return Ok(Some(line));
             }
+            self.n_blank = self.n_blank.saturating_add(u64::try_from(n_read)?);
+            anyhow::ensure!(
+                self.n_blank <= BLANK_BYTES_MAX,
+                "{}: {} bytes without a record exceed {BLANK_BYTES_MAX}",
+                self.place(),
+                self.n_blank
+            );
         }
+    }
+
+    /// Counts a line of so many bytes.
+    fn count(&mut self, n_read: usize) -> anyhow::Result<()> {
+        let n_read = u64::try_from(n_read)?;
+        anyhow::ensure!(
+            n_read <= LINE_BYTES_MAX,
+            "{}: line {} exceeds {LINE_BYTES_MAX} bytes",
+            self.name,
+            self.number
+        );
+        self.n_bytes = self.n_bytes.saturating_add(n_read);
+        anyhow::ensure!(
+            self.n_bytes <= RECORDING_BYTES_MAX,
+            "{}: {} bytes, unpacked, exceed {RECORDING_BYTES_MAX}",
+            self.place(),
+            self.n_bytes
+        );
+        Ok(())
     }
 
     /// Decodes the line; `None` of a blank one and of a head.
