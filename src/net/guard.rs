@@ -1,85 +1,172 @@
 //! What keeps a browser from being turned against a server: the Host, Origin and Sec-Fetch-Site of requests that a
 //! browser can send, and headers of every answer.
 
-use std::net::IpAddr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
-use axum::http::header::{CONTENT_SECURITY_POLICY, HOST, ORIGIN, X_CONTENT_TYPE_OPTIONS};
-use axum::http::{HeaderMap, HeaderValue, Method};
+use axum::http::header::{
+    ACCEPT_LANGUAGE, CONTENT_SECURITY_POLICY, HOST, ORIGIN, REFERER, UPGRADE_INSECURE_REQUESTS,
+    USER_AGENT, X_CONTENT_TYPE_OPTIONS,
+};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 
 /// Endings of names that no public name server answers for, so that no page of others can have them.
 const PRIVATE_ENDINGS: [&str; 5] = [".localhost", ".local", ".internal", ".svc", ".test"];
 /// The policy of answers that bring none of their own: they are no pages.
 const POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
+/// Where the request of a page comes from, as browsers report it.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+/// Headers by which requests are judged: two of a kind are read differently by others.
+const ONCE: [HeaderName; 3] = [HOST, ORIGIN, SEC_FETCH_SITE];
+/// Headers that browsers send and scrapers do not; a page cannot leave out Accept-Language.
+const OF_BROWSERS: [HeaderName; 4] =
+    [ORIGIN, REFERER, ACCEPT_LANGUAGE, UPGRADE_INSECURE_REQUESTS];
+/// The beginning of names of headers that only browsers set, and no page can.
+const OF_BROWSERS_PREFIX: &str = "sec-";
+/// The beginning of every browser's User-Agent.
+const BROWSER_AGENT: &[u8] = b"Mozilla/";
 
 /// Checks the requests of one server.
 #[derive(Clone, Debug, Default)]
 pub struct Guard {
-    /// Names by which browsers reach it, beside addresses and private names.
+    /// Names by which browsers reach it, next to addresses and private names.
     pub hosts: Vec<String>,
     /// Paths, and beginnings of paths that end in `/`, whose Host is checked for browsers only.
     pub open_paths: Vec<String>,
 }
 
+/// All of a request that comes before its body.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestHead<'r> {
+    pub method: &'r Method,
+    pub uri: &'r Uri,
+    pub version: Version,
+    pub headers: &'r HeaderMap,
+}
+
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GuardRefusal(pub &'static str);
+pub enum GuardRefusal {
+    /// Its head is not one of HTTP/1.1.
+    Malformed(&'static str),
+    /// It may come from a page of others.
+    Foreign(&'static str),
+}
 
 impl Guard {
     /// Checks a request by its head.
     ///
     /// # Errors
-    /// It may come from a page of others.
-    pub fn check(
-        &self,
-        method: &Method,
-        path: &str,
-        headers: &HeaderMap,
-    ) -> Result<(), GuardRefusal> {
-        let origin = headers.get(ORIGIN);
-        let site = headers.get("sec-fetch-site");
-        let is_of_browser = origin.is_some() || site.is_some();
-        let changes = !(method == Method::GET || method == Method::HEAD);
-        if changes
-            && let Some(site) = site
-            && ![&b"same-origin"[..], b"none"].contains(&site.as_bytes())
-        {
-            return Err(GuardRefusal("the request comes from a page of another site"));
-        }
+    /// The head is malformed, or the request may come from a page of others.
+    pub fn check(&self, head: &RequestHead<'_>) -> Result<(), GuardRefusal> {
+        check_form(head)?;
+        let RequestHead { method, uri, headers, .. } = head;
         let host = headers.get(HOST).map(HeaderValue::as_bytes);
-        if changes && let Some(origin) = origin {
-            let of_origin = origin.as_bytes().split(|byte| *byte == b'/').nth(2);
-            let is_same =
-                of_origin.zip(host).is_some_and(|(of, host)| of.eq_ignore_ascii_case(host));
-            if !is_same {
-                return Err(GuardRefusal("the request comes from a page of another origin"));
-            }
+        if !(*method == Method::GET || *method == Method::HEAD) {
+            check_origin(headers, host)?;
         }
+        let path = uri.path();
         let is_open = self.open_paths.iter().any(|open| {
             path == open || (open.ends_with('/') && path.starts_with(open.as_str()))
         });
-        if (is_of_browser || !is_open) && host.is_some_and(|host| !self.knows(host)) {
-            return Err(GuardRefusal(
-                "the name in the Host header is not one of this server: add it to web.allowed-hosts",
-            ));
+        // A target may name a host too, which counts for more than the header.
+        let of_target = uri.authority().map(|authority| authority.as_str().as_bytes());
+        let is_known = host.into_iter().chain(of_target).all(|host| self.knows(host));
+        if is_known || (is_open && !is_of_browser(headers)) {
+            return Ok(());
         }
-        Ok(())
+        Err(GuardRefusal::Foreign(
+            "the name in the Host header is not one of this server: add it to web.allowed-hosts",
+        ))
     }
 
     /// Whether no page of others can have this host: an address, a private name, or one that is set.
     fn knows(&self, host: &[u8]) -> bool {
-        let Ok(host) = std::str::from_utf8(host) else { return false };
-        let name = match host.rsplit_once(':') {
-            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-            _ => host,
+        let Some(host) = std::str::from_utf8(host).ok().and_then(HostName::read) else {
+            return false;
         };
-        let name = name.trim_end_matches('.').to_ascii_lowercase();
-        let address = name.trim_start_matches('[').trim_end_matches(']');
-        address.parse::<IpAddr>().is_ok()
-            || !name.contains('.')
+        let name = match host {
+            HostName::Address => return true,
+            HostName::Name(name) => name.to_ascii_lowercase(),
+        };
+        !name.contains('.')
             || PRIVATE_ENDINGS.iter().any(|ending| name.ends_with(ending))
             || name.ends_with(".svc.cluster.local")
             || self.hosts.iter().any(|known| known.eq_ignore_ascii_case(&name))
     }
+}
+
+/// A host, by the form of RFC 3986.
+enum HostName<'h> {
+    Address,
+    /// Without the dot that ends a full name.
+    Name(&'h str),
+}
+
+impl<'h> HostName<'h> {
+    /// Reads a Host header; `None` of what has another form, such as one with a user or a second port.
+    fn read(host: &'h str) -> Option<Self> {
+        let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+        if let Some(rest) = host.strip_prefix('[') {
+            let (address, port) = rest.split_once(']')?;
+            let is_whole = port.is_empty() || port.strip_prefix(':').is_some_and(is_port);
+            return (is_whole && address.parse::<Ipv6Addr>().is_ok()).then_some(Self::Address);
+        }
+        let name = match host.split_once(':') {
+            Some((name, port)) if is_port(port) => name,
+            Some(_) => return None,
+            None => host,
+        };
+        if name.parse::<Ipv4Addr>().is_ok() {
+            return Some(Self::Address);
+        }
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let is_label = |label: &str| {
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+            !label.is_empty() && label.bytes().all(is_plain)
+        };
+        name.split('.').all(is_label).then_some(Self::Name(name))
+    }
+}
+
+/// Checks what HTTP/1.1 demands of a head, and that each header that is judged comes once.
+fn check_form(head: &RequestHead<'_>) -> Result<(), GuardRefusal> {
+    let RequestHead { version, headers, .. } = head;
+    if *version == Version::HTTP_11 && !headers.contains_key(HOST) {
+        return Err(GuardRefusal::Malformed("a request of HTTP/1.1 has a Host header"));
+    }
+    if ONCE.iter().any(|name| headers.get_all(name).iter().nth(1).is_some()) {
+        return Err(GuardRefusal::Malformed(
+            "a request has one Host header, and at most one Origin and Sec-Fetch-Site",
+        ));
+    }
+    Ok(())
+}
+
+/// Checks that a request that changes something comes from no page of another site or origin.
+fn check_origin(headers: &HeaderMap, host: Option<&[u8]>) -> Result<(), GuardRefusal> {
+    let is_own = |site: &HeaderValue| [&b"same-origin"[..], b"none"].contains(&site.as_bytes());
+    if headers.get(SEC_FETCH_SITE).is_some_and(|site| !is_own(site)) {
+        return Err(GuardRefusal::Foreign("the request comes from a page of another site"));
+    }
+    let Some(origin) = headers.get(ORIGIN) else { return Ok(()) };
+    let of_origin = origin.as_bytes().split(|byte| *byte == b'/').nth(2);
+    let is_same = of_origin.zip(host).is_some_and(|(of, host)| of.eq_ignore_ascii_case(host));
+    if is_same {
+        Ok(())
+    } else {
+        Err(GuardRefusal::Foreign("the request comes from a page of another origin"))
+    }
+}
+
+/// Returns whether a head has what only browsers send.
+fn is_of_browser(headers: &HeaderMap) -> bool {
+    let is_browser = |agent: &HeaderValue| {
+        let beginning = agent.as_bytes().get(..BROWSER_AGENT.len());
+        beginning.is_some_and(|beginning| beginning.eq_ignore_ascii_case(BROWSER_AGENT))
+    };
+    OF_BROWSERS.iter().any(|name| headers.contains_key(name))
+        || headers.keys().any(|name| name.as_str().starts_with(OF_BROWSERS_PREFIX))
+        || headers.get_all(USER_AGENT).iter().any(is_browser)
 }
 
 /// Adds what every answer says to browsers, unless it says so itself.
@@ -90,26 +177,33 @@ pub(super) fn complete(headers: &mut HeaderMap) {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
+    use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, Version};
 
-    use crate::net::guard::Guard;
+    use crate::net::guard::{Guard, GuardRefusal, RequestHead};
 
-    fn is_let_in(
+    fn check(
         method: &Method,
-        path: &str,
+        target: &'static str,
         headers: &[(&'static str, &'static str)],
-    ) -> bool {
+    ) -> Result<(), GuardRefusal> {
         let guard = Guard {
             hosts: vec!["stepmem.example.com".to_owned()],
             open_paths: vec!["/metrics".to_owned(), "/-/".to_owned(), "/v1/".to_owned()],
         };
-        let headers: HeaderMap = headers
-            .iter()
-            .map(|(name, value)| {
-                (HeaderName::from_static(name), HeaderValue::from_static(value))
-            })
-            .collect();
-        guard.check(method, path, &headers).is_ok()
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        let (uri, version) = (Uri::from_static(target), Version::HTTP_11);
+        guard.check(&RequestHead { method, uri: &uri, version, headers: &map })
+    }
+
+    fn is_let_in(
+        method: &Method,
+        target: &'static str,
+        headers: &[(&'static str, &'static str)],
+    ) -> bool {
+        check(method, target, headers).is_ok()
     }
 
     #[test]
@@ -118,28 +212,117 @@ mod tests {
         for host in [
             "10.1.2.3:9477",
             "[::1]:9477",
+            "[::ffff:10.1.2.3]",
             "localhost",
+            "localhost.",
+            "localhost:",
             "a.localhost:1",
             "stepmem.monitoring.svc",
             "stepmem.monitoring.svc.cluster.local.",
             "node-7",
+            "node_7:9477",
             "STEPMEM.example.com:443",
+            "stepmem.example.com.",
         ] {
             assert!(get(host), "{host}");
         }
-        for host in ["evil.example", "rebound.example.com:9477", "127.0.0.1.evil.com", "a b.c"]
-        {
+        for host in [
+            "evil.example",
+            "rebound.example.com:9477",
+            "127.0.0.1.evil.com",
+            "a b.c",
+            "",
+            "localhost:9477.evil",
+            "localhost:9477:9477",
+            "user@localhost",
+            "localhost@evil.example",
+            "localhost, evil.example",
+            "localhost evil",
+            "evil.example..",
+            ".localhost",
+            "localhost..",
+            "[::1",
+            "::1]",
+            "[localhost]",
+            "[127.0.0.1]",
+            "[::1]evil.example",
+            "[::1]:9477.evil",
+            "::1",
+            "%6cocalhost",
+            "localhost/evil",
+            "evil。example",
+            "svc.evil.example",
+            "127.0.0.1:9477#.svc",
+        ] {
             assert!(!get(host), "{host}");
         }
     }
 
     #[test]
+    fn host_of_an_absolute_target_counts_too() {
+        let get = |target, host| is_let_in(&Method::GET, target, &[("host", host)]);
+        assert!(get("http://10.1.2.3:9477/api/v1/status", "10.1.2.3:9477"));
+        assert!(!get("http://evil.example/api/v1/status", "10.1.2.3:9477"));
+        assert!(!get("http://10.1.2.3:9477/api/v1/status", "evil.example"));
+        assert!(!get("http://u@10.1.2.3/api/v1/status", "10.1.2.3"));
+        assert!(get("http://evil.example/metrics", "evil.example"));
+        let headers = [("host", "10.1.2.3"), ("accept-language", "en")];
+        assert!(!is_let_in(&Method::GET, "http://evil.example/metrics", &headers));
+    }
+
+    #[test]
     fn scrapes_and_pushes_that_no_browser_sends_have_any_host() {
         for path in ["/metrics", "/-/healthy", "/v1/steps"] {
-            assert!(is_let_in(&Method::POST, path, &[("host", "evil.example")]), "{path}");
-            let rebound = [("host", "evil.example"), ("origin", "http://evil.example")];
-            assert!(!is_let_in(&Method::POST, path, &rebound), "{path}");
+            for agent in ["Prometheus/3.12.0", "curl/8.1", "python-requests/2.3", "Wget/1.2"] {
+                let headers =
+                    [("host", "evil.example"), ("user-agent", agent), ("accept", "*/*")];
+                assert!(is_let_in(&Method::POST, path, &headers), "{path}");
+            }
+            assert!(is_let_in(&Method::GET, path, &[("host", "")]), "{path}");
         }
+    }
+
+    #[test]
+    fn request_of_a_browser_needs_a_known_host_by_whichever_header_it_is_known() {
+        for of_browser in [
+            ("origin", "http://evil.example"),
+            ("referer", "http://evil.example/"),
+            ("sec-fetch-site", "same-origin"),
+            ("sec-fetch-mode", "cors"),
+            ("sec-ch-ua", "x"),
+            ("sec-gpc", "1"),
+            ("accept-language", "en"),
+            ("accept-language", ""),
+            ("upgrade-insecure-requests", "1"),
+            ("user-agent", "Mozilla/5.0 (X11; Linux x86_64)"),
+            ("user-agent", "mozilla/5.0"),
+        ] {
+            let of = |host| [("host", host), of_browser];
+            for path in ["/metrics", "/-/healthy", "/v1/steps", "/", "/api/v1/status"] {
+                assert!(!is_let_in(&Method::GET, path, &of("evil.example")), "{of_browser:?}");
+                assert!(is_let_in(&Method::GET, path, &of("10.1.2.3")), "{of_browser:?}");
+            }
+        }
+        let two_agents =
+            [("host", "evil.example"), ("user-agent", "curl/8"), ("user-agent", "Mozilla/5.0")];
+        assert!(!is_let_in(&Method::GET, "/metrics", &two_agents));
+    }
+
+    #[test]
+    fn head_without_a_host_or_with_two_of_a_judged_header_is_malformed() {
+        let is_malformed = |headers: &[_]| {
+            matches!(check(&Method::GET, "/metrics", headers), Err(GuardRefusal::Malformed(_)))
+        };
+        assert!(is_malformed(&[]));
+        assert!(is_malformed(&[("host", "a"), ("host", "a")]));
+        for name in ["origin", "sec-fetch-site"] {
+            assert!(is_malformed(&[("host", "a"), (name, "none"), (name, "none")]), "{name}");
+        }
+        assert!(!is_malformed(&[("host", "a"), ("accept", "a"), ("accept", "b")]));
+        let (method, uri) = (Method::GET, Uri::from_static("/metrics"));
+        let (version, headers) = (Version::HTTP_10, HeaderMap::new());
+        let head = RequestHead { method: &method, uri: &uri, version, headers: &headers };
+        assert_eq!(Guard::default().check(&head), Ok(()));
     }
 
     #[test]
@@ -149,6 +332,8 @@ mod tests {
         assert!(post(&[("host", "10.0.0.1:1"), ("sec-fetch-site", "same-origin")]));
         assert!(!post(&[("host", "10.0.0.1:1"), ("origin", "http://10.0.0.1:2")]));
         assert!(!post(&[("host", "10.0.0.1:1"), ("origin", "null")]));
+        assert!(!post(&[("host", "10.0.0.1:1"), ("origin", "http://u@10.0.0.1:1")]));
         assert!(!post(&[("host", "10.0.0.1:1"), ("sec-fetch-site", "cross-site")]));
+        assert!(!post(&[("host", "10.0.0.1:1"), ("sec-fetch-site", "Same-Origin")]));
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::{CONNECTION, HOST};
+use axum::http::header::CONNECTION;
 use axum::http::{HeaderValue, Request, Response, StatusCode};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -26,7 +26,7 @@ use tower::ServiceExt;
 
 use crate::net::access::{Gate, GateRefusal};
 use crate::net::first_head::HeadFirst;
-use crate::net::guard::{self, Guard, GuardRefusal};
+use crate::net::guard::{self, Guard, GuardRefusal, RequestHead};
 use crate::net::listener::{Listener, NewConnection, Stream};
 use crate::net::peer::Peer;
 
@@ -416,12 +416,20 @@ async fn answer(
 ) -> Result<Response<Body>, Infallible> {
     slot.request();
     slot.is_busy.store(request.body().is_end_stream(), Ordering::Relaxed);
-    if request.headers().get_all(HOST).iter().nth(1).is_some() {
-        return Ok(refused(StatusCode::BAD_REQUEST, "a request has one Host header"));
-    }
-    let checked = routes.guard.check(request.method(), request.uri().path(), request.headers());
-    if let Err(GuardRefusal(reason)) = checked {
-        return Ok(refused(StatusCode::FORBIDDEN, reason));
+    let head = RequestHead {
+        method: request.method(),
+        uri: request.uri(),
+        version: request.version(),
+        headers: request.headers(),
+    };
+    match routes.guard.check(&head) {
+        Ok(()) => {}
+        Err(GuardRefusal::Malformed(reason)) => {
+            return Ok(refused(StatusCode::BAD_REQUEST, reason));
+        }
+        Err(GuardRefusal::Foreign(reason)) => {
+            return Ok(refused(StatusCode::FORBIDDEN, reason));
+        }
     }
     let (gate, path) = (&routes.gate, request.uri().path());
     if let Err(refusal) = gate.admit(slot.peer, path, request.headers()).await {
