@@ -3,14 +3,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use crate::app::clock::Clock;
 use crate::app::reload::ReloadedFiles;
 use crate::app::stop::Tasks;
 use crate::config::web_file::WebFile;
 use crate::net::access::{AccessCounts, AccessPolicy, Bucket, Gate};
-use crate::net::passwords::{PasswordCheck, Passwords};
+use crate::net::passwords::Passwords;
 
 /// How often the file was read anew, by what became of it.
 #[derive(Debug, Default)]
@@ -53,12 +53,12 @@ impl Access {
     /// Returns it with the tasks that keep it up to date.
     pub(super) fn start(source: AccessSource, clock: Clock) -> (Self, AccessTasks) {
         let AccessSource { file, refused: counts, reloads } = source;
-        let (passwords, checks) = Passwords::new();
         let policy = file.as_ref().map(WebFile::policy).unwrap_or_default();
         let (policies, policy) = watch::channel(policy);
-        let access = Self { policy, passwords: Arc::new(passwords), counts, clock };
+        let passwords = Arc::new(Passwords::new());
+        let access = Self { policy, passwords: Arc::clone(&passwords), counts, clock };
         let reloads = reloads.unwrap_or_default();
-        (access, AccessTasks { file, policies, reloads, checks })
+        (access, AccessTasks { file, policies, reloads, passwords })
     }
 
     /// Returns the gate of a server.
@@ -81,7 +81,7 @@ pub(super) struct AccessTasks {
     file: Option<WebFile>,
     policies: watch::Sender<Arc<AccessPolicy>>,
     reloads: Arc<ReloadCounts>,
-    checks: mpsc::Receiver<PasswordCheck>,
+    passwords: Arc<Passwords>,
 }
 
 impl AccessTasks {
@@ -92,25 +92,26 @@ impl AccessTasks {
         stop: watch::Receiver<bool>,
         tasks: &mut Tasks,
     ) {
-        let Self { file, policies, reloads, checks } = self;
+        let Self { file, policies, reloads, passwords } = self;
         if let Some(file) = file {
             tasks.spawn(keep_file(file, policies, reloads, files));
         }
-        tasks.spawn(compare(checks, stop));
+        tasks.spawn(compare(passwords, stop));
     }
 }
 
-/// Compares passwords, one at a time and beside the runtime's only thread.
+/// Compares passwords, one at a time and off the runtime's only thread.
 async fn compare(
-    mut checks: mpsc::Receiver<PasswordCheck>,
+    passwords: Arc<Passwords>,
     mut stop: watch::Receiver<bool>,
 ) -> anyhow::Result<()> {
     loop {
         let check = tokio::select! {
             _ = stop.wait_for(|is_stopped| *is_stopped) => return Ok(()),
-            Some(check) = checks.recv() => check,
+            check = passwords.next() => check,
         };
-        tokio::task::spawn_blocking(|| check.run()).await?;
+        let compared = tokio::task::spawn_blocking(|| check.run()).await?;
+        passwords.compared(compared);
     }
 }
 
@@ -131,6 +132,9 @@ async fn keep_file(
                 counts.ok.fetch_add(1, Ordering::Relaxed);
                 policies.send_replace(fresh.policy());
                 file = fresh;
+                if let Some(warning) = file.warning() {
+                    tracing::warn!("{warning}");
+                }
                 tracing::info!(path = %file.path().display(), "TLS and users read anew");
             }
             Err(error) => {

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use crate::model::units::Uptime;
 use crate::net::half_records::HalfRecords;
-use crate::net::passwords::{PasswordVerdict, Passwords};
+use crate::net::passwords::{PasswordVerdict, Passwords, ShownPassword};
 use crate::net::peer::Peer;
 
 /// Paths that answer whether the exporter runs, to whoever asks: the probes of an orchestrator know no password.
@@ -138,8 +138,8 @@ impl Gate {
         let verdict = match &shown {
             None => PasswordVerdict::Wrong,
             Some((user, password)) => {
-                let hash = policy.users.get(user).map(String::as_str);
-                self.passwords.check(peer, hash, password).await
+                let shown = ShownPassword { user, password };
+                self.passwords.check(peer, &policy.users, shown).await
             }
         };
         match verdict {

@@ -6,6 +6,7 @@ mod first_head;
 pub mod guard;
 pub mod half_records;
 pub mod listener;
+pub mod password_turns;
 pub mod passwords;
 pub mod peer;
 pub mod room;

@@ -1,43 +1,58 @@
 //! Passwords of clients and their hashes. A comparison takes long by design: one runs at a time, elsewhere, few wait, and what
 //! was right once is remembered.
 
-use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ring::hmac;
 use ring::rand::SystemRandom;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, oneshot};
 
+use crate::net::password_turns::{PasswordTurns, Turn};
 use crate::net::peer::Peer;
 
-/// Comparisons that wait, at most. Further requests are answered with 429.
-pub const WAITING_CHECKS_MAX: usize = 16;
-/// Comparisons of one peer that wait, at most, so that others have a place.
-pub const WAITING_OF_PEER_MAX: usize = 2;
 /// Passwords that are known to be right, at most.
 pub const KNOWN_PASSWORDS_MAX: usize = 64;
 /// The longest password that bcrypt tells from others, in bytes.
 pub const PASSWORD_BYTES_MAX: usize = 72;
 /// The highest cost of a hash: a comparison takes about four seconds.
 pub const HASH_COST_MAX: u32 = 16;
-/// The hash of no known password, with which a user is compared that does not exist.
-const NONE: &str = "$2b$10$DMNAa8xVS/IpkUi8F2KxIOMg5jCd4VvZnRgf5vgyzYrQaMcUSK9EO";
 
 /// A password that is compared with a hash.
 #[derive(Debug)]
 pub struct PasswordCheck {
     password: Vec<u8>,
     hash: String,
+    is_user: bool,
     answer: oneshot::Sender<bool>,
 }
 
 impl PasswordCheck {
-    /// Compares, which takes a tenth of a second and more, and answers.
-    pub fn run(self) {
-        let is_right = bcrypt::verify(&self.password, &self.hash).unwrap_or(false);
-        // The client may have left.
-        self.answer.send(is_right).ok();
+    /// Compares, which takes a tenth of a second and more.
+    pub fn run(self) -> ComparedPassword {
+        let is_equal = bcrypt::verify(&self.password, &self.hash).unwrap_or(false);
+        ComparedPassword { is_right: is_equal && self.is_user, answer: self.answer }
     }
+}
+
+/// A password that was compared, and whose client waits for the answer.
+#[derive(Debug)]
+pub struct ComparedPassword {
+    is_right: bool,
+    answer: oneshot::Sender<bool>,
+}
+
+impl Turn for PasswordCheck {
+    fn is_over(&self) -> bool {
+        self.answer.is_closed()
+    }
+}
+
+/// What a client shows.
+#[derive(Clone, Copy)]
+pub(super) struct ShownPassword<'s> {
+    pub(super) user: &'s str,
+    pub(super) password: &'s [u8],
 }
 
 /// Whether a password is right.
@@ -50,47 +65,69 @@ pub(super) enum PasswordVerdict {
 }
 
 /// Compares passwords, for all listeners.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Passwords {
-    checks: mpsc::Sender<PasswordCheck>,
-    /// The peers whose passwords are being compared.
-    waiting: Mutex<Vec<Peer>>,
+    turns: Mutex<PasswordTurns<PasswordCheck>>,
+    arrived: Notify,
     key: Option<hmac::Key>,
     /// Marks of users, hashes and passwords that belong together, the newest last.
     known: Mutex<VecDeque<[u8; 32]>>,
 }
 
 impl Passwords {
-    /// Returns it with the receiver of the comparisons to run.
-    pub fn new() -> (Self, mpsc::Receiver<PasswordCheck>) {
-        let (checks, receiver) = mpsc::channel(WAITING_CHECKS_MAX);
+    pub fn new() -> Self {
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).ok();
-        let (waiting, known) = (Mutex::default(), Mutex::default());
-        (Self { checks, waiting, key, known }, receiver)
+        Self { key, ..Self::default() }
     }
 
-    /// Compares a password with the hash of its user, if there is such a user.
+    /// Waits for the password whose turn it is. It must be run, and then [`Self::compared`].
+    pub async fn next(&self) -> PasswordCheck {
+        loop {
+            let next = self.turns().next();
+            if let Some(check) = next {
+                return check;
+            }
+            self.arrived.notified().await;
+        }
+    }
+
+    /// Answers the client of the password whose turn it was.
+    pub fn compared(&self, compared: ComparedPassword) {
+        self.turns().end(compared.is_right);
+        // The client may have left.
+        compared.answer.send(compared.is_right).ok();
+    }
+
+    /// Compares a password with the hash of its user. That of no user is compared too, with the hash of another one, so that
+    /// it takes as long.
     pub(super) async fn check(
         &self,
         peer: Peer,
-        hash: Option<&str>,
-        password: &[u8],
+        users: &BTreeMap<String, String>,
+        shown: ShownPassword<'_>,
     ) -> PasswordVerdict {
-        let mark = hash.and_then(|hash| self.mark(hash, password));
-        if mark.is_some_and(|mark| self.known().contains(&mark)) {
+        let ShownPassword { user, password } = shown;
+        let own = users.get(user);
+        let Some(hash) = own.or_else(|| self.another(users, user)) else {
+            return PasswordVerdict::Wrong;
+        };
+        let mark = self.mark(hash, password);
+        let is_user = own.is_some();
+        if is_user && mark.is_some_and(|mark| self.known().contains(&mark)) {
             return PasswordVerdict::Right;
         }
         if password.len() > PASSWORD_BYTES_MAX {
             return PasswordVerdict::Wrong;
         }
-        let Some(_place) = self.place(peer) else { return PasswordVerdict::Busy };
         let (answer, answered) = oneshot::channel();
-        let (password, is_user) = (password.to_vec(), hash.is_some());
-        let hash = hash.unwrap_or(NONE).to_owned();
-        if self.checks.try_send(PasswordCheck { password, hash, answer }).is_err() {
+        let (password, hash) = (password.to_vec(), hash.clone());
+        let check = PasswordCheck { password, hash, is_user, answer };
+        if !self.turns().wait(peer, check) {
             return PasswordVerdict::Busy;
         }
-        let is_right = answered.await.unwrap_or(false) && is_user;
+        self.arrived.notify_one();
+        // One that had to make way for the password of a quieter peer is dropped.
+        let Ok(is_right) = answered.await else { return PasswordVerdict::Busy };
         if let (true, Some(mark)) = (is_right, mark) {
             let mut known = self.known();
             if known.len() >= KNOWN_PASSWORDS_MAX {
@@ -101,15 +138,16 @@ impl Passwords {
         if is_right { PasswordVerdict::Right } else { PasswordVerdict::Wrong }
     }
 
-    /// A peer's place among those that wait; `None` if it has enough.
-    fn place(&self, peer: Peer) -> Option<WaitingPlace<'_>> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let n_own = waiting.iter().filter(|other| **other == peer).count();
-        if n_own >= WAITING_OF_PEER_MAX {
-            return None;
-        }
-        waiting.push(peer);
-        Some(WaitingPlace { passwords: self, peer })
+    /// Returns the hash of one of the users, always the same for a name that is none: costs of hashes differ.
+    fn another<'u>(
+        &self,
+        users: &'u BTreeMap<String, String>,
+        name: &str,
+    ) -> Option<&'u String> {
+        let mark = self.mark("", name.as_bytes()).unwrap_or_default();
+        let number = mark.first_chunk().copied().map_or(0, u32::from_le_bytes);
+        let idx = usize::try_from(number).unwrap_or_default().checked_rem(users.len())?;
+        users.values().nth(idx)
     }
 
     /// Marks a hash, which is another for every user, and a password by a key that leaves no memory of theirs.
@@ -121,22 +159,49 @@ impl Passwords {
         context.sign().as_ref().try_into().ok()
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, VecDeque<[u8; 32]>> {
+    fn known(&self) -> MutexGuard<'_, VecDeque<[u8; 32]>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turns(&self) -> MutexGuard<'_, PasswordTurns<PasswordCheck>> {
+        self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A place among those that wait, until it is dropped.
-struct WaitingPlace<'p> {
-    passwords: &'p Passwords,
-    peer: Peer,
-}
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::net::IpAddr;
+    use std::sync::Arc;
 
-impl Drop for WaitingPlace<'_> {
-    fn drop(&mut self) {
-        let mut waiting = self.passwords.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(idx) = waiting.iter().position(|other| *other == self.peer) {
-            waiting.swap_remove(idx);
-        }
+    use futures_util::FutureExt;
+
+    use crate::net::passwords::{PasswordVerdict, Passwords, ShownPassword};
+    use crate::net::peer::Peer;
+
+    #[test]
+    fn unknown_user_is_compared_with_a_hash_of_the_file_and_is_never_right() {
+        let hash = bcrypt::hash("horse", 4).unwrap();
+        let users = BTreeMap::from([("scraper".to_owned(), hash.clone())]);
+        let passwords = Arc::new(Passwords::new());
+        let peer = Peer::Address(IpAddr::from([127, 0, 0, 1]));
+        let compared = |user: &str, password: &str| {
+            let shown = ShownPassword { user, password: password.as_bytes() };
+            let mut verdict = Box::pin(passwords.check(peer, &users, shown));
+            let first = verdict.as_mut().now_or_never();
+            let check = passwords.next().now_or_never();
+            let is_compared = check.as_ref().map(|check| check.hash == hash);
+            check.into_iter().for_each(|check| passwords.compared(check.run()));
+            (is_compared, first.or_else(|| verdict.now_or_never()))
+        };
+        let (right, wrong) = (Some(PasswordVerdict::Right), Some(PasswordVerdict::Wrong));
+        assert_eq!(compared("scraper", "wrong"), (Some(true), wrong));
+        assert_eq!(compared("nobody", "wrong"), (Some(true), wrong));
+        assert_eq!(compared("nobody", "horse"), (Some(true), wrong));
+        assert_eq!(compared("scraper", "horse"), (Some(true), right));
+        // What is known to be right is right for its user only.
+        assert_eq!(compared("scraper", "horse"), (None, right));
+        assert_eq!(compared("nobody", "horse"), (Some(true), wrong));
+        assert_eq!(compared("", "horse"), (Some(true), wrong));
     }
 }

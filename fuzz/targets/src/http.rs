@@ -153,7 +153,7 @@ impl Exporter {
 /// A gate that asks clients for nothing.
 fn gate(clock: Arc<dyn Fn() -> Uptime + Send + Sync>) -> Gate {
     let (_, policy) = watch::channel(Arc::default());
-    let (passwords, _) = Passwords::new();
+    let passwords = Passwords::new();
     Gate {
         policy,
         asks_users: false,

@@ -1,6 +1,10 @@
 //! Users with passwords, what needs none, headers and rates.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tokio::net::TcpSocket;
 
 use crate::rig::access::{basic, users};
 use crate::rig::curl::curl;
@@ -8,7 +12,7 @@ use crate::rig::exporter::Exporter;
 use crate::rig::folder::{Folder, text};
 use crate::rig::http::{JSON, head, request};
 use crate::rig::job::record;
-use crate::rig::wait::await_true;
+use crate::rig::wait::{DEADLINE, await_true};
 
 #[test]
 fn page_and_pushes_need_a_user_and_probes_do_not() {
@@ -105,6 +109,60 @@ fn flood_of_wrong_passwords_stops_neither_pushes_nor_known_scrapers() {
         is_over.store(true, Ordering::Relaxed);
         let statuses = floods.into_iter().flat_map(|flood| flood.join().unwrap());
         assert!(statuses.into_iter().all(|status| status == 401 || status == 429));
+    });
+}
+
+/// Asks for the metrics from this address of loopback; `None` if there is no answer.
+fn asked_from(source: Ipv4Addr, address: SocketAddr, shown: &str) -> Option<u16> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    let connection = runtime.block_on(async {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((source, 0).into()).unwrap();
+        socket.connect(address).await?.into_std()
+    });
+    let mut connection = connection.ok()?;
+    connection.set_nonblocking(false).unwrap();
+    connection.set_read_timeout(Some(DEADLINE)).unwrap();
+    let shown = basic(shown);
+    let head = head("GET", "/metrics", &[("authorization", &shown)], 0);
+    connection.write_all(head.as_bytes()).ok()?;
+    let mut answer = Vec::new();
+    connection.read_to_end(&mut answer).ok();
+    let status = answer.strip_prefix(b"HTTP/1.1 ")?.first_chunk::<3>()?;
+    std::str::from_utf8(status).ok()?.parse().ok()
+}
+
+#[test]
+fn right_user_of_a_quiet_address_is_served_at_once_while_24_others_guess() {
+    let folder = Folder::new("users-turns");
+    let web = format!("basic_auth_users:\n  scraper: {}\n", bcrypt::hash("horse", 9).unwrap());
+    let exporter = Exporter::start(&["--web.config.file", &folder.write("web.yml", &web)]);
+    let (address, is_over) = (exporter.web, AtomicBool::new(false));
+    let (n_wrong, n_busy) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for n in 0..48_u8 {
+            let (is_over, n_wrong, n_busy) = (&is_over, &n_wrong, &n_busy);
+            scope.spawn(move || {
+                let source = Ipv4Addr::new(127, 0, 1, 1 + n % 24);
+                let user = if n % 2 == 0 { "scraper" } else { "nobody" };
+                while !is_over.load(Ordering::Relaxed) {
+                    match asked_from(source, address, &format!("{user}:wrong")) {
+                        Some(401) => n_wrong.fetch_add(1, Ordering::Relaxed),
+                        Some(429) => n_busy.fetch_add(1, Ordering::Relaxed),
+                        // Its connection made way for others.
+                        None => 0,
+                        other => panic!("{other:?}"),
+                    };
+                }
+            });
+        }
+        await_true("a full queue", || {
+            n_wrong.load(Ordering::Relaxed) > 0 && n_busy.load(Ordering::Relaxed) > 24
+        });
+        // By its first request, without a second one.
+        let status = asked_from(Ipv4Addr::new(127, 0, 2, 1), address, "scraper:horse");
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(status, Some(200));
     });
 }
 
