@@ -183,8 +183,12 @@ def read_token(path: str) -> str:
 
 
 def parse_url(url: str) -> Target:
-    """Parses `unix:///path/of.sock`, `http://host:port` or `https://host:port`. Raises ValueError for anything else."""
-    invalid = ValueError(f"STEPMEM_PUSH_URL: {url!r} is neither unix:///PATH nor http://HOST:PORT nor https://HOST:PORT")
+    """Parses `unix:///path/of.sock`, `http://host:port` or `https://host:port`. Raises ValueError for anything else.
+
+    A user and a password are left out: the client shows a token.
+    """
+    shown = shown_url(url)
+    invalid = ValueError(f"STEPMEM_PUSH_URL: {shown!r} is neither unix:///PATH nor http://HOST:PORT nor https://HOST:PORT")
     if url.startswith("unix://"):
         path = url[len("unix://") :]
         if not path.startswith("/"):
@@ -194,6 +198,7 @@ def parse_url(url: str) -> Target:
     if scheme not in ("http", "https") or not separator:
         raise invalid
     authority, _, path = rest.partition("/")
+    authority = authority.rpartition("@")[2]
     host, colon, port = authority.rpartition(":")
     if not colon or authority.endswith("]"):
         host, port = authority, str(ADDRESS_DEFAULT[1])
@@ -202,6 +207,15 @@ def parse_url(url: str) -> Target:
         raise invalid
     prefix = "/" + path.rstrip("/") if path.rstrip("/") else ""
     return Target(None, host, int(port), prefix, scheme == "https")
+
+
+def shown_url(url: str) -> str:
+    """Returns a URL without its user and password, for people. All up to the last `@` is hidden, also if it is no URL."""
+    if "@" not in url or url.startswith("unix://"):
+        return url
+    before, _, after = url.rpartition("@")
+    scheme, separator, _ = before.partition("://")
+    return f"{scheme}://…@{after}" if separator and "@" not in scheme else f"…@{after}"
 
 
 def _uid(environment: Mapping[str, str], name: str) -> Optional[int]:
@@ -320,7 +334,8 @@ def _run(environment: Mapping[str, str]) -> str:
     name = name or _kubernetes_run(environment)
     if not name and environment.get("RAY_JOB_ID"):
         name = f"ray-{_ray_cluster()}{environment['RAY_JOB_ID']}"
-    return _clean(name or "") or _clean(script_name(), RUN_BYTES_MAX - LAUNCH_BYTES_MAX) + launch_suffix(environment)
+    script = _clean(script_name(), RUN_BYTES_MAX - LAUNCH_BYTES_MAX) or "python"
+    return _clean(name or "") or script + launch_suffix(environment)
 
 
 def _kubernetes_run(environment: Mapping[str, str]) -> str:
@@ -355,7 +370,27 @@ def _ray_cluster() -> str:
         return ""
 
 
+HIDDEN = "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0\ufffc\U00016fe4\U0001d159"
+"""Characters that are invisible, though Python calls them printable; the exporter refuses names with them."""
+
+COMBINING = (
+    *((0x300, 0x36F), (0x483, 0x489), (0x591, 0x5BD), (0x610, 0x61A), (0x64B, 0x65F), (0x670, 0x670), (0x6D6, 0x6DC)),
+    *((0x6DF, 0x6E4), (0x1AB0, 0x1AFF), (0x1DC0, 0x1DFF), (0x20D0, 0x20FF), (0x302A, 0x302F), (0x3099, 0x309A)),
+    *((0xFE20, 0xFE2F), (0x101FD, 0x101FD), (0x1D165, 0x1D169), (0x1D16D, 0x1D172)),
+)
+"""Ranges of characters with which a name does not begin: they are drawn onto the one before."""
+
+
 def _clean(name: str, n_bytes_max: int = RUN_BYTES_MAX) -> str:
-    """Returns a name that the exporter accepts: no control characters, at most `n_bytes_max` bytes."""
-    plain = "".join(character for character in name if character.isprintable())
+    """Returns a name that the exporter accepts: visible, at most `n_bytes_max` bytes; empty if nothing of it is visible."""
+    plain = "".join(character for character in name if character.isprintable() and not _is_hidden(character))
+    while plain and any(first <= ord(plain[0]) <= last for first, last in COMBINING):
+        plain = plain[1:]
+    if not plain.strip():
+        return ""
     return plain.encode("utf-8", "ignore")[:n_bytes_max].decode("utf-8", "ignore")
+
+
+def _is_hidden(character: str) -> bool:
+    """Returns whether a printable character is invisible: one of HIDDEN, or a variation selector."""
+    return character in HIDDEN or "\ufe00" <= character <= "\ufe0f" or "\U000e0000" <= character <= "\U000e0fff"

@@ -6,6 +6,7 @@ import os
 from typing import Any, Dict, Mapping, Optional, Union
 
 from ._client import CLIENT
+from ._settings import shown_url
 from ._signals import raise_if_of_handler
 from ._stats import memory_stats
 from ._warn import warn_once
@@ -69,21 +70,26 @@ def _read(url: str, run: str, seconds: float) -> Mapping[str, Any]:
     from json import loads
     from urllib.parse import quote, urlsplit
 
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"{url} is not http://HOST:PORT")
+    shown = shown_url(url)
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:  # its words repeat parts of the URL
+        host, port = None, None
+    if host is None or parts.scheme not in ("http", "https"):
+        raise ValueError(f"{shown} is not http://HOST:PORT")
     kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    connection = kind(parts.hostname, parts.port, timeout=seconds)
+    connection = kind(host, port, timeout=seconds)
     try:
         connection.request("GET", f"{parts.path.rstrip('/')}/api/v1/runs/{quote(run, safe='')}/summary")
         answer = connection.getresponse()
         body = answer.read(ANSWER_BYTES_MAX)
     except HTTPException as error:
-        raise ValueError(f"{url} does not answer as an exporter: {error!r}") from error
+        raise ValueError(f"{shown} does not answer as an exporter: {error!r}") from error
     finally:
         connection.close()
     if answer.status != 200:
-        raise ValueError(f"{url} answers {answer.status} for run {run!r}")
+        raise ValueError(f"{shown} answers {answer.status} for run {run!r}")
     return _mapping(loads(body))
 
 

@@ -6,12 +6,15 @@ import json
 import re
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 
 import pytest
 from conftest import ROOT, STUB, await_true
 
 import stepmem
-from stepmem._settings import Identity, Settings, parse_url
+from stepmem import _summary
+from stepmem._settings import Identity, Settings, _clean, parse_url
 
 LOOP = """
     import stepmem, sys
@@ -100,6 +103,7 @@ def test_run_name_is_one_that_the_exporter_accepts(variables, run):
         ("http://127.0.0.1:9478", "http://127.0.0.1:9478"),
         ("http://[::1]:80/proxy/", "http://::1:80/proxy"),
         ("http://host", "http://host:9478"),
+        ("https://user:hidden@host:1/x", "https://host:1/x"),
     ],
 )
 def test_valid_urls_are_parsed(url, expected):
@@ -110,6 +114,43 @@ def test_valid_urls_are_parsed(url, expected):
 def test_invalid_url_raises_an_error_that_names_the_variable(url):
     with pytest.raises(ValueError, match="STEPMEM_PUSH_URL"):
         Settings.read({"STEPMEM_PUSH_URL": url})
+
+
+@pytest.mark.parametrize("url", ["ftp://u:hidden@host:1", "u:hidden@host:1", "http://u:hid/den@host", "http://u:hid@den@host:x", "http:/u:hidden@h"])
+def test_password_of_an_invalid_url_is_not_shown(url):
+    with pytest.raises(ValueError, match="STEPMEM_PUSH_URL") as raised:
+        parse_url(url)
+    assert "hid" not in str(raised.value) and "den" not in str(raised.value), raised.value
+
+
+def test_password_of_the_page_is_not_shown():
+    for url in ("ftp://u:hidden@h", "http://u:hid/den@h", "http://u:hidden@127.0.0.1:1"):
+        with pytest.raises((OSError, ValueError)) as raised:
+            _summary._read(url, "run", 1.0)
+        assert "hid" not in str(raised.value) and "den" not in str(raised.value), raised.value
+
+
+@pytest.mark.parametrize("hidden", ["\u00ad", "\u3164", "\u2800", "\u115f", "\u1160", "\ufe0f", "\u034f", "\U000e0100", " ", "\u3000", "\u0301"])
+def test_script_and_run_that_nobody_sees_get_a_name(hidden, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [f"/a/{hidden}.py"])
+    for run in ("", hidden, hidden * 3):
+        assert Identity.read({"STEPMEM_RUN": run}).run.startswith("python-"), (run, Identity.read({"STEPMEM_RUN": run}).run)
+    assert Identity.read({"STEPMEM_RUN": f"{hidden}a"}).run.strip() == "a"
+
+
+def test_names_of_the_client_are_those_that_the_exporter_takes(exporter):
+    starts = [*range(0x80, 0x3200), *range(0xFE00, 0x10000), *range(0x16FE0, 0x16FF0), *range(0x1BCA0, 0x1BCB0), *range(0x1D150, 0x1D180)]
+    starts += [*range(0xE0000, 0xE0200), 0x1F525]
+    names = sorted({_clean(f"{start}x") for start in map(chr, starts) if not 0xD800 <= ord(start) < 0xE000})
+    assert len(names) > 1000
+    for at in range(0, len(names), 500):
+        records = [{"run": name, "rank": 0, "step": 1, "allocated_bytes": 1} for name in names[at : at + 500]]
+        request = urllib.request.Request(f"{exporter.url}/v1/steps", json.dumps(records).encode(), {"Content-Type": "application/json"})
+        try:
+            assert urllib.request.urlopen(request, timeout=30).status == 200
+        except urllib.error.HTTPError as error:
+            # More runs than are held; a name that is not taken would be 400.
+            assert error.code == 429, error.read()
 
 
 def test_invalid_settings_cause_one_warning(train):

@@ -15,7 +15,7 @@ impl Run {
     /// The longest name that is taken, in bytes.
     pub const BYTES_MAX: usize = 128;
 
-    /// Takes a name of 1 to [`Self::BYTES_MAX`] bytes without control or invisible characters.
+    /// Takes a name of 1 to [`Self::BYTES_MAX`] bytes without control or invisible characters, not only blanks.
     ///
     /// # Errors
     /// Says which limit `name` breaks.
@@ -76,7 +76,7 @@ impl GpuUuid {
     /// What a pusher names as its device when its bytes are host memory.
     pub const CPU: &'static str = "cpu";
 
-    /// Takes a UUID of 1 to [`Self::BYTES_MAX`] bytes without control or invisible characters.
+    /// Takes a UUID of 1 to [`Self::BYTES_MAX`] bytes without control or invisible characters, not only blanks.
     ///
     /// # Errors
     /// Says which limit `uuid` breaks.

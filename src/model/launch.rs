@@ -47,7 +47,8 @@ impl Launch {
     /// The longest name that is taken, in bytes.
     pub const BYTES_MAX: usize = 64;
 
-    /// Takes a name of 1 to [`Self::BYTES_MAX`] bytes of letters, digits, `.`, `_`, `:` and `-`.
+    /// Takes a name of 1 to [`Self::BYTES_MAX`] bytes of letters, digits, `.`, `_`, `:` and `-`, other than
+    /// `.` and `..`, which are no names of files.
     ///
     /// # Errors
     /// Names the length, or the characters that are allowed.
@@ -56,10 +57,12 @@ impl Launch {
             return Err(OutOfRange::Length { bytes: text.len(), max: Self::BYTES_MAX });
         }
         let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
-        if text.bytes().all(is_allowed) {
+        if text.bytes().all(is_allowed) && ![".", ".."].contains(&text) {
             Ok(Self(text.into()))
         } else {
-            Err(OutOfRange::Form { what: "letters, digits, '.', '_', ':' and '-'" })
+            Err(OutOfRange::Form {
+                what: "letters, digits, '.', '_', ':' and '-', or is '.' or '..'",
+            })
         }
     }
 
@@ -86,8 +89,10 @@ mod tests {
 
     #[test]
     fn launch_is_a_short_plain_name() {
-        assert_eq!(Launch::new("job-1:a.b_c").unwrap().as_str(), "job-1:a.b_c");
-        for text in ["", "a b", "ü", "a/b", &"x".repeat(65)] {
+        for text in ["job-1:a.b_c", "...", ".a", "a.."] {
+            assert_eq!(Launch::new(text).unwrap().as_str(), text);
+        }
+        for text in ["", "a b", "ü", "a/b", ".", "..", &"x".repeat(65)] {
             assert!(Launch::new(text).is_err(), "{text:?}");
         }
     }

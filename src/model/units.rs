@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::model::characters::is_hidden;
+use crate::model::characters::{is_combining, is_hidden};
 
 /// The largest byte count and step that is taken: 2^53, above which an `f64` cannot hold every integer.
 pub const INTEGER_MAX: u64 = 1 << 53;
@@ -41,6 +41,12 @@ pub enum OutOfRange {
     /// A name with an invisible character in it that moves or hides others.
     #[error("{0:?} contains an invisible character")]
     Hidden(String),
+    /// A name in which there is nothing to see.
+    #[error("{0:?} has no visible character")]
+    Blank(String),
+    /// A name whose first character is drawn onto what stands before the name.
+    #[error("{0:?} begins with a combining character")]
+    Combining(String),
     /// A text of another form.
     #[error("the text is not made of {what}")]
     Form {
@@ -274,7 +280,7 @@ pub fn parse_size(text: &str) -> Option<f64> {
     Some(bytes).filter(|bytes| (1.0..=SIZE_MAX).contains(bytes))
 }
 
-/// Takes a name: a text as of [`checked_text`] without characters that move or hide others.
+/// Takes a name: a text as of [`checked_text`] that people can see, without characters that move or hide others.
 ///
 /// # Errors
 /// Says which limit `text` breaks.
@@ -282,7 +288,14 @@ pub fn checked_name(text: &str, bytes_max: usize) -> Result<Box<str>, OutOfRange
     if !text.is_ascii() && text.chars().any(is_hidden) && text.len() <= bytes_max {
         return Err(OutOfRange::Hidden(text.to_owned()));
     }
-    checked_text(text, bytes_max)
+    let checked = checked_text(text, bytes_max)?;
+    if text.trim().is_empty() {
+        return Err(OutOfRange::Blank(text.to_owned()));
+    }
+    if text.starts_with(is_combining) {
+        return Err(OutOfRange::Combining(text.to_owned()));
+    }
+    Ok(checked)
 }
 
 fn checked_integer(value: u64) -> Result<u64, OutOfRange> {
