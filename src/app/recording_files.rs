@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -19,6 +18,7 @@ use crate::input::recording::LINE_BYTES_MAX;
 use crate::model::ids::{GpuUuid, Run, SubjectId};
 use crate::model::step::StepSample;
 use crate::model::units::{Seconds, Uptime};
+use crate::store::directory::Directory;
 use crate::store::recordings::{
     ClosedRecording, OpenRecording, RecordingFolder, create_in_launch,
 };
@@ -110,7 +110,7 @@ struct RunFiles {
     part: u32,
     launch: Option<LaunchOfRun>,
     /// The directory and the stem, once there was a file.
-    place: Option<(PathBuf, String)>,
+    place: Option<(Directory, String)>,
     /// The devices that ranks of the run push from.
     devices: BTreeSet<GpuUuid>,
     last_push: Uptime,
@@ -425,7 +425,7 @@ impl RunFiles {
             RecordingPlace::Folder(folder, _) => {
                 let stem = folder.stem(&run.map_or_else(|| NO_RUN.to_owned(), folder_name));
                 self.part += 1;
-                OpenRecording::create(folder.path(), &stem, &mut self.part)
+                OpenRecording::create(folder.folder(), &stem, &mut self.part)
             }
             RecordingPlace::Launches(folders) => {
                 let of = self.launch.as_ref();

@@ -3,8 +3,9 @@
 //! `final_summary.HOST.rankN.{txt,json}` by its host and its first rank.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fmt::Write;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufReader, ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use serde::Deserialize;
 use crate::model::ids::{Rank, Run};
 use crate::report::card;
 use crate::report::summary::model::{RankOutcome, Summary};
+use crate::store::directory::{Directory, EntryKind};
 use crate::store::launches::{
     LATEST, LaunchId, Removal, RunFolder, create_shared, point_latest_of_all, replace_shared,
 };
@@ -103,12 +105,15 @@ impl SummaryFolders {
             files.replace(&folder, &name)?;
         }
         for rank in &ranks {
-            match fs::remove_file(folder.join(format!("{GOING_ON}.rank{rank}"))) {
+            match folder.remove_file(format!("{GOING_ON}.rank{rank}")) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 result => result?,
             }
         }
-        run.point_latest(&folder)?;
+        if let Err(error) = run.point_latest(&folder) {
+            tracing::warn!(%error, run = %of.run, "the link to the newest summary is not renewed");
+        }
+        let folder = folder.path().to_owned();
         let note = point_latest_of_all(&self.root, &folder).err().map(|error| {
             tracing::info!(%error, "link to the last launch not written");
             error.to_string()
@@ -120,7 +125,7 @@ impl SummaryFolders {
     ///
     /// # Errors
     /// The file system refused.
-    pub(super) fn of_launch(&self, of: &LaunchOfRun) -> io::Result<PathBuf> {
+    pub(super) fn of_launch(&self, of: &LaunchOfRun) -> io::Result<Directory> {
         launch_folder(&self.run_folder(&of.run), &of.id)
     }
 
@@ -130,7 +135,7 @@ impl SummaryFolders {
     /// The file system refused.
     pub(super) fn mark_going_on(&self, of: &LaunchOfRun, first: Rank) -> io::Result<()> {
         let folder = launch_folder(&self.run_folder(&of.run), &of.id)?;
-        replace_shared(&folder.join(format!("{GOING_ON}.rank{first}")), &[])
+        replace_shared(&folder, &format!("{GOING_ON}.rank{first}"), &[])
     }
 
     /// Removes the oldest launches of a run that ended, beyond those that are kept. Returns how many.
@@ -149,7 +154,7 @@ impl SummaryFolders {
 
 /// Moves the snapshots of a run beside its summary. An analysis may still read them at their old place, where a link stays
 /// if the disk has links.
-fn gather(summary: &mut Summary, staging: &Path, folder: &Path) {
+fn gather(summary: &mut Summary, staging: &Path, folder: &Directory) {
     let mut is_changed = false;
     for snapshot in summary.snapshots.iter_mut().flatten() {
         let staged = snapshot.path.as_deref().map(Path::new);
@@ -157,8 +162,7 @@ fn gather(summary: &mut Summary, staging: &Path, folder: &Path) {
             continue;
         };
         let Some(name) = staged.file_name() else { continue };
-        let place = folder.join(name);
-        match moved(staged, &place) {
+        match moved(staged, folder, name) {
             Ok(true) => {
                 snapshot.path = Some(name.to_string_lossy().into_owned());
                 is_changed = true;
@@ -166,6 +170,7 @@ fn gather(summary: &mut Summary, staging: &Path, folder: &Path) {
             Ok(false) => {}
             // The summary is worth more than the place of a file.
             Err(error) => {
+                let place = folder.path().join(name);
                 tracing::warn!(%error, place = %place.display(), "snapshot not moved");
             }
         }
@@ -175,19 +180,17 @@ fn gather(summary: &mut Summary, staging: &Path, folder: &Path) {
     }
 }
 
-/// Gives a file another place. Returns whether it is there; another file of that name stays.
-fn moved(staged: &Path, place: &Path) -> io::Result<bool> {
-    let identity = |path: &Path| {
-        let metadata = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file);
-        metadata.map(|metadata| (metadata.dev(), metadata.ino()))
-    };
-    let Some(file) = identity(staged) else { return Ok(identity(place).is_some()) };
-    match fs::hard_link(staged, place) {
+/// Gives a file a place in a directory. Returns whether it is there; another file of that name stays.
+fn moved(staged: &Path, folder: &Directory, name: &OsStr) -> io::Result<bool> {
+    let metadata = fs::symlink_metadata(staged).ok().filter(fs::Metadata::is_file);
+    let file = metadata.map(|metadata| (metadata.dev(), metadata.ino()));
+    let Some(file) = file else { return Ok(folder.identity(name).is_some()) };
+    match folder.link_from(staged, name) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            Ok(identity(place) == Some(file))
+            Ok(folder.identity(name) == Some(file))
         }
-        Err(_) => fs::rename(staged, place).map(|()| true),
+        Err(_) => folder.move_from(staged, name).map(|()| true),
     }
 }
 
@@ -199,7 +202,7 @@ fn host() -> String {
     if name.is_empty() { "host".to_owned() } else { name }
 }
 
-fn launch_folder(run: &RunFolder, id: &LaunchId) -> io::Result<PathBuf> {
+fn launch_folder(run: &RunFolder, id: &LaunchId) -> io::Result<Directory> {
     run.launch(id, &rfc3339(id.began).trim_end_matches('Z').replace(':', "-"))
 }
 
@@ -211,31 +214,36 @@ struct SummaryBytes<'a> {
 
 impl SummaryBytes<'_> {
     /// Writes the files under the first names, unless they are another exporter's: of other ranks. Returns whether it did.
-    fn write_first(&self, folder: &Path, ranks: &BTreeSet<Rank>) -> io::Result<bool> {
-        let (text, json) = paths(folder, STEM);
-        if json.exists() {
-            let is_own = WrittenSummary::read(&json)
+    fn write_first(&self, folder: &Directory, ranks: &BTreeSet<Rank>) -> io::Result<bool> {
+        let [text, json] = names(STEM);
+        // No exporter writes links: those of others go.
+        if [&text, &json].iter().any(|name| folder.found(name) == EntryKind::Link) {
+            return self.replace(folder, STEM).map(|()| true);
+        }
+        if folder.found(&json) != EntryKind::Nothing {
+            let is_own = WrittenSummary::read(folder, &json)
                 .is_some_and(|of| of.ranks.iter().any(|rank| ranks.contains(&rank.rank)));
             return if is_own { self.replace(folder, STEM).map(|()| true) } else { Ok(false) };
         }
         // Of several exporters, the one that makes the first file has the names.
-        if !create_shared(&text, &[self.text])? {
+        if !create_shared(folder, &text, &[self.text])? {
             return Ok(false);
         }
-        replace_shared(&json, &[self.json]).map(|()| true)
+        replace_shared(folder, &json, &[self.json]).map(|()| true)
     }
 
     /// Replaces the files.
-    fn replace(&self, folder: &Path, stem: &str) -> io::Result<()> {
-        let (text, json) = paths(folder, stem);
-        replace_shared(&text, &[self.text])?;
+    fn replace(&self, folder: &Directory, stem: &str) -> io::Result<()> {
+        let [text, json] = names(stem);
+        replace_shared(folder, &text, &[self.text])?;
         // Written last, so that a reader that waits for it finds both files.
-        replace_shared(&json, &[self.json])
+        replace_shared(folder, &json, &[self.json])
     }
 }
 
-fn paths(folder: &Path, stem: &str) -> (PathBuf, PathBuf) {
-    (folder.join(format!("{stem}.txt")), folder.join(format!("{stem}.json")))
+/// Returns the names of the two files.
+fn names(stem: &str) -> [String; 2] {
+    [format!("{stem}.txt"), format!("{stem}.json")]
 }
 
 /// What of a written summary shows whose ranks it has, and which of them ended.
@@ -258,8 +266,8 @@ struct WrittenCoverage {
 
 impl WrittenSummary {
     /// Reads a summary; `None` where it cannot be read.
-    fn read(path: &Path) -> Option<Self> {
-        let file = BufReader::new(File::open(path).ok()?.take(WRITTEN_BYTES_MAX));
+    fn read(folder: &Directory, name: &str) -> Option<Self> {
+        let file = BufReader::new(folder.open_file(name).ok()?.take(WRITTEN_BYTES_MAX));
         serde_json::from_reader(file).ok()
     }
 }
@@ -271,7 +279,7 @@ struct EndedLaunches<'a> {
 }
 
 impl Removal for EndedLaunches<'_> {
-    fn has_ended(&self, id: &LaunchId, folder: &Path) -> bool {
+    fn has_ended(&self, id: &LaunchId, folder: &Directory) -> bool {
         id != self.current && has_ended(folder) == Some(true)
     }
 
@@ -314,11 +322,11 @@ fn is_numbered(part: &str, word: &str) -> bool {
 }
 
 /// Returns whether every rank of a launch ended, by the summaries in its directory; `None` where they leave that open.
-fn has_ended(folder: &Path) -> Option<bool> {
+fn has_ended(folder: &Directory) -> Option<bool> {
     let mut ended = BTreeSet::new();
     let mut n_expected = None;
-    for entry in fs::read_dir(folder).ok()? {
-        let name = entry.ok()?.file_name().into_string().ok()?;
+    for name in folder.names().ok()? {
+        let name = name.into_string().ok()?;
         if name.starts_with(GOING_ON) {
             return Some(false);
         }
@@ -329,7 +337,7 @@ fn has_ended(folder: &Path) -> Option<bool> {
         ) {
             continue;
         }
-        let summary = WrittenSummary::read(&folder.join(name))?;
+        let summary = WrittenSummary::read(folder, &name)?;
         n_expected = n_expected.max(summary.coverage.ranks_expected);
         for WrittenRank { rank, state } in summary.ranks {
             if !matches!(state, RankOutcome::Ended | RankOutcome::Unannounced) {

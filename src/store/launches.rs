@@ -2,18 +2,18 @@
 //!
 //! `RUN/TIME/launch.json` names the launch. `RUN/.launches/LAUNCH` links to its directory: a link is made once, so that
 //! exporters that make a directory at the same moment agree on one. `RUN/latest` links to the directory that was
-//! written last, and so does `latest` next to the runs, of all of them.
+//! written last, and so does `latest` next to the runs, of all of them. No other link is followed below the directory of
+//! all runs, to which neighbors may write.
 
 use std::collections::hash_map::RandomState;
-use std::fs::{self, File};
+use std::fs;
 use std::hash::{BuildHasher, Hasher};
-use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::symlink;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::store::atomic;
+use crate::store::directory::{Directory, EntryKind};
 
 /// The file that names a launch in its directory.
 const LAUNCH_FILE: &str = "launch.json";
@@ -62,7 +62,7 @@ pub struct RunFolder {
 /// What may be removed when there are more launches than are kept.
 pub trait Removal {
     /// Returns whether the launch of a directory is known to have ended.
-    fn has_ended(&self, id: &LaunchId, folder: &Path) -> bool;
+    fn has_ended(&self, id: &LaunchId, folder: &Directory) -> bool;
 
     /// Returns whether a file of this name in such a directory is ours.
     fn is_own(&self, name: &str) -> bool;
@@ -78,24 +78,27 @@ impl RunFolder {
     /// `2026-11-21T16-43-11`; a second launch of that second gets `-2` behind it.
     ///
     /// # Errors
-    /// The file system refused.
-    pub fn launch(&self, id: &LaunchId, time: &str) -> io::Result<PathBuf> {
+    /// The file system refused, or a link has the name of the run.
+    pub fn launch(&self, id: &LaunchId, time: &str) -> io::Result<Directory> {
+        let (parent, name) = self.place()?;
+        fs::create_dir_all(parent)?;
+        let run = Directory::open(parent)?.made_inner(name)?;
         for _ in 0..TRIES_MAX {
-            if let Some(folder) = self.claimed(id)? {
+            if let Some(folder) = claimed(&run, id)? {
                 return Ok(folder);
             }
-            let found = self.launches()?.into_iter().find(|(_, of)| of == id);
+            let found = launches(&run)?.into_iter().find(|(_, of)| of == id);
             let is_new = found.is_none();
             let folder = match found {
-                Some((folder, _)) => folder,
-                None => self.make(id, time)?,
+                Some((name, _)) => run.inner(&name)?,
+                None => make(&run, id, time)?,
             };
-            match self.claim(id, &folder) {
+            match claim(&run, id, &folder) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                     if is_new {
                         // Another exporter was first; its directory is the one.
-                        fs::remove_file(folder.join(LAUNCH_FILE))?;
-                        fs::remove_dir(&folder)?;
+                        folder.remove_file(LAUNCH_FILE)?;
+                        run.remove_inner(folder.name().unwrap_or_default())?;
                     }
                 }
                 // A file system without links: exporters agree unless they make the directory at the same moment.
@@ -106,18 +109,30 @@ impl RunFolder {
         Err(io::Error::other("the directory of the launch changes all the time"))
     }
 
+    /// Returns the directory of all runs, and the own name in it.
+    fn place(&self) -> io::Result<(&Path, &str)> {
+        let name = self.path.file_name().and_then(|name| name.to_str());
+        let place = self.path.parent().zip(name);
+        place.ok_or_else(|| io::Error::other("the directory of the run has no name"))
+    }
+
+    fn open(&self) -> io::Result<Directory> {
+        let (parent, name) = self.place()?;
+        Directory::open(parent)?.inner(name)
+    }
+
     /// Points `latest` at a directory of a launch.
     ///
     /// # Errors
     /// The file system refused, or `latest` is not a link.
-    pub fn point_latest(&self, folder: &Path) -> io::Result<()> {
-        let Some(name) = folder.file_name() else { return Ok(()) };
-        let link = self.path.join(LATEST);
-        if fs::read_link(&link).is_err_and(|error| error.kind() == ErrorKind::InvalidInput) {
-            let words = format!("{} is not a link", link.display());
+    pub fn point_latest(&self, folder: &Directory) -> io::Result<()> {
+        let Some(name) = folder.name() else { return Ok(()) };
+        let run = self.open()?;
+        if run.read_link(LATEST).is_err_and(|error| error.kind() == ErrorKind::InvalidInput) {
+            let words = format!("{} is not a link", run.path().join(LATEST).display());
             return Err(io::Error::new(ErrorKind::AlreadyExists, words));
         }
-        replace_link(&link, Path::new(name))
+        replace_latest(&run, Path::new(name))
     }
 
     /// Removes the oldest launches that have ended until there are at most `max`. Returns how many went. `current` stays
@@ -127,117 +142,128 @@ impl RunFolder {
     /// # Errors
     /// The file system refused.
     pub fn thin(&self, max: usize, current: &Path, removal: &impl Removal) -> io::Result<u64> {
-        let mut launches = self.launches()?;
+        let run = match self.open() {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(0),
+            run => run?,
+        };
+        let mut launches = launches(&run)?;
         let mut n_too_many = launches.len().saturating_sub(max);
-        launches.retain(|(folder, _)| folder != current);
+        let current = current.file_name().and_then(|name| name.to_str());
+        launches.retain(|(name, _)| Some(&**name) != current);
         launches.sort_by(|(a, _), (b, _)| a.cmp(b));
         if max >= KEEPS_BEFORE_MIN {
             launches.pop();
         }
         let mut n_removed = 0;
-        for (folder, id) in launches {
+        for (name, id) in launches {
             if n_too_many == 0 {
                 break;
             }
+            let folder = run.inner(&name)?;
             if removal.has_ended(&id, &folder) {
-                self.remove(&folder, &id, removal)?;
+                remove(&run, &folder, &id, removal)?;
                 n_removed += 1;
                 n_too_many -= 1;
             }
         }
         Ok(n_removed)
     }
+}
 
-    fn remove(&self, folder: &Path, id: &LaunchId, removal: &impl Removal) -> io::Result<()> {
-        for entry in fs::read_dir(folder)? {
-            let entry = entry?;
-            let is_file = entry.file_type()?.is_file();
-            if is_file && entry.file_name().to_str().is_some_and(|name| removal.is_own(name)) {
-                fs::remove_file(entry.path())?;
-            }
-        }
-        let claim = self.path.join(CLAIMS).join(id.claim());
-        let is_linked =
-            fs::read_link(&claim).is_ok_and(|to| to.file_name() == folder.file_name());
-        if is_linked {
-            fs::remove_file(claim)?;
-        }
-        fs::remove_file(folder.join(LAUNCH_FILE))?;
-        match fs::remove_dir(folder) {
-            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),
-            result => result,
+fn remove(
+    run: &Directory,
+    folder: &Directory,
+    id: &LaunchId,
+    removal: &impl Removal,
+) -> io::Result<()> {
+    for name in folder.names()? {
+        let is_own = name.to_str().is_some_and(|name| removal.is_own(name));
+        if is_own && folder.found(&name) == EntryKind::File {
+            folder.remove_file(name)?;
         }
     }
-
-    /// Returns every directory of a launch, in no order.
-    fn launches(&self) -> io::Result<Vec<(PathBuf, LaunchId)>> {
-        let entries = match fs::read_dir(&self.path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries?,
-        };
-        let mut found = Vec::new();
-        for entry in entries {
-            let entry = entry?;
-            let is_named = entry.file_name().to_str().is_some_and(is_time);
-            if is_named && entry.file_type()?.is_dir() {
-                let folder = entry.path();
-                found.extend(id_of(&folder).map(|id| (folder, id)));
-            }
+    let name = folder.name().unwrap_or_default();
+    if let Ok(claims) = run.inner(CLAIMS) {
+        let claim = id.claim();
+        let to = claims.read_link(&claim);
+        if to.is_ok_and(|to| to.file_name().is_some_and(|to| to == name)) {
+            claims.remove_file(claim)?;
         }
-        Ok(found)
     }
+    folder.remove_file(LAUNCH_FILE)?;
+    match run.remove_inner(name) {
+        Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),
+        result => result,
+    }
+}
 
-    /// Returns the directory that the launch's link leads to, and makes it anew if someone has removed it.
-    fn claimed(&self, id: &LaunchId) -> io::Result<Option<PathBuf>> {
-        let claim = self.path.join(CLAIMS).join(id.claim());
-        let Ok(target) = fs::read_link(&claim) else { return Ok(None) };
-        let name =
-            target.file_name().and_then(|name| name.to_str()).filter(|name| is_time(name));
-        let Some(name) = name else {
-            fs::remove_file(claim)?;
+/// Returns the name of every directory of a launch of a run, in no order.
+fn launches(run: &Directory) -> io::Result<Vec<(String, LaunchId)>> {
+    let mut found = Vec::new();
+    for name in run.names()? {
+        let Some(name) = name.to_str().filter(|name| is_time(name)) else { continue };
+        if let Ok(folder) = run.inner(name) {
+            found.extend(id_of(&folder).map(|id| (name.to_owned(), id)));
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the directory that the launch's link leads to, and makes it again if someone has removed it.
+fn claimed(run: &Directory, id: &LaunchId) -> io::Result<Option<Directory>> {
+    let Ok(claims) = run.inner(CLAIMS) else { return Ok(None) };
+    let Ok(target) = claims.read_link(&id.claim()) else { return Ok(None) };
+    let name = target.file_name().and_then(|name| name.to_str()).filter(|name| is_time(name));
+    let folder = match name.map(|name| run.made_inner(name)) {
+        Some(Err(error)) if error.kind() != ErrorKind::NotADirectory => return Err(error),
+        Some(Ok(folder)) => folder,
+        Some(Err(_)) | None => {
+            claims.remove_file(id.claim())?;
             return Ok(None);
-        };
-        let folder = self.path.join(name);
-        fs::create_dir_all(&folder)?;
-        let of = id_of(&folder);
-        if of.is_none() {
-            write_id(&folder, id)?;
         }
-        if of.is_none_or(|of| of == *id) {
-            return Ok(Some(folder));
+    };
+    let of = id_of(&folder);
+    if of.is_none() {
+        write_id(&folder, id)?;
+    }
+    if of.is_none_or(|of| of == *id) {
+        return Ok(Some(folder));
+    }
+    claims.remove_file(id.claim())?;
+    Ok(None)
+}
+
+/// Links the launch to its directory.
+fn claim(run: &Directory, id: &LaunchId, folder: &Directory) -> io::Result<()> {
+    let Some(name) = folder.name() else { return Ok(()) };
+    let claims = match run.made_inner(CLAIMS) {
+        // Something of others has the name.
+        Err(error) if error.kind() == ErrorKind::NotADirectory => {
+            return Err(ErrorKind::Unsupported.into());
         }
-        fs::remove_file(claim)?;
-        Ok(None)
-    }
+        claims => claims?,
+    };
+    claims.symlink(&Path::new("..").join(name), &id.claim())
+}
 
-    /// Links the launch to its directory.
-    fn claim(&self, id: &LaunchId, folder: &Path) -> io::Result<()> {
-        let Some(name) = folder.file_name() else { return Ok(()) };
-        let claims = self.path.join(CLAIMS);
-        fs::create_dir_all(&claims)?;
-        symlink(Path::new("..").join(name), claims.join(id.claim()))
-    }
-
-    /// Makes a directory of its own for a launch.
-    fn make(&self, id: &LaunchId, time: &str) -> io::Result<PathBuf> {
-        fs::create_dir_all(&self.path)?;
-        for n in 1..=SAME_SECOND_MAX {
-            let name = if n == 1 { time.to_owned() } else { format!("{time}-{n}") };
-            let folder = self.path.join(name);
-            match fs::create_dir(&folder) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-                Ok(()) => {
-                    let written = write_id(&folder, id);
-                    if written.is_err() {
-                        fs::remove_dir(&folder)?;
-                    }
-                    return written.map(|()| folder);
+/// Makes a directory of its own for a launch.
+fn make(run: &Directory, id: &LaunchId, time: &str) -> io::Result<Directory> {
+    for n in 1..=SAME_SECOND_MAX {
+        let name = if n == 1 { time.to_owned() } else { format!("{time}-{n}") };
+        match run.make(&name) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+            Ok(()) => {
+                let folder = run.inner(&name)?;
+                let written = write_id(&folder, id);
+                if written.is_err() {
+                    run.remove_inner(&name)?;
                 }
+                return written.map(|()| folder);
             }
         }
-        Err(io::Error::other(format!("{SAME_SECOND_MAX} launches of {time} have directories")))
     }
+    Err(io::Error::other(format!("{SAME_SECOND_MAX} launches of {time} have directories")))
 }
 
 /// Points `ROOT/latest` at a directory of a launch, `ROOT/RUN/TIME`: the last one of any run. Several exporters may do so at once.
@@ -246,16 +272,18 @@ impl RunFolder {
 /// The file system refused, or `latest` is something else than a link to a launch.
 pub fn point_latest_of_all(root: &Path, folder: &Path) -> io::Result<()> {
     let Ok(target) = folder.strip_prefix(root) else { return Ok(()) };
-    let link = root.join(LATEST);
-    let is_ours = match fs::read_link(&link) {
+    let all = Directory::open(root)?;
+    let is_ours = match all.read_link(LATEST) {
         Ok(before) => is_launch(&before),
         Err(error) => error.kind() == ErrorKind::NotFound,
     };
     if !is_ours {
-        let words = format!("{} is not a link to a launch, and stays as it is", link.display());
+        let place = root.join(LATEST);
+        let words =
+            format!("{} is not a link to a launch, and stays as it is", place.display());
         return Err(io::Error::new(ErrorKind::AlreadyExists, words));
     }
-    replace_link(&link, target)
+    replace_latest(&all, target)
 }
 
 /// Returns whether a path is that of a launch below the directory of all runs: `RUN/TIME`.
@@ -265,46 +293,56 @@ fn is_launch(path: &Path) -> bool {
     matches!(names.as_slice(), [run, time] if *run != ".." && is_time(time))
 }
 
-/// Makes or replaces a link, at once.
-fn replace_link(link: &Path, target: &Path) -> io::Result<()> {
-    if fs::read_link(link).is_ok_and(|before| before == target) {
+/// Makes or replaces the link of a directory, at once.
+fn replace_latest(of: &Directory, target: &Path) -> io::Result<()> {
+    if of.read_link(LATEST).is_ok_and(|before| before == target) {
         return Ok(());
     }
-    let fresh = link.with_file_name(format!(".{LATEST}.{}.new", unique()));
-    symlink(target, &fresh)?;
-    fs::rename(&fresh, link)
+    let fresh = format!(".{LATEST}.{}.new", unique());
+    of.symlink(target, &fresh)?;
+    let renamed = of.rename(&fresh, LATEST);
+    if renamed.is_err() {
+        of.remove_file(fresh)?;
+    }
+    renamed
 }
 
 /// Writes a file of several writers: each stages its bytes under a name of its own.
 ///
 /// # Errors
 /// The file system refused; the file is unchanged.
-pub fn replace_shared(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
-    let fresh = atomic::stage_as(&staged(path), parts)?;
-    fs::rename(fresh, path)
+pub fn replace_shared(folder: &Directory, name: &str, parts: &[&[u8]]) -> io::Result<()> {
+    let fresh = staged(folder, name, parts)?;
+    let renamed = folder.rename(&fresh, name);
+    if renamed.is_err() {
+        folder.remove_file(fresh)?;
+    }
+    renamed
 }
 
-/// Writes a file unless it exists; whether it did not.
+/// Writes a file unless something has its name. Returns whether it did.
 ///
 /// # Errors
 /// The file system refused.
-pub fn create_shared(path: &Path, parts: &[&[u8]]) -> io::Result<bool> {
-    let fresh = atomic::stage_as(&staged(path), parts)?;
-    let result = match fs::hard_link(&fresh, path) {
+pub fn create_shared(folder: &Directory, name: &str, parts: &[&[u8]]) -> io::Result<bool> {
+    let fresh = staged(folder, name, parts)?;
+    let result = match folder.link(&fresh, name) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
-        Err(error) if has_no_links(&error) && !path.exists() => {
-            return fs::rename(fresh, path).map(|()| true);
+        Err(error) if has_no_links(&error) && folder.found(name) == EntryKind::Nothing => {
+            return folder.rename(&fresh, name).map(|()| true);
         }
         Err(error) => Err(error),
     };
-    fs::remove_file(fresh)?;
+    folder.remove_file(fresh)?;
     result
 }
 
-/// The name that this process stages a file under; it ends in `.new`.
-fn staged(path: &Path) -> PathBuf {
-    atomic::beside(path, &format!("{}.new", unique()))
+/// Writes a file under a name that no other process stages one under; it ends in `.new`. Returns the name.
+fn staged(folder: &Directory, name: &str, parts: &[&[u8]]) -> io::Result<String> {
+    let fresh = format!("{name}.{}.new", unique());
+    folder.create(&fresh, parts)?;
+    Ok(fresh)
 }
 
 /// Digits that no other process has: on a shared disk, process ids repeat.
@@ -317,17 +355,19 @@ fn has_no_links(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::Unsupported)
 }
 
-fn write_id(folder: &Path, id: &LaunchId) -> io::Result<()> {
+fn write_id(folder: &Directory, id: &LaunchId) -> io::Result<()> {
     let json = serde_json::to_vec(id)?;
-    replace_shared(&folder.join(LAUNCH_FILE), &[&json, b"\n"])
+    replace_shared(folder, LAUNCH_FILE, &[&json, b"\n"])
 }
 
-/// Returns the launch that a directory is of; `None` if it does not say so.
-fn id_of(folder: &Path) -> Option<LaunchId> {
-    let mut text = String::new();
-    let file = File::open(folder.join(LAUNCH_FILE)).ok()?;
-    file.take(LAUNCH_FILE_BYTES_MAX).read_to_string(&mut text).ok()?;
-    serde_json::from_str(&text).ok()
+/// Returns the launch that a directory is of; `None` if no launch of ours is named there.
+fn id_of(folder: &Directory) -> Option<LaunchId> {
+    let json = folder.read(LAUNCH_FILE, LAUNCH_FILE_BYTES_MAX).ok()?;
+    let id: LaunchId = serde_json::from_slice(&json).ok()?;
+    // A name by which no file outside is reached.
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+    let is_name = |name: &str| name.bytes().all(is_plain) && !["", ".", ".."].contains(&name);
+    id.launch.as_deref().is_none_or(is_name).then_some(id)
 }
 
 /// Whether a name is that of a launch's directory: `2026-11-21T16-43-11`, or that with a number behind it.
@@ -352,6 +392,7 @@ mod tests {
     use std::sync::Barrier;
     use std::thread;
 
+    use crate::store::directory::Directory;
     use crate::store::launches::{LaunchId, Removal, RunFolder, create_shared, is_time};
 
     const TIME: &str = "2026-11-21T16-43-11";
@@ -368,14 +409,14 @@ mod tests {
         LaunchId { launch: Some(launch.to_owned()), began: 1.0 }
     }
 
-    fn name(folder: &Path) -> &str {
-        folder.file_name().unwrap().to_str().unwrap()
+    fn name(folder: &Directory) -> &str {
+        folder.name().unwrap()
     }
 
     struct All;
 
     impl Removal for All {
-        fn has_ended(&self, id: &LaunchId, _: &Path) -> bool {
+        fn has_ended(&self, id: &LaunchId, _: &Directory) -> bool {
             id.launch.as_deref() != Some("live")
         }
 
@@ -391,17 +432,17 @@ mod tests {
         let first = run.launch(&id("a"), TIME).unwrap();
         assert_eq!(name(&first), TIME);
         assert_eq!(name(&run.launch(&id("b"), TIME).unwrap()), format!("{TIME}-2"));
-        assert_eq!(run.launch(&id("a"), "2027-01-01T00-00-00").unwrap(), first);
+        assert_eq!(name(&run.launch(&id("a"), "2027-01-01T00-00-00").unwrap()), name(&first));
         // Without its link, by the launch that stands in it.
         fs::remove_dir_all(path.join(".launches")).unwrap();
-        assert_eq!(run.launch(&id("a"), "2027-01-01T00-00-00").unwrap(), first);
+        assert_eq!(name(&run.launch(&id("a"), "2027-01-01T00-00-00").unwrap()), name(&first));
         // Someone removed it.
-        fs::remove_dir_all(&first).unwrap();
-        assert_eq!(run.launch(&id("a"), "2027-01-01T00-00-00").unwrap(), first);
+        fs::remove_dir_all(first.path()).unwrap();
+        assert_eq!(name(&run.launch(&id("a"), "2027-01-01T00-00-00").unwrap()), name(&first));
         let unnamed = |began| LaunchId { launch: None, began };
         let one = run.launch(&unnamed(7.25), TIME).unwrap();
-        assert_eq!(run.launch(&unnamed(7.25), TIME).unwrap(), one);
-        assert_ne!(run.launch(&unnamed(7.5), TIME).unwrap(), one);
+        assert_eq!(name(&run.launch(&unnamed(7.25), TIME).unwrap()), name(&one));
+        assert_ne!(name(&run.launch(&unnamed(7.5), TIME).unwrap()), name(&one));
         fs::remove_dir_all(path).unwrap();
     }
 
@@ -414,7 +455,8 @@ mod tests {
             let launch = id(&format!("launch-{round}"));
             let make = |n: u32| {
                 barrier.wait();
-                run.launch(&launch, &format!("2026-11-21T16-43-{n:02}")).unwrap()
+                let folder = run.launch(&launch, &format!("2026-11-21T16-43-{n:02}")).unwrap();
+                folder.path().to_owned()
             };
             let found: BTreeSet<PathBuf> = thread::scope(|scope| {
                 let makers: Vec<_> = (0..4).map(|n| scope.spawn(move || make(n))).collect();
@@ -434,8 +476,8 @@ mod tests {
         let make = |launch: &str, second: u32| {
             let time = format!("2026-11-21T16-43-{second:02}");
             let folder = run.launch(&id(launch), &time).unwrap();
-            fs::write(folder.join("ours"), "").unwrap();
-            folder
+            fs::write(folder.path().join("ours"), "").unwrap();
+            folder.path().to_owned()
         };
         let live = make("live", 1);
         let (noted, plain) = (make("noted", 2), make("plain", 3));
@@ -476,13 +518,42 @@ mod tests {
     }
 
     #[test]
+    fn launch_of_a_forged_name_is_none_and_links_are_not_followed() {
+        let path = fresh("forged");
+        let run = RunFolder::new(path.clone());
+        let folder = run.launch(&id("a"), TIME).unwrap();
+        for forged in ["..", ".", "../../x", "a/b", ""] {
+            let json = serde_json::to_vec(&id(forged)).unwrap();
+            fs::write(folder.path().join("launch.json"), json).unwrap();
+            assert!(super::id_of(&folder).is_none(), "{forged}");
+        }
+        // The launch's own directory became a link, and so did the directory of claims.
+        let elsewhere = fresh("elsewhere");
+        fs::create_dir(&elsewhere).unwrap();
+        fs::remove_dir_all(folder.path()).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, folder.path()).unwrap();
+        assert_eq!(name(&run.launch(&id("a"), TIME).unwrap()), format!("{TIME}-2"));
+        fs::remove_dir_all(path.join(".launches")).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, path.join(".launches")).unwrap();
+        assert_eq!(name(&run.launch(&id("a"), TIME).unwrap()), format!("{TIME}-2"));
+        assert_eq!(name(&run.launch(&id("b"), TIME).unwrap()), format!("{TIME}-3"));
+        fs::remove_dir_all(&path).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        let error = run.launch(&id("a"), TIME).unwrap_err();
+        assert!(error.to_string().contains("is a link, which is not followed"), "{error}");
+        assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0);
+        fs::remove_file(path).unwrap();
+        fs::remove_dir(elsewhere).unwrap();
+    }
+
+    #[test]
     fn shared_file_is_created_once() {
         let path = fresh("shared");
         fs::create_dir_all(&path).unwrap();
-        let file = path.join("file");
-        assert!(create_shared(&file, &[b"a"]).unwrap());
-        assert!(!create_shared(&file, &[b"b"]).unwrap());
-        assert_eq!(fs::read(&file).unwrap(), b"a");
+        let folder = Directory::open(&path).unwrap();
+        assert!(create_shared(&folder, "file", &[b"a"]).unwrap());
+        assert!(!create_shared(&folder, "file", &[b"b"]).unwrap());
+        assert_eq!(fs::read(path.join("file")).unwrap(), b"a");
         assert_eq!(fs::read_dir(&path).unwrap().count(), 1);
         fs::remove_dir_all(path).unwrap();
     }

@@ -1,6 +1,7 @@
 //! Files that outlive the process.
 
 pub mod atomic;
+pub mod directory;
 pub mod launches;
 pub mod open;
 pub mod recordings;

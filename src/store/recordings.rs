@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
 
+use crate::store::directory::{Directory, EntryKind};
 use crate::store::open;
 
 /// The ending of every file.
@@ -43,11 +44,12 @@ impl OpenRecording {
     ///
     /// # Errors
     /// The file system refused.
-    pub fn create(folder: &Path, stem: &str, part: &mut u32) -> io::Result<Self> {
-        let mut result = Err(taken(folder));
+    pub fn create(folder: &Directory, stem: &str, part: &mut u32) -> io::Result<Self> {
+        let mut result = Err(taken(folder.path()));
         for _ in 0..TRIES_MAX {
-            let path = folder.join(name(stem, *part));
-            result = open::new_file(&path).map(|file| Self { path, file, bytes: 0 });
+            let name = name(stem, *part);
+            let path = folder.path().join(&name);
+            result = folder.new_file(&name).map(|file| Self { path, file, bytes: 0 });
             match &result {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => *part += 1,
                 _ => break,
@@ -110,27 +112,28 @@ fn number(text: &str) -> Option<u64> {
 ///
 /// # Errors
 /// The file system refused.
-pub fn create_in_launch(folder: &Path, stem: &str) -> io::Result<(OpenRecording, String)> {
+pub fn create_in_launch(folder: &Directory, stem: &str) -> io::Result<(OpenRecording, String)> {
     for writer in 1..=TRIES_MAX {
         let stem = if writer > 1 { format!("{stem}-{writer}") } else { stem.to_owned() };
         // The first file of another exporter may have been given up.
-        if folder.join(name(&stem, 2)).symlink_metadata().is_ok() {
+        if folder.found(name(&stem, 2)) != EntryKind::Nothing {
             continue;
         }
-        let path = folder.join(name(&stem, 1));
-        match open::new_file(&path) {
+        let name = name(&stem, 1);
+        let path = folder.path().join(&name);
+        match folder.new_file(&name) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
             Ok(file) => return Ok((OpenRecording { path, file, bytes: 0 }, stem)),
         }
     }
-    Err(taken(folder))
+    Err(taken(folder.path()))
 }
 
 /// The directory of recordings in one life of an exporter.
 #[derive(Debug)]
 pub struct RecordingFolder {
-    path: PathBuf,
+    folder: Directory,
     life: u64,
     /// Locked as long as this is there.
     _claim: File,
@@ -154,15 +157,15 @@ impl RecordingFolder {
             };
             // Without locks on this file system, files of earlier lives count as being written.
             flock(&claim, FlockOperation::NonBlockingLockExclusive).ok();
-            let folder = Self { path: path.to_owned(), life, _claim: claim };
+            let folder = Self { folder: Directory::open(path)?, life, _claim: claim };
             let closed = folder.closed(found);
             return Ok((folder, closed));
         }
         Err(taken(path))
     }
 
-    pub fn path(&self) -> &Path {
-        &self.path
+    pub fn folder(&self) -> &Directory {
+        &self.folder
     }
 
     /// Returns the stem of the files of this name in this life.
@@ -176,14 +179,14 @@ impl RecordingFolder {
         let over: BTreeSet<u64> = found.lives.into_iter().filter(is_over).collect();
         for life in &over {
             // A claim that stays is looked at again by the next life.
-            fs::remove_file(self.path.join(format!("{CLAIM}{life}"))).ok();
+            fs::remove_file(self.folder.path().join(format!("{CLAIM}{life}"))).ok();
         }
         let files = found.files.into_iter().filter(|((life, ..), _)| over.contains(life));
         files.map(|(_, file)| file).collect()
     }
 
     fn is_over(&self, life: u64) -> bool {
-        let path = self.path.join(format!("{CLAIM}{life}"));
+        let path = self.folder.path().join(format!("{CLAIM}{life}"));
         if path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             return true;
         }
@@ -239,6 +242,8 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
     use std::path::PathBuf;
 
+    use crate::store::directory::Directory;
+
     use super::{
         OpenRecording, RecordingFolder, create_in_launch, is_of_launch, life_and_part,
     };
@@ -289,7 +294,8 @@ mod tests {
         let (first, closed) = RecordingFolder::claim(&path).unwrap();
         assert_eq!((first.stem("llm").as_str(), closed.len()), ("llm.life1", 0));
         let mut part = 1;
-        let mut file = OpenRecording::create(&path, &first.stem("llm"), &mut part).unwrap();
+        let mut file =
+            OpenRecording::create(first.folder(), &first.stem("llm"), &mut part).unwrap();
         file.append(b"frame").unwrap();
         let (second, closed) = RecordingFolder::claim(&path).unwrap();
         assert_eq!((second.stem("llm").as_str(), closed.len()), ("llm.life2", 0));
@@ -315,7 +321,9 @@ mod tests {
             .unwrap();
         assert!(pipe.success());
         let mut part = 1;
-        let mut file = OpenRecording::create(&path, "llm.life1", &mut part).unwrap();
+        let mut file =
+            OpenRecording::create(&Directory::open(&path).unwrap(), "llm.life1", &mut part)
+                .unwrap();
         file.append(b"frame").unwrap();
         assert_eq!(part, 3);
         assert_eq!(fs::read(path.join("target")).unwrap(), b"mine");
@@ -329,7 +337,7 @@ mod tests {
     fn exporters_of_a_launch_have_files_of_their_own() {
         let path = fresh("launch");
         fs::create_dir_all(&path).unwrap();
-        let stem = || create_in_launch(&path, "steps").unwrap().1;
+        let stem = || create_in_launch(&Directory::open(&path).unwrap(), "steps").unwrap().1;
         assert_eq!((stem(), stem()), ("steps".to_owned(), "steps-2".to_owned()));
         // The first file of the first one was given up, and it writes the second.
         fs::rename(path.join("steps.jsonl.zst"), path.join("steps.2.jsonl.zst")).unwrap();

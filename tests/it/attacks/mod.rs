@@ -6,3 +6,6 @@ mod browser;
 mod files;
 mod names;
 mod readers;
+mod recordings;
+mod redirects;
+mod summaries;
