@@ -119,7 +119,11 @@ fuzz: ## Fuzz every target and the client's handling of answers, a minute each (
 	cd python && STEPMEM_FUZZ_ANSWERS=$(or $(FUZZ_ANSWERS),100000) STEPMEM_FUZZ_SEED=$$(date +%s) \
 		../$(TOOLS)/python-venv/bin/python -m pytest -q -p no:cacheprovider tests/test_trust.py -k "answer"
 
-release: ## Build the program for release, with a list of its crates and checksums, into target/upload
+release: export REPOSITORY := $(REPOSITORY)
+release: export BUILDER := $(BUILDER)
+release: export BASE := $(BASE)
+release: ## Build the program for release, with a list of its crates and checksums, into target/upload (REPOSITORY=URL BUILDER=IMAGE@sha256:… BASE=…)
+	@tests/release/inputs.sh inputs >/dev/null
 	$(CARGO) build --quiet --profile dist --locked
 	@tests/release/install.sh
 	tests/release/pack.sh target/upload

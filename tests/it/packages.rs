@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::json;
+
 use crate::rig::command::stepmem;
 use crate::rig::folder::{Folder, root, text};
 
@@ -80,4 +82,91 @@ fn unit_is_valid_starts_what_the_program_takes_and_exposes_little() {
     let checked = stepmem(&["check", "--no-nvml"], &[(name, &value)], b"");
     assert_eq!(checked.code, Some(0), "{}", checked.err);
     assert!(!checked.err.contains(name), "{}", checked.err);
+}
+
+/// Checks the inputs of a release: repository, builder and base. Returns the JSON that names them, or why they are refused.
+fn release(script: &Path, inputs: [&str; 3]) -> Result<String, String> {
+    let [repository, builder, base] = inputs;
+    let output = Command::new(script)
+        .arg("9.8.7")
+        .envs([("REPOSITORY", repository), ("BUILDER", builder), ("BASE", base)])
+        .output()
+        .unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+}
+
+#[test]
+fn release_names_its_repository_and_its_images_by_digest_or_there_is_none() {
+    // A checkout of its own: this one may have changes.
+    let folder = Folder::new("release-inputs");
+    let checkout = folder.path("checkout");
+    fs::create_dir_all(checkout.join("tests/release")).unwrap();
+    let script = checkout.join("tests/release/inputs.sh");
+    fs::copy(root().join("tests/release/inputs.sh"), &script).unwrap();
+    let git = |arguments: &[&str]| {
+        let user = ["-c", "user.name=test", "-c", "user.email=test"];
+        let mut command = Command::new("git");
+        command.args(user).args(arguments).current_dir(&checkout);
+        assert!(command.output().unwrap().status.success(), "{arguments:?}");
+    };
+    git(&["init", "--quiet"]);
+    git(&["add", "."]);
+    git(&["commit", "--quiet", "-m", "test"]);
+    let (url, digest) = ("https://git.host/stepmem", "0123456789abcdef".repeat(4));
+    let builder = format!("docker.io/library/rust:1.95@sha256:{digest}");
+    let base = format!("gcr.io/distroless/cc-debian12@sha256:{digest}");
+    let named: serde_json::Value =
+        serde_json::from_str(&release(&script, [url, &builder, &base]).unwrap()).unwrap();
+    assert_eq!((&named["repository"], &named["version"]), (&url.into(), &"9.8.7".into()));
+    assert_eq!((&named["builder"], &named["base"]), (&builder.into(), &base.clone().into()));
+    assert_eq!((&named["signed"], named["revision"].as_str().unwrap().len()), (&json!([]), 40));
+    let refused = |inputs: [&str; 3], expected: &str| {
+        let reason = release(&script, inputs).unwrap_err();
+        let usage = "make release REPOSITORY=https://HOST/PATH BUILDER=IMAGE@sha256:DIGEST";
+        assert!(reason.contains(expected) && reason.contains(usage), "{expected}: {reason}");
+    };
+    refused(["", &base, &base], "REPOSITORY is missing");
+    for wrong in [
+        "git.host/stepmem",
+        "http://git.host/stepmem",
+        "https://git.host",
+        "https://user:hidden@git.host/stepmem",
+        "https://git.host/step mem",
+        "https://git.host/a\"b",
+        "https://git.host/a?b=c",
+    ] {
+        refused([wrong, &base, &base], "REPOSITORY is not https://HOST/PATH");
+    }
+    for example in ["example.com", "git.example.org", "stepmem.invalid", "a.test"] {
+        refused([&format!("https://{example}/stepmem"), &base, &base], "REPOSITORY is at");
+    }
+    for wrong in [
+        "gcr.io/distroless/cc-debian12:nonroot",
+        "gcr.io/distroless/cc-debian12@sha256:0123",
+        &base.to_uppercase(),
+        &format!("{base} --privileged"),
+    ] {
+        refused([url, wrong, &base], "BUILDER is not IMAGE@sha256: and 64 digits");
+        refused([url, &base, wrong], "BASE is not IMAGE@sha256: and 64 digits");
+    }
+    refused([url, "", &base], "BUILDER is missing");
+    refused([url, &base, ""], "BASE is missing");
+    fs::write(checkout.join("tests/release/inputs.sh.new"), "not of the commit").unwrap();
+    assert!(release(&script, [url, &base, &base]).is_ok());
+    let changed = fs::read_to_string(&script).unwrap() + "\n";
+    fs::write(&script, changed).unwrap();
+    refused([url, &base, &base], "files differ from the commit");
+}
+
+#[test]
+fn make_release_builds_nothing_without_its_inputs() {
+    let output = Command::new("make")
+        .args(["release", "CARGO=false"])
+        .env_remove("REPOSITORY")
+        .current_dir(root())
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("REPOSITORY is missing"), "{said}");
 }
