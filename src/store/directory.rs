@@ -191,7 +191,7 @@ impl Directory {
         Ok(File::from(openat(&self.file, name, flags, mode)?))
     }
 
-    /// Gives a file in it another name, in place of whatever has that.
+    /// Gives a file in it another name, which replaces whatever has that.
     ///
     /// # Errors
     /// The file system refused, or a directory has the name.
