@@ -17,8 +17,6 @@ use crate::rig::units::{GIB, MIB};
 use crate::rig::victim::Victim;
 use crate::rig::wait::{DEADLINE, await_true};
 
-/// How long after its start the demo names the line at the latest.
-
 fn exporter(folder: &Folder, arguments: &[&str]) -> Exporter {
     let directory = text(&folder.path(""));
     let read = ["--snapshot.read-directory", directory.trim_end_matches('/')];

@@ -15,8 +15,7 @@ use crate::rig::job::record;
 fn lives_with(state: &Path) -> Vec<serde_json::Value> {
     let exporter = Exporter::start(&["--state.file", &text(state)]);
     assert_eq!(exporter.post(record(0, 1, 1)).status, 200);
-    let log = exporter.stop();
-    log
+    exporter.stop()
 }
 
 /// A checksum as the state file has it.
