@@ -13,12 +13,14 @@ use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::{Stage, TrendFigures};
 use crate::analysis::devices::NvmlStatus;
 use crate::analysis::diagnosis::balance::{Balance, RankBalance};
+use crate::analysis::diagnosis::host_words;
 use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::diagnosis::pressure;
 use crate::analysis::diagnosis::scene::RunScene;
 use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
 use crate::analysis::findings::ActiveFinding;
 use crate::analysis::processes::ProcessView;
+use crate::analysis::rank::host::HostView;
 use crate::analysis::rank::view::{Identity, LastTrain, RankActivity, RankView};
 use crate::analysis::ranks::RecordCounts;
 use crate::analysis::snapshot_status::SnapshotStatus;
@@ -93,6 +95,9 @@ pub struct RankStatus {
     /// Its last train step.
     #[serde(flatten)]
     pub last_train: Option<LastTrain>,
+    /// Its host memory beyond that of its process; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Box<HostView>>,
     /// Whether it pushes.
     pub state: RankActivity,
     /// How long it has been silent, in seconds, where that is longer than a live process is.
@@ -400,6 +405,7 @@ impl RankStatus {
             rank: id.rank,
             identity: view.identity.clone(),
             last_train: view.last_train.copied(),
+            host: view.host.map(host_words::described),
             state: RankActivity::of(view),
             silent_seconds: view.silent.map(|silent| silent.as_secs_f64()),
             end: view.ended.map(|ended| ended.report.clone()),

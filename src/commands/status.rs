@@ -101,6 +101,9 @@ fn render(status: &Status, n_hidden: usize, is_coloured: bool) -> String {
         let ranks = many(u64::try_from(n_hidden).unwrap_or(u64::MAX), "more rank");
         page.line(&format!("… and {ranks} with less to say; --all shows them"));
     }
+    for words in host_memory(status) {
+        page.paragraph(Indent::hanging(2), &words);
+    }
     for words in status.runs.iter().flat_map(shared_name) {
         page.blank();
         page.paragraph(Indent::hanging(2), &words);
@@ -137,6 +140,17 @@ fn render(status: &Status, n_hidden: usize, is_coloured: bool) -> String {
         page.paragraph(Indent::hanging(0), &words);
     }
     page.into_text()
+}
+
+/// Returns what the ranks hold beyond the memory of their processes, in words.
+fn host_memory(status: &Status) -> Vec<String> {
+    let has_runs = status.runs.len() > 1;
+    let with_words = status.ranks.iter().filter_map(|rank| {
+        let words = rank.host.as_deref()?.sentence.as_str();
+        let run = if has_runs { format!("Run {}, rank", rank.run) } else { "Rank".to_owned() };
+        (!words.is_empty()).then(|| format!("{run} {}: {words}.", rank.rank))
+    });
+    with_words.collect()
 }
 
 /// Returns what two programs under one run name mean for this run, in words.

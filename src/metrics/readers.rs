@@ -47,6 +47,25 @@ pub(super) fn ranks(
     }
 }
 
+/// Visits the child processes of ranks that have any now: `worker` and `other`. `read` takes their number, memory and slope.
+pub(super) fn children(
+    status: &Status,
+    visit: &mut Visit<'_>,
+    read: fn(u32, Option<Bytes>, Option<f64>) -> Option<f64>,
+) {
+    for rank in &status.ranks {
+        let Some(host) = &rank.host else { continue };
+        for (kind, children) in [("worker", host.workers), ("other", host.child_processes)] {
+            let value = children
+                .filter(|children| !children.ended)
+                .and_then(|of| read(of.count, of.bytes, of.bytes_per_step));
+            if let Some(value) = value {
+                visit(&[rank.run.as_str(), &rank.rank_label, uuid(rank), kind], value);
+            }
+        }
+    }
+}
+
 pub(super) fn signals(
     status: &Status,
     visit: &mut Visit<'_>,

@@ -3,8 +3,8 @@
 
 use crate::analysis::status::Status;
 use crate::metrics::readers::{
-    OUTCOME, attribution, bytes, count, counts, device_info, device_pods, devices, findings,
-    headroom_bases, holder_info, leaking_share, pressures, process, process_info,
+    OUTCOME, attribution, bytes, children, count, counts, device_info, device_pods, devices,
+    findings, headroom_bases, holder_info, leaking_share, pressures, process, process_info,
     process_memory, processes, rank_info, ranks, records, runs, signals, site_info, size,
     whole, xid_errors,
 };
@@ -155,6 +155,15 @@ pub const METRICS: &[Metric] = &[
         "Maximum of reserved within the last train step.", |s, v| ranks(s, v, |r| bytes(r.last_train?.peak_reserved))),
     row!(Pushed Gauge "stepmem_rank_memory_inactive_split_bytes" "rank.memory.inactive_split", BYTES, RANK,
         "Free parts of split blocks at the end of the last train step.", |s, v| ranks(s, v, |r| bytes(r.last_train?.inactive_split))),
+    row!(Pushed Gauge "stepmem_rank_memory_shared_bytes" "rank.memory.shared", BYTES, RANK,
+        "Shared memory that the rank holds, a part of allocated where that is host memory; absent where it has none.",
+        |s, v| ranks(s, v, |r| bytes(r.host.as_ref()?.shared_bytes))),
+    row!(Pushed Gauge "stepmem_rank_child_processes" "rank.child_processes", PROCESSES, RANK_CHILDREN,
+        "Processes below the rank's that are not ranks: worker (DataLoader workers and others that multiprocessing started), other. Absent where there are none.",
+        |s, v| children(s, v, |count, _, _| Some(count.into()))),
+    row!(Pushed Gauge "stepmem_rank_child_memory_bytes" "rank.child.memory", BYTES, RANK_CHILDREN,
+        "Host memory that these processes share with no other, not a part of allocated; absent where it cannot be read.",
+        |s, v| children(s, v, |_, held, _| bytes(held))),
     row!(Pushed Gauge "stepmem_rank_interval_peak_allocated_bytes" "rank.interval_peak_allocated", BYTES, RANK,
         "Greatest known peak of allocated in this and the last whole interval of --rank.peak-interval: a spike between two scrapes is seen.",
         |s, v| ranks(s, v, |r| bytes(r.interval_peak_allocated))),
@@ -195,6 +204,9 @@ pub const METRICS: &[Metric] = &[
     row!(Derived Gauge "stepmem_creep_confidence_ratio" "creep.confidence", RATIO, RANK_SIGNAL,
         "How sure the estimator is that the signal grows, 0 to 1, while it rises or creeps.",
         |s, v| signals(s, v, |c| Some(c.trend.as_ref()?.confidence_ratio))),
+    row!(Derived Gauge "stepmem_rank_child_memory_slope_bytes_per_step" "rank.child.memory.slope_bytes_per_step", Unit::BytesPerStep, RANK_CHILDREN,
+        "How fast the memory of these processes grows (Theil-Sen over readings since they were started); absent until there is an estimate.",
+        |s, v| children(s, v, |_, _, slope| slope)),
     row!(Derived Info "stepmem_creep_site_info" "creep.site.info", STATES, RANK_SITE,
         "The line that a memory snapshot of the rank shows to leak: path, line and function, each the last 128 characters; absent where none shows one.",
         site_info),
@@ -358,6 +370,7 @@ const PROCESS_INFO: &[&str] = &["uuid", "pid", "container_id", "pod_uid", "comm"
 const DEVICE_POD: &[&str] = &["uuid", "pod_namespace", "pod_name", "container_name"];
 const RANK_INFO: &[&str] =
     &["run", "rank", "uuid", "local_rank", "node_rank", "world_size", "attempt", "pid"];
+const RANK_CHILDREN: &[&str] = &["run", "rank", "uuid", "kind"];
 const RANK_BASIS: &[&str] = &["run", "rank", "uuid", "basis"];
 const RANK_SITE: &[&str] = &["run", "rank", "uuid", "file", "line", "function"];
 const RANK_HOLDER: &[&str] =

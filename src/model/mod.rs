@@ -3,6 +3,7 @@
 pub mod characters;
 pub mod device;
 pub mod end;
+pub mod host;
 pub mod ids;
 pub mod launch;
 pub mod site;

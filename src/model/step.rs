@@ -1,5 +1,6 @@
 //! One step of one rank, as its training process reports it.
 
+use crate::model::host::HostParts;
 use crate::model::ids::{GpuUuid, Rank, Run};
 use crate::model::launch::{Instance, Launch};
 use crate::model::units::{Bytes, Count, Seconds};
@@ -86,6 +87,8 @@ pub struct StepSample {
     pub total: Option<Bytes>,
     /// The device's free memory as the process sees it.
     pub free: Option<Bytes>,
+    /// Shared memory and child processes, where they were read.
+    pub host: Option<Box<HostParts>>,
 }
 
 impl StepSample {

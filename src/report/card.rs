@@ -106,6 +106,7 @@ fn scope(page: &mut Page, summary: &Summary) {
     page.paragraph(Indent::hanging(0), &words);
     missing(page, coverage);
     ends(page, summary);
+    host(page, summary);
     let ooms: u64 = summary.ranks.iter().filter_map(|rank| rank.ooms).map(Count::get).sum();
     if ooms > 0 {
         page.paragraph(Indent::hanging(0), &format!("Out-of-memory errors: {ooms}."));
@@ -174,6 +175,32 @@ fn ends(page: &mut Page, summary: &Summary) {
             page.paragraph(Indent::hanging(2), &format!("{what}: {word} {names}, {of}{end}."));
         }
     }
+}
+
+/// Adds the shared memory and the child processes of the ranks that have most of them.
+fn host(page: &mut Page, summary: &Summary) {
+    let held = |rank: &RankSummary| {
+        rank.host.as_deref().map_or(0, |host| {
+            let of_children = [host.workers, host.child_processes].into_iter().flatten();
+            let children = of_children.filter_map(|children| children.bytes).map(Bytes::get);
+            children.chain(host.shared_bytes.map(Bytes::get)).fold(0, u64::saturating_add)
+        })
+    };
+    let mut ranks: Vec<&RankSummary> =
+        summary.ranks.iter().filter(|rank| words_of_host(rank).is_some()).collect();
+    ranks.sort_by_key(|rank| Reverse(held(rank)));
+    for rank in ranks.iter().take(NAMED_MAX) {
+        let words = words_of_host(rank).unwrap_or_default();
+        page.paragraph(Indent::hanging(2), &format!("Rank {}: {words}.", rank.rank));
+    }
+    if let Some(n_more @ 1..) = ranks.len().checked_sub(NAMED_MAX) {
+        let words = format!("… and {n_more} more ranks that hold less.");
+        page.paragraph(Indent::hanging(2), &words);
+    }
+}
+
+fn words_of_host(rank: &RankSummary) -> Option<&str> {
+    rank.host.as_deref().map(|host| host.sentence.as_str()).filter(|words| !words.is_empty())
 }
 
 /// Returns the step that a rank ended at, and the error, if there was one.

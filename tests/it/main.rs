@@ -41,6 +41,8 @@ mod diagnoses;
 
 mod peaks;
 
+mod host_memory;
+
 mod ends;
 
 mod gpu_lost;

@@ -8,6 +8,7 @@ pub mod fragmentation;
 pub mod gpu_lost;
 pub mod growth;
 pub mod high_pressure;
+pub mod host_words;
 pub mod imbalance;
 pub mod kind;
 pub mod names;

@@ -11,6 +11,7 @@ use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::estimate;
 use crate::analysis::rank::ended::{OomEvent, RankEnded};
+use crate::analysis::rank::host::HostMemory;
 use crate::analysis::rank::lifecycle::{Arrival, Lifecycle, RecordVerdict};
 use crate::analysis::rank::peaks::{HighWater, IntervalPeak, RecentPeaks, StepPeaks};
 use crate::analysis::rank::tally::Tally;
@@ -37,6 +38,8 @@ pub struct RankState {
     identity: Identity,
     lifecycle: Lifecycle,
     last_train: Option<LastTrain>,
+    /// Shared memory and child processes, if it has any.
+    host: Option<Box<HostMemory>>,
     recent: RecentPeaks,
     /// The high-water marks of the last record of this life.
     high_water: HighWater,
@@ -77,6 +80,7 @@ impl RankState {
             identity: Identity::default(),
             lifecycle: Lifecycle::default(),
             last_train: None,
+            host: None,
             recent: RecentPeaks::default(),
             high_water: HighWater::default(),
             interval: IntervalPeak::new(peak_interval),
@@ -143,6 +147,9 @@ impl RankState {
         }
         self.tally.add(sample, peaks, time);
         self.identify(sample);
+        if let Some(parts) = &sample.host {
+            self.host.get_or_insert_default().take(parts, sample.step);
+        }
         self.creep.set_host(self.is_host());
         self.lifecycle.advance(sample, at);
         let nvml = DeviceView { total: self.device_total, ..DeviceView::default() };
@@ -331,6 +338,7 @@ impl RankState {
         RankView {
             identity: &self.identity,
             last_train: self.last_train.as_ref(),
+            host: self.host.as_deref(),
             recent_peak_allocated: recent.allocated,
             recent_reserved: recent.reserved_known,
             high_water_allocated: self.high_water.allocated,
@@ -427,6 +435,7 @@ impl RankState {
         self.high_water = HighWater::default();
         self.retried_at = None;
         self.last_train = None;
+        self.host = None;
     }
 
     /// What a record leaves out keeps its last value; the attempt is always said.
@@ -435,6 +444,8 @@ impl RankState {
         identity.attempt = sample.attempt;
         if sample.device.is_some() && sample.device != identity.device {
             identity.device.clone_from(&sample.device);
+            // A process that began to use a GPU no longer reads its host memory.
+            self.host = None;
         }
         identity.pid = sample.pid.or(identity.pid);
         identity.local_rank = sample.local_rank.or(identity.local_rank);

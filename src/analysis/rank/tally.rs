@@ -372,6 +372,7 @@ mod tests {
             ooms: None,
             total: None,
             free: None,
+            host: None,
         }
     }
 

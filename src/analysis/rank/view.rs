@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::analysis::basis::Basis;
 use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::rank::ended::{OomEvent, RankEnded};
+use crate::analysis::rank::host::HostMemory;
 use crate::analysis::rank::peaks::StepPeaks;
 use crate::analysis::rank::tally::Tally;
 use crate::analysis::sites::SiteView;
@@ -93,6 +94,8 @@ pub struct RankView<'a> {
     pub identity: &'a Identity,
     /// The last train step, if there was one.
     pub last_train: Option<&'a LastTrain>,
+    /// Its shared memory and child processes, if it has any.
+    pub host: Option<&'a HostMemory>,
     /// The greatest known peak of allocated of the recent window, evaluation included; `None` where none is known.
     pub recent_peak_allocated: Option<Bytes>,
     /// The most that is known to have been reserved in the recent window, within steps or at their ends.

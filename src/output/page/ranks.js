@@ -9,6 +9,7 @@ import { perStep, slopeCell } from "./slopes.js";
 import { rankKey } from "./view.js";
 
 const SHOWN = 64;
+const NOTED = 8;
 
 export function ranksSection(redraw) {
   const rows = new Rows($("ranks-rows"), make, update);
@@ -20,6 +21,8 @@ export function ranksSection(redraw) {
     const wanted = ranks.filter((rank) => matches(rank, words)).sort((a, b) => b.level - a.level);
     text($("ranks-count"), words.length > 0 ? `${number(wanted.length)} of ${number(ranks.length)}` : number(ranks.length));
     capped.set(wanted, rankKey, view);
+    text($("ranks-note"), hostNote(wanted));
+    show($("ranks-note"), wanted.some((rank) => rank.host?.sentence));
     show($("ranks"), ranks.length > 0);
   };
 }
@@ -30,6 +33,15 @@ function matches(rank, words) {
   const shown = [rank.run, rank.device ?? "", rank.pending?.label ?? "", ...findings];
   const hay = shown.join("\n").toLowerCase();
   return words.every((word) => (/^\d+$/.test(word) ? Number(word) === rank.rank : hay.includes(word)));
+}
+
+/** Puts the shared memory and the child processes of the first ranks that have any into words. */
+function hostNote(ranks) {
+  const noted = ranks.filter((rank) => rank.host?.sentence);
+  const several = new Set(noted.map((rank) => rank.run)).size > 1;
+  const said = noted.slice(0, NOTED).map((rank) => `${several ? `Run ${rank.run}, rank` : "Rank"} ${rank.rank}: ${rank.host.sentence}.`);
+  const more = noted.length > NOTED ? ` And ${plural(noted.length - NOTED, "more rank")}.` : "";
+  return said.join(" ") + more;
 }
 
 function make() {

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::Trend;
 use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
+use crate::analysis::diagnosis::host_words;
 use crate::analysis::diagnosis::pressure;
 use crate::analysis::rank::tally::{Figure, Kept, Moment, PhaseTally, Tally};
 use crate::analysis::rank::view::RankView;
@@ -195,6 +196,7 @@ fn rank_summary(
         headroom_basis: view.headroom().map(|headroom| headroom.basis),
         peak_imbalance_ratio: peaks.against_others(rank).map(|imbalance| imbalance.ratio),
         fragmentation_ratio: view.fragmentation_ratio(),
+        host: view.host.map(host_words::described),
         outside_allocator_bytes: view.outside_allocator_bytes,
         trend: LIVE_SIGNALS.iter().find_map(|signal| rank_trend(view, *signal)),
         phases: phases(tally),

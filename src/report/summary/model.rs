@@ -11,6 +11,7 @@ use crate::analysis::basis::Basis;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::trend::Stage;
 use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
+use crate::analysis::rank::host::HostView;
 use crate::analysis::rank::tally::{Bands, Moment};
 use crate::analysis::snapshot_status::SnapshotStatus;
 use crate::model::end::EndReport;
@@ -349,6 +350,9 @@ pub struct RankSummary {
     pub peak_imbalance_ratio: Option<f64>,
     /// The share of reserved that was not in use at the peak of the last train step.
     pub fragmentation_ratio: Option<f64>,
+    /// Its host memory beyond that of its process; absent if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<Box<HostView>>,
     /// Memory of its process outside its allocator, in bytes.
     pub outside_allocator_bytes: Option<f64>,
     /// How live memory moves.

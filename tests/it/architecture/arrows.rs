@@ -135,6 +135,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "analysis::devices",
             "analysis::processes",
             "analysis::rank::ended",
+            "analysis::rank::host",
             "analysis::rank::view",
             "model",
             "text",

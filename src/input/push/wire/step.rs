@@ -13,6 +13,7 @@ use crate::input::push::wire::field::{
 use crate::input::push::wire::json::{Object, Text, parse};
 use crate::input::push::wire::number::Number;
 use crate::input::push::wire::plain::parse_plain;
+use crate::model::host::{HostParts, ProcessGroup};
 use crate::model::ids::Rank;
 use crate::model::step::{Phase, STEPS_PER_RECORD_MAX, StepSample};
 
@@ -151,6 +152,12 @@ pub(super) struct RawStep<'a> {
     dropped_records: Option<Number>,
     total_bytes: Option<Number>,
     free_bytes: Option<Number>,
+    host_shared_bytes: Option<Number>,
+    host_split_bytes: Option<Number>,
+    workers: Option<Number>,
+    workers_bytes: Option<Number>,
+    child_processes: Option<Number>,
+    child_processes_bytes: Option<Number>,
 }
 
 impl RawStep<'_> {
@@ -158,6 +165,7 @@ impl RawStep<'_> {
         let optional_bytes = |field, raw: Option<Number>| optional(raw, |n| bytes_of(field, n));
         let optional_count = |field, raw: Option<Number>| optional(raw, |n| count_of(field, n));
         let optional_rank = |field, raw: Option<Number>| optional(raw, |n| rank_of(field, n));
+        let host = self.host()?;
         let optional_time =
             |field, raw: Option<Number>| optional(raw, |n| seconds_of(field, n));
         Ok(StepSample {
@@ -197,7 +205,28 @@ impl RawStep<'_> {
             dropped_records: optional_count("dropped_records", self.dropped_records)?,
             total: optional_bytes("total_bytes", self.total_bytes)?,
             free: optional_bytes("free_bytes", self.free_bytes)?,
+            host,
         })
+    }
+
+    /// Returns shared memory and child processes; `None` of a record without them.
+    fn host(&self) -> Result<Option<Box<HostParts>>, DecodeError> {
+        let bytes = |field, raw: Option<Number>| optional(raw, |n| bytes_of(field, n));
+        let count =
+            |field, raw: Option<Number>| optional(raw, |n| small_of(field, n, 0, PID_MAX));
+        let parts = HostParts {
+            shared: bytes("host_shared_bytes", self.host_shared_bytes)?,
+            split: bytes("host_split_bytes", self.host_split_bytes)?,
+            workers: ProcessGroup {
+                count: count("workers", self.workers)?,
+                bytes: bytes("workers_bytes", self.workers_bytes)?,
+            },
+            others: ProcessGroup {
+                count: count("child_processes", self.child_processes)?,
+                bytes: bytes("child_processes_bytes", self.child_processes_bytes)?,
+            },
+        };
+        Ok((parts != HostParts::default()).then(|| Box::new(parts)))
     }
 }
 

@@ -59,10 +59,23 @@ pub(super) struct StepText<'a> {
     total_bytes: Option<Bytes>,
     #[serde(skip_serializing_if = "Option::is_none")]
     free_bytes: Option<Bytes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host_shared_bytes: Option<Bytes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host_split_bytes: Option<Bytes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workers: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    workers_bytes: Option<Bytes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    child_processes: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    child_processes_bytes: Option<Bytes>,
 }
 
 impl<'a> StepText<'a> {
     pub(super) fn of(sample: &'a StepSample) -> Self {
+        let host = sample.host.as_deref().copied().unwrap_or_default();
         Self {
             run: &sample.run,
             attempt: sample.attempt,
@@ -91,6 +104,12 @@ impl<'a> StepText<'a> {
             dropped_records: sample.dropped_records,
             total_bytes: sample.total,
             free_bytes: sample.free,
+            host_shared_bytes: host.shared,
+            host_split_bytes: host.split,
+            workers: host.workers.count,
+            workers_bytes: host.workers.bytes,
+            child_processes: host.others.count,
+            child_processes_bytes: host.others.bytes,
         }
     }
 }

@@ -1,0 +1,116 @@
+//! Host memory beyond that of a rank's process: shared memory, DataLoader workers, other child processes.
+
+use serde_json::{Value, json};
+
+use crate::rig::command::stepmem;
+use crate::rig::exporter::Exporter;
+use crate::rig::job::Job;
+use crate::rig::summary::summary;
+use crate::rig::units::{GIB, MIB};
+
+/// A rank whose workers grow by 201 KiB a step, as read at every 20th step.
+fn with_workers() -> Job {
+    Job::new(1, 400).live(|_, _| GIB).more(|_, step| {
+        if step % 20 == 0 {
+            json!({"workers": 2, "workers_bytes": 580 * MIB + step * 201 * 1024,
+                "child_processes": 1, "child_processes_bytes": 9 * MIB})
+        } else {
+            json!({})
+        }
+    })
+}
+
+fn card(recording: &str) -> String {
+    let ended = stepmem(&["summary", "-"], &[], recording.as_bytes());
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    ended.out
+}
+
+#[test]
+fn memory_of_workers_is_a_part_of_its_own_in_every_output() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&with_workers().run("cow").records());
+    let labels = |kind: &str| format!("{{run=\"cow\",rank=\"0\",uuid=\"\",kind=\"{kind}\"}}");
+    exporter.await_metrics("the pushes are judged", |metrics| {
+        metrics.contains_key(&format!("stepmem_rank_child_processes{}", labels("worker")))
+    });
+    let metrics = exporter.scrape();
+    let of = |name: &str, kind: &str| metrics.get(&format!("{name}{}", labels(kind))).copied();
+    let held = 580.0 + 400.0 * 201.0 / 1024.0;
+    assert_eq!(of("stepmem_rank_child_processes", "worker"), Some(2.0));
+    assert_eq!(of("stepmem_rank_child_memory_bytes", "worker"), Some(held * 1_048_576.0));
+    let slope = of("stepmem_rank_child_memory_slope_bytes_per_step", "worker");
+    assert_eq!(slope, Some(201.0 * 1024.0));
+    assert_eq!(of("stepmem_rank_child_processes", "other"), Some(1.0));
+    assert_eq!(of("stepmem_rank_child_memory_bytes", "other"), Some(9.0 * 1_048_576.0));
+    assert_eq!(
+        metrics.get("stepmem_rank_memory_shared_bytes{run=\"cow\",rank=\"0\",uuid=\"\"}"),
+        None
+    );
+    let words = "2 workers hold 659 MiB, +201 KiB/step; 1 other child process holds 9.00 MiB";
+    let status = exporter.status();
+    assert_eq!(status["ranks"][0]["host"]["sentence"], words);
+    assert_eq!(status["ranks"][0]["allocated_bytes"], json!(GIB), "the rank's own memory");
+    assert_eq!(status["findings"], json!([]));
+    let recording = with_workers().recording();
+    assert!(
+        card(&recording).contains(&format!("\n  Rank 0: {words}.\n")),
+        "{}",
+        card(&recording)
+    );
+    assert_eq!(summary(&recording)["ranks"][0]["host"]["workers"]["count"], 2);
+}
+
+#[test]
+fn workers_that_ended_are_told_as_past_and_leave_the_metrics() {
+    let exporter = Exporter::start(&[]);
+    let mut records = with_workers().run("cow").records();
+    records.last_mut().unwrap()["workers"] = json!(0);
+    records.last_mut().unwrap()["workers_bytes"] = json!(0);
+    exporter.push(&records);
+    let other = r#"stepmem_rank_child_processes{run="cow",rank="0",uuid="",kind="other"}"#;
+    exporter.await_metrics("the pushes are judged", |metrics| metrics.contains_key(other));
+    let worker = other.replace("other", "worker");
+    assert_eq!(exporter.metric(&worker), None);
+    let host = exporter.status()["ranks"][0]["host"].take();
+    let sentence = host["sentence"].as_str().unwrap();
+    assert!(
+        sentence.starts_with("2 workers held 655 MiB at step 380, +201 KiB/step"),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn rate_of_workers_begins_again_with_other_workers() {
+    let job = Job::new(1, 400).live(|_, _| GIB).more(|_, step| {
+        let of_epoch = (step % 200) * MIB;
+        json!({"workers": 2, "workers_bytes": 100 * MIB + of_epoch})
+    });
+    let host = summary(&job.recording())["ranks"][0]["host"].take();
+    let rate = host["workers"]["bytes_per_step"].as_f64();
+    assert!(rate.is_none_or(|rate| (rate - 1_048_576.0).abs() < 1.0), "{host}");
+}
+
+#[test]
+fn memory_that_cannot_be_read_is_absent() {
+    let job = Job::new(1, 20)
+        .live(|_, _| GIB)
+        .more(|_, _| json!({"workers": 4, "host_shared_bytes": 300 * MIB, "host_split_bytes": 40 * MIB}));
+    let host = summary(&job.recording())["ranks"][0]["host"].take();
+    assert_eq!(host["workers"]["bytes"], Value::Null);
+    assert_eq!(
+        host["sentence"],
+        "the memory of 4 workers cannot be read; 300 MiB is shared memory, 40.0 MiB of it its part of segments of several ranks"
+    );
+}
+
+#[test]
+fn rank_without_such_memory_has_no_part_and_figures_out_of_range_are_refused() {
+    let plain = summary(&Job::new(1, 20).live(|_, _| GIB).recording());
+    assert_eq!(plain["ranks"][0]["host"], Value::Null);
+    let exporter = Exporter::start(&[]);
+    let body = r#"{"rank":0,"step":1,"allocated_bytes":1,"workers":4194305}"#;
+    let answer = exporter.post(body);
+    assert_eq!(answer.status, 400);
+    assert!(answer.body.contains("workers: 4194305 is outside 0..=4194304"), "{}", answer.body);
+}
