@@ -6,11 +6,14 @@ A reader's `take` reads what changes with each step; `figures` makes figures of 
 from __future__ import annotations
 
 import os
+import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
+from ._children import ChildProcesses
 from ._descriptors import PROC_BYTES, KeptFile, Reading
 from ._peaks import share_peak_counters
 from ._settings import Settings
+from ._shared_memory import SharedMemory
 from ._torch import cuda_torch, device_uuid
 from ._wire import UNKNOWN
 
@@ -22,6 +25,12 @@ UNKNOWN where the reader cannot read one.
 
 HighWater = Tuple[int, int]
 """The most bytes allocated and reserved since the process began; UNKNOWN where they cannot be read."""
+
+
+Parts = Tuple[int, int, int, int, int, int]
+"""Values of HOST_PARTS; UNKNOWN where there is none."""
+
+NO_PARTS: Parts = (UNKNOWN,) * 6
 
 
 class Capacity(NamedTuple):
@@ -39,9 +48,9 @@ NO_CAPACITY = Capacity(UNKNOWN, UNKNOWN)
 
 
 class HostReader:
-    """Anonymous resident memory of this process (Linux).
+    """Anonymous resident memory of this process, and shared memory that it holds (Linux).
 
-    Excludes pages of files and of shared memory, because reading through a memory-mapped data set is not a leak.
+    Excludes pages of files, because reading through a memory-mapped data set is not a leak.
     """
 
     device = "cpu"
@@ -52,6 +61,9 @@ class HostReader:
         self._budget = budget
         self._page = os.sysconf("SC_PAGE_SIZE")
         self._statm = KeptFile("/proc/self/statm")
+        self._shared = SharedMemory()
+        self._children = ChildProcesses()
+        self._has_shared = False
 
     def close(self) -> None:
         """Closes `/proc/self/statm`."""
@@ -61,12 +73,25 @@ class HostReader:
         """Makes one system call."""
         return self._statm.read(PROC_BYTES)
 
-    def figures(self, taken: Reading) -> Figures:
-        """Returns the figures of what `take` returned."""
-        _, resident, shared, *_ = self._statm.checked(taken).split()
-        allocated = (int(resident) - int(shared)) * self._page
+    def read_shared(self) -> None:
+        """Reads the shared memory that this process holds."""
+        self._shared.read(time.monotonic())
+
+    def read_parts(self) -> Parts:
+        """Reads what does not change with each step, on the sender's thread, and returns what is known of child processes."""
+        self.read_shared()
+        children = self._children.read(time.monotonic())
+        return NO_PARTS if children is None else (UNKNOWN, UNKNOWN, *children)
+
+    def figures(self, taken: Reading, at: float) -> Tuple[Figures, Parts]:
+        """Returns the figures of what `take` returned at a time on the monotonic clock, and the shared memory in them."""
+        _, resident, of_files, *_ = self._statm.checked(taken).split()
+        shared, split = self._shared.at(int(of_files) * self._page, at)
+        allocated = (int(resident) - int(of_files)) * self._page + shared
+        self._has_shared = self._has_shared or shared > 0
+        parts = (shared, split, *NO_PARTS[2:]) if self._has_shared else NO_PARTS
         # There is no caching allocator in between: reserved is what is allocated.
-        return allocated, UNKNOWN, allocated, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN
+        return (allocated, UNKNOWN, allocated, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN), parts
 
     def n_ooms(self) -> int:
         """Returns UNKNOWN: nothing counts the errors of the host."""
@@ -119,7 +144,11 @@ class CudaReader:
     def close(self) -> None:
         """Does nothing: no file is kept open."""
 
-    def figures(self, taken: Any) -> Figures:
+    def read_parts(self) -> Parts:
+        """Does nothing: host memory of a rank on a GPU is not read."""
+        return NO_PARTS
+
+    def figures(self, taken: Any, _at: float = 0.0) -> Tuple[Figures, Parts]:
         """Returns the figures of what `take` returned, and raises the high-water mark to them."""
         counters = self._counters
         stats: Dict[str, Any] = taken if counters is None else counters.settle(taken)
@@ -133,7 +162,7 @@ class CudaReader:
             step_peak_reserved = peak_reserved if UNKNOWN < mark_reserved < peak_reserved else UNKNOWN
         if peak > mark or peak_reserved > mark_reserved:
             self.high_water = max(mark, peak), max(mark_reserved, peak_reserved)
-        return (
+        figures = (
             allocated["current"],
             step_peak,
             reserved["current"],
@@ -142,6 +171,7 @@ class CudaReader:
             stats.get("num_alloc_retries", UNKNOWN),
             stats.get("num_ooms", UNKNOWN),
         )
+        return figures, NO_PARTS
 
     def n_ooms(self) -> int:
         """Returns how many out-of-memory errors the allocator counted, also those that the program caught."""
@@ -183,9 +213,9 @@ def _machine() -> Capacity:
 
 
 CGROUPS = "/sys/fs/cgroup"
-CGROUP_V2_FILES = ("memory.max", "memory.current", "file")
-"""The files of limit and usage, and the line of `memory.stat` with the page cache."""
-CGROUP_V1_FILES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache")
+CGROUP_V2_FILES = ("memory.max", "memory.current", "file", "shmem")
+"""The files of limit and usage, and the lines of `memory.stat` with the page cache, and with the shared memory in it."""
+CGROUP_V1_FILES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache", "total_shmem")
 CGROUP_BYTES_MAX = 1 << 53
 """A limit as large as this means that there is none."""
 
@@ -206,7 +236,7 @@ def _cgroup() -> Optional[Capacity]:
     return min(limits, key=lambda limit: limit.total, default=None)
 
 
-def _cgroup_limits(root: str, path: str, files: Tuple[str, str, str]) -> List[Capacity]:
+def _cgroup_limits(root: str, path: str, files: Tuple[str, str, str, str]) -> List[Capacity]:
     """Returns the limits of the cgroup `path` below `root` and of its ancestors."""
     directory = root + path.rstrip("/")
     if not os.path.isdir(directory):  # in a container the path may be the host's
@@ -220,7 +250,7 @@ def _cgroup_limits(root: str, path: str, files: Tuple[str, str, str]) -> List[Ca
     return limits
 
 
-def _cgroup_limit(directory: str, limit_file: str, usage_file: str, cache_name: str) -> Optional[Capacity]:
+def _cgroup_limit(directory: str, limit_file: str, usage_file: str, *cache_names: str) -> Optional[Capacity]:
     """Returns the limit of one cgroup; None if it has none or cannot be read."""
     try:
         with open(os.path.join(directory, limit_file), encoding="ascii") as file:
@@ -230,11 +260,13 @@ def _cgroup_limit(directory: str, limit_file: str, usage_file: str, cache_name: 
         total = int(limit)
         with open(os.path.join(directory, usage_file), encoding="ascii") as file:
             used = int(file.read())
+        cache = [0, 0]
         with open(os.path.join(directory, "memory.stat"), encoding="ascii") as lines:
             for line in lines:
                 name, _, value = line.partition(" ")
-                if name == cache_name:  # the kernel reclaims it when memory is short
-                    used -= int(value)
+                if name in cache_names:
+                    cache[cache_names.index(name)] = int(value)
+        used -= max(0, cache[0] - cache[1])  # the kernel reclaims pages of files when memory is short, not shared memory
         return Capacity(total, min(total, max(0, total - used)))
     except (OSError, ValueError):
         return None

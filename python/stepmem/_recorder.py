@@ -15,11 +15,12 @@ from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 from ._pacing import Pacing
 from ._peaks import step_lock
 from ._process import Process
-from ._readers import NO_CAPACITY, Capacity, CudaReader, HostReader, find_reader
+from ._readers import NO_CAPACITY, NO_PARTS, Capacity, CudaReader, HostReader, Parts, find_reader
 from ._sender import BATCH_RECORDS_MAX, Sender
 from ._settings import Settings
 from ._signals import raise_if_of_handler
 from ._torch import is_cuda_up, require_cuda
+from ._warn import warn_once
 from ._wire import END_PEAKS, RECORD, STEP_MAX, UNKNOWN, UNKNOWN_SECONDS
 
 CAPACITY_EVERY = 10.0
@@ -54,6 +55,10 @@ class Recorder:
         """Why the last step could not be packed; empty if it could."""
         self._pacing = Pacing(process, settings.reads_every_step)
         self._n_records = 0
+        self._children: Parts = NO_PARTS
+        """What was read of child processes since the last record."""
+        self._is_reading = True
+        """Whether to read more than each step takes, which has not failed yet."""
         self._capacity_due_at = 0.0
         self._reader = find_reader(settings)
         self._is_cuda_up: Optional[Callable[[], bool]] = self._is_cuda_found
@@ -105,19 +110,32 @@ class Recorder:
 
     def pack(self) -> int:
         """Packs the steps that were taken so far, and returns how many. Runs on the sender's thread."""
-        n_taken = len(self._taken)
+        n_taken = len(self._taken)  # first: what is read then is newer than they are
+        children = self._read_parts()
         for n in range(1, n_taken + 1):
+            if n == n_taken and children is not NO_PARTS:
+                self._children = children
             self._pack_oldest()
             if n % PACKED_PER_YIELD == 0:
                 time.sleep(0)
         self._pacing.settle(monotonic())
         return n_taken
 
+    def _read_parts(self) -> Parts:
+        """Reads shared memory and child processes, unless that has failed before."""
+        if self._is_reading:
+            try:
+                return self._reader.read_parts()
+            except Exception as error:
+                self._is_reading = False
+                warn_once("parts", f"shared memory and child processes are not read: {error!r}")
+        return NO_PARTS
+
     def peaks_since_read(self) -> Dict[str, object]:
         """Returns the known ones of END_PEAKS since the last reading."""
         with step_lock():
             reader = self._reader
-            figures = reader.figures(reader.take())
+            figures, _ = reader.figures(reader.take(), monotonic())
         return {name: peak for name, peak in zip(END_PEAKS, (figures[1], figures[3])) if peak != UNKNOWN}
 
     def n_ooms(self) -> Optional[int]:
@@ -149,7 +167,8 @@ class Recorder:
 
     def _packed(self, taken: Taken) -> bytes:
         ended_at, ended, began, n, phase_idx, n_steps, (reader, device_idx, capacity), read, read_at = taken
-        figures = reader.figures(read)
+        figures, parts = reader.figures(read, read_at)
+        children, self._children = self._children, NO_PARTS
         if not phase_idx and began is not None:
             self._pacing.add(ended - began, read_at - ended, (figures[0], figures[2], capacity.room(figures[2])))
         return RECORD.pack(
@@ -163,6 +182,8 @@ class Recorder:
             *figures,
             *capacity,
             *reader.high_water,
+            *parts[:2],
+            *children[2:],
         )
 
     def _is_cuda_found(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Callable, Deque, List, Union
 
 from ._connection import Answer, Connection, UntrustedSocket
 from ._process import Process
+from ._procfs import name_own_thread
 from ._settings import Settings, Target
 from ._warn import inform_once, printable, warn_once
 from ._wire import (
@@ -32,6 +33,7 @@ from ._wire import (
     decode_holders_asks,
     is_unknown_field,
     is_unknown_ooms,
+    is_unknown_part,
     sequence_number,
 )
 
@@ -42,7 +44,7 @@ Action = Union[Capture, HoldersAsk]
 """What the exporter asks for in the answer to a push."""
 
 RING_CAPACITY = 8192
-"""Records in the ring, at most; 144 bytes each. Evicted ones are counted and the count is pushed."""
+"""Records in the ring, at most; 188 bytes each. Evicted ones are counted and the count is pushed."""
 
 BATCH_RECORDS_MAX = 256
 """Records in one request, at most: 120 KiB."""
@@ -274,6 +276,8 @@ class Sender:
         try:
             # The program's own threads handle signals.
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            name_own_thread()
+            self._pack()  # reads what the process holds at its first step
             self._loop()
         except Exception as error:
             warn_once("sender", f"pushing stopped: {error!r}")
@@ -392,8 +396,8 @@ class Sender:
         if answer.status == 200:
             self._backoff.reset()
             self._sent_at = time.monotonic()
-            if self._encoder.is_plain and self._connection.n_opened != self._plain_since:
-                self._encoder.is_plain = False  # it may be another exporter by now
+            if self._connection.n_opened != self._plain_since:  # it may be another exporter by now
+                self._encoder.is_plain, self._encoder.has_parts = False, True
             if n_records:
                 self._take_actions(answer.body)
             return Delivery.ACCEPTED
@@ -408,6 +412,9 @@ class Sender:
             return Delivery.TOO_LARGE
         if answer.status == 400 and self._encoder.has_ooms and is_unknown_ooms(answer.body):
             self._encoder.has_ooms = False
+            return Delivery.ENCODE_ANEW
+        if answer.status == 400 and self._encoder.has_parts and is_unknown_part(answer.body):
+            self._encoder.has_parts, self._plain_since = False, self._connection.n_opened
             return Delivery.ENCODE_ANEW
         if answer.status == 400 and not self._encoder.is_plain and is_unknown_field(answer.body):
             self._leave_out_later_fields()

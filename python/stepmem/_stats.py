@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any, NamedTuple, Optional
 
 from ._client import CLIENT
@@ -108,7 +109,9 @@ def _host() -> MemoryStats:
     settings = CLIENT.process.settings()
     reader = HostReader(None if settings is None else settings.capacity_bytes)
     try:
-        allocated, capacity = reader.figures(reader.take())[0], reader.capacity()
+        reader.read_shared()
+        figures, _ = reader.figures(reader.take(), time.monotonic())
+        allocated, capacity = figures[0], reader.capacity()
     finally:
         reader.close()
     return MemoryStats(allocated, _peak(), allocated, None, *_total_and_free(capacity))

@@ -28,9 +28,19 @@ UNKNOWN = -1
 UNKNOWN_SECONDS = -1.0
 """Unknown duration in a record; the JSON omits its key."""
 
-RECORD = struct.Struct("<dfqqIBB5q2i4q")
+RECORD = struct.Struct("<dfqqIBB5q2i4q2qiqiq")
 """One record in the ring: Unix time, duration (both in seconds), sequence number, step, how many steps it stands for, indices of
 device and phase, and a value for each of FIGURES."""
+
+HOST_PARTS = (
+    "host_shared_bytes",
+    "host_split_bytes",
+    "workers",
+    "workers_bytes",
+    "child_processes",
+    "child_processes_bytes",
+)
+"""JSON keys of shared memory in the rank's host memory, and of its child processes."""
 
 FIGURES = (
     "allocated_bytes",
@@ -44,6 +54,7 @@ FIGURES = (
     "free_bytes",
     "high_water_allocated_bytes",
     "high_water_reserved_bytes",
+    *HOST_PARTS,
 )
 """JSON keys of a record's figures, in the order of RECORD. Each figure may be UNKNOWN."""
 
@@ -53,7 +64,7 @@ OOMS = "ooms"
 END_PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
 """Keys of an end for the peaks since the last record."""
 
-LATER_STEP_FIELDS = ("instance", "launch", "steps", "high_water_allocated_bytes", "high_water_reserved_bytes")
+LATER_STEP_FIELDS = ("instance", "launch", "steps", "high_water_allocated_bytes", "high_water_reserved_bytes", *HOST_PARTS)
 LATER_END_FIELDS = ("instance", "time", "step", "unread_steps", "error_type", "error_message", OOMS, "requested_bytes", *END_PEAKS)
 LATER_SNAPSHOT_FIELDS = ("instance", "file", "events_per_step")
 LATER_HOLDERS_FIELDS = ("instance",)
@@ -261,6 +272,8 @@ class Encoder:
         """Whether to leave the later fields out, because the exporter refuses them."""
         self.has_ooms = True
         """Whether ends have `ooms`, which is the latest of their fields: an exporter that refuses it may know the others."""
+        self.has_parts = True
+        """Whether records have HOST_PARTS, which the exporter does not refuse."""
         self._process = process
         self._devices: List[str] = []
         self._heads: Dict[str, str] = {}
@@ -283,7 +296,7 @@ class Encoder:
         if phase_idx:
             line += f', "phase": "{PHASES[phase_idx]}"'
         for name, value in zip(FIGURES, figures):
-            if value >= 0 and not (self.is_plain and name in LATER_STEP_FIELDS):
+            if value >= 0 and not (name in HOST_PARTS and not self.has_parts or self.is_plain and name in LATER_STEP_FIELDS):
                 line += f', "{name}": {value}'
         return line + "}\n"
 
@@ -324,6 +337,12 @@ def cut(text: str, n_bytes: int) -> str:
     """Returns the printable part of a text, at most `n_bytes` of UTF-8."""
     plain = "".join(character for character in text if character.isprintable())
     return plain.encode("utf-8", "ignore")[:n_bytes].decode("utf-8", "ignore")
+
+
+def is_unknown_part(body: bytes) -> bool:
+    """Returns whether a refusal names one of HOST_PARTS as unknown."""
+    detail = body.decode("utf-8", "replace")
+    return any(f"unknown field `{name}`" in detail for name in HOST_PARTS)
 
 
 def is_unknown_field(body: bytes) -> bool:
