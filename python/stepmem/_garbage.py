@@ -1,65 +1,183 @@
-"""Counts objects of the program that nothing reaches but the garbage collector: reference cycles that hold tensors.
+"""Finds objects of the program that nothing reaches but the garbage collector, and that hold tensors: reference cycles.
 
-Looks only at the youngest generation, where all new objects stay while the program has the collector switched off.
+While the program has the collector switched off, all new objects stay in the youngest generation, in the order in which they
+were made. A mark of this package at the end of each look tells which of them were made between the two.
 """
 
 from __future__ import annotations
 
 import gc
-from typing import Any, Dict, NamedTuple
+import random
+import types
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
-from ._heap import DICT, RECORD, TENSOR
+from ._heap import BUFFER, CLASS, DICT, LEAF, LIST, RECORD, SET, TENSOR, TUPLE, Heap
+from ._heap_names import NOWHERE, Name, Spot, spot_of_class
 from ._walk import Slice, Walk
 
-YOUNG_MAX = 30_000
-"""With more objects in the youngest generation none is looked at; that many are listed in a millisecond."""
+YOUNG_MAX = 400_000
+"""With more objects in the youngest generation none is looked at. Importing PyTorch makes 280,000, listed in some 10 ms."""
 
 SAMPLE = 1500
-"""The newest objects, which are looked at; the rest is taken to be like them."""
+"""Objects of a list that are looked at; the rest is taken to be like them."""
+
+GROWTH_MIN = 2
+"""By so many objects the youngest generation grows between two looks, or it is not listed."""
+
+NEWEST_MAX = 4000
+"""The newest objects among which tensors in a cycle of a graph are searched for, at most."""
+
+CYCLES_MIN = 3
+"""With fewer such tensors nothing is said: those of the current step may be in use."""
+
+ITEMS_MAX = 64
+"""A larger dictionary is not an object's attributes."""
 
 
-class Garbage(NamedTuple):
-    """Unreachable objects of one type that hold tensors, in plain data. Counts are for the whole generation."""
+CYCLE_OBJECTS_MAX = 500
+"""Objects that are followed to find the way back to the first of them, at most."""
 
-    type_name: str
-    module: str
-    n_objects: float
+
+class Mark(NamedTuple):
+    """The youngest generation at the end of a look."""
+
+    object: List[None]
+    """The newest object then. It is this package's own, and keeps nothing alive."""
+    n_objects: int
+    step: int
+
+
+class Found(NamedTuple):
+    """Unreachable objects of one type, made between two marks."""
+
+    name: Name
     n_tensors: float
     n_bytes: float
 
 
-def count(walk: Walk, now: Slice) -> Dict[int, Garbage]:
-    """Returns what is unreachable, by the id of its type. `walk` is complete and has just ended."""
-    if not 0 < gc.get_count()[0] <= YOUNG_MAX:
-        return {}
-    heap = now.heap
-    found: Dict[int, Garbage] = {}
+def mark(step: int) -> Mark:
+    """Marks the end of a look."""
+    return Mark([], gc.get_count()[0], step)
+
+
+def is_growing(marks: List[Mark]) -> bool:
+    """Returns whether the youngest generation has grown from each mark to the next. Costs nothing."""
+    counts = [each.n_objects for each in marks]
+    return len(counts) > 1 and all(more >= less + GROWTH_MIN for less, more in zip(counts, counts[1:]))
+
+
+def between(first: Mark, second: Mark, reached: Walk, now: Slice) -> "List[Tuple[Found, Found]]":
+    """Returns what was made between two marks and is not `reached` by the look at the second; with it, how much there is in all.
+
+    It lists the youngest generation once: it is for a search that has found nothing else, of which the marks have grown.
+    """
+    if gc.get_count()[0] > 2 * YOUNG_MAX:
+        return []
     young = gc.get_objects(generation=0)
-    sample = young[-SAMPLE:]
-    scale = len(young) / max(1, len(sample))
+    if len(young) > YOUNG_MAX:
+        return []
+    n_newest = min(len(young), max(0, gc.get_count()[0] - first.n_objects) + SAMPLE)
+    ids = list(map(id, young[len(young) - n_newest :]))
+    begin, end = _place(ids, first.object), _place(ids, second.object)
+    if begin is None or end is None or end <= begin:
+        return []  # the collector has run
+    start = len(young) - n_newest
+    new = _cycles(young[start + begin : start + end], reached, now)
+    in_all = _cycles(young[: start + end], reached, now)
     del young
-    for thing in sample:
-        type_ = type(thing)
-        if id(thing) in walk.seen or heap.kind(type_) != RECORD or not heap.is_programs_class(type_):
-            continue
-        tensors = [each for each in _held(thing, heap) if id(each) not in walk.seen]
-        if tensors:
-            old: Any = found.get(id(type_), Garbage(heap.name(type_), heap.module(type_), 0.0, 0.0, 0.0))
-            n_bytes = sum(heap.storage(each)[1] for each in tensors)
-            found[id(type_)] = Garbage(
-                old.type_name,
-                old.module,
-                old.n_objects + scale,
-                old.n_tensors + scale * len(tensors),
-                old.n_bytes + scale * n_bytes,
-            )
+    return [(found, in_all.get(key, found)) for key, found in new.items()]
+
+
+def _place(ids: List[int], thing: Any) -> Optional[int]:
+    return ids.index(id(thing)) if id(thing) in ids else None
+
+
+def _cycles(things: List[Any], reached: Walk, now: Slice) -> Dict[Any, Found]:
+    """Returns the unreachable objects among these by their type; each tensor is counted once."""
+    heap = now.heap
+    sample = things if len(things) <= SAMPLE else random.Random(0).sample(things, SAMPLE)
+    scale = len(things) / max(1, len(sample))
+    counted: Set[int] = set()
+    found: Dict[Any, Found] = {}
+    for is_wanted in (_is_programs, _is_frame, _is_container):
+        for thing in sample:
+            if id(thing) in reached.seen or not is_wanted(thing, heap):
+                continue
+            n_tensors, n_bytes = _held(thing, reached, counted, heap)
+            if n_bytes:
+                key, name = _name(thing, heap)
+                if key not in found and not _is_in_cycle(thing, reached, heap):
+                    continue
+                old = found.get(key, Found(name, 0.0, 0.0))
+                found[key] = Found(name, old.n_tensors + scale * n_tensors, old.n_bytes + scale * n_bytes)
     return found
 
 
-def _held(thing: Any, heap: Any) -> "list[Any]":
-    """Returns the tensors that an object's attributes refer to."""
+def _is_in_cycle(thing: Any, reached: Walk, heap: Heap) -> bool:
+    """Returns whether references lead from an object back to it, through others that are not reached."""
+    seen, waiting = {id(thing)}, [thing]
+    for each in waiting:
+        if heap.kind(type(each)) in (TENSOR, LEAF, CLASS):
+            continue
+        for child in gc.get_referents(each):
+            if child is thing:
+                return True
+            if id(child) not in seen and id(child) not in reached.seen and len(waiting) < CYCLE_OBJECTS_MAX:
+                seen.add(id(child))
+                waiting.append(child)
+    return False
+
+
+def _is_programs(thing: Any, heap: Heap) -> bool:
+    return heap.kind(type(thing)) == RECORD and heap.is_programs_class(type(thing))
+
+
+def _is_frame(thing: Any, _: Heap) -> bool:
+    return type(thing) is types.FrameType or type(thing) is types.CellType
+
+
+def _is_container(thing: Any, heap: Heap) -> bool:
+    return heap.kind(type(thing)) in (DICT, LIST, SET, TUPLE)
+
+
+def _name(thing: Any, heap: Heap) -> "Tuple[Any, Name]":
+    type_ = type(thing)
+    if type_ is types.FrameType:
+        code = thing.f_code
+        spot = Spot(code.co_filename, code.co_name, code.co_firstlineno, None, None)
+        return id(code), Name(f"a reference cycle through a call of `{code.co_name}`", "cycle", spot)
+    is_programs = _is_programs(thing, heap)
+    spot = spot_of_class(heap.module(type_), heap.name(type_)) if is_programs else NOWHERE
+    return id(type_), Name(f"a reference cycle of `{heap.name(type_)}` objects", "cycle", spot)
+
+
+def _held(thing: Any, reached: Walk, counted: Set[int], heap: Heap) -> Tuple[int, int]:
+    """Returns how many tensors an object refers to, itself or in the dictionary of its attributes, and the bytes of these and of arrays."""
     held = gc.get_referents(thing)
     for each in list(held):
-        if heap.kind(type(each)) == DICT and dict.__len__(each) <= 64:
+        if heap.kind(type(each)) == DICT and dict.__len__(each) <= ITEMS_MAX and id(each) not in reached.seen:
             held += gc.get_referents(each)
-    return [each for each in held if heap.kind(type(each)) == TENSOR]
+    n_tensors = n_bytes = 0
+    for each in held:
+        kind = heap.kind(type(each))
+        if kind not in (TENSOR, BUFFER) or id(each) in counted or id(each) in reached.seen:
+            continue
+        counted.add(id(each))
+        n_tensors += kind == TENSOR
+        n_bytes += heap.storage(each)[1] if kind == TENSOR else heap.sizes.block(each).n_bytes
+    return n_tensors, n_bytes
+
+
+def graph_cycles(reached: Walk, now: Slice) -> int:
+    """Counts tensors in cycles of the autograd graph among the newest objects that are not `reached`, just after a look.
+
+    Neither Python nor its collector sees these cycles, since they lead through C++.
+    """
+    n_found = 0
+    for generation in (0, 1):
+        if gc.get_count()[0] > NEWEST_MAX:
+            return 0  # the collector is off: this list is long
+        for thing in gc.get_objects(generation=generation)[-NEWEST_MAX // 2 :]:
+            if now.heap.kind(type(thing)) == TENSOR and reached.seen.get(id(thing), -1) < 0 and now.heap.is_cycle(thing):
+                n_found += 1
+    return n_found if n_found >= CYCLES_MIN else 0

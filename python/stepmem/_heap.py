@@ -17,8 +17,10 @@ from heapq import heappop, heappush
 from itertools import islice
 from typing import Any, Dict, List, Set, Tuple
 
-LEAF, RECORD, LIST, DICT, SET, DEQUE, TUPLE, TENSOR, CLASS, CACHE = range(10)
-"""Kinds of objects. Nothing is looked at beneath a leaf; a record is an object that is none of the others."""
+from ._sizes import Sizes
+
+LEAF, RECORD, LIST, DICT, SET, DEQUE, TUPLE, TENSOR, CLASS, CACHE, BUFFER = range(11)
+"""Kinds of objects. Nothing is looked at beneath a leaf or a buffer; a record is an object that is none of the others."""
 
 SIZED = (LIST, DICT, SET, DEQUE, TUPLE, CACHE)
 
@@ -61,6 +63,14 @@ _LEAF_TYPES = (
 HERE = os.path.dirname(__file__) + os.sep
 STANDARD = os.path.dirname(os.__file__) + os.sep
 """Where this package and the standard library are."""
+
+
+@functools.lru_cache(maxsize=512)
+def is_foreign(file: str) -> bool:
+    """Returns whether a source file is one of the standard library or of PyTorch, in which no program is written."""
+    if file.startswith(("<frozen", STANDARD)) and "-packages" not in file[len(STANDARD) :]:
+        return True
+    return f"-packages{os.sep}torch{os.sep}" in file
 
 
 def raise_if_programs(error: BaseException) -> None:
@@ -148,6 +158,7 @@ class Heap:
     """Kinds of the types that one slice met, and PyTorch's functions. It lives for one slice."""
 
     def __init__(self, modules: Modules) -> None:
+        self.sizes = Sizes()
         self._modules = modules
         self._kinds: Dict[int, int] = {}
         torch = sys.modules.get("torch")
@@ -157,9 +168,11 @@ class Heap:
         self._tensor = base if type(type(base)) is type else None
         self._storage: Any = getattr(base, "untyped_storage", None) or getattr(base, "_storage", None)
         self._grad_fn: Any = getattr(getattr(base, "grad_fn", None), "__get__", None)
-        function_base: Any = getattr(private, "_FunctionBase", None)
-        self._next_of_programs: Any = getattr(getattr(function_base, "next_functions", None), "__get__", None)
-        self._number_of_programs: Any = getattr(function_base, "_sequence_nr", None)
+        self._own_bytes: Any = getattr(getattr(base, "nbytes", None), "__get__", None)
+        self._grad: Any = getattr(getattr(base, "grad", None), "__get__", None)
+        self.function: Any = getattr(private, "_FunctionBase", None)
+        self._next_of_programs: Any = getattr(getattr(self.function, "next_functions", None), "__get__", None)
+        self._number_of_programs: Any = getattr(self.function, "_sequence_nr", None)
 
     def kind(self, type_: type) -> int:
         """Returns the kind of a type's objects."""
@@ -169,6 +182,8 @@ class Heap:
         return known
 
     def _classify(self, type_: type) -> int:
+        if self.sizes.is_buffer(type_):
+            return BUFFER
         if not _flags(type_) & HAS_GC:
             return LEAF
         if self._tensor is not None and _is_subclass(self._tensor, type_):
@@ -270,6 +285,15 @@ class Heap:
             raise_if_programs(error)
             return 0, 0
 
+    def own_bytes(self, tensor: Any) -> int:
+        """Returns the bytes that a tensor shows of its storage."""
+        try:
+            n_bytes = self._own_bytes(tensor)
+            return n_bytes if type(n_bytes) is int else 0
+        except Exception as error:
+            raise_if_programs(error)
+            return 0
+
     def graph_root(self, tensor: Any) -> Any:
         """Returns the node of the autograd graph that made a tensor, or None."""
         try:
@@ -277,6 +301,25 @@ class Heap:
         except Exception as error:
             raise_if_programs(error)
             return None
+
+    def is_cycle(self, tensor: Any) -> bool:
+        """Returns whether a tensor belongs to a cycle of its autograd graph.
+
+        Its gradient has a graph, which leads back to it, or the function that made it keeps it as an attribute.
+        """
+        try:
+            made_by = self._grad_fn(tensor)
+            if made_by is None:  # of another tensor, reading the gradient may warn
+                gradient = self._grad(tensor)
+                return gradient is not None and self._grad_fn(gradient) is not None
+        except Exception as error:
+            raise_if_programs(error)
+            return False
+        if self.function is None or not _is_subclass(self.function, type(made_by)):
+            return False
+        held = gc.get_referents(made_by)
+        held += [each for one in held if type(one) is dict and len(one) <= ITEMS_MAX for each in dict.values(one)]
+        return any(each is tensor for each in held)
 
     def number(self, node: Any) -> int:
         """Returns when a node of a graph was made, as a number that rises; -1 if it is unknown."""
@@ -324,6 +367,16 @@ class Heap:
         """Returns a context in which no function that the program puts in place of PyTorch's is called."""
         disable = getattr(getattr(self._torch, "_C", None), "DisableTorchFunction", None)
         return _Nothing() if disable is None else disable()
+
+
+def is_profiling() -> bool:
+    """Returns whether PyTorch's profiler is on."""
+    try:
+        private: Any = getattr(sys.modules.get("torch"), "_C", None)
+        return private._autograd._profiler_enabled() is True
+    except Exception as error:
+        raise_if_programs(error)
+        return False
 
 
 HEAP_TYPE = 1 << 9

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from . import _frames
-from ._heap import CACHE, CLASS, DICT, HEAP_TYPE, SIZED, STANDARD, TENSOR, module_dict
+from ._heap import CACHE, CLASS, DICT, HEAP_TYPE, SIZED, STANDARD, TENSOR, is_foreign, module_dict
 from ._walk import FRAME, Key
 
 _SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
@@ -61,6 +61,10 @@ class Name(NamedTuple):
     spot: Spot
 
 
+def _is_own(spot: Spot) -> bool:
+    return spot.file is not None and not is_foreign(spot.file)
+
+
 def type_name(thing: Any) -> str:
     """Returns the name of an object's type."""
     name = _name_of(type(thing))
@@ -74,7 +78,9 @@ def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
     around: Any = None
     holder: Any = None
     is_suspended = False
+    own = NOWHERE
     for (parent, parent_kind), (child, child_kind) in zip(chain[:PATH_PARTS_MAX], chain[1 : PATH_PARTS_MAX + 1]):
+        own = spot if _is_own(spot) else own
         type_ = type(parent)
         if parent_kind == FRAME:
             text, spot = _local(parent, child)
@@ -123,6 +129,7 @@ def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
             holder = parent
             text, spot = _attribute(parent, _namespace(parent), child, text, spot)
     last, last_kind = chain[-1]
+    spot = spot if _is_own(spot) else own  # the program's line, not one of PyTorch or of the standard library
     if type.__subclasscheck__(BaseException, type(last)):
         return Name(f"the traceback of a kept exception in `{text}`", "traceback", spot)
     if len(chain) == 1:
@@ -360,7 +367,7 @@ def _global(module: str, namespace: Any, child: Any) -> Tuple[str, Spot]:
         return f"a global of `{module}`", NOWHERE
     text = name if module == "__main__" else f"{module}.{name}"
     file = namespace.get("__file__")
-    pattern = rf"\s*(global\s+)?{re.escape(name)}\s*(:[^=]*)?(=[^=]|,)"
+    pattern = rf"\s*(global\s+)?([\w\s.*()\[\]]+,\s*)*\(?{re.escape(name)}\s*(:[^=]*)?(=[^=]|,)"
     return text, Spot(file, None, None, pattern, None) if type(file) is str else NOWHERE
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from typing import Callable, Deque, Optional
+from typing import Callable, Deque, Optional, Tuple
 
+from ._candidates import Whole
 from ._holders import Outcome, Search
 from ._process import Process
 from ._wire import HoldersAsk, HoldersResult
@@ -19,7 +20,7 @@ ASK_IDS_MAX = 64
 
 
 class HolderAsks:
-    """The searches of this process. Created when the exporter first asks."""
+    """The searches of this process. Created when the exporter first asks. A new ask ends a search that has had a result."""
 
     def __init__(self, process: Process, on_result: Callable[[HoldersResult], None]) -> None:
         """`on_result` is called when a search begins and when it ends."""
@@ -28,13 +29,13 @@ class HolderAsks:
         self._ids: Deque[str] = deque(maxlen=ASK_IDS_MAX)
         self._lock = threading.Lock()
         """Held by the thread whose step has just ended; another thread's step does not wait for it."""
-        self._search: Optional[Search] = None
-        self._id = ""
+        self._asked: Optional[Tuple[str, Search]] = None
+        """The id of the last ask, and its search while it is under way."""
 
     @property
     def is_waiting(self) -> bool:
         """Whether `at_step_end` has to be called."""
-        return self._search is not None
+        return self._asked is not None
 
     def on_ask(self, ask: HoldersAsk) -> None:
         """Begins the search that the exporter asks for. Ignores repeated asks. Runs on the sender's thread."""
@@ -44,8 +45,7 @@ class HolderAsks:
         self._ids.append(ask.id)
         refusal = self._refusal(ask)
         if refusal is None:
-            self._id = ask.id
-            self._search = Search(ask.n_steps)
+            self._asked = ask.id, Search(ask.n_steps, Whole(ask.bytes_per_step, ask.is_on_host))
             self._process.follow()
             self._on_result(HoldersResult(ask.id, "began"))
         else:
@@ -61,19 +61,23 @@ class HolderAsks:
             return f"steps {ask.n_steps!r} is not an integer in 1..={ASK_STEPS_MAX}"
         if "torch" not in sys.modules:
             return "the program did not import PyTorch"
-        return "another search is under way" if self._search is not None else None
+        is_busy = self._asked is not None and self._asked[1].outcome is None
+        return "another search is under way" if is_busy else None
 
     def at_step_end(self, step: int) -> None:
-        """Does a slice of the search, and reports when it is over."""
+        """Does a slice of the search, and reports what it has come to: once nothing, and then perhaps something."""
         if not self._lock.acquire(blocking=False):
             return
         try:
-            search = self._search
-            if search is None:
+            asked = self._asked
+            if asked is None:
                 return
+            id_, search = asked
+            n_before = search.n_results
             search.at_step_end(step)
-            if search.outcome is not None:
-                self._search = None
-                self._on_result(HoldersResult.of_search(self._id, search))
+            if search.n_results > n_before:
+                self._on_result(HoldersResult.of_search(id_, search))
+            if search.is_over and self._asked is asked:
+                self._asked = None
         finally:
             self._lock.release()

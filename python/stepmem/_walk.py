@@ -15,7 +15,8 @@ from collections import deque
 from typing import Any, Deque, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import _frames
-from ._heap import CACHE, CLASS, DEQUE, DICT, FINALIZERS, HERE, LEAF, LIST, RECORD, SET, SIZED, TENSOR, TUPLE, Heap, Modules, module_dict
+from ._heap import BUFFER, CACHE, CLASS, DEQUE, DICT, FINALIZERS, HERE, LEAF, LIST, RECORD, SET, SIZED, TENSOR, TUPLE, Heap, Modules, is_foreign, module_dict
+from ._probe import Probe
 
 Key = Tuple[Any, ...]
 """A root, in plain data: ("frame", thread, id of its code, which of them), ("module", name) or ("context",)."""
@@ -41,12 +42,17 @@ ROOM_KINDS = (LIST, DICT, SET, DEQUE, CACHE)
 SPECIAL_MODULES = ("logging", "threading", "weakref", "builtins", "sys", "torch.nn.modules.module")
 """Modules of libraries in which programs leave objects."""
 
+BUFFER_BYTES_MIN = 1 << 14
+"""A smaller array by itself is not looked at: a program has many, and one that grows into much passes this soon."""
+
 PROBES_MAX = 96
 """Containers that grew whose new items are looked at, at most."""
 
+DATA_PROBES_MAX = 96
+"""The same of containers whose new items hold no tensors."""
+
 PROBE_ITEMS = 8
-PROBE_OBJECTS = 160
-"""New items of a container that are looked at, and objects below one of them."""
+"""New items of a container that are looked at."""
 
 HOPS_MAX = 1500
 """Nodes of one autograd graph that are followed, at most."""
@@ -77,8 +83,13 @@ class Growth(NamedTuple):
     """Steps between the two measurements."""
     tensors_per_item: float
     bytes_per_item: float
+    """Of tensors."""
+    data_per_item: float
+    """Bytes of arrays, texts and objects."""
     via: str
     """How an item holds its tensors: `graph`, `traceback` or empty."""
+    is_cut: bool = False
+    """Whether an item has more beneath it than was looked at."""
 
 
 class Roots:
@@ -87,7 +98,9 @@ class Roots:
     def __init__(self, modules: Modules) -> None:
         self.things: Dict[Key, Any] = {}
         self.first: List[Key] = []
-        """Running functions of this thread, the program's modules, other threads, the context."""
+        """Running functions of this thread, the program's modules, other threads, the context, functions of PyTorch and of the
+        standard library: what the program reaches too is named as it names it."""
+        self._foreign: List[Key] = []
         frames = sys._current_frames()
         own = threading.get_ident()
         del frames[own]  # it would keep this function's own frame alive, and all that it refers to
@@ -100,17 +113,27 @@ class Roots:
             self._add_frames(thread, frame, modules)
         frames.clear()
         self._add(("context",), contextvars.copy_context())
-        self.special = self._add_modules(SPECIAL_MODULES)
-        self.libraries = self._add_modules(modules.libraries)
+        self.first += self._foreign
+        self._libraries = modules.libraries
 
-    def _add_modules(self, names: Sequence[str]) -> List[Key]:
-        keys: List[Key] = []
-        for name in names:
-            namespace = module_dict(sys.modules.get(name))
-            if namespace is not None and ("module", name) not in self.things:
-                self.things[("module", name)] = namespace
-                keys.append(("module", name))
-        return keys
+    def thing(self, key: Key) -> Any:
+        """Returns a root; None if it is gone."""
+        thing = self.things.get(key)
+        if thing is None and key[0] == "module":  # of a library; there may be thousands, so they are looked up singly
+            thing = module_dict(sys.modules.get(key[1]))
+        return thing
+
+    def special(self) -> List[Key]:
+        """Returns the namespaces of modules in which programs leave objects."""
+        return self._others(SPECIAL_MODULES)
+
+    def libraries(self) -> List[Key]:
+        """Returns the namespaces of libraries."""
+        return self._others(self._libraries)
+
+    def _others(self, names: Sequence[str]) -> List[Key]:
+        keys: List[Key] = [("module", name) for name in names]
+        return [key for key in keys if key not in self.things and self.thing(key) is not None]
 
     def _add(self, key: Key, thing: Any) -> None:
         self.things[key] = thing
@@ -125,7 +148,9 @@ class Roots:
                 n_frames += 1
                 modules.add_of_stack(frame.f_globals.get("__name__"))
                 n = seen[id(code)] = seen.get(id(code), 0) + 1
-                self._add(("frame", thread, id(code), n), frame)
+                key = ("frame", thread, id(code), n)
+                self.things[key] = frame
+                (self._foreign if is_foreign(code.co_filename) else self.first).append(key)
             frame = frame.f_back
 
 
@@ -195,6 +220,8 @@ class Walk:
         self.by_slot: Dict[int, int] = {}
         self.storages: Set[int] = set()
         self.growths: List[Growth] = []
+        self._n_data = 0
+        """How many of them are of containers without tensors."""
         self.is_complete = False
         """Whether everything was looked at but libraries, which come last."""
         self._n_rooms = 0
@@ -223,7 +250,7 @@ class Walk:
                         return True
                     self._n_rooms += 1
                     self.is_complete = self._n_rooms == 2
-                    self._add_roots(now, now.roots.libraries if self.is_complete else now.roots.special, ROOM)
+                    self._add_roots(now, now.roots.libraries() if self.is_complete else now.roots.special(), ROOM)
                     continue
                 if n_seen >= CLOCK_EVERY:
                     n_seen = 0
@@ -248,7 +275,7 @@ class Walk:
         known = {} if self.before is None else {key: node for node, key in enumerate(self.before.keys)}
         matches = {} if self.before is None else self.before.root_nodes()
         for key in keys:
-            thing = now.roots.things[key]
+            thing = now.roots.thing(key)
             is_frame = key[0] == "frame"
             node = len(self.ids)
             self.keys.append(key)
@@ -282,7 +309,7 @@ class Walk:
             return thing
         parent = self.parents[node]
         if parent < 0:
-            thing = now.roots.things.get(self.keys[self.slots[node]])
+            thing = now.roots.thing(self.keys[self.slots[node]])
         else:
             family = now.families.get(parent)
             if family is None:
@@ -303,6 +330,8 @@ class Walk:
     def _expand(self, node: int, thing: Any, now: Slice) -> int:
         """Adds what an object refers to, and compares it with the look before. Returns how many objects that were."""
         heap, kind = now.heap, self.kinds[node]
+        if kind == BUFFER:
+            return 0
         size = heap.size(thing, kind) if kind in SIZED else 0
         children = now.children(thing, kind, size)
         if kind != TENSOR:
@@ -328,6 +357,10 @@ class Walk:
                 continue
             if child_kind == TENSOR:
                 self._add_tensor(node, child, slot, now, is_small)
+                continue
+            if child_kind == BUFFER:
+                if is_small:
+                    self._add_buffer(node, child, slot, now)
                 continue
             self._add(node, child, slot, child_kind, now)
         return len(children)
@@ -378,10 +411,25 @@ class Walk:
             if before is not None and match >= 0 and number > before.newest_number >= 0 and match in before.numbers:
                 oldest, n_hops = now.heap.oldest(root, before.newest_number, HOPS_MAX)
                 if oldest <= before.newest_number or n_hops >= HOPS_MAX:
-                    self.growths.append(Growth(node, "graph", 0.0, float(n_hops), self.steps_since(node), 0.0, 0.0, "graph"))
+                    self.growths.append(Growth(node, "graph", 0.0, float(n_hops), self.steps_since(node), 0.0, 0.0, 0.0, "graph"))
+        self._compare_bytes(node, n_bytes)
+
+    def _add_buffer(self, parent: int, thing: Any, slot: int, now: Slice) -> None:
+        n_bytes = now.heap.sizes.block(thing).n_bytes
+        if n_bytes < BUFFER_BYTES_MIN:
+            return
+        node = self._add(parent, thing, slot, BUFFER, now)
+        self.sizes[node] = n_bytes
+        self.measured_at[node] = self.step
+        self._compare_bytes(node, n_bytes)
+
+    def _compare_bytes(self, node: int, n_bytes: int) -> None:
+        """Notes that a tensor or buffer has grown since the look before."""
+        match = self.matches[node]
         if self.before is not None and match >= 0 and n_bytes > self.before.sizes[match] >= 0:
-            grown = Growth(node, "bytes", float(self.before.sizes[match]), float(n_bytes), self.steps_since(node), 0.0, 1.0, "")
-            self.growths.append(grown)
+            before, n_steps = float(self.before.sizes[match]), self.steps_since(node)
+            is_data = self.kinds[node] == BUFFER
+            self.growths.append(Growth(node, "bytes", before, float(n_bytes), n_steps, 0.0, float(not is_data), float(is_data), ""))
 
     def _compare(self, node: int, thing: Any, now: Slice) -> None:
         """Looks at the new items of a container that has grown since the look before."""
@@ -390,23 +438,30 @@ class Walk:
         if before is None or match < 0 or self.kinds[node] in (FRAME, CLASS) or self.parents[node] < 0 and self.kinds[node] != DICT:
             return
         size, old = self.sizes[node], before.sizes[match]
-        if not size > old >= 0 or len(self.growths) >= PROBES_MAX:
+        if not size > old >= 0 or len(self.growths) - self._n_data >= PROBES_MAX or self._n_data >= DATA_PROBES_MAX:
             return
         heap, kind = now.heap, self.kinds[node]
         n_new = size - old
         n_items = min(n_new, PROBE_ITEMS)
+        data: Optional[Growth] = None
         for items in (heap.last(thing, kind, n_items), heap.first(thing, kind, n_items)):
             items = [each for each in items if before.seen.get(id(each), -1) < 0]
-            found = Probe(before, now)
+            found = Probe(before.seen, before.storages, heap)
             for item in items:
                 found.add(item)
             n = min(len(items), n_items)
             if kind == CACHE:
                 n = found.n_holding  # the other items are keys
-            if n and found.n_holding * 2 >= n:
-                shares = (found.n_tensors / n, found.n_bytes / n)
-                self.growths.append(Growth(node, "items", float(old), float(size), self.steps_since(node), *shares, found.via))
+            if not n:
+                continue
+            growth = Growth(node, "items", float(old), float(size), self.steps_since(node), *found.per_item(n), found.via, found.is_cut)
+            if found.n_holding * 2 >= n:
+                self.growths.append(growth)
                 return
+            data = data or growth
+        if data is not None and data.data_per_item:
+            self._n_data += 1
+            self.growths.append(data._replace(tensors_per_item=0.0, bytes_per_item=0.0, via=""))
 
     def steps_since(self, node: int) -> int:
         """Returns the steps between the measurement of a node and that of its match in the look before."""
@@ -431,54 +486,9 @@ class Walk:
         return self.keys[self.slots[node]]
 
 
-class Probe:
-    """Counts the tensors below the new items of a container."""
-
-    def __init__(self, before: Walk, now: Slice) -> None:
-        self.n_holding = 0
-        self.n_tensors = 0
-        self.n_bytes = 0
-        self.via = ""
-        self._before = before
-        self._now = now
-        self._storages: Set[int] = set()
-
-    def add(self, item: Any) -> None:
-        """Counts the tensors below one item that the look before did not meet."""
-        heap, seen = self._now.heap, {id(item)}
-        waiting = [(item, "")]
-        n_before = self.n_tensors
-        for thing, via in waiting:
-            kind = heap.kind(type(thing))
-            if kind == TENSOR:
-                self._add_tensor(thing, via)
-            if (kind in (LEAF, CLASS) and type(thing) is not types.BuiltinFunctionType) or len(waiting) > PROBE_OBJECTS:
-                continue
-            if type(thing) is types.TracebackType:
-                via = "traceback"
-            for child in heap.children(thing, kind, heap.size(thing, kind) if kind in SIZED else 0):
-                child_kind = heap.kind(type(child))
-                if child_kind == LEAF and type(child) is types.BuiltinFunctionType:
-                    child_kind = RECORD  # a callback may be a method of a tensor, as `scratch.zero_`
-                if id(child) not in seen and child_kind not in (LEAF, CLASS) and id(child) not in self._before.seen:
-                    seen.add(id(child))
-                    waiting.append((child, via))
-        self.n_holding += self.n_tensors > n_before
-
-    def _add_tensor(self, tensor: Any, via: str) -> None:
-        storage, n_bytes = self._now.heap.storage(tensor)
-        if storage and (storage in self._storages or storage in self._before.storages):
-            return
-        self._storages.add(storage)
-        self.n_tensors += 1
-        self.n_bytes += n_bytes
-        if not self.via:
-            self.via = via or ("graph" if self._now.heap.graph_root(tensor) is not None else "")
-
-
 def resolve(key: Key, places: List[Place], now: Slice) -> List[Tuple[Any, int]]:
     """Returns the objects from a root to a place, each with its kind; fewer if one is gone."""
-    thing = now.roots.things.get(key)
+    thing = now.roots.thing(key)
     if thing is None:
         return []
     kind = FRAME if key[0] == "frame" else DICT if key[0] == "module" else RECORD

@@ -93,6 +93,8 @@ HOLDER_FILE_BYTES_MAX = 512
 HOLDER_FUNCTION_BYTES_MAX = 128
 """Longest texts of a holder, in bytes of UTF-8."""
 
+INFINITY = float("inf")
+
 HOLDER_STEPS_DEFAULT = 20
 """Steps between two looks for an ask that does not name a number."""
 
@@ -175,12 +177,17 @@ class SnapshotResult:
 class HoldersAsk:
     """The exporter's question for what holds the memory, not validated yet."""
 
-    __slots__ = ("id", "n_steps", "rank")
+    __slots__ = ("bytes_per_step", "id", "is_on_host", "n_steps", "rank")
 
     def __init__(self, action: Dict[str, object]) -> None:
         self.id = str(action.get("id", ""))
         self.rank = action.get("rank")
         self.n_steps: Any = action.get("steps", HOLDER_STEPS_DEFAULT)
+        growth: Any = action.get("bytes_per_step")
+        self.bytes_per_step: Optional[float] = growth if type(growth) in (int, float) and 0 < growth < INFINITY else None
+        """How fast the memory grows; None if the exporter does not report it."""
+        self.is_on_host = action.get("is_on_host") is not False
+        """Whether that is the host's memory, not a device's."""
 
 
 class HoldersResult:

@@ -81,13 +81,13 @@ def test_the_modules_of_a_search_are_imported_when_the_exporter_asks():
 class TestPrograms:
     pytestmark = needs_torch
 
-    def test_there_are_forty_leaking_and_twenty_healthy_programs(self):
-        assert len(LEAKING) >= 40 and len(HEALTHY) >= 20
+    def test_there_are_sixty_leaking_and_thirty_healthy_programs(self):
+        assert len(LEAKING) >= 60 and len(HEALTHY) >= 30
 
     def test_the_holders_of_leaking_programs_are_named(self, answer):
         missed = {}
         for program in LEAKING:
-            (began, result), _ = answer(program)
+            (began, *_, result), _ = answer(program)
             assert began["outcome"] == "began", result
             name = re.match(r"# Names: (.*)", program.read_text())[1]
             [first, *_] = result.get("holders", [{"name": result["outcome"]}])
@@ -132,6 +132,81 @@ def test_both_looks_and_the_answer_fit_into_a_program_of_400_steps_of_10_ms(fake
     assert (holder["kind"], holder["line"], holder["function"]) == ("list", 5, "__init__")
     assert holder["tensors_per_step"] == 1.0
     assert holder["bytes"] == holder["tensors"] * 400
+
+
+STAIRS = """
+    import torch, stepmem
+    class Evaluator:
+        def __init__(self):
+            self.results = []
+    evaluator = Evaluator()
+    for step in range(500):
+        if step % 90 == 89:
+            evaluator.results += [{"output": torch.randn(64, 8)} for _ in range(10)]
+        stepmem.step_end(step)
+"""
+
+
+@needs_torch[0]
+@needs_torch[1]
+def test_growth_in_stairs_is_named_after_a_look_that_saw_none(answer):
+    (_, first, last), _ = answer(textwrap.dedent(STAIRS))
+    assert first["outcome"] == "none" and first["last_step"] - first["first_step"] < 90
+    assert [each["name"] for each in last["holders"]] == ["`Evaluator.results`"]
+    assert last["id"] == first["id"] and last["last_step"] - last["first_step"] >= 100
+
+
+@needs_torch[0]
+@needs_torch[1]
+def test_a_search_that_knows_the_period_of_stairs_is_over_after_three(answer):
+    (_, result), _ = answer(textwrap.dedent(STAIRS), ask={"steps": 90})
+    (holder,) = result["holders"]
+    assert holder["name"] == "`Evaluator.results`"
+    assert holder["tensors_per_step"] == pytest.approx(10 / 90, rel=0.3)
+
+
+LOGGED = """
+    import torch, stepmem
+    log, kept = [], []
+    for step in range(300):
+        log.append({"step": step, "text": "x" * 5000 + str(step)})
+        kept.append(torch.randn(100))
+        stepmem.step_end(step)
+"""
+
+
+@needs_torch[0]
+@needs_torch[1]
+@pytest.mark.parametrize(
+    ("growth", "expected"),
+    [
+        ({}, ["`kept`", "`log`"]),
+        ({"bytes_per_step": 6000.0, "is_on_host": True}, ["`log`", "`kept`"]),
+        # A text of 5,000 bytes is no part of a leak of a megabyte, nor of a device's memory.
+        ({"bytes_per_step": 1e6, "is_on_host": True}, ["`kept`"]),
+        ({"bytes_per_step": 6000.0, "is_on_host": False}, ["`kept`"]),
+    ],
+)
+def test_the_largest_holder_of_the_growth_that_is_asked_about_comes_first(answer, growth, expected):
+    (_, result, *_), _ = answer(textwrap.dedent(LOGGED), ask=growth)
+    assert [each["name"] for each in result["holders"]] == expected
+
+
+PROFILED = """
+    import torch, stepmem
+    torch._C._autograd._profiler_enabled = lambda: True  # a profiler of PyTorch takes half a minute to begin on a busy machine
+    for step in range(150):
+        torch.randn(8, 8).sum()
+        stepmem.step_end(step)
+"""
+
+
+@needs_torch[0]
+@needs_torch[1]
+def test_a_profiler_that_is_on_is_named_where_no_object_grows(answer):
+    (_, result), _ = answer(textwrap.dedent(PROFILED))
+    (holder,) = result["holders"]
+    assert (holder["kind"], holder["tensors"], "profiler" in holder["name"]) == ("profiler", 0, True)
 
 
 WATCHED = """

@@ -27,7 +27,7 @@ pub struct CaptureRequest {
 }
 
 /// What a training process is asked for in the answer to its push.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum RankRequest {
     /// A memory snapshot.
     Snapshot(CaptureRequest),

@@ -23,6 +23,8 @@ use crate::model::units::Uptime;
 
 /// How many snapshots are listed at most; the oldest that no rank is asked for leaves.
 pub const LISTED_MAX: usize = 64;
+/// Periods of growth in stairs that a recording must hold.
+const PERIODS: f64 = 3.0;
 
 /// When ranks are asked, and what is read.
 #[derive(Clone, Debug)]
@@ -39,7 +41,7 @@ pub struct CaptureSettings {
 impl Default for CaptureSettings {
     fn default() -> Self {
         let cooldown = Duration::from_hours(1);
-        let episodes = EpisodeSettings { steps: 20, run_max: 3, cooldown };
+        let episodes = EpisodeSettings { steps: 20, periods: PERIODS, run_max: 3, cooldown };
         Self { on_creep: false, episodes, read_directory: None, timeline_directory: None }
     }
 }

@@ -20,8 +20,7 @@ use crate::analysis::rank::view::RankView;
 use crate::analysis::ranks::{Admitted, AdmittedEnd, RankTable};
 use crate::analysis::refusal::Refusal;
 use crate::analysis::sites::{
-    AnalysisRequest, HoldersOutcome, HoldersReport, RecordedSite, SiteTable, SiteView,
-    SnapshotAnalysis,
+    AnalysisRequest, HoldersReport, RecordedSite, SiteTable, SiteView, SnapshotAnalysis,
 };
 use crate::model::device::{Attribution, GpuSample};
 use crate::model::end::RankEnd;
@@ -228,6 +227,7 @@ impl Engine {
         let is_present = |rank: &RankId, since| ranks.is_of_present_life(rank, since);
         self.captures.expire(is_present, now);
         self.looks.expire(is_present, now);
+        self.renew_looks(now);
         self.ranks.forget(now, retention);
         self.forget_sites();
         self.processes.forget(now, retention);
@@ -254,18 +254,15 @@ impl Engine {
         match site {
             RecordedSite::Snapshot(analysis) => self.sites.take(rank, *analysis, since),
             RecordedSite::Holder(holder) => self.sites.hold(rank, *holder, since),
+            RecordedSite::Searched(search) => self.sites.search(rank, search, since),
         }
         true
     }
 
-    /// Takes what a rank says of its live objects. Returns whether something grows.
+    /// Takes what a rank reports of its live objects. Returns whether it has come to something.
     fn hold(&mut self, report: HoldersReport, now: Uptime) -> bool {
         let since = self.looks.take(&report, now);
-        let HoldersReport { rank, outcome: HoldersOutcome::Named(holders), .. } = report else {
-            return false;
-        };
-        let first = holders.into_iter().next().map(Box::new);
-        first.is_some_and(|holder| self.take_site(&rank, RecordedSite::Holder(holder), since))
+        report.site().is_some_and(|site| self.take_site(&report.rank, site, since))
     }
 
     fn steps(&mut self, batch: Admitted, now: Uptime) -> Vec<Transition> {
@@ -428,28 +425,19 @@ impl Engine {
 
     /// Asks a rank whose live memory grows what grows. A snapshot shows memory of devices alone.
     pub(super) fn ask_about(&mut self, finding: &Finding, now: Uptime) {
-        let is_growth =
-            matches!(finding.kind, DiagnosisKind::CreepConfirmed | DiagnosisKind::CreepEarly);
-        let (Some(rank), Evidence::CreepConfirmed(figures) | Evidence::CreepEarly(figures)) =
-            (finding.subject.rank(), &finding.evidence)
-        else {
-            return;
-        };
-        let Some(state) = self.ranks.get(&rank.run, rank.rank) else { return };
-        if !is_growth || figures.signal != Signal::Allocated || state.ended().is_some() {
-            return;
-        }
-        let creep = state.creep();
-        let stairs = creep.stairs();
-        let growth = Growth {
-            rank,
-            bytes_per_step: figures.slope_bytes_per_step,
-            seconds_per_step: creep.seconds_per_step(),
-            stairs: stairs.mean.map(|mean| (stairs.n_stairs, mean.distance_steps)),
-        };
+        let Some((growth, is_on_host)) = growth_of(&self.ranks, finding) else { return };
         self.looks.creeps(&growth, now);
-        if !figures.is_on_host {
+        if !is_on_host {
             self.captures.creeps(&growth, now);
+        }
+    }
+
+    /// Asks ranks whose live memory goes on growing for newer figures of what holds it.
+    fn renew_looks(&mut self, now: Uptime) {
+        for active in self.findings.iter() {
+            if let Some((growth, _)) = growth_of(&self.ranks, &active.finding) {
+                self.looks.creeps(&growth, now);
+            }
         }
     }
 
@@ -460,6 +448,31 @@ impl Engine {
         let time = (time * 1000.0).round() / 1000.0;
         Transition { time, step, subject, kind, state, severity, evidence }
     }
+}
+
+/// Returns the growth of live memory that a finding is about, and whether it is the host's; `None` of another finding, and of
+/// a rank that has ended.
+fn growth_of<'a>(ranks: &'a RankTable, finding: &'a Finding) -> Option<(Growth<'a>, bool)> {
+    let is_growth =
+        matches!(finding.kind, DiagnosisKind::CreepConfirmed | DiagnosisKind::CreepEarly);
+    let (Some(rank), Evidence::CreepConfirmed(figures) | Evidence::CreepEarly(figures)) =
+        (finding.subject.rank(), &finding.evidence)
+    else {
+        return None;
+    };
+    let state = ranks.get(&rank.run, rank.rank)?;
+    if !is_growth || figures.signal != Signal::Allocated || state.ended().is_some() {
+        return None;
+    }
+    let creep = state.creep();
+    let stairs = creep.stairs();
+    let growth = Growth {
+        rank,
+        bytes_per_step: figures.slope_bytes_per_step,
+        seconds_per_step: creep.seconds_per_step(),
+        stairs: stairs.mean.map(|mean| (stairs.n_stairs, mean.distance_steps)),
+    };
+    Some((growth, figures.is_on_host))
 }
 
 /// Whether the process ids of a list can be those of training processes that are seen from here.

@@ -20,8 +20,6 @@ pub const STEPS_MAX: u32 = 1000;
 pub const EPISODE_RANKS_MAX: usize = 2;
 /// How often a rank is asked about one creep: again when the first recording was too short.
 pub const RANK_ASKS_MAX: u32 = 2;
-/// Periods of growth that comes in stairs that a recording must hold.
-const PERIODS: f64 = 3.0;
 /// A second recording is this much longer than the first.
 const LONGER: u32 = 3;
 /// Stairs from which their distance is known.
@@ -36,6 +34,8 @@ const PACE_SLOWEST: f64 = 600.0;
 pub struct EpisodeSettings {
     /// For how many steps a rank records at the least.
     pub steps: u32,
+    /// Periods of growth that comes in stairs that a recording must hold.
+    pub periods: f64,
     /// Episodes that a run is asked about at most.
     pub run_max: u32,
     /// The time from the beginning of one to that of the next.
@@ -204,7 +204,7 @@ impl Episodes {
         let Some(period) = growth.period() else {
             return Ok(AskPlan { steps: least, seconds_per_step });
         };
-        let needed = PERIODS * period;
+        let needed = self.settings.periods * period;
         let steps = (least..=STEPS_MAX).find(|steps| f64::from(*steps) >= needed);
         steps.map(|steps| AskPlan { steps, seconds_per_step }).ok_or(period)
     }
@@ -243,7 +243,9 @@ mod tests {
     const COOLDOWN: Duration = Duration::from_mins(30);
 
     fn episodes() -> Episodes {
-        Episodes::new(EpisodeSettings { steps: 20, run_max: 2, cooldown: COOLDOWN })
+        let settings =
+            EpisodeSettings { steps: 20, periods: 3.0, run_max: 2, cooldown: COOLDOWN };
+        Episodes::new(settings)
     }
 
     fn who(rank: u64) -> RankId {

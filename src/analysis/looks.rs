@@ -17,18 +17,26 @@ use crate::model::units::Uptime;
 pub const LOOKS_MAX: usize = 64;
 /// Steps between the two looks of one request, at the least.
 const STEPS: u32 = 20;
-/// Creeps that a run is asked about at most: a look costs little.
-const RUN_MAX: u32 = 8;
+/// How often a run is asked at most: each look costs some 40 ms, so that is for a week.
+const RUN_MAX: u32 = 1000;
+/// From one look to the next while the growth lasts: so old are the figures of a holder at the most.
 const COOLDOWN: Duration = Duration::from_mins(10);
+/// Periods of growth in stairs that lie between the two looks; what grew is then watched for two more.
+const PERIODS: f64 = 1.0;
 
 /// A request to look at live objects.
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct LookRequest {
     /// What its report names.
     pub id: Box<str>,
     pub rank: RankId,
     /// Steps between the two looks, at the least.
     pub steps: u32,
+    /// How fast the memory grows that it is about, and whether that is the host's; known when the rank is asked.
+    #[serde(skip)]
+    pub bytes_per_step: Option<f64>,
+    #[serde(skip)]
+    pub is_on_host: bool,
 }
 
 /// What became of a look.
@@ -81,7 +89,12 @@ pub struct Looks {
 impl Looks {
     /// No look so far; `is_on`: whether growth asks for one.
     pub fn new(is_on: bool) -> Self {
-        let settings = EpisodeSettings { steps: STEPS, run_max: RUN_MAX, cooldown: COOLDOWN };
+        let settings = EpisodeSettings {
+            steps: STEPS,
+            periods: PERIODS,
+            run_max: RUN_MAX,
+            cooldown: COOLDOWN,
+        };
         Self {
             is_on,
             episodes: Episodes::new(settings),
@@ -95,9 +108,12 @@ impl Looks {
         }
     }
 
-    /// Takes growth of a rank, which is asked to look unless its run has had enough.
+    /// Takes growth of a rank, at its beginning and while it lasts. The rank is asked to look unless one of its looks goes on,
+    /// or its run has had enough.
     pub fn creeps(&mut self, growth: &Growth<'_>, now: Uptime) {
-        if !self.is_on {
+        let goes_on =
+            |look: &Look| look.state != LookState::Over && look.request.rank == *growth.rank;
+        if !self.is_on || self.listed.iter().any(goes_on) {
             return;
         }
         match self.episodes.grows(growth, now) {
@@ -192,7 +208,13 @@ impl Looks {
         self.n_asked += 1;
         // The time keeps ids of an earlier exporter apart.
         let id = format!("{}-h{}", now.0.as_millis(), self.n_asked).into();
-        let request = LookRequest { id, rank: rank.clone(), steps: plan.steps };
+        let request = LookRequest {
+            id,
+            rank: rank.clone(),
+            steps: plan.steps,
+            bytes_per_step: None,
+            is_on_host: false,
+        };
         let deadline = Uptime(now.0 + plan.allowance());
         self.listed.push_back(Look {
             request,
@@ -223,6 +245,34 @@ mod tests {
     use crate::analysis::sites::{HoldersOutcome, HoldersReport};
     use crate::model::ids::{Rank, RankId, Run};
     use crate::model::units::Uptime;
+
+    #[test]
+    fn figures_are_renewed_every_ten_minutes_while_growth_lasts() {
+        let rank = RankId { run: Run::new("llm").unwrap(), rank: Rank::new(3).unwrap() };
+        let at = |seconds| Uptime(Duration::from_secs(seconds));
+        let growth =
+            Growth { rank: &rank, bytes_per_step: None, seconds_per_step: None, stairs: None };
+        let mut looks = Looks::new(true);
+        let mut asked_at = Vec::new();
+        for seconds in (0..3600).step_by(60) {
+            looks.creeps(&growth, at(seconds));
+            for request in looks.requests(|_, _| true) {
+                asked_at.push(seconds);
+                let outcome = HoldersOutcome::Nothing;
+                let id = Some(request.id);
+                let report = HoldersReport {
+                    rank: rank.clone(),
+                    instance: None,
+                    id,
+                    outcome,
+                    first_step: None,
+                    last_step: None,
+                };
+                looks.take(&report, at(seconds));
+            }
+        }
+        assert_eq!(asked_at, [0, 600, 1200, 1800, 2400, 3000]);
+    }
 
     #[test]
     fn rank_is_asked_until_it_begins_and_its_report_is_dated_by_the_request() {

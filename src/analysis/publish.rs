@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use crate::analysis::acks::ActiveAck;
 use crate::analysis::capture::{AnalysisState, RankRequest};
+use crate::analysis::creep::signal::Signal;
+use crate::analysis::creep::trend::Trend;
 use crate::analysis::devices::process_of;
 use crate::analysis::diagnosis::balance::balance;
 use crate::analysis::diagnosis::scene::{RunScene, Scene};
 use crate::analysis::engine::Engine;
 use crate::analysis::findings::Findings;
+use crate::analysis::looks::LookRequest;
 use crate::analysis::processes::ProcessView;
 use crate::analysis::rank::ended::RankEnded;
 use crate::analysis::rank::lifecycle::Origin;
@@ -38,8 +41,20 @@ impl Engine {
             ranks.contains(rank) && self.ranks.is_of_present_life(rank, since)
         };
         let snapshots = self.captures.requests(is_present).into_iter();
-        let looks = self.looks.requests(is_present).into_iter().map(RankRequest::Holders);
+        let looks = self.looks.requests(is_present).into_iter();
+        let looks = looks.map(|look| RankRequest::Holders(self.with_growth(look)));
         snapshots.map(RankRequest::Snapshot).chain(looks).collect()
+    }
+
+    /// Returns a request with the growth that it is about.
+    fn with_growth(&self, look: LookRequest) -> LookRequest {
+        let Some(state) = self.ranks.get(&look.rank.run, look.rank.rank) else { return look };
+        let of_live = |trend: &&Trend| trend.signal == Signal::Allocated;
+        let fastest = state.creep().trends().filter(of_live).map(Trend::figures);
+        let bytes_per_step =
+            fastest.filter_map(|figures| figures.slope_bytes_per_step).max_by(f64::total_cmp);
+        let device = state.identity().device.as_ref();
+        LookRequest { bytes_per_step, is_on_host: device.is_some_and(GpuUuid::is_host), ..look }
     }
 
     /// Returns the devices that present ranks push from, which are the ones to open.

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use crate::model::ids::{Rank, RankId, Run};
 use crate::model::launch::Instance;
 use crate::model::site::{
-    LeakSite, OOM_LINES_MAX, OomSite, SITE_FRAMES_MAX, SITE_TEXT_BYTES_MAX, SiteText,
-    TensorHolder,
+    EmptySearch, LeakSite, OOM_LINES_MAX, OomSite, SITE_FRAMES_MAX, SITE_TEXT_BYTES_MAX,
+    SiteText, TensorHolder,
 };
 use crate::model::units::{Count, Uptime};
 
@@ -148,6 +148,23 @@ pub struct HoldersReport {
     pub last_step: Option<Count>,
 }
 
+impl HoldersReport {
+    /// Returns what it reports of the rank's memory; `None` while the search goes on, and of one that failed.
+    pub fn site(&self) -> Option<RecordedSite> {
+        let empty = |is_complete| {
+            RecordedSite::Searched(EmptySearch { step: self.last_step, is_complete })
+        };
+        match &self.outcome {
+            HoldersOutcome::Named(holders) => {
+                holders.first().map(|first| RecordedSite::Holder(Box::new(first.clone())))
+            }
+            HoldersOutcome::Nothing => Some(empty(true)),
+            HoldersOutcome::GaveUp { .. } => Some(empty(false)),
+            HoldersOutcome::Began | HoldersOutcome::Failed { .. } => None,
+        }
+    }
+}
+
 /// What became of a look at the live objects.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HoldersOutcome {
@@ -186,6 +203,8 @@ pub enum RecordedSite {
     Snapshot(Box<SnapshotAnalysis>),
     /// What grows fastest among its live objects.
     Holder(Box<TensorHolder>),
+    /// A search that named no holder.
+    Searched(EmptySearch),
 }
 
 /// What is known of the code behind a rank's memory, in its present life.
@@ -197,6 +216,8 @@ pub struct SiteView<'a> {
     pub oom: Option<&'a OomSite>,
     /// What grows fastest among its live objects.
     pub holder: Option<&'a TensorHolder>,
+    /// A search that named no holder, where none is known.
+    pub searched: Option<EmptySearch>,
 }
 
 /// Ranks that ended whose sites are kept. Beyond, those that were learnt first are forgotten.
@@ -211,6 +232,7 @@ pub struct RankSites {
     leak: Dated<LeakSite>,
     oom: Dated<OomSite>,
     holder: Dated<TensorHolder>,
+    searched: Dated<EmptySearch>,
 }
 
 impl RankSites {
@@ -224,6 +246,7 @@ impl RankSites {
             self.leak.as_ref().map(|(since, _)| *since),
             self.oom.as_ref().map(|(since, _)| *since),
             self.holder.as_ref().map(|(since, _)| *since),
+            self.searched.as_ref().map(|(since, _)| *since),
         ];
         of.into_iter().max().flatten()
     }
@@ -261,6 +284,11 @@ impl SiteTable {
         self.of_mut(rank).holder = Some((since, Box::new(holder)));
     }
 
+    /// Takes that a search named no holder. A holder that is known stays: its figures are dated.
+    pub fn search(&mut self, rank: &RankId, search: EmptySearch, since: Uptime) {
+        self.of_mut(rank).searched = Some((since, Box::new(search)));
+    }
+
     /// Returns what is known of a rank whose present life began at `began`.
     pub fn of(&self, run: &Run, rank: Rank, began: Option<Uptime>) -> SiteView<'_> {
         fn present<T>(dated: Option<&(Uptime, Box<T>)>, began: Option<Uptime>) -> Option<&T> {
@@ -268,10 +296,15 @@ impl SiteTable {
             began.is_none_or(|began| *since >= began).then_some(&**value)
         }
         let sites = self.runs.get(run).and_then(|ranks| ranks.get(&rank));
-        sites.map_or_else(SiteView::default, |sites| SiteView {
-            leak: present(sites.leak.as_ref(), began),
-            oom: present(sites.oom.as_ref(), began),
-            holder: present(sites.holder.as_ref(), began),
+        sites.map_or_else(SiteView::default, |sites| {
+            let holder = present(sites.holder.as_ref(), began);
+            let searched = present(sites.searched.as_ref(), began).copied();
+            SiteView {
+                leak: present(sites.leak.as_ref(), began),
+                oom: present(sites.oom.as_ref(), began),
+                holder,
+                searched: searched.filter(|_| holder.is_none()),
+            }
         })
     }
 

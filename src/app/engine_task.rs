@@ -15,7 +15,7 @@ use crate::analysis::event::Event;
 use crate::analysis::findings::{Transition, TransitionState};
 use crate::analysis::refusal::Refusal;
 use crate::analysis::sites::{
-    AnalysisOutcome, HoldersOutcome, HoldersReport, SnapshotAnalysis,
+    AnalysisOutcome, HoldersOutcome, HoldersReport, RecordedSite, SnapshotAnalysis,
 };
 use crate::analysis::status::Status;
 use crate::app::clock::Clock;
@@ -418,13 +418,15 @@ impl EngineTask {
     /// Has the engine take what a rank says of its live objects, and records it.
     fn take_looked(&mut self, report: HoldersReport) {
         let now = self.now();
-        if let (Some(recorder), HoldersOutcome::Named(holders)) =
-            (&mut self.recorder, &report.outcome)
-            && let Some(first) = holders.first()
-        {
+        if let (Some(recorder), Some(site)) = (&mut self.recorder, report.site()) {
             let since = self.engine.look_since(&report, now);
-            let (rank, first) = (report.rank.clone(), Box::new(first.clone()));
-            recorder.event(Accepted::Holder(rank, first, since), now);
+            let rank = report.rank.clone();
+            let found = match site {
+                RecordedSite::Holder(holder) => Accepted::Holder(rank, holder, since),
+                RecordedSite::Searched(search) => Accepted::Searched(rank, search, since),
+                RecordedSite::Snapshot(analysis) => Accepted::Verdict(rank, analysis, since),
+            };
+            recorder.event(found, now);
         }
         self.apply_at(Event::Holders(report), now);
     }

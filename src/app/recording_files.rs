@@ -248,7 +248,9 @@ impl RecordingWriter {
         match what {
             Accepted::Step(sample) => one(&sample.run),
             Accepted::End(run, _) => one(run),
-            Accepted::Holder(id, ..) | Accepted::Verdict(id, ..) => one(&id.run),
+            Accepted::Holder(id, ..)
+            | Accepted::Searched(id, ..)
+            | Accepted::Verdict(id, ..) => one(&id.run),
             Accepted::Ack(ack) => match ack.subject() {
                 SubjectId::Rank(id) => one(&id.run),
                 SubjectId::Process(id) => self.on_device(&id.uuid),

@@ -390,8 +390,11 @@ impl SimulatedRequests<'_> {
                 open.snapshot(job, self.folder)?
             } else {
                 match job.holder(open.rank) {
-                    Some(holder) => open
-                        .report(&[("outcome", "named".into()), ("holders", json!([holder]))]),
+                    Some(holder) => open.report(&[
+                        ("outcome", "named".into()),
+                        ("last_step", job.step.into()),
+                        ("holders", json!([holder])),
+                    ]),
                     None => open.report(&[("outcome", "none".into())]),
                 }
             });

@@ -173,6 +173,9 @@ fn happened(
         Accepted::Holder(rank, holder, since) => {
             Event::Site(rank, RecordedSite::Holder(holder), at(since))
         }
+        Accepted::Searched(rank, search, since) => {
+            Event::Site(rank, RecordedSite::Searched(search), at(since))
+        }
         Accepted::Verdict(rank, analysis, since) => {
             Event::Site(rank, RecordedSite::Snapshot(analysis), at(since))
         }

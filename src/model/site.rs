@@ -187,7 +187,7 @@ pub struct OomSite {
     pub held: Vec<LineBytes>,
 }
 
-/// A live object whose tensors grow, as the training process reports it.
+/// A live object that holds ever more memory, as the training process reports it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct TensorHolder {
     /// A phrase for people, with code in backticks.
@@ -196,12 +196,24 @@ pub struct TensorHolder {
     pub kind: SiteText,
     /// The line that made or fills it.
     pub at: Option<CodeLine>,
-    /// Tensors behind it, at the second look.
+    /// Tensors behind it at `step`.
     pub tensors: Count,
-    /// The storage of these.
+    /// The storage of these, and other memory behind it.
     pub bytes: Bytes,
     pub tensors_per_step: f64,
     pub bytes_per_step: f64,
+    /// The step at which it was measured.
+    #[serde(default)]
+    pub step: Option<Count>,
+}
+
+/// A search for holders that named none.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct EmptySearch {
+    /// The step of its last look.
+    pub step: Option<Count>,
+    /// Whether it saw all objects.
+    pub is_complete: bool,
 }
 
 #[cfg(test)]

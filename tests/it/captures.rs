@@ -132,9 +132,12 @@ fn growing_rank_is_asked_what_holds_its_tensors_and_the_finding_says_it() {
     let exporter = Exporter::start(&["--holders.on-creep"]);
     let asked = actions(&exporter, &Job::leaking("leaky", 1..1500, 4 * MIB).records());
     let first = asked.first().unwrap();
+    let growth = first["bytes_per_step"].as_f64().unwrap();
+    assert!((growth / 4_194_304.0 - 1.0).abs() < 0.05, "{first}");
     assert_eq!(
         first,
-        &json!({"type": "holders", "id": first["id"], "run": "leaky", "rank": 2, "steps": 20})
+        &json!({"type": "holders", "id": first["id"], "run": "leaky", "rank": 2, "steps": 20,
+            "bytes_per_step": growth, "is_on_host": false})
     );
     let of = |outcome: &str| json!({"run": "leaky", "rank": 2, "id": first["id"], "outcome": outcome});
     let post = |body: &Value| exporter.post_to("/v1/holders", body.to_string());
@@ -147,20 +150,65 @@ fn growing_rank_is_asked_what_holds_its_tensors_and_the_finding_says_it() {
         "tensors_per_step": 1.0, "bytes_per_step": 4_194_304.0});
     let mut named = of("named");
     named["holders"] = json!([holder]);
+    named["last_step"] = json!(460);
     assert_eq!(post(&named).status, 200);
     let status = exporter.status();
     let finding = &status["findings"][0];
     let shown = &finding["evidence"]["holder"];
     assert_eq!((&shown["name"], &shown["bytes"]), (&holder["name"], &holder["bytes"]));
     assert_eq!(shown["at"]["file"], holder["file"]);
-    let said = "held by `Trainer.history` (list, 4.00 MiB more/step; 12,480 tensors, 3.00 GiB) of \
-                job/train.py:42 in __init__";
+    let said = "held by `Trainer.history` (list, 4.00 MiB more/step, all of it; 12,480 tensors, 3.00 GiB \
+                at step 460) of job/train.py:42 in __init__";
     assert!(finding["sentence"].as_str().unwrap().contains(said), "{finding}");
     let series = "stepmem_holders_total{result=\"named\"}";
     assert_eq!(exporter.metric(series), Some(1.0));
+
+    // It is measured over fewer steps than the growth, and never shown as more than that.
+    named["holders"][0]["bytes_per_step"] = json!(3.0 * 4_194_304.0);
+    assert_eq!(post(&named).status, 200);
+    let sentence = |exporter: &Exporter| {
+        exporter.status()["findings"][0]["sentence"].as_str().unwrap().to_owned()
+    };
+    assert!(sentence(&exporter).contains(said), "{}", sentence(&exporter));
+    named["holders"][0]["bytes_per_step"] = json!(1_048_576.0);
+    assert_eq!(post(&named).status, 200);
+    let said = "(list, 1.00 MiB more/step, 25% of it; 12,480 tensors";
+    assert!(sentence(&exporter).contains(said), "{}", sentence(&exporter));
 
     named["holders"][0]["name"] = json!("a\u{202e}b");
     let refused = post(&named);
     assert_eq!(refused.status, 400);
     assert!(refused.body.contains("name: "), "{}", refused.body);
+}
+
+#[test]
+fn a_search_that_named_no_holder_is_told_until_one_does() {
+    let exporter = Exporter::start(&["--holders.on-creep"]);
+    let asked = actions(&exporter, &Job::leaking("leaky", 1..1500, 4 * MIB).records());
+    let id = &asked.first().unwrap()["id"];
+    let post = |fields: Value| {
+        let mut body = json!({"run": "leaky", "rank": 2, "id": id, "last_step": 900});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        assert_eq!(exporter.post_to("/v1/holders", body.to_string()).status, 200);
+        exporter.status()["findings"][0].clone()
+    };
+    let nothing = "no growing tensor was found by step 900: look at arrays, figures, profiler, native code";
+    let finding = post(json!({"outcome": "none"}));
+    assert!(finding["sentence"].as_str().unwrap().contains(nothing), "{finding}");
+    assert_eq!(finding["evidence"]["searched"], json!({"step": 900, "is_complete": true}));
+    let finding = post(json!({"outcome": "gave_up", "error": "too many objects"}));
+    let partly =
+        "no growing tensor was found among the objects that were looked at by step 900";
+    assert!(finding["sentence"].as_str().unwrap().contains(partly), "{finding}");
+
+    let array = json!({"name": "`Memory.frames`", "kind": "list", "tensors": 0, "bytes": 3 * GIB,
+        "tensors_per_step": 0, "bytes_per_step": 4_194_304.0});
+    let held =
+        "held by `Memory.frames` (list, 4.00 MiB more/step, all of it; 3.00 GiB at step 900)";
+    let finding = post(json!({"outcome": "named", "holders": [array]}));
+    assert!(finding["sentence"].as_str().unwrap().contains(held), "{finding}");
+    // What is known stays: its figures are dated.
+    let finding = post(json!({"outcome": "none"}));
+    assert!(finding["sentence"].as_str().unwrap().contains(held), "{finding}");
+    assert_eq!(finding["evidence"].get("searched"), None);
 }

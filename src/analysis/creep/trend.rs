@@ -11,7 +11,7 @@ use crate::analysis::creep::course::PowerLaw;
 use crate::analysis::creep::pace::PackedPace;
 use crate::analysis::creep::record::MemoryRecord;
 use crate::analysis::creep::signal::Signal;
-use crate::model::site::{LeakSite, TensorHolder};
+use crate::model::site::{EmptySearch, LeakSite, TensorHolder};
 use crate::model::units::{Count, Interval, UnixTime};
 
 /// Scales the confidence of a trend that only rises: one in seven of those is a cache that
@@ -142,6 +142,7 @@ impl Trend {
             confidence_ratio: self.confidence_ratio(),
             site: None,
             holder: None,
+            searched: None,
         }
     }
 
@@ -382,6 +383,9 @@ pub struct TrendFigures {
     /// What grows fastest among the live objects of its process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<Box<TensorHolder>>,
+    /// A search that named no holder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub searched: Option<EmptySearch>,
 }
 
 impl TrendFigures {

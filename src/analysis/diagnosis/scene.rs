@@ -148,6 +148,7 @@ impl<'a> Subject<'a, '_> {
             is_on_host: device.is_some_and(GpuUuid::is_host),
             site: site.leak.cloned().map(Box::new),
             holder: site.holder.cloned().map(Box::new),
+            searched: site.searched,
             ..creep.map_or_else(|| trend.figures(), |creep| creep.figures(trend))
         })
     }

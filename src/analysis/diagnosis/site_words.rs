@@ -1,6 +1,6 @@
 //! The words about the code behind growth: the line that allocates, and the object that holds.
 
-use crate::model::site::{LeakSite, SiteVerdict, TensorHolder};
+use crate::model::site::{EmptySearch, LeakSite, SiteVerdict, TensorHolder};
 use crate::text::units::{bytes, grouped, many, percent};
 
 /// Says which line a snapshot shows, or that it shows none.
@@ -28,22 +28,50 @@ pub fn of(site: &LeakSite) -> String {
 pub fn advice(site: Option<&LeakSite>, holder: Option<&TensorHolder>) -> Option<String> {
     let line = site.filter(|site| site.verdict == SiteVerdict::Leak);
     let line = line.and_then(|site| site.at.as_ref());
+    if let Some(holder) = holder
+        && let Some(advice) = of_unmeasured(holder)
+    {
+        return Some(advice.to_owned());
+    }
+    let remedy = match holder {
+        Some(holder) if holder.tensors.get() == 0 => REMEDY_OF_DATA,
+        _ => REMEDY,
+    };
     match (holder, line) {
         (Some(TensorHolder { name, at: Some(at), .. }), _) => {
-            Some(format!("Look at {name} of {at}: it keeps more at every step. {REMEDY}"))
+            Some(format!("Look at {name} of {at}: it keeps more at every step. {remedy}"))
         }
         (Some(TensorHolder { name, at: None, .. }), Some(at)) => Some(format!(
-            "Look at {name}, and at {at}, which allocates what it keeps. {REMEDY}"
+            "Look at {name}, and at {at}, which allocates what it keeps. {remedy}"
         )),
         (Some(TensorHolder { name, at: None, .. }), None) => {
-            Some(format!("Look at {name}: it keeps more at every step. {REMEDY}"))
+            Some(format!("Look at {name}: it keeps more at every step. {remedy}"))
         }
         (None, Some(at)) => {
-            Some(format!("Look at {at}: what it allocates is kept across steps. {REMEDY}"))
+            Some(format!("Look at {at}: what it allocates is kept across steps. {remedy}"))
         }
         (None, None) => None,
     }
 }
+
+/// Returns what to do about a holder of which no bytes are known.
+fn of_unmeasured(holder: &TensorHolder) -> Option<&'static str> {
+    match holder.kind.as_str() {
+        GRAPH_CYCLE => Some(
+            "Use torch.autograd.grad(…, create_graph=True) instead of backward(create_graph=True); in a function of your own, \
+             keep its output with save_for_backward().",
+        ),
+        PROFILER => Some("Give the profiler a schedule, or stop it: it keeps all events."),
+        _ => None,
+    }
+}
+
+/// What ends most leaks of objects without tensors.
+const REMEDY_OF_DATA: &str = "Bound it, or empty it.";
+
+/// What to look at where a search named no holder.
+pub const WITHOUT_TENSORS: &str =
+    "No growing tensor was found: look at arrays, figures, profiler, native code.";
 
 /// What ends most leaks whose line is known.
 const REMEDY: &str =
@@ -53,21 +81,56 @@ const REMEDY: &str =
 /// graph behind a loss, whose bytes no search sees.
 const OWN_SHARE_MIN: f64 = 0.1;
 
-/// Says which object holds the tensors, of a process that grows by `slope` bytes a step.
+/// From this share on, a holder has all of the growth as far as the two can be measured.
+const ALL_SHARE_MIN: f64 = 0.95;
+
+/// Kinds of holders of which no bytes are known.
+const GRAPH_CYCLE: &str = "graph cycle";
+const PROFILER: &str = "profiler";
+
+/// Says which object holds the memory of a process that grows by `slope` bytes a step, and what part of that it holds.
 pub fn of_holder(holder: &TensorHolder, slope: Option<f64>) -> String {
     let tensors = holder.tensors.get();
     let noun = if tensors == 1 { "tensor" } else { "tensors" };
     let (name, kind, n) = (&holder.name, &holder.kind, grouped(tensors));
     let own = holder.bytes_per_step;
-    let mut text = if slope.is_some_and(|slope| own < OWN_SHARE_MIN * slope) {
+    let step = holder.step.map_or_else(String::new, |step| format!(" at step {}", step.get()));
+    let keeps_more = slope.is_some_and(|slope| own < OWN_SHARE_MIN * slope);
+    let mut text = if matches!(kind.as_str(), GRAPH_CYCLE | PROFILER) {
+        format!("{name}{}", step.replace(" at", ", seen at"))
+    } else if keeps_more && tensors > 0 {
         let they_keep = if tensors == 1 { "it keeps" } else { "they keep" };
-        format!("{name} ({kind}, {n} {noun} and what {they_keep} alive)")
+        format!("{name} ({kind}, {n} {noun} and what {they_keep} alive{step})")
     } else {
-        let (own, all) = (bytes(own), bytes(holder.bytes.as_f64()));
-        format!("{name} ({kind}, {own} more/step; {n} {noun}, {all})")
+        let count = if tensors > 0 { format!("{n} {noun}, ") } else { String::new() };
+        let all = bytes(holder.bytes.as_f64());
+        format!("{name} ({kind}, {}; {count}{all}{step})", rate(own, slope))
     };
     if let Some(at) = &holder.at {
         text = format!("{text} of {at}");
     }
     text
 }
+
+/// Writes how fast a holder grows. It is measured over fewer steps than the whole, of which it cannot be more.
+fn rate(own: f64, slope: Option<f64>) -> String {
+    let Some(slope) = slope.filter(|slope| *slope > 0.0) else {
+        return format!("{} more/step", bytes(own));
+    };
+    let share = own / slope;
+    if share >= ALL_SHARE_MIN {
+        format!("{} more/step, all of it", bytes(own.min(slope)))
+    } else {
+        format!("{} more/step, {} of it", bytes(own), percent(share))
+    }
+}
+
+/// Says that a search named no holder, and what else takes memory.
+pub fn of_search(search: EmptySearch) -> String {
+    let among = if search.is_complete { "" } else { " among the objects that were looked at" };
+    let step = search.step.map_or_else(String::new, |step| format!(" by step {}", step.get()));
+    format!("no growing tensor was found{among}{step}: {LOOK_AT}")
+}
+
+/// Where memory is that no search sees.
+const LOOK_AT: &str = "look at arrays, figures, profiler, native code";

@@ -43,7 +43,7 @@ pub enum Delivery {
 }
 
 /// The engine's response to an accepted delivery.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Receipt {
     /// The number of records in it.
     pub n_records: usize,

@@ -17,7 +17,7 @@ use crate::input::push::wire::step_text::StepText;
 use crate::model::device::GpuSample;
 use crate::model::end::RankEnd;
 use crate::model::ids::{GpuUuid, RankId, Run, SubjectId};
-use crate::model::site::TensorHolder;
+use crate::model::site::{EmptySearch, TensorHolder};
 use crate::model::step::StepSample;
 use crate::model::units::{OutOfRange, Seconds, Uptime};
 
@@ -65,6 +65,8 @@ pub enum Accepted {
     End(Run, RankEnd),
     /// What holds the tensors of a rank, and when it was asked.
     Holder(RankId, Box<TensorHolder>, Uptime),
+    /// A search of a rank that named no holder, and when it was asked.
+    Searched(RankId, EmptySearch, Uptime),
     /// What a memory snapshot of a rank says, and when it was asked for.
     Verdict(RankId, Box<SnapshotAnalysis>, Uptime),
     Ack(Ack),
@@ -141,6 +143,9 @@ impl AcceptedEvent {
             Accepted::Holder(rank, holder, since) => {
                 line.holder = Some(site(rank, &**holder, *since));
             }
+            Accepted::Searched(rank, search, since) => {
+                line.searched = Some(site(rank, search, *since));
+            }
             Accepted::Verdict(rank, analysis, since) => {
                 line.verdict = Some(site(rank, &**analysis, *since));
             }
@@ -184,6 +189,8 @@ struct EventText<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     holder: Option<SiteLine<TensorHolder>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    searched: Option<SiteLine<EmptySearch>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     verdict: Option<SiteLine<SnapshotAnalysis>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     ack: Option<RecordedAck>,
@@ -217,6 +224,7 @@ struct RawEvent<'a> {
     step: Option<Object<RawStep<'a>>>,
     end: Option<RecordedEnd>,
     holder: Option<SiteLine<TensorHolder>>,
+    searched: Option<SiteLine<EmptySearch>>,
     verdict: Option<SiteLine<SnapshotAnalysis>>,
     ack: Option<RecordedAck>,
     reading: Option<GpuSample>,
@@ -238,6 +246,8 @@ impl RawEvent<'_> {
         } else if let Some(SiteLine { rank, since_uptime, of }) = self.holder {
             let since = uptime_of("since_uptime", since_uptime)?;
             Accepted::Holder(rank, Box::new(of), since)
+        } else if let Some(SiteLine { rank, since_uptime, of }) = self.searched {
+            Accepted::Searched(rank, of, uptime_of("since_uptime", since_uptime)?)
         } else if let Some(SiteLine { rank, since_uptime, of }) = self.verdict {
             let since = uptime_of("since_uptime", since_uptime)?;
             Accepted::Verdict(rank, Box::new(of), since)
@@ -342,7 +352,7 @@ mod tests {
         Attribution, DeviceInfo, DeviceMemory, GpuSample, ProcessMemory,
     };
     use crate::model::ids::{GpuUuid, Rank, RankId, Run, SubjectId};
-    use crate::model::site::{SiteText, TensorHolder};
+    use crate::model::site::{EmptySearch, SiteText, TensorHolder};
     use crate::model::units::{Bytes, Count, Seconds, Uptime};
 
     fn read_back(what: Accepted) {
@@ -386,6 +396,7 @@ mod tests {
             bytes: Bytes::new(4096).unwrap(),
             tensors_per_step: 1.0,
             bytes_per_step: 4096.5,
+            step: Some(Count::new(543).unwrap()),
         };
         let analysis =
             br#"{"outcome":"analysed","reason":null,"leak":{"verdict":"leak","at":null,
@@ -410,6 +421,11 @@ mod tests {
         for what in [
             Accepted::End(run, decode_end(end).unwrap()),
             Accepted::Holder(id.clone(), Box::new(holder), since),
+            Accepted::Searched(
+                id.clone(),
+                EmptySearch { step: None, is_complete: true },
+                since,
+            ),
             Accepted::Verdict(id, Box::new(serde_json::from_slice(analysis).unwrap()), since),
             Accepted::Ack(ack),
             Accepted::Reading(Box::new(reading)),

@@ -33,6 +33,9 @@ pub fn encode_accepted(accepted: usize, requests: &[RankRequest]) -> Vec<u8> {
             run: &'a Run,
             rank: Rank,
             steps: u32,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            bytes_per_step: Option<f64>,
+            is_on_host: bool,
         },
     }
     let actions = requests.iter().map(|request| match request {
@@ -49,6 +52,8 @@ pub fn encode_accepted(accepted: usize, requests: &[RankRequest]) -> Vec<u8> {
             run: &of.rank.run,
             rank: of.rank.rank,
             steps: of.steps,
+            bytes_per_step: of.bytes_per_step,
+            is_on_host: of.is_on_host,
         },
     });
     to_vec(&AcceptedBody { accepted, actions: actions.collect() })

@@ -41,6 +41,7 @@ pub fn decode_holders(body: &[u8]) -> Result<HoldersReport, DecodeError> {
     };
     let error = text("error", raw.error, ERROR_BYTES_MAX)?;
     let needed = || error.ok_or_else(|| missing("error"));
+    let last_step = optional(raw.last_step, |n| count_of("last_step", n))?;
     let outcome = match raw.outcome {
         RawLookOutcome::Began => HoldersOutcome::Began,
         RawLookOutcome::None => HoldersOutcome::Nothing,
@@ -57,7 +58,9 @@ pub fn decode_holders(body: &[u8]) -> Result<HoldersReport, DecodeError> {
                 };
                 return in_field("holders", Err(problem));
             }
-            let holders: Result<_, _> = holders.into_iter().map(holder).collect();
+            let at_step =
+                |of| holder(of).map(|holder| TensorHolder { step: last_step, ..holder });
+            let holders: Result<_, _> = holders.into_iter().map(at_step).collect();
             HoldersOutcome::Named(holders?)
         }
     };
@@ -68,7 +71,7 @@ pub fn decode_holders(body: &[u8]) -> Result<HoldersReport, DecodeError> {
         id: text("id", raw.id, REQUEST_ID_BYTES_MAX)?,
         outcome,
         first_step: optional(raw.first_step, |n| count_of("first_step", n))?,
-        last_step: optional(raw.last_step, |n| count_of("last_step", n))?,
+        last_step,
     })
 }
 
@@ -99,6 +102,7 @@ fn holder(Object(raw): Object<RawHolder<'_>>) -> Result<TensorHolder, DecodeErro
         bytes: bytes_of("bytes", raw.bytes)?,
         tensors_per_step: growth_of("tensors_per_step", raw.tensors_per_step)?,
         bytes_per_step: growth_of("bytes_per_step", raw.bytes_per_step)?,
+        step: None,
     })
 }
 

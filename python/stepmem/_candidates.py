@@ -1,0 +1,173 @@
+"""What grew between two looks, while it is measured again: how large it is now, and what it is called."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from ._heap import BUFFER, CLASS, LEAF, SIZED, TENSOR
+from ._heap_names import Name, line_of, name_place
+from ._walk import HOPS_MAX, Growth, Key, Place, Slice, resolve
+
+BENEATH_OBJECTS_MAX = 2000
+"""Objects below one place that are counted, at most."""
+
+SHARE_OF_RATE = 0.4
+"""What grew goes on growing at this share of its rate, or is not a holder."""
+
+EXPLAINED = 0.1
+"""A holder of less than this share of the growth does not explain it."""
+
+DATA_BYTES_MIN = 4096.0
+"""Where the growth is unknown, what holds no tensors grows by so many bytes a step, or is not a holder: programs log numbers."""
+
+
+class Holder(NamedTuple):
+    """What holds a growing number of tensors, or ever more memory without tensors."""
+
+    name: Name
+    n_tensors: int
+    n_bytes: int
+    tensors_per_step: float
+    bytes_per_step: float
+    keeps_more: bool = False
+    """Whether it keeps memory alive that was not measured, as a graph and the frames of a traceback do."""
+
+    def joined(self, other: "Holder") -> "Holder":
+        """Returns this holder with the memory of another one of its name."""
+        return Holder(
+            self.name,
+            self.n_tensors + other.n_tensors,
+            self.n_bytes + other.n_bytes,
+            self.tensors_per_step + other.tensors_per_step,
+            self.bytes_per_step + other.bytes_per_step,
+            self.keeps_more or other.keeps_more,
+        )
+
+    def located(self) -> "Holder":
+        """Returns this holder with the line of its spot. Reads a source file."""
+        return self._replace(name=self.name._replace(spot=line_of(self.name.spot)))
+
+
+class Whole(NamedTuple):
+    """The growth that a search is about."""
+
+    bytes_per_step: Optional[float] = None
+    is_on_host: bool = True
+    """Whether it is of the host's memory, to which arrays and texts belong, and not of a device's."""
+
+    def explained_by(self, holder: Holder) -> bool:
+        """Returns whether a holder has a telling share of the growth, or may have."""
+        if holder.keeps_more or self.bytes_per_step is None:
+            return True
+        return holder.bytes_per_step >= EXPLAINED * self.bytes_per_step
+
+    def ranked(self, holders: List[Holder]) -> List[Holder]:
+        """Returns the holders, what grows fastest first, without small ones that hold no tensors."""
+        least = DATA_BYTES_MIN if self.bytes_per_step is None else EXPLAINED * self.bytes_per_step
+        kept = [each for each in holders if each.n_tensors or each.keeps_more or self.is_on_host and each.bytes_per_step >= least]
+        return sorted(kept, key=lambda each: (self._group(each), -each.bytes_per_step))
+
+    def _group(self, holder: Holder) -> int:
+        if self.bytes_per_step is None:
+            return 0 if holder.n_tensors else 1
+        if holder.bytes_per_step >= EXPLAINED * self.bytes_per_step:
+            return 0
+        return 1 if holder.keeps_more else 2
+
+
+class Candidate:
+    """Something that grew between the looks, while it is watched. Plain data."""
+
+    __slots__ = ("growth", "has_stopped", "key", "last", "last_step", "middle", "middle_step", "n_bytes", "places", "step")
+
+    def __init__(self, growth: Growth, key: Key, places: List[Place], step: int) -> None:
+        self.growth = growth
+        self.key = key
+        self.places = places
+        self.last = self.middle = growth.after
+        self.step = self.last_step = step
+        """Steps of the second look's measurement, and of the last one."""
+        self.middle_step = 0
+        self.n_bytes = 0
+        self.has_stopped = False
+
+    def measure(self, now: Slice, newest_number: int) -> Optional[float]:
+        """Measures it again; None if it is gone. `newest_number` is the newest node of a graph at the first look."""
+        chain = resolve(self.key, self.places, now)
+        if len(chain) < len(self.places):
+            return None
+        thing, kind = chain[-1]
+        measure = self.growth.measure
+        if measure == "items":
+            return float(now.heap.size(thing, kind) if kind in SIZED else len(now.children(thing, kind, 0)))
+        if kind == BUFFER:
+            return float(now.heap.sizes.block(thing).n_bytes)
+        if kind == TENSOR and measure == "bytes":
+            return float(now.heap.storage(thing)[1])
+        if kind == TENSOR and measure == "graph":
+            root = now.heap.graph_root(thing)
+            if root is None:
+                return None
+            oldest, n_hops = now.heap.oldest(root, newest_number, HOPS_MAX)
+            return float(n_hops) if oldest <= newest_number or n_hops >= HOPS_MAX else None
+        n_tensors, self.n_bytes = _beneath(thing, now)
+        return float(n_tensors)
+
+    def goes_on(self, measured: float, step: int, second_step: int, is_in_stairs: bool) -> bool:
+        """Returns whether it has gone on growing since the second look, at `second_step`."""
+        growth = self.growth
+        if growth.measure == "graph":
+            return measured > growth.after or measured >= HOPS_MAX
+        rate = (growth.after - growth.before) / growth.n_steps
+        if measured - growth.after < SHARE_OF_RATE * rate * (step - second_step):
+            return False
+        n_late = step - self.middle_step
+        return is_in_stairs or measured - self.middle >= SHARE_OF_RATE * rate * n_late and measured > self.middle
+
+    def holder(self, now: Slice, is_on_host: bool) -> Optional[Holder]:
+        """Names it, with its growth from the first look to the last measurement; None if it is gone."""
+        chain = resolve(self.key, self.places, now)
+        if len(chain) < len(self.places):
+            return None
+        growth = self.growth
+        name = name_place(self.key, chain)
+        n_steps = max(1, growth.n_steps + self.last_step - self.step)
+        rate = (self.last - growth.before) / n_steps
+        if growth.measure == "graph":
+            name = Name(f"an autograd graph behind {name.text}", "graph", name.spot)
+            return Holder(name, 1, 0, 0.0, 0.0, True)
+        if growth.measure == "bytes":
+            return Holder(name, round(growth.bytes_per_item), round(self.last), 0.0, rate)
+        if growth.measure == "beneath":
+            n_tensors, n_bytes = self.last, float(self.n_bytes)
+            return Holder(name, round(n_tensors), round(n_bytes), rate, rate * n_bytes / max(1.0, n_tensors), True)
+        if growth.via == "traceback":
+            name = Name(f"the traceback of a kept exception in {name.text}", "traceback", name.spot)
+        bytes_per_item = growth.bytes_per_item + (growth.data_per_item if is_on_host else 0.0)
+        return Holder(
+            name,
+            round(self.last * growth.tensors_per_item),
+            round(self.last * bytes_per_item),
+            rate * growth.tensors_per_item,
+            rate * bytes_per_item,
+            growth.is_cut or bool(growth.via),
+        )
+
+
+def _beneath(thing: Any, now: Slice) -> Tuple[int, int]:
+    """Counts the tensors below an object, and their bytes; those that share a storage once."""
+    heap, seen = now.heap, {id(thing)}
+    waiting = [thing]
+    storages: Dict[int, int] = {}
+    for each in waiting:
+        kind = heap.kind(type(each))
+        if kind == TENSOR:
+            storage, n_bytes = heap.storage(each)
+            storages[storage or -len(storages)] = n_bytes
+        if kind in (LEAF, CLASS, BUFFER) or len(seen) > BENEATH_OBJECTS_MAX:
+            continue
+        for child in heap.children(each, kind, heap.size(each, kind) if kind in SIZED else 0):
+            if id(child) not in seen and heap.kind(type(child)) not in (LEAF, CLASS, BUFFER):
+                seen.add(id(child))
+                waiting.append(child)
+    return len(storages), sum(storages.values())

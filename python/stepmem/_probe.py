@@ -1,0 +1,100 @@
+"""Measures new items of a container that grows: the tensors and the other memory beneath them."""
+
+from __future__ import annotations
+
+import types
+from typing import Any, Dict, List, Set, Tuple
+
+from ._heap import BUFFER, CLASS, ITEMS_MAX, LEAF, SIZED, TENSOR, Heap
+
+PROBE_OBJECTS = 160
+"""Objects below one item that are looked at."""
+
+
+class Probe:
+    """Counts the tensors and other memory below the new items of a container."""
+
+    def __init__(self, seen: Dict[int, int], storages: Set[int], heap: Heap) -> None:
+        """`seen` are ids of objects and `storages` those of tensors that the look before met."""
+        self.n_holding = 0
+        """Items with a tensor."""
+        self.n_tensors = 0
+        self.via = ""
+        self.is_cut = False
+        """Whether an item has more beneath it than is looked at."""
+        self._seen = seen
+        self._storages = storages
+        self._heap = heap
+        self._n_data = 0
+        self._n_met = 0
+        """Tensors that the look before did not meet."""
+        self._tensors: Dict[int, List[int]] = {}
+        """Of each storage: its bytes, how many tensors share it, and the bytes that these show."""
+        self._blocks: Dict[int, List[int]] = {}
+        """The same of arrays."""
+
+    def add(self, item: Any) -> None:
+        """Counts what is below one item that the look before did not meet."""
+        heap, seen = self._heap, {id(item)}
+        waiting = [(item, "")]
+        n_before = self._n_met
+        for thing, via in waiting:
+            kind = heap.kind(type(thing))
+            if kind == TENSOR:
+                self._add_tensor(thing, via)
+            elif kind == BUFFER:
+                self._add_buffer(thing, via)
+            elif kind == LEAF:
+                self._n_data += heap.sizes.of_leaf(thing)
+            elif kind != CLASS:
+                self._n_data += heap.sizes.of(thing)
+            if kind in (CLASS, BUFFER) or (kind == LEAF and type(thing) is not types.BuiltinFunctionType):
+                continue
+            if len(waiting) > PROBE_OBJECTS:
+                self.is_cut = True
+                continue
+            if type(thing) is types.TracebackType:
+                via = "traceback"
+            size = heap.size(thing, kind) if kind in SIZED else 0
+            self.is_cut |= size > ITEMS_MAX
+            for child in heap.children(thing, kind, size):
+                if id(child) not in seen and heap.kind(type(child)) != CLASS and id(child) not in self._seen:
+                    seen.add(id(child))
+                    waiting.append((child, via))
+        self.n_holding += self._n_met > n_before
+
+    def per_item(self, n: int) -> Tuple[float, float, float]:
+        """Returns the tensors of each of `n` items, their bytes, and the bytes of all else."""
+        data = self._n_data + sum(map(_part, self._blocks.values()))
+        return self.n_tensors / n, sum(map(_part, self._tensors.values())) / n, data / n
+
+    def _add_tensor(self, tensor: Any, via: str) -> None:
+        heap = self._heap
+        storage, n_bytes = heap.storage(tensor)
+        if storage and storage in self._storages:
+            return
+        part = self._tensors.setdefault(storage or -len(self._tensors), [n_bytes, 0, 0])
+        part[1] += 1
+        part[2] += heap.own_bytes(tensor)
+        self._n_met += 1
+        self.n_tensors += part[1] == 1
+        if not self.via:
+            self.via = via or ("graph" if heap.graph_root(tensor) is not None else "")
+
+    def _add_buffer(self, thing: Any, via: str) -> None:
+        sizes = self._heap.sizes
+        owner = sizes.base(thing)
+        if owner is not None and self._heap.kind(type(owner)) == TENSOR:
+            self._add_tensor(owner, via)
+        elif owner is None or id(owner) not in self._seen:
+            block = sizes.block(thing)
+            if block.owner not in self._seen:
+                part = self._blocks.setdefault(block.owner, [block.n_bytes, 0, 0])
+                part[1] += 1
+                part[2] += block.n_own_bytes
+
+
+def _part(part: List[int]) -> int:
+    """Returns the bytes that some objects keep of one piece of memory: what they show of it where they share it."""
+    n_bytes, n_objects, n_shown = part
+    return n_bytes if n_objects < 2 else min(n_bytes, n_shown)

@@ -1,0 +1,102 @@
+"""Sizes of what holds memory without a tensor: arrays, bytes, texts, containers. Calls functions written in C only."""
+
+from __future__ import annotations
+
+import array
+import io
+import mmap
+import sys
+import types
+from collections import deque
+from typing import Any, Dict, NamedTuple, Tuple
+
+_dict_of_type: Any = type.__dict__["__dict__"].__get__
+_dict_of_module: Any = vars(types.ModuleType)["__dict__"].__get__
+_is_subclass: Any = type.__subclasscheck__
+_basic: Any = type.__dict__["__basicsize__"].__get__
+
+BASES_MAX = 8
+"""Views of views that are followed to the array that owns the memory."""
+
+SHARED_REFERENCES = 8
+"""A text or number with more references is shared, and belongs to none of them."""
+
+_SIZES: Tuple[Tuple[type, Any], ...] = tuple(
+    (each, each.__sizeof__)
+    for each in (list, dict, set, frozenset, tuple, deque, str, bytes, bytearray, io.BytesIO, io.StringIO, array.array)
+)
+
+BUFFERS = (bytes, bytearray, io.BytesIO, array.array)
+"""Types of the standard library, besides arrays of NumPy, whose objects are measured by themselves."""
+
+
+class Block(NamedTuple):
+    """Memory behind an array."""
+
+    owner: int
+    """Identity of the object that owns it."""
+    n_bytes: int
+    """All of it."""
+    n_own_bytes: int
+    """What this array shows of it."""
+
+
+class Sizes:
+    """Sizes of objects. Lives for one slice."""
+
+    def __init__(self) -> None:
+        self.array: Any = None
+        """The class of NumPy's arrays; None if the program has not imported NumPy."""
+        numpy = sys.modules.get("numpy")
+        if type(numpy) is types.ModuleType:
+            found = _dict_of_module(numpy).get("ndarray")
+            self.array = found if type(found) is type else None
+        if self.array is not None:
+            members = _dict_of_type(self.array)
+            self._n_bytes: Any = members["nbytes"].__get__
+            self._base: Any = members["base"].__get__
+        self._sizes: Dict[int, Any] = {}
+
+    def is_buffer(self, type_: type) -> bool:
+        """Returns whether objects of a type are arrays, bytes or their like."""
+        if self.array is not None and _is_subclass(self.array, type_):
+            return True
+        return any(type_ is each for each in BUFFERS)  # by identity: a metaclass of the program may define equality
+
+    def block(self, thing: Any) -> Block:
+        """Returns the memory of an array or of bytes; none of a file that is mapped."""
+        if self.array is None or not _is_subclass(self.array, type(thing)):
+            n_bytes = self.of(thing)
+            return Block(id(thing), n_bytes, n_bytes)
+        n_own: int = self._n_bytes(thing)
+        for _ in range(BASES_MAX):
+            base = self._base(thing)
+            if base is None:
+                return Block(id(thing), self._n_bytes(thing), n_own)
+            if not _is_subclass(self.array, type(base)):
+                break
+            thing = base
+        return Block(id(base), 0, 0) if type(base) is mmap.mmap else Block(id(base), self._n_bytes(thing), n_own)
+
+    def base(self, thing: Any) -> Any:
+        """Returns what owns the memory of an array if it is no array itself, such as a tensor; else None."""
+        if self.array is None or not _is_subclass(self.array, type(thing)):
+            return None
+        for _ in range(BASES_MAX):
+            thing = self._base(thing)
+            if thing is None or not _is_subclass(self.array, type(thing)):
+                return thing
+        return None
+
+    def of(self, thing: Any) -> int:
+        """Returns the bytes of an object itself, without what it refers to and without an array's memory."""
+        size = self._sizes.get(id(type(thing)))
+        if size is None:
+            size = next((size for base, size in _SIZES if _is_subclass(base, type(thing))), None) or _basic(type(thing))
+            self._sizes[id(type(thing))] = size
+        n_bytes: int = size if type(size) is int else size(thing)
+        return n_bytes
+
+    def of_leaf(self, thing: Any) -> int:
+        """Returns the bytes of a text or number; 0 if others refer to it too, as to small integers and names."""
+        return 0 if sys.getrefcount(thing) > SHARED_REFERENCES else self.of(thing)
