@@ -340,7 +340,7 @@ impl Engine {
     ) -> RankView<'a> {
         let device = self.devices.view_of(state.identity(), now, self.config.gpu_ttl);
         let device_model = self.devices.model_of(state.identity());
-        RankView { site, device_model, ..state.view(device, now) }
+        RankView { device_model, site, ..state.view(device, now) }
     }
 
     /// Returns what is known of the code behind a rank's memory, in its present life.

@@ -154,8 +154,8 @@ async fn start(
         Listeners::bind(&settings, &mut startup).await?;
     let (collect, collected) = mpsc::channel(COLLECTED_CAPACITY);
     let (analyses, timelines) = start_analyses(&settings, &collect, &mut startup)?;
-    let export_counts = Arc::<ExportCounts>::default();
-    let export = start_export(settings.otlp, latest.clone(), &export_counts, &inbox).await;
+    let exports = Arc::<ExportCounts>::default();
+    let export = start_export(settings.otlp, latest.clone(), &exports, &inbox).await;
     let export = startup.started(keys::OTLP_ENDPOINT, export)?.flatten();
     let (devices, releases) = DeviceSource::new(settings.nvml.zip(gpu));
     let (gpu, pushed_devices) = start_collectors(devices, collect, &mut startup)?;
@@ -166,11 +166,10 @@ async fn start(
     let recorder = recorder::start(&settings.record, folders.as_ref(), &engine, &mut startup)?;
     addresses.problems = [settings.warnings, startup.sentences()].concat();
 
-    let export_counts = export.is_some().then_some(export_counts);
     let (start, message) = (settings.start, settings.termination_message);
     let summaries = Summaries::new(folders, message, notices.clone(), start);
     let servers = ServerFigures::new(settings.web_file);
-    let exporter = figures(&inbox, &servers, export_counts, startup);
+    let exporter = figures(&inbox, &servers, export.is_some().then_some(exports), startup);
     let (awaited, of_engine) = Awaited::channel(engine.awaits_scrape());
     let task = EngineTask {
         engine,

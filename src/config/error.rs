@@ -204,12 +204,8 @@ pub enum ValueError {
         reason: OutOfRange,
     },
     /// Not the name of a workload.
-    #[error("{value:?} cannot be a workload: {reason}")]
-    Workload {
-        value: String,
-        /// Why it cannot be one.
-        reason: OutOfRange,
-    },
+    #[error("{0}, so that it cannot be a workload")]
+    Workload(String),
     /// Not a choice of devices.
     #[error("{0:?} is not all, visible, pushed or a UUID (GPU-…, MIG-…)")]
     Device(String),

@@ -59,7 +59,7 @@ pub(super) fn workload(value: &str) -> Result<Option<Box<str>>, ValueError> {
         return Ok(None);
     }
     let name = checked_name(value, WORKLOAD_BYTES_MAX);
-    name.map(Some).map_err(|reason| ValueError::Workload { value: value.to_owned(), reason })
+    name.map(Some).map_err(|problem| ValueError::Workload(problem.to_string()))
 }
 
 /// Parses a size in bytes of `min` to `max`.

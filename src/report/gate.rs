@@ -76,12 +76,12 @@ impl FailOn {
     /// # Errors
     /// Says what is expected instead.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let part = |text: &str| match text {
-            UNWATCHED_OK => Some(OptionPart::UnwatchedOk),
-            _ => {
-                let test = text.strip_prefix("peak:").map_or_else(|| verdict(text), peak)?;
-                Some(OptionPart::Condition(Condition { text: text.to_owned(), test }))
+        let part = |part: &str| {
+            if part == UNWATCHED_OK {
+                return Some(OptionPart::UnwatchedOk);
             }
+            let found = part.strip_prefix("peak:").map_or_else(|| verdict(part), peak);
+            Some(OptionPart::Condition(Condition { text: part.to_owned(), test: found? }))
         };
         let parts = text.split(',').map(part).collect::<Option<Vec<OptionPart>>>();
         parts.map(Self).ok_or_else(|| EXPECTED.to_owned())
@@ -180,13 +180,13 @@ impl ExitGate {
                         unjudged.push(format!("{of}{why} (--fail-on {option})"));
                     }
                     Judged::Unknown(why) if !is_judged && !self.allows_unwatched => {
-                        unjudged.push(self.unwatched(option, &format!("{of}{why}")));
+                        unjudged.push(unwatched(option, &format!("{of}{why}")));
                     }
                     Judged::Unknown(_) | Judged::Mismatch(_) | Judged::Passed => {}
                 }
             }
             if runs.is_empty() && self.needs_watching() {
-                unjudged.push(self.unwatched(option, "nothing was watched"));
+                unjudged.push(unwatched(option, "nothing was watched"));
             }
         }
         match (failed.is_empty(), unjudged.is_empty()) {
@@ -195,10 +195,11 @@ impl ExitGate {
             (true, true) => GateVerdict::Passed,
         }
     }
+}
 
-    fn unwatched(&self, option: &str, why: &str) -> String {
-        format!("{why} (--fail-on {option}; with ,{UNWATCHED_OK} that is no failure)")
-    }
+/// Returns a reason that an option allows.
+fn unwatched(option: &str, why: &str) -> String {
+    format!("{why} (--fail-on {option}; with ,{UNWATCHED_OK} that is no failure)")
 }
 
 /// The verdict of one condition on one run, with its reason.

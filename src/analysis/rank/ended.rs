@@ -56,9 +56,9 @@ pub struct OomEvent {
     /// Whether the kernel ended it.
     #[serde(default)]
     pub is_kill: bool,
-    /// Whether the process's own count has it.
+    /// How many of the errors the process's own count does not have: one, of an end that it did not count.
     #[serde(default)]
-    pub is_counted: bool,
+    pub n_uncounted: u64,
     /// Whether no train step was completed after it.
     #[serde(default)]
     pub is_last: bool,

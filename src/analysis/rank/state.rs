@@ -234,7 +234,7 @@ impl RankState {
             let event = self.oom(step, now);
             let n_events = event.n_events - 1 + n_caught;
             let is_last = report.unread_steps.is_none_or(|n| n == 0);
-            self.oom = Some(OomEvent { n_events, is_counted: true, is_last, ..event });
+            self.oom = Some(OomEvent { n_events, is_last, ..event });
             self.ooms_total = self.ooms_total.saturating_add(n_caught);
         }
         if is_fatal {
@@ -247,7 +247,7 @@ impl RankState {
                 requested: report.requested,
                 is_fatal,
                 is_kill: report.is_oom_kill(),
-                is_counted: counted > 0,
+                n_uncounted: u64::from(counted == 0 && !report.is_oom_kill()),
                 ..event
             });
             self.ooms_total = self.ooms_total.saturating_add(1);
@@ -398,7 +398,7 @@ impl RankState {
         if rise > 0 && self.last_train.is_some() {
             let event = self.oom(Some(sample.step.get()), now);
             let n_events = event.n_events - 1 + rise;
-            self.oom = Some(OomEvent { n_events, is_counted: true, ..event });
+            self.oom = Some(OomEvent { n_events, ..event });
             self.ooms_total += rise;
         }
     }
@@ -416,7 +416,7 @@ impl RankState {
             n_events: self.oom.map_or(0, |oom| oom.n_events) + 1,
             is_fatal: false,
             is_kill: false,
-            is_counted: false,
+            n_uncounted: 0,
             is_last: false,
             ending: None,
             at: now,

@@ -18,19 +18,21 @@ pub fn size(command: &[OsString]) -> Option<u64> {
         let name = Path::new(word).file_name().and_then(|name| name.to_str());
         name.is_some_and(|name| TORCHRUN.contains(&name))
     };
-    let at = words
-        .iter()
-        .take_while(|word| !Path::new(word).extension().is_some_and(|it| it == "py"));
+    let at = words.iter().take_while(|word| !is_script(word));
     match at.enumerate().find_map(|(idx, word)| is_torchrun(word).then_some(idx)) {
         Some(idx) => of_torchrun(words.get(idx + 1..).unwrap_or_default()),
         None => VARIABLES.iter().find_map(|name| environment::text(name)?.parse().ok()),
     }
 }
 
+fn is_script(word: &str) -> bool {
+    Path::new(word).extension().is_some_and(|it| it == "py")
+}
+
 /// Returns the number of ranks of torchrun: nodes by processes a node, both 1 unless given as numbers.
 fn of_torchrun(words: &[&str]) -> Option<u64> {
     // Options of the program itself come after it.
-    let is_option = |word: &&&str| !word.ends_with(".py") && **word != "-m";
+    let is_option = |word: &&&str| !is_script(word) && **word != "-m";
     let value = |name: &str| {
         let mut words = words.iter().take_while(is_option);
         while let Some(word) = words.next() {

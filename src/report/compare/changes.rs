@@ -210,7 +210,7 @@ mod tests {
     use crate::report::compare::changes::{KeyedChange, changes};
     use crate::report::compare::comparison::{Direction, OldNew};
     use crate::report::compare::figures::{
-        RunFigures, RunGrowth, RunHeadroom, RunPeak, RunSkew, SlopeInterval,
+        RunFigures, RunGrowth, RunHeadroom, RunPeak, RunSetup, RunSkew, SlopeInterval,
     };
     use crate::report::policy::PolicyName;
 
@@ -219,6 +219,7 @@ mod tests {
         RunFigures {
             policy: PolicyName::Stepmem,
             run: None,
+            setup: RunSetup::default(),
             issues: Vec::new(),
             status: "BALANCED".to_owned(),
             has_data: true,

@@ -214,10 +214,10 @@ fn growth_headroom(view: &RankView<'_>) -> Option<f64> {
 /// Returns how many out-of-memory errors there were: those that the process counted, and the one that ended it.
 fn ooms(view: &RankView<'_>) -> Option<Count> {
     let counted = view.last_train.and_then(|last| last.ooms);
-    if view.oom.is_some_and(|oom| oom.is_fatal && !oom.is_kill && !oom.is_counted) {
-        return Count::new(counted.map_or(0, Count::get) + 1).ok();
+    match view.oom.map_or(0, |oom| oom.n_uncounted) {
+        0 => counted,
+        n => Count::new(counted.map_or(0, Count::get) + n).ok(),
     }
-    counted
 }
 
 fn figures(figure: &Figure) -> Option<FigureSummary> {
