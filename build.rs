@@ -18,14 +18,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         files.push((format!("stepmem/{name}"), path));
     }
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").ok_or("no manifest")?);
-    let mut list = "&[\n".to_owned();
+    let mut list = vec!["&[".to_owned()];
     for (name, path) in files {
         let path = root.join(path);
-        list.push_str(&format!("    ({name:?}, include_bytes!({path:?})),\n"));
+        let path = path.to_str().ok_or("the path of this crate is not UTF-8")?;
+        list.push(format!("    ({name:?}, include_bytes!({path:?})),"));
         // Not the directory: Python writes compiled files to it, which would count as a change.
-        println!("cargo::rerun-if-changed={}", path.display());
+        println!("cargo::rerun-if-changed={path}");
     }
+    list.push("]\n".to_owned());
     let folder = env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?;
-    fs::write(Path::new(&folder).join("client.rs"), list + "]\n")?;
+    fs::write(Path::new(&folder).join("client.rs"), list.join("\n"))?;
     Ok(())
 }

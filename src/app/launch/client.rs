@@ -20,6 +20,8 @@ const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/client.rs"))
 const PACKAGE: &str = "stepmem";
 /// Where Python keeps compiled modules. They are not ours to compare, so each start removes them.
 const COMPILED: &str = "__pycache__";
+/// What the group and others may do with an entry.
+const OF_OTHERS: u32 = 0o077;
 
 /// Where the client is, and why it is not where it could stay.
 pub(super) struct Installed {
@@ -112,7 +114,7 @@ fn is_ours(path: &Path, is_of_kind: fn(&fs::Metadata) -> bool) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| {
         is_of_kind(&metadata)
             && metadata.uid() == rustix::process::geteuid().as_raw()
-            && metadata.mode() & 0o077 == 0
+            && metadata.mode() & OF_OTHERS == 0
     })
 }
 
