@@ -100,6 +100,25 @@ impl Engine {
         self.acks.admit(ack)
     }
 
+    /// Checks that an operator ends what has pushed. A process of its own may end before its first step.
+    ///
+    /// # Errors
+    /// The run or its rank is not held.
+    pub fn check_known(&self, run: &Run, end: &RankEnd) -> Result<(), Refusal> {
+        let is_meant = |rank: Rank| end.rank.is_none_or(|of| of == rank);
+        if !end.is_of_operator() || self.ranks_of(run).any(is_meant) {
+            return Ok(());
+        }
+        let has_run = self.ranks_of(run).next().is_some();
+        match end.rank.filter(|_| has_run) {
+            Some(rank) => {
+                let id = RankId { run: run.clone(), rank };
+                Err(Refusal::UnknownSubject(SubjectId::Rank(id)))
+            }
+            None => Err(Refusal::UnknownRun(run.clone())),
+        }
+    }
+
     /// Lets the end of a rank in.
     ///
     /// # Errors

@@ -84,6 +84,11 @@ impl Engine {
         self.ranks.runs().map(|(run, _)| run)
     }
 
+    /// Returns the ranks of a run that are held, ascending.
+    pub fn ranks_of(&self, run: &Run) -> impl Iterator<Item = Rank> {
+        self.ranks.run(run).into_iter().flat_map(|(_, ranks)| ranks.keys().copied())
+    }
+
     /// Returns every process that is held, ascending.
     pub fn processes(&self) -> impl Iterator<Item = &ProcessId> {
         self.processes.ids()

@@ -1,7 +1,7 @@
 //! Why a batch or an acknowledgement may not enter.
 
 use crate::analysis::challengers::{Claim, Contest};
-use crate::model::ids::{RankId, SubjectId};
+use crate::model::ids::{RankId, Run, SubjectId};
 
 /// Why a batch or an acknowledgement may not enter, with the limit that it breaks.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -36,6 +36,9 @@ pub enum Refusal {
     /// The acknowledgement is about a subject that is not held.
     #[error("{}", unknown(.0))]
     UnknownSubject(SubjectId),
+    /// The end is about a run that is not held.
+    #[error("no run {0} has pushed here")]
+    UnknownRun(Run),
     /// The acknowledgement would exceed the bound on their number.
     #[error("the acknowledgements would exceed {max}")]
     TooManyAcks { max: usize },

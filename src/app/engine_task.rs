@@ -251,6 +251,7 @@ impl EngineTask {
         let (rank, outcome) = (end.rank.map(Rank::get), end.report.outcome.as_label());
         let (error, message) =
             (end.report.error_type.clone(), end.report.error_message.clone());
+        self.engine.check_known(run, &end)?;
         let recorded = Accepted::End(run.clone(), end.clone());
         let admitted = self.engine.admit_end(run.clone(), end)?;
         tracing::info!(%run, rank, outcome, error, message, %peer, "ended");

@@ -74,6 +74,9 @@ pub(super) fn listen(
     let mut bound = Vec::new();
     for address in addresses {
         let binding = bind(kind, *address, startup)
+            .map_err(|error| {
+                if is_taken(&error) { error.context(remedy(kind, *address)) } else { error }
+            })
             .with_context(|| format!("cannot listen on {address} ({what})"));
         let Some(listener) = startup.started(setting, binding)? else { continue };
         let address = listener.local_addr()?;
@@ -82,6 +85,22 @@ pub(super) fn listen(
         bound.push(address);
     }
     Ok((listeners, bound))
+}
+
+fn is_taken(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref().map(io::Error::kind);
+    kind == Some(ErrorKind::AddrInUse)
+}
+
+/// Returns what to do about a port that another program listens on.
+fn remedy(kind: ListenerKind, address: SocketAddr) -> String {
+    let free = SocketAddr::new(address.ip(), 0);
+    format!(
+        "another program listens on port {}, perhaps another stepmem: stop it, or take another port with --{} ({free} takes \
+         any that is free)",
+        address.port(),
+        kind.setting
+    )
 }
 
 fn bind(

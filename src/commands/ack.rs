@@ -29,11 +29,11 @@ fn arguments() -> clap::Command {
         )
         .group(ArgGroup::new("subject").args(["rank", "device"]).required(true))
         .arg(
-            value("kind", "KIND", "Diagnosis, such as CREEP_CONFIRMED")
+            value("kind", "KIND", "Diagnosis, such as \"MEMORY CREEP\" or CREEP_CONFIRMED")
                 .required(true)
-                .value_parser(|label: &str| {
-                    let kind = DiagnosisKind::from_label(&label.to_ascii_uppercase());
-                    kind.ok_or_else(|| format!("expected one of {}", DiagnosisKind::labels()))
+                .value_parser(|name: &str| {
+                    let kind = DiagnosisKind::named(name);
+                    kind.ok_or_else(|| format!("expected one of {}", DiagnosisKind::titles()))
                 }),
         )
         .arg(

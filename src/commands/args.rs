@@ -14,6 +14,9 @@ use crate::report::gate::{FAILED_ON_CODE, UNJUDGED_CODE};
 /// The prefixes of settings that `replay` takes.
 const REPLAY_PREFIXES: [&str; 5] = ["rank.", "run.", "creep.", "pressure.", "imbalance."];
 
+/// Defaults of a command that differ from those of the table, by key.
+pub(super) type Defaults = &'static [(&'static str, &'static str)];
+
 /// A command of the program.
 #[derive(Debug)]
 pub struct CommandRow {
@@ -93,21 +96,30 @@ pub(super) fn is_replay_setting(setting: &Setting) -> bool {
     REPLAY_PREFIXES.iter().any(|prefix| setting.key.starts_with(prefix))
 }
 
+/// Adds the arguments of settings, which `-h` leaves to `--help` and `stepmem help settings`.
 pub(super) fn with_settings(command: Command, takes: impl Fn(&Setting) -> bool) -> Command {
+    with_settings_by_default(command, takes, &[])
+}
+
+/// As [`with_settings`], where the command has defaults of its own.
+pub(super) fn with_settings_by_default(
+    command: Command,
+    takes: impl Fn(&Setting) -> bool,
+    defaults: Defaults,
+) -> Command {
     let file = Arg::new("config.file")
         .long("config.file")
         .value_name("PATH")
+        .hide_short_help(true)
         .value_parser(clap::value_parser!(PathBuf))
         .help(format!("TOML or YAML file with settings [env: {FILE_VARIABLE}]"));
+    let has_words = command.get_after_help().is_some();
+    let command = if has_words { command } else { command.after_help(SETTINGS_HINT) };
     SETTINGS.iter().filter(|setting| takes(setting)).fold(
         command.arg(file),
         |command, setting| {
-            let default = match setting.default {
-                "" | "false" => String::new(),
-                default => format!(" [default: {default}]"),
-            };
-            let help = format!("{}{default} [env: {}]", setting.help, setting.variable());
-            let arg = Arg::new(setting.key).long(setting.key).help(help);
+            let arg = Arg::new(setting.key).long(setting.key).hide_short_help(true);
+            let arg = arg.help(setting_help(setting, defaults));
             command.arg(if setting.is_switch() {
                 arg.action(ArgAction::SetTrue)
             } else {
@@ -116,6 +128,19 @@ pub(super) fn with_settings(command: Command, takes: impl Fn(&Setting) -> bool) 
         },
     )
 }
+
+/// Returns the help of a setting with its default and its variable.
+pub(super) fn setting_help(setting: &Setting, defaults: Defaults) -> String {
+    let own = defaults.iter().find(|(key, _)| *key == setting.key);
+    let default = match own.map_or(setting.default, |(_, default)| default) {
+        "" | "false" => String::new(),
+        default => format!(" [default: {default}]"),
+    };
+    format!("{}{default} [env: {}]", setting.help, setting.variable())
+}
+
+/// The last line of `-h` of a command that takes settings.
+pub(super) const SETTINGS_HINT: &str = "Settings: stepmem help settings";
 
 /// The files given for [`recordings`].
 pub(super) fn files(matches: &ArgMatches) -> impl Iterator<Item = &PathBuf> {

@@ -9,6 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches};
 
 use crate::commands::args::{CommandError, CommandRow, Exit, json, json_arg};
 use crate::commands::launch_summary::{self, SUMMARY_BYTES_MAX};
+use crate::commands::reader::Reader;
 use crate::report::compare::comparison::OldNew;
 use crate::report::compare::figures::RunFigures;
 use crate::report::compare::{from_stepmem, judge, read, text};
@@ -46,8 +47,12 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     if matches.get_flag(ALLOW_INCOMPARABLE) {
         comparison.allow_incomparable();
     }
-    let text =
-        if matches.get_flag("json") { json(&comparison)? } else { text::render(&comparison) };
+    let columns = Reader::of_stdout().columns;
+    let text = if matches.get_flag("json") {
+        json(&comparison)?
+    } else {
+        text::render_within(&comparison, columns)
+    };
     let exit = Exit::Compared(comparison.exit_code);
     match io::stdout().lock().write_all(text.as_bytes()) {
         Ok(()) => Ok(exit),

@@ -12,40 +12,38 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Arg, ArgAction, ArgMatches};
 use serde_json::{Value, json};
+use tokio::time::MissedTickBehavior;
 
 use crate::analysis::captures::CaptureSettings;
 use crate::app::collectors::nvml::GpuSource;
 use crate::app::listen::Addresses;
 use crate::app::notices::Notices;
 use crate::app::{log, serve};
-use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings};
-use crate::commands::simulated_snapshot::{LEAKING_LINE, SimulatedMemory};
+use crate::commands::args::{
+    self, CommandError, CommandRow, Defaults, Exit, with_settings_by_default,
+};
+use crate::commands::demo_timeline::DemoTimeline;
+use crate::commands::simulated_job::{
+    HEAVY, JobProgress, LEAK_BYTES_PER_STEP, LEAKING, N_RANKS, STEP_EVERY, SimulatedJob,
+};
 use crate::config::keys;
 use crate::config::settings::{NvmlSettings, Settings};
+use crate::config::sources::Sources;
 use crate::input::nvml::cycle::GpuPoll;
-use crate::model::device::{Attribution, DeviceInfo, DeviceMemory, GpuSample, ProcessMemory};
-use crate::model::ids::GpuUuid;
-use crate::model::units::{Bytes, OutOfRange};
 
 /// `stepmem demo`.
 pub(super) const DEMO: CommandRow = CommandRow { name: "demo", arguments, run: command };
 
-const N_RANKS: u32 = 8;
-/// The rank that leaks, and the one that holds more than the others.
-const LEAKING: u32 = 3;
-const HEAVY: u32 = 5;
-const MIB: u64 = 1 << 20;
-const GIB: u64 = 1 << 30;
-const CAPACITY: u64 = 80 * GIB;
-/// The memory of a CUDA context and its libraries.
-const OUTSIDE_ALLOCATOR: u64 = 1200 * MIB;
-/// Faster than real jobs, whose steps take about a second.
-const STEP_EVERY: Duration = Duration::from_millis(20);
-const LEAK_FROM_STEP: u64 = 150;
-const LEAK_BYTES_PER_STEP: u64 = 5 * MIB;
 /// Names of folders for snapshots that are tried.
 const FOLDERS_MAX: u32 = 1000;
 const DEVICES_EVERY: Duration = Duration::from_secs(1);
+/// Creeps whose line and holder are asked for: those of many attempts.
+const ASKED_MAX: u32 = 64;
+/// The timeline tells a person what happens; the log is for machines.
+const DEFAULTS: Defaults = &[(keys::LOG_LEVEL, "off")];
+const LEAK: &str = "leak-mib";
+/// The most that leaks in a step, in MiB.
+const LEAK_MIB_MAX: u64 = 1024;
 
 fn arguments() -> clap::Command {
     let command = clap::Command::new("demo")
@@ -55,22 +53,32 @@ fn arguments() -> clap::Command {
                 .long("fixed")
                 .action(ArgAction::SetTrue)
                 .help("Run the same job without the leak, for comparison"),
+        )
+        .arg(
+            Arg::new(LEAK)
+                .long(LEAK)
+                .value_name("MIB")
+                .value_parser(clap::value_parser!(u64).range(1..=LEAK_MIB_MAX))
+                .conflicts_with("fixed")
+                .help("How much memory leaks in a step, in MiB [default: 5]"),
         );
-    with_settings(command, |_| true)
+    with_settings_by_default(command, |_| true, DEFAULTS)
 }
 
 fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
-    let settings = args::settings(matches, |_| true)?;
+    let sources = Sources { defaults: DEFAULTS, ..args::sources(matches, |_| true) };
+    let settings = sources.read().map_err(anyhow::Error::from)?;
     log::to_stderr(&settings.log);
-    run(settings, matches.get_flag("fixed"))?;
+    let leak = matches.get_one::<u64>(LEAK).map_or(LEAK_BYTES_PER_STEP, |mib| mib << 20);
+    run(settings, if matches.get_flag("fixed") { 0 } else { leak })?;
     Ok(Exit::Success)
 }
 
-/// Runs the exporter and the simulated job until a signal arrives. A fixed job does not leak.
+/// Runs the exporter and the simulated job until a signal arrives. A job that leaks 0 bytes is fixed.
 ///
 /// # Errors
 /// The exporter failed, or refused a push.
-pub fn run(mut settings: Settings, is_fixed: bool) -> anyhow::Result<()> {
+fn run(mut settings: Settings, leak_bytes_per_step: u64) -> anyhow::Result<()> {
     anyhow::ensure!(
         settings.web_file.is_none(),
         "the simulated job knows neither TLS nor passwords: leave out --{}",
@@ -82,14 +90,16 @@ pub fn run(mut settings: Settings, is_fixed: bool) -> anyhow::Result<()> {
         ..NvmlSettings::default()
     });
     settings.snapshots.on_creep = true;
+    settings.snapshots.episodes.run_max = ASKED_MAX;
+    settings.snapshots.episodes.cooldown = Duration::ZERO;
     settings.engine.looks_on_creep = true;
     let folder = SnapshotFolder::new(&mut settings.snapshots)?;
     let telemetry_path = settings.telemetry_path.clone();
-    let leak_bytes_per_step = if is_fixed { 0 } else { LEAK_BYTES_PER_STEP };
     let job = Arc::new(Mutex::new(SimulatedJob::new(leak_bytes_per_step)));
     let devices = devices_of(Arc::clone(&job));
-    serve::run(settings, Some(devices), Notices::default(), |addresses, _| {
-        train(job, addresses, telemetry_path, &folder.snapshots)
+    serve::run(settings, Some(devices), Notices::default(), |addresses, latest| {
+        let endpoints = Endpoints { addresses, telemetry_path, folder: &folder.snapshots };
+        train(job, endpoints, DemoTimeline::new(latest))
     })
 }
 
@@ -142,132 +152,6 @@ impl Drop for SnapshotFolder {
     }
 }
 
-/// The state of the job, shared by its ranks and its devices.
-struct SimulatedJob {
-    leak_bytes_per_step: u64,
-    attempt: u64,
-    step: u64,
-    ranks: Vec<RankMemory>,
-    noise: Noise,
-}
-
-#[derive(Clone, Copy, Default)]
-struct RankMemory {
-    allocated: u64,
-    peak: u64,
-    reserved: u64,
-}
-
-impl SimulatedJob {
-    fn new(leak_bytes_per_step: u64) -> Self {
-        let n_ranks = usize::try_from(N_RANKS).unwrap_or_default();
-        Self {
-            leak_bytes_per_step,
-            attempt: 0,
-            step: 0,
-            ranks: vec![RankMemory::default(); n_ranks],
-            noise: Noise(1),
-        }
-    }
-
-    /// Runs one optimizer step of every rank. When a rank no longer fits, the job restarts.
-    fn step(&mut self) {
-        self.step += 1;
-        for (rank, memory) in (0..).zip(&mut self.ranks) {
-            let weights = if rank == HEAVY { 41 * GIB } else { 30 * GIB };
-            let leaked = if rank == LEAKING {
-                self.leak_bytes_per_step * self.step.saturating_sub(LEAK_FROM_STEP)
-            } else {
-                0
-            };
-            memory.allocated = weights + leaked + self.noise.up_to(48 * MIB);
-            memory.peak = memory.allocated + 10 * GIB + self.noise.up_to(2 * GIB);
-            memory.reserved = memory.reserved.max(memory.peak + 512 * MIB);
-        }
-        let most = self.ranks.iter().map(|memory| memory.peak).max().unwrap_or_default();
-        if most + OUTSIDE_ALLOCATOR > CAPACITY {
-            *self = Self { attempt: self.attempt + 1, ..Self::new(self.leak_bytes_per_step) };
-            self.step();
-        }
-    }
-
-    fn records(&self) -> Vec<Value> {
-        let common = |rank: u32, memory: &RankMemory| {
-            json!({
-                "run": "demo", "attempt": self.attempt, "rank": rank, "local_rank": rank,
-                "world_size": N_RANKS, "step": self.step, "pid": pid(rank), "device": uuid(rank),
-                "step_seconds": STEP_EVERY.as_secs_f64(), "total_bytes": CAPACITY,
-                "allocated_bytes": memory.allocated, "peak_allocated_bytes": memory.peak,
-                "reserved_bytes": memory.reserved.min(CAPACITY - OUTSIDE_ALLOCATOR),
-                "peak_reserved_bytes": memory.reserved.min(CAPACITY - OUTSIDE_ALLOCATOR),
-                "alloc_retries": 0, "ooms": 0,
-            })
-        };
-        (0..).zip(&self.ranks).map(|(rank, memory)| common(rank, memory)).collect()
-    }
-
-    /// Returns the memory of a rank over its last steps.
-    fn memory(&self, rank: u32, n_steps: u32) -> SimulatedMemory {
-        let leak_bytes_per_step = if rank == LEAKING { self.leak_bytes_per_step } else { 0 };
-        let n_leaked = self.step.saturating_sub(LEAK_FROM_STEP);
-        let n_before = n_leaked.saturating_sub(u64::from(n_steps));
-        SimulatedMemory {
-            weights: if rank == HEAVY { 41 * GIB } else { 30 * GIB },
-            leak_bytes_per_step,
-            kept_before: leak_bytes_per_step * n_before,
-            n_steps,
-            ended_us: self.step * 20_000,
-        }
-    }
-
-    /// Returns the object of a rank that keeps tensors, as a real client names it; `None` where none grows.
-    fn holder(&self, rank: u32) -> Option<Value> {
-        let n_kept = self.step.saturating_sub(LEAK_FROM_STEP);
-        let is_growing = rank == LEAKING && self.leak_bytes_per_step > 0;
-        is_growing.then(|| {
-            json!({
-                "name": "`Trainer.history`", "kind": "list", "file": LEAKING_LINE.0, "line": 42,
-                "function": "__init__", "tensors": n_kept,
-                "bytes": n_kept * self.leak_bytes_per_step, "tensors_per_step": 1,
-                "bytes_per_step": self.leak_bytes_per_step,
-            })
-        })
-    }
-
-    fn devices(&self) -> Result<Vec<GpuSample>, OutOfRange> {
-        (0..).zip(&self.ranks).map(|(rank, memory)| device(rank, memory)).collect()
-    }
-}
-
-fn pid(rank: u32) -> u32 {
-    1000 + rank
-}
-
-fn uuid(rank: u32) -> String {
-    format!("GPU-00000000-0000-0000-0000-00000000000{rank}")
-}
-
-fn device(rank: u32, memory: &RankMemory) -> Result<GpuSample, OutOfRange> {
-    let used = (memory.reserved + OUTSIDE_ALLOCATOR).min(CAPACITY);
-    Ok(GpuSample {
-        device: GpuUuid::new(&uuid(rank))?,
-        info: DeviceInfo {
-            index: Some(rank.to_string()),
-            model: Some("Simulated GPU 80GB".to_owned()),
-            driver_version: Some("simulated".to_owned()),
-            ..DeviceInfo::default()
-        },
-        memory: Some(DeviceMemory {
-            total: Bytes::new(CAPACITY)?,
-            used: Bytes::new(used)?,
-            free: Some(Bytes::new(CAPACITY - used)?),
-            reserved: None,
-        }),
-        processes: vec![ProcessMemory::new(pid(rank), Some(Bytes::new(used)?))],
-        attribution: Attribution::SharedPidNamespace,
-    })
-}
-
 fn devices_of(job: Arc<Mutex<SimulatedJob>>) -> GpuSource {
     GpuSource::Simulated(Box::new(move || {
         let samples =
@@ -276,30 +160,46 @@ fn devices_of(job: Arc<Mutex<SimulatedJob>>) -> GpuSource {
     }))
 }
 
+/// Where the job pushes, and where it writes snapshots.
+struct Endpoints<'a> {
+    addresses: Addresses,
+    telemetry_path: String,
+    folder: &'a Path,
+}
+
 /// Steps the job, and pushes each rank's record separately, as real ranks do.
 async fn train(
     job: Arc<Mutex<SimulatedJob>>,
-    addresses: Addresses,
-    telemetry_path: String,
-    folder: &Path,
+    endpoints: Endpoints<'_>,
+    mut timeline: DemoTimeline,
 ) -> anyhow::Result<()> {
+    let Endpoints { addresses, telemetry_path, folder } = endpoints;
     let push = addresses.push.first().context("the demo needs --push.listen-address")?;
     let web = addresses.web.first().context("the demo needs --web.listen-address")?;
-    let is_fixed = job.lock().is_ok_and(|job| job.leak_bytes_per_step == 0);
-    let text = announcement(*web, &telemetry_path, is_fixed);
-    stdout().lock().write_all(text.as_bytes())?;
+    let is_fixed = job.lock().is_ok_and(|job| job.is_fixed());
+    say(&announcement(*web, &telemetry_path, is_fixed))?;
     let client = reqwest::Client::builder().no_proxy().tls_certs_only([]);
     let client = client.redirect(reqwest::redirect::Policy::none()).build()?;
     let pusher = Pusher { base: format!("http://{}", reachable(*push)), client };
     let mut requests = SimulatedRequests { folder, open: Vec::new(), last_id: String::new() };
     let mut tick = tokio::time::interval(STEP_EVERY);
+    // A busy machine makes the job slower, not its time off shorter.
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
-        let (records, reports) = {
+        let (records, reports, told) = {
             let mut job = job.lock().map_err(|_| anyhow::anyhow!("the simulated job died"))?;
-            job.step();
-            (job.records(), requests.due(&job)?)
+            let progress = job.advance();
+            let (records, reports) = match progress {
+                JobProgress::Stepped | JobProgress::Restarted => {
+                    (job.records(), requests.due(&job)?)
+                }
+                JobProgress::Down => (Vec::new(), Vec::new()),
+                JobProgress::OutOfMemory => (Vec::new(), vec![requests.die(&job)]),
+            };
+            (records, reports, timeline.of_job(&job, progress))
         };
+        say(&told)?;
         for record in records {
             let answer = pusher.post("/v1/steps", &record).await?;
             for began in requests.take(&answer) {
@@ -309,7 +209,12 @@ async fn train(
         for report in reports {
             pusher.post(report.path, &report.body).await?;
         }
+        say(&timeline.of_status())?;
     }
+}
+
+fn say(text: &str) -> std::io::Result<()> {
+    stdout().lock().write_all(text.as_bytes())
 }
 
 /// Pushes to the exporter.
@@ -349,7 +254,6 @@ struct OpenRequest {
     id: String,
     rank: u32,
     is_snapshot: bool,
-    n_steps: u32,
     /// Steps to go.
     n_left: u32,
 }
@@ -370,12 +274,17 @@ impl SimulatedRequests<'_> {
                 continue;
             };
             let is_snapshot = action["type"] == "snapshot";
-            let (id, n_left) = (id.to_owned(), n_steps);
-            let open = OpenRequest { id, rank, is_snapshot, n_steps, n_left };
+            let open = OpenRequest { id: id.to_owned(), rank, is_snapshot, n_left: n_steps };
             begun.push(open.report(&[("outcome", "began".into())]));
             self.open.push(open);
         }
         begun
+    }
+
+    /// Forgets what was asked of the ranks. Returns the report of the one that is out of memory.
+    fn die(&mut self, job: &SimulatedJob) -> Report {
+        self.open.clear();
+        Report { path: "/v1/runs/demo/end", body: job.death() }
     }
 
     /// Counts a step. Returns the reports that are due.
@@ -406,9 +315,12 @@ impl SimulatedRequests<'_> {
 
 impl OpenRequest {
     fn snapshot(&self, job: &SimulatedJob, folder: &Path) -> anyhow::Result<Report> {
-        let file = format!("demo_creep_rank{}_step{}.pickle", self.rank, job.step);
+        let file = format!(
+            "demo_creep_attempt{}_rank{}_step{}.pickle",
+            job.attempt, self.rank, job.step
+        );
         let path = folder.join(&file);
-        let pickle = job.memory(self.rank, self.n_steps).pickle();
+        let pickle = job.memory(self.rank).pickle();
         std::fs::write(&path, &pickle).with_context(|| path.display().to_string())?;
         Ok(self.report(&[
             ("outcome", "written".into()),
@@ -449,36 +361,16 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 
 fn announcement(web: SocketAddr, telemetry_path: &str, is_fixed: bool) -> String {
     let web = reachable(web);
-    let leak = if is_fixed {
-        "\x20  never     a leak, which is fixed\n".to_owned()
+    let plan = if is_fixed {
+        "None leaks".to_owned()
     } else {
         format!(
-            "\x20  ~3 s      rank {LEAKING} starts to leak 5 MiB per step\n\
-             \x20  ~10 s     MEMORY RISING on rank {LEAKING}\n\
-             \x20  ~12 s     a memory snapshot names the line, and a look at live objects what holds the memory\n\
-             \x20  ~25 s     MEMORY CREEP on rank {LEAKING}, with its time to out-of-memory\n\
-             \x20  ~2.5 min  rank {LEAKING} runs out of memory; the job restarts as its next attempt\n"
+            "Rank {LEAKING} leaks until it is out of memory, after about 2.5 minutes; then the job restarts"
         )
     };
     format!(
         "A simulated job of {N_RANKS} ranks trains on simulated GPUs of 80 GiB and pushes to this exporter.\n\
          \n  page     http://{web}/\n  metrics  http://{web}{telemetry_path}\n  status   stepmem status --url http://{web}\n\
-         \nTimeline, at 50 steps per second:\n\
-         \x20  now       rank {HEAVY} holds more than the others: IMBALANCE\n\
-         {leak}\nCtrl-C ends it.\n\n"
+         \nRank {HEAVY} holds more than the others. {plan}. Ctrl-C ends it.\n\n"
     )
-}
-
-/// A generator of uniform noise (`SplitMix64`, Steele, Lea and Flood 2014).
-struct Noise(u64);
-
-impl Noise {
-    /// A uniformly distributed number below `limit`.
-    fn up_to(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (bits ^ (bits >> 31)) % limit.max(1)
-    }
 }

@@ -28,11 +28,14 @@ use crate::text::page::Page;
 /// `stepmem explain`.
 pub(super) const EXPLAIN: CommandRow = CommandRow { name: "explain", arguments, run: command };
 
+/// Ranks that an error names, at most.
+const RANKS_NAMED_MAX: usize = 16;
+
 /// The subject to explain.
 #[derive(Clone, Debug)]
 pub enum ExplainQuery {
-    /// A rank; `None` when the recordings hold only one run.
-    Rank(Option<Run>, Rank),
+    /// A rank; `None` for its run where there is one run, and for its number where the run has one rank.
+    Rank(Option<Run>, Option<Rank>),
     /// A process that does not push, on the first device that lists it.
     Process(u32),
 }
@@ -43,7 +46,8 @@ impl ExplainQuery {
         match self {
             Self::Rank(run, rank) => {
                 let run = run.clone().or_else(|| engine.runs().next().cloned())?;
-                Some(SubjectId::Rank(RankId { run, rank: *rank }))
+                let rank = rank.or_else(|| engine.ranks_of(&run).next())?;
+                Some(SubjectId::Rank(RankId { run, rank }))
             }
             Self::Process(pid) => {
                 let process = engine.processes().find(|id| id.pid == *pid)?;
@@ -55,8 +59,11 @@ impl ExplainQuery {
     /// Returns why the story is missing.
     fn absence(&self) -> String {
         match self {
-            Self::Rank(Some(run), rank) => format!("no train step of rank {rank} of run {run}"),
-            Self::Rank(None, rank) => format!("no train step of rank {rank}"),
+            Self::Rank(run, rank) => {
+                let rank = rank.map_or("any rank".to_owned(), |rank| format!("rank {rank}"));
+                let run = run.as_ref().map_or(String::new(), |run| format!(" of run {run}"));
+                format!("no train step of {rank}{run}")
+            }
             Self::Process(pid) => format!("no reading of a process {pid} that does not push"),
         }
     }
@@ -91,7 +98,25 @@ fn story_in<'f>(
         runs.len(),
         runs.join(", ")
     );
+    let run = engine.runs().next().filter(|_| matches!(question, ExplainQuery::Rank(_, None)));
+    let run = match question {
+        ExplainQuery::Rank(Some(run), None) => Some(run),
+        _ => run,
+    };
+    if let Some(run) = run {
+        let ranks: Vec<Rank> = engine.ranks_of(run).collect();
+        anyhow::ensure!(ranks.len() < 2, several_ranks(run, &ranks));
+    }
     story.filter(|story| story.n_steps > 0).with_context(|| question.absence())
+}
+
+/// Returns that a rank has to be named, and which there are.
+fn several_ranks(run: &Run, ranks: &[Rank]) -> String {
+    let shown: Vec<String> =
+        ranks.iter().take(RANKS_NAMED_MAX).map(ToString::to_string).collect();
+    let more = if ranks.len() > shown.len() { ", …" } else { "" };
+    let n = ranks.len();
+    format!("run {run} has {n} ranks, name one with --rank: {}{more}", shown.join(", "))
 }
 
 /// Returns what the exporter at `url` knows of a rank, as text or as JSON.
@@ -109,7 +134,16 @@ fn of_exporter(
         Some(run) => run.clone(),
         None => exporter.only_run(&status)?,
     };
-    let known = status.ranks.iter().find(|known| known.run == run && known.rank == *rank);
+    let mut ranks: Vec<Rank> =
+        status.ranks.iter().filter(|known| known.run == run).map(|known| known.rank).collect();
+    ranks.sort();
+    let rank = match (rank, ranks.as_slice()) {
+        (Some(rank), _) => *rank,
+        (None, [only]) => *only,
+        (None, []) => anyhow::bail!("{} has no rank of run {run}", shown(url)),
+        (None, _) => anyhow::bail!(several_ranks(&run, &ranks)),
+    };
+    let known = status.ranks.iter().find(|known| known.run == run && known.rank == rank);
     let known =
         known.with_context(|| format!("{} has no rank {rank} of run {run}", shown(url)))?;
     let number = rank.to_string();
@@ -165,8 +199,7 @@ fn arguments() -> clap::Command {
                 .long("rank")
                 .value_name("N")
                 .value_parser(clap::value_parser!(u64))
-                .required_unless_present("pid")
-                .help("Global rank"),
+                .help("Global rank; optional when the run has only one"),
         )
         .arg(
             Arg::new("pid")
@@ -199,6 +232,6 @@ fn question(matches: &ArgMatches) -> anyhow::Result<ExplainQuery> {
         return Ok(ExplainQuery::Process(*pid));
     }
     let run = matches.get_one::<String>("run").map(|run| Run::new(run)).transpose()?;
-    let rank = matches.get_one::<u64>("rank").copied().unwrap_or_default();
-    Ok(ExplainQuery::Rank(run, Rank::new(rank)?))
+    let rank = matches.get_one::<u64>("rank").map(|rank| Rank::new(*rank)).transpose()?;
+    Ok(ExplainQuery::Rank(run, rank))
 }

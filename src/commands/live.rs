@@ -169,7 +169,11 @@ impl LiveExporter {
             None => self.credentials.show(request),
         };
         let answer = request.send().map_err(reqwest::Error::without_url);
-        let answer = answer.with_context(|| format!("no exporter answers at {place}"))?;
+        let answer = answer.with_context(|| {
+            format!(
+                "no exporter answers at {place}: start one (stepmem serve), or give the address of one that runs (--url)"
+            )
+        })?;
         let status = answer.status();
         let text = text_of(answer).with_context(|| format!("the answer of {place}"))?;
         let problem = serde_json::from_str::<Problem>(&text).unwrap_or_default();

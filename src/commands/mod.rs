@@ -9,6 +9,7 @@ pub mod compare;
 mod completions;
 mod credentials;
 pub mod demo;
+mod demo_timeline;
 pub mod end;
 pub mod explain;
 mod launch_summary;
@@ -16,10 +17,13 @@ mod live;
 mod man;
 pub mod playback;
 pub mod program;
+mod reader;
 pub mod release;
 pub mod replay;
 pub mod run;
 pub mod serve;
+pub mod settings;
+mod simulated_job;
 mod simulated_snapshot;
 pub mod snapshot;
 pub mod snapshot_file;
@@ -44,6 +48,7 @@ const COMMANDS: &[args::CommandRow] = &[
     end::END,
     release::RELEASE,
     check::CHECK,
+    settings::SETTINGS_LIST,
     analyse::ANALYSE,
     #[cfg(feature = "without")]
     variants::VARIANTS,

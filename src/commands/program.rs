@@ -7,9 +7,11 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Command};
 
 use crate::commands::args::{CommandError, Exit, GeneratorRow, UNKNOWN_ARGUMENT};
+use crate::commands::reader::Reader;
 use crate::commands::{COMMANDS, completions, man, serve};
 use crate::config::sources::is_sidecar;
 use crate::model::url::shown_in;
+use crate::text::page::COLUMNS;
 
 /// The commands that write about all commands, after those in help. They get what this file alone puts together.
 const GENERATORS: [GeneratorRow; 2] = [completions::COMPLETIONS, man::MAN];
@@ -20,7 +22,7 @@ const GENERATORS: [GeneratorRow; 2] = [completions::COMPLETIONS, man::MAN];
 /// The command failed. Help and invalid arguments are printed, not returned.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<Exit, CommandError> {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
-    let parsed = command().try_get_matches_from(&arguments);
+    let parsed = fitted().try_get_matches_from(&arguments);
     let matches = match parsed.or_else(|error| parsed_by_a_sidecar(arguments, error)) {
         Ok(matches) => matches,
         Err(error) => {
@@ -70,7 +72,7 @@ fn parsed_by_a_sidecar(
             arguments.push("--sidecar".into());
             is_bare = true;
         }
-        match command().try_get_matches_from(arguments.iter().chain(&unknown)) {
+        match fitted().try_get_matches_from(arguments.iter().chain(&unknown)) {
             Ok(matches) => return Ok(matches),
             Err(error) => wrong = error,
         }
@@ -90,6 +92,12 @@ fn without_unknown(arguments: &mut Vec<OsString>, error: &clap::Error) -> bool {
         });
     }
     arguments.len() < n_arguments
+}
+
+/// The command line, with help as wide as the reader's terminal.
+fn fitted() -> Command {
+    let columns = Reader::of_stdout().columns.unwrap_or(COLUMNS);
+    command().term_width(columns.min(COLUMNS))
 }
 
 fn command() -> Command {

@@ -12,7 +12,9 @@ use crate::app::launch::supervisor::{self, CommandLaunch, GateCodes};
 use crate::app::launch::witness;
 use crate::app::launch::world;
 use crate::app::log;
-use crate::commands::args::{self, CommandError, CommandRow, Exit, with_settings};
+use crate::commands::args::{
+    self, CommandError, CommandRow, Defaults, Exit, SETTINGS_HINT, with_settings_by_default,
+};
 use crate::commands::launch_summary;
 use crate::config::settings::Settings;
 use crate::config::sources::{Leniency, Sources};
@@ -23,13 +25,16 @@ use crate::report::gate::{ExitGate, FAILED_ON_CODE, FailOn, GateVerdict, UNJUDGE
 pub(super) const RUN: CommandRow = CommandRow { name: "run", arguments, run };
 
 /// Where `run` differs from `serve`: it serves the person who started it, and writes what remains.
-const DEFAULTS: &[(&str, &str)] = &[
-    (keys::WEB_ADDRESS, "127.0.0.1:9477"),
+const DEFAULTS: Defaults = &[
+    (keys::WEB_ADDRESS, WEB_ADDRESS_DEFAULT),
     (keys::PUSH_ADDRESS, ""),
     (keys::HOLDERS_ON_CREEP, "true"),
-    (keys::SUMMARY_DIR, "logs"),
+    (keys::SUMMARY_DIR, SUMMARY_DIR_DEFAULT),
     (keys::LOG_LEVEL, "off"),
 ];
+
+const WEB_ADDRESS_DEFAULT: &str = "127.0.0.1:9477";
+const SUMMARY_DIR_DEFAULT: &str = "logs";
 
 const COMMAND: &str = "COMMAND";
 const SUMMARY_JSON: &str = "summary-json";
@@ -46,11 +51,14 @@ fn arguments() -> clap::Command {
         .about("Run a training command and watch its memory: findings while it runs, a summary at its end")
         .override_usage("stepmem run [OPTIONS] [--] COMMAND…")
         .after_help(format!(
-            "Defaults that differ from serve's: {}; pushes go to a private Unix socket.\n\n\
-             Exit code: the command's; 128 and the signal's number if one killed it; 127 if it is not found, 126 if it \
-             cannot be run; {FAILED_ON_CODE} by --fail-on, {UNJUDGED_CODE} if that could not be judged.\n\n\
-             Try it:\n  stepmem run -- python train.py\n  stepmem run -- torchrun --nproc-per-node 8 train.py",
-            defaults.join(" ")
+            "Defaults: the page at http://{WEB_ADDRESS_DEFAULT}/ (a free port if that is taken), summaries and recordings in \
+             {SUMMARY_DIR_DEFAULT}/, pushes over a private Unix socket, no log.\n{SETTINGS_HINT}\n\n{}",
+            more_help()
+        ))
+        .after_long_help(format!(
+            "Defaults that differ from serve's: {}; pushes go to a private Unix socket.\n\n{}",
+            defaults.join(" "),
+            more_help()
         ))
         .arg(
             Arg::new(SUMMARY_JSON)
@@ -98,11 +106,20 @@ fn arguments() -> clap::Command {
                 .required_unless_present(RunPart::OPTION)
                 .help("The command and its arguments"),
         );
-    with_settings(command, |_| true)
+    with_settings_by_default(command, |_| true, DEFAULTS)
 }
 
 fn shown_default(key: &str, default: &str) -> String {
     if default == "true" { format!("--{key}") } else { format!("--{key}={default}") }
+}
+
+/// Returns the end of both kinds of help.
+fn more_help() -> String {
+    format!(
+        "Exit code: the command's; 128 and the signal's number if one killed it; 127 if it is not found, 126 if it cannot \
+         be run; {FAILED_ON_CODE} by --fail-on, {UNJUDGED_CODE} if that could not be judged.\n\n\
+         Try it:\n  stepmem run -- python train.py\n  stepmem run -- torchrun --nproc-per-node 8 train.py"
+    )
 }
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {

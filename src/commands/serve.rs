@@ -6,7 +6,7 @@ use crate::app::collectors::nvml;
 use crate::app::notices::Notices;
 use crate::app::{log, serve};
 use crate::commands::args::{
-    self, CommandError, CommandRow, Exit, UNKNOWN_ARGUMENT, with_settings,
+    self, CommandError, CommandRow, Exit, SETTINGS_HINT, UNKNOWN_ARGUMENT, with_settings,
 };
 
 /// `stepmem serve`.
@@ -15,10 +15,10 @@ pub(super) const SERVE: CommandRow = CommandRow { name: "serve", arguments, run 
 fn arguments() -> clap::Command {
     let command = clap::Command::new("serve")
         .about("Run the exporter: receive pushes, poll NVML, expose metrics")
-        .after_help(
-            "Try it:\n  stepmem serve &\n  curl -d '{\"rank\":0,\"step\":1,\"allocated_bytes\":1}' \
+        .after_help(format!(
+            "{SETTINGS_HINT}\n\nTry it:\n  stepmem serve &\n  curl -d '{{\"rank\":0,\"step\":1,\"allocated_bytes\":1}}' \
              -H 'content-type: application/json' localhost:9478/v1/steps\n  curl localhost:9477/metrics",
-        );
+        ));
     let unknown = Arg::new(UNKNOWN_ARGUMENT).long(UNKNOWN_ARGUMENT).hide(true);
     with_settings(command, |_| true).arg(unknown.action(ArgAction::Append))
 }

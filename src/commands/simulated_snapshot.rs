@@ -1,5 +1,5 @@
-//! A memory snapshot of the demo's simulated training job, as PyTorch would write it: weights from before the recording, a
-//! forward and a backward pass in every step, and one line that keeps what it makes.
+//! A memory snapshot of the demo's simulated training job, as PyTorch writes it where the script records the history of
+//! memory from its start: weights, a forward and a backward pass in every step, and one line that keeps what it makes.
 
 use crate::snapshot::model::{
     Action, Annotation, Block, Device, Event, NO_STACK, Segment, Snapshot, State,
@@ -30,7 +30,7 @@ pub(super) struct SimulatedMemory {
     /// What was kept before the recording, in bytes.
     pub(super) kept_before: u64,
     /// Steps of the recording.
-    pub(super) n_steps: u32,
+    pub(super) n_steps: u64,
     /// When it ended, as a Unix time in µs.
     pub(super) ended_us: u64,
 }
@@ -43,18 +43,19 @@ impl SimulatedMemory {
         let train = ("train.py", 120, "train");
         let forward = snapshot.stack(&[("model.py", 88, "forward"), LEAKING_LINE, train]);
         let keep = snapshot.stack(&[LEAKING_LINE, train]);
+        let build = snapshot.stack(&[("model.py", 31, "__init__"), ("train.py", 77, "main")]);
         let mut blocks = Vec::new();
         let mut kept_end = KEPT_AT;
         if self.kept_before > 0 {
-            blocks.push(block(kept_end, self.kept_before, NO_STACK));
+            blocks.push(block(kept_end, self.kept_before, keep));
             kept_end += self.kept_before;
         }
-        let began_us = self.ended_us.saturating_sub(STEP_US * u64::from(self.n_steps + 1));
-        for n in 0..=u64::from(self.n_steps) {
+        let began_us = self.ended_us.saturating_sub(STEP_US * (self.n_steps + 1));
+        for n in 0..=self.n_steps {
             let time_us = began_us + n * STEP_US;
             let mark = Annotation { name: step, is_start: true, device: Some(0), time_us };
             snapshot.annotations.push(mark);
-            if n == u64::from(self.n_steps) {
+            if n == self.n_steps {
                 break;
             }
             let mut events = StepEvents { time_us, events: &mut snapshot.events };
@@ -68,7 +69,7 @@ impl SimulatedMemory {
         }
         let activations = N_ACTIVATIONS * ACTIVATION;
         let free = Block { address: ACTIVATIONS_AT, size: activations, ..Block::default() };
-        let weights = block(WEIGHTS_AT, self.weights, NO_STACK);
+        let weights = block(WEIGHTS_AT, self.weights, build);
         let mut segments = vec![segment(vec![weights]), segment(vec![free])];
         if !blocks.is_empty() {
             segments.push(segment(blocks));

@@ -217,6 +217,10 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
         return json(&answer::show(file, &studies), out);
     }
     let moment = matches.get_one("at").copied().unwrap_or_default();
+    if let ShownMoment::Step(step) = moment {
+        let steps = || studies.iter().flat_map(|study| &study.stages).map(|stage| stage.step);
+        anyhow::ensure!(steps().any(|known| known == step), no_step(step, steps()));
+    }
     let about =
         format!("{}, pickle protocol {}", whole_bytes(opened.bytes), opened.snapshot.protocol);
     if let Some(to) = common.html.as_deref() {
@@ -319,6 +323,18 @@ fn name_of(path: &Path) -> String {
 
 fn path(matches: &ArgMatches, name: &str) -> PathBuf {
     matches.get_one::<PathBuf>(name).cloned().unwrap_or_default()
+}
+
+/// Returns that a snapshot has no such step, and which it has.
+fn no_step(step: u64, steps: impl Iterator<Item = u64> + Clone) -> String {
+    match steps.clone().min().zip(steps.max()) {
+        Some((first, last)) => {
+            format!("--at: no step {step}, the snapshot has steps {first} to {last}")
+        }
+        None => format!(
+            "--at: no step {step}, the snapshot has no steps that it tells apart (end, peak or oom)"
+        ),
+    }
 }
 
 /// The moments that have a name.

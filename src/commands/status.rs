@@ -15,6 +15,7 @@ use crate::analysis::status::{FindingStatus, ProcessStatus, RunStatus, Status};
 use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
 use crate::commands::credentials::credential_args;
 use crate::commands::live::{LiveExporter, STATUS_PATH, plain_json};
+use crate::commands::reader::Reader;
 use crate::model::ids::{ProcessId, Run, SubjectId};
 use crate::report::rank_table::{
     RankOrder, diagnoses, quantity, rank_table, slope, sort_ranks,
@@ -55,7 +56,7 @@ fn fetch(exporter: &LiveExporter, view: &StatusView, is_json: bool) -> anyhow::R
         return Ok(format!("{}\n", plain_json(text.trim_end())));
     }
     let (status, n_hidden) = selected(exporter.status()?, view);
-    Ok(render(&status, n_hidden, stdout().is_terminal()))
+    Ok(render(&status, n_hidden, Reader::of_stdout()))
 }
 
 /// Leaves what the view shows, and says how many ranks have no line for want of room.
@@ -90,8 +91,8 @@ fn selected(mut status: Status, view: &StatusView) -> (Status, usize) {
 }
 
 /// Puts a status into words: the ranks, the processes that do not push, then the findings, the worst first.
-fn render(status: &Status, n_hidden: usize, is_coloured: bool) -> String {
-    let mut page = Page::new(is_coloured);
+fn render(status: &Status, n_hidden: usize, reader: Reader) -> String {
+    let mut page = Page::new(reader.is_terminal).within(reader.columns);
     if status.ranks.is_empty() {
         page.line("No rank pushes.");
     } else {
@@ -172,11 +173,11 @@ fn shared_name(run: &RunStatus) -> impl Iterator<Item = String> {
 
 fn devices(status: &Status) -> Table {
     let mut table = Table::new([
-        Column::left(1, "DEVICE"),
-        Column::left(2, "MODEL"),
+        Column::left(1, "DEVICE").shortenable(),
+        Column::left(2, "MODEL").droppable(2),
         Column::right(2, "USED"),
         Column::right(2, "CAPACITY"),
-        Column::right(2, "PROCESSES"),
+        Column::right(2, "PROCESSES").droppable(1),
     ]);
     for device in &status.devices {
         table.row([
@@ -192,12 +193,12 @@ fn devices(status: &Status) -> Table {
 
 fn processes(status: &Status) -> Table {
     let mut table = Table::new([
-        Column::left(1, "DEVICE"),
+        Column::left(1, "DEVICE").shortenable(),
         Column::right(2, "PID"),
-        Column::left(2, "NAME"),
+        Column::left(2, "NAME").droppable(3),
         Column::right(2, "USED"),
-        Column::right(2, "CAPACITY"),
-        Column::right(2, "PRESSURE"),
+        Column::right(2, "CAPACITY").droppable(1),
+        Column::right(2, "PRESSURE").droppable(2),
         Column::right(2, "SLOPE"),
         Column::right(2, "OOM IN"),
         Column::left(2, "DIAGNOSIS"),
@@ -312,6 +313,7 @@ fn print(text: &str) -> anyhow::Result<()> {
 mod tests {
     use serde_json::{Value, json};
 
+    use crate::commands::reader::Reader;
     use crate::commands::status::render;
 
     const GIB: u64 = 1 << 30;
@@ -323,7 +325,7 @@ mod tests {
         for (key, part) in parts.as_object().unwrap() {
             status[key] = part.clone();
         }
-        render(&serde_json::from_value(status).unwrap(), 0, false)
+        render(&serde_json::from_value(status).unwrap(), 0, Reader::default())
     }
 
     fn finding(kind: &str, severity: &str, subject: &Value) -> Value {

@@ -16,6 +16,7 @@ use crate::commands::credentials::credential_args;
 use crate::commands::launch_summary;
 use crate::commands::live::{LiveExporter, VERSION, instead_of_recordings, plain_json};
 use crate::commands::playback::{self, Playback};
+use crate::commands::reader::Reader;
 use crate::input::push::wire::accepted::Accepted;
 use crate::input::push::wire::recorded::RecordingEntry;
 use crate::input::recording::{self, RecordingLine};
@@ -86,7 +87,7 @@ pub fn run<'f>(
         }
         Policy::Stepmem => {
             let summary = summarize(files, config, question.run.as_ref())?;
-            if is_json { json(&summary)? } else { card::render(&summary) }
+            if is_json { json(&summary)? } else { card(&summary) }
         }
     };
     out.write_all(text.as_bytes())?;
@@ -205,11 +206,12 @@ fn live(
     let summary: Summary = serde_json::from_str(&text).with_context(|| {
         format!("{} does not answer with a summary of stepmem {VERSION}", shown(url))
     })?;
-    if is_json {
-        Ok(plain_json(&json(&summary)?).into_owned())
-    } else {
-        Ok(card::render(&summary))
-    }
+    if is_json { Ok(plain_json(&json(&summary)?).into_owned()) } else { Ok(card(&summary)) }
+}
+
+/// Returns the card of a summary, as wide as the reader's terminal.
+fn card(summary: &Summary) -> String {
+    card::render_within(summary, Reader::of_stdout().columns)
 }
 
 fn arguments() -> clap::Command {
@@ -253,7 +255,7 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
         summed.with_context(|| format!("{}: there is no summary", folder.display()))?;
         return Ok(Exit::Success);
     };
-    let text = if question.is_json { json(&summary)? } else { card::render(&summary) };
+    let text = if question.is_json { json(&summary)? } else { card(&summary) };
     out.write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
     Ok(Exit::Success)
 }

@@ -6,7 +6,7 @@ use crate::config::table::{SETTINGS, Setting};
 const PREFIX: &str = "STEPMEM_";
 
 /// Variables that others than the settings read: the client, and what `run` passes to it.
-const OTHERS: [&str; 23] = [
+const OTHERS: [&str; 26] = [
     FILE_VARIABLE,
     "STEPMEM_PUSH_URL",
     "STEPMEM_PUSH_CA_FILE",
@@ -21,6 +21,9 @@ const OTHERS: [&str; 23] = [
     "STEPMEM_EVERY_STEP",
     "STEPMEM_RESET_PEAK",
     "STEPMEM_CAPACITY",
+    "STEPMEM_HOLDERS",
+    "STEPMEM_PUSH_SOCKET_UID",
+    "STEPMEM_KUBERNETES_UID",
     "STEPMEM_DISABLED",
     "STEPMEM_TRACES",
     "STEPMEM_WEB_URL",
@@ -34,6 +37,11 @@ const OTHERS: [&str; 23] = [
 
 /// Letters that may be wrong, missing, too many or in another order.
 const SLIPS_MAX: usize = 2;
+
+/// Words that a name needs at least to be recognized by them: one alone may be of a service in Kubernetes.
+const WORDS_MIN: usize = 2;
+/// The letters of a word of which one may be wrong.
+const LONG_WORD: usize = 6;
 
 /// Returns a sentence for each name that is not a variable of ours, but nearly one. Kubernetes sets further names, such as
 /// `STEPMEM_SERVICE_HOST` for a service called stepmem; they are left alone.
@@ -50,13 +58,28 @@ pub(super) fn sentences<'n>(names: impl IntoIterator<Item = &'n str>) -> Vec<Str
     sentences
 }
 
-/// Returns the variable that a name was meant to be.
+/// Returns the variable that a name was meant to be: one of nearly the same letters, else the shortest one that has all of
+/// its words.
 fn nearest<'k>(name: &str, known: &'k [String]) -> Option<&'k str> {
     let is_close = |distance: usize| distance <= SLIPS_MAX && name.len() > PREFIX.len();
     let upper = name.to_ascii_uppercase();
     let distances = known.iter().map(|known| (strsim::osa_distance(&upper, known), known));
-    let (distance, known) = distances.min()?;
-    is_close(distance).then_some(known.as_str())
+    let (distance, closest) = distances.min()?;
+    if is_close(distance) {
+        return Some(closest.as_str());
+    }
+    let words = upper.strip_prefix(PREFIX)?.split('_').collect::<Vec<_>>();
+    if words.len() < WORDS_MIN {
+        return None;
+    }
+    let has_all = |known: &&String| words.iter().all(|word| has_word(known, word));
+    known.iter().filter(has_all).min_by_key(|known| known.len()).map(String::as_str)
+}
+
+/// Returns whether a variable has a word, or nearly: of a long one a letter may be wrong.
+fn has_word(known: &str, word: &str) -> bool {
+    let slips_max = usize::from(word.len() >= LONG_WORD);
+    known.split('_').skip(1).any(|of| strsim::osa_distance(of, word) <= slips_max)
 }
 
 #[cfg(test)]
@@ -70,7 +93,10 @@ mod tests {
                 meant.map(|meant| format!("{name}: no such variable; {meant} is one"));
             assert_eq!(sentences([name]), Vec::from_iter(expected));
         };
-        check("STEPMEM_PUSH_ADRESS", None);
+        check("STEPMEM_PUSH_ADRESS", Some("STEPMEM_PUSH_LISTEN_ADDRESS"));
+        check("STEPMEM_LISTEN_ADDRESS", Some("STEPMEM_WEB_LISTEN_ADDRESS"));
+        check("STEPMEM_SNAPSHOT_DIR", None);
+        check("STEPMEM_TOKEN_FILE", Some("STEPMEM_PUSH_TOKEN_FILE"));
         check("STEPMEM_PUSH_ULR", Some("STEPMEM_PUSH_URL"));
         check("STEPMEM_LOGLEVEL", Some("STEPMEM_LOG_LEVEL"));
         check("STEPMEM_log_level", Some("STEPMEM_LOG_LEVEL"));
@@ -86,6 +112,9 @@ mod tests {
             "STEPMEM_CONFIG_FILE",
             "STEPMEM_SERVICE_HOST",
             "STEPMEM_PORT_9477_TCP_ADDR",
+            "STEPMEM_SERVICE_PORT_PUSH",
+            "STEPMEM_PUSH_SERVICE_HOST",
+            "STEPMEM_WEB_PORT",
             "STEPMEM",
             "HOME",
         ] {

@@ -35,12 +35,13 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const JSON: &str = "application/json";
 const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 /// The files below `/page/`: name, content type, content.
-const ASSETS: [(&str, &str, &str); 16] = [
+const ASSETS: [(&str, &str, &str); 17] = [
     ("style.css", "text/css; charset=utf-8", include_str!("page/style.css")),
     ("devices.js", JAVASCRIPT, include_str!("page/devices.js")),
     ("dom.js", JAVASCRIPT, include_str!("page/dom.js")),
     ("exporter.js", JAVASCRIPT, include_str!("page/exporter.js")),
     ("findings.js", JAVASCRIPT, include_str!("page/findings.js")),
+    ("fit.js", JAVASCRIPT, include_str!("page/fit.js")),
     ("format.js", JAVASCRIPT, include_str!("page/format.js")),
     ("sparks.js", JAVASCRIPT, include_str!("page/sparks.js")),
     ("main.js", JAVASCRIPT, include_str!("page/main.js")),

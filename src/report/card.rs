@@ -21,16 +21,25 @@ const HEADROOM: &str = "HEADROOM: capacity less what others hold and less the pe
                         cache that would not be given back.";
 /// The characters of a sparkline, at most.
 const SPARKS_MAX: usize = 24;
+/// The characters of a sparkline on a narrow terminal.
+const SPARKS_MIN: usize = 11;
+/// The columns that the figures of a rank take before its sparkline.
+const FIGURES_COLUMNS: usize = 73;
 
 /// Puts a summary into words.
 pub fn render(summary: &Summary) -> String {
-    let mut page = Page::default();
+    render_within(summary, None)
+}
+
+/// Puts a summary into words for a terminal of so many columns.
+pub fn render_within(summary: &Summary, columns: Option<usize>) -> String {
+    let mut page = Page::default().within(columns);
     for issue in &summary.issues {
         verdict(&mut page, issue);
     }
     scope(&mut page, summary);
     snapshots(&mut page, summary);
-    table(&mut page, summary);
+    table(&mut page, summary, columns);
     page.into_text()
 }
 
@@ -231,7 +240,7 @@ fn snapshots(page: &mut Page, summary: &Summary) {
     }
 }
 
-fn table(page: &mut Page, summary: &Summary) {
+fn table(page: &mut Page, summary: &Summary, columns: Option<usize>) {
     if summary.ranks.is_empty() {
         return;
     }
@@ -239,20 +248,25 @@ fn table(page: &mut Page, summary: &Summary) {
     let mut table = Table::new([
         Column::right(0, "RANK").at_least(7),
         Column::right(1, "PEAK").at_least(8),
-        Column::right(1, "MEAN").at_least(8),
+        Column::right(1, "MEAN").at_least(8).droppable(2),
         Column::right(1, "LAST").at_least(8),
-        Column::right(1, "RESERVED").at_least(8),
-        Column::right(1, "CAPACITY").at_least(8),
+        Column::right(1, "RESERVED").at_least(8).droppable(3),
+        Column::right(1, "CAPACITY").at_least(8).droppable(0),
         Column::right(1, "HEADROOM").at_least(8),
         Column::right(1, "PER STEP").at_least(9),
-        Column::left(2, "LIVE MEMORY"),
+        Column::left(2, "LIVE MEMORY").droppable(1),
     ]);
     let ranks = worst_first(summary);
     // A line for one more rank would say less than the rank itself.
     let n_shown = if ranks.len() <= RANKS_MAX + 1 { ranks.len() } else { RANKS_MAX };
     let (shown, rest) = ranks.split_at(n_shown);
-    for rank in shown {
-        table.row(row(rank));
+    let left = columns.map_or(SPARKS_MAX, |columns| columns.saturating_sub(FIGURES_COLUMNS));
+    let n_sparks = left.clamp(SPARKS_MIN, SPARKS_MAX);
+    let mut shown = shown.to_vec();
+    // Ranks that nothing is wrong with are looked up by their number.
+    shown.sort_by_key(|rank| (!is_blamed(summary, rank)).then_some(rank.rank));
+    for rank in &shown {
+        table.row(row(rank, n_sparks));
     }
     page.table(&table);
     if shown.iter().any(|rank| headroom(rank).is_some()) {
@@ -268,6 +282,10 @@ fn table(page: &mut Page, summary: &Summary) {
         );
         page.paragraph(Indent::hanging(2), &words);
     }
+}
+
+fn is_blamed(summary: &Summary, rank: &RankSummary) -> bool {
+    summary.issues.iter().any(|issue| issue.is_wrong() && issue.ranks.contains(&rank.rank))
 }
 
 /// Returns the ranks with the worst issues first, then those with the highest peaks.
@@ -309,7 +327,7 @@ fn headroom(rank: &RankSummary) -> Option<f64> {
     rank.growth_headroom_bytes.or(rank.headroom_bytes)
 }
 
-fn row(rank: &RankSummary) -> [String; 9] {
+fn row(rank: &RankSummary, n_sparks: usize) -> [String; 9] {
     let slope = rank.trend.as_ref().and_then(|trend| trend.slope_bytes_per_step);
     [
         rank.rank.to_string(),
@@ -320,7 +338,7 @@ fn row(rank: &RankSummary) -> [String; 9] {
         or_unknown(rank.capacity_bytes.map(|capacity| bytes(capacity.as_f64()))),
         or_unknown(headroom(rank).map(bytes)),
         or_unknown(slope.map(bytes)),
-        sparkline(&thinned(&rank.series_bytes, SPARKS_MAX)),
+        sparkline(&thinned(&rank.series_bytes, n_sparks)),
     ]
 }
 

@@ -132,17 +132,20 @@ fn short_table(status: &Status, ranks: &[&RankStatus]) -> Table {
 
 /// Returns the table of all ranks of a status, in its order.
 pub fn rank_table(status: &Status) -> Table {
+    let run = Column::left(1, "RUN").shortenable();
+    // One run needs no column to tell it from others.
+    let run = if status.runs.len() > 1 { run } else { run.droppable(0) };
     let mut table = Table::new([
-        Column::left(1, "RUN"),
+        run,
         Column::right(2, "RANK"),
-        Column::right(2, "ATTEMPT"),
-        Column::right(2, "STEP"),
-        Column::right(2, "PUSHED"),
+        Column::right(2, "ATTEMPT").droppable(1),
+        Column::right(2, "STEP").droppable(6),
+        Column::right(2, "PUSHED").droppable(4),
         Column::right(2, "ALLOCATED"),
-        Column::right(2, "PEAK"),
-        Column::right(2, "RESERVED"),
-        Column::right(2, "CAPACITY"),
-        Column::right(2, "PRESSURE"),
+        Column::right(2, "PEAK").droppable(5),
+        Column::right(2, "RESERVED").droppable(3),
+        Column::right(2, "CAPACITY").droppable(2),
+        Column::right(2, "PRESSURE").droppable(7),
         Column::right(2, "SLOPE/STEP"),
         Column::right(2, "OOM IN"),
         Column::left(2, "DIAGNOSIS"),

@@ -1,16 +1,22 @@
 //! A page of plain text in the making: lines, wrapped paragraphs, and tables with aligned columns. Everything that is
 //! added comes out clean, whatever data it holds.
 
-use crate::text::clean::clean;
+use crate::text::clean::{clean, shortened};
 
 /// Paragraphs have no longer line, in characters.
 pub const COLUMNS: usize = 100;
+/// Paragraphs have no shorter line, however narrow the terminal is, in characters.
+const COLUMNS_MIN: usize = 40;
+/// A column that is cut or wrapped for lack of space keeps so many characters.
+const CELL_MIN: usize = 16;
 
 /// The text so far, in whole lines.
 #[derive(Debug, Default)]
 pub struct Page {
     text: String,
     is_coloured: bool,
+    /// Columns of the reader's terminal; `None` where text goes elsewhere.
+    columns: Option<usize>,
 }
 
 /// The spaces before the lines of a paragraph.
@@ -32,7 +38,13 @@ impl Indent {
 impl Page {
     /// Returns an empty page; `is_coloured` writes the colours of table cells as ANSI sequences.
     pub fn new(is_coloured: bool) -> Self {
-        Self { text: String::new(), is_coloured }
+        Self { is_coloured, ..Self::default() }
+    }
+
+    /// Fits the page to a terminal of so many columns; `None` leaves tables as wide as they are.
+    #[must_use]
+    pub fn within(self, columns: Option<usize>) -> Self {
+        Self { columns, ..self }
     }
 
     pub fn into_text(self) -> String {
@@ -52,12 +64,13 @@ impl Page {
 
     /// Adds a paragraph broken between words, or within a word that no line has room for.
     pub fn paragraph(&mut self, indent: Indent, words: &str) {
-        let room = COLUMNS.saturating_sub(indent.first.max(indent.rest)).max(1);
+        let columns = self.columns.unwrap_or(COLUMNS).clamp(COLUMNS_MIN, COLUMNS);
+        let room = columns.saturating_sub(indent.first.max(indent.rest)).max(1);
         let mut line = " ".repeat(indent.first);
         let mut is_begun = false;
         let words = clean(words);
         for word in words.split(' ').flat_map(|word| pieces(word, room)) {
-            if is_begun && width(&line) + 1 + width(&word) > COLUMNS {
+            if is_begun && width(&line) + 1 + width(&word) > columns {
                 self.line(&line);
                 line = " ".repeat(indent.rest);
                 is_begun = false;
@@ -71,36 +84,42 @@ impl Page {
         self.line(&line);
     }
 
-    /// Adds a table: its heads, then its rows. A column is as wide as its widest cell.
+    /// Adds a table: its heads, then its rows. A column is as wide as its widest cell. Where the terminal is too narrow,
+    /// droppable columns are left out and named below, then shortenable cells lose their middle, and a last column of
+    /// text wraps.
     pub fn table(&mut self, table: &Table) {
-        let heads: Vec<Cell> =
-            table.columns.iter().map(|column| Cell::from(column.head)).collect();
-        let lines = || std::iter::once(&heads).chain(&table.rows);
-        let widths: Vec<usize> = (0..table.columns.len())
-            .map(|idx| {
-                let widest =
-                    lines().filter_map(|row| row.get(idx)).map(|cell| width(&cell.text));
-                let width_min = table.columns.get(idx).map_or(0, |column| column.width_min);
-                widest.fold(width_min, usize::max)
-            })
-            .collect();
-        for row in lines() {
-            let mut line = String::new();
-            for ((cell, column), wide) in row.iter().zip(&table.columns).zip(&widths) {
-                let padding = " ".repeat(wide.saturating_sub(width(&cell.text)));
-                let (before, after) = match column.align {
-                    Align::Left => ("", padding.as_str()),
-                    Align::Right => (padding.as_str(), ""),
-                };
-                line.push_str(&" ".repeat(column.gap));
-                line.push_str(before);
-                line.push_str(&self.shown(cell));
-                line.push_str(after);
-            }
-            // The cells are clean, and their colours must stay.
-            self.text.push_str(line.trim_end());
-            self.text.push('\n');
+        let mut fitted = Fitted::new(table);
+        if let Some(columns) = self.columns {
+            fitted.fit(columns);
         }
+        for row in fitted.lines() {
+            self.row(&row, &fitted.columns);
+        }
+        if !fitted.dropped.is_empty() {
+            let words = format!(
+                "No room for: {}. A wider terminal shows more.",
+                fitted.dropped.join(", ")
+            );
+            self.paragraph(Indent::hanging(1), &words);
+        }
+    }
+
+    fn row(&mut self, row: &[Cell], columns: &[FittedColumn]) {
+        let mut line = String::new();
+        for (cell, FittedColumn { column, wide, .. }) in row.iter().zip(columns) {
+            let padding = " ".repeat(wide.saturating_sub(width(&cell.text)));
+            let (before, after) = match column.align {
+                Align::Left => ("", padding.as_str()),
+                Align::Right => (padding.as_str(), ""),
+            };
+            line.push_str(&" ".repeat(column.gap));
+            line.push_str(before);
+            line.push_str(&self.shown(cell));
+            line.push_str(after);
+        }
+        // The cells are clean, and their colours must stay.
+        self.text.push_str(line.trim_end());
+        self.text.push('\n');
     }
 
     /// Returns a cell's text, in its colour where that is wanted.
@@ -140,17 +159,21 @@ pub struct Column {
     width_min: usize,
     /// The spaces before it.
     gap: usize,
+    /// When it is left out for lack of space, the lowest first; `None` keeps it.
+    drop: Option<u8>,
+    /// Whether its cells may lose their middle for lack of space.
+    is_shortenable: bool,
 }
 
 impl Column {
     /// Returns a column of text, with `gap` spaces before it.
     pub const fn left(gap: usize, head: &'static str) -> Self {
-        Self { head, align: Align::Left, width_min: 0, gap }
+        Self { head, align: Align::Left, width_min: 0, gap, drop: None, is_shortenable: false }
     }
 
     /// Returns a column of figures, with `gap` spaces before it.
     pub const fn right(gap: usize, head: &'static str) -> Self {
-        Self { head, align: Align::Right, width_min: 0, gap }
+        Self { align: Align::Right, ..Self::left(gap, head) }
     }
 
     /// Returns the same column, at least so many characters wide.
@@ -158,6 +181,122 @@ impl Column {
     pub const fn at_least(self, width_min: usize) -> Self {
         Self { width_min, ..self }
     }
+
+    /// Returns the same column, which is left out where a terminal is too narrow: the lowest number first.
+    #[must_use]
+    pub const fn droppable(self, order: u8) -> Self {
+        Self { drop: Some(order), ..self }
+    }
+
+    /// Returns the same column, whose cells lose their middle where a terminal is too narrow.
+    #[must_use]
+    pub const fn shortenable(self) -> Self {
+        Self { is_shortenable: true, ..self }
+    }
+}
+
+/// A table on its way into a page: the columns that are left, and how wide they are.
+struct Fitted<'t> {
+    table: &'t Table,
+    columns: Vec<FittedColumn>,
+    /// The heads of the columns that are left out.
+    dropped: Vec<&'static str>,
+}
+
+#[derive(Clone, Copy)]
+struct FittedColumn {
+    column: Column,
+    /// Its place in a row of the table.
+    idx: usize,
+    /// Characters of its widest cell, or of what is left of it.
+    wide: usize,
+}
+
+impl<'t> Fitted<'t> {
+    fn new(table: &'t Table) -> Self {
+        let columns = table.columns.iter().enumerate().map(|(idx, column)| {
+            let cells = table.rows.iter().filter_map(|row| row.get(idx));
+            let widest = cells.map(|cell| width(&cell.text)).max().unwrap_or_default();
+            let wide = widest.max(width(column.head)).max(column.width_min);
+            FittedColumn { column: *column, idx, wide }
+        });
+        Self { table, columns: columns.collect(), dropped: Vec::new() }
+    }
+
+    fn width(&self) -> usize {
+        self.columns.iter().map(|fitted| fitted.column.gap + fitted.wide).sum()
+    }
+
+    /// Makes it at most so many characters wide, as far as its columns allow.
+    fn fit(&mut self, columns_max: usize) {
+        while self.width() > columns_max {
+            let droppable = self.columns.iter().filter(|fitted| fitted.column.drop.is_some());
+            let next = droppable.min_by_key(|fitted| fitted.column.drop).map(|next| next.idx);
+            let Some(next) = next else { break };
+            self.columns.retain(|fitted| fitted.idx != next);
+            self.dropped.extend(self.table.columns.get(next).map(|column| column.head));
+        }
+        let excess = self.width().saturating_sub(columns_max);
+        if let Some(cut) = self.columns.iter_mut().find(|fitted| fitted.column.is_shortenable) {
+            cut.wide = cut.wide.saturating_sub(excess).max(CELL_MIN.min(cut.wide));
+        }
+        let excess = self.width().saturating_sub(columns_max);
+        if let Some(last) =
+            self.columns.last_mut().filter(|last| last.column.align == Align::Left)
+        {
+            last.wide = last.wide.saturating_sub(excess).max(CELL_MIN.min(last.wide));
+        }
+    }
+
+    /// Returns the heads and the rows, in as many lines as they take.
+    fn lines(&self) -> Vec<Vec<Cell>> {
+        let heads = self.columns.iter().map(|fitted| Cell::from(fitted.column.head)).collect();
+        let rows = self.table.rows.iter().flat_map(|row| self.row_lines(row));
+        std::iter::once(heads).chain(rows).collect()
+    }
+
+    fn row_lines(&self, row: &[Cell]) -> Vec<Vec<Cell>> {
+        let cells = self.columns.iter().map(|fitted| (fitted, row.get(fitted.idx)));
+        let mut first: Vec<Cell> = cells
+            .filter_map(|(fitted, cell)| {
+                let mut cell = cell?.clone();
+                if fitted.column.is_shortenable {
+                    cell.text = shortened(&cell.text, fitted.wide);
+                }
+                Some(cell)
+            })
+            .collect();
+        let is_whole = first.len() == self.columns.len();
+        let Some((last, room)) = first.last_mut().zip(self.columns.last()).filter(|_| is_whole)
+        else {
+            return vec![first];
+        };
+        let mut parts = wrapped(&last.text, room.wide).into_iter();
+        let colour = last.colour;
+        last.text = parts.next().unwrap_or_default();
+        let blank = vec![Cell::default(); self.columns.len() - 1];
+        let further = parts.map(|text| [blank.clone(), vec![Cell { text, colour }]].concat());
+        let further: Vec<Vec<Cell>> = further.collect();
+        std::iter::once(first).chain(further).collect()
+    }
+}
+
+/// Returns the lines of a text of at most so many characters each, broken between words.
+fn wrapped(text: &str, chars_max: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    if width(text) <= chars_max {
+        return vec![text.to_owned()];
+    }
+    for word in text.split(' ').flat_map(|word| pieces(word, chars_max.max(1))) {
+        match lines.last_mut() {
+            Some(line) if width(line) + 1 + width(&word) <= chars_max => {
+                line.push(' ');
+                line.push_str(&word);
+            }
+            _ => lines.push(word),
+        }
+    }
+    lines
 }
 
 /// Which side of a column its cells stand at.
@@ -308,6 +447,39 @@ mod tests {
              a longer name           1    x\n \
              b              1234567890\n"
         );
+    }
+
+    #[test]
+    fn narrow_terminal_gets_fewer_columns_and_every_word_of_the_last_one() {
+        let mut table = Table::new([
+            Column::left(0, "DEVICE").shortenable(),
+            Column::right(2, "STEP").droppable(2),
+            Column::right(2, "PEAK").droppable(1),
+            Column::left(2, "DIAGNOSIS"),
+        ]);
+        let device = format!("GPU-{}", "0".repeat(30));
+        table.row([device.as_str(), "12", "4.00 GiB", "MEMORY CREEP, HIGH PRESSURE"]);
+        let text = |columns| {
+            let mut page = Page::default().within(columns);
+            page.table(&table);
+            page.into_text()
+        };
+        assert_eq!(
+            text(Some(50)),
+            "DEVICE               DIAGNOSIS\n\
+             GPU-00000…00000000   MEMORY CREEP, HIGH PRESSURE\n \
+             No room for: PEAK, STEP. A wider terminal shows\n   more.\n"
+        );
+        assert_eq!(
+            text(Some(40)).lines().take(3).collect::<Vec<_>>(),
+            [
+                "DEVICE            DIAGNOSIS",
+                "GPU-0000…0000000  MEMORY CREEP, HIGH",
+                "                  PRESSURE"
+            ]
+        );
+        assert_eq!(text(None).lines().count(), 2);
+        assert!(text(None).contains("4.00 GiB"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `explain --json`: what the text says, for programs; of recordings and of a running exporter.
 
 use serde_json::{Value, json};
+use stepmem::analysis::diagnosis::DiagnosisKind;
 
 use crate::rig::command::{Ended, stepmem};
 use crate::rig::exporter::Exporter;
@@ -29,6 +30,11 @@ fn list(value: &Value) -> &[Value] {
 
 fn word<'v>(value: &'v Value, key: &str) -> &'v str {
     value[key].as_str().unwrap_or_else(|| panic!("no {key} in {value:#}"))
+}
+
+/// The name of a diagnosis for people.
+fn title(label: &str) -> &'static str {
+    DiagnosisKind::from_label(label).unwrap().about().title
 }
 
 /// The length of each window that a table lists, and its last outcome without value and limit.
@@ -74,7 +80,7 @@ fn straight_growth_is_never_said_to_be_of_stairs() {
         let file = folder.write("steps.jsonl", &job.recording());
         let explained = explain(&[&file], "2");
         let text = text_of(&explained);
-        assert!(text.contains("CREEP_EARLY") && text.contains("seen in "), "{text}");
+        assert!(text.contains("MEMORY RISING") && text.contains("seen in "), "{text}");
         assert!(!text.contains("stairs"), "{leak} bytes a step: {text}");
     }
 }
@@ -95,13 +101,16 @@ fn recorded_story_is_the_same_as_text_and_as_json() {
         assert_eq!((&story["first"]["step"], &story["last"]["step"]), (&json!(0), &json!(899)));
         for event in list(&story["events"]) {
             let transition = &event["transition"];
-            let words =
-                format!("{}, {}: ", word(transition, "kind"), word(transition, "severity"));
+            let words = format!(
+                "{}, {}: ",
+                title(word(transition, "kind")),
+                word(transition, "severity")
+            );
             assert!(transition["state"] == "cleared" || text.contains(&words), "{words}{text}");
         }
         let held: Vec<String> = list(&story["held"])
             .iter()
-            .map(|held| format!("{} ({})", word(held, "kind"), word(held, "severity")))
+            .map(|held| format!("{} ({})", title(word(held, "kind")), word(held, "severity")))
             .collect();
         let held = if held.is_empty() { "no finding".to_owned() } else { held.join(", ") };
         assert!(text.contains(&format!("At the end: {held}\n")), "{text}");

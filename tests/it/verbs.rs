@@ -179,6 +179,161 @@ fn verb_without_an_exporter_or_with_a_wrong_word_is_an_error() {
 }
 
 #[test]
+fn operator_who_names_what_never_pushed_is_told_so() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&[pressed(3, 99)]);
+    let push = format!("http://{}", exporter.push);
+    let refused = |arguments: &[&str]| {
+        let ended = run(arguments, &push);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""));
+        ended.err
+    };
+    let nope = refused(&["end", "--run", "nope"]);
+    assert!(nope.contains("404") && nope.contains("no run nope has pushed here"), "{nope}");
+    let rank = refused(&["end", "--run", "llm/7b", "--rank", "4"]);
+    assert!(rank.contains("no rank 4 of that run has pushed here"), "{rank}");
+    // A client may end before its first step.
+    let end =
+        json!({"outcome": "failed", "rank": 0, "instance": "00000000000000aa"}).to_string();
+    assert_eq!(exporter.post_to("/v1/runs/young/end", end).status, 200);
+    assert_eq!(done(&run(&["end", "--run", "llm/7b"], &push)), "Ended (completed): llm/7b.");
+}
+
+#[test]
+fn diagnosis_is_acknowledged_by_the_name_that_pages_show() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&[pressed(3, 99)]);
+    let push = format!("http://{}", exporter.push);
+    for kind in ["HIGH PRESSURE", "high pressure", "High_Pressure", "high-pressure"] {
+        let of = ["ack", "--run", "llm/7b", "--rank", "3", "--reason", "r", "--kind", kind];
+        assert!(done(&run(&of, &push)).starts_with("Acknowledged: HIGH PRESSURE of"), "{kind}");
+    }
+    let creep = ["ack", "--run", "llm/7b", "--rank", "3", "--reason", "r", "--kind"];
+    let creep = [&creep[..], &["Memory Creep"]].concat();
+    assert!(done(&run(&creep, &push)).starts_with("Acknowledged: MEMORY CREEP of"));
+    let unknown = stepmem(&[&creep[..8], &["MEMORY LOSS"]].concat(), &[], b"");
+    assert_eq!(unknown.code, Some(2));
+    assert!(unknown.err.contains("MEMORY CREEP, "), "{}", unknown.err);
+}
+
+#[test]
+fn only_rank_needs_no_number_and_the_host_has_no_reserved_memory() {
+    let folder = Folder::new("only-rank");
+    let record = |rank: u64, step: u64| {
+        json!({
+            "run": "job", "rank": rank, "step": step, "device": "cpu", "time": 1000 + step,
+            "allocated_bytes": step * 8 * MIB, "total_bytes": 16 * GIB,
+        })
+    };
+    let lines = |ranks: u64| -> String {
+        let records = (1..=900).flat_map(|step| (0..ranks).map(move |rank| record(rank, step)));
+        records.map(|record| format!("{record}\n")).collect()
+    };
+    let one = stepmem(&["explain", &folder.write("one.jsonl", &lines(1))], &[], b"");
+    let text = done(&one);
+    assert!(text.starts_with("Run job, rank 0 on cpu"), "{text}");
+    assert!(text.contains("At the end: MEMORY CREEP"), "{text}");
+    for absent in ["CREEP_", "Reserved", "outside the allocator"] {
+        assert!(!text.contains(absent), "{absent} in {text}");
+    }
+    let two = stepmem(&["explain", &folder.write("two.jsonl", &lines(2))], &[], b"");
+    assert_eq!(two.code, Some(1));
+    assert!(two.err.contains("run job has 2 ranks, name one with --rank: 0, 1"), "{}", two.err);
+    let exporter = Exporter::start(&[]);
+    exporter.push(&[record(5, 1)]);
+    let url = format!("http://{}", exporter.web);
+    assert!(done(&run(&["explain"], &url)).starts_with("Run job, rank 5"));
+    exporter.push(&[record(6, 1)]);
+    assert!(run(&["explain"], &url).err.contains("name one with --rank: 5, 6"));
+}
+
+#[test]
+fn tables_fit_the_terminal_and_name_the_columns_that_have_no_room() {
+    let folder = Folder::new("narrow");
+    let exporter = Exporter::start(&[]);
+    let job = Job::leaking("llm/7b", 0..900, 24 * MIB);
+    for batch in job.records().chunks(300) {
+        exporter.push(batch);
+    }
+    let url = format!("http://{}", exporter.web);
+    let file = folder.write("steps.jsonl", &job.recording());
+    let json =
+        folder.write("summary.json", &stepmem(&["summary", &file, "--json"], &[], b"").out);
+    for arguments in [
+        &["status", "--url", &url][..],
+        &["summary", &file],
+        &["summary", "--url", &url],
+        &["compare", &json, &json],
+        &["run", "-h"],
+        &["settings"],
+    ] {
+        let text = stepmem(arguments, &[("COLUMNS", "80")], b"").out;
+        let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+        assert!(widest <= 80, "{widest} columns: {text}");
+    }
+    let narrow = stepmem(&["status", "--url", &url], &[("COLUMNS", "80")], b"").out;
+    assert!(narrow.contains("MEMORY CREEP") && narrow.contains("\n No room for: "), "{narrow}");
+    let piped = stepmem(&["status", "--url", &url], &[], b"").out;
+    assert!(piped.lines().next().unwrap().contains("RESERVED"), "{piped}");
+    // Ranks that nothing is wrong with stand in the order of their numbers.
+    let card = stepmem(&["summary", &file], &[], b"").out;
+    let (_, table) = card.split_once("  RANK ").unwrap();
+    let ranks =
+        table.lines().skip(1).map_while(|line| line.split_whitespace().next()?.parse().ok());
+    let ranks: Vec<u64> = ranks.collect();
+    assert!(ranks.len() > 2 && ranks[1..].is_sorted(), "{card}");
+}
+
+#[test]
+fn short_help_of_run_has_its_own_options_and_names_the_place_of_the_settings() {
+    let short = stepmem(&["run", "-h"], &[], b"").out;
+    assert!(short.lines().count() < 40, "{short}");
+    assert!(short.contains("Settings: stepmem help settings") && short.contains("--fail-on"));
+    assert!(!short.contains("--rank.max") && !short.contains("0.0.0.0"), "{short}");
+    let long = stepmem(&["run", "--help"], &[], b"").out;
+    assert!(long.contains("--rank.max") && long.contains("[default: logs]"), "{long}");
+    for arguments in [&["help", "settings"][..], &["settings"]] {
+        let listed = stepmem(arguments, &[], b"").out;
+        for setting in stepmem::config::table::SETTINGS {
+            assert!(listed.contains(&format!("\n--{}", setting.key)), "{}", setting.key);
+            assert!(listed.contains(&setting.variable()), "{}", setting.key);
+        }
+    }
+}
+
+#[test]
+fn what_to_do_is_said_of_a_taken_port_a_missing_exporter_and_a_mistyped_variable() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for command in ["serve", "demo"] {
+        let push = ["--push.listen-address", "127.0.0.1:0"];
+        let of = [&[command, "--web.listen-address", &address][..], &push].concat();
+        let ended = stepmem(&of, &[], b"");
+        assert_eq!(ended.code, Some(1), "{}", ended.err);
+        for part in [&address[..], "another stepmem", "--web.listen-address (127.0.0.1:0 takes"]
+        {
+            assert!(ended.err.contains(part), "no {part}: {}", ended.err);
+        }
+    }
+    drop(taken);
+    let nobody = run(&["status"], &format!("http://{address}"));
+    for part in ["no exporter answers at", "stepmem serve", "--url"] {
+        assert!(nobody.err.contains(part), "no {part}: {}", nobody.err);
+    }
+    let slip = [("STEPMEM_PUSH_ADRESS", ":1")];
+    let checked = stepmem(&["check", "--no-nvml"], &slip, b"");
+    let words = "STEPMEM_PUSH_ADRESS: no such variable; STEPMEM_PUSH_LISTEN_ADDRESS is one";
+    assert!(checked.out.contains(words), "{}", checked.out);
+    let snapshot = text(
+        &crate::rig::folder::root()
+            .join("tests/data/snapshots/vectors/before_after.step10.pickle.gz"),
+    );
+    let moment = stepmem(&["snapshot", "show", &snapshot, "--at", "9999"], &[], b"");
+    assert_eq!(moment.code, Some(1), "{}", moment.out);
+    assert!(moment.err.contains("no step 9999, the snapshot has steps "), "{}", moment.err);
+}
+
+#[test]
 fn status_of_many_ranks_shows_the_worst_unless_all_are_asked_for() {
     let exporter = Exporter::start(&[]);
     let of = |rank: u64| pressed(rank, if rank == 77 { 99 } else { 20 + rank % 50 });

@@ -10,7 +10,7 @@ const [binary, picture, colorScheme = "light"] = process.argv.slice(2);
 /** Starts a demo on free ports and waits until it listens. */
 async function startDemo() {
   const free = ["--web.listen-address", "127.0.0.1:0", "--push.listen-address", "127.0.0.1:0"];
-  const demo = spawn(binary, ["demo", ...free, "--log.format", "json"], { stdio: ["ignore", "ignore", "pipe"] });
+  const demo = spawn(binary, ["demo", ...free, "--log.format", "json", "--log.level", "info"], { stdio: ["ignore", "ignore", "pipe"] });
   for await (const line of createInterface(demo.stderr)) {
     const { fields } = JSON.parse(line);
     if (fields.message === "listening" && fields.what === "web") {

@@ -59,6 +59,19 @@ function finding(fields) {
   return { ...about, severity: "warning", since: 1, evidence: {}, ...fields };
 }
 
+/** The demo's status with a rank whose line is known, and that has several findings. */
+async function crowded() {
+  const status = await statusOf(demoUrl);
+  const site = { file: "train.py", line: 151, function: "training_step" };
+  const stack = [site, { file: "lightning/pytorch/loops/training_epoch_loop.py", line: 120, function: "advance" }];
+  const sentence = "live memory grows by 4.92 MiB/step; held by `Trainer.history` (list) of train.py:42 in __init__; out of memory in about 1 h 45 min";
+  const evidence = { signal: "allocated", site: { ...site, stack } };
+  const of = { run: "demo", rank: 3, sentence };
+  const findings = [finding({ ...of, evidence, severity: "critical" }), finding({ ...of, kind: "HIGH_PRESSURE", status: "HIGH PRESSURE" })];
+  const ranks = status.ranks.map((rank) => ({ ...rank, oom_eta_seconds: 6300, end: rank.rank === 3 ? { outcome: "completed" } : null }));
+  return { ...status, ranks, findings: [...findings, ...status.findings] };
+}
+
 const checks = {
   async "a rank's finding is in the verdict, the list, the run's row and its own row alone"(reader) {
     await reader.open(demoUrl);
@@ -234,6 +247,53 @@ const checks = {
     assert.equal(await row.locator(".spark").getAttribute("class"), "spark level-2");
     assert.equal(await row.locator(".gauge").getAttribute("class"), "gauge level-2");
     assert.equal(await row.locator("td").last().getAttribute("class"), "num is-toned level-2");
+  },
+
+  async "no table reaches beyond the window, and what has no room is named"(reader) {
+    const status = await crowded();
+    for (const width of [1280, 390]) {
+      await reader.page.setViewportSize({ width, height: 800 });
+      await reader.open(demoUrl, status);
+      await reader.has("#ranks-rows tr", "BRAND NEW");
+      const beyond = await reader.page.locator("table:visible").locator("th, td").filter({ visible: true }).evaluateAll((cells) =>
+        cells.filter((cell) => cell.getBoundingClientRect().right > innerWidth).map((cell) => cell.textContent),
+      );
+      assert.deepEqual(beyond, [], `at ${width} px`);
+      assert.equal(await reader.page.evaluate(() => document.documentElement.scrollWidth), width);
+      const heads = await reader.page.locator("#ranks thead th").filter({ visible: true }).allInnerTexts();
+      for (const head of ["Rank", "Findings", "Allocated", "Creep per step", "OOM in"]) assert.ok(heads.includes(head), `${head} of ${heads}`);
+      const missing = (await reader.page.locator("#ranks thead th").allTextContents()).filter((head) => !heads.includes(head));
+      assert.match(await reader.page.locator("#ranks .columns").innerText(), new RegExp(`^No room for: ${missing.join(", ")}\\.`));
+    }
+    await reader.page.locator("#ranks .columns button").click();
+    assert.equal(await reader.page.locator("#ranks thead th").filter({ visible: true }).count(), 15);
+    await reader.page.locator("#ranks .columns button").click();
+    await reader.page.setViewportSize({ width: 2400, height: 800 });
+    await reader.page.locator("#ranks .columns").waitFor({ state: "hidden" });
+  },
+
+  async "the stack of an allocation takes a line a frame, and code is no backtick"(reader) {
+    for (const width of [1280, 390]) {
+      await reader.page.setViewportSize({ width, height: 800 });
+      await reader.open(demoUrl, await crowded());
+      await reader.page.locator("#findings-list summary").first().click();
+      const frames = await reader.page.locator("#findings-list ol li").evaluateAll((items) =>
+        items.map((item) => [item.clientWidth, item.clientHeight, parseFloat(getComputedStyle(item).lineHeight)]),
+      );
+      assert.equal(frames.length, 2);
+      const nLines = width > 640 ? 1 : 2;
+      for (const [wide, high, line] of frames) assert.ok(wide > 240 && high < (nLines + 0.5) * line, `${wide} x ${high} px of lines of ${line} px`);
+      assert.equal(await reader.page.locator("#findings-list code").first().innerText(), "Trainer.history");
+      assert.ok(!(await reader.page.innerText("main")).includes("`"));
+    }
+  },
+
+  async "where nothing pushes, the client stands before curl, with the address of this exporter"(reader) {
+    const status = await statusOf(nvmlUrl);
+    await reader.open(nvmlUrl, { ...status, ranks: [], runs: [], findings: [], processes: [], devices: [] });
+    const [client, curl] = await reader.texts("#push-example code");
+    const push = curl.match(/(http:\/\/\S+)\/v1\/steps$/)[1];
+    assert.equal(client, `STEPMEM_PUSH_URL=${push} python -m stepmem train.py`);
   },
 
   async "an exporter that stops answering is reported, its last figures kept"(reader) {

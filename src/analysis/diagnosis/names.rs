@@ -21,10 +21,26 @@ impl DiagnosisKind {
         Self::ALL.iter().copied().find(|kind| kind.label() == label)
     }
 
+    /// Returns the diagnosis that a person names, by its title or its label in any case.
+    pub fn named(name: &str) -> Option<Self> {
+        let plain = |name: &str| name.trim().to_ascii_uppercase().replace(['_', '-'], " ");
+        let is_it = |kind: &Self| {
+            let about = kind.about();
+            [about.label, about.title].iter().any(|known| plain(known) == plain(name))
+        };
+        Self::ALL.iter().copied().find(is_it)
+    }
+
     /// Returns every label, the worst first, with commas between.
     pub fn labels() -> String {
         let labels: Vec<&str> = Self::ALL.iter().map(|kind| kind.label()).collect();
         labels.join(", ")
+    }
+
+    /// Returns every title, the worst first, with commas between.
+    pub fn titles() -> String {
+        let titles: Vec<&str> = Self::ALL.iter().map(|kind| kind.about().title).collect();
+        titles.join(", ")
     }
 }
 

@@ -75,9 +75,9 @@ impl PushRefusal {
             Self::Malformed(error) if error.is_too_long() => PushResult::TooLarge,
             Self::Malformed(error) if error.is_out_of_range() => PushResult::OutOfRange,
             Self::NoGzip(_) | Self::Malformed(_) => PushResult::Malformed,
-            Self::Offer(OfferError::Refused(Refusal::UnknownSubject(_))) => {
-                PushResult::UnknownRank
-            }
+            Self::Offer(OfferError::Refused(
+                Refusal::UnknownSubject(_) | Refusal::UnknownRun(_),
+            )) => PushResult::UnknownRank,
             Self::Offer(OfferError::Refused(Refusal::Held(_) | Refusal::OfAnother(_))) => {
                 PushResult::NameTaken
             }

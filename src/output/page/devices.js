@@ -1,6 +1,7 @@
 // The table of devices, the worst first: their memory, their processes and their Xid errors.
 
 import { $, Rows, element, show, tableRow, text, tone } from "./dom.js";
+import { Fitted } from "./fit.js";
 import { DASH, ago, bytes, counts, isKnown, known, number, percent, plural } from "./format.js";
 import { badges, gauge, mark } from "./parts.js";
 import { deviceKey } from "./view.js";
@@ -12,8 +13,9 @@ const ATTRIBUTION_WORDS = {
   unsupported: "the driver has no process list",
 };
 
-export function devicesSection() {
+export function devicesSection(redraw) {
   const rows = new Rows($("devices-rows"), make, update);
+  const fitted = new Fitted($("devices-rows"), redraw);
   return (view) => {
     const { devices } = view;
     const drivers = new Set(devices.map((device) => device.driver_version).filter(isKnown));
@@ -25,6 +27,7 @@ export function devicesSection() {
     show($("devices-box"), devices.length > 0);
     rows.set([...devices].sort((a, b) => b.level - a.level), deviceKey, view);
     show($("devices"), true);
+    fitted.fit(`${devices.length} ${view.findings.length}`);
   };
 }
 
@@ -48,7 +51,7 @@ export function nvmlState({ is_up: isUp, last_success_time: time, errors }, now)
 }
 
 function make() {
-  const row = tableRow("pin", "found", "mono", "", "num", "", "");
+  const row = tableRow("pin wrap", "found", "mono", "", "num", "wrap", "wrap");
   const { cells } = row;
   const [dot, label] = [mark(), element("span")];
   cells[0].append(dot, label);
@@ -74,7 +77,7 @@ function update(row, device, { status }) {
   row.processes.set(processLines(device), (line) => line.key);
   const errors = status.gpu.xids.filter(({ uuid: of }) => of === device.uuid);
   text(xids, errors.map(({ xid, count }) => `Xid ${xid} × ${number(count)}`).join(", ") || "none");
-  tone(xids, errors.length > 0 ? 2 : null, errors.length > 0 ? "is-toned" : "");
+  tone(xids, errors.length > 0 ? 2 : null, errors.length > 0 ? "is-toned wrap" : "wrap");
 }
 
 function processLines(device) {

@@ -9,6 +9,20 @@ export function text(node, value, title) {
   if (title !== undefined) hint(node, title);
 }
 
+/** Writes a sentence in which what stands between backticks is code. */
+export function words(node, sentence) {
+  if (node.said === sentence) return;
+  node.said = sentence;
+  const parts = sentence.split("`");
+  // A backtick without its partner is one of the text.
+  const rest = parts.length % 2 === 0 ? `\`${parts.pop()}` : "";
+  const nodes = parts.map((part, idx) => (idx % 2 === 1 ? element("code", "", part) : part));
+  node.replaceChildren(...nodes, rest);
+}
+
+/** The same sentence where only plain text can stand. */
+export const plainly = (sentence) => sentence.replaceAll("`", "");
+
 export function attribute(node, name, value) {
   if (node.getAttribute(name) !== value) node.setAttribute(name, value);
 }

@@ -1,6 +1,6 @@
 // The list of findings, the worst first: where, since when, why, and what to do.
 
-import { $, Rows, attribute, element, show, text, tone } from "./dom.js";
+import { $, Rows, attribute, element, show, text, tone, words } from "./dom.js";
 import { age, date, number } from "./format.js";
 import { Capped, mark } from "./parts.js";
 import { levelOf } from "./severity.js";
@@ -27,8 +27,8 @@ function make() {
   fold.append(element("summary", "", "Where it is allocated"), frames);
   const timeline = element("a", "", "Timeline of its memory snapshot");
   const drawn = element("p", "advice", timeline);
-  const words = element("div", "", element("p", "", status, " ", where), sentence, fold, drawn, note, advice);
-  const node = element("li", "", badge, words, time);
+  const body = element("div", "", element("p", "", status, " ", where), sentence, fold, drawn, note, advice);
+  const node = element("li", "", badge, body, time);
   return { node, badge, severity, status, where, sentence, advice, time, note, fold, frames, drawn, timeline, shown: "" };
 }
 
@@ -37,8 +37,8 @@ function update(row, finding, view) {
   text(row.severity, finding.severity);
   text(row.status, finding.status);
   text(row.where, subjectName(finding, view.fullName));
-  text(row.sentence, finding.sentence);
-  text(row.advice, finding.advice);
+  words(row.sentence, finding.sentence);
+  words(row.advice, finding.advice);
   stack(row, finding.evidence.site?.stack ?? []);
   const snapshots = snapshotsOf(finding, view.status.snapshots);
   const id = snapshots.findLast((snapshot) => snapshot.timeline)?.timeline;

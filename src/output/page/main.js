@@ -21,7 +21,7 @@ const sections = [
   runsSection(draw),
   ranksSection(draw),
   processesSection(draw),
-  devicesSection(),
+  devicesSection(draw),
   exporterSection(),
 ];
 

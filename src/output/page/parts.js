@@ -1,6 +1,6 @@
 // Parts that several sections show: marks, badges, gauges, and lists that a button makes whole.
 
-import { Rows, element, hint, show, text, tone } from "./dom.js";
+import { Rows, element, hint, plainly, show, text, tone } from "./dom.js";
 import { isKnown, plural } from "./format.js";
 import { PENDING, levelOf } from "./severity.js";
 
@@ -11,7 +11,7 @@ export function mark() {
   return node;
 }
 
-/** Fills `parent` with a badge for each finding; a further one says what is not judged yet. */
+/** Fills `parent` with a badge for each finding; further ones hold notes, such as what is not judged yet. */
 export function badges(parent) {
   const rows = new Rows(
     parent,
@@ -27,15 +27,15 @@ export function badges(parent) {
       hint(row.node, badge.hint);
     },
   );
-  return (findings, pending) => {
+  return (findings, ...notes) => {
     const list = findings.map((finding) => ({
       key: `${finding.kind} ${finding.uuid ?? ""}`,
       level: levelOf([finding]),
       severity: `${finding.severity}: `,
       label: finding.status,
-      hint: `${finding.severity}: ${finding.sentence}`,
+      hint: `${finding.severity}: ${plainly(finding.sentence)}`,
     }));
-    if (pending) list.push({ key: PENDING, level: PENDING, severity: "", ...pending });
+    notes.forEach((note, idx) => note && list.push({ key: `note ${idx}`, level: PENDING, severity: "", ...note }));
     rows.set(list, (badge) => badge.key);
   };
 }

@@ -2,6 +2,7 @@
 
 import { $, Rows, element, hint, show, tableRow, text, tone } from "./dom.js";
 import { DASH, bytes, isKnown, known, number, oomEta, percent } from "./format.js";
+import { Fitted } from "./fit.js";
 import { sparkline } from "./sparks.js";
 import { Capped, badges, gauge, mark, toned } from "./parts.js";
 import { PENDING, levelOfOom, levelWhere } from "./severity.js";
@@ -14,10 +15,12 @@ export function processesSection(redraw) {
   const rows = new Rows($("processes-rows"), make, update);
   const limits = { button: $("processes-more"), limit: SHOWN, noun: "process", redraw };
   const capped = new Capped(rows, limits);
+  const fitted = new Fitted($("processes-rows"), redraw);
   return (view) => {
     text($("processes-count"), number(view.processes.length));
     capped.set([...view.processes].sort((a, b) => b.level - a.level), processKey, view);
     show($("processes"), view.processes.length > 0);
+    fitted.fit(`${view.processes.length} ${view.findings.length}`);
   };
 }
 

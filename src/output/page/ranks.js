@@ -1,6 +1,7 @@
 // The table of ranks, the worst first, and its filter.
 
-import { $, Rows, element, hint, show, tableRow, text, tone } from "./dom.js";
+import { $, Rows, attribute, element, hint, show, tableRow, text, tone } from "./dom.js";
+import { Fitted } from "./fit.js";
 import { DASH, ago, bytes, date, duration, known, most, number, oomEta, percent, plural, signed } from "./format.js";
 import { sparkline } from "./sparks.js";
 import { Capped, badges, gauge, mark, toned } from "./parts.js";
@@ -14,6 +15,7 @@ const NOTED = 8;
 export function ranksSection(redraw) {
   const rows = new Rows($("ranks-rows"), make, update);
   const capped = new Capped(rows, { button: $("ranks-more"), limit: SHOWN, noun: "rank", redraw });
+  const fitted = new Fitted($("ranks-rows"), redraw);
   $("filter").addEventListener("input", redraw);
   return (view) => {
     const { ranks } = view;
@@ -24,6 +26,9 @@ export function ranksSection(redraw) {
     text($("ranks-note"), hostNote(wanted));
     show($("ranks-note"), wanted.some((rank) => rank.host?.sentence));
     show($("ranks"), ranks.length > 0);
+    // One run is named above.
+    attribute($("ranks-run"), "data-drop", view.runs.length === 1 ? "0" : "9");
+    fitted.fit(`${wanted.length} ${view.findings.length}`);
   };
 }
 
@@ -77,12 +82,18 @@ function updateIdentity(row, rank, { now, cellName }) {
   const identity = Object.entries({ "of ranks": size, "local rank": local, node, pid, attempt });
   hint(name, identity.map(([word, value]) => `${word} ${known(value, String)}`).join(", "));
   text(run, rank.run, rank.run);
-  row.badges(rank.findings, rank.pending);
+  row.badges(rank.findings, rank.pending, activity(rank));
   text(device, known(rank.device, cellName), rank.device ?? "");
   text(step, known(rank.step, number), known(rank.step_seconds, (seconds) => `${seconds.toFixed(3)} s per step`));
   const when = known(rank.last_push_time, (time) => ago(time, now));
-  const silent = () => `silent for ${known(rank.silent_seconds, duration)}`;
-  text(pushed, rank.end ? `ended (${rank.end.outcome})` : rank.state === "silent" ? silent() : when, known(rank.last_push_time, date));
+  text(pushed, when, known(rank.last_push_time, date));
+}
+
+/** That a rank ended or is silent, as a badge; its finding may be of before. */
+function activity(rank) {
+  if (rank.end) return { label: `ended (${rank.end.outcome})`, hint: "It pushes no further steps" };
+  if (rank.state !== "silent") return null;
+  return { label: `silent for ${known(rank.silent_seconds, duration)}`, hint: "It has not ended, and pushes nothing" };
 }
 
 function updateMemory(row, rank) {

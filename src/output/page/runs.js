@@ -2,6 +2,7 @@
 
 import { $, Rows, show, tableRow, text } from "./dom.js";
 import { isKnown, known, least, most, number, oomEta, signed, timeLeft } from "./format.js";
+import { Fitted } from "./fit.js";
 import { Capped, badges } from "./parts.js";
 import { worstFirst } from "./severity.js";
 import { grouped } from "./view.js";
@@ -11,6 +12,7 @@ const SHOWN = 16;
 export function runsSection(redraw) {
   const rows = new Rows($("runs-rows"), make, update);
   const capped = new Capped(rows, { button: $("runs-more"), limit: SHOWN, noun: "run", redraw });
+  const fitted = new Fitted($("runs-rows"), redraw);
   return (view) => {
     text($("runs-count"), number(view.runs.length));
     capped.set(view.runs, (run) => run.run, view);
@@ -18,6 +20,7 @@ export function runsSection(redraw) {
     text($("runs-note"), shared.join(" "));
     show($("runs-note"), shared.length > 0);
     show($("runs"), view.runs.length > 0);
+    fitted.fit(`${view.runs.length} ${view.findings.length}`);
   };
 }
 

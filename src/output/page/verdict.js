@@ -1,17 +1,18 @@
 // The verdict: one headline about everything, the worst finding first.
 
-import { $, show, text, tone } from "./dom.js";
+import { $, show, text, tone, words } from "./dom.js";
 import { isKnown, most, number, plural } from "./format.js";
 import { PENDING, SEVERITIES, levelOf } from "./severity.js";
 import { perStep } from "./slopes.js";
 import { straightRises, subjectName } from "./view.js";
 
 export function verdictSection() {
+  text($("client"), client());
   text($("curl"), curl());
   return (view) => {
     const { level, headline, more, said } = verdictOf(view);
     tone($("verdict"), level, "verdict");
-    text($("verdict-text"), headline);
+    words($("verdict-text"), headline);
     text($("verdict-more"), more);
     show($("verdict-more"), more !== "");
     show($("push-example"), view.ranks.length === 0);
@@ -93,10 +94,23 @@ function briefly({ evidence, sentence }) {
   return sentence.split(/[,;]/)[0] + (line ? `, ${line}` : "") + (end ? `; ${end}` : "");
 }
 
-function curl() {
+const PUSH_URL = "http://127.0.0.1:9478";
+
+/** Where this exporter takes pushes. */
+function pushUrl() {
   const url = document.querySelector('meta[name="push-url"]').content;
+  return url && !url.includes("{{") ? url.replace(/\/$/, "") : PUSH_URL;
+}
+
+/** The command of a training script that pushes here; without an address the client takes the usual one. */
+function client() {
+  const url = pushUrl().replace(/^unix:\/*/, "unix:///");
+  return `${url === PUSH_URL ? "" : `STEPMEM_PUSH_URL=${url} `}python -m stepmem train.py`;
+}
+
+function curl() {
+  const base = pushUrl();
   const record = '{"run":"demo","rank":0,"step":1,"allocated_bytes":1073741824}';
-  const base = url && !url.includes("{{") ? url.replace(/\/$/, "") : "http://127.0.0.1:9478";
   const where = base.startsWith("unix:") ? `--unix-socket ${base.slice(5)} http://localhost/v1/steps` : `${base}/v1/steps`;
   return `curl -H 'content-type: application/json' -d '${record}' ${where}`;
 }

@@ -5,7 +5,7 @@ use crate::report::compare::comparison::{
     Change, ChangeUnit, Comparison, Direction, OldNew, RankChange, Reason, RunDiagnosis,
 };
 use crate::report::policy::PolicyName;
-use crate::text::page::{Column, Indent, Page, Table};
+use crate::text::page::{COLUMNS, Column, Indent, Page, Table};
 use crate::text::units::{bytes, many, or_unknown, percent, rate, signed_bytes};
 
 /// The ranks with rows of their own, at most; the rest is counted.
@@ -13,7 +13,12 @@ const RANKS_MAX: usize = 16;
 
 /// Puts a comparison into words.
 pub fn render(comparison: &Comparison) -> String {
-    let mut page = Page::default();
+    render_within(comparison, None)
+}
+
+/// Puts a comparison into words for a terminal of so many columns.
+pub fn render_within(comparison: &Comparison, columns: Option<usize>) -> String {
+    let mut page = Page::default().within(columns);
     page.line(&format!("Verdict: {}", comparison.verdict.as_label()));
     for Reason { direction, sentence } in &comparison.reasons {
         let word = if *direction == Direction::Worse { "worse: " } else { "better:" };
@@ -32,7 +37,7 @@ pub fn render(comparison: &Comparison) -> String {
         page.paragraph(Indent { first: 2, rest: 8 }, &format!("note: {note}."));
     }
     page.blank();
-    page.table(&table(comparison));
+    page.table(&table(comparison, columns.is_none_or(|columns| columns >= COLUMNS)));
     if let n @ 1.. = comparison.ranks.len().saturating_sub(RANKS_MAX) {
         let n = u64::try_from(n).unwrap_or(u64::MAX);
         let ranks = many(n, "more rank");
@@ -52,12 +57,13 @@ pub fn value(unit: ChangeUnit, value: f64) -> String {
     }
 }
 
-fn table(comparison: &Comparison) -> Table {
+fn table(comparison: &Comparison, is_wide: bool) -> Table {
+    let [about, figure, change] = if is_wide { [24, 20, 26] } else { [0; 3] };
     let mut table = Table::new([
-        Column::left(0, "").at_least(24),
-        Column::right(1, "OLD").at_least(20),
-        Column::right(1, "NEW").at_least(20),
-        Column::right(1, "CHANGE").at_least(26),
+        Column::left(0, "").at_least(about),
+        Column::right(1, "OLD").at_least(figure),
+        Column::right(1, "NEW").at_least(figure),
+        Column::right(1, "CHANGE").at_least(change),
     ]);
     let OldNew { old, new } = &comparison.diagnosis;
     let status = |run: &RunDiagnosis| match run.policy {

@@ -10,7 +10,7 @@ use crate::analysis::creep::window::WindowVerdict;
 use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
 use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::findings::{Transition, TransitionState};
-use crate::model::ids::{ProcessId, RankId, SubjectId};
+use crate::model::ids::{GpuUuid, ProcessId, RankId, SubjectId};
 use crate::report::explain::story::{
     Cause, Closest, End, LevelTests, Story, StoryEvent, signal, stage_of,
 };
@@ -42,7 +42,9 @@ pub fn render(story: &Story) -> String {
         page.line("  None.");
     }
     for signal in signals(story) {
-        windows(&mut page, story, signal);
+        if is_readable(story, signal) {
+            windows(&mut page, story, signal);
+        }
     }
     early(&mut page, story);
     stairs(&mut page, story);
@@ -55,6 +57,13 @@ pub fn signals(story: &Story) -> impl Iterator<Item = Signal> {
     Signal::ALL
         .into_iter()
         .filter(|signal| (signal.axis() == Axis::Seconds) == story.is_process())
+}
+
+/// Returns whether a subject can have such a signal: a process on the host has no device's allocator.
+fn is_readable(story: &Story, signal: Signal) -> bool {
+    let device = story.device.as_deref().and_then(|device| GpuUuid::new(device).ok());
+    let is_on_host = device.is_some_and(|device| device.is_host());
+    !is_on_host || matches!(signal, Signal::Allocated | Signal::Process)
 }
 
 fn has_event(story: &Story, of: Signal) -> bool {
@@ -97,7 +106,7 @@ fn head(page: &mut Page, story: &Story) {
     let held: Vec<String> = held(story)
         .map(|event| {
             let transition = &event.transition;
-            format!("{} ({})", transition.kind, severity(story, event))
+            format!("{} ({})", transition.kind.about().title, severity(story, event))
         })
         .collect();
     let now = if held.is_empty() { "no finding".to_owned() } else { held.join(", ") };
@@ -167,7 +176,7 @@ fn marks(page: &mut Page, story: &Story, of: Signal) {
             (TransitionState::Cleared, _) => ('x', "cleared"),
             (TransitionState::Raised, _) => {
                 let about = event.transition.kind.about();
-                (about.mark, about.label)
+                (about.mark, about.title)
             }
         };
         let idx = event.n_pictured.saturating_sub(1) / floor.steps_per_point();
@@ -209,7 +218,7 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
     let step =
         transition.step.map_or(String::new(), |step| format!("step {}, ", grouped(step)));
     let when = format!("{step}{}:", date(transition.time));
-    let kind = transition.kind;
+    let (kind, title) = (transition.kind, transition.kind.about().title);
     match (transition.state, event.cause) {
         // The next line reports it.
         (TransitionState::Cleared, Cause::Became(_)) => {}
@@ -223,11 +232,11 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
                 }
                 _ => "its figures no longer show it",
             };
-            page.paragraph(Indent::hanging(2), &format!("{when} {kind} cleared: {why}"));
+            page.paragraph(Indent::hanging(2), &format!("{when} {title} cleared: {why}"));
         }
         (TransitionState::Raised, _) => {
             let (severity, sentence) = (severity(story, event), transition.evidence.sentence());
-            let words = format!("{when} {kind}, {severity}: {sentence}");
+            let words = format!("{when} {title}, {severity}: {sentence}");
             page.paragraph(Indent::hanging(2), &words);
             if let Some(window) = &event.window {
                 shown(page, window, stage_of(kind), story);

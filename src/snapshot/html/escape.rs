@@ -4,6 +4,21 @@ use serde::Serialize;
 
 use crate::text::clean::{clean, is_raw};
 
+/// Returns text for an element, in which what stands between backticks is code.
+pub fn with_code(text: &str) -> String {
+    let shown = escaped(text);
+    let mut parts = shown.split('`');
+    let mut html = parts.next().unwrap_or_default().to_owned();
+    while let Some(code) = parts.next() {
+        match parts.next() {
+            Some(after) => html.extend(["<code>", code, "</code>", after]),
+            // A backtick without its partner is one of the text.
+            None => html.extend(["`", code]),
+        }
+    }
+    html
+}
+
 /// Returns text for an element or a quoted attribute.
 pub fn escaped(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());

@@ -3,7 +3,7 @@
 use crate::snapshot::categories;
 use crate::snapshot::html::bands::frames;
 use crate::snapshot::html::detail::Detail;
-use crate::snapshot::html::escape::escaped;
+use crate::snapshot::html::escape::{escaped, with_code};
 use crate::snapshot::html::markup::{add, close, line_with, open, stack};
 use crate::snapshot::leak::LeakVerdict;
 use crate::snapshot::num::count;
@@ -81,7 +81,7 @@ fn verdicts(html: &mut String, study: &Study<'_>, detail: Detail) {
     }
     peak(html, study);
     html.push_str("</div>\n");
-    add(html, format_args!("<p class=\"next\">Next: {}</p>", escaped(words::advice(study))));
+    add(html, format_args!("<p class=\"next\">Next: {}</p>", with_code(words::advice(study))));
 }
 
 fn peak(html: &mut String, study: &Study<'_>) {

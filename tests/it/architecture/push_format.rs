@@ -14,7 +14,7 @@ use crate::architecture::tokens::{Placed, Token};
 const WIRE: &str = "input::push::wire";
 
 /// Files that name the keys of a push as a pusher does: the example of `serve --help`, and the demo's simulated job.
-const PUSHERS: &[&str] = &["src/commands/demo.rs", "src/commands/serve.rs"];
+const PUSHERS: &[&str] = &["src/commands/simulated_job.rs", "src/commands/serve.rs"];
 
 /// A kind of message that `wire` reads.
 struct Format {
@@ -136,7 +136,7 @@ fn planted_reading_of_pushes_is_found() {
     let formats = formats(House::standing());
     for (path, text) in [
         (
-            "src/commands/demo.rs",
+            "src/commands/ack.rs",
             r#"fn f() { json!({"rank": 1, "step": 2, "allocated_bytes": 3}); }"#,
         ),
         (

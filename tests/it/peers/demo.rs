@@ -13,7 +13,7 @@ use crate::rig::json::items;
 use crate::rig::peers::{element, reference_scrape, rendered, run_peer};
 use crate::rig::series::has_family;
 use crate::rig::units::GIB;
-use crate::rig::wait::DEADLINE;
+use crate::rig::wait::{DEADLINE, await_true};
 
 /// The rank of the demo that leaks.
 const LEAKING: u64 = 3;
@@ -69,6 +69,35 @@ fn demo_shows_memory_creep_for_the_leaking_rank_and_only_for_it() {
             assert_eq!(fields["rank"], LEAKING, "{entry}");
         }
     }
+}
+
+#[test]
+fn demo_dies_out_of_memory_and_after_its_restart_names_line_and_holder_again() {
+    let demo = Exporter::start_command("demo", &["--leak-mib", "64"], &[]);
+    await_logged(&demo, 1, |fields| {
+        fields["message"] == "raised" && fields["kind"] == "OUT_OF_MEMORY"
+    });
+    let oom = r#"stepmem_diagnosis{run="demo",rank="3",kind="OUT_OF_MEMORY"}"#;
+    assert!(demo.scrape().contains_key(oom), "{:#?}", demo.scrape().keys());
+    let url = format!("http://{}", demo.web);
+    let table = stepmem(&["status", "--url", &url], &[], b"").out;
+    assert!(table.contains("OUT OF MEMORY (critical), rank 3 of demo"), "{table}");
+    assert!(table.contains("ended (oom)"), "{table}");
+    // The second time is of the next attempt.
+    await_logged(&demo, 2, |fields| {
+        fields["message"] == "holders" && fields["holder"] == "`Trainer.history`"
+    });
+    await_logged(&demo, 2, |fields| fields["message"] == "snapshot analysed");
+    let status = demo.status();
+    let rank = items(&status["ranks"]).find(|rank| rank["rank"] == LEAKING).unwrap();
+    assert_eq!(rank["attempt"], 1, "{rank:#}");
+}
+
+/// Waits until a demo has logged so many entries of a kind.
+fn await_logged(demo: &Exporter, n: usize, is_it: impl Fn(&Value) -> bool) {
+    await_true("an entry of the log", || {
+        demo.log().iter().filter(|entry| is_it(&entry["fields"])).count() >= n
+    });
 }
 
 #[test]

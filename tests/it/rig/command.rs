@@ -25,9 +25,9 @@ pub fn stepmem(arguments: &[&str], variables: &[(&str, &str)], input: &[u8]) -> 
     run(command.args(arguments), input)
 }
 
-/// Hides that the tests may run in a pod.
+/// Hides that the tests may run in a pod, and how wide a terminal they may have.
 fn outside(command: &mut Command) -> &mut Command {
-    command.env_remove("KUBERNETES_SERVICE_HOST")
+    command.env_remove("KUBERNETES_SERVICE_HOST").env_remove("COLUMNS")
 }
 
 fn run(command: &mut Command, input: &[u8]) -> Ended {
