@@ -10,7 +10,7 @@ use crate::analysis::acks::ActiveAck;
 use crate::analysis::basis::Basis;
 use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::trend::{Stage, TrendFigures};
+use crate::analysis::creep::soonest::soonest;
 use crate::analysis::devices::NvmlStatus;
 use crate::analysis::diagnosis::balance::{Balance, RankBalance};
 use crate::analysis::diagnosis::host_words;
@@ -460,16 +460,6 @@ impl ProcessStatus {
             oom_eta_lower_seconds: soonest.and_then(|trend| trend.oom_eta_lower_seconds),
         }
     }
-}
-
-/// The creeping trend that is the first to use up its headroom.
-fn soonest(creep: &CreepEstimator) -> Option<TrendFigures> {
-    creep
-        .trends()
-        .filter(|trend| trend.stage == Stage::Creeping)
-        .filter_map(|trend| Some((trend.eta_steps().or(trend.eta_seconds())?.likely, trend)))
-        .min_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, trend)| creep.figures(trend))
 }
 
 impl SignalStatus {

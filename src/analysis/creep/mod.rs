@@ -1,7 +1,7 @@
 //! The online estimator of memory creep. Read it bottom up: `axis`, `signal`, `rules` and
 //! `record`; blocks of records in a `pyramid` of windows; the `gates` that a `window`, its
 //! `shape` and its `climbs` must pass; its `slope` and the `trend` that it then shows; `watch`, `stairs` and their `marks`, `surge` and `readings` over time;
-//! and the `estimator` of one rank. `without` leaves rules out, to measure them.
+//! the `estimator` of one rank, and the `soonest` of its trends. `without` leaves rules out, to measure them.
 
 pub mod axis;
 mod batch;
@@ -22,6 +22,7 @@ pub mod signal;
 #[cfg(test)]
 mod simulation;
 mod slope;
+pub mod soonest;
 pub mod stairs;
 pub mod surge;
 pub mod trend;
