@@ -259,6 +259,7 @@ mod tests {
         ("state.file", "state"),
         ("summary.dir", "summaries"),
         ("summary.launches-max", "1"),
+        ("workload", "llm-7b"),
         ("record.directory", "recordings"),
         ("record.max-bytes", "1MiB"),
         ("stop.linger", "1s"),

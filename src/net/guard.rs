@@ -192,7 +192,8 @@ mod tests {
         };
         let mut map = HeaderMap::new();
         for (name, value) in headers {
-            map.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+            let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
+            map.append(HeaderName::from_static(name), value);
         }
         let (uri, version) = (Uri::from_static(target), Version::HTTP_11);
         guard.check(&RequestHead { method, uri: &uri, version, headers: &map })
