@@ -38,6 +38,7 @@ __all__ = [
     "end",
     "flush",
     "format_memory_stats",
+    "mark",
     "memory_stats",
     "memory_utilization",
     "phase",
@@ -82,6 +83,11 @@ def step(n: Optional[int] = None) -> Step:
 def phase(name: str) -> Phase:
     """Returns a context manager for an `"eval"` or `"checkpoint"` phase, which counts for peaks but not as a step."""
     return Phase(name)
+
+
+def mark(name: str) -> None:
+    """Marks the next step's record: an `"eval"`, a `"checkpoint"` or a new `"epoch"` came before it. Takes 0.2 µs."""
+    CLIENT.mark(name)
 
 
 def end(outcome: str = "completed") -> None:

@@ -41,6 +41,7 @@ def auto() -> None:
 def _install(module: "ModuleType | Any") -> None:
     try:
         module.register_optimizer_step_post_hook(untraced(_after_step))
+        CLIENT.watch_time()
     except Exception as error:
         warn_once("hook", f"optimizer steps are not counted, PyTorch 2.0 or newer is required: {error!r}")
 

@@ -10,18 +10,20 @@ import time
 from typing import TYPE_CHECKING, Optional
 
 from ._ending import Ending
+from ._marks import install
 from ._peaks import in_child
 from ._process import Process
 from ._recorder import UNPACKED_MAX, Recorder
 from ._sender import Sender
 from ._signals import raise_if_of_handler
 from ._warn import inform_once, note_once, warn_once
-from ._wire import OUTCOMES, PHASES, Capture, End, HoldersAsk, HoldersResult, SnapshotResult
+from ._wire import MARKS, OUTCOMES, PHASES, TIMED_PHASES, Capture, End, HoldersAsk, HoldersResult, SnapshotResult
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Type
 
+    from ._by_time import ByTime
     from ._holder_asks import HolderAsks
     from ._snapshots import Snapshots
 
@@ -61,6 +63,7 @@ class Client:
         self._sender: Optional[Sender] = None
         self._may_be_asked = False
         """Whether there is one of these two, which a step's end then asks whether it has something to do."""
+        self._by_time: Optional[ByTime] = None
         self._snapshots: Optional[Snapshots] = None
         self._holder_asks: Optional[HolderAsks] = None
 
@@ -85,10 +88,35 @@ class Client:
 
     def phase_end(self, name: str, n: Optional[int] = None) -> None:
         """Records the end of an evaluation or a checkpoint, at step `n` or the last one."""
-        if name not in PHASES[1:]:
+        if name not in TIMED_PHASES:
             warn_once(f"phase {name}", f"phase {name!r} is not recorded: it is neither 'eval' nor 'checkpoint'")
             return
         self.record(self.process.step if n is None else n, PHASES.index(name))
+
+    def mark(self, name: str) -> None:
+        """Marks the record of the next step: since the one before it an evaluation, a checkpoint or a new epoch came."""
+        if name in MARKS:
+            self.process.marks |= 1 << MARKS.index(name)
+        else:
+            warn_once(f"mark {name}", f"mark {name!r} is not one of {', '.join(MARKS)}")
+
+    def watch_time(self) -> None:
+        """Begins to sample memory by time while the program runs a model without steps."""
+        try:
+            settings = self.process.settings()
+            if self._by_time is None and settings is not None and not settings.is_disabled:
+                from ._by_time import ByTime  # importing it takes memory
+
+                self._by_time = ByTime(self.process, self._sample)
+                self._by_time.start()
+        except Exception as error:
+            warn_once("by time", f"memory is not sampled by time: {error!r}")
+
+    def _sample(self, phase_idx: int) -> None:
+        """Appends a record by time. Runs on a thread of its own."""
+        recorder = self._recorder or self._start_once()
+        if recorder is not None:
+            recorder.sample(phase_idx)
 
     def begin(self) -> None:
         """Marks the beginning of the next step or phase, from which its duration counts."""
@@ -153,6 +181,7 @@ class Client:
         sender.start(recorder.pack, UNPACKED_MAX)
         self._sender, self._recorder, self._n_failures = sender, recorder, 0
         self.ending.install()
+        install(self.process)
         if settings.writes_on_oom:
             self.snapshots.watch_oom()
         identity = self.process.identity()
@@ -229,6 +258,8 @@ class Client:
     def at_exit(self) -> None:
         """Pushes the remaining records and the end within FLUSH_SECONDS. Runs at the interpreter's exit."""
         try:
+            if self._by_time is not None:
+                self._by_time.stop()
             if self._sender is not None:
                 end = self.ending.at_exit()
                 if end is not None:

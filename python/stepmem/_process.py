@@ -31,6 +31,12 @@ class Process:
         """Of the steps that the optimizer hook counts, those are read whose number times SCATTER, modulo SCATTERED, is below this."""
         self.is_followed = False
         """Whether a snapshot or a search for holders needs each step's end."""
+        self.marks = 0
+        """What was noted since the last record of a step, see `_marks`."""
+        self.is_sampled = False
+        """Whether it was sampled by time."""
+        self.gives_way = False
+        """Whether it stops to be, because another process has its rank."""
         self.step_began_at: Optional[float] = None
         """When the current step began, on the monotonic clock; None if unknown."""
         self._settings: Optional[Settings] = None

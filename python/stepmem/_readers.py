@@ -47,6 +47,22 @@ class Capacity(NamedTuple):
 NO_CAPACITY = Capacity(UNKNOWN, UNKNOWN)
 
 
+class Look:
+    """What was read between steps, in place of a reader in a source."""
+
+    __slots__ = ("_read", "capacity", "high_water")
+
+    def __init__(self, figures: Figures, parts: Parts) -> None:
+        self._read = figures, parts
+        self.high_water: HighWater = (UNKNOWN, UNKNOWN)
+        self.capacity: Optional[Capacity] = None
+        """None where the reader's own can be read on any thread."""
+
+    def figures(self, _taken: Any, _at: float) -> Tuple[Figures, Parts]:
+        """Returns what was read."""
+        return self._read
+
+
 class HostReader:
     """Anonymous resident memory of this process, and shared memory that it holds (Linux).
 
@@ -96,6 +112,10 @@ class HostReader:
     def n_ooms(self) -> int:
         """Returns UNKNOWN: nothing counts the errors of the host."""
         return UNKNOWN
+
+    def look(self) -> "Look":
+        """Returns the memory as it is, on any thread."""
+        return Look(*self.figures(self.take(), time.monotonic()))
 
     def capacity(self) -> Capacity:
         """Returns the budget, or the smallest of the machine's memory, the cgroup limit and the process's own limits.
@@ -182,6 +202,18 @@ class CudaReader:
         read = getattr(self._torch._C, "_cuda_memoryStats", self._torch.cuda.memory_stats_as_nested_dict)
         stats: Dict[str, Any] = read(self._idx)
         return stats
+
+    def look(self) -> "Look":
+        """Returns the memory as it is, on any thread. The steps' peaks stay as they are; what the program sees of them is a mark."""
+        stats = self._raw()
+        allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
+        inactive = stats["inactive_split_bytes"]["all"]["current"] if "inactive_split_bytes" in stats else UNKNOWN
+        counts = stats.get("num_alloc_retries", UNKNOWN), stats.get("num_ooms", UNKNOWN)
+        look = Look((allocated["current"], UNKNOWN, reserved["current"], UNKNOWN, inactive, *counts), NO_PARTS)
+        look.high_water = max(self.high_water[0], allocated["peak"]), max(self.high_water[1], reserved["peak"])
+        total = getattr(self._torch.cuda.get_device_properties(self._idx), "total_memory", None)
+        look.capacity = NO_CAPACITY if total is None else Capacity(int(total), UNKNOWN)
+        return look
 
     def capacity(self) -> Capacity:
         """Returns the device's memory. On any but the training thread it would create a context on GPU 0."""

@@ -12,10 +12,11 @@ from time import monotonic
 from time import time as unix_time
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
+from ._marks import Marker
 from ._pacing import Pacing
 from ._peaks import step_lock
 from ._process import Process
-from ._readers import NO_CAPACITY, NO_PARTS, Capacity, CudaReader, HostReader, Parts, find_reader
+from ._readers import NO_CAPACITY, NO_PARTS, Capacity, CudaReader, HostReader, Look, Parts, find_reader
 from ._sender import BATCH_RECORDS_MAX, Sender
 from ._settings import Settings
 from ._signals import raise_if_of_handler
@@ -32,11 +33,11 @@ UNPACKED_MAX = 128
 PACKED_PER_YIELD = 128
 """After packing this many steps, a millisecond, the sender's thread yields to the training thread."""
 
-Source = Tuple[Union[CudaReader, HostReader], int, Capacity]
+Source = Tuple[Union[CudaReader, HostReader, Look], int, Capacity]
 """What is read: the reader, the index of its device, and the device's memory."""
 
-Taken = Tuple[float, float, Optional[float], int, int, int, Source, Any, float]
-"""A step that is not packed yet: Unix time; end and beginning on the monotonic clock, in seconds; step, index of the phase,
+Taken = Tuple[float, float, Optional[float], int, int, int, int, Source, Any, float]
+"""A step that is not packed yet: Unix time; end and beginning on the monotonic clock, in seconds; step, index of the phase, what was noted for marks,
 how many steps since the one that was read before, source, what the reader took, and when it had taken that."""
 
 
@@ -54,12 +55,14 @@ class Recorder:
         self._failures: List[Exception] = []
         """Why the last step could not be packed; empty if it could."""
         self._pacing = Pacing(process, settings.reads_every_step)
+        self._marker = Marker()
         self._n_records = 0
         self._children: Parts = NO_PARTS
         """What was read of child processes since the last record."""
         self._is_reading = True
         """Whether to read more than each step takes, which has not failed yet."""
-        self._capacity_due_at = 0.0
+        self._capacity_due_at = self._look_capacity_due_at = 0.0
+        self._look_capacity = NO_CAPACITY
         self._reader = find_reader(settings)
         self._is_cuda_up: Optional[Callable[[], bool]] = self._is_cuda_found
         """Whether the process uses CUDA; None once the reader reads the GPU that holds its tensors, and stays the same."""
@@ -92,9 +95,12 @@ class Recorder:
                 if now >= due_at or (is_cuda_up is not None and is_cuda_up()):
                     self._look_around(now)
                     source, take, is_cuda_up, due_at = self._source, self._reader.take, self._is_cuda_up, self._capacity_due_at
-                append((unix_time(), now, began, n, phase_idx, process.n_steps + 1 - process.n_recorded, source, take(), monotonic()))
+                noted = process.marks
+                append((unix_time(), now, began, n, phase_idx, noted, process.n_steps + 1 - process.n_recorded, source, take(), monotonic()))
                 if not phase_idx:
                     process.n_recorded = process.n_steps = process.n_steps + 1
+                if noted:
+                    process.marks = 0  # after a phase, too: its own record marks it
             if len(taken) > UNPACKED_MAX:
                 self._pack_oldest()
                 if len(ring) == BATCH_RECORDS_MAX:  # steps come so much faster than lately
@@ -103,6 +109,19 @@ class Recorder:
                 self._raise_failure()
 
         return record
+
+    def sample(self, phase_idx: int) -> None:
+        """Records the memory as it is now, at the last step, for a record by time. Runs on a thread of its own."""
+        with step_lock():
+            now = monotonic()
+            if self._is_cuda_up is not None and self._is_cuda_up():
+                self._settle()
+            look = self._reader.look()
+            if look.capacity is None and now >= self._look_capacity_due_at:
+                self._look_capacity_due_at = now + CAPACITY_EVERY
+                self._look_capacity = self._reader.capacity()
+            source = (look, self._source[1], look.capacity or self._look_capacity)
+            self._taken.append((unix_time(), now, None, self._process.step, phase_idx, 0, 1, source, None, now))
 
     def _raise_failure(self) -> None:
         for failure in self._failures:  # the sender's thread may clear them meanwhile
@@ -166,7 +185,7 @@ class Recorder:
                 self._is_packing = False
 
     def _packed(self, taken: Taken) -> bytes:
-        ended_at, ended, began, n, phase_idx, n_steps, (reader, device_idx, capacity), read, read_at = taken
+        ended_at, ended, began, n, phase_idx, noted, n_steps, (reader, device_idx, capacity), read, read_at = taken
         figures, parts = reader.figures(read, read_at)
         children, self._children = self._children, NO_PARTS
         if not phase_idx and began is not None:
@@ -179,6 +198,7 @@ class Recorder:
             1 if phase_idx else n_steps,
             device_idx,
             phase_idx,
+            0 if phase_idx else self._marker.marks(noted, ended, n_steps),
             *figures,
             *capacity,
             *reader.high_water,
@@ -215,4 +235,4 @@ class Recorder:
         if self._reader is not before:
             # Steps that are not packed yet keep their source.
             self._source = (self._reader, self._sender.add_device(self._reader.device), NO_CAPACITY)
-            self._capacity_due_at = 0.0
+            self._capacity_due_at = self._look_capacity_due_at = 0.0

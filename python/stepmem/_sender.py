@@ -44,7 +44,7 @@ Action = Union[Capture, HoldersAsk]
 """What the exporter asks for in the answer to a push."""
 
 RING_CAPACITY = 8192
-"""Records in the ring, at most; 188 bytes each. Evicted ones are counted and the count is pushed."""
+"""Records in the ring, at most; 189 bytes each. Evicted ones are counted and the count is pushed."""
 
 BATCH_RECORDS_MAX = 256
 """Records in one request, at most: 120 KiB."""
@@ -355,8 +355,11 @@ class Sender:
     def _push_batch(self, deadline: float) -> bool:
         batch = self._batch
         while True:
-            n_records = len(batch.part())
-            delivery = self._deliver(Request(STEPS_PATH, JSON_LINES, self._encode_part()), deadline, n_records)
+            n_records, body = len(batch.part()), self._encode_part()
+            if not body:
+                delivery = Delivery.REFUSED
+                break
+            delivery = self._deliver(Request(STEPS_PATH, JSON_LINES, body), deadline, n_records)
             if delivery is Delivery.TOO_LARGE:
                 batch.halve()
             elif delivery is not Delivery.ENCODE_ANEW:
@@ -429,7 +432,10 @@ class Sender:
         return Delivery.REFUSED
 
     def _on_held(self, answer: Answer) -> Delivery:
-        """Takes the name that the exporter offers, if it does; otherwise asks again later."""
+        """Takes the name that the exporter offers, if it does; otherwise asks again later. Samples by time give way."""
+        if self._process.is_sampled and not self._process.n_steps:
+            self._process.gives_way = True
+            return Delivery.REFUSED
         run, held = self._process.identity().run, Held(answer.body)
         if held.offer is None or self._n_renames >= RENAMES_MAX:
             inform_once("held", f"run {run!r} has another live process of this rank; asking again: {printable(held.detail)}")

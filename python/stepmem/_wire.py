@@ -13,8 +13,15 @@ from typing import Any, Dict, List, Optional, Tuple
 from ._process import Process
 from ._settings import RUN_BYTES_MAX, Identity
 
-PHASES = ("train", "eval", "checkpoint")
-"""Phases of training; a record holds the index of the one that just ended."""
+PHASES = ("train", "eval", "checkpoint", "sample", "idle")
+"""Phases of training; a record holds the index of the one that just ended. The last two are records by time: of a model that runs
+without steps, and of a process that does neither."""
+
+TIMED_PHASES = PHASES[1:3]
+"""Phases that a program can report."""
+
+MARKS = ("eval", "checkpoint", "epoch")
+"""What a record of a step can be marked with. A set of them is an integer with a bit for each, in this order."""
 
 OUTCOMES = ("completed", "failed", "oom")
 """Outcomes of a rank."""
@@ -28,9 +35,9 @@ UNKNOWN = -1
 UNKNOWN_SECONDS = -1.0
 """Unknown duration in a record; the JSON omits its key."""
 
-RECORD = struct.Struct("<dfqqIBB5q2i4q2qiqiq")
+RECORD = struct.Struct("<dfqqIBBB5q2i4q2qiqiq")
 """One record in the ring: Unix time, duration (both in seconds), sequence number, step, how many steps it stands for, indices of
-device and phase, and a value for each of FIGURES."""
+device and phase, marks, and a value for each of FIGURES."""
 
 HOST_PARTS = (
     "host_shared_bytes",
@@ -64,7 +71,7 @@ OOMS = "ooms"
 END_PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
 """Keys of an end for the peaks since the last record."""
 
-LATER_STEP_FIELDS = ("instance", "launch", "steps", "high_water_allocated_bytes", "high_water_reserved_bytes", *HOST_PARTS)
+LATER_STEP_FIELDS = ("instance", "launch", "steps", "marks", "high_water_allocated_bytes", "high_water_reserved_bytes", *HOST_PARTS)
 LATER_END_FIELDS = ("instance", "time", "step", "unread_steps", "error_type", "error_message", OOMS, "requested_bytes", *END_PEAKS)
 LATER_SNAPSHOT_FIELDS = ("instance", "file", "events_per_step")
 LATER_HOLDERS_FIELDS = ("instance",)
@@ -292,8 +299,10 @@ class Encoder:
         return len(self._devices) - 1
 
     def step(self, record: bytes, n_dropped: int) -> str:
-        """Returns a packed record as one line of JSON."""
-        time, seconds, _, step, n_steps, device_idx, phase_idx, *figures = RECORD.unpack(record)
+        """Returns a packed record as one line of JSON; an empty text if this exporter must not get it."""
+        time, seconds, _, step, n_steps, device_idx, phase_idx, marks, *figures = RECORD.unpack(record)
+        if self.is_plain and phase_idx > len(TIMED_PHASES):
+            return ""  # an exporter of before does not know records by time
         head = self._head(self._devices[device_idx])
         line = f'{head}, "step": {step}, "time": {time:.6f}, "dropped_records": {n_dropped}'
         if n_steps > 1 and not self.is_plain:
@@ -302,6 +311,8 @@ class Encoder:
             line += f', "step_seconds": {seconds:.6f}'
         if phase_idx:
             line += f', "phase": "{PHASES[phase_idx]}"'
+        if marks and not self.is_plain:
+            line += f', "marks": {json.dumps(marked(marks))}'
         for name, value in zip(FIGURES, figures):
             if value >= 0 and not (name in HOST_PARTS and not self.has_parts or self.is_plain and name in LATER_STEP_FIELDS):
                 line += f', "{name}": {value}'
@@ -340,6 +351,11 @@ class Encoder:
         return Request(f"/v1/runs/{run}/end", JSON, _encode(fields, LATER_END_FIELDS if self.is_plain else latest))
 
 
+def marked(marks: int) -> List[str]:
+    """Returns the names of a set of marks."""
+    return [name for idx, name in enumerate(MARKS) if marks >> idx & 1]
+
+
 def cut(text: str, n_bytes: int) -> str:
     """Returns the printable part of a text, at most `n_bytes` of UTF-8."""
     plain = "".join(character for character in text if character.isprintable())
@@ -353,9 +369,11 @@ def is_unknown_part(body: bytes) -> bool:
 
 
 def is_unknown_field(body: bytes) -> bool:
-    """Returns whether a refusal names one of the later fields, or BEGAN, as unknown."""
+    """Returns whether a refusal names one of the later fields or phases, or BEGAN, as unknown."""
     detail = body.decode("utf-8", "replace")
     later = (*LATER_STEP_FIELDS, *LATER_END_FIELDS, *LATER_SNAPSHOT_FIELDS, *LATER_HOLDERS_FIELDS)
+    if any(f'phase: "{phase}" is not one of' in detail for phase in PHASES[1 + len(TIMED_PHASES) :]):
+        return True
     return f"unknown variant `{BEGAN}`" in detail or any(f"unknown field `{name}`" in detail for name in later)
 
 

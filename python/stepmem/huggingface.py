@@ -33,6 +33,10 @@ class StepmemCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         """Records one optimizer step, however many batches it accumulated."""
         CLIENT.step_end(self._before + state.global_step)
 
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Marks the end of an epoch."""
+        CLIENT.mark("epoch")
+
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Records an evaluation."""
         CLIENT.phase_end("eval", self._before + state.global_step)

@@ -39,6 +39,10 @@ class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
             self._step = trainer.global_step
             CLIENT.step_end(self._before + self._step)
 
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Marks the end of an epoch."""
+        CLIENT.mark("epoch")
+
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Records an evaluation."""
         CLIENT.phase_end("eval", self._before + trainer.global_step)

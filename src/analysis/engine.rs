@@ -6,6 +6,7 @@ use crate::analysis::acks::{Ack, Acks, AdmittedAck};
 use crate::analysis::capture::CaptureReport;
 use crate::analysis::captures::Captures;
 use crate::analysis::config::EngineConfig;
+use crate::analysis::creep::axis::Axis;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::devices::{DeviceTable, device_view, pushed_view};
 use crate::analysis::diagnosis::scene::{RunScene, Scene};
@@ -484,6 +485,9 @@ fn growth_of<'a>(ranks: &'a RankTable, finding: &'a Finding) -> Option<(Growth<'
         return None;
     }
     let creep = state.creep();
+    if creep.axis() == Axis::Seconds {
+        return None; // a client looks for holders, and records a snapshot, from step to step
+    }
     let stairs = creep.stairs();
     let growth = Growth {
         rank,

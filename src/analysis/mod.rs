@@ -19,6 +19,7 @@ pub mod looks;
 pub mod processes;
 pub mod publish;
 pub mod rank;
+mod rank_status;
 pub mod ranks;
 pub mod refusal;
 mod resume;

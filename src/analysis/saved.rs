@@ -16,8 +16,8 @@ use crate::analysis::sites::{ENDED_SITES_MAX, RankSites, SiteTable};
 use crate::model::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 use crate::model::units::{Seconds, Uptime};
 
-/// What a rank takes beside its estimator and its tally, in bytes at most.
-const RANK_BYTES_MAX: usize = CreepEstimator::BYTES_MAX + Tally::BYTES_MAX + 4096;
+/// What a rank takes, in bytes at most: one that goes on without steps has a second estimator, of its samples by time.
+const RANK_BYTES_MAX: usize = 2 * CreepEstimator::BYTES_MAX + Tally::BYTES_MAX + 4096;
 /// What an ended rank takes, in bytes at most.
 const ENDED_BYTES_MAX: usize = CreepEstimator::RELEASED_BYTES_MAX + Tally::BYTES_MAX + 4096;
 /// What is saved beside ranks and processes, in bytes at most.

@@ -12,8 +12,7 @@ use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::creep::signal::Signal;
 use crate::analysis::creep::soonest::soonest;
 use crate::analysis::devices::NvmlStatus;
-use crate::analysis::diagnosis::balance::{Balance, RankBalance};
-use crate::analysis::diagnosis::host_words;
+use crate::analysis::diagnosis::balance::Balance;
 use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::diagnosis::pressure;
 use crate::analysis::diagnosis::scene::RunScene;
@@ -21,7 +20,7 @@ use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
 use crate::analysis::findings::ActiveFinding;
 use crate::analysis::processes::ProcessView;
 use crate::analysis::rank::host::HostView;
-use crate::analysis::rank::view::{Identity, LastTrain, RankActivity, RankView};
+use crate::analysis::rank::view::{Identity, LastTrain, RankActivity};
 use crate::analysis::ranks::RecordCounts;
 use crate::analysis::snapshot_status::SnapshotStatus;
 use crate::model::device::{
@@ -113,6 +112,15 @@ pub struct RankStatus {
     /// Those of them whose memory its client did not read, because reading would have taken too large a share of them.
     #[serde(default)]
     pub unread_steps_total: u64,
+    /// Evaluations, checkpoints and epochs that it reported, since the exporter began.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub marks_total: BTreeMap<Cow<'static, str>, u64>,
+    /// Whether its memory is judged by time, as it takes no steps.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_by_time: bool,
+    /// How long it has gone on after its last step without another, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without_steps_seconds: Option<f64>,
     /// Records of it that came too late, since the exporter began.
     pub late_records_total: u64,
     /// When its last push that was accepted came, as a Unix time.
@@ -386,66 +394,6 @@ impl RunStatus {
     }
 }
 
-impl RankStatus {
-    /// A present rank; `last_push_time` is a Unix time.
-    pub fn of(
-        id: RankId,
-        view: &RankView<'_>,
-        balance: Option<&RankBalance>,
-        last_push_time: f64,
-    ) -> Self {
-        // Nothing counts down in a rank that is silent or has ended.
-        let soonest = soonest(view.creep).filter(|_| !view.is_over());
-        let until_judged = u64::from(view.creep.records_until_judged());
-        let last_step = view.last_train.map(|last| last.step.get());
-        let headroom = view.headroom();
-        Self {
-            rank_label: id.rank.to_string(),
-            run: id.run,
-            rank: id.rank,
-            identity: view.identity.clone(),
-            last_train: view.last_train.copied(),
-            host: view.host.map(host_words::described),
-            state: RankActivity::of(view),
-            silent_seconds: view.silent.map(|silent| silent.as_secs_f64()),
-            end: view.ended.map(|ended| ended.report.clone()),
-            oom_events_total: view.ooms_total,
-            steps_total: view.steps_total,
-            unread_steps_total: view.unread_steps_total,
-            late_records_total: view.lates_total,
-            last_push_time,
-            interval_peak_allocated: view.interval_peak_allocated,
-            recent_peak_allocated: view.recent_peak_allocated,
-            high_water_allocated: view.high_water_allocated,
-            capacity: view.capacity,
-            headroom_bytes: headroom.map(|headroom| headroom.bytes),
-            headroom_basis: headroom.map(|headroom| headroom.basis),
-            pressures: pressure::of_rank(view).map(|p| (p.basis, p.ratio)).collect(),
-            fragmentation_ratio: view.fragmentation_ratio(),
-            outside_allocator_bytes: view.outside_allocator_bytes,
-            imbalance_ratio: balance.map(|balance| balance.imbalance_ratio),
-            is_judged: until_judged == 0,
-            judging_from_step: last_step
-                .map(|step| step + until_judged)
-                .filter(|_| until_judged > 0 && view.ended.is_none()),
-            creep: Signal::ALL
-                .into_iter()
-                .filter_map(|signal| SignalStatus::of(signal, view.creep))
-                .collect(),
-            oom_eta_steps: soonest.as_ref().and_then(|trend| trend.oom_eta_steps),
-            oom_eta_seconds: soonest.as_ref().and_then(|trend| trend.oom_eta_seconds),
-            oom_eta_lower_steps: soonest.as_ref().and_then(|trend| trend.oom_eta_lower_steps),
-            oom_eta_lower_seconds: soonest.and_then(|trend| trend.oom_eta_lower_seconds),
-            site: view.site.leak.cloned(),
-            holder: view.site.holder.cloned(),
-        }
-    }
-
-    pub fn id(&self) -> RankId {
-        RankId { run: self.run.clone(), rank: self.rank }
-    }
-}
-
 impl ProcessStatus {
     pub fn of(id: &ProcessId, view: &ProcessView<'_>) -> Self {
         let soonest = soonest(view.creep);
@@ -463,7 +411,7 @@ impl ProcessStatus {
 }
 
 impl SignalStatus {
-    fn of(signal: Signal, creep: &CreepEstimator) -> Option<Self> {
+    pub(super) fn of(signal: Signal, creep: &CreepEstimator) -> Option<Self> {
         let slope = creep.slope(signal)?;
         let per_step = slope.bytes_per_step;
         let trend = creep.trends().find(|trend| trend.signal == signal);

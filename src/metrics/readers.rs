@@ -82,6 +82,14 @@ pub(super) fn signals(
     }
 }
 
+pub(super) fn marks(status: &Status, visit: &mut Visit<'_>) {
+    for rank in &status.ranks {
+        for (mark, n) in &rank.marks_total {
+            visit(&[rank.run.as_str(), &rank.rank_label, uuid(rank), mark], float(*n));
+        }
+    }
+}
+
 pub(super) fn pressures(status: &Status, visit: &mut Visit<'_>) {
     for rank in &status.ranks {
         for (basis, ratio) in &rank.pressures {

@@ -4,9 +4,9 @@
 use crate::analysis::status::Status;
 use crate::metrics::readers::{
     OUTCOME, attribution, bytes, children, count, counts, device_info, device_pods, devices,
-    findings, headroom_bases, holder_info, leaking_share, pressures, process, process_info,
-    process_memory, processes, rank_info, ranks, records, runs, signals, site_info, size,
-    whole, xid_errors,
+    findings, headroom_bases, holder_info, leaking_share, marks, pressures, process,
+    process_info, process_memory, processes, rank_info, ranks, records, runs, signals,
+    site_info, size, whole, xid_errors,
 };
 use crate::metrics::types::{Group, Kind, Metric, Read, Unit};
 use crate::model::units::Seconds;
@@ -54,6 +54,7 @@ pub fn document() -> String {
 
 const RANK: &[&str] = &["run", "rank", "uuid"];
 const RANK_SIGNAL: &[&str] = &["run", "rank", "uuid", "signal"];
+const RANK_MARK: &[&str] = &["run", "rank", "uuid", "mark"];
 const SUBJECT_KIND: &[&str] = &["run", "rank", "uuid", "pid", "kind"];
 const DEVICE: &[&str] = &["uuid"];
 const RUN: &[&str] = &["run"];
@@ -131,12 +132,18 @@ pub const METRICS: &[Metric] = &[
         "Xid errors that the driver reported for the device.", xid_errors),
 
     row!(Pushed Gauge "stepmem_rank_step" "rank.step", STEPS, RANK,
-        "Global step that the rank completed last.", |s, v| ranks(s, v, |r| count(Some(r.last_train?.step)))),
+        "Global step that the rank completed last; absent before the first.",
+        |s, v| ranks(s, v, |r| count(r.last_train.filter(|_| r.steps_total > 0 || !r.is_by_time).map(|last| last.step)))),
     row!(Pushed Counter "stepmem_rank_steps_total" "rank.steps", STEPS, RANK,
         "Train steps that the rank reported, since the exporter began.", |s, v| ranks(s, v, |r| whole(Some(r.steps_total)))),
     row!(Pushed Counter "stepmem_rank_unread_steps_total" "rank.unread_steps", STEPS, RANK,
         "Train steps of the rank whose memory its client did not read, because reading would have taken too large a share of steps that are so short.",
         |s, v| ranks(s, v, |r| whole(Some(r.unread_steps_total)))),
+    row!(Pushed Gauge "stepmem_rank_without_steps_seconds" "rank.without_steps", SECONDS, RANK,
+        "How long the rank's process has gone on after its last step without another; absent while it takes steps.",
+        |s, v| ranks(s, v, |r| r.without_steps_seconds)),
+    row!(Pushed Counter "stepmem_rank_marks_total" "rank.marks", EVENTS, RANK_MARK,
+        "Evaluations, checkpoints and epochs of the rank, as far as its client noticed them, since the exporter began.", marks),
     row!(Pushed Gauge "stepmem_rank_last_push_timestamp_seconds" "rank.last_push_timestamp", SECONDS, RANK,
         "When the last push of the rank that was accepted arrived, as a Unix time; absent once it has ended.",
         |s, v| ranks(s, v, |r| Some(r.last_push_time).filter(|_| r.end.is_none()))),

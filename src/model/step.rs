@@ -13,11 +13,16 @@ pub enum Phase {
     Eval,
     /// Writing a checkpoint.
     Checkpoint,
+    /// The model ran without optimizer steps: the record is a sample by time.
+    Sample,
+    /// Neither steps nor the model ran: the record shows that the process is alive.
+    Idle,
 }
 
 impl Phase {
     /// Every phase.
-    pub const ALL: [Self; 3] = [Self::Train, Self::Eval, Self::Checkpoint];
+    pub const ALL: [Self; 5] =
+        [Self::Train, Self::Eval, Self::Checkpoint, Self::Sample, Self::Idle];
 
     /// Its name in pushes.
     pub fn as_label(self) -> &'static str {
@@ -25,7 +30,63 @@ impl Phase {
             Self::Train => "train",
             Self::Eval => "eval",
             Self::Checkpoint => "checkpoint",
+            Self::Sample => "sample",
+            Self::Idle => "idle",
         }
+    }
+
+    /// Returns whether the process sends the record by time, and not for something that ended.
+    pub fn is_by_time(self) -> bool {
+        matches!(self, Self::Sample | Self::Idle)
+    }
+}
+
+/// An event since the rank's last record after which its memory may hold more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepMark {
+    Eval,
+    Checkpoint,
+    /// The training data began from its start again.
+    Epoch,
+}
+
+impl StepMark {
+    /// Every mark.
+    pub const ALL: [Self; 3] = [Self::Eval, Self::Checkpoint, Self::Epoch];
+
+    /// Returns its name in pushes.
+    pub fn as_label(self) -> &'static str {
+        match self {
+            Self::Eval => "eval",
+            Self::Checkpoint => "checkpoint",
+            Self::Epoch => "epoch",
+        }
+    }
+}
+
+/// A set of marks, in the order of [`StepMark::ALL`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MarkSet([bool; StepMark::ALL.len()]);
+
+impl MarkSet {
+    /// Adds a mark.
+    pub fn add(&mut self, mark: StepMark) {
+        for (is_set, of) in self.0.iter_mut().zip(StepMark::ALL) {
+            *is_set |= of == mark;
+        }
+    }
+
+    /// Returns whether there is none.
+    pub fn is_empty(self) -> bool {
+        self.iter().next().is_none()
+    }
+
+    /// Returns the marks.
+    pub fn iter(self) -> impl Iterator<Item = StepMark> {
+        StepMark::ALL
+            .into_iter()
+            .zip(self.0)
+            .filter_map(|(mark, is_set)| is_set.then_some(mark))
     }
 }
 
@@ -55,6 +116,8 @@ pub struct StepSample {
     pub step_seconds: Option<Seconds>,
     /// What ran since the last record.
     pub phase: Phase,
+    /// What else happened since then.
+    pub marks: MarkSet,
     /// The device that the figures are about.
     pub device: Option<GpuUuid>,
     /// The pusher's process id in its own namespace.

@@ -10,7 +10,7 @@ use crate::report::summary::model::{
 };
 use crate::text::page::{Column, Indent, Page, Table};
 use crate::text::spark::{sparkline, thinned};
-use crate::text::units::{UNKNOWN, bytes, duration, or_unknown, percent};
+use crate::text::units::{UNKNOWN, bytes, duration, grouped, hourly, or_unknown, percent};
 
 /// The ranks in the table, at most; the rest is summed up.
 const RANKS_MAX: usize = 16;
@@ -97,7 +97,7 @@ fn scope(page: &mut Page, summary: &Summary) {
             summary.duration_s.map_or(String::new(), |took| format!(" in {}", duration(took))),
             read_share(summary)
         ),
-        None => String::new(),
+        None => sampled(summary),
     };
     let attempt = match summary.attempt.get() {
         0 => String::new(),
@@ -116,6 +116,7 @@ fn scope(page: &mut Page, summary: &Summary) {
     missing(page, coverage);
     ends(page, summary);
     host(page, summary);
+    without_steps(page, summary);
     let ooms: u64 = summary.ranks.iter().filter_map(|rank| rank.ooms).map(Count::get).sum();
     if ooms > 0 {
         page.paragraph(Indent::hanging(0), &format!("Out-of-memory errors: {ooms}."));
@@ -138,6 +139,39 @@ fn read_share(summary: &Summary) -> String {
         format!(", {} of them read", percent(1.0 - n_unread / n_steps))
     } else {
         String::new()
+    }
+}
+
+/// Returns how a run without steps was watched.
+fn sampled(summary: &Summary) -> String {
+    let samples: u64 = summary.ranks.iter().map(|rank| rank.samples).sum();
+    match (samples, summary.duration_s) {
+        (0, _) | (_, None) => String::new(),
+        (n, Some(took)) => format!(
+            ", no optimizer steps, {} samples by time in {}",
+            grouped(n),
+            duration(took)
+        ),
+    }
+}
+
+/// Adds the ranks that went on without steps.
+fn without_steps(page: &mut Page, summary: &Summary) {
+    let seconds = |rank: &RankSummary| rank.seconds_without_steps;
+    let ranks: Vec<&RankSummary> =
+        summary.ranks.iter().filter(|rank| seconds(rank).is_some()).collect();
+    let longest = ranks.iter().filter_map(|rank| seconds(rank)).reduce(f64::max);
+    if let (Some(longest), Some(last)) = (longest, ranks.iter().find_map(|rank| rank.last)) {
+        let names = listed(ranks.iter().map(|of| of.rank.to_string()), ranks.len());
+        let word = if ranks.len() == 1 { "rank" } else { "ranks" };
+        page.paragraph(
+            Indent::hanging(2),
+            &format!(
+                "Went on without steps: {word} {names}, for {} after step {}.",
+                duration(longest),
+                last.step
+            ),
+        );
     }
 }
 
@@ -328,7 +362,9 @@ fn headroom(rank: &RankSummary) -> Option<f64> {
 }
 
 fn row(rank: &RankSummary, n_sparks: usize) -> [String; 9] {
-    let slope = rank.trend.as_ref().and_then(|trend| trend.slope_bytes_per_step);
+    let trend = rank.trend.as_ref();
+    let per_step = trend.and_then(|trend| trend.slope_bytes_per_step).map(bytes);
+    let by_time = || trend?.slope_bytes_per_second.filter(|_| rank.steps == 0).map(hourly);
     [
         rank.rank.to_string(),
         or_unknown(peak(rank).map(bytes)),
@@ -337,7 +373,7 @@ fn row(rank: &RankSummary, n_sparks: usize) -> [String; 9] {
         or_unknown(max_bytes(rank.peak_reserved.as_ref()).map(bytes)),
         or_unknown(rank.capacity_bytes.map(|capacity| bytes(capacity.as_f64()))),
         or_unknown(headroom(rank).map(bytes)),
-        or_unknown(slope.map(bytes)),
+        or_unknown(per_step.or_else(by_time)),
         sparkline(&thinned(&rank.series_bytes, n_sparks)),
     ]
 }

@@ -170,6 +170,7 @@ fn verdict(status: &Status, rank: &RankStatus) -> Cell {
             format!("no finding; slow growth judged from step {from}").into()
         }
         _ if diagnoses.is_empty() && rises_straight(rank) => "rises straight".into(),
+        (None, None) if diagnoses.is_empty() && rank.is_by_time => "judged by time".into(),
         _ => diagnoses,
     }
 }
@@ -184,17 +185,21 @@ fn activity(rank: &RankStatus) -> Option<String> {
     if let Some(end) = &rank.end {
         return Some(format!("ended ({})", end.outcome.as_label()));
     }
-    Some(format!("silent for {}", duration(rank.silent_seconds?)))
+    let silent = rank.silent_seconds.map(|seconds| format!("silent for {}", duration(seconds)));
+    let without_steps =
+        || Some(format!("no step for {}", duration(rank.without_steps_seconds?)));
+    silent.or_else(without_steps)
 }
 
 fn rank_row(status: &Status, rank: &RankStatus) -> [Cell; 13] {
     let last = rank.last_train.as_ref();
+    let has_steps = rank.steps_total > 0 || !rank.is_by_time;
     let allocated = rank.creep.iter().find(|signal| signal.signal == Signal::Allocated);
     [
         rank.run.as_str().into(),
         rank.rank.to_string().into(),
         rank.identity.attempt.get().to_string().into(),
-        or_unknown(last.map(|last| last.step.get().to_string())).into(),
+        or_unknown(last.filter(|_| has_steps).map(|last| last.step.get().to_string())).into(),
         duration((status.time - rank.last_push_time).max(0.0)).into(),
         quantity(last.map(|last| last.allocated)),
         quantity(rank.recent_peak_allocated),

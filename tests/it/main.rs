@@ -49,6 +49,8 @@ mod gpu_lost;
 
 mod judged;
 
+mod by_time;
+
 mod invariance;
 
 mod captures;

@@ -5,11 +5,12 @@ use serde::{Deserialize, Serialize};
 use crate::model::units::UnixTime;
 
 /// The unit of a series' axis.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub enum Axis {
     /// Global steps of training.
+    #[default]
     Steps,
-    /// Seconds since the first reading.
+    /// Seconds since the first reading, or the first sample.
     Seconds,
 }
 

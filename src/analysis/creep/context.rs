@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::axis::AxisPoint;
+use crate::analysis::creep::axis::{Axis, AxisPoint};
 use crate::analysis::creep::pyramid::{Block, PackedBytes, count};
 use crate::analysis::creep::record::MemoryRecord;
 use crate::analysis::creep::rules::CreepSettings;
@@ -37,6 +37,7 @@ const STAND_IN_CONFIDENCE_RATIO: f64 = 0.8;
 /// The surroundings in which one block is judged: the device, the pace and the settings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SeriesContext {
+    pub(super) axis: Axis,
     pub(super) capacity: Option<f64>,
     /// Whether the bytes are host memory, whose size bounds nothing that a step needs.
     pub(super) is_host: bool,
@@ -191,6 +192,7 @@ impl PeakUse {
 
 #[cfg(test)]
 mod tests {
+    use crate::analysis::creep::axis::Axis;
     use crate::analysis::creep::context::SeriesContext;
     use crate::analysis::creep::estimator::CreepEstimator;
     use crate::analysis::creep::record::MemoryRecord;
@@ -304,6 +306,7 @@ mod tests {
     #[test]
     fn time_left_is_unknown_without_a_pace() {
         let context = SeriesContext {
+            axis: Axis::Steps,
             capacity: CAPACITY,
             is_host: false,
             outside_bytes: 0.0,

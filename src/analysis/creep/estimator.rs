@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::axis::AxisPoint;
+use crate::analysis::creep::axis::{Axis, AxisPoint};
 use crate::analysis::creep::batch::BatchShare;
 use crate::analysis::creep::context::SeriesContext;
 use crate::analysis::creep::pace::Pace;
@@ -38,10 +38,12 @@ const PAUSE_SECONDS: f64 = 2.0;
 /// comparisons, and every 16th a few judged windows.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct CreepEstimator {
-    settings: CreepSettings,
+    pub(super) settings: CreepSettings,
+    /// The axis of its records.
+    pub(super) axis: Axis,
     /// Whether its bytes are host memory.
     is_host: bool,
-    newest: Option<MemoryRecord>,
+    pub(super) newest: Option<MemoryRecord>,
     /// Train records of this life.
     n_train_records: u32,
     batch: BatchShare,
@@ -52,10 +54,10 @@ pub struct CreepEstimator {
     pub(super) pyramid: Pyramid,
     allocated: SignalWatch,
     reserved: SignalWatch,
-    stairs: Stairs,
+    pub(super) stairs: Stairs,
     /// Of live memory, or of a process that does not push.
     surge: Surge,
-    readings: Readings,
+    pub(super) readings: Readings,
     /// The highest live memory of an earlier life that grew no more when it ended.
     settled: PackedBytes,
     /// The slopes of a life that has ended, whose windows are freed.
@@ -81,6 +83,7 @@ impl CreepEstimator {
     pub fn new(settings: CreepSettings) -> Self {
         Self {
             settings,
+            axis: Axis::Steps,
             is_host: false,
             newest: None,
             n_train_records: 0,
@@ -102,7 +105,7 @@ impl CreepEstimator {
     /// Creates the estimator of a process that does not push; it takes readings only.
     pub fn of_process(settings: CreepSettings) -> Self {
         let (readings, surge) = (Readings::new(Signal::Process), Surge::new(Signal::Process));
-        Self { surge, readings, ..Self::new(settings) }
+        Self { surge, readings, axis: Axis::Seconds, ..Self::new(settings) }
     }
 
     /// Replaces the settings, as after a restart of the exporter.
@@ -290,16 +293,17 @@ impl CreepEstimator {
         let (_, pyramid, pace) = self.series(signal)?;
         if let Some(trend) = self.trend(signal) {
             let (slope, pace) = (trend.slope_bytes_per_unit, trend.seconds_per_unit());
-            return Some(Slope::along(signal.axis(), slope, pace));
+            return Some(Slope::along(self.axis, slope, pace));
         }
         let Overview { slope, is_straight } = overview(signal, &self.settings, pyramid)?;
-        let slope = Slope::along(signal.axis(), slope, pace.seconds_per_unit());
+        let slope = Slope::along(self.axis, slope, pace.seconds_per_unit());
         Some(Slope { is_straight, ..slope })
     }
 
-    /// Returns the smoothed seconds per train step; `None` until two blocks show it.
+    /// Returns the smoothed seconds per train step; `None` until two blocks show it, and of a
+    /// rank that takes no steps.
     pub fn seconds_per_step(&self) -> Option<f64> {
-        self.pace.seconds_per_unit()
+        self.pace.seconds_per_unit().filter(|_| self.axis == Axis::Steps)
     }
 
     /// Returns the bytes in use on the device outside this rank's caching allocator, as the
@@ -338,7 +342,7 @@ impl CreepEstimator {
 
     /// Returns what the first records of this life show; `None` before there are enough.
     pub fn surge(&self) -> Option<SurgeEvidence> {
-        self.surge.evidence()
+        self.surge.evidence().map(|evidence| SurgeEvidence { axis: self.axis, ..evidence })
     }
 
     /// Returns what shows a signal's trend.
@@ -401,6 +405,7 @@ impl CreepEstimator {
     /// Returns the context of the block that ends with `record`.
     fn context(&self, record: &MemoryRecord, capacity: Option<f64>) -> SeriesContext {
         SeriesContext {
+            axis: self.axis,
             capacity: self.settings.capacity(capacity),
             is_host: self.is_host,
             outside_bytes: self.readings.outside_bytes.unwrap_or(0.0),

@@ -34,7 +34,7 @@ impl Signal {
         }
     }
 
-    /// Returns the axis of its slope and its time to out-of-memory.
+    /// Returns the axis of its slope and its time to out-of-memory, in a rank that steps.
     pub fn axis(self) -> Axis {
         match self {
             Self::Allocated | Self::Reserved | Self::OutsideAllocator => Axis::Steps,

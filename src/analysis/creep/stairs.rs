@@ -266,6 +266,7 @@ impl Flight {
         let growing = Growing { signal: Signal::Allocated, bytes: growth, is_followed: false };
         Trend {
             signal: Signal::Allocated,
+            axis: context.axis,
             stage: Stage::Creeping,
             raised: context.at,
             onset: self.first.at,

@@ -4,7 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::axis::AxisPoint;
+use crate::analysis::creep::axis::{Axis, AxisPoint};
 use crate::analysis::creep::context::{Growing, PeakUse, SeriesContext};
 use crate::analysis::creep::gates::{Gate, GateFailure, NEW_HIGH_OF_GROWTH};
 use crate::analysis::creep::pace::PackedPace;
@@ -104,6 +104,8 @@ impl SmallBlock {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SurgeEvidence {
     pub signal: Signal,
+    /// The axis of its positions.
+    pub axis: Axis,
     /// Whether it set in after the first records.
     pub is_later: bool,
     /// Where its growth is counted from, in units of the axis.
@@ -336,6 +338,7 @@ impl Surge {
         let start = self.start.filter(|_| self.is_judged())?;
         Some(SurgeEvidence {
             signal: self.signal,
+            axis: self.signal.axis(),
             is_later: self.is_later,
             first_position: start.at.position,
             last_position: self.blocks.last()?.end.position,
@@ -414,6 +417,7 @@ impl Surge {
         let since_onset = SinceOnset::at_rate(rate.value, start.at, context.at, last_bytes);
         let trend = Trend {
             signal: self.signal,
+            axis: context.axis,
             stage,
             raised: context.at,
             onset: start.at,

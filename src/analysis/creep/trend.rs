@@ -41,6 +41,8 @@ pub enum Stage {
 pub struct Trend {
     /// The series that grows.
     pub signal: Signal,
+    /// The axis that it is counted along.
+    pub axis: Axis,
     pub stage: Stage,
     /// Where this stage was raised.
     pub raised: AxisPoint,
@@ -101,7 +103,7 @@ impl Trend {
     /// Returns the steps left at this rate; `None` when the headroom is unknown or the signal
     /// does not count steps.
     pub fn eta_steps(&self) -> Option<Eta> {
-        self.eta_units().filter(|_| self.signal.axis() == Axis::Steps)
+        self.eta_units().filter(|_| self.axis == Axis::Steps)
     }
 
     /// Returns the seconds left at this rate; `None` when the headroom or the pace is unknown.
@@ -112,14 +114,10 @@ impl Trend {
 
     /// Returns the figures of this trend for JSON, pages and metrics, as of the newest window that shows it.
     pub fn figures(&self) -> TrendFigures {
-        let slope = Slope::along(
-            self.signal.axis(),
-            self.slope_bytes_per_unit,
-            self.seconds_per_unit(),
-        );
+        let slope = Slope::along(self.axis, self.slope_bytes_per_unit, self.seconds_per_unit());
         let (per_step, per_second) = (slope.bytes_per_step, slope.bytes_per_second);
         let (steps, seconds) = (self.eta_steps(), self.eta_seconds());
-        let is_step = self.signal.axis() == Axis::Steps;
+        let is_step = self.axis == Axis::Steps;
         TrendFigures {
             signal: self.signal,
             is_on_host: false,
@@ -438,6 +436,7 @@ mod tests {
     fn trend(signal: Signal) -> Trend {
         Trend {
             signal,
+            axis: signal.axis(),
             stage: Stage::Rising,
             raised: at(700.0, 2000.0),
             onset: at(600.0, 1_000.123_456),

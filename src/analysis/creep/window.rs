@@ -1,5 +1,6 @@
 //! Judges one window: whether it shows growth that counts, and how fast.
 
+use crate::analysis::creep::axis::Axis;
 use crate::analysis::creep::climbs::Climbs;
 use crate::analysis::creep::context::{Growing, PeakUse, SeriesContext, is_followed};
 use crate::analysis::creep::course::PowerLaw;
@@ -53,6 +54,8 @@ pub struct WindowTrend {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WindowVerdict {
     pub signal: Signal,
+    /// The axis of its positions.
+    pub axis: Axis,
     /// The level: each one's blocks are twice as long as those of the one below.
     pub level_idx: usize,
     /// Records between its first and its last block.
@@ -98,6 +101,7 @@ impl<'a> WindowJudge<'a> {
     ) -> Option<WindowVerdict> {
         Some(WindowVerdict {
             signal: self.signal,
+            axis: self.context.axis,
             level_idx,
             n_records: self.n_records(level_idx, level.blocks.len()),
             first_position: level.blocks.first()?.end.position,
@@ -174,6 +178,7 @@ impl<'a> WindowJudge<'a> {
         let growing = Growing { signal: self.signal, bytes: growth, is_followed };
         let trend = Trend {
             signal: self.signal,
+            axis: context.axis,
             stage,
             raised: context.at,
             onset: onset.end,

@@ -90,6 +90,8 @@ struct Newest {
     arrived: Uptime,
     /// The step of the last train push, and what was allocated at its end.
     train: Option<(Count, Bytes)>,
+    /// Whether the push was a record by time.
+    is_by_time: bool,
     instance: Option<Instance>,
     launch: Option<Launch>,
     pid: Option<u32>,
@@ -126,6 +128,10 @@ impl Lifecycle {
     pub fn is_foreign(&self, sample: &StepSample, now: Uptime) -> bool {
         let Some(newest) = &self.newest else { return false };
         let is_other = newest.instance.zip(sample.instance).is_some_and(|(a, b)| a != b);
+        // A process that only samples, as one that starts the training one, gives way to steps.
+        if newest.train.is_none() && newest.is_by_time && sample.phase == Phase::Train {
+            return false;
+        }
         is_other && sample.attempt <= newest.attempt && self.is_live(now)
     }
 
@@ -279,6 +285,7 @@ impl Lifecycle {
             time,
             arrived: now,
             train,
+            is_by_time: sample.phase.is_by_time(),
             instance: sample.instance.or(instance),
             launch: sample.launch.clone().or(launch),
             pid: sample.pid.or(pid),

@@ -19,7 +19,7 @@ use crate::analysis::rank::view::{DeviceView, Identity, LastTrain, RankView};
 use crate::analysis::sites::SiteView;
 use crate::model::end::{EndOutcome, EndReport};
 use crate::model::ids::GpuUuid;
-use crate::model::step::{Phase, StepSample};
+use crate::model::step::{Phase, StepMark, StepSample};
 use crate::model::units::{Bytes, Count, OutOfRange, Seconds, UnixTime, Uptime};
 
 /// Readings of the device reach the estimator at most this often, in seconds: it counts readings, and was tuned on
@@ -45,6 +45,8 @@ pub struct RankState {
     high_water: HighWater,
     interval: IntervalPeak,
     creep: CreepEstimator,
+    /// The estimator of samples by time since the last step; `None` while it takes steps.
+    by_time: Option<Box<CreepEstimator>>,
     tally: Tally,
     /// Train steps that it reported, since the exporter began.
     steps_total: u64,
@@ -52,6 +54,8 @@ pub struct RankState {
     unread_steps_total: u64,
     /// Train steps of this life.
     life_steps: u32,
+    /// Events that may change what memory holds, in the order of [`StepMark::ALL`], since the exporter began.
+    marks_total: [u64; StepMark::ALL.len()],
     /// Records of it that came too late, since the exporter began.
     lates_total: u64,
     last_seen: Uptime,
@@ -85,10 +89,12 @@ impl RankState {
             high_water: HighWater::default(),
             interval: IntervalPeak::new(peak_interval),
             creep: CreepEstimator::new(creep),
+            by_time: None,
             tally: Tally::default(),
             steps_total: 0,
             unread_steps_total: 0,
             life_steps: 0,
+            marks_total: [0; StepMark::ALL.len()],
             lates_total: 0,
             last_seen: now,
             retried_at: None,
@@ -105,6 +111,7 @@ impl RankState {
     /// Goes on with other settings, as after a restart of the exporter.
     pub fn configure(&mut self, creep: CreepSettings, peak_interval: Duration) {
         self.creep.configure(creep);
+        self.by_time.iter_mut().for_each(|by_time| by_time.configure(creep));
         self.interval.configure(peak_interval);
     }
 
@@ -133,7 +140,7 @@ impl RankState {
         let ooms_before = self.ooms_total;
         let mut changed = false;
         if verdict == RecordVerdict::Restarted {
-            changed = self.oom.is_some() || self.creep.trends().next().is_some();
+            changed = self.oom.is_some() || self.creep().trends().next().is_some();
             self.begin_life();
         }
         let peaks = StepPeaks::of(sample, self.high_water);
@@ -146,16 +153,22 @@ impl RankState {
             self.interval.add(peak, now);
         }
         self.tally.add(sample, peaks, time);
+        self.count_marks(sample);
         self.identify(sample);
         if let Some(parts) = &sample.host {
             self.host.get_or_insert_default().take(parts, sample.step);
         }
         self.creep.set_host(self.is_host());
         self.lifecycle.advance(sample, at);
-        let nvml = DeviceView { total: self.device_total, ..DeviceView::default() };
-        let capacity = self.capacity(nvml).map(Bytes::as_f64);
+        let capacity = self.known_capacity();
         let record = memory_record(&figures, self.high_water, time);
-        if sample.phase == Phase::Train {
+        if sample.phase.is_by_time() {
+            changed |= self.take_by_time(sample.phase, figures, record.ok());
+        } else if sample.phase == Phase::Train {
+            changed |= self.by_time.take().is_some_and(|of| of.trends().next().is_some());
+            if !sample.marks.is_empty() {
+                self.creep.mark();
+            }
             let retries = self.last_train.and_then(|last| last.alloc_retries);
             if retries.is_some() && figures.alloc_retries > retries {
                 self.retried_at = Some(now);
@@ -170,6 +183,47 @@ impl RankState {
             self.creep.other_phase(&record);
         }
         (verdict, changed)
+    }
+
+    /// Takes a record by time. Its figures are those of the rank now, whose last step stays what it was. Returns whether
+    /// a trend changed.
+    fn take_by_time(
+        &mut self,
+        phase: Phase,
+        figures: LastTrain,
+        record: Option<MemoryRecord>,
+    ) -> bool {
+        let (step, step_seconds) = self
+            .last_train
+            .map_or((Count::default(), None), |last| (last.step, last.step_seconds));
+        self.last_train = Some(LastTrain { step, step_seconds, ..figures });
+        let (Phase::Sample, Some(record), false) = (phase, record, self.is_ended()) else {
+            return false;
+        };
+        let (settings, is_host) = (*self.creep.settings(), self.is_host());
+        let capacity = self.known_capacity();
+        let by_time =
+            self.by_time.get_or_insert_with(|| Box::new(CreepEstimator::of_samples(settings)));
+        by_time.set_host(is_host);
+        by_time.sample(&record, capacity)
+    }
+
+    /// Counts what a record marks: itself, if it is of an evaluation or a checkpoint, and what came before it.
+    fn count_marks(&mut self, sample: &StepSample) {
+        let mut marks = sample.marks;
+        match sample.phase {
+            Phase::Eval => marks.add(StepMark::Eval),
+            Phase::Checkpoint => marks.add(StepMark::Checkpoint),
+            Phase::Train | Phase::Sample | Phase::Idle => {}
+        }
+        for (n, of) in self.marks_total.iter_mut().zip(StepMark::ALL) {
+            *n = n.saturating_add(marks.iter().any(|mark| mark == of).into());
+        }
+    }
+
+    /// Returns whether its memory is judged by time: it takes no steps, and they left no trend.
+    fn is_by_time(&self) -> bool {
+        self.by_time.is_some() && self.creep.trends().next().is_none()
     }
 
     /// Takes what is known of the rank's device at the Unix time `time`, unless the rank has ended; whether a trend
@@ -196,7 +250,11 @@ impl RankState {
         let Ok(time) = UnixTime::new(time) else { return false };
         let process_used = view.process_used.map(Bytes::as_f64);
         let capacity = self.capacity(view).map(Bytes::as_f64);
-        self.creep.device(&DeviceReading { time, device_used, process_used }, capacity)
+        let reading = DeviceReading { time, device_used, process_used };
+        match &mut self.by_time {
+            Some(by_time) => by_time.device(&reading, capacity),
+            None => self.creep.device(&reading, capacity),
+        }
     }
 
     /// Ends the rank until a newer push comes: frees its windows, and keeps what they showed. The first end counts.
@@ -216,6 +274,12 @@ impl RankState {
         if let Some(oom) = &mut self.oom {
             oom.ending = Some(report.outcome);
         }
+        if self.is_by_time()
+            && let Some(by_time) = self.by_time.take()
+        {
+            self.creep = *by_time;
+        }
+        self.by_time = None;
         self.creep.release();
         self.ended = Some(RankEnded { report: report.clone(), at: now, is_scraped: false });
     }
@@ -317,9 +381,10 @@ impl RankState {
         &self.lifecycle
     }
 
-    /// The estimator of its growth.
+    /// The estimator of its growth: by steps, or by time while it takes none.
     pub fn creep(&self) -> &CreepEstimator {
-        &self.creep
+        let by_time = self.by_time.as_deref().filter(|_| self.is_by_time());
+        by_time.unwrap_or(&self.creep)
     }
 
     /// The number of the last train step.
@@ -347,11 +412,12 @@ impl RankState {
             capacity: self.capacity(device),
             device,
             device_model: None,
-            creep: &self.creep,
+            creep: self.creep(),
             tally: &self.tally,
             steps_total: self.steps_total,
             unread_steps_total: self.unread_steps_total,
             life_steps: self.life_steps,
+            marks_total: self.marks_total,
             ended: self.ended.as_ref(),
             silent: self.silence(now),
             oom: self.oom.as_ref().filter(|oom| oom.is_shown(now)),
@@ -376,6 +442,12 @@ impl RankState {
     fn capacity(&self, device: DeviceView) -> Option<Bytes> {
         let known = |total: &Bytes| total.get() > 0;
         self.identity.total.filter(known).or(device.total.filter(known))
+    }
+
+    /// The capacity that its own records or NVML gave, in bytes.
+    fn known_capacity(&self) -> Option<f64> {
+        let known = self.identity.total.or(self.device_total);
+        known.filter(|total| total.get() > 0).map(Bytes::as_f64)
     }
 
     /// Whether its bytes are host memory: it names no GPU, and none was found for it.
@@ -406,7 +478,7 @@ impl RankState {
     /// One more time that it ran out of memory.
     fn oom(&self, step: Option<u64>, now: Uptime) -> OomEvent {
         let headroom = self.view(DeviceView::default(), now).headroom();
-        let mut trends = self.creep.trends();
+        let mut trends = self.creep().trends();
         let trend = trends.find(|trend| trend.signal == Signal::Allocated);
         OomEvent {
             step,
@@ -427,6 +499,8 @@ impl RankState {
         self.ended = None;
         self.oom = None;
         self.creep.new_life();
+        self.creep.count_steps();
+        self.by_time = None;
         self.tally.begin_life();
         self.lifecycle.begin_life();
         self.n_outside = 0;

@@ -28,8 +28,10 @@ pub struct Tally {
     pub reserved: Figure,
     /// The most that it held within train steps, of those in which that is known.
     pub peak_reserved: Figure,
-    /// What ran, by phase, in the order of [`Phase`].
-    pub phases: [PhaseTally; 3],
+    /// What ran, by phase, in the order of [`Phase::ALL`].
+    pub phases: [PhaseTally; Phase::ALL.len()],
+    /// When the first and the last record by time were made, as Unix times.
+    pub by_time: Option<(f64, f64)>,
     n_steps: u64,
     /// Those whose memory was not read.
     pub n_unread: u64,
@@ -94,22 +96,33 @@ impl Tally {
 
     /// Takes an accepted push that ended at the Unix time `time`.
     pub fn add(&mut self, sample: &StepSample, peaks: StepPeaks, time: f64) {
-        let [train, eval, checkpoint] = &mut self.phases;
-        let phase = match sample.phase {
-            Phase::Train => train,
-            Phase::Eval => eval,
-            Phase::Checkpoint => checkpoint,
-        };
-        phase.n_records = phase.n_records.saturating_add(1);
-        phase.peak = phase.peak.max(peaks.allocated);
-        if sample.phase != Phase::Train {
-            return;
+        let of_phase = Phase::ALL.into_iter().zip(&mut self.phases);
+        for (_, phase) in of_phase.filter(|(phase, _)| *phase == sample.phase) {
+            phase.n_records = phase.n_records.saturating_add(1);
+            phase.peak = phase.peak.max(peaks.allocated);
+        }
+        match sample.phase {
+            Phase::Train if self.n_steps == 0 && self.by_time.is_some() => self.begin_steps(),
+            Phase::Train => {}
+            Phase::Sample | Phase::Idle => {
+                self.by_time = Some((self.by_time.map_or(time, |span| span.0), time));
+                if sample.phase == Phase::Sample && self.n_steps == 0 {
+                    self.add_figures(sample, peaks);
+                }
+                return;
+            }
+            Phase::Eval | Phase::Checkpoint => return,
         }
         self.n_steps = self.n_steps.saturating_add(1);
         let step = sample.step.get();
         let moment = Moment { step, time };
         self.span = Some((self.span.map_or(moment, |span| span.0), moment));
-        let of = (step, sample.n_steps);
+        self.add_figures(sample, peaks);
+    }
+
+    /// Adds the figures of a train step or, in a life without any, of a sample by time.
+    fn add_figures(&mut self, sample: &StepSample, peaks: StepPeaks) {
+        let of = (sample.step.get(), sample.n_steps);
         self.allocated.add(Some(sample.allocated), of);
         self.peak_allocated.add(peaks.allocated, of);
         self.reserved.add(sample.reserved, of);
@@ -123,6 +136,26 @@ impl Tally {
             n_steps: 1,
         };
         self.series.add(&step, sample.n_steps);
+    }
+
+    /// Forgets the figures of the samples before the first step.
+    fn begin_steps(&mut self) {
+        let Self { n_restarts, phases, by_time, .. } = *self;
+        *self = Self { n_restarts, phases, by_time, ..Self::default() };
+    }
+
+    /// Returns how many samples by time there were.
+    pub fn n_samples(&self) -> u64 {
+        let mut of_phase = Phase::ALL.into_iter().zip(&self.phases);
+        let samples = of_phase.find(|(phase, _)| *phase == Phase::Sample);
+        samples.map_or(0, |(_, tally)| tally.n_records)
+    }
+
+    /// Returns for how many seconds the process has gone on after its last step without another; `None` of one that
+    /// takes steps, or has taken none.
+    pub fn seconds_without_steps(&self) -> Option<f64> {
+        let ((_, last_step), (_, last)) = self.span.zip(self.by_time)?;
+        Some(last - last_step.time).filter(|seconds| *seconds > 0.0)
     }
 
     /// Counts train steps whose memory was not read.
@@ -340,7 +373,7 @@ mod tests {
     use crate::analysis::rank::peaks::StepPeaks;
     use crate::analysis::rank::tally::{Kept, PARTS_MAX, Tally};
     use crate::model::ids::{Rank, Run};
-    use crate::model::step::{Phase, StepSample};
+    use crate::model::step::{MarkSet, Phase, StepSample};
     use crate::model::units::{Bytes, Count};
 
     fn sample(step: u64, allocated: u64) -> StepSample {
@@ -356,6 +389,7 @@ mod tests {
             time: None,
             step_seconds: None,
             phase: Phase::Train,
+            marks: MarkSet::default(),
             device: None,
             dropped_records: None,
             pid: None,

@@ -1,10 +1,13 @@
 //! What others see of one rank at one time.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::basis::Basis;
+use crate::analysis::creep::axis::Axis;
 use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::rank::ended::{OomEvent, RankEnded};
 use crate::analysis::rank::host::HostMemory;
@@ -12,7 +15,7 @@ use crate::analysis::rank::peaks::StepPeaks;
 use crate::analysis::rank::tally::Tally;
 use crate::analysis::sites::SiteView;
 use crate::model::ids::{GpuUuid, Rank};
-use crate::model::step::StepSample;
+use crate::model::step::{StepMark, StepSample};
 use crate::model::units::{Bytes, Count, Seconds, Uptime};
 
 /// What a rank says of itself.
@@ -122,6 +125,8 @@ pub struct RankView<'a> {
     pub unread_steps_total: u64,
     /// Train steps of this life.
     pub life_steps: u32,
+    /// Events that may change what memory holds, in the order of [`StepMark::ALL`], since the exporter began.
+    pub marks_total: [u64; StepMark::ALL.len()],
     /// How it ended, if it did.
     pub ended: Option<&'a RankEnded>,
     /// How long it has been silent, if that is longer than a live process is.
@@ -150,6 +155,24 @@ pub struct Headroom {
 }
 
 impl RankView<'_> {
+    /// Whether its memory is judged by time, as it takes no steps.
+    pub fn is_by_time(&self) -> bool {
+        self.creep.axis() == Axis::Seconds
+    }
+
+    /// The marks that it reported, by name; only those that came.
+    pub fn marks(&self) -> BTreeMap<Cow<'static, str>, u64> {
+        let by_mark = StepMark::ALL.into_iter().zip(self.marks_total);
+        by_mark.filter(|(_, n)| *n > 0).map(|(mark, n)| (mark.as_label().into(), n)).collect()
+    }
+
+    /// The step from which on its growth will be judged; `None` once it is, and of one that takes no steps.
+    pub fn judging_from_step(&self) -> Option<u64> {
+        let until_judged = u64::from(self.creep.records_until_judged());
+        let is_awaited = until_judged > 0 && self.ended.is_none() && !self.is_by_time();
+        self.last_train.filter(|_| is_awaited).map(|last| last.step.get() + until_judged)
+    }
+
     /// Whether it has ended or is silent, so that its figures no longer move.
     pub fn is_over(&self) -> bool {
         self.ended.is_some() || self.silent.is_some()

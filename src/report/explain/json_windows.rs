@@ -108,7 +108,7 @@ impl WindowShown {
         let (first, last) = (window.first_position, window.last_position);
         Self {
             records: whole_count(window.n_records),
-            extent: ExtentShown::of(window.signal, first, last),
+            extent: ExtentShown::of(window.axis, first, last),
             headroom: RoomShown::of(window.headroom_bytes, is_capacity_known),
             outcome: outcome(End::of(&window.outcome)),
             is_asked: window.is_asked,
@@ -132,8 +132,8 @@ struct ExtentShown {
 }
 
 impl ExtentShown {
-    fn of(signal: Signal, first: f64, last: f64) -> Self {
-        match signal.axis() {
+    fn of(axis: Axis, first: f64, last: f64) -> Self {
+        match axis {
             Axis::Steps => Self {
                 first_step: whole_count(first),
                 last_step: whole_count(last),
@@ -259,7 +259,7 @@ impl SlopeShown {
         let slope = trend.slope_bytes_per_unit;
         let (value, lower, upper) =
             (finite(slope.value), finite(slope.lower), finite(slope.upper));
-        match trend.signal.axis() {
+        match trend.axis {
             Axis::Steps => Self {
                 per_step: value,
                 lower_per_step: lower,
@@ -320,7 +320,7 @@ impl SurgeShown {
         let (first, last) = (surge.first_position, surge.last_position);
         Self {
             signal: surge.signal,
-            extent: ExtentShown::of(surge.signal, first, last),
+            extent: ExtentShown::of(surge.axis, first, last),
             headroom: RoomShown::of(surge.headroom_bytes, is_capacity_known),
             trend: surge.trend.map(|trend| TrendShown::of(&trend)),
             stop: surge.failure.map(|stop| StopShown::of(&stop)),

@@ -126,6 +126,9 @@ fn absence(rank: &RankStatus) -> String {
             "None; fast growth is judged already, slow growth from step {} on",
             grouped(step)
         ),
+        None if !rank.is_judged && rank.is_by_time => {
+            "None; too few samples by time so far".to_owned()
+        }
         None if !rank.is_judged => "None; it ended before creep could be judged".to_owned(),
         None if rises_straight(rank) => {
             "None so far; but its live memory rises in a straight line. Compare with a known stable run".to_owned()

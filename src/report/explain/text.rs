@@ -285,7 +285,8 @@ fn surged(page: &mut Page, surge: &SurgeEvidence, story: &Story) {
 
 /// Writes a trend, the place where it is seen, and the bytes left.
 fn grown(place: &str, trend: &Trend, left: f64, story: &Story) -> String {
-    let (scale, per) = if story.is_process() { (3600.0, "h") } else { (1.0, "step") };
+    let is_by_time = trend.axis == Axis::Seconds;
+    let (scale, per) = if is_by_time { (3600.0, "h") } else { (1.0, "step") };
     let slope = trend.slope_bytes_per_unit;
     let stand_in = if story.capacity.is_some() { "" } else { " (of a stand-in)" };
     format!(
@@ -304,7 +305,7 @@ fn grown(place: &str, trend: &Trend, left: f64, story: &Story) -> String {
 /// Returns the part of the run that the first steps are.
 fn first_steps(surge: &SurgeEvidence) -> String {
     let (first, last) = (surge.first_position, surge.last_position);
-    if surge.signal.axis() == Axis::Steps {
+    if surge.axis == Axis::Steps {
         format!("first steps ({} to {})", whole(first), whole(last))
     } else {
         format!("first {}", duration(last - first))
@@ -314,12 +315,15 @@ fn first_steps(surge: &SurgeEvidence) -> String {
 /// Returns the part of the run in which growth set in after the first steps.
 fn later_steps(surge: &SurgeEvidence) -> String {
     let (first, last) = (surge.first_position, surge.last_position);
+    if surge.axis == Axis::Seconds {
+        return format!("the last {}, never as high before", duration(last - first));
+    }
     format!("steps {} to {}, never as high before", whole(first), whole(last))
 }
 
 /// Returns the part of the run that a window spans.
 fn extent(window: &WindowVerdict) -> String {
-    if window.signal.axis() == Axis::Steps {
+    if window.axis == Axis::Steps {
         format!("steps {} to {}", whole(window.first_position), whole(window.last_position))
     } else {
         format!("the last {}", duration(window.last_position - window.first_position))

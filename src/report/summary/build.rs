@@ -15,6 +15,7 @@ use crate::analysis::rank::view::RankView;
 use crate::analysis::runs::RunView;
 use crate::analysis::snapshot_status::SnapshotStatus;
 use crate::model::ids::Rank;
+use crate::model::step::Phase;
 use crate::model::units::Count;
 use crate::report::card;
 use crate::report::policy::{PeakMetric, PolicyName};
@@ -75,7 +76,10 @@ impl Summary {
                 .ranks
                 .first()
                 .map_or_else(Count::default, |(_, view)| view.identity.attempt),
-            duration_s: span.map(|(first, last)| (last.time - first.time).max(0.0)),
+            duration_s: span
+                .map(|(first, last)| (first.time, last.time))
+                .or_else(|| by_time(run))
+                .map(|(first, last)| (last - first).max(0.0)),
             meta: Value::Null,
             worst_rank: diagnosis.ranks.first().copied().or(highest),
             primary_diagnosis: diagnosis.clone(),
@@ -96,6 +100,12 @@ impl Summary {
         summary.text = card::render(&summary);
         summary
     }
+}
+
+/// Returns when the samples of a run that took no steps begin and end, as Unix times.
+fn by_time(run: &RunView<'_>) -> Option<(f64, f64)> {
+    let spans = run.ranks.iter().filter_map(|(_, view)| view.tally.by_time);
+    spans.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
 }
 
 /// Returns the first of the expected ranks that are not seen, ascending, and how many there are.
@@ -176,6 +186,8 @@ fn rank_summary(
         end: None,
         steps: tally.n_steps(),
         unread_steps: tally.n_unread,
+        samples: tally.n_samples(),
+        seconds_without_steps: tally.seconds_without_steps(),
         first: tally.span.map(|span| span.0),
         last: tally.span.map(|span| span.1),
         restarts: tally.n_restarts,
@@ -232,7 +244,7 @@ fn figures(figure: &Figure) -> Option<FigureSummary> {
 }
 
 fn phases(tally: &Tally) -> BTreeMap<Cow<'static, str>, PhaseSummary> {
-    let named = ["train", "eval", "checkpoint"].into_iter().zip(&tally.phases);
+    let named = Phase::ALL.map(Phase::as_label).into_iter().zip(&tally.phases);
     named
         .filter(|(_, phase)| phase.n_records > 0)
         .map(|(name, PhaseTally { n_records, peak })| {

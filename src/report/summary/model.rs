@@ -314,6 +314,12 @@ pub struct RankSummary {
     /// Those of them whose memory its client did not read.
     #[serde(default)]
     pub unread_steps: u64,
+    /// Its samples by time, while it took no steps.
+    #[serde(default)]
+    pub samples: u64,
+    /// How long it went on after its last step without another; `None` if it did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_without_steps: Option<f64>,
     /// The first of them.
     pub first: Option<Moment>,
     /// The last of them.

@@ -19,12 +19,14 @@ pub fn neutral(coverage: &Coverage, ranks: &[RankSummary], highest: Option<Rank>
     let steps_used = ranks.iter().map(|rank| rank.steps).max().unwrap_or(0);
     let rise = StraightRise::of(ranks);
     let NeutralWords { kind, status, summary, action } = match steps_used {
+        0 if ranks.iter().any(|rank| rank.samples > 0) => by_time(coverage.ranks_judged > 0),
         0 => NeutralWords {
             kind: IssueKind::NoData,
             status: "NO DATA",
             summary: "no train step was pushed".to_owned(),
             action: "Push a record per train step.",
         },
+        _ if goes_on_without_steps(coverage, ranks) && rise.is_none() => without_steps(),
         _ => words(coverage.ranks_judged > 0, abrupt_end(ranks), rise.as_ref()),
     };
     let about = rise.map(|rise| rise.rank).or(highest);
@@ -50,6 +52,46 @@ struct NeutralWords {
     status: &'static str,
     summary: String,
     action: &'static str,
+}
+
+/// Returns whether a run was too short to judge, and a process of it goes on without steps.
+fn goes_on_without_steps(coverage: &Coverage, ranks: &[RankSummary]) -> bool {
+    let goes_on = |rank: &RankSummary| rank.seconds_without_steps.is_some();
+    coverage.ranks_judged == 0 && abrupt_end(ranks).is_none() && ranks.iter().any(goes_on)
+}
+
+fn without_steps() -> NeutralWords {
+    NeutralWords {
+        kind: IssueKind::TooFewSteps,
+        status: "TOO FEW STEPS",
+        summary:
+            "no pressure or imbalance, and too few steps to judge creep: the process went \
+                  on without steps"
+                .to_owned(),
+        action: "If it trained on in a loop of its own, report its steps with stepmem.step().",
+    }
+}
+
+/// Returns the words for a run that took no steps.
+fn by_time(is_judged: bool) -> NeutralWords {
+    if is_judged {
+        return NeutralWords {
+            kind: IssueKind::Balanced,
+            status: "BALANCED",
+            summary: "no creep, pressure or imbalance, judged by time as no optimizer stepped"
+                .to_owned(),
+            action: "Nothing to do.",
+        };
+    }
+    NeutralWords {
+        kind: IssueKind::TooFewSteps,
+        status: "TOO FEW SAMPLES",
+        summary:
+            "no optimizer stepped, and the model ran for too short a time to judge creep by \
+                  time"
+                .to_owned(),
+        action: "Look again after a longer run.",
+    }
 }
 
 fn words(is_judged: bool, end: Option<AbruptEnd>, rise: Option<&StraightRise>) -> NeutralWords {

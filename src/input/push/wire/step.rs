@@ -15,7 +15,7 @@ use crate::input::push::wire::number::Number;
 use crate::input::push::wire::plain::parse_plain;
 use crate::model::host::{HostParts, ProcessGroup};
 use crate::model::ids::Rank;
-use crate::model::step::{Phase, STEPS_PER_RECORD_MAX, StepSample};
+use crate::model::step::{MarkSet, Phase, STEPS_PER_RECORD_MAX, StepMark, StepSample};
 
 /// The run of records that do not name one.
 pub const RUN_DEFAULT: &str = "default";
@@ -134,6 +134,8 @@ pub(super) struct RawStep<'a> {
     #[serde(borrow)]
     phase: Option<Text<'a>>,
     #[serde(borrow)]
+    marks: Option<Vec<Text<'a>>>,
+    #[serde(borrow)]
     device: Option<Text<'a>>,
     pid: Option<Number>,
     #[serde(borrow)]
@@ -183,6 +185,7 @@ impl RawStep<'_> {
             time: optional_time("time", self.time)?,
             step_seconds: optional_time("step_seconds", self.step_seconds)?,
             phase: self.phase.map_or(Ok(Phase::default()), |phase| phase_of(&phase.0))?,
+            marks: marks_of(self.marks.as_deref().unwrap_or_default())?,
             device: self.device.map(|device| device_of(&device.0)).transpose()?,
             pid: optional(self.pid, |n| small_of("pid", n, 0, PID_MAX))?,
             instance: self.instance.map(|text| instance_of(&text.0)).transpose()?,
@@ -234,6 +237,19 @@ fn phase_of(text: &str) -> Result<Phase, DecodeError> {
     let named = Phase::ALL.into_iter().find(|phase| phase.as_label() == text);
     let labels = || Phase::ALL.map(Phase::as_label).join(", ");
     in_field("phase", named.ok_or_else(|| DecodeFault::NotOneOf(text.to_owned(), labels())))
+}
+
+fn marks_of(names: &[Text<'_>]) -> Result<MarkSet, DecodeError> {
+    let mut marks = MarkSet::default();
+    for Text(name) in names {
+        let mark = StepMark::ALL.into_iter().find(|mark| mark.as_label() == name);
+        let labels = || StepMark::ALL.map(StepMark::as_label).join(", ");
+        marks.add(in_field(
+            "marks",
+            mark.ok_or_else(|| DecodeFault::NotOneOf(name.to_string(), labels())),
+        )?);
+    }
+    Ok(marks)
 }
 
 #[cfg(test)]

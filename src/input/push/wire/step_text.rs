@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::model::ids::{GpuUuid, Rank, Run};
 use crate::model::launch::{Instance, Launch};
-use crate::model::step::{Phase, StepSample};
+use crate::model::step::{Phase, StepMark, StepSample};
 use crate::model::units::{Bytes, Count, Seconds};
 
 /// A step as JSON; what is unknown has no key.
@@ -28,6 +28,8 @@ pub(super) struct StepText<'a> {
     step_seconds: Option<Seconds>,
     #[serde(skip_serializing_if = "Option::is_none")]
     phase: Option<&'static str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    marks: Vec<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     device: Option<&'a GpuUuid>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,6 +90,7 @@ impl<'a> StepText<'a> {
             time: sample.time,
             step_seconds: sample.step_seconds,
             phase: (sample.phase != Phase::default()).then(|| sample.phase.as_label()),
+            marks: sample.marks.iter().map(StepMark::as_label).collect(),
             device: sample.device.as_ref(),
             pid: sample.pid,
             instance: sample.instance.map(Instance::digits),

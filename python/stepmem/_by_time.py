@@ -1,0 +1,222 @@
+"""Samples memory by time while a program runs its model and no optimizer steps.
+
+A daemon thread looks at what the other threads execute; they do nothing for it. It never looks at their variables, which would
+keep their tensors, and keeps no frame.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from time import monotonic
+from types import CodeType, FrameType
+from typing import Any, Callable, Optional, Tuple
+
+from ._process import Process
+from ._warn import warn_once
+from ._wire import PHASES
+
+SAMPLE, IDLE = PHASES.index("sample"), PHASES.index("idle")
+
+LOOK_SECONDS = (0.1, 1.0)
+"""Shortest and longest time between two looks, while the model has not been seen to run."""
+
+STEPS_SECONDS = 5.0
+"""Time between two looks at the count of steps, while there are new ones; also the longest time between two samples."""
+
+RUNS_MIN = 3
+"""The model must be seen to begin so many runs before memory is sampled, since the first may be that of a long first step."""
+
+LONG_RUN_SECONDS = 30.0
+"""Or to run for so long, as in one call of a library for all data; memory is then sampled slowly."""
+
+RAN_WITHIN = 2.0
+"""Memory is sampled only if the model ran within so many seconds: what a program loads or writes is no growth of its loop."""
+
+AGE_PER_SAMPLE = 100.0
+"""The time between two samples is at least the time since the first, divided by this: growth must last for longer, the later it
+begins."""
+
+QUIET_SECONDS = 30.0
+"""A process that stepped has gone on without steps if the last one is so long ago, and…"""
+
+QUIET_GAPS = 10.0
+"""…so many times the longest time between two steps so far."""
+
+IDLE_SECONDS = 10.0
+"""Time between two records that only show that the process is alive."""
+
+DEPTH_MAX = 500
+"""Frames of a thread that are looked at, at most."""
+
+
+class ByTime:
+    """The thread, and what it has seen."""
+
+    def __init__(self, process: Process, sample: Callable[[int], None]) -> None:
+        """`sample` appends a record of a phase."""
+        self._process = process
+        self._sample = sample
+        self._stop = threading.Event()
+        now = monotonic()
+        self._n_steps = 0
+        self._stepped_at = now
+        self._longest_gap = 0.0
+        self._n_runs = 0
+        """Runs of the model that were seen to begin since the last step."""
+        self._is_running = False
+        self._run_since = self._ran_at = self._sampled_at = now
+        self._sampling_since: Optional[float] = None
+        self._is_slow = False
+        """Whether the program also trains, or how often it runs its model is unknown."""
+        self._allocated = 0
+        self._thread = threading.Thread(target=self._run, name="stepmem-time", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Makes the thread end, and does not wait for it."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the program's own threads handle signals
+            while not self._stop.wait(self._pause(monotonic())):
+                if not self._look(monotonic()):
+                    return
+        except Exception as error:
+            warn_once("by time", f"memory is not sampled by time: {error!r}")
+
+    def _pause(self, now: float) -> float:
+        """Returns the seconds until the next look."""
+        shortest, longest = LOOK_SECONDS
+        if self._sampling_since is not None:
+            return STEPS_SECONDS if self._is_slow else self._every(now)
+        if self._process.n_steps > 0 and now - self._stepped_at < self._quiet():
+            return STEPS_SECONDS
+        return min(longest, shortest + (now - self._ran_at) / AGE_PER_SAMPLE)
+
+    def _every(self, now: float) -> float:
+        """Returns the seconds from one sample to the next."""
+        age = now - (self._sampling_since or now)
+        return min(max(LOOK_SECONDS[0], age / AGE_PER_SAMPLE), STEPS_SECONDS)
+
+    def _quiet(self) -> float:
+        return max(QUIET_SECONDS, QUIET_GAPS * self._longest_gap)
+
+    def _look(self, now: float) -> bool:
+        """Looks at the process, and samples its memory if that is due. Returns False if it never has to again."""
+        process = self._process
+        if process.n_steps != self._n_steps:
+            if self._n_steps:
+                self._longest_gap = max(self._longest_gap, now - self._stepped_at)
+            self._n_steps, self._stepped_at = process.n_steps, now
+            self._forget_runs(now)
+            return True
+        if process.n_steps and now - self._stepped_at < self._quiet():
+            return True
+        is_running, is_training, is_in_call = self._activity()
+        if is_running and not self._is_running:
+            self._n_runs += 1
+            self._run_since = now
+        self._is_running = is_running
+        self._is_slow = self._is_slow or is_training
+        if is_running:
+            self._ran_at = now
+        if self._sampling_since is None and not self._begins(now):
+            return self._show_life(now)
+        if now - self._ran_at > RAN_WITHIN:
+            return self._show_life(now)
+        if not is_in_call or now - self._sampled_at >= STEPS_SECONDS:
+            return self._record(SAMPLE, now)
+        return True
+
+    def _begins(self, now: float) -> bool:
+        """Returns whether sampling begins, because the model runs again and again."""
+        is_long = self._is_running and now - self._run_since >= LONG_RUN_SECONDS
+        if self._n_runs < RUNS_MIN and not is_long:
+            return False
+        self._is_slow = self._is_slow or self._n_runs < RUNS_MIN
+        if is_helper():
+            self._stop.set()
+            return False
+        self._sampling_since = now
+        return True
+
+    def _show_life(self, now: float) -> bool:
+        """Records that the process is alive, if it was ever recorded and that is due."""
+        is_known = self._process.n_steps > 0 or self._sampling_since is not None
+        return self._record(IDLE, now) if is_known and now - self._sampled_at >= IDLE_SECONDS else True
+
+    def _record(self, phase_idx: int, now: float) -> bool:
+        if self._process.gives_way:
+            return False
+        self._sampled_at = now
+        self._process.is_sampled = True
+        self._sample(phase_idx)
+        return True
+
+    def _forget_runs(self, now: float) -> None:
+        self._sampling_since = None
+        self._n_runs, self._is_running, self._is_slow = 0, False, False
+        self._ran_at = self._sampled_at = now
+
+    def _activity(self) -> Tuple[bool, bool, bool]:
+        """Returns whether any thread runs the model, whether one trains, and whether one is in a call of a library that frees
+        memory only when it returns."""
+        modules = sys.modules
+        module = getattr(modules.get("torch.nn.modules.module"), "Module", None)
+        if module is None:
+            return self._has_freed(), False, False
+        forward = _codes(module, "_call_impl", "_wrapped_call_impl")
+        backward = _codes(modules.get("torch.autograd"), "backward") | _codes(getattr(modules.get("torch._tensor"), "Tensor", None), "backward")
+        own = threading.get_ident()
+        is_running = is_training = is_in_call = False
+        for thread, frame in sys._current_frames().items():
+            if thread == own:
+                continue
+            inner: Optional[CodeType] = None
+            current: Optional[FrameType] = frame
+            for _ in range(DEPTH_MAX):
+                if current is None:
+                    break
+                code = current.f_code
+                is_running = is_running or code in forward
+                is_training = is_training or code in backward
+                is_in_call = is_in_call or (inner is not None and code.co_name == "decorate_context" and _is_of_library(inner))
+                inner, current = code, current.f_back
+            del frame, current
+        return is_running, is_training, is_in_call
+
+    def _has_freed(self) -> bool:
+        """Returns whether the allocator has freed memory again, in a program without modules. While a model is loaded it does not."""
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        if cuda is None or not cuda.is_initialized():
+            return False
+        allocated = sys.modules["torch"]._C._cuda_memoryStats(int(cuda.current_device()))["allocated_bytes"]["all"]
+        before, self._allocated = self._allocated, int(allocated["current"])
+        self._is_running = False  # each look that finds some is a run
+        return bool(allocated["peak"] > self._allocated or self._allocated < before)
+
+
+def _codes(owner: Any, *names: str) -> "frozenset[CodeType]":
+    codes = (getattr(getattr(owner, name, None), "__code__", None) for name in names)
+    return frozenset(code for code in codes if isinstance(code, CodeType))
+
+
+def _is_of_library(code: CodeType) -> bool:
+    """Returns whether code is of an installed package other than PyTorch, as `generate` of transformers."""
+    path = code.co_filename
+    return ("site-packages" in path or "dist-packages" in path) and f"packages{os.sep}torch{os.sep}" not in path
+
+
+def is_helper() -> bool:
+    """Returns whether this process works for another one of the program, which has the rank: a data loader's worker."""
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is None or processes.parent_process() is None:
+        return False
+    return bool(processes.current_process().daemon) or not (os.environ.get("RANK") or os.environ.get("LOCAL_RANK"))

@@ -1,0 +1,94 @@
+"""Notices evaluations, checkpoints and epochs by what the program calls, none of which is called in each step."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Callable, List
+
+from ._process import Process
+from ._warn import warn_once
+from ._wire import MARKS
+
+EVAL, CHECKPOINT, EPOCH = (1 << idx for idx in range(len(MARKS)))
+
+NO_GRAD = 1 << 8
+"""A process's marks count uses of `no_grad` in multiples of this…"""
+
+LOADER = 1 << 4
+"""…and data loaders that were begun in multiples of this; more than 15 count as uses of `no_grad`."""
+
+USUAL_RECORDS = 16
+"""Records that the usual duration and number of uses of `no_grad` are the median of."""
+
+EXTRA_RATIO = 0.5
+"""An evaluation under `no_grad` takes at least this share of a usual step more."""
+
+
+def install(process: Process) -> None:
+    """Wraps, once, what a program calls for an evaluation, a checkpoint and an epoch. Raises nothing."""
+    modules = sys.modules
+    grad_mode = modules.get("torch.autograd.grad_mode")
+    for owner, name, amount in (
+        (getattr(modules.get("torch.nn.modules.module"), "Module", None), "eval", EVAL),
+        (getattr(grad_mode, "no_grad", None), "__enter__", NO_GRAD),
+        (getattr(grad_mode, "inference_mode", None), "__enter__", NO_GRAD),
+        (modules.get("torch"), "save", CHECKPOINT),
+        (getattr(modules.get("torch.utils.data.dataloader"), "DataLoader", None), "__iter__", LOADER),
+    ):
+        try:
+            function = None if owner is None else vars(owner).get(name)
+            if function is not None and not hasattr(function, "_stepmem_process"):
+                setattr(owner, name, _wrapped(function, process, amount))
+            elif function is not None:
+                function._stepmem_process[0] = process
+        except Exception as error:
+            warn_once("marks", f"evaluations and checkpoints may not be noticed: {error!r}")
+
+
+def _wrapped(function: "Callable[..., Any]", process: Process, amount: int) -> Any:
+    """Returns a function that notes a call and then is `function`; a forked child sets its own process."""
+    of = [process]
+
+    def saving(*arguments: Any, **named: Any) -> Any:
+        of[0].marks |= amount
+        return function(*arguments, **named)
+
+    def evaluating(self: Any) -> Any:
+        of[0].marks |= amount
+        return function(self)
+
+    def counting(self: Any) -> Any:
+        of[0].marks += amount
+        return function(self)
+
+    wrapper: Any = {CHECKPOINT: saving, EVAL: evaluating}.get(amount, counting)
+    for name in ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__"):
+        setattr(wrapper, name, getattr(function, name, None) or getattr(wrapper, name))
+    wrapper.__wrapped__ = function
+    wrapper._stepmem_process = of
+    return wrapper
+
+
+class Marker:
+    """Tells evaluations under `no_grad` from its use in each step."""
+
+    def __init__(self) -> None:
+        self._ended = 0.0
+        self._durations: List[float] = []
+        self._uses: List[float] = []
+
+    def marks(self, noted: int, ended: float, n_steps: int) -> int:
+        """Returns the marks of a record of `n_steps` that ended at `ended`, by what the process had noted."""
+        seconds, self._ended = ended - self._ended, ended
+        marks, n_loaders, n_uses = noted & (LOADER - 1), noted % NO_GRAD // LOADER, noted // NO_GRAD
+        if len(self._durations) == USUAL_RECORDS and n_uses:
+            usual, usual_uses = sorted(self._durations)[USUAL_RECORDS // 2], sorted(self._uses)[USUAL_RECORDS // 2]
+            is_long = seconds - n_steps * usual >= EXTRA_RATIO * usual
+            if is_long and n_uses > n_steps * usual_uses + 0.5:
+                marks |= EVAL
+        if n_loaders > (1 if marks & EVAL else 0):
+            marks |= EPOCH
+        self._durations.append(seconds / n_steps)
+        self._uses.append(n_uses / n_steps)
+        del self._durations[:-USUAL_RECORDS], self._uses[:-USUAL_RECORDS]
+        return marks

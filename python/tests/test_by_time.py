@@ -1,0 +1,173 @@
+"""Programs that run a model without steps, and marks of what happens between steps, with modules that stand in for PyTorch's."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import STUB
+
+from stepmem._process import Process
+from stepmem._wire import MARKS, PHASES, RECORD, UNKNOWN, Encoder, is_unknown_field
+
+MODULES = """
+    import sys, time, types
+    import torch, torch.optim.optimizer
+    module = types.ModuleType("torch.nn.modules.module")
+    class Module:
+        def _call_impl(self, seconds):
+            time.sleep(seconds)
+        __call__ = _call_impl
+        def eval(self):
+            return self
+    module.Module = Module
+    sys.modules["torch.nn.modules.module"] = module
+    grad_mode = types.ModuleType("torch.autograd.grad_mode")
+    class no_grad:
+        def __enter__(self): pass
+        def __exit__(self, *error): pass
+    grad_mode.no_grad = no_grad
+    sys.modules["torch.autograd.grad_mode"] = grad_mode
+    torch.save = lambda *arguments: None
+    loaders = types.ModuleType("torch.utils.data.dataloader")
+    class DataLoader:
+        def __iter__(self): return iter(())
+    loaders.DataLoader = DataLoader
+    sys.modules["torch.utils.data.dataloader"] = loaders
+    model, optimizer = Module(), torch.optim.Optimizer()
+"""
+
+RUN = ("-m", "stepmem")
+
+
+def phases(exporter):
+    return [record.get("phase", "train") for record in exporter.records]
+
+
+def test_model_that_runs_without_steps_is_sampled(fake, train):
+    exporter = fake(200)
+    code = MODULES + "    for _ in range(200): model(0.01); time.sleep(0.01)\n    print('ran')"
+    ended = train(code, exporter.url, through=RUN, PATHS=STUB).ended()
+    assert (ended.code, ended.out, ended.err) == (0, "ran\n", "")
+    assert len(exporter.records) > 3 and set(phases(exporter)) == {"sample"}
+    first = exporter.records[0]
+    assert first["step"] == 0 and first["allocated_bytes"] >= 0 and first["total_bytes"] > 0
+    assert "step_seconds" not in first and "free_bytes" not in first
+    assert [end["outcome"] for end in exporter.ends] == ["completed"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "time.sleep(3)",
+        "kept = []\n    for _ in range(60): kept.append(bytes(1 << 20)); time.sleep(0.05)",
+        "model(3)",
+    ],
+    ids=["imports", "loads", "runs once"],
+)
+def test_program_that_does_not_run_a_model_again_and_again_is_not_sampled(code, fake, train):
+    exporter = fake(200)
+    ended = train(MODULES + "    " + code, exporter.url, through=RUN, PATHS=STUB).ended()
+    assert ended.code == 0 and exporter.records == []
+
+
+def test_data_loaders_worker_is_not_sampled(fake, train):
+    exporter = fake(200)
+    code = """
+    import multiprocessing.process
+    multiprocessing.process.parent_process = lambda: 1
+    multiprocessing.current_process()._config["daemon"] = True
+    for _ in range(150): model(0.01); time.sleep(0.01)
+    """
+    ended = train(MODULES + code.lstrip("\n"), exporter.url, through=RUN, PATHS=STUB).ended()
+    assert ended.code == 0 and exporter.records == []
+
+
+def test_steps_take_over_from_samples(fake, train):
+    exporter = fake(200)
+    code = "    for _ in range(150): model(0.01); time.sleep(0.01)\n    for _ in range(50): model(0.001); optimizer.step()"
+    ended = train(MODULES + code, exporter.url, through=RUN, PATHS=STUB).ended()
+    assert ended.code == 0
+    names = phases(exporter)
+    assert names.count("train") == 50 and names[-50:] == ["train"] * 50
+    assert [record["step"] for record in exporter.records[-50:]] == list(range(1, 51))
+
+
+def test_samples_give_way_to_another_process(fake, train):
+    exporter = fake(409)
+    code = "    for _ in range(200): model(0.01); time.sleep(0.01)\n    print('ran')"
+    ended = train(MODULES + code, exporter.url, through=RUN, PATHS=STUB).ended()
+    assert (ended.code, ended.out, ended.err) == (0, "ran\n", "")
+
+
+def test_older_exporter_gets_no_samples_and_no_marks():
+    encoder = Encoder(Process())
+    encoder.add_device("cpu")
+    figures = [1] + [UNKNOWN] * 16
+    record = RECORD.pack(1.0, -1.0, 0, 7, 1, 0, PHASES.index("sample"), 0, *figures)
+    marked = RECORD.pack(1.0, -1.0, 0, 7, 1, 0, 0, (1 << len(MARKS)) - 1, *figures)
+    assert '"phase": "sample"' in encoder.step(record, 0)
+    assert '"marks": ["eval", "checkpoint", "epoch"]' in encoder.step(marked, 0)
+    encoder.is_plain = True
+    assert encoder.step(record, 0) == "" and "marks" not in encoder.step(marked, 0)
+    assert is_unknown_field(b'record 0: phase: "sample" is not one of train, eval, checkpoint')
+    assert is_unknown_field(b"record 0: unknown field `marks`")
+
+
+MARKED = """
+    import stepmem
+    def steps(n):
+        for _ in range(n):
+            optimizer.step()
+            time.sleep(0.003)
+    steps(30)
+    DO
+    steps(5)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "marks"),
+    [
+        ("model.eval()", ["eval"]),
+        ("for _ in range(3):\n        with no_grad(): time.sleep(0.1)", ["eval"]),
+        ("torch.save({}, 'x')", ["checkpoint"]),
+        ("iter(DataLoader())", ["epoch"]),
+        ("model.eval(); iter(DataLoader()); torch.save({})", ["eval", "checkpoint"]),
+        ("model.eval(); iter(DataLoader()); iter(DataLoader())", ["eval", "epoch"]),
+        ("stepmem.mark('epoch')", ["epoch"]),
+        ("with stepmem.phase('eval'): model.eval()", None),
+        ("time.sleep(0.1)", None),
+    ],
+)
+def test_what_happens_between_steps_marks_the_next_one(code, marks, fake, train):
+    exporter = fake(200)
+    program = MODULES + MARKED.replace("DO", code)
+    ended = train(program, exporter.url, through=RUN, PATHS=STUB, STEPMEM_EVERY_STEP="1").ended()
+    assert (ended.code, ended.err) == (0, "")
+    marked = [(record["step"], record["marks"]) for record in exporter.records if "marks" in record]
+    assert marked == ([] if marks is None else [(31, marks)])
+
+
+def test_no_grad_that_each_step_uses_marks_nothing(fake, train):
+    exporter = fake(200)
+    code = "    for n in range(60):\n        with no_grad(): time.sleep(0.003 + 0.02 * (n % 20 == 19))\n        optimizer.step()"
+    ended = train(MODULES + code, exporter.url, through=RUN, PATHS=STUB, STEPMEM_EVERY_STEP="1").ended()
+    assert ended.code == 0 and not any("marks" in record for record in exporter.records)
+
+
+def test_gpu_is_sampled_without_touching_the_peaks_of_steps(fake, train):
+    exporter = fake(200)
+    code = """
+        import time, torch, torch.optim.optimizer
+        MIB = 1 << 20
+        for _ in range(10): torch.malloc(MIB); time.sleep(0.1)   # a model is loaded
+        for _ in range(25):
+            torch.malloc(MIB); torch.free(MIB); time.sleep(0.1)
+        print(torch._C.n_resets if hasattr(torch._C, "n_resets") else 0)
+    """
+    ended = train(code, exporter.url, through=RUN, PATHS=STUB).ended()
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out == "0\n" and set(phases(exporter)) == {"sample"}
+    last = exporter.records[-1]
+    assert last["device"].startswith("GPU-") and last["allocated_bytes"] == 10 << 20
+    assert last["high_water_allocated_bytes"] == 11 << 20 and "peak_allocated_bytes" not in last
+    assert min(record["allocated_bytes"] for record in exporter.records) == 10 << 20, "not while it is loaded"
