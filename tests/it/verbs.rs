@@ -206,11 +206,11 @@ fn diagnosis_is_acknowledged_by_the_name_that_pages_show() {
     let push = format!("http://{}", exporter.push);
     for kind in ["HIGH PRESSURE", "high pressure", "High_Pressure", "high-pressure"] {
         let of = ["ack", "--run", "llm/7b", "--rank", "3", "--reason", "r", "--kind", kind];
-        assert!(done(&run(&of, &push)).starts_with("Acknowledged: HIGH PRESSURE of"), "{kind}");
+        assert!(done(&run(&of, &push)).contains(": HIGH PRESSURE of rank 3 of"), "{kind}");
     }
     let creep = ["ack", "--run", "llm/7b", "--rank", "3", "--reason", "r", "--kind"];
     let creep = [&creep[..], &["Memory Creep"]].concat();
-    assert!(done(&run(&creep, &push)).starts_with("Acknowledged: MEMORY CREEP of"));
+    assert!(done(&run(&creep, &push)).contains(": MEMORY CREEP of rank 3 of"));
     let unknown = stepmem(&[&creep[..8], &["MEMORY LOSS"]].concat(), &[], b"");
     assert_eq!(unknown.code, Some(2));
     assert!(unknown.err.contains("MEMORY CREEP, "), "{}", unknown.err);

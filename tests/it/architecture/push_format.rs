@@ -14,7 +14,8 @@ use crate::architecture::tokens::{Placed, Token};
 const WIRE: &str = "input::push::wire";
 
 /// Files that name the keys of a push as a pusher does: the example of `serve --help`, and the demo's simulated job.
-const PUSHERS: &[&str] = &["src/commands/simulated_job.rs", "src/commands/serve.rs"];
+const PUSHERS: &[&str] =
+    &["src/commands/demo.rs", "src/commands/simulated_job.rs", "src/commands/serve.rs"];
 
 /// A kind of message that `wire` reads.
 struct Format {
