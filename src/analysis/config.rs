@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::analysis::captures::CaptureSettings;
 use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::diagnosis::scene::Thresholds;
+use crate::analysis::looks::LOOKS_COOLDOWN;
 use crate::analysis::processes::ProcessSettings;
 use crate::analysis::ranks::RankSettings;
 use crate::model::ids::Run;
@@ -38,6 +39,8 @@ pub struct EngineConfig {
     pub captures: CaptureSettings,
     /// Whether ranks whose live memory grows are asked to look at their live objects.
     pub looks_on_creep: bool,
+    /// From one look of a run to the next while its memory grows.
+    pub looks_cooldown: Duration,
     /// The declared workload of all runs, for summaries.
     pub workload: Option<Box<str>>,
 }
@@ -58,6 +61,7 @@ impl Default for EngineConfig {
             process_reading_every: Duration::from_secs(10),
             captures: CaptureSettings::default(),
             looks_on_creep: false,
+            looks_cooldown: LOOKS_COOLDOWN,
             workload: None,
         }
     }

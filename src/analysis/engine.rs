@@ -59,7 +59,7 @@ impl Engine {
         Self {
             ranks: RankTable::new(config.ranks()),
             captures: Captures::new(config.captures.clone()),
-            looks: Looks::new(config.looks_on_creep),
+            looks: Looks::new(config.looks_on_creep, config.looks_cooldown),
             sites: SiteTable::default(),
             config,
             started,

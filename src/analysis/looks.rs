@@ -20,7 +20,7 @@ const STEPS: u32 = 20;
 /// How often a run is asked at most: each look costs some 40 ms, so that is for a week.
 const RUN_MAX: u32 = 1000;
 /// From one look to the next while the growth lasts: so old are the figures of a holder at the most.
-const COOLDOWN: Duration = Duration::from_mins(10);
+pub const LOOKS_COOLDOWN: Duration = Duration::from_mins(10);
 /// Periods of growth in stairs that lie between the two looks; what grew is then watched for two more.
 const PERIODS: f64 = 1.0;
 
@@ -88,13 +88,9 @@ pub struct Looks {
 
 impl Looks {
     /// No look so far; `is_on`: whether growth asks for one.
-    pub fn new(is_on: bool) -> Self {
-        let settings = EpisodeSettings {
-            steps: STEPS,
-            periods: PERIODS,
-            run_max: RUN_MAX,
-            cooldown: COOLDOWN,
-        };
+    pub fn new(is_on: bool, cooldown: Duration) -> Self {
+        let settings =
+            EpisodeSettings { steps: STEPS, periods: PERIODS, run_max: RUN_MAX, cooldown };
         Self {
             is_on,
             episodes: Episodes::new(settings),
@@ -240,7 +236,7 @@ impl Looks {
 mod tests {
     use std::time::Duration;
 
-    use super::Looks;
+    use super::{LOOKS_COOLDOWN, Looks};
     use crate::analysis::episodes::Growth;
     use crate::analysis::sites::{HoldersOutcome, HoldersReport};
     use crate::model::ids::{Rank, RankId, Run};
@@ -252,7 +248,7 @@ mod tests {
         let at = |seconds| Uptime(Duration::from_secs(seconds));
         let growth =
             Growth { rank: &rank, bytes_per_step: None, seconds_per_step: None, stairs: None };
-        let mut looks = Looks::new(true);
+        let mut looks = Looks::new(true, LOOKS_COOLDOWN);
         let mut asked_at = Vec::new();
         for seconds in (0..3600).step_by(60) {
             looks.creeps(&growth, at(seconds));
@@ -280,7 +276,7 @@ mod tests {
         let at = |seconds| Uptime(Duration::from_secs(seconds));
         let growth =
             Growth { rank: &rank, bytes_per_step: None, seconds_per_step: None, stairs: None };
-        let mut looks = Looks::new(true);
+        let mut looks = Looks::new(true, LOOKS_COOLDOWN);
         looks.creeps(&growth, at(1));
         let asked = looks.requests(|of, _| *of == rank);
         let [request] = &asked[..] else { panic!("{asked:?}") };

@@ -39,6 +39,8 @@ const FOLDERS_MAX: u32 = 1000;
 const DEVICES_EVERY: Duration = Duration::from_secs(1);
 /// Creeps whose line and holder are asked for: those of many attempts.
 const ASKED_MAX: u32 = 64;
+/// An attempt may be over in half a minute, and its successor is looked at again.
+const LOOKED_EVERY: Duration = Duration::from_secs(15);
 /// The timeline tells a person what happens; the log is for machines.
 const DEFAULTS: Defaults = &[(keys::LOG_LEVEL, "off")];
 const LEAK: &str = "leak-mib";
@@ -93,6 +95,7 @@ fn run(mut settings: Settings, leak_bytes_per_step: u64) -> anyhow::Result<()> {
     settings.snapshots.episodes.run_max = ASKED_MAX;
     settings.snapshots.episodes.cooldown = Duration::ZERO;
     settings.engine.looks_on_creep = true;
+    settings.engine.looks_cooldown = LOOKED_EVERY;
     let folder = SnapshotFolder::new(&mut settings.snapshots)?;
     let telemetry_path = settings.telemetry_path.clone();
     let job = Arc::new(Mutex::new(SimulatedJob::new(leak_bytes_per_step)));
