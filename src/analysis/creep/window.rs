@@ -155,8 +155,7 @@ impl<'a> WindowJudge<'a> {
         let climbs = self.climbs(blocks, points, shape.kept_ratio)?;
 
         let share_ratio = growth / (headroom + growth);
-        let n_counted = self.n_counted(n_records, span);
-        let without = context.settings.without;
+        let (n_counted, without) = (self.n_counted(n_records, span), context.settings.without);
         let of_points = GrowthRate::of(points, slope, without).ok_or(unfit)?;
         let middle = *last_value - NEW_HIGH_OF_GROWTH * growth;
         let shape = shape.since(of_points.onset_idx, points, without);

@@ -180,6 +180,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("analysis::saved", &["analysis", "model"]),
     ("analysis::engine", &["analysis", "model"]),
     ("analysis::publish", &["analysis", "model"]),
+    ("analysis::rank_status", &["analysis", "model"]),
     ("analysis::resume", &["analysis", "model"]),
 ];
 
