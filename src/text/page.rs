@@ -466,8 +466,8 @@ mod tests {
         };
         assert_eq!(
             text(Some(50)),
-            "DEVICE               DIAGNOSIS\n\
-             GPU-00000…00000000   MEMORY CREEP, HIGH PRESSURE\n \
+            "DEVICE                 DIAGNOSIS\n\
+             GPU-000000…0000000000  MEMORY CREEP, HIGH PRESSURE\n \
              No room for: PEAK, STEP. A wider terminal shows\n   more.\n"
         );
         assert_eq!(

@@ -118,6 +118,15 @@ fn healthy_job_does_not_page_and_a_leak_pages_for_its_own_rank_in_time() {
     }
 }
 
+/// What people call a diagnosis.
+fn title(kind: &str) -> String {
+    match kind {
+        "CREEP_EARLY" => "MEMORY RISING".to_owned(),
+        "CREEP_CONFIRMED" => "MEMORY CREEP".to_owned(),
+        other => other.replace('_', " "),
+    }
+}
+
 #[test]
 fn story_of_a_rank_has_every_finding_within_100_columns() {
     for job in JOBS {
@@ -135,7 +144,7 @@ fn story_of_a_rank_has_every_finding_within_100_columns() {
         {
             let words = format!(
                 "{}, {}:",
-                said["kind"].as_str().unwrap(),
+                title(said["kind"].as_str().unwrap()),
                 said["severity"].as_str().unwrap()
             );
             assert!(story.contains(&words), "{job}: {said}\n{story}");
