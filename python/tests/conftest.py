@@ -43,6 +43,9 @@ def _program() -> str:
 
 BINARY = os.environ.get("STEPMEM_BINARY") or _program()
 STUB = str(ROOT / "python/tests/stub")
+# pytest-xdist tells its workers how wide its terminal is; tables are fitted to that.
+os.environ.pop("COLUMNS", None)
+
 DEADLINE = 300.0
 """Seconds after which something that is awaited counts as hanging: far beyond what a busy machine needs."""
 

@@ -44,7 +44,7 @@ def test_recording_of_a_run_gives_its_findings_verdict_and_holder(tmp_path, run,
     assert last["status"]["ranks"][0]["end"]["outcome"] == "completed"
     rank = str(live["ranks"][0]["rank"])
     explained = stepmem("explain", "--rank", rank, str(recording))
-    assert "CREEP_CONFIRMED" in explained and "700 train steps, from step 1 " in explained, explained
+    assert "MEMORY CREEP, critical" in explained and "700 train steps, from step 1 " in explained, explained
 
 
 def test_no_record_leaves_no_recording(tmp_path, run, script, without_cuda):  # noqa: F811

@@ -172,7 +172,7 @@ impl Engine {
                 false
             }
             Event::Analysed(number, analysis) => self.analysed(number, *analysis, now),
-            Event::Holders(report) => self.hold(report, now),
+            Event::Holders(report) => self.hold(&report, now),
             Event::Site(rank, site, since) => self.take_site(&rank, site, since),
             Event::GpuReleased => {
                 self.devices.release();
@@ -280,8 +280,8 @@ impl Engine {
     }
 
     /// Takes what a rank reports of its live objects. Returns whether it has come to something.
-    fn hold(&mut self, report: HoldersReport, now: Uptime) -> bool {
-        let since = self.looks.take(&report, now);
+    fn hold(&mut self, report: &HoldersReport, now: Uptime) -> bool {
+        let since = self.looks.take(report, now);
         report.site().is_some_and(|site| self.take_site(&report.rank, site, since))
     }
 

@@ -11,7 +11,7 @@ pub struct HostParts {
     pub shared: Option<Bytes>,
     /// The part of `shared` that is one n-th of segments that n ranks hold.
     pub split: Option<Bytes>,
-    /// DataLoader workers and other processes that `multiprocessing` started.
+    /// `DataLoader` workers and other processes that `multiprocessing` started.
     pub workers: ProcessGroup,
     /// The other processes below the rank's, except those that are ranks.
     pub others: ProcessGroup,

@@ -1,4 +1,4 @@
-//! Host memory beyond that of a rank's process: shared memory, DataLoader workers, other child processes.
+//! Host memory beyond that of a rank's process: shared memory, `DataLoader` workers, other child processes.
 
 use serde_json::{Value, json};
 

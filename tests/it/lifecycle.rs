@@ -222,11 +222,14 @@ fn ended_run_ends_with_all_its_ranks() {
 }
 
 #[test]
-fn end_of_an_unknown_run_is_accepted_and_leaves_no_trace() {
+fn end_of_an_unknown_run_leaves_no_trace_and_an_operator_is_told() {
     let exporter = Exporter::start(&[]);
     push(&exporter, record(0, 1, 1000));
-    assert_eq!(end(&exporter, "unknown-run", r#"{"rank":0,"outcome":"oom"}"#), 200);
-    assert_eq!(end(&exporter, "default", r#"{"rank":5,"outcome":"oom"}"#), 200);
+    assert_eq!(end(&exporter, "unknown-run", r#"{"rank":0,"outcome":"oom"}"#), 404);
+    assert_eq!(end(&exporter, "default", r#"{"rank":5,"outcome":"oom"}"#), 404);
+    // A client may end before its first step.
+    let of_client = r#"{"rank":5,"instance":"00000000000000aa","outcome":"oom"}"#;
+    assert_eq!(end(&exporter, "unknown-run", of_client), 200);
     let metrics = exporter.scrape();
     assert!(!metrics.keys().any(|series| series.contains("unknown-run")));
     assert_eq!(metrics[r#"stepmem_run_ranks{run="default"}"#], 1.0);

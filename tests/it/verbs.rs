@@ -227,7 +227,7 @@ fn only_rank_needs_no_number_and_the_host_has_no_reserved_memory() {
     };
     let lines = |ranks: u64| -> String {
         let records = (1..=900).flat_map(|step| (0..ranks).map(move |rank| record(rank, step)));
-        records.map(|record| format!("{record}\n")).collect()
+        records.map(|record| record.to_string()).collect::<Vec<_>>().join("\n")
     };
     let one = stepmem(&["explain", &folder.write("one.jsonl", &lines(1))], &[], b"");
     let text = done(&one);

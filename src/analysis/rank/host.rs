@@ -1,4 +1,4 @@
-//! Host memory beyond that of a rank's own process: shared memory, DataLoader workers, other child processes.
+//! Host memory beyond that of a rank's own process: shared memory, `DataLoader` workers, other child processes.
 
 use serde::{Deserialize, Serialize};
 
@@ -118,7 +118,7 @@ pub struct HostView {
     pub shared_bytes: Option<Bytes>,
     /// The part of it that is one n-th of segments that n ranks hold.
     pub split_bytes: Option<Bytes>,
-    /// DataLoader workers, and other processes that `multiprocessing` started; absent if there were none.
+    /// `DataLoader` workers, and other processes that `multiprocessing` started; absent if there were none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<ChildView>,
     /// Other child processes that are not ranks; absent if there were none.
