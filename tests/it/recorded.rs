@@ -115,7 +115,7 @@ fn recording_gives_the_findings_and_the_summary_of_the_live_exporter() {
     let explained =
         stepmem(&["explain", "--run", "leaky", "--rank", "2", &directory], &[], b"");
     assert!(explained.out.contains("499 train steps, from step 1 "), "{}", explained.out);
-    assert!(explained.out.contains("CREEP_EARLY, info: "), "{}", explained.out);
+    assert!(explained.out.contains("MEMORY RISING, info: "), "{}", explained.out);
     let mut names: Vec<String> = fs::read_dir(&recorded)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())

@@ -49,7 +49,8 @@ fn compressed_recordings_give_the_answers_of_plain_ones() {
             succeeded(stepmem(&[command, &[path]].concat(), &[], input))
         };
         let expected = answer(&plain, b"");
-        assert!(expected.contains("CREEP"), "{expected}");
+        let is_found = ["CREEP", "MEMORY RISING"].iter().any(|name| expected.contains(name));
+        assert!(is_found, "{expected}");
         for (name, bytes) in &packed {
             let path = folder.path(name);
             fs::write(&path, bytes).unwrap();
