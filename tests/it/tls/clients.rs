@@ -85,7 +85,7 @@ fn commands_show_certificate_and_user_by_arguments_and_variables() {
         (&["status", "--json", "--url", &web], "\"llm\""),
         (&["summary", "--url", &web], "llm"),
         (&["explain", "--rank", "0", "--url", &web], "rank 0"),
-        (&["release", "--for", "1m", "--url", &push], "closed for 1m"),
+        (&["release", "--for", "1m", "--url", &push], "closed for 1 min"),
         (&["end", "--run", "llm", "--outcome", "completed", "--url", &push], ""),
     ] {
         let ended = stepmem(&[command, &locked.arguments()].concat(), &[], b"");
