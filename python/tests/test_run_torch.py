@@ -77,7 +77,7 @@ def test_plain_leak_is_found_and_the_exit_code_passed_on(watched, tmp_path):
 def test_list_that_holds_the_memory_is_named_on_a_cpu(watched, tmp_path):
     ended = watched(HOLDS, sys.executable)
     assert ended.returncode == 0, ended.stderr
-    line = r"stepmem: MEMORY (?:CREEP|RISING) \((?:warning|critical)\), rank 0 of \S+: host memory grows by .*; held by `losses` \(list, [\d,]+ tensors and what they keep alive\) of .*script.py"
+    line = r"stepmem: MEMORY (?:CREEP|RISING) \((?:warning|critical)\), rank 0 of \S+: host memory grows by .*; held by `losses` \(list, [\d,]+ tensors and what they keep alive at step [\d,]+\) of .*script.py"
     assert re.search(line, ended.stderr), ended.stderr
     card = " ".join(ended.stderr.split("MEMORY CREEP (", 2)[-1].split())
     assert "held by `losses` (list, " in card, ended.stderr
