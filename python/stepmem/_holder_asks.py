@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import deque
 from typing import Callable, Deque, Optional, Tuple
@@ -59,8 +58,6 @@ class HolderAsks:
             return "STEPMEM_HOLDERS=off"
         if type(ask.n_steps) is not int or not 0 < ask.n_steps <= ASK_STEPS_MAX:
             return f"steps {ask.n_steps!r} is not an integer in 1..={ASK_STEPS_MAX}"
-        if "torch" not in sys.modules:
-            return "the program did not import PyTorch"
         is_busy = self._asked is not None and self._asked[1].outcome is None
         return "another search is under way" if is_busy else None
 

@@ -56,15 +56,21 @@ def test_a_search_begins_once_and_ends_with_its_two_steps(answer):
     ("ask", "variables", "error"),
     [
         ({}, {"STEPMEM_HOLDERS": "off", "PATHS": STUB}, "STEPMEM_HOLDERS=off"),
-        ({}, {}, "the program did not import PyTorch"),
         ({"steps": 0}, {"PATHS": STUB}, "steps 0 is not an integer in 1..=1000"),
         ({"steps": "7"}, {"PATHS": STUB}, "steps '7' is not an integer in 1..=1000"),
     ],
 )
 def test_a_search_that_cannot_begin_is_answered_with_the_reason(answer, ask, variables, error):
-    imported = "import torch\n" if "PATHS" in variables else ""
-    (result,), _ = answer(imported + "import stepmem\nfor n in range(80):\n    stepmem.step_end(n)\n", ask=ask, **variables)
+    (result,), _ = answer("import torch, stepmem\nfor n in range(80):\n    stepmem.step_end(n)\n", ask=ask, **variables)
     assert (result["outcome"], result["error"]) == ("failed", error)
+
+
+def test_the_holder_of_a_program_without_pytorch_is_named(answer):
+    program = "import sys, stepmem\nkept = []\nfor n in range(400):\n    kept.append(bytearray(100_000))\n    stepmem.step_end(n)\n"
+    (_, *_, result), ended = answer(program + "print('torch' in sys.modules)", ask={"bytes_per_step": 100_000.0})
+    [holder] = result["holders"]
+    assert (holder["name"], holder["line"], ended.out) == ("`kept`", 2, "False\n")
+    assert 0.9 < holder["bytes_per_step"] / 100_000 < 1.1
 
 
 def test_an_ask_for_another_rank_is_ignored(answer):
