@@ -1,7 +1,6 @@
 """The training loop of leak.py without the leak: it keeps each step's loss as a plain number.
 
-    python -m stepmem examples/fixed.py     # while `stepmem serve` runs; half a minute, no GPU, no PyTorch
-    stepmem status
+    stepmem run -- python3 examples/fixed.py     # half a minute; no GPU, no PyTorch, nothing to install
 """
 
 import resource

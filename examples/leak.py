@@ -1,7 +1,6 @@
 """A training loop with the most common leak: it keeps each step's loss for a plot, and the loss keeps its graph alive.
 
-    python -m stepmem examples/leak.py      # while `stepmem serve` runs; half a minute, no GPU, no PyTorch
-    stepmem status
+    stepmem run -- python3 examples/leak.py      # half a minute; no GPU, no PyTorch, nothing to install
 """
 
 import resource
