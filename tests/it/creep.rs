@@ -1,5 +1,5 @@
 //! Small recorded jobs with known truth through the real binary: the same transitions as ever, byte for byte, and
-//! none that the truth forbids. `tests/creep/golden.py` writes the jobs, `STEPMEM_BLESS=1` the transitions.
+//! none that the truth forbids. `eval/simulator/golden.py` writes the jobs, `STEPMEM_BLESS=1` the transitions.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -1,24 +1,24 @@
-#!/usr/bin/env python3
-"""Writes the small jobs of tests/data/creep, whose transitions tests/it/creep.rs holds.
+"""Small jobs for tests: writes tests/data/creep, whose transitions tests/it/creep.rs holds.
 
-    PYTHONPATH=../shared/data/creep tests/creep/golden.py            NAME.jsonl.gz and NAME.truth.json of every job
-    PYTHONPATH=../shared/data/creep tests/creep/golden.py NAME …     of some jobs
+    cd eval && python -m simulator.golden            NAME.jsonl.gz and NAME.truth.json of every job
+    cd eval && python -m simulator.golden NAME …     of some jobs
 
-They are the simulator's families, drawn from ranges for runs of a few thousand steps; a few ranks are kept, bytes are
-rounded up to 4 MiB (peaks to 64) and times down to seconds, so that each file stays below 60 KiB.
+They are families of the simulator with ranges for runs of a few thousand steps. A few ranks are kept, bytes are rounded up to 4 MiB (peaks to 64) and times
+down to seconds, so that each file stays below 60 KiB.
 """
 import gzip
 import json
-import pathlib
 import re
 import sys
+from pathlib import Path
 
-import creepjobs
-import simulate
+from .families import DEV, Families
+from .job import make_job
+from .recording import lines
 
-OUT = pathlib.Path(__file__).resolve().parent.parent / "data" / "creep"
+OUT = Path(__file__).resolve().parents[2] / "tests/data/creep"
 BYTES_MAX = 60 * 1024
-# name -> seed, number of ranks kept, ranges of this job
+# Ranges of all jobs; then of each: seed, number of ranks kept, its own ranges.
 SHORT = dict(n_train=("c", [4500]), dt=("c", [1.0]), world=("c", [1]), cap=("c", [80]), no_oom=("c", [False]))
 JOBS = {
     "gc_sawtooth": (1, 1, {}),
@@ -48,19 +48,15 @@ def rounded(line):
 
 def write(name):
     seed, n_ranks, ranges = JOBS[name]
-    usual = dict(simulate.PUBLIC)
-    simulate.PUBLIC.update(SHORT)
-    simulate.PUBLIC.update(ranges)
-    run = simulate.make_run("public", name, seed)
-    simulate.PUBLIC.clear()
-    simulate.PUBLIC.update(usual)
-    leaking = run.truth["leak_ranks"] if run.truth["leak"] else []
-    kept = sorted((leaking + [r for r in range(run.world) if r not in leaking])[:n_ranks])
-    of_kept = re.compile("|".join(f'"rank":{r},|"device":"GPU-{r}"' for r in kept))
-    text = "".join(rounded(line) for line in creepjobs.lines(run) if of_kept.search(line))
+    job = make_job(Families(DEV.members, DEV.ranges | SHORT | ranges, DEV.salt), name, seed)
+    leaking = job.truth["leak_ranks"]
+    kept = sorted((leaking + [rank for rank in range(job.world) if rank not in leaking])[:n_ranks])
+    of_kept = re.compile("|".join(f'"rank":{rank},|"device":"GPU-{rank}"' for rank in kept))
+    text = "".join(rounded(line) for line in lines(job) if of_kept.search(line))
     packed = gzip.compress(text.encode(), 9, mtime=0)
-    if len(packed) > BYTES_MAX: print(f"{name}: {len(packed)} bytes exceed {BYTES_MAX}")
-    truth = {key: run.truth[key] for key in ("cls", "leak", "leak_ranks", "ambiguous", "onset_time", "onset_step", "oom_time", "oom_step")}
+    if len(packed) > BYTES_MAX:
+        print(f"{name}: {len(packed)} bytes exceed {BYTES_MAX}")
+    truth = {key: job.truth[key] for key in ("cls", "leak", "leak_ranks", "onset_time", "onset_step", "oom_time", "oom_step")}
     OUT.mkdir(parents=True, exist_ok=True)
     (OUT / f"{name}.jsonl.gz").write_bytes(packed)
     (OUT / f"{name}.truth.json").write_text(json.dumps(truth, default=float) + "\n")
