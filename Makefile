@@ -1,6 +1,6 @@
 # `make` or `make help` says what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python test-torch test-otlp bench bench-client bench-snapshot fuzz lint tools wheel deb bless creep look look-page look-snapshot soak cluster attack release
+.PHONY: help demo test test-python test-torch test-otlp bench bench-client bench-snapshot fuzz lint tools wheel deb bless eval look look-page look-snapshot soak cluster attack release
 SHELL := /bin/bash
 CARGO ?= cargo
 # What the tests and lints need beside Rust and Python goes here, and nowhere else.
@@ -97,9 +97,8 @@ bench-snapshot: ## Measure the snapshot reader beside pickle.load and other prog
 		$(TOOLS)/snapshot-venv/bin/pip install --quiet ptmem==0.1.2 pt-snap-cli==0.4.1; }
 	python3 benches/snapshot.py target/dist/stepmem --peers $(TOOLS)/snapshot-venv --torch $(TOOLS)/torch-venv
 
-creep: ## Score the detector on simulated jobs with known truth, beside its bars (half an hour at first, then minutes)
-	$(CARGO) build --quiet --profile dist
-	tests/creep/score.sh --bars
+eval: ## Score the detector on jobs of known truth, each figure next to its limit (half an hour at first, then minutes; SETS=dev SEEDS=0-4 FAMILIES=…)
+	@CARGO="$(CARGO)" eval/run.sh $(if $(SETS),--sets $(SETS)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FAMILIES),--families $(FAMILIES)) $(EVAL_OPTIONS)
 
 soak: ## Poll the stand-in for NVML as often as in an hour at 100 Hz, with faults at random (minutes)
 	STEPMEM_SOAK_POLLS=360000 $(CARGO) test --test it -- --exact nvml::soak::soak --ignored --nocapture

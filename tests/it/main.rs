@@ -35,7 +35,7 @@ mod conclusion;
 mod creep;
 mod explained;
 
-mod without;
+mod evaluation;
 
 mod diagnoses;
 

@@ -1,66 +1,53 @@
-#!/usr/bin/env python3
-"""Other detectors: applies their rules to a recording, with the interface of `stepmem replay -`.
+"""Other detectors as runners: they read job files' paths and print transitions.
 
-    tests/creep/peers.py traceml-live < job.jsonl       its transitions as JSON lines
-    tests/creep/peers.py list                           the names of all peers
-    tests/creep/score.sh --peer traceml-live            its row of the table in docs/creep.md
+    python -m score.peers traceml-live     paths on standard input
+    eval/run.sh --sets peers               the comparison of docs/detector/evaluation.md
 
-traceml-live, traceml-summary: the step-memory diagnosis of TraceML 0.3.6 (PyPI: traceml-ai), evaluated every 2 s,
-its refresh interval; a page is its MEMORY CREEP (warn), a CREEP_EARLY its MEMORY RISING (info). The live view uses the
-last 400 steps that all ranks sent, the summary the last 10,000. TraceML writes a summary once, at the end; here it is
-evaluated all along, because a leak ends the process that would write it. Its other findings (HIGH PRESSURE, IMBALANCE)
-are ignored, and a creep counts even if one of them holds too. Steps are the recorded ones; the newer row of a rank and
-step replaces the older. With -1000 or -12000 it does not report until that many steps are complete. Its rank is the one
-with the highest peak. The slope is the one that the live view prints, from both ends of the window; the summary prints a
-rise between two bands, which is divided by the steps between their middles.
+traceml-live, traceml-summary: the step-memory diagnosis of TraceML 0.3.6 (PyPI: traceml-ai), evaluated every 2 s, its refresh interval; a page is its
+MEMORY CREEP (warn), a CREEP_EARLY its MEMORY RISING (info). The live view uses the last 400 steps that all ranks sent, the summary the last 10,000. TraceML
+writes a summary once, at the end; here it is evaluated all along, because a leak ends the process that would write it. Its other findings (HIGH PRESSURE,
+IMBALANCE) are ignored, and a creep counts even if one of them holds too. The newer row of a rank and step replaces the older. With -1000 or -12000 it does not
+report until that many steps are complete. Its rank is the one with the highest peak. The slope is the one that the live view prints, from both ends of the
+window; the summary prints a rise between two bands, which is divided by the steps between their middles.
 
-promql-deriv, promql-predict: a Prometheus rule on the device's used bytes, scraped with the readings (15 s) and
-evaluated every minute of the clock, the default, one alert a device:
+promql-deriv, promql-predict: a Prometheus rule on the device's used bytes, scraped with the readings (15 s) and evaluated every minute, one alert a device:
 
     deriv(used[30m]) > 2^20                 for: 10m    from 45 minutes after the device's first sample on
     predict_linear(free[1h], 4 * 3600) < 0  for: 10m    from 75 minutes after
 
 The slope is the regression's, per second, times the seconds per step of the rank on that device over the same range.
-
-Needs numpy and numba.
 """
 import json
 import math
 import sys
-from array import array
 
 import numpy as np
 from numba import njit
+
+from simulator import compact
 
 MEBIBYTE = 2.0**20
 GIBIBYTE = 2.0**30
 
 
 class Recording:
-    """A recording in columns, in order of arrival: the train steps, and the readings of each device."""
+    """A job in columns, in order of arrival: the train steps, and the readings of each device. Rank N is on device N."""
 
-    def __init__(self, lines):
-        clock, rank, step, peak, reserved = (array(code) for code in "dqqdd")
-        self.rank_of_device, readings = {}, {}
-        now = -math.inf
-        for line in lines:
-            record = json.loads(line)
-            if (time := record.get("time")) is not None: now = max(now, time)
-            if record.get("nvml"):
-                free = record["total_bytes"] - record["used_bytes"]
-                readings.setdefault(record["device"], []).append((record["time"], record["used_bytes"], free))
-            elif record.get("phase", "train") == "train":
-                self.rank_of_device[record.get("device")] = record["rank"]
-                clock.append(now)
-                rank.append(record["rank"])
-                step.append(record["step"])
-                peak.append(record["peak_allocated_bytes"])
-                reserved.append(record.get("peak_reserved_bytes", record["reserved_bytes"]))
-        self.clock, self.rank, self.step = np.array(clock), np.array(rank), np.array(step)
+    def __init__(self, path):
+        _, n_ranks, total_bytes, records, readings = compact.read(path)
+        train = records[records["evaluation"] == 0]
+        # The clock of the reader: the newest time that has arrived.
+        self.end = max(records["time"].max(initial=-math.inf), readings["time"].max(initial=-math.inf))
+        self.clock = np.maximum.accumulate(records["time"])[records["evaluation"] == 0] if len(records) else train["time"]
+        self.rank, self.step = train["rank"].astype(np.int64), train["step"].astype(np.int64)
         # In the order of TraceML's metrics: peak allocated, peak reserved.
-        self.peaks = np.array([peak, reserved])
-        self.readings = {device: np.array(rows).T for device, rows in readings.items()}
-        self.end = now
+        self.peaks = np.array([train[name].astype(float) * compact.UNIT for name in ("peak_allocated", "peak_reserved")])
+        self.readings = {}
+        for rank in range(n_ranks):
+            own = readings[readings["rank"] == rank]
+            used = own["device_used"].astype(float)
+            if len(own):
+                self.readings[rank] = np.array([own["time"], used, total_bytes - used])
 
 
 class Alerts:
@@ -243,8 +230,7 @@ def predict(times, used, free, at):
 
 def promql(recording, expression, range_seconds, muted_seconds):
     alerts = Alerts()
-    rank_of = recording.rank_of_device
-    devices = [(rank_of[device], rows) for device, rows in sorted(recording.readings.items()) if device in rank_of]
+    devices = sorted(recording.readings.items())
     if not devices: return []
     steps_of = {}
     for rank, _ in devices:
@@ -294,12 +280,12 @@ PEERS = {
 
 
 def main():
-    if sys.argv[1:] == ["list"]:
-        return print(*PEERS, sep="\n")
     if len(sys.argv) != 2 or sys.argv[1] not in PEERS:
-        sys.exit(f"peers.py: {' '.join(sys.argv[1:]) or 'no name'} is not one of: list, {', '.join(PEERS)}")
-    for transition in PEERS[sys.argv[1]](Recording(sys.stdin.buffer)):
-        print(json.dumps(transition))
+        sys.exit(f"peers: {' '.join(sys.argv[1:]) or 'no name'} is not one of {', '.join(PEERS)}")
+    for path in sys.stdin.read().splitlines():
+        for transition in PEERS[sys.argv[1]](Recording(path)):
+            print(json.dumps(dict(job=path, **transition)))
+        print(json.dumps(dict(job=path, done=1)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Scores a detector on jobs of known truth, and keeps the figures in results.json."""
