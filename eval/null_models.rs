@@ -4,9 +4,9 @@
 //! needs at its peak. Walks and level shifts are bounded, caches end below 30 % of the headroom.
 
 /// Bytes of the device.
-pub const TOTAL_BYTES: f64 = 85_520_809_984.0;
-pub const RUN_DAYS: u32 = 2;
-pub const STEP_SECONDS: u32 = 10;
+pub(crate) const TOTAL_BYTES: f64 = 85_520_809_984.0;
+pub(crate) const RUN_DAYS: u32 = 2;
+pub(crate) const STEP_SECONDS: u32 = 10;
 const STEPS_PER_DAY: u32 = 86_400 / STEP_SECONDS;
 const STEPS: u32 = RUN_DAYS * STEPS_PER_DAY;
 const START_TIME: f64 = 1_760_000_000.0;
@@ -20,7 +20,7 @@ const SEGMENT_BYTES: f64 = 2_097_152.0;
 const BLOCK_BYTES: f64 = 512.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Model {
+pub(crate) enum Model {
     RandomWalk,
     HeavyTailedWalk,
     JumpWalk,
@@ -32,7 +32,7 @@ pub enum Model {
 }
 
 impl Model {
-    pub const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::RandomWalk,
         Self::HeavyTailedWalk,
         Self::JumpWalk,
@@ -43,7 +43,7 @@ impl Model {
         Self::Sawtooth,
     ];
 
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::RandomWalk => "random_walk",
             Self::HeavyTailedWalk => "heavy_tailed_walk",
@@ -57,30 +57,30 @@ impl Model {
     }
 
     /// The model of that name.
-    pub fn named(name: &str) -> Option<Self> {
+    pub(crate) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|model| model.name() == name)
     }
 }
 
 /// What a rank pushes at the end of a step. Bytes are whole numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Record {
-    pub step: u32,
+pub(crate) struct Record {
+    pub(crate) step: u32,
     /// Unix time, in seconds.
-    pub time: f64,
-    pub allocated: f64,
-    pub peak: f64,
-    pub reserved: f64,
+    pub(crate) time: f64,
+    pub(crate) allocated: f64,
+    pub(crate) peak: f64,
+    pub(crate) reserved: f64,
 }
 
 /// The runs of `days` rank-days: each has a seed of its own.
-pub fn runs(model: Model, days: u32, seed: u64) -> impl Iterator<Item = Run> {
+pub(crate) fn runs(model: Model, days: u32, seed: u64) -> impl Iterator<Item = Run> {
     (0..days / RUN_DAYS).map(move |n| Run::new(model, (seed << 32) + u64::from(n)))
 }
 
 /// One run: its records in order.
 #[derive(Debug)]
-pub struct Run {
+pub(crate) struct Run {
     random: Random,
     path: Path,
     step: u32,
@@ -94,7 +94,7 @@ pub struct Run {
 }
 
 impl Run {
-    pub fn new(model: Model, seed: u64) -> Self {
+    pub(crate) fn new(model: Model, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let base = TOTAL_BYTES * random.between(0.2, 0.45);
         let transient = TOTAL_BYTES * random.between(0.15, 0.4);
@@ -139,20 +139,34 @@ enum Path {
 /// The move of a walk in a step; `scale` makes its standard deviation.
 #[derive(Clone, Copy, Debug)]
 enum Moves {
-    Normal { scale: f64 },
+    Normal {
+        scale: f64,
+    },
     /// Student's t with three degrees of freedom.
-    HeavyTailed { scale: f64 },
+    HeavyTailed {
+        scale: f64,
+    },
     /// Now and then, up or down by an exponential amount.
-    Jumps { chance: f64, scale: f64 },
+    Jumps {
+        chance: f64,
+        scale: f64,
+    },
 }
 
 /// When a cache has filled to a share of its size.
 #[derive(Clone, Copy, Debug)]
 enum Curve {
-    Exponential { steps: f64 },
-    Logarithmic { steps: f64 },
+    Exponential {
+        steps: f64,
+    },
+    Logarithmic {
+        steps: f64,
+    },
     /// What is missing falls with a power of the time, as with keys of Zipf's law.
-    Power { steps: f64, exponent: f64 },
+    Power {
+        steps: f64,
+        exponent: f64,
+    },
 }
 
 impl Path {
@@ -165,7 +179,9 @@ impl Path {
                 let moves = match model {
                     Model::RandomWalk => Moves::Normal { scale },
                     // Its variance is 3.
-                    Model::HeavyTailedWalk => Moves::HeavyTailed { scale: scale / 3_f64.sqrt() },
+                    Model::HeavyTailedWalk => {
+                        Moves::HeavyTailed { scale: scale / 3_f64.sqrt() }
+                    }
                     _ => Moves::Jumps {
                         chance: jumps / f64::from(STEPS_PER_DAY),
                         scale: per_day / (2.0 * jumps).sqrt(),
@@ -201,7 +217,13 @@ impl Path {
 
     fn cache(curve: Curve, random: &mut Random) -> Self {
         let size = random.scale(0.01, CACHE_MAX);
-        Self::Cache { curve, size, n_units: random.count(20.0, 2_000.0), n_there: 0, next_at: 0.0 }
+        Self::Cache {
+            curve,
+            size,
+            n_units: random.count(20.0, 2_000.0),
+            n_there: 0,
+            next_at: 0.0,
+        }
     }
 
     /// The level after a step.

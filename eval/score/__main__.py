@@ -136,8 +136,8 @@ def main():
             if is_whole:
                 kept_results[which] = results
                 report.save(kept_results)
+                report.write_documents(kept_results)
         if is_whole:
-            report.write_documents(kept_results)
             print(f"\nwritten: {report.RESULTS}, {report.PAGE}")
         else:
             print("\nresults.json is left as it is: this is a part")
