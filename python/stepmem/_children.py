@@ -31,7 +31,7 @@ FIELD = re.compile(rb"^(Private_Dirty|Anonymous|Pss_Shmem): +(\d+) kB", re.M)
 
 
 class Children(NamedTuple):
-    """How many child processes there are, and their private bytes; UNKNOWN where these cannot be read."""
+    """Numbers of child processes and their private bytes; UNKNOWN where these cannot be read."""
 
     workers: int
     workers_bytes: int

@@ -69,6 +69,7 @@ class KeptFile:
         try:
             return self._n_read, os.pread(self._descriptor, n_bytes, 0)
         except OSError:
+            self._n_foreign = self._n_read - 1  # those that were not checked yet
             self._open()
             return self._n_read, os.pread(self._descriptor, n_bytes, 0)
 

@@ -32,6 +32,8 @@ class Iterations:
         self._alone_since = 0
         """Iterations until the last one in which another optimizer stepped too."""
         self._known: "Dict[int, weakref.ReferenceType[Any]]" = {}
+        self._n_unknown = 0
+        """How often one stepped that could not be remembered."""
 
     def begun_by(self, optimizer: Any, n_before: int) -> int:
         """Returns how many iterations have begun with this step: 0, 1, or 2 with one that was not counted yet.
@@ -72,7 +74,9 @@ class Iterations:
         if known is not None and known() is optimizer:
             return False
         if len(self._known) >= OPTIMIZERS_MAX:
-            self._known = {key: each for key, each in self._known.items() if each() is not None}
+            if self._n_unknown % OPTIMIZERS_MAX == 0:  # so that a step of one costs no look at all others
+                self._known = {key: each for key, each in self._known.items() if each() is not None}
+            self._n_unknown += 1
         if len(self._known) < OPTIMIZERS_MAX:
             self._known[key] = weakref.ref(optimizer)
         return True

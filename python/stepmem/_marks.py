@@ -1,8 +1,9 @@
-"""Notices evaluations, checkpoints and epochs by what the program calls, none of which is called in each step."""
+"""Notices evaluations, checkpoints and epochs by the functions that the program calls for them."""
 
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 from typing import Any, Callable, List
 
 from ._process import Process
@@ -25,7 +26,7 @@ EXTRA_RATIO = 0.5
 
 
 def install(process: Process) -> None:
-    """Wraps, once, what a program calls for an evaluation, a checkpoint and an epoch. Raises nothing."""
+    """Wraps, once, each function that a program calls for an evaluation, a checkpoint and an epoch. Raises nothing."""
     modules = sys.modules
     grad_mode = modules.get("torch.autograd.grad_mode")
     for owner, name, amount in (
@@ -39,6 +40,8 @@ def install(process: Process) -> None:
             function = None if owner is None else vars(owner).get(name)
             if function is not None and not hasattr(function, "_stepmem_process"):
                 setattr(owner, name, _wrapped(function, process, amount))
+                if isinstance(owner, ModuleType):
+                    getattr(owner, name).__module__ = owner.__name__  # where pickle finds it; the original stays at its own place
             elif function is not None:
                 function._stepmem_process[0] = process
         except Exception as error:

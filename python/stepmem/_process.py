@@ -26,13 +26,13 @@ class Process:
         self.n_recorded = 0
         """Those until the last one that was read."""
         self.iterations = Iterations()
-        """Which steps of optimizers begin one of these."""
+        """Tells which steps of optimizers begin one of these."""
         self.read_below = SCATTERED
         """Of the steps that the optimizer hook counts, those are read whose number times SCATTER, modulo SCATTERED, is below this."""
         self.is_followed = False
         """Whether a snapshot or a search for holders needs each step's end."""
         self.marks = 0
-        """What was noted since the last record of a step, see `_marks`."""
+        """Calls noted since the last record of a step, see `_marks`."""
         self.is_sampled = False
         """Whether it was sampled by time."""
         self.gives_way = False

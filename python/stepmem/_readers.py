@@ -48,7 +48,7 @@ NO_CAPACITY = Capacity(UNKNOWN, UNKNOWN)
 
 
 class Look:
-    """What was read between steps, in place of a reader in a source."""
+    """Figures that were read between steps, in place of a reader in a source."""
 
     __slots__ = ("_read", "capacity", "high_water")
 

@@ -58,7 +58,7 @@ class Recorder:
         self._marker = Marker()
         self._n_records = 0
         self._children: Parts = NO_PARTS
-        """What was read of child processes since the last record."""
+        """The reading of child processes since the last record."""
         self._is_reading = True
         """Whether to read more than each step takes, which has not failed yet."""
         self._capacity_due_at = self._look_capacity_due_at = 0.0
@@ -122,6 +122,8 @@ class Recorder:
                 self._look_capacity = self._reader.capacity()
             source = (look, self._source[1], look.capacity or self._look_capacity)
             self._taken.append((unix_time(), now, None, self._process.step, phase_idx, 0, 1, source, None, now))
+        if len(self._taken) > UNPACKED_MAX:  # the sender's thread does not keep up, or is gone
+            self._pack_oldest()
 
     def _raise_failure(self) -> None:
         for failure in self._failures:  # the sender's thread may clear them meanwhile

@@ -62,13 +62,13 @@ class Resident(NamedTuple):
 
 
 class Segments(NamedTuple):
-    """What the list of mappings has come to, in bytes."""
+    """Sums over the list of mappings, in bytes."""
 
     counted: int = 0
     split: int = 0
     """The part of `counted` that is one n-th of segments of n ranks."""
     share: float = 0.0
-    """What counts of each byte by which resident shared memory changes until the next reading."""
+    """The part that counts of each byte by which resident shared memory changes until the next reading."""
     of: Resident = Resident(0, 0, 0, 0)
     """The process as it was then."""
 

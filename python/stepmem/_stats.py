@@ -106,15 +106,24 @@ def _cuda(torch: Any, device: Any) -> MemoryStats:
 
 
 def _host() -> MemoryStats:
-    settings = CLIENT.process.settings()
-    reader = HostReader(None if settings is None else settings.capacity_bytes)
-    try:
-        reader.read_shared()
-        figures, _ = reader.figures(reader.take(), time.monotonic())
-        allocated, capacity = figures[0], reader.capacity()
-    finally:
-        reader.close()
+    reader = _host_reader()
+    reader.read_shared()
+    figures, _ = reader.figures(reader.take(), time.monotonic())
+    allocated, capacity = figures[0], reader.capacity()
     return MemoryStats(allocated, _peak(), allocated, None, *_total_and_free(capacity))
+
+
+_kept: "Optional[tuple[int, Optional[int], HostReader]]" = None
+"""The process and its budget, and the reader for them: it stays, so that a call in each step does not list all mappings each time."""
+
+
+def _host_reader() -> HostReader:
+    global _kept
+    settings = CLIENT.process.settings()
+    pid, budget = os.getpid(), None if settings is None else settings.capacity_bytes
+    if _kept is None or _kept[:2] != (pid, budget):
+        _kept = pid, budget, HostReader(budget)
+    return _kept[2]
 
 
 def _peak() -> Optional[int]:

@@ -75,9 +75,10 @@ def _write(stream: Any, text: str) -> None:
 
 
 def _descriptor(stream: Any) -> Optional[int]:
-    """Returns the descriptor below one of Python's own text streams; None for others, and if it has none."""
+    """Returns the descriptor below one of Python's own text streams; None for others, such as one that compresses, and if it has none."""
     try:
-        return stream.fileno() if isinstance(stream, io.TextIOWrapper) else None
+        is_plain = isinstance(stream, io.TextIOWrapper) and isinstance(getattr(stream.buffer, "raw", stream.buffer), io.FileIO)
+        return stream.fileno() if is_plain else None
     except (OSError, ValueError):
         return None
 
@@ -88,7 +89,7 @@ def _write_to(descriptor: int, text: str) -> None:
 
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
-    if all(events == select.POLLOUT for _, events in poll.poll(0)):
+    if poll.poll(0) == [(descriptor, select.POLLOUT)]:
         os.write(descriptor, text.encode("utf-8", "backslashreplace")[:LINE_BYTES_MAX])
 
 

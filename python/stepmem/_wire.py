@@ -21,7 +21,7 @@ TIMED_PHASES = PHASES[1:3]
 """Phases that a program can report."""
 
 MARKS = ("eval", "checkpoint", "epoch")
-"""What a record of a step can be marked with. A set of them is an integer with a bit for each, in this order."""
+"""Marks of a record of a step. A set of them is an integer with a bit for each, in this order."""
 
 OUTCOMES = ("completed", "failed", "oom")
 """Outcomes of a rank."""
@@ -192,7 +192,7 @@ class HoldersAsk:
         self.n_steps: Any = action.get("steps", HOLDER_STEPS_DEFAULT)
         growth: Any = action.get("bytes_per_step")
         self.bytes_per_step: Optional[float] = growth if type(growth) in (int, float) and 0 < growth < INFINITY else None
-        """How fast the memory grows; None if the exporter does not report it."""
+        """Growth of the memory; None if the exporter does not report it."""
         self.is_on_host = action.get("is_on_host") is not False
         """Whether that is the host's memory, not a device's."""
 

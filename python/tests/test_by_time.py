@@ -147,6 +147,24 @@ def test_what_happens_between_steps_marks_the_next_one(code, marks, fake, train)
     assert marked == ([] if marks is None else [(31, marks)])
 
 
+PICKLED = """
+    import pickle
+    serialization = sys.modules["torch.serialization"] = types.ModuleType("torch.serialization")
+    def save(*arguments): pass
+    save.__module__ = "torch.serialization"
+    torch.save = serialization.save = save
+    for _ in range(3): optimizer.step()
+    assert torch.save is not save
+    for each in (save, torch.save):
+        assert pickle.loads(pickle.dumps(each)) is each
+"""
+
+
+def test_function_that_is_watched_can_be_pickled_as_before(fake, train):
+    ended = train(MODULES + PICKLED, fake(200).url, through=RUN, PATHS=STUB).ended()
+    assert (ended.code, ended.err) == (0, "")
+
+
 def test_no_grad_that_each_step_uses_marks_nothing(fake, train):
     exporter = fake(200)
     code = "    for n in range(60):\n        with no_grad(): time.sleep(0.003 + 0.02 * (n % 20 == 19))\n        optimizer.step()"

@@ -165,6 +165,19 @@ def test_file_that_cannot_be_read_is_opened_again_at_once(taken_by):
         os.close(end)
 
 
+def test_reading_of_a_file_of_the_program_does_not_count_though_the_program_closed_it_since(tmp_path):
+    kept = KeptFile("/proc/self/statm")
+    own = os.open(tmp_path / "own", os.O_CREAT | os.O_RDWR)
+    os.write(own, b"of the program")
+    os.dup2(own, kept._descriptor)
+    foreign = kept.read(128)
+    os.close(kept._descriptor)
+    kept.read(128)
+    assert foreign[1] == b"of the program"
+    assert len(kept.checked(foreign).split()) == 7
+    os.close(own)
+
+
 @pytest.fixture
 def encrypted(tmp_path: pathlib.Path) -> str:
     """The address of an exporter that speaks TLS, and accepts everything."""

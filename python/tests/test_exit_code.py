@@ -157,3 +157,25 @@ def test_exporter_whose_log_cannot_be_written_goes_on(tmp_path, unwritable):
     pushed = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, timeout=60)
     process.terminate()
     assert (pushed.stdout, process.wait(60)) == ("True\n", 0), pushed.stderr
+
+
+def test_warning_does_not_wait_for_a_full_pipe_and_leaves_compressed_files_alone(tmp_path):
+    code = """
+        import gzip, io, logging, os, sys
+        from stepmem._warn import _write_to, inform_once
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        try:
+            while True:
+                os.write(writer, b"x" * 65536)
+        except BlockingIOError:
+            os.set_blocking(writer, True)
+        _write_to(writer, "lost\\n")
+        with gzip.open("log.gz", "wt") as log:
+            logging.basicConfig(level=logging.INFO, stream=log)
+            inform_once("topic", "kept")
+        print(gzip.open("log.gz", "rt").read())
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    ended = subprocess.run(command, cwd=tmp_path, env={**BUFFERED, "PYTHONPATH": str(ROOT / "python")}, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "INFO:stepmem:stepmem: kept\n\n"), ended.stderr

@@ -63,3 +63,20 @@ def test_threads_with_an_optimizer_each_are_counted(exporter, train):
     ended = train(STEPS.replace("PROGRAM", program.strip()), exporter.url, through=("-m", "stepmem"), PATHS=STUB).ended()
     assert (ended.code, ended.err) == (0, "")
     assert 200 <= exporter.rank()["steps_total"] <= 600
+
+
+def test_step_of_an_optimizer_that_is_not_remembered_costs_no_look_at_all_others(monkeypatch):
+    from stepmem import _iterations
+
+    class Optimizer:
+        pass
+
+    monkeypatch.setattr(_iterations, "OPTIMIZERS_MAX", 64)
+    optimizers = [Optimizer() for _ in range(256)]
+    iterations = _iterations.Iterations()
+    seen = []
+    monkeypatch.setattr(_iterations, "weakref", type("Counted", (), {"ref": lambda each: (lambda: seen.append(1) or each)}))
+    for n in range(4):
+        for optimizer in optimizers:
+            iterations.begun_by(optimizer, n)
+    assert len(seen) < 64 * 16 + 3 * len(optimizers) * 4

@@ -1,4 +1,4 @@
-"""`stepmem run`: what the command is given, what it gets of signals, and what happens to it if stepmem fails."""
+"""`stepmem run`: what the command is given, which processes are watched, and what happens to the command if stepmem fails."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ import json
 import os
 import pathlib
 import re
-import resource
-import shutil
 import signal
 import subprocess
 import sys
 import textwrap
-import time
 from typing import Any, Callable, Dict, Iterator, List, Optional
 
 import pytest
-from conftest import BINARY, DEADLINE, LEAK, ROOT, STUB, await_true, command_line, is_alive, is_stopped, start_on_terminal
+from conftest import BINARY, DEADLINE, LEAK, ROOT, STUB, await_true, command_line, is_alive
 
 OPTIONS = ("--no-nvml", "--web.listen-address", "127.0.0.1:0")
 
@@ -29,18 +26,6 @@ STEPS = """
         optimizer.step()
         time.sleep(0.001)
 """
-
-SIGNALLED = """
-    import os, signal, sys, time
-    names = sys.argv[1:]
-    def note(number, frame):
-        os.write(1, f"{signal.Signals(number).name}\\n".encode())
-    for name in names:
-        signal.signal(getattr(signal, name), note)
-    os.write(1, b"ready\\n")
-    sys.stdin.read()
-"""
-
 
 class Run:
     """`stepmem run OPTIONS -- COMMAND` in a directory and a process group of its own."""
@@ -148,16 +133,6 @@ def test_command_has_the_terminal_the_group_and_the_streams_that_stepmem_was_giv
     assert started.ended().out == f"{started.pid} typed set()\n"
 
 
-def test_blocked_and_ignored_signals_stay_so(tmp_path, run, script):
-    path = script("print([line.split()[1] for line in open('/proc/self/status') if line[:6] in ('SigBlk', 'SigIgn')])")
-    shell = f"import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, [12]); signal.signal(1, signal.SIG_IGN); signal.signal(17, signal.SIG_IGN); os.execv({BINARY!r}, ['stepmem', 'run', '--no-nvml', '--', {sys.executable!r}, {path!r}])"
-    ended = subprocess.run([sys.executable, "-c", shell], capture_output=True, text=True, cwd=tmp_path, timeout=DEADLINE)
-    blocked, ignored = eval(ended.stdout)
-    assert int(blocked, 16) == 1 << 11
-    assert int(ignored, 16) & 1, "SIGHUP, as nohup has it"
-    assert ended.returncode == 0
-
-
 def test_script_without_an_interpreter_line_runs_as_in_a_shell(run, tmp_path):
     path = tmp_path / "plain"
     path.write_text("exit 5\n")
@@ -175,161 +150,6 @@ def test_unknown_option_is_an_error_before_anything_runs(run, tmp_path):
 def test_setting_in_the_environment_that_is_wrong_does_not_keep_the_command_from_starting(run):
     ended = run("sh", "-c", "exit 7", STEPMEM_RANK_TTL="soon").ended()
     assert ended.code == 7 and "rank.ttl: STEPMEM_RANK_TTL" in ended.err
-
-
-CAUGHT = ["SIGINT", "SIGTERM", "SIGQUIT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGCONT"]
-
-
-def signalled(run, script) -> Run:
-    started = run(sys.executable, script(SIGNALLED), *CAUGHT)
-    assert started.line() == "ready"
-    return started
-
-
-def rest(started: Run) -> str:
-    ended = started.ended()
-    assert ended.code == 0, ended.err
-    return ended.out
-
-
-def test_signal_to_stepmem_alone_reaches_the_command_once(run, script):
-    started = signalled(run, script)
-    for name in CAUGHT:
-        started.kill(getattr(signal, name))
-        assert started.line() == name
-    assert rest(started) == ""
-
-
-def test_signal_to_the_whole_group_reaches_the_command_once(run, script):
-    started = signalled(run, script)
-    for name in CAUGHT:
-        os.killpg(started.pid, getattr(signal, name))
-        assert started.line() == name
-    time.sleep(0.3)  # longer than a signal may wait for the witness
-    assert rest(started) == ""
-
-
-def test_signal_to_each_process_that_names_the_command_reaches_it_once(run, script):
-    started = signalled(run, script)
-    for _ in range(3):
-        subprocess.run(["pkill", "-USR1", "-g", str(started.pid), "-f", "script0.py"], check=True)
-        assert started.line() == "SIGUSR1"
-    time.sleep(0.3)
-    assert rest(started) == ""
-
-
-def test_signal_reaches_the_command_without_a_witness(run, script):
-    started = signalled(run, script)
-    witness = started.child("signal-witness")
-    os.kill(witness, signal.SIGKILL)
-    await_true("the end of the witness", lambda: not is_alive(witness))
-    started.kill(signal.SIGTERM)
-    assert started.line() == "SIGTERM"
-    assert rest(started) == ""
-
-
-class Terminal:
-    """A terminal whose session's first process is `stepmem run`."""
-
-    def __init__(self, cwd: pathlib.Path, *command: str) -> None:
-        self.pid, self.fd = start_on_terminal((BINARY, "run", *OPTIONS, "--", *command), cwd, dict(os.environ))
-        self.seen = ""
-
-    def await_text(self, text: str) -> None:
-        while text not in self.seen:
-            self.seen += os.read(self.fd, 4096).decode()
-
-    def code(self) -> int:
-        deadline = time.monotonic() + DEADLINE
-        while time.monotonic() < deadline:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.01)
-        raise AssertionError("it did not end")
-
-
-IN_A_FILE = """
-    import os, signal, sys
-    log = os.open("log", os.O_APPEND | os.O_CREAT | os.O_WRONLY)
-    def note(number, frame):
-        os.write(log, f"{signal.Signals(number).name}\\n".encode())
-    for name in sys.argv[1:]:
-        signal.signal(getattr(signal, name), note)
-    os.write(log, b"ready\\n")
-    while "SIGTERM" not in open("log").read():
-        signal.pause()
-"""
-
-
-def test_keys_of_the_terminal_reach_the_command_once(tmp_path, script):
-    terminal = Terminal(tmp_path, sys.executable, script(IN_A_FILE), *CAUGHT)
-    log = tmp_path / "log"
-    await_true("the command", lambda: log.exists() and "ready" in log.read_text())
-    for key, name in ((b"\x03", "SIGINT"), (b"\x1c", "SIGQUIT"), (b"\x1a", "SIGTSTP"), (b"\x03", "SIGINT")):
-        n_lines = len(log.read_text().splitlines())
-        os.write(terminal.fd, key)
-        await_true(name, lambda: len(log.read_text().splitlines()) > n_lines)
-        assert log.read_text().splitlines()[-1] == name
-    time.sleep(0.3)
-    assert log.read_text().split() == ["ready", "SIGINT", "SIGQUIT", "SIGTSTP", "SIGINT"]
-    os.close(terminal.fd)  # the line is cut: the kernel tells only the session's first process
-    await_true("SIGHUP", lambda: "SIGHUP" in log.read_text())
-    time.sleep(0.3)
-    assert log.read_text().split().count("SIGHUP") == 1
-    os.kill(terminal.pid, signal.SIGTERM)
-    assert terminal.code() == 0
-
-
-def test_command_that_is_stopped_stops_the_job_and_goes_on_with_it(run):
-    started = run("sh", "-c", "echo ready; read line; echo $line")
-    assert started.line() == "ready"
-    for stop in (signal.SIGTSTP, signal.SIGSTOP):
-        os.killpg(started.pid, stop)
-        pid, status = os.waitpid(started.pid, os.WUNTRACED)
-        assert pid == started.pid and os.WIFSTOPPED(status) and os.WSTOPSIG(status) == stop
-        os.killpg(started.pid, signal.SIGCONT)
-    started.kill(signal.SIGTSTP)  # stepmem alone
-    _, status = os.waitpid(started.pid, os.WUNTRACED)
-    assert os.WIFSTOPPED(status) and os.WSTOPSIG(status) == signal.SIGTSTP
-    started.kill(signal.SIGCONT)
-    assert started.process.stdin is not None
-    started.process.stdin.write("on\n")
-    started.process.stdin.flush()
-    assert started.line() == "on"
-    assert started.ended().code == 0
-
-
-@pytest.fixture
-def busy_cpu() -> Iterator[int]:
-    """A processor on which a process at normal priority works all the time."""
-    cpu = max(os.sched_getaffinity(0))
-    process = subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=lambda: os.sched_setaffinity(0, {cpu}))
-    yield cpu
-    process.kill()
-    process.wait()
-
-
-def test_stop_of_run_alone_is_not_mixed_up_with_what_a_slow_witness_saw_before(run, busy_cpu):
-    started = run("sh", "-c", "echo ready; read line; echo $line")
-    assert started.line() == "ready"
-    witness = started.child("signal-witness")
-    os.sched_setaffinity(witness, {busy_cpu})
-    os.sched_setscheduler(witness, os.SCHED_IDLE, os.sched_param(0))
-    for _ in range(5):
-        os.killpg(started.pid, signal.SIGSTOP)
-        os.waitpid(started.pid, os.WUNTRACED)
-        os.killpg(started.pid, signal.SIGCONT)
-        started.kill(signal.SIGTSTP)
-        os.waitpid(started.pid, os.WUNTRACED)
-        started.kill(signal.SIGCONT)
-        command = started.child("sh -c")
-        await_true("the command to go on", lambda: not is_stopped(command), 5)
-    assert started.process.stdin is not None
-    started.process.stdin.write("on\n")
-    started.process.stdin.flush()
-    assert started.line() == "on"
-    assert started.ended().code == 0
 
 
 def test_killed_supervisor_leaves_the_command_running_and_its_summary_is_written(run, script, tmp_path):
@@ -583,46 +403,6 @@ def test_inner_run_keeps_its_command_and_its_exporter(run, script):
     inner = [BINARY, "run", *OPTIONS, "--", sys.executable, script(STEPS), "30"]
     ended = run(*inner, PYTHONPATH=STUB).ended()
     assert ended.code == 0 and "steps 1 to 30" in ended.err
-
-
-@pytest.mark.parametrize("n_files", [1024, 4])
-@pytest.mark.parametrize("ignored", [(), (signal.SIGPIPE,), (signal.SIGCHLD,), (signal.SIGPIPE, signal.SIGCHLD, signal.SIGHUP)])
-def test_command_has_the_dispositions_that_run_was_given(tmp_path, home, ignored, n_files):
-    changed = (signal.SIGPIPE, signal.SIGCHLD, signal.SIGHUP)
-
-    def dispose() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (n_files, n_files))  # with few files, `run` becomes the command
-        for number in changed:
-            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
-
-    # Python and shells would change some of them themselves.
-    command = [BINARY, "run", *OPTIONS, "--", "grep", "SigIgn", "/proc/self/status"]
-    ended = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env={**os.environ, "HOME": str(home)},
-        capture_output=True,
-        text=True,
-        restore_signals=False,
-        preexec_fn=dispose,
-        timeout=60,
-    )
-    found = int(ended.stdout.split()[1], 16)
-    assert [number for number in changed if found >> (number - 1) & 1] == list(ignored), (ended.stdout, ended.stderr)
-
-
-def test_command_whose_caller_ignores_sigchld_has_its_exit_code_and_its_summary(tmp_path, home, script):
-    path = script(textwrap.dedent(STEPS) + "sys.exit(7)")
-    ended = subprocess.run(
-        [BINARY, "run", *OPTIONS, "--", sys.executable, path, "30"],
-        cwd=tmp_path,
-        env={**os.environ, "HOME": str(home), "PYTHONPATH": STUB},
-        capture_output=True,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
-        timeout=60,
-    )
-    assert ended.returncode == 7 and "steps 1 to 30" in ended.stderr, ended.stderr
 
 
 @pytest.mark.parametrize("n_files", range(4, 20))

@@ -74,7 +74,7 @@ def test_killed_exporter_has_judged_nothing(run):  # noqa: F811
         started.process.stdin = None
         ended = started.ended()
         assert ended.code == code, ended.err
-        assert ("stepmem: exit code 4: nothing was watched (--fail-on)" in ended.err) == (code == 4), ended.err
+        assert ("stepmem: exit code 4: there is no summary to judge by (--fail-on)" in ended.err) == (code == 4), ended.err
 
 
 def test_peak_has_a_budget(run, script, tmp_path):  # noqa: F811

@@ -446,7 +446,7 @@ impl Engine {
     /// Asks a rank whose live memory grows what grows. A snapshot shows memory of devices alone.
     pub(super) fn ask_about(&mut self, finding: &Finding, now: Uptime) {
         let Some((growth, is_on_host)) = growth_of(&self.ranks, finding) else { return };
-        self.looks.creeps(&growth, now);
+        self.looks.creeps(&growth, life_of(&self.ranks, growth.rank), now);
         if !is_on_host {
             self.captures.creeps(&growth, now);
         }
@@ -456,7 +456,7 @@ impl Engine {
     fn renew_looks(&mut self, now: Uptime) {
         for active in self.findings.iter() {
             if let Some((growth, _)) = growth_of(&self.ranks, &active.finding) {
-                self.looks.creeps(&growth, now);
+                self.looks.creeps(&growth, life_of(&self.ranks, growth.rank), now);
             }
         }
     }
@@ -468,6 +468,11 @@ impl Engine {
         let time = (time * 1000.0).round() / 1000.0;
         Transition { time, step, subject, kind, state, severity, evidence }
     }
+}
+
+/// Returns when the present life of a rank began.
+fn life_of(ranks: &RankTable, rank: &RankId) -> Option<Uptime> {
+    Some(ranks.get(&rank.run, rank.rank)?.lifecycle().origin()?.began)
 }
 
 /// Returns the growth of live memory that a finding is about, and whether it is the host's; `None` of another finding, and of

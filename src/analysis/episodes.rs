@@ -185,6 +185,13 @@ impl Episodes {
         Some((rank, plan))
     }
 
+    /// Forgets what a rank was asked in the present episode of its run, so that it may be asked again.
+    pub fn forget(&mut self, rank: &RankId) {
+        if let Some(run) = self.runs.get_mut(&rank.run) {
+            run.ranks.retain(|asked| asked.rank != *rank);
+        }
+    }
+
     /// Returns how long a rank shall record whose recording was too short; `None` if it was asked often enough.
     pub fn longer(&mut self, rank: &RankId) -> Option<AskPlan> {
         let run = self.runs.get_mut(&rank.run)?;

@@ -17,7 +17,7 @@ use crate::model::units::Uptime;
 pub const LOOKS_MAX: usize = 64;
 /// Steps between the two looks of one request, at the least.
 const STEPS: u32 = 20;
-/// How often a run is asked at most: each look costs some 40 ms, so that is for a week.
+/// Looks of a run, at most: enough for a week, and each costs some 40 ms.
 const RUN_MAX: u32 = 1000;
 /// From one look to the next while the growth lasts: so old are the figures of a holder at the most.
 pub const LOOKS_COOLDOWN: Duration = Duration::from_mins(10);
@@ -32,7 +32,7 @@ pub struct LookRequest {
     pub rank: RankId,
     /// Steps between the two looks, at the least.
     pub steps: u32,
-    /// How fast the memory grows that it is about, and whether that is the host's; known when the rank is asked.
+    /// Growth of the memory that it is about, and whether that is the host's; known when the rank is asked.
     #[serde(skip)]
     pub bytes_per_step: Option<f64>,
     #[serde(skip)]
@@ -104,19 +104,28 @@ impl Looks {
         }
     }
 
-    /// Takes growth of a rank, at its beginning and while it lasts. The rank is asked to look unless one of its looks goes on,
-    /// or its run has had enough.
-    pub fn creeps(&mut self, growth: &Growth<'_>, now: Uptime) {
+    /// Takes growth of a rank whose life began at `began`, at the growth's beginning and while it lasts. The rank is asked to
+    /// look unless one of its looks goes on, or its run has had enough.
+    pub fn creeps(&mut self, growth: &Growth<'_>, began: Option<Uptime>, now: Uptime) {
         let goes_on =
             |look: &Look| look.state != LookState::Over && look.request.rank == *growth.rank;
         if !self.is_on || self.listed.iter().any(goes_on) {
             return;
+        }
+        if began.is_some_and(|began| self.were_of_earlier_lives(growth.rank, began)) {
+            self.episodes.forget(growth.rank);
         }
         match self.episodes.grows(growth, now) {
             EpisodeStep::Ask(plan) => self.ask(growth.rank, plan, now),
             EpisodeStep::Known => self.ask_next(&growth.rank.run, now),
             EpisodeStep::Limited | EpisodeStep::TooLong { .. } => {}
         }
+    }
+
+    /// Returns whether a rank was asked, and only before its life began: what it holds now is not known.
+    fn were_of_earlier_lives(&self, rank: &RankId, began: Uptime) -> bool {
+        let mut looks = self.listed.iter().filter(|look| look.request.rank == *rank).peekable();
+        looks.peek().is_some() && looks.all(|look| look.since < began)
     }
 
     /// Returns what ranks are asked for, of those of which `is_wanted` says so by the rank and the time of the request; the same until they begin, since an answer may get lost.
@@ -159,9 +168,10 @@ impl Looks {
     pub fn expire(&mut self, is_present: impl Fn(&RankId, Uptime) -> bool, now: Uptime) {
         let mut runs = Vec::new();
         for look in &mut self.listed {
-            let is_gone =
-                look.state == LookState::Waiting && !is_present(&look.request.rank, look.since);
-            if is_gone || look.state != LookState::Over && now > look.deadline {
+            if look.state == LookState::Over {
+                continue;
+            }
+            if now > look.deadline || !is_present(&look.request.rank, look.since) {
                 look.state = LookState::Over;
                 self.n_unanswered += 1;
                 runs.push(look.request.rank.run.clone());
@@ -236,61 +246,83 @@ impl Looks {
 mod tests {
     use std::time::Duration;
 
-    use super::{LOOKS_COOLDOWN, Looks};
+    use super::{LOOKS_COOLDOWN, LookRequest, Looks};
     use crate::analysis::episodes::Growth;
     use crate::analysis::sites::{HoldersOutcome, HoldersReport};
     use crate::model::ids::{Rank, RankId, Run};
     use crate::model::units::Uptime;
 
-    #[test]
-    fn figures_are_renewed_every_ten_minutes_while_growth_lasts() {
-        let rank = RankId { run: Run::new("llm").unwrap(), rank: Rank::new(3).unwrap() };
-        let at = |seconds| Uptime(Duration::from_secs(seconds));
+    fn rank() -> RankId {
+        RankId { run: Run::new("llm").unwrap(), rank: Rank::new(3).unwrap() }
+    }
+
+    fn at(seconds: u64) -> Uptime {
+        Uptime(Duration::from_secs(seconds))
+    }
+
+    /// Lets the rank, whose life began at a second, grow.
+    fn creep(looks: &mut Looks, began: u64, seconds: u64) {
+        let rank = rank();
         let growth =
             Growth { rank: &rank, bytes_per_step: None, seconds_per_step: None, stairs: None };
+        looks.creeps(&growth, Some(at(began)), at(seconds));
+    }
+
+    fn report(request: &LookRequest, outcome: HoldersOutcome) -> HoldersReport {
+        HoldersReport {
+            rank: rank(),
+            instance: None,
+            id: Some(request.id.clone()),
+            outcome,
+            first_step: None,
+            last_step: None,
+        }
+    }
+
+    #[test]
+    fn figures_are_renewed_every_ten_minutes_while_growth_lasts() {
         let mut looks = Looks::new(true, LOOKS_COOLDOWN);
         let mut asked_at = Vec::new();
         for seconds in (0..3600).step_by(60) {
-            looks.creeps(&growth, at(seconds));
+            creep(&mut looks, 0, seconds);
             for request in looks.requests(|_, _| true) {
                 asked_at.push(seconds);
-                let outcome = HoldersOutcome::Nothing;
-                let id = Some(request.id);
-                let report = HoldersReport {
-                    rank: rank.clone(),
-                    instance: None,
-                    id,
-                    outcome,
-                    first_step: None,
-                    last_step: None,
-                };
-                looks.take(&report, at(seconds));
+                looks.take(&report(&request, HoldersOutcome::Nothing), at(seconds));
             }
         }
         assert_eq!(asked_at, [0, 600, 1200, 1800, 2400, 3000]);
     }
 
     #[test]
-    fn rank_is_asked_until_it_begins_and_its_report_is_dated_by_the_request() {
-        let rank = RankId { run: Run::new("llm").unwrap(), rank: Rank::new(3).unwrap() };
-        let at = |seconds| Uptime(Duration::from_secs(seconds));
-        let growth =
-            Growth { rank: &rank, bytes_per_step: None, seconds_per_step: None, stairs: None };
+    fn rank_that_restarted_is_asked_again_at_once_and_then_every_ten_minutes() {
         let mut looks = Looks::new(true, LOOKS_COOLDOWN);
-        looks.creeps(&growth, at(1));
-        let asked = looks.requests(|of, _| *of == rank);
+        let mut asked_at = Vec::new();
+        for seconds in (0..1800).step_by(60) {
+            // The life that began at the start ends after its look has begun.
+            let began = if seconds < 120 { 0 } else { 100 };
+            looks.expire(|_, since| since >= at(began), at(seconds));
+            creep(&mut looks, began, seconds);
+            for request in looks.requests(|_, _| true) {
+                asked_at.push(seconds);
+                let is_cut = seconds == 0;
+                let outcome =
+                    if is_cut { HoldersOutcome::Began } else { HoldersOutcome::Nothing };
+                looks.take(&report(&request, outcome), at(seconds));
+            }
+        }
+        assert_eq!(asked_at, [0, 120, 600, 1200]);
+        assert!(looks.results().contains(&("unanswered", 1)));
+    }
+
+    #[test]
+    fn rank_is_asked_until_it_begins_and_its_report_is_dated_by_the_request() {
+        let mut looks = Looks::new(true, LOOKS_COOLDOWN);
+        creep(&mut looks, 0, 1);
+        let asked = looks.requests(|of, _| *of == rank());
         let [request] = &asked[..] else { panic!("{asked:?}") };
-        let report = |outcome| HoldersReport {
-            rank: rank.clone(),
-            instance: None,
-            id: Some(request.id.clone()),
-            outcome,
-            first_step: None,
-            last_step: None,
-        };
-        assert_eq!(looks.take(&report(HoldersOutcome::Began), at(2)), at(1));
-        assert_eq!(looks.requests(|of, _| *of == rank), []);
-        assert_eq!(looks.take(&report(HoldersOutcome::Nothing), at(3)), at(1));
+        assert_eq!(looks.take(&report(request, HoldersOutcome::Began), at(2)), at(1));
+        assert_eq!(looks.requests(|of, _| *of == rank()), []);
+        assert_eq!(looks.take(&report(request, HoldersOutcome::Nothing), at(3)), at(1));
         looks.expire(|_, _| true, at(100_000));
         let results = looks.results();
         assert!(results.contains(&("none", 1)) && results.contains(&("unanswered", 0)));

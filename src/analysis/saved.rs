@@ -16,7 +16,7 @@ use crate::analysis::sites::{ENDED_SITES_MAX, RankSites, SiteTable};
 use crate::model::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 use crate::model::units::{Seconds, Uptime};
 
-/// What a rank takes, in bytes at most: one that goes on without steps has a second estimator, of its samples by time.
+/// The most that a rank takes, in bytes: one that goes on without steps has a second estimator, of its samples by time.
 const RANK_BYTES_MAX: usize = 2 * CreepEstimator::BYTES_MAX + Tally::BYTES_MAX + 4096;
 /// What an ended rank takes, in bytes at most.
 const ENDED_BYTES_MAX: usize = CreepEstimator::RELEASED_BYTES_MAX + Tally::BYTES_MAX + 4096;

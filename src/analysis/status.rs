@@ -118,7 +118,7 @@ pub struct RankStatus {
     /// Whether its memory is judged by time, as it takes no steps.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_by_time: bool,
-    /// How long it has gone on after its last step without another, in seconds.
+    /// Seconds that it has gone on after its last step without another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without_steps_seconds: Option<f64>,
     /// Records of it that came too late, since the exporter began.

@@ -64,7 +64,7 @@ pub(super) struct EngineTask {
     pub(super) recorder: Option<EventRecorder>,
     /// Where snapshots are analysed; `None` where none are read.
     pub(super) analyses: Option<AnalysisQueue>,
-    /// What the kernel killed of the command that this exporter runs beside.
+    /// Kills by the kernel among the command's processes.
     pub(super) oom_kills: Option<OomKills>,
 }
 

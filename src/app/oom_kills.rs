@@ -10,15 +10,17 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::app::launch::processes::JobState;
 use crate::model::ids::RankId;
 
-/// How long a process that was killed may take until it is gone: the kernel takes back its memory first.
+/// Time within which a killed process is gone: the kernel takes back its memory first.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// Control groups that are watched, at most; further ones are not.
 pub(super) const GROUPS_MAX: usize = 64;
+/// Processes that are watched, at most; further ones are not. Anyone who may push can name any process.
+pub(super) const PROCESSES_MAX: usize = 1024;
 /// Ends of processes that wait to be looked at, at most; later ones are noticed a second later.
 const EXITS_MAX: usize = 256;
 /// The place of the exit code among the fields of `/proc/PID/stat` that follow the name.
@@ -32,8 +34,8 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 #[derive(Debug)]
 pub(super) struct OomKills {
     groups: BTreeMap<PathBuf, CountedGroup>,
-    /// The file of each process of a rank.
-    of_process: BTreeMap<u32, Option<PathBuf>>,
+    /// The processes of ranks.
+    processes: BTreeMap<u32, WatchedProcess>,
     /// Processes that were gone at the last look without an open kill.
     gone: BTreeSet<u32>,
     /// Processes that ended, in this order.
@@ -41,6 +43,15 @@ pub(super) struct OomKills {
     report_exit: mpsc::Sender<u32>,
     reported_exits: mpsc::Receiver<u32>,
     n_kills: u64,
+}
+
+/// A process of a rank.
+#[derive(Debug)]
+struct WatchedProcess {
+    /// The file of the counter of its control group.
+    counter: Option<PathBuf>,
+    /// Ends, when dropped, the task that waits for the end of the process.
+    _wait: Option<oneshot::Sender<()>>,
 }
 
 /// One counter.
@@ -52,7 +63,7 @@ struct CountedGroup {
     rose_at: Option<Instant>,
 }
 
-/// What a look came to.
+/// The result of a look.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct KillLook {
     /// The ranks that were killed.
@@ -67,7 +78,7 @@ impl OomKills {
         let (report_exit, reported_exits) = mpsc::channel(EXITS_MAX);
         let mut kills = Self {
             groups: BTreeMap::new(),
-            of_process: BTreeMap::new(),
+            processes: BTreeMap::new(),
             gone: BTreeSet::new(),
             exits: Vec::new(),
             report_exit,
@@ -102,16 +113,15 @@ impl OomKills {
         while let Ok(exit) = self.reported_exits.try_recv() {
             self.exits.push(exit);
         }
-        let mut gone = BTreeSet::new();
-        for (_, pid) in ranks {
-            self.watch(*pid);
-            if JobState::of(i32::try_from(*pid).unwrap_or_default()).has_ended {
-                gone.insert(*pid);
-            }
+        let of_ranks: BTreeSet<u32> = ranks.iter().map(|(_, pid)| *pid).collect();
+        self.processes.retain(|pid, _| of_ranks.contains(pid));
+        self.exits.retain(|pid| of_ranks.contains(pid));
+        for pid in of_ranks {
+            self.watch(pid);
         }
-        let is_of_rank = |pid: &u32| ranks.iter().any(|(_, of)| of == pid);
-        self.of_process.retain(|pid, _| is_of_rank(pid));
-        self.exits.retain(is_of_rank);
+        let has_ended =
+            |pid: &u32| JobState::of(i32::try_from(*pid).unwrap_or_default()).has_ended;
+        let gone: BTreeSet<u32> = self.processes.keys().copied().filter(has_ended).collect();
         let order = |pid: &u32| self.exits.iter().position(|exit| exit == pid);
         let is_new = |pid: &u32| gone.contains(pid) && !self.gone.contains(pid);
         let mut new: Vec<(Option<usize>, &RankId, u32)> = ranks
@@ -123,7 +133,7 @@ impl OomKills {
         new.sort_by_key(|(order, ..)| order.unwrap_or(usize::MAX));
         let mut look = KillLook::default();
         for (file, group) in self.groups.iter_mut().filter(|(_, group)| group.n_open > 0) {
-            let of_group = |pid: &u32| self.of_process.get(pid).and_then(Option::as_ref);
+            let of_group = |pid: &u32| self.processes.get(pid)?.counter.as_ref();
             let mut gone: Vec<&(Option<usize>, &RankId, u32)> = new
                 .iter()
                 .filter(|(_, rank, pid)| {
@@ -177,27 +187,35 @@ impl OomKills {
         }
     }
 
-    /// Watches a process, and its control group, from now on.
+    /// Watches a process, and its control group, from now on until no rank has it.
     pub(super) fn watch(&mut self, pid: u32) {
-        if self.of_process.contains_key(&pid) {
+        if self.processes.contains_key(&pid) || self.processes.len() >= PROCESSES_MAX {
             return;
         }
-        if let Some(process) = process(pid) {
-            tokio::spawn(report_exit(process, pid, self.report_exit.clone()));
-        }
+        let wait = process(pid).map(|process| {
+            let (wait, is_left) = oneshot::channel();
+            let exit = report_exit(process, pid, self.report_exit.clone());
+            tokio::spawn(async move {
+                tokio::select! {
+                    () = exit => {}
+                    _ = is_left => {}
+                }
+            });
+            wait
+        });
         let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
         let found = counter_files(&groups).into_iter().find_map(|file| {
             let seen = oom_kills(&file)?;
             Some((file, seen))
         });
-        let file = found.map(|(file, seen)| {
+        let counter = found.map(|(file, seen)| {
             if self.groups.len() < GROUPS_MAX {
                 let group = CountedGroup { seen, ..CountedGroup::default() };
                 self.groups.entry(file.clone()).or_insert(group);
             }
             file
         });
-        self.of_process.insert(pid, file);
+        self.processes.insert(pid, WatchedProcess { counter, _wait: wait });
     }
 }
 
@@ -266,7 +284,24 @@ fn is_within(inner: &Path, outer: &Path) -> bool {
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use super::{counter_files, is_within};
+    use tokio::time::Instant;
+
+    use super::{OomKills, PROCESSES_MAX, counter_files, is_within};
+
+    #[tokio::test]
+    async fn processes_are_watched_as_long_as_ranks_have_them_and_up_to_a_bound() {
+        let mut kills = OomKills::new();
+        // Process 1 is always there, and the others are not.
+        for pid in [1].into_iter().chain(1_000_000..1_002_000) {
+            kills.watch(pid);
+        }
+        assert_eq!(kills.processes.len(), PROCESSES_MAX);
+        assert_eq!(kills.report_exit.strong_count(), 2, "a task waits");
+        kills.look(&[], tokio::time::Instant::now().into(), false);
+        tokio::task::yield_now().await;
+        assert!(kills.processes.is_empty());
+        assert_eq!(kills.report_exit.strong_count(), 1);
+    }
 
     #[test]
     fn counter_is_that_of_the_processs_own_group() {

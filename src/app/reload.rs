@@ -1,6 +1,5 @@
 //! Files that are read anew while the exporter runs: on SIGHUP, and when they change.
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use tokio::sync::watch;
 
 use crate::config::token;
 use crate::input::push::roles::Token;
+use crate::store::open;
 
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
@@ -78,8 +78,7 @@ fn warn_if_short(path: &Path, token: &Token) {
 
 /// Warns of a token that every user of the machine can read.
 fn warn_if_public(path: &Path) {
-    let mode = std::fs::metadata(path).map(|metadata| metadata.permissions().mode());
-    if mode.is_ok_and(|mode| mode & 0o004 != 0) {
+    if open::public_mode(path).is_some() {
         let path = path.display();
         tracing::warn!(%path, "every user can read the token: make it readable by its owner only");
     }

@@ -53,7 +53,7 @@ pub(super) struct WrittenFiles {
     pub(super) folder: PathBuf,
     /// The names of the files without `.txt` and `.json`.
     pub(super) name: String,
-    /// Why the link to the last launch of all runs does not lead here, if it does not.
+    /// Reason for which the link to the last launch of all runs does not lead here, if it does not.
     pub(super) note: Option<String>,
 }
 

@@ -52,7 +52,7 @@ pub enum Exit {
     Command(u8),
     /// The verdict is as bad as `--fail-on` says.
     FailedOn,
-    /// What `--fail-on` asks about could not be judged.
+    /// A condition of `--fail-on` could not be judged.
     Unjudged,
 }
 

@@ -12,7 +12,7 @@ use crate::model::ids::SubjectId;
 use crate::text::clean::clean;
 use crate::text::units::{duration, grouped, whole_bytes};
 
-/// What was told, and where further news come from.
+/// The news told so far, and the source of further ones.
 pub(super) struct DemoTimeline {
     latest: watch::Receiver<Arc<Status>>,
     /// The exporter's time at the first line, as a Unix time.

@@ -17,13 +17,14 @@ use crate::commands::args::{
 use crate::commands::credentials::credential_args;
 use crate::commands::live::{LiveExporter, instead_of_recordings, plain_json};
 use crate::commands::playback;
+use crate::commands::reader::Reader;
 use crate::model::ids::{Rank, RankId, Run, SubjectId};
 use crate::model::units::Uptime;
 use crate::model::url::shown;
 use crate::report::explain::json::{RankTold, StoryTold, WindowsRead};
 use crate::report::explain::story::{LookTime, Story, SubjectFigures};
 use crate::report::explain::{live, text};
-use crate::text::page::Page;
+use crate::text::page::{Indent, Page};
 
 /// `stepmem explain`.
 pub(super) const EXPLAIN: CommandRow = CommandRow { name: "explain", arguments, run: command };
@@ -62,7 +63,7 @@ impl ExplainQuery {
             Self::Rank(run, rank) => {
                 let rank = rank.map_or("any rank".to_owned(), |rank| format!("rank {rank}"));
                 let run = run.as_ref().map_or(String::new(), |run| format!(" of run {run}"));
-                format!("no train step of {rank}{run}")
+                format!("no train step of {rank}{run}, and no sample by time")
             }
             Self::Process(pid) => format!("no reading of a process {pid} that does not push"),
         }
@@ -98,12 +99,9 @@ fn story_in<'f>(
         runs.len(),
         runs.join(", ")
     );
-    let run = engine.runs().next().filter(|_| matches!(question, ExplainQuery::Rank(_, None)));
-    let run = match question {
-        ExplainQuery::Rank(Some(run), None) => Some(run),
-        _ => run,
-    };
-    if let Some(run) = run {
+    if let ExplainQuery::Rank(run, None) = question
+        && let Some(run) = run.as_ref().or_else(|| engine.runs().next())
+    {
         let ranks: Vec<Rank> = engine.ranks_of(run).collect();
         anyhow::ensure!(ranks.len() < 2, several_ranks(run, &ranks));
     }
@@ -155,11 +153,20 @@ fn of_exporter(
             if has_windows { exporter.get_json(&path)? } else { WindowsRead::default() };
         return written(&RankTold::of(&status, known, windows));
     }
-    let mut text = live::render(&status, known);
+    let columns = Reader::of_stdout().columns;
+    let mut text = live::render(&status, known, columns);
     if has_windows {
         let windows = exporter.get(&path)?;
-        let mut page = Page::default();
-        windows.lines().for_each(|line| page.line(line));
+        let mut page = Page::default().within(columns);
+        for line in windows.lines() {
+            // The exporter does not know the terminal.
+            if columns.is_some_and(|columns| line.chars().count() > columns) {
+                let first = line.len() - line.trim_start().len();
+                page.paragraph(Indent { first, rest: first + 2 }, line.trim_start());
+            } else {
+                page.line(line);
+            }
+        }
         text += &page.into_text();
     }
     Ok(text)
@@ -221,7 +228,11 @@ fn command(matches: &ArgMatches) -> Result<Exit, CommandError> {
         let settings = args::settings(matches, is_replay_setting)?;
         let story = story_in(args::files(matches), &settings.engine, &question)?;
         let is_json = matches.get_flag("json");
-        if is_json { written(&StoryTold::of(&story))? } else { text::render(&story) }
+        if is_json {
+            written(&StoryTold::of(&story))?
+        } else {
+            text::render(&story, Reader::of_stdout().columns)
+        }
     };
     io::stdout().lock().write_all(text.as_bytes()).map_err(anyhow::Error::from)?;
     Ok(Exit::Success)

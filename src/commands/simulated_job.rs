@@ -22,7 +22,7 @@ const OUTSIDE_ALLOCATOR: u64 = 1200 * MIB;
 /// Faster than real jobs, whose steps take about a second.
 pub(super) const STEP_EVERY: Duration = Duration::from_millis(20);
 pub(super) const LEAK_FROM_STEP: u64 = 150;
-/// What the rank keeps of a step, unless it is told otherwise.
+/// Memory that the rank keeps of a step by default.
 pub(super) const LEAK_BYTES_PER_STEP: u64 = 5 * MIB;
 /// The steps of a memory snapshot: those since the leak began, of which PyTorch keeps the newest events.
 const RECORDED_STEPS_MIN: u64 = 20;
@@ -41,7 +41,7 @@ pub(super) struct SimulatedJob {
     n_down: u32,
 }
 
-/// What happened in a step of the job.
+/// Outcome of a step of the job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JobProgress {
     Stepped,

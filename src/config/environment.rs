@@ -27,6 +27,11 @@ pub fn text(name: &str) -> Option<String> {
     of_process(name).filter(|value| !value.is_empty())
 }
 
+/// Returns the columns that texts are to fit into, by `COLUMNS`.
+pub fn columns() -> Option<usize> {
+    text("COLUMNS")?.parse().ok()
+}
+
 /// Returns the user's home directory: that of `HOME`, else that of the system's list of users.
 pub fn home() -> Option<PathBuf> {
     std::env::home_dir().filter(|path| path.is_absolute())

@@ -116,7 +116,7 @@ pub struct StepSample {
     pub step_seconds: Option<Seconds>,
     /// What ran since the last record.
     pub phase: Phase,
-    /// What else happened since then.
+    /// Further events since then.
     pub marks: MarkSet,
     /// The device that the figures are about.
     pub device: Option<GpuUuid>,

@@ -16,19 +16,19 @@ pub const NOISY_PEERS_MAX: usize = 1024;
 /// guesses since a minute.
 pub const NOISE_MAX: u8 = 16;
 
-/// What waits for its turn.
+/// Something that waits for its turn.
 pub(super) trait Turn {
     /// Whether nobody waits for its answer any more.
     fn is_over(&self) -> bool;
 }
 
-/// What waits, by peer: the quietest peer is next. Of equally quiet ones, the newest and the oldest take turns: the newest is
+/// The waiting ones by peer: the quietest peer is next. Of equally quiet ones, the newest and the oldest take turns: the newest is
 /// not kept out by those that were there first, and no flood of new peers keeps out the oldest.
 #[derive(Debug)]
 pub(super) struct PasswordTurns<T> {
     /// The oldest first.
     waiting: Vec<Waiting<T>>,
-    /// Whose turn it is.
+    /// The peer whose turn it is.
     current: Option<IpAddr>,
     /// Peers with wrong or refused passwords, and how many; the one that was quiet for longest is first.
     noisy: VecDeque<(IpAddr, u8)>,

@@ -48,7 +48,7 @@ impl Turn for PasswordCheck {
     }
 }
 
-/// What a client shows.
+/// Name and password that a client shows.
 #[derive(Clone, Copy)]
 pub(super) struct ShownPassword<'s> {
     pub(super) user: &'s str,

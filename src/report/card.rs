@@ -10,13 +10,15 @@ use crate::report::summary::model::{
 };
 use crate::text::page::{Column, Indent, Page, Table};
 use crate::text::spark::{sparkline, thinned};
-use crate::text::units::{UNKNOWN, bytes, duration, grouped, hourly, or_unknown, percent};
+use crate::text::units::{
+    UNKNOWN, bytes, duration, grouped, hourly, many, or_unknown, percent,
+};
 
 /// The ranks in the table, at most; the rest is summed up.
 const RANKS_MAX: usize = 16;
 /// The ranks named in a line, at most.
 const NAMED_MAX: usize = 8;
-/// What the table calls headroom.
+/// Explanation of the table's column HEADROOM.
 const HEADROOM: &str = "HEADROOM: capacity less what others hold and less the peak; of memory that grows, also less the \
                         cache that would not be given back.";
 /// The characters of a sparkline, at most.
@@ -160,8 +162,8 @@ fn without_steps(page: &mut Page, summary: &Summary) {
     let seconds = |rank: &RankSummary| rank.seconds_without_steps;
     let ranks: Vec<&RankSummary> =
         summary.ranks.iter().filter(|rank| seconds(rank).is_some()).collect();
-    let longest = ranks.iter().filter_map(|rank| seconds(rank)).reduce(f64::max);
-    if let (Some(longest), Some(last)) = (longest, ranks.iter().find_map(|rank| rank.last)) {
+    let longest = ranks.iter().filter_map(|rank| Some((seconds(rank)?, rank.last?)));
+    if let Some((longest, last)) = longest.max_by(|a, b| a.0.total_cmp(&b.0)) {
         let names = listed(ranks.iter().map(|of| of.rank.to_string()), ranks.len());
         let word = if ranks.len() == 1 { "rank" } else { "ranks" };
         page.paragraph(
@@ -237,7 +239,8 @@ fn host(page: &mut Page, summary: &Summary) {
         page.paragraph(Indent::hanging(2), &format!("Rank {}: {words}.", rank.rank));
     }
     if let Some(n_more @ 1..) = ranks.len().checked_sub(NAMED_MAX) {
-        let words = format!("… and {n_more} more ranks that hold less.");
+        let more = many(u64::try_from(n_more).unwrap_or(u64::MAX), "more rank");
+        let words = format!("… and {more} with less.");
         page.paragraph(Indent::hanging(2), &words);
     }
 }

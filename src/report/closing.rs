@@ -4,6 +4,7 @@
 use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::findings::Transition;
 use crate::analysis::snapshot_status::SnapshotStatus;
+use crate::report::card;
 use crate::report::gate::{FAILED_ON_CODE, GateVerdict, UNJUDGED_CODE};
 use crate::report::summary::model::Summary;
 use crate::text::clean::clean;
@@ -28,7 +29,7 @@ pub struct ClosingFiles<'a> {
     pub folder: String,
     /// Their name without `.txt` and `.json`.
     pub name: &'a str,
-    /// Why no link leads to them, if none does.
+    /// Reason for which no link leads to them, if none does.
     pub note: Option<&'a str>,
 }
 
@@ -48,12 +49,12 @@ pub fn cleared_line(finding: &Transition) -> String {
     format!("stepmem: {title} cleared, {}\n", clean(&finding.subject.to_string()))
 }
 
-/// Returns the cards of the runs, the worst first, with their files and the next step.
-pub fn closing(runs: &[ClosingRun<'_>]) -> String {
+/// Returns the cards of the runs, the worst first, with their files and the next step, for a terminal of so many columns.
+pub fn closing(runs: &[ClosingRun<'_>], columns: Option<usize>) -> String {
     let mut text = String::new();
     let (shown, others) = runs.split_at(runs.len().min(CARDS_MAX));
     for ClosingRun { summary, files, problem } in shown {
-        let mut page = Page::default();
+        let mut page = Page::default().within(columns);
         if let Some(ClosingFiles { folder, name, note }) = files {
             page.blank();
             page.line(&format!("Written to {folder}/{name}.txt and .json"));
@@ -81,9 +82,9 @@ pub fn closing(runs: &[ClosingRun<'_>]) -> String {
                 &format!("The summary is not written: {problem}"),
             );
         }
-        text.extend(["\n", &summary.text, &page.into_text()]);
+        text.extend(["\n", &card::render_within(summary, columns), &page.into_text()]);
     }
-    let mut page = Page::default();
+    let mut page = Page::default().within(columns);
     for ClosingRun { summary, files, .. } in others {
         let place = files.as_ref().map_or(String::new(), |files| format!(": {}", files.folder));
         let words = format!("{}: {}{place}", summary.run.as_str(), summary.diagnosis.status);

@@ -13,7 +13,7 @@ pub const FAILED_ON_CODE: u8 = 3;
 /// The exit code where a condition could not be judged.
 pub const UNJUDGED_CODE: u8 = 4;
 
-/// What an option may hold, for errors.
+/// The forms of an option, for errors.
 const EXPECTED: &str = "expected creep, pressure, imbalance or any (each also with :warning), peak:SIZE, \
     peak:+PERCENT%:SUMMARY or unwatched-ok, several separated by commas";
 
@@ -229,7 +229,7 @@ impl Condition {
                 let Some(Baseline { peak_bytes, world_size }) = baseline else {
                     return Judged::Mismatch(format!("{path} was not read"));
                 };
-                if let Some(why) = other_size(*world_size, self::world_size(run)) {
+                if let Some(why) = other_size(*world_size, run.coverage.world_size()) {
                     return Judged::Mismatch(why);
                 }
                 let (percent, of) = (100.0 * ratio, bytes(*peak_bytes));
@@ -252,9 +252,9 @@ impl GateSubject {
 
     /// Returns why a run cannot be judged in this respect, if it cannot.
     fn unknown(self, run: &Summary) -> Option<String> {
-        let has_steps = run.ranks.iter().any(|rank| rank.steps > 0);
+        let is_watched = run.ranks.iter().any(|rank| rank.steps > 0 || rank.samples > 0);
         let why = match self {
-            _ if !has_steps => "no train step was counted",
+            _ if !is_watched => "no train step was counted",
             Self::Any | Self::Kind(DiagnosisKind::CreepConfirmed)
                 if run.coverage.ranks_judged == 0 =>
             {
@@ -316,13 +316,8 @@ fn peak_of(rank: &RankSummary) -> Option<f64> {
         known.reduce(f64::max)
     };
     let reserved = most([&rank.peak_reserved, &rank.reserved]);
-    let is_host = rank.device.as_ref().is_some_and(|device| device.as_str() == GpuUuid::CPU);
+    let is_host = rank.device.as_ref().is_some_and(GpuUuid::is_host);
     reserved.or_else(|| most([&rank.peak_allocated, &rank.allocated]).filter(|_| is_host))
-}
-
-fn world_size(run: &Summary) -> Option<u64> {
-    let seen = u64::try_from(run.coverage.ranks_seen).ok();
-    run.coverage.ranks_expected.map(u64::from).or(seen).filter(|n| *n > 0)
 }
 
 /// Returns that a baseline is of another number of ranks, if it is.
@@ -334,7 +329,7 @@ fn other_size(baseline: Option<u64>, run: Option<u64>) -> Option<String> {
 
 impl Baseline {
     fn of(summary: &Summary, world_size: Option<u64>) -> Result<Self, String> {
-        let own = self::world_size(summary);
+        let own = summary.coverage.world_size();
         if let Some(why) = other_size(own, world_size) {
             return Err(why);
         }

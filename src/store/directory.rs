@@ -27,7 +27,7 @@ pub struct Directory {
     path: PathBuf,
 }
 
-/// What has a name in a directory.
+/// Kind of an entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     Nothing,
@@ -170,7 +170,7 @@ impl Directory {
         let written = parts.iter().try_for_each(|part| file.write_all(part));
         if let Err(error) = written.and_then(|()| file.sync_all()) {
             // On a full disk, what was written of it takes the last bytes.
-            self.remove_file(name)?;
+            self.remove_file(name).ok();
             return Err(error);
         }
         Ok(())

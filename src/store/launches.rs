@@ -302,7 +302,7 @@ fn replace_latest(of: &Directory, target: &Path) -> io::Result<()> {
     of.symlink(target, &fresh)?;
     let renamed = of.rename(&fresh, LATEST);
     if renamed.is_err() {
-        of.remove_file(fresh)?;
+        of.remove_file(fresh).ok();
     }
     renamed
 }
@@ -315,7 +315,7 @@ pub fn replace_shared(folder: &Directory, name: &str, parts: &[&[u8]]) -> io::Re
     let fresh = staged(folder, name, parts)?;
     let renamed = folder.rename(&fresh, name);
     if renamed.is_err() {
-        folder.remove_file(fresh)?;
+        folder.remove_file(fresh).ok();
     }
     renamed
 }

@@ -12,6 +12,9 @@ use rustix::process::geteuid;
 /// The mode of files that only this user reads.
 pub const PRIVATE_MODE: u32 = 0o600;
 
+/// The link by which the kubelet replaces all files of a mounted secret at once.
+const KUBELET_LINK: &str = "..data";
+
 /// Opens a regular file of this user to read it.
 ///
 /// # Errors
@@ -53,8 +56,15 @@ pub fn read_regular(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
 }
 
 /// Returns the mode of a file that every user of this machine may read: by its own mode and those of the directories that
-/// lead to it. `None` of others, and of a file that cannot be looked at.
+/// lead to it. `None` of others, of a file that cannot be looked at, and in a volume of the kubelet: only the containers that
+/// mount it reach that, and what runs there without root reads it by no other mode.
 pub fn public_mode(path: &Path) -> Option<u32> {
+    let is_of_kubelet = |folder: &Path| {
+        folder.join(KUBELET_LINK).symlink_metadata().is_ok_and(|it| it.is_symlink())
+    };
+    if path.parent().is_some_and(is_of_kubelet) {
+        return None;
+    }
     let path = path.canonicalize().ok()?;
     let mode = |path: &Path| Some(path.metadata().ok()?.mode() & 0o7777);
     let own = mode(&path).filter(|mode| mode & 0o004 != 0)?;

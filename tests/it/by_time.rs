@@ -2,7 +2,12 @@
 
 use serde_json::{Value, json};
 
+use stepmem::report::gate::{ExitGate, FailOn, GateVerdict};
+use stepmem::report::summary::model::Summary;
+
+use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
+use crate::rig::folder::Folder;
 use crate::rig::job::Job;
 use crate::rig::summary::summary;
 use crate::rig::units::{GIB, MIB, float};
@@ -63,6 +68,48 @@ fn card_of_a_run_without_steps_says_so() {
     assert!(level.contains("judged by time as no optimizer stepped"), "{level}");
     let short = card(samples(20, |_| GIB));
     assert!(short.starts_with("TOO FEW SAMPLES"), "{short}");
+}
+
+#[test]
+fn card_of_a_run_without_steps_that_failed_has_something_to_do() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&samples(400, |_| GIB).records());
+    let end = json!({
+        "rank": 0, "instance": "1111111111111111", "outcome": "failed", "error_type": "ValueError",
+    });
+    assert_eq!(exporter.post_to("/v1/runs/job/end", end.to_string()).status, 200);
+    let body = exporter.get("/api/v1/runs/job/summary", &[]).body;
+    let summary: Value = serde_json::from_str(&body).unwrap();
+    let text = summary["text"].as_str().unwrap();
+    assert!(text.starts_with("BALANCED UNTIL IT FAILED"), "{text}");
+    assert!(text.contains("rank 0 failed") && text.contains("judged by time"), "{text}");
+    assert!(!text.contains("Nothing to do"), "{text}");
+}
+
+#[test]
+fn run_that_was_judged_by_time_is_judged_by_a_gate() {
+    let verdict = |job: Job| {
+        let run: Summary = serde_json::from_value(summary(&job.recording())).unwrap();
+        let option = FailOn::parse("creep").unwrap();
+        let gate = ExitGate::new([&option].into_iter(), None, |_| Err(String::new()));
+        gate.unwrap().judge(&[&run])
+    };
+    assert!(matches!(verdict(samples(120, leak)), GateVerdict::Failed(_)));
+    assert_eq!(verdict(samples(400, |_| GIB)), GateVerdict::Passed);
+    assert!(matches!(verdict(samples(20, |_| GIB)), GateVerdict::Unjudged(_)));
+}
+
+#[test]
+fn story_of_a_rank_without_steps_is_told_by_time() {
+    let folder = Folder::new("by-time");
+    let file = folder.write("steps.jsonl", &samples(120, leak).recording());
+    let text = stepmem(&["explain", &file], &[], b"").out;
+    assert!(text.contains("120 samples by time, no optimizer steps; "), "{text}");
+    assert!(text.contains("Live memory, the least of each 2 readings: "), "{text}");
+    assert!(!text.contains("step 0") && !text.contains("each step"), "{text}");
+    let story = stepmem(&["explain", "--json", &file], &[], b"").out;
+    let story: Value = serde_json::from_str(&story).unwrap();
+    assert_eq!((&story["readings"], story.get("steps")), (&json!(120), None), "{story:#}");
 }
 
 #[test]

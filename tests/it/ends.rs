@@ -219,6 +219,8 @@ fn kill_by_the_kernel_is_a_finding_of_its_own_words() {
         "{sentence}"
     );
     assert_eq!(ooms, 0);
+    let advice = found["advice"].as_str().unwrap_or_default();
+    assert!(advice.starts_with("Look at host memory"), "{found:#}");
 }
 
 #[test]

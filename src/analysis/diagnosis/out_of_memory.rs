@@ -40,7 +40,7 @@ pub struct OutOfMemoryEvidence {
     /// Whether the process completed no step after it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_last: bool,
-    /// How the process ended since, if it did.
+    /// End of the process since, if it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<EndOutcome>,
     /// How much memory was asked for.
@@ -62,9 +62,18 @@ pub fn judge(
     _: &Scene<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, OutOfMemoryEvidence)> {
-    let OomEvent { step, requested, headroom_bytes, growth_bytes, n_events, .. } =
-        *subject.rank()?.oom?;
-    let OomEvent { is_fatal, is_kill, is_last, ending, .. } = *subject.rank()?.oom?;
+    let OomEvent {
+        step,
+        requested,
+        headroom_bytes,
+        growth_bytes,
+        n_events,
+        is_fatal,
+        is_kill,
+        is_last,
+        ending,
+        ..
+    } = *subject.rank()?.oom?;
     let site = subject.rank()?.site.oom.cloned().map(Box::new);
     let has_failed = is_last && ending != Some(EndOutcome::Completed);
     let severity = if is_fatal || has_failed { Severity::Critical } else { Severity::Warning };
@@ -82,6 +91,10 @@ pub fn judge(
     };
     Some((severity, evidence))
 }
+
+/// Where to look first after a kill by the kernel, which is for lack of the host's memory.
+const KILL_ADVICE: &str = "Look at host memory: DataLoader workers, pinned buffers, caches, and the limit of the job's control group; the \
+                           kernel's log names the process. Use fewer workers or a smaller prefetch, or raise the limit.";
 
 impl OutOfMemoryEvidence {
     /// Returns the error and its consequence in words.
@@ -146,6 +159,10 @@ impl Figures for OutOfMemoryEvidence {
             }
         }
         text
+    }
+
+    fn advice(&self) -> Option<String> {
+        self.is_kill.then(|| KILL_ADVICE.to_owned())
     }
 
     fn score(&self) -> Score {

@@ -66,14 +66,14 @@ fn of_unmeasured(holder: &TensorHolder) -> Option<&'static str> {
     }
 }
 
-/// What ends most leaks of objects without tensors.
+/// The remedy of most leaks of objects without tensors.
 const REMEDY_OF_DATA: &str = "Bound it, or empty it.";
 
-/// What to look at where a search named no holder.
+/// The advice where a search named no holder.
 pub const WITHOUT_TENSORS: &str =
     "No growing tensor was found: look at arrays, figures, profiler, native code.";
 
-/// What ends most leaks whose line is known.
+/// The remedy of most leaks whose line is known.
 const REMEDY: &str =
     "Keep detached values or numbers (detach(), item()), bound it, or empty it.";
 

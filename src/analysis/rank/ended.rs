@@ -56,13 +56,13 @@ pub struct OomEvent {
     /// Whether the kernel ended it.
     #[serde(default)]
     pub is_kill: bool,
-    /// How many of the errors the process's own count does not have: one, of an end that it did not count.
+    /// Errors that the process's own count lacks: one, of an end that it did not count.
     #[serde(default)]
     pub n_uncounted: u64,
     /// Whether no train step was completed after it.
     #[serde(default)]
     pub is_last: bool,
-    /// How the process ended since, if it did.
+    /// End of the process since, if it ended.
     #[serde(default)]
     pub ending: Option<EndOutcome>,
     /// When it was heard of.

@@ -15,7 +15,7 @@ const GAP_RATIO: f64 = 0.1;
 /// Processes that hold less than this share of what they held before have been replaced.
 const REPLACED_RATIO: f64 = 0.75;
 
-/// What is known of a rank's shared memory and its child processes.
+/// Shared memory and child processes of a rank, as far as they are known.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub struct HostMemory {
     shared: Option<Bytes>,
@@ -134,7 +134,7 @@ pub struct ChildView {
     pub count: u32,
     /// The memory that they share with no other process; `null` where it cannot be read.
     pub bytes: Option<Bytes>,
-    /// How fast that grows; `null` until there is an estimate.
+    /// Growth of that; `null` until there is an estimate.
     pub bytes_per_step: Option<f64>,
     /// The step at which they were read.
     pub step: Count,

@@ -484,7 +484,7 @@ impl RankState {
             step,
             requested: None,
             headroom_bytes: headroom.map(|headroom| headroom.bytes),
-            growth_bytes: trend.map(|trend| self.creep.figures(trend).growth_bytes),
+            growth_bytes: trend.map(|trend| self.creep().figures(trend).growth_bytes),
             n_events: self.oom.map_or(0, |oom| oom.n_events) + 1,
             is_fatal: false,
             is_kill: false,

@@ -28,7 +28,7 @@ pub struct Tally {
     pub reserved: Figure,
     /// The most that it held within train steps, of those in which that is known.
     pub peak_reserved: Figure,
-    /// What ran, by phase, in the order of [`Phase::ALL`].
+    /// Records and peaks by phase, in the order of [`Phase::ALL`].
     pub phases: [PhaseTally; Phase::ALL.len()],
     /// When the first and the last record by time were made, as Unix times.
     pub by_time: Option<(f64, f64)>,

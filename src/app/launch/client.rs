@@ -20,7 +20,7 @@ const FILES: &[(&str, &[u8])] = include!(concat!(env!("OUT_DIR"), "/client.rs"))
 const PACKAGE: &str = "stepmem";
 /// Where Python keeps compiled modules. They are not ours to compare, so each start removes them.
 const COMPILED: &str = "__pycache__";
-/// What the group and others may do with an entry.
+/// Permissions of the group and of others.
 const OF_OTHERS: u32 = 0o077;
 
 /// Where the client is, and why it is not where it could stay.

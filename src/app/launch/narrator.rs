@@ -246,7 +246,7 @@ impl Narrator {
                 "stepmem: nothing was watched, for the reason given at the start\n".to_owned()
             }
             [] => unwatched(traces.has_python, traces.has_torch),
-            runs => closing(runs),
+            runs => closing(runs, terminal::columns()),
         };
         self.pen.close_table();
         if self.is_started {

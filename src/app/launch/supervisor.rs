@@ -63,14 +63,18 @@ pub struct GateCodes {
     pub needs_watching: bool,
 }
 
+/// Why there is no verdict.
+const UNWATCHED: &str = "nothing was watched";
+const UNSUMMED: &str = "there is no summary to judge by";
+
 impl GateCodes {
-    /// Returns the exit code of a command of which there is no verdict.
-    fn without_verdict(self, code: u8) -> u8 {
+    /// Returns the exit code of a command of which there is no verdict, for this reason.
+    fn without_verdict(self, code: u8, why: &str) -> u8 {
         if code != 0 || !self.needs_watching {
             return code;
         }
         let unjudged = self.unjudged;
-        say(&format!("stepmem: exit code {unjudged}: nothing was watched (--fail-on)\n"));
+        say(&format!("stepmem: exit code {unjudged}: {why} (--fail-on)\n"));
         unjudged
     }
 }
@@ -351,7 +355,9 @@ impl Supervisor {
     /// Lets the exporter say its last words. Returns the exit code of `run`.
     fn finish(mut self, code: u8, gate: GateCodes) -> u8 {
         self.witness = None;
-        let Some(exporter) = &mut self.exporter else { return gate.without_verdict(code) };
+        let Some(exporter) = &mut self.exporter else {
+            return gate.without_verdict(code, UNWATCHED);
+        };
         exporter.tell(CommandState::Ended(code));
         let until = Instant::now() + FINISH_WITHIN;
         loop {
@@ -364,7 +370,7 @@ impl Supervisor {
             }
             if is_given_up || Instant::now() >= until {
                 self.give_up();
-                return gate.without_verdict(code);
+                return gate.without_verdict(code, UNSUMMED);
             }
             self.wait_until(Some(until));
         }
@@ -373,13 +379,13 @@ impl Supervisor {
                 verdict
             }
             Some(verdict) if [0, gate.failed, gate.unjudged].contains(&verdict) => code,
-            None => gate.without_verdict(code),
+            None => gate.without_verdict(code, UNSUMMED),
             Some(failure) => {
                 self.clear_table();
                 say(&format!(
                     "stepmem: no summary: the exporter ended early ({failure}); the command was not affected\n"
                 ));
-                gate.without_verdict(code)
+                gate.without_verdict(code, UNSUMMED)
             }
         }
     }

@@ -49,6 +49,12 @@ pub(super) fn size() -> Option<TerminalSize> {
     Some(TerminalSize { n_rows: size.ws_row.into(), n_columns: size.ws_col.into() })
 }
 
+/// Returns the columns that texts are fitted into; `None` where they are not, as in a file.
+pub(super) fn columns() -> Option<usize> {
+    let of_terminal = || size().filter(|_| is_there()).map(|size| size.n_columns);
+    environment::columns().or_else(of_terminal).filter(|n| *n > 0)
+}
+
 /// Returns whether the terminal takes text at once, as it does not after Ctrl-S.
 pub(super) fn is_writable() -> bool {
     let stderr = io::stderr();

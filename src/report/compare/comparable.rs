@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use crate::report::compare::changes::Runs;
 use crate::report::compare::comparison::OldNew;
 use crate::report::compare::figures::RunSetup;
-use crate::text::units::bytes;
+use crate::text::units::{bytes, many};
 
 /// Capacities that differ by at most this share are the same: drivers reserve a little more or less of one kind of device, kernels of
 /// one kind of machine.
@@ -22,8 +22,8 @@ pub fn differences(runs: Runs<'_>) -> Vec<String> {
 
 fn world_size(setups: OldNew<&RunSetup>) -> Option<String> {
     let OldNew { old, new } = setups.map(|setup| setup.world_size).known()?;
-    let ranks = |n: u64| if n == 1 { "1 rank".to_owned() } else { format!("{n} ranks") };
-    (old != new).then(|| format!("the old run has {}, the new one {}", ranks(old), ranks(new)))
+    let (has, had) = (many(new, "rank"), many(old, "rank"));
+    (old != new).then(|| format!("the old run has {had}, the new one {has}"))
 }
 
 /// Compares what the ranks run on: models where both runs know them, else whether it is a GPU or the host.

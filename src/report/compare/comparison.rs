@@ -15,7 +15,7 @@ pub struct Comparison {
     pub verdict: ComparisonVerdict,
     /// The exit code of the command.
     pub exit_code: u8,
-    /// Why the runs are not of the same job, a sentence each; then nothing is judged.
+    /// Differences that make the runs not of the same job, a sentence each; then nothing is judged.
     pub incomparable: Vec<String>,
     /// Why, what got worse first.
     pub reasons: Vec<Reason>,

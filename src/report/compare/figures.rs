@@ -11,7 +11,7 @@ pub struct RunFigures {
     /// The policy that its issues were judged by.
     pub policy: PolicyName,
     pub run: Option<String>,
-    /// What must be the same of two runs.
+    /// The setup, which must be that of the other run.
     pub setup: RunSetup,
     /// Its issues; empty when nothing was wrong.
     pub issues: Vec<RunIssue>,

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use crate::analysis::basis::Basis;
 use crate::analysis::diagnosis::Evidence;
-use crate::model::ids::GpuUuid;
 use crate::model::site::SiteVerdict;
 use crate::model::units::{Bytes, Count};
 use crate::report::compare::figures::{
@@ -55,17 +54,14 @@ pub fn figures(summary: &Summary) -> Result<RunFigures, NotASummary> {
 }
 
 fn setup(summary: &Summary) -> RunSetup {
-    let coverage = &summary.coverage;
-    let n_seen = u64::try_from(coverage.ranks_seen).ok();
     let capacities = || summary.ranks.iter().filter_map(|rank| rank.capacity_bytes);
     let device_kind = |rank: &RankSummary| {
-        let is_host = rank.device.as_ref()?.as_str() == GpuUuid::CPU;
-        Some(if is_host { "the host" } else { "a GPU" }.to_owned())
+        Some(if rank.device.as_ref()?.is_host() { "the host" } else { "a GPU" }.to_owned())
     };
     let device_models: Option<BTreeSet<String>> =
         summary.ranks.iter().map(|rank| rank.device_model.clone()).collect();
     RunSetup {
-        world_size: coverage.ranks_expected.map(u64::from).or(n_seen).filter(|n| *n > 0),
+        world_size: summary.coverage.world_size(),
         device_kinds: summary.ranks.iter().filter_map(device_kind).collect(),
         device_models: device_models.unwrap_or_default(),
         capacity_min: capacities().map(Bytes::as_f64).reduce(f64::min),

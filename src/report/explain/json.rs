@@ -54,7 +54,7 @@ pub struct StoryTold<'a> {
 
 impl<'a> StoryTold<'a> {
     pub fn of(story: &'a Story) -> Self {
-        let is_process = story.is_process();
+        let has_readings = story.has_readings();
         let (n_steps, is_capacity_known) = (Some(story.n_steps), story.capacity.is_some());
         let held = held(story).map(|event| FindingHeld {
             kind: event.transition.kind,
@@ -65,15 +65,18 @@ impl<'a> StoryTold<'a> {
             subject: story.subject.clone(),
             device: story.device.as_deref(),
             capacity_bytes: story.capacity.map(Bytes::get),
-            steps: n_steps.filter(|_| !is_process),
-            readings: n_steps.filter(|_| is_process),
+            steps: n_steps.filter(|_| !has_readings),
+            readings: n_steps.filter(|_| has_readings),
             restarts: story.n_restarts,
             first: story.span.map(|(first, _)| PointTold::of(first)),
             last: story.span.map(|(_, last)| PointTold::of(last)),
             held: held.collect(),
             signals: signals(story).map(|signal| SignalTold::of(story, signal)).collect(),
             events: story.events.iter().map(|event| EventTold::of(event, story)).collect(),
-            stairs: story.stairs.filter(|_| !is_process).map(|stairs| StairsSeen::of(&stairs)),
+            stairs: story
+                .stairs
+                .filter(|_| !has_readings)
+                .map(|stairs| StairsSeen::of(&stairs)),
             first_steps: story
                 .first_steps
                 .map(|surge| SurgeShown::of(&surge, is_capacity_known)),
@@ -124,7 +127,7 @@ impl SignalTold {
         let floor = story.floors.get(&signal);
         Self {
             signal,
-            floor: floor.and_then(|floor| FloorTold::of(floor, story.is_process())),
+            floor: floor.and_then(|floor| FloorTold::of(floor, story.has_readings())),
             windows: tested.map(|level| LevelWindows::of(level, is_capacity_known)).collect(),
             closest: story
                 .closest
@@ -147,13 +150,13 @@ struct FloorTold {
 
 impl FloorTold {
     /// Returns a picture with a known point.
-    fn of(floor: &Floor, is_process: bool) -> Option<Self> {
+    fn of(floor: &Floor, has_readings: bool) -> Option<Self> {
         let points = floor.points().iter();
         let points_bytes: Vec<_> =
             points.map(|bytes| Some(*bytes).filter(|bytes| bytes.is_finite())).collect();
         points_bytes.iter().any(Option::is_some).then(|| Self {
-            steps_per_point: (!is_process).then(|| floor.steps_per_point()),
-            readings_per_point: is_process.then(|| floor.steps_per_point()),
+            steps_per_point: (!has_readings).then(|| floor.steps_per_point()),
+            readings_per_point: has_readings.then(|| floor.steps_per_point()),
             points_bytes,
         })
     }

@@ -1,4 +1,4 @@
-//! What a live exporter knows of one rank, as text of at most 100 columns: its findings and why, what is acknowledged, how
+//! A rank as a live exporter knows it, as text: its findings and why, what is acknowledged, how
 //! each signal grows, how far it is from out-of-memory, and the gates that its windows do not pass now.
 
 use crate::analysis::creep::signal::Signal;
@@ -17,12 +17,12 @@ use crate::text::units::{
     whole,
 };
 
-/// Puts a rank of a status into words.
-pub fn render(status: &Status, rank: &RankStatus) -> String {
+/// Puts a rank of a status into words, for a terminal of so many columns.
+pub fn render(status: &Status, rank: &RankStatus, columns: Option<usize>) -> String {
     let subject = SubjectId::Rank(rank.id());
     let findings: Vec<&FindingStatus> =
         status.findings.iter().filter(|finding| finding.subject == subject).collect();
-    let mut page = Page::default();
+    let mut page = Page::default().within(columns);
     head(&mut page, status, rank);
     page.blank();
     page.line("Findings, and why");

@@ -34,6 +34,8 @@ pub struct Story {
     pub capacity: Option<Bytes>,
     /// How many train steps were accepted, or how many readings there are.
     pub n_steps: u64,
+    /// Whether these are samples by time, of a rank that took no steps.
+    pub is_by_time: bool,
     /// The first and the last of them.
     pub span: Option<(StoryPoint, StoryPoint)>,
     /// How often it restarted.
@@ -209,6 +211,7 @@ impl Story {
             device: None,
             capacity: None,
             n_steps: 0,
+            is_by_time: false,
             span: None,
             n_restarts: 0,
             warmup_pushes: config.creep.warmup_pushes,
@@ -224,9 +227,14 @@ impl Story {
         }
     }
 
-    /// Returns whether it is of a process that does not push, which has readings instead of steps.
+    /// Returns whether it is of a process that does not push.
     pub fn is_process(&self) -> bool {
         matches!(self.subject, SubjectId::Process(_))
+    }
+
+    /// Returns whether it has readings instead of steps: of a process that does not push, or samples by time.
+    pub fn has_readings(&self) -> bool {
+        self.is_process() || self.is_by_time
     }
 
     /// Takes the subject's figures after any record, and the `transitions` that the record caused.
@@ -247,7 +255,19 @@ impl Story {
                 self.n_steps + u64::from(is_read && process.last_seen == now)
             }
         };
+        let (n_steps, is_by_time) = match view {
+            SubjectFigures::Rank(rank) if rank.steps_total == 0 => {
+                (rank.tally.n_samples(), rank.is_by_time())
+            }
+            _ => (n_steps, false),
+        };
         if n_steps != self.n_steps {
+            if self.is_by_time && !is_by_time {
+                // The first step begins the pictures again, as it does the windows.
+                (self.span, self.n_warmup) = (None, self.warmup_pushes);
+                self.floors.clear();
+            }
+            self.is_by_time = is_by_time;
             let moment = StoryPoint { step: view.last_step(), time };
             self.n_steps = n_steps;
             self.capacity = view.capacity();
@@ -282,7 +302,7 @@ impl Story {
 
     /// Adds the figures after the last step to the pictures.
     fn picture(&mut self, view: &SubjectFigures<'_>) {
-        if self.n_warmup > 0 && !self.is_process() {
+        if self.n_warmup > 0 && !self.has_readings() {
             self.n_warmup -= 1;
             return;
         }

@@ -15,7 +15,7 @@ use crate::report::explain::story::{
     Cause, Closest, End, LevelTests, Story, StoryEvent, signal, stage_of,
 };
 use crate::report::explain::words::{measure, reason};
-use crate::text::page::{Column, Indent, Page, Table};
+use crate::text::page::{COLUMNS, Column, Indent, Page, Table};
 use crate::text::spark::sparkline;
 use crate::text::units::{
     bytes, counted, date, duration, grouped, many, percent, share, whole,
@@ -24,13 +24,13 @@ use crate::text::units::{
 /// Fewer stairs are not mentioned: any ramp has two.
 const STAIRS_SHOWN_MIN: usize = 3;
 
-/// Puts a story into words.
-pub fn render(story: &Story) -> String {
-    let mut page = Page::default();
+/// Puts a story into words, for a terminal of so many columns.
+pub fn render(story: &Story, columns: Option<usize>) -> String {
+    let mut page = Page::default().within(columns);
     head(&mut page, story);
     for signal in signals(story) {
         if LIVE_SIGNALS.contains(&signal) || has_event(story, signal) {
-            picture(&mut page, story, signal);
+            picture(&mut page, story, signal, columns);
         }
     }
     page.blank();
@@ -91,7 +91,12 @@ fn head(page: &mut Page, story: &Story) {
     if let Some((first, last)) = story.span {
         let lasted = duration(last.time - first.time);
         let (from, to) = (date(first.time), date(last.time));
-        let words = if let (Some(first), Some(last)) = (first.step, last.step) {
+        let words = if story.is_by_time {
+            let n_samples = many(story.n_steps, "sample");
+            format!(
+                "{n_samples} by time, no optimizer steps{restarts}; {from} to {to} ({lasted})"
+            )
+        } else if let (Some(first), Some(last)) = (first.step, last.step) {
             let (n_steps, first, last) =
                 (many(story.n_steps, "train step"), grouped(first), grouped(last));
             format!(
@@ -138,8 +143,15 @@ pub fn held(story: &Story) -> impl Iterator<Item = &StoryEvent> {
     })
 }
 
-fn picture(page: &mut Page, story: &Story, of: Signal) {
+fn picture(page: &mut Page, story: &Story, of: Signal, columns: Option<usize>) {
     let Some(floor) = story.floors.get(&of) else { return };
+    let room = columns.unwrap_or(COLUMNS).saturating_sub(2).max(1);
+    // So many points of the story are one of the picture, where not all have room.
+    let n_joined = floor.points().len().div_ceil(room).max(1);
+    let joined = floor.points().chunks(n_joined);
+    let points: Vec<f64> =
+        joined.map(|points| points.iter().copied().fold(f64::NAN, f64::min)).collect();
+    let n_each = u64::try_from(n_joined).unwrap_or(1) * floor.steps_per_point();
     let known = || floor.points().iter().copied().filter(|bytes| bytes.is_finite());
     let lowest = known().fold(f64::INFINITY, f64::min);
     let highest = known().fold(f64::NEG_INFINITY, f64::max);
@@ -147,8 +159,8 @@ fn picture(page: &mut Page, story: &Story, of: Signal) {
         return;
     }
     let (after, unit) =
-        if story.is_process() { ("", "reading") } else { (" after each step", "step") };
-    let each = match floor.steps_per_point() {
+        if story.has_readings() { ("", "reading") } else { (" after each step", "step") };
+    let each = match n_each {
         1 => unit.to_owned(),
         n => format!("{} {unit}s", grouped(n)),
     };
@@ -160,16 +172,25 @@ fn picture(page: &mut Page, story: &Story, of: Signal) {
         bytes(highest)
     );
     page.paragraph(Indent::hanging(0), &words);
-    page.line(&format!("  {}", sparkline(floor.points())));
-    marks(page, story, of);
+    page.line(&format!("  {}", sparkline(&points)));
+    let row = vec![' '; points.len()];
+    marks(
+        page,
+        story.events.iter().filter(|event| signal(&event.transition) == Some(of)),
+        n_each,
+        row,
+    );
 }
 
-/// Adds the line below a picture that marks what was raised and cleared.
-fn marks(page: &mut Page, story: &Story, of: Signal) {
-    let Some(floor) = story.floors.get(&of) else { return };
-    let mut row = vec![' '; floor.points().len()];
+/// Adds the row below a picture, in which each place is of so many steps: it marks what was raised and cleared.
+fn marks<'s>(
+    page: &mut Page,
+    events: impl Iterator<Item = &'s StoryEvent>,
+    n_each: u64,
+    mut row: Vec<char>,
+) {
     let mut legend: Vec<(char, &str)> = Vec::new();
-    for event in story.events.iter().filter(|event| signal(&event.transition) == Some(of)) {
+    for event in events {
         let (mark, meaning) = match (event.transition.state, event.cause) {
             (TransitionState::Cleared, Cause::Became(_)) => continue,
             (TransitionState::Cleared, Cause::Restart) => ('|', "restart"),
@@ -179,7 +200,7 @@ fn marks(page: &mut Page, story: &Story, of: Signal) {
                 (about.mark, about.title)
             }
         };
-        let idx = event.n_pictured.saturating_sub(1) / floor.steps_per_point();
+        let idx = event.n_pictured.saturating_sub(1) / n_each;
         if let Some(place) = usize::try_from(idx).ok().and_then(|idx| row.get_mut(idx)) {
             *place = mark;
         }
@@ -215,8 +236,8 @@ pub fn what(signal: Signal) -> &'static str {
 
 fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
     let transition = &event.transition;
-    let step =
-        transition.step.map_or(String::new(), |step| format!("step {}, ", grouped(step)));
+    let step = transition.step.filter(|_| !story.is_by_time);
+    let step = step.map_or(String::new(), |step| format!("step {}, ", grouped(step)));
     let when = format!("{step}{}:", date(transition.time));
     let (kind, title) = (transition.kind, transition.kind.about().title);
     match (transition.state, event.cause) {

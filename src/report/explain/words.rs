@@ -21,8 +21,16 @@ pub fn measure(failure: &GateFailure) -> String {
 /// Writes a failure as a clause.
 pub fn reason(failure: &GateFailure) -> String {
     let (value, limit) = figures(failure);
-    (failure.gate.row().reason)(&value, &limit)
+    let words = (failure.gate.row().reason)(&value, &limit);
+    match value.as_str() {
+        "1" => COUNTED.iter().fold(words, |words, (one, ones)| words.replace(ones, one)),
+        _ => words,
+    }
 }
+
+/// What gates count, one of it and as their reasons have it.
+const COUNTED: [(&str, &str); 3] =
+    [(" 1 block ", " 1 blocks "), (" 1 record ", " 1 records "), (" 1 step ", " 1 steps ")];
 
 /// The value and the limit of a failure.
 fn figures(failure: &GateFailure) -> (String, String) {
@@ -50,6 +58,7 @@ mod tests {
                 "1,500 < 2,048",
                 "1500 records and needs 2048",
             ),
+            (failure(Gate::Blocks, 1.0, 8.0), "1 < 8", "it had 1 block and needs 8"),
             (
                 failure(Gate::Straight, 9.96, 10.0),
                 "10.0 < 10",

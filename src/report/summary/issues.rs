@@ -26,7 +26,7 @@ struct RankIssue {
     /// The higher, the worse.
     score: f64,
     sentence: String,
-    /// What to look at first, where its figures know that better than the diagnosis.
+    /// Advice of its figures, where these have a better one than the diagnosis.
     advice: Option<Cow<'static, str>>,
     evidence: IssueEvidence,
 }

@@ -270,6 +270,14 @@ pub struct Coverage {
     pub last: Option<Moment>,
 }
 
+impl Coverage {
+    /// Returns how many ranks the run has: as it reports, else those that pushed.
+    pub fn world_size(&self) -> Option<u64> {
+        let seen = u64::try_from(self.ranks_seen).ok();
+        self.ranks_expected.map(u64::from).or(seen).filter(|n| *n > 0)
+    }
+}
+
 /// A rank that stopped before the others, or without announcing its end.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct LostRank {
@@ -317,7 +325,7 @@ pub struct RankSummary {
     /// Its samples by time, while it took no steps.
     #[serde(default)]
     pub samples: u64,
-    /// How long it went on after its last step without another; `None` if it did not.
+    /// Seconds that it went on after its last step without another; `None` if it did not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_without_steps: Option<f64>,
     /// The first of them.
@@ -344,7 +352,7 @@ pub struct RankSummary {
     /// The maximum of allocated since its process began.
     #[serde(default)]
     pub high_water_allocated_bytes: Option<Bytes>,
-    /// What is left until its growth ends in out-of-memory, in bytes: less than `headroom_bytes` by the cache that the
+    /// Bytes left until its growth ends in out-of-memory: less than `headroom_bytes` by the cache that the
     /// allocator would not give back. Absent where nothing grows.
     #[serde(default)]
     pub growth_headroom_bytes: Option<f64>,

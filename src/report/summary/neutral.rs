@@ -19,7 +19,9 @@ pub fn neutral(coverage: &Coverage, ranks: &[RankSummary], highest: Option<Rank>
     let steps_used = ranks.iter().map(|rank| rank.steps).max().unwrap_or(0);
     let rise = StraightRise::of(ranks);
     let NeutralWords { kind, status, summary, action } = match steps_used {
-        0 if ranks.iter().any(|rank| rank.samples > 0) => by_time(coverage.ranks_judged > 0),
+        0 if ranks.iter().any(|rank| rank.samples > 0) => {
+            by_time(coverage.ranks_judged > 0, abrupt_end(ranks))
+        }
         0 => NeutralWords {
             kind: IssueKind::NoData,
             status: "NO DATA",
@@ -73,26 +75,35 @@ fn without_steps() -> NeutralWords {
 }
 
 /// Returns the words for a run that took no steps.
-fn by_time(is_judged: bool) -> NeutralWords {
-    if is_judged {
-        return NeutralWords {
-            kind: IssueKind::Balanced,
-            status: "BALANCED",
-            summary: "no creep, pressure or imbalance, judged by time as no optimizer stepped"
-                .to_owned(),
-            action: "Nothing to do.",
-        };
-    }
-    NeutralWords {
-        kind: IssueKind::TooFewSteps,
-        status: "TOO FEW SAMPLES",
-        summary:
-            "no optimizer stepped, and the model ran for too short a time to judge creep by \
-                  time"
-                .to_owned(),
-        action: "Look again after a longer run.",
+fn by_time(is_judged: bool, end: Option<AbruptEnd>) -> NeutralWords {
+    let (kind, status, calm, action) = if is_judged {
+        (
+            IssueKind::Balanced,
+            "BALANCED",
+            "no creep, pressure or imbalance, judged by time as no optimizer stepped",
+            "Nothing to do.",
+        )
+    } else {
+        (
+            IssueKind::TooFewSteps,
+            "TOO FEW SAMPLES",
+            "no optimizer stepped, and the model ran for too short a time to judge creep by time",
+            "Look again after a longer run.",
+        )
+    };
+    match end {
+        Some(end) => {
+            let is_balanced = is_judged && end.is_failure;
+            let status = if is_balanced { BALANCED_UNTIL } else { status };
+            let summary = format!("{}; until then {calm}", end.sentence);
+            NeutralWords { kind, status, summary, action: end.advice() }
+        }
+        None => NeutralWords { kind, status, summary: calm.to_owned(), action },
     }
 }
+
+/// The status of a run that failed, and not of memory.
+const BALANCED_UNTIL: &str = "BALANCED UNTIL IT FAILED";
 
 fn words(is_judged: bool, end: Option<AbruptEnd>, rise: Option<&StraightRise>) -> NeutralWords {
     let (kind, calm) = if is_judged {
@@ -102,7 +113,7 @@ fn words(is_judged: bool, end: Option<AbruptEnd>, rise: Option<&StraightRise>) -
     };
     let rises = rise.map_or_else(String::new, |rise| format!("; {}", rise.sentence));
     let (status, action) = match (&end, rise, is_judged) {
-        (Some(end), _, true) if end.is_failure => ("BALANCED UNTIL IT FAILED", end.advice()),
+        (Some(end), _, true) if end.is_failure => (BALANCED_UNTIL, end.advice()),
         (Some(end), _, true) => ("BALANCED", end.advice()),
         (Some(end), _, false) => ("TOO FEW STEPS", end.advice()),
         (None, Some(_), _) => ("BALANCED SO FAR", RISE_ADVICE),
@@ -116,11 +127,11 @@ fn words(is_judged: bool, end: Option<AbruptEnd>, rise: Option<&StraightRise>) -
     NeutralWords { kind, status, summary, action }
 }
 
-/// What to do where memory rises that has not used a telling share of the machine.
+/// The advice where memory rises that has not used a telling share of the machine.
 const RISE_ADVICE: &str = "Compare with a known stable run (stepmem compare). Where its memory stays level, look at \
                            what is kept across steps.";
 
-/// What to do where a run was too short.
+/// The advice where a run was too short.
 const LONGER: &str = "Let a run take more steps: slow growth shows after a few hundred.";
 
 /// Live memory that rises in a straight line.
@@ -154,7 +165,7 @@ fn slope(rank: &RankSummary) -> Option<f64> {
     trend.slope_bytes_per_step
 }
 
-/// How long the headroom lasts at the rate of a rise.
+/// The time that the headroom lasts at the rate of a rise.
 struct TimeLeft {
     steps: Option<f64>,
     seconds: Option<f64>,
