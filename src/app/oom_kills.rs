@@ -284,8 +284,6 @@ fn is_within(inner: &Path, outer: &Path) -> bool {
 mod tests {
     use std::path::{Path, PathBuf};
 
-    use tokio::time::Instant;
-
     use super::{OomKills, PROCESSES_MAX, counter_files, is_within};
 
     #[tokio::test]
