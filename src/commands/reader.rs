@@ -6,9 +6,6 @@ use rustix::termios::tcgetwinsize;
 
 use crate::config::environment;
 
-/// The narrowest terminal that tables are fitted to, in columns.
-const COLUMNS_MIN: usize = 40;
-
 /// The reader of standard output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reader {
@@ -22,9 +19,7 @@ impl Reader {
     pub(super) fn of_stdout() -> Self {
         let is_terminal = stdout().is_terminal();
         let of_terminal = || tcgetwinsize(stdout()).ok().map(|size| usize::from(size.ws_col));
-        let columns = environment::columns().or_else(|| of_terminal().filter(|_| is_terminal));
-        // A terminal that does not know its size reports 0.
-        let columns = columns.filter(|n| *n > 0).map(|n: usize| n.max(COLUMNS_MIN));
+        let columns = environment::columns(|| of_terminal().filter(|_| is_terminal));
         Self { is_terminal, columns }
     }
 }

@@ -27,9 +27,14 @@ pub fn text(name: &str) -> Option<String> {
     of_process(name).filter(|value| !value.is_empty())
 }
 
-/// Returns the columns that texts are to fit into, by `COLUMNS`.
-pub fn columns() -> Option<usize> {
-    text("COLUMNS")?.parse().ok()
+/// The narrowest terminal that texts are fitted to, in columns.
+const COLUMNS_MIN: usize = 40;
+
+/// Returns the columns that texts are to fit into: `COLUMNS`, else those of the terminal; `None` where there is neither.
+pub fn columns(of_terminal: impl FnOnce() -> Option<usize>) -> Option<usize> {
+    let given = text("COLUMNS").and_then(|text| text.parse().ok());
+    // A terminal that does not know its size reports 0.
+    given.or_else(of_terminal).filter(|n| *n > 0).map(|n: usize| n.max(COLUMNS_MIN))
 }
 
 /// Returns the user's home directory: that of `HOME`, else that of the system's list of users.

@@ -51,8 +51,7 @@ pub(super) fn size() -> Option<TerminalSize> {
 
 /// Returns the columns that texts are fitted into; `None` where they are not, as in a file.
 pub(super) fn columns() -> Option<usize> {
-    let of_terminal = || size().filter(|_| is_there()).map(|size| size.n_columns);
-    environment::columns().or_else(of_terminal).filter(|n| *n > 0)
+    environment::columns(|| size().filter(|_| is_there()).map(|size| size.n_columns))
 }
 
 /// Returns whether the terminal takes text at once, as it does not after Ctrl-S.
