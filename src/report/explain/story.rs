@@ -248,18 +248,15 @@ impl Story {
         if self.n_steps == 0 || is_restarted {
             self.n_warmup = self.warmup_pushes;
         }
-        let n_steps = match view {
-            SubjectFigures::Rank(rank) => rank.steps_total,
-            SubjectFigures::Process(process) => {
-                let is_read = self.span.is_none_or(|(_, last)| last.time < time);
-                self.n_steps + u64::from(is_read && process.last_seen == now)
-            }
-        };
         let (n_steps, is_by_time) = match view {
             SubjectFigures::Rank(rank) if rank.steps_total == 0 => {
                 (rank.tally.n_samples(), rank.is_by_time())
             }
-            _ => (n_steps, false),
+            SubjectFigures::Rank(rank) => (rank.steps_total, false),
+            SubjectFigures::Process(process) => {
+                let is_read = self.span.is_none_or(|(_, last)| last.time < time);
+                (self.n_steps + u64::from(is_read && process.last_seen == now), false)
+            }
         };
         if n_steps != self.n_steps {
             if self.is_by_time && !is_by_time {
