@@ -122,6 +122,8 @@ def _host_reader() -> HostReader:
     settings = CLIENT.process.settings()
     pid, budget = os.getpid(), None if settings is None else settings.capacity_bytes
     if _kept is None or _kept[:2] != (pid, budget):
+        if _kept is not None:
+            _kept[2].close()
         _kept = pid, budget, HostReader(budget)
     return _kept[2]
 
