@@ -62,7 +62,7 @@ impl Model {
     }
 }
 
-/// What a rank pushes at the end of a step. Bytes are whole numbers.
+/// The record of a rank at the end of a step. Bytes are whole numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Record {
     pub(crate) step: u32,
@@ -162,7 +162,7 @@ enum Curve {
     Logarithmic {
         steps: f64,
     },
-    /// What is missing falls with a power of the time, as with keys of Zipf's law.
+    /// The rest that is still to be filled falls with a power of the time, as with keys of Zipf's law.
     Power {
         steps: f64,
         exponent: f64,

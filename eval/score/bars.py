@@ -1,4 +1,4 @@
-"""What the figures must reach, and the tables that are printed."""
+"""The limits of the figures, and the tables that are printed."""
 from dataclasses import dataclass
 
 

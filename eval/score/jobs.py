@@ -25,7 +25,7 @@ TEST_FAMILIES = EVAL / "test_families.py"
 
 @dataclass(frozen=True)
 class Truth:
-    """What the judge needs of a simulated job. The arrays are of the first leaking rank; healthy jobs have none."""
+    """The facts about a simulated job that the judge needs. The arrays are of the first leaking rank; healthy jobs have none."""
 
     family: str
     seed: int

@@ -103,7 +103,7 @@ def quantiles(values):
 
 
 def figures(rows):
-    """What the rows add up to. Jobs that nobody can judge (class `ambiguous`) count nowhere but in a figure of their own."""
+    """Sums over the rows. Jobs that cannot be judged either way (class `ambiguous`) have a figure of their own and are in no other."""
     healthy = [row for row in rows if row["cls"] == "healthy"]
     leaks = [row for row in rows if row["cls"] == "leak"]
     fatal = [row for row in leaks if row["fatal"]]

@@ -33,7 +33,7 @@ DEV = """
 
 {jobs} jobs of {families} families, seeds {seeds}: a model of PyTorch's caching allocator runs the allocations of a training loop. A family is one way to use memory:
 evaluation, checkpoints, batches of many sizes, caches, garbage, restarts, lost pushes, and {leaking} ways to leak. The detector was developed on these jobs, so
-they show what it can do rather than what it will do on others. *As processes* means that only NVML is read and nobody pushes.
+they show what it can do rather than what it will do on others. *As processes* means that only NVML is read, without pushes.
 
 | figure | here | limit |
 |---|---|---|
@@ -42,7 +42,7 @@ REAL = """
 ## Real jobs (real)
 
 {n} series of memory over time from public repositories of training code, read every 10 to 90 s ([where they are from](../../eval/real/README.md)); {hours}
-hours of them are healthy GPU jobs. They are judged as processes for which nobody pushes. Few real series leak, so a leak is added to {drawn} of them: growth
+hours of them are healthy GPU jobs. They are judged as processes without pushes. Few real series leak, so a leak is added to {drawn} of them: growth
 in segments of 20 MiB that fills the free memory at the last reading.
 
 | figure | here | limit |
@@ -51,7 +51,7 @@ in segments of 20 MiB that fills the free memory at the last reading.
 TEST = """
 ## Families that the detector was not made for (test)
 
-Families that somebody wrote after the detector was finished, without having read it. Only sums are printed, so that nobody adjusts the detector to them.
+Families written after the detector was finished, by an author who had not read it. Only sums are printed, so that the detector cannot be adjusted to them.
 The intervals are exact 95 % intervals of the share.
 
 | figure | here | interval |
@@ -78,7 +78,7 @@ first steps do not count. A Prometheus rule is evaluated every minute on reading
 FAMILIES = """
 ## By family
 
-Of ambiguous families nobody can know before the growth ends whether it is a leak.
+Whether the growth of an ambiguous family is a leak cannot be known before it ends.
 
 | family | class | jobs paged | with MEMORY RISING | fatal leaks found | delay, p50 |
 |---|---|---|---|---|---|

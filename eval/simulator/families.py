@@ -2,7 +2,7 @@
 
 A family is a function `family(c, q)`. It changes `c`, the description of a job that `plain_job` draws, with values that `q` draws: `q("noise")` draws
 from the range of that name, `q.rng` is NumPy's generator. Its class is what a perfect detector would find: `healthy`, `leak`, or `ambiguous` where
-nobody can tell before the growth ends. Amounts of memory are shares of the headroom, the capacity minus everything at the typical peak, unless a unit is named.
+that cannot be told before the growth ends. Amounts of memory are shares of the headroom, the capacity minus everything at the typical peak, unless a unit is named.
 """
 from dataclasses import dataclass
 

@@ -15,7 +15,7 @@ CAPS = {24: 25_386_352_640, 80: 85_520_809_984, 141: 150_754_820_096}
 
 @dataclass
 class Job:
-    """What a job pushes, what NVML shows of it, and the truth about it."""
+    """The pushes of a job, its readings from NVML, and the truth about it."""
 
     family: str
     seed: int

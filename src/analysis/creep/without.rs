@@ -25,7 +25,7 @@ macro_rules! named {
 }
 
 named! {
-    /// A rule that can be left out; `tests/creep/rules.py` has a row for each.
+    /// A rule that can be left out.
     Rule {
         /// Growth of the first steps of a life is judged.
         FirstSteps "first-steps",
@@ -73,7 +73,7 @@ named! {
 }
 
 named! {
-    /// A constant that can be changed; `tests/creep/cross.py` has a row for each.
+    /// A constant that can be changed.
     Constant {
         /// The share at which live memory creeps.
         CreepingShare "creeping-share",
