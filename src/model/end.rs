@@ -85,7 +85,7 @@ pub struct EndReport {
     /// The first line of the error.
     pub error_message: Option<Box<str>>,
     /// Out-of-memory errors since the process started, by its own count; the one that ended it is among them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub ooms: Option<Count>,
     /// How much memory was asked for when there was no more.
     #[serde(rename = "requested_bytes")]

@@ -80,6 +80,24 @@ fn finding_outlasts_a_restart_and_is_not_raised_again() {
 }
 
 #[test]
+fn rank_that_ended_outlasts_a_restart() {
+    let folder = Folder::new("state-ended");
+    let first = start(&folder);
+    first.push(&Job::leaking("leaky", 0..3000, 4 * MIB).records());
+    let end = json!({"outcome": "completed"});
+    assert_eq!(first.post_to("/v1/runs/leaky/end", end.to_string()).status, 200);
+    let ranks = |exporter: &Exporter| exporter.status()["ranks"].as_array().unwrap().len();
+    let before = ranks(&first);
+    assert!(before > 0);
+    first.stop();
+
+    let second = start(&folder);
+    assert_eq!(ranks(&second), before);
+    let log = second.stop();
+    assert_eq!(warnings(&log), Vec::<String>::new());
+}
+
+#[test]
 fn corrupt_file_is_set_aside_with_one_warning() {
     let folder = Folder::new("state-broken");
     let first = start(&folder);
