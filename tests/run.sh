@@ -42,7 +42,8 @@ part() {
 }
 
 pytest() {
-    cd python && ../target/tools/python-venv/bin/python -m pytest -n 4 -p no:cacheprovider -m "not torch"
+    # `cargo test` of the workspace leaves a program with other features than the one that is packed.
+    "$cargo" build --quiet && cd python && ../target/tools/python-venv/bin/python -m pytest -n 4 -p no:cacheprovider -m "not torch"
 }
 
 announce
