@@ -104,7 +104,7 @@ def test_program_and_client_of_one_wheel_have_one_version(environment):
 
 
 def test_demo_of_the_wheel_finds_its_leak(environment, start):
-    demo = start(command=(environment.program, "demo"))
+    demo = start(command=(environment.program, "demo", "--log.level", "info"))
     await_true("a creeping rank", lambda: [each for each in demo.status()["findings"] if each["kind"].startswith("CREEP_")], 60)
     creeping = {each["rank"] for each in demo.status()["findings"] if each["kind"].startswith("CREEP_")}
     assert creeping == {3}
