@@ -212,7 +212,7 @@ pub const METRICS: &[Metric] = &[
         "How sure the estimator is that the signal grows, 0 to 1, while it rises or creeps.",
         |s, v| signals(s, v, |c| Some(c.trend.as_ref()?.confidence_ratio))),
     row!(Derived Gauge "stepmem_rank_child_memory_slope_bytes_per_step" "rank.child.memory.slope_bytes_per_step", Unit::BytesPerStep, RANK_CHILDREN,
-        "How fast the memory of these processes grows (Theil-Sen over readings since they were started); absent until there is an estimate.",
+        "How fast the memory of these processes grows (least squares over the last four fifths of the steps since they were started); absent until there is an estimate.",
         |s, v| children(s, v, |_, _, slope| slope)),
     row!(Derived Info "stepmem_creep_site_info" "creep.site.info", STATES, RANK_SITE,
         "The line that a memory snapshot of the rank shows to leak: path, line and function, each the last 128 characters; absent where none shows one.",

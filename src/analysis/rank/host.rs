@@ -10,8 +10,8 @@ use crate::model::units::{Bytes, Count};
 const POINTS_MAX: usize = estimate::POINTS_MAX;
 /// Readings that a slope needs.
 const POINTS_MIN: usize = 4;
-/// The part of the steps between two readings that the slope takes.
-const GAP_RATIO: f64 = 0.1;
+/// The first part of the steps, which a slope leaves out: new processes fill their memory then.
+const FILLING_RATIO: f64 = 0.2;
 /// Processes that hold less than this share of what they held before have been replaced.
 const REPLACED_RATIO: f64 = 0.75;
 
@@ -84,20 +84,35 @@ impl ChildProcesses {
         self.bytes_per_step = self.slope();
     }
 
-    /// Returns how fast they grow, in bytes per step: over readings that are [`GAP_RATIO`] of the steps apart or more, since the first
-    /// ones come much closer than the last ones.
+    /// Returns how fast they grow, in bytes per step: a line by least squares over the last four fifths of the steps since
+    /// they were first read.
+    ///
+    /// A reading at step x with y bytes weighs w, the steps of that span that are nearer to it than to any other reading. The
+    /// slope is Σ w (x - X) (y - Y) / Σ w (x - X)², with the weighted means X and Y. So it does not matter that readings get
+    /// sparser with time. `None` for fewer than [`POINTS_MIN`] readings.
     fn slope(&self) -> Option<f64> {
         let (first, last) = (self.points.first()?.0, self.points.last()?.0);
-        let gap = GAP_RATIO * (last - first);
-        let mut spread: Vec<(f64, f64)> = Vec::with_capacity(self.points.len());
-        for point in self.points.iter().rev() {
-            if spread.last().is_none_or(|(later, _)| later - point.0 >= gap) {
-                spread.push(*point);
-            }
+        if self.points.len() < POINTS_MIN {
+            return None;
         }
-        spread.reverse();
-        let line = (spread.len() >= POINTS_MIN).then(|| estimate::theil_sen(&spread))??;
-        Some(line.slope)
+        let from = first + FILLING_RATIO * (last - first);
+        let weighed = || {
+            self.points.iter().enumerate().map(move |(idx, (x, y))| {
+                let place = |idx: Option<usize>| Some(self.points.get(idx?)?.0);
+                let half_way = |other: Option<f64>| other.map_or(*x, |other| 0.5 * (x + other));
+                let begin = half_way(place(idx.checked_sub(1))).max(from);
+                let end = half_way(place(idx.checked_add(1)));
+                ((end - begin).max(0.0), *x, *y)
+            })
+        };
+        let sum = |of: &dyn Fn(f64, f64) -> f64| -> f64 {
+            weighed().map(|(weight, x, y)| weight * of(x, y)).sum()
+        };
+        let all = sum(&|_, _| 1.0);
+        let (mean_x, mean_y) = (sum(&|x, _| x) / all, sum(&|_, y| y) / all);
+        let rise = sum(&|x, y| (x - mean_x) * (y - mean_y));
+        let run = sum(&|x, _| (x - mean_x).powi(2));
+        Some(rise / run).filter(|slope| slope.is_finite())
     }
 
     fn view(&self) -> Option<ChildView> {
