@@ -231,7 +231,7 @@ pub const METRICS: &[Metric] = &[
         "The least time to out-of-memory, the lower end of its 95 % interval; there while a signal creeps and the headroom is known.",
         |s, v| ranks(s, v, |r| r.oom_eta_lower_seconds)),
     row!(Derived Gauge "stepmem_headroom_bytes" "headroom", BYTES, RANK,
-        "What the rank can still take before its device is full: capacity less what others hold less its recent peak; headroom_basis names what it rests on.",
+        "What the rank can still take before its device is full: capacity less what others hold less its recent peak; headroom_basis names what it rests on. Where that is host memory, its child processes are among the others.",
         |s, v| ranks(s, v, |r| r.headroom_bytes)),
     row!(Derived Gauge "stepmem_headroom_basis" "headroom.basis", STATES, RANK_BASIS,
         "1 for what the headroom rests on: allocated is the recent peak of live memory; where that is unknown, high_water is the most since the process began, else reserved is what the allocator holds: both leave less.",

@@ -6,7 +6,7 @@ use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
 use crate::rig::job::Job;
 use crate::rig::summary::summary;
-use crate::rig::units::{GIB, MIB};
+use crate::rig::units::{GIB, MIB, float};
 
 /// A rank whose workers grow by 201 KiB a step, as read at every 20th step.
 fn with_workers() -> Job {
@@ -160,6 +160,91 @@ fn rate_of_workers_does_not_depend_on_how_densely_they_were_read() {
         let rate = rate(readings, n_steps);
         assert!((rate / truth - 1.0).abs() < 0.2, "{rate} KiB/step, really {truth}");
     }
+}
+
+#[test]
+fn workers_whose_memory_rises_straight_are_a_rise_with_its_end() {
+    let summary = summary(&with_readings(LEAKING, 1200).recording());
+    let verdict = &summary["diagnosis"];
+    assert_eq!(
+        (&verdict["status"], &verdict["ranks"]),
+        (&json!("BALANCED SO FAR"), &json!([0]))
+    );
+    let words = verdict["summary"].as_str().unwrap();
+    let begin = "no creep, pressure or imbalance; the memory of 2 workers rises straight, by 5";
+    assert!(words.starts_with(begin), "{words}");
+    // 1,099 MiB by some 530 KiB/step, at 0.02 s a step.
+    let end = words.split("KiB/step: at this rate out of memory in about 4").nth(1);
+    assert!(end.is_some_and(|end| end.starts_with("2 s (2,1")), "{words}");
+    let action = verdict["action"].as_str().unwrap();
+    assert!(
+        action.contains("each worker keeps") && action.contains("copy-on-write"),
+        "{action}"
+    );
+    assert_eq!(summary["ranks"][0]["host"]["workers"]["is_straight"], json!(true));
+}
+
+#[test]
+fn workers_that_fade_or_swing_or_grow_by_next_to_nothing_are_no_rise() {
+    const SWINGING: &Readings = &[
+        (50, 300),
+        (150, 340),
+        (250, 290),
+        (350, 335),
+        (450, 300),
+        (600, 338),
+        (800, 310),
+        (1000, 341),
+    ];
+    const SMALL: &Readings = &[
+        (50, 300),
+        (150, 300),
+        (250, 301),
+        (350, 301),
+        (450, 302),
+        (600, 302),
+        (800, 303),
+        (1000, 303),
+    ];
+    for readings in [FADING, FADING_AGAIN, SWINGING, SMALL] {
+        let summary = summary(&with_readings(readings, 1400).recording());
+        let verdict = &summary["diagnosis"];
+        assert_eq!(
+            (&verdict["status"], &verdict["action"]),
+            (&json!("BALANCED"), &json!("Nothing to do.")),
+            "{summary}"
+        );
+        assert_eq!(summary["ranks"][0]["host"]["workers"]["is_straight"], json!(false));
+    }
+}
+
+#[test]
+fn headroom_of_host_memory_is_less_by_what_child_processes_hold() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&with_readings(LEAKING, 1200).records());
+    let left = float((2048 - 376 - 573) * MIB);
+    exporter.await_metrics("the pushes are judged", |metrics| {
+        metrics.keys().any(|series| series.starts_with("stepmem_rank_child_processes{"))
+    });
+    let metrics = exporter.scrape();
+    let headroom =
+        metrics.iter().find(|(series, _)| series.starts_with("stepmem_headroom_bytes{"));
+    assert_eq!(headroom.map(|(_, bytes)| *bytes), Some(left));
+    assert_eq!(exporter.status()["ranks"][0]["headroom_bytes"], json!(left));
+    let summary = exporter.get("/api/v1/runs/job/summary", &[]).json();
+    assert_eq!(summary["ranks"][0]["headroom_bytes"], json!(left));
+    let card = summary["text"].as_str().unwrap();
+    assert!(card.contains(" 2.00 GiB 1.07 GiB "), "{card}");
+    // They free their memory when they end.
+    exporter.push(&[json!({"run": "job", "rank": 0, "step": 1201, "device": "cpu",
+        "allocated_bytes": 376 * MIB, "total_bytes": 2 * GIB, "workers": 0})]);
+    let status = exporter.status();
+    assert_eq!(status["ranks"][0]["headroom_bytes"], json!(float((2048 - 376) * MIB)));
+    // Those of a rank on a GPU hold no memory of the GPU.
+    exporter.push(&with_readings(LEAKING, 1200).device("GPU-1").run("gpu").records());
+    let status = exporter.status();
+    let gpu = status["ranks"].as_array().unwrap().iter().find(|rank| rank["run"] == "gpu");
+    assert_eq!(gpu.unwrap()["headroom_bytes"], json!(float((2048 - 376) * MIB)));
 }
 
 #[test]

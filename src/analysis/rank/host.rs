@@ -4,14 +4,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::estimate;
 use crate::model::host::{HostParts, ProcessGroup};
-use crate::model::units::{Bytes, Count};
+use crate::model::units::{Bytes, Count, MEBIBYTE};
 
 /// Readings of child processes that are kept; with more, every other one is given up.
-const POINTS_MAX: usize = estimate::POINTS_MAX;
+const POINTS_MAX: usize = 32;
 /// Readings that a slope needs.
 const POINTS_MIN: usize = 4;
 /// The first part of the steps, which a slope leaves out: new processes fill their memory then.
 const FILLING_RATIO: f64 = 0.2;
+/// Readings that a straight rise needs.
+const STRAIGHT_POINTS_MIN: usize = 6;
+/// A straight rise gains this much in all, in bytes.
+const STRAIGHT_GAIN_MIN: f64 = 4.0 * MEBIBYTE;
+/// The second half of the steps of a straight rise gains at least this share of what the first half gains.
+const STRAIGHT_KEPT_MIN: f64 = 0.6;
+/// A straight rise is worth at least so many equal moves: a jump is worth 1, n readings on a line up to n - 1.
+const STRAIGHT_MOVES_MIN: f64 = 4.0;
 /// Processes that hold less than this share of what they held before have been replaced.
 const REPLACED_RATIO: f64 = 0.75;
 
@@ -31,6 +39,11 @@ impl HostMemory {
         self.split = parts.split.or(self.split);
         self.workers.take(parts.workers, step);
         self.others.take(parts.others, step);
+    }
+
+    /// Returns the bytes that child processes hold now, as they were last read; 0 where that is not known.
+    pub fn child_bytes(&self) -> f64 {
+        [&self.workers, &self.others].into_iter().filter_map(ChildProcesses::held).sum()
     }
 
     /// Returns what others see of it, not in words yet.
@@ -84,6 +97,11 @@ impl ChildProcesses {
         self.bytes_per_step = self.slope();
     }
 
+    /// Returns the bytes that they hold; `None` once they have ended, and where it cannot be read.
+    fn held(&self) -> Option<f64> {
+        self.bytes.filter(|_| !self.is_over).map(Bytes::as_f64)
+    }
+
     /// Returns how fast they grow, in bytes per step: a line by least squares over the last four fifths of the steps since
     /// they were first read.
     ///
@@ -115,11 +133,35 @@ impl ChildProcesses {
         Some(rise / run).filter(|slope| slope.is_finite())
     }
 
+    /// Returns whether they grow in a straight line that goes on, as a leak does: by [`STRAIGHT_GAIN_MIN`] or more, in moves
+    /// that are alike ([`Path::straightness`](estimate::Path::straightness)), and in the second half of the steps by
+    /// [`STRAIGHT_KEPT_MIN`] of what they grew in the first. Pages that are copied once they are touched fade out instead.
+    fn is_straight(&self) -> bool {
+        let [first, .., last] = self.points.as_slice() else { return false };
+        if self.points.len() < STRAIGHT_POINTS_MIN || self.is_over {
+            return false;
+        }
+        let Some(middle) = self.bytes_at(0.5 * (first.0 + last.0)) else { return false };
+        let moves = estimate::path(&self.points).and_then(|path| path.straightness());
+        last.1 - first.1 >= STRAIGHT_GAIN_MIN
+            && last.1 - middle >= STRAIGHT_KEPT_MIN * (middle - first.1)
+            && moves.is_some_and(|moves| moves >= STRAIGHT_MOVES_MIN)
+    }
+
+    /// Returns the bytes at a step between two readings, on the line between them.
+    fn bytes_at(&self, step: f64) -> Option<f64> {
+        let mut pairs = self.points.iter().zip(self.points.iter().skip(1));
+        let (before, after) = pairs.find(|(_, after)| after.0 >= step)?;
+        let share = (step - before.0) / (after.0 - before.0);
+        Some(before.1 + share * (after.1 - before.1))
+    }
+
     fn view(&self) -> Option<ChildView> {
         (self.count > 0).then_some(ChildView {
             count: self.count,
             bytes: self.bytes,
             bytes_per_step: self.bytes_per_step,
+            is_straight: self.is_straight(),
             step: self.step,
             ended: self.is_over,
         })
@@ -151,6 +193,9 @@ pub struct ChildView {
     pub bytes: Option<Bytes>,
     /// Growth of that; `null` until there is an estimate.
     pub bytes_per_step: Option<f64>,
+    /// Whether they grow in a straight line that goes on.
+    #[serde(default)]
+    pub is_straight: bool,
     /// The step at which they were read.
     pub step: Count,
     /// Whether they have ended since.

@@ -160,7 +160,7 @@ impl RankState {
         }
         self.creep.set_host(self.is_host());
         self.lifecycle.advance(sample, at);
-        let capacity = self.known_capacity();
+        let capacity = self.own_capacity();
         let record = memory_record(&figures, self.high_water, time);
         if sample.phase.is_by_time() {
             changed |= self.take_by_time(sample.phase, figures, record.ok());
@@ -201,7 +201,7 @@ impl RankState {
             return false;
         };
         let (settings, is_host) = (*self.creep.settings(), self.is_host());
-        let capacity = self.known_capacity();
+        let capacity = self.own_capacity();
         let by_time =
             self.by_time.get_or_insert_with(|| Box::new(CreepEstimator::of_samples(settings)));
         by_time.set_host(is_host);
@@ -444,10 +444,13 @@ impl RankState {
         self.identity.total.filter(known).or(device.total.filter(known))
     }
 
-    /// The capacity that its own records or NVML gave, in bytes.
-    fn known_capacity(&self) -> Option<f64> {
+    /// The capacity that its own records or NVML gave, less the host memory that its child processes hold of it, in bytes.
+    fn own_capacity(&self) -> Option<f64> {
         let known = self.identity.total.or(self.device_total);
-        known.filter(|total| total.get() > 0).map(Bytes::as_f64)
+        let host = self.host.as_deref().filter(|_| self.identity.is_host());
+        let of_children = host.map_or(0.0, HostMemory::child_bytes);
+        let capacity = known.filter(|total| total.get() > 0)?.as_f64();
+        Some((capacity - of_children).max(1.0))
     }
 
     /// Whether its bytes are host memory: it names no GPU, and none was found for it.

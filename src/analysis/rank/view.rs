@@ -154,6 +154,13 @@ pub struct Headroom {
     pub basis: Basis,
 }
 
+impl Identity {
+    /// Returns whether it says that its figures are about host memory.
+    pub fn is_host(&self) -> bool {
+        self.device.as_ref().is_some_and(GpuUuid::is_host)
+    }
+}
+
 impl RankView<'_> {
     /// Whether its memory is judged by time, as it takes no steps.
     pub fn is_by_time(&self) -> bool {
@@ -183,8 +190,14 @@ impl RankView<'_> {
         self.creep.outside_bytes()
     }
 
+    /// The memory of its child processes where they take from what it has itself, in bytes; else 0.
+    fn child_bytes(&self) -> f64 {
+        self.host.filter(|_| self.identity.is_host()).map_or(0.0, HostMemory::child_bytes)
+    }
+
     /// What the rank can still take before its device is full: capacity less what others hold less the recent peak
-    /// of live memory, at least 0. Memory that the allocator holds but does not use counts as available.
+    /// of live memory, at least 0. Memory that the allocator holds but does not use counts as available. Where its memory is host
+    /// memory, its child processes are among the others.
     ///
     /// Where no peak is known it rests on the high-water mark, else on what the allocator holds, and is then the least
     /// that is left.
@@ -195,7 +208,8 @@ impl RankView<'_> {
             .map(|peak| (Basis::Allocated, peak))
             .or(self.high_water_allocated.map(|mark| (Basis::HighWater, mark)))
             .or(self.recent_reserved.map(|reserved| (Basis::Reserved, reserved)))?;
-        let left = capacity - self.other_bytes().unwrap_or(0.0) - used.as_f64();
+        let others = self.other_bytes().unwrap_or(0.0) + self.child_bytes();
+        let left = capacity - others - used.as_f64();
         Some(Headroom { bytes: left.max(0.0), basis })
     }
 

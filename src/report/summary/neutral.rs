@@ -3,8 +3,10 @@
 
 use std::borrow::Cow;
 
+use crate::analysis::rank::host::ChildView;
 use crate::model::end::EndOutcome;
 use crate::model::ids::{GpuUuid, Rank};
+use crate::model::units::Count;
 use crate::report::policy::{IssueSeverity, PeakMetric};
 use crate::report::summary::model::{
     Coverage, Issue, IssueEvidence, IssueKind, RankOutcome, RankSummary,
@@ -116,7 +118,7 @@ fn words(is_judged: bool, end: Option<AbruptEnd>, rise: Option<&StraightRise>) -
         (Some(end), _, true) if end.is_failure => (BALANCED_UNTIL, end.advice()),
         (Some(end), _, true) => ("BALANCED", end.advice()),
         (Some(end), _, false) => ("TOO FEW STEPS", end.advice()),
-        (None, Some(_), _) => ("BALANCED SO FAR", RISE_ADVICE),
+        (None, Some(rise), _) => ("BALANCED SO FAR", rise.advice),
         (None, None, true) => ("BALANCED", "Nothing to do."),
         (None, None, false) => ("TOO FEW STEPS", LONGER),
     };
@@ -134,35 +136,103 @@ const RISE_ADVICE: &str = "Compare with a known stable run (stepmem compare). Wh
 /// The advice where a run was too short.
 const LONGER: &str = "Let a run take more steps: slow growth shows after a few hundred.";
 
-/// Live memory that rises in a straight line.
+/// The advice where the memory of workers rises.
+const WORKERS_ADVICE: &str = "Look at what each worker keeps: a list or cache that its dataset fills, or Python objects that it shares with \
+                              this process, which are copied once it touches them (copy-on-write). Keep NumPy arrays or torch \
+                              tensors instead of lists of objects, and bound caches.";
+
+/// The advice where the memory of other child processes rises.
+const CHILDREN_ADVICE: &str =
+    "Look at what these processes keep, and whether they are ended or reused in time.";
+
+/// Memory of a rank that rises in a straight line: its live memory, or that of its child processes.
 struct StraightRise {
     rank: Rank,
     sentence: String,
+    advice: &'static str,
+    left: TimeLeft,
 }
 
 impl StraightRise {
     /// Returns the rise that is the first to end in out-of-memory; `None` where none does within [`RISE_SECONDS_MAX`].
     fn of(ranks: &[RankSummary]) -> Option<Self> {
-        let rises: Vec<(&RankSummary, f64, TimeLeft)> = ranks
-            .iter()
-            .filter_map(|rank| Some((rank, slope(rank)?, TimeLeft::of(rank))))
-            .collect();
-        let soon = rises.iter().filter(|(_, _, left)| left.is_soon());
-        let (rank, slope, left) = soon.min_by(|a, b| a.2.order().total_cmp(&b.2.order()))?;
-        let is_host = rank.device.as_ref().is_some_and(GpuUuid::is_host);
-        let what = if is_host { "host memory" } else { "live memory" };
-        let of =
-            if ranks.len() > 1 { format!(" of rank {}", rank.rank) } else { String::new() };
-        let sentence =
-            format!("{what}{of} rises straight, by {}/step{}", bytes(*slope), left.words());
-        Some(Self { rank: rank.rank, sentence })
+        let is_one = ranks.len() == 1;
+        let rises = ranks.iter().flat_map(|rank| {
+            let children = Children::of(rank).filter_map(|of| of.rise(rank, is_one));
+            Self::of_live_memory(rank, is_one).into_iter().chain(children)
+        });
+        let soon = rises.filter(|rise| rise.left.is_soon());
+        soon.min_by(|a, b| a.left.order().total_cmp(&b.left.order()))
+    }
+
+    fn of_live_memory(rank: &RankSummary, is_one: bool) -> Option<Self> {
+        let trend = rank.trend.as_ref().filter(|trend| trend.is_straight)?;
+        let slope = trend.slope_bytes_per_step?;
+        let left = TimeLeft::at(rank, Some(slope), trend.slope_bytes_per_second);
+        let what = if is_host(rank) { "host memory" } else { "live memory" };
+        let what = format!("{what}{}", of_rank(rank, is_one));
+        let sentence = rises(&what, slope, &left);
+        Some(Self { rank: rank.rank, sentence, advice: RISE_ADVICE, left })
     }
 }
 
-/// Returns how fast live memory of a rank rises in a straight line.
-fn slope(rank: &RankSummary) -> Option<f64> {
-    let trend = rank.trend.as_ref().filter(|trend| trend.is_straight)?;
-    trend.slope_bytes_per_step
+fn rises(what: &str, slope: f64, left: &TimeLeft) -> String {
+    format!("{what} rises straight, by {}/step{}", bytes(slope), left.words())
+}
+
+/// Child processes of one kind.
+struct Children {
+    view: ChildView,
+    names: [&'static str; 2],
+    advice: &'static str,
+}
+
+impl Children {
+    fn of(rank: &RankSummary) -> impl Iterator<Item = Self> {
+        let host = rank.host.as_deref();
+        let workers = host.and_then(|host| host.workers).map(|view| Self {
+            view,
+            names: ["worker", "workers"],
+            advice: WORKERS_ADVICE,
+        });
+        let others = host.and_then(|host| host.child_processes).map(|view| Self {
+            view,
+            names: ["child process", "child processes"],
+            advice: CHILDREN_ADVICE,
+        });
+        workers.into_iter().chain(others)
+    }
+
+    /// Returns their rise, if they have one. It ends in out-of-memory where the rank's headroom is host memory.
+    fn rise(&self, rank: &RankSummary, is_one: bool) -> Option<StraightRise> {
+        let slope = self.view.bytes_per_step.filter(|_| self.view.is_straight)?;
+        let left = if is_host(rank) {
+            TimeLeft::at(rank, Some(slope), seconds_per_step(rank).map(|pace| slope / pace))
+        } else {
+            TimeLeft { steps: None, seconds: None }
+        };
+        let [one, many] = self.names;
+        let (n, name) = (self.view.count, if self.view.count == 1 { one } else { many });
+        let what = format!("the memory of {n} {name}{}", of_rank(rank, is_one));
+        let sentence = rises(&what, slope, &left);
+        Some(StraightRise { rank: rank.rank, sentence, advice: self.advice, left })
+    }
+}
+
+fn is_host(rank: &RankSummary) -> bool {
+    rank.device.as_ref().is_some_and(GpuUuid::is_host)
+}
+
+/// Names a rank of several.
+fn of_rank(rank: &RankSummary, is_one: bool) -> String {
+    if is_one { String::new() } else { format!(" of rank {}", rank.rank) }
+}
+
+/// Returns the mean time of a step of a rank, in seconds.
+fn seconds_per_step(rank: &RankSummary) -> Option<f64> {
+    let (first, last) = (rank.first?, rank.last?);
+    let n_steps = Count::new(last.step.checked_sub(first.step)?).ok()?.as_f64();
+    Some((last.time - first.time) / n_steps).filter(|pace| pace.is_finite() && *pace > 0.0)
 }
 
 /// The time that the headroom lasts at the rate of a rise.
@@ -172,14 +242,11 @@ struct TimeLeft {
 }
 
 impl TimeLeft {
-    fn of(rank: &RankSummary) -> Self {
-        let trend = rank.trend.as_ref();
+    /// Returns the time left at a rate in bytes per step, and per second.
+    fn at(rank: &RankSummary, per_step: Option<f64>, per_second: Option<f64>) -> Self {
         let at =
             |slope: Option<f64>| Some(rank.headroom_bytes? / slope?).filter(|n| n.is_finite());
-        Self {
-            steps: at(trend.and_then(|trend| trend.slope_bytes_per_step)),
-            seconds: at(trend.and_then(|trend| trend.slope_bytes_per_second)),
-        }
+        Self { steps: at(per_step), seconds: at(per_second) }
     }
 
     fn is_soon(&self) -> bool {
