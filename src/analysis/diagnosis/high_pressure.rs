@@ -37,12 +37,13 @@ pub struct PressureEvidence {
     pub never_live_ratio: Option<f64>,
 }
 
-/// Memory that was never live at once is told from this share of the capacity on: a smaller batch frees little of it.
-const NEVER_LIVE_MIN: f64 = 0.30;
+/// Memory that was never live at once is told from this share of the capacity on: without it, a full device is at 80 %, far
+/// below any pressure.
+const NEVER_LIVE_MIN: f64 = 0.20;
 
 /// Where much of the memory is never live, what helps is that the allocator splits less.
 const FRAGMENTED_ADVICE: &str = "Much of what the allocator holds is never live at once: try PYTORCH_ALLOC_CONF=expandable_segments:True (before \
-     PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF), and pad or bucket varying shapes. A smaller batch would free little.";
+     PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF), and pad or bucket varying shapes. That alone takes the pressure away, without a smaller batch.";
 
 /// Returns what to look at first where an allocator held so much of the capacity that was never live.
 pub fn advice(never_live_ratio: Option<f64>) -> Option<&'static str> {
