@@ -182,6 +182,22 @@ fn growing_rank_is_asked_what_holds_its_tensors_and_the_finding_says_it() {
 }
 
 #[test]
+fn a_search_of_host_memory_that_named_no_holder_names_what_takes_host_memory() {
+    let exporter = Exporter::start(&["--holders.on-creep"]);
+    let job = Job::leaking("leaky", 1..1500, 4 * MIB).device("cpu");
+    let asked = actions(&exporter, &job.records());
+    let id = &asked.first().unwrap()["id"];
+    let report =
+        json!({"run": "leaky", "rank": 2, "id": id, "last_step": 900, "outcome": "none"});
+    assert_eq!(exporter.post_to("/v1/holders", report.to_string()).status, 200);
+    let finding = exporter.status()["findings"][0].clone();
+    let nothing = "no growing tensor was found by step 900: look at arrays, figures, profiler, native code";
+    assert!(finding["sentence"].as_str().unwrap().contains(nothing), "{finding}");
+    let advice = finding["advice"].as_str().unwrap();
+    assert!(advice.contains("look at arrays") && !advice.contains("CUDA"), "{advice}");
+}
+
+#[test]
 fn a_search_that_named_no_holder_is_told_until_one_does() {
     let exporter = Exporter::start(&["--holders.on-creep"]);
     let asked = actions(&exporter, &Job::leaking("leaky", 1..1500, 4 * MIB).records());
@@ -192,9 +208,12 @@ fn a_search_that_named_no_holder_is_told_until_one_does() {
         assert_eq!(exporter.post_to("/v1/holders", body.to_string()).status, 200);
         exporter.status()["findings"][0].clone()
     };
-    let nothing = "no growing tensor was found by step 900: look at arrays, figures, profiler, native code";
+    let nothing = "no growing tensor was found by step 900: look at native code, other libraries, CUDA graphs, private \
+                   pools, graph cycles";
     let finding = post(json!({"outcome": "none"}));
     assert!(finding["sentence"].as_str().unwrap().contains(nothing), "{finding}");
+    let advice = finding["advice"].as_str().unwrap();
+    assert!(advice.contains("CUDA graph") && !advice.contains("arrays"), "{advice}");
     assert_eq!(finding["evidence"]["searched"], json!({"step": 900, "is_complete": true}));
     let finding = post(json!({"outcome": "gave_up", "error": "too many objects"}));
     let partly =

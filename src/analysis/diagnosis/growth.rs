@@ -67,7 +67,7 @@ impl Figures for TrendFigures {
                 site_words::of_holder(holder, self.slope_bytes_per_step)
             );
         } else if let Some(search) = &self.searched {
-            text = format!("{text}; {}", site_words::of_search(*search));
+            text = format!("{text}; {}", site_words::of_search(*search, self.is_on_host));
         }
         let is_known = self.oom_eta_seconds.or(self.oom_eta_steps).is_some();
         let (seconds, steps) = if is_known {
@@ -107,7 +107,8 @@ impl Figures for TrendFigures {
     }
 
     fn advice(&self) -> Option<String> {
-        site_words::advice(self.site.as_deref(), self.holder.as_deref())
-            .or_else(|| self.searched.map(|_| site_words::WITHOUT_TENSORS.to_owned()))
+        site_words::advice(self.site.as_deref(), self.holder.as_deref()).or_else(|| {
+            self.searched.map(|_| site_words::without_tensors(self.is_on_host).to_owned())
+        })
     }
 }

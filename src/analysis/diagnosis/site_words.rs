@@ -69,8 +69,12 @@ fn of_unmeasured(holder: &TensorHolder) -> Option<&'static str> {
 /// The remedy of most leaks of objects without tensors.
 const REMEDY_OF_DATA: &str = "Bound it, or empty it.";
 
-/// The advice where a search named no holder.
-pub const WITHOUT_TENSORS: &str =
+/// Returns the advice where a search named no holder, of host memory or of a GPU's.
+pub fn without_tensors(is_on_host: bool) -> &'static str {
+    if is_on_host { WITHOUT_TENSORS } else { WITHOUT_GPU_TENSORS }
+}
+
+const WITHOUT_TENSORS: &str =
     "No growing tensor was found: look at arrays, figures, profiler, native code.";
 
 /// The remedy of most leaks whose line is known.
@@ -125,12 +129,18 @@ fn rate(own: f64, slope: Option<f64>) -> String {
     }
 }
 
-/// Says that a search named no holder, and what else takes memory.
-pub fn of_search(search: EmptySearch) -> String {
+/// Says that a search named no holder, and what else takes memory of that kind.
+pub fn of_search(search: EmptySearch, is_on_host: bool) -> String {
     let among = if search.is_complete { "" } else { " among the objects that were looked at" };
     let step = search.step.map_or_else(String::new, |step| format!(" by step {}", step.get()));
-    format!("no growing tensor was found{among}{step}: {LOOK_AT}")
+    format!("no growing tensor was found{among}{step}: look at {}", unseen(is_on_host))
 }
 
-/// Where memory is that no search sees.
-const LOOK_AT: &str = "look at arrays, figures, profiler, native code";
+/// Returns what holds memory that no search sees.
+fn unseen(is_on_host: bool) -> &'static str {
+    if is_on_host {
+        "arrays, figures, profiler, native code"
+    } else {
+        "native code, other libraries, CUDA graphs, private pools, graph cycles"
+    }
+}
