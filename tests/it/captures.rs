@@ -160,6 +160,9 @@ fn growing_rank_is_asked_what_holds_its_tensors_and_the_finding_says_it() {
     let said = "held by `Trainer.history` (list, 4.00 MiB more/step, all of it; 12,480 tensors, 3.00 GiB \
                 at step 460) of job/train.py:42 in __init__";
     assert!(finding["sentence"].as_str().unwrap().contains(said), "{finding}");
+    // It may hold losses with their graphs, or batches.
+    let advice = finding["advice"].as_str().unwrap();
+    assert!(advice.contains("detach()") && advice.contains("clone()"), "{advice}");
     let series = "stepmem_holders_total{result=\"named\"}";
     assert_eq!(exporter.metric(series), Some(1.0));
 

@@ -77,9 +77,13 @@ pub fn without_tensors(is_on_host: bool) -> &'static str {
 const WITHOUT_TENSORS: &str =
     "No growing tensor was found: look at arrays, figures, profiler, native code.";
 
-/// The remedy of most leaks whose line is known.
-const REMEDY: &str =
-    "Keep detached values or numbers (detach(), item()), bound it, or empty it.";
+const WITHOUT_GPU_TENSORS: &str = "No growing tensor was found: the memory is held by native code or another library, by a CUDA graph or a private \
+                                   pool, or by tensors that Python does not reach (cycles in the autograd graph). A memory \
+                                   snapshot names the line that allocates it.";
+
+/// The remedy of most leaks whose line is known, which fits losses with their graphs as well as kept batches.
+const REMEDY: &str = "Keep only what is needed: numbers (item()), detached values (detach()), of a batch a copy of the part (clone()) or its \
+                      indices. Bound it, or empty it.";
 
 /// Tensors that take less than this share of the growth are not what takes the memory: what they keep alive is, such as the
 /// graph behind a loss, whose bytes no search sees.
