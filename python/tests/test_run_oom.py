@@ -130,7 +130,7 @@ def test_kill_by_a_person_is_not_out_of_memory(run, script, tmp_path):  # noqa: 
     "ending, code, words",
     [
         ("", 0, "caught an out-of-memory error after step 30 and ended without another step"),
-        ("raise SystemExit(1)", 1, "caught an out-of-memory error after step 30 and ended without another step"),
+        ("raise SystemExit(1)", 1, "ended out of memory at step 30"),
         ("sys.exit(1)", 1, "ended out of memory at step 30"),
         ("for _ in range(5): optimizer.step()", 0, "ran out of memory before step 31 and went on (1 so far)"),
         (
@@ -153,3 +153,12 @@ def test_error_that_the_program_catches_is_on_the_card(run, script, tmp_path, en
         assert f"stepmem: the command ended with exit code {code}" in ended.err, ended.err
     rank = json.loads((tmp_path / "logs/latest/final_summary.json").read_text())["ranks"][0]
     assert rank["ooms"] == 1
+
+
+def test_exit_code_that_another_rank_explains_makes_no_out_of_memory(run, script, tmp_path):  # noqa: F811
+    path = script(textwrap.dedent(STEPS) + "if os.environ['RANK'] == '1':\n    sys.exit(3)\ntry:\n    torch.malloc(2 << 30)\nexcept torch.OutOfMemoryError:\n    pass\n")
+    both = f"RANK=0 {sys.executable} {path} & RANK=1 {sys.executable} {path}; code=$?; wait; exit $code"
+    ended = run("sh", "-c", both, PYTHONPATH=STUB, STEPMEM_RUN="job", WORLD_SIZE="2", STEPMEM_EVERY_STEP="1").ended()
+    assert ended.code == 3, ended.err
+    text = " ".join(card(tmp_path).split())
+    assert "OUT OF MEMORY (warning) on rank 0" in text and "Ended with an error: rank 1" in text, text

@@ -220,6 +220,23 @@ impl Engine {
         self.ranks.runs().flat_map(of_run).collect()
     }
 
+    /// Returns the ranks that may have died of an out-of-memory error that they caught, though they called themselves completed; none
+    /// if any rank ended otherwise, which would explain an exit code as well.
+    pub fn ended_after_ooms(&self) -> Vec<RankId> {
+        let is_completed = |state: &RankState| {
+            let outcome = state.ended().map(|ended| ended.report.outcome);
+            outcome == Some(EndOutcome::Completed)
+        };
+        if !self.ranks.states().all(is_completed) {
+            return Vec::new();
+        }
+        let of_run = |(run, states): (&Run, &BTreeMap<Rank, RankState>)| {
+            let dead = states.iter().filter(|(_, state)| state.may_have_died_of_oom());
+            dead.map(|(rank, _)| RankId { run: run.clone(), rank: *rank }).collect::<Vec<_>>()
+        };
+        self.ranks.runs().flat_map(of_run).collect()
+    }
+
     /// Returns a run whose ranks are silent, too, if the process of their pid is gone.
     pub fn run_without(
         &self,

@@ -47,6 +47,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// scrapes waiting.
 const SUMMARY_REST: u32 = 9;
 
+/// Exit codes from here on are of a command that a signal killed.
+const KILLED_FROM: u8 = 128;
+
 /// The one task that owns the engine.
 pub(super) struct EngineTask {
     pub(super) engine: Engine,
@@ -271,13 +274,30 @@ impl EngineTask {
         }
         for RankId { run, rank } in look.ranks {
             tracing::warn!(%run, rank = rank.get(), "rank killed for lack of memory");
-            let report = EndReport::killed_out_of_memory(Seconds::new(Clock::unix_time()).ok());
-            let authority = EndAuthority::Any;
-            let end = RankEnd { rank: Some(rank), instance: None, authority, report };
-            let recorded = Accepted::End(run.clone(), end.clone());
-            if let Ok(admitted) = self.engine.admit_end(run.clone(), end) {
-                self.end(&run, recorded, Event::End(admitted));
-            }
+            let time = Seconds::new(Clock::unix_time()).ok();
+            self.end_rank(&run, rank, EndReport::killed_out_of_memory(time));
+        }
+        if is_last {
+            self.take_exit_code();
+        }
+    }
+
+    /// Corrects the ends of ranks of which only the command's exit code shows that an error that they caught ended them.
+    fn take_exit_code(&mut self) {
+        let code = self.notices.command_code().get().copied();
+        let Some(code) = code.filter(|code| (1..KILLED_FROM).contains(code)) else { return };
+        for RankId { run, rank } in self.engine.ended_after_ooms() {
+            tracing::warn!(%run, rank = rank.get(), code, "rank ended out of memory");
+            self.end_rank(&run, rank, EndReport::exited_out_of_memory(code));
+        }
+    }
+
+    fn end_rank(&mut self, run: &Run, rank: Rank, report: EndReport) {
+        let authority = EndAuthority::Any;
+        let end = RankEnd { rank: Some(rank), instance: None, authority, report };
+        let recorded = Accepted::End(run.clone(), end.clone());
+        if let Ok(admitted) = self.engine.admit_end(run.clone(), end) {
+            self.end(run, recorded, Event::End(admitted));
         }
     }
 

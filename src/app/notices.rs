@@ -1,6 +1,8 @@
 //! What the exporter has to say to a person at a terminal beside it: findings as they come, summaries as they are
 //! written.
 
+use std::sync::{Arc, OnceLock};
+
 use tokio::sync::mpsc;
 
 use crate::analysis::findings::Transition;
@@ -33,17 +35,26 @@ pub(super) struct SummaryNotice {
 
 /// Where notices go; nowhere if there is no person.
 #[derive(Clone, Debug, Default)]
-pub struct Notices(Option<mpsc::Sender<Notice>>);
+pub struct Notices {
+    sender: Option<mpsc::Sender<Notice>>,
+    /// The exit code of the command: who reads notices follows it to its end.
+    command_code: Arc<OnceLock<u8>>,
+}
 
 impl Notices {
     pub(super) fn channel() -> (Self, mpsc::Receiver<Notice>) {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
-        (Self(Some(sender)), receiver)
+        (Self { sender: Some(sender), command_code: Arc::default() }, receiver)
+    }
+
+    /// Returns the exit code of the command, once it has ended and somebody noted it.
+    pub(super) fn command_code(&self) -> &Arc<OnceLock<u8>> {
+        &self.command_code
     }
 
     /// Sends a notice, which is made only if somewhere it is read.
     pub(super) fn send(&self, notice: impl FnOnce() -> Notice) {
-        if let Some(sender) = &self.0 {
+        if let Some(sender) = &self.sender {
             sender.try_send(notice()).ok();
         }
     }

@@ -10,6 +10,8 @@ use crate::model::units::{Bytes, Count, Seconds};
 pub const ERROR_TYPE_BYTES_MAX: usize = 128;
 /// The type of error of a process that the kernel killed for lack of memory: the counter of its control group that rose.
 pub const OOM_KILL: &str = "oom_kill";
+/// The type of error of a process of which only the exit code shows that it ran out of memory.
+const EXIT_CODE: &str = "exit_code";
 /// The longest message of an error that is taken, in bytes.
 pub const ERROR_MESSAGE_BYTES_MAX: usize = 256;
 
@@ -106,6 +108,16 @@ impl EndReport {
             error_message: Some("oom_kill of its control group rose".into()),
             ooms: None,
             requested: None,
+        }
+    }
+
+    /// Returns the end of a process that exited with `code`, not 0, after an out-of-memory error that it caught.
+    pub fn exited_out_of_memory(code: u8) -> Self {
+        let message = format!("the command ended with exit code {code} after this error");
+        Self {
+            error_type: Some(EXIT_CODE.into()),
+            error_message: Some(message.into()),
+            ..Self::killed_out_of_memory(None)
         }
     }
 

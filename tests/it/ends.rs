@@ -184,6 +184,34 @@ fn error_that_is_caught_after_the_last_step_is_a_finding_by_how_the_process_ende
 }
 
 #[test]
+fn end_as_completed_after_a_last_error_is_corrected_by_whoever_knows_the_exit_code() {
+    let correction = json!({"rank": 0, "outcome": "oom", "step": 20});
+    let corrected = |caught_before: u64, n_ooms: u64| {
+        let exporter = Exporter::start(&[]);
+        exporter.push(&caught(caught_before).records());
+        assert_eq!(end(&exporter, "job", &caught_end("completed", n_ooms)), 200);
+        assert_eq!(end(&exporter, "job", &correction), 200);
+        assert_eq!(end(&exporter, "job", &json!({"rank": 0, "outcome": "failed"})), 200);
+        exporter.status()
+    };
+    let status = corrected(0, 1);
+    let found = finding(&status, "OUT_OF_MEMORY").unwrap();
+    assert_eq!(found["severity"], "critical");
+    let words = found["sentence"].as_str().unwrap();
+    assert!(words.starts_with("ended out of memory at step 20"), "{words}");
+    let rank = &status["ranks"][0];
+    assert_eq!(
+        (&rank["end"]["outcome"], &rank["oom_events_total"]),
+        (&json!("oom"), &json!(1))
+    );
+    // It went on after its error, or had none: its own end counts.
+    for (caught_before, n_ooms) in [(1, 1), (0, 0)] {
+        let status = corrected(caught_before, n_ooms);
+        assert_eq!(status["ranks"][0]["end"]["outcome"], "completed", "{status:#}");
+    }
+}
+
+#[test]
 fn process_that_went_on_and_failed_later_has_its_error_on_the_card() {
     let (found, sentence, ooms) = oom_of(&caught(1), &caught_end("failed", 1));
     assert_eq!(found["severity"], "warning");

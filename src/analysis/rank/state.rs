@@ -257,9 +257,11 @@ impl RankState {
         }
     }
 
-    /// Ends the rank until a newer push comes: frees its windows, and keeps what they showed. The first end counts.
+    /// Ends the rank until a newer push comes: frees its windows, and keeps what they showed. The first end counts, but for
+    /// [`Self::correct_end`].
     pub fn end(&mut self, report: &EndReport, now: Uptime) {
         if self.is_ended() {
+            self.correct_end(report);
             return;
         }
         self.lifecycle.end();
@@ -282,6 +284,27 @@ impl RankState {
         self.by_time = None;
         self.creep.release();
         self.ended = Some(RankEnded { report: report.clone(), at: now, is_scraped: false });
+    }
+
+    /// Corrects the end of a process that called itself completed although its last event was an out-of-memory error: it does not
+    /// know its own exit code, and whoever reports now that it ran out of memory does.
+    fn correct_end(&mut self, report: &EndReport) {
+        if report.outcome != EndOutcome::Oom || !self.may_have_died_of_oom() {
+            return;
+        }
+        if let (Some(ended), Some(oom)) = (&mut self.ended, &mut self.oom) {
+            ended.report.outcome = report.outcome;
+            ended.report.error_type.clone_from(&report.error_type);
+            ended.report.error_message.clone_from(&report.error_message);
+            (oom.is_fatal, oom.ending) = (true, Some(report.outcome));
+        }
+    }
+
+    /// Returns whether its process called itself completed, and caught an out-of-memory error without a step after it.
+    pub fn may_have_died_of_oom(&self) -> bool {
+        let ended = self.ended.as_ref();
+        ended.is_some_and(|ended| ended.report.outcome == EndOutcome::Completed)
+            && self.oom.is_some_and(|oom| oom.is_last && !oom.is_fatal)
     }
 
     /// Counts the out-of-memory errors since the last record, and the one that the process ended with.

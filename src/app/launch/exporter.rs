@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::sys::prctl;
 
@@ -81,7 +82,7 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<GateV
         token_file: options.token_file.clone(),
     };
     let (notices, receiver) = Notices::channel();
-    let mut narrator = Narrator::new(receiver)?;
+    let mut narrator = Narrator::new(receiver, Arc::clone(notices.command_code()))?;
     let gpu = nvml_source(&settings);
     let has_table = options.is_live && no_table.is_none_or(NoTable::is_for_now);
     if options.is_live {

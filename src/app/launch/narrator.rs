@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use nix::errno::Errno;
@@ -78,13 +78,16 @@ pub(super) struct Narrator {
     n_cleared: usize,
     ends: BTreeMap<Run, SummaryNotice>,
     /// The exit code of the command, once it has ended and the supervisor reported it.
-    code: Option<u8>,
+    code: Arc<OnceLock<u8>>,
 }
 
 impl Narrator {
     /// # Errors
     /// The system has no thread left.
-    pub(super) fn new(notices: mpsc::Receiver<Notice>) -> io::Result<Self> {
+    pub(super) fn new(
+        notices: mpsc::Receiver<Notice>,
+        code: Arc<OnceLock<u8>>,
+    ) -> io::Result<Self> {
         Ok(Self {
             notices,
             pen: Pen::new()?,
@@ -94,7 +97,7 @@ impl Narrator {
             n_named: 0,
             n_cleared: 0,
             ends: BTreeMap::new(),
-            code: None,
+            code,
         })
     }
 
@@ -128,7 +131,7 @@ impl Narrator {
                     }
                     Some(CommandState::Stopped) => self.pen.leave(),
                     Some(CommandState::Ended(code)) => {
-                        self.code = Some(code);
+                        self.code.get_or_init(|| code);
                         return Ok(());
                     }
                     None => return Ok(()),
@@ -140,7 +143,7 @@ impl Narrator {
 
     /// Returns whether the command ended with exit code 0.
     pub(super) fn has_succeeded(&self) -> bool {
-        self.code == Some(0)
+        self.code.get() == Some(&0)
     }
 
     fn start(&self, pages: &[String], problems: &[String]) {
@@ -251,8 +254,9 @@ impl Narrator {
         self.pen.close_table();
         if self.is_started {
             self.pen.line(text);
-            let signal = self.code.and_then(killed_by).map(Signal::as_str);
-            if let Some(line) = self.code.and_then(|code| ended_line(code, signal)) {
+            let code = self.code.get().copied();
+            let signal = code.and_then(killed_by).map(Signal::as_str);
+            if let Some(line) = code.and_then(|code| ended_line(code, signal)) {
                 self.pen.line(line);
             }
             if let Some(left) = left {
