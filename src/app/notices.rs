@@ -47,7 +47,7 @@ impl Notices {
         (Self { sender: Some(sender), command_code: Arc::default() }, receiver)
     }
 
-    /// Returns the exit code of the command, once it has ended and somebody noted it.
+    /// Returns the command's exit code; empty until the command has ended.
     pub(super) fn command_code(&self) -> &Arc<OnceLock<u8>> {
         &self.command_code
     }

@@ -2,7 +2,7 @@
 //! more than that) or a budget for the peak of reserved memory (`peak:20GiB`, `peak:+5%:SUMMARY`).
 
 use crate::analysis::diagnosis::DiagnosisKind;
-use crate::model::ids::{GpuUuid, Rank};
+use crate::model::ids::Rank;
 use crate::model::units::parse_size;
 use crate::report::policy::IssueSeverity;
 use crate::report::summary::model::{FigureSummary, Issue, IssueKind, RankSummary, Summary};
@@ -316,7 +316,7 @@ fn peak_of(rank: &RankSummary) -> Option<f64> {
         known.reduce(f64::max)
     };
     let reserved = most([&rank.peak_reserved, &rank.reserved]);
-    let is_host = rank.device.as_ref().is_some_and(GpuUuid::is_host);
+    let is_host = rank.is_host();
     reserved.or_else(|| most([&rank.peak_allocated, &rank.allocated]).filter(|_| is_host))
 }
 

@@ -177,7 +177,7 @@ fn pressure_of_memory_that_is_never_live_asks_for_expandable_segments() {
     let fragmented = advice(9 * GIB);
     assert!(fragmented.contains("PYTORCH_ALLOC_CONF=expandable_segments:True"), "{fragmented}");
     assert!(!fragmented.contains("Reduce"), "{fragmented}");
-    // 27 % of the capacity: without it there is no pressure.
+    // 27 % of the capacity was never live: without that memory there would be no pressure.
     let less = advice(17 * GIB);
     assert!(less.contains("PYTORCH_ALLOC_CONF=expandable_segments:True"), "{less}");
     let full = advice(22 * GIB);

@@ -107,8 +107,7 @@ impl Figures for TrendFigures {
     }
 
     fn advice(&self) -> Option<String> {
-        site_words::advice(self.site.as_deref(), self.holder.as_deref()).or_else(|| {
-            self.searched.map(|_| site_words::without_tensors(self.is_on_host).to_owned())
-        })
+        site_words::advice(self.site.as_deref(), self.holder.as_deref())
+            .or_else(|| self.searched.map(|_| site_words::without_tensors(self.is_on_host)))
     }
 }

@@ -70,12 +70,13 @@ fn of_unmeasured(holder: &TensorHolder) -> Option<&'static str> {
 const REMEDY_OF_DATA: &str = "Bound it, or empty it.";
 
 /// Returns the advice where a search named no holder, of host memory or of a GPU's.
-pub fn without_tensors(is_on_host: bool) -> &'static str {
-    if is_on_host { WITHOUT_TENSORS } else { WITHOUT_GPU_TENSORS }
+pub fn without_tensors(is_on_host: bool) -> String {
+    if is_on_host {
+        format!("No growing tensor was found: look at {UNSEEN_ON_HOST}.")
+    } else {
+        WITHOUT_GPU_TENSORS.to_owned()
+    }
 }
-
-const WITHOUT_TENSORS: &str =
-    "No growing tensor was found: look at arrays, figures, profiler, native code.";
 
 const WITHOUT_GPU_TENSORS: &str = "No growing tensor was found: the memory is held by native code or another library, by a CUDA graph or a private \
                                    pool, or by tensors that Python does not reach (cycles in the autograd graph). A memory \
@@ -140,10 +141,13 @@ pub fn of_search(search: EmptySearch, is_on_host: bool) -> String {
     format!("no growing tensor was found{among}{step}: look at {}", unseen(is_on_host))
 }
 
+/// What holds host memory that no search sees.
+const UNSEEN_ON_HOST: &str = "arrays, figures, profiler, native code";
+
 /// Returns what holds memory that no search sees.
 fn unseen(is_on_host: bool) -> &'static str {
     if is_on_host {
-        "arrays, figures, profiler, native code"
+        UNSEEN_ON_HOST
     } else {
         "native code, other libraries, CUDA graphs, private pools, graph cycles"
     }

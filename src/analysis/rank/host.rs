@@ -133,7 +133,7 @@ impl ChildProcesses {
         Some(rise / run).filter(|slope| slope.is_finite())
     }
 
-    /// Returns whether they grow in a straight line that goes on, as a leak does: by [`STRAIGHT_GAIN_MIN`] or more, in moves
+    /// Returns whether their memory is still rising in a straight line, as that of a leak does: by [`STRAIGHT_GAIN_MIN`] or more, in moves
     /// that are alike ([`Path::straightness`](estimate::Path::straightness)), and in the second half of the steps by
     /// [`STRAIGHT_KEPT_MIN`] of what they grew in the first. Pages that are copied once they are touched fade out instead.
     fn is_straight(&self) -> bool {
@@ -193,7 +193,7 @@ pub struct ChildView {
     pub bytes: Option<Bytes>,
     /// Growth of that; `null` until there is an estimate.
     pub bytes_per_step: Option<f64>,
-    /// Whether they grow in a straight line that goes on.
+    /// Whether their memory is still rising in a straight line.
     #[serde(default)]
     pub is_straight: bool,
     /// The step at which they were read.

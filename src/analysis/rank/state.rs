@@ -286,8 +286,8 @@ impl RankState {
         self.ended = Some(RankEnded { report: report.clone(), at: now, is_scraped: false });
     }
 
-    /// Corrects the end of a process that called itself completed although its last event was an out-of-memory error: it does not
-    /// know its own exit code, and whoever reports now that it ran out of memory does.
+    /// Corrects the end of a process that called itself completed although its last event was an out-of-memory error. A process
+    /// does not know its own exit code; this report comes from somebody who does.
     fn correct_end(&mut self, report: &EndReport) {
         if report.outcome != EndOutcome::Oom || !self.may_have_died_of_oom() {
             return;
@@ -470,8 +470,7 @@ impl RankState {
     /// The capacity that its own records or NVML gave, less the host memory that its child processes hold of it, in bytes.
     fn own_capacity(&self) -> Option<f64> {
         let known = self.identity.total.or(self.device_total);
-        let host = self.host.as_deref().filter(|_| self.identity.is_host());
-        let of_children = host.map_or(0.0, HostMemory::child_bytes);
+        let of_children = self.identity.child_bytes(self.host.as_deref());
         let capacity = known.filter(|total| total.get() > 0)?.as_f64();
         Some((capacity - of_children).max(1.0))
     }

@@ -159,6 +159,11 @@ impl Identity {
     pub fn is_host(&self) -> bool {
         self.device.as_ref().is_some_and(GpuUuid::is_host)
     }
+
+    /// Returns the bytes that child processes take from the memory that its figures are about: none of a GPU's.
+    pub fn child_bytes(&self, host: Option<&HostMemory>) -> f64 {
+        host.filter(|_| self.is_host()).map_or(0.0, HostMemory::child_bytes)
+    }
 }
 
 impl RankView<'_> {
@@ -190,11 +195,6 @@ impl RankView<'_> {
         self.creep.outside_bytes()
     }
 
-    /// The memory of its child processes where they take from what it has itself, in bytes; else 0.
-    fn child_bytes(&self) -> f64 {
-        self.host.filter(|_| self.identity.is_host()).map_or(0.0, HostMemory::child_bytes)
-    }
-
     /// What the rank can still take before its device is full: capacity less what others hold less the recent peak
     /// of live memory, at least 0. Memory that the allocator holds but does not use counts as available. Where its memory is host
     /// memory, its child processes are among the others.
@@ -208,7 +208,7 @@ impl RankView<'_> {
             .map(|peak| (Basis::Allocated, peak))
             .or(self.high_water_allocated.map(|mark| (Basis::HighWater, mark)))
             .or(self.recent_reserved.map(|reserved| (Basis::Reserved, reserved)))?;
-        let others = self.other_bytes().unwrap_or(0.0) + self.child_bytes();
+        let others = self.other_bytes().unwrap_or(0.0) + self.identity.child_bytes(self.host);
         let left = capacity - others - used.as_f64();
         Some(Headroom { bytes: left.max(0.0), basis })
     }

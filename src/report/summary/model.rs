@@ -381,6 +381,13 @@ pub struct RankSummary {
     pub series_bytes: Vec<f64>,
 }
 
+impl RankSummary {
+    /// Returns whether its figures are about host memory.
+    pub fn is_host(&self) -> bool {
+        self.device.as_ref().is_some_and(GpuUuid::is_host)
+    }
+}
+
 /// One figure over the train steps of a rank.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct FigureSummary {

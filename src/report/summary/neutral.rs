@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use crate::analysis::rank::host::ChildView;
 use crate::model::end::EndOutcome;
-use crate::model::ids::{GpuUuid, Rank};
+use crate::model::ids::Rank;
 use crate::model::units::Count;
 use crate::report::policy::{IssueSeverity, PeakMetric};
 use crate::report::summary::model::{
@@ -169,7 +169,7 @@ impl StraightRise {
         let trend = rank.trend.as_ref().filter(|trend| trend.is_straight)?;
         let slope = trend.slope_bytes_per_step?;
         let left = TimeLeft::at(rank, Some(slope), trend.slope_bytes_per_second);
-        let what = if is_host(rank) { "host memory" } else { "live memory" };
+        let what = if rank.is_host() { "host memory" } else { "live memory" };
         let what = format!("{what}{}", of_rank(rank, is_one));
         let sentence = rises(&what, slope, &left);
         Some(Self { rank: rank.rank, sentence, advice: RISE_ADVICE, left })
@@ -206,7 +206,7 @@ impl Children {
     /// Returns their rise, if they have one. It ends in out-of-memory where the rank's headroom is host memory.
     fn rise(&self, rank: &RankSummary, is_one: bool) -> Option<StraightRise> {
         let slope = self.view.bytes_per_step.filter(|_| self.view.is_straight)?;
-        let left = if is_host(rank) {
+        let left = if rank.is_host() {
             TimeLeft::at(rank, Some(slope), seconds_per_step(rank).map(|pace| slope / pace))
         } else {
             TimeLeft { steps: None, seconds: None }
@@ -217,10 +217,6 @@ impl Children {
         let sentence = rises(&what, slope, &left);
         Some(StraightRise { rank: rank.rank, sentence, advice: self.advice, left })
     }
-}
-
-fn is_host(rank: &RankSummary) -> bool {
-    rank.device.as_ref().is_some_and(GpuUuid::is_host)
 }
 
 /// Names a rank of several.
