@@ -258,7 +258,7 @@ impl RankState {
     }
 
     /// Ends the rank until a newer push comes: frees its windows, and keeps what they showed. The first end counts, but for
-    /// [`Self::correct_end`].
+    /// `correct_end`.
     pub fn end(&mut self, report: &EndReport, now: Uptime) {
         if self.is_ended() {
             self.correct_end(report);
