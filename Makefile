@@ -130,7 +130,6 @@ release: ## Build the program for release, with a list of its crates and checksu
 lint: ## Format check, clippy, licences, unused dependencies and the Python client's types
 	$(CARGO) fmt --check
 	$(CARGO) clippy --all-targets -- -D warnings
-	$(CARGO) clippy --features without -- -D warnings
 	@tests/lint/install.sh
 	$(TOOLS)/bin/cargo-deny --log-level error check licenses bans sources
 	$(TOOLS)/bin/cargo-machete

@@ -4,6 +4,8 @@ pub mod model;
 
 pub mod text;
 
+pub mod detect;
+
 pub mod analysis;
 
 pub mod metrics;

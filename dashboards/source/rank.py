@@ -164,7 +164,7 @@ CREEP = [
     TimeSeries(
         "Confidence",
         (8, 7),
-        "The estimator's confidence that the signal grows; empty while it does not.",
+        "The detector's confidence that the signal grows; empty while it does not.",
         [query("stepmem_creep_confidence_ratio{<RANK>}", "{{signal}}")],
         "percentunit",
         no_value="nothing grows",

@@ -262,15 +262,16 @@ def _free(b, B, F, S, freeids):
 def run_rank(phase, u, flags, leak, leak_free, cache, rec, garb, epacc, slot, evkeep, priv,
              ext, caps, params_sz, opt_sz, grad_sz, act_sz, batch_sz, logit_sz, retain_frac1k,
              eval_keep_leaks, nmax, expand):
-    """Run the event programme of one rank.  Returns (out[n,4] int64, n_done, n_retry).
+    """Run the event programme of one rank.  Returns (out[n,5] int64, n_done, n_retry).
 
-    out columns: allocated, peak_allocated, reserved, peak_reserved at the event's end.
+    out columns: allocated, peak_allocated, reserved, peak_reserved at the event's end, and the live bytes of the leak as the
+    allocator counts them: whole blocks.
     n_done < n means the process hit OOM during event n_done.
     u: int64, per-event size multiplier in 1/1024ths.  retain_frac1k: share of the logits
     tensor that stays referenced across the step boundary, in 1/1024ths.
     """
     n = phase.shape[0]
-    out = np.zeros((n, 4), np.int64)
+    out = np.zeros((n, 5), np.int64)
     B = np.full((nmax, 9), -1, np.int64)
     F = np.full((2, NB), -1, np.int64)
     freeids = np.zeros(nmax, np.int64)
@@ -291,6 +292,7 @@ def run_rank(phase, u, flags, leak, leak_free, cache, rec, garb, epacc, slot, ev
     ne = 0
     nv = 0
     nl = 0
+    leaked = 0
     ns = 0
     ns0 = 0
     recb = -1
@@ -306,6 +308,7 @@ def run_rank(phase, u, flags, leak, leak_free, cache, rec, garb, epacc, slot, ev
             S[EXPAND] = expand
             S[NEXTID] = 1
             ng = ne = nv = nl = ns = ns0 = 0
+            leaked = 0
             recb = kept = keptb = -1
             priv_res = 0
             opt[:] = -1
@@ -353,11 +356,13 @@ def run_rank(phase, u, flags, leak, leak_free, cache, rec, garb, epacc, slot, ev
             if leak[t] > 0:
                 x = _alloc(leak[t], B, F, S, freeids)
                 bad |= x < 0
+                leaked += B[x, SIZE] if x >= 0 else 0
                 llist[nl] = x
                 nl += 1
             k = leak_free[t]
             while k > 0 and nl > 0:
                 nl -= 1
+                leaked -= B[llist[nl], SIZE] if llist[nl] >= 0 else 0
                 _free(llist[nl], B, F, S, freeids)
                 k -= 1
             if cache[t] > 0:
@@ -476,6 +481,7 @@ def run_rank(phase, u, flags, leak, leak_free, cache, rec, garb, epacc, slot, ev
                 x = _alloc(leak[t], B, F, S, freeids)
                 if x < 0:
                     return out, t, S[NRETRY]
+                leaked += B[x, SIZE]
                 llist[nl] = x
                 nl += 1
             _free(lg, B, F, S, freeids)
@@ -500,6 +506,7 @@ def run_rank(phase, u, flags, leak, leak_free, cache, rec, garb, epacc, slot, ev
         out[t, 2] = S[R_CUR] + priv_res
         pr = S[R_PEAK] + priv_res
         out[t, 3] = pr if pr > out[t, 2] else out[t, 2]
+        out[t, 4] = leaked
     return out, n, S[NRETRY]
 
 

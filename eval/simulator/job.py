@@ -404,12 +404,13 @@ def _generate(family, seed, cls, c, s_tl, s_sh, s_push, s_ranks, shrink):
                 for s0 in starts[1:]:
                     add[ti[s0]:] -= add[ti[s0]]
                 ext = ext + add
-            step_leak = (leak if kind not in ('reserved', 'external') else
-                         (priv if kind == 'reserved' else
-                          np.maximum(0, np.diff(ext - ext_evt, prepend=0))))
-            cum = np.cumsum(step_leak.astype(float))
-            for s0 in starts[1:]:
-                cum[ti[s0]:] -= cum[ti[s0]]
+            # Of tensors, the allocator says below what their blocks take.
+            if kind in ('reserved', 'external'):
+                step_leak = (-(-priv // (2 * MIB)) * (2 * MIB) if kind == 'reserved' else
+                             np.maximum(0, np.diff(ext - ext_evt, prepend=0)))
+                cum = np.cumsum(step_leak.astype(float))
+                for s0 in starts[1:]:
+                    cum[ti[s0]:] -= cum[ti[s0]]
         nmax = int(n * 0.02 + 4000 + 3 * ((leak > 0).sum() + (cache > 0).sum() + 2 * (
             np.bincount(np.searchsorted(gc_idx, k_tr)).max() if c['gc'] else 0) + (
             c['epoch_len'] * 2 if c['epacc'] else 0) + (ev['n'] if ev else 0) + np.abs(slot).sum()
@@ -419,6 +420,8 @@ def _generate(family, seed, cls, c, s_tl, s_sh, s_push, s_ranks, shrink):
             phase, ui, fl, leak, leak_free, cache, rec, garb, epacc, slot, evkeep, priv, ext, caps,
             params_sz, opt_sz, grad_sz, act_sz, batch, int(logit), int(c['retain']),
             eval_keep_leaks, nmax, c['expand'])
+        if lk and r in leak_ranks and lk['kind'] not in ('reserved', 'external'):
+            cum = out[:, 4].astype(float)
         raw.append((out, ext, other, cum, u))
         if nd < n_done_min:
             n_done_min, oom_rank = nd, r

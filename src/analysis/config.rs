@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::analysis::captures::CaptureSettings;
-use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::diagnosis::scene::Thresholds;
 use crate::analysis::looks::LOOKS_COOLDOWN;
 use crate::analysis::processes::ProcessSettings;
 use crate::analysis::ranks::RankSettings;
+use crate::detect::config::Config as DetectConfig;
 use crate::model::ids::Run;
 
 /// What the engine may hold and how it judges.
@@ -16,7 +16,7 @@ use crate::model::ids::Run;
 pub struct EngineConfig {
     /// The limits of findings.
     pub thresholds: Thresholds,
-    pub creep: CreepSettings,
+    pub creep: DetectConfig,
     /// How many train pushes at the start of a life are not used, of runs that have a number of their own.
     pub warmup_pushes: BTreeMap<Run, u32>,
     /// A rank silent for longer leaves every output.
@@ -33,7 +33,7 @@ pub struct EngineConfig {
     pub processes_max: usize,
     /// The length of the intervals of the interval peak.
     pub peak_interval: Duration,
-    /// How often the estimator of a process that does not push gets a reading.
+    /// How often the detector of a process that does not push gets a reading.
     pub process_reading_every: Duration,
     /// When ranks are asked for memory snapshots.
     pub captures: CaptureSettings,
@@ -49,7 +49,7 @@ impl Default for EngineConfig {
     fn default() -> Self {
         Self {
             thresholds: Thresholds::default(),
-            creep: CreepSettings::default(),
+            creep: DetectConfig::default(),
             warmup_pushes: BTreeMap::new(),
             rank_ttl: Duration::from_mins(10),
             rank_retention: Duration::from_hours(6),

@@ -6,8 +6,6 @@ use crate::analysis::acks::{Ack, Acks, AdmittedAck};
 use crate::analysis::capture::CaptureReport;
 use crate::analysis::captures::Captures;
 use crate::analysis::config::EngineConfig;
-use crate::analysis::creep::axis::Axis;
-use crate::analysis::creep::signal::Signal;
 use crate::analysis::devices::{DeviceTable, device_view, pushed_view};
 use crate::analysis::diagnosis::scene::{RunScene, Scene};
 use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
@@ -23,6 +21,8 @@ use crate::analysis::refusal::Refusal;
 use crate::analysis::sites::{
     AnalysisRequest, HoldersReport, RecordedSite, SiteTable, SiteView, SnapshotAnalysis,
 };
+use crate::detect::sample::Axis;
+use crate::detect::signal::Signal;
 use crate::model::device::{Attribution, GpuSample};
 use crate::model::end::RankEnd;
 use crate::model::ids::{ProcessId, Rank, RankId, Run, SubjectId};
@@ -305,6 +305,12 @@ impl Engine {
         let device = state.identity().device.as_ref();
         let is_read = device.is_some_and(|device| self.devices.is_read(device));
         let mut is_changed = result.is_changed;
+        if is_newly_suspected(state) {
+            let rank = RankId { run: sample.run.clone(), rank: sample.rank };
+            if let Some(growth) = growth_by_step(&rank, state) {
+                self.looks.suspects(&growth, now);
+            }
+        }
         if let (false, Some(total), Some(free)) = (is_read, sample.total, sample.free) {
             let time = sample.time.map_or(arrival, Seconds::get);
             is_changed |= state.device(pushed_view(total, free), time);
@@ -489,18 +495,28 @@ fn growth_of<'a>(ranks: &'a RankTable, finding: &'a Finding) -> Option<(Growth<'
     if !is_growth || figures.signal != Signal::Allocated || state.ended().is_some() {
         return None;
     }
-    let creep = state.creep();
-    if creep.axis() == Axis::Seconds {
-        return None; // a client looks for holders, and records a snapshot, from step to step
-    }
-    let stairs = creep.stairs();
-    let growth = Growth {
-        rank,
-        bytes_per_step: figures.slope_bytes_per_step,
-        seconds_per_step: creep.seconds_per_step(),
-        stairs: stairs.mean.map(|mean| (stairs.n_stairs, mean.distance_steps)),
-    };
+    let growth =
+        Growth { bytes_per_step: figures.slope_bytes_per_step, ..growth_by_step(rank, state)? };
     Some((growth, figures.is_on_host))
+}
+
+/// Returns whether growth of a rank's live memory is suspected with its last record for the first time.
+fn is_newly_suspected(state: &RankState) -> bool {
+    let creep = state.creep();
+    let since = creep.suspected().zip(creep.newest());
+    since.is_some_and(|(suspected, newest)| newest.position <= suspected.position)
+}
+
+/// Returns growth of a rank whose rate is unknown; `None` of one that takes no steps: a client looks for holders, and records
+/// a snapshot, from step to step.
+fn growth_by_step<'a>(rank: &'a RankId, state: &RankState) -> Option<Growth<'a>> {
+    let creep = state.creep();
+    (creep.axis() == Axis::Steps).then(|| Growth {
+        rank,
+        bytes_per_step: None,
+        seconds_per_step: creep.seconds_per_step(),
+        stairs: creep.increments_between_events(),
+    })
 }
 
 /// Whether the process ids of a list can be those of training processes that are seen from here.

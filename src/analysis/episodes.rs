@@ -42,6 +42,7 @@ pub struct EpisodeSettings {
     pub cooldown: Duration,
 }
 
+// Same name as detect::tests::Growth: that of a window, before anybody asks.
 /// Growth of a rank that asks for a snapshot.
 #[derive(Clone, Copy, Debug)]
 pub struct Growth<'a> {
@@ -94,6 +95,8 @@ pub struct Episodes {
 struct RunEpisodes {
     n_episodes: u32,
     began: Uptime,
+    /// Whether the next may begin before its time.
+    is_closed: bool,
     // Invariant: at most EPISODE_RANKS_MAX.
     ranks: Vec<RankAsks>,
     /// Of the ranks that were not asked, the one that grows fastest.
@@ -159,6 +162,7 @@ impl Episodes {
         };
         let rank = growth.rank;
         if let Some(run) = self.runs.get_mut(&rank.run)
+            && !run.is_closed
             && now.since(run.began) < self.settings.cooldown
         {
             let bytes_per_step = growth.bytes_per_step.unwrap_or(0.0);
@@ -172,7 +176,7 @@ impl Episodes {
         self.make_room(&rank.run);
         let ranks = vec![RankAsks { rank: rank.clone(), n_asks: 1, plan }];
         let n_episodes = n_before + 1;
-        let run = RunEpisodes { n_episodes, began: now, ranks, next: None };
+        let run = RunEpisodes { n_episodes, began: now, is_closed: false, ranks, next: None };
         self.runs.insert(rank.run.clone(), run);
         EpisodeStep::Ask(plan)
     }
@@ -183,6 +187,13 @@ impl Episodes {
         let NextAsk { rank, plan, .. } = run.next.take()?;
         run.ranks.push(RankAsks { rank: rank.clone(), n_asks: 1, plan });
         Some((rank, plan))
+    }
+
+    /// Ends the present episode of a run: the next growth begins another.
+    pub fn close(&mut self, run: &Run) {
+        if let Some(run) = self.runs.get_mut(run) {
+            run.is_closed = true;
+        }
     }
 
     /// Forgets what a rank was asked in the present episode of its run, so that it may be asked again.

@@ -55,6 +55,8 @@ struct Look {
     since: Uptime,
     deadline: Uptime,
     state: LookState,
+    /// Whether it was asked for before the growth was a finding.
+    is_early: bool,
 }
 
 impl Look {
@@ -104,19 +106,34 @@ impl Looks {
         }
     }
 
+    /// Takes growth of a rank that is suspected: the rank is asked to look, so that what holds the memory is known when the
+    /// growth is a finding.
+    pub fn suspects(&mut self, growth: &Growth<'_>, now: Uptime) {
+        self.grows(growth, true, now);
+    }
+
     /// Takes growth of a rank whose life began at `began`, at the growth's beginning and while it lasts. The rank is asked to
     /// look unless one of its looks goes on, or its run has had enough.
     pub fn creeps(&mut self, growth: &Growth<'_>, began: Option<Uptime>, now: Uptime) {
+        if began.is_some_and(|began| self.were_of_earlier_lives(growth.rank, began)) {
+            self.episodes.forget(growth.rank);
+        }
+        self.grows(growth, false, now);
+    }
+
+    fn grows(&mut self, growth: &Growth<'_>, is_early: bool, now: Uptime) {
         let goes_on =
             |look: &Look| look.state != LookState::Over && look.request.rank == *growth.rank;
         if !self.is_on || self.listed.iter().any(goes_on) {
             return;
         }
-        if began.is_some_and(|began| self.were_of_earlier_lives(growth.rank, began)) {
-            self.episodes.forget(growth.rank);
-        }
         match self.episodes.grows(growth, now) {
-            EpisodeStep::Ask(plan) => self.ask(growth.rank, plan, now),
+            EpisodeStep::Ask(plan) => {
+                self.ask(growth.rank, plan, now);
+                if let Some(asked) = self.listed.back_mut() {
+                    asked.is_early = is_early;
+                }
+            }
             EpisodeStep::Known => self.ask_next(&growth.rank.run, now),
             EpisodeStep::Limited | EpisodeStep::TooLong { .. } => {}
         }
@@ -150,6 +167,10 @@ impl Looks {
                 return since;
             }
             look.state = if is_over { LookState::Over } else { LookState::Began };
+            let is_named = matches!(report.outcome, HoldersOutcome::Named(_));
+            if is_over && look.is_early && !is_named {
+                self.episodes.close(&report.rank.run);
+            }
         }
         match &report.outcome {
             HoldersOutcome::Began => {}
@@ -227,6 +248,7 @@ impl Looks {
             since: now,
             deadline,
             state: LookState::Waiting,
+            is_early: false,
         });
     }
 

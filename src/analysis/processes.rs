@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::estimator::CreepEstimator;
-use crate::analysis::creep::record::DeviceReading;
-use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::rank::peaks::{RecentPeaks, StepPeaks};
+use crate::detect::config::Config as DetectConfig;
+use crate::detect::detector::Detector;
+use crate::detect::sample::DeviceReading;
 use crate::model::device::{GpuSample, ProcessMemory};
 use crate::model::ids::{GpuUuid, ProcessId};
 use crate::model::units::{Bytes, UnixTime, Uptime};
@@ -23,8 +23,8 @@ const FALL_RATIO: f64 = 0.25;
 /// How processes that do not push are looked at.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessSettings {
-    pub creep: CreepSettings,
-    /// Readings of a process reach its estimator at most this often, in seconds: it counts them.
+    pub creep: DetectConfig,
+    /// Readings of a process reach its detector at most this often, in seconds: it counts them.
     pub reading_every: f64,
     /// A process that was not listed for longer leaves every output.
     pub ttl: Duration,
@@ -60,7 +60,7 @@ pub struct ProcessTable {
 /// One process that does not push.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct ProcessState {
-    creep: CreepEstimator,
+    creep: Detector,
     last_seen: Uptime,
     /// What it holds on the device.
     used: Bytes,
@@ -68,7 +68,7 @@ pub struct ProcessState {
     recent: RecentPeaks,
     /// The capacity of the device.
     device_total: Option<Bytes>,
-    /// When the estimator last took a reading, as a Unix time.
+    /// When the detector last took a reading, as a Unix time.
     read_at: Option<f64>,
 }
 
@@ -81,8 +81,8 @@ pub struct ProcessView<'a> {
     pub recent_peak: Option<Bytes>,
     /// The capacity of the device; `None` where the driver does not say.
     pub capacity: Option<Bytes>,
-    /// The estimator, for its trends and slopes.
-    pub creep: &'a CreepEstimator,
+    /// The detector, for its trends and slopes.
+    pub creep: &'a Detector,
     /// When it was last listed.
     pub last_seen: Uptime,
 }
@@ -149,7 +149,7 @@ impl ProcessTable {
     }
 
     /// Goes on with other settings, as after a restart of the exporter.
-    pub fn configure(&mut self, creep: CreepSettings) {
+    pub fn configure(&mut self, creep: DetectConfig) {
         for process in self.processes.values_mut() {
             process.creep.configure(creep);
         }
@@ -193,7 +193,7 @@ impl ProcessTable {
             }
         }
         Some(self.processes.entry(id).or_insert_with(|| ProcessState {
-            creep: CreepEstimator::of_process(settings.creep),
+            creep: Detector::of_process(settings.creep),
             last_seen: reading.now,
             used: Bytes::default(),
             recent: RecentPeaks::default(),
@@ -216,7 +216,7 @@ impl ProcessState {
         let mut is_changed = false;
         if used.as_f64() < FALL_RATIO * before {
             is_changed = self.creep.trends().next().is_some();
-            self.creep.new_life();
+            self.creep.restart();
         }
         let peaks = StepPeaks { reserved_known: Some(used), ..StepPeaks::default() };
         self.recent.add(peaks, reading.now);

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use crate::analysis::acks::ActiveAck;
 use crate::analysis::capture::{AnalysisState, RankRequest};
-use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::trend::Trend;
 use crate::analysis::devices::process_of;
 use crate::analysis::diagnosis::balance::balance;
 use crate::analysis::diagnosis::scene::{RunScene, Scene};
+use crate::analysis::diagnosis::trend_figures::TrendFigures;
 use crate::analysis::engine::Engine;
 use crate::analysis::findings::Findings;
 use crate::analysis::looks::LookRequest;
@@ -25,6 +24,8 @@ use crate::analysis::status::{
     AckStatus, DeviceStatus, ExporterStatus, FindingStatus, ProcessStatus, RankStatus,
     RunStatus, Status,
 };
+use crate::detect::signal::Signal;
+use crate::detect::trend::Trend;
 use crate::model::device::GpuSample;
 use crate::model::end::EndOutcome;
 use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run};
@@ -50,7 +51,7 @@ impl Engine {
     fn with_growth(&self, look: LookRequest) -> LookRequest {
         let Some(state) = self.ranks.get(&look.rank.run, look.rank.rank) else { return look };
         let of_live = |trend: &&Trend| trend.signal == Signal::Allocated;
-        let fastest = state.creep().trends().filter(of_live).map(Trend::figures);
+        let fastest = state.creep().trends().filter(of_live).map(TrendFigures::of);
         let bytes_per_step =
             fastest.filter_map(|figures| figures.slope_bytes_per_step).max_by(f64::total_cmp);
         let device = state.identity().device.as_ref();

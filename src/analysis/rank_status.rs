@@ -1,12 +1,12 @@
 //! The status of one rank, from what others see of it.
 
-use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::soonest::soonest;
 use crate::analysis::diagnosis::balance::RankBalance;
 use crate::analysis::diagnosis::host_words;
 use crate::analysis::diagnosis::pressure;
+use crate::analysis::diagnosis::trend_figures::soonest;
 use crate::analysis::rank::view::{RankActivity, RankView};
 use crate::analysis::status::{RankStatus, SignalStatus};
+use crate::detect::signal::Signal;
 use crate::model::ids::RankId;
 
 impl RankStatus {
@@ -48,7 +48,7 @@ impl RankStatus {
             fragmentation_ratio: view.fragmentation_ratio(),
             outside_allocator_bytes: view.outside_allocator_bytes,
             imbalance_ratio: balance.map(|balance| balance.imbalance_ratio),
-            is_judged: view.creep.records_until_judged() == 0,
+            is_judged: view.creep.samples_until_judged() == 0,
             judging_from_step: view.judging_from_step(),
             creep: Signal::ALL
                 .into_iter()

@@ -7,11 +7,11 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::challengers::{Challenge, Challengers};
-use crate::analysis::creep::rules::CreepSettings;
 use crate::analysis::rank::ended::RankEnded;
 use crate::analysis::rank::lifecycle::RecordVerdict;
 use crate::analysis::rank::state::RankState;
 use crate::analysis::refusal::Refusal;
+use crate::detect::config::Config as DetectConfig;
 use crate::model::end::RankEnd;
 use crate::model::ids::{Rank, RankId, Run};
 use crate::model::launch::Instance;
@@ -24,7 +24,7 @@ pub const AHEAD_SECONDS_MAX: f64 = 300.0;
 /// What the rank table may hold, and the settings of its ranks.
 #[derive(Clone, Debug)]
 pub struct RankSettings {
-    pub creep: CreepSettings,
+    pub creep: DetectConfig,
     /// How many train pushes at the start of a life are not used, of runs that have a number of their own.
     pub warmup_pushes: BTreeMap<Run, u32>,
     /// A rank silent for longer leaves every output.
@@ -38,13 +38,11 @@ pub struct RankSettings {
 }
 
 impl RankSettings {
-    /// The creep estimator's settings for the ranks of a run.
-    fn creep_of(&self, run: &Run) -> CreepSettings {
-        let warmup_pushes = self.warmup_pushes.get(run).copied();
-        CreepSettings {
-            warmup_pushes: warmup_pushes.unwrap_or(self.creep.warmup_pushes),
-            ..self.creep
-        }
+    /// The detector's settings for the ranks of a run.
+    fn creep_of(&self, run: &Run) -> DetectConfig {
+        let warmup = self.warmup_pushes.get(run).copied();
+        let warmup_samples = warmup.unwrap_or(self.creep.warmup_samples);
+        DetectConfig { warmup_samples, ..self.creep }
     }
 }
 

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::acks::SavedAck;
 use crate::analysis::captures::SavedCaptures;
-use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::diagnosis::DiagnosisKind;
 use crate::analysis::findings::{ActiveFinding, Finding, Findings};
 use crate::analysis::looks::SavedLooks;
@@ -13,13 +12,16 @@ use crate::analysis::rank::state::RankState;
 use crate::analysis::rank::tally::Tally;
 use crate::analysis::ranks::{ENDED_MAX, SavedRanks};
 use crate::analysis::sites::{ENDED_SITES_MAX, RankSites, SiteTable};
+use crate::detect::detector::Detector;
 use crate::model::ids::{ProcessId, Rank, RankId, Run, SubjectId};
 use crate::model::units::{Seconds, Uptime};
 
-/// The most that a rank takes, in bytes: one that goes on without steps has a second estimator, of its samples by time.
-const RANK_BYTES_MAX: usize = 2 * CreepEstimator::BYTES_MAX + Tally::BYTES_MAX + 4096;
+/// What a rank takes, in bytes at most: one that goes on without steps has a second detector, of its samples by time.
+const RANK_BYTES_MAX: usize = 2 * Detector::BYTES_MAX + Tally::BYTES_MAX + 4096;
+/// What a process that does not push takes, in bytes at most.
+const PROCESS_BYTES_MAX: usize = Detector::PROCESS_BYTES_MAX + 4096;
 /// What an ended rank takes, in bytes at most.
-const ENDED_BYTES_MAX: usize = CreepEstimator::RELEASED_BYTES_MAX + Tally::BYTES_MAX + 4096;
+const ENDED_BYTES_MAX: usize = Detector::RELEASED_BYTES_MAX + Tally::BYTES_MAX + 4096;
 /// What is saved beside ranks and processes, in bytes at most.
 const OTHER_BYTES_MAX: usize = 1024 * 1024;
 /// Parts that are not of one rank or process.
@@ -101,8 +103,8 @@ impl SavedState {
     /// Returns the greatest size of a state of so many ranks, in bytes.
     pub fn bytes_max(ranks_max: usize) -> usize {
         ranks_max
-            .saturating_add(PROCESSES_JUDGED_MAX)
             .saturating_mul(RANK_BYTES_MAX + LENGTH_BYTES)
+            .saturating_add(PROCESSES_JUDGED_MAX * (PROCESS_BYTES_MAX + LENGTH_BYTES))
             .saturating_add(ENDED_MAX * (ENDED_BYTES_MAX + LENGTH_BYTES))
             .saturating_add(
                 ranks_max

@@ -8,14 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::acks::ActiveAck;
 use crate::analysis::basis::Basis;
-use crate::analysis::creep::estimator::CreepEstimator;
-use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::soonest::soonest;
 use crate::analysis::devices::NvmlStatus;
 use crate::analysis::diagnosis::balance::Balance;
 use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::diagnosis::pressure;
 use crate::analysis::diagnosis::scene::RunScene;
+use crate::analysis::diagnosis::trend_figures::{TrendFigures, soonest};
 use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
 use crate::analysis::findings::ActiveFinding;
 use crate::analysis::processes::ProcessView;
@@ -23,6 +21,8 @@ use crate::analysis::rank::host::HostView;
 use crate::analysis::rank::view::{Identity, LastTrain, RankActivity};
 use crate::analysis::ranks::RecordCounts;
 use crate::analysis::snapshot_status::SnapshotStatus;
+use crate::detect::detector::Detector;
+use crate::detect::signal::Signal;
 use crate::model::device::{
     Attribution, Container, DeviceInfo, DeviceMemory, DevicePod, GpuSample, ProcessMemory,
 };
@@ -225,7 +225,7 @@ pub struct TrendStatus {
     pub onset_step: Option<f64>,
     /// When it began, as a Unix time.
     pub onset_time: f64,
-    /// How sure the estimator is, 0 to 1.
+    /// How sure the detector is that it grows, 0 to 1.
     pub confidence_ratio: f64,
 }
 
@@ -411,11 +411,11 @@ impl ProcessStatus {
 }
 
 impl SignalStatus {
-    pub(super) fn of(signal: Signal, creep: &CreepEstimator) -> Option<Self> {
+    pub(super) fn of(signal: Signal, creep: &Detector) -> Option<Self> {
         let slope = creep.slope(signal)?;
         let per_step = slope.bytes_per_step;
         let trend = creep.trends().find(|trend| trend.signal == signal);
-        let trend = trend.map(|trend| creep.figures(trend));
+        let trend = trend.map(TrendFigures::of);
         Some(Self {
             signal,
             slope_bytes_per_step: per_step.map(|slope| slope.value),

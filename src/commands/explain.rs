@@ -191,7 +191,7 @@ fn figures<'e>(
 
 fn arguments() -> clap::Command {
     let command = clap::Command::new("explain")
-        .about("Explain what stepmem found on a rank in recorded pushes, and which gates stopped other findings; or what a running exporter knows of a rank")
+        .about("Explain what stepmem found on a rank in recorded pushes, and which tests stopped other findings; or what a running exporter knows of a rank")
         .arg(recordings().required(false).required_unless_present("url"))
         .arg(instead_of_recordings(is_replay_setting).conflicts_with("pid"))
         .args(credential_args())

@@ -30,8 +30,6 @@ pub mod snapshot_file;
 pub mod status;
 pub mod summary;
 mod take;
-#[cfg(feature = "without")]
-mod variants;
 
 /// Every command, in the order of help; the two that write about all of them follow.
 const COMMANDS: &[args::CommandRow] = &[
@@ -50,6 +48,4 @@ const COMMANDS: &[args::CommandRow] = &[
     check::CHECK,
     settings::SETTINGS_LIST,
     analyse::ANALYSE,
-    #[cfg(feature = "without")]
-    variants::VARIANTS,
 ];

@@ -10,12 +10,12 @@ use clap::builder::PossibleValuesParser;
 use clap::{Arg, ArgAction, ArgMatches};
 use serde::de::IgnoredAny;
 
-use crate::analysis::creep::signal::Signal;
 use crate::analysis::status::{FindingStatus, ProcessStatus, RunStatus, Status};
 use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
 use crate::commands::credentials::credential_args;
 use crate::commands::live::{LiveExporter, STATUS_PATH, plain_json};
 use crate::commands::reader::Reader;
+use crate::detect::signal::Signal;
 use crate::model::ids::{ProcessId, Run, SubjectId};
 use crate::report::rank_table::{
     RankOrder, diagnoses, quantity, rank_table, slope, sort_ranks,

@@ -134,7 +134,7 @@ pub const SETTINGS: &[Setting] = &[
         "Forget a rank after this long without a push. Until then it resumes its window when it pushes again.",
         |d, v| put(&mut d.settings.engine.rank_retention, v, duration)).by_default("6h"),
     setting("rank.max", "N",
-        "Maximum number of ranks across all runs (1 to 65536). Each takes up to 155 KiB of memory. Empty means 64 with \
+        "Maximum number of ranks across all runs (1 to 65536). Each takes up to 156 KiB of memory. Empty means 64 with \
          --sidecar, otherwise 1024.",
         |d, v| put(&mut d.ranks_max, v, |v| if v.is_empty() { Ok(None) } else { number(1, 65_536_u64)(v).map(Some) })),
     setting("rank.peak-interval", "DURATION",
@@ -145,9 +145,9 @@ pub const SETTINGS: &[Setting] = &[
         |d, v| put(&mut d.settings.engine.runs_max, v, number(1, 65_536_u64))).by_default("64"),
     setting("creep.warmup-steps", "[RUN=]N",
         "Steps at the start of a rank's life that creep detection ignores (0 to 1000000), for all runs or for one.",
-        |d, v| warmups(&mut d.settings.engine, v)).by_default("96").repeatable(),
+        |d, v| warmups(&mut d.settings.engine, v)).by_default("23").repeatable(),
     setting("creep.process-warmup", "DURATION",
-        "Creep detection ignores a process that does not push for this long, while it loads its model and fills its cache.",
+        "Creep detection ignores a process that does not push for this long, while it loads its model, or until it was level for a tenth of it.",
         |d, v| put(&mut d.settings.engine.creep.process_warmup_seconds, v, |v| Ok(any_duration(v)?.as_secs_f64()))).by_default("10m"),
     setting("creep.process-interval", "DURATION",
         "Sample a process that does not push at most this often. Its windows hold 32 to 60000000 samples.",
@@ -155,7 +155,7 @@ pub const SETTINGS: &[Setting] = &[
     setting("creep.capacity", "SIZE",
         "A memory budget, as 2GiB or 512MB: growth and time to out-of-memory are judged against it where it is less than the capacity \
          of the device or machine.",
-        |d, v| put(&mut d.settings.engine.creep.capacity, v, size)),
+        |d, v| put(&mut d.settings.engine.creep.budget, v, size)),
     setting("creep.critical-eta", "DURATION",
         "MEMORY CREEP is critical when out-of-memory is expected within this time.",
         |d, v| put(&mut d.settings.engine.thresholds.creep_critical_eta_seconds, v, |v| Ok(duration(v)?.as_secs_f64()))).by_default("6h"),
@@ -247,7 +247,7 @@ pub const SETTINGS: &[Setting] = &[
         "Also export the metrics of OpenTelemetry's hardware conventions (hw.gpu.memory.*).",
         |d, v| put(&mut d.otlp.semconv, v, switch)).by_default("false"),
     setting("state.file", "PATH",
-        "File that keeps the windows of all ranks across restarts of the exporter: up to 155 KiB per rank, written every \
+        "File that keeps the windows of all ranks across restarts of the exporter: up to 156 KiB per rank, written every \
          10 s and on shutdown. Empty disables it.",
         |d, v| put(&mut d.settings.state_file, v, |v| Ok(path(v)))),
     setting(keys::SUMMARY_DIR, "PATH",
@@ -342,7 +342,7 @@ fn warmups(engine: &mut EngineConfig, values: &[String]) -> Result<(), ValueErro
         };
         let steps = number(0, WARMUP_STEPS_MAX)(steps)?;
         let Some(run) = run else {
-            engine.creep.warmup_pushes = steps;
+            engine.creep.warmup_samples = steps;
             continue;
         };
         let run =

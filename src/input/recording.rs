@@ -34,7 +34,6 @@ const ENDINGS: [&str; 3] = [".jsonl", ".jsonl.gz", ".jsonl.zst"];
 
 /// What a line says, by who wrote it.
 #[derive(Debug)]
-#[cfg_attr(feature = "without", derive(Clone))]
 pub enum RecordingLine {
     /// A push record or a reading, as anybody may write them.
     Plain(RecordingEntry),

@@ -5,6 +5,7 @@ use crate::model::ids::{GpuUuid, Rank, Run};
 use crate::model::launch::{Instance, Launch};
 use crate::model::units::{Bytes, Count, Seconds};
 
+// Same name as detect::trend::Phase: there it is of growth, here of training.
 /// What ran since the rank's last record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {

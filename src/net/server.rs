@@ -490,6 +490,7 @@ impl hyper::body::Body for RequestBody {
     }
 }
 
+// Same name as detect::behaviour::Watched: that one stands in a test.
 /// A stream that notes when it is read and written to.
 struct Watched {
     stream: Pin<Box<dyn Stream>>,

@@ -4,9 +4,9 @@ use std::borrow::Borrow;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::analysis::creep::signal::Signal;
 use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::status::{FindingStatus, RankStatus, SignalStatus, Status};
+use crate::detect::signal::Signal;
 use crate::model::ids::SubjectId;
 use crate::model::units::Bytes;
 use crate::report::closing::colour_of;
@@ -167,7 +167,7 @@ fn verdict(status: &Status, rank: &RankStatus) -> Cell {
         (Some(activity), _) => diagnoses.with(&format!("; {activity}")),
         (None, Some(step)) if diagnoses.is_empty() => {
             let from = grouped(step);
-            format!("no finding; slow growth judged from step {from}").into()
+            format!("no finding; growth judged from step {from}").into()
         }
         _ if diagnoses.is_empty() && rises_straight(rank) => "rises straight".into(),
         (None, None) if diagnoses.is_empty() && rank.is_by_time => "judged by time".into(),

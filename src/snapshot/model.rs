@@ -75,7 +75,7 @@ pub struct Segment {
     pub blocks: Vec<Block>,
 }
 
-// Same name as analysis::creep::pyramid::Block: it is PyTorch's word.
+// Same name as detect::ladder::Block: it is PyTorch's word.
 /// A piece of a segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Block {

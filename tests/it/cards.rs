@@ -57,13 +57,25 @@ fn healthy_run_is_balanced_and_nothing_is_to_do() {
 #[test]
 fn straight_rise_is_in_the_status_and_its_explanation() {
     let exporter = Exporter::start(&[]);
-    exporter.push(&on_cpu(|step| 126 * KIB * step).records());
+    // Less than the 32 MiB from which it is MEMORY RISING.
+    exporter.push(&on_cpu(|step| 70 * KIB * step).records());
     let status = exporter.status();
     assert_eq!(status["findings"], json!([]));
     assert_eq!(status["ranks"][0]["creep"][0]["is_straight"], json!(true));
     let url = format!("http://{}", exporter.web);
     let shown = stepmem(&["status", "--url", &url], &[], b"");
     assert!(shown.out.contains("rises straight"), "{}", shown.out);
+}
+
+#[test]
+fn small_straight_leak_is_rising() {
+    let exporter = Exporter::start(&[]);
+    exporter.push(&on_cpu(|step| 126 * KIB * step).records());
+    let finding = &exporter.status()["findings"][0];
+    assert_eq!(
+        (&finding["kind"], &finding["severity"]),
+        (&json!("CREEP_EARLY"), &json!("info"))
+    );
 }
 
 /// The evidence of growth of a rank, and the last step of its run.

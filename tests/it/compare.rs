@@ -130,7 +130,7 @@ fn creep_that_becomes_pressure_is_not_equivalent() {
 
 #[test]
 fn run_too_short_to_judge_does_not_show_that_a_leak_is_gone() {
-    let (leaking, short) = (job(1800, 12 * MIB), job(80, 0));
+    let (leaking, short) = (job(1800, 12 * MIB), job(40, 0));
     let (comparison, shown) = compare(&leaking, &short, "short");
     assert_eq!(
         (&comparison["verdict"], shown.code),
@@ -382,7 +382,7 @@ fn devices_of_one_model_and_almost_one_capacity_are_compared_and_so_is_what_is_n
         assert_eq!(comparison["verdict"], "EQUIVALENT", "{}", shown.out);
     }
     // What leaves the verdict open for another reason is not allowed.
-    let (leaking, short) = (self::job(1800, 12 * MIB), self::job(80, 0));
+    let (leaking, short) = (self::job(1800, 12 * MIB), self::job(40, 0));
     let folder = Folder::new("open");
     let files = [
         folder.write("old.json", &leaking.to_string()),

@@ -53,8 +53,8 @@ fn rows(text: &str, title: &str) -> Vec<(u64, String)> {
 fn row(window: &Value) -> (u64, String) {
     let name = match word(window, "outcome") {
         _ if window["is_asked"] == false => "a longer one creeps".to_owned(),
-        "stopped" => word(window, "gate").to_owned(),
-        "rises" => format!("rises ({})", word(window, "gate")),
+        "stopped" => word(window, "test").to_owned(),
+        "rises" => format!("rises ({})", word(window, "test")),
         other => other.to_owned(),
     };
     (window["records"].as_u64().unwrap(), name)
@@ -75,7 +75,7 @@ fn explain(arguments: &[&str], rank: &str) -> Ended {
 #[test]
 fn straight_growth_is_never_said_to_be_of_stairs() {
     let folder = Folder::new("straight");
-    for leak in (1..=24).map(|eighths| eighths * MIB / 8 * 3) {
+    for leak in (7..=24).map(|eighths| eighths * MIB / 8 * 3) {
         let job = Job::leaking("llm/7b", 0..1600, leak);
         let file = folder.write("steps.jsonl", &job.recording());
         let explained = explain(&[&file], "2");
@@ -119,7 +119,7 @@ fn recorded_story_is_the_same_as_text_and_as_json() {
         let told: Vec<_> = list(&live["windows"]).iter().map(|it| row(&it["last"])).collect();
         assert!(told.len() > 1, "{story:#}");
         let n_tests: u64 =
-            list(&live["windows"]).iter().map(|it| it["tests"].as_u64().unwrap()).sum();
+            list(&live["windows"]).iter().map(|it| it["judged"].as_u64().unwrap()).sum();
         let all = format!("Live memory: {n_tests} windows of up to ");
         // One outcome for all is a sentence instead of a table.
         if text.contains(&all) {
@@ -129,11 +129,11 @@ fn recorded_story_is_the_same_as_text_and_as_json() {
         } else {
             assert_eq!(told, rows(text, RECORDED_TITLE), "{text}");
         }
-        assert_eq!(list(&story["gates"]).len(), glossary(text), "{text}");
+        assert_eq!(list(&story["tests"]).len(), glossary(text), "{text}");
         for window in list(&live["windows"]) {
             let counts =
                 list(&window["outcomes"]).iter().map(|it| it["count"].as_u64().unwrap());
-            assert_eq!(counts.sum::<u64>(), window["tests"].as_u64().unwrap(), "{window:#}");
+            assert_eq!(counts.sum::<u64>(), window["judged"].as_u64().unwrap(), "{window:#}");
         }
     }
 }
@@ -151,12 +151,11 @@ fn finding_of_a_story_has_what_shows_it_and_what_it_became() {
             event["transition"]["kind"] == kind && event["transition"]["state"] == "raised"
         };
         let event = events.iter().find(is_it).unwrap_or_else(|| panic!("{story:#}"));
-        let key = if event.get("window").is_some() { "window" } else { "first_steps" };
-        event[key].clone()
+        event["window"].clone()
     };
     let early = shown("CREEP_EARLY");
     assert_eq!(early["trend"]["stage"], "rising", "{early:#}");
-    assert!(!word(&early, "gate").is_empty() && !word(&early, "reason").is_empty());
+    assert!(!word(&early, "test").is_empty() && !word(&early, "reason").is_empty());
     let creep = shown("CREEP_CONFIRMED");
     let trend = &creep["trend"];
     let slope = trend["slope_bytes_per_step"].as_f64().unwrap();
@@ -178,8 +177,9 @@ fn unknown_figure_is_absent_and_what_stands_in_is_named() {
     let story = json_of(&explain(&[&file, "--json"], "2"));
     holds_definition("explain", "recorded", &story);
     assert!(story.get("capacity_bytes").is_none(), "{story:#}");
-    let window = &story["signals"][0]["windows"][0]["last"];
-    let has = |key: &str| window.get(key).is_some();
+    let windows = list(&story["signals"][0]["windows"]);
+    let has =
+        |key: &str| windows.iter().any(|window| window["last"]["trend"].get(key).is_some());
     assert_eq!((has("headroom_bytes"), has("stand_in_headroom_bytes")), (false, true));
     let floor = |of: &str| {
         let signal = list(&story["signals"]).iter().find(|it| it["signal"] == of).unwrap();
@@ -224,13 +224,13 @@ fn live_rank_is_the_same_as_text_as_json_and_over_http() {
     let live: Vec<_> = live.map(row).collect();
     assert!(!live.is_empty());
     assert_eq!(live, rows(text_of(&text), LIVE_TITLE), "{}", text.out);
-    assert_eq!(list(&told["gates"]).len(), glossary(&text.out), "{}", text.out);
+    assert_eq!(list(&told["tests"]).len(), glossary(&text.out), "{}", text.out);
 
     let answer = exporter.get(&format!("{WINDOWS}?format=json"), &[]);
     assert_eq!((answer.status, answer.header("content-type")), (200, "application/json"));
     let windows = answer.json();
     holds_definition("explain", "windows", &windows);
-    assert_eq!((&windows["windows"], &windows["gates"]), (&told["windows"], &told["gates"]));
+    assert_eq!((&windows["windows"], &windows["tests"]), (&told["windows"], &told["tests"]));
     let plain = exporter.get(WINDOWS, &[]);
     assert_eq!(plain.header("content-type"), "text/plain; charset=utf-8");
     assert_eq!(exporter.get(&format!("{WINDOWS}?format=text"), &[]).body, plain.body);
@@ -263,7 +263,7 @@ fn live_rank_is_explained_alike_before_and_after_a_restart() {
     first.stop();
 
     let after = told(&start());
-    for key in ["windows", "gates", "acks"] {
+    for key in ["windows", "tests", "acks"] {
         assert_eq!(after[key], before[key], "{key}");
     }
     let of = |told: &Value| -> Vec<Value> {

@@ -6,8 +6,8 @@ use crate::rig::exporter::Exporter;
 use crate::rig::job::Job;
 use crate::rig::units::GIB;
 
-/// The first step that creep detection judges: 96 of warm-up, and 12 blocks of 16.
-const FIRST_JUDGED: u64 = 288;
+/// The first step that creep detection judges: 23 of warm-up, and 12 blocks of 2.
+const FIRST_JUDGED: u64 = 47;
 
 fn rank(exporter: &Exporter) -> Value {
     exporter.status()["ranks"][0].clone()
@@ -44,8 +44,5 @@ fn new_life_of_a_rank_is_judged_anew() {
     assert_eq!(rank(&exporter)["is_judged"], json!(true));
     exporter.push(&job(1..2).attempt(1).records());
     let again = rank(&exporter);
-    assert_eq!(
-        (&again["is_judged"], &again["judging_from_step"]),
-        (&json!(false), &json!(192))
-    );
+    assert_eq!((&again["is_judged"], &again["judging_from_step"]), (&json!(false), &json!(24)));
 }

@@ -36,6 +36,7 @@ mod creep;
 mod explained;
 
 mod evaluation;
+mod meaning;
 
 mod diagnoses;
 

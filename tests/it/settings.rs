@@ -223,7 +223,7 @@ fn status_is_a_table_for_people_and_json_for_programs() {
         assert!(line.starts_with(start) && line.ends_with(end), "{line}");
     };
     ends(of("llm "), "llm 12 0 7 ", "79.0 GiB 79.0 GiB – 80.0 GiB 99% – – HIGH PRESSURE");
-    let judged = "1.00 GiB 1.00 GiB – – – – – no finding; slow growth judged from step 288";
+    let judged = "1.00 GiB 1.00 GiB – – – – – no finding; growth judged from step 47";
     ends(of("default "), "default 0 0 1 ", judged);
     let column = |line: &str, text: &str| {
         line.chars()

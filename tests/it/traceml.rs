@@ -144,8 +144,8 @@ fn kinds(summary: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// The first step that creep detection judges: 96 of warm-up, and 12 blocks of 16.
-const FIRST_JUDGED: u64 = 288;
+/// The first step that creep detection judges: 23 of warm-up, and 12 blocks of 2.
+const FIRST_JUDGED: u64 = 47;
 
 /// Nothing is found, as far as there are enough steps to judge.
 fn is_balanced(job: &Job) {

@@ -332,7 +332,7 @@ def awaits_page_of_process(receiver):
     if any(labels in creep["labels"] for labels in ("run", "rank")):
         raise Failure(f"the page for the process has labels of a rank: {creep['labels']}")
     text = creep["annotations"]["summary"] + "\n" + creep["annotations"]["description"]
-    for needed in [rf"process {os.getpid()} on device GPU-a \(exporter faulty\)", r"by [0-9.]+TiB an hour", r"out of memory in about ([0-9]+[dhms] ?)+", r"First look at whose process it is"]:
+    for needed in [rf"process {os.getpid()} on device GPU-a \(exporter faulty\)", r"by [0-9.]+TiB an hour", r"out of memory in about ([0-9.]+[dhms] ?)+", r"First look at whose process it is"]:
         if not re.search(needed, text):
             raise Failure(f"the page for the process lacks {needed}: {text}")
     slope = float(re.search(r"by ([0-9.]+)TiB an hour", text)[1]) * (1 << 40) / 3600

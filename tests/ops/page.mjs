@@ -146,7 +146,7 @@ const checks = {
 
   async "a rank that is not judged yet says from which step on and has no tick"(reader) {
     await reader.open(nvmlUrl);
-    const row = await reader.has("#ranks-rows tr", "slow growth judged from step 288");
+    const row = await reader.has("#ranks-rows tr", "growth judged from step 47");
     assert.equal(await row.locator("th .mark").getAttribute("class"), "mark level-pending");
   },
 
@@ -166,7 +166,7 @@ const checks = {
     const ranks = [{ ...young, rank: 1, is_judged: true, judging_from_step: undefined }, young];
     await reader.open(nvmlUrl, { ...status, ranks, findings: [], processes: [] });
     assert.equal(await reader.verdict(), "No finding so far: 2 ranks of 1 run push");
-    await reader.has("#verdict-more", "1 of 2 is not judged for slow growth yet; that is from step 288.");
+    await reader.has("#verdict-more", "1 of 2 is not judged for growth yet; that is from step 47.");
     assert.match(await reader.page.locator("#verdict").getAttribute("class"), /level-pending/);
   },
 

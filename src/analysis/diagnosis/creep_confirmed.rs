@@ -1,9 +1,9 @@
 //! MEMORY CREEP: live memory grows steadily and has eaten a telling share of the headroom.
 
-use crate::analysis::creep::trend::TrendFigures;
 use crate::analysis::diagnosis::growth::{LIVE_SIGNALS, creeping};
 use crate::analysis::diagnosis::kind::{About, Severity};
 use crate::analysis::diagnosis::scene::{Scene, Subject};
+use crate::analysis::diagnosis::trend_figures::TrendFigures;
 
 /// Live memory grows, and would reach the capacity.
 pub const ABOUT: About = About {

@@ -1,9 +1,10 @@
 //! MEMORY RISING: live memory grows steadily, not yet far enough to be called creep.
 
-use crate::analysis::creep::trend::{Stage, TrendFigures};
 use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
 use crate::analysis::diagnosis::kind::{About, Severity};
 use crate::analysis::diagnosis::scene::{Scene, Subject};
+use crate::analysis::diagnosis::trend_figures::TrendFigures;
+use crate::detect::trend::Stage;
 
 /// Live memory grows, and has not yet eaten enough of the headroom to page.
 pub const ABOUT: About = About {
@@ -21,6 +22,7 @@ pub fn judge(
     _: &Scene<'_>,
     subject: &Subject<'_, '_>,
 ) -> Option<(Severity, Box<TrendFigures>)> {
-    let trend = LIVE_SIGNALS.iter().find_map(|signal| subject.trend(*signal, Stage::Rising))?;
+    let rising = LIVE_SIGNALS.iter().find_map(|signal| subject.trend(*signal, Stage::Rising));
+    let trend = rising.filter(|trend| trend.is_growing())?;
     Some((Severity::Info, subject.figures(trend)))
 }

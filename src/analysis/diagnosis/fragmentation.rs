@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::trend::TrendFigures;
 use crate::analysis::diagnosis::growth::creeping;
 use crate::analysis::diagnosis::kind::{About, Figures, Score, Severity};
 use crate::analysis::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject};
+use crate::analysis::diagnosis::trend_figures::TrendFigures;
+use crate::detect::signal::Signal;
 use crate::model::units::Bytes;
 use crate::text::units::{percent, whole_bytes};
 
@@ -20,7 +20,7 @@ pub const ABOUT: About = About {
     label: "FRAGMENTATION",
     title: "FRAGMENTATION",
     mark: 'F',
-    help: "The allocator's reserved memory grows while live memory does not (judged as creep is); info when \
+    help: "The allocator reserves ever more memory that no larger batch explains (judged as creep is); info when \
            the reserved peak is merely at least twice the allocated peak. It stands down where peaks are unknown.",
     advice: "Try PYTORCH_ALLOC_CONF=expandable_segments:True (before PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF); pad or \
              bucket varying shapes.",
@@ -92,6 +92,10 @@ impl Figures for FragmentationEvidence {
                 Score { metric: "reserved", value: unused.peak_fragmentation_ratio }
             }
         }
+    }
+
+    fn is_level(&self) -> bool {
+        matches!(self, Self::Growth(growth) if growth.is_level())
     }
 
     fn signal(&self) -> Option<Signal> {

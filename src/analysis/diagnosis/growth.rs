@@ -1,19 +1,25 @@
 //! A signal that creeps: how that is judged, and its evidence.
 
-use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::trend::{Stage, TrendFigures};
 use crate::analysis::diagnosis::kind::{Figures, Score, Severity};
 use crate::analysis::diagnosis::pressure;
 use crate::analysis::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject};
 use crate::analysis::diagnosis::site_words;
+use crate::analysis::diagnosis::trend_figures::TrendFigures;
 use crate::analysis::rank::view::RankView;
-use crate::text::units::{bytes, counted, duration, least_time_left, time_left};
+use crate::detect::signal::Signal;
+use crate::detect::trend::Stage;
+use crate::model::units::UnixTime;
+use crate::text::units::{bytes, counted, date, duration, grouped, least_time_left, time_left};
 
 /// The signals of MEMORY CREEP and MEMORY RISING: live memory of a rank that pushes, else all that the driver reports.
 pub const LIVE_SIGNALS: [Signal; 2] = [Signal::Allocated, Signal::Process];
 
+/// Growth that went on after it had been level is no more than a warning for this long, unless out-of-memory is near:
+/// what comes and goes does not page each time.
+const RESUMED_SECONDS: f64 = 3600.0;
+
 /// Judges a signal that creeps: critical when its time to out-of-memory is short or live memory is near the
-/// capacity, else a warning.
+/// capacity, else a warning; info once its growth has ended.
 /// One that was critical stays so until the time is half as long again as the limit.
 pub fn creeping(
     scene: &Scene<'_>,
@@ -30,10 +36,20 @@ pub fn creeping(
     let margin = if was_critical { RELEASE_MARGIN } else { 0.0 };
     let is_full = pressure::of_live_memory(subject)
         .is_some_and(|pressure| pressure.ratio >= scene.thresholds.pressure_warning - margin);
-    let severity = if is_soon || is_full { Severity::Critical } else { Severity::Warning };
+    let has_resumed = trend
+        .resumed()
+        .is_some_and(|resumed| trend.seen.time.since(resumed.time) < RESUMED_SECONDS);
+    let severity = match trend.is_growing() {
+        false => Severity::Info,
+        true if is_soon || (is_full && !has_resumed) => Severity::Critical,
+        true => Severity::Warning,
+    };
     let figures = subject.figures(trend);
     Some((severity, if is_over { Box::new(figures.without_eta()) } else { figures }))
 }
+
+/// What to do about growth that has ended.
+const LEVEL_ADVICE: &str = "Nothing, unless it grows again. A buffer that is full and state that is made once look like this.";
 
 impl Figures for TrendFigures {
     fn sentence(&self) -> String {
@@ -45,6 +61,16 @@ impl Figures for TrendFigures {
             Signal::Process => "memory of the process grows",
         };
         let growth = bytes(self.growth_bytes);
+        if self.is_level() {
+            let until = self.level_since_step.map_or_else(
+                || date(self.level_since_time.map_or(0.0, UnixTime::get)),
+                |step| format!("step {}", grouped(step.get())),
+            );
+            return format!(
+                "{} {growth} until {until}; level since",
+                what.replacen("grows", "grew", 1)
+            );
+        }
         let mut text = match (self.slope_bytes_per_step, self.onset_step) {
             (Some(slope), Some(step)) => {
                 format!("{what} by {}/step, {growth} since step {}", bytes(slope), step.get())
@@ -106,7 +132,14 @@ impl Figures for TrendFigures {
         Some(self.signal)
     }
 
+    fn is_level(&self) -> bool {
+        self.level_since_time.is_some()
+    }
+
     fn advice(&self) -> Option<String> {
+        if self.is_level() {
+            return Some(LEVEL_ADVICE.to_owned());
+        }
         site_words::advice(self.site.as_deref(), self.holder.as_deref())
             .or_else(|| self.searched.map(|_| site_words::without_tensors(self.is_on_host)))
     }

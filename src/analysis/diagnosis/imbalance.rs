@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::basis::Basis;
-use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::trend::Stage;
 use crate::analysis::diagnosis::balance::peak_by;
 use crate::analysis::diagnosis::kind::{About, Figures, Score, Severity};
 use crate::analysis::diagnosis::scene::{Scene, Subject, SubjectView, graded};
+use crate::detect::signal::Signal;
+use crate::detect::trend::{Stage, Trend};
 use crate::text::units::{bytes, percent};
 
 /// Skew is noise on a device that is nearly empty: a warning needs this pressure of the rank…
@@ -56,7 +56,8 @@ pub fn judge(
     let SubjectView::Rank(run, rank, view) = subject.view else { return None };
     let limits = scene.thresholds;
     // A rank that leaks grows beyond the others: MEMORY CREEP says so already.
-    if subject.trend(Signal::Allocated, Stage::Creeping).is_some() {
+    let creeping = subject.trend(Signal::Allocated, Stage::Creeping);
+    if creeping.is_some_and(Trend::is_growing) {
         return None;
     }
     let balance = run.comparable.as_ref()?;

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::signal::Signal;
+use crate::detect::signal::Signal;
 
 /// The names of a diagnosis and what it says to people.
 #[derive(Debug)]
@@ -69,6 +69,11 @@ pub trait Figures {
     fn advice(&self) -> Option<String> {
         None
     }
+
+    /// Returns whether it is about growth that has ended.
+    fn is_level(&self) -> bool {
+        false
+    }
 }
 
 /// What a finding is measured by in a summary: the higher, the worse.
@@ -95,6 +100,10 @@ impl<T: Figures> Figures for Box<T> {
 
     fn advice(&self) -> Option<String> {
         T::advice(self)
+    }
+
+    fn is_level(&self) -> bool {
+        T::is_level(self)
     }
 }
 

@@ -17,14 +17,15 @@ pub mod outside_allocator;
 pub mod pressure;
 pub mod scene;
 pub mod site_words;
+pub mod trend_figures;
 
 kind::diagnoses! {
     GpuLost: gpu_lost, gpu_lost::GpuLostEvidence;
     OutOfMemory: out_of_memory, out_of_memory::OutOfMemoryEvidence;
-    CreepConfirmed: creep_confirmed, Box<crate::analysis::creep::trend::TrendFigures>;
+    CreepConfirmed: creep_confirmed, Box<trend_figures::TrendFigures>;
     HighPressure: high_pressure, high_pressure::PressureEvidence;
     Imbalance: imbalance, imbalance::ImbalanceEvidence;
     Fragmentation: fragmentation, fragmentation::FragmentationEvidence;
     OutsideAllocator: outside_allocator, outside_allocator::OutsideEvidence;
-    CreepEarly: creep_early, Box<crate::analysis::creep::trend::TrendFigures>;
+    CreepEarly: creep_early, Box<trend_figures::TrendFigures>;
 }

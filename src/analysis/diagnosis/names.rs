@@ -6,9 +6,9 @@ use std::fmt;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::analysis::creep::signal::Signal;
 use crate::analysis::diagnosis::kind::{About, Score};
 use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
+use crate::detect::signal::Signal;
 
 impl DiagnosisKind {
     /// The name in labels and recordings (`CREEP_CONFIRMED`).
@@ -90,6 +90,11 @@ impl Evidence {
     /// Returns the signal that grows, if the finding is about one.
     pub fn signal(&self) -> Option<Signal> {
         self.figures().signal()
+    }
+
+    /// Returns whether it is about growth that has ended.
+    pub fn is_level(&self) -> bool {
+        self.figures().is_level()
     }
 
     /// Returns what to look at first, where the figures know that better than their diagnosis.

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::trend::TrendFigures;
 use crate::analysis::diagnosis::growth::creeping;
 use crate::analysis::diagnosis::kind::{About, Figures, Score, Severity};
 use crate::analysis::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject};
+use crate::analysis::diagnosis::trend_figures::TrendFigures;
+use crate::detect::signal::Signal;
 use crate::text::units::{bytes, percent};
 
 /// The share of the capacity from which memory outside the allocator is worth a word: a CUDA context and NCCL's
@@ -85,6 +85,10 @@ impl Figures for OutsideEvidence {
                 Score { metric: "outside_allocator", value: large.outside_ratio }
             }
         }
+    }
+
+    fn is_level(&self) -> bool {
+        matches!(self, Self::Growth(growth) if growth.is_level())
     }
 
     fn signal(&self) -> Option<Signal> {

@@ -1,13 +1,14 @@
 //! What diagnoses look at: the subjects present at one time, the limits, and what held the last time.
 
-use crate::analysis::creep::estimator::CreepEstimator;
-use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::trend::{Stage, Trend, TrendFigures};
 use crate::analysis::devices::DeviceFailure;
 use crate::analysis::diagnosis::balance::{Balance, COMPARABLE_STEPS_MIN, balance};
 use crate::analysis::diagnosis::kind::Severity;
+use crate::analysis::diagnosis::trend_figures::TrendFigures;
 use crate::analysis::processes::ProcessView;
 use crate::analysis::rank::view::RankView;
+use crate::detect::detector::Detector;
+use crate::detect::signal::Signal;
+use crate::detect::trend::{Stage, Trend};
 use crate::model::ids::{GpuUuid, ProcessId, Rank, RankId, Run, SubjectId};
 
 /// The limits that findings are judged by.
@@ -120,8 +121,8 @@ impl<'a> SubjectView<'a, '_> {
         matches!(self, Self::Rank(_, _, view) if view.ended.is_some())
     }
 
-    /// Returns the estimator of the subject's growth; `None` of a device.
-    pub fn creep(&self) -> Option<&'a CreepEstimator> {
+    /// Returns the detector of the subject's growth; `None` of a device.
+    pub fn creep(&self) -> Option<&'a Detector> {
         match self {
             Self::Rank(_, _, view) => Some(view.creep),
             Self::Process(_, view) => Some(view.creep),
@@ -143,13 +144,12 @@ impl<'a> Subject<'a, '_> {
         // What keeps live memory explains no growth outside of it.
         let site = self.rank().filter(|_| trend.signal == Signal::Allocated);
         let site = site.map(|rank| rank.site).unwrap_or_default();
-        let creep = self.view.creep();
         Box::new(TrendFigures {
             is_on_host: device.is_some_and(GpuUuid::is_host),
             site: site.leak.cloned().map(Box::new),
             holder: site.holder.cloned().map(Box::new),
             searched: site.searched,
-            ..creep.map_or_else(|| trend.figures(), |creep| creep.figures(trend))
+            ..TrendFigures::of(trend)
         })
     }
 

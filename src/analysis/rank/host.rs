@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::estimate;
 use crate::model::host::{HostParts, ProcessGroup};
 use crate::model::units::{Bytes, Count, MEBIBYTE};
 
@@ -133,8 +132,8 @@ impl ChildProcesses {
         Some(rise / run).filter(|slope| slope.is_finite())
     }
 
-    /// Returns whether their memory is still rising in a straight line, as that of a leak does: by [`STRAIGHT_GAIN_MIN`] or more, in moves
-    /// that are alike ([`Path::straightness`](estimate::Path::straightness)), and in the second half of the steps by
+    /// Returns whether their memory is still rising in a straight line, as that of a leak does: by [`STRAIGHT_GAIN_MIN`] or
+    /// more, in moves that are alike (the square of the sum by the sum of the squares), and in the second half of the steps by
     /// [`STRAIGHT_KEPT_MIN`] of what they grew in the first. Pages that are copied once they are touched fade out instead.
     fn is_straight(&self) -> bool {
         let [first, .., last] = self.points.as_slice() else { return false };
@@ -142,10 +141,12 @@ impl ChildProcesses {
             return false;
         }
         let Some(middle) = self.bytes_at(0.5 * (first.0 + last.0)) else { return false };
-        let moves = estimate::path(&self.points).and_then(|path| path.straightness());
+        let pairs = self.points.iter().zip(self.points.iter().skip(1));
+        let squares: f64 = pairs.map(|(from, to)| (to.1 - from.1).powi(2)).sum();
+        let moves = (last.1 - first.1).powi(2) / squares;
         last.1 - first.1 >= STRAIGHT_GAIN_MIN
             && last.1 - middle >= STRAIGHT_KEPT_MIN * (middle - first.1)
-            && moves.is_some_and(|moves| moves >= STRAIGHT_MOVES_MIN)
+            && moves >= STRAIGHT_MOVES_MIN
     }
 
     /// Returns the bytes at a step between two readings, on the line between them.

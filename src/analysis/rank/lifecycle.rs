@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::challengers::{Claim, Holder};
-use crate::analysis::estimate;
+use crate::detect::stats::median::median;
 use crate::model::end::EndReport;
 use crate::model::launch::{Instance, Launch};
 use crate::model::step::{Phase, StepSample};
@@ -83,6 +83,7 @@ pub struct Origin<'a> {
     pub began_time: f64,
 }
 
+// Same name as detect::intervals::Newest: there it is intervals, here a record.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Newest {
     attempt: Count,
@@ -302,7 +303,7 @@ impl Lifecycle {
     fn usual_pause(&self) -> Duration {
         let mut pauses = self.pauses;
         let n_pauses = self.n_pauses.min(PAUSES);
-        let usual = pauses.get_mut(..n_pauses).and_then(estimate::median).unwrap_or(0.0);
+        let usual = pauses.get_mut(..n_pauses).and_then(median).unwrap_or(0.0);
         Duration::try_from_secs_f64(usual).unwrap_or_default()
     }
 }

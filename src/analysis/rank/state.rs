@@ -4,12 +4,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::analysis::creep::axis::AxisPoint;
-use crate::analysis::creep::estimator::CreepEstimator;
-use crate::analysis::creep::record::{DeviceReading, MemoryRecord};
-use crate::analysis::creep::rules::CreepSettings;
-use crate::analysis::creep::signal::Signal;
-use crate::analysis::estimate;
 use crate::analysis::rank::ended::{OomEvent, RankEnded};
 use crate::analysis::rank::host::HostMemory;
 use crate::analysis::rank::lifecycle::{Arrival, Lifecycle, RecordVerdict};
@@ -17,12 +11,18 @@ use crate::analysis::rank::peaks::{HighWater, IntervalPeak, RecentPeaks, StepPea
 use crate::analysis::rank::tally::Tally;
 use crate::analysis::rank::view::{DeviceView, Identity, LastTrain, RankView};
 use crate::analysis::sites::SiteView;
+use crate::detect::config::Config as DetectConfig;
+use crate::detect::detector::Detector;
+use crate::detect::sample::AxisPoint;
+use crate::detect::sample::{DeviceReading, Sample};
+use crate::detect::signal::Signal;
+use crate::detect::stats::median::median;
 use crate::model::end::{EndOutcome, EndReport};
 use crate::model::ids::GpuUuid;
 use crate::model::step::{Phase, StepMark, StepSample};
 use crate::model::units::{Bytes, Count, OutOfRange, Seconds, UnixTime, Uptime};
 
-/// Readings of the device reach the estimator at most this often, in seconds: it counts readings, and was tuned on
+/// Readings of the device reach the detector at most this often, in seconds: it counts readings, and was tuned on
 /// one every 15 seconds.
 pub const DEVICE_READING_EVERY: f64 = 10.0;
 
@@ -32,7 +32,7 @@ const RETRIES_WITHIN: Duration = Duration::from_mins(15);
 /// How many readings the figure of memory outside the allocator is the median of.
 const OUTSIDE_READINGS: usize = 5;
 
-/// One rank's state: acceptance, the recent peaks and the creep estimator.
+/// One rank's state: acceptance, the recent peaks and the detector.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct RankState {
     identity: Identity,
@@ -44,9 +44,9 @@ pub struct RankState {
     /// The high-water marks of the last record of this life.
     high_water: HighWater,
     interval: IntervalPeak,
-    creep: CreepEstimator,
-    /// The estimator of samples by time since the last step; `None` while it takes steps.
-    by_time: Option<Box<CreepEstimator>>,
+    creep: Detector,
+    /// The detector of samples by time since the last step; `None` while it takes steps.
+    by_time: Option<Box<Detector>>,
     tally: Tally,
     /// Train steps that it reported, since the exporter began.
     steps_total: u64,
@@ -69,7 +69,7 @@ pub struct RankState {
     ooms_total: u64,
     /// The capacity that NVML gave for its device, for ranks that push none.
     device_total: Option<Bytes>,
-    /// When the estimator last took a reading of its device, as a Unix time.
+    /// When the detector last took a reading of its device, as a Unix time.
     device_read_at: Option<f64>,
     /// What the process used beyond its allocator, at the last readings, in bytes.
     outside: [f64; OUTSIDE_READINGS],
@@ -79,7 +79,7 @@ pub struct RankState {
 
 impl RankState {
     /// An empty window of a rank first heard of at `now`.
-    pub fn new(creep: CreepSettings, peak_interval: Duration, now: Uptime) -> Self {
+    pub fn new(creep: DetectConfig, peak_interval: Duration, now: Uptime) -> Self {
         Self {
             identity: Identity::default(),
             lifecycle: Lifecycle::default(),
@@ -88,7 +88,7 @@ impl RankState {
             recent: RecentPeaks::default(),
             high_water: HighWater::default(),
             interval: IntervalPeak::new(peak_interval),
-            creep: CreepEstimator::new(creep),
+            creep: Detector::new(creep),
             by_time: None,
             tally: Tally::default(),
             steps_total: 0,
@@ -109,7 +109,7 @@ impl RankState {
     }
 
     /// Goes on with other settings, as after a restart of the exporter.
-    pub fn configure(&mut self, creep: CreepSettings, peak_interval: Duration) {
+    pub fn configure(&mut self, creep: DetectConfig, peak_interval: Duration) {
         self.creep.configure(creep);
         self.by_time.iter_mut().for_each(|by_time| by_time.configure(creep));
         self.interval.configure(peak_interval);
@@ -158,7 +158,6 @@ impl RankState {
         if let Some(parts) = &sample.host {
             self.host.get_or_insert_default().take(parts, sample.step);
         }
-        self.creep.set_host(self.is_host());
         self.lifecycle.advance(sample, at);
         let capacity = self.own_capacity();
         let record = memory_record(&figures, self.high_water, time);
@@ -191,7 +190,7 @@ impl RankState {
         &mut self,
         phase: Phase,
         figures: LastTrain,
-        record: Option<MemoryRecord>,
+        record: Option<Sample>,
     ) -> bool {
         let (step, step_seconds) = self
             .last_train
@@ -200,11 +199,9 @@ impl RankState {
         let (Phase::Sample, Some(record), false) = (phase, record, self.is_ended()) else {
             return false;
         };
-        let (settings, is_host) = (*self.creep.settings(), self.is_host());
+        let config = *self.creep.config();
         let capacity = self.own_capacity();
-        let by_time =
-            self.by_time.get_or_insert_with(|| Box::new(CreepEstimator::of_samples(settings)));
-        by_time.set_host(is_host);
+        let by_time = self.by_time.get_or_insert_with(|| Box::new(Detector::by_time(config)));
         by_time.sample(&record, capacity)
     }
 
@@ -404,8 +401,8 @@ impl RankState {
         &self.lifecycle
     }
 
-    /// The estimator of its growth: by steps, or by time while it takes none.
-    pub fn creep(&self) -> &CreepEstimator {
+    /// The detector of its growth: by steps, or by time while it takes none.
+    pub fn creep(&self) -> &Detector {
         let by_time = self.by_time.as_deref().filter(|_| self.is_by_time());
         by_time.unwrap_or(&self.creep)
     }
@@ -458,7 +455,7 @@ impl RankState {
         device.process_used?;
         let mut readings = self.outside;
         let n_readings = readings.len().min(self.n_outside);
-        let median = estimate::median(readings.get_mut(..n_readings)?)?;
+        let median = median(readings.get_mut(..n_readings)?)?;
         Some(median.max(0.0))
     }
 
@@ -509,7 +506,7 @@ impl RankState {
             step,
             requested: None,
             headroom_bytes: headroom.map(|headroom| headroom.bytes),
-            growth_bytes: trend.map(|trend| self.creep().figures(trend).growth_bytes),
+            growth_bytes: trend.map(|trend| trend.growth_bytes),
             n_events: self.oom.map_or(0, |oom| oom.n_events) + 1,
             is_fatal: false,
             is_kill: false,
@@ -523,7 +520,7 @@ impl RankState {
     fn begin_life(&mut self) {
         self.ended = None;
         self.oom = None;
-        self.creep.new_life();
+        self.creep.restart();
         self.creep.count_steps();
         self.by_time = None;
         self.tally.begin_life();
@@ -555,7 +552,7 @@ impl RankState {
     }
 }
 
-/// The record of a step that the estimator takes.
+/// The record of a step that the detector takes.
 ///
 /// A high-water mark bounds a peak that is unknown; not where the allocator holds less than that, since what it holds
 /// may then be in use as well as not.
@@ -566,10 +563,10 @@ fn memory_record(
     figures: &LastTrain,
     high_water: HighWater,
     time: f64,
-) -> Result<MemoryRecord, OutOfRange> {
+) -> Result<Sample, OutOfRange> {
     let bounds = |mark: &Bytes| figures.reserved.is_none_or(|reserved| reserved >= *mark);
     let peak_bound = figures.peak_allocated.or(high_water.allocated.filter(bounds));
-    Ok(MemoryRecord {
+    Ok(Sample {
         at: AxisPoint { position: figures.step.as_f64(), time: UnixTime::new(time)? },
         allocated: figures.allocated.as_f64(),
         peak: figures.peak_allocated.map(Bytes::as_f64),

@@ -38,6 +38,7 @@ pub struct Tally {
     series: Series,
 }
 
+// Same name as detect::tracker::Moment: that of a judgment, on the axis of a series.
 /// A step and when it ended, as a Unix time.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Moment {
@@ -250,6 +251,7 @@ fn count(n: u64) -> f64 {
 /// Two to the power of this is more steps a part than any run has.
 const DOUBLINGS_MAX: u32 = 30;
 
+// Same name as detect::series::Series: each summarizes records in its own way.
 /// A life in parts of as many steps each, the last one still filling.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(try_from = "SavedSeries")]

@@ -7,13 +7,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::basis::Basis;
-use crate::analysis::creep::axis::Axis;
-use crate::analysis::creep::estimator::CreepEstimator;
 use crate::analysis::rank::ended::{OomEvent, RankEnded};
 use crate::analysis::rank::host::HostMemory;
 use crate::analysis::rank::peaks::StepPeaks;
 use crate::analysis::rank::tally::Tally;
 use crate::analysis::sites::SiteView;
+use crate::detect::detector::Detector;
+use crate::detect::sample::Axis;
 use crate::model::ids::{GpuUuid, Rank};
 use crate::model::step::{StepMark, StepSample};
 use crate::model::units::{Bytes, Count, Seconds, Uptime};
@@ -115,8 +115,8 @@ pub struct RankView<'a> {
     pub device: DeviceView,
     /// Model of its device, where NVML names it.
     pub device_model: Option<&'a str>,
-    /// The estimator, for its trends and slopes.
-    pub creep: &'a CreepEstimator,
+    /// The detector, for its trends and slopes.
+    pub creep: &'a Detector,
     /// This life, summed up.
     pub tally: &'a Tally,
     /// Train steps that it reported, since the exporter began.
@@ -180,7 +180,7 @@ impl RankView<'_> {
 
     /// The step from which on its growth will be judged; `None` once it is, and of one that takes no steps.
     pub fn judging_from_step(&self) -> Option<u64> {
-        let until_judged = u64::from(self.creep.records_until_judged());
+        let until_judged = u64::from(self.creep.samples_until_judged());
         let is_awaited = until_judged > 0 && self.ended.is_none() && !self.is_by_time();
         self.last_train.filter(|_| is_awaited).map(|last| last.step.get() + until_judged)
     }

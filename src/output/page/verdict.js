@@ -68,7 +68,7 @@ function pending(view, watched) {
   const over = nOver > 0 ? `${number(nOver)} of ${number(watched.length)} ended too soon to be judged for growth.` : "";
   const step = most(view.ranks.map((rank) => rank.judging_from_step));
   const from = isKnown(step) ? `; that is ${nPending === 1 ? "" : "for the last one "}from step ${number(step)}` : "";
-  const young = `${number(nPending)} of ${number(watched.length)} ${nPending === 1 ? "is" : "are"} not judged for slow growth yet${from}.`;
+  const young = `${number(nPending)} of ${number(watched.length)} ${nPending === 1 ? "is" : "are"} not judged for growth yet${from}.`;
   const more = [nPending > 0 || nOver === 0 ? young : "", over].filter(Boolean).join(" ");
   return { level: PENDING, headline: `No finding so far: ${who(view)}`, more, said: "No finding so far" };
 }

@@ -58,8 +58,8 @@ const judged = (subject, findings) => ({ ...subject, findings, level: levelOf(fi
 function pendingRank({ is_judged: isJudged, judging_from_step: step, end }) {
   if (isJudged !== false) return null;
   if (end) return { label: "too few steps", hint: "It ended before creep detection had seen enough steps" };
-  const label = isKnown(step) ? `slow growth judged from step ${number(step)}` : "not judged yet";
-  return { label, hint: "Fast growth is judged already; slow growth shows only over more steps" };
+  const label = isKnown(step) ? `growth judged from step ${number(step)}` : "not judged yet";
+  return { label, hint: "Growth is judged once there are enough steps" };
 }
 
 /** The ranks whose live memory rises in a straight line, though no finding speaks of it. */

@@ -1,22 +1,24 @@
 //! A story, and what a live exporter knows of a rank, as JSON: bytes, seconds and steps stand in the names, and what is
 //! unknown is absent.
 
+use std::ops::Not;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::analysis::creep::signal::Signal;
 use crate::analysis::diagnosis::DiagnosisKind;
 use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::findings::{Transition, TransitionState};
 use crate::analysis::rank::view::RankView;
 use crate::analysis::status::{AckStatus, FindingStatus, RankStatus, Status};
+use crate::detect::signal::Signal;
 use crate::model::ids::{SubjectId, subject_fields};
 use crate::model::units::Bytes;
 use crate::report::explain::json_windows::{
-    ClosestWindow, GateMeaning, LevelWindows, StairsSeen, SurgeShown, WindowShown,
+    ClosestWindow, LevelWindows, TestMeaning, WindowShown,
 };
 use crate::report::explain::story::{Cause, End, Floor, Story, StoryEvent, StoryPoint};
-use crate::report::explain::text::{gates, held, signals};
+use crate::report::explain::text::{held, signals, tests};
 
 /// A story, for programs.
 #[derive(Debug, Serialize)]
@@ -42,20 +44,14 @@ pub struct StoryTold<'a> {
     held: Vec<FindingHeld>,
     signals: Vec<SignalTold>,
     events: Vec<EventTold<'a>>,
-    /// At the end.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stairs: Option<StairsSeen>,
-    /// At the end.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    first_steps: Option<SurgeShown>,
-    /// The gates that outcomes name.
-    gates: Vec<GateMeaning>,
+    /// The tests that outcomes name.
+    tests: Vec<TestMeaning>,
 }
 
 impl<'a> StoryTold<'a> {
     pub fn of(story: &'a Story) -> Self {
         let has_readings = story.has_readings();
-        let (n_steps, is_capacity_known) = (Some(story.n_steps), story.capacity.is_some());
+        let n_steps = Some(story.n_steps);
         let held = held(story).map(|event| FindingHeld {
             kind: event.transition.kind,
             severity: event.transition.severity,
@@ -73,14 +69,7 @@ impl<'a> StoryTold<'a> {
             held: held.collect(),
             signals: signals(story).map(|signal| SignalTold::of(story, signal)).collect(),
             events: story.events.iter().map(|event| EventTold::of(event, story)).collect(),
-            stairs: story
-                .stairs
-                .filter(|_| !has_readings)
-                .map(|stairs| StairsSeen::of(&stairs)),
-            first_steps: story
-                .first_steps
-                .map(|surge| SurgeShown::of(&surge, is_capacity_known)),
-            gates: gates(ends).into_iter().map(GateMeaning::of).collect(),
+            tests: tests(ends).into_iter().map(TestMeaning::of).collect(),
         }
     }
 }
@@ -175,23 +164,15 @@ struct EventTold<'a> {
     became: Option<DiagnosisKind>,
     #[serde(skip_serializing_if = "Option::is_none")]
     window: Option<WindowShown>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stairs: Option<StairsSeen>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    first_steps: Option<SurgeShown>,
-    /// Of growth that set in after the first steps.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    later_steps: Option<SurgeShown>,
+    /// Of a raised one: whether the intervals between event markers show it.
+    #[serde(skip_serializing_if = "Not::not")]
+    is_between_events: bool,
 }
 
 impl<'a> EventTold<'a> {
     fn of(event: &'a StoryEvent, story: &Story) -> Self {
         let is_capacity_known = story.capacity.is_some();
         let is_cleared = event.transition.state == TransitionState::Cleared;
-        let surge = |is_later| {
-            let surge = event.surge.filter(|surge| surge.is_later == is_later)?;
-            Some(SurgeShown::of(&surge, is_capacity_known))
-        };
         Self {
             transition: &event.transition,
             cause: is_cleared.then(|| cause(event.cause)),
@@ -200,9 +181,7 @@ impl<'a> EventTold<'a> {
                 _ => None,
             },
             window: event.window.map(|window| WindowShown::of(&window, is_capacity_known)),
-            stairs: event.stairs.map(|stairs| StairsSeen::of(&stairs)),
-            first_steps: surge(false),
-            later_steps: surge(true),
+            is_between_events: event.is_between_events,
         }
     }
 }
@@ -221,8 +200,8 @@ fn cause(cause: Cause) -> &'static str {
 #[derive(Debug, Serialize)]
 pub struct WindowsNow {
     windows: Vec<WindowNow>,
-    /// The gates that outcomes name.
-    gates: Vec<GateMeaning>,
+    /// The tests that outcomes name.
+    tests: Vec<TestMeaning>,
 }
 
 /// One window of a rank.
@@ -240,14 +219,14 @@ impl WindowsNow {
         let mut now = Vec::new();
         for signal in Signal::ALL {
             let windows = rank.creep.windows(signal, capacity);
-            for window in windows.filter(|window| window.n_records > 0.0) {
+            for window in windows.filter(|window| window.n_samples > 0.0) {
                 ends.push(End::of(&window.outcome));
                 let window = WindowShown::of(&window, capacity.is_some());
                 now.push(WindowNow { signal, window });
             }
         }
-        let gates = gates(ends.into_iter()).into_iter().map(GateMeaning::of).collect();
-        Self { windows: now, gates }
+        let tests = tests(ends.into_iter()).into_iter().map(TestMeaning::of).collect();
+        Self { windows: now, tests }
     }
 }
 
@@ -255,7 +234,7 @@ impl WindowsNow {
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct WindowsRead {
     windows: Vec<Value>,
-    gates: Vec<Value>,
+    tests: Vec<Value>,
 }
 
 /// What a live exporter knows of a rank, for programs.

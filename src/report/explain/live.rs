@@ -1,11 +1,11 @@
-//! A rank as a live exporter knows it, as text: its findings and why, what is acknowledged, how
-//! each signal grows, how far it is from out-of-memory, and the gates that its windows do not pass now.
+//! What a live exporter knows of one rank, as text of at most 100 columns: its findings and why, what is acknowledged, how
+//! each signal grows, how far it is from out-of-memory, and the tests that its windows do not pass now.
 
-use crate::analysis::creep::signal::Signal;
 use crate::analysis::diagnosis::Evidence;
 use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::rank::view::RankView;
 use crate::analysis::status::{FindingStatus, RankStatus, SignalStatus, Status};
+use crate::detect::signal::Signal;
 use crate::model::ids::SubjectId;
 use crate::model::units::Bytes;
 use crate::report::explain::story::End;
@@ -95,7 +95,7 @@ fn finding(page: &mut Page, finding: &FindingStatus, why: &str) {
     page.paragraph(Indent { first: 4, rest: 10 }, &format!("Next: {advice}"));
 }
 
-/// Puts the windows of a rank into words, as they are now: how long each is, and which gate stops it.
+/// Puts the windows of a rank into words, as they are now: how long each is, and which test stops it.
 pub fn windows(rank: &RankView<'_>) -> String {
     let capacity = rank.capacity.map(Bytes::as_f64);
     let mut page = Page::default();
@@ -105,8 +105,8 @@ pub fn windows(rank: &RankView<'_>) -> String {
             Table::new([Column::right(2, "records"), Column::left(2, "outcome now")]);
         let n_ends = ends.len();
         let windows = rank.creep.windows(signal, capacity);
-        for window in windows.filter(|window| window.n_records > 0.0) {
-            table.row([whole(window.n_records), last_word(&window)]);
+        for window in windows.filter(|window| window.n_samples > 0.0) {
+            table.row([whole(window.n_samples), last_word(&window)]);
             ends.push(End::of(&window.outcome));
         }
         if ends.len() > n_ends {
@@ -123,7 +123,7 @@ pub fn windows(rank: &RankView<'_>) -> String {
 fn absence(rank: &RankStatus) -> String {
     match rank.judging_from_step {
         Some(step) => format!(
-            "None; fast growth is judged already, slow growth from step {} on",
+            "None; judged from step {} on",
             grouped(step)
         ),
         None if !rank.is_judged && rank.is_by_time => {

@@ -1,22 +1,20 @@
-//! The story of one rank or process, gathered record by record: its live memory, its findings, and the gates that stopped
+//! The story of one rank or process, gathered record by record: its live memory, its findings, and the tests that stopped
 //! its windows. Nothing is put into words here.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::analysis::config::EngineConfig;
-use crate::analysis::creep::estimator::CreepEstimator;
-use crate::analysis::creep::gates::{Bound, Gate, GateFailure};
-use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::stairs::StairsEvidence;
-use crate::analysis::creep::surge::SurgeEvidence;
-use crate::analysis::creep::trend::{ShownBy, Stage};
-use crate::analysis::creep::window::{WindowTrend, WindowVerdict};
 use crate::analysis::diagnosis::DiagnosisKind;
 use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
 use crate::analysis::findings::{Transition, TransitionState};
 use crate::analysis::processes::ProcessView;
 use crate::analysis::rank::view::RankView;
+use crate::detect::detector::{Detector, WindowReport};
+use crate::detect::signal::Signal;
+use crate::detect::tests::{Bound, Shown, Stopped, Test};
+use crate::detect::tracker::ShownBy;
+use crate::detect::trend::Stage;
 use crate::model::ids::SubjectId;
 use crate::model::units::{Bytes, Uptime};
 
@@ -48,10 +46,6 @@ pub struct Story {
     pub windows: BTreeMap<(Signal, usize), LevelTests>,
     /// The window of each signal that came nearest to a trend.
     pub closest: BTreeMap<Signal, Closest>,
-    /// The stairs that the estimator remembers at the end.
-    pub stairs: Option<StairsEvidence>,
-    /// The last of what the first steps of a life showed.
-    pub first_steps: Option<SurgeEvidence>,
     /// How many steps of a life are warm-up.
     warmup_pushes: u32,
     /// A rank that is silent for longer leaves every output.
@@ -79,7 +73,7 @@ impl<'a> SubjectFigures<'a> {
         }
     }
 
-    fn creep(&self) -> &'a CreepEstimator {
+    fn creep(&self) -> &'a Detector {
         match self {
             Self::Rank(rank) => rank.creep,
             Self::Process(process) => process.creep,
@@ -136,13 +130,11 @@ pub struct StoryEvent {
     pub transition: Transition,
     /// How many steps the pictures had then.
     pub n_pictured: u64,
-    /// Of a raised one: the window that shows it or, as when its severity changes, has shown it; `None` when stairs do, or
-    /// the finding is about no window.
-    pub window: Option<WindowVerdict>,
-    /// Of a raised one that stairs show: the stairs.
-    pub stairs: Option<StairsEvidence>,
-    /// Of a raised one that the first steps show, or growth that set in later: those.
-    pub surge: Option<SurgeEvidence>,
+    /// Of a raised one: the window that shows it or, as when its severity changes, has shown it; `None` when the intervals
+    /// between event markers do, or the finding is about no window.
+    pub window: Option<WindowReport>,
+    /// Of a raised one: whether the intervals between event markers show it.
+    pub is_between_events: bool,
     /// Of a cleared one: why.
     pub cause: Cause,
 }
@@ -171,26 +163,26 @@ pub struct LevelTests {
     /// How many had which outcome.
     pub ends: BTreeMap<End, u32>,
     /// The last window, tested or not.
-    pub last: WindowVerdict,
+    pub last: WindowReport,
 }
 
 /// The outcome of one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum End {
-    /// A gate stopped it.
-    Stopped(Gate),
-    /// It shows growth that a gate keeps from being called creep.
-    Rises(Gate),
+    /// A test stopped it.
+    Stopped(Test),
+    /// It shows growth that a test keeps from being called creep.
+    Rises(Test),
     Creeps,
 }
 
 impl End {
     /// Returns the outcome that a verdict amounts to.
-    pub fn of(verdict: &Result<WindowTrend, GateFailure>) -> Self {
+    pub fn of(verdict: &Result<Shown, Stopped>) -> Self {
         match verdict {
-            Err(stop) => Self::Stopped(stop.gate),
-            Ok(WindowTrend { obstacle: Some(stop), .. }) => Self::Rises(stop.gate),
-            Ok(WindowTrend { obstacle: None, .. }) => Self::Creeps,
+            Err(stop) => Self::Stopped(stop.test),
+            Ok(Shown { obstacle: Some(stop), .. }) => Self::Rises(stop.test),
+            Ok(Shown { obstacle: None, .. }) => Self::Creeps,
         }
     }
 }
@@ -198,7 +190,7 @@ impl End {
 /// The window of a signal that came nearest to a trend.
 #[derive(Clone, Copy, Debug)]
 pub struct Closest {
-    pub window: WindowVerdict,
+    pub window: WindowReport,
     /// The step at which it did; `None` of a process.
     pub step: Option<u64>,
 }
@@ -214,15 +206,13 @@ impl Story {
             is_by_time: false,
             span: None,
             n_restarts: 0,
-            warmup_pushes: config.creep.warmup_pushes,
+            warmup_pushes: config.creep.warmup_samples,
             rank_ttl: config.rank_ttl,
             n_warmup: 0,
             floors: BTreeMap::new(),
             events: Vec::new(),
             windows: BTreeMap::new(),
             closest: BTreeMap::new(),
-            stairs: None,
-            first_steps: None,
             has_window: false,
         }
     }
@@ -309,7 +299,7 @@ impl Story {
         }
     }
 
-    /// Adds a transition with the window or the stairs behind it.
+    /// Adds a transition with the window behind it.
     fn add_event(&mut self, transition: &Transition, view: &SubjectFigures<'_>, cause: Cause) {
         let capacity = view.capacity().map(Bytes::as_f64);
         let of_signal =
@@ -319,9 +309,9 @@ impl Story {
         let stage = stage_of(transition.kind);
         // A longer window may have taken over in the same moment, without showing as much.
         let worth = |level_idx| {
-            move |window: &WindowVerdict| {
-                let is_shown = window.outcome.is_ok_and(|passed| passed.trend.stage == stage);
-                (is_shown && window.is_asked, is_shown, window.level_idx == level_idx)
+            move |window: &WindowReport| {
+                let is_shown = window.outcome.is_ok_and(|shown| shown.stage == stage);
+                (is_shown, window.level_idx == level_idx)
             }
         };
         let window_of = |level_idx| {
@@ -335,8 +325,7 @@ impl Story {
                 Some(ShownBy::Window(level_idx)) => window_of(level_idx),
                 _ => None,
             },
-            stairs: (shown_by == Some(ShownBy::Stairs)).then(|| creep.stairs()),
-            surge: creep.surge().filter(|_| shown_by == Some(ShownBy::Surge)),
+            is_between_events: shown_by == Some(ShownBy::Intervals),
             cause,
         });
     }
@@ -350,9 +339,7 @@ impl Story {
             for window in view.creep().windows(signal, capacity) {
                 self.has_window |= LIVE_SIGNALS.contains(&signal);
                 let key = (signal, window.level_idx);
-                let is_new = |tests: &LevelTests| {
-                    tests.last.last_position.to_bits() != window.last_position.to_bits()
-                };
+                let is_new = |tests: &LevelTests| tests.last.to != window.to;
                 // A level has no new block unless the one below has.
                 if !self.windows.get(&key).is_none_or(is_new) {
                     break;
@@ -360,9 +347,6 @@ impl Story {
                 self.count(&window, step);
             }
         }
-        self.stairs = Some(view.creep().stairs());
-        let first = view.creep().surge().filter(|surge| !surge.is_later);
-        self.first_steps = first.or(self.first_steps);
         // A rank that ended has no windows any more.
         let has_ended = matches!(view, SubjectFigures::Rank(rank) if rank.ended.is_some());
         let is_restarted = had_window && !self.has_window && !has_ended;
@@ -370,14 +354,14 @@ impl Story {
         is_restarted
     }
 
-    fn count(&mut self, window: &WindowVerdict, step: Option<u64>) {
+    fn count(&mut self, window: &WindowReport, step: Option<u64>) {
         let end = End::of(&window.outcome);
         let tests = self
             .windows
             .entry((window.signal, window.level_idx))
             .or_insert_with(|| LevelTests { n_tests: 0, ends: BTreeMap::new(), last: *window });
         tests.last = *window;
-        if !window.is_asked || end == End::Stopped(Gate::Blocks) {
+        if end == End::Stopped(Test::Blocks) {
             return;
         }
         tests.n_tests += 1;
@@ -390,8 +374,8 @@ impl Story {
     }
 }
 
-/// Orders windows by how far they got: to which gate, then how near to passing it.
-fn nearness(verdict: &Result<WindowTrend, GateFailure>) -> (End, u64) {
+/// Orders windows by how far they got: to which test, then how near to passing it.
+fn nearness(verdict: &Result<Shown, Stopped>) -> (End, u64) {
     let stop = match verdict {
         Ok(passed) => passed.obstacle,
         Err(stop) => Some(*stop),
@@ -399,9 +383,9 @@ fn nearness(verdict: &Result<WindowTrend, GateFailure>) -> (End, u64) {
     (End::of(verdict), stop.map_or(0, |stop| passed_by(&stop)))
 }
 
-/// Orders the stops of one gate: bits of a positive ratio rise with it.
-fn passed_by(failure: &GateFailure) -> u64 {
-    let ratio = match failure.gate.row().bound {
+/// Orders the stops of one test: bits of a positive ratio rise with it.
+fn passed_by(failure: &Stopped) -> u64 {
+    let ratio = match failure.test.row().bound {
         Bound::AtLeast => failure.value / failure.limit,
         Bound::AtMost => failure.limit / failure.value,
     };
@@ -461,12 +445,12 @@ mod tests {
 
     use crate::analysis::basis::Basis;
     use crate::analysis::config::EngineConfig;
-    use crate::analysis::creep::estimator::CreepEstimator;
     use crate::analysis::diagnosis::high_pressure::PressureEvidence;
     use crate::analysis::diagnosis::kind::Severity;
     use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
     use crate::analysis::findings::{Transition, TransitionState};
     use crate::analysis::processes::ProcessView;
+    use crate::detect::detector::Detector;
     use crate::model::ids::{GpuUuid, ProcessId, SubjectId};
     use crate::model::units::{Bytes, Uptime};
     use crate::report::explain::story::{
@@ -498,7 +482,7 @@ mod tests {
     /// The story of a process that is read at second 0 and looked at again at `seconds`, when `transitions` come.
     fn story(seconds: u64, is_listed: bool, transitions: &[Transition]) -> Story {
         let config = EngineConfig::default();
-        let estimator = CreepEstimator::of_process(config.creep);
+        let estimator = Detector::of_process(config.creep);
         let mut story = Story::new(process(1), &config);
         let mut see = |seconds: u64, last_seen: u64, transitions: &[Transition]| {
             let at = |seconds| Uptime(Duration::from_secs(seconds));

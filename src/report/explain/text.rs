@@ -1,15 +1,14 @@
-//! A story as text of at most 100 columns: the pictures, the findings and why, and the gates that stopped each window.
+//! A story as text of at most 100 columns: the pictures, the findings and why, and the tests that stopped each window.
 
-use crate::analysis::creep::axis::Axis;
-use crate::analysis::creep::gates::{Gate, GateFailure};
-use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::stairs::{MeanStair, StairsEvidence};
-use crate::analysis::creep::surge::SurgeEvidence;
-use crate::analysis::creep::trend::{Stage, Trend};
-use crate::analysis::creep::window::WindowVerdict;
+use crate::analysis::diagnosis::DiagnosisKind;
 use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
 use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::findings::{Transition, TransitionState};
+use crate::detect::detector::WindowReport;
+use crate::detect::sample::Axis;
+use crate::detect::signal::Signal;
+use crate::detect::tests::{Shown, Stopped, Test};
+use crate::detect::trend::Stage;
 use crate::model::ids::{GpuUuid, ProcessId, RankId, SubjectId};
 use crate::report::explain::story::{
     Cause, Closest, End, LevelTests, Story, StoryEvent, signal, stage_of,
@@ -21,8 +20,9 @@ use crate::text::units::{
     bytes, counted, date, duration, grouped, many, percent, share, whole,
 };
 
-/// Fewer stairs are not mentioned: any ramp has two.
-const STAIRS_SHOWN_MIN: usize = 3;
+/// Said of growth that the intervals between event markers show.
+const BETWEEN_EVENTS: &str =
+    "seen between evaluations, checkpoints and pauses: it rises alike at each of them";
 
 /// Puts a story into words, for a terminal of so many columns.
 pub fn render(story: &Story, columns: Option<usize>) -> String {
@@ -46,8 +46,6 @@ pub fn render(story: &Story, columns: Option<usize>) -> String {
             windows(&mut page, story, signal);
         }
     }
-    early(&mut page, story);
-    stairs(&mut page, story);
     glossary(&mut page, story);
     page.into_text()
 }
@@ -126,11 +124,11 @@ fn severity(story: &Story, event: &StoryEvent) -> String {
     let before = last.filter(|last| last.transition.state == TransitionState::Raised);
     let before = before.map(|before| before.transition.severity);
     match before.filter(|before| severity == Severity::Info && *before > severity) {
-        Some(before) => format!(
+        Some(before) if !event.transition.evidence.is_level() => format!(
             "info; {} until the rank ended or the finding was acknowledged",
             before.as_label()
         ),
-        None => severity.as_label().to_owned(),
+        _ => severity.as_label().to_owned(),
     }
 }
 
@@ -247,9 +245,9 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
             let why = match cause {
                 Cause::Restart => "the rank restarted, and its past is forgotten",
                 Cause::Silence => "the rank was silent for longer than --rank.ttl",
+                _ if kind == DiagnosisKind::CreepEarly => "its growth ended",
                 _ if signal(transition).is_some() => {
-                    "the window that showed it stopped growing: in eight blocks in a row, less than \
-                     a quarter of its rate over the last eight"
+                    "its growth ended, and it stayed level as long again"
                 }
                 _ => "its figures no longer show it",
             };
@@ -261,27 +259,25 @@ fn finding(page: &mut Page, event: &StoryEvent, story: &Story) {
             page.paragraph(Indent::hanging(2), &words);
             if let Some(window) = &event.window {
                 shown(page, window, stage_of(kind), story);
-            } else if let Some(surge) = &event.surge {
-                surged(page, surge, story);
-            } else if let Some(stairs) = &event.stairs {
-                page.paragraph(Indent::hanging(6), &climbed(stairs));
+            } else if event.is_between_events {
+                page.paragraph(Indent::hanging(6), BETWEEN_EVENTS);
             }
         }
     }
 }
 
-/// Adds the window behind a raised finding. One that changes its severity may show less by then.
-fn shown(page: &mut Page, window: &WindowVerdict, stage: Stage, story: &Story) {
+/// Adds the window that shows a finding of a stage, as it was then.
+fn shown(page: &mut Page, window: &WindowReport, stage: Stage, story: &Story) {
     let place =
-        format!("{} ({} {})", extent(window), whole(window.n_records), records(window.signal));
+        format!("{} ({} {})", extent(window), whole(window.n_samples), records(window.signal));
     let (words, stop) = match &window.outcome {
-        Ok(passed) if passed.trend.stage >= stage => {
-            let words = grown(&place, &passed.trend, window.headroom_bytes, story);
-            let stop = passed.obstacle.filter(|_| stage == Stage::Rising);
-            (words, stop.map(|stop| format!("not yet creep: {}", reason(&stop))))
+        Ok(shown) if shown.stage >= stage => {
+            let stop = shown.obstacle.filter(|_| stage == Stage::Rising);
+            let stop = stop.map(|stop| format!("not yet creep: {}", reason(&stop)));
+            (grown(&place, shown, story), stop)
         }
         outcome => {
-            let stop = outcome.map_or_else(Some, |passed| passed.obstacle);
+            let stop = outcome.map_or_else(Some, |shown| shown.obstacle);
             let since = stop.map(|stop| format!("shows less by now: {}", reason(&stop)));
             (format!("seen in {place}"), since)
         }
@@ -292,75 +288,27 @@ fn shown(page: &mut Page, window: &WindowVerdict, stage: Stage, story: &Story) {
     }
 }
 
-/// Adds the first steps behind a raised finding, or the later ones.
-fn surged(page: &mut Page, surge: &SurgeEvidence, story: &Story) {
-    let Some(trend) = &surge.trend else { return };
-    let place =
-        if surge.is_later { later_steps(surge) } else { format!("the {}", first_steps(surge)) };
-    let words = grown(&place, trend, surge.headroom_bytes, story);
-    page.paragraph(Indent::hanging(6), &words);
-    if let Some(stop) = surge.failure.filter(|_| trend.stage == Stage::Rising) {
-        page.paragraph(Indent::hanging(6), &format!("not yet creep: {}", reason(&stop)));
-    }
-}
-
-/// Writes a trend, the place where it is seen, and the bytes left.
-fn grown(place: &str, trend: &Trend, left: f64, story: &Story) -> String {
-    let is_by_time = trend.axis == Axis::Seconds;
-    let (scale, per) = if is_by_time { (3600.0, "h") } else { (1.0, "step") };
-    let slope = trend.slope_bytes_per_unit;
+/// Returns what a window shows in words.
+fn grown(place: &str, shown: &Shown, story: &Story) -> String {
     let stand_in = if story.capacity.is_some() { "" } else { " (of a stand-in)" };
     format!(
-        "seen in {place}: +{} at {}/{per} (95%: {} to {}), which is {} of that and the {} \
-         left{stand_in}; confidence {:.2}",
-        bytes(trend.growth_bytes),
-        bytes(scale * slope.value),
-        bytes(scale * slope.lower),
-        bytes(scale * slope.upper),
-        share(trend.share_ratio),
-        bytes(left),
-        trend.confidence_ratio(),
+        "seen in {place}: +{} without its largest increment, {} of that and the {} \
+         left{stand_in}; t of the walk {:.1}",
+        bytes(shown.growth_bytes),
+        share(shown.share_ratio),
+        bytes(shown.headroom_bytes),
+        shown.t,
     )
 }
 
-/// Returns the part of the run that the first steps are.
-fn first_steps(surge: &SurgeEvidence) -> String {
-    let (first, last) = (surge.first_position, surge.last_position);
-    if surge.axis == Axis::Steps {
-        format!("first steps ({} to {})", whole(first), whole(last))
-    } else {
-        format!("first {}", duration(last - first))
-    }
-}
-
-/// Returns the part of the run in which growth set in after the first steps.
-fn later_steps(surge: &SurgeEvidence) -> String {
-    let (first, last) = (surge.first_position, surge.last_position);
-    if surge.axis == Axis::Seconds {
-        return format!("the last {}, never as high before", duration(last - first));
-    }
-    format!("steps {} to {}, never as high before", whole(first), whole(last))
-}
-
-/// Returns the part of the run that a window spans.
-fn extent(window: &WindowVerdict) -> String {
+/// Returns which part of an incarnation a window spans.
+fn extent(window: &WindowReport) -> String {
+    let (from, to) = (window.from.position, window.to.position);
     if window.axis == Axis::Steps {
-        format!("steps {} to {}", whole(window.first_position), whole(window.last_position))
+        format!("steps {} to {}", whole(from), whole(to))
     } else {
-        format!("the last {}", duration(window.last_position - window.first_position))
+        format!("the last {}", duration(to - from))
     }
-}
-
-fn climbed(stairs: &StairsEvidence) -> String {
-    let Some(MeanStair { height_bytes, distance_steps }) = stairs.mean else {
-        return "seen as stairs".to_owned();
-    };
-    format!(
-        "seen as {} stairs that nothing took back: {} each, {} steps apart",
-        stairs.n_stairs,
-        bytes(height_bytes),
-        whole(distance_steps)
-    )
 }
 
 fn windows(page: &mut Page, story: &Story, of: Signal) {
@@ -378,10 +326,9 @@ fn windows(page: &mut Page, story: &Story, of: Signal) {
     page.blank();
     match ends.as_slice() {
         [] => page.line(&format!("{}: no window was long enough to be tested", what(of))),
-        [End::Stopped(Gate::Known)] => page.line(&format!("{}: unknown", what(of))),
         [end] => {
             let n_tests: u32 = levels.iter().map(|level| level.n_tests).sum();
-            let longest = levels.iter().map(|level| level.last.n_records).fold(0.0, f64::max);
+            let longest = levels.iter().map(|level| level.last.n_samples).fold(0.0, f64::max);
             let words = format!(
                 "{}: {} of up to {} {records} tested, all with the outcome: {}",
                 what(of),
@@ -401,17 +348,20 @@ fn windows(page: &mut Page, story: &Story, of: Signal) {
     }
 }
 
+/// The width of the most frequent outcomes.
+const MOSTLY_WIDTH: usize = 38;
+
 /// Returns the windows of each level as a table.
 fn table(records: &'static str, levels: &[&LevelTests]) -> Table {
     let mut table = Table::new([
         Column::right(2, records).at_least(8),
         Column::right(2, "tests").at_least(7),
-        Column::left(2, "mostly").at_least(38),
-        Column::left(0, "the last one"),
+        Column::left(2, "mostly").at_least(MOSTLY_WIDTH),
+        Column::left(2, "the last one"),
     ]);
     for level in levels {
         table.row([
-            whole(level.last.n_records),
+            whole(level.last.n_samples),
             grouped(level.n_tests.into()),
             mostly(level),
             last_word(&level.last),
@@ -420,7 +370,7 @@ fn table(records: &'static str, levels: &[&LevelTests]) -> Table {
     table
 }
 
-/// Returns the two most frequent outcomes.
+/// Returns the two most frequent outcomes, or the first where both do not fit.
 fn mostly(level: &LevelTests) -> String {
     let mut ends: Vec<_> = level.ends.iter().map(|(end, n)| (*n, *end)).collect();
     ends.sort_by(|a, b| b.cmp(a));
@@ -431,27 +381,27 @@ fn mostly(level: &LevelTests) -> String {
         .take(2)
         .map(|(n, end)| format!("{} {}", brief(*end), of_tests(*n)))
         .collect();
-    words.join(", ")
+    let both = words.join(", ");
+    if both.len() <= MOSTLY_WIDTH { both } else { words.into_iter().next().unwrap_or_default() }
 }
 
 /// Returns an outcome in a word or two.
 fn brief(end: End) -> String {
     match end {
-        End::Stopped(gate) => gate.row().name.to_owned(),
-        End::Rises(gate) => format!("rises ({})", gate.row().name),
+        End::Stopped(test) => test.row().name.to_owned(),
+        End::Rises(test) => format!("rises ({})", test.row().name),
         End::Creeps => "creeps".to_owned(),
     }
 }
 
-/// Returns the outcome of a window and, where a gate stopped it, its value and limit.
-pub fn last_word(window: &WindowVerdict) -> String {
+/// Returns the outcome of a window and, where a test stopped it, its value and limit.
+pub fn last_word(window: &WindowReport) -> String {
     let end = brief(End::of(&window.outcome));
     let stop = match &window.outcome {
         Err(stop) => Some(*stop),
-        Ok(passed) => passed.obstacle,
+        Ok(shown) => shown.obstacle,
     };
     match stop {
-        _ if !window.is_asked => "a longer one creeps".to_owned(),
         Some(stop) => format!("{end}: {}", measure(&stop)),
         None => end,
     }
@@ -461,80 +411,47 @@ pub fn last_word(window: &WindowVerdict) -> String {
 fn closest_word(page: &mut Page, closest: &Closest) {
     let window = &closest.window;
     let words = match &window.outcome {
-        Ok(passed) => match &passed.obstacle {
+        Ok(shown) => match &shown.obstacle {
             None => return,
             Some(stop) => format!("it rose, and was not called creep: {}", reason(stop)),
         },
         // A signal that does not rise needs no further word.
-        Err(GateFailure { gate: Gate::Known | Gate::Rise, .. }) => return,
+        Err(Stopped { test: Test::Growth, .. }) => return,
         Err(stop) => reason(stop),
     };
     let when = match closest.step {
         Some(step) => format!("step {}, over {}", grouped(step), extent(window)),
-        None => format!("its {}, over {}", duration(window.last_position), extent(window)),
+        None => format!("its {}, over {}", duration(window.to.position), extent(window)),
     };
     page.paragraph(Indent::hanging(2), &format!("Nearest to a creep at {when}: {words}"));
-}
-
-/// Adds why the first steps were not called an urgent leak.
-fn early(page: &mut Page, story: &Story) {
-    let Some(surge) = story.first_steps.filter(|surge| surge.trend.is_none()) else { return };
-    let Some(stop) = surge.failure else { return };
-    let (name, place) = (stop.gate.row().name, first_steps(&surge));
-    let place = place.replacen('f', "F", 1);
-    page.blank();
-    let words = format!("{place}: no urgent leak, {name}: {}", reason(&stop));
-    page.paragraph(Indent::hanging(0), &words);
-}
-
-fn stairs(page: &mut Page, story: &Story) {
-    let Some(stairs) = story.stairs.filter(|stairs| stairs.n_stairs >= STAIRS_SHOWN_MIN) else {
-        return;
-    };
-    page.blank();
-    let mean = stairs.mean.map_or(String::new(), |mean| {
-        format!(
-            ", {} high and {} steps apart in the mean",
-            bytes(mean.height_bytes),
-            whole(mean.distance_steps)
-        )
-    });
-    let stop = stairs
-        .failure
-        .map_or(String::new(), |stop| format!("; not called a leak: {}", reason(&stop)));
-    page.paragraph(
-        Indent::hanging(0),
-        &format!("Stairs of live memory: {} at the end{mean}{stop}", stairs.n_stairs),
-    );
 }
 
 fn glossary(page: &mut Page, story: &Story) {
     meanings(page, story.windows.values().flat_map(|level| level.ends.keys().copied()));
 }
 
-/// Returns the gates of some outcomes whose names need a meaning, in the order of asking.
-pub fn gates(ends: impl Iterator<Item = End>) -> Vec<Gate> {
-    let mut gates: Vec<Gate> = ends
+/// Returns the tests of some outcomes, in the order of asking.
+pub fn tests(ends: impl Iterator<Item = End>) -> Vec<Test> {
+    let mut tests: Vec<Test> = ends
         .filter_map(|end| match end {
-            End::Stopped(gate) | End::Rises(gate) => Some(gate),
+            End::Stopped(test) | End::Rises(test) => Some(test),
             End::Creeps => None,
         })
         .collect();
-    gates.sort();
-    gates.dedup();
-    gates.retain(|gate| *gate != Gate::Known);
-    gates
+    tests.sort();
+    tests.dedup();
+    tests
 }
 
 /// Adds the meaning of the words that tables of outcomes use.
 pub fn meanings(page: &mut Page, ends: impl Iterator<Item = End>) {
-    let gates = gates(ends);
-    if gates.is_empty() {
+    let tests = tests(ends);
+    if tests.is_empty() {
         return;
     }
     page.blank();
     page.line("These words, in the order in which a window is tested");
-    for row in gates.iter().map(|gate| gate.row()) {
-        page.paragraph(Indent::hanging(2), &format!("{:12} {}", row.name, row.meaning));
+    for row in tests.iter().map(|test| test.row()) {
+        page.paragraph(Indent::hanging(2), &format!("{:14} {}", row.name, row.meaning));
     }
 }

@@ -1,16 +1,16 @@
-//! Failures of gates and their figures in words.
+//! What stopped a window, in words.
 
-use crate::analysis::creep::gates::{Bound, GateFailure, GateUnit};
+use crate::detect::tests::{Bound, Stopped, TestUnit};
 use crate::text::units::{bytes, duration, share, whole};
 
 /// Writes the value and the limit of a failure as short as it fits a table.
-pub fn measure(failure: &GateFailure) -> String {
-    let row = failure.gate.row();
+pub fn measure(failure: &Stopped) -> String {
+    let row = failure.test.row();
     let sign = match row.bound {
         Bound::AtLeast => "<",
         Bound::AtMost => ">",
     };
-    let (value, limit) = if row.unit == GateUnit::Count {
+    let (value, limit) = if row.unit == TestUnit::Count {
         (whole(failure.value), whole(failure.limit))
     } else {
         figures(failure)
@@ -19,58 +19,54 @@ pub fn measure(failure: &GateFailure) -> String {
 }
 
 /// Writes a failure as a clause.
-pub fn reason(failure: &GateFailure) -> String {
+pub fn reason(failure: &Stopped) -> String {
     let (value, limit) = figures(failure);
-    let words = (failure.gate.row().reason)(&value, &limit);
-    match value.as_str() {
-        "1" => COUNTED.iter().fold(words, |words, (one, ones)| words.replace(ones, one)),
-        _ => words,
-    }
+    (failure.test.row().reason)(&value, &limit)
 }
 
-/// What gates count, one of it and as their reasons have it.
-const COUNTED: [(&str, &str); 3] =
-    [(" 1 block ", " 1 blocks "), (" 1 record ", " 1 records "), (" 1 step ", " 1 steps ")];
-
 /// The value and the limit of a failure.
-fn figures(failure: &GateFailure) -> (String, String) {
+fn figures(failure: &Stopped) -> (String, String) {
     let (value, limit) = (failure.value, failure.limit);
-    match failure.gate.row().unit {
-        GateUnit::Bytes => (bytes(value), bytes(limit)),
-        GateUnit::Count => (format!("{value:.0}"), format!("{limit:.0}")),
-        GateUnit::Fraction => (format!("{value:.1}"), format!("{limit:.0}")),
-        GateUnit::Share => (share(value), share(limit)),
-        GateUnit::Seconds => (duration(value), duration(limit)),
+    match failure.test.row().unit {
+        TestUnit::Bytes => (bytes(value), bytes(limit)),
+        TestUnit::Count => (format!("{value:.0}"), format!("{limit:.0}")),
+        TestUnit::Number => (format!("{value:.1}"), format!("{limit:.1}")),
+        TestUnit::Share => (share(value), share(limit)),
+        TestUnit::Seconds => (duration(value), duration(limit)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{measure, reason};
-    use crate::analysis::creep::gates::{Gate, GateFailure};
+    use crate::detect::tests::{Stopped, Test};
 
     #[test]
     fn failures_are_in_the_unit_and_direction_of_their_gate() {
-        let failure = |gate, value, limit| GateFailure { gate, value, limit };
+        let failure = |test, value, limit| Stopped { test, value, limit };
         for (failure, short, long) in [
             (
-                failure(Gate::Records, 1500.0, 2048.0),
-                "1,500 < 2,048",
-                "1500 records and needs 2048",
-            ),
-            (failure(Gate::Blocks, 1.0, 8.0), "1 < 8", "it had 1 block and needs 8"),
-            (
-                failure(Gate::Straight, 9.96, 10.0),
-                "10.0 < 10",
-                "worth 10.0 equal moves, and needs 10",
+                failure(Test::Blocks, 11.0, 12.0),
+                "11 < 12",
+                "it has 11 of the 12 blocks that it needs",
             ),
             (
-                failure(Gate::StairHeights, 0.42, 0.3),
-                "42% > 30%",
-                "42% off the mean height, and may be 30%",
+                failure(Test::RandomWalk, 4.96, 5.04),
+                "5.0 < 5.0",
+                "t is 5.0, and a random walk reaches 5.0",
             ),
             (
-                failure(Gate::Horizon, 345_600.0, 259_200.0),
+                failure(Test::Blocks, 1.0, 8.0),
+                "1 < 8",
+                "it has 1 of the 8 blocks that it needs",
+            ),
+            (
+                failure(Test::ComesAndGoes, 0.02, 0.1),
+                "2.0% < 10%",
+                "it has used 2.0% of what there was to grow into, and needs 10%",
+            ),
+            (
+                failure(Test::FarOff, 345_600.0, 259_200.0),
                 "4 d 0 h > 3 d 0 h",
                 "lasts 4 d 0 h, and creep is what ends within 3 d 0 h",
             ),

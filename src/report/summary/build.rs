@@ -5,15 +5,17 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::trend::Trend;
 use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
 use crate::analysis::diagnosis::host_words;
 use crate::analysis::diagnosis::pressure;
+use crate::analysis::diagnosis::trend_figures::TrendFigures;
 use crate::analysis::rank::tally::{Figure, Kept, Moment, PhaseTally, Tally};
 use crate::analysis::rank::view::RankView;
 use crate::analysis::runs::RunView;
 use crate::analysis::snapshot_status::SnapshotStatus;
+use crate::detect::sample::Axis;
+use crate::detect::signal::Signal;
+use crate::detect::trend::Trend;
 use crate::model::ids::Rank;
 use crate::model::step::Phase;
 use crate::model::units::Count;
@@ -21,8 +23,8 @@ use crate::report::card;
 use crate::report::policy::{PeakMetric, PolicyName};
 use crate::report::summary::issues::issues;
 use crate::report::summary::model::{
-    Coverage, FigureSummary, Generator, LostRank, PhaseSummary, RankOutcome, RankSummary,
-    RankTrend, SCHEMA_VERSION, Summary, TRACEML_SCHEMA_VERSION,
+    Coverage, EndedTrend, FigureSummary, Generator, LostRank, PhaseSummary, RankOutcome,
+    RankSummary, RankTrend, SCHEMA_VERSION, Summary, TRACEML_SCHEMA_VERSION,
 };
 use crate::report::summary::neutral::neutral;
 use crate::report::summary::peaks::{LifePressure, Peaks};
@@ -220,7 +222,8 @@ fn rank_summary(
 
 /// Returns the least that any growth of the rank has left, as its findings tell it.
 fn growth_headroom(view: &RankView<'_>) -> Option<f64> {
-    view.creep.trends().filter_map(Trend::headroom_bytes).reduce(f64::min)
+    let growing = view.creep.trends().filter(|trend| trend.is_growing());
+    growing.filter_map(Trend::headroom_bytes).reduce(f64::min)
 }
 
 /// Returns how many out-of-memory errors there were: those that the process counted, and the one that ended it.
@@ -256,8 +259,14 @@ fn phases(tally: &Tally) -> BTreeMap<Cow<'static, str>, PhaseSummary> {
 fn rank_trend(rank: &RankView<'_>, signal: Signal) -> Option<RankTrend> {
     let slope = rank.creep.slope(signal)?;
     let per_step = slope.bytes_per_step;
-    let trend = rank.creep.trends().find(|trend| trend.signal == signal);
-    let figures = trend.map(|trend| rank.creep.figures(trend));
+    let trend = rank.creep.trend(signal).filter(|trend| trend.is_growing());
+    let ended = rank.creep.ended_growth(signal).map(|ended| EndedTrend {
+        growth_bytes: ended.bytes,
+        level_since_step: Some(ended.until.position)
+            .filter(|_| rank.creep.axis() == Axis::Steps),
+        level_since_time: ended.until.time.get(),
+    });
+    let figures = trend.map(TrendFigures::of);
     let figures = figures.as_ref();
     Some(RankTrend {
         signal,
@@ -270,6 +279,7 @@ fn rank_trend(rank: &RankView<'_>, signal: Signal) -> Option<RankTrend> {
         growth_bytes: figures.map(|trend| trend.growth_bytes),
         onset_step: figures.and_then(|trend| trend.onset_step).map(Count::as_f64),
         onset_time: figures.map(|trend| trend.onset_time.get()),
+        ended,
         confidence_ratio: figures.map(|trend| trend.confidence_ratio),
         oom_eta_steps: figures.and_then(|trend| trend.oom_eta_steps),
         oom_eta_seconds: figures.and_then(|trend| trend.oom_eta_seconds),

@@ -131,8 +131,11 @@ fn low_peaks(run: &RunView<'_>) -> Vec<RankIssue> {
 }
 
 impl RankIssue {
-    /// Returns a finding of a rank; `None` of another subject.
+    /// Returns a finding of a rank; `None` of another subject, and of growth that has ended.
     fn of(finding: &Finding) -> Option<Self> {
+        if finding.evidence.is_level() {
+            return None;
+        }
         let Score { metric, value } = finding.evidence.score();
         Some(Self {
             rank: finding.subject.rank()?.rank,

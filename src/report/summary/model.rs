@@ -8,12 +8,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::analysis::basis::Basis;
-use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::trend::Stage;
 use crate::analysis::diagnosis::{DiagnosisKind, Evidence};
 use crate::analysis::rank::host::HostView;
 use crate::analysis::rank::tally::{Bands, Moment};
 use crate::analysis::snapshot_status::SnapshotStatus;
+use crate::detect::signal::Signal;
+use crate::detect::trend::Stage;
 use crate::model::end::EndReport;
 use crate::model::ids::{GpuUuid, Rank, Run};
 use crate::model::launch::Launch;
@@ -422,7 +422,10 @@ pub struct RankTrend {
     pub onset_step: Option<f64>,
     /// When it began, as a Unix time.
     pub onset_time: Option<f64>,
-    /// How sure the estimator is, 0 to 1.
+    /// The last growth that crept and ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<EndedTrend>,
+    /// How sure the detector is, 0 to 1.
     pub confidence_ratio: Option<f64>,
     /// Steps until the headroom is used up; `None` when that is not known to a factor of ten.
     pub oom_eta_steps: Option<f64>,
@@ -430,6 +433,16 @@ pub struct RankTrend {
     pub oom_eta_seconds: Option<f64>,
     /// Early, middle and late level.
     pub bands: Option<Bands>,
+}
+
+/// Growth that crept and ended.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct EndedTrend {
+    pub growth_bytes: f64,
+    /// The step at which it last rose; absent of growth by time.
+    pub level_since_step: Option<f64>,
+    /// When it last rose, as a Unix time.
+    pub level_since_time: f64,
 }
 
 /// How growth is called while it holds.

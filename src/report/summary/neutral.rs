@@ -11,7 +11,7 @@ use crate::report::policy::{IssueSeverity, PeakMetric};
 use crate::report::summary::model::{
     Coverage, Issue, IssueEvidence, IssueKind, RankOutcome, RankSummary,
 };
-use crate::text::units::{bytes, counted, time_left};
+use crate::text::units::{bytes, counted, date, time_left, whole};
 
 /// Growth that takes longer than this until out-of-memory is not worth a word: 30 days.
 const RISE_SECONDS_MAX: f64 = 30.0 * 86_400.0;
@@ -33,7 +33,13 @@ pub fn neutral(coverage: &Coverage, ranks: &[RankSummary], highest: Option<Rank>
         _ if goes_on_without_steps(coverage, ranks) && rise.is_none() => without_steps(),
         _ => words(coverage.ranks_judged > 0, abrupt_end(ranks), rise.as_ref()),
     };
-    let about = rise.map(|rise| rise.rank).or(highest);
+    let ended = ended_growth(ranks);
+    let summary = match &ended {
+        Some((_, sentence)) => format!("{summary}; {sentence}"),
+        None => summary,
+    };
+    let ended = ended.map(|(rank, _)| rank);
+    let about = rise.map(|rise| rise.rank).or(ended).or(highest);
     Issue {
         kind,
         status: status.into(),
@@ -48,6 +54,22 @@ pub fn neutral(coverage: &Coverage, ranks: &[RankSummary], highest: Option<Rank>
         ranks: about.into_iter().collect(),
         evidence: IssueEvidence::Neutral { steps_used, worst_rank: about },
     }
+}
+
+/// Returns the rank whose growth that crept and ended was the largest, and that in words.
+fn ended_growth(ranks: &[RankSummary]) -> Option<(Rank, String)> {
+    let ended =
+        ranks.iter().filter_map(|rank| Some((rank, rank.trend.as_ref()?.ended.clone()?)));
+    let (of_rank, ended) =
+        ended.max_by(|a, b| a.1.growth_bytes.total_cmp(&b.1.growth_bytes))?;
+    let rank = of_rank.rank;
+    let what = if of_rank.is_host() { "host memory" } else { "live memory" };
+    let of = if ranks.len() > 1 { format!(" of rank {rank}") } else { String::new() };
+    let until = ended
+        .level_since_step
+        .map_or_else(|| date(ended.level_since_time), |step| format!("step {}", whole(step)));
+    let growth = bytes(ended.growth_bytes);
+    Some((rank, format!("{what}{of} grew {growth} until {until}; level since")))
 }
 
 /// An issue in words.

@@ -1,9 +1,9 @@
 //! The peaks of ranks over their whole lives: against each other, and by their capacity.
 
 use crate::analysis::basis::Basis;
-use crate::analysis::estimate;
 use crate::analysis::rank::view::RankView;
 use crate::analysis::runs::RunView;
+use crate::detect::stats::median::median;
 use crate::model::ids::Rank;
 use crate::model::units::Bytes;
 use crate::report::policy::PeakMetric;
@@ -39,7 +39,7 @@ impl Peaks {
         let own = self.0.iter().find(|(of, _)| *of == rank)?.1;
         let mut others: Vec<f64> =
             self.0.iter().filter(|(of, _)| *of != rank).map(|(_, peak)| *peak).collect();
-        let median_bytes = estimate::median(&mut others).filter(|median| *median > 0.0)?;
+        let median_bytes = median(&mut others).filter(|median| *median > 0.0)?;
         Some(PeakImbalance { ratio: (own - median_bytes) / median_bytes, median_bytes })
     }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::analysis::creep::signal::Signal;
-use crate::analysis::creep::trend::Stage;
 use crate::analysis::diagnosis::growth::LIVE_SIGNALS;
-use crate::analysis::estimate;
 use crate::analysis::rank::tally::{Bands, Kept};
 use crate::analysis::rank::view::RankView;
 use crate::analysis::runs::RunView;
+use crate::detect::signal::Signal;
+use crate::detect::stats::median::median;
+use crate::detect::trend::Stage;
 use crate::model::ids::Rank;
 use crate::report::policy::PeakMetric;
 use crate::report::summary::model::{RankSummary, RunMetric, RunMetricTrend};
@@ -23,7 +23,7 @@ pub fn run_metrics(
     metrics.filter_map(|metric| Some((metric, run_metric(run, ranks, metric)?))).collect()
 }
 
-/// Returns whether the estimator has seen enough of the rank to judge its live memory.
+/// Returns whether the detector has seen enough of the rank to judge its live memory.
 pub fn is_judged(rank: &RankView<'_>) -> bool {
     LIVE_SIGNALS.iter().any(|signal| rank.creep.slope(*signal).is_some())
 }
@@ -50,7 +50,7 @@ pub fn of_peaks(
     trend: RunMetricTrend,
 ) -> Option<RunMetric> {
     let mut sorted: Vec<f64> = peaks.iter().map(|(_, peak)| *peak).collect();
-    let median = estimate::median(&mut sorted)?;
+    let median = median(&mut sorted)?;
     // The lowest rank wins a tie.
     let (worst_rank, worst) =
         peaks.iter().copied().reduce(|a, b| if b.1 > a.1 { b } else { a })?;
@@ -111,7 +111,9 @@ fn trend(run: &RunView<'_>, metric: PeakMetric) -> RunMetricTrend {
     };
     let stage = |stage: Stage| {
         let mut trends = run.ranks.iter().flat_map(|(_, view)| view.creep.trends());
-        trends.any(|trend| LIVE_SIGNALS.contains(&trend.signal) && trend.stage == stage)
+        trends.any(|trend| {
+            LIVE_SIGNALS.contains(&trend.signal) && trend.stage == stage && trend.is_growing()
+        })
     };
     RunMetricTrend {
         eligible: is_judged(view),
@@ -121,7 +123,7 @@ fn trend(run: &RunView<'_>, metric: PeakMetric) -> RunMetricTrend {
         recent_avg_bytes: Some(bands.recent_bytes),
         overall_abs_delta_bytes: Some(*delta_bytes),
         overall_worst_growth_pct: *ratio,
-        overall_median_growth_pct: estimate::median(&mut ratios),
+        overall_median_growth_pct: median(&mut ratios),
         trend_window_steps: Some(view.tally.n_steps()),
         allocated_slope_bytes_per_step: view
             .creep

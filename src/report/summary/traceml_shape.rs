@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::analysis::estimate;
+use crate::detect::stats::median::median;
 use crate::report::policy::PeakMetric;
 use crate::report::summary::model::{FigureSummary, RankSummary, Summary};
 use crate::text::units::bytes;
@@ -158,7 +158,7 @@ fn worst(means: &[(u32, f64)]) -> Option<(u32, f64)> {
 /// The rank whose mean is nearest to the median.
 fn nearest_to_median(means: &[(u32, f64)]) -> Option<(u32, f64)> {
     let mut sorted: Vec<f64> = means.iter().map(|(_, mean)| *mean).collect();
-    let median = estimate::median(&mut sorted)?;
+    let median = median(&mut sorted)?;
     let off = |(rank, mean): &(u32, f64)| ((mean - median).abs(), *mean, *rank);
     let is_nearer = |a: &(u32, f64), b: &(u32, f64)| off(b) < off(a);
     means.iter().copied().reduce(|a, b| if is_nearer(&a, &b) { b } else { a })

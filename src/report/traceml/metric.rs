@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::analysis::estimate;
+use crate::detect::stats::median::median;
 use crate::model::ids::Rank;
 use crate::report::policy::PeakMetric;
 use crate::report::traceml::trend::TraceMlTrend;
@@ -51,7 +51,7 @@ impl TraceMlMetric {
             column.clear();
             column.extend(common.ranks.iter().filter_map(|(_, values)| values.get(idx)));
             worst.push(column.iter().copied().reduce(f64::max)?);
-            middle.push(estimate::median(&mut column)?);
+            middle.push(median(&mut column)?);
         }
         let peaks: Vec<(Rank, f64)> = common
             .ranks
@@ -60,8 +60,7 @@ impl TraceMlMetric {
                 Some((*rank, values.iter().copied().reduce(f64::max)?))
             })
             .collect();
-        let median_peak =
-            estimate::median(&mut peaks.iter().map(|(_, peak)| *peak).collect::<Vec<_>>())?;
+        let median_peak = median(&mut peaks.iter().map(|(_, peak)| *peak).collect::<Vec<_>>())?;
         // The lowest rank wins a tie.
         let (worst_rank, worst_peak) =
             peaks.iter().copied().reduce(|a, b| if b.1 > a.1 { b } else { a })?;

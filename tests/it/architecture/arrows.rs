@@ -13,6 +13,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "analysis",
             "app",
             "config",
+            "detect",
             "input::nvml",
             "input::push::wire",
             "input::recording",
@@ -97,46 +98,32 @@ const ARROWS: &[(&str, &[&str])] = &[
             "store::timelines",
         ],
     ),
-    ("report", &["analysis", "model", "text"]),
+    ("report", &["analysis", "detect", "model", "text"]),
     ("snapshot", &["text"]),
+    ("detect", &["model::units"]),
     ("analysis::basis", &[]),
-    ("analysis::estimate", &[]),
-    ("analysis::creep", &["analysis::estimate", "model"]),
     ("analysis::challengers", &["model"]),
     (
         "analysis::rank",
-        &[
-            "analysis::basis",
-            "analysis::challengers",
-            "analysis::creep",
-            "analysis::estimate",
-            "analysis::sites",
-            "model",
-        ],
+        &["analysis::basis", "analysis::challengers", "analysis::sites", "detect", "model"],
     ),
     ("analysis::refusal", &["analysis::challengers", "model"]),
-    ("analysis::processes", &["analysis::creep", "analysis::rank::peaks", "model"]),
+    ("analysis::processes", &["analysis::rank::peaks", "detect", "model"]),
     ("analysis::devices", &["analysis::rank::view", "model"]),
     (
         "analysis::ranks",
-        &[
-            "analysis::challengers",
-            "analysis::creep",
-            "analysis::rank",
-            "analysis::refusal",
-            "model",
-        ],
+        &["analysis::challengers", "analysis::rank", "analysis::refusal", "detect", "model"],
     ),
     (
         "analysis::diagnosis",
         &[
             "analysis::basis",
-            "analysis::creep",
             "analysis::devices",
             "analysis::processes",
             "analysis::rank::ended",
             "analysis::rank::host",
             "analysis::rank::view",
+            "detect",
             "model",
             "text",
         ],
@@ -157,7 +144,6 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "analysis::acks",
             "analysis::basis",
-            "analysis::creep",
             "analysis::devices",
             "analysis::diagnosis",
             "analysis::findings",
@@ -165,6 +151,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "analysis::rank",
             "analysis::ranks",
             "analysis::snapshot_status",
+            "detect",
             "model",
         ],
     ),
@@ -176,11 +163,11 @@ const ARROWS: &[(&str, &[&str])] = &[
         "analysis::event",
         &["analysis::acks", "analysis::capture", "analysis::ranks", "analysis::sites", "model"],
     ),
-    ("analysis::config", &["analysis", "model"]),
-    ("analysis::saved", &["analysis", "model"]),
-    ("analysis::engine", &["analysis", "model"]),
-    ("analysis::publish", &["analysis", "model"]),
-    ("analysis::rank_status", &["analysis", "model"]),
+    ("analysis::config", &["analysis", "detect", "model"]),
+    ("analysis::saved", &["analysis", "detect", "model"]),
+    ("analysis::engine", &["analysis", "detect", "model"]),
+    ("analysis::publish", &["analysis", "detect", "model"]),
+    ("analysis::rank_status", &["analysis", "detect", "model"]),
     ("analysis::resume", &["analysis", "model"]),
 ];
 
@@ -234,8 +221,9 @@ fn every_arrow_is_between_files_that_exist() {
 #[test]
 fn a_planted_arrow_is_found() {
     for (path, text) in [
-        ("src/analysis/estimate.rs", "use crate::model::units::Bytes;"),
-        ("src/analysis/creep/gates.rs", "use crate::analysis::{estimate, rank::tally::Tally};"),
+        ("src/detect/batch.rs", "use crate::model::ids::Run;"),
+        ("src/detect/tests.rs", "use crate::{detect::stats, analysis::rank::tally::Tally};"),
+        ("src/model/units.rs", "use crate::detect::config::Config;"),
         ("src/analysis/rank/tally.rs", "use super::super::event::Event;"),
         (
             "src/analysis/rank/tally.rs",
@@ -288,11 +276,9 @@ fn an_allowed_import_is_not_a_violation() {
             "use crate::{input, output}; fn f() { input::push::http::router() }",
         ),
         ("src/lib.rs", "pub mod app; pub mod commands;"),
-        (
-            "src/analysis/estimate.rs",
-            "/// Unlike `crate::app::run`.\nfn f() { \"crate::app\"; }",
-        ),
-        ("src/analysis/estimate.rs", "#[cfg(test)] mod tests { use crate::app; }"),
+        ("src/detect/tests.rs", "use crate::{detect::stats, model::units::Bytes};"),
+        ("src/detect/batch.rs", "/// Unlike `crate::app::run`.\nfn f() { \"crate::app\"; }"),
+        ("src/detect/batch.rs", "#[cfg(test)] mod tests { use crate::app; }"),
     ] {
         let found = violations(&House::planted(&[(path, text)]));
         assert!(found.is_empty(), "{path}: {text}: {found:?}");

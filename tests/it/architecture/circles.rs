@@ -68,28 +68,24 @@ fn no_file_imports_itself_by_way_of_others() {
 #[test]
 fn a_planted_circle_is_found_as_a_path() {
     let house = House::planted(&[
-        ("src/analysis/creep/mod.rs", "pub mod gates; pub mod trend; pub mod watch;"),
-        ("src/analysis/creep/watch.rs", "use crate::analysis::creep::gates::Gate;"),
-        ("src/analysis/creep/gates.rs", "use super::trend::Trend;"),
-        (
-            "src/analysis/creep/trend.rs",
-            "fn f() { crate::analysis::creep::watch::Watch::new(); }",
-        ),
+        ("src/detect/mod.rs", "pub mod tests; pub mod tracker; pub mod trend;"),
+        ("src/detect/tracker.rs", "use crate::detect::tests::Test;"),
+        ("src/detect/tests.rs", "use super::trend::Trend;"),
+        ("src/detect/trend.rs", "fn f() { crate::detect::tracker::Tracker::new(); }"),
         ("src/model/ids.rs", "use crate::model::units;"),
         ("src/model/units.rs", ""),
     ]);
-    let expected = "analysis::creep::gates -> analysis::creep::trend -> analysis::creep::watch \
-                    -> analysis::creep::gates";
+    let expected = "detect::tests -> detect::trend -> detect::tracker -> detect::tests";
     assert_eq!(circles(&house), [expected]);
 }
 
 #[test]
 fn a_planted_file_that_imports_its_own_door_is_found() {
-    let door = "mod stairs; pub struct Trend; fn f() { stairs::climb(); }";
+    let door = "mod ladder; pub struct Trend; fn f() { ladder::push(); }";
     let house = House::planted(&[
-        ("src/analysis/creep/mod.rs", door),
-        ("src/analysis/creep/stairs.rs", "use super::Trend;"),
+        ("src/detect/mod.rs", door),
+        ("src/detect/ladder.rs", "use super::Trend;"),
     ]);
-    let expected = "analysis::creep -> analysis::creep::stairs -> analysis::creep";
+    let expected = "detect -> detect::ladder -> detect";
     assert_eq!(circles(&house), [expected]);
 }

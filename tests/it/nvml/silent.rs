@@ -2,6 +2,7 @@
 //! pushes about the same device.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::process;
 
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use crate::rig::command::stepmem;
 use crate::rig::nvml::{FakeNvml, driver, gpu, process};
 use crate::rig::schema::holds_definition;
 use crate::rig::units::{GIB, MIB, float, gib};
-use crate::rig::wait::await_true;
+use crate::rig::wait::{await_agreement, await_true};
 
 const START: u64 = 1_764_000_000;
 /// 20 MiB in 15 seconds.
@@ -204,7 +205,7 @@ fn explain_shows_the_life_of_a_process() {
         "1,200 readings, it does not push; 2025-11-24 16:00:00 to",
         "Memory of the process, the least of each",
         "MEMORY CREEP, critical",
-        "/h (95%",
+        "/h, ",
     ] {
         assert!(text.contains(part), "{part:?} in\n{text}");
     }
@@ -245,8 +246,13 @@ fn leaking_process_of_a_real_driver_call_is_diagnosed_until_its_rank_pushes() {
     let fake = FakeNvml::new("silent", &scenario(10 * GIB));
     let quick = ["--creep.process-warmup", "0s", "--creep.process-interval", "10ms"];
     let exporter = fake.serve(&[&["--nvml.interval", "10ms"], &quick[..]].concat());
-    let creeps =
-        format!("stepmem_diagnosis{{uuid=\"GPU-a\",pid=\"{pid}\",kind=\"CREEP_CONFIRMED\"}}");
+    // Growth of a few seconds may come and go: only where the machine is slow it lasts long enough for creep.
+    let kinds = ["CREEP_EARLY", "CREEP_CONFIRMED"].map(|kind| {
+        format!("stepmem_diagnosis{{uuid=\"GPU-a\",pid=\"{pid}\",kind=\"{kind}\"}}")
+    });
+    let is_found = |metrics: &BTreeMap<String, f64>| {
+        kinds.iter().any(|series| metrics.contains_key(series))
+    };
     let labels = format!("{{uuid=\"GPU-a\",pid=\"{pid}\"}}");
     let figures = [
         "creep_slope_bytes_per_second",
@@ -254,26 +260,27 @@ fn leaking_process_of_a_real_driver_call_is_diagnosed_until_its_rank_pushes() {
         "creep_onset_timestamp_seconds",
         "creep_confidence_ratio",
         "pressure_ratio",
-        "oom_eta_seconds",
+        "oom_eta_lower_seconds",
         "headroom_bytes",
     ];
     let figures = figures.map(|name| format!("stepmem_process_{name}{labels}"));
-    // In parts of 128 MiB: 10 GiB, and one more as soon as the last one was read. The time left is known once the pace is,
-    // which a busy machine makes uneven at first.
-    let used = Cell::new(80_u32);
-    await_true("the leak is found, with its figures", || {
+    // In parts of 32 MiB: 10 GiB, and one more as soon as the last one was read. On a busy machine the pace is uneven, and
+    // only the least time left is known.
+    let used = Cell::new(320_u32);
+    await_agreement("the leak is found, with its figures", || {
         let metrics = exporter.scrape();
         let held = format!(
             "stepmem_process_memory_used_bytes{{uuid=\"GPU-a\",pid=\"{pid}\",rank=\"\",run=\"\"}}"
         );
-        let is_read =
-            metrics.get(&held).copied() == Some(f64::from(used.get()) * 134_217_728.0);
-        if is_read && used.get() < 480 {
+        let is_read = metrics.get(&held).copied() == Some(f64::from(used.get()) * 33_554_432.0);
+        if is_read && used.get() < 2_400 {
             used.set(used.get() + 1);
-            fake.set(&scenario(u64::from(used.get()) * 128 * MIB));
+            fake.set(&scenario(u64::from(used.get()) * 32 * MIB));
         }
-        metrics.contains_key(&creeps)
-            && figures.iter().all(|series| metrics.contains_key(series))
+        let missing: Vec<&String> =
+            figures.iter().filter(|series| !metrics.contains_key(*series)).collect();
+        let is_there = is_found(&metrics) && missing.is_empty();
+        if is_there { Ok(()) } else { Err(format!("{missing:?}")) }
     });
     let metrics = exporter.scrape();
     // A process is neither a rank nor a run, and has no steps.
@@ -288,6 +295,6 @@ fn leaking_process_of_a_real_driver_call_is_diagnosed_until_its_rank_pushes() {
     assert_eq!(exporter.post(record.to_string()).status, 200);
     exporter.await_metrics("the process gives way to its rank", |metrics| {
         let owned = format!("stepmem_process_memory_used_bytes{{uuid=\"GPU-a\",pid=\"{pid}\",rank=\"3\",run=\"default\"}}");
-        metrics.contains_key(&owned) && !metrics.contains_key(&creeps)
+        metrics.contains_key(&owned) && !is_found(metrics)
     });
 }

@@ -15,7 +15,6 @@ use crate::model::units::Seconds;
 
 /// One line of a recording.
 #[derive(Debug, PartialEq)]
-#[cfg_attr(feature = "without", derive(Clone))]
 pub enum RecordingEntry {
     Step(StepSample),
     /// An NVML reading of one device, with its Unix time.

@@ -1,0 +1,106 @@
+//! Intervals between event markers: evaluations, checkpoints, pauses. A leak in each of those is a line here.
+
+use serde::{Deserialize, Serialize};
+
+use crate::detect::ladder::{BLOCKS_MAX, Block, count};
+use crate::detect::tests::Window;
+
+/// The newest intervals of an incarnation.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Intervals {
+    // Invariant: at most BLOCKS_MAX, in order.
+    closed: Vec<Block>,
+    /// The highest minimum of an interval that is no longer held.
+    highest_before: Option<f64>,
+    open: Option<Block>,
+    n_open: u32,
+    /// Whether an event came since the last sample.
+    is_marked: bool,
+}
+
+/// The newest intervals, the last of them as it stands.
+pub(super) struct Newest {
+    blocks: [Block; BLOCKS_MAX],
+    n_blocks: usize,
+    highest_before: Option<f64>,
+}
+
+impl Intervals {
+    /// Upper bound on its memory on the heap, in bytes.
+    pub(super) const HEAP_BYTES_MAX: usize = BLOCKS_MAX * size_of::<Block>();
+
+    /// Notes an event after which memory may hold more.
+    pub(super) fn mark(&mut self) {
+        self.is_marked = true;
+    }
+
+    /// Takes a sample, as a block; returns whether the open interval has just got `samples_min` of them.
+    pub(super) fn add(&mut self, sample: Block, samples_min: u32) -> bool {
+        let is_marked = std::mem::take(&mut self.is_marked);
+        if is_marked && self.n_open >= samples_min {
+            if let Some(closed) = self.open.take() {
+                self.close(closed);
+            }
+            self.n_open = 0;
+        }
+        self.open = Some(self.open.map_or(sample, |open| open.join(sample)));
+        self.n_open = self.n_open.saturating_add(1);
+        self.n_open == samples_min
+    }
+
+    /// Returns how many intervals there are, with the open one.
+    pub(super) fn count(&self) -> usize {
+        (self.closed.len() + 1).min(BLOCKS_MAX)
+    }
+
+    /// Returns how many ends of intervals are known, and how far apart they are; `None` before the second.
+    pub(super) fn apart(&self) -> Option<(usize, f64)> {
+        let (first, open) = self.closed.first().zip(self.open)?;
+        let n_closed = self.closed.len();
+        Some((n_closed, (open.at.position - first.at.position) / count(n_closed)))
+    }
+
+    /// Returns the newest intervals, at most so many; `None` if there are fewer than that and none before them.
+    pub(super) fn newest(&self, n_intervals: usize) -> Option<Newest> {
+        let open = self.open?;
+        let n_blocks = n_intervals.min(self.count());
+        let n_closed = n_blocks.checked_sub(1)?;
+        let (before, newest) =
+            self.closed.split_at_checked(self.closed.len().checked_sub(n_closed)?)?;
+        let mut blocks = [open; BLOCKS_MAX];
+        for (slot, block) in blocks.iter_mut().zip(newest) {
+            *slot = *block;
+        }
+        let highest = before.iter().map(|block| block.minimum).chain(self.highest_before);
+        Some(Newest { blocks, n_blocks, highest_before: highest.reduce(f64::max) })
+    }
+
+    /// Forgets the incarnation.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn close(&mut self, closed: Block) {
+        if self.closed.capacity() == 0 {
+            self.closed.reserve_exact(BLOCKS_MAX);
+        }
+        if self.closed.len() == BLOCKS_MAX {
+            let oldest = self.closed.remove(0).minimum;
+            self.highest_before =
+                Some(self.highest_before.map_or(oldest, |highest| highest.max(oldest)));
+        }
+        self.closed.push(closed);
+    }
+}
+
+impl Newest {
+    /// Returns them as a window.
+    pub(super) fn window(&self) -> Window<'_> {
+        Window {
+            blocks: self.blocks.get(..self.n_blocks).unwrap_or_default(),
+            highest_before: self.highest_before,
+            is_between_events: true,
+            ended_blocks: 2,
+        }
+    }
+}

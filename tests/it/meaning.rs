@@ -1,0 +1,168 @@
+//! What docs/detector says of the detector is what it does: the six series of meaning.md, and the numbers of algorithm.md.
+
+use std::fs;
+
+use serde_json::Value;
+use stepmem::detect::config::Config;
+
+use crate::rig::command::stepmem;
+use crate::rig::folder::{Folder, root};
+use crate::rig::job::{Job, recording};
+use crate::rig::noise::noise;
+use crate::rig::units::{GIB, MIB, float};
+
+fn document(name: &str) -> String {
+    fs::read_to_string(root().join("docs/detector").join(name)).unwrap()
+}
+
+/// A rank with 38 GiB live and 2 GiB more within a step, on a device of 80 GiB, two steps a second.
+fn job(n_steps: u64, more: fn(u64) -> u64) -> Job {
+    let live = move |step| 38 * GIB + noise(0, step, MIB) + more(step);
+    let job = Job::new(1, n_steps).seconds_per_step(0.5);
+    job.live(move |_, step| live(step))
+        .peak(move |_, step| live(step) + 2 * GIB)
+        .reserved(move |_, step| live(step) + 2 * GIB + GIB / 4)
+}
+
+/// What a record shows, as `STEP KIND STATE`; a finding that is level is `level`, with the step that it is level since.
+fn transitions(name: &str, records: &[Value]) -> Vec<String> {
+    let folder = Folder::new(&format!("meaning-{name}"));
+    let ended = stepmem(&["replay", &folder.write("job.jsonl", &recording(records))], &[], b"");
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "{name}");
+    let lines = ended.out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let word = |transition: &Value| {
+        let step = transition["step"].as_u64()?;
+        let kind = transition["kind"].as_str()?;
+        Some(
+            match (&transition["evidence"]["level_since_step"], transition["state"].as_str()?) {
+                (Value::Number(since), "raised") => {
+                    format!("{step} {kind} level since {since}")
+                }
+                (_, state) => format!("{step} {kind} {state}"),
+            },
+        )
+    };
+    lines.filter_map(|line| word(&line)).collect()
+}
+
+/// The cells of the row of a table that begins like this.
+fn row(document: &str, first: &str) -> String {
+    let found = document.lines().find(|line| line.starts_with(&format!("| {first}")));
+    found.unwrap_or_else(|| panic!("no row begins with {first}")).to_owned()
+}
+
+/// A step, a kind and a state, and the words of the document for that.
+type Said = (&'static str, &'static str);
+
+#[test]
+fn six_series_are_reported_as_the_document_says() {
+    let meaning = document("meaning.md");
+    let check = |name: &str, first: &str, records: &[Value], expected: &[Said]| {
+        let row = row(&meaning, first);
+        let transitions = transitions(name, records);
+        let steps: Vec<&str> = expected.iter().map(|(transition, _)| *transition).collect();
+        assert_eq!(transitions, steps, "{first}");
+        for (_, words) in expected {
+            assert!(row.contains(words), "{row} lacks {words}");
+        }
+    };
+    let leak = job(2500, |step| step.saturating_sub(1000) * 8 * MIB);
+    check(
+        "leak",
+        "grows by 8 MiB",
+        &leak.records(),
+        &[
+            ("1027 CREEP_EARLY raised", "RISING at step 1,027"),
+            ("1495 CREEP_EARLY cleared", "**CREEP at 1,495**"),
+            ("1495 CREEP_CONFIRMED raised", "**CREEP at 1,495**"),
+        ],
+    );
+    let cache =
+        job(6000, |step| 8 * GIB - (0..step).fold(8 * GIB, |left, _| left - left / 600));
+    check(
+        "cache",
+        "a cache of 8 GiB fills",
+        &cache.records(),
+        &[
+            ("47 CREEP_EARLY raised", "RISING from step 47 on"),
+            ("1951 CREEP_EARLY cleared", "until 1,951"),
+            ("2195 CREEP_EARLY raised", "from 2,195"),
+            ("4009 CREEP_EARLY cleared", "until 4,009"),
+        ],
+    );
+    let garbage = job(6000, |step| step % 300 * 8 * MIB);
+    check(
+        "garbage",
+        "garbage piles up",
+        &garbage.records(),
+        &[
+            ("47 CREEP_EARLY raised", "RISING during the first pile"),
+            ("329 CREEP_EARLY cleared", "silent from then on"),
+        ],
+    );
+    let buffer = job(3000, |step| step.min(2000) * 8 * MIB);
+    check(
+        "buffer",
+        "a buffer grows",
+        &buffer.records(),
+        &[
+            ("47 CREEP_EARLY raised", "RISING at step 47"),
+            ("631 CREEP_EARLY cleared", "**CREEP at 631**"),
+            ("631 CREEP_CONFIRMED raised", "**CREEP at 631**"),
+            (
+                "2203 CREEP_CONFIRMED level since 1996",
+                "level since 1,996 (info, known at step 2,203)",
+            ),
+            ("2409 CREEP_CONFIRMED cleared", "cleared at 2,409"),
+        ],
+    );
+    let shift = job(4000, |step| if step < 1500 { 0 } else { 6 * GIB });
+    check("shift", "one allocation of 6 GiB", &shift.records(), &[]);
+
+    let stairs = job(4000, |step| (step - 1) / 500 * 1229 * MIB);
+    let evaluation = |train: &Value| {
+        let mut record = train.clone();
+        record["phase"] = "eval".into();
+        record["time"] = (train["time"].as_f64().unwrap() + 0.1).into();
+        (train["step"].as_u64().unwrap() % 500 == 0).then_some(record)
+    };
+    let with_evaluations = |train: Value| [Some(train.clone()), evaluation(&train)];
+    let records = stairs.records().into_iter().flat_map(with_evaluations).flatten();
+    check(
+        "stairs",
+        "1.2 GiB more after each evaluation",
+        &records.collect::<Vec<_>>(),
+        &[
+            ("1516 CREEP_EARLY raised", "RISING after the third"),
+            ("2016 CREEP_EARLY cleared", "**CREEP after the fourth**"),
+            ("2016 CREEP_CONFIRMED raised", "at step 2,016"),
+        ],
+    );
+}
+
+/// The Config table has a row for each field, in order, and the default that it states.
+#[test]
+fn table_of_the_config_is_that_of_the_code() {
+    let algorithm = document("algorithm.md");
+    let table = algorithm.split("## Config\n").nth(1).unwrap().trim_start();
+    let rows = table.lines().take_while(|line| line.starts_with('|')).filter_map(|line| {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let field = cells.get(1)?.strip_prefix('`')?.strip_suffix('`')?;
+        (cells.len() == 6).then(|| (field.to_owned(), number(cells[3])))
+    });
+    let Value::Object(fields) = serde_json::to_value(Config::default()).unwrap() else {
+        panic!("a config is an object")
+    };
+    let mut stated: Vec<(String, Option<f64>)> = rows.collect();
+    let mut coded: Vec<(String, Option<f64>)> =
+        fields.into_iter().map(|(name, value)| (name, value.as_f64())).collect();
+    stated.sort_by(|a, b| a.0.cmp(&b.0));
+    coded.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(stated, coded);
+}
+
+/// The number of a cell such as `259,200` or `32 MiB`; `None` of `none`.
+fn number(cell: &str) -> Option<f64> {
+    let (digits, factor) = cell.strip_suffix(" MiB").map_or((cell, 1), |digits| (digits, MIB));
+    digits.replace(',', "").parse::<f64>().ok().map(|value| value * float(factor))
+}
