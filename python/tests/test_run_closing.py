@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -116,11 +117,13 @@ LEVELS_OFF = """
 """
 
 
-def test_finding_that_no_longer_holds_is_said_to_be_cleared(run, script):  # noqa: F811
+def test_growth_that_has_ended_is_said_to_be_level(run, script):  # noqa: F811
     ended = python(run, script(LEVELS_OFF)).ended()
     assert ended.code == 0
-    raised, cleared = (ended.err.find(f"stepmem: MEMORY CREEP{word}") for word in (" (", " cleared, rank 0 of script0-"))
-    assert 0 < raised < cleared, ended.err
+    raised, level = (ended.err.find(f"stepmem: MEMORY CREEP ({word})") for word in ("critical", "info"))
+    assert 0 < raised < level, ended.err
+    assert re.search(r": live memory grew 4\d\d MiB until step [67]\d\d; level since\n", ended.err[level:]), ended.err
+    assert "cleared" not in ended.err[level:], ended.err
 
 
 def test_figures_of_a_summary_that_another_wrote_are_not_added_up_to_more_than_fits(run, script, tmp_path):  # noqa: F811

@@ -74,8 +74,8 @@ pub(super) struct Narrator {
     said: BTreeMap<(SubjectId, DiagnosisKind), Severity>,
     /// Lines about findings with the code or the object behind them.
     n_named: usize,
-    /// Lines about findings that were cleared.
-    n_cleared: usize,
+    /// Lines about findings whose growth ended, or that were cleared.
+    n_over: usize,
     ends: BTreeMap<Run, SummaryNotice>,
     /// The exit code of the command, once it has ended and the supervisor reported it.
     code: Arc<OnceLock<u8>>,
@@ -95,7 +95,7 @@ impl Narrator {
             is_started: false,
             said: BTreeMap::new(),
             n_named: 0,
-            n_cleared: 0,
+            n_over: 0,
             ends: BTreeMap::new(),
             code,
         })
@@ -168,10 +168,16 @@ impl Narrator {
         }
     }
 
-    /// Says a finding when it is raised, again when it gets worse, and when it is cleared.
+    /// Says a finding when it is raised, again when it gets worse, and when its growth has ended or it is cleared.
     fn find(&mut self, finding: &Transition) {
         if finding.state == TransitionState::Cleared {
-            self.clear(finding);
+            if finding.severity > Severity::Info {
+                self.end(finding, cleared_line(finding));
+            }
+            return;
+        }
+        if finding.evidence.is_level() {
+            self.end(finding, finding_line(finding, self.is_coloured));
             return;
         }
         let (kind, severity) = (finding.kind, finding.severity);
@@ -194,18 +200,15 @@ impl Narrator {
         self.pen.line(finding_line(finding, self.is_coloured));
     }
 
-    /// Says that a finding that was a warning or critical holds no more. MEMORY RISING that becomes MEMORY CREEP is info, and so is
-    /// all that is forgotten of a rank that ended.
-    fn clear(&mut self, finding: &Transition) {
+    /// Says that a finding that was a warning or critical is no longer one. MEMORY RISING that becomes MEMORY CREEP is info, and
+    /// so is all that is forgotten of a rank that ended.
+    fn end(&mut self, finding: &Transition, line: String) {
         let said = self.said.get_mut(&(finding.subject.clone(), finding.kind));
-        let Some(said) = said.filter(|said| (**said).min(finding.severity) > Severity::Info)
-        else {
-            return;
-        };
+        let Some(said) = said.filter(|said| **said > Severity::Info) else { return };
         *said = Severity::Info;
-        if self.n_cleared < LINES_A_KIND_MAX {
-            self.n_cleared += 1;
-            self.pen.line(cleared_line(finding));
+        if self.n_over < LINES_A_KIND_MAX {
+            self.n_over += 1;
+            self.pen.line(line);
         }
     }
 
