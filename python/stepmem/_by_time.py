@@ -48,6 +48,9 @@ QUIET_GAPS = 10.0
 IDLE_SECONDS = 10.0
 """Time between two records that only show that the process is alive."""
 
+FAILURES_MAX = 10
+"""Looks that may fail in a row, as while a library is being imported."""
+
 DEPTH_MAX = 500
 """Frames of a thread that are looked at, at most."""
 
@@ -83,13 +86,18 @@ class ByTime:
         self._stop.set()
 
     def _run(self) -> None:
-        try:
-            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the program's own threads handle signals
-            while not self._stop.wait(self._pause(monotonic())):
+        n_failures = 0
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the program's own threads handle signals
+        while not self._stop.wait(self._pause(monotonic())):
+            try:
                 if not self._look(monotonic()):
                     return
-        except Exception as error:
-            warn_once("by time", f"memory is not sampled by time: {error!r}")
+                n_failures = 0
+            except Exception as error:
+                n_failures += 1
+                if n_failures >= FAILURES_MAX:
+                    warn_once("by time", f"memory is not sampled by time: {error!r}")
+                    return
 
     def _pause(self, now: float) -> float:
         """Returns the seconds until the next look."""
@@ -197,10 +205,12 @@ class ByTime:
         cuda = getattr(sys.modules.get("torch"), "cuda", None)
         if cuda is None or not cuda.is_initialized():
             return False
-        allocated = sys.modules["torch"]._C._cuda_memoryStats(int(cuda.current_device()))["allocated_bytes"]["all"]
-        before, self._allocated = self._allocated, int(allocated["current"])
+        stats = sys.modules["torch"]._C._cuda_memoryStats
+        # Which device is the current one differs by thread.
+        devices = [stats(idx)["allocated_bytes"]["all"] for idx in range(cuda.device_count())]
+        before, self._allocated = self._allocated, sum(int(each["current"]) for each in devices)
         self._is_running = False  # each look that finds some is a run
-        return bool(allocated["peak"] > self._allocated or self._allocated < before)
+        return self._allocated < before or any(each["peak"] > each["current"] for each in devices)
 
 
 def _codes(owner: Any, *names: str) -> "frozenset[CodeType]":

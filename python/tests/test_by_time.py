@@ -189,3 +189,25 @@ def test_gpu_is_sampled_without_touching_the_peaks_of_steps(fake, train):
     assert last["device"].startswith("GPU-") and last["allocated_bytes"] == 10 << 20
     assert last["high_water_allocated_bytes"] == 11 << 20 and "peak_allocated_bytes" not in last
     assert min(record["allocated_bytes"] for record in exporter.records) == 10 << 20, "not while it is loaded"
+
+
+def test_the_device_that_the_programs_thread_uses_is_watched(fake, train):
+    """Which device is the current one differs by thread, so that the client's own thread is on GPU 0."""
+    exporter = fake(200)
+    code = """
+        import time, torch
+        MIB = 1 << 20
+        read = torch._C._cuda_memoryStats
+        def of_second(idx):
+            unused = {"allocated_bytes": {"all": {"current": 0, "peak": 0}}}
+            return {**read(idx), **(unused if idx == 0 else {})}
+        torch._C._cuda_memoryStats, torch.cuda.device_count = of_second, lambda: 2
+        torch.cuda.memory_allocated = lambda idx: torch._C.allocated if idx == 1 else 0
+        torch.malloc(10 * MIB)
+        for _ in range(25):
+            torch.malloc(MIB); torch.free(MIB); time.sleep(0.1)
+    """
+    ended = train(code, exporter.url, through=RUN, PATHS=STUB).ended()
+    assert (ended.code, ended.err) == (0, "")
+    assert set(phases(exporter)) == {"sample"}
+    assert exporter.records[-1]["allocated_bytes"] == 10 << 20
