@@ -57,8 +57,9 @@ class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
         CLIENT.is_explicit = self._was_explicit
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Notes an exception, since the trainer handles Ctrl-C itself."""
+        """Notes an exception, since the trainer handles Ctrl-C itself, and lets a loop of the program's own be counted."""
         CLIENT.ending.note(exception)
+        CLIENT.is_explicit = self._was_explicit
 
     def _record_checkpoint(self) -> None:
         if self._is_saving:

@@ -219,6 +219,24 @@ def test_steps_evaluations_and_checkpoints_of_lightning_are_recorded(fake, train
     assert [end["outcome"] for end in exporter.ends] == ["completed"]
 
 
+def test_loop_after_a_training_of_lightning_that_failed_is_counted(fake, train):
+    exporter = fake(200)
+    code = """
+        import torch
+        from types import SimpleNamespace
+        from stepmem.lightning import StepmemCallback
+        callback, trainer = StepmemCallback(), SimpleNamespace(global_step=0)
+        callback.on_train_start(trainer, None)
+        callback.on_exception(trainer, None, ValueError("caught"))
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.01)
+        for _ in range(5):
+            optimizer.step()
+    """
+    ended = train(code, exporter.url, through=("-m", "stepmem")).ended()
+    assert ended.code == 0, ended.err
+    assert [record["step"] for record in exporter.records] == list(range(1, 6))
+
+
 FAILING = """
     import torch, stepmem, sys, os, time
     from transformers import Trainer, TrainingArguments, TrainerCallback
