@@ -172,7 +172,7 @@ CREEP = [
     ),
     Table(
         "Leaking lines",
-        (24, 6),
+        (12, 6),
         "The line that a memory snapshot of each rank shows to leak, and the part of the growth that it explains.",
         columns=[
             Column(
@@ -181,6 +181,18 @@ CREEP = [
                 " * on (namespace, pod, run, rank) group_left ()"
                 " stepmem_creep_site_share_ratio{<RANKS>})",
                 "percentunit",
+            ),
+        ],
+    ),
+    Table(
+        "Held by",
+        (12, 6),
+        "The live object of each rank whose memory grows fastest, and the line that made or fills it.",
+        columns=[
+            Column(
+                "Known",
+                "max by (rank, holder, kind, file, line) (stepmem_creep_holder_info{<RANKS>})",
+                is_hidden=True,
             ),
         ],
     ),

@@ -1,4 +1,5 @@
-//! Which line leaks: the lines whose floor goes on rising, what they explain of the growth, and the frame to blame.
+//! Which line leaks: the lines whose floor goes on rising, what they explain of the growth, and the frame to blame. What a
+//! leak is, docs/detector/meaning.md says; a few steps of a snapshot show less of it than a run does.
 
 use std::collections::HashMap;
 

@@ -25,7 +25,7 @@ async function startDemo() {
 const { demo, url } = await startDemo();
 const browser = await launch();
 try {
-  const page = await browser.newPage({ viewport: { width: 1400, height: 1112 }, colorScheme });
+  const page = await browser.newPage({ viewport: { width: 1400, height: 1212 }, colorScheme });
   await page.goto(url);
   const headline = page.locator("#verdict-text", { hasText: "MEMORY CREEP" });
   await headline.waitFor({ timeout: CREEP_WITHIN_MS });

@@ -44,7 +44,8 @@ install_npm() {
     say "making $into"
     mkdir -p "$into"
     cp "$from/package.json" "$from/package-lock.json" "$into/"
-    npm --prefix "$into" ci --ignore-scripts --no-audit --no-fund --silent || die "npm could not install $from/package-lock.json"
+    # Not by --prefix, with which npm takes a folder behind a symbolic link for another package.
+    (cd -P "$into" && npm ci --ignore-scripts --no-audit --no-fund --silent) || die "npm could not install $from/package-lock.json"
     printf '%s\n' "$checksum" >"$into/.stamp"
 }
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Draws the dashboards from a demo that a real Prometheus has scraped: tests/ops/look/look.sh OUT_FOLDER
+# Draws the dashboards from a demo that a real Prometheus has scraped: tests/ops/look/look.sh OUT_FOLDER PROGRAMS_FOLDER
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../.." && pwd)
@@ -7,6 +7,7 @@ look=$root/target/tools/look
 out=${1:?a folder for the pictures}
 mkdir -p "$out"
 out=$(realpath "$out")
+programs=$(realpath "${2:?the folder with stepmem and libfake_nvml.so}")
 "$here/../install.sh" look
 work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
@@ -24,7 +25,7 @@ address() {
     exit 1
 }
 # The second exporter's NVML: a device that a process fills, as live.py writes, and one that fails.
-cp "$root/target/dist/libfake_nvml.so" "$work/libnvidia-ml.so.1"
+cp "$programs/libfake_nvml.so" "$work/libnvidia-ml.so.1"
 scenario=$work/libnvidia-ml.so.1.json
 cat >"$scenario" <<'JSON'
 {"driver_version": "570.86.15", "events": [{"device": 0, "xid": 79}], "devices": [
@@ -32,12 +33,15 @@ cat >"$scenario" <<'JSON'
      "memory": {"total": 85899345920, "reserved": 1073741824, "used": 9663676416}},
     {"uuid": "GPU-b", "code": 15}]}
 JSON
-common=(--web.listen-address 127.0.0.1:0 --push.listen-address 127.0.0.1:0 --log.format json)
-"$root/target/dist/stepmem" demo "${common[@]}" >/dev/null 2>"$work/demo.log" &
-"$root/target/dist/stepmem" serve "${common[@]}" --otlp.endpoint http://127.0.0.1:1 --otlp.interval 1s \
+common=(--web.listen-address 127.0.0.1:0 --push.listen-address 127.0.0.1:0 --log.format json --log.level info)
+"$programs/stepmem" demo "${common[@]}" >/dev/null 2>"$work/demo.log" &
+"$programs/stepmem" serve "${common[@]}" --otlp.endpoint http://127.0.0.1:1 --otlp.interval 1s \
     --nvml.library "$work/libnvidia-ml.so.1" --nvml.interval 50ms --creep.process-warmup 0s --creep.process-interval 50ms >/dev/null 2>"$work/faulty.log" &
-"$root/target/tools/ops/bin/python" "$here/../live.py" "$(address "$work/demo.log" web)" "$(address "$work/demo.log" push)" \
-    "$(address "$work/faulty.log" web)" "$scenario" "$work/live" --dump "$out/dump.json"
+# Assigned first: an address that does not come ends the script.
+web=$(address "$work/demo.log" web)
+push=$(address "$work/demo.log" push)
+faulty=$(address "$work/faulty.log" web)
+"$root/target/tools/ops/bin/python" "$here/../live.py" "$web" "$push" "$faulty" "$scenario" "$work/live" --dump "$out/dump.json"
 
 cp "$here"/{index.html,main.jsx,shoot.mjs} "$look/"
 cd "$look"
