@@ -29,106 +29,37 @@ pub enum Bound {
     AtMost,
 }
 
-/// The unit of a test's value and limit.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum TestUnit {
-    Bytes,
-    /// A whole number of things.
-    Count,
-    /// A number without a unit.
-    Number,
-    /// A share, 1 for all.
-    Share,
-    Seconds,
-}
-
-/// The row of one test in the table.
-#[derive(Debug)]
-pub struct TestRow {
-    /// A word or two for what it stops, at most 14 characters.
-    pub name: &'static str,
-    /// The unit of its values.
-    pub unit: TestUnit,
-    /// On which side of the limit a value passes.
-    pub bound: Bound,
-    /// Writes a clause that explains a failure from the value and the limit as text.
-    pub reason: fn(&str, &str) -> String,
-    /// The entry of a glossary: what it means to be stopped by it.
-    pub meaning: &'static str,
-}
-
-/// Makes [`Test`] and its rows from one table, in the order of asking. A row: its doc, which
-/// names the value; test, bound and unit; name; reason with `{value}` and `{limit}`; meaning.
-macro_rules! tests {
-    ($(
-        $(#[doc = $doc:literal])+
-        $test:ident $bound:ident $unit:ident $name:literal
-            $reason:literal
-            $meaning:literal,
-    )+) => {
-        /// A test, in the order of asking.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub enum Test {
-            $($(#[doc = $doc])+ $test,)+
-        }
-
-        impl Test {
-            /// Every test, in the order of asking.
-            pub const ALL: &[Self] = &[$(Self::$test),+];
-
-            /// Returns the test's row of the table.
-            pub fn row(self) -> &'static TestRow {
-                match self {
-                    $(Self::$test => &TestRow {
-                        name: $name,
-                        unit: TestUnit::$unit,
-                        bound: Bound::$bound,
-                        reason: |value, limit| format!($reason, value = value, limit = limit),
-                        meaning: $meaning,
-                    },)+
-                }
-            }
-        }
-    };
-}
-
-tests! {
+/// A test, in the order of asking. Its documentation names the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Test {
     /// There are enough blocks: how many there are.
-    Blocks AtLeast Count "too short"
-        "it has {value} of the {limit} blocks that it needs"
-        "too few blocks",
+    Blocks,
     /// It grew: by how many bytes, without its largest increment.
-    Growth AtLeast Bytes "small"
-        "it grew by {value}, its largest increment left out, and needs {limit}"
-        "hardly grew but for one increment: level, or one level shift",
+    Growth,
     /// No random walk grows like that: t, the growth by the spread of as many increments.
-    RandomWalk AtLeast Number "random walk"
-        "its increments differ: t is {value}, and a random walk reaches {limit} by chance"
-        "goes up and down as a random walk may, or in a few jumps",
+    RandomWalk,
     /// The end is near: how many seconds are left.
-    FarOff AtMost Seconds "far off"
-        "what is left lasts {value}, and creep is what ends within {limit}"
-        "grows, but what is left lasts more than three days",
+    FarOff,
     /// It still grows: the newest gain as a share of what the slope gives.
-    Ended AtLeast Share "ended"
-        "its newest blocks gained {value} of what its slope gives, and need {limit}"
-        "grew, and is level since",
+    Ended,
     /// It was never as high before: how many bytes at the end.
-    SeenBefore AtLeast Bytes "seen before"
-        "it was as high before: it ends at {value} and needs {limit}"
-        "ends not far enough above what this incarnation had before: a sawtooth",
+    SeenBefore,
     /// Few increments of a process do not become larger: Kendall's tau of their heights.
-    EverLarger AtMost Number "ever larger"
-        "each of its few increments is larger than the last: their tau is {value} and may be {limit}"
-        "grows in few increments, each larger than the last: so do larger batches",
+    EverLarger,
     /// It does not come and go: the growth as a share of growth and headroom.
-    ComesAndGoes AtLeast Share "comes and goes"
-        "it has used {value} of what there was to grow into, and needs {limit}"
-        "has used too little of what is left: short ramps come and go",
+    ComesAndGoes,
     /// No cache that fills: the same share.
-    Cache AtLeast Share "cache"
-        "it slows down as a cache that fills: it has used {value} of what there was to grow into, and needs {limit}"
-        "slows down, and would end as a healthy cache does",
+    Cache,
+}
+
+impl Test {
+    /// Returns on which side of its limit a value passes.
+    pub fn bound(self) -> Bound {
+        match self {
+            Self::FarOff | Self::EverLarger => Bound::AtMost,
+            _ => Bound::AtLeast,
+        }
+    }
 }
 
 /// The test that stopped a window.
@@ -144,7 +75,7 @@ pub struct Stopped {
 impl Test {
     /// Passes a value on the right side of its limit.
     fn check(self, value: f64, limit: f64) -> Result<(), Stopped> {
-        let is_passed = match self.row().bound {
+        let is_passed = match self.bound() {
             Bound::AtLeast => value >= limit,
             Bound::AtMost => value <= limit,
         };

@@ -4,10 +4,11 @@ use serde::Serialize;
 
 use crate::detect::detector::WindowReport;
 use crate::detect::sample::Axis;
-use crate::detect::tests::{Bound, Shown, Stopped, Test, TestUnit};
+use crate::detect::tests::{Bound, Shown, Stopped, Test};
 use crate::detect::trend::Stage;
 use crate::model::units::Count;
 use crate::report::explain::story::{Closest, End, LevelTests};
+use crate::report::explain::test_words::{TestUnit, words_of};
 use crate::report::explain::words::reason;
 
 /// The windows of one level, over a whole story.
@@ -46,7 +47,7 @@ struct EndCount {
 impl EndCount {
     fn of(end: End, count: u32) -> Self {
         let test = match end {
-            End::Stopped(test) | End::Rises(test) => Some(test.row().name),
+            End::Stopped(test) | End::Rises(test) => Some(words_of(test).name),
             End::Creeps => None,
         };
         Self { outcome: outcome(end), test, count }
@@ -157,7 +158,7 @@ struct StopShown {
 
 impl StopShown {
     fn of(failure: &Stopped) -> Self {
-        let row = failure.test.row();
+        let row = words_of(failure.test);
         let (value, limit) = (finite(failure.value), finite(failure.limit));
         Self {
             test: row.name,
@@ -170,7 +171,7 @@ impl StopShown {
                 TestUnit::Share => "ratio",
                 TestUnit::Seconds => "seconds",
             },
-            bound: match row.bound {
+            bound: match failure.test.bound() {
                 Bound::AtLeast => "at_least",
                 Bound::AtMost => "at_most",
             },
@@ -229,7 +230,7 @@ pub(super) struct TestMeaning {
 
 impl TestMeaning {
     pub(super) fn of(test: Test) -> Self {
-        let row = test.row();
+        let row = words_of(test);
         Self { test: row.name, meaning: row.meaning }
     }
 }

@@ -5,5 +5,6 @@ pub mod json;
 mod json_windows;
 pub mod live;
 pub mod story;
+mod test_words;
 pub mod text;
 pub mod words;

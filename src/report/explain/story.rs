@@ -385,7 +385,7 @@ fn nearness(verdict: &Result<Shown, Stopped>) -> (End, u64) {
 
 /// Orders the stops of one test: bits of a positive ratio rise with it.
 fn passed_by(failure: &Stopped) -> u64 {
-    let ratio = match failure.test.row().bound {
+    let ratio = match failure.test.bound() {
         Bound::AtLeast => failure.value / failure.limit,
         Bound::AtMost => failure.limit / failure.value,
     };

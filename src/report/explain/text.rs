@@ -13,6 +13,7 @@ use crate::model::ids::{GpuUuid, ProcessId, RankId, SubjectId};
 use crate::report::explain::story::{
     Cause, Closest, End, LevelTests, Story, StoryEvent, signal, stage_of,
 };
+use crate::report::explain::test_words::words_of;
 use crate::report::explain::words::{measure, reason};
 use crate::text::page::{COLUMNS, Column, Indent, Page, Table};
 use crate::text::spark::sparkline;
@@ -388,8 +389,8 @@ fn mostly(level: &LevelTests) -> String {
 /// Returns an outcome in a word or two.
 fn brief(end: End) -> String {
     match end {
-        End::Stopped(test) => test.row().name.to_owned(),
-        End::Rises(test) => format!("rises ({})", test.row().name),
+        End::Stopped(test) => words_of(test).name.to_owned(),
+        End::Rises(test) => format!("rises ({})", words_of(test).name),
         End::Creeps => "creeps".to_owned(),
     }
 }
@@ -451,7 +452,7 @@ pub fn meanings(page: &mut Page, ends: impl Iterator<Item = End>) {
     }
     page.blank();
     page.line("These words, in the order in which a window is tested");
-    for row in tests.iter().map(|test| test.row()) {
+    for row in tests.iter().map(|test| words_of(*test)) {
         page.paragraph(Indent::hanging(2), &format!("{:14} {}", row.name, row.meaning));
     }
 }

@@ -1,12 +1,13 @@
 //! What stopped a window, in words.
 
-use crate::detect::tests::{Bound, Stopped, TestUnit};
+use crate::detect::tests::{Bound, Stopped};
+use crate::report::explain::test_words::{TestUnit, words_of};
 use crate::text::units::{bytes, duration, share, whole};
 
 /// Writes the value and the limit of a failure as short as it fits a table.
 pub fn measure(failure: &Stopped) -> String {
-    let row = failure.test.row();
-    let sign = match row.bound {
+    let row = words_of(failure.test);
+    let sign = match failure.test.bound() {
         Bound::AtLeast => "<",
         Bound::AtMost => ">",
     };
@@ -21,13 +22,13 @@ pub fn measure(failure: &Stopped) -> String {
 /// Writes a failure as a clause.
 pub fn reason(failure: &Stopped) -> String {
     let (value, limit) = figures(failure);
-    (failure.test.row().reason)(&value, &limit)
+    (words_of(failure.test).reason)(&value, &limit)
 }
 
 /// The value and the limit of a failure.
 fn figures(failure: &Stopped) -> (String, String) {
     let (value, limit) = (failure.value, failure.limit);
-    match failure.test.row().unit {
+    match words_of(failure.test).unit {
         TestUnit::Bytes => (bytes(value), bytes(limit)),
         TestUnit::Count => (format!("{value:.0}"), format!("{limit:.0}")),
         TestUnit::Number => (format!("{value:.1}"), format!("{limit:.1}")),
