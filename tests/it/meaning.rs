@@ -124,7 +124,7 @@ fn six_series_are_reported_as_the_document_says() {
         let mut record = train.clone();
         record["phase"] = "eval".into();
         record["time"] = (train["time"].as_f64().unwrap() + 0.1).into();
-        (train["step"].as_u64().unwrap() % 500 == 0).then_some(record)
+        train["step"].as_u64().unwrap().is_multiple_of(500).then_some(record)
     };
     let with_evaluations = |train: Value| [Some(train.clone()), evaluation(&train)];
     let records = stairs.records().into_iter().flat_map(with_evaluations).flatten();
