@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from ._heap import BUFFER, CLASS, LEAF, SIZED, TENSOR
+from ._bounds import Chain, Fill, bound_of
+from ._heap import BUFFER, CLASS, LEAF, LIST, SIZED, TENSOR
 from ._heap_names import Name, line_of, name_place
 from ._walk import HOPS_MAX, Growth, Key, Place, Slice, resolve
 
@@ -31,9 +32,11 @@ class Holder(NamedTuple):
     bytes_per_step: float
     keeps_more: bool = False
     """Whether it keeps memory alive that was not measured, as a graph and the frames of a traceback do."""
+    fill: Optional[Fill] = None
+    """How full it is, if it has a bound."""
 
     def joined(self, other: "Holder") -> "Holder":
-        """Returns this holder with the memory of another one of its name."""
+        """Returns this holder with the memory of another one of its name; the bound of one is not that of both."""
         return Holder(
             self.name,
             self.n_tensors + other.n_tensors,
@@ -98,6 +101,8 @@ class Candidate:
             return None
         thing, kind = chain[-1]
         measure = self.growth.measure
+        if self.growth.capacity and kind == LIST:
+            return float(now.heap.n_filled(thing))
         if measure == "items":
             return float(now.heap.size(thing, kind) if kind in SIZED else len(now.children(thing, kind, 0)))
         if kind == BUFFER:
@@ -144,7 +149,7 @@ class Candidate:
         if growth.via == "traceback":
             name = Name(f"the traceback of a kept exception in {name.text}", "traceback", name.spot)
         bytes_per_item = growth.bytes_per_item + (growth.data_per_item if is_on_host else 0.0)
-        return Holder(
+        holder = Holder(
             name,
             round(self.last * growth.tensors_per_item),
             round(self.last * bytes_per_item),
@@ -152,6 +157,19 @@ class Candidate:
             rate * bytes_per_item,
             growth.is_cut or bool(growth.via),
         )
+        return holder if holder.keeps_more else self._bounded(holder, chain, now, n_steps, is_on_host)
+
+    def _bounded(self, holder: Holder, chain: Chain, now: Slice, n_steps: int, is_on_host: bool) -> Holder:
+        """Returns a holder with its bound, if it has one, and with bytes of old and new items instead of new ones alone."""
+        bound = bound_of(chain, self.growth, self.last, now.heap)
+        sizes = None if bound is None else bound.bytes_per_item(now.heap, is_on_host)
+        if bound is None or sizes is None:
+            return holder
+        of_all, of_new = sizes
+        fill = Fill(bound.items, bound.items_max, bound.new_items / n_steps)
+        name = holder.name if bound.kind is None else holder.name._replace(kind=bound.kind)
+        n_bytes, rate = round(bound.items * of_all), fill.items_per_step * of_new
+        return holder._replace(name=name, n_bytes=n_bytes, bytes_per_step=rate, fill=fill)
 
 
 def _beneath(thing: Any, now: Slice) -> Tuple[int, int]:

@@ -14,7 +14,8 @@ import types
 import weakref
 from collections import deque
 from heapq import heappop, heappush
-from itertools import islice
+from itertools import islice, repeat
+from operator import is_not
 from typing import Any, Dict, List, Set, Tuple
 
 from ._sizes import Sizes
@@ -26,6 +27,11 @@ SIZED = (LIST, DICT, SET, DEQUE, TUPLE, CACHE)
 
 ITEMS_MAX = 512
 """Of a container with more items, only some of its first and of its last ones are looked at."""
+
+GAPS_ITEMS_MIN = 16
+GAPS_ITEMS_MAX = 1 << 15
+GAPS_PLACES = 8
+"""A list of so many items may have been made for items to come; that shows at some of its places, which hold None."""
 
 HEAD_ITEMS = 32
 TAIL_ITEMS = 224
@@ -90,6 +96,11 @@ def module_dict(module: Any) -> "Dict[str, Any] | None":
 
 MODULES_PER_SLICE = 200
 """Modules of which one slice learns whose they are."""
+
+
+def is_none(thing: Any) -> bool:
+    """Returns whether an object is None, without a comparison of the program."""
+    return thing is None
 
 
 class Modules:
@@ -169,6 +180,9 @@ class Heap:
         self._storage: Any = getattr(base, "untyped_storage", None) or getattr(base, "_storage", None)
         self._grad_fn: Any = getattr(getattr(base, "grad_fn", None), "__get__", None)
         self._own_bytes: Any = getattr(getattr(base, "nbytes", None), "__get__", None)
+        self._numel: Any = getattr(base, "numel", None)
+        self._shape: Any = getattr(getattr(base, "shape", None), "__get__", None)
+        self._is_cpu: Any = getattr(getattr(base, "is_cpu", None), "__get__", None)
         self._grad: Any = getattr(getattr(base, "grad", None), "__get__", None)
         self.function: Any = getattr(private, "_FunctionBase", None)
         self._next_of_programs: Any = getattr(getattr(self.function, "next_functions", None), "__get__", None)
@@ -228,6 +242,61 @@ class Heap:
             return tuple.__len__(thing)
         size: int = _cache_info(thing)[3]
         return size
+
+    def has_gaps(self, thing: Any, size: int) -> bool:
+        """Returns whether a list shows places for items to come."""
+        if not GAPS_ITEMS_MIN <= size <= GAPS_ITEMS_MAX:
+            return False
+        return any(map(is_none, list.__getitem__(thing, slice(size - 1, None, -(size // GAPS_PLACES)))))
+
+    def n_filled(self, thing: Any) -> int:
+        """Returns the number of items of a list that are not None."""
+        return sum(map(is_not, list.__iter__(thing), repeat(None)))
+
+    def filled(self, thing: Any) -> List[Any]:
+        """Returns the items of a list that are not None."""
+        return [each for each in list.__iter__(thing) if each is not None]
+
+    def length(self, thing: Any) -> int:
+        """Returns the number of items of a list or tuple, and the first dimension of a tensor or array; 0 of another object."""
+        kind = self.kind(type(thing))
+        if kind in (LIST, TUPLE):
+            return self.size(thing, kind)
+        try:
+            shape: Any = self._shape(thing) if kind == TENSOR else self.sizes.shape(thing) if kind == BUFFER else ()
+            n_items: int = tuple.__getitem__(shape, 0) if tuple.__len__(shape) else 0
+            return n_items
+        except Exception as error:
+            raise_if_programs(error)
+            return 0
+
+    def n_elements(self, tensor: Any) -> int:
+        """Returns the number of elements of a tensor; 0 if it is unknown."""
+        try:
+            n_elements: int = self._numel(tensor)
+            return n_elements
+        except Exception as error:
+            raise_if_programs(error)
+            return 0
+
+    def is_on_host(self, tensor: Any) -> bool:
+        """Returns whether a tensor is in the host's memory, as far as that is known."""
+        try:
+            return self._is_cpu(tensor) is True
+        except Exception as error:
+            raise_if_programs(error)
+            return False
+
+    def cache_max(self, cache: Any) -> Any:
+        """Returns the most results that an lru_cache keeps; None if it keeps all."""
+        return _cache_info(cache)[2]
+
+    def results(self, cache: Any) -> List[Any]:
+        """Returns the keys and results of an lru_cache with a bound in pairs, the oldest first."""
+        # From Python 3.10 on, it refers to the type of each of its items, too.
+        found = [each for each in gc.get_referents(cache) if self.kind(type(each)) != CLASS]
+        n_items = self.size(cache, CACHE)
+        return list(zip(found[: 2 * n_items : 2], found[1 : 2 * n_items : 2]))
 
     def children(self, thing: Any, kind: int, size: int) -> List[Any]:
         """Returns what an object refers to; of a large container the first and the last items."""

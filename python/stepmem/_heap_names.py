@@ -116,7 +116,7 @@ def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
         elif parent_kind == TENSOR:
             text = f"the hooks of `{text}`" if type(child) is OrderedDict else text
         elif parent_kind == DICT:
-            owner = _owner_of_dict(chain, parent)
+            owner = owner_of_dict(chain, parent)
             if owner is None:
                 text, spot = _submodule(holder, parent, child, text, spot)
             else:
@@ -136,8 +136,8 @@ def name_place(key: Key, chain: List[Tuple[Any, int]]) -> Name:
         return Name(f"the globals of `{key[1]}`" if key[0] == "module" else "a root", kind, NOWHERE)
     if last_kind == CACHE:
         text, spot = _cache(last)
-    if last_kind == DICT and len(chain) > 1 and _owner_of_dict(chain, last) is not None:
-        text = f"attributes of `{type_name(_owner_of_dict(chain, last))}`"
+    if last_kind == DICT and len(chain) > 1 and owner_of_dict(chain, last) is not None:
+        text = f"attributes of `{type_name(owner_of_dict(chain, last))}`"
     return Name(text if text.startswith(("a ", "an ", "the ", "attributes ")) else f"`{text}`", kind, spot)
 
 
@@ -159,7 +159,7 @@ def _item(text: str) -> str:
     return text if text.endswith("[…]") or text.startswith(("a ", "an ", "the ")) else text + "[…]"
 
 
-def _owner_of_dict(chain: List[Tuple[Any, int]], namespace: Any) -> Any:
+def owner_of_dict(chain: List[Tuple[Any, int]], namespace: Any) -> Any:
     """Returns the object whose attributes a dictionary holds, if it is the one before it in the chain."""
     for (parent, parent_kind), (child, child_kind) in zip(chain, chain[1:]):
         if child is namespace:
@@ -180,6 +180,20 @@ def _namespace(thing: Any) -> Dict[Any, Any]:
             found = descriptor.__get__(thing)
             return found if type(found) is dict else {}
     return {}
+
+
+def attributes(thing: Any) -> Dict[str, Any]:
+    """Returns the attributes of an object by name."""
+    return {name: value for name, value in list(dict.items(_namespace(thing))) if type(name) is str}
+
+
+def is_indexed(class_: type) -> bool:
+    """Returns whether the objects of a class of the program are indexed, as datasets are."""
+    return any("__getitem__" in names for names in map(_names, _mro(class_)))
+
+
+def _names(class_: Any) -> List[str]:
+    return [name for name in list(_dict_of_type(class_)) if type(name) is str]
 
 
 def _is_dict_of(parent: Any, child: Any, child_kind: int) -> bool:

@@ -22,6 +22,8 @@ class Probe:
         self.via = ""
         self.is_cut = False
         """Whether an item has more beneath it than is looked at."""
+        self.some: List[Any] = []
+        """The first tensor of each storage."""
         self._seen = seen
         self._storages = storages
         self._heap = heap
@@ -75,6 +77,8 @@ class Probe:
             return
         part = self._tensors.setdefault(storage or -len(self._tensors), [n_bytes, 0, 0])
         part[1] += 1
+        if part[1] == 1:
+            self.some.append(tensor)
         part[2] += heap.own_bytes(tensor)
         self._n_met += 1
         self.n_tensors += part[1] == 1

@@ -32,6 +32,7 @@ from ._wire import (
     decode_captures,
     decode_holders_asks,
     is_unknown_field,
+    is_unknown_fill,
     is_unknown_ooms,
     is_unknown_part,
     sequence_number,
@@ -400,7 +401,7 @@ class Sender:
             self._backoff.reset()
             self._sent_at = time.monotonic()
             if self._connection.n_opened != self._plain_since:  # it may be another exporter by now
-                self._encoder.is_plain, self._encoder.has_parts = False, True
+                self._encoder.is_plain, self._encoder.has_parts, self._encoder.has_fill = False, True, True
             if n_records:
                 self._take_actions(answer.body)
             return Delivery.ACCEPTED
@@ -415,6 +416,9 @@ class Sender:
             return Delivery.TOO_LARGE
         if answer.status == 400 and self._encoder.has_ooms and is_unknown_ooms(answer.body):
             self._encoder.has_ooms = False
+            return Delivery.ENCODE_ANEW
+        if answer.status == 400 and self._encoder.has_fill and is_unknown_fill(answer.body):
+            self._encoder.has_fill, self._plain_since = False, self._connection.n_opened
             return Delivery.ENCODE_ANEW
         if answer.status == 400 and self._encoder.has_parts and is_unknown_part(answer.body):
             self._encoder.has_parts, self._plain_since = False, self._connection.n_opened

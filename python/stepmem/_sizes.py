@@ -55,6 +55,7 @@ class Sizes:
             members = _dict_of_type(self.array)
             self._n_bytes: Any = members["nbytes"].__get__
             self._base: Any = members["base"].__get__
+            self._shape: Any = members["shape"].__get__
         self._sizes: Dict[int, Any] = {}
 
     def is_buffer(self, type_: type) -> bool:
@@ -77,6 +78,13 @@ class Sizes:
                 break
             thing = base
         return Block(id(base), 0, 0) if type(base) is mmap.mmap else Block(id(base), self._n_bytes(thing), n_own)
+
+    def shape(self, thing: Any) -> Tuple[int, ...]:
+        """Returns the shape of an array; nothing of bytes and their like."""
+        if self.array is None or not _is_subclass(self.array, type(thing)):
+            return ()
+        shape: Tuple[int, ...] = self._shape(thing)
+        return shape
 
     def base(self, thing: Any) -> Any:
         """Returns what owns the memory of an array if it is no array itself, such as a tensor; else None."""

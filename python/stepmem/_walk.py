@@ -15,7 +15,27 @@ from collections import deque
 from typing import Any, Deque, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from . import _frames
-from ._heap import BUFFER, CACHE, CLASS, DEQUE, DICT, FINALIZERS, HERE, LEAF, LIST, RECORD, SET, SIZED, TENSOR, TUPLE, Heap, Modules, is_foreign, module_dict
+from ._heap import (
+    BUFFER,
+    CACHE,
+    CLASS,
+    DEQUE,
+    DICT,
+    FINALIZERS,
+    GAPS_ITEMS_MAX,
+    HERE,
+    LEAF,
+    LIST,
+    RECORD,
+    SET,
+    SIZED,
+    TENSOR,
+    TUPLE,
+    Heap,
+    Modules,
+    is_foreign,
+    module_dict,
+)
 from ._probe import Probe
 
 Key = Tuple[Any, ...]
@@ -90,6 +110,9 @@ class Growth(NamedTuple):
     """How an item holds its tensors: `graph`, `traceback` or empty."""
     is_cut: bool = False
     """Whether an item has more beneath it than was looked at."""
+    capacity: int = 0
+    """Length of a list that was made for its items in advance, of which only those count that are not None; -1 if the
+    list grows itself, 0 of all others."""
 
 
 class Roots:
@@ -209,6 +232,8 @@ class Walk:
         """Items of a container, referents of a record, bytes of a tensor; -1 before it was looked at."""
         self.tensors: Dict[int, float] = {}
         """Tensors directly in it, by node; those that share a storage count once."""
+        self.capacities: Dict[int, int] = {}
+        """Lengths of lists that have places for items to come, by node; their size is the number of items that are there."""
         self.scales: Dict[int, float] = {}
         """How many items each one stands for that was looked at, by node, if more than one."""
         self.matches: List[int] = []
@@ -335,7 +360,7 @@ class Walk:
         size = heap.size(thing, kind) if kind in SIZED else 0
         children = now.children(thing, kind, size)
         if kind != TENSOR:
-            self.sizes[node] = size if kind in SIZED else len(children)
+            self.sizes[node] = self._filled(node, thing, size, now) if kind == LIST else size if kind in SIZED else len(children)
             self.measured_at[node] = self.step
             if size > len(children) > 0:
                 self.scales[node] = size / len(children)
@@ -364,6 +389,15 @@ class Walk:
                 continue
             self._add(node, child, slot, child_kind, now)
         return len(children)
+
+    def _filled(self, node: int, thing: Any, size: int, now: Slice) -> int:
+        """Returns the items of a list; of one that had places for items to come at the first look, those that are there."""
+        before, match = self.before, self.matches[node]
+        has_places = now.heap.has_gaps(thing, size) if before is None else match in before.capacities and size <= GAPS_ITEMS_MAX
+        if not has_places:
+            return size
+        self.capacities[node] = size
+        return now.heap.n_filled(thing)
 
     def _add(self, parent: int, thing: Any, slot: int, kind: int, now: Slice) -> int:
         node = len(self.ids)
@@ -444,7 +478,7 @@ class Walk:
         n_new = size - old
         n_items = min(n_new, PROBE_ITEMS)
         data: Optional[Growth] = None
-        for items in (heap.last(thing, kind, n_items), heap.first(thing, kind, n_items)):
+        for items in self._ends(node, thing, n_items, heap):
             items = [each for each in items if before.seen.get(id(each), -1) < 0]
             found = Probe(before.seen, before.storages, heap)
             for item in items:
@@ -454,7 +488,7 @@ class Walk:
                 n = found.n_holding  # the other items are keys
             if not n:
                 continue
-            growth = Growth(node, "items", float(old), float(size), self.steps_since(node), *found.per_item(n), found.via, found.is_cut)
+            growth = Growth(node, "items", float(old), float(size), self.steps_since(node), *found.per_item(n), found.via, found.is_cut, self._capacity(node))
             if found.n_holding * 2 >= n:
                 self.growths.append(growth)
                 return
@@ -462,6 +496,20 @@ class Walk:
         if data is not None and data.data_per_item:
             self._n_data += 1
             self.growths.append(data._replace(tensors_per_item=0.0, bytes_per_item=0.0, via=""))
+
+    def _ends(self, node: int, thing: Any, n_items: int, heap: Heap) -> Tuple[List[Any], List[Any]]:
+        """Returns items of a container among which new ones are."""
+        kind, before = self.kinds[node], self.before
+        if before is None or node not in self.capacities:
+            return heap.last(thing, kind, n_items), heap.first(thing, kind, n_items)
+        items = [each for each in heap.filled(thing) if id(each) not in before.seen]
+        return items[-n_items:], items[:n_items]
+
+    def _capacity(self, node: int) -> int:
+        """Returns the length of a list that had places for items to come, 0 of another one, and -1 if it grows itself."""
+        capacity = self.capacities.get(node, 0)
+        before = 0 if self.before is None else self.before.capacities.get(self.matches[node], 0)
+        return capacity if capacity == before else -1
 
     def steps_since(self, node: int) -> int:
         """Returns the steps between the measurement of a node and that of its match in the look before."""

@@ -68,6 +68,9 @@ FIGURES = (
 OOMS = "ooms"
 """Key of an end for the out-of-memory errors that the allocator counted, the latest of its keys."""
 
+FILL = ("items", "items_max", "items_per_step")
+"""Keys of a holder that has a bound, the latest of its keys."""
+
 END_PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
 """Keys of an end for the peaks since the last record."""
 
@@ -220,19 +223,19 @@ class HoldersResult:
         result.first_step, result.last_step = search.first_step, search.last_step
         return result
 
-    def fields(self) -> Dict[str, object]:
-        """Returns the JSON fields beside run and rank."""
+    def fields(self, has_fill: bool) -> Dict[str, object]:
+        """Returns the JSON fields beside run and rank; with those of FILL if `has_fill`."""
         return {
             "id": self.ask_id,
             "outcome": self.outcome,
             "error": None if self.error is None else cut(self.error, ERROR_CHARACTERS_MAX) or "unknown",
             "first_step": self.first_step,
             "last_step": self.last_step,
-            "holders": [_holder_fields(each.located()) for each in self.holders] or None,
+            "holders": [_holder_fields(each.located(), has_fill) for each in self.holders] or None,
         }
 
 
-def _holder_fields(holder: Any) -> Dict[str, object]:
+def _holder_fields(holder: Any, has_fill: bool) -> Dict[str, object]:
     name, spot = holder.name, holder.name.spot
     kind = "".join(character for character in name.kind if character.isascii() and (character.isalnum() or character in "_. "))
     fields: Dict[str, object] = {
@@ -246,6 +249,9 @@ def _holder_fields(holder: Any) -> Dict[str, object]:
         "tensors_per_step": round(holder.tensors_per_step, 6),
         "bytes_per_step": round(holder.bytes_per_step, 3),
     }
+    if holder.fill is not None and has_fill:
+        rate = round(holder.fill.items_per_step, 6)
+        fields.update(zip(FILL, (holder.fill.items, holder.fill.items_max, rate)))
     return {key: value for key, value in fields.items() if value is not None}
 
 
@@ -288,6 +294,8 @@ class Encoder:
         """Whether ends have `ooms`, which is the latest of their fields: an exporter that refuses it may know the others."""
         self.has_parts = True
         """Whether records have HOST_PARTS, which the exporter does not refuse."""
+        self.has_fill = True
+        """Whether holders have FILL, likewise."""
         self._process = process
         self._devices: List[str] = []
         self._heads: Dict[str, str] = {}
@@ -341,7 +349,7 @@ class Encoder:
             snapshot = {**subject, **message.fields()}
             return Request(SNAPSHOTS_PATH, JSON, _encode(snapshot, LATER_SNAPSHOT_FIELDS if self.is_plain else ()))
         if isinstance(message, HoldersResult):
-            holders = {**subject, **message.fields()}
+            holders = {**subject, **message.fields(self.has_fill and not self.is_plain)}
             return Request(HOLDERS_PATH, JSON, _encode(holders, LATER_HOLDERS_FIELDS if self.is_plain else ()))
         if self.is_plain and message.is_automatic:
             return None  # an exporter of before forgets a rank's findings at its end
@@ -366,6 +374,11 @@ def is_unknown_part(body: bytes) -> bool:
     """Returns whether a refusal names one of HOST_PARTS as unknown."""
     detail = body.decode("utf-8", "replace")
     return any(f"unknown field `{name}`" in detail for name in HOST_PARTS)
+
+
+def is_unknown_fill(body: bytes) -> bool:
+    """Returns whether a refusal names one of FILL as unknown."""
+    return any(f"unknown field `{name}`".encode() in body for name in FILL)
 
 
 def is_unknown_field(body: bytes) -> bool:

@@ -392,7 +392,9 @@ class FakeExporter:
             threading.Event().wait()
         if not isinstance(reply, Reply):
             reply = Reply(reply, detail="because")
-        unknown = [name for line in body.splitlines() for name in json.loads(line) if name in reply.refuses]
+        objects = [json.loads(line) for line in body.splitlines()]
+        objects += [holder for each in objects for holder in each.get("holders", [])]
+        unknown = [name for each in objects for name in each if name in reply.refuses]
         problem = {"detail": f"record 0: {unknown[0]}: unknown field `{unknown[0]}`, expected `run`"} if unknown else reply.problem
         if reply.status == 200 or (reply.refuses and not unknown):
             actions = self.actions if path == "/v1/steps" else []

@@ -126,6 +126,25 @@ def test_older_exporter_that_asks_for_a_snapshot_gets_its_report_in_the_words_th
     assert not (tmp_path / "theirs").exists()
 
 
+def test_older_exporter_gets_holders_without_their_bounds_and_records_with_all_fields(fake, train):
+    exporter = fake(Reply(400, refuses=("items", "items_max", "items_per_step")))
+    exporter.actions = [{"type": "holders", "id": "1-1", "run": "old", "rank": 0, "steps": 20, "bytes_per_step": 100_000.0}]
+    code = """
+        import collections, time, stepmem
+        kept = collections.deque(maxlen=700)
+        for n in range(400):
+            kept.append(bytearray(100_000))
+            time.sleep(0.01)
+            stepmem.step_end(n)
+        assert stepmem.flush(10)
+    """
+    assert train(code, exporter.url).ended().code == 0
+    (named,) = [report for report in exporter.holders if report["outcome"] == "named"]
+    assert [each["name"] for each in named["holders"]] == ["`kept`"]
+    assert len(exporter.refused) == 1
+    assert all("instance" in record for record in exporter.records) and "instance" in named
+
+
 def test_actions_and_answers_that_a_client_does_not_know_are_ignored(fake, train):
     exporter = fake(200)
     exporter.actions = [
