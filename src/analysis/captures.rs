@@ -155,7 +155,7 @@ impl Captures {
     fn ask_next(&mut self, run: &Run, now: Uptime) {
         let mut listed = self.listed.iter().map(|listed| &listed.report);
         let is_busy = listed.any(|report| report.outcome.is_open() && report.rank.run == *run);
-        if !is_busy && let Some((rank, plan)) = self.episodes.next(run) {
+        if !is_busy && let Some((rank, plan)) = self.episodes.next(run, now) {
             self.ask(CaptureReport::of_creep(&rank), plan, now);
         }
     }

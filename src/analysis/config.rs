@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use crate::analysis::captures::CaptureSettings;
 use crate::analysis::diagnosis::scene::Thresholds;
-use crate::analysis::looks::LOOKS_COOLDOWN;
 use crate::analysis::processes::ProcessSettings;
 use crate::analysis::ranks::RankSettings;
+use crate::analysis::sites::LOOKS_COOLDOWN;
 use crate::detect::config::Config as DetectConfig;
 use crate::model::ids::Run;
 

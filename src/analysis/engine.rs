@@ -19,7 +19,8 @@ use crate::analysis::rank::view::RankView;
 use crate::analysis::ranks::{Admitted, AdmittedEnd, RankTable};
 use crate::analysis::refusal::Refusal;
 use crate::analysis::sites::{
-    AnalysisRequest, HoldersReport, RecordedSite, SiteTable, SiteView, SnapshotAnalysis,
+    AnalysisRequest, HoldersReport, KnownHolder, RecordedSite, SiteTable, SiteView,
+    SnapshotAnalysis,
 };
 use crate::detect::sample::Axis;
 use crate::detect::signal::Signal;
@@ -145,8 +146,12 @@ impl Engine {
     ///
     /// # Errors
     /// Its rank is held by another process.
-    pub fn admit_holders(&self, report: HoldersReport) -> Result<HoldersReport, Refusal> {
+    pub fn admit_holders(&self, mut report: HoldersReport) -> Result<HoldersReport, Refusal> {
+        let RankId { run, rank } = &report.rank;
         self.ranks.check_own(&report.rank, report.instance)?;
+        let state = self.ranks.get(run, *rank);
+        let names_own = state.is_some_and(|state| state.lifecycle().is_named(report.instance));
+        report.mark_own(report.is_known && names_own);
         Ok(report)
     }
 
@@ -173,7 +178,9 @@ impl Engine {
             }
             Event::Analysed(number, analysis) => self.analysed(number, *analysis, now),
             Event::Holders(report) => self.hold(&report, now),
-            Event::Site(rank, site, since) => self.take_site(&rank, site, since),
+            Event::Site(rank, site, since) => {
+                self.take_site(&rank, site, AskedAt { since, now })
+            }
             Event::GpuReleased => {
                 self.devices.release();
                 false
@@ -263,17 +270,25 @@ impl Engine {
     fn analysed(&mut self, number: u64, analysis: SnapshotAnalysis, now: Uptime) -> bool {
         let about = self.captures.analysed(number, &analysis, now);
         let Some((rank, since)) = about else { return false };
-        self.take_site(&rank, RecordedSite::Snapshot(Box::new(analysis)), since)
+        self.take_site(
+            &rank,
+            RecordedSite::Snapshot(Box::new(analysis)),
+            AskedAt { since, now },
+        )
     }
 
-    /// Takes what was found out of a rank that was asked at `since`. Returns whether the rank is held.
-    fn take_site(&mut self, rank: &RankId, site: RecordedSite, since: Uptime) -> bool {
+    /// Takes what was found out of a rank. Returns whether the rank is held.
+    fn take_site(&mut self, rank: &RankId, site: RecordedSite, asked: AskedAt) -> bool {
+        let AskedAt { since, now } = asked;
         if self.ranks.get(&rank.run, rank.rank).is_none() {
             return false;
         }
         match site {
             RecordedSite::Snapshot(analysis) => self.sites.take(rank, *analysis, since),
-            RecordedSite::Holder(holder) => self.sites.hold(rank, *holder, since),
+            RecordedSite::Holder(holder) => {
+                let known = KnownHolder { asked: since, reported: now, holder: *holder };
+                self.sites.hold(rank, known);
+            }
             RecordedSite::Searched(search) => self.sites.search(rank, search, since),
         }
         true
@@ -282,7 +297,8 @@ impl Engine {
     /// Takes what a rank reports of its live objects. Returns whether it has come to something.
     fn hold(&mut self, report: &HoldersReport, now: Uptime) -> bool {
         let since = self.looks.take(report, now);
-        report.site().is_some_and(|site| self.take_site(&report.rank, site, since))
+        let asked = AskedAt { since, now };
+        report.site().is_some_and(|site| self.take_site(&report.rank, site, asked))
     }
 
     fn steps(&mut self, batch: Admitted, now: Uptime) -> Vec<Transition> {
@@ -474,6 +490,13 @@ impl Engine {
         let time = (time * 1000.0).round() / 1000.0;
         Transition { time, step, subject, kind, state, severity, evidence }
     }
+}
+
+/// When a rank was asked for something, and the time of its answer.
+#[derive(Clone, Copy)]
+struct AskedAt {
+    since: Uptime,
+    now: Uptime,
 }
 
 /// Returns when the present life of a rank began.

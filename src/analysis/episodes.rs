@@ -18,6 +18,8 @@ pub const REPORT_WITHIN: Duration = Duration::from_mins(10);
 pub const STEPS_MAX: u32 = 1000;
 /// Ranks of a run that are asked about one creep.
 pub const EPISODE_RANKS_MAX: usize = 2;
+/// Ranks of a run that are asked each for itself, once that was called for.
+pub const EACH_RANKS_MAX: usize = 32;
 /// How often a rank is asked about one creep: again when the first recording was too short.
 pub const RANK_ASKS_MAX: u32 = 2;
 /// A second recording is this much longer than the first.
@@ -97,7 +99,9 @@ struct RunEpisodes {
     began: Uptime,
     /// Whether the next may begin before its time.
     is_closed: bool,
-    // Invariant: at most EPISODE_RANKS_MAX.
+    /// Whether every rank is asked for itself, and not the fastest for all.
+    asks_each: bool,
+    // Invariant: at most EPISODE_RANKS_MAX, where each is asked EACH_RANKS_MAX.
     ranks: Vec<RankAsks>,
     /// Of the ranks that were not asked, the one that grows fastest.
     next: Option<NextAsk>,
@@ -106,6 +110,7 @@ struct RunEpisodes {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct RankAsks {
     rank: RankId,
+    asked: Uptime,
     n_asks: u32,
     plan: AskPlan,
 }
@@ -122,6 +127,12 @@ impl Growth<'_> {
     fn period(&self) -> Option<f64> {
         let (_, distance) = self.stairs.filter(|(n_stairs, _)| *n_stairs >= STAIRS_MIN)?;
         Some(distance).filter(|distance| distance.is_finite() && *distance > 1.0)
+    }
+}
+
+impl RankAsks {
+    fn of(rank: &RankId, plan: AskPlan, asked: Uptime) -> Self {
+        Self { rank: rank.clone(), asked, n_asks: 1, plan }
     }
 }
 
@@ -165,8 +176,16 @@ impl Episodes {
             && !run.is_closed
             && now.since(run.began) < self.settings.cooldown
         {
+            if run.asks_each {
+                return run.ask_itself(RankAsks::of(rank, plan, now), self.settings.cooldown);
+            }
             let bytes_per_step = growth.bytes_per_step.unwrap_or(0.0);
             run.offer(NextAsk { rank: rank.clone(), bytes_per_step, plan });
+            return EpisodeStep::Known;
+        }
+        let asked = RankAsks::of(rank, plan, now);
+        let before = self.runs.get(&rank.run).filter(|before| before.asks_each);
+        if before.is_some_and(|run| run.was_asked_within(self.settings.cooldown, &asked)) {
             return EpisodeStep::Known;
         }
         let n_before = self.runs.get(&rank.run).map_or(0, |run| run.n_episodes);
@@ -174,18 +193,36 @@ impl Episodes {
             return EpisodeStep::Limited;
         }
         self.make_room(&rank.run);
-        let ranks = vec![RankAsks { rank: rank.clone(), n_asks: 1, plan }];
-        let n_episodes = n_before + 1;
-        let run = RunEpisodes { n_episodes, began: now, is_closed: false, ranks, next: None };
+        let before = self.runs.remove(&rank.run).filter(|before| before.asks_each);
+        let asks_each = before.is_some();
+        let mut ranks = before.map(|before| before.ranks).unwrap_or_default();
+        ranks.retain(|before| now.since(before.asked) < self.settings.cooldown);
+        ranks.truncate(EACH_RANKS_MAX - 1);
+        ranks.push(asked);
+        let run = RunEpisodes {
+            n_episodes: n_before + 1,
+            began: now,
+            is_closed: false,
+            asks_each,
+            ranks,
+            next: None,
+        };
         self.runs.insert(rank.run.clone(), run);
         EpisodeStep::Ask(plan)
     }
 
+    /// From now on asks every rank of a run for itself: what one of them says does not hold for the others.
+    pub fn ask_each(&mut self, run: &Run) {
+        if let Some(run) = self.runs.get_mut(run) {
+            run.asks_each = true;
+        }
+    }
+
     /// Returns the rank that is to be asked next about a run's growth.
-    pub fn next(&mut self, run: &Run) -> Option<(RankId, AskPlan)> {
+    pub fn next(&mut self, run: &Run, now: Uptime) -> Option<(RankId, AskPlan)> {
         let run = self.runs.get_mut(run)?;
         let NextAsk { rank, plan, .. } = run.next.take()?;
-        run.ranks.push(RankAsks { rank: rank.clone(), n_asks: 1, plan });
+        run.ranks.push(RankAsks::of(&rank, plan, now));
         Some((rank, plan))
     }
 
@@ -238,6 +275,26 @@ impl Episodes {
 }
 
 impl RunEpisodes {
+    /// Returns whether the rank of an ask was asked no longer than the cooldown before it.
+    fn was_asked_within(&self, cooldown: Duration, ask: &RankAsks) -> bool {
+        let is_recent = |before: &&RankAsks| ask.asked.since(before.asked) < cooldown;
+        self.ranks.iter().filter(is_recent).any(|before| before.rank == ask.rank)
+    }
+
+    /// Asks a rank, unless it was asked lately or too many were.
+    fn ask_itself(&mut self, ask: RankAsks, cooldown: Duration) -> EpisodeStep {
+        if self.was_asked_within(cooldown, &ask) {
+            return EpisodeStep::Known;
+        }
+        self.ranks.retain(|before| ask.asked.since(before.asked) < cooldown);
+        if self.ranks.len() >= EACH_RANKS_MAX {
+            return EpisodeStep::Limited;
+        }
+        let plan = ask.plan;
+        self.ranks.push(ask);
+        EpisodeStep::Ask(plan)
+    }
+
     /// Takes a rank as the next to ask if it was not asked and grows faster than the one so far.
     fn offer(&mut self, ask: NextAsk) {
         let was_asked = self.ranks.iter().any(|asked| asked.rank == ask.rank);
@@ -290,9 +347,9 @@ mod tests {
             assert_eq!(step, EpisodeStep::Known);
         }
         let run = who(0).run;
-        assert_eq!(episodes.next(&run), Some((who(3), plan(20))));
+        assert_eq!(episodes.next(&run, Uptime::default()), Some((who(3), plan(20))));
         episodes.grows(&growth(&who(4), 8.0), Uptime(COOLDOWN / 2));
-        assert_eq!(episodes.next(&run), None);
+        assert_eq!(episodes.next(&run, Uptime::default()), None);
     }
 
     #[test]

@@ -19,8 +19,6 @@ pub const LOOKS_MAX: usize = 64;
 const STEPS: u32 = 20;
 /// Looks of a run, at most: enough for a week, and each costs some 40 ms.
 const RUN_MAX: u32 = 1000;
-/// From one look to the next while the growth lasts: so old are the figures of a holder at the most.
-pub const LOOKS_COOLDOWN: Duration = Duration::from_mins(10);
 /// Periods of growth in stairs that lie between the two looks; what grew is then watched for two more.
 const PERIODS: f64 = 1.0;
 
@@ -174,7 +172,13 @@ impl Looks {
         }
         match &report.outcome {
             HoldersOutcome::Began => {}
-            HoldersOutcome::Named(_) => self.n_named += 1,
+            HoldersOutcome::Named(holders) => {
+                self.n_named += 1;
+                // A bound withholds the page of its own rank alone.
+                if holders.first().is_some_and(|holder| holder.fill.is_some()) {
+                    self.episodes.ask_each(&report.rank.run);
+                }
+            }
             HoldersOutcome::Nothing => self.n_none += 1,
             HoldersOutcome::GaveUp { .. } => self.n_gave_up += 1,
             HoldersOutcome::Failed { .. } => self.n_failed += 1,
@@ -258,7 +262,7 @@ impl Looks {
             .listed
             .iter()
             .any(|look| look.state != LookState::Over && look.request.rank.run == *run);
-        if !is_busy && let Some((rank, plan)) = self.episodes.next(run) {
+        if !is_busy && let Some((rank, plan)) = self.episodes.next(run, now) {
             self.ask(&rank, plan, now);
         }
     }
@@ -268,11 +272,12 @@ impl Looks {
 mod tests {
     use std::time::Duration;
 
-    use super::{LOOKS_COOLDOWN, LookRequest, Looks};
+    use super::{LookRequest, Looks};
     use crate::analysis::episodes::Growth;
-    use crate::analysis::sites::{HoldersOutcome, HoldersReport};
+    use crate::analysis::sites::{HoldersOutcome, HoldersReport, LOOKS_COOLDOWN};
     use crate::model::ids::{Rank, RankId, Run};
-    use crate::model::units::Uptime;
+    use crate::model::site::{Fill, SiteText, TensorHolder};
+    use crate::model::units::{Bytes, Count, Uptime};
 
     fn rank() -> RankId {
         RankId { run: Run::new("llm").unwrap(), rank: Rank::new(3).unwrap() }
@@ -290,10 +295,31 @@ mod tests {
         looks.creeps(&growth, Some(at(began)), at(seconds));
     }
 
+    fn bounded() -> TensorHolder {
+        let count = |n| Count::new(n).unwrap();
+        TensorHolder {
+            name: SiteText::new("`replay`").unwrap(),
+            kind: SiteText::new("deque").unwrap(),
+            at: None,
+            tensors: count(1),
+            bytes: Bytes::new(8).unwrap(),
+            tensors_per_step: 1.0,
+            bytes_per_step: 8.0,
+            step: None,
+            fill: Some(Fill {
+                items: count(1),
+                items_max: count(9),
+                items_per_step: 1.0,
+                is_own: true,
+            }),
+        }
+    }
+
     fn report(request: &LookRequest, outcome: HoldersOutcome) -> HoldersReport {
         HoldersReport {
             rank: rank(),
             instance: None,
+            is_known: false,
             id: Some(request.id.clone()),
             outcome,
             first_step: None,
@@ -334,6 +360,35 @@ mod tests {
         }
         assert_eq!(asked_at, [0, 120, 600, 1200]);
         assert!(looks.results().contains(&("unanswered", 1)));
+    }
+
+    #[test]
+    fn each_rank_of_a_run_with_a_bound_is_asked_once_in_ten_minutes() {
+        let mut looks = Looks::new(true, LOOKS_COOLDOWN);
+        let run = Run::new("llm").unwrap();
+        let ranks: Vec<RankId> =
+            (0..5).map(|n| RankId { run: run.clone(), rank: Rank::new(n).unwrap() }).collect();
+        let mut asked_at = vec![Vec::new(); ranks.len()];
+        for seconds in (0..2400).step_by(60) {
+            for rank in &ranks {
+                let growth =
+                    Growth { rank, bytes_per_step: None, seconds_per_step: None, stairs: None };
+                looks.creeps(&growth, Some(at(0)), at(seconds));
+            }
+            // A report may let the next rank be asked at once.
+            while let Some(request) = looks.requests(|_, _| true).pop() {
+                let rank = request.rank.clone();
+                let idx = ranks.iter().position(|of| *of == rank).unwrap();
+                asked_at[idx].push(seconds);
+                let outcome = HoldersOutcome::Named(vec![bounded()]);
+                looks.take(&HoldersReport { rank, ..report(&request, outcome) }, at(seconds));
+            }
+        }
+        for asked_at in &asked_at {
+            assert!((4..=5).contains(&asked_at.len()), "{asked_at:?}");
+            let mut pauses = asked_at.iter().zip(&asked_at[1..]).map(|(a, b)| b - a);
+            assert!(pauses.all(|pause| pause >= 600), "{asked_at:?}");
+        }
     }
 
     #[test]

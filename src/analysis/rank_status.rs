@@ -1,12 +1,14 @@
 //! The status of one rank, from what others see of it.
 
 use crate::analysis::diagnosis::balance::RankBalance;
+use crate::analysis::diagnosis::filling::Filling;
 use crate::analysis::diagnosis::host_words;
 use crate::analysis::diagnosis::pressure;
 use crate::analysis::diagnosis::trend_figures::soonest;
 use crate::analysis::rank::view::{RankActivity, RankView};
 use crate::analysis::status::{RankStatus, SignalStatus};
 use crate::detect::signal::Signal;
+use crate::detect::trend::Trend;
 use crate::model::ids::RankId;
 
 impl RankStatus {
@@ -18,7 +20,10 @@ impl RankStatus {
         last_push_time: f64,
     ) -> Self {
         // Nothing counts down in a rank that is silent or has ended.
-        let soonest = soonest(view.creep).filter(|_| !view.is_over());
+        let is_endless = |trend: &Trend| {
+            !Filling::of(view, trend).is_some_and(|filling| filling.withholds())
+        };
+        let soonest = soonest(view.creep, is_endless).filter(|_| !view.is_over());
         let headroom = view.headroom();
         Self {
             rank_label: id.rank.to_string(),
@@ -59,7 +64,7 @@ impl RankStatus {
             oom_eta_lower_steps: soonest.as_ref().and_then(|trend| trend.oom_eta_lower_steps),
             oom_eta_lower_seconds: soonest.and_then(|trend| trend.oom_eta_lower_seconds),
             site: view.site.leak.cloned(),
-            holder: view.site.holder.cloned(),
+            holder: view.site.holder.map(|known| known.holder.clone()),
         }
     }
 

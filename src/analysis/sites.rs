@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -13,6 +14,11 @@ use crate::model::site::{
     SiteText, TensorHolder,
 };
 use crate::model::units::{Count, Uptime};
+
+/// From one search for holders to the next while the growth lasts.
+pub const LOOKS_COOLDOWN: Duration = Duration::from_mins(10);
+/// What a search named counts until so many more should have come to something.
+const SEARCHES_MISSED: u32 = 2;
 
 /// What became of the analysis of a snapshot.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
@@ -140,6 +146,8 @@ pub struct HoldersReport {
     pub rank: RankId,
     /// The process that reports it; `None` where it does not name itself.
     pub instance: Option<Instance>,
+    /// Whether the connection shows who reports it: a Unix socket, a token, or a machine that is trusted.
+    pub is_known: bool,
     /// Id of the request; `None` for a program that looked by itself.
     pub id: Option<Box<str>>,
     pub outcome: HoldersOutcome,
@@ -149,6 +157,16 @@ pub struct HoldersReport {
 }
 
 impl HoldersReport {
+    /// Sets whether the rank's own process reports it.
+    pub fn mark_own(&mut self, is_own: bool) {
+        if let HoldersOutcome::Named(holders) = &mut self.outcome {
+            holders
+                .iter_mut()
+                .filter_map(|holder| holder.fill.as_mut())
+                .for_each(|fill| fill.is_own = is_own);
+        }
+    }
+
     /// Returns what it reports of the rank's memory; `None` while the search goes on, and of one that failed.
     pub fn site(&self) -> Option<RecordedSite> {
         let empty = |is_complete| {
@@ -215,7 +233,9 @@ pub struct SiteView<'a> {
     /// What a snapshot says of its last out-of-memory error.
     pub oom: Option<&'a OomSite>,
     /// What grows fastest among its live objects.
-    pub holder: Option<&'a TensorHolder>,
+    pub holder: Option<&'a KnownHolder>,
+    /// Whether no search after that came to something else.
+    pub is_holder_newest: bool,
     /// A search that named no holder, where none is known.
     pub searched: Option<EmptySearch>,
 }
@@ -226,12 +246,30 @@ pub const ENDED_SITES_MAX: usize = 64;
 /// A value, and when the snapshot or the look that it comes from was asked for.
 type Dated<T> = Option<(Uptime, Box<T>)>;
 
+/// A holder, and when it became known.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct KnownHolder {
+    /// When the rank was asked.
+    pub asked: Uptime,
+    /// When it reported.
+    pub reported: Uptime,
+    pub holder: TensorHolder,
+}
+
+impl KnownHolder {
+    /// Returns whether two more searches should have come to something by then.
+    pub fn is_outdated_at(&self, now: Uptime) -> bool {
+        let search = LOOKS_COOLDOWN + self.reported.since(self.asked);
+        now.since(self.reported) > SEARCHES_MISSED * search
+    }
+}
+
 /// What is known of the code behind the memory of one rank, and when each was asked for.
 #[derive(Debug, Default, Deserialize, Serialize)]
 pub struct RankSites {
     leak: Dated<LeakSite>,
     oom: Dated<OomSite>,
-    holder: Dated<TensorHolder>,
+    holder: Option<Box<KnownHolder>>,
     searched: Dated<EmptySearch>,
 }
 
@@ -245,7 +283,7 @@ impl RankSites {
         let of = [
             self.leak.as_ref().map(|(since, _)| *since),
             self.oom.as_ref().map(|(since, _)| *since),
-            self.holder.as_ref().map(|(since, _)| *since),
+            self.holder.as_ref().map(|known| known.asked),
             self.searched.as_ref().map(|(since, _)| *since),
         ];
         of.into_iter().max().flatten()
@@ -280,8 +318,8 @@ impl SiteTable {
     }
 
     /// Takes what grows fastest among the live objects of a rank.
-    pub fn hold(&mut self, rank: &RankId, holder: TensorHolder, since: Uptime) {
-        self.of_mut(rank).holder = Some((since, Box::new(holder)));
+    pub fn hold(&mut self, rank: &RankId, known: KnownHolder) {
+        self.of_mut(rank).holder = Some(Box::new(known));
     }
 
     /// Takes that a search named no holder. A holder that is known stays: its figures are dated.
@@ -297,12 +335,15 @@ impl SiteTable {
         }
         let sites = self.runs.get(run).and_then(|ranks| ranks.get(&rank));
         sites.map_or_else(SiteView::default, |sites| {
-            let holder = present(sites.holder.as_ref(), began);
+            let holder = sites.holder.as_deref();
+            let holder = holder.filter(|of| began.is_none_or(|began| of.asked >= began));
             let searched = present(sites.searched.as_ref(), began).copied();
+            let searched_at = sites.searched.as_ref().map(|(since, _)| *since);
             SiteView {
                 leak: present(sites.leak.as_ref(), began),
                 oom: present(sites.oom.as_ref(), began),
                 holder,
+                is_holder_newest: searched_at <= holder.map(|of| of.asked),
                 searched: searched.filter(|_| holder.is_none()),
             }
         })

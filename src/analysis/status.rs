@@ -396,7 +396,7 @@ impl RunStatus {
 
 impl ProcessStatus {
     pub fn of(id: &ProcessId, view: &ProcessView<'_>) -> Self {
-        let soonest = soonest(view.creep);
+        let soonest = soonest(view.creep, |_| true);
         Self {
             id: id.clone(),
             used: view.used,

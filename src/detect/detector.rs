@@ -268,6 +268,12 @@ impl Detector {
         self.series(signal)?.tracker.ended()
     }
 
+    /// Returns by how many bytes a signal has risen since a position, as the later half of what it was since lies above the
+    /// earlier one; `None` below two blocks.
+    pub fn rise_since(&self, signal: Signal, position: f64) -> Option<f64> {
+        self.series(signal)?.ladder.rise_since(position)
+    }
+
     /// Returns what shows a signal's trend.
     pub fn shown_by(&self, signal: Signal) -> Option<ShownBy> {
         self.series(signal)?.tracker.shown_by()

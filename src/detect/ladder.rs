@@ -115,6 +115,24 @@ impl Ladder {
         &self.levels
     }
 
+    /// Returns the blocks since a position of the shortest window that goes back to it, and how many blocks it has before.
+    pub(super) fn since(&self, position: f64) -> Option<(&[Block], usize)> {
+        let goes_back = |level: &&Level| {
+            level.blocks.first().is_some_and(|first| first.at.position <= position)
+        };
+        let blocks = self.levels.iter().find(goes_back)?.blocks();
+        let n_before = blocks.partition_point(|block| block.at.position < position);
+        Some((blocks.get(n_before..)?, n_before))
+    }
+
+    /// Returns how far the later half of the blocks since a position lies above the earlier one; `None` below two blocks.
+    pub(super) fn rise_since(&self, position: f64) -> Option<f64> {
+        let (blocks, _) = self.since(position)?;
+        let (earlier, later) = blocks.split_at(blocks.len() / 2);
+        let least = |half: &[Block]| half.iter().map(|block| block.minimum).reduce(f64::min);
+        Some(least(later)? - least(earlier)?)
+    }
+
     /// Forgets everything.
     pub(super) fn clear(&mut self) {
         *self = Self::default();

@@ -7,7 +7,7 @@ use crate::detect::forecast::headroom::{Usage, is_followed};
 use crate::detect::forecast::power_law;
 use crate::detect::forecast::slope_interval::{slope_interval, slope_since_onset};
 use crate::detect::heights::Heights;
-use crate::detect::ladder::{BLOCKS_MAX, Block, Ladder, Level, points_of};
+use crate::detect::ladder::{BLOCKS_MAX, Block, Ladder, points_of};
 use crate::detect::stats::student;
 use crate::detect::surroundings::Surroundings;
 use crate::detect::tests::{Shown, Window};
@@ -109,9 +109,7 @@ impl Tracker {
         if !is_due || !trend.is_growing() {
             return;
         }
-        let Some((blocks, onset_idx)) = since_onset(ladder, trend.onset.position) else {
-            return;
-        };
+        let Some((blocks, onset_idx)) = ladder.since(trend.onset.position) else { return };
         let mut points = [(0.0, 0.0); BLOCKS_MAX];
         let points = points_of(blocks, &mut points);
         if let Some(slope) =
@@ -260,13 +258,4 @@ impl Tracked {
                 (trend, found.shown_by, found.is_followed);
         }
     }
-}
-
-/// Returns the blocks since an onset of the shortest window that goes back to it, and how many blocks it has before.
-fn since_onset(ladder: &Ladder, onset: f64) -> Option<(&[Block], usize)> {
-    let goes_back =
-        |level: &&Level| level.blocks().first().is_some_and(|first| first.at.position <= onset);
-    let blocks = ladder.levels().iter().find(goes_back)?.blocks();
-    let onset_idx = blocks.partition_point(|block| block.at.position < onset);
-    Some((blocks.get(onset_idx..)?, onset_idx))
 }

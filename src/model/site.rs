@@ -205,6 +205,21 @@ pub struct TensorHolder {
     /// The step at which it was measured.
     #[serde(default)]
     pub step: Option<Count>,
+    /// How full it is, where it has a bound.
+    #[serde(default)]
+    pub fill: Option<Fill>,
+}
+
+/// How full a holder with a bound is, at the holder's `step`.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fill {
+    pub items: Count,
+    /// The most items that it holds; at least `items`.
+    pub items_max: Count,
+    pub items_per_step: f64,
+    /// Whether the rank's own process reported it, over a connection that shows who it is.
+    pub is_own: bool,
 }
 
 /// A search for holders that named none.

@@ -54,6 +54,7 @@ mod by_time;
 
 mod invariance;
 
+mod bounds;
 mod captures;
 
 // The status goes out.

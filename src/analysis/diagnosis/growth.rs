@@ -5,9 +5,9 @@ use crate::analysis::diagnosis::pressure;
 use crate::analysis::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject};
 use crate::analysis::diagnosis::site_words;
 use crate::analysis::diagnosis::trend_figures::TrendFigures;
-use crate::analysis::rank::view::RankView;
 use crate::detect::signal::Signal;
 use crate::detect::trend::Stage;
+use crate::model::site::TensorHolder;
 use crate::model::units::UnixTime;
 use crate::text::units::{bytes, counted, date, duration, grouped, least_time_left, time_left};
 
@@ -19,7 +19,7 @@ pub const LIVE_SIGNALS: [Signal; 2] = [Signal::Allocated, Signal::Process];
 const RESUMED_SECONDS: f64 = 3600.0;
 
 /// Judges a signal that creeps: critical when its time to out-of-memory is short or live memory is near the
-/// capacity, else a warning; info once its growth has ended.
+/// capacity, else a warning; info once its growth has ended, and while what holds it is filling up and will fit.
 /// One that was critical stays so until the time is half as long again as the limit.
 pub fn creeping(
     scene: &Scene<'_>,
@@ -31,7 +31,7 @@ pub fn creeping(
     let limit =
         scene.thresholds.creep_critical_eta_seconds * if was_critical { 1.5 } else { 1.0 };
     // Nothing counts down in a process that is silent or has ended.
-    let is_over = subject.rank().is_some_and(RankView::is_over);
+    let is_over = subject.is_over();
     let is_soon = trend.eta_seconds().is_some_and(|eta| !is_over && eta.likely < limit);
     let margin = if was_critical { RELEASE_MARGIN } else { 0.0 };
     let is_full = pressure::of_live_memory(subject)
@@ -39,17 +39,38 @@ pub fn creeping(
     let has_resumed = trend
         .resumed()
         .is_some_and(|resumed| trend.seen.time.since(resumed.time) < RESUMED_SECONDS);
-    let severity = match trend.is_growing() {
+    let figures = subject.figures(trend);
+    let ends = figures.filling.is_some_and(|filling| filling.withholds());
+    let severity = match trend.is_growing() && !ends {
         false => Severity::Info,
         true if is_soon || (is_full && !has_resumed) => Severity::Critical,
         true => Severity::Warning,
     };
-    let figures = subject.figures(trend);
-    Some((severity, if is_over { Box::new(figures.without_eta()) } else { figures }))
+    Some((severity, if is_over || ends { Box::new(figures.without_eta()) } else { figures }))
 }
 
 /// What to do about growth that has ended.
 const LEVEL_ADVICE: &str = "Nothing, unless it grows again. A buffer that is full and state that is made once look like this.";
+
+/// What to do about growth that ends by itself.
+const FILLING_ADVICE: &str =
+    "Nothing: it fits. If it grows past that end, this becomes a warning at once.";
+
+impl TrendFigures {
+    /// Says what holds the memory, and how that ends.
+    fn held_by(&self, holder: &TensorHolder) -> String {
+        match &self.filling {
+            Some(filling) if filling.withholds() => site_words::of_filling(holder, filling),
+            filling => {
+                let held = site_words::of_holder(holder, self.slope_bytes_per_step);
+                filling
+                    .as_ref()
+                    .and_then(site_words::of_doubt)
+                    .map_or_else(|| held.clone(), |doubt| format!("{held}, {doubt}"))
+            }
+        }
+    }
+}
 
 impl Figures for TrendFigures {
     fn sentence(&self) -> String {
@@ -88,12 +109,12 @@ impl Figures for TrendFigures {
             text = format!("{text}; {}", site_words::of(site));
         }
         if let Some(holder) = &self.holder {
-            text = format!(
-                "{text}; held by {}",
-                site_words::of_holder(holder, self.slope_bytes_per_step)
-            );
+            text = format!("{text}; held by {}", self.held_by(holder));
         } else if let Some(search) = &self.searched {
             text = format!("{text}; {}", site_words::of_search(*search, self.is_on_host));
+        }
+        if self.ends() {
+            return text;
         }
         let is_known = self.oom_eta_seconds.or(self.oom_eta_steps).is_some();
         let (seconds, steps) = if is_known {
@@ -136,9 +157,16 @@ impl Figures for TrendFigures {
         self.level_since_time.is_some()
     }
 
+    fn ends(&self) -> bool {
+        self.filling.is_some_and(|filling| filling.withholds())
+    }
+
     fn advice(&self) -> Option<String> {
         if self.is_level() {
             return Some(LEVEL_ADVICE.to_owned());
+        }
+        if self.ends() {
+            return Some(FILLING_ADVICE.to_owned());
         }
         site_words::advice(self.site.as_deref(), self.holder.as_deref())
             .or_else(|| self.searched.map(|_| site_words::without_tensors(self.is_on_host)))

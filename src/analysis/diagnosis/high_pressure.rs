@@ -3,10 +3,13 @@
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::basis::Basis;
+use crate::analysis::diagnosis::filling::Filling;
 use crate::analysis::diagnosis::kind::{About, Figures, Score, Severity};
 use crate::analysis::diagnosis::pressure::{self, Pressure};
 use crate::analysis::diagnosis::scene::{RELEASE_MARGIN, Scene, Subject, Thresholds, graded};
+use crate::analysis::diagnosis::site_words;
 use crate::analysis::rank::view::RankView;
+use crate::model::site::TensorHolder;
 use crate::model::units::Bytes;
 use crate::text::units::{percent, whole_bytes};
 
@@ -18,7 +21,7 @@ pub const ABOUT: About = About {
     help: "The recent peak of allocated or reserved memory, or what is in use on the device, is near the \
            capacity of the rank's own device; of a process that does not push, its recent peak. Critical only \
            when that is live memory, or when the allocator had to flush its cache in the last 15 minutes: a \
-           healthy cache fills the device.",
+           healthy cache fills the device. Also a warning while a buffer with a bound fills up that will not fit.",
     advice: "Reduce the memory load: batch or sequence length, activation checkpointing, sharding; see who \
              else uses the device.",
 };
@@ -35,6 +38,28 @@ pub struct PressureEvidence {
     /// absent where it is small.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub never_live_ratio: Option<f64>,
+    /// What is filling up and will take more than there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub too_large: Option<Box<TooLarge>>,
+}
+
+/// A holder whose bound is more than the memory.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct TooLarge {
+    pub holder: TensorHolder,
+    pub filling: Filling,
+}
+
+impl TooLarge {
+    /// Returns what grows in a subject towards a bound that does not fit.
+    fn of(subject: &Subject<'_, '_>) -> Option<Box<Self>> {
+        let rank = subject.rank()?;
+        let filling = rank.creep.trends().filter_map(|trend| Filling::of(rank, trend));
+        let filling = filling.into_iter().find(Filling::is_too_large)?;
+        let holder = rank.site.holder?.holder.clone();
+        Some(Box::new(Self { holder, filling }))
+    }
 }
 
 /// Memory that was never live at once is told from this share of the capacity on: without it, a full device is at 80 %, far
@@ -44,6 +69,9 @@ const NEVER_LIVE_MIN: f64 = 0.20;
 /// Where much of the memory is never live, what helps is that the allocator splits less.
 const FRAGMENTED_ADVICE: &str = "Much of what the allocator holds is never live at once: try PYTORCH_ALLOC_CONF=expandable_segments:True (before \
      PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF), and pad or bucket varying shapes. That alone takes the pressure away, without a smaller batch.";
+
+/// What to do about a bound that is more than the memory.
+const TOO_LARGE_ADVICE: &str = "Give it a lower bound, smaller items, or memory of the host.";
 
 /// Returns what to look at first where an allocator held so much of the capacity that was never live.
 pub fn advice(never_live_ratio: Option<f64>) -> Option<&'static str> {
@@ -56,7 +84,8 @@ pub fn never_live_ratio(reserved: Bytes, live: Bytes, capacity: Bytes) -> Option
     Some(ratio).filter(|ratio| *ratio >= NEVER_LIVE_MIN)
 }
 
-/// Judges the pressures of a subject: the severest counts, and of several the highest.
+/// Judges the pressures of a subject: the severest counts, and of several the highest. What fills up and will not fit is a
+/// warning ahead of time.
 pub fn judge(
     scene: &Scene<'_>,
     subject: &Subject<'_, '_>,
@@ -75,13 +104,18 @@ pub fn judge(
     let worse = |a: (Severity, Pressure), b: (Severity, Pressure)| {
         if (b.0, b.1.ratio) > (a.0, a.1.ratio) { b } else { a }
     };
-    let graded = pressure::of_subject(subject).into_iter().filter_map(grade);
-    let (severity, Pressure { basis, ratio, capacity }) = graded.reduce(worse)?;
+    let pressures = pressure::of_subject(subject);
+    let too_large = TooLarge::of(subject).filter(|_| !subject.is_over());
+    let ahead = pressures.first().filter(|_| too_large.is_some());
+    let graded = pressures.iter().copied().filter_map(grade).reduce(worse);
+    let (severity, Pressure { basis, ratio, capacity }) =
+        graded.or(ahead.map(|live| (Severity::Warning, *live)))?;
     let evidence = PressureEvidence {
         pressure_ratio: ratio,
         basis,
         capacity_bytes: capacity.get(),
         never_live_ratio: subject.rank().filter(|_| !is_live(basis)).and_then(of_rank),
+        too_large,
     };
     Some((severity, evidence))
 }
@@ -121,10 +155,16 @@ impl Figures for PressureEvidence {
         let never_live = self.never_live_ratio.map_or_else(String::new, |ratio| {
             format!("; {} of it was never live at once", percent(ratio))
         });
-        format!("{of} is at {ratio} of {capacity}{never_live}")
+        let ahead = self.too_large.as_ref().map_or_else(String::new, |of| {
+            format!("{}; ", site_words::of_too_large(&of.holder, &of.filling))
+        });
+        format!("{ahead}{of} is at {ratio} of {capacity}{never_live}")
     }
 
     fn advice(&self) -> Option<String> {
+        if self.too_large.is_some() {
+            return Some(TOO_LARGE_ADVICE.to_owned());
+        }
         advice(self.never_live_ratio).map(str::to_owned)
     }
 

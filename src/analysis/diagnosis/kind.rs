@@ -74,6 +74,11 @@ pub trait Figures {
     fn is_level(&self) -> bool {
         false
     }
+
+    /// Returns whether it is about growth that ends by itself before memory runs out.
+    fn ends(&self) -> bool {
+        false
+    }
 }
 
 /// What a finding is measured by in a summary: the higher, the worse.
@@ -104,6 +109,10 @@ impl<T: Figures> Figures for Box<T> {
 
     fn is_level(&self) -> bool {
         T::is_level(self)
+    }
+
+    fn ends(&self) -> bool {
+        T::ends(self)
     }
 }
 

@@ -1,9 +1,11 @@
 //! The diagnoses: a file each, listed once in the table below, the worst first. `kind` says what a diagnosis is,
-//! `scene` what it looks at; `growth`, `pressure` and `balance` hold the figures that several of them share.
+//! `scene` what it looks at; `growth`, `filling`, `pressure` and `balance` hold the figures
+//! that several of them share.
 
 pub mod balance;
 pub mod creep_confirmed;
 pub mod creep_early;
+pub mod filling;
 pub mod fragmentation;
 pub mod gpu_lost;
 pub mod growth;

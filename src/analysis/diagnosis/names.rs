@@ -97,6 +97,11 @@ impl Evidence {
         self.figures().is_level()
     }
 
+    /// Returns whether it is about growth that ends by itself before memory runs out.
+    pub fn ends(&self) -> bool {
+        self.figures().ends()
+    }
+
     /// Returns what to look at first, where the figures know that better than their diagnosis.
     pub fn advice(&self) -> Option<String> {
         self.figures().advice()

@@ -2,6 +2,7 @@
 
 use crate::analysis::devices::DeviceFailure;
 use crate::analysis::diagnosis::balance::{Balance, COMPARABLE_STEPS_MIN, balance};
+use crate::analysis::diagnosis::filling::Filling;
 use crate::analysis::diagnosis::kind::Severity;
 use crate::analysis::diagnosis::trend_figures::TrendFigures;
 use crate::analysis::processes::ProcessView;
@@ -147,10 +148,16 @@ impl<'a> Subject<'a, '_> {
         Box::new(TrendFigures {
             is_on_host: device.is_some_and(GpuUuid::is_host),
             site: site.leak.cloned().map(Box::new),
-            holder: site.holder.cloned().map(Box::new),
+            holder: site.holder.map(|known| Box::new(known.holder.clone())),
+            filling: self.rank().and_then(|rank| Filling::of(rank, trend)),
             searched: site.searched,
             ..TrendFigures::of(trend)
         })
+    }
+
+    /// Returns whether it is a rank that has ended or is silent.
+    pub fn is_over(&self) -> bool {
+        self.rank().is_some_and(RankView::is_over)
     }
 
     /// Returns the rank's figures, if the subject is a rank.

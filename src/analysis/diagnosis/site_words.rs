@@ -1,7 +1,8 @@
 //! The words about the code behind growth: the line that allocates, and the object that holds.
 
+use crate::analysis::diagnosis::filling::{Filling, FillingDoubt};
 use crate::model::site::{EmptySearch, LeakSite, SiteVerdict, TensorHolder};
-use crate::text::units::{bytes, grouped, many, percent};
+use crate::text::units::{bytes, counted, grouped, many, percent};
 
 /// Says which line a snapshot shows, or that it shows none.
 pub fn of(site: &LeakSite) -> String {
@@ -119,6 +120,63 @@ pub fn of_holder(holder: &TensorHolder, slope: Option<f64>) -> String {
         text = format!("{text} of {at}");
     }
     text
+}
+
+/// Says which object holds the memory, when it is full, and what is left then.
+pub fn of_filling(holder: &TensorHolder, filling: &Filling) -> String {
+    let left = filling
+        .left_bytes
+        .map_or_else(String::new, |left| format!(", {} will be left", bytes(left)));
+    let at = holder.at.as_ref().map_or_else(String::new, |at| format!("; filled at {at}"));
+    format!("{}: {}{left}{at}", of_items(holder, filling), of_end(filling))
+}
+
+/// Says that an object will take more than there is.
+pub fn of_too_large(holder: &TensorHolder, filling: &Filling) -> String {
+    let headroom = filling.left_bytes.unwrap_or(0.0) + filling.remaining_bytes;
+    let (items, end) = (of_items(holder, filling), of_end(filling));
+    format!("{items} will not fit: {end}, {} are left", bytes(headroom))
+}
+
+/// Says why an end that the process reports does not count; `None` where what is said of the holder shows it.
+pub fn of_doubt(filling: &Filling) -> Option<String> {
+    let text = match filling.doubt? {
+        FillingDoubt::PartOfGrowth => return None,
+        FillingDoubt::NotOwn => "its bound is not shown to be the rank's own report",
+        FillingDoubt::Outdated => "its bound was reported too long ago",
+        FillingDoubt::PastItsEnd => "which should be full by now",
+        FillingDoubt::ItemsVary => "which has a bound, but its new items differ in size",
+        FillingDoubt::CapacityUnknown => {
+            return Some(format!("{}; whether that fits is unknown", of_end(filling)));
+        }
+        FillingDoubt::DoesNotFit => {
+            return Some(format!("which will not fit: {}", of_end(filling)));
+        }
+        FillingDoubt::RestGrows => {
+            return Some(format!("{}, but the rest grows too", of_end(filling)));
+        }
+    };
+    Some(text.to_owned())
+}
+
+/// Names a holder with its items, dated where steps were taken since.
+fn of_items(holder: &TensorHolder, filling: &Filling) -> String {
+    let (name, kind) = (&holder.name, &holder.kind);
+    let Some(fill) = &holder.fill else { return format!("{name} ({kind})") };
+    let then_left = (fill.items_max.as_f64() - fill.items.as_f64()) / fill.items_per_step;
+    let step = holder.step.filter(|_| then_left - filling.full_in_steps >= 1.0);
+    let step =
+        step.map_or_else(String::new, |step| format!(" at step {}", grouped(step.get())));
+    let (items, max) = (grouped(fill.items.get()), grouped(fill.items_max.get()));
+    format!("{name} ({kind}, {items} of {max}{step})")
+}
+
+fn of_end(filling: &Filling) -> String {
+    let when = match filling.full_in_steps {
+        steps if steps > 0.0 => format!("in {}", counted(steps, "step")),
+        _ => "by now".to_owned(),
+    };
+    format!("full {when} at {}", bytes(filling.full_bytes))
 }
 
 /// Writes how fast a holder grows. It is measured over fewer steps than the whole, of which it cannot be more.

@@ -4,6 +4,7 @@ use std::ops::Not;
 
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::analysis::diagnosis::filling::Filling;
 use crate::detect::detector::Detector;
 use crate::detect::sample::Axis;
 use crate::detect::signal::Signal;
@@ -11,11 +12,11 @@ use crate::detect::trend::{Slope, Stage, Trend};
 use crate::model::site::{EmptySearch, LeakSite, TensorHolder};
 use crate::model::units::{Count, UnixTime};
 
-/// Returns the growing creep that is the first to use up its headroom.
-pub fn soonest(creep: &Detector) -> Option<TrendFigures> {
+/// Returns the growing creep that is the first to use up its headroom, of those that `is_endless` says to go on.
+pub fn soonest(creep: &Detector, is_endless: impl Fn(&Trend) -> bool) -> Option<TrendFigures> {
     creep
         .trends()
-        .filter(|trend| trend.stage == Stage::Creeping)
+        .filter(|trend| trend.stage == Stage::Creeping && is_endless(trend))
         .filter_map(|trend| Some((trend.eta_steps().or(trend.eta_seconds())?.likely, trend)))
         .min_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, trend)| TrendFigures::of(trend))
@@ -96,6 +97,9 @@ pub struct TrendFigures {
     /// What grows fastest among the live objects of its process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<Box<TensorHolder>>,
+    /// How it ends, where what holds it has a bound.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filling: Option<Filling>,
     /// A search that named no holder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub searched: Option<EmptySearch>,
@@ -136,11 +140,12 @@ impl TrendFigures {
             confidence_ratio: trend.confidence_ratio,
             site: None,
             holder: None,
+            filling: None,
             searched: None,
         }
     }
 
-    /// Returns the figures of a life that is over: nothing counts down in it.
+    /// Returns the figures of growth that leads to no out-of-memory: nothing counts down.
     #[must_use]
     pub fn without_eta(self) -> Self {
         Self {

@@ -164,6 +164,12 @@ impl Lifecycle {
         own.is_none() || own == instance
     }
 
+    /// Returns whether the life's process names itself, and by this name.
+    pub fn is_named(&self, instance: Option<Instance>) -> bool {
+        let own = self.newest.as_ref().and_then(|newest| newest.instance);
+        own.is_some() && own == instance
+    }
+
     /// Returns the attempt and the launch of the life, and when it began; `None` before one.
     pub fn origin(&self) -> Option<Origin<'_>> {
         let newest = self.newest.as_ref()?;

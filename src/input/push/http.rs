@@ -14,6 +14,7 @@ use axum::http::{HeaderMap, HeaderValue, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 
+use crate::analysis::sites::HoldersReport;
 use crate::input::push::bodies::{Bodies, ReadUptime};
 use crate::input::push::inbox::{Delivery, Inbox, PushResult, Receipt, Releases};
 use crate::input::push::problem::{PushRefusal, problem};
@@ -133,7 +134,10 @@ async fn holders(
     State(endpoint): State<Arc<PushEndpoint>>,
     request: Request<Body>,
 ) -> Response {
-    let read = |body: &[u8], _| Ok(Delivery::Holders(decode_holders(body)?));
+    let read = |body: &[u8], caller: Caller| {
+        let report = decode_holders(body)?;
+        Ok(Delivery::Holders(HoldersReport { is_known: caller.is_known, ..report }))
+    };
     endpoint.about(request, read).await
 }
 

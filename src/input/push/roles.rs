@@ -76,6 +76,8 @@ pub(super) enum AccessRefusal {
 pub(super) struct Caller {
     pub(super) peer: Peer,
     pub(super) role: Role,
+    /// Whether the connection shows who it is: by the system, by a token, or as one of a machine that is trusted.
+    pub(super) is_known: bool,
 }
 
 impl Caller {
@@ -116,7 +118,11 @@ impl Roles {
         let peer =
             request.extensions().get::<Connection>().map_or(Peer::Unknown, Connection::peer);
         let role = self.role(peer, bearer(request.headers()))?;
-        Ok(Caller { peer, role })
+        // Whoever was let in past a token has shown it.
+        let is_known = self.tokens.push.is_some()
+            || role == Role::Admin
+            || matches!(peer, Peer::Process { .. });
+        Ok(Caller { peer, role, is_known })
     }
 
     fn role(&self, peer: Peer, shown: Option<&[u8]>) -> Result<Role, AccessRefusal> {

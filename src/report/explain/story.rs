@@ -463,6 +463,7 @@ mod tests {
 
     fn pressure(subject: SubjectId, state: TransitionState) -> Transition {
         let evidence = PressureEvidence {
+            too_large: None,
             pressure_ratio: 0.95,
             basis: Basis::Process,
             never_live_ratio: None,

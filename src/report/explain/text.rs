@@ -125,6 +125,9 @@ fn severity(story: &Story, event: &StoryEvent) -> String {
     let before = last.filter(|last| last.transition.state == TransitionState::Raised);
     let before = before.map(|before| before.transition.severity);
     match before.filter(|before| severity == Severity::Info && *before > severity) {
+        Some(before) if event.transition.evidence.ends() => {
+            format!("info; {} until a bound was known that fits", before.as_label())
+        }
         Some(before) if !event.transition.evidence.is_level() => format!(
             "info; {} until the rank ended or the finding was acknowledged",
             before.as_label()

@@ -352,7 +352,7 @@ mod tests {
         Attribution, DeviceInfo, DeviceMemory, GpuSample, ProcessMemory,
     };
     use crate::model::ids::{GpuUuid, Rank, RankId, Run, SubjectId};
-    use crate::model::site::{EmptySearch, SiteText, TensorHolder};
+    use crate::model::site::{EmptySearch, Fill, SiteText, TensorHolder};
     use crate::model::units::{Bytes, Count, Seconds, Uptime};
 
     fn read_back(what: Accepted) {
@@ -388,6 +388,9 @@ mod tests {
         let (run, device) = (Run::new("r").unwrap(), GpuUuid::new("GPU-1").unwrap());
         let id = RankId { run: run.clone(), rank: Rank::new(3).unwrap() };
         let since = Uptime(Duration::from_millis(1500));
+        let count = |n| Count::new(n).unwrap();
+        let (items, items_max) = (count(412), count(1000));
+        let fill = Fill { items, items_max, items_per_step: 1.5, is_own: true };
         let holder = TensorHolder {
             name: SiteText::new("`Trainer.history`").unwrap(),
             kind: SiteText::new("list").unwrap(),
@@ -397,6 +400,7 @@ mod tests {
             tensors_per_step: 1.0,
             bytes_per_step: 4096.5,
             step: Some(Count::new(543).unwrap()),
+            fill: Some(fill),
         };
         let analysis =
             br#"{"outcome":"analysed","reason":null,"leak":{"verdict":"leak","at":null,

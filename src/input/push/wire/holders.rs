@@ -14,9 +14,9 @@ use crate::input::push::wire::number::Number;
 use crate::input::push::wire::step::RUN_DEFAULT;
 use crate::model::ids::RankId;
 use crate::model::site::{
-    CodeKind, CodeLine, HOLDERS_MAX, SITE_TEXT_BYTES_MAX, SiteText, TensorHolder,
+    CodeKind, CodeLine, Fill, HOLDERS_MAX, SITE_TEXT_BYTES_MAX, SiteText, TensorHolder,
 };
-use crate::model::units::{INTEGER_MAX, OutOfRange, checked_text};
+use crate::model::units::{Count, INTEGER_MAX, OutOfRange, checked_text};
 
 /// The longest phrase that names a holder, in bytes.
 const NAME_BYTES_MAX: usize = 160;
@@ -69,6 +69,7 @@ pub fn decode_holders(body: &[u8]) -> Result<HoldersReport, DecodeError> {
         rank: RankId { run, rank: rank_of("rank", raw.rank)? },
         instance: raw.instance.map(|text| instance_of(&text.0)).transpose()?,
         id: text("id", raw.id, REQUEST_ID_BYTES_MAX)?,
+        is_known: false,
         outcome,
         first_step: optional(raw.first_step, |n| count_of("first_step", n))?,
         last_step,
@@ -103,7 +104,25 @@ fn holder(Object(raw): Object<RawHolder<'_>>) -> Result<TensorHolder, DecodeErro
         tensors_per_step: growth_of("tensors_per_step", raw.tensors_per_step)?,
         bytes_per_step: growth_of("bytes_per_step", raw.bytes_per_step)?,
         step: None,
+        fill: fill(raw.items, raw.items_max, raw.items_per_step)?,
     })
+}
+
+/// Returns how full a holder is: the three fields come together, or none does.
+fn fill(
+    items: Option<Number>,
+    items_max: Option<Number>,
+    items_per_step: Option<Number>,
+) -> Result<Option<Fill>, DecodeError> {
+    if items.is_none() && items_max.is_none() && items_per_step.is_none() {
+        return Ok(None);
+    }
+    let items_max = count_of("items_max", items_max.ok_or_else(|| missing("items_max"))?)?;
+    let items = items.ok_or_else(|| missing("items"))?;
+    let items = in_field("items", Count::new(integer_of("items", items, items_max.get())?))?;
+    let items_per_step = items_per_step.ok_or_else(|| missing("items_per_step"))?;
+    let items_per_step = growth_of("items_per_step", items_per_step)?;
+    Ok(Some(Fill { items, items_max, items_per_step, is_own: false }))
 }
 
 fn growth_of(field: &'static str, raw: Number) -> Result<f64, DecodeError> {
@@ -152,6 +171,9 @@ struct RawHolder<'a> {
     bytes: Number,
     tensors_per_step: Number,
     bytes_per_step: Number,
+    items: Option<Number>,
+    items_max: Option<Number>,
+    items_per_step: Option<Number>,
 }
 
 #[derive(Clone, Copy, Deserialize)]
@@ -199,6 +221,28 @@ mod tests {
         let body = json!({"rank": 3, "outcome": "named", "holders": []}).to_string();
         assert!(decode_holders(body.as_bytes()).is_err());
         assert!(decode_holders(br#"{"rank":3,"outcome":"failed"}"#).is_err());
+    }
+
+    #[test]
+    fn fill_comes_whole_and_within_its_bound() {
+        for (fields, said) in [
+            (json!({"items": 1}), "missing field `items_max`"),
+            (json!({"items_max": 9, "items_per_step": 1}), "missing field `items`"),
+            (json!({"items": 1, "items_max": 9}), "missing field `items_per_step`"),
+            (
+                json!({"items": 10, "items_max": 9, "items_per_step": 1}),
+                "items: 10 is outside 0..=9",
+            ),
+            (json!({"items": 1.5, "items_max": 9, "items_per_step": 1}), "items: 1.5"),
+            (json!({"items": 1, "items_max": -9, "items_per_step": 1}), "items_max: -9"),
+            (json!({"items": 1, "items_max": 1e17, "items_per_step": 1}), "items_max: 1"),
+            (json!({"items": 1, "items_max": 9, "items_per_step": -1}), "items_per_step: -1"),
+        ] {
+            let mut holder = named("kind", json!("deque"));
+            holder.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            let message = refusal(&holder);
+            assert!(message.contains(said), "{message} does not say {said}");
+        }
     }
 
     #[test]
