@@ -19,21 +19,25 @@ LOADER = 1 << 4
 """…and data loaders that were begun in multiples of this; more than 15 count as uses of `no_grad`."""
 
 USUAL_RECORDS = 16
-"""Records that the usual duration and number of uses of `no_grad` are the median of."""
+"""Records that the usual duration and number of uses of `no_grad` are of."""
 
 EXTRA_RATIO = 0.5
-"""An evaluation under `no_grad` takes at least this share of a usual step more."""
+"""What uses `no_grad` more than a usual step, and takes this share of one more, is an evaluation."""
 
 
 def install(process: Process) -> None:
-    """Wraps, once, each function that a program calls for an evaluation, a checkpoint and an epoch. Raises nothing."""
+    """Wraps, once, each function that a program calls for an evaluation, a checkpoint and an epoch. Raises nothing.
+
+    Called again, it wraps those of modules that were imported meanwhile.
+    """
     modules = sys.modules
     grad_mode = modules.get("torch.autograd.grad_mode")
     for owner, name, amount in (
         (getattr(modules.get("torch.nn.modules.module"), "Module", None), "eval", EVAL),
         (getattr(grad_mode, "no_grad", None), "__enter__", NO_GRAD),
         (getattr(grad_mode, "inference_mode", None), "__enter__", NO_GRAD),
-        (modules.get("torch"), "save", CHECKPOINT),
+        (modules.get("torch"), "save", CHECKPOINT),  # that of `torch.distributed.checkpoint` calls it
+        (modules.get("safetensors.torch"), "serialize_file", CHECKPOINT),  # `save_file` and `save_model` call it
         (getattr(modules.get("torch.utils.data.dataloader"), "DataLoader", None), "__iter__", LOADER),
     ):
         try:
@@ -73,7 +77,7 @@ def _wrapped(function: "Callable[..., Any]", process: Process, amount: int) -> A
 
 
 class Marker:
-    """Tells evaluations under `no_grad` from its use in each step."""
+    """Tells evaluations under `no_grad` from its use in steps: they take longer, or use it more than any step lately."""
 
     def __init__(self) -> None:
         self._ended = 0.0
@@ -85,9 +89,9 @@ class Marker:
         seconds, self._ended = ended - self._ended, ended
         marks, n_loaders, n_uses = noted & (LOADER - 1), noted % NO_GRAD // LOADER, noted // NO_GRAD
         if len(self._durations) == USUAL_RECORDS and n_uses:
-            usual, usual_uses = sorted(self._durations)[USUAL_RECORDS // 2], sorted(self._uses)[USUAL_RECORDS // 2]
+            usual, uses = sorted(self._durations)[USUAL_RECORDS // 2], sorted(self._uses)
             is_long = seconds - n_steps * usual >= EXTRA_RATIO * usual
-            if is_long and n_uses > n_steps * usual_uses + 0.5:
+            if n_uses > n_steps * (uses[USUAL_RECORDS // 2] if is_long else uses[-1]) + 0.5:
                 marks |= EVAL
         if n_loaders > (1 if marks & EVAL else 0):
             marks |= EPOCH

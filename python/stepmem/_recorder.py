@@ -12,7 +12,7 @@ from time import monotonic
 from time import time as unix_time
 from typing import Any, Callable, Deque, Dict, List, Optional, Tuple, Union
 
-from ._marks import Marker
+from ._marks import Marker, install
 from ._pacing import Pacing
 from ._peaks import step_lock
 from ._process import Process
@@ -217,12 +217,13 @@ class Recorder:
         return is_up()
 
     def _look_around(self, now: float) -> None:
-        """Finds the GPU that the program uses, and reads its capacity if that is due."""
+        """Finds the GPU that the program uses, and reads its capacity and what was imported if that is due."""
         if self._is_cuda_up is not None and self._is_cuda_up():
             self._settle()
         if now >= self._capacity_due_at:
             self._capacity_due_at = now + CAPACITY_EVERY
             self._source = (*self._source[:2], self._reader.capacity())
+            install(self._process)  # what was imported meanwhile
 
     def _settle(self) -> None:
         """Finds the GPU that the program uses, once it uses CUDA. It may start to use one at any step."""

@@ -32,6 +32,9 @@ MODULES = """
         def __iter__(self): return iter(())
     loaders.DataLoader = DataLoader
     sys.modules["torch.utils.data.dataloader"] = loaders
+    safetensors = sys.modules["safetensors.torch"] = types.ModuleType("safetensors.torch")
+    safetensors.serialize_file = lambda *arguments: None
+    safetensors.save_file = lambda *arguments: safetensors.serialize_file(*arguments)
     model, optimizer = Module(), torch.optim.Optimizer()
 """
 
@@ -129,7 +132,9 @@ MARKED = """
     [
         ("model.eval()", ["eval"]),
         ("for _ in range(3):\n        with no_grad(): time.sleep(0.1)", ["eval"]),
+        ("with no_grad(): pass", ["eval"]),
         ("torch.save({}, 'x')", ["checkpoint"]),
+        ("sys.modules['safetensors.torch'].save_file({}, 'x')", ["checkpoint"]),
         ("iter(DataLoader())", ["epoch"]),
         ("model.eval(); iter(DataLoader()); torch.save({})", ["eval", "checkpoint"]),
         ("model.eval(); iter(DataLoader()); iter(DataLoader())", ["eval", "epoch"]),
@@ -170,6 +175,21 @@ def test_no_grad_that_each_step_uses_marks_nothing(fake, train):
     code = "    for n in range(60):\n        with no_grad(): time.sleep(0.003 + 0.02 * (n % 20 == 19))\n        optimizer.step()"
     ended = train(MODULES + code, exporter.url, through=RUN, PATHS=STUB, STEPMEM_EVERY_STEP="1").ended()
     assert ended.code == 0 and not any("marks" in record for record in exporter.records)
+
+
+def test_no_grad_that_some_steps_use_marks_only_the_first(fake, train):
+    exporter = fake(200)
+    code = """
+    def average():
+        with no_grad(): pass
+    for n in range(90):
+        if n >= 30 and n % 10 == 0: average()
+        optimizer.step()
+        time.sleep(0.003)
+    """
+    ended = train(MODULES + code.lstrip("\n"), exporter.url, through=RUN, PATHS=STUB, STEPMEM_EVERY_STEP="1").ended()
+    assert ended.code == 0
+    assert [record["step"] for record in exporter.records if "marks" in record] == [31]
 
 
 def test_gpu_is_sampled_without_touching_the_peaks_of_steps(fake, train):

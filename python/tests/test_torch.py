@@ -93,6 +93,66 @@ def test_pytorch_gives_the_program_its_own_peaks(cuda_with, monkeypatch):
     assert summary == torch.cuda.memory_summary(0)
 
 
+MARKED = """
+    import time
+    import safetensors.torch, torch
+    import torch.distributed.checkpoint as checkpoint
+    from safetensors.torch import save_file
+    torch.set_num_threads(1)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    loader = torch.utils.data.DataLoader(torch.randn(80, 8), batch_size=4)
+
+    def step(batch):
+        loss = model(batch).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        time.sleep(0.003)
+
+    @torch.no_grad()
+    def score():
+        return model(torch.randn(4, 8)).sum()
+
+    @torch.inference_mode()
+    def infer():
+        return model(torch.randn(4, 8)).sum()
+
+    def validate():
+        model.eval()
+        score()
+        model.train()
+
+    def nothing(): pass
+
+    for between in (
+        nothing, score, infer, validate,
+        lambda: torch.save(model.state_dict(), "model.pt"),
+        lambda: save_file(model.state_dict(), "model.safetensors"),
+        lambda: safetensors.torch.save_model(model, "again.safetensors"),
+        lambda: checkpoint.save({"model": model.state_dict()}, checkpoint_id="checkpoint", no_dist=True),
+    ):
+        for batch in loader:
+            step(batch)
+        between()
+        for n in range(20):
+            step(torch.randn(4, 8))
+"""
+
+
+def test_evaluations_checkpoints_and_epochs_are_marked_also_where_they_take_no_time(fake, train):
+    exporter = fake(200)
+    ended = train(MARKED, exporter.url, STEPMEM_EVERY_STEP="1", through=("-m", "stepmem")).ended()
+    assert ended.code == 0, ended.err
+    marked = {record["step"]: record["marks"] for record in exporter.records if "marks" in record}
+    epochs = {step: ["epoch"] for step in range(41, 320, 40)}
+    evaluations = {step: ["eval"] for step in (61, 101, 141)}
+    checkpoints = {step: ["checkpoint"] for step in (181, 221, 261, 301)}
+    marked.pop(1, None)
+    assert marked == {**epochs, **evaluations, **checkpoints}
+
+
 def test_data_loader_workers_push_nothing(exporter, train):
     code = """
         import torch, stepmem
