@@ -282,7 +282,7 @@ impl Detector {
     /// Returns where growth of live memory, or of a process, was first suspected: half of the growth that counts, which no
     /// random walk explains.
     pub fn suspected(&self) -> Option<AxisPoint> {
-        self.live.suspected.or(self.series(Signal::Process)?.suspected)
+        self.live.suspected.or_else(|| self.series(Signal::Process)?.suspected)
     }
 
     /// Returns where the newest sample or reading lies.

@@ -185,6 +185,15 @@ fn growing_rank_is_asked_what_holds_its_tensors_and_the_finding_says_it() {
 }
 
 #[test]
+fn growth_that_is_suspected_is_searched_for_its_holder_before_it_is_a_finding() {
+    let exporter = Exporter::start(&["--holders.on-creep"]);
+    let asked = actions(&exporter, &Job::leaking("small", 1..200, MIB / 8).records());
+    assert_eq!(exporter.status()["findings"], json!([]));
+    let [asked] = &asked[..] else { panic!("{asked:?}") };
+    assert_eq!((&asked["type"], &asked["rank"]), (&json!("holders"), &json!(2)));
+}
+
+#[test]
 fn a_search_of_host_memory_that_named_no_holder_names_what_takes_host_memory() {
     let exporter = Exporter::start(&["--holders.on-creep"]);
     let job = Job::leaking("leaky", 1..1500, 4 * MIB).device("cpu");
