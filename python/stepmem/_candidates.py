@@ -81,7 +81,7 @@ class Whole(NamedTuple):
 class Candidate:
     """Something that grew between the looks, while it is watched. Plain data."""
 
-    __slots__ = ("growth", "has_stopped", "key", "last", "last_step", "middle", "middle_step", "n_bytes", "places", "step")
+    __slots__ = ("growth", "has_stopped", "key", "last", "last_step", "middle", "middle_step", "n_bytes", "name", "places", "step")
 
     def __init__(self, growth: Growth, key: Key, places: List[Place], step: int) -> None:
         self.growth = growth
@@ -92,6 +92,8 @@ class Candidate:
         """Steps of the second look's measurement, and of the last one."""
         self.middle_step = 0
         self.n_bytes = 0
+        self.name: Optional[Name] = None
+        """What it is called, as soon as that is known: at the program's end it may be gone."""
         self.has_stopped = False
 
     def measure(self, now: Slice, newest_number: int) -> Optional[float]:
@@ -129,13 +131,17 @@ class Candidate:
         n_late = step - self.middle_step
         return is_in_stairs or measured - self.middle >= SHARE_OF_RATE * rate * n_late and measured > self.middle
 
-    def holder(self, now: Slice, is_on_host: bool) -> Optional[Holder]:
-        """Names it, with its growth from the first look to the last measurement; None if it is gone."""
+    def find_name(self, now: Slice) -> None:
+        """Names it unless it is gone."""
         chain = resolve(self.key, self.places, now)
-        if len(chain) < len(self.places):
+        if len(chain) == len(self.places):
+            self.name = name_place(self.key, chain)
+
+    def holder(self, is_on_host: bool) -> Optional[Holder]:
+        """Returns its growth from the first look to the last measurement; None if it has no name."""
+        growth, name = self.growth, self.name
+        if name is None:
             return None
-        growth = self.growth
-        name = name_place(self.key, chain)
         n_steps = max(1, growth.n_steps + self.last_step - self.step)
         rate = (self.last - growth.before) / n_steps
         if growth.measure == "graph":

@@ -10,7 +10,6 @@ import time
 from typing import TYPE_CHECKING, Optional
 
 from ._ending import Ending
-from ._marks import install
 from ._peaks import in_child
 from ._process import Process
 from ._recorder import UNPACKED_MAX, Recorder
@@ -181,7 +180,6 @@ class Client:
         sender.start(recorder.pack, UNPACKED_MAX)
         self._sender, self._recorder, self._n_failures = sender, recorder, 0
         self.ending.install()
-        install(self.process)
         if settings.writes_on_oom:
             self.snapshots.watch_oom()
         identity = self.process.identity()
@@ -239,7 +237,16 @@ class Client:
             self._report_end(self._sender, self.ending.report(outcome))
 
     def _report_end(self, sender: Sender, end: End) -> None:
-        """Reports an end, with the errors that the program caught and the peaks of the steps that were not read, where they are known."""
+        """Reports an end, with the errors that the program caught and the peaks of the steps that were not read, where they are known.
+
+        Reports before it what a search for holders has come to so far.
+        """
+        try:
+            if self._holder_asks is not None:
+                self._holder_asks.at_end()
+        except Exception as error:
+            raise_if_of_handler(error)
+            warn_once("holders", f"the search for holders failed: {error!r}")
         try:
             if self._recorder is not None:
                 end.ooms = self._recorder.n_ooms() or end.ooms

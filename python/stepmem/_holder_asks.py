@@ -78,3 +78,19 @@ class HolderAsks:
                 self._asked = None
         finally:
             self._lock.release()
+
+    def at_end(self) -> None:
+        """Reports what a search has come to that the program's end cuts short."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            asked, self._asked = self._asked, None
+            if asked is None:
+                return
+            id_, search = asked
+            n_before = search.n_results
+            search.cut_short()
+            if search.n_results > n_before:
+                self._on_result(HoldersResult.of_search(id_, search))
+        finally:
+            self._lock.release()

@@ -98,6 +98,23 @@ class Search:
             self.n_results += 1
         self.pauses.append(time.perf_counter() - began)
 
+    def cut_short(self) -> None:
+        """Takes what has grown from look to look, and has gone on since, as the result if there is none: the program ends."""
+        second = self._second
+        if self.outcome is not None or second is None:
+            return
+        now = self._slice()
+        with now.heap.without_overrides():
+            if self._is_looking or self._compare is not None:
+                self._candidates = [_candidate(growth, second) for growth in second.growths]
+                self._find_names(now)
+            if self._n_checks:
+                self._candidates = [each for each in self._candidates if each.goes_on(each.last, each.last_step, self._second_step, True)]
+            holders = self._named()
+        if holders:
+            self._set_result(holders)
+        self.is_over = True
+
     def _advance(self, step: int, until: float) -> None:
         if self._modules is None:
             self._modules = Modules()
@@ -154,6 +171,9 @@ class Search:
             if clock() > until:
                 return
         self._compare = None
+        now = self._slice()
+        with now.heap.without_overrides():
+            self._find_names(now)
         if self._candidates or _garbage.is_growing(self._marks):
             self._check_due = step + self._check_every()
         else:
@@ -262,15 +282,23 @@ class Search:
                 self._finish(self._chosen(now))
         self._check_due = step + self._check_every()
 
-    def _chosen(self, now: Slice) -> List[Holder]:
-        """Names what is left, what grows fastest first; if that does not explain the growth, also unreachable objects."""
+    def _find_names(self, now: Slice) -> None:
+        for candidate in self._candidates:
+            candidate.find_name(now)
+
+    def _named(self) -> List[Holder]:
+        """Returns what is left, what grows fastest first."""
         found: Dict[Name, Holder] = {}
         for candidate in self._candidates:
-            holder = candidate.holder(now, self._whole.is_on_host)
+            holder = candidate.holder(self._whole.is_on_host)
             if holder is not None:
                 same = found.get(holder.name)  # such as all lists in a dictionary
                 found[holder.name] = holder if same is None else same.joined(holder)
-        holders = self._whole.ranked(list(found.values()))
+        return self._whole.ranked(list(found.values()))
+
+    def _chosen(self, now: Slice) -> List[Holder]:
+        """Returns what is left; if that does not explain the growth, also unreachable objects."""
+        holders = self._named()
         if not any(map(self._whole.explained_by, holders)):
             holders = self._whole.ranked(holders + self._garbage(now))
         return holders

@@ -57,7 +57,10 @@ POLL_SECONDS = 0.1
 """How often the thread checks the ring while records may be due."""
 
 SEND_EVERY = 1.0
-"""After this many seconds a batch is sent even if it is not full."""
+"""After this many seconds a batch is sent even if it is not full…"""
+
+SEND_OF_AGE = 1 / 3
+"""…and earlier after this share of the time since the first step: what the exporter asks for comes before a short program ends."""
 
 ANSWER_WITHIN = 5.0
 """Deadline of one request, in seconds from its start."""
@@ -218,6 +221,7 @@ class Sender:
         self._batch = Batch(self.ring)
         self._backoff = Backoff()
         self._sent_at = 0.0
+        self._started_at = 0.0
         self._packed_at = 0.0
         self._steps_per_second = 0.0
         """How many were packed lately."""
@@ -237,6 +241,7 @@ class Sender:
         """
         self._pack = pack
         self._unpacked_max = unpacked_max
+        self._started_at = time.monotonic()
         self._thread.start()
 
     def add_device(self, device: str) -> int:
@@ -302,7 +307,7 @@ class Sender:
                 self._push_all(self._deadline)
             elif self._backoff.is_over(now):
                 is_full = len(self.ring) >= BATCH_RECORDS_MAX
-                if is_full or (self._has_pending() and now - self._sent_at >= SEND_EVERY):
+                if is_full or (self._has_pending() and now - self._sent_at >= self._send_every(now)):
                     self._push_full_batches()
             if n_flushes > self._n_flushed and not self._has_pending():
                 with self._flushed:
@@ -317,10 +322,14 @@ class Sender:
 
         Each look at the ring makes a training thread that runs Python hand over its lock, after which its caches are cold.
         """
-        pause = max(self._sent_at + SEND_EVERY, self._backoff.ends_at) - time.monotonic()
+        now = time.monotonic()
+        pause = max(self._sent_at + self._send_every(now), self._backoff.ends_at) - now
         if self._steps_per_second > 0.0:
             pause = min(pause, UNPACKED_SHARE * self._unpacked_max / self._steps_per_second)
         return min(max(POLL_SECONDS, pause), SEND_EVERY)
+
+    def _send_every(self, now: float) -> float:
+        return min(max(POLL_SECONDS, SEND_OF_AGE * (now - self._started_at)), SEND_EVERY)
 
     def _has_pending(self) -> bool:
         return bool(self.ring or self._batch or self._control)

@@ -73,6 +73,35 @@ def test_the_holder_of_a_program_without_pytorch_is_named(answer):
     assert 0.9 < holder["bytes_per_step"] / 100_000 < 1.1
 
 
+CUT = """
+    import collections, stepmem
+    def main():
+        kept = KEPT
+        for n in range(STEPS):
+            kept.append(bytearray(100_000))
+            stepmem.step_end(n)
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kept", "n_steps", "names"),
+    [
+        ("[]", 100, ["`kept`"]),  # between the second look and the last check
+        ("[]", 70, None),  # before the second look
+        ("collections.deque(maxlen=85)", 100, None),  # it has filled since the second look
+    ],
+)
+def test_search_that_the_programs_end_cuts_short_reports_what_goes_on_growing(kept, n_steps, names, answer):
+    program = textwrap.dedent(CUT).replace("KEPT", kept).replace("STEPS", str(n_steps))
+    (began, *results), _ = answer(program, ask={"bytes_per_step": 100_000.0})
+    assert began["outcome"] == "began"
+    assert [[holder["name"] for holder in result["holders"]] for result in results] == ([names] if names else [])
+    for result in results:
+        (holder,) = result["holders"]
+        assert 0.8 < holder["bytes_per_step"] / 100_000 < 1.2 and holder["line"] == 4
+
+
 def test_an_ask_for_another_rank_is_ignored(answer):
     program = "import torch, stepmem\nfor n in range(80):\n    stepmem.step_end(n)\n"
     assert answer(program, ask={"rank": 3}, PATHS=STUB)[0] == []
