@@ -23,10 +23,12 @@ use crate::analysis::sites::{
     SnapshotAnalysis,
 };
 use crate::detect::sample::Axis;
+use crate::detect::shifts::HolderGrowth;
 use crate::detect::signal::Signal;
 use crate::model::device::{Attribution, GpuSample};
 use crate::model::end::RankEnd;
 use crate::model::ids::{ProcessId, Rank, RankId, Run, SubjectId};
+use crate::model::site::TensorHolder;
 use crate::model::step::StepSample;
 use crate::model::units::{Seconds, Uptime};
 
@@ -286,6 +288,11 @@ impl Engine {
         match site {
             RecordedSite::Snapshot(analysis) => self.sites.take(rank, *analysis, since),
             RecordedSite::Holder(holder) => {
+                if let (Some(state), Some(growth)) =
+                    (self.ranks.get_mut(&rank.run, rank.rank), growth_of_holder(&holder))
+                {
+                    state.holder(growth);
+                }
                 let known = KnownHolder { asked: since, reported: now, holder: *holder };
                 self.sites.hold(rank, known);
             }
@@ -521,6 +528,12 @@ fn growth_of<'a>(ranks: &'a RankTable, finding: &'a Finding) -> Option<(Growth<'
     let growth =
         Growth { bytes_per_step: figures.slope_bytes_per_step, ..growth_by_step(rank, state)? };
     Some((growth, figures.is_on_host))
+}
+
+/// Returns by how much an object of a process grew from one look to the last; `None` where their steps are not told.
+fn growth_of_holder(holder: &TensorHolder) -> Option<HolderGrowth> {
+    let (from, to) = (holder.since_step?.as_f64(), holder.step?.as_f64());
+    Some(HolderGrowth { from, to, bytes: holder.bytes_per_step * (to - from) })
 }
 
 /// Returns whether growth of a rank's live memory is suspected with its last record for the first time.

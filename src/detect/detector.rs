@@ -11,6 +11,7 @@ use crate::detect::pace::Pace;
 use crate::detect::readings::{Readings, block_of, peak_of};
 use crate::detect::sample::{Axis, AxisPoint, DeviceReading, Sample};
 use crate::detect::series::Series;
+use crate::detect::shifts::{HolderGrowth, Shifts};
 use crate::detect::signal::Signal;
 use crate::detect::slack::Slack;
 use crate::detect::surroundings::Surroundings;
@@ -40,6 +41,7 @@ pub struct Detector {
     slack: Slack,
     reserved: Series,
     intervals: Intervals,
+    shifts: Shifts,
     readings: Readings,
     /// The slopes of an incarnation that has ended, whose windows are freed.
     last_slopes: Option<Box<LastSlopes>>,
@@ -67,8 +69,10 @@ pub struct WindowReport {
 
 impl Detector {
     /// Upper bound on the memory of one detector, in bytes.
-    pub const BYTES_MAX: usize =
-        size_of::<Self>() + 3 * Series::HEAP_BYTES_MAX + Intervals::HEAP_BYTES_MAX;
+    pub const BYTES_MAX: usize = size_of::<Self>()
+        + 3 * Series::HEAP_BYTES_MAX
+        + Intervals::HEAP_BYTES_MAX
+        + Shifts::HEAP_BYTES_MAX;
 
     /// Upper bound on the memory of one whose windows are freed, in bytes.
     pub const RELEASED_BYTES_MAX: usize =
@@ -91,6 +95,7 @@ impl Detector {
             slack: Slack::default(),
             reserved: Series::new(SAMPLES_PER_BLOCK),
             intervals: Intervals::default(),
+            shifts: Shifts::default(),
             readings: Readings::of_rank(),
             last_slopes: None,
         }
@@ -158,7 +163,12 @@ impl Detector {
         if self.intervals.add(block, config.interval_samples_min) {
             self.live.judge_intervals(&self.intervals, &around);
         }
-        self.live.add(block, &around);
+        if let Some(block) = self.live.add(block, &around) {
+            let blocks_min = config.interval_samples_min.div_ceil(SAMPLES_PER_BLOCK);
+            if self.shifts.add(block, blocks_min, &config) {
+                self.live.judge_shifts(&self.shifts, &around);
+            }
+        }
         if let Some(slack) = slack {
             let around = Surroundings { signal: Signal::Reserved, ..around };
             let block = Block { minimum: slack, ..block };
@@ -187,6 +197,16 @@ impl Detector {
         self.mark();
         let peak = sample.peak.or(sample.peak_bound);
         self.other_peak = self.other_peak.into_iter().chain(peak).reduce(f64::max);
+    }
+
+    /// Takes growth of an object of the process, which shows whether its level shifts are a leak's; `capacity` in bytes, if
+    /// known.
+    pub fn holder(&mut self, growth: HolderGrowth, capacity: Option<f64>) {
+        let config = self.config;
+        self.shifts.spanned_by(growth);
+        if let Some(around) = self.surroundings(&config, Signal::Allocated, capacity) {
+            self.live.judge_shifts(&self.shifts, &around);
+        }
     }
 
     /// Takes a reading of the rank's device that comes after all others; `capacity` in bytes,
@@ -241,6 +261,7 @@ impl Detector {
         self.slack = Slack::default();
         self.reserved.clear();
         self.intervals.clear();
+        self.shifts.clear();
         self.readings.clear();
     }
 
@@ -248,6 +269,7 @@ impl Detector {
     pub fn release(&mut self) {
         self.last_slopes = Some(Box::new(Signal::ALL.map(|signal| self.slope(signal))));
         self.intervals.clear();
+        self.shifts.clear();
         self.live.release();
         self.reserved.release();
         self.readings.series.release();
@@ -313,11 +335,14 @@ impl Detector {
         Some(Slope { is_straight: overview.is_straight, ..slope })
     }
 
-    /// Returns how many increments between event markers show growth of live memory, and how many units of the axis they
-    /// are apart; `None` unless those show it.
+    /// Returns how many increments between event markers or level shifts show growth of live memory, and how many units of
+    /// the axis they are apart; `None` unless those show it.
     pub fn increments_between_events(&self) -> Option<(usize, f64)> {
-        let is_shown = self.shown_by(Signal::Allocated) == Some(ShownBy::Intervals);
-        self.intervals.apart().filter(|_| is_shown)
+        match self.shown_by(Signal::Allocated)? {
+            ShownBy::Shifts => self.shifts.intervals().apart(),
+            ShownBy::Intervals => self.intervals.apart(),
+            ShownBy::Window(_) => None,
+        }
     }
 
     /// Returns the smoothed seconds per train step; `None` until two samples show it, and of a

@@ -94,13 +94,25 @@ impl Intervals {
 }
 
 impl Newest {
-    /// Returns them as a window.
-    pub(super) fn window(&self) -> Window<'_> {
+    /// Returns them as a window that creeps with `creeping_min` of them.
+    pub(super) fn window(&self, creeping_min: usize) -> Window<'_> {
         Window {
-            blocks: self.blocks.get(..self.n_blocks).unwrap_or_default(),
+            blocks: self.blocks(),
             highest_before: self.highest_before,
-            is_between_events: true,
+            creeping_min: Some(creeping_min),
             ended_blocks: 2,
         }
+    }
+
+    /// Returns by how much the intervals that begin from one place to another rise.
+    pub(super) fn rise(&self, from: f64, to: f64) -> f64 {
+        let pairs = self.blocks().iter().zip(self.blocks().iter().skip(1));
+        let between =
+            pairs.filter(|(_, next)| from < next.at.position && next.at.position <= to);
+        between.map(|(block, next)| next.minimum - block.minimum).sum()
+    }
+
+    fn blocks(&self) -> &[Block] {
+        self.blocks.get(..self.n_blocks).unwrap_or_default()
     }
 }

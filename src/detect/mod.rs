@@ -14,6 +14,7 @@ mod pace;
 mod readings;
 pub mod sample;
 mod series;
+pub mod shifts;
 pub mod signal;
 mod slack;
 pub mod stats;

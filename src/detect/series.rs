@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::detect::intervals::Intervals;
+use crate::detect::intervals::{Intervals, Newest};
 use crate::detect::ladder::{Block, Ladder, count};
 use crate::detect::sample::AxisPoint;
+use crate::detect::shifts::Shifts;
 use crate::detect::surroundings::Surroundings;
 use crate::detect::tests::{self, Shown, Stopped, Window};
 use crate::detect::tracker::{ShownBy, Tracked, Tracker};
@@ -42,14 +43,15 @@ impl Series {
         }
     }
 
-    /// Takes one sample, as a block; judges the windows that it completes.
-    pub(super) fn add(&mut self, sample: Block, around: &Surroundings<'_>) {
+    /// Takes one sample, as a block; judges the windows that it completes. Returns the block of the lowest level that it
+    /// completes.
+    pub(super) fn add(&mut self, sample: Block, around: &Surroundings<'_>) -> Option<Block> {
         let block = self.open.take().map_or(sample, |open| open.join(sample));
         self.n_open += 1;
         if self.n_open < self.samples_per_block {
             self.open = Some(block);
             self.tracker.extend(&sample);
-            return;
+            return None;
         }
         self.n_open = 0;
         let n_grown = self.ladder.push(block);
@@ -61,18 +63,36 @@ impl Series {
         self.tracker.refresh(&self.ladder, around);
         self.tracker.measure(&self.ladder, n_grown, around);
         self.tracker.extend(&sample);
+        Some(block)
     }
 
     /// Judges the newest intervals between event markers: the fewest that show growth.
     pub(super) fn judge_intervals(&mut self, intervals: &Intervals, around: &Surroundings<'_>) {
-        if !self.tracker.asks(ShownBy::Intervals) {
+        let creeping_min = |_: &Newest| around.config.intervals_min;
+        self.judge_newest(ShownBy::Intervals, intervals, creeping_min, around);
+    }
+
+    /// Judges the newest intervals between level shifts alike.
+    pub(super) fn judge_shifts(&mut self, shifts: &Shifts, around: &Surroundings<'_>) {
+        let creeping_min = |newest: &Newest| shifts.creeping_min(newest, around.config);
+        self.judge_newest(ShownBy::Shifts, shifts.intervals(), creeping_min, around);
+    }
+
+    fn judge_newest(
+        &mut self,
+        by: ShownBy,
+        intervals: &Intervals,
+        creeping_min: impl Fn(&Newest) -> usize,
+        around: &Surroundings<'_>,
+    ) {
+        if !self.tracker.asks(by) {
             return;
         }
         let mut n_intervals = around.config.intervals_min;
         while let Some(newest) = intervals.newest(n_intervals) {
-            let window = newest.window();
+            let window = newest.window(creeping_min(&newest));
             if let Ok(shown) = tests::judge(&window, around) {
-                self.tracker.take(Tracked::of(&shown, ShownBy::Intervals, &window, around));
+                self.tracker.take(Tracked::of(&shown, by, &window, around));
                 return;
             }
             if n_intervals >= intervals.count() {
@@ -170,7 +190,7 @@ fn window(
     Some(Window {
         blocks,
         highest_before: before.reduce(f64::max),
-        is_between_events: false,
+        creeping_min: None,
         ended_blocks: ended_blocks.div_ceil(1 << level_idx),
     })
 }

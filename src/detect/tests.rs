@@ -94,8 +94,9 @@ pub(super) struct Window<'a> {
     pub(super) blocks: &'a [Block],
     /// The highest block minimum of the incarnation before them.
     pub(super) highest_before: Option<f64>,
-    /// Whether a block is an interval between event markers, so that each increment may be a level shift.
-    pub(super) is_between_events: bool,
+    /// Of how many intervals at least the window must be to creep, where a block is an interval between events: each
+    /// increment may then be a level shift.
+    pub(super) creeping_min: Option<usize>,
     /// Blocks that make as many samples as growth must have ended for.
     pub(super) ended_blocks: usize,
 }
@@ -126,10 +127,9 @@ pub struct Shown {
 /// walk explains.
 pub(super) fn judge(window: &Window<'_>, around: &Surroundings<'_>) -> Result<Shown, Stopped> {
     let config = around.config;
-    let (blocks_min, rising_min) = if window.is_between_events {
-        (config.intervals_min, config.intervals_min - 1)
-    } else {
-        (config.blocks_min, config.blocks_min)
+    let (blocks_min, rising_min) = match window.creeping_min {
+        Some(creeping_min) => (creeping_min, config.intervals_min - 1),
+        None => (config.blocks_min, config.blocks_min),
     };
     let n_blocks = count(window.blocks.len());
     Test::Blocks.check(n_blocks, count(rising_min))?;
@@ -280,12 +280,12 @@ impl Growth {
         };
         let largest = increments().enumerate().max_by(|a, b| a.1.total_cmp(&b.1));
         let (shift_idx, shift) = largest
-            .filter(|(_, height)| !window.is_between_events && *height > 0.0)
+            .filter(|(_, height)| window.creeping_min.is_none() && *height > 0.0)
             .unwrap_or((BLOCKS_MAX, 0.0));
         let mut points = [(0.0, 0.0); BLOCKS_MAX];
         let n_points = points_of(window.blocks, &mut points).len();
         points.iter_mut().skip(shift_idx + 1).for_each(|(_, bytes)| *bytes -= shift);
-        let left_out = if window.is_between_events { 1 } else { 2 };
+        let left_out = if window.creeping_min.is_some() { 1 } else { 2 };
         Self {
             bytes: increments().sum::<f64>() - shift,
             n_increments: u32::try_from(window.blocks.len().saturating_sub(left_out))

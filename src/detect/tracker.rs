@@ -23,6 +23,8 @@ const STAND_IN_CONFIDENCE_RATIO: f64 = 0.8;
 /// What shows a trend.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, PartialOrd, Serialize)]
 pub enum ShownBy {
+    /// The intervals between level shifts that no event marks.
+    Shifts,
     /// The intervals between event markers.
     Intervals,
     /// The window of this level of the ladder.
@@ -173,7 +175,7 @@ impl Tracker {
         };
         let level_idx = match *shown_by {
             ShownBy::Window(level_idx) => level_idx,
-            ShownBy::Intervals => 0,
+            ShownBy::Shifts | ShownBy::Intervals => 0,
         };
         let Some(level) = ladder.levels().get(level_idx) else { return };
         let blocks = level.blocks();
@@ -206,7 +208,9 @@ impl Tracked {
         let mut heights = Heights::new(first.at, first.minimum);
         for block in rest {
             match by {
-                ShownBy::Intervals => heights.advance_interval(block.at, block.minimum),
+                ShownBy::Shifts | ShownBy::Intervals => {
+                    heights.advance_interval(block.at, block.minimum)
+                }
                 ShownBy::Window(_) => heights.advance(block.at, block.minimum),
             }
         }

@@ -205,6 +205,9 @@ pub struct TensorHolder {
     /// The step at which it was measured.
     #[serde(default)]
     pub step: Option<Count>,
+    /// The step since which its growth was measured.
+    #[serde(default)]
+    pub since_step: Option<Count>,
     /// How full it is, where it has a bound.
     #[serde(default)]
     pub fill: Option<Fill>,

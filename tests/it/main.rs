@@ -101,6 +101,7 @@ mod packages;
 mod settings;
 
 mod sidecar;
+mod stairs;
 mod state;
 
 mod ops;

@@ -15,6 +15,7 @@ use crate::detect::config::Config as DetectConfig;
 use crate::detect::detector::Detector;
 use crate::detect::sample::AxisPoint;
 use crate::detect::sample::{DeviceReading, Sample};
+use crate::detect::shifts::HolderGrowth;
 use crate::detect::signal::Signal;
 use crate::detect::stats::median::median;
 use crate::model::end::{EndOutcome, EndReport};
@@ -182,6 +183,14 @@ impl RankState {
             self.creep.other_phase(&record);
         }
         (verdict, changed)
+    }
+
+    /// Takes growth of an object of its process, unless it takes no steps.
+    pub fn holder(&mut self, growth: HolderGrowth) {
+        if self.by_time.is_none() && !self.is_ended() {
+            let capacity = self.own_capacity();
+            self.creep.holder(growth, capacity);
+        }
     }
 
     /// Takes a record by time. Its figures are those of the rank now, whose last step stays what it was. Returns whether

@@ -325,7 +325,7 @@ impl Story {
                 Some(ShownBy::Window(level_idx)) => window_of(level_idx),
                 _ => None,
             },
-            is_between_events: shown_by == Some(ShownBy::Intervals),
+            is_between_events: matches!(shown_by, Some(ShownBy::Shifts | ShownBy::Intervals)),
             cause,
         });
     }

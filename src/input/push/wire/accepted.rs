@@ -401,6 +401,7 @@ mod tests {
             bytes_per_step: 4096.5,
             step: Some(Count::new(543).unwrap()),
             fill: Some(fill),
+            since_step: Some(Count::new(500).unwrap()),
         };
         let analysis =
             br#"{"outcome":"analysed","reason":null,"leak":{"verdict":"leak","at":null,

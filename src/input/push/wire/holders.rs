@@ -41,6 +41,7 @@ pub fn decode_holders(body: &[u8]) -> Result<HoldersReport, DecodeError> {
     };
     let error = text("error", raw.error, ERROR_BYTES_MAX)?;
     let needed = || error.ok_or_else(|| missing("error"));
+    let first_step = optional(raw.first_step, |n| count_of("first_step", n))?;
     let last_step = optional(raw.last_step, |n| count_of("last_step", n))?;
     let outcome = match raw.outcome {
         RawLookOutcome::Began => HoldersOutcome::Began,
@@ -58,9 +59,14 @@ pub fn decode_holders(body: &[u8]) -> Result<HoldersReport, DecodeError> {
                 };
                 return in_field("holders", Err(problem));
             }
-            let at_step =
-                |of| holder(of).map(|holder| TensorHolder { step: last_step, ..holder });
-            let holders: Result<_, _> = holders.into_iter().map(at_step).collect();
+            let at_steps = |of| {
+                holder(of).map(|holder| TensorHolder {
+                    step: last_step,
+                    since_step: first_step,
+                    ..holder
+                })
+            };
+            let holders: Result<_, _> = holders.into_iter().map(at_steps).collect();
             HoldersOutcome::Named(holders?)
         }
     };
@@ -71,7 +77,7 @@ pub fn decode_holders(body: &[u8]) -> Result<HoldersReport, DecodeError> {
         id: text("id", raw.id, REQUEST_ID_BYTES_MAX)?,
         is_known: false,
         outcome,
-        first_step: optional(raw.first_step, |n| count_of("first_step", n))?,
+        first_step,
         last_step,
     })
 }
@@ -105,6 +111,7 @@ fn holder(Object(raw): Object<RawHolder<'_>>) -> Result<TensorHolder, DecodeErro
         bytes_per_step: growth_of("bytes_per_step", raw.bytes_per_step)?,
         step: None,
         fill: fill(raw.items, raw.items_max, raw.items_per_step)?,
+        since_step: None,
     })
 }
 
