@@ -1,6 +1,6 @@
 # `make` or `make help` says what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python test-torch test-otlp bench bench-client bench-snapshot fuzz lint tools wheel deb bless eval look look-page look-snapshot soak cluster attack release
+.PHONY: help demo test test-python test-torch test-otlp bench bench-client bench-snapshot fuzz lint tools wheel deb bless eval eval-toys look look-page look-snapshot soak cluster attack release
 SHELL := /bin/bash
 CARGO ?= cargo
 # What the tests and lints need beside Rust and Python goes here, and nowhere else.
@@ -100,6 +100,11 @@ bench-snapshot: ## Measure the snapshot reader beside pickle.load and other prog
 
 eval: ## Score the detector on jobs of known truth, each figure next to its limit (half an hour at first, then minutes; SETS=dev SEEDS=0-4 FAMILIES=…)
 	@CARGO="$(CARGO)" eval/run.sh $(if $(SETS),--sets $(SETS)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FAMILIES),--families $(FAMILIES)) $(EVAL_OPTIONS)
+
+eval-toys: ## Run 24 small programs that leak and 12 that do not under `stepmem run`, with the real PyTorch on the CPU (5 minutes; installs 6 GB)
+	@python/tests/install.sh torch
+	@$(CARGO) build --quiet
+	@$(TOOLS)/torch-venv/bin/python eval/toys.py target/debug/stepmem
 
 soak: ## Poll the stand-in for NVML as often as in an hour at 100 Hz, with faults at random (minutes)
 	STEPMEM_SOAK_POLLS=360000 $(CARGO) test --test it -- --exact nvml::soak::soak --ignored --nocapture
