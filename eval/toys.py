@@ -51,7 +51,7 @@ PROGRAM = """
     def pace():
         global began
         began = max(began + {seconds}, time.perf_counter())
-        time.sleep(began - time.perf_counter() if began > time.perf_counter() else 0)
+        time.sleep(max(0.0, began - time.perf_counter()))
 """
 
 LOOP = """

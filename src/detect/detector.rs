@@ -10,7 +10,7 @@ use crate::detect::ladder::{Block, narrow};
 use crate::detect::pace::Pace;
 use crate::detect::readings::{Readings, block_of, peak_of};
 use crate::detect::sample::{Axis, AxisPoint, DeviceReading, Sample};
-use crate::detect::series::Series;
+use crate::detect::series::{Between, Series};
 use crate::detect::shifts::{HolderGrowth, Shifts};
 use crate::detect::signal::Signal;
 use crate::detect::slack::Slack;
@@ -161,12 +161,12 @@ impl Detector {
             return false;
         };
         if self.intervals.add(block, config.interval_samples_min) {
-            self.live.judge_intervals(&self.intervals, &around);
+            self.live.judge_between(Between::Events(&self.intervals), &around);
         }
         if let Some(block) = self.live.add(block, &around) {
             let blocks_min = config.interval_samples_min.div_ceil(SAMPLES_PER_BLOCK);
             if self.shifts.add(block, blocks_min, &config) {
-                self.live.judge_shifts(&self.shifts, &around);
+                self.live.judge_between(Between::Shifts(&self.shifts), &around);
             }
         }
         if let Some(slack) = slack {
@@ -205,7 +205,7 @@ impl Detector {
         let config = self.config;
         self.shifts.spanned_by(growth);
         if let Some(around) = self.surroundings(&config, Signal::Allocated, capacity) {
-            self.live.judge_shifts(&self.shifts, &around);
+            self.live.judge_between(Between::Shifts(&self.shifts), &around);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::detect::config::Config;
 use crate::detect::intervals::{Intervals, Newest};
 use crate::detect::ladder::{Block, Ladder, count};
 use crate::detect::sample::AxisPoint;
@@ -12,6 +13,13 @@ use crate::detect::tracker::{ShownBy, Tracked, Tracker};
 
 /// The share of the growth that counts from which growth is suspected.
 const SUSPECTED_RATIO: f64 = 0.5;
+
+/// Intervals that are judged.
+#[derive(Clone, Copy)]
+pub(super) enum Between<'a> {
+    Shifts(&'a Shifts),
+    Events(&'a Intervals),
+}
 
 /// A series of block minima.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -66,31 +74,18 @@ impl Series {
         Some(block)
     }
 
-    /// Judges the newest intervals between event markers: the fewest that show growth.
-    pub(super) fn judge_intervals(&mut self, intervals: &Intervals, around: &Surroundings<'_>) {
-        let creeping_min = |_: &Newest| around.config.intervals_min;
-        self.judge_newest(ShownBy::Intervals, intervals, creeping_min, around);
-    }
-
-    /// Judges the newest intervals between level shifts alike.
-    pub(super) fn judge_shifts(&mut self, shifts: &Shifts, around: &Surroundings<'_>) {
-        let creeping_min = |newest: &Newest| shifts.creeping_min(newest, around.config);
-        self.judge_newest(ShownBy::Shifts, shifts.intervals(), creeping_min, around);
-    }
-
-    fn judge_newest(
-        &mut self,
-        by: ShownBy,
-        intervals: &Intervals,
-        creeping_min: impl Fn(&Newest) -> usize,
-        around: &Surroundings<'_>,
-    ) {
+    /// Judges the newest intervals: the fewest that show growth.
+    pub(super) fn judge_between(&mut self, between: Between<'_>, around: &Surroundings<'_>) {
+        let (by, intervals) = match between {
+            Between::Shifts(shifts) => (ShownBy::Shifts, shifts.intervals()),
+            Between::Events(intervals) => (ShownBy::Intervals, intervals),
+        };
         if !self.tracker.asks(by) {
             return;
         }
         let mut n_intervals = around.config.intervals_min;
         while let Some(newest) = intervals.newest(n_intervals) {
-            let window = newest.window(creeping_min(&newest));
+            let window = newest.window(between.creeping_min(&newest, around.config));
             if let Ok(shown) = tests::judge(&window, around) {
                 self.tracker.take(Tracked::of(&shown, by, &window, around));
                 return;
@@ -171,6 +166,16 @@ impl Series {
         let from = blocks.iter().rev().nth(n_before).or(blocks.first());
         let span = from.zip(blocks.last());
         span.map_or(0.0, |(from, last)| last.at.position - from.at.position)
+    }
+}
+
+impl Between<'_> {
+    /// Returns how many intervals creep.
+    fn creeping_min(self, newest: &Newest, config: &Config) -> usize {
+        match self {
+            Between::Shifts(shifts) => shifts.creeping_min(newest, config),
+            Between::Events(_) => config.intervals_min,
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-//! Intervals between level shifts that no event marks. Leaks in stairs of one height are a line here; so is a gradual
-//! unfreezing, which is why they need as many of these intervals as of blocks, or an object that grew from one to the next.
+//! Intervals between level shifts that no event marks. Leaks in stairs of one height are a line here. So are a gradual
+//! unfreezing and a cache whose entries are large, which is why they creep only if an object of the process grew with them.
 
 use std::collections::VecDeque;
 
@@ -68,13 +68,13 @@ impl Shifts {
     }
 
     /// Returns how many intervals creep: as few as between event markers if an object of the process grew with one of their
-    /// shifts at least.
+    /// shifts at least; else more than there are.
     pub(super) fn creeping_min(&self, newest: &Newest, config: &Config) -> usize {
         let is_spanned = self.spanning.is_some_and(|growth| {
             let between = newest.rise(growth.from, growth.to);
             between > 0.0 && growth.bytes >= SPANNED_RATIO * between
         });
-        if is_spanned { config.intervals_min } else { config.blocks_min }
+        if is_spanned { config.intervals_min } else { BLOCKS_MAX + 1 }
     }
 
     /// Forgets the incarnation.

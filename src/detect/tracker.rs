@@ -209,7 +209,7 @@ impl Tracked {
         for block in rest {
             match by {
                 ShownBy::Shifts | ShownBy::Intervals => {
-                    heights.advance_interval(block.at, block.minimum)
+                    heights.advance_interval(block.at, block.minimum);
                 }
                 ShownBy::Window(_) => heights.advance(block.at, block.minimum),
             }
