@@ -7,7 +7,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from ._bounds import Chain, Fill, bound_of
 from ._heap import BUFFER, CLASS, LEAF, LIST, SIZED, TENSOR
 from ._heap_names import Name, line_of, name_place
-from ._walk import HOPS_MAX, Growth, Key, Place, Slice, resolve
+from ._walk import HOPS_MAX, Growth, Key, Place, Slice, led_through_dictionaries, resolve
 
 BENEATH_OBJECTS_MAX = 2000
 """Objects below one place that are counted, at most."""
@@ -136,6 +136,7 @@ class Candidate:
         chain = resolve(self.key, self.places, now)
         if len(chain) == len(self.places):
             self.name = name_place(self.key, chain)
+            self.places = led_through_dictionaries(chain, self.places, now)
 
     def holder(self, is_on_host: bool) -> Optional[Holder]:
         """Returns its growth from the first look to the last measurement; None if it has no name."""

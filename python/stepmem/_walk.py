@@ -552,6 +552,25 @@ def resolve(key: Key, places: List[Place], now: Slice) -> List[Tuple[Any, int]]:
     return found
 
 
+def led_through_dictionaries(chain: List[Tuple[Any, int]], places: List[Place], now: Slice) -> List[Place]:
+    """Returns the places of a chain once it is named: that gives an object a dictionary, between it and its attributes."""
+    led = places[:1]
+    for place, (parent, kind), (child, _) in zip(places[1:], chain, chain[1:]):
+        children = [] if kind in SIZED else now.children(parent, kind, 0)
+        if not any(each is child for each in children):
+            for slot, each in enumerate(children):
+                if now.heap.kind(type(each)) != DICT:
+                    continue
+                items = now.children(each, DICT, now.heap.size(each, DICT))
+                idx = next((idx for idx, item in enumerate(items) if item is child), None)
+                if idx is not None:
+                    led.append(Place(id(each), id(type(each)), slot))
+                    place = place._replace(slot=idx)
+                    break
+        led.append(place)
+    return led
+
+
 def _choose(children: List[Any], place: Place, has_places: bool) -> Any:
     """Returns the child that is at a place: the same object, or one of its type at the same place."""
     for child in children:

@@ -75,6 +75,9 @@ def test_the_holder_of_a_program_without_pytorch_is_named(answer):
 
 CUT = """
     import collections, stepmem
+    class Kept:
+        def __init__(self): self.rows = []
+        def append(self, row): self.rows.append(row)
     def main():
         kept = KEPT
         for n in range(STEPS):
@@ -88,6 +91,7 @@ CUT = """
     ("kept", "n_steps", "names"),
     [
         ("[]", 100, ["`kept`"]),  # between the second look and the last check
+        ("Kept()", 100, ["`Kept.rows`"]),  # naming gives an object a dictionary
         ("[]", 70, None),  # before the second look
         ("collections.deque(maxlen=85)", 100, None),  # it has filled since the second look
     ],
@@ -99,7 +103,7 @@ def test_search_that_the_programs_end_cuts_short_reports_what_goes_on_growing(ke
     assert [[holder["name"] for holder in result["holders"]] for result in results] == ([names] if names else [])
     for result in results:
         (holder,) = result["holders"]
-        assert 0.8 < holder["bytes_per_step"] / 100_000 < 1.2 and holder["line"] == 4
+        assert 0.8 < holder["bytes_per_step"] / 100_000 < 1.2 and holder["line"] in (4, 7)
 
 
 def test_an_ask_for_another_rank_is_ignored(answer):
