@@ -77,6 +77,8 @@ def text(value, unit):
         return f"{value['n']} of {value['of']}"
     if value is None:
         return "–"
+    if unit == "interval":
+        return "{:.1f} to {:.1f} %".format(*(100 * end for end in value["interval"]))
     if unit == "percent":
         return f"{100 * value:.1f} %"
     return f"{value:.3f}" if unit == "share" else f"{value:,}"

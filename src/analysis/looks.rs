@@ -306,6 +306,7 @@ mod tests {
             tensors_per_step: 1.0,
             bytes_per_step: 8.0,
             step: None,
+            since_step: None,
             fill: Some(Fill {
                 items: count(1),
                 items_max: count(9),

@@ -35,11 +35,11 @@ enum OptionPart {
 struct Condition {
     /// The condition as it was given.
     text: String,
-    test: Test,
+    test: GateTest,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Test {
+enum GateTest {
     /// A verdict of at least this severity.
     Verdict(GateSubject, IssueSeverity),
     /// A peak of more than so many bytes.
@@ -89,24 +89,24 @@ impl FailOn {
 }
 
 /// Parses `SUBJECT[:SEVERITY]`; the severity is critical unless given.
-fn verdict(text: &str) -> Option<Test> {
+fn verdict(text: &str) -> Option<GateTest> {
     let (name, severity) = text.split_once(':').unwrap_or((text, "critical"));
     let (_, subject) = SUBJECTS.iter().find(|(known, _)| *known == name)?;
     let severity = [IssueSeverity::Warn, IssueSeverity::Crit]
         .into_iter()
         .find(|known| known.in_words() == severity)?;
-    Some(Test::Verdict(*subject, severity))
+    Some(GateTest::Verdict(*subject, severity))
 }
 
 /// Parses `SIZE` or `+PERCENT%:SUMMARY`.
-fn peak(text: &str) -> Option<Test> {
+fn peak(text: &str) -> Option<GateTest> {
     let Some(relative) = text.strip_prefix('+') else {
-        return parse_size(text).map(Test::Peak);
+        return parse_size(text).map(GateTest::Peak);
     };
     let (percent, path) = relative.split_once("%:")?;
     let percent = percent.parse::<f64>().ok().filter(|it| (0.0..=1000.0).contains(it))?;
     let path = Some(path).filter(|path| !path.is_empty())?.to_owned();
-    Some(Test::Above { ratio: percent / 100.0, path, baseline: None })
+    Some(GateTest::Above { ratio: percent / 100.0, path, baseline: None })
 }
 
 /// All conditions of a command line; the default has none.
@@ -147,7 +147,7 @@ impl ExitGate {
             return Err(format!("--fail-on {UNWATCHED_OK} needs a condition, such as creep"));
         }
         for Condition { text, test } in &mut gate.conditions {
-            let Test::Above { path, baseline, .. } = test else { continue };
+            let GateTest::Above { path, baseline, .. } = test else { continue };
             let summary = read(path).and_then(|summary| Baseline::of(&summary, world_size));
             let found = summary.map_err(|reason| format!("--fail-on {text}: {path}: {reason}"));
             *baseline = Some(found?);
@@ -215,7 +215,7 @@ enum Judged {
 impl Condition {
     fn judge(&self, run: &Summary) -> Judged {
         match &self.test {
-            Test::Verdict(subject, severity) => {
+            GateTest::Verdict(subject, severity) => {
                 let fails = |issue: &&Issue| {
                     issue.is_wrong() && issue.severity >= *severity && subject.covers(issue)
                 };
@@ -224,8 +224,8 @@ impl Condition {
                     None => subject.unknown(run).map_or(Judged::Passed, Judged::Unknown),
                 }
             }
-            Test::Peak(limit) => judge_peak(run, *limit, ""),
-            Test::Above { ratio, path, baseline } => {
+            GateTest::Peak(limit) => judge_peak(run, *limit, ""),
+            GateTest::Above { ratio, path, baseline } => {
                 let Some(Baseline { peak_bytes, world_size }) = baseline else {
                     return Judged::Mismatch(format!("{path} was not read"));
                 };

@@ -54,18 +54,19 @@ fn row(document: &str, first: &str) -> String {
 /// A step, a kind and a state, and the words of the document for that.
 type Said = (&'static str, &'static str);
 
+/// Holds the transitions of a record against the row of the document that begins like this.
+fn check(name: &str, first: &str, records: &[Value], expected: &[Said]) {
+    let row = row(&document("meaning.md"), first);
+    let transitions = transitions(name, records);
+    let steps: Vec<&str> = expected.iter().map(|(transition, _)| *transition).collect();
+    assert_eq!(transitions, steps, "{first}");
+    for (_, words) in expected {
+        assert!(row.contains(words), "{row} lacks {words}");
+    }
+}
+
 #[test]
-fn six_series_are_reported_as_the_document_says() {
-    let meaning = document("meaning.md");
-    let check = |name: &str, first: &str, records: &[Value], expected: &[Said]| {
-        let row = row(&meaning, first);
-        let transitions = transitions(name, records);
-        let steps: Vec<&str> = expected.iter().map(|(transition, _)| *transition).collect();
-        assert_eq!(transitions, steps, "{first}");
-        for (_, words) in expected {
-            assert!(row.contains(words), "{row} lacks {words}");
-        }
-    };
+fn leak_and_buffer_are_reported_as_the_document_says() {
     let leak = job(2500, |step| step.saturating_sub(1000) * 8 * MIB);
     check(
         "leak",
@@ -77,6 +78,26 @@ fn six_series_are_reported_as_the_document_says() {
             ("1495 CREEP_CONFIRMED raised", "**CREEP at 1,495**"),
         ],
     );
+    let buffer = job(3000, |step| step.min(2000) * 8 * MIB);
+    check(
+        "buffer",
+        "a buffer grows",
+        &buffer.records(),
+        &[
+            ("47 CREEP_EARLY raised", "RISING at step 47"),
+            ("631 CREEP_EARLY cleared", "**CREEP at 631**"),
+            ("631 CREEP_CONFIRMED raised", "**CREEP at 631**"),
+            (
+                "2203 CREEP_CONFIRMED level since 1996",
+                "level since 1,996 (info, known at step 2,203)",
+            ),
+            ("2409 CREEP_CONFIRMED cleared", "cleared at 2,409"),
+        ],
+    );
+}
+
+#[test]
+fn cache_garbage_and_level_shift_are_reported_as_the_document_says() {
     let cache =
         job(6000, |step| 8 * GIB - (0..step).fold(8 * GIB, |left, _| left - left / 600));
     check(
@@ -100,25 +121,12 @@ fn six_series_are_reported_as_the_document_says() {
             ("329 CREEP_EARLY cleared", "silent from then on"),
         ],
     );
-    let buffer = job(3000, |step| step.min(2000) * 8 * MIB);
-    check(
-        "buffer",
-        "a buffer grows",
-        &buffer.records(),
-        &[
-            ("47 CREEP_EARLY raised", "RISING at step 47"),
-            ("631 CREEP_EARLY cleared", "**CREEP at 631**"),
-            ("631 CREEP_CONFIRMED raised", "**CREEP at 631**"),
-            (
-                "2203 CREEP_CONFIRMED level since 1996",
-                "level since 1,996 (info, known at step 2,203)",
-            ),
-            ("2409 CREEP_CONFIRMED cleared", "cleared at 2,409"),
-        ],
-    );
     let shift = job(4000, |step| if step < 1500 { 0 } else { 6 * GIB });
     check("shift", "one allocation of 6 GiB", &shift.records(), &[]);
+}
 
+#[test]
+fn growth_at_each_evaluation_is_reported_as_the_document_says() {
     let stairs = job(4000, |step| (step - 1) / 500 * 1229 * MIB);
     let evaluation = |train: &Value| {
         let mut record = train.clone();

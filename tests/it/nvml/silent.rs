@@ -11,7 +11,7 @@ use crate::rig::command::stepmem;
 use crate::rig::nvml::{FakeNvml, driver, gpu, process};
 use crate::rig::schema::holds_definition;
 use crate::rig::units::{GIB, MIB, float, gib};
-use crate::rig::wait::{await_agreement, await_true};
+use crate::rig::wait::await_agreement;
 
 const START: u64 = 1_764_000_000;
 /// 20 MiB in 15 seconds.
