@@ -138,7 +138,7 @@ class Candidate:
             self.name = name_place(self.key, chain)
             self.places = led_through_dictionaries(chain, self.places, now)
 
-    def holder(self, is_on_host: bool) -> Optional[Holder]:
+    def holder(self, now: Slice, is_on_host: bool) -> Optional[Holder]:
         """Returns its growth from the first look to the last measurement; None if it has no name."""
         growth, name = self.growth, self.name
         if name is None:
@@ -164,7 +164,10 @@ class Candidate:
             rate * bytes_per_item,
             growth.is_cut or bool(growth.via),
         )
-        return holder if holder.keeps_more else self._bounded(holder, chain, now, n_steps, is_on_host)
+        if holder.keeps_more:
+            return holder
+        chain = resolve(self.key, self.places, now)
+        return holder if len(chain) < len(self.places) else self._bounded(holder, chain, now, n_steps, is_on_host)
 
     def _bounded(self, holder: Holder, chain: Chain, now: Slice, n_steps: int, is_on_host: bool) -> Holder:
         """Returns a holder with its bound, if it has one, and with bytes of old and new items instead of new ones alone."""

@@ -110,7 +110,7 @@ class Search:
                 self._find_names(now)
             if self._n_checks:
                 self._candidates = [each for each in self._candidates if each.goes_on(each.last, each.last_step, self._second_step, True)]
-            holders = self._named()
+            holders = self._named(now)
         if holders:
             self._set_result(holders)
         self.is_over = True
@@ -286,11 +286,11 @@ class Search:
         for candidate in self._candidates:
             candidate.find_name(now)
 
-    def _named(self) -> List[Holder]:
+    def _named(self, now: Slice) -> List[Holder]:
         """Returns what is left, what grows fastest first."""
         found: Dict[Name, Holder] = {}
         for candidate in self._candidates:
-            holder = candidate.holder(self._whole.is_on_host)
+            holder = candidate.holder(now, self._whole.is_on_host)
             if holder is not None:
                 same = found.get(holder.name)  # such as all lists in a dictionary
                 found[holder.name] = holder if same is None else same.joined(holder)
@@ -298,7 +298,7 @@ class Search:
 
     def _chosen(self, now: Slice) -> List[Holder]:
         """Returns what is left; if that does not explain the growth, also unreachable objects."""
-        holders = self._named()
+        holders = self._named(now)
         if not any(map(self._whole.explained_by, holders)):
             holders = self._whole.ranked(holders + self._garbage(now))
         return holders
