@@ -1,4 +1,4 @@
-"""Families of the test set: jobs that the detector was not tuned on. They are written as those of simulator/families.py are, but differ in structure.
+"""Families of a second test set: jobs of many kinds of training, written by an author who has not seen the detector. The form is that of simulator/families.py.
 
 Shares are of the headroom. Where a range has no unit it counts steps.
 """
@@ -6,330 +6,364 @@ import numpy as np
 
 from simulator.families import MIB, add_evaluation
 
-SEED_SALT = 0x7E57FA11
+SEED_SALT = 0x2B1D5EED
 
 RANGES = dict(
-    fatal_at=('u', 0.15, 0.95),
-    rollout_every=('li', 64, 512),
-    rollout_share=('u', 0.1, 0.4),
-    experience=('l', 0.02, 0.12),
-    replay_size=('u', 0.2, 0.6),
-    adapters=('i', 2, 6),
-    adapter_size=('l', 0.008, 0.04),
-    adapter_dwell=('li', 100, 1500),
-    groups=('i', 3, 8),
-    group_size=('l', 0.008, 0.03),
-    unfreeze_frac=('u', 0.1, 0.4),
-    autotunes=('i', 10, 60),
-    graphs=('i', 20, 80),
-    graph_size=('l', 0.0005, 0.003),
-    preemptions=('i', 6, 15),
-    communicators=('i', 3, 8),
-    communicator_mib=('l', 40, 400),
-    queue_depth=('i', 4, 16),
-    queue_size=('l', 0.002, 0.012),
-    gc_lengthen=('u', 0.01, 0.03),
-    gc_cycles=('li', 4, 20),
-    gc_slow_amp=('l', 0.08, 0.25),
-    log_every=('c', [50, 100, 200, 500]),
-    trims=('li', 15, 200),
-    trim_share=('u', 0.3, 0.8),
-    epochs=('i', 6, 40),
-    hooks_a=('u', 1.6, 2.0),
-    resume_at=('u', 0.15, 0.6),
-    tail=('u', 1.5, 2.2),
-    rare_p=('l', 0.002, 0.02),
-    shards=('i', 20, 60),
-    bad_share=('u', 0.2, 0.5),
+    fill_at=('l', 0.04, 0.95),
+    survives=('p', 0.1),
+    lazy_every=('c', [4, 8, 16, 16, 32]),
+    penalty=('l', 0.02, 0.15),
+    sample_every=('li', 500, 6000),
+    sample_steps=('c', [20, 30, 50, 100]),
+    sample_size=('l', 0.005, 0.08),
+    swap_size=('u', 0.03, 0.2),
+    graph_noise=('u', 0.25, 0.6),
+    table=('l', 0.003, 0.02),
+    doublings=('i', 3, 5),
+    table_done=('u', 0.02, 0.25),
+    teacher=('u', 0.05, 0.3),
+    teacher_every=('li', 300, 4000),
+    trials=('i', 8, 60),
+    trial_size=('u', 0.05, 0.3),
+    sorted_epoch=('u', 0.01, 0.12),
+    tasks=('i', 3, 12),
+    head_size=('l', 0.003, 0.02),
+    changes=('i', 3, 9),
+    shard=('u', 0.05, 0.4),
+    outer_every=('c', [50, 100, 200, 500, 1000]),
+    outer_size=('u', 0.03, 0.2),
+    streams=('li', 1500, 25_000),
+    shuffle_size=('l', 0.02, 0.15),
+    shuffle_units=('i', 8, 40),
+    suite_every=('li', 200, 1200),
+    suite_len=('li', 60, 400),
+    kv_size=('l', 0.05, 0.3),
+    day=('li', 2500, 30_000),
+    day_depth=('u', 0.2, 0.9),
+    heaps=('u', 0.6, 0.9),
+    merges=('i', 8, 50),
+    merge_start=('u', 0.02, 0.5),
+    failures=('i', 4, 20),
+    fail_p=('u', 0.2, 0.8),
+    stage_at=('u', 0.15, 0.7),
+    snapshots=('i', 8, 40),
+    slowing=('u', 0.55, 0.9),
+    stuck=('i', 5, 30),
+    stuck_p=('u', 0.15, 0.7),
+    drift=('u', 0.3, 0.9),
 )
 
 
 def hold(c, start, stop, share):
-    """Holds a tensor from one step to another. The one that was taken first is freed first."""
-    c['slots'] += [(start, share), (stop, -1)]
+    """Holds a tensor between two steps. The oldest is freed first."""
+    c['slots'] += [(int(start), share), (int(stop), -1)]
 
 
-def add_rollouts(c, q):
+def grows(c, q, sizes, fatal=None, **more):
+    """A leak that grows at each step in proportion to `sizes`, and has taken the headroom at step `fatal`; now and then it takes only a part of it by the end."""
+    n = c['n_train']
+    held = np.cumsum(np.asarray(sizes, float))
+    first = int(np.nonzero(held)[0][0])
+    if fatal is None:
+        fatal = first + int(0.97 * (n - first) * q('fill_at'))
+    fatal = min(max(fatal, first, 200), n - 1)
+    full = held[-1] * float(q.rng.uniform(1.2, 3)) if q('survives') else held[fatal]
+    # The simulator knows powers of the share of the run that has passed: the exponent of each step gives the wanted share of the headroom.
+    a = np.ones(n)
+    a[1:] = np.log(np.maximum(held[1:] / full, 1e-12)) / np.log(np.arange(1, n) / n)
+    c['leak'] = dict(kind='pow', oom_frac=1.0, onset=0.0, ranks='all', p=1.0, a=a, signal='live') | more
+
+
+def steady(c, q, kind, onset=0.0, **more):
+    """A leak of a constant rate that fills the headroom before the end, or now and then does not."""
+    frac = float(q.rng.uniform(1.2, 3)) if q('survives') else onset + (0.97 - onset) * q('fill_at')
+    c['leak'] = dict(kind=kind, oom_frac=frac, onset=onset, ranks='all', p=1.0, a=1.0, signal='live') | more
+
+
+def at_events(c, q, points, count, spread=0.3, **more):
+    """A leak at each of some steps; about `count` of them fill the headroom."""
+    sizes = np.zeros(c['n_train'])
+    points = np.unique(np.asarray(points, int))
+    sizes[points] = q.rng.uniform(1 - spread, 1 + spread, len(points))
+    grows(c, q, sizes, int(points[min(count, len(points)) - 1]), **more)
+
+
+def daily(c, q):
+    """Traffic of each step, which follows the time of the day."""
+    return 1 + q('day_depth') * np.sin(2 * np.pi * (np.arange(c['n_train']) / q('day') + q.rng.random()))
+
+
+def add_trials(c, q):
+    """Trials of a sweep, one after the other: a model of its own size, which goes when, or just after, the next one comes. Returns their first steps."""
+    n = q('trials')
+    starts = np.unique((np.cumsum(q.rng.uniform(0.3, 1.7, n)) / n * 0.97 * c['n_train']).astype(int))
+    starts = starts[(starts > 10) & (starts < c['n_train'] - 10)]
+    late, top = q.rng.random() < .5, q('trial_size')
+    for i, at in enumerate(starts):
+        c['slots'].append((int(at), top * float(q.rng.choice([0.25, 0.5, 0.5, 1]))))
+        if i:
+            c['slots'].append((int(at) + (1 if late else -1), -1))
+    c['u'] = [('bucket', q('noise'), c['n_train'] / n), ('iid', q('noise_small'))]
+    return starts
+
+
+def add_phases(c, q):
+    """Collection of experience alternates with updates, unlabelled or not."""
+    every = int(q.rng.integers(100, 800))
+    c['n_train'] = min(c['n_train'], 100_000)
+    c['eval'] = dict(every=every, n=max(3, every // int(q.rng.integers(4, 12))), u=q('eval_u') * .6, keep=q('eval_keep') * .5,
+                     labelled=bool(q.rng.random() < .4), step_mode='shared')
+
+
+def gan_lazy_penalty(c, q):
+    """A GAN whose penalties, every few steps, need a graph of the gradients; averaged weights come early."""
+    every, size = q('lazy_every'), q('penalty')
     c['n_train'] = min(c['n_train'], 120_000)
-    every = q('rollout_every')
-    c['eval'] = dict(every=every, n=max(2, int(every * q('rollout_share'))), u=q('eval_u'), keep=q('experience'),
-                     labelled=bool(q.rng.random() < .5), step_mode='shared')
-    size = q('experience')
-    for at in range(every, c['n_train'], every):
-        hold(c, at, at + every - 2, size * float(q.rng.uniform(0.5, 1.0)))
-
-
-def add_communicators(c, q):
-    for _ in range(q('communicators')):
-        c['ext_events'].append((max(1e-4, 0.6 * float(q.rng.random()) ** 3), q('communicator_mib') * MIB))
-
-
-def rlhf(c, q):
-    """Rollouts alternate with updates, through which the experience of the last rollout stays."""
-    add_rollouts(c, q)
-    c['u'] = [('iid', q('noise') * .5)]
-
-
-def replay_preallocated(c, q):
-    """After a warm-up the whole replay buffer is allocated at once, and soon afterwards a target network."""
-    at = int(q.rng.integers(200, 5000))
-    c['slots'] = [(at, q('replay_size'))]
-    c['ema_at'] = at + int(q.rng.integers(1, 500))
+    for at in range(every, c['n_train'] - 2, every):
+        hold(c, at, at + 1, size * float(q.rng.uniform(0.8, 1.2)))
+    c['ema_at'] = int(q.rng.integers(1, 3000))
     c['u'] = [('iid', q('noise_small'))]
 
 
-def adapters_switched(c, q):
-    """Adapters are loaded on demand; when more than a few are there the oldest is dropped, after the new one has come."""
-    kept, size, dwell = q('adapters'), q('adapter_size'), q('adapter_dwell')
-    at = n = 0
-    while (at := at + 3 + int(q.rng.exponential(dwell))) < c['n_train']:
-        c['slots'].append((at, size * float(q.rng.choice([0.5, 1, 2]))))
-        n += 1
-        if n > kept:
-            c['slots'].append((at + 1, -1))
-    c['u'] = [('iid', q('noise') * .5)]
+def diffusion_sampled(c, q):
+    """A diffusion model with aspect-ratio buckets; now and then the averaged weights are swapped in and images are sampled and kept till the grid is drawn."""
+    c['eval'] = dict(every=q('sample_every'), n=q('sample_steps'), u=q('eval_u'), keep=q('sample_size'), labelled=bool(q.rng.random() < .5),
+                     step_mode='shared')
+    size, every = q('swap_size'), c['eval']['every']
+    for at in range(every - 1, c['n_train'] - 2, every):
+        hold(c, at, at + 1, size)
+    c['ema_at'] = int(q.rng.integers(1, 5000))
+    c['u'] = [('bucket', q('noise') * .6, 1)]
 
 
-def unfreezing(c, q):
-    """One group of layers after the other is unfrozen early in the run; each brings gradients and optimizer states that stay."""
-    points = np.sort(q.rng.uniform(0.01, q('unfreeze_frac'), q('groups')))
-    c['slots'] = [(float(at), q('group_size')) for at in points]
+def gnn_sampled(c, q):
+    """A graph network on sampled neighbourhoods of very different sizes, with features of popular nodes cached on the device."""
+    c['u'] = [('iid', q('graph_noise'))]
+    c['pad'], c['retain'] = 1, int(q.rng.choice([0, 1024]))
+    c['caches'] = [('zipf', q('cache_size'), q('zipf_s'), q('zipf_n'))]
+    c['epoch_len'], c['epacc'] = q('epoch_len'), q('epacc_amp') * .3
+
+
+def tables_double(c, q):
+    """Hash tables of embeddings double, each time copied to a new one, until they reach their bound, from where on they evict."""
+    n = q('doublings')
+    ends = np.sort(c['n_train'] * q('table_done') * 0.5 ** (n - np.arange(n + 1) + q.rng.uniform(-.3, .3, n + 1)))
+    ends = np.maximum(ends.astype(int), 5 + 4 * np.arange(n + 1))
+    size = q('table')
+    for i, at in enumerate(ends):
+        c['slots'] += [(int(at), size * 2 ** i)] + [(int(at) + 1, -1)] * (i > 0)
+    c['u'] = [('iid', q('noise') * .4)]
+    c['rec_cache'] = q('cache_size') * .5
+
+
+def teacher_offloaded(c, q):
+    """The teacher comes from the host for a while to label some batches ahead, and goes again."""
+    size, every = q('teacher'), q('teacher_every')
+    at = every
+    while at < c['n_train'] - every:
+        stay = max(2, int(every * q.rng.uniform(0.03, 0.3)))
+        hold(c, at, at + stay, size)
+        at += stay + max(3, int(every * q.rng.uniform(0.6, 1.1)))
     c['u'] = [('iid', q('noise') * .5)]
+    c['empty'] = q('empty_every') if q.rng.random() < .4 else None
+
+
+def sweep(c, q):
+    """Trials of a hyperparameter sweep in one process, with models and batches of different sizes."""
+    add_trials(c, q)
+    c['empty'] = q('empty_every') if q.rng.random() < .5 else None
+    if q.rng.random() < .5:
+        add_evaluation(c, q)
+
+
+def speech_sorted_first(c, q):
+    """Utterances come sorted by length in the first epoch and shuffled afterwards; workspaces grow with the longest one so far."""
+    c['u'] = [('ramp', q('u_lo'), q('sorted_epoch')), ('iid', q('noise'))]
+    c['rec_cache'], c['pad'] = q('cache_size'), 1
+    c['retain'] = int(q.rng.choice([0, 100, 1024]))
+    if q.rng.random() < .5:
+        add_evaluation(c, q)
+
+
+def multi_task(c, q):
+    """Each step draws a task; heads and their optimizer states come when a task is first drawn, some of them only after a while."""
+    size = q('head_size')
+    for at in np.unique(3 + q.rng.exponential(0.03 * c['n_train'] * q.rng.random(), q('tasks')).astype(int)):
+        c['slots'].append((int(at), size * float(q.rng.uniform(0.3, 2))))
+    c['u'] = [('bucket', q('noise'), 1), ('iid', q('noise_small'))]
+    add_evaluation(c, q)
+    c['accum'] = q('accum')
+
+
+def elastic(c, q):
+    """Ranks leave and join: at each restart the shard of each rank is larger or smaller than before."""
+    points = np.unique((q.rng.uniform(0.03, 0.97, q('changes')) * c['n_train']).astype(int))
+    c['restarts'] = [(int(at), int(q.rng.integers(0, 800))) for at in points]
+    top = q('shard')
+    for at in [0, *points]:
+        c['slots'].append((int(at) + 2, top * float(q.rng.choice([0.1, 0.3, 0.6, 1]))))
+    c['world'] = max(c['world'], 2)
+    c['u'] = [('iid', q('noise') * .4)]
     c['ckpt'] = dict(every=q('ckpt_every'), hold=0)
 
 
-def progressive_resizing(c, q):
-    """Images grow in stages, and once the batch is cut to make room; the cache is emptied now and then."""
-    c['u'] = [('stages', q('stages'), q('u_lo'), q('ramp_frac')), ('stages', 2, float(q.rng.uniform(1.3, 2)), 0.95),
-              ('iid', q('noise_small'))]
-    c['empty'] = q('empty_every')
+def outer_optimizer(c, q):
+    """Local steps, and every few hundred an outer step that needs the differences to the shared weights for some steps."""
+    every, size = q('outer_every'), q('outer_size')
+    delay = int(q.rng.integers(1, max(2, every // 4)))
+    for at in range(every, c['n_train'] - every, every):
+        hold(c, at, at + delay, size)
+    c['ema_at'], c['world'] = every, max(c['world'], 2)
+    c['ckpt'] = dict(every=q('ckpt_every'), hold=q('ckpt_async'))
+    c['u'] = [('iid', q('noise') * .3)]
 
 
-def curriculum_of_buckets(c, q):
-    """Batches come from buckets of similar length, and the buckets get longer."""
-    c['u'] = [('ramp', q('u_lo'), q('ramp_frac') * .7), ('bucket', q('noise'), q('dwell')), ('iid', q('noise_small'))]
-    c['retain'] = q.rng.choice([0, 1024])
+def streamed_shards(c, q):
+    """A shuffle buffer on the device fills at the start of each streamed shard and is drained at its end; shards have different lengths."""
+    length, size, units = q('streams'), q('shuffle_size'), q('shuffle_units')
+    at = 2
+    while True:
+        stop = at + max(400, int(length * q.rng.uniform(0.5, 1.5)))
+        if stop + 2 * units >= c['n_train']:
+            break
+        step = max(1, int((stop - at) * q.rng.uniform(0.05, 0.3) / units))
+        for i in range(units):
+            c['slots'] += [(at + i * step, size / units), (stop + i, -1)]
+        at = stop + units + 1
+    c['u'] = [('iid', q('noise'))]
+    c['dirty'] = dict(drop=q('drop') * .5, dup=q('dup'), ooo=q('ooo'), burst=True) if q.rng.random() < .4 else None
 
 
-def metrics_each_epoch(c, q):
-    """Each epoch collects metrics and drops them after its evaluation; the best model so far stays, and is replaced ever more rarely."""
-    add_evaluation(c, q)
-    c['epoch_len'] = c['eval']['every'] = q('epoch_len')
-    c['epacc'] = q('epacc_amp')
-    size, copies = float(q.rng.uniform(0.02, 0.1)), 0
-    for i, at in enumerate(range(c['epoch_len'], c['n_train'], c['epoch_len'])):
-        if q.rng.random() < 1 / (1 + 0.3 * i):
-            c['slots'] += [(at + 1, size)] + [(at + 2, -1)] * (copies > 0)
-            copies += 1
+def suites_of_generation(c, q):
+    """More evaluation than training: suites generate with a cache of keys and values that grows till each suite's end."""
+    c['n_train'] = min(c['n_train'], 80_000)
+    c['eval'] = dict(every=q('suite_every'), n=q('suite_len'), u=q('eval_u') * .5, keep=q('kv_size'), labelled=bool(q.rng.random() < .5),
+                     step_mode='shared')
     c['u'] = [('iid', q('noise') * .5)]
 
 
-def averaging_late(c, q):
-    """Averaging of the weights starts in the second half of the run."""
-    c['ema_at'] = int(c['n_train'] * q.rng.uniform(0.5, 0.8))
+def penalty_kept(c, q):
+    """The graphs of a GAN's penalty stay alive, more of them when adaptive augmentation is strong: the rate wanders."""
+    n, knots = c['n_train'], int(q.rng.integers(10, 60))
+    walk = np.cumsum(q.rng.normal(0, q('drift'), knots)) * 0.5
+    rate = np.exp(np.interp(np.arange(n), np.linspace(0, n, knots), walk - walk.mean()))
+    grows(c, q, rate * (np.arange(n) % q('lazy_every') == 0))
+    c['u'] = [('iid', q('noise_small'))]
+    c['ema_at'] = int(q.rng.integers(1, 3000))
+
+
+def uploads_stuck(c, q):
+    """Frequent asynchronous checkpoints; of some the upload never ends and its staging copy stays."""
+    every = int(np.clip(c['n_train'] / q.rng.integers(60, 300), 100, 3000))
+    c['ckpt'] = dict(every=every, hold=max(2, min(q('ckpt_async'), every // 3)))
+    points = np.arange(every, c['n_train'] - 1, every)
+    points = points[q.rng.random(len(points)) < q('stuck_p')]
+    at_events(c, q, points, q('stuck'), ranks=str(q.rng.choice(['all', 'one'])))
+    c['u'] = [('iid', q('noise') * .5)]
+
+
+def history_appended(c, q):
+    """A graph network appends historical embeddings instead of replacing them, on the ranks of some partitions; a real cache warms up beside."""
+    c['world'] = max(c['world'], 2)
+    grows(c, q, q.rng.lognormal(0, q('graph_noise') * 2, c['n_train']), ranks=str(q.rng.choice(['half', 'all'])))
+    c['u'] = [('iid', q('graph_noise'))]
+    c['caches'] = [('zipf', q('cache_size'), q('zipf_s'), q('zipf_n'))]
+    c['pad'] = 1
+
+
+def ids_without_eviction(c, q):
+    """Tables of embeddings get a row for each new identifier and evict none; new ones come ever more rarely, and more by day; tables grow by chunks."""
+    t = np.arange(c['n_train']) + 1.0
+    held = np.cumsum(t ** (q('heaps') - 1) * np.maximum(0.02, daily(c, q)))
+    fatal = int(0.97 * c['n_train'] * q('fill_at'))
+    chunk = held[fatal] / q.rng.integers(20, 300)
+    grows(c, q, np.diff(np.floor(held / chunk), prepend=0.0), fatal)
+    c['u'] = [('iid', q('noise') * .4)]
+
+
+def merges_leave_weights(c, q):
+    """Low-rank adapters are merged into a large frozen model at intervals, and each merge leaves something of the old weights behind."""
+    c['opt_mult'], c['util_static'] = 0.1, float(q.rng.uniform(0.3, 0.5))
+    count, begin = q('merges'), int(q('merge_start') * c['n_train'])
+    every = max(60, int((c['n_train'] * 0.97 - begin) * q('fill_at') / count))
+    points = np.arange(begin + every, c['n_train'] - 10, every)
+    layers = int(q.rng.integers(1, 6))
+    at_events(c, q, (points[:, None] + np.arange(layers)).ravel(), count * layers)
+    c['gc'] = dict(period=q('gc_period'), amp=q('gc_amp') * .4, jitter=q('gc_jitter'), lengthen=0.0)
+    c['u'] = [('iid', q('noise') * .5)]
+
+
+def side_streams(c, q):
+    """A job of long and short contexts offloads on side streams whose pools are never used again: reserved memory grows."""
+    steady(c, q, 'reserved', signal='reserved', unit=int(np.exp(q.rng.uniform(np.log(20), np.log(200)))) * MIB)
+    c['u'] = [('bucket', q('noise') * 1.5, q('dwell') * .1), ('iid', q('noise'))]
+    c['retain'] = 1024
+    c['ckpt'] = dict(every=q('ckpt_every'), hold=q('ckpt_async'))
+
+
+def failed_trials_kept(c, q):
+    """A sweep in one process: the traceback of a failed trial keeps what it had on the device."""
+    starts = add_trials(c, q)
+    bad = starts[1:][q.rng.random(len(starts) - 1) < q('fail_p')]
+    at_events(c, q, bad if len(bad) > 2 else starts[1:], q('failures'), spread=0.8)
+    c['empty'] = q('empty_every') if q.rng.random() < .5 else None
+
+
+def distilled_late(c, q):
+    """A stage of distillation begins in the middle of the run: the teacher comes, and from then on its features are kept."""
+    at = int(q('stage_at') * c['n_train'])
+    c['slots'] = [(at, q('teacher') * .6)]
+    lag = int(q.rng.choice([0, 0, 1000]))
+    steady(c, q, 'linear', onset=(at + lag) / c['n_train'], p=float(q.rng.choice([1.0, 0.5, 0.1])))
     c['u'] = [('iid', q('noise'))]
     if q.rng.random() < .5:
         add_evaluation(c, q)
 
 
-def compile_warmup(c, q):
-    """At first kernels are tuned with big workspaces and many graphs are captured; a resume captures them again."""
-    at = 1
-    for _ in range(q('autotunes')):
-        at += int(q.rng.integers(3, 60))
-        hold(c, at, at + 1, float(q.rng.uniform(0.02, 0.4)))
-    c['caches'] = [('recompile', q('graph_size'), q('graphs'), float(q.rng.uniform(0.03, 0.15)), where) for where in ('live', 'priv')]
-    if q.rng.random() < .5:
-        c['restarts'] = [(int(c['n_train'] * q.rng.uniform(.2, .8)), 500)]
-    c['u'] = [('bucket', q('noise'), q('dwell'))]
-
-
-def preempted(c, q):
-    """A job on preemptible machines, padded to the longest of each batch, resumes many times from checkpoints written asynchronously."""
-    points = np.unique((q.rng.uniform(0.02, 0.98, q('preemptions')) * c['n_train']).astype(int))
-    c['ckpt'] = dict(every=int(q.rng.choice([500, 1000, 2000])), hold=q('ckpt_async'))
-    c['restarts'] = [(int(at), int(q.rng.integers(0, c['ckpt']['every']))) for at in points]
-    c['u'] = [('iid', q('noise')), ('bucket', q('noise') * .5, q('dwell'))]
-    c['caches'] = [('zipf', q('cache_size') * .5, q('zipf_s'), q('zipf_n'))]
-
-
-def lazy_communicators(c, q):
-    """Groups of ranks get their communicators when they first talk: memory outside the allocator grows in a few steps."""
-    add_communicators(c, q)
+def groups_rebuilt(c, q):
+    """At each change of membership the groups of ranks are built again within the process, and the old ones' buffers outside the allocator stay."""
     c['world'] = max(c['world'], 2)
-    c['u'] = [('iid', q('noise') * .5)]
+    steady(c, q, 'external', signal='external', unit=int(np.exp(q.rng.uniform(np.log(150), np.log(1500)))) * MIB)
+    c['accum'] = q('accum')
+    c['u'] = [('iid', q('noise') * .4)]
+    if q.rng.random() < .5:
+        c['other'] = dict(kind='visits', size=0.15)
 
 
-def neighbour_grows(c, q):
-    """Another process on the device grows through most of the run; this one does not."""
-    c['other'] = dict(kind='grows', size=float(q.rng.uniform(0.2, 0.6)))
-    c['u'] = [('iid', q('noise') * .5)]
+def league_kept(c, q):
+    """Self-play adds a copy of the policy to the league at each advance, ever more rarely, and never drops one."""
+    add_phases(c, q)
+    count, power = q('snapshots'), q('slowing')
+    end = 0.97 * c['n_train'] * q('fill_at')
+    points = end * (np.arange(1, 4 * count) / count) ** (1 / power) * q.rng.uniform(0.97, 1.03, 4 * count - 1)
+    at_events(c, q, points[(points > 5) & (points < c['n_train'] - 5)], count, spread=0.05)
+    c['u'] = [('iid', q('noise') * .4)]
 
 
-def prefetch_queue(c, q):
-    """Batches are prefetched to the device into a queue whose length wanders between nothing and its bound."""
-    depth, size, length, at = q('queue_depth'), q('queue_size'), 0, 1
-    while (at := at + 1 + int(q.rng.exponential(40))) < c['n_train']:
-        grow = length < depth and (length == 0 or q.rng.random() < .5)
+def sessions_not_closed(c, q):
+    """States of streaming sessions are held for as long as they last, more of them by day; those that end without a goodbye stay for good."""
+    traffic = np.maximum(0.02, daily(c, q))
+    size, level, length = q('shuffle_size') / 30, 15 * traffic, 0
+    at = 2
+    while (at := at + 1 + int(q.rng.exponential(30))) < c['n_train']:
+        grow = length < 1 or q.rng.random() < 1 / (1 + np.exp((length - level[at]) / 2))
         c['slots'].append((at, size * float(q.rng.uniform(0.5, 1.5)) if grow else -1))
         length += 1 if grow else -1
-    c['u'] = [('iid', q('noise') * .5)]
+    p = float(np.exp(q.rng.uniform(np.log(0.005), np.log(0.3))))
+    grows(c, q, (q.rng.random(c['n_train']) < p * traffic / traffic.max()) * q.rng.lognormal(0, 0.5, c['n_train']))
+    c['u'] = [('iid', q('noise') * .6)]
 
 
-def gc_lengthens(c, q):
-    """Cycles of garbage are collected ever more rarely, as the interpreter holds more objects."""
-    c['gc'] = dict(period=q('gc_period') * 3, amp=q('gc_amp') * .6, jitter=q('gc_jitter'), lengthen=q('gc_lengthen'))
-    c['u'] = [('iid', q('noise_small'))]
-
-
-def leak(c, q, kind='linear', onset=0.0, **more):
-    """Adds a leak that fills the headroom before the run ends, and returns the steps that it takes."""
-    share = (0.97 - onset) * q('fatal_at')
-    c['leak'] = dict(kind=kind, oom_frac=onset + share, onset=onset, ranks='all', p=1.0, a=1.0, signal='live') | more
-    return share * c['n_train']
-
-
-def leak_of(c, q, sizes, **more):
-    """Adds a leak whose growth at each step is proportional to `sizes`."""
-    n = c['n_train']
-    held = np.cumsum(sizes)
-    first = np.nonzero(held)[0][0]
-    fatal = int(first + (0.97 * n - first) * q('fatal_at'))
-    # Job knows powers of the share of the run that has passed: this is the exponent that yields the wanted share of the headroom at each step.
-    a = np.ones(n)
-    a[1:] = np.log(np.maximum(held[1:] / held[fatal], 1e-12)) / np.log(np.arange(1, n) / n)
-    c['leak'] = dict(kind='pow', oom_frac=1.0, onset=0.0, ranks='all', a=a, signal='live') | more
-
-
-def rare_sizes(c, q):
-    """Of each step: mostly nothing, now and then a size with a heavy tail."""
-    return (q.rng.random(c['n_train']) < q('rare_p')) * (1 + q.rng.pareto(q('tail'), c['n_train']))
-
-
-def outputs_logged(c, q):
-    """A logger keeps the outputs of every k-th step on the device."""
-    steps = leak(c, q, 'burst')
-    c['leak']['unit_frac'] = q('log_every') / steps
-    c['u'] = [('iid', q('noise') * .5)]
-    c['retain'] = 100
-
-
-def history_trimmed(c, q):
-    """A list of losses with their graphs is trimmed now and then, but never to what it was."""
-    steps = leak(c, q)
-    c['leak']['partial'] = int(steps / q('trims')), q('trim_share')
-    c['u'] = [('iid', q('noise') * .5)]
-
-
-def shapes_cached(c, q):
-    """A cache without bound has an entry for each pair of source and target lengths that has been seen."""
-    lengths = (q.rng.lognormal(5.5, q.rng.uniform(0.6, 1.0), (c['n_train'], 2)) / q.rng.choice([1, 8])).astype(np.int64)
-    sizes = np.zeros(c['n_train'])
-    first = np.unique(lengths[:, 0] << 32 | lengths[:, 1], return_index=True)[1]
-    sizes[first] = lengths[first].sum(1)
-    leak_of(c, q, sizes)
-    c['u'] = [('iid', q('noise'))]
-
-
-def hooks_pile_up(c, q):
-    """Hooks are registered again and again, and each keeps an output at every step: growth gets faster."""
-    leak(c, q, 'accel', a=q('hooks_a'))
-    c['u'] = [('iid', q('noise') * .5)]
-
-
-def each_epoch(c, q):
-    """Each epoch leaves its iterator's buffers behind, beside metrics that are freed."""
-    epochs = q('epochs')
-    steps = leak(c, q, 'burst', unit_frac=1 / epochs)
-    c['epoch_len'], c['epacc'] = int(steps / epochs), q('epacc_amp')
-    c['u'] = [('sorted', q('noise') * .5, 1)]
-
-
-def half_of_the_ranks(c, q):
-    """Every second rank of a pipeline keeps activations that it has sent, each at its own rate."""
-    c['world'] = max(c['world'], 4)
-    leak(c, q, ranks='half')
-    c['u'] = [('iid', q('noise') * .5)]
-    c['accum'] = q('accum')
-
-
-def one_expert(c, q):
-    """On one rank an expert's overflow buffers, of very different sizes, are never given back."""
-    c['world'] = max(c['world'], 4)
-    leak_of(c, q, rare_sizes(c, q), ranks='one')
-    c['u'] = [('moe', q('moe_sigma'))]
-
-
-def after_resume(c, q):
-    """The first life is healthy; the job leaks from its resume on, with a warm-up of caches in both."""
-    at = int(c['n_train'] * q('resume_at'))
-    c['restarts'] = [(at, int(q.rng.integers(0, 2000)))]
-    c['caches'] = [('exp', q('cache_size') * .5, q('cache_tau') * .1, q('cache_units'))]
-    leak(c, q, 'pow', onset=(at + 1) / c['n_train'])
-    c['u'] = [('iid', q('noise') * .5)]
-
-
-def under_slow_gc(c, q):
-    """A leak under a lot of garbage, which is collected only a few times before the memory is full."""
-    steps = leak(c, q)
-    c['gc'] = dict(period=steps / q('gc_cycles'), amp=q('gc_slow_amp'), jitter=q('gc_jitter'), lengthen=0.0)
-
-
-def heavy_tails(c, q):
-    """Now and then a document's activations are kept, and the lengths of documents have a heavy tail."""
-    leak_of(c, q, rare_sizes(c, q))
-    c['u'] = [('iid', q('noise'))]
-
-
-def graphs_recaptured(c, q):
-    """From some point on graphs are captured again into new private pools, between evaluations: only reserved memory grows."""
-    add_evaluation(c, q)
-    leak(c, q, 'reserved', onset=float(q.rng.uniform(0.02, 0.4)), signal='reserved', unit=int(q.rng.integers(256, 1024)) * MIB)
-    c['u'] = [('bucket', q('noise'), q('dwell'))]
-
-
-def root_of_gathers(c, q):
-    """The communication library keeps buffers outside the allocator, on the rank that gathers; other processes come and go."""
+def generations_kept(c, q):
+    """One rank generates between the updates, and keeps some caches of keys and values of each round."""
+    add_evaluation(c, q, labelled=bool(q.rng.random() < .5))
+    c['eval']['step_mode'], c['eval']['keep'] = 'shared', q('kv_size') * .5
     c['world'] = max(c['world'], 2)
-    add_communicators(c, q)
-    c['other'] = dict(kind='visits', size=0.1)
-    leak(c, q, 'external', onset=float(q.rng.uniform(0.02, 0.4)), ranks='one', signal='external', unit=int(q.rng.integers(16, 300)) * MIB)
-    c['u'] = [('iid', q('noise') * .5)]
+    steady(c, q, 'eval', onset=float(q.rng.choice([0.0, q.rng.uniform(0.05, 0.4)])), ranks='one')
+    c['u'] = [('iid', q('noise') * .5), ('ar', q('noise') * .3, q('ar_rho'))]
 
 
-def rollouts_kept(c, q):
-    """Of each rollout some experience is kept for good; updates add nothing."""
-    add_rollouts(c, q)
-    leak(c, q, 'eval')
-
-
-def slow_in_noise(c, q):
-    """A leak that needs most of the run, in a job of varying lengths, evaluations and lost pushes."""
-    leak(c, q)
-    c['leak']['oom_frac'] = float(q.rng.uniform(0.7, 0.95))
-    add_evaluation(c, q)
-    c['u'] = [('iid', q('noise')), ('ar', q('noise') * .5, q('ar_rho')), ('bucket', 0.15, q('dwell'))]
-    c['dirty'] = dict(drop=q('drop'), dup=q('dup'), ooo=q('ooo'), burst=bool(q.rng.random() < .5))
-
-
-def bad_shards(c, q):
-    """Only samples of some shards are kept, so that growth stops and goes on."""
-    n = q('shards')
-    bad = q.rng.random(n) < q('bad_share')
-    bad[int(q.rng.integers(0, n // 4))] = True
-    leak_of(c, q, np.repeat(bad, -(-c['n_train'] // n))[:c['n_train']].astype(float))
-    c['u'] = [('iid', q('noise') * .5)]
-
-
-def longer_outputs_kept(c, q):
-    """Outputs are kept while a curriculum makes them longer: use and leak grow together."""
-    lo, frac = q('u_lo'), q('ramp_frac')
-    passed = np.arange(c['n_train']) / c['n_train']
-    leak_of(c, q, lo + (1 - lo) * np.minimum(1, passed / frac))
-    c['u'] = [('ramp', lo, frac), ('iid', q('noise') * .5)]
-
-
-HEALTHY = [rlhf, replay_preallocated, adapters_switched, unfreezing, progressive_resizing, curriculum_of_buckets, metrics_each_epoch,
-           averaging_late, compile_warmup, preempted, lazy_communicators, neighbour_grows, prefetch_queue, gc_lengthens]
-LEAKS = [outputs_logged, history_trimmed, shapes_cached, hooks_pile_up, each_epoch, half_of_the_ranks, one_expert, after_resume, under_slow_gc,
-         heavy_tails, graphs_recaptured, root_of_gathers, rollouts_kept, slow_in_noise, bad_shards, longer_outputs_kept]
+HEALTHY = [gan_lazy_penalty, diffusion_sampled, gnn_sampled, tables_double, teacher_offloaded, sweep, speech_sorted_first, multi_task, elastic,
+           outer_optimizer, streamed_shards, suites_of_generation]
+LEAKS = [penalty_kept, uploads_stuck, history_appended, ids_without_eviction, merges_leave_weights, side_streams, failed_trials_kept, distilled_late,
+         groups_rebuilt, league_kept, sessions_not_closed, generations_kept]

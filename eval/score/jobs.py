@@ -20,7 +20,8 @@ from simulator.families import DEV, Families
 from simulator.job import make_job
 
 EVAL = Path(__file__).resolve().parent.parent
-TEST_FAMILIES = EVAL / "test_families.py"
+OTHERS = {"seen": EVAL / "seen_families.py", "test": EVAL / "test_families.py"}
+"""The files of the sets beside `dev`."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +38,13 @@ class Truth:
 
 
 def families_of(which):
-    """The families of `dev`, or of `test`, which test_families.py has: HEALTHY and LEAKS, functions; RANGES and SEED_SALT where they differ."""
+    """The families of `dev`, or of another set, whose file has HEALTHY and LEAKS, functions, and RANGES and SEED_SALT where they differ."""
     if which == "dev":
         return DEV
-    if not TEST_FAMILIES.exists():
-        raise FileNotFoundError(f"{TEST_FAMILIES} is not there")
-    spec = importlib.util.spec_from_file_location("test_families", TEST_FAMILIES)
+    path = OTHERS[which]
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is not there")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     members = {}
@@ -66,7 +68,7 @@ def fingerprint(paths):
 
 def folder_of(root, which):
     made_by = [EVAL / "simulator" / f"{name}.py" for name in ("allocator", "compact", "families", "job")]
-    return root / f"{which}-{fingerprint(made_by + [TEST_FAMILIES] * (which == 'test'))}"
+    return root / f"{which}-{fingerprint(made_by + ([OTHERS[which]] if which in OTHERS else []))}"
 
 
 def make(task):

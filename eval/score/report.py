@@ -48,6 +48,14 @@ in segments of 20 MiB that fills the free memory at the last reading.
 | figure | here | limit |
 |---|---|---|
 """
+SEEN = """
+## Families that were tests once (seen)
+
+Families that an author wrote who had not read the detector. Their sums were looked at, and a number of the detector was chosen by them, so that they are a test no longer.
+
+| figure | here | interval |
+|---|---|---|
+"""
 TEST = """
 ## Families that the detector was not made for (test)
 
@@ -100,7 +108,7 @@ def load():
 
 
 def save(results):
-    results = {key: results[key] for key in ("dev", "test", "real", "null", "peers") if key in results}
+    results = {key: results[key] for key in ("dev", "seen", "test", "real", "null", "peers") if key in results}
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 
@@ -139,9 +147,10 @@ def page(results):
         families = dev["families"]
         parts.append(DEV.format(jobs=sum(one["jobs"] for one in families.values()), families=len(families), seeds=dev["seeds"],
                                 leaking=sum(one["cls"] == "leak" for one in families.values())) + limited("dev", dev))
-    if test := results.get("test"):
-        parts.append(TEST + "".join(table_row(name, bars.text(bars.value_at(test, path), unit), share_interval(test, path) if unit == "count" else "")
-                                    for name, path, unit in bars.PLAIN["test"]))
+    for which, head in (("seen", SEEN), ("test", TEST)):
+        if one := results.get(which):
+            parts.append(head + "".join(table_row(name, bars.text(bars.value_at(one, path), unit), share_interval(one, path) if unit == "count" else "")
+                                        for name, path, unit in bars.PLAIN["test"]))
     if real := results.get("real"):
         parts.append(REAL.format(n=real["n_series"], hours=f"{real['gpu_healthy_hours']:,}", drawn=real["drawn_found"]["of"]) + limited("real", real))
     if null := results.get("null"):
@@ -156,7 +165,7 @@ def page(results):
             table_row(f"`{name}`", one["cls"], f"{one['paged']} of {one['jobs']}" if one["cls"] != "leak" else "", f"{one['rising']} of {one['jobs']}",
                       f"{one['found']} of {one['fatal']}" if one["fatal"] else "", bars.text(one["delay_p50"], "share") if one["fatal"] else "")
             for name, one in dev["families"].items()))
-    measured = ", ".join(f"{which}: {results[which]['runner']}" for which in ("dev", "real", "null", "test") if which in results)
+    measured = ", ".join(f"{which}: {results[which]['runner']}" for which in ("dev", "seen", "real", "null", "test") if which in results)
     return "".join(parts) + f"\nMeasured of {measured}.\n"
 
 
@@ -164,7 +173,11 @@ def marked(text, results):
     """The text with its marked figures as results.json has them."""
     def figure(match):
         head, path, unit, _, tail = match.groups()
-        return head + bars.text(bars.value_at(results, path.split(".")), unit) + tail
+        try:
+            value = bars.text(bars.value_at(results, path.split(".")), unit)
+        except KeyError:  # a set that was not measured yet
+            value = "–"
+        return head + value + tail
 
     return MARK.sub(figure, text)
 
