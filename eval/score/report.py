@@ -51,7 +51,7 @@ in segments of 20 MiB that fills the free memory at the last reading.
 SEEN = """
 ## Families that were tests once (seen)
 
-Families that an author wrote who had not read the detector. Their sums were looked at, and a number of the detector was chosen by them, so that they are a test no longer.
+Families that an author wrote who had not read the detector. Their figures were looked at, and two numbers of the detector were chosen by them, so that they are a test no longer.
 
 | figure | here | interval |
 |---|---|---|
