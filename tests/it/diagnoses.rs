@@ -35,10 +35,10 @@ fn await_severity(exporter: &Exporter, kind: &str, of: (&str, u32), level: Optio
 fn leak_is_rising_then_creep_on_its_own_rank_and_flat_noise_is_nothing() {
     let exporter = Exporter::start(&[]);
     exporter.push(&Job::leaking("flat", 1..2500, 0).records());
-    exporter.push(&Job::leaking("leaky", 1..900, 4 * MIB).records());
+    exporter.push(&Job::leaking("leaky", 1..800, 4 * MIB).records());
     await_severity(&exporter, "CREEP_EARLY", ("leaky", 2), Some(1.0));
     assert_eq!(severity(&exporter, "CREEP_CONFIRMED", ("leaky", 2)), None);
-    exporter.push(&Job::leaking("leaky", 900..1500, 4 * MIB).records());
+    exporter.push(&Job::leaking("leaky", 800..1500, 4 * MIB).records());
     await_severity(&exporter, "CREEP_CONFIRMED", ("leaky", 2), Some(2.0));
     let status = exporter.status();
     let findings = status["findings"].as_array().unwrap();
