@@ -7,13 +7,11 @@ use crate::detect::ladder::{Block, narrow};
 use crate::detect::pace::Pace;
 use crate::detect::sample::{AxisPoint, DeviceReading, Sample};
 use crate::detect::series::Series;
-use crate::detect::stats::median::median;
+use crate::detect::stats::median::RecentMedian;
 use crate::model::units::UnixTime;
 
 /// Readings of memory outside the allocator that make a block: a reading and a push are never of quite the same moment.
 const READINGS_PER_BLOCK: u32 = 2;
-/// How many readings a figure is the median of.
-const READINGS_SMOOTHED: usize = 5;
 /// A process has loaded when it was level for this share of the warm-up.
 const LOADED_OF_WARMUP: f64 = 0.1;
 /// A trend is forgotten when its process was not read for this many seconds.
@@ -145,25 +143,4 @@ pub(super) fn block_of(sample: &Sample, at: AxisPoint) -> Block {
 /// Returns the peak of a sample; where it is unknown, live memory is the least that was in use.
 pub(super) fn peak_of(sample: &Sample) -> f64 {
     sample.peak.or(sample.peak_bound).unwrap_or(sample.allocated)
-}
-
-/// The median of the newest few values.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-struct RecentMedian {
-    values: [f64; READINGS_SMOOTHED],
-    n_values: usize,
-}
-
-impl RecentMedian {
-    fn add(&mut self, value: f64) {
-        if let Some(slot) = self.values.get_mut(self.n_values % READINGS_SMOOTHED) {
-            *slot = value;
-        }
-        self.n_values += 1;
-    }
-
-    fn median(&self) -> Option<f64> {
-        let mut values = self.values;
-        median(values.get_mut(..self.n_values.min(READINGS_SMOOTHED))?)
-    }
 }

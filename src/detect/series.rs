@@ -103,9 +103,7 @@ impl Series {
         level_idx: usize,
         around: &Surroundings<'_>,
     ) -> Option<Result<Shown, Stopped>> {
-        let ended_blocks = self.ended_blocks(around);
-        let window = window(&self.ladder, level_idx, self.tracker.ended_at(), ended_blocks)?;
-        Some(tests::judge(&window, around))
+        Some(tests::judge(&self.window(level_idx, around)?, around))
     }
 
     /// Returns how many samples a level's window has.
@@ -131,15 +129,11 @@ impl Series {
         if !self.tracker.asks(by) {
             return;
         }
-        let ended_blocks = self.ended_blocks(around);
-        let Some(window) =
-            window(&self.ladder, level_idx, self.tracker.ended_at(), ended_blocks)
-        else {
-            return;
-        };
+        let Some(window) = self.window(level_idx, around) else { return };
         match tests::judge(&window, around) {
             Ok(shown) => {
-                self.tracker.take(Tracked::of(&shown, by, &window, around));
+                let found = Tracked::of(&shown, by, &window, around);
+                self.tracker.take(found);
                 self.suspected.get_or_insert(around.now);
             }
             Err(stopped) => {
@@ -150,6 +144,21 @@ impl Series {
                 }
             }
         }
+    }
+
+    /// Returns the window of a level, since the last growth ended if it did; `None` where there is no such level.
+    fn window(&self, level_idx: usize, around: &Surroundings<'_>) -> Option<Window<'_>> {
+        let level = self.ladder.levels().get(level_idx)?;
+        let ended_at = self.tracker.ended_at().unwrap_or(f64::NEG_INFINITY);
+        let from_idx = level.blocks().partition_point(|block| block.at.position < ended_at);
+        let (before, blocks) = level.blocks().split_at_checked(from_idx)?;
+        let before = before.iter().map(|block| block.minimum).chain(level.highest_before());
+        Some(Window {
+            blocks,
+            highest_before: before.reduce(f64::max),
+            creeping_min: None,
+            ended_blocks: self.ended_blocks(around).div_ceil(1 << level_idx),
+        })
     }
 
     /// Returns how many blocks of the lowest level growth must have ended for.
@@ -177,25 +186,4 @@ impl Between<'_> {
             Between::Events(_) => config.intervals_min,
         }
     }
-}
-
-/// Returns the window of a level, since the last growth ended if it did; growth must have ended for `ended_blocks` of the lowest
-/// level.
-fn window(
-    ladder: &Ladder,
-    level_idx: usize,
-    ended_at: Option<f64>,
-    ended_blocks: usize,
-) -> Option<Window<'_>> {
-    let level = ladder.levels().get(level_idx)?;
-    let ended_at = ended_at.unwrap_or(f64::NEG_INFINITY);
-    let from_idx = level.blocks().partition_point(|block| block.at.position < ended_at);
-    let (before, blocks) = level.blocks().split_at_checked(from_idx)?;
-    let before = before.iter().map(|block| block.minimum).chain(level.highest_before());
-    Some(Window {
-        blocks,
-        highest_before: before.reduce(f64::max),
-        creeping_min: None,
-        ended_blocks: ended_blocks.div_ceil(1 << level_idx),
-    })
 }

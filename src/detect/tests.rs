@@ -141,7 +141,7 @@ pub(super) fn judge(window: &Window<'_>, around: &Surroundings<'_>) -> Result<Sh
     Test::Growth.check(growth.bytes, config.growth_min)?;
     Test::RandomWalk.check(growth.t(), growth.t_min(config))?;
 
-    let usage = Usage::of(window.blocks.iter().skip(window.blocks.len() / 2));
+    let usage = Usage::of_newer_half(window.blocks);
     let headroom = usage.headroom(around);
     let (onset_idx, slope) = window
         .line()

@@ -179,7 +179,7 @@ impl Tracker {
         };
         let Some(level) = ladder.levels().get(level_idx) else { return };
         let blocks = level.blocks();
-        let usage = Usage::of(blocks.iter().skip(blocks.len() / 2));
+        let usage = Usage::of_newer_half(blocks);
         trend.remaining = usage.remaining(around, trend.growth_bytes, *is_followed);
     }
 
@@ -216,7 +216,7 @@ impl Tracked {
         }
         let mut points = [(0.0, 0.0); BLOCKS_MAX];
         let points = points_of(blocks, &mut points);
-        let usage = Usage::of(window.blocks.iter().skip(window.blocks.len() / 2));
+        let usage = Usage::of_newer_half(window.blocks);
         let is_followed = is_followed(blocks);
         let chance = student::below(shown.t, shown.n_increments.saturating_sub(1).max(1));
         let stage_ratio =

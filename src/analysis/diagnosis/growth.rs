@@ -40,7 +40,7 @@ pub fn creeping(
         .resumed()
         .is_some_and(|resumed| trend.seen.time.since(resumed.time) < RESUMED_SECONDS);
     let figures = subject.figures(trend);
-    let ends = figures.filling.is_some_and(|filling| filling.withholds());
+    let ends = figures.ends();
     let severity = match trend.is_growing() && !ends {
         false => Severity::Info,
         true if is_soon || (is_full && !has_resumed) => Severity::Critical,

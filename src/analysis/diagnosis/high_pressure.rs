@@ -55,8 +55,8 @@ impl TooLarge {
     /// Returns what grows in a subject towards a bound that does not fit.
     fn of(subject: &Subject<'_, '_>) -> Option<Box<Self>> {
         let rank = subject.rank()?;
-        let filling = rank.creep.trends().filter_map(|trend| Filling::of(rank, trend));
-        let filling = filling.into_iter().find(Filling::is_too_large)?;
+        let mut fillings = rank.creep.trends().filter_map(|trend| Filling::of(rank, trend));
+        let filling = fillings.find(Filling::is_too_large)?;
         let holder = rank.site.holder?.holder.clone();
         Some(Box::new(Self { holder, filling }))
     }

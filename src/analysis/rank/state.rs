@@ -13,11 +13,10 @@ use crate::analysis::rank::view::{DeviceView, Identity, LastTrain, RankView};
 use crate::analysis::sites::SiteView;
 use crate::detect::config::Config as DetectConfig;
 use crate::detect::detector::Detector;
-use crate::detect::sample::AxisPoint;
-use crate::detect::sample::{DeviceReading, Sample};
+use crate::detect::sample::{AxisPoint, DeviceReading, Sample};
 use crate::detect::shifts::HolderGrowth;
 use crate::detect::signal::Signal;
-use crate::detect::stats::median::median;
+use crate::detect::stats::median::RecentMedian;
 use crate::model::end::{EndOutcome, EndReport};
 use crate::model::ids::GpuUuid;
 use crate::model::step::{Phase, StepMark, StepSample};
@@ -29,9 +28,6 @@ pub const DEVICE_READING_EVERY: f64 = 10.0;
 
 /// An allocator that had to flush its cache within this time is short of memory: as long as the alerts look back.
 const RETRIES_WITHIN: Duration = Duration::from_mins(15);
-
-/// How many readings the figure of memory outside the allocator is the median of.
-const OUTSIDE_READINGS: usize = 5;
 
 /// One rank's state: acceptance, the recent peaks and the detector.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -73,9 +69,7 @@ pub struct RankState {
     /// When the detector last took a reading of its device, as a Unix time.
     device_read_at: Option<f64>,
     /// What the process used beyond its allocator, at the last readings, in bytes.
-    outside: [f64; OUTSIDE_READINGS],
-    /// How many readings this life has had.
-    n_outside: usize,
+    outside: RecentMedian,
 }
 
 impl RankState {
@@ -104,8 +98,7 @@ impl RankState {
             ooms_total: 0,
             device_total: None,
             device_read_at: None,
-            outside: [0.0; OUTSIDE_READINGS],
-            n_outside: 0,
+            outside: RecentMedian::default(),
         }
     }
 
@@ -244,10 +237,7 @@ impl RankState {
             return false;
         };
         if let Some(process_used) = view.process_used {
-            if let Some(slot) = self.outside.get_mut(self.n_outside % OUTSIDE_READINGS) {
-                *slot = process_used.as_f64() - reserved.as_f64();
-            }
-            self.n_outside = self.n_outside.saturating_add(1);
+            self.outside.add(process_used.as_f64() - reserved.as_f64());
         }
         if self.device_read_at.is_some_and(|read_at| time - read_at < DEVICE_READING_EVERY) {
             return false;
@@ -263,8 +253,8 @@ impl RankState {
         }
     }
 
-    /// Ends the rank until a newer push comes: frees its windows, and keeps what they showed. The first end counts, but for
-    /// `correct_end`.
+    /// Ends the rank until a newer push comes: frees its windows, and keeps what they showed. The first end counts; a
+    /// later one can only correct it.
     pub fn end(&mut self, report: &EndReport, now: Uptime) {
         if self.is_ended() {
             self.correct_end(report);
@@ -462,10 +452,7 @@ impl RankState {
     /// readings, since a reading and a push are never of quite the same moment.
     fn outside_allocator_bytes(&self, device: DeviceView) -> Option<f64> {
         device.process_used?;
-        let mut readings = self.outside;
-        let n_readings = readings.len().min(self.n_outside);
-        let median = median(readings.get_mut(..n_readings)?)?;
-        Some(median.max(0.0))
+        Some(self.outside.median()?.max(0.0))
     }
 
     fn capacity(&self, device: DeviceView) -> Option<Bytes> {
@@ -534,7 +521,7 @@ impl RankState {
         self.by_time = None;
         self.tally.begin_life();
         self.lifecycle.begin_life();
-        self.n_outside = 0;
+        self.outside = RecentMedian::default();
         self.life_steps = 0;
         self.recent = RecentPeaks::default();
         self.high_water = HighWater::default();

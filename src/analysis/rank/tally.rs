@@ -38,7 +38,6 @@ pub struct Tally {
     series: Series,
 }
 
-// Same name as detect::tracker::Moment: that of a judgment, on the axis of a series.
 /// A step and when it ended, as a Unix time.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Moment {

@@ -31,12 +31,15 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Returns the most that `blocks` used.
-    pub(in crate::detect) fn of<'b>(blocks: impl IntoIterator<Item = &'b Block>) -> Self {
-        blocks.into_iter().fold(Self { peak: 0.0, reserved: 0.0 }, |most, block| Self {
-            peak: most.peak.max(block.peak.into()),
-            reserved: most.reserved.max(block.reserved.into()),
-        })
+    /// Returns the most that the newer half of `blocks` used.
+    pub(in crate::detect) fn of_newer_half(blocks: &[Block]) -> Self {
+        blocks.iter().skip(blocks.len() / 2).fold(
+            Self { peak: 0.0, reserved: 0.0 },
+            |most, block| Self {
+                peak: most.peak.max(block.peak.into()),
+                reserved: most.reserved.max(block.reserved.into()),
+            },
+        )
     }
 
     /// Returns the bytes that growth is weighed against: what was never reserved, or a share of what was never live.

@@ -1,5 +1,10 @@
 //! The median.
 
+use serde::{Deserialize, Serialize};
+
+/// How many values a recent median is of: one that is out of line does not move it.
+const RECENT_VALUES: usize = 5;
+
 /// Returns the median, the mean of the middle two for an even number; reorders `values`.
 ///
 /// `None` for an empty slice.
@@ -13,4 +18,27 @@ pub fn median(values: &mut [f64]) -> Option<f64> {
     let lower = below.iter().copied().max_by(f64::total_cmp).filter(|_| is_even);
     // Halved before they are added: the sum of two large values may overflow.
     Some(lower.map_or(*upper, |lower| 0.5 * lower + 0.5 * *upper))
+}
+
+/// The median of the newest few values.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
+pub struct RecentMedian {
+    values: [f64; RECENT_VALUES],
+    n_values: usize,
+}
+
+impl RecentMedian {
+    /// Takes the next value.
+    pub fn add(&mut self, value: f64) {
+        if let Some(slot) = self.values.get_mut(self.n_values % RECENT_VALUES) {
+            *slot = value;
+        }
+        self.n_values += 1;
+    }
+
+    /// Returns their median; `None` before the first.
+    pub fn median(&self) -> Option<f64> {
+        let mut values = self.values;
+        median(values.get_mut(..self.n_values.min(RECENT_VALUES))?)
+    }
 }
