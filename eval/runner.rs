@@ -116,6 +116,7 @@ fn null_counts(model: Model, options: &Options) -> Value {
             let sample = Sample {
                 at: AxisPoint { position, time },
                 allocated: record.allocated,
+                requested: None,
                 peak: Some(record.peak),
                 peak_bound: Some(record.peak),
                 reserved: Some(record.reserved),
@@ -206,6 +207,7 @@ impl Rank {
         let sample = Sample {
             at: AxisPoint { position: step, time: UnixTime::new(time).expect("a time") },
             allocated: bytes(16),
+            requested: None,
             peak: Some(bytes(20)),
             peak_bound: Some(bytes(20)),
             reserved: Some(bytes(24)),

@@ -17,8 +17,8 @@ from ._shared_memory import SharedMemory
 from ._torch import cuda_torch, device_uuid
 from ._wire import UNKNOWN
 
-Figures = Tuple[int, int, int, int, int, int, int]
-"""Allocated, peak allocated, reserved, peak reserved and inactive split bytes, allocation retries, OOMs.
+Figures = Tuple[int, int, int, int, int, int, int, int]
+"""Allocated, peak allocated, reserved, peak reserved and inactive split bytes, allocation retries, OOMs, requested bytes.
 
 UNKNOWN where the reader cannot read one.
 """
@@ -107,7 +107,7 @@ class HostReader:
         self._has_shared = self._has_shared or shared > 0
         parts = (shared, split, *NO_PARTS[2:]) if self._has_shared else NO_PARTS
         # There is no caching allocator in between: reserved is what is allocated.
-        return (allocated, UNKNOWN, allocated, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN), parts
+        return (allocated, UNKNOWN, allocated, *(UNKNOWN,) * 5), parts
 
     def n_ooms(self) -> int:
         """Returns UNKNOWN: nothing counts the errors of the host."""
@@ -187,9 +187,7 @@ class CudaReader:
             step_peak,
             reserved["current"],
             step_peak_reserved,
-            stats["inactive_split_bytes"]["all"]["current"] if "inactive_split_bytes" in stats else UNKNOWN,
-            stats.get("num_alloc_retries", UNKNOWN),
-            stats.get("num_ooms", UNKNOWN),
+            *_further(stats),
         )
         return figures, NO_PARTS
 
@@ -207,9 +205,7 @@ class CudaReader:
         """Returns the memory as it is, on any thread. The steps' peaks stay as they are; what the program sees of them is a mark."""
         stats = self._raw()
         allocated, reserved = stats["allocated_bytes"]["all"], stats["reserved_bytes"]["all"]
-        inactive = stats["inactive_split_bytes"]["all"]["current"] if "inactive_split_bytes" in stats else UNKNOWN
-        counts = stats.get("num_alloc_retries", UNKNOWN), stats.get("num_ooms", UNKNOWN)
-        look = Look((allocated["current"], UNKNOWN, reserved["current"], UNKNOWN, inactive, *counts), NO_PARTS)
+        look = Look((allocated["current"], UNKNOWN, reserved["current"], UNKNOWN, *_further(stats)), NO_PARTS)
         look.high_water = max(self.high_water[0], allocated["peak"]), max(self.high_water[1], reserved["peak"])
         total = getattr(self._torch.cuda.get_device_properties(self._idx), "total_memory", None)
         look.capacity = NO_CAPACITY if total is None else Capacity(int(total), UNKNOWN)
@@ -222,6 +218,14 @@ class CudaReader:
             return NO_CAPACITY
         free, total = cuda.mem_get_info(self._idx)
         return Capacity(int(total), int(free))
+
+
+def _further(stats: Dict[str, Any]) -> Tuple[int, int, int, int]:
+    """Returns inactive split bytes, allocation retries, OOMs and requested bytes; an allocator need not count them."""
+    inactive = stats["inactive_split_bytes"]["all"]["current"] if "inactive_split_bytes" in stats else UNKNOWN
+    # 0 beside live blocks: this allocator (cudaMallocAsync) does not count what was asked for.
+    requested = stats["requested_bytes"]["all"]["current"] if "requested_bytes" in stats else 0
+    return inactive, stats.get("num_alloc_retries", UNKNOWN), stats.get("num_ooms", UNKNOWN), requested or UNKNOWN
 
 
 def find_reader(settings: Settings) -> "CudaReader | HostReader":

@@ -35,7 +35,7 @@ UNKNOWN = -1
 UNKNOWN_SECONDS = -1.0
 """Unknown duration in a record; the JSON omits its key."""
 
-RECORD = struct.Struct("<dfqqIBBB5q2i4q2qiqiq")
+RECORD = struct.Struct("<dfqqIBBB5q2i5q2qiqiq")
 """One record in the ring: Unix time, duration (both in seconds), sequence number, step, how many steps it stands for, indices of
 device and phase, marks, and a value for each of FIGURES."""
 
@@ -57,6 +57,7 @@ FIGURES = (
     "inactive_split_bytes",
     "alloc_retries",
     "ooms",
+    "requested_bytes",
     "total_bytes",
     "free_bytes",
     "high_water_allocated_bytes",
@@ -74,7 +75,9 @@ FILL = ("items", "items_max", "items_per_step")
 END_PEAKS = ("peak_allocated_bytes", "peak_reserved_bytes")
 """Keys of an end for the peaks since the last record."""
 
-LATER_STEP_FIELDS = ("instance", "launch", "steps", "marks", "high_water_allocated_bytes", "high_water_reserved_bytes", *HOST_PARTS)
+LATER_STEP_FIELDS = (
+    "instance", "launch", "steps", "marks", "requested_bytes", "high_water_allocated_bytes", "high_water_reserved_bytes", *HOST_PARTS
+)  # fmt: skip
 LATER_END_FIELDS = ("instance", "time", "step", "unread_steps", "error_type", "error_message", OOMS, "requested_bytes", *END_PEAKS)
 LATER_SNAPSHOT_FIELDS = ("instance", "file", "events_per_step")
 LATER_HOLDERS_FIELDS = ("instance",)

@@ -32,6 +32,7 @@ def test_figures_are_those_of_the_allocator(exporter, train):
     wanted = {
         "device": "GPU-01234567-89ab-cdef-0123-456789abcdef",
         "allocated_bytes": 1000,
+        "requested_bytes": 1000,
         "peak_allocated_bytes": 10000,
         "reserved_bytes": 2024,
         "peak_reserved_bytes": 11024,

@@ -41,9 +41,9 @@ impl BatchShare {
             self.last = None;
             return;
         };
-        let now = (sample.allocated, peak - sample.allocated);
-        if let Some((allocated, transient)) = self.last.replace(now) {
-            let (x, y) = (now.1 - transient, now.0 - allocated);
+        let now = (sample.live(), peak - sample.allocated);
+        if let Some((live, transient)) = self.last.replace(now) {
+            let (x, y) = (now.1 - transient, now.0 - live);
             if y.abs() <= Self::EXPLAINED_RATIO * x.abs() + Self::EXPLAINED_BYTES {
                 self.xx = Self::KEEP_RATIO * self.xx + x * x;
                 self.xy = Self::KEEP_RATIO * self.xy + x * y;
@@ -58,7 +58,7 @@ impl BatchShare {
             let usual = *self.usual.get_or_insert(transient);
             self.left = self.ratio().clamp(0.0, 1.0) * (transient - usual);
         }
-        sample.allocated - self.left
+        sample.live() - self.left
     }
 
     fn ratio(&self) -> f64 {

@@ -24,6 +24,7 @@ fn sample(step: u32, allocated: f64) -> Sample {
     Sample {
         at: AxisPoint { position, time: time(SECONDS_PER_STEP * position) },
         allocated,
+        requested: None,
         peak: Some(peak),
         peak_bound: Some(peak),
         reserved: Some(peak),

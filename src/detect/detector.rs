@@ -96,14 +96,14 @@ impl Detector {
             reserved: Series::new(SAMPLES_PER_BLOCK),
             intervals: Intervals::default(),
             shifts: Shifts::default(),
-            readings: Readings::of_rank(),
+            readings: Readings::new(false),
             last_slopes: None,
         }
     }
 
     /// Creates the detector of an unmanaged process; it takes readings only.
     pub fn of_process(config: Config) -> Self {
-        Self { axis: Axis::Seconds, readings: Readings::of_process(), ..Self::new(config) }
+        Self { axis: Axis::Seconds, readings: Readings::new(true), ..Self::new(config) }
     }
 
     /// Creates the detector of a rank that takes no steps; its samples come by time.
@@ -233,6 +233,7 @@ impl Detector {
         let sample = Sample {
             at: AxisPoint { position, time: reading.time },
             allocated: used,
+            requested: None,
             peak: Some(used),
             peak_bound: Some(used),
             reserved: Some(used),
@@ -251,18 +252,8 @@ impl Detector {
     /// Forgets the previous incarnation of a restarted rank; the memory that others use on its device
     /// stays known.
     pub fn restart(&mut self) {
-        self.newest = None;
-        self.last_slopes = None;
-        self.n_samples = 0;
-        self.batch = BatchShare::default();
-        self.other_peak = None;
-        self.pace = Pace::default();
-        self.live.clear();
-        self.slack = Slack::default();
-        self.reserved.clear();
-        self.intervals.clear();
-        self.shifts.clear();
-        self.readings.clear();
+        let readings = self.readings.restarted();
+        *self = Self { axis: self.axis, readings, ..Self::new(self.config) };
     }
 
     /// Frees the windows of an incarnation that has ended; trends and slopes stay until the next.

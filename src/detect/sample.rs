@@ -29,8 +29,10 @@ pub struct AxisPoint {
 pub struct Sample {
     /// Its place on the axis of the series.
     pub at: AxisPoint,
-    /// Bytes live at its end.
+    /// Bytes of the blocks live at its end.
     pub allocated: f64,
+    /// Bytes that were asked for in them, if known: less than the blocks by what the allocator rounds up.
+    pub requested: Option<f64>,
     /// Maximum of live bytes within it, if known.
     pub peak: Option<f64>,
     /// The peak if known, else what it cannot have exceeded, if that is known.
@@ -39,6 +41,13 @@ pub struct Sample {
     pub reserved: Option<f64>,
     /// Maximum of that within the step, if known.
     pub peak_reserved: Option<f64>,
+}
+
+impl Sample {
+    /// Returns the live bytes that are judged: those asked for, which no block that is larger than its tensor blurs.
+    pub(super) fn live(&self) -> f64 {
+        self.requested.unwrap_or(self.allocated)
+    }
 }
 
 /// One reading of the device that the rank runs on; every figure is finite.

@@ -129,6 +129,8 @@ pub struct StepSample {
     pub launch: Option<Launch>,
     /// Live tensor memory at the end of the step.
     pub allocated: Bytes,
+    /// What the program asked for in it, before the allocator rounds up.
+    pub requested: Option<Bytes>,
     /// Maximum of allocated within the steps that the record stands for.
     pub peak_allocated: Option<Bytes>,
     /// What the caching allocator holds from the driver.

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use crate::store::{atomic, open};
 
 /// The first bytes of every state file. A version reads only its own files: another one may keep other things.
-pub const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 15\n");
+pub const MAGIC: &str = concat!("stepmem state ", env!("CARGO_PKG_VERSION"), " 16\n");
 /// The bytes of a length or a checksum.
 const WORD_BYTES: usize = 4;
 

@@ -110,6 +110,8 @@ impl Job {
                     attempt: Count::new(u64::from(figures >> 7)).expect("in range"),
                     pid: Some(7 + u32::from(figures >> 6 & 1)),
                     allocated: Bytes::new(level).expect("in range"),
+                    requested: (figures & 64 == 0)
+                        .then(|| Bytes::new(level / 2).expect("in range")),
                     peak_allocated: (figures & 8 == 0).then(|| above(20).expect("in range")),
                     reserved: (figures & 16 == 0).then(|| above(16).expect("in range")),
                     free: (figures & 32 == 0).then(|| above(12).expect("in range")),

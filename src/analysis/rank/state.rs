@@ -565,6 +565,7 @@ fn memory_record(
     Ok(Sample {
         at: AxisPoint { position: figures.step.as_f64(), time: UnixTime::new(time)? },
         allocated: figures.allocated.as_f64(),
+        requested: figures.requested.map(Bytes::as_f64),
         peak: figures.peak_allocated.map(Bytes::as_f64),
         peak_bound: peak_bound.map(Bytes::as_f64),
         reserved: figures.reserved.map(Bytes::as_f64),

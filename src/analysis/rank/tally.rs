@@ -402,6 +402,7 @@ mod tests {
             peak_reserved: None,
             high_water_allocated: None,
             high_water_reserved: None,
+            requested: None,
             inactive_split: None,
             alloc_retries: None,
             ooms: None,

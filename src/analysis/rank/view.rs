@@ -46,6 +46,9 @@ pub struct LastTrain {
     /// Live tensor memory at its end.
     #[serde(rename = "allocated_bytes")]
     pub allocated: Bytes,
+    /// What was asked for in it, before the allocator rounds up.
+    #[serde(rename = "requested_bytes")]
+    pub requested: Option<Bytes>,
     /// Maximum of allocated within it.
     #[serde(rename = "peak_allocated_bytes")]
     pub peak_allocated: Option<Bytes>,
@@ -231,6 +234,7 @@ impl LastTrain {
             step: sample.step,
             step_seconds: sample.step_seconds,
             allocated: sample.allocated,
+            requested: sample.requested,
             peak_allocated: sample.peak_allocated.or(peaks.allocated),
             reserved: sample.reserved,
             peak_reserved: sample.peak_reserved.or(peaks.reserved),

@@ -376,7 +376,7 @@ mod tests {
             "reserved_bytes":3,"peak_reserved_bytes":4,"high_water_allocated_bytes":5,
             "high_water_reserved_bytes":6,"inactive_split_bytes":7,"alloc_retries":8,"ooms":9,
             "dropped_records":10,"total_bytes":11,"free_bytes":12,"host_shared_bytes":13,"host_split_bytes":14,
-            "workers":15,"workers_bytes":16,"child_processes":17,"child_processes_bytes":18}"#;
+            "workers":15,"workers_bytes":16,"child_processes":17,"child_processes_bytes":18,"requested_bytes":1}"#;
         for record in [&record[..], br#"{"rank":0,"step":1,"allocated_bytes":1}"#] {
             let sample = decode(record, Layout::Json).unwrap().remove(0);
             read_back(Accepted::Step(Box::new(sample)));

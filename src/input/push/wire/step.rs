@@ -143,6 +143,7 @@ pub(super) struct RawStep<'a> {
     #[serde(borrow)]
     launch: Option<Text<'a>>,
     allocated_bytes: Number,
+    requested_bytes: Option<Number>,
     peak_allocated_bytes: Option<Number>,
     reserved_bytes: Option<Number>,
     peak_reserved_bytes: Option<Number>,
@@ -191,6 +192,7 @@ impl RawStep<'_> {
             instance: self.instance.map(|text| instance_of(&text.0)).transpose()?,
             launch: self.launch.map(|text| launch_of(&text.0)).transpose()?,
             allocated: bytes_of("allocated_bytes", self.allocated_bytes)?,
+            requested: optional_bytes("requested_bytes", self.requested_bytes)?,
             peak_allocated: optional_bytes("peak_allocated_bytes", self.peak_allocated_bytes)?,
             reserved: optional_bytes("reserved_bytes", self.reserved_bytes)?,
             peak_reserved: optional_bytes("peak_reserved_bytes", self.peak_reserved_bytes)?,

@@ -40,6 +40,8 @@ pub(super) struct StepText<'a> {
     launch: Option<&'a Launch>,
     allocated_bytes: Bytes,
     #[serde(skip_serializing_if = "Option::is_none")]
+    requested_bytes: Option<Bytes>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     peak_allocated_bytes: Option<Bytes>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reserved_bytes: Option<Bytes>,
@@ -96,6 +98,7 @@ impl<'a> StepText<'a> {
             instance: sample.instance.map(Instance::digits),
             launch: sample.launch.as_ref(),
             allocated_bytes: sample.allocated,
+            requested_bytes: sample.requested,
             peak_allocated_bytes: sample.peak_allocated,
             reserved_bytes: sample.reserved,
             peak_reserved_bytes: sample.peak_reserved,
