@@ -37,26 +37,29 @@ impl Heights {
     /// Upper bound on its memory on the heap, in bytes.
     pub(super) const HEAP_BYTES_MAX: usize = HEIGHTS_MAX * size_of::<(f64, f64)>();
 
-    /// Begins at the onset of growth.
-    pub(super) fn new(onset: AxisPoint, minimum: f64) -> Self {
+    /// Returns those of growth that begins with the first block; `None` without any. `rises_at_begin` where each is an
+    /// interval, which rises when it begins.
+    pub(super) fn of(blocks: &[Block], rises_at_begin: bool) -> Option<Self> {
+        let (Block { at: onset, minimum, .. }, rest) = blocks.split_first()?;
         let mut reached = Vec::with_capacity(HEIGHTS_MAX);
-        reached.push((onset.position, minimum));
-        Self {
-            base: minimum,
-            top: minimum,
+        reached.push((onset.position, *minimum));
+        let mut heights = Self {
+            base: *minimum,
+            top: *minimum,
             onset: onset.position,
-            rose: (onset, minimum),
+            rose: (*onset, *minimum),
             longest_gap: 0.0,
             reached,
             spacing: 0.0,
             before: onset.position,
+        };
+        for block in rest {
+            if rises_at_begin {
+                heights.before = block.at.position;
+            }
+            heights.advance(block.at, block.minimum);
         }
-    }
-
-    /// Takes the minimum of the next interval between event markers, which rises when it begins.
-    pub(super) fn advance_interval(&mut self, at: AxisPoint, minimum: f64) {
-        self.before = at.position;
-        self.advance(at, minimum);
+        Some(heights)
     }
 
     /// Takes the minimum of the next block.

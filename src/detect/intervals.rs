@@ -2,16 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::detect::ladder::{BLOCKS_MAX, Block, count};
+use crate::detect::ladder::{BLOCKS_MAX, Block, Row, count};
 use crate::detect::tests::Window;
 
 /// The newest intervals of an incarnation.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Intervals {
-    // Invariant: at most BLOCKS_MAX, in order.
-    closed: Vec<Block>,
-    /// The highest minimum of an interval that is no longer held.
-    highest_before: Option<f64>,
+    closed: Row,
     open: Option<Block>,
     n_open: u32,
     /// Whether an event came since the last sample.
@@ -39,7 +36,7 @@ impl Intervals {
         let is_marked = std::mem::take(&mut self.is_marked);
         if is_marked && self.n_open >= samples_min {
             if let Some(closed) = self.open.take() {
-                self.close(closed);
+                self.closed.push(closed);
             }
             self.n_open = 0;
         }
@@ -50,13 +47,14 @@ impl Intervals {
 
     /// Returns how many intervals there are, with the open one.
     pub(super) fn count(&self) -> usize {
-        (self.closed.len() + 1).min(BLOCKS_MAX)
+        (self.closed.blocks().len() + 1).min(BLOCKS_MAX)
     }
 
     /// Returns how many ends of intervals are known, and how far apart they are; `None` before the second.
     pub(super) fn apart(&self) -> Option<(usize, f64)> {
-        let (first, open) = self.closed.first().zip(self.open)?;
-        let n_closed = self.closed.len();
+        let closed = self.closed.blocks();
+        let (first, open) = closed.first().zip(self.open)?;
+        let n_closed = closed.len();
         Some((n_closed, (open.at.position - first.at.position) / count(n_closed)))
     }
 
@@ -64,32 +62,18 @@ impl Intervals {
     pub(super) fn newest(&self, n_intervals: usize) -> Option<Newest> {
         let open = self.open?;
         let n_blocks = n_intervals.min(self.count());
-        let n_closed = n_blocks.checked_sub(1)?;
-        let (before, newest) =
-            self.closed.split_at_checked(self.closed.len().checked_sub(n_closed)?)?;
+        let from_idx = (self.closed.blocks().len() + 1).checked_sub(n_blocks)?;
+        let (newest, highest_before) = self.closed.since(from_idx)?;
         let mut blocks = [open; BLOCKS_MAX];
         for (slot, block) in blocks.iter_mut().zip(newest) {
             *slot = *block;
         }
-        let highest = before.iter().map(|block| block.minimum).chain(self.highest_before);
-        Some(Newest { blocks, n_blocks, highest_before: highest.reduce(f64::max) })
+        Some(Newest { blocks, n_blocks, highest_before })
     }
 
     /// Forgets the incarnation.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
-    }
-
-    fn close(&mut self, closed: Block) {
-        if self.closed.capacity() == 0 {
-            self.closed.reserve_exact(BLOCKS_MAX);
-        }
-        if self.closed.len() == BLOCKS_MAX {
-            let oldest = self.closed.remove(0).minimum;
-            self.highest_before =
-                Some(self.highest_before.map_or(oldest, |highest| highest.max(oldest)));
-        }
-        self.closed.push(closed);
     }
 }
 

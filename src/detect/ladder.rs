@@ -40,29 +40,30 @@ impl Block {
     }
 }
 
-/// The newest blocks of one length.
+/// The newest blocks in a row.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(super) struct Level {
+pub(super) struct Row {
     // Invariant: at most BLOCKS_MAX, in order.
     blocks: Vec<Block>,
-    /// The highest block minimum that left the window.
+    /// The highest minimum of a block that is no longer held.
     highest_before: Option<f64>,
-    /// A block that waits for its second half.
-    half: Option<Block>,
 }
 
-impl Level {
+impl Row {
     /// Returns its blocks, the oldest first.
     pub(super) fn blocks(&self) -> &[Block] {
         &self.blocks
     }
 
-    /// Returns the highest block minimum of the incarnation that left the window; `None` while all are in it.
-    pub(super) fn highest_before(&self) -> Option<f64> {
-        self.highest_before
+    /// Returns the blocks from an index on, and the highest minimum of the incarnation before them; `None` beyond the end.
+    pub(super) fn since(&self, from_idx: usize) -> Option<(&[Block], Option<f64>)> {
+        let (before, blocks) = self.blocks.split_at_checked(from_idx)?;
+        let before = before.iter().map(|block| block.minimum).chain(self.highest_before);
+        Some((blocks, before.reduce(f64::max)))
     }
 
-    fn push(&mut self, block: Block) {
+    /// Adds the next block.
+    pub(super) fn push(&mut self, block: Block) {
         if self.blocks.capacity() == 0 {
             self.blocks.reserve_exact(BLOCKS_MAX);
         }
@@ -72,6 +73,21 @@ impl Level {
                 Some(self.highest_before.map_or(oldest, |highest| highest.max(oldest)));
         }
         self.blocks.push(block);
+    }
+}
+
+/// The newest blocks of one length.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(super) struct Level {
+    pub(super) row: Row,
+    /// A block that waits for its second half.
+    half: Option<Block>,
+}
+
+impl Level {
+    /// Returns its blocks, the oldest first.
+    pub(super) fn blocks(&self) -> &[Block] {
+        self.row.blocks()
     }
 }
 
@@ -100,7 +116,7 @@ impl Ladder {
                 self.levels.push(Level::default());
             }
             let Some(level) = self.levels.get_mut(n_grown) else { return n_grown };
-            level.push(block);
+            level.row.push(block);
             n_grown += 1;
             let Some(half) = level.half.take() else {
                 level.half = Some(block);
@@ -118,7 +134,7 @@ impl Ladder {
     /// Returns the blocks since a position of the shortest window that goes back to it, and how many blocks it has before.
     pub(super) fn since(&self, position: f64) -> Option<(&[Block], usize)> {
         let goes_back = |level: &&Level| {
-            level.blocks.first().is_some_and(|first| first.at.position <= position)
+            level.blocks().first().is_some_and(|first| first.at.position <= position)
         };
         let blocks = self.levels.iter().find(goes_back)?.blocks();
         let n_before = blocks.partition_point(|block| block.at.position < position);

@@ -36,17 +36,10 @@ pub(super) struct Readings {
 }
 
 impl Readings {
-    pub(super) fn of_rank() -> Self {
-        Self::of(READINGS_PER_BLOCK)
-    }
-
-    pub(super) fn of_process() -> Self {
-        Self::of(1)
-    }
-
-    fn of(readings_per_block: u32) -> Self {
+    /// Of a rank's device, or of an unmanaged process, whose memory one reading tells.
+    pub(super) fn new(is_of_process: bool) -> Self {
         Self {
-            is_of_process: readings_per_block == 1,
+            is_of_process,
             outside: RecentMedian::default(),
             own: RecentMedian::default(),
             n_taken: 0,
@@ -54,7 +47,7 @@ impl Readings {
             last_time: None,
             loading: Some((0.0, 0.0)),
             pace: Pace::default(),
-            series: Series::new(readings_per_block),
+            series: Series::new(if is_of_process { 1 } else { READINGS_PER_BLOCK }),
         }
     }
 
@@ -121,15 +114,9 @@ impl Readings {
         }
     }
 
-    /// Forgets the incarnation; the memory that others use on the device stays known.
-    pub(super) fn clear(&mut self) {
-        self.own = RecentMedian::default();
-        self.n_taken = 0;
-        self.first_time = None;
-        self.last_time = None;
-        self.loading = Some((0.0, 0.0));
-        self.pace = Pace::default();
-        self.series.clear();
+    /// Returns those of the next incarnation; the memory that others use on the device stays known.
+    pub(super) fn restarted(&self) -> Self {
+        Self { outside: self.outside, ..Self::new(self.is_of_process) }
     }
 }
 

@@ -113,11 +113,6 @@ impl Series {
         count(n_blocks << level_idx) * f64::from(self.samples_per_block)
     }
 
-    /// Forgets the incarnation.
-    pub(super) fn clear(&mut self) {
-        *self = Self::new(self.samples_per_block);
-    }
-
     /// Frees the windows; the trend stays.
     pub(super) fn release(&mut self) {
         self.ladder.clear();
@@ -151,11 +146,10 @@ impl Series {
         let level = self.ladder.levels().get(level_idx)?;
         let ended_at = self.tracker.ended_at().unwrap_or(f64::NEG_INFINITY);
         let from_idx = level.blocks().partition_point(|block| block.at.position < ended_at);
-        let (before, blocks) = level.blocks().split_at_checked(from_idx)?;
-        let before = before.iter().map(|block| block.minimum).chain(level.highest_before());
+        let (blocks, highest_before) = level.row.since(from_idx)?;
         Some(Window {
             blocks,
-            highest_before: before.reduce(f64::max),
+            highest_before,
             creeping_min: None,
             ended_blocks: self.ended_blocks(around).div_ceil(1 << level_idx),
         })

@@ -2,6 +2,7 @@
 
 use crate::detect::config::Config;
 use crate::detect::forecast::headroom::Usage;
+use crate::detect::heights::Heights;
 use crate::detect::ladder::{BLOCKS_MAX, Block, count, points_of};
 use crate::detect::signal::Signal;
 use crate::detect::stats::changepoint::changepoint;
@@ -79,10 +80,6 @@ impl Test {
             Bound::AtLeast => value >= limit,
             Bound::AtMost => value <= limit,
         };
-        self.require(is_passed, value, limit)
-    }
-
-    fn require(self, is_passed: bool, value: f64, limit: f64) -> Result<(), Stopped> {
         if is_passed { Ok(()) } else { Err(Stopped { test: self, value, limit }) }
     }
 }
@@ -214,50 +211,24 @@ impl Window<'_> {
         Some((onset_idx, theil_sen(points.get(onset_idx..)?)?.slope))
     }
 
-    /// Checks that the growth since its onset goes on: its newest blocks reach new heights as the slope says, over as many
-    /// of them as the growth's own length and its longest gap ask for.
+    /// Checks that the growth since its onset goes on: it reaches new heights as the slope says, over as many units as an end
+    /// takes to be known.
     fn check_going_on(
         &self,
         onset_idx: usize,
         slope: f64,
         config: &Config,
     ) -> Result<(), Stopped> {
-        let Some(blocks) = self.blocks.get(onset_idx..) else { return Ok(()) };
-        let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else { return Ok(()) };
-        let span = last.at.position - first.at.position;
-        let gap = longest_gap(blocks, last.minimum - first.minimum);
-        let from =
-            last.at.position - (config.ended_of_growth * span).max(config.ended_gaps * gap);
-        let n_before = blocks
-            .iter()
-            .take_while(|block| block.at.position <= from)
-            .count()
-            .min(blocks.len().saturating_sub(self.ended_blocks));
-        let Some((before, newest)) = blocks.split_at_checked(n_before) else { return Ok(()) };
-        let Some(reached) = before.last() else { return Ok(()) };
-        let top = |blocks: &[Block]| {
-            blocks.iter().map(|block| block.minimum).fold(f64::NEG_INFINITY, f64::max)
-        };
-        let gained = top(newest) - top(before);
-        let expected = slope * (last.at.position - reached.at.position);
-        Test::Ended.check(gained / expected, config.ended_ratio)
+        let blocks = self.blocks.get(onset_idx..).unwrap_or_default();
+        let Some(last) = blocks.last() else { return Ok(()) };
+        let position = last.at.position;
+        let newest = self.blocks.iter().rev().nth(self.ended_blocks).or(self.blocks.first());
+        let sampled = newest.map_or(0.0, |newest| position - newest.at.position);
+        let recent = Heights::of(blocks, self.creeping_min.is_some()).and_then(|heights| {
+            heights.recent_slope(position, heights.ended_after(sampled, config))
+        });
+        recent.map_or(Ok(()), |recent| Test::Ended.check(recent / slope, config.ended_ratio))
     }
-}
-
-/// Returns the longest gap between two rises in units of the axis, as far as blocks resolve it. A rise is a new height by
-/// one part in as many as a level has blocks.
-fn longest_gap(blocks: &[Block], growth: f64) -> f64 {
-    let Some(first) = blocks.first() else { return 0.0 };
-    let (mut height, mut rose_at, mut before, mut longest) =
-        (first.minimum, first.at.position, first.at.position, 0.0_f64);
-    for block in blocks {
-        if block.minimum >= height + growth / count(BLOCKS_MAX) {
-            longest = longest.max(before - rose_at);
-            (height, rose_at) = (block.minimum, block.at.position);
-        }
-        before = block.at.position;
-    }
-    longest
 }
 
 /// The growth of a window without its largest increment, which is a level shift. Between event markers each increment may
@@ -334,7 +305,9 @@ impl Growth {
     /// Checks, of a process, that few increments do not become larger: a batch that grows takes larger segments each time,
     /// a leak takes the same ones again.
     fn check_larger(&self, around: &Surroundings<'_>) -> Result<(), Stopped> {
-        if around.signal != Signal::Process {
+        let n_equal = self.bytes * self.bytes / self.squares;
+        let is_many = n_equal >= MANY_OF_INCREMENTS * f64::from(self.n_increments);
+        if around.signal != Signal::Process || is_many {
             return Ok(());
         }
         let pairs = self.points().iter().zip(self.points().iter().skip(1));
@@ -345,9 +318,6 @@ impl Growth {
         let n_compared =
             compared.iter_mut().zip(tall).map(|(slot, point)| *slot = point).count();
         let tau = compared.get(..n_compared).and_then(theil_sen).map_or(0.0, |fit| fit.tau);
-        let n_equal = self.bytes * self.bytes / self.squares;
-        let is_many = n_equal >= MANY_OF_INCREMENTS * f64::from(self.n_increments);
-        let limit = around.config.larger_tau_max;
-        Test::EverLarger.require(is_many || tau <= limit, tau, limit)
+        Test::EverLarger.check(tau, around.config.larger_tau_max)
     }
 }

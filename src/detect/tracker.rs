@@ -204,16 +204,7 @@ impl Tracked {
         around: &Surroundings<'_>,
     ) -> Option<Self> {
         let blocks = window.blocks.get(shown.onset_idx..)?;
-        let (first, rest) = blocks.split_first()?;
-        let mut heights = Heights::new(first.at, first.minimum);
-        for block in rest {
-            match by {
-                ShownBy::Shifts | ShownBy::Intervals => {
-                    heights.advance_interval(block.at, block.minimum);
-                }
-                ShownBy::Window(_) => heights.advance(block.at, block.minimum),
-            }
-        }
+        let heights = Heights::of(blocks, window.creeping_min.is_some())?;
         let mut points = [(0.0, 0.0); BLOCKS_MAX];
         let points = points_of(blocks, &mut points);
         let usage = Usage::of_newer_half(window.blocks);
@@ -230,7 +221,7 @@ impl Tracked {
             phase: Phase::Growing { resumed: None },
             raised: around.now,
             seen: around.now,
-            onset: first.at,
+            onset: blocks.first()?.at,
             slope_bytes_per_unit: slope_interval(points, shown.slope, shown.onset_idx > 0)?,
             growth_bytes: heights.growth(),
             remaining: usage.remaining(around, heights.growth(), is_followed),
