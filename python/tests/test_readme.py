@@ -21,9 +21,9 @@ from conftest import BINARY, DEADLINE, ROOT, await_true
 
 README = ROOT / "README.md"
 DOCS = [README, *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/detector/*.md")), *sorted(ROOT.glob("docs/runbooks/*.md")), ROOT / "python/README.md"]
-CURRENT = [*DOCS, ROOT / "ARCHITECTURE.md", ROOT / "SECURITY.md"]
-"""What tells of today; decisions and changes tell of their day."""
-PAGES = [*CURRENT, *sorted(ROOT.glob("docs/decisions/*.md")), ROOT / "CHANGELOG.md"]
+CURRENT = [*DOCS, *sorted(ROOT.glob("docs/adr/*.md")), ROOT / "ARCHITECTURE.md", ROOT / "SECURITY.md"]
+"""What tells of today; changes tell of their day."""
+PAGES = [*CURRENT, ROOT / "python/ARCHITECTURE.md", ROOT / "CHANGELOG.md"]
 GAP = "…"
 
 MASKS = (

@@ -108,8 +108,10 @@ mod ops;
 mod runbooks;
 mod shells;
 
-// The house itself: generated pages, defaults in two places, invariants of the source.
+// The house itself: generated pages, decisions, defaults in two places, invariants of the source.
 mod generated;
+
+mod decisions;
 
 mod defaults;
 

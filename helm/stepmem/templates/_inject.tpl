@@ -1,7 +1,7 @@
 {{/*
 The conditions and mutations of an injection in CEL, the same for Kubernetes' policy and Kyverno's.
 
-A pod that the sidecar could keep from running is left alone: docs/decisions/0018-which-pods-are-left-alone.md.
+A pod that the sidecar could keep from running is left alone: docs/adr/0029-injection.md.
 */}}
 {{- define "stepmem.injection" -}}
 {{- $sidecar := fromYaml (include "stepmem.sidecar" .) }}

@@ -14,7 +14,7 @@ match:
         namespaceSelector:
           {{- toYaml . | nindent 10 }}
         {{- end }}
-# The pods that are left alone: docs/decisions/0018-which-pods-are-left-alone.md.
+# The pods that are left alone: docs/adr/0029-injection.md.
 preconditions:
   all:
     {{- $port := toString .Values.port }}

@@ -1,5 +1,5 @@
 //! `stepmem run`: one supervisor, which is the process that was started, and its three children: the exporter, the
-//! command, and a witness of the signals that the command gets. `docs/decisions/0039` says why they are four.
+//! command, and a witness of the signals that the command gets. `docs/adr/0023-run-invisible.md` says why they are four.
 
 mod client;
 mod environment;
