@@ -109,7 +109,7 @@ def _client():
 
     try:
         places = find_spec("stepmem").submodule_search_locations
-        if all(PathFinder.find_spec("stepmem." + name, places) for name in ("_auto", "_client")):
+        if places and all(PathFinder.find_spec("stepmem." + name, places) for name in ("_auto", "_client")):
             return import_module("stepmem._auto")
     except (AttributeError, ImportError, TypeError, ValueError):
         pass

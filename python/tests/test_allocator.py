@@ -16,7 +16,7 @@ STEPS = """
         torch.malloc(spike)
         torch.free(spike)
         stepmem.step_end()
-        assert stepmem.flush(5)
+        assert stepmem.flush(60)
     torch.malloc(1000)
     for spike in (5000, 100, 100, 9000):
         step(spike)
@@ -92,7 +92,7 @@ def test_steps_that_wait_to_be_packed_are_bounded_and_arrive_in_order(fake, trai
             longest = max(longest, len(recorder._taken))
         peak = torch.cuda.memory_stats_as_nested_dict(0)["allocated_bytes"]["all"]["peak"]
         waits.set()
-        print(longest, peak, stepmem.flush(5))
+        print(longest, peak, stepmem.flush(60))
     """
     ended = train(code, exporter.url, PATHS=STUB).ended()
     assert (ended.code, ended.out, ended.err) == (0, "128 201 True\n", "")
@@ -104,16 +104,17 @@ def test_steps_that_wait_to_be_packed_are_bounded_and_arrive_in_order(fake, trai
 def test_sudden_burst_of_steps_wakes_the_sender_when_a_batch_is_full(fake, train):
     exporter = fake(200)
     code = """
-        import torch, stepmem
+        import threading, torch, stepmem
         stepmem.step_end(0)
-        assert stepmem.flush(5)
-        sender, calls = stepmem._client.CLIENT._sender, []
-        hurry, sender._pack = sender.hurry, lambda: 0
+        assert stepmem.flush(60)
+        sender, calls, waits = stepmem._client.CLIENT._sender, [], threading.Event()
+        hurry, sender._pack = sender.hurry, lambda: (waits.wait(), 0)[1]   # it looks at the ring at no moment of its own
         stepmem._client.CLIENT._recorder._sender.hurry = lambda: calls.append(len(sender.ring)) or hurry()
         stepmem._client.CLIENT._recorder.record = stepmem._client.CLIENT._recorder._recording()
         for n in range(1, 385):
             stepmem.step_end(n)
         print(calls)
+        waits.set()
     """
     assert train(code, exporter.url, PATHS=STUB).ended().out == "[256]\n"
     await_true("a full batch", lambda: len(exporter.records) >= 257)
@@ -183,7 +184,7 @@ SECOND_GPU = """
     stepmem.step_end(1)
     torch.malloc(100)
     stepmem.step_end(2)
-    assert stepmem.flush(5)
+    assert stepmem.flush(60)
 """
 
 
@@ -237,7 +238,7 @@ RECORDED = """
         torch.malloc(step)
         stepmem.step_end(step)
     print(torch._C.history)
-    assert stepmem.flush(5)
+    assert stepmem.flush(60)
 """
 
 
@@ -298,7 +299,7 @@ OOM = """
             GUARD torch.malloc(1 << 30)
         except torch.OutOfMemoryError as error:
             print(error)
-    assert stepmem.flush(5)
+    assert stepmem.flush(60)
 """
 
 
@@ -345,10 +346,10 @@ LEAK = """
         stepmem.step_end(step)
         time.sleep(0.001)
         if step % 200 == 0:
-            stepmem.flush(5)
+            stepmem.flush(60)
         if step % 200 == 10 and WRITTEN:
             break
-    stepmem.flush(5)
+    stepmem.flush(60)
     print(torch._C.history)
 """
 
@@ -399,10 +400,10 @@ NAMED = """
         stepmem.step_end(step)
         time.sleep(0.002)
         if step % 200 == 0:
-            stepmem.flush(5)
+            stepmem.flush(60)
         if step > 3000 or step % 100 == 10 and NAMED:
             break
-    stepmem.flush(5)
+    stepmem.flush(60)
 """
 
 

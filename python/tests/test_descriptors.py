@@ -37,7 +37,7 @@ TAKEN = """
 
     for step in range(1, 21):
         stepmem.step_end(step)
-    assert stepmem.flush(10)
+    assert stepmem.flush(60)
     before = set(os.listdir("/proc/self/fd"))
     os.closerange(3, 4096)
     files, pairs = [], []
@@ -47,14 +47,14 @@ TAKEN = """
     assert before & {str(file) for file in files} | {str(each.fileno()) for pair in pairs for each in pair}
     for step in range(21, 61):
         stepmem.step_end(step)
-    assert stepmem.flush(10)
+    assert stepmem.flush(60)
     print(intact(), flush=True)
     child = os.fork()
     if child == 0:
         print(intact(), flush=True)
         os.environ["STEPMEM_RUN"] = "child"
         stepmem.step_end(1)
-        stepmem.flush(10)
+        stepmem.flush(60)
         print(intact(), flush=True)
         os._exit(0)
     os.waitpid(child, 0)
@@ -65,7 +65,7 @@ TAKEN = """
     os.closerange(3, 4096)
     files[:] = [os.open(f"file{n}", os.O_CREAT | os.O_RDWR) for n in range(200)]
     stepmem.end()
-    assert stepmem.flush(10)
+    assert stepmem.flush(60)
     print(intact(), flush=True)
 """
 
@@ -85,14 +85,14 @@ def test_memory_is_read_on_from_where_it_was(train, exporter, without_cuda):
         import os, stepmem
         for step in range(1, 11):
             stepmem.step_end(step)
-        stepmem.flush(10)
+        stepmem.flush(60)
         os.closerange(3, 4096)
         for n in range(200):
             file = os.open(f"file{n}", os.O_CREAT | os.O_RDWR)
             os.write(file, b"9000000 9000000 1 1 0 1 0")
         for step in range(11, 21):
             stepmem.step_end(step)
-        stepmem.flush(10)
+        stepmem.flush(60)
         print(os.path.getsize("file5"), os.read(3, 1))
     """
     ended = train(code, exporter.url, PATHS=without_cuda).ended()

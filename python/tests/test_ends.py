@@ -146,7 +146,7 @@ def test_leak_that_fills_the_device_ends_as_an_oom_with_its_request(fake, train)
 @pytest.mark.parametrize("ending", ["os._exit(0)", "os.kill(os.getpid(), 9)", "os.kill(os.getpid(), 15)"])
 def test_process_that_is_cut_off_reports_no_end(fake, train, ending):
     exporter = fake(200)
-    train(TRAIN.replace("ENDING", "assert stepmem.flush(5); " + ending), exporter.url).ended()
+    train(TRAIN.replace("ENDING", "assert stepmem.flush(60); " + ending), exporter.url).ended()
     assert len(exporter.records) == 3 and exporter.ends == []
 
 

@@ -148,6 +148,11 @@ def test_run_keeps_the_exit_code(tmp_path, home, unwritable, command, code):
     assert ended.returncode == code
 
 
+@pytest.mark.parametrize("arguments", [["no-such-command"], ["run", "--no-such-option", "--", "true"], ["compare", "one"]])
+def test_mistake_on_the_command_line_keeps_its_exit_code(tmp_path, unwritable, arguments):
+    assert subprocess.run([BINARY, *arguments], cwd=tmp_path, stderr=unwritable, timeout=60).returncode == 2
+
+
 def test_exporter_whose_log_cannot_be_written_goes_on(tmp_path, unwritable):
     command = [BINARY, "serve", "--no-nvml", "--web.listen-address=127.0.0.1:0", "--push.listen-address=", f"--push.unix-socket={tmp_path}/push.sock"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=unwritable)

@@ -15,7 +15,7 @@ from stepmem._settings import Identity
 STEP = """
     import stepmem
     stepmem.step_end(1)
-    assert stepmem.flush(5)
+    assert stepmem.flush(60)
 """
 NODE = {"LOCAL_WORLD_SIZE": "8", "WORLD_SIZE": "8"}
 NODES = {"LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8", "MASTER_ADDR": "node-0", "MASTER_PORT": "29500"}
@@ -49,7 +49,7 @@ LAUNCHER = """
 
 def test_all_ranks_and_attempts_of_a_launch_have_one_name(fake, train, tmp_path):
     exporter = fake(200)
-    (tmp_path / "rank.py").write_text("import stepmem\nstepmem.step_end(1)\nassert stepmem.flush(5)\n")
+    (tmp_path / "rank.py").write_text("import stepmem\nstepmem.step_end(1)\nassert stepmem.flush(60)\n")
     assert train(LAUNCHER, exporter.url).ended().code == 0
     assert train(LAUNCHER, exporter.url).ended().code == 0
     records = exporter.records
@@ -68,7 +68,7 @@ def test_ranks_that_the_script_starts_have_one_name(fake, train, method):
         def train(rank):
             os.environ["RANK"] = str(rank)
             stepmem.step_end(1)
-            assert stepmem.flush(5)
+            assert stepmem.flush(60)
         if __name__ == "__main__":
             ranks = [multiprocessing.get_context("{method}").Process(target=train, args=(rank,)) for rank in range(2)]
             for rank in ranks:
@@ -177,7 +177,7 @@ STEPS = """
         stepmem.step_end(step)
         print(stepmem.flush(float(sys.argv[1])), flush=True)
     stepmem.end()
-    stepmem.flush(5)
+    stepmem.flush(60)
 """
 
 
@@ -223,7 +223,7 @@ LIVE = """
     while not stop.wait(0.01):
         step += 1
         stepmem.step_end(step)
-    print(step, stepmem.flush(10))
+    print(step, stepmem.flush(60))
 """
 
 
@@ -263,6 +263,6 @@ def test_offer_that_is_not_a_name_is_ignored(fake, train, offer):
 
 def test_end_that_another_process_holds_is_given_up(fake, train):
     exporter = fake(200, HELD)
-    code = "import stepmem\nstepmem.step_end(1)\nassert stepmem.flush(5)\nstepmem.end()\nassert stepmem.flush(5)"
+    code = "import stepmem\nstepmem.step_end(1)\nassert stepmem.flush(60)\nstepmem.end()\nassert stepmem.flush(60)"
     ended = train(code, exporter.url).ended()
     assert (ended.code, ended.err, len(exporter.refused)) == (0, "", 1)

@@ -40,7 +40,7 @@ PACED = """
     def over():
         look()
         CLIENT._sender._pack = CLIENT._recorder.pack
-        assert stepmem.flush(5)
+        assert stepmem.flush(60)
 """
 """Steps of so many seconds, of which reading takes `cost`; the sender packs, and chooses, after each 50."""
 

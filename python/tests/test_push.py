@@ -24,7 +24,7 @@ LOOP = """
     with stepmem.phase("eval"):
         pass
     stepmem.step_end()
-    assert stepmem.flush(5)
+    assert stepmem.flush(60)
 """
 
 
@@ -312,7 +312,7 @@ def test_file_pages_are_not_counted(exporter, train, tmp_path):
         stepmem.step_end(2)
         own = bytearray(b"x") * (32 << 20)
         stepmem.step_end(3)
-        assert stepmem.flush(5)
+        assert stepmem.flush(60)
         """,
         exporter.url,
         STEPMEM_RUN="mapped",
@@ -323,7 +323,7 @@ def test_file_pages_are_not_counted(exporter, train, tmp_path):
 
 
 def test_end_is_shown_with_the_last_row(exporter, train):
-    code = LOOP + "    stepmem.end('completed')\n    assert stepmem.flush(5)\n"
+    code = LOOP + "    stepmem.end('completed')\n    assert stepmem.flush(60)\n"
     ended = train(code, exporter.url, STEPMEM_RUN="a/b c").ended()
     assert ended.code == 0, ended.err
     await_true("the end", lambda: exporter.rank().get("end"))

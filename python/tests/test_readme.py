@@ -263,6 +263,28 @@ def spoken(page: pathlib.Path) -> "List[str]":
     return [line.strip().replace(r"\|", "|") for line in [*lines, *spans]]
 
 
+OF_THE_CLUSTER = r"kubectl (un)?cordon |kubectl drain |kubectl get nodes|kubectl config "
+"""Lines of kubectl about what is in no namespace."""
+
+
+def without_namespace(text: str) -> "List[str]":
+    """Returns the lines of a text that type kubectl and name no namespace."""
+    lines = [line for line in text.replace("\\\n", " ").splitlines() if re.search(r"(?<![\w/.])kubectl (-|[a-z]+ [A-Za-z-])", line)]
+    return [line for line in lines if not re.search(rf"kubectl .*(-n|--namespace|-A)\b|{OF_THE_CLUSTER}", line)]
+
+
+def test_every_line_of_kubectl_names_a_namespace():
+    pages = [*CURRENT, *ROOT.glob("docs/runbooks/*.md"), ROOT / "helm/stepmem/templates/NOTES.txt", *ROOT.glob("examples/kubernetes/**/*.*")]
+    texts = [page.read_text(encoding="utf-8") for page in pages if page.is_file()]
+    assert sum("kubectl -n " in text for text in texts) > 10
+    assert [line for text in texts for line in without_namespace(text)] == []
+
+
+def test_a_line_of_kubectl_without_a_namespace_is_noticed():
+    lines = ["see `kubectl describe pod P`", "kubectl logs P \\\n  -c stepmem", "kubectl -n N logs P", "kubectl cordon NODE", "over kubectl, that is"]
+    assert len(without_namespace("\n".join(lines))) == 2
+
+
 def test_every_target_of_make_exists():
     targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text()))
     named = {(page.name, line.split()[1]) for page in CURRENT for line in spoken(page) if re.match(r"make [a-z][a-z-]*\b(?! the)", line)}

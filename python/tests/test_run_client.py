@@ -32,11 +32,13 @@ def files(client: pathlib.Path) -> "dict[str, bytes]":
     return {str(path.relative_to(client)): path.read_bytes() for path in client.rglob("*.py")}
 
 
-@pytest.mark.parametrize("how", ["script", "package", "package's module", "module beside the script", "namespace"])
+@pytest.mark.parametrize("how", ["script", "script beside modules of ours", "package", "package's module", "module beside the script", "namespace"])
 def test_program_of_the_same_name_runs_once_and_is_watched(run, tmp_path, how):  # noqa: F811
     package = tmp_path / "stepmem"
-    if how == "script":
+    if how.startswith("script"):
         (tmp_path / "stepmem.py").write_text(COUNTED)
+        for name in ("_auto", "_client") if how.endswith("ours") else ():
+            (tmp_path / f"{name}.py").write_text("print('executed', __name__, flush=True)\n")
         arguments, names = ["stepmem.py"], ["__main__"]
     elif how == "package":
         package.mkdir()

@@ -9,7 +9,7 @@ import signal
 import textwrap
 
 import pytest
-from conftest import LEAK
+from conftest import LEAK, STUB
 from test_run import python, run, script  # noqa: F401
 
 STEPS = """
@@ -106,6 +106,19 @@ def test_peak_of_a_process_without_a_gpu_is_what_was_resident(run, script, witho
     for condition, exit_code in (("peak:50MiB", 3), ("peak:10GiB", 0)):
         ended = python(run, script(code), options=(f"--fail-on={condition}",), PYTHONPATH=without_cuda).ended()
         assert ended.code == exit_code, ended.err
+        is_said = "stepmem: exit code 3: the peak of resident host memory of rank 0 is " in ended.err
+        assert is_said == (exit_code == 3), ended.err
+
+
+def test_peak_of_a_gpu_is_not_judged_by_that_of_a_host_nor_the_other_way_round(run, script, without_cuda):  # noqa: F811
+    steps = script(STEPS.replace("kept = torch.malloc(100 << 20)", ""))
+    for stub, name in ((STUB, "gpu.json"), (without_cuda, "host.json")):
+        python(run, steps, "5", options=(f"--summary-json={name}",), PYTHONPATH=stub).ended()
+    reserved, resident = "reserved memory", "resident host memory"
+    for stub, name, baseline, own in ((STUB, "host.json", resident, reserved), (without_cuda, "gpu.json", reserved, resident)):
+        ended = python(run, steps, "5", options=(f"--fail-on=peak:+1000%:{name}",), PYTHONPATH=stub).ended()
+        assert ended.code == 4, ended.err
+        assert f"stepmem: exit code 4: the baseline has a peak of {baseline}, this run of {own} (--fail-on peak:+1000%:{name})" in ended.err, ended.err
 
 
 @pytest.mark.parametrize(

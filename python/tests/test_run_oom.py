@@ -30,6 +30,15 @@ while True:
     kept.append(b"x" * (8 << 20))
 """
 
+PUSHED = """
+import stepmem
+assert stepmem.flush(60)
+open(f"pushed{os.environ['RANK']}", "w").close()
+def await_rank_0():
+    while not os.path.exists("pushed0"):
+        time.sleep(0.01)
+"""
+
 LIMIT_BYTES = 192 << 20
 """What the command's control group may take: Python with the stub needs a few MiB."""
 
@@ -99,7 +108,7 @@ def test_rank_that_the_kernel_kills_is_out_of_memory(run, script, tmp_path, grou
 
 
 def test_only_the_rank_that_the_kernel_kills_is_out_of_memory(run, script, tmp_path, group):  # noqa: F811
-    path = script(textwrap.dedent(STEPS) + "if os.environ['RANK'] == '1':\n    time.sleep(0.5)\n" + textwrap.indent(EAT, "    ") + "\ntime.sleep(60)\n")
+    path = script(textwrap.dedent(STEPS) + PUSHED + "if os.environ['RANK'] == '1':\n    await_rank_0()\n" + textwrap.indent(EAT, "    ") + "\ntime.sleep(600)\n")
     # As a launcher does: it ends the others once one has died.
     both = f"RANK=0 {sys.executable} {path} & other=$!; RANK=1 {sys.executable} {path} & wait $!; kill -KILL $other; wait; exit 1"
     ended = run(*inside(group, both), PYTHONPATH=STUB, STEPMEM_RUN="job", WORLD_SIZE="2").ended()
@@ -109,7 +118,7 @@ def test_only_the_rank_that_the_kernel_kills_is_out_of_memory(run, script, tmp_p
 
 
 def test_kill_of_a_process_that_is_no_rank_is_said_and_no_finding(run, script, tmp_path, group):  # noqa: F811
-    worker = f"import subprocess, sys\nassert subprocess.run([sys.executable, '-c', {EAT!r}]).returncode == -9\ntime.sleep(0.5)\n"
+    worker = f"import subprocess, sys\nassert subprocess.run([sys.executable, '-c', {EAT!r}]).returncode == -9\n"
     path = script(textwrap.dedent(STEPS) + worker)
     ended = run(*inside(group, f"exec {sys.executable} {path}"), PYTHONPATH=STUB).ended()
     assert ended.code == 0, ended.err

@@ -37,7 +37,11 @@ def signalled(run, script) -> Run:  # noqa: F811
     return started
 
 
-def rest(started: Run) -> str:
+def rest(started: Run, last: str = "") -> str:
+    """What the command says until its end. Signals reach it in their order: once it says the last one, it has all before."""
+    if last:
+        started.kill(getattr(signal, last))
+        assert started.line() == last
     ended = started.ended()
     assert ended.code == 0, ended.err
     return ended.out
@@ -56,8 +60,7 @@ def test_signal_to_the_whole_group_reaches_the_command_once(run, script):  # noq
     for name in CAUGHT:
         os.killpg(started.pid, getattr(signal, name))
         assert started.line() == name
-    time.sleep(0.3)  # longer than a signal may wait for the witness
-    assert rest(started) == ""
+    assert rest(started, last="SIGUSR1") == ""
 
 
 def test_signal_to_each_process_that_names_the_command_reaches_it_once(run, script):  # noqa: F811
@@ -65,8 +68,7 @@ def test_signal_to_each_process_that_names_the_command_reaches_it_once(run, scri
     for _ in range(3):
         subprocess.run(["pkill", "-USR1", "-g", str(started.pid), "-f", "script0.py"], check=True)
         assert started.line() == "SIGUSR1"
-    time.sleep(0.3)
-    assert rest(started) == ""
+    assert rest(started, last="SIGUSR2") == ""
 
 
 def test_signal_reaches_the_command_without_a_witness(run, script):  # noqa: F811
@@ -122,11 +124,13 @@ def test_keys_of_the_terminal_reach_the_command_once(tmp_path, script):  # noqa:
         os.write(terminal.fd, key)
         await_true(name, lambda: len(log.read_text().splitlines()) > n_lines)
         assert log.read_text().splitlines()[-1] == name
-    time.sleep(0.3)
-    assert log.read_text().split() == ["ready", "SIGINT", "SIGQUIT", "SIGTSTP", "SIGINT"]
+    os.kill(terminal.pid, signal.SIGUSR1)  # reaches the command after all before
+    await_true("SIGUSR1", lambda: "SIGUSR1" in log.read_text())
+    assert log.read_text().split() == ["ready", "SIGINT", "SIGQUIT", "SIGTSTP", "SIGINT", "SIGUSR1"]
     os.close(terminal.fd)  # the line is cut: the kernel tells only the session's first process
     await_true("SIGHUP", lambda: "SIGHUP" in log.read_text())
-    time.sleep(0.3)
+    os.kill(terminal.pid, signal.SIGUSR2)
+    await_true("SIGUSR2", lambda: "SIGUSR2" in log.read_text())
     assert log.read_text().split().count("SIGHUP") == 1
     os.kill(terminal.pid, signal.SIGTERM)
     assert terminal.code() == 0

@@ -186,7 +186,7 @@ def test_workers_of_a_data_loader_are_no_ranks(watched):
 
 
 def test_program_that_kills_itself_has_a_summary(watched):
-    code = LEAK.replace("sys.exit(CODE)", "import time; time.sleep(1.5); os.kill(os.getpid(), 9)")
+    code = LEAK.replace("sys.exit(CODE)", "import stepmem; assert stepmem.flush(60); os.kill(os.getpid(), 9)")
     ended = watched(code, sys.executable)
     assert ended.returncode == 137
     assert re.search(r"(?m)^MEMORY CREEP \((warning|critical)\) on rank 0$", ended.stderr), ended.stderr

@@ -40,7 +40,7 @@ KEPT = """
 
     def report():
         stepmem.step_end(1)
-        assert stepmem.flush(10)
+        assert stepmem.flush(60)
 
     n, own = 64 << 20, f"{os.getpid()}_4711_0"
     small = mmap.mmap(-1, 1 << 12)
@@ -91,7 +91,7 @@ def test_shared_memory_grows_step_by_step(fake, train):
             kept[-1][:] = b"x" * (1 << 20)
             stepmem.step_end(step)
             if step % 20 == 0:
-                assert stepmem.flush(10)
+                assert stepmem.flush(60)
         """,
         exporter.url,
     ).ended()
@@ -105,7 +105,7 @@ def test_shared_memory_grows_step_by_step(fake, train):
 
 def test_program_without_shared_memory_pushes_no_part_of_it(fake, train):
     exporter = fake(200)
-    ended = train("import stepmem\nfor step in range(9): stepmem.step_end(step)\nassert stepmem.flush(10)", exporter.url).ended()
+    ended = train("import stepmem\nfor step in range(9): stepmem.step_end(step)\nassert stepmem.flush(60)", exporter.url).ended()
     assert ended.code == 0, ended.err
     assert not [key for record in exporter.records for key in record if key.startswith(("host_", "workers", "child_"))]
 

@@ -20,7 +20,7 @@ def test_first_step_of_sixteen_threads_starts_one_sender(fake, train):
             thread.start()
         for thread in threads:
             thread.join()
-        print(sum(thread.name == "stepmem" for thread in threading.enumerate()), stepmem.flush(10))
+        print(sum(thread.name == "stepmem" for thread in threading.enumerate()), stepmem.flush(60))
     """
     for _ in range(5):
         ended = train(code, exporter.url, STEPMEM_RUN="run").ended()
@@ -56,13 +56,13 @@ def test_flush_is_false_once_the_sender_has_stopped(fake, train):
     code = """
         import stepmem, time
         stepmem.step_end(1)
-        assert stepmem.flush(5)
+        assert stepmem.flush(60)
         sender = stepmem._client.CLIENT._sender
         sender._batch.fill = None   # no bug is known that stops it
         stepmem.step_end(2)
-        print(stepmem.flush(5), sender._thread.is_alive())
+        print(stepmem.flush(60), sender._thread.is_alive())
         stepmem.step_end(3)
-        print(stepmem.flush(5))
+        print(stepmem.flush(60))
     """
     ended = train(code, fake(200).url).ended()
     assert (ended.code, ended.out) == (0, "False False\nFalse\n")
@@ -91,7 +91,7 @@ HANDLER = """
         print("raised", error)
     due.clear()
     stepmem.step_end(2)
-    print(stepmem.flush(5))
+    print(stepmem.flush(60))
 """
 FUNCTION = "def handler(number, frame):\n        raise Preempted(number)"
 WITHOUT_FRAME = "def handler(number, frame):\n        del frame\n        raise Preempted(number)"
@@ -138,7 +138,7 @@ def test_recording_starts_once_files_can_be_opened(fake, train):
             stepmem.step_end(step)
             step += 1
             time.sleep(0.01)
-        print(stepmem.flush(5))
+        print(stepmem.flush(60))
     """
     ended = train(code, exporter.url).ended()
     assert (ended.code, ended.out) == (0, "True\n"), ended.err

@@ -165,7 +165,7 @@ def test_data_loader_workers_push_nothing(exporter, train):
                 with stepmem.step():
                     model(batch[:, None]).mean().backward()
                     optimizer.step()
-        assert stepmem.flush(5)
+        assert stepmem.flush(60)
     """
     ended = train(code, exporter.url, through=("-m", "stepmem")).ended()
     assert (ended.code, ended.err) == (0, "")
@@ -184,7 +184,7 @@ TRAINER = """
     arguments = TrainingArguments("out", max_steps=10, per_device_train_batch_size=2, gradient_accumulation_steps=2,
         eval_strategy="steps", eval_steps=5, save_steps=5, logging_steps=5, report_to=[], use_cpu=True, disable_tqdm=True)
     Trainer(GPT2LMHeadModel(config), arguments, train_dataset=data, eval_dataset=data[:4], callbacks=[CALLBACKS]).train()
-    assert stepmem.flush(5)
+    assert stepmem.flush(60)
 """
 
 
@@ -268,7 +268,7 @@ def test_steps_evaluations_and_checkpoints_of_lightning_are_recorded(fake, train
             check_val_every_n_epoch=None, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
             callbacks=[StepmemCallback(), ModelCheckpoint("out", every_n_train_steps=3, save_top_k=-1)])
         trainer.fit(Model(), data, data)
-        assert stepmem.flush(5)
+        assert stepmem.flush(60)
     """
     ended = train(code, exporter.url).ended()
     assert ended.code == 0, ended.err
@@ -327,7 +327,7 @@ def test_error_in_trainer_is_reported_as_the_end(fake, train):
 TWO_RANKS = """
     import os, time, stepmem
     stepmem.step_end(1)
-    assert stepmem.flush(10)
+    assert stepmem.flush(60)
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
     if attempt == "0" and os.environ["RANK"] == "1":
         raise ValueError("bad batch")

@@ -99,7 +99,7 @@ fn has_files() -> anyhow::Result<()> {
     let copies = (0..FIRST_FILES).map(|_| stdin.as_fd().try_clone_to_owned());
     let copies: io::Result<Vec<OwnedFd>> = copies.collect();
     copies.map(drop).with_context(|| {
-        format!("the exporter needs {FIRST_FILES} more open files than it may have (ulimit -n)")
+        format!("the exporter needs {FIRST_FILES} open files in addition to those that are open (ulimit -n)")
     })
 }
 

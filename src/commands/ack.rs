@@ -18,6 +18,10 @@ fn arguments() -> clap::Command {
         Arg::new(name).long(name).value_name(placeholder).help(help)
     };
     clap::Command::new("ack")
+        .override_usage(
+            "stepmem ack --run <RUN> --rank <RANK> --kind <KIND> --reason <TEXT>\n       \
+             stepmem ack --device <UUID> [--pid <PID>] --kind <KIND> --reason <TEXT>",
+        )
         .about("Acknowledge a finding of a running exporter: lower it to info for a time, with a reason")
         .arg(value("run", "RUN", "Run of the rank").requires("rank"))
         .arg(rank_arg("Rank that has the finding").requires("run"))

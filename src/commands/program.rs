@@ -33,8 +33,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Result<Exit, Comman
                 let error = anyhow::Error::msg(shown.to_owned());
                 return Err(CommandError { exit: Exit::Usage, error });
             }
-            error.print().map_err(anyhow::Error::from)?;
-            return Ok(if error.use_stderr() { Exit::Usage } else { Exit::Success });
+            let printed = error.print().map_err(anyhow::Error::from);
+            // Where a mistake cannot be named, the exit code is what remains.
+            return if error.use_stderr() {
+                Ok(Exit::Usage)
+            } else {
+                Ok(printed.map(|()| Exit::Success)?)
+            };
         }
     };
     // A provider that was installed before stays.

@@ -1,4 +1,4 @@
-//! Names of environment variables that are nearly ours: nothing reads them, so their author does not learn of a slip.
+//! Names of environment variables that look like ours: nothing reads them, so their author does not learn of a slip.
 
 use crate::config::keys::FILE_VARIABLE;
 use crate::config::table::{SETTINGS, Setting};
@@ -43,19 +43,34 @@ const WORDS_MIN: usize = 2;
 /// The letters of a word of which one may be wrong.
 const LONG_WORD: usize = 6;
 
-/// Returns a sentence for each name that is not a variable of ours, but nearly one. Kubernetes sets further names, such as
-/// `STEPMEM_SERVICE_HOST` for a service called stepmem; they are left alone.
+/// Returns a sentence for each name that begins as ours do, or is nearly one, and that nobody reads. Those that Kubernetes sets for
+/// a service called stepmem are left alone.
 pub(super) fn sentences<'n>(names: impl IntoIterator<Item = &'n str>) -> Vec<String> {
     let of_settings = SETTINGS.iter().map(Setting::variable);
     let known: Vec<String> = of_settings.chain(OTHERS.map(str::to_owned)).collect();
     let mut sentences: Vec<String> = names
         .into_iter()
         .filter(|name| !known.iter().any(|known| known == name))
-        .filter_map(|name| Some((name, nearest(name, &known)?)))
-        .map(|(name, known)| format!("{name}: no such variable; {known} is one"))
+        .filter_map(|name| match nearest(name, &known) {
+            Some(known) => Some(format!("{name}: no such variable; {known} is one")),
+            None => is_ours(name).then(|| format!("{name}: no such variable")),
+        })
         .collect();
     sentences.sort();
     sentences
+}
+
+/// Returns whether a name begins as ours do, and is none that Kubernetes sets: `NAME_SERVICE_HOST`, `NAME_SERVICE_PORT`, `NAME_PORT`,
+/// `NAME_PORT_9477_TCP` and those that begin with one of these.
+fn is_ours(name: &str) -> bool {
+    let Some(rest) = name.strip_prefix(PREFIX) else { return false };
+    let words: Vec<&str> = rest.split('_').collect();
+    let is_of_service = words.windows(2).any(|pair| match pair {
+        ["SERVICE", "HOST" | "PORT"] => true,
+        ["PORT", number] => number.parse::<u16>().is_ok(),
+        _ => false,
+    });
+    !is_of_service && words.last() != Some(&"PORT")
 }
 
 /// Returns the variable that a name was meant to be: one of nearly the same letters, else the shortest one that has all of
@@ -89,9 +104,8 @@ mod tests {
     #[test]
     fn slip_is_named_with_what_was_meant() {
         let check = |name: &str, meant: Option<&str>| {
-            let expected =
-                meant.map(|meant| format!("{name}: no such variable; {meant} is one"));
-            assert_eq!(sentences([name]), Vec::from_iter(expected));
+            let meant = meant.map(|meant| format!("; {meant} is one")).unwrap_or_default();
+            assert_eq!(sentences([name]), [format!("{name}: no such variable{meant}")]);
         };
         check("STEPMEM_PUSH_ADRESS", Some("STEPMEM_PUSH_LISTEN_ADDRESS"));
         check("STEPMEM_LISTEN_ADDRESS", Some("STEPMEM_WEB_LISTEN_ADDRESS"));
@@ -102,6 +116,8 @@ mod tests {
         check("STEPMEM_log_level", Some("STEPMEM_LOG_LEVEL"));
         check("STEPMEM_RANK_TLL", Some("STEPMEM_RANK_TTL"));
         check("STEPMEN_RUN", Some("STEPMEM_RUN"));
+        check("STEPMEM_ANYTHING", None);
+        check("STEPMEM_IMPORT_LIMIT", None);
     }
 
     #[test]
@@ -115,6 +131,10 @@ mod tests {
             "STEPMEM_SERVICE_PORT_PUSH",
             "STEPMEM_PUSH_SERVICE_HOST",
             "STEPMEM_WEB_PORT",
+            "STEPMEM_PORT",
+            "STEPMEM_PORT_9478_UDP",
+            "STEPMEM_PUSH_PORT_9478_TCP_PROTO",
+            "STEPMEM_SERVICE_PORT",
             "STEPMEM",
             "HOME",
         ] {

@@ -58,8 +58,32 @@ enum GateSubject {
 /// The figures of a summary that a budget rests on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Baseline {
-    peak_bytes: f64,
+    peak: Peak,
     world_size: Option<u64>,
+}
+
+/// The most memory that a rank held.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Peak {
+    bytes: f64,
+    kind: PeakKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PeakKind {
+    /// What the allocator of a device had reserved.
+    Reserved,
+    /// What a process had resident on its host.
+    Resident,
+}
+
+impl PeakKind {
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::Reserved => "reserved memory",
+            Self::Resident => "resident host memory",
+        }
+    }
 }
 
 /// The names of the subjects.
@@ -226,14 +250,15 @@ impl Condition {
             }
             GateTest::Peak(limit) => judge_peak(run, *limit, ""),
             GateTest::Above { ratio, path, baseline } => {
-                let Some(Baseline { peak_bytes, world_size }) = baseline else {
+                let Some(Baseline { peak, world_size }) = baseline else {
                     return Judged::Mismatch(format!("{path} was not read"));
                 };
-                if let Some(why) = other_size(*world_size, run.coverage.world_size()) {
+                let other = other_size(*world_size, run.coverage.world_size());
+                if let Some(why) = other.or_else(|| other_kind(peak.kind, run)) {
                     return Judged::Mismatch(why);
                 }
-                let (percent, of) = (100.0 * ratio, bytes(*peak_bytes));
-                let limit = peak_bytes * (1.0 + ratio);
+                let (percent, of) = (100.0 * ratio, bytes(peak.bytes));
+                let limit = peak.bytes * (1.0 + ratio);
                 judge_peak(run, limit, &format!(", {percent}% above the {of} of {path}"))
             }
         }
@@ -286,9 +311,11 @@ fn sentence(issue: &Issue) -> String {
 fn judge_peak(run: &Summary, limit: f64, from: &str) -> Judged {
     let peaks = || run.ranks.iter().map(|rank| (rank.rank, peak_of(rank)));
     let known = peaks().filter_map(|(rank, peak)| Some((rank, peak?)));
-    let worst = known.reduce(|a, b| if b.1 > a.1 { b } else { a });
+    let worst = known.reduce(|a, b| if b.1.bytes > a.1.bytes { b } else { a });
     match worst {
-        Some((rank, peak)) if peak > limit => Judged::Failed(over(rank, peak, limit) + from),
+        Some((rank, peak)) if peak.bytes > limit => {
+            Judged::Failed(over(rank, peak, limit) + from)
+        }
         _ if run.ranks.is_empty() => Judged::Unknown("no train step was counted".to_owned()),
         _ => match peaks().find(|(_, peak)| peak.is_none()) {
             Some((rank, _)) => Judged::Unknown(format!(
@@ -299,25 +326,37 @@ fn judge_peak(run: &Summary, limit: f64, from: &str) -> Judged {
     }
 }
 
-fn over(rank: Rank, peak: f64, limit: f64) -> String {
-    let (mut peak_shown, mut limit_shown) = (bytes(peak), bytes(limit));
+fn over(rank: Rank, peak: Peak, limit: f64) -> String {
+    let (mut peak_shown, mut limit_shown) = (bytes(peak.bytes), bytes(limit));
     if peak_shown == limit_shown {
-        (peak_shown, limit_shown) = (format!("{peak:.0} bytes"), format!("{limit:.0} bytes"));
+        peak_shown = format!("{:.0} bytes", peak.bytes);
+        limit_shown = format!("{limit:.0} bytes");
     }
-    format!(
-        "the peak of reserved memory of rank {rank} is {peak_shown}; the limit is {limit_shown}"
-    )
+    let kind = peak.kind.in_words();
+    format!("the peak of {kind} of rank {rank} is {peak_shown}; the limit is {limit_shown}")
 }
 
-/// Returns the most that the allocator of a rank held, in bytes; of a rank on the host, the most that was resident.
-fn peak_of(rank: &RankSummary) -> Option<f64> {
+/// Returns the most that the allocator of a rank held; of a rank on the host, the most that was resident.
+fn peak_of(rank: &RankSummary) -> Option<Peak> {
     let most = |figures: [&Option<FigureSummary>; 2]| {
         let known = figures.into_iter().flatten().map(|figure| float(figure.max_bytes));
         known.reduce(f64::max)
     };
     let reserved = most([&rank.peak_reserved, &rank.reserved]);
-    let is_host = rank.is_host();
-    reserved.or_else(|| most([&rank.peak_allocated, &rank.allocated]).filter(|_| is_host))
+    if rank.is_host() {
+        let bytes = reserved.or_else(|| most([&rank.peak_allocated, &rank.allocated]))?;
+        return Some(Peak { bytes, kind: PeakKind::Resident });
+    }
+    Some(Peak { bytes: reserved?, kind: PeakKind::Reserved })
+}
+
+/// Returns that a baseline is of another kind of memory than a run, if it is.
+fn other_kind(baseline: PeakKind, run: &Summary) -> Option<String> {
+    let kinds = run.ranks.iter().filter_map(peak_of).map(|peak| peak.kind);
+    let kinds: Vec<PeakKind> = kinds.collect();
+    let own = kinds.first().filter(|_| !kinds.contains(&baseline))?.in_words();
+    let baseline = baseline.in_words();
+    Some(format!("the baseline has a peak of {baseline}, this run of {own}"))
 }
 
 /// Returns that a baseline is of another number of ranks, if it is.
@@ -334,8 +373,9 @@ impl Baseline {
             return Err(why);
         }
         let peaks = summary.ranks.iter().filter_map(peak_of);
-        let peak = peaks.reduce(f64::max).ok_or("it has no peak of reserved memory")?;
-        Ok(Self { peak_bytes: peak, world_size: own })
+        let peak = peaks.reduce(|a, b| if b.bytes > a.bytes { b } else { a });
+        let peak = peak.ok_or("it has no peak of reserved memory")?;
+        Ok(Self { peak, world_size: own })
     }
 }
 

@@ -261,6 +261,7 @@ fn tables_fit_the_terminal_and_name_the_columns_that_have_no_room() {
         &["summary", "--url", &url],
         &["compare", &json, &json],
         &["run", "-h"],
+        &["ack", "-h"],
         &["settings"],
     ] {
         let text = stepmem(arguments, &[("COLUMNS", "80")], b"").out;
@@ -316,10 +317,16 @@ fn what_to_do_is_said_of_a_taken_port_a_missing_exporter_and_a_mistyped_variable
     for part in ["no exporter answers at", "stepmem serve", "--url"] {
         assert!(nobody.err.contains(part), "no {part}: {}", nobody.err);
     }
-    let slip = [("STEPMEM_PUSH_ADRESS", ":1")];
-    let checked = stepmem(&["check", "--no-nvml"], &slip, b"");
-    let words = "STEPMEM_PUSH_ADRESS: no such variable; STEPMEM_PUSH_LISTEN_ADDRESS is one";
-    assert!(checked.out.contains(words), "{}", checked.out);
+    let slips =
+        [("STEPMEM_PUSH_ADRESS", ":1"), ("STEPMEM_LIMIT", "1"), ("STEPMEM_SERVICE_HOST", "a")];
+    let checked = stepmem(&["check", "--no-nvml"], &slips, b"");
+    for words in [
+        "STEPMEM_PUSH_ADRESS: no such variable; STEPMEM_PUSH_LISTEN_ADDRESS is one\n",
+        "STEPMEM_LIMIT: no such variable\n",
+    ] {
+        assert!(checked.out.contains(words), "{}", checked.out);
+    }
+    assert!(!checked.out.contains("STEPMEM_SERVICE_HOST"), "{}", checked.out);
     let snapshot = text(
         &crate::rig::folder::root()
             .join("tests/data/snapshots/vectors/before_after.step10.pickle.gz"),

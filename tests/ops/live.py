@@ -61,6 +61,8 @@ UNSEEN = {"stepmem_device_xid_errors_total"}
 EXPECTED = {
     ("StepmemMemoryCreep", "demo", "3"), ("StepmemOOMImminent", "demo", "3"), ("StepmemMemoryRising", "demo", "3"),
     ("StepmemImbalance", "demo", None), ("StepmemMemoryCreep", "llm", str(LEAKING)), ("StepmemMemoryRising", "llm", str(LEAKING)),
+    # Until its page is there, which takes a busy machine longer than the memory lasts.
+    ("StepmemOOMImminent", "llm", str(LEAKING)), ("StepmemHighPressure", "llm", str(LEAKING)),
     ("StepmemImbalance", "llm", None), ("StepmemGpuLost", None, None), ("StepmemPushesRejected", None, None), ("StepmemHighPressure", "demo", "3"),
     ("StepmemMemoryCreep", "GPU-a", None), ("StepmemMemoryRising", "GPU-a", None), ("StepmemOOMImminent", "GPU-a", None), ("StepmemHighPressure", "GPU-a", None),
     ("StepmemGpuLost", "GPU-a", None), ("StepmemGpuLost", "GPU-b", None),
@@ -102,13 +104,11 @@ def show(exporters, work, dump):
                 awaits_page_of_process(receiver)
                 if dump:
                     # A picture needs as much history as the demo's first attempt has.
-                    job.is_leaking = False
                     threading.Event().wait(max(0.0, job.began + LOOK_SECONDS - time.monotonic()))
                     panels_show_data(port, dump)
                     return
                 panels_show_data(port, dump)
                 rules_are_healthy(port)
-                job.is_leaking = False
                 awaits_the_end(receiver, job)
                 no_false_alarm(receiver)
             finally:
@@ -290,6 +290,7 @@ def awaits_pages(receiver, job):
             lambda: creep_pages(receiver, run), PAGE_SECONDS_MAX,
             lambda: f"no page for {run} arrived: {[(path, alert['labels']) for path, alert in receiver.alerts()]} {job.problem or ''}",
         )[0]
+        job.is_leaking = job.is_leaking and run != "llm"
         creeps = [alert for alert in page["alerts"] if alert["labels"]["alertname"] == "StepmemMemoryCreep"]
         if [alert["labels"]["rank"] for alert in creeps] != [rank]:
             raise Failure(f"the page for {run} is about ranks {[alert['labels']['rank'] for alert in creeps]}")
@@ -304,9 +305,11 @@ def awaits_pages(receiver, job):
         link = creep["annotations"]["dashboard"]
         if f"var-run={run}&var-rank={rank}" not in link:
             raise Failure(f"the page for {run} links to {link}")
-    firsts = receiver.notifications("pager", "llm")
-    if len(firsts) != 1 and any(body["alerts"] != firsts[0]["alerts"] for body in firsts):
-        raise Failure(f"llm came in {len(firsts)} different pages, not in one")
+    began = {
+        alert["startsAt"] for body in creep_pages(receiver, "llm") for alert in body["alerts"] if alert["labels"]["alertname"] == "StepmemMemoryCreep"
+    }
+    if len(began) != 1:
+        raise Failure(f"MEMORY CREEP of llm paged for {len(began)} beginnings, not for one: {sorted(began)}")
 
 
 def awaits_page_with_line(receiver):
