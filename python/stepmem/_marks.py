@@ -13,7 +13,7 @@ from ._wire import MARKS
 EVAL, CHECKPOINT, EPOCH = (1 << idx for idx in range(len(MARKS)))
 
 NO_GRAD = 1 << 8
-"""A process's marks count uses of `no_grad` in multiples of this…"""
+"""A process's marks count uses of `no_grad`, and of what else switches gradients off, in multiples of this…"""
 
 LOADER = 1 << 4
 """…and data loaders that were begun in multiples of this; more than 15 count as uses of `no_grad`."""
@@ -32,10 +32,13 @@ def install(process: Process) -> None:
     """
     modules = sys.modules
     grad_mode = modules.get("torch.autograd.grad_mode")
+    module = getattr(modules.get("torch.nn.modules.module"), "Module", None)
     for owner, name, amount in (
-        (getattr(modules.get("torch.nn.modules.module"), "Module", None), "eval", EVAL),
+        (module, "eval", EVAL),
+        (module, "train", EVAL),
         (getattr(grad_mode, "no_grad", None), "__enter__", NO_GRAD),
         (getattr(grad_mode, "inference_mode", None), "__enter__", NO_GRAD),
+        (getattr(grad_mode, "set_grad_enabled", None), "__init__", NO_GRAD),
         (modules.get("torch"), "save", CHECKPOINT),  # that of `torch.distributed.checkpoint` calls it
         (modules.get("safetensors.torch"), "serialize_file", CHECKPOINT),  # `save_file` and `save_model` call it
         (getattr(modules.get("torch.utils.data.dataloader"), "DataLoader", None), "__iter__", LOADER),
@@ -43,7 +46,7 @@ def install(process: Process) -> None:
         try:
             function = None if owner is None else vars(owner).get(name)
             if function is not None and not hasattr(function, "_stepmem_process"):
-                setattr(owner, name, _wrapped(function, process, amount))
+                setattr(owner, name, _wrapped(function, process, name, amount))
                 if isinstance(owner, ModuleType):
                     getattr(owner, name).__module__ = owner.__name__  # where pickle finds it; the original stays at its own place
             elif function is not None:
@@ -52,7 +55,7 @@ def install(process: Process) -> None:
             warn_once("marks", f"evaluations and checkpoints may not be noticed: {error!r}")
 
 
-def _wrapped(function: "Callable[..., Any]", process: Process, amount: int) -> Any:
+def _wrapped(function: "Callable[..., Any]", process: Process, name: str, amount: int) -> Any:
     """Returns a function that notes a call and then is `function`; a forked child sets its own process."""
     of = [process]
 
@@ -64,13 +67,24 @@ def _wrapped(function: "Callable[..., Any]", process: Process, amount: int) -> A
         of[0].marks |= amount
         return function(self)
 
+    def training(self: Any, mode: bool = True) -> Any:
+        if mode is False:
+            of[0].marks |= amount
+        return function(self, mode)
+
+    def switching(self: Any, mode: bool) -> None:
+        if mode is False:
+            of[0].marks += amount
+        function(self, mode)
+
     def counting(self: Any) -> Any:
         of[0].marks += amount
         return function(self)
 
-    wrapper: Any = {CHECKPOINT: saving, EVAL: evaluating}.get(amount, counting)
-    for name in ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__"):
-        setattr(wrapper, name, getattr(function, name, None) or getattr(wrapper, name))
+    wrappers = {"eval": evaluating, "train": training, "__init__": switching, "__enter__": counting, "__iter__": counting}
+    wrapper: Any = wrappers.get(name, saving)
+    for each in ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__"):
+        setattr(wrapper, each, getattr(function, each, None) or getattr(wrapper, each))
     wrapper.__wrapped__ = function
     wrapper._stepmem_process = of
     return wrapper

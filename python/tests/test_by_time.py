@@ -16,6 +16,8 @@ MODULES = """
         def _call_impl(self, seconds):
             time.sleep(seconds)
         __call__ = _call_impl
+        def train(self, mode=True):
+            return self
         def eval(self):
             return self
     module.Module = Module
@@ -24,7 +26,11 @@ MODULES = """
     class no_grad:
         def __enter__(self): pass
         def __exit__(self, *error): pass
-    grad_mode.no_grad = no_grad
+    class set_grad_enabled:
+        def __init__(self, mode): pass
+        def __enter__(self): pass
+        def __exit__(self, *error): pass
+    grad_mode.no_grad, grad_mode.set_grad_enabled = no_grad, set_grad_enabled
     sys.modules["torch.autograd.grad_mode"] = grad_mode
     torch.save = lambda *arguments: None
     loaders = types.ModuleType("torch.utils.data.dataloader")
@@ -131,6 +137,12 @@ MARKED = """
     ("code", "marks"),
     [
         ("model.eval()", ["eval"]),
+        ("model.train(False)", ["eval"]),
+        ("model.train(mode=False)", ["eval"]),
+        ("model.train(); model.train(True)", None),
+        ("with set_grad_enabled(False): pass", ["eval"]),
+        ("set_grad_enabled(mode=False); set_grad_enabled(True)", ["eval"]),
+        ("with set_grad_enabled(True): pass", None),
         ("for _ in range(3):\n        with no_grad(): time.sleep(0.1)", ["eval"]),
         ("with no_grad(): pass", ["eval"]),
         ("torch.save({}, 'x')", ["checkpoint"]),

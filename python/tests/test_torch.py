@@ -124,10 +124,26 @@ MARKED = """
         score()
         model.train()
 
-    def nothing(): pass
+    def evaluate():
+        model.train(False)
+        model(torch.randn(4, 8))
+        model.train(True)
+
+    def run(is_training):
+        with torch.set_grad_enabled(is_training):
+            return model(torch.randn(4, 8)).sum()
+
+    def switch():
+        torch.set_grad_enabled(False)
+        model(torch.randn(4, 8))
+        torch.set_grad_enabled(True)
+
+    def nothing():
+        model.train()
+        run(True)
 
     for between in (
-        nothing, score, infer, validate,
+        nothing, score, infer, validate, evaluate, lambda: run(False), switch,
         lambda: torch.save(model.state_dict(), "model.pt"),
         lambda: save_file(model.state_dict(), "model.safetensors"),
         lambda: safetensors.torch.save_model(model, "again.safetensors"),
@@ -146,9 +162,9 @@ def test_evaluations_checkpoints_and_epochs_are_marked_also_where_they_take_no_t
     ended = train(MARKED, exporter.url, STEPMEM_EVERY_STEP="1", through=("-m", "stepmem")).ended()
     assert ended.code == 0, ended.err
     marked = {record["step"]: record["marks"] for record in exporter.records if "marks" in record}
-    epochs = {step: ["epoch"] for step in range(41, 320, 40)}
-    evaluations = {step: ["eval"] for step in (61, 101, 141)}
-    checkpoints = {step: ["checkpoint"] for step in (181, 221, 261, 301)}
+    epochs = {step: ["epoch"] for step in range(41, 440, 40)}
+    evaluations = {step: ["eval"] for step in range(61, 262, 40)}
+    checkpoints = {step: ["checkpoint"] for step in (301, 341, 381, 421)}
     marked.pop(1, None)
     assert marked == {**epochs, **evaluations, **checkpoints}
 
