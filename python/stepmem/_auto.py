@@ -48,7 +48,7 @@ def _install(module: "ModuleType | Any") -> None:
 
 def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     try:
-        if CLIENT.is_explicit:
+        if CLIENT.is_explicit and not CLIENT.counts_steps():
             return
         process = CLIENT.process
         iterations = process.iterations

@@ -15,6 +15,7 @@ from ._process import Process
 from ._recorder import UNPACKED_MAX, Recorder
 from ._sender import Sender
 from ._signals import raise_if_of_handler
+from ._trainer import Training
 from ._warn import inform_once, note_once, warn_once
 from ._wire import MARKS, OUTCOMES, PHASES, TIMED_PHASES, Capture, End, HoldersAsk, HoldersResult, SnapshotResult
 
@@ -49,6 +50,8 @@ class Client:
         self.process = Process()
         self.is_explicit = False
         """Whether the program or a callback reports steps, so that the optimizer hook must not count them."""
+        self._training: Optional[Training] = None
+        """The training whose callback reports them, while it goes on."""
         self.expects_steps = False
         """Whether to warn at exit if no step was counted."""
         self._is_off = False
@@ -84,6 +87,24 @@ class Client:
         """Records the end of an optimizer step that the program or a callback reports."""
         self.is_explicit = True
         self.record(n, TRAIN)
+
+    def training_begins(self, package: str) -> None:
+        """Turns automatic step counting off until the training ends that calls this through a callback; `package` has its trainer."""
+        before = self._training  # one that failed, or one that this is a part of
+        self._training = Training(package, self.is_explicit if before is None else before.was_explicit)
+        self.is_explicit = True
+
+    def training_ends(self) -> None:
+        """Lets a loop of the program's own be counted."""
+        training, self._training = self._training, None
+        if training is not None:
+            self.is_explicit = training.was_explicit
+
+    def counts_steps(self) -> bool:
+        """Returns whether the optimizer hook has to count a step. Notices that a training was left by an error."""
+        if self.is_explicit and self._training is not None and self._training.is_over():
+            self.training_ends()
+        return not self.is_explicit
 
     def phase_end(self, name: str, n: Optional[int] = None) -> None:
         """Records the end of an evaluation or a checkpoint, at step `n` or the last one."""

@@ -18,16 +18,15 @@ class StepmemCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def __init__(self) -> None:
         self._before = 0
         """Steps that the process had taken before this trainer, which go on being counted."""
-        self._was_explicit = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Turns automatic step counting off until training ends."""
-        self._was_explicit, CLIENT.is_explicit = CLIENT.is_explicit, True
+        CLIENT.training_begins("transformers")
         self._before = max(0, CLIENT.process.step - state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Lets a loop of the program's own be counted."""
-        CLIENT.is_explicit = self._was_explicit
+        CLIENT.training_ends()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Records one optimizer step, however many batches it accumulated."""

@@ -20,12 +20,11 @@ class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
         self._step = -1
         self._before = 0
         """Steps that the process had taken before this trainer, which go on being counted."""
-        self._was_explicit = False
         self._is_saving = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Turns automatic step counting off until training ends."""
-        self._was_explicit, CLIENT.is_explicit = CLIENT.is_explicit, True
+        CLIENT.training_begins(Callback.__module__.partition(".")[0])
         self._step = trainer.global_step
         self._before = max(0, CLIENT.process.step - self._step)
 
@@ -54,12 +53,12 @@ class StepmemCallback(Callback):  # type: ignore[misc, unused-ignore]
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Records the last checkpoint, which has been written by now, and lets a loop of the program's own be counted."""
         self._record_checkpoint()
-        CLIENT.is_explicit = self._was_explicit
+        CLIENT.training_ends()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Notes an exception, since the trainer handles Ctrl-C itself, and lets a loop of the program's own be counted."""
         CLIENT.ending.note(exception)
-        CLIENT.is_explicit = self._was_explicit
+        CLIENT.training_ends()
 
     def _record_checkpoint(self) -> None:
         if self._is_saving:

@@ -333,6 +333,26 @@ FAILING = """
 """
 
 
+@pytest.mark.parametrize("n_trainings", [1, 2])
+def test_loop_after_trainings_of_trainer_that_failed_is_counted(fake, train, n_trainings):
+    exporter = fake(200)
+    head, _, training = FAILING.rpartition("    Trainer(")
+    code = f"""
+    for _ in range({n_trainings}):
+        try:
+            Trainer({training.strip()}
+        except MemoryError:
+            pass
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.01)
+    for _ in range(5):
+        optimizer.step()
+    """
+    ended = train(head + code.lstrip("\n"), exporter.url, through=("-m", "stepmem")).ended()
+    assert ended.code == 0, ended.err
+    steps = [record["step"] for record in exporter.records if record.get("phase", "train") == "train"]
+    assert steps == list(range(1, 3 * n_trainings + 6))
+
+
 def test_error_in_trainer_is_reported_as_the_end(fake, train):
     exporter = fake(200)
     ended = train(FAILING, exporter.url).ended()
