@@ -18,6 +18,9 @@ SHARE_OF_RATE = 0.4
 EXPLAINED = 0.1
 """A holder of less than this share of the growth does not explain it."""
 
+WHOLE = (0.5, 1.5)
+"""A holder whose growth is within these shares of the whole is most of it."""
+
 DATA_BYTES_MIN = 4096.0
 """Where the growth is unknown, what holds no tensors grows by so many bytes a step, or is not a holder: programs log numbers."""
 
@@ -63,6 +66,12 @@ class Whole(NamedTuple):
         if holder.keeps_more or self.bytes_per_step is None:
             return True
         return holder.bytes_per_step >= EXPLAINED * self.bytes_per_step
+
+    def is_all_of(self, holder: Holder) -> bool:
+        """Returns whether a holder grows about as fast as the whole, as far as both are known."""
+        if holder.keeps_more or self.bytes_per_step is None:
+            return False
+        return WHOLE[0] <= holder.bytes_per_step / self.bytes_per_step <= WHOLE[1]
 
     def ranked(self, holders: List[Holder]) -> List[Holder]:
         """Returns the holders, what grows fastest first, without small ones that hold no tensors."""
@@ -130,6 +139,10 @@ class Candidate:
             return False
         n_late = step - self.middle_step
         return is_in_stairs or measured - self.middle >= SHARE_OF_RATE * rate * n_late and measured > self.middle
+
+    def forget_watch(self) -> None:
+        """Makes its growth that between the two looks again."""
+        self.last, self.last_step = self.growth.after, self.step
 
     def find_name(self, now: Slice) -> None:
         """Names it unless it is gone."""

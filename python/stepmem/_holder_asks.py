@@ -89,7 +89,7 @@ class HolderAsks:
                 return
             id_, search = asked
             n_before = search.n_results
-            search.cut_short()
+            search.cut_short(self._process.step)
             if search.n_results > n_before:
                 self._on_result(HoldersResult.of_search(id_, search))
         finally:

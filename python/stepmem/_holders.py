@@ -15,6 +15,7 @@ from ._candidates import Candidate, Holder, Whole
 from ._heap import SIZED, Modules, is_profiling, raise_if_programs
 from ._heap_names import NOWHERE, Name
 from ._walk import FRAME, Growth, Slice, Walk, clock
+from ._wire import HOLDER_STEPS_DEFAULT
 
 SLICE_SECONDS = 0.0025
 """Length of a slice, at which the work of one step's end stops."""
@@ -98,8 +99,8 @@ class Search:
             self.n_results += 1
         self.pauses.append(time.perf_counter() - began)
 
-    def cut_short(self) -> None:
-        """Takes what has grown from look to look, and has gone on since, as the result if there is none: the program ends."""
+    def cut_short(self, step: int) -> None:
+        """Takes what has grown from look to look, and has gone on since, as the result if there is none: the program ends after `step`."""
         second = self._second
         if self.outcome is not None or second is None:
             return
@@ -109,11 +110,27 @@ class Search:
                 self._candidates = [_candidate(growth, second) for growth in second.growths]
                 self._find_names(now)
             if self._n_checks:
-                self._candidates = [each for each in self._candidates if each.goes_on(each.last, each.last_step, self._second_step, True)]
+                self._candidates = [each for each in self._candidates if self._may_go_on(each, step, now)]
             holders = self._named(now)
         if holders:
             self._set_result(holders)
         self.is_over = True
+
+    def _may_go_on(self, candidate: Candidate, step: int, now: Slice) -> bool:
+        """Returns whether what has grown goes on, or, of stairs, whether its next one has had no time to come."""
+        assert self._first is not None
+        if candidate.goes_on(candidate.last, candidate.last_step, self._second_step, True):
+            return True
+        if self._n_steps <= HOLDER_STEPS_DEFAULT:
+            return False
+        # From look to look is one stair, and from then on are parts of them.
+        candidate.forget_watch()
+        measured = candidate.measure(now, self._first.newest_number)
+        if measured is not None and candidate.goes_on(measured, step, self._second_step, True):
+            return True
+        holder = candidate.holder(now, self._whole.is_on_host)
+        is_early = step - self._second_step <= self._n_steps
+        return is_early and holder is not None and self._whole.is_all_of(holder)
 
     def _advance(self, step: int, until: float) -> None:
         if self._modules is None:

@@ -106,6 +106,38 @@ def test_search_that_the_programs_end_cuts_short_reports_what_goes_on_growing(ke
         assert 0.8 < holder["bytes_per_step"] / 100_000 < 1.2 and holder["line"] in (4, 7)
 
 
+CUT_IN_STAIRS = """
+    import stepmem
+    class Evaluator:
+        def __init__(self): self.results = []
+    def main():
+        evaluator = Evaluator()
+        for n in range(STEPS):
+            stepmem.step_end(n)
+            if n % 90 == 20 and n < LAST:
+                evaluator.results += [bytearray(100_000) for _ in range(9)]
+        stepmem.end()
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("n_steps", "last", "growth", "is_named"),
+    [
+        (196, 999, 10_000.0, True),  # its next stair would have come at step 200
+        (201, 999, 10_000.0, True),  # it came after the last step
+        (196, 999, 900_000.0, False),  # that may have grown once, and is not the growth that is asked about
+        (270, 150, 10_000.0, False),  # no stair came for longer than from one to the next
+    ],
+)
+def test_search_in_stairs_that_the_end_cuts_short_names_what_had_no_time_for_another(n_steps, last, growth, is_named, answer):
+    program = textwrap.dedent(CUT_IN_STAIRS).replace("STEPS", str(n_steps)).replace("LAST", str(last))
+    (_, *results), _ = answer(program, ask={"steps": 90, "bytes_per_step": growth})
+    assert [[holder["name"] for holder in result["holders"]] for result in results] == ([["`Evaluator.results`"]] if is_named else [])
+    for result in results:
+        assert 0.9 < result["holders"][0]["bytes_per_step"] / growth < 1.1
+
+
 def test_an_ask_for_another_rank_is_ignored(answer):
     program = "import torch, stepmem\nfor n in range(80):\n    stepmem.step_end(n)\n"
     assert answer(program, ask={"rank": 3}, PATHS=STUB)[0] == []
