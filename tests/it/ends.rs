@@ -212,6 +212,39 @@ fn end_as_completed_after_a_last_error_is_corrected_by_whoever_knows_the_exit_co
 }
 
 #[test]
+fn end_is_corrected_by_the_exit_code_after_a_restart_too_and_stays_corrected() {
+    let folder = Folder::new("ends-corrected");
+    let start = || Exporter::start(&["--state.file", &text(&folder.path("state"))]);
+    let first = start();
+    first.push(&caught(0).records());
+    assert_eq!(end(&first, "job", &caught_end("completed", 1)), 200);
+    first.stop();
+    let second = start();
+    let correction = json!({"rank": 0, "outcome": "oom", "step": 20});
+    assert_eq!(end(&second, "job", &correction), 200);
+    let shown = |exporter: &Exporter| {
+        let status = exporter.status();
+        let found = finding(&status, "OUT_OF_MEMORY").unwrap();
+        let words = found["sentence"].as_str().unwrap().to_owned();
+        let rank = &status["ranks"][0];
+        (
+            found["severity"].clone(),
+            words,
+            rank["end"].clone(),
+            rank["oom_events_total"].clone(),
+        )
+    };
+    let (severity, words, end, n_ooms) = shown(&second);
+    assert_eq!(
+        (&severity, &end["outcome"], &n_ooms),
+        (&json!("critical"), &json!("oom"), &json!(1))
+    );
+    assert!(words.starts_with("ended out of memory at step 20"), "{words}");
+    second.stop();
+    assert_eq!(shown(&start()), (severity, words, end, n_ooms));
+}
+
+#[test]
 fn process_that_went_on_and_failed_later_has_its_error_on_the_card() {
     let (found, sentence, ooms) = oom_of(&caught(1), &caught_end("failed", 1));
     assert_eq!(found["severity"], "warning");
@@ -249,6 +282,32 @@ fn kill_by_the_kernel_is_a_finding_of_its_own_words() {
     assert_eq!(ooms, 0);
     let advice = found["advice"].as_str().unwrap_or_default();
     assert!(advice.starts_with("Look at host memory"), "{found:#}");
+}
+
+/// Its device's figures say nothing of the memory that the kernel had too little of.
+#[test]
+fn only_a_rank_on_the_host_is_killed_with_the_headroom_that_its_figures_show() {
+    let mut kill = caught_end("oom", 0);
+    kill["error_type"] = json!("oom_kill");
+    for (device, is_known) in [(Some("cpu"), true), (Some("GPU-0"), false), (None, false)] {
+        let mut records = Job::new(1, 20).capacity(24 * GIB).records();
+        for record in &mut records {
+            let record = record.as_object_mut().unwrap();
+            record.insert("instance".to_owned(), json!(OWN));
+            record.remove("device");
+            record.extend(device.map(|device| ("device".to_owned(), json!(device))));
+        }
+        let exporter = Exporter::start(&[]);
+        exporter.push(&records);
+        assert_eq!(end(&exporter, "job", &kill), 200);
+        let status = exporter.status();
+        let evidence = &finding(&status, "OUT_OF_MEMORY").unwrap()["evidence"];
+        assert_eq!(
+            evidence.get("headroom_bytes").is_some(),
+            is_known,
+            "{device:?} {evidence:#}"
+        );
+    }
 }
 
 #[test]

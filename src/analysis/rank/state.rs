@@ -18,7 +18,6 @@ use crate::detect::shifts::HolderGrowth;
 use crate::detect::signal::Signal;
 use crate::detect::stats::median::RecentMedian;
 use crate::model::end::{EndOutcome, EndReport};
-use crate::model::ids::GpuUuid;
 use crate::model::step::{Phase, StepMark, StepSample};
 use crate::model::units::{Bytes, Count, OutOfRange, Seconds, UnixTime, Uptime};
 
@@ -322,7 +321,7 @@ impl RankState {
         }
         if is_fatal {
             let mut event = self.oom(step, now);
-            if report.is_oom_kill() && !self.is_host() {
+            if report.is_oom_kill() && !self.identity.is_host() {
                 // Of the host's memory, of which the figures of its device say nothing.
                 (event.headroom_bytes, event.growth_bytes) = (None, None);
             }
@@ -466,12 +465,6 @@ impl RankState {
         let of_children = self.identity.child_bytes(self.host.as_deref());
         let capacity = known.filter(|total| total.get() > 0)?.as_f64();
         Some((capacity - of_children).max(1.0))
-    }
-
-    /// Whether its bytes are host memory: it names no GPU, and none was found for it.
-    fn is_host(&self) -> bool {
-        let is_cpu = |device: &GpuUuid| device.as_str() == GpuUuid::CPU;
-        self.identity.device.as_ref().map_or(self.device_total.is_none(), is_cpu)
     }
 
     /// How long it has been silent, if it is neither live nor ended.
