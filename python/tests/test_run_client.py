@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pathlib
 import re
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 from conftest import BINARY, STUB
@@ -161,6 +163,44 @@ def test_runs_that_begin_at_once_share_it(tmp_path, own, script):  # noqa: F811
     assert len(files(of_cache(own))) > 20
 
 
+def other_client(own: pathlib.Path, name: str, days: float) -> pathlib.Path:
+    """A client of another version, last used so many days ago."""
+    client = own / ".cache/stepmem" / name
+    (client / "stepmem").mkdir(parents=True)
+    (client / "stepmem/_auto.py").write_text("")
+    os.utime(client, (time.time() - days * 86_400,) * 2)
+    return client
+
+
+def test_clients_of_other_versions_go_once_no_run_has_used_them_for_long(run, own):  # noqa: F811
+    run("true", HOME=str(own)).ended()
+    ours = of_cache(own)
+    old, left = other_client(own, "client-0123456789abcdef", 31), other_client(own, "client-0123456789abcdef.00ff", 31)
+    kept = [ours, other_client(own, "client-0000456789abcdef", 29), other_client(own, "summaries", 31), other_client(own, "client-in-use", 31)]
+    (own / ".cache/stepmem/client-link").symlink_to(own)
+    held = os.open(kept[-1], os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_SH)  # as a `run` of that version holds it
+    os.utime(ours, (0, 0))
+    run("true", HOME=str(own)).ended()
+    os.close(held)
+    assert not old.exists() and not left.exists()
+    assert all((each / "stepmem/_auto.py").exists() for each in kept) and (own / ".cache/stepmem/client-link").is_symlink()
+    assert time.time() - ours.stat().st_mtime < 86_400
+    run("true", HOME=str(own)).ended()
+    assert not kept[-1].exists()
+
+
+def test_client_is_held_while_its_run_lives(run, own):  # noqa: F811
+    started = run("sh", "-c", "echo began; read line", HOME=str(own))
+    assert started.line() == "began"
+    client = os.open(of_cache(own), os.O_RDONLY)
+    with pytest.raises(BlockingIOError):
+        fcntl.flock(client, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    started.ended()
+    fcntl.flock(client, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(client)
+
+
 def test_home_below_a_directory_in_which_each_has_its_own(run, script, tmp_path):  # noqa: F811
     """As a HOME below /tmp, in a container: nobody else can replace what is there."""
     (tmp_path / "sticky").mkdir()
@@ -184,14 +224,19 @@ def unsafe(tmp_path: pathlib.Path) -> "tuple[str, str]":
     return str(tmp_path / "open"), f"everybody may write to {tmp_path}/open"
 
 
-def of_another(tmp_path: pathlib.Path) -> "tuple[str, str]":
+def of_another(tmp_path: pathlib.Path, uid: int = 4711) -> "tuple[str, str]":
     if os.geteuid() != 0:
         pytest.skip("needs root, to have a directory of another user")
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o1777)
     (tmp_path / "open/home").mkdir()
-    os.chown(tmp_path / "open/home", 4711, 4711)
+    os.chown(tmp_path / "open/home", uid, uid)
     return str(tmp_path / "open/home"), f"another user owns {tmp_path}/open/home"
+
+
+def of_nobody(tmp_path: pathlib.Path) -> "tuple[str, str]":
+    """On a machine, services run as nobody."""
+    return of_another(tmp_path, 65534)
 
 
 def a_file_as_home(tmp_path: pathlib.Path) -> "tuple[str, str]":
@@ -199,7 +244,7 @@ def a_file_as_home(tmp_path: pathlib.Path) -> "tuple[str, str]":
     return str(tmp_path / "file"), f"{tmp_path}/file/.cache/stepmem: Not a directory (os error 20)"
 
 
-@pytest.mark.parametrize("place", [unsafe, of_another, a_file_as_home])
+@pytest.mark.parametrize("place", [unsafe, of_another, of_nobody, a_file_as_home])
 def test_client_without_a_place_to_stay_lives_as_long_as_the_command(run, script, tmp_path, place):  # noqa: F811
     home, reason = place(tmp_path)
     path = script("import os\nprint(os.environ['PYTHONPATH'].split(':')[0])\n" + textwrap.dedent(STEPS))

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use ring::digest::{Context, SHA256};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
+use crate::app::launch::client_use;
 use crate::app::launch::folder;
 
 /// `sitecustomize` and the modules of `stepmem`, as build.rs listed them: the path and the content of each.
@@ -23,10 +24,15 @@ const COMPILED: &str = "__pycache__";
 /// Permissions of the group and of others.
 const OF_OTHERS: u32 = 0o077;
 
-/// Where the client is, and why it is not where it could stay.
+/// How often it is written at most, if others remove it meanwhile.
+const TRIES: usize = 3;
+
+/// Where the client is, and why it is not where it could stay. Nobody removes it while this lives.
 pub(super) struct Installed {
     pub(super) path: PathBuf,
     pub(super) problem: Option<String>,
+    /// Absent on a file system without locks.
+    _held: Option<File>,
 }
 
 /// Writes the client below the user's cache directory, or else that of the session, unless it is there; or else below the
@@ -36,11 +42,17 @@ pub(super) struct Installed {
 /// # Errors
 /// There is no directory that it may be in, or it cannot be written: the reason of the first.
 pub(super) fn install(of_command: Option<&Path>) -> io::Result<Installed> {
-    let name = format!("client-{}", hash());
+    let name = format!("{}{}", client_use::PREFIX, hash());
     let mut first = None;
     for place in folder::of_user() {
-        match folder::owned(&place).and_then(|place| put(&place, &name)) {
-            Ok(path) => return Ok(Installed { path, problem: None }),
+        let put = folder::owned(&place).and_then(|place| put(&place, &name));
+        match put {
+            Ok((path, held)) => {
+                if let Some(place) = path.parent() {
+                    client_use::remove_unused(place, name.as_ref());
+                }
+                return Ok(Installed { path, problem: None, _held: held });
+            }
             Err(error) => drop(first.get_or_insert_with(|| folder::named(&place, &error))),
         }
     }
@@ -49,11 +61,11 @@ pub(super) fn install(of_command: Option<&Path>) -> io::Result<Installed> {
     });
     let advice = "set XDG_CACHE_HOME to a directory that only you can write to";
     match of_command.map(|place| folder::owned(place).and_then(|place| put(&place, &name))) {
-        Some(Ok(path)) => {
+        Some(Ok((path, held))) => {
             let place = path.display();
             let problem =
                 format!("the client is in {place} while the command runs: {reason}; {advice}");
-            Ok(Installed { path, problem: Some(problem) })
+            Ok(Installed { path, problem: Some(problem), _held: held })
         }
         _ => Err(io::Error::other(format!("{reason}; {advice}"))),
     }
@@ -69,16 +81,24 @@ fn hash() -> String {
     folder::hex(hash.finish().as_ref().iter().take(8))
 }
 
-/// Makes sure that the client is below this directory. Returns its path.
-fn put(place: &Path, name: &str) -> io::Result<PathBuf> {
+/// Makes sure that the client is below this directory, and holds it. Returns its path.
+fn put(place: &Path, name: &str) -> io::Result<(PathBuf, Option<File>)> {
     let path = place.join(name);
     if path.as_os_str().as_bytes().contains(&b':') {
         return Err(io::Error::other(format!("{} cannot be in PYTHONPATH", path.display())));
     }
+    for _ in 1..TRIES {
+        if !is_whole(&path) {
+            write(&path)?;
+        }
+        if let Ok(held) = client_use::hold(&path) {
+            return Ok((path, Some(held)));
+        }
+    }
     if !is_whole(&path) {
         write(&path)?;
     }
-    Ok(path)
+    Ok((path, None))
 }
 
 /// Returns whether the directory is this user's alone and has the client's files and no others.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use nix::sys::prctl;
 
 use crate::app::collectors::nvml::nvml_source;
-use crate::app::launch::client;
+use crate::app::launch::client::{self, Installed};
 use crate::app::launch::folder::PrivateFolder;
 use crate::app::launch::live::NoTable;
 use crate::app::launch::narrator::{Control, Narrator, Traces};
@@ -77,7 +77,10 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<GateV
     let ready = Ready {
         snapshots: snapshots.as_ref().map(|folder| folder.path().display().to_string()),
         push_url: None,
-        client: client.and_then(|path| path.into_os_string().into_string().ok()),
+        client: client
+            .as_ref()
+            .and_then(|installed| installed.path.to_str())
+            .map(str::to_owned),
         folder: folder.as_ref().map(|folder| folder.path().display().to_string()),
         token_file: options.token_file.clone(),
     };
@@ -115,12 +118,12 @@ pub fn run(mut settings: Settings, options: &RunOptions) -> anyhow::Result<GateV
     Ok(verdict)
 }
 
-/// Writes the client to where processes of the command find it. Returns its path.
-fn client(folder: Option<&PrivateFolder>, problems: &mut Vec<String>) -> Option<PathBuf> {
+/// Writes the client to where processes of the command find it.
+fn client(folder: Option<&PrivateFolder>, problems: &mut Vec<String>) -> Option<Installed> {
     match client::install(folder.map(PrivateFolder::path)) {
         Ok(installed) => {
-            problems.extend(installed.problem);
-            Some(installed.path)
+            problems.extend(installed.problem.clone());
+            Some(installed)
         }
         Err(error) => {
             problems.push(format!("Python processes are not watched: {error}"));

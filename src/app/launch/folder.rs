@@ -2,6 +2,7 @@
 
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -17,8 +18,9 @@ const SOCKET: &str = "push.sock";
 const EVERYBODY_WRITES: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 const ROOT: u32 = 0;
-/// The owner that a user namespace shows for all whom it does not know, as root outside of a container without privileges.
-const UNMAPPED: u32 = 65534;
+/// The ids that this process' user namespace knows, and the one that it shows for all others.
+const KNOWN_IDS: &str = "/proc/self/uid_map";
+const UNKNOWN_ID: &str = "/proc/sys/kernel/overflowuid";
 
 /// Where a private directory is created: the first of these that works.
 const TEMPORARY: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
@@ -111,20 +113,55 @@ pub(super) fn named(path: &Path, error: &io::Error) -> String {
 pub(super) fn owned(path: &Path) -> io::Result<PathBuf> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     let path = fs::canonicalize(path)?;
-    let us = rustix::process::geteuid().as_raw();
+    let owners = Owners::new();
     let mut below = None;
     for place in path.ancestors() {
         let part = PathPart::of(&fs::metadata(place)?);
-        if let Some(why) = part.replaceable(below, us) {
+        if let Some(why) = part.replaceable(below, owners) {
             return Err(io::Error::other(format!("{why} {}", place.display())));
         }
         below = Some(part);
     }
-    if fs::metadata(&path)?.uid() != us {
+    if fs::metadata(&path)?.uid() != owners.us {
         return Err(io::Error::other(format!("{} belongs to another user", path.display())));
     }
     fs::set_permissions(&path, Permissions::from_mode(0o700))?;
     Ok(path)
+}
+
+/// Who may own a directory on the way to one of ours, apart from root.
+#[derive(Clone, Copy, Debug)]
+struct Owners {
+    us: u32,
+    /// See [`unmapped`].
+    unmapped: Option<u32>,
+}
+
+impl Owners {
+    fn new() -> Self {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        let unmapped = unmapped(&read(KNOWN_IDS), &read(UNKNOWN_ID));
+        Self { us: rustix::process::geteuid().as_raw(), unmapped }
+    }
+}
+
+/// Returns the owner that a user namespace shows for root outside of it, as in a container without privileges; `None` where a
+/// user may have that id, such as nobody (65534) on a machine, for whom its services run.
+fn unmapped(known: &str, unknown: &str) -> Option<u32> {
+    let id: u32 = unknown.trim().parse().ok()?;
+    let ranges: Vec<_> = known.lines().map(range).collect::<Option<_>>()?;
+    let may_be_known = ranges.is_empty() || ranges.iter().any(|ids| ids.contains(&id.into()));
+    (!may_be_known).then_some(id)
+}
+
+/// Returns the ids of a line of `uid_map`: the first, the first outside, how many.
+fn range(line: &str) -> Option<Range<u64>> {
+    let words: Vec<u64> =
+        line.split_whitespace().map(|word| word.parse().ok()).collect::<Option<_>>()?;
+    match words[..] {
+        [first, _, n] => Some(first..first.saturating_add(n)),
+        _ => None,
+    }
 }
 
 /// A directory on the way to one of ours.
@@ -139,48 +176,70 @@ impl PathPart {
         Self { uid: metadata.uid(), mode: metadata.mode() }
     }
 
-    /// Returns why another user than `us` can replace what is `below` in this directory, if one can.
-    fn replaceable(self, below: Option<Self>, us: u32) -> Option<&'static str> {
+    /// Returns why another user than these can replace what is `below` in this directory, if one can.
+    fn replaceable(self, below: Option<Self>, owners: Owners) -> Option<&'static str> {
         if self.mode & EVERYBODY_WRITES == 0 {
-            return (!self.is_of(us)).then_some("another user owns");
+            return (!self.is_of(owners)).then_some("another user owns");
         }
         // Of a sticky directory, entries are replaced by their owners and its own.
         let is_kept = self.mode & STICKY != 0
-            && self.is_of(us)
-            && below.is_some_and(|below| below.is_of(us));
+            && self.is_of(owners)
+            && below.is_some_and(|below| below.is_of(owners));
         (!is_kept).then_some("everybody may write to")
     }
 
-    fn is_of(self, us: u32) -> bool {
-        [us, ROOT, UNMAPPED].contains(&self.uid)
+    fn is_of(self, owners: Owners) -> bool {
+        [owners.us, ROOT].contains(&self.uid) || owners.unmapped == Some(self.uid)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::app::launch::folder::PathPart;
+    use crate::app::launch::folder::{Owners, PathPart, unmapped};
 
     const US: u32 = 1000;
     const OTHER: u32 = 1001;
+    const NOBODY: u32 = 65534;
+    const OWNERS: Owners = Owners { us: US, unmapped: None };
+    const IN_NAMESPACE: Owners = Owners { unmapped: Some(NOBODY), ..OWNERS };
 
-    fn check(uid: u32, mode: u32, below: u32, is_ours: bool) {
+    fn check(owners: Owners, uid: u32, mode: u32, below: u32) -> bool {
         let (part, below) = (PathPart { uid, mode }, PathPart { uid: below, mode: 0o700 });
-        assert_eq!(part.replaceable(Some(below), US).is_none(), is_ours, "{part:?} {below:?}");
+        part.replaceable(Some(below), owners).is_none()
     }
 
     #[test]
     fn directory_is_ours_where_no_other_user_can_replace_it() {
-        for owner in [US, 0, 65534] {
-            check(owner, 0o755, US, true);
-            check(owner, 0o1777, US, true);
-            check(owner, 0o1777, 0, true);
-            check(owner, 0o1777, OTHER, false);
-            check(owner, 0o777, US, false);
+        for (owners, owner) in [(OWNERS, US), (OWNERS, 0), (IN_NAMESPACE, NOBODY)] {
+            assert!(check(owners, owner, 0o755, US));
+            assert!(check(owners, owner, 0o1777, US));
+            assert!(check(owners, owner, 0o1777, 0));
+            assert!(!check(owners, owner, 0o1777, OTHER));
+            assert!(!check(owners, owner, 0o777, US));
         }
-        for mode in [0o755, 0o700, 0o1777, 0o777] {
-            check(OTHER, mode, US, false);
+        for other in [OTHER, NOBODY] {
+            for mode in [0o755, 0o700, 0o1777, 0o777] {
+                assert!(!check(OWNERS, other, mode, US), "{other} {mode:o}");
+            }
         }
         let last = PathPart { uid: US, mode: 0o1777 };
-        assert!(last.replaceable(None, US).is_some());
+        assert!(last.replaceable(None, OWNERS).is_some());
+    }
+
+    #[test]
+    fn owner_that_stands_for_unknown_ones_is_none_where_a_user_may_have_its_id() {
+        let machine = "         0          0 4294967295\n";
+        let apptainer = "      1000       1000          1\n";
+        let podman = "         0       1000          1\n         1     100000      65536\n";
+        for (known, owner) in [
+            (machine, None),
+            (apptainer, Some(NOBODY)),
+            (podman, None),
+            ("", None),
+            ("0 0", None),
+        ] {
+            assert_eq!(unmapped(known, "65534\n"), owner, "{known}");
+        }
+        assert_eq!(unmapped(apptainer, ""), None);
     }
 }

@@ -2,6 +2,7 @@
 //! command, and a witness of the signals that the command gets. `docs/adr/0023-run-invisible.md` says why they are four.
 
 mod client;
+pub mod client_use;
 mod environment;
 pub mod exporter;
 mod folder;
