@@ -395,7 +395,13 @@ impl Engine {
     /// Returns what is known of the code behind a rank's memory, in its present life.
     pub(super) fn site(&self, run: &Run, rank: Rank, state: &RankState) -> SiteView<'_> {
         let began = state.lifecycle().origin().map(|origin| origin.began);
-        self.sites.of(run, rank, began)
+        let site = self.sites.of(run, rank, began);
+        // The name is cloned only where a bound is known.
+        let is_withheld = site.has_bound()
+            && self
+                .findings
+                .withholds_page(&SubjectId::Rank(RankId { run: run.clone(), rank }));
+        SiteView { is_withheld, ..site }
     }
 
     pub(super) fn scene(&self, now: Uptime) -> Scene<'_> {

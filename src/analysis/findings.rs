@@ -93,6 +93,13 @@ impl Findings {
         }
     }
 
+    /// Returns whether the bound of what a subject holds withholds the page of its growth.
+    pub fn withholds_page(&self, subject: &SubjectId) -> bool {
+        let of_subject = self.by_subject.get(subject);
+        let active = of_subject.and_then(|held| held.get(&DiagnosisKind::CreepConfirmed));
+        active.is_some_and(|active| active.finding.evidence.ends())
+    }
+
     /// Judges a scene by what held before; what was acknowledged counts as info. The worst diagnosis comes first, and
     /// then the subjects in order.
     pub fn judge(&self, scene: &Scene<'_>, acks: &Acks, now: Uptime) -> Vec<Finding> {

@@ -238,6 +238,15 @@ pub struct SiteView<'a> {
     pub is_holder_newest: bool,
     /// A search that named no holder, where none is known.
     pub searched: Option<EmptySearch>,
+    /// Whether the bound of what it holds withheld its page at the last look.
+    pub is_withheld: bool,
+}
+
+impl SiteView<'_> {
+    /// Returns whether what it holds has a bound.
+    pub fn has_bound(&self) -> bool {
+        self.holder.is_some_and(|known| known.holder.fill.is_some())
+    }
 }
 
 /// Ranks that ended whose sites are kept. Beyond, those that were learnt first are forgotten.
@@ -345,6 +354,7 @@ impl SiteTable {
                 holder,
                 is_holder_newest: searched_at <= holder.map(|of| of.asked),
                 searched: searched.filter(|_| holder.is_none()),
+                is_withheld: false,
             }
         })
     }

@@ -1,5 +1,7 @@
 //! Growth that knows its own end: what holds the memory has a bound, and a page is withheld until it is full.
 
+use std::thread;
+
 use serde_json::{Value, json};
 
 use crate::rig::command::stepmem;
@@ -156,6 +158,66 @@ fn a_bound_that_does_not_show_the_end_of_the_growth_withholds_no_page() {
     post(&exporter, &nothing);
     assert_eq!(creep(&exporter)["evidence"]["filling"]["doubt"], "outdated");
     assert_eq!(severity(&exporter), PAGES);
+}
+
+#[test]
+fn a_bound_that_hovers_around_what_it_has_to_explain_does_not_page_again_and_again() {
+    let exporter = filling(&[]);
+    let after = |share: u64| {
+        let of = |bytes: u64| bytes * share / 100;
+        post(
+            &exporter,
+            &report_with(&json!({ "bytes": of(700 * ITEM), "bytes_per_step": of(ITEM) })),
+        );
+        severity(&exporter)
+    };
+    // It pages until it explains 90 % of the growth, and from then on unless it explains less than 85 %.
+    for (share, expected) in [
+        (88, PAGES),
+        (92, TOLD),
+        (88, TOLD),
+        (91, TOLD),
+        (87, TOLD),
+        (82, PAGES),
+        (88, PAGES),
+        (92, TOLD),
+    ] {
+        assert_eq!(after(share), expected, "{share} %: {:#}", creep(&exporter));
+    }
+    let varying = |bytes: u64| {
+        post(&exporter, &report_with(&json!({ "bytes": 700 * bytes })));
+        severity(&exporter)
+    };
+    // Its items are as large as its new ones, to within 10 % at first and then 15 %.
+    for (share, expected) in [(87, TOLD), (85, PAGES), (87, PAGES), (93, TOLD)] {
+        assert_eq!(varying(ITEM * share / 100), expected, "{share} %: {:#}", creep(&exporter));
+    }
+}
+
+#[test]
+fn a_bound_that_is_reported_twice_counts_once() {
+    let exporter = filling(&[]);
+    post(&exporter, &report(REPORTED));
+    let once = creep(&exporter)["evidence"]["filling"].clone();
+    post(&exporter, &report(REPORTED));
+    assert_eq!(creep(&exporter)["evidence"]["filling"], once);
+    // An answer that overtook it is of the same buffer, earlier.
+    post(&exporter, &report(REPORTED - 50));
+    let earlier = &creep(&exporter)["evidence"]["filling"];
+    assert_eq!((earlier["full_in_steps"].as_f64(), severity(&exporter)), (Some(1300.0), TOLD));
+    // Two processes that take themselves for the rank, at once: that of the rank's steps counts.
+    let mut of_other = report_with(&json!({ "items_max": 1_u64 << 53 }));
+    of_other["instance"] = json!("00000000000000bb");
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| post(&exporter, &report(REPORTED)));
+            scope.spawn(|| {
+                let answer = exporter.post_to("/v1/holders", of_other.to_string());
+                assert_eq!(answer.status, 409, "{}", answer.body);
+            });
+        }
+    });
+    assert_eq!((&creep(&exporter)["evidence"]["filling"], severity(&exporter)), (&once, TOLD));
 }
 
 #[test]

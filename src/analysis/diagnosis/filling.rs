@@ -9,12 +9,22 @@ use crate::detect::signal::Signal;
 use crate::detect::trend::Trend;
 use crate::model::site::{Fill, TensorHolder};
 
-/// The holder explains this share of the growth since its onset, or more.
-const EXPLAINED_MIN: f64 = 0.9;
-/// A holder of more than this share holds other memory than what grows, such as the host's next to a GPU's.
-const EXPLAINED_MAX: f64 = 1.25;
-/// A new item takes as many bytes as all items do on average, to within this share.
-const ITEM_BYTES_WITHIN: f64 = 0.1;
+/// Within which an end withholds a page.
+struct Limits {
+    /// The holder explains this share of the growth since its onset, or more.
+    explained_min: f64,
+    /// A holder of more than this share holds other memory than what grows, such as the host's next to a GPU's.
+    explained_max: f64,
+    /// A new item takes as many bytes as all items do on average, to within this share.
+    item_bytes_within: f64,
+}
+
+/// Of an end that did not withhold the page at the last look.
+const TO_BEGIN: Limits =
+    Limits { explained_min: 0.9, explained_max: 1.25, item_bytes_within: 0.1 };
+/// Of one that did: what hovers around a limit is not paged again and again.
+const TO_GO_ON: Limits =
+    Limits { explained_min: 0.85, explained_max: 1.3, item_bytes_within: 0.15 };
 /// The end may come later than reported by this share of the steps until then.
 const END_WITHIN: f64 = 0.02;
 
@@ -101,7 +111,9 @@ impl Filling {
         measured: &Measured,
     ) -> Option<FillingDoubt> {
         let held_bytes = measured.growth_bytes(trend);
-        let explained = EXPLAINED_MIN * trend.growth_bytes..=EXPLAINED_MAX * trend.growth_bytes;
+        let limits = if rank.site.is_withheld { &TO_GO_ON } else { &TO_BEGIN };
+        let explained = limits.explained_min * trend.growth_bytes
+            ..=limits.explained_max * trend.growth_bytes;
         let left = self.left_bytes;
         let rest = Rest {
             growth_bytes: (trend.growth_bytes - held_bytes).max(0.0),
@@ -112,7 +124,7 @@ impl Filling {
             (FillingDoubt::NotOwn, !measured.fill.is_own),
             (FillingDoubt::Outdated, is_outdated(rank)),
             (FillingDoubt::PastItsEnd, self.is_past_its_end(rank, measured)),
-            (FillingDoubt::ItemsVary, !measured.has_equal_items()),
+            (FillingDoubt::ItemsVary, !measured.has_items_within(limits.item_bytes_within)),
             (FillingDoubt::PartOfGrowth, !explained.contains(&held_bytes)),
             (FillingDoubt::CapacityUnknown, left.is_none()),
             (FillingDoubt::DoesNotFit, left.is_some_and(|left| left < 0.0)),
@@ -177,10 +189,11 @@ impl Measured {
         self.fill.items == self.fill.items_max
     }
 
-    fn has_equal_items(&self) -> bool {
+    /// Returns whether a new item takes as many bytes as all do on average, to within this share.
+    fn has_items_within(&self, share: f64) -> bool {
         let of_new = self.bytes_per_step / self.fill.items_per_step;
         let of_all = self.bytes / self.fill.items.as_f64();
-        (of_new - of_all).abs() <= ITEM_BYTES_WITHIN * of_all
+        (of_new - of_all).abs() <= share * of_all
     }
 
     /// Returns what it gained from the onset of a trend to its newest sample: no more than it holds.
