@@ -7,9 +7,10 @@ use std::time::Duration;
 use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 use serde_json::{Value, json};
 use stepmem::analysis::config::EngineConfig;
+use stepmem::analysis::diagnosis::kind::Severity;
 use stepmem::analysis::engine::Engine;
 use stepmem::analysis::event::Event;
-use stepmem::analysis::findings::TransitionState;
+use stepmem::analysis::findings::{Transition as FullTransition, TransitionState};
 use stepmem::input::push::wire::recorded::{RecordingEntry, decode_recorded};
 use stepmem::model::units::Uptime;
 
@@ -23,12 +24,17 @@ const LEAKING: u64 = 1;
 
 /// Three ranks of one step a second with 16 MiB of noise; one leaks 24 MiB a step, so that it creeps before the end.
 fn job(seed: u64) -> Vec<Value> {
-    let live = move |rank, step| {
-        let leaked = if rank == LEAKING { 24 * MIB * step } else { 0 };
+    job_until(seed, STEPS, STEPS)
+}
+
+/// The same job of so many steps, in which growth ends earlier.
+fn job_until(seed: u64, grows_until: u64, n_steps: u64) -> Vec<Value> {
+    let live = move |rank, step: u64| {
+        let leaked = if rank == LEAKING { 24 * MIB * step.min(grows_until) } else { 0 };
         let of_rank = seed.wrapping_mul(3).wrapping_add(rank);
         20 * GIB + noise(of_rank, step, 16 * MIB) + leaked
     };
-    let job = Job::new(3, 0).steps(0..STEPS).reserved(|_, _| 64 * GIB);
+    let job = Job::new(3, 0).steps(0..n_steps).reserved(|_, _| 64 * GIB);
     job.live(live).peak(move |rank, step| live(rank, step) + 10 * GIB).records()
 }
 
@@ -37,6 +43,15 @@ type Transition = (u32, &'static str, bool, Option<u64>);
 
 /// The transitions of records that arrive in this order, and how many restarts the engine counted.
 fn transitions(records: &[Value]) -> (Vec<Transition>, u64) {
+    let (all, n_restarts) = engine_transitions(records);
+    let short = |it: FullTransition| {
+        let rank = it.subject.rank().unwrap().rank.get();
+        (rank, it.kind.label(), it.state == TransitionState::Raised, it.step)
+    };
+    (all.into_iter().map(short).collect(), n_restarts)
+}
+
+fn engine_transitions(records: &[Value]) -> (Vec<FullTransition>, u64) {
     let began = records[0]["time"].as_f64().unwrap();
     let mut engine = Engine::new(EngineConfig::default(), began);
     let mut now = Uptime::default();
@@ -49,15 +64,7 @@ fn transitions(records: &[Value]) -> (Vec<Transition>, u64) {
         let since = record["time"].as_f64().unwrap() - began;
         now = now.max(Uptime(Duration::try_from_secs_f64(since).unwrap_or_default()));
         let batch = engine.admit(vec![sample], now).unwrap();
-        for it in engine.apply(Event::Steps(batch), now) {
-            let rank = it.subject.rank().unwrap().rank.get();
-            transitions.push((
-                rank,
-                it.kind.label(),
-                it.state == TransitionState::Raised,
-                it.step,
-            ));
-        }
+        transitions.extend(engine.apply(Event::Steps(batch), now));
     }
     (transitions, engine.records().restarted)
 }
@@ -116,6 +123,40 @@ proptest! {
         let (turned, n_restarts) = transitions(&turned);
         prop_assert_eq!(n_restarts, 0);
         prop_assert_eq!(creep(&turned), creep(&transitions(&plain).0));
+    }
+}
+
+/// Steps, severities and the step since which it is level, of the findings of growth.
+fn levels(records: &[Value]) -> Vec<(Option<u64>, Severity, Value)> {
+    let creeps = engine_transitions(records)
+        .0
+        .into_iter()
+        .filter(|it| it.kind.label() == "CREEP_CONFIRMED");
+    creeps
+        .map(|it| {
+            let evidence = serde_json::to_value(&it.evidence).unwrap();
+            (it.step, it.severity, evidence["level_since_step"].clone())
+        })
+        .collect()
+}
+
+#[test]
+fn growth_ends_where_it_did_wherever_the_clock_goes_back() {
+    let plain = job_until(7, 700, 2000);
+    let expected = levels(&plain);
+    let is_level = |it: &&(Option<u64>, Severity, Value)| {
+        it.2.as_u64().is_some_and(|since| since.abs_diff(700) < 40)
+    };
+    assert!(expected.iter().any(|it| is_level(&it)), "{expected:?}");
+    // While it grows, as it ends, before that is known, and afterwards.
+    for at in [300, 699, 720, 1500] {
+        for by in [10.0, 50_000.0] {
+            let mut turned = plain.clone();
+            for record in turned.iter_mut().filter(|it| it["step"].as_u64() >= Some(at)) {
+                record["time"] = json!(record["time"].as_f64().unwrap() - by);
+            }
+            assert_eq!(levels(&turned), expected, "{at} {by}");
+        }
     }
 }
 

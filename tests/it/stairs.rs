@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::rig::command::stepmem;
 use crate::rig::exporter::Exporter;
+use crate::rig::folder::{Folder, text};
 use crate::rig::job::Job;
 use crate::rig::units::{GIB, MIB};
 
@@ -98,6 +99,47 @@ fn stairs_that_an_object_grew_with_creep_with_the_fourth() {
         let status = exporter.status();
         assert_eq!(status["findings"][0]["kind"], kind, "{first} {last} {share}");
     }
+}
+
+#[test]
+fn stairs_and_the_object_that_grew_with_them_outlast_a_restart() {
+    let known = |n: u64| n * PERIOD + KNOWN_WITHIN;
+    let (reported, last) = (known(4), known(4) + 10);
+    let report = json!({
+        "run": "job", "rank": 0, "outcome": "named", "first_step": known(3), "last_step": reported - 1,
+        "holders": [{
+            "name": "`Evaluator.results`", "kind": "list", "tensors": 4, "bytes": 4 * STAIR,
+            "tensors_per_step": 0.01, "bytes_per_step": 838_860_800.0 / 300.0,
+        }],
+    });
+    // Between two stairs, right after one, when it is known, and after the report.
+    for restarted in [known(3) + 100, 4 * PERIOD + 2, reported, reported + 5] {
+        let folder = Folder::new(&format!("stairs-restart-{restarted}"));
+        let mut exporter = Some(start(&folder));
+        let (mut at, mut is_reported) = (1, false);
+        for until in [restarted.min(reported), restarted.max(reported), last] {
+            let running = exporter.take().unwrap_or_else(|| start(&folder));
+            running.push(&job(staircase).steps(at..until).records());
+            at = until;
+            if at >= reported && !is_reported {
+                is_reported = true;
+                assert_eq!(running.post_to("/v1/holders", report.to_string()).status, 200);
+            }
+            if at == restarted {
+                running.stop();
+            } else {
+                exporter = Some(running);
+            }
+        }
+        let status = exporter.unwrap_or_else(|| start(&folder)).status();
+        let found = &status["findings"][0];
+        assert_eq!(found["kind"], "CREEP_CONFIRMED", "{restarted} {found:#}");
+        assert_eq!(found["evidence"]["holder"]["name"], "`Evaluator.results`", "{restarted}");
+    }
+}
+
+fn start(folder: &Folder) -> Exporter {
+    Exporter::start(&["--state.file", &text(&folder.path("state"))])
 }
 
 #[test]
