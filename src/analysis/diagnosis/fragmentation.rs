@@ -94,6 +94,13 @@ impl Figures for FragmentationEvidence {
         }
     }
 
+    fn advice(&self) -> Option<String> {
+        match self {
+            Self::Growth(growth) if growth.is_level() => growth.advice(),
+            Self::Growth(_) | Self::Unused(_) => None,
+        }
+    }
+
     fn is_level(&self) -> bool {
         matches!(self, Self::Growth(growth) if growth.is_level())
     }

@@ -39,7 +39,10 @@ pub fn creeping(
     let has_resumed = trend
         .resumed()
         .is_some_and(|resumed| trend.seen.time.since(resumed.time) < RESUMED_SECONDS);
-    let figures = subject.figures(trend);
+    let mut figures = subject.figures(trend);
+    figures.is_full = figures.is_level()
+        && pressure::of_signal(subject, signal)
+            .any(|pressure| pressure.ratio >= scene.thresholds.pressure_warning);
     let ends = figures.ends();
     let severity = match trend.is_growing() && !ends {
         false => Severity::Info,
@@ -51,6 +54,21 @@ pub fn creeping(
 
 /// What to do about growth that has ended.
 const LEVEL_ADVICE: &str = "Nothing, unless it grows again. A buffer that is full and state that is made once look like this.";
+
+/// What to do about growth that has ended where the memory is full.
+fn full_advice(signal: Signal) -> &'static str {
+    match signal {
+        Signal::Reserved => {
+            "The card is full: the cache cannot grow further, and the next larger block may not fit. Try \
+             PYTORCH_ALLOC_CONF=expandable_segments:True (before PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF); pad or \
+             bucket varying shapes."
+        }
+        Signal::Allocated | Signal::OutsideAllocator | Signal::Process => {
+            "The memory is full, so it is level because it cannot grow further. Look at what grew until then, or \
+             reduce the memory load: batch or sequence length, activation checkpointing, sharding."
+        }
+    }
+}
 
 /// What to do about growth that ends by itself.
 const FILLING_ADVICE: &str =
@@ -87,10 +105,13 @@ impl Figures for TrendFigures {
                 || date(self.level_since_time.map_or(0.0, UnixTime::get)),
                 |step| format!("step {}", grouped(step.get())),
             );
-            return format!(
-                "{} {growth} until {until}; level since",
-                what.replacen("grows", "grew", 1)
-            );
+            let what = what.replacen("grows", "grew", 1);
+            let full = match (self.is_full, self.is_on_host) {
+                (true, true) => ": the memory is full",
+                (true, false) => ": the card is full",
+                (false, _) => "",
+            };
+            return format!("{what} {growth} until {until}; level since{full}");
         }
         let mut text = match (self.slope_bytes_per_step, self.onset_step) {
             (Some(slope), Some(step)) => {
@@ -163,7 +184,8 @@ impl Figures for TrendFigures {
 
     fn advice(&self) -> Option<String> {
         if self.is_level() {
-            return Some(LEVEL_ADVICE.to_owned());
+            let advice = if self.is_full { full_advice(self.signal) } else { LEVEL_ADVICE };
+            return Some(advice.to_owned());
         }
         if self.ends() {
             return Some(FILLING_ADVICE.to_owned());

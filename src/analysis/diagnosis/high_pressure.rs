@@ -1,5 +1,7 @@
 //! HIGH PRESSURE: a recent peak is near the rank's own capacity.
 
+use std::ops::Not;
+
 use serde::{Deserialize, Serialize};
 
 use crate::analysis::basis::Basis;
@@ -31,6 +33,9 @@ pub const ABOUT: About = About {
 #[serde(deny_unknown_fields)]
 pub struct PressureEvidence {
     pub pressure_ratio: f64,
+    /// Whether it is host memory, of a rank that trains on the CPU.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub is_on_host: bool,
     /// The memory that the peak is of.
     pub basis: Basis,
     pub capacity_bytes: u64,
@@ -70,12 +75,17 @@ const NEVER_LIVE_MIN: f64 = 0.20;
 const FRAGMENTED_ADVICE: &str = "Much of what the allocator holds is never live at once: try PYTORCH_ALLOC_CONF=expandable_segments:True (before \
      PyTorch 2.9: PYTORCH_CUDA_ALLOC_CONF), and pad or bucket varying shapes. That alone takes the pressure away, without a smaller batch.";
 
+/// What to do about pressure on the host.
+const HOST_ADVICE: &str = "Reduce the host's memory load: DataLoader workers and the batches that they prefetch, data sets and caches in memory, batch or \
+     sequence length; or give the job more memory.";
+
 /// What to do about a bound that is more than the memory.
 const TOO_LARGE_ADVICE: &str = "Give it a lower bound, smaller items, or memory of the host.";
 
-/// Returns what to look at first where an allocator held so much of the capacity that was never live.
-pub fn advice(never_live_ratio: Option<f64>) -> Option<&'static str> {
-    never_live_ratio.map(|_| FRAGMENTED_ADVICE)
+/// Returns what to look at first on the host, or where an allocator held so much of the capacity that was never live.
+pub fn advice(is_on_host: bool, never_live_ratio: Option<f64>) -> Option<&'static str> {
+    let of_device = never_live_ratio.map(|_| FRAGMENTED_ADVICE);
+    if is_on_host { Some(HOST_ADVICE) } else { of_device }
 }
 
 /// Returns the share of the capacity that was reserved and never live at once, where that is much.
@@ -112,6 +122,7 @@ pub fn judge(
         graded.or(ahead.map(|live| (Severity::Warning, *live)))?;
     let evidence = PressureEvidence {
         pressure_ratio: ratio,
+        is_on_host: subject.rank().is_some_and(|rank| rank.identity.is_host()),
         basis,
         capacity_bytes: capacity.get(),
         never_live_ratio: subject.rank().filter(|_| !is_live(basis)).and_then(of_rank),
@@ -144,6 +155,7 @@ fn is_in_use(basis: Basis, has_retried: bool) -> bool {
 impl Figures for PressureEvidence {
     fn sentence(&self) -> String {
         let of = match self.basis {
+            _ if self.is_on_host => "the peak of host memory",
             Basis::Allocated => "the allocated peak",
             Basis::HighWater => "the high-water mark of allocated memory",
             Basis::Reserved => "the reserved peak",
@@ -165,7 +177,7 @@ impl Figures for PressureEvidence {
         if self.too_large.is_some() {
             return Some(TOO_LARGE_ADVICE.to_owned());
         }
-        advice(self.never_live_ratio).map(str::to_owned)
+        advice(self.is_on_host, self.never_live_ratio).map(str::to_owned)
     }
 
     fn score(&self) -> Score {

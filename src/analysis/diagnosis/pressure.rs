@@ -4,6 +4,7 @@ use crate::analysis::basis::Basis;
 use crate::analysis::diagnosis::scene::{Subject, SubjectView};
 use crate::analysis::processes::ProcessView;
 use crate::analysis::rank::view::RankView;
+use crate::detect::signal::Signal;
 use crate::model::units::Bytes;
 
 /// One way of measuring pressure.
@@ -51,6 +52,19 @@ pub fn of_subject(subject: &Subject<'_, '_>) -> Vec<Pressure> {
         SubjectView::Process(_, process) => of_process(process).into_iter().collect(),
         SubjectView::Device(..) => Vec::new(),
     }
+}
+
+/// Returns the pressures of the memory that a signal is about.
+pub fn of_signal(subject: &Subject<'_, '_>, signal: Signal) -> impl Iterator<Item = Pressure> {
+    let is_on_host = subject.rank().is_some_and(|rank| rank.identity.is_host());
+    let is_of = move |of: &Pressure| match (signal, of.basis) {
+        (Signal::Allocated, Basis::Reserved) => is_on_host,
+        (Signal::Allocated, Basis::Allocated | Basis::HighWater)
+        | (Signal::Reserved | Signal::OutsideAllocator, Basis::Reserved | Basis::Device)
+        | (Signal::Process, Basis::Process) => true,
+        _ => false,
+    };
+    of_subject(subject).into_iter().filter(is_of)
 }
 
 /// Returns the pressure of a rank's live memory: of its recent peak, else of its high-water mark.

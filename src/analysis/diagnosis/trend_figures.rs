@@ -68,6 +68,9 @@ pub struct TrendFigures {
         skip_serializing_if = "Option::is_none"
     )]
     pub level_since_time: Option<UnixTime>,
+    /// Whether it is level where the memory is full.
+    #[serde(default, skip_serializing_if = "Not::not")]
+    pub is_full: bool,
     /// Bytes left to grow into; absent when the capacity is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headroom_bytes: Option<f64>,
@@ -130,6 +133,7 @@ impl TrendFigures {
             onset_time: trend.onset.time,
             level_since_step: level_since.and_then(|since| step_of(since.position)),
             level_since_time: level_since.map(|since| since.time),
+            is_full: false,
             headroom_bytes: trend.headroom_bytes(),
             oom_eta_steps: steps.and_then(|eta| trend.known(eta)),
             oom_eta_lower_steps: steps.map(|eta| eta.lower),

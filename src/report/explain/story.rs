@@ -465,6 +465,7 @@ mod tests {
         let evidence = PressureEvidence {
             too_large: None,
             pressure_ratio: 0.95,
+            is_on_host: false,
             basis: Basis::Process,
             never_live_ratio: None,
             capacity_bytes: 100,

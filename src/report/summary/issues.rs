@@ -94,8 +94,10 @@ fn past_pressures(run: &RunView<'_>, found: &[RankIssue]) -> Vec<RankIssue> {
         };
         let graded = LifePressure::all(view).filter(|_| !is_found).filter_map(grade);
         let (severity, pressure) = graded.reduce(worse)?;
-        let advice = high_pressure::advice(never_live(view, pressure)).map(Cow::Borrowed);
-        Some(RankIssue { advice, ..RankIssue::of_pressure(*rank, pressure, severity) })
+        let is_on_host = view.identity.is_host();
+        let advice = high_pressure::advice(is_on_host, never_live(view, pressure));
+        let issue = RankIssue::of_pressure(*rank, pressure, severity, is_on_host);
+        Some(RankIssue { advice: advice.map(Cow::Borrowed), ..issue })
     };
     run.ranks.iter().filter_map(past).collect()
 }
@@ -152,7 +154,12 @@ impl RankIssue {
         })
     }
 
-    fn of_pressure(rank: Rank, pressure: LifePressure, severity: IssueSeverity) -> Self {
+    fn of_pressure(
+        rank: Rank,
+        pressure: LifePressure,
+        severity: IssueSeverity,
+        is_on_host: bool,
+    ) -> Self {
         let LifePressure { ratio, basis, capacity, step } = pressure;
         let at = match (step, basis) {
             (Some(step), _) => format!(" at step {step}"),
@@ -160,6 +167,7 @@ impl RankIssue {
             (None, _) => " outside train steps".to_owned(),
         };
         let peak = match basis {
+            _ if is_on_host => "peak of host memory".to_owned(),
             Basis::HighWater => "high-water mark of allocated memory".to_owned(),
             _ => format!("{} peak", basis.as_label()),
         };
