@@ -282,9 +282,91 @@ fn is_within(inner: &Path, outer: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::fs;
     use std::path::{Path, PathBuf};
 
-    use super::{OomKills, PROCESSES_MAX, counter_files, is_within};
+    use super::{
+        CountedGroup, OomKills, PROCESSES_MAX, WatchedProcess, counter_files, is_within,
+        oom_kills,
+    };
+    use crate::model::ids::{Rank, RankId, Run};
+
+    /// A tree of control groups of version 2: the job's, and one of each rank below it. The files are as Linux 6.8 writes
+    /// them, where a kill counts in all groups above, too.
+    struct Tree {
+        root: PathBuf,
+        kills: OomKills,
+        ranks: Vec<(RankId, u32)>,
+    }
+
+    /// Processes that are gone; that of the job itself comes first.
+    const PIDS: [u32; 3] = [4_000_000, 4_000_001, 4_000_002];
+    const GROUPS: [&str; 3] = ["job", "job/rank0", "job/rank1"];
+
+    fn events(n_kills: u64) -> String {
+        format!(
+            "low 0\nhigh 0\nmax {}\noom {n_kills}\noom_kill {n_kills}\noom_group_kill 0\n",
+            31 * n_kills
+        )
+    }
+
+    impl Tree {
+        fn new(name: &str) -> Self {
+            let root = std::env::temp_dir()
+                .join(format!("stepmem-cgroup-{}-{name}", std::process::id()));
+            let mut tree = Self { root, kills: OomKills::new(), ranks: Vec::new() };
+            tree.kills.groups = BTreeMap::new();
+            for (group, pid) in GROUPS.into_iter().zip(PIDS) {
+                let file = tree.file(group);
+                fs::create_dir_all(file.parent().unwrap()).unwrap();
+                fs::write(&file, events(1)).unwrap();
+                let counted =
+                    CountedGroup { seen: oom_kills(&file).unwrap(), ..CountedGroup::default() };
+                tree.kills.groups.insert(file.clone(), counted);
+                tree.kills
+                    .processes
+                    .insert(pid, WatchedProcess { counter: Some(file), _wait: None });
+            }
+            let id =
+                |rank| RankId { run: Run::new("job").unwrap(), rank: Rank::new(rank).unwrap() };
+            tree.ranks = (0..).map(id).zip(PIDS.into_iter().skip(1)).collect();
+            tree
+        }
+
+        fn file(&self, group: &str) -> PathBuf {
+            self.root.join(group).join("memory.events")
+        }
+
+        /// Returns the ranks that are told as killed, and the number of others, after so many kills of each group.
+        fn look(&mut self, n_kills: [u64; 3]) -> (Vec<u64>, u64) {
+            for (group, n_kills) in GROUPS.into_iter().zip(n_kills) {
+                fs::write(self.file(group), events(n_kills)).unwrap();
+            }
+            let look = self.kills.look(&self.ranks, tokio::time::Instant::now().into(), true);
+            (look.ranks.iter().map(|id| id.rank.get().into()).collect(), look.n_others)
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.root).ok();
+        }
+    }
+
+    #[tokio::test]
+    async fn kill_in_a_tree_of_groups_is_of_the_group_that_it_was_in_alone() {
+        // Each began with one kill of before. That of rank 1 counts in its group and in the job's.
+        assert_eq!(Tree::new("inner").look([2, 1, 2]), (vec![1], 0));
+        assert_eq!(Tree::new("both").look([3, 2, 2]), (vec![0, 1], 0));
+        // One of the job's own processes: both ranks are gone, and neither is it for sure.
+        assert_eq!(Tree::new("outer").look([2, 1, 1]), (vec![], 1));
+        assert_eq!(Tree::new("outer-and-inner").look([3, 2, 1]), (vec![0], 1));
+        assert_eq!(Tree::new("none").look([1, 1, 1]), (vec![], 0));
+        let mut tree = Tree::new("counted");
+        tree.look([3, 2, 1]);
+        assert_eq!(tree.kills.n_kills(), Some(2), "each once");
+    }
 
     #[tokio::test]
     async fn processes_are_watched_as_long_as_ranks_have_them_and_up_to_a_bound() {
