@@ -11,7 +11,7 @@ import textwrap
 from typing import Iterator, Optional
 
 import pytest
-from conftest import STUB
+from conftest import STUB, await_true
 from test_run import python, run, script  # noqa: F401
 
 STEPS = """
@@ -171,3 +171,30 @@ def test_exit_code_that_another_rank_explains_makes_no_out_of_memory(run, script
     assert ended.code == 3, ended.err
     text = " ".join(card(tmp_path).split())
     assert "OUT OF MEMORY (warning) on rank 0" in text and "Ended with an error: rank 1" in text, text
+
+
+CAUGHT = "try:\n    torch.malloc(2 << 30)\nexcept torch.OutOfMemoryError:\n    pass\n"
+
+
+def test_second_run_of_a_command_that_fails_leaves_the_end_of_the_first(run, script, tmp_path):  # noqa: F811
+    first, second = script(textwrap.dedent(STEPS) + CAUGHT), script(textwrap.dedent(STEPS) + "sys.exit(3)\n")
+    both = f"STEPMEM_RUN=first {sys.executable} {first} && STEPMEM_RUN=second {sys.executable} {second}"
+    ended = run("sh", "-c", both, PYTHONPATH=STUB, STEPMEM_EVERY_STEP="1").ended()
+    assert ended.code == 3, ended.err
+    text = " ".join((tmp_path / "logs/first/latest/final_summary.txt").read_text().split())
+    assert "OUT OF MEMORY (warning) on rank 0" in text, text
+    assert "OUT OF MEMORY" not in (tmp_path / "logs/second/latest/final_summary.txt").read_text()
+
+
+def test_each_of_two_commands_that_push_one_run_corrects_its_own_ranks(run, script, tmp_path):  # noqa: F811
+    """As on two machines, or in two terminals: the exit code of one says nothing of the other's rank, which caught an error too."""
+    path = script(textwrap.dedent(STEPS) + CAUGHT + "open('caught' + os.environ['RANK'], 'w').close()\nwhile not os.path.exists('over'): time.sleep(0.02)\nsys.exit(int(os.environ['RANK']))\n")
+    started = [python(run, path, RANK=str(rank), WORLD_SIZE="2", STEPMEM_RUN="job", STEPMEM_EVERY_STEP="1") for rank in (0, 1)]
+    await_true("both caught it", lambda: all((tmp_path / f"caught{rank}").exists() for rank in (0, 1)))
+    (tmp_path / "over").touch()
+    codes = [each.ended() for each in started]
+    assert [ended.code for ended in codes] == [0, 1], codes[1].err
+    cards = [" ".join(path.read_text().split()) for path in sorted(tmp_path.glob("logs/job/*/final_summary*.txt"))]
+    of = {rank: [text for text in cards if f" on rank {rank}" in text] for rank in (0, 1)}
+    assert len(set(of[0])) == len(set(of[1])) == 1, cards
+    assert "OUT OF MEMORY (warning) on rank 0" in of[0][0] and "OUT OF MEMORY (critical) on rank 1" in of[1][0], cards
