@@ -416,3 +416,20 @@ def test_too_few_files_are_a_plain_error(tmp_path, home, n_files):
         assert "panicked" not in ended.stderr and "backtrace" not in ended.stderr, ended.stderr
         is_watching = "stepmem: watching; page http" in ended.stderr and "cannot listen" not in ended.stderr
         assert is_watching or "Too many open files" in ended.stderr, ended.stderr
+
+
+def test_runs_that_end_at_once_leave_one_link_to_a_whole_summary(run, script, tmp_path):
+    path = script("import os\n" + textwrap.dedent(STEPS) + "open(os.environ['STEPMEM_RUN'], 'w').close()\nwhile not os.path.exists('over'): time.sleep(0.01)\n")
+    names = [f"run{n}" for n in range(5)]
+    started = [python(run, path, "30", STEPMEM_RUN=name) for name in names]
+    await_true("all have stepped", lambda: all((tmp_path / name).exists() for name in names))
+    (tmp_path / "over").touch()
+    for each in started:
+        ended = each.ended()
+        assert ended.code == 0 and "is not a link" not in ended.err, ended.err
+    logs = tmp_path / "logs"
+    latest = logs / "latest"
+    assert latest.is_symlink() and json.loads((latest / "final_summary.json").read_text())["run"] in names
+    assert sorted(entry.name for entry in logs.iterdir()) == ["latest", *names], "nothing is left"
+    for name in names:
+        assert json.loads((logs / name / "latest/final_summary.json").read_text())["run"] == name

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+from typing import Iterator
 
 import pytest
 from conftest import Reply, await_true
@@ -218,3 +220,53 @@ def test_memory_of_a_child_that_cannot_be_read_is_unknown(monkeypatch):
     assert _children._private_bytes(2**22 + 1) is None, "it has ended"
     monkeypatch.setattr(_procfs, "read", lambda path: None)
     assert _children._private_bytes(os.getpid()) == UNKNOWN, "it is hidden"
+
+
+class Holding:
+    """A worker that holds some memory until it is told to end."""
+
+    def __init__(self) -> None:
+        self._over = multiprocessing.get_context("fork").Event()
+        self.process = multiprocessing.get_context("fork").Process(target=self._hold, daemon=True)
+        self.process.start()
+
+    def _hold(self) -> None:
+        held = bytearray(b"x") * (32 * MIB)
+        self._over.wait()
+        del held
+
+    def end(self) -> None:
+        self._over.set()
+        self.process.join()
+
+
+@pytest.fixture
+def worker(monkeypatch) -> Iterator[Holding]:
+    monkeypatch.setattr(_children, "AGE_SECONDS_MIN", 0.0)
+    holding = Holding()
+    await_true("it holds its memory", lambda: (_children._private_bytes(holding.process.pid or 0) or 0) > 32 * MIB)
+    yield holding
+    holding.end()
+
+
+def test_workers_that_end_between_two_readings_count_until_the_next_that_is_due(worker, monkeypatch):
+    monkeypatch.setattr(_children, "children_of", lambda pid: None)  # only workers of this process, not of the tests'
+    children = _children.ChildProcesses()
+    first = children.read(100.0)
+    assert first is not None and first.workers == 1 and first.workers_bytes > 32 * MIB
+    worker.end()
+    due_at = children._budget.due_at
+    assert due_at >= 101.0 and children.read(due_at - 0.001) is None, "it is not time"
+    assert children.read(due_at) == (0, 0, 0, 0), "all have ended"
+
+
+def test_worker_that_ends_while_it_is_read_is_left_out(worker, monkeypatch):
+    monkeypatch.setattr(_children, "children_of", lambda pid: None)
+    read = _children.read
+
+    def read_late(path):
+        worker.end()
+        return read(path)
+
+    monkeypatch.setattr(_children, "read", read_late)
+    assert _children.ChildProcesses()._read() == (0, 0, 0, 0)

@@ -247,6 +247,27 @@ fn headroom_of_host_memory_is_less_by_what_child_processes_hold() {
     assert_eq!(gpu.unwrap()["headroom_bytes"], json!(float((2048 - 376) * MIB)));
 }
 
+/// Whether its figures are about the host's memory is unknown: what its children hold is shown, and taken from nothing.
+#[test]
+fn memory_of_children_of_a_rank_without_a_device_is_shown_and_takes_no_headroom() {
+    let mut records = with_readings(LEAKING, 1200).records();
+    for record in &mut records {
+        record.as_object_mut().unwrap().remove("device");
+    }
+    let exporter = Exporter::start(&[]);
+    exporter.push(&records);
+    let status = exporter.status();
+    let rank = &status["ranks"][0];
+    assert_eq!(rank["device"], Value::Null);
+    assert_eq!(rank["headroom_bytes"], json!(float((2048 - 376) * MIB)));
+    let sentence = rank["host"]["sentence"].as_str().unwrap();
+    assert!(sentence.starts_with("2 workers hold 573 MiB, +"), "{sentence}");
+    let summary = exporter.get("/api/v1/runs/job/summary", &[]).json();
+    assert_eq!(summary["ranks"][0]["headroom_bytes"], rank["headroom_bytes"]);
+    let card = summary["text"].as_str().unwrap();
+    assert!(card.contains(&format!("Rank 0: {sentence}")), "{card}");
+}
+
 #[test]
 fn memory_that_cannot_be_read_is_absent() {
     let job = Job::new(1, 20)
