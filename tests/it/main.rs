@@ -39,6 +39,7 @@ mod evaluation;
 mod meaning;
 
 mod diagnoses;
+mod full;
 
 mod peaks;
 

@@ -90,6 +90,23 @@ impl TrendFigures {
     }
 }
 
+impl TrendFigures {
+    /// Says of growth that has ended until when it lasted.
+    fn level_sentence(&self, what: &str, growth: &str) -> String {
+        let until = self.level_since_step.map_or_else(
+            || date(self.level_since_time.map_or(0.0, UnixTime::get)),
+            |step| format!("step {}", grouped(step.get())),
+        );
+        let what = what.replacen("grows", "grew", 1);
+        let full = match (self.is_full, self.is_on_host) {
+            (true, true) => ": the memory is full",
+            (true, false) => ": the card is full",
+            (false, _) => "",
+        };
+        format!("{what} {growth} until {until}; level since{full}")
+    }
+}
+
 impl Figures for TrendFigures {
     fn sentence(&self) -> String {
         let what = match self.signal {
@@ -101,17 +118,7 @@ impl Figures for TrendFigures {
         };
         let growth = bytes(self.growth_bytes);
         if self.is_level() {
-            let until = self.level_since_step.map_or_else(
-                || date(self.level_since_time.map_or(0.0, UnixTime::get)),
-                |step| format!("step {}", grouped(step.get())),
-            );
-            let what = what.replacen("grows", "grew", 1);
-            let full = match (self.is_full, self.is_on_host) {
-                (true, true) => ": the memory is full",
-                (true, false) => ": the card is full",
-                (false, _) => "",
-            };
-            return format!("{what} {growth} until {until}; level since{full}");
+            return self.level_sentence(what, &growth);
         }
         let mut text = match (self.slope_bytes_per_step, self.onset_step) {
             (Some(slope), Some(step)) => {
