@@ -33,6 +33,9 @@ GAPS_ITEMS_MAX = 1 << 15
 GAPS_PLACES = 8
 """A list of so many items may have been made for items to come; that shows at some of its places, which hold None."""
 
+RESULTS_MAX = 1 << 14
+"""An lru_cache with more results is not looked at."""
+
 HEAD_ITEMS = 32
 TAIL_ITEMS = 224
 
@@ -292,10 +295,15 @@ class Heap:
         return _cache_info(cache)[2]
 
     def results(self, cache: Any) -> List[Any]:
-        """Returns the keys and results of an lru_cache with a bound in pairs, the oldest first."""
+        """Returns the keys and results of an lru_cache with a bound in pairs, the oldest first; none of a large one.
+
+        Without a bound, its results are in a dictionary.
+        """
+        n_items = self.size(cache, CACHE)
+        if self.cache_max(cache) is None or n_items > RESULTS_MAX:
+            return []
         # From Python 3.10 on, it refers to the type of each of its items, too.
         found = [each for each in gc.get_referents(cache) if self.kind(type(each)) != CLASS]
-        n_items = self.size(cache, CACHE)
         return list(zip(found[: 2 * n_items : 2], found[1 : 2 * n_items : 2]))
 
     def children(self, thing: Any, kind: int, size: int) -> List[Any]:
@@ -336,12 +344,9 @@ class Heap:
             return list(tuple.__getitem__(thing, slice(-1, -n - 1, -1)))
         if kind == SET:
             return self.first(thing, kind, 4 * n)
-        if kind == CACHE and self.size(thing, kind) > ITEMS_MAX:
+        if kind == CACHE:
             return []
         found = gc.get_referents(thing)
-        if kind == CACHE:  # results, then its dictionary and its function
-            found = [each for each in found[-4 * n - 8 :] if type(each) is not types.FunctionType]
-            found = [each for each in found if self.kind(type(each)) not in (LEAF, CLASS)]
         return found[: -n - 1 : -1]
 
     def storage(self, tensor: Any) -> Tuple[int, int]:

@@ -484,8 +484,6 @@ class Walk:
             for item in items:
                 found.add(item)
             n = min(len(items), n_items)
-            if kind == CACHE:
-                n = found.n_holding  # the other items are keys
             if not n:
                 continue
             growth = Growth(node, "items", float(old), float(size), self.steps_since(node), *found.per_item(n), found.via, found.is_cut, self._capacity(node))
@@ -500,9 +498,12 @@ class Walk:
     def _ends(self, node: int, thing: Any, n_items: int, heap: Heap) -> Tuple[List[Any], List[Any]]:
         """Returns items of a container among which new ones are."""
         kind, before = self.kinds[node], self.before
-        if before is None or node not in self.capacities:
+        if before is not None and kind == CACHE:  # a result that was used again has become the newest
+            items = [each for each in heap.results(thing) if id(each[1]) not in before.seen]
+        elif before is not None and node in self.capacities:
+            items = [each for each in heap.filled(thing) if id(each) not in before.seen]
+        else:
             return heap.last(thing, kind, n_items), heap.first(thing, kind, n_items)
-        items = [each for each in heap.filled(thing) if id(each) not in before.seen]
         return items[-n_items:], items[:n_items]
 
     def _capacity(self, node: int) -> int:

@@ -73,6 +73,25 @@ def test_the_holder_of_a_program_without_pytorch_is_named(answer):
     assert 0.9 < holder["bytes_per_step"] / 100_000 < 1.1
 
 
+def test_an_lru_cache_that_holds_many_arrays_or_texts_is_named(answer):
+    program = """
+        import functools, stepmem
+        @functools.lru_cache(maxsize=8000)
+        def frame(n):
+            return bytes(20_000)
+        for n in range(3000):
+            frame(n)
+        for n in range(3000, 3300):
+            frame(n)
+            frame(n - 1000)
+            stepmem.step_end(n)
+    """
+    (_, *_, result), _ = answer(textwrap.dedent(program), ask={"bytes_per_step": 20_000.0})
+    [holder] = result["holders"]
+    assert holder["name"] == "the lru_cache of `frame`" and (holder["items_max"], holder["line"]) == (8000, 3)
+    assert holder["bytes_per_step"] == pytest.approx(20_000, rel=0.05)
+
+
 CUT = """
     import collections, stepmem
     class Kept:

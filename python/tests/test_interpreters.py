@@ -88,3 +88,39 @@ def test_uv_run_is_watched(tmp_path, home, without_cuda):
     ended = subprocess.run(command, env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE)
     assert (ended.returncode, ended.stdout.splitlines()[0]) == (7, "done"), ended.stderr
     assert "steps 1 to 50" in ended.stderr + ended.stdout, ended.stderr
+
+
+CACHED = """
+import functools, stepmem
+@functools.lru_cache(maxsize=MAXSIZE)
+def frame(n, kind="rgb"):
+    return bytes(20_000)
+for n in range(400):
+    frame(n)
+    frame(n // 2)
+    stepmem.step_end(n)
+    if n == 60:
+        assert stepmem.flush(10)
+stepmem.end()
+assert stepmem.flush(10)
+"""
+
+
+@pytest.mark.parametrize("maxsize", [1000, None])
+@pytest.mark.parametrize("name", sorted(name for name, (_, is_known) in INTERPRETERS.items() if is_known))
+def test_bound_of_an_lru_cache_is_reported_by_every_interpreter(name, maxsize, fake, tmp_path):
+    exporter = fake(200)
+    exporter.actions = [{"type": "holders", "id": "7-h1", "run": "llm", "rank": 0, "steps": 20, "bytes_per_step": 20_000.0}]
+    (tmp_path / "cached.py").write_text(CACHED.replace("MAXSIZE", str(maxsize)))
+    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "python"), "STEPMEM_PUSH_URL": exporter.url, "STEPMEM_RUN": "llm"}
+    ended = subprocess.run(
+        [INTERPRETERS[name][0], "-B", "cached.py"], env=variables, cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE
+    )
+    assert ended.returncode == 0, ended.stderr
+    (holder,) = exporter.holders[-1]["holders"]
+    assert "lru_cache of `frame`" in holder["name"] and holder["bytes_per_step"] == pytest.approx(20_000, rel=0.05)
+    if maxsize is None:
+        assert "items_max" not in holder
+    else:
+        assert holder["items_max"] == 1000 and holder["items_per_step"] == pytest.approx(1.0, rel=0.05)
+        assert holder["bytes"] == pytest.approx(holder["items"] * 20_000, rel=0.05)
