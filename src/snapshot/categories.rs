@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::snapshot::model::{Action, NO_STACK, Snapshot};
 use crate::snapshot::num::{at, id, real};
+use crate::snapshot::phases::StepPhase;
 use crate::snapshot::replay::Allocation;
 use crate::snapshot::scene::{DeviceScene, Life};
 use crate::snapshot::sites::SiteKind;
@@ -113,19 +114,6 @@ pub fn sums(
         }
     }
     sums
-}
-
-/// What a step is doing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StepPhase {
-    /// Making activations.
-    #[default]
-    Forward,
-    /// Making gradients.
-    Backward,
-    /// Updating weights.
-    Optimizer,
 }
 
 /// The phase that an allocation's stack belongs to.

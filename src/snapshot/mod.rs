@@ -30,6 +30,12 @@ pub mod replay;
 
 pub mod sites;
 
+pub mod roles;
+
+pub mod phases;
+
+pub mod heads;
+
 pub mod steps;
 
 pub mod scene;

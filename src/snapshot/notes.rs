@@ -4,10 +4,11 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::snapshot::categories::{Category, StepPhase, phase};
+use crate::snapshot::categories::{Category, phase};
 use crate::snapshot::leak::Leak;
 use crate::snapshot::model::{Action, NO_STACK};
 use crate::snapshot::num::{at, count, real};
+use crate::snapshot::phases::StepPhase;
 use crate::snapshot::scene::{DeviceScene, Life};
 use crate::snapshot::sites::{Site, SiteKind};
 use crate::snapshot::steps::marks_of;

@@ -1,12 +1,12 @@
 //! The sentences that pages share, for a terminal and for a browser.
 
-use crate::snapshot::categories::StepPhase;
 use crate::snapshot::fragmentation::Fragmentation;
 use crate::snapshot::leak::{Blame, Leak, LeakVerdict};
 use crate::snapshot::model::{Action, NO_STACK};
 use crate::snapshot::notes::Note;
 use crate::snapshot::num::real;
 use crate::snapshot::oom::{OomCause, OutOfMemory};
+use crate::snapshot::phases::StepPhase;
 use crate::snapshot::sites::{Site, SiteKind};
 use crate::snapshot::steps::Marker;
 use crate::snapshot::study::Study;

@@ -95,6 +95,8 @@ mod snapshot_docs;
 
 mod snapshot_sites;
 
+mod snapshot_guides;
+
 // The operator's side: packages, settings, restarts, alerts, dashboards and the chart.
 mod packages;
 
