@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::snapshot::categories::Categories;
 use crate::snapshot::leak::{Blame, Leak, LeakVerdict, Suspect};
 use crate::snapshot::model::Snapshot;
-use crate::snapshot::notes::Note;
+use crate::snapshot::note::Note;
 use crate::snapshot::num::count;
 use crate::snapshot::oom::OomCause;
 use crate::snapshot::scene::DeviceScene;

@@ -20,6 +20,26 @@ pub struct Anchor {
     pub event: u32,
     /// Its stack, if it is an allocation that has one.
     pub stack: Option<u32>,
+    /// Whether weights are updated; a gradient scaler may look at gradients and skip that.
+    pub is_update: bool,
+}
+
+impl Anchor {
+    /// A moment without a stack.
+    pub fn at(event: u32) -> Self {
+        Self { event, stack: None, is_update: true }
+    }
+}
+
+/// The iterations of the training loop.
+#[derive(Clone, Debug, Default)]
+pub struct Loop {
+    /// The events that iterations begin with.
+    pub heads: Vec<u32>,
+    /// Where the program comes to the loop's first line: heads, and further micro-batches.
+    pub arrivals: Vec<u32>,
+    /// The frame of that line.
+    pub line: u32,
 }
 
 /// One device's events with what their stacks say.
@@ -44,26 +64,34 @@ impl Window<'_> {
         let mut is_open = false;
         let add = |found: &mut Vec<Anchor>, is_open: &mut bool, anchor: Anchor| {
             match found.last_mut().filter(|_| *is_open) {
-                Some(last) => last.stack = last.stack.or(anchor.stack),
+                Some(last) => {
+                    last.stack = last.stack.or(anchor.stack);
+                    last.is_update |= anchor.is_update;
+                }
                 None => found.push(anchor),
             }
             *is_open = true;
         };
         for (number, event) in self.allocations() {
             while let Some(mark) = marks.next_if(|mark| *mark <= number) {
-                add(&mut found, &mut is_open, Anchor { event: mark, stack: None });
+                add(&mut found, &mut is_open, Anchor::at(mark));
             }
             match self.roles.of(event.stack) {
-                StackRole::Update | StackRole::Scaling => {
-                    let stack = Some(event.stack);
-                    add(&mut found, &mut is_open, Anchor { event: number, stack });
+                role @ (StackRole::Update | StackRole::Scaling) => {
+                    let is_update = role == StackRole::Update;
+                    let anchor = Anchor { event: number, stack: Some(event.stack), is_update };
+                    add(&mut found, &mut is_open, anchor);
                 }
                 StackRole::ZeroGrad | StackRole::Collective => {}
                 StackRole::Forward | StackRole::Backward => is_open = false,
             }
         }
         for mark in marks {
-            add(&mut found, &mut is_open, Anchor { event: mark, stack: None });
+            add(&mut found, &mut is_open, Anchor::at(mark));
+        }
+        // A mark lies before the event that it names: what it marks belongs to the one before that.
+        for anchor in found.iter_mut().filter(|anchor| anchor.stack.is_none()) {
+            anchor.event = anchor.event.saturating_sub(1);
         }
         found
     }
@@ -89,19 +117,14 @@ impl Window<'_> {
     /// The first allocation after an anchor that goes back from it, and the frame by which it does.
     fn next_head(&self, anchor: Anchor, end: usize) -> Option<(u32, u32)> {
         let first = at(anchor.event);
-        let is_framed = |event: &&Event| {
-            event.action == Action::Alloc
-                && event.stack != NO_STACK
-                && self.roles.of(event.stack) != StackRole::Backward
-        };
         let before = || {
             let earlier = self.events.get(..first)?;
-            earlier.iter().rev().find(is_framed).map(|event| event.stack)
+            earlier.iter().rev().find(|event| self.is_framed(event)).map(|event| event.stack)
         };
         let base = anchor.stack.or_else(before)?;
         let mut last = NO_STACK;
         let later = self.events.get(first..end)?;
-        (anchor.event..).zip(later).filter(|(_, event)| is_framed(event)).find_map(
+        (anchor.event..).zip(later).filter(|(_, event)| self.is_framed(event)).find_map(
             |(number, event)| {
                 // Most allocations are from the stack of the one before.
                 let is_known = std::mem::replace(&mut last, event.stack) == event.stack;
@@ -111,8 +134,8 @@ impl Window<'_> {
         )
     }
 
-    /// The events that iterations begin with; `None` where no line comes round again.
-    pub fn heads(&self, anchors: &[Anchor]) -> Option<Vec<u32>> {
+    /// The loop that the anchors are in; `None` where no line comes round again.
+    pub fn training_loop(&self, anchors: &[Anchor]) -> Option<Loop> {
         let mut after: Vec<(u32, u32)> = Vec::with_capacity(anchors.len());
         let ends = anchors.iter().skip(1).map(|next| at(next.event));
         for (n_tried, (anchor, end)) in
@@ -127,7 +150,7 @@ impl Window<'_> {
         for (_, frame) in &after {
             *counts.entry(*frame).or_default() += 1;
         }
-        let (head, agreeing) =
+        let (line, agreeing) =
             counts.into_iter().max_by_key(|(frame, n)| (*n, std::cmp::Reverse(*frame)))?;
         if agreeing < HEADS_MIN.min(anchors.len().saturating_sub(1)).max(1)
             || real(count(agreeing)) < AGREE_RATIO_MIN * real(count(after.len()))
@@ -136,11 +159,47 @@ impl Window<'_> {
         }
         let mut after: Vec<u32> = after
             .into_iter()
-            .filter(|(_, frame)| *frame == head)
+            .filter(|(_, frame)| *frame == line)
             .map(|(event, _)| event)
             .collect();
         after.dedup();
-        Some(grouped(&self.arrivals(head), &after))
+        let arrivals = self.arrivals(line);
+        let heads = grouped(&arrivals, &after).into_iter().map(|head| self.begin(head));
+        Some(Loop { heads: heads.collect(), arrivals, line })
+    }
+
+    /// The first event of an iteration, by its first allocation: frees that go back before it, and what is asked of the
+    /// driver for it, are of that iteration too.
+    fn begin(&self, head: u32) -> u32 {
+        let earlier =
+            || (0..head).rev().map_while(|number| Some((number, self.events.get(at(number))?)));
+        let base =
+            earlier().find(|(_, event)| self.is_framed(event)).map(|(_, event)| event.stack);
+        let between = earlier().take_while(|(_, event)| event.action != Action::Alloc);
+        let begun = between.filter(|(number, event)| match event.action {
+            Action::FreeRequested => {
+                base.is_some_and(|base| self.back(event.stack, base).is_some())
+            }
+            Action::SegmentAlloc | Action::SegmentMap => number + 1 == head,
+            _ => false,
+        });
+        begun.last().map_or(head, |(number, _)| number)
+    }
+
+    /// Whether an event allocates from a stack that is not autograd's.
+    fn is_framed(&self, event: &Event) -> bool {
+        event.action == Action::Alloc
+            && event.stack != NO_STACK
+            && self.roles.of(event.stack) != StackRole::Backward
+    }
+
+    /// The frame of a stack in the function that the loop is in.
+    pub fn frame_in_loop(&self, line: u32, stack: u32) -> Option<u32> {
+        let head = self.snapshot.frame(line);
+        self.path(stack).find(|frame| {
+            let frame = self.snapshot.frame(*frame);
+            frame.file == head.file && frame.name == head.name
+        })
     }
 
     /// Where the program comes to a line: its allocations under it that follow one elsewhere.

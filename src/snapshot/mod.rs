@@ -52,6 +52,16 @@ pub mod oom;
 
 pub mod categories;
 
+pub mod note;
+
+pub mod skipped;
+
+pub mod gradients;
+
+pub mod lingering;
+
+pub mod casts;
+
 pub mod notes;
 
 pub mod stages;

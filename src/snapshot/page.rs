@@ -106,13 +106,12 @@ fn head(page: &mut String, study: &Study<'_>) {
         line(page, format_args!("  no events: the snapshot shows the end only"));
         return;
     }
-    let marks = count(scene.steps.marks.len());
     line(
         page,
         format_args!(
             "  {} events, {}",
             grouped(count(scene.events.len())),
-            words::marked(marks, scene.steps.marker)
+            words::steps(scene)
         ),
     );
     let peak = scene.timeline.peak;

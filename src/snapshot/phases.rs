@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::snapshot::model::{Action, Event, NO_STACK};
-use crate::snapshot::num::at;
+use crate::snapshot::model::{Action, Event};
+use crate::snapshot::num::id;
 use crate::snapshot::roles::{Roles, StackRole};
 
 /// A pass of backward allocates at least this part of what the longest one does: others are noise.
@@ -29,6 +29,8 @@ pub struct BackwardPass {
     pub first: u32,
     /// Event of its last allocation.
     pub last: u32,
+    /// Event of the next allocation of anything else; the number of events if there is none.
+    pub next: u32,
     n_allocations: u32,
 }
 
@@ -63,8 +65,16 @@ impl Phases {
                 let role = roles.of(event.stack);
                 phases.add(number, role == StackRole::Backward, now == StepPhase::Backward);
                 now = role.phase(now);
+                if let Some(pass) = phases.passes.last_mut()
+                    && now != StepPhase::Backward
+                {
+                    pass.next = pass.next.min(number);
+                }
             }
             phases.of_event.push(phase_of(event, roles, now));
+        }
+        for pass in &mut phases.passes {
+            pass.next = pass.next.min(id(events.len()));
         }
         let longest = phases.passes.iter().map(|pass| pass.n_allocations).max().unwrap_or(0);
         phases
@@ -83,6 +93,7 @@ impl Phases {
                 self.passes.push(BackwardPass {
                     first: number,
                     last: number,
+                    next: u32::MAX,
                     n_allocations: 1,
                 });
             }
@@ -94,6 +105,13 @@ impl Phases {
     #[inline]
     pub fn of(&self, event: usize) -> StepPhase {
         self.of_event.get(event).copied().unwrap_or_default()
+    }
+
+    /// The state after the first allocation that follows the pass of backward which an event is in.
+    pub fn after_pass(&self, event: u32) -> Option<u32> {
+        let begun = self.passes.partition_point(|pass| pass.first <= event);
+        let pass = begun.checked_sub(1).and_then(|pass| self.passes.get(pass))?;
+        (event <= pass.last).then_some(pass.next.saturating_add(1))
     }
 
     /// The passes of backward that begin between two events, the second not included.
@@ -109,10 +127,12 @@ impl Phases {
 fn phase_of(event: &Event, roles: &Roles, now: StepPhase) -> StepPhase {
     match event.action {
         Action::Alloc => now,
+        // With context="alloc", a free shows the stack of the allocation: backward's, in zero_grad.
         Action::FreeRequested | Action::FreeCompleted => match roles.of(event.stack) {
-            _ if event.stack == NO_STACK => now,
-            StackRole::Forward => now,
-            role => role.phase(now),
+            role @ (StackRole::Update | StackRole::Scaling | StackRole::ZeroGrad) => {
+                role.phase(now)
+            }
+            StackRole::Forward | StackRole::Backward | StackRole::Collective => now,
         },
         Action::SegmentAlloc | Action::SegmentMap | Action::OutOfMemory => {
             roles.of(event.stack).phase(now)
@@ -126,7 +146,7 @@ mod tests {
     use super::*;
 
     fn pass(first: u32, last: u32, n_allocations: u32) -> BackwardPass {
-        BackwardPass { first, last, n_allocations }
+        BackwardPass { first, last, next: u32::MAX, n_allocations }
     }
 
     #[test]

@@ -68,6 +68,11 @@ impl<'a> DeviceScene<'a> {
         self.slots.get(at(number)).copied().unwrap_or_default()
     }
 
+    /// The last slot that is a whole step.
+    pub fn last_whole_slot(&self) -> u32 {
+        self.steps.last_whole_slot(self.events, &self.phases)
+    }
+
     /// The slot after the last mark.
     pub fn last_slot(&self) -> u32 {
         id(self.steps.marks.len())

@@ -51,7 +51,7 @@ pub fn find(scene: &DeviceScene<'_>) -> Vec<StepReport> {
         before = level.active;
     }
     // The last mark may begin a step that is not whole.
-    let n_whole = at(scene.steps.last_whole_slot(scene.events.len()));
+    let n_whole = at(scene.last_whole_slot());
     stages.truncate(n_whole.max(1));
     stages
 }

@@ -4,11 +4,10 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::snapshot::heads::{Anchor, Window};
+use crate::snapshot::heads::{Anchor, Loop, Window};
 use crate::snapshot::model::{Action, Annotation, Device, Event, NO_STACK, Snapshot};
 use crate::snapshot::num::{at, count, id, real};
 use crate::snapshot::phases::Phases;
-use crate::snapshot::sites::Sites;
 
 /// Bursts of the optimizer, passes of backward or recurrences that are believed.
 const GUESSES_MIN: usize = 4;
@@ -61,10 +60,10 @@ pub struct Steps {
     pub marks: Vec<u32>,
     /// The numbers that the program gives its steps, where it does.
     pub labels: Vec<u64>,
-    /// The events at which weights are updated, or a gradient scaler looks whether they are to be: rising.
-    pub updates: Vec<u32>,
-    /// Whether marks are where the training loop begins again, not at what a step does in its middle.
-    pub is_by_loop: bool,
+    /// Updates, rising, also those that a gradient scaler skipped.
+    pub updates: Vec<Anchor>,
+    /// The training loop, if marks are where it begins again and not at what a step does in its middle.
+    pub training_loop: Option<Loop>,
 }
 
 impl Steps {
@@ -80,7 +79,7 @@ impl Steps {
             .or_else(|| by_phases(window, phases))
             .or_else(|| by_recurrence(events))
             .unwrap_or_default();
-        Self { updates: updates.iter().map(|anchor| anchor.event).collect(), ..steps }
+        Self { updates, ..steps }
     }
 
     /// The same steps from the first line of the loop on, where marks are of what a step does in its middle.
@@ -89,15 +88,18 @@ impl Steps {
             return self;
         }
         let n_marks = self.marks.len();
-        match window.heads(updates).filter(|heads| heads.len().abs_diff(n_marks) <= 1) {
-            Some(heads) => Self { marks: heads, is_by_loop: true, ..self },
+        let found = window.training_loop(updates);
+        match found.filter(|found| found.heads.len().abs_diff(n_marks) <= 1) {
+            Some(found) => {
+                Self { marks: found.heads.clone(), training_loop: Some(found), ..self }
+            }
             None => self,
         }
     }
 
     /// Whether it is known what a step is: by marks, or by a loop that begins again.
     pub fn is_known(&self) -> bool {
-        self.marker.is_marked() || self.is_by_loop
+        self.marker.is_marked() || self.training_loop.is_some()
     }
 
     /// How many steps are whole: from mark to mark.
@@ -122,17 +124,35 @@ impl Steps {
         (first, mark(at(slot)).unwrap_or(id(n_events)))
     }
 
-    /// Whether weights are updated in a slot, or a gradient scaler looks whether they are to be.
-    pub fn has_update(&self, slot: u32, n_events: usize) -> bool {
+    /// The updates in a slot, also skipped ones.
+    pub fn updates_in(&self, slot: u32, n_events: usize) -> &[Anchor] {
         let (first, end) = self.events_of(slot, n_events);
-        let next = self.updates.partition_point(|update| *update < first);
-        self.updates.get(next).is_some_and(|update| *update < end)
+        let from = self.updates.partition_point(|update| update.event < first);
+        let to = self.updates.partition_point(|update| update.event < end).max(from);
+        self.updates.get(from..to).unwrap_or(&[])
     }
 
-    /// The last slot that is a whole step: the one after the last mark is, if weights are updated in it.
-    pub fn last_whole_slot(&self, n_events: usize) -> u32 {
+    /// The last slot that is a whole step. The one after the last mark is, if weights are updated in it; where no update
+    /// is seen in the window, if it has as many passes of backward as the slot before.
+    pub fn last_whole_slot(&self, events: &[Event], phases: &Phases) -> u32 {
         let last = id(self.marks.len());
-        let is_whole = self.is_by_loop && self.has_update(last, n_events);
+        let n_passes = |slot| {
+            let (first, end) = self.events_of(slot, events.len());
+            phases.passes_between(first, end).len()
+        };
+        let (first, _) = self.events_of(last, events.len());
+        let failed = || {
+            let rest = events.get(at(first)..).unwrap_or(&[]);
+            rest.iter().any(|event| event.action == Action::OutOfMemory)
+        };
+        let is_whole = self.training_loop.is_some()
+            && if self.updates.is_empty() {
+                n_passes(last) > 0
+                    && n_passes(last) >= n_passes(last.saturating_sub(1))
+                    && !failed()
+            } else {
+                !self.updates_in(last, events.len()).is_empty()
+            };
         if is_whole { last } else { last.saturating_sub(1) }
     }
 
@@ -151,7 +171,7 @@ const PREFIXES: [(&str, Marker); 4] = [
     ("enumerate(DataLoader)#", Marker::Dataloader),
 ];
 
-/// Starts of marks of a kind in the window: on this device, or on any if it has none.
+/// Starts of marks of a kind from the window's first event on: on this device, or on any if it has none.
 pub fn marks_of<'a>(
     snapshot: &'a Snapshot,
     device: &Device,
@@ -166,7 +186,7 @@ pub fn marks_of<'a>(
     let all: Vec<&Annotation> = snapshot
         .annotations
         .iter()
-        .filter(|mark| mark.is_start && (first.time_us..=last.time_us).contains(&mark.time_us))
+        .filter(|mark| mark.is_start && mark.time_us >= first.time_us)
         .filter(|mark| {
             *names.entry(mark.name).or_insert_with(|| {
                 snapshot.strings.get(mark.name).starts_with(prefix.as_bytes())
@@ -189,8 +209,12 @@ fn positions(events: &[Event], marks: &[&Annotation]) -> Vec<u32> {
 }
 
 fn by_annotations(snapshot: &Snapshot, device: &Device, events: &[Event]) -> Option<Steps> {
-    let found =
-        PREFIXES.map(|(prefix, marker)| (marks_of(snapshot, device, events, prefix), marker));
+    let end = events.last().map_or(0, |last| last.time_us);
+    let found = PREFIXES.map(|(prefix, marker)| {
+        let mut marks = marks_of(snapshot, device, events, prefix);
+        marks.retain(|mark| mark.time_us <= end);
+        (marks, marker)
+    });
     let [profiler, optimizer, zero_grad, loader] = found;
     let widest = [&profiler, &optimizer, &zero_grad, &loader]
         .into_iter()
@@ -265,17 +289,18 @@ fn step_number(text: &str) -> Option<u64> {
 }
 
 /// Steps by phases, from the first line of the loop on where it comes round again.
-fn guessed(window: Window<'_>, anchors: &[Anchor], n_min: usize) -> Option<Steps> {
-    let heads = window
-        .heads(anchors)
-        .filter(|heads| heads.len() >= UPDATES_MIN && anchors.len() <= 2 * heads.len());
-    let is_by_loop = heads.is_some();
-    let marks = match heads {
-        Some(heads) => heads,
-        None if anchors.len() >= n_min => anchors.iter().map(|anchor| anchor.event).collect(),
+fn guessed(window: Window<'_>, anchors: &[Anchor]) -> Option<Steps> {
+    let found = window.training_loop(anchors).filter(|found| {
+        found.heads.len() >= UPDATES_MIN && anchors.len() <= 2 * found.heads.len()
+    });
+    let marks = match &found {
+        Some(found) => found.heads.clone(),
+        None if anchors.len() >= GUESSES_MIN => {
+            anchors.iter().map(|anchor| anchor.event).collect()
+        }
         None => return None,
     };
-    Some(Steps { marker: Marker::Phases, marks, is_by_loop, ..Steps::default() })
+    Some(Steps { marker: Marker::Phases, marks, training_loop: found, ..Steps::default() })
 }
 
 /// The optimizer's updates.
@@ -283,7 +308,7 @@ fn by_updates(window: Window<'_>, updates: &[Anchor]) -> Option<Steps> {
     if updates.len() < UPDATES_MIN {
         return None;
     }
-    guessed(window, updates, GUESSES_MIN)
+    guessed(window, updates)
 }
 
 /// Passes of backward.
@@ -291,9 +316,8 @@ fn by_phases(window: Window<'_>, phases: &Phases) -> Option<Steps> {
     if !window.sites.has_stacks || phases.passes.len() < GUESSES_MIN {
         return None;
     }
-    let anchor = |first| Anchor { event: first, stack: None };
-    let passes: Vec<Anchor> = phases.passes.iter().map(|pass| anchor(pass.first)).collect();
-    guessed(window, &passes, GUESSES_MIN)
+    let passes: Vec<Anchor> = phases.passes.iter().map(|pass| Anchor::at(pass.first)).collect();
+    guessed(window, &passes)
 }
 
 /// The regular recurrence of a stack, or of a stack with a size, whose gaps are the longest.

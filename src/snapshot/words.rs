@@ -3,10 +3,11 @@
 use crate::snapshot::fragmentation::Fragmentation;
 use crate::snapshot::leak::{Blame, Leak, LeakVerdict};
 use crate::snapshot::model::{Action, NO_STACK};
-use crate::snapshot::notes::Note;
-use crate::snapshot::num::real;
+use crate::snapshot::note::Note;
+use crate::snapshot::num::{count, real};
 use crate::snapshot::oom::{OomCause, OutOfMemory};
 use crate::snapshot::phases::StepPhase;
+use crate::snapshot::scene::DeviceScene;
 use crate::snapshot::sites::{Site, SiteKind};
 use crate::snapshot::steps::Marker;
 use crate::snapshot::study::Study;
@@ -178,9 +179,7 @@ pub fn phase(phase: StepPhase) -> &'static str {
 /// Writes a note with its figures.
 pub fn note(note: &Note) -> String {
     let size = note.bytes.map(|size| format!(" ({})", whole_bytes(size))).unwrap_or_default();
-    let steps =
-        note.steps.map(|steps| format!(" ({})", many(steps, "step"))).unwrap_or_default();
-    format!("{}{size}{steps}", note.text)
+    format!("{}{size}", note.text)
 }
 
 /// Returns what to do next.
@@ -209,9 +208,9 @@ pub fn no_odd_rank(is_known: bool) -> &'static str {
     }
 }
 
-/// Says how many steps there are, and who marks them.
-pub fn marked(n_marks: u64, marker: Marker) -> String {
-    let by = match marker {
+/// Says how many steps there are, and what they are known by.
+pub fn steps(scene: &DeviceScene<'_>) -> String {
+    let by = match scene.steps.marker {
         Marker::Profiler => "ProfilerStep",
         Marker::Optimizer => "Optimizer.step",
         Marker::ZeroGrad => "Optimizer.zero_grad",
@@ -219,9 +218,22 @@ pub fn marked(n_marks: u64, marker: Marker) -> String {
         Marker::Metadata => "user_metadata",
         Marker::Phases => "guesses from the phases of training",
         Marker::Recurrence => "guesses from what recurs",
-        Marker::None => return "no steps to be seen".to_owned(),
+        Marker::None => {
+            return "no steps to be seen: no marks, and no line that comes round again"
+                .to_owned();
+        }
     };
-    format!("{} steps marked by {by}", grouped(n_marks))
+    let n_steps = many(count(scene.steps.marks.len()), "step");
+    match &scene.steps.training_loop {
+        Some(found) if !scene.steps.marker.is_marked() => {
+            let line = Site::of_frame(scene.snapshot, found.line);
+            format!(
+                "{n_steps} without marks, each begun at {}",
+                shortened(&line.short(), NAME_CHARS)
+            )
+        }
+        _ => format!("{n_steps} marked by {by}"),
+    }
 }
 
 /// Whether tensor bytes and block bytes differ enough to say both.

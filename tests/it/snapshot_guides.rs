@@ -3,6 +3,8 @@
 
 use serde_json::Value;
 
+use crate::rig::command::stepmem_in;
+use crate::rig::folder::root;
 use crate::rig::snapshot::{answer, data};
 
 fn guide(name: &str) -> String {
@@ -12,6 +14,13 @@ fn guide(name: &str) -> String {
 /// The only device of a guide's file.
 fn device(name: &str) -> Value {
     answer(&["show", &guide(name), "--json"])["devices"][0].clone()
+}
+
+/// The page of a guide's file, its lines joined.
+fn page(name: &str) -> String {
+    let ended = stepmem_in(&root(), &["snapshot", "show", &guide(name)]);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    ended.out.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The programs with mixed precision: ten steps, or five; the optimizer's first is skipped.
@@ -46,4 +55,80 @@ fn micro_batches_are_passes_of_one_step() {
     let steps = device["steps"].as_array().unwrap();
     assert_eq!(steps.len(), 10);
     assert!(steps.iter().all(|step| step["backward_passes"] == 4), "{steps:?}");
+}
+
+/// The notes of a kind.
+fn notes(device: &Value, kind: &str) -> Vec<Value> {
+    let notes = device["notes"].as_array().unwrap().iter();
+    notes.filter(|note| note["kind"] == kind).cloned().collect()
+}
+
+/// A note's bytes in MiB, its steps and its line.
+fn figures(note: &Value) -> (Option<u64>, Vec<u64>, Option<u64>) {
+    let steps = serde_json::from_value(note["in_steps"].clone()).unwrap_or_default();
+    (note["bytes"].as_u64().map(|bytes| bytes >> 20), steps, note["location"]["line"].as_u64())
+}
+
+#[test]
+fn notes_name_the_step_the_line_and_the_bytes() {
+    for (name, n_steps) in AMP {
+        let device = device(name);
+        let of = |kind: &str| -> Vec<_> { notes(&device, kind).iter().map(figures).collect() };
+        let before_last: Vec<u64> = (0..n_steps - 1).collect();
+        let weights = if name == "amp2" { 2 } else { 1 };
+        assert_eq!(of("optimizer_skipped"), [(None, vec![0], Some(37))], "{name}");
+        let state = (Some(128 * weights), vec![1], Some(37));
+        assert_eq!(of("lazy_optimizer_state"), [state], "{name}");
+        let [data, output] = [(64, 31), (32, 12)]
+            .map(|(bytes, line)| (Some(bytes), before_last.clone(), Some(line)));
+        assert_eq!(of("lingering_output"), [data, output], "{name}");
+        let gradients = 64 * weights;
+        assert_eq!(
+            of("gradients_through_forward"),
+            [(Some(gradients), before_last, Some(35))],
+            "{name}"
+        );
+        assert_eq!(of("stale_gradient"), [(Some(gradients), vec![0], Some(35))], "{name}");
+        let all: Vec<u64> = (0..n_steps).collect();
+        let casts = [(32, Some(12)), (32 * weights, Some(12)), (gradients, None)]
+            .map(|(bytes, line)| (Some(bytes), all.clone(), line));
+        assert_eq!(of("casts"), casts, "{name}");
+    }
+}
+
+#[test]
+fn notes_are_sentences_with_the_step_and_the_line() {
+    let page = page("amp24");
+    for part in [
+        "10 steps without marks, each begun at amp_demo.py:31",
+        "optimizer.step() was not called in step 0",
+        "made its state in step 1 at amp_demo.py:37",
+        "What amp_demo.py:12 makes in a step lives in the next until amp_demo.py:33 replaces it",
+        "The gradients of steps 0 to 8 live through the forward pass of the next step, until amp_demo.py:35 frees them",
+        "are freed by amp_demo.py:35 in step 1 (event 47), after its forward pass",
+        "copies inputs to half precision at amp_demo.py:12",
+    ] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+}
+
+#[test]
+fn a_loop_without_mixed_precision_or_skipped_steps_has_no_note_of_them() {
+    for name in ["accum", "ba_leak.after", "ddp_rank0", "oomloop.oom", "zero1_rank0"] {
+        let device = device(name);
+        for kind in
+            ["optimizer_skipped", "gradients_through_forward", "stale_gradient", "casts"]
+        {
+            assert_eq!(notes(&device, kind), Vec::<Value>::new(), "{name}");
+        }
+    }
+}
+
+#[test]
+fn what_is_copied_in_a_step_is_input() {
+    for name in ["amp1", "amp1_nomarks", "accum"] {
+        let device = device(name);
+        let input = device["categories_at_end"]["input"].as_u64().unwrap();
+        assert_eq!(input, if name == "accum" { 1 << 20 } else { 64 << 20 }, "{name}");
+    }
 }

@@ -56,7 +56,7 @@ fn head(html: &mut String, study: &Study<'_>) {
             grouped(totals.segments),
             whole_bytes(totals.requested),
             grouped(count(study.scene.events.len())),
-            words::marked(count(study.scene.steps.marks.len()), study.scene.steps.marker),
+            words::steps(&study.scene),
         ),
     );
 }
