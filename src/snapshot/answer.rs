@@ -3,13 +3,15 @@
 use serde::Serialize;
 
 use crate::snapshot::categories::Categories;
+use crate::snapshot::causes;
 use crate::snapshot::leak::{Blame, Leak, LeakVerdict, Suspect};
 use crate::snapshot::model::Snapshot;
 use crate::snapshot::note::Note;
 use crate::snapshot::num::count;
-use crate::snapshot::oom::OomCause;
+use crate::snapshot::oom::{OomCause, OutOfMemory, RootCause};
+use crate::snapshot::phases::StepPhase;
 use crate::snapshot::scene::DeviceScene;
-use crate::snapshot::sites::{STACK_FRAMES_MAX, Site, SiteKind, SiteRow, Sites, Sum};
+use crate::snapshot::sites::{Location, STACK_FRAMES_MAX, Site, SiteKind, SiteRow, Sites, Sum};
 use crate::snapshot::stages::StepReport;
 use crate::snapshot::steps::Marker;
 use crate::snapshot::study::Study;
@@ -152,8 +154,29 @@ struct OomAnswer {
     largest_free_bytes: u64,
     eligible_free_bytes: u64,
     cause: OomCause,
+    root_cause: RootCauseAnswer,
+    place: PlaceAnswer,
     site: SiteAnswer,
     sites: Vec<SiteAnswer>,
+}
+
+/// What would have had to be absent.
+#[derive(Debug, Serialize)]
+struct RootCauseAnswer {
+    cause: RootCause,
+    bytes: u64,
+    free_bytes: u64,
+    location: Option<Location>,
+    text: String,
+}
+
+/// Where an allocation failed.
+#[derive(Debug, Serialize)]
+struct PlaceAnswer {
+    text: String,
+    step: Option<u64>,
+    phase: Option<StepPhase>,
+    mirrors: Option<Location>,
 }
 
 /// The answer to `show`.
@@ -203,7 +226,7 @@ fn device(study: &Study<'_>) -> DeviceAnswer {
                 })
                 .collect(),
         },
-        oom: study.oom.iter().map(|failure| oom(scene, failure)).collect(),
+        oom: study.oom.iter().map(|failure| oom(study, failure)).collect(),
         steps: study.stages.clone(),
         notes: study.notes.clone(),
     }
@@ -260,7 +283,10 @@ pub fn blamed(scene: &DeviceScene<'_>, blame: &Blame) -> SiteAnswer {
     }
 }
 
-fn oom(scene: &DeviceScene<'_>, failure: &crate::snapshot::oom::OutOfMemory) -> OomAnswer {
+fn oom(study: &Study<'_>, failure: &OutOfMemory) -> OomAnswer {
+    let scene = &study.scene;
+    let (why, place) = (&failure.why, causes::place(scene, failure));
+    let line = why.row.as_ref().and_then(|row| scene.sites.site(row.site));
     let sum = Sum { bytes: failure.requested, requested: failure.requested, blocks: 0 };
     let row =
         SiteRow { site: scene.sites.of_origin(failure.stack), origin: failure.stack, sum };
@@ -274,6 +300,19 @@ fn oom(scene: &DeviceScene<'_>, failure: &crate::snapshot::oom::OutOfMemory) -> 
         largest_free_bytes: failure.largest_free,
         eligible_free_bytes: failure.eligible_free,
         cause: failure.cause,
+        root_cause: RootCauseAnswer {
+            cause: why.cause,
+            bytes: why.bytes,
+            free_bytes: why.free_bytes,
+            location: line.and_then(Site::location),
+            text: words::reason(study, failure),
+        },
+        place: PlaceAnswer {
+            text: words::failure_place(study, failure),
+            step: place.step,
+            phase: place.phase,
+            mirrors: place.mirrors.as_ref().and_then(Site::location),
+        },
         site: row_answer(scene.snapshot, scene.sites, &row),
         sites: rows(scene, &failure.rows),
     }

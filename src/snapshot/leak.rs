@@ -9,6 +9,7 @@ use crate::snapshot::floors::{
     Judgement, RISES_MIN, Rise, SiteChange, SiteFloor, Span, floors,
 };
 use crate::snapshot::num::{at, count, id, real};
+use crate::snapshot::replay::Allocation;
 use crate::snapshot::rounding::rounded;
 use crate::snapshot::scene::{DeviceScene, Life};
 use crate::snapshot::sites::{SiteKind, SiteRow, Sum};
@@ -59,6 +60,27 @@ pub struct Leak {
     pub suspects: Vec<Suspect>,
     /// Sites that rose, and slowed or stopped.
     pub cached: Vec<u32>,
+}
+
+impl Leak {
+    /// What suspects leaked and still hold at the end.
+    pub fn leaked<'a>(
+        &self,
+        scene: &'a DeviceScene<'_>,
+    ) -> impl Iterator<Item = &'a Allocation> {
+        let found = found_of(&self.suspects);
+        scene
+            .lives()
+            .filter(move |life| is_leaked(scene, &found, *life))
+            .map(|life| life.allocation)
+    }
+}
+
+fn found_of(suspects: &[Suspect]) -> HashMap<u32, (Rise, bool)> {
+    suspects
+        .iter()
+        .map(|suspect| (suspect.row.site, (suspect.rise, suspect.is_remade)))
+        .collect()
 }
 
 /// A line that leaks.
@@ -403,10 +425,7 @@ struct Beneath<'a> {
 
 impl<'a> Beneath<'a> {
     fn new(scene: &'a DeviceScene<'a>, suspects: &[Suspect]) -> Self {
-        let found: HashMap<u32, (Rise, bool)> = suspects
-            .iter()
-            .map(|suspect| (suspect.row.site, (suspect.rise, suspect.is_remade)))
-            .collect();
+        let found = found_of(suspects);
         let last = scene.last_slot().saturating_sub(IN_FLIGHT_STEPS);
         let n_stacks = scene.snapshot.stacks.len();
         let mut beneath = Self {

@@ -66,6 +66,8 @@ pub mod notes;
 
 pub mod stages;
 
+pub mod causes;
+
 pub mod study;
 
 pub mod words;

@@ -363,9 +363,10 @@ fn suspected(page: &mut String, study: &Study<'_>, suspect: &Suspect) {
 
 fn out_of_memory(page: &mut String, study: &Study<'_>, failure: &OutOfMemory, top: usize) {
     section(page, "Out of memory");
-    let line_of = words::name_of(study, study.scene.sites.of_origin(failure.stack));
+    let place = words::failure_place(study, failure);
     let (asked, event) = (whole_bytes(failure.requested), failure.event);
-    line(page, format_args!("  {asked} asked for at event {event}, at {line_of}"));
+    let asked = format!("{asked} asked for at event {event}, {place}");
+    page.push_str(&wrapped(&asked, "  ", WIDTH));
     stack(page, study, failure.stack, 1);
     page.push_str(&wrapped(&words::reason(study, failure), "  ", WIDTH));
     table(page, study, &failure.rows, top);

@@ -1,6 +1,7 @@
 //! Every question answered for one device.
 
 use crate::snapshot::categories::{self, Categories, Category};
+use crate::snapshot::causes;
 use crate::snapshot::fragmentation::{self, Fragmentation};
 use crate::snapshot::leak::{self, Leak};
 use crate::snapshot::model::{NO_STACK, Snapshot, State};
@@ -69,6 +70,9 @@ impl<'a> Study<'a> {
         let categories = categories::categorize(&scene);
         let leak = leak::find(&scene);
         let overflowed = overflowed(&scene);
+        let stages = stages::find(&scene);
+        let mut oom = oom::find(&scene);
+        causes::explain(&scene, &leak, &stages, &mut oom);
         Self {
             totals: totals(&scene),
             overflowed,
@@ -80,8 +84,8 @@ impl<'a> Study<'a> {
             ),
             categories_at_end: categories::sums(&scene, &categories, None),
             fragmentation: fragmentation::measure(&scene),
-            oom: oom::find(&scene),
-            stages: stages::find(&scene),
+            oom,
+            stages,
             notes: notes::find(&scene, &leak, &categories, overflowed),
             leak,
             categories,

@@ -1,11 +1,12 @@
 //! The sentences that pages share, for a terminal and for a browser.
 
+use crate::snapshot::causes;
 use crate::snapshot::fragmentation::Fragmentation;
 use crate::snapshot::leak::{Blame, Leak, LeakVerdict};
 use crate::snapshot::model::{Action, NO_STACK};
 use crate::snapshot::note::Note;
-use crate::snapshot::num::{count, real};
-use crate::snapshot::oom::{OomCause, OutOfMemory};
+use crate::snapshot::num::{at, count, real};
+use crate::snapshot::oom::{OomCause, OutOfMemory, RootCause};
 use crate::snapshot::phases::StepPhase;
 use crate::snapshot::scene::DeviceScene;
 use crate::snapshot::sites::{Site, SiteKind};
@@ -121,18 +122,33 @@ pub fn explained(leak: &Leak) -> Option<String> {
     ))
 }
 
-/// Says why an allocation failed.
+/// Says why an allocation failed: what would have had to be absent, and what the allocator had.
 pub fn reason(study: &Study<'_>, failure: &OutOfMemory) -> String {
-    match failure.cause {
-        OomCause::Shortage => format!(
-            "Shortage: {} were active of {} reserved, and the driver had {} left. Even without gaps it \
-             would not have fitted.",
-            whole_bytes(failure.active),
-            whole_bytes(failure.reserved),
-            whole_bytes(failure.device_free)
+    let why = &failure.why;
+    let (absent, free) = (whole_bytes(why.bytes), whole_bytes(why.free_bytes));
+    let line = why.row.as_ref().map(|row| name_of(study, row.site)).unwrap_or_default();
+    let had = allocator_had(failure);
+    match why.cause {
+        RootCause::Leak => format!(
+            "Leak: without the {absent} that {line} leaked, {free} would have been free. {had}"
         ),
-        OomCause::Fragmentation => format!(
-            "Fragmentation: {} were free in the pool, but the largest piece was {}. {}",
+        RootCause::Others => format!(
+            "Others: {absent} that this process had, or could have had, before are taken by someone else; \
+             with them {free} would have been free. {had}"
+        ),
+        RootCause::Peak => {
+            let step = study.scene.steps.of_event(at(failure.event));
+            let who = step.map_or_else(
+                || "is alive".to_owned(),
+                |step| format!("step {step} has allocated itself"),
+            );
+            let most = if line.is_empty() { line } else { format!(", most of it at {line}") };
+            format!(
+                "Peak: without the {absent} that {who}{most}, {free} would have been free. {had}"
+            )
+        }
+        RootCause::Fragmentation => format!(
+            "Fragmentation: {} were free in the pool, but the largest piece was {}; no leak explains it. {}",
             whole_bytes(failure.eligible_free),
             whole_bytes(failure.largest_free),
             if is_expandable(study) {
@@ -141,10 +157,53 @@ pub fn reason(study: &Study<'_>, failure: &OutOfMemory) -> String {
                 "Try PYTORCH_ALLOC_CONF=expandable_segments:True."
             }
         ),
-        OomCause::PendingFree => format!(
-            "Pending frees: {} had been freed, but another stream still used them.",
+        RootCause::PendingFrees => format!(
+            "Pending frees: {} had been freed, but another stream still used them; with them {free} would \
+             have been free.",
             whole_bytes(failure.pending)
         ),
+    }
+}
+
+/// Says what the allocator had when it failed.
+fn allocator_had(failure: &OutOfMemory) -> String {
+    let (active, reserved) = (whole_bytes(failure.active), whole_bytes(failure.reserved));
+    let (device, eligible) =
+        (whole_bytes(failure.device_free), whole_bytes(failure.eligible_free));
+    match failure.cause {
+        OomCause::Fragmentation => format!(
+            "{eligible} were free in the pool, in pieces of at most {}: a consequence.",
+            whole_bytes(failure.largest_free)
+        ),
+        OomCause::PendingFree => {
+            format!("{} waited for another stream.", whole_bytes(failure.pending))
+        }
+        OomCause::Shortage => format!(
+            "{active} were active of {reserved} reserved, {eligible} free in the pool, and the driver had \
+             {device} left."
+        ),
+    }
+}
+
+/// Says where an allocation failed: its line, else its phase and what it is as large as, never nothing.
+pub fn failure_place(study: &Study<'_>, failure: &OutOfMemory) -> String {
+    let scene = &study.scene;
+    let site = scene.sites.site(scene.sites.of_origin(failure.stack)).unwrap_or(&Site::NOWHERE);
+    let place = causes::place(scene, failure);
+    let step = place.step.map(|step| format!("of step {step}"));
+    match (site.kind, place.phase) {
+        (SiteKind::NoFrames | SiteKind::BeforeRecording, Some(StepPhase::Backward)) => {
+            let step = step.unwrap_or_else(|| "of the last step".to_owned());
+            let mirrors = place.mirrors.map_or_else(String::new, |site| {
+                format!(": a gradient as large as what {} made", name(&site))
+            });
+            format!("in the backward pass {step}{mirrors}")
+        }
+        (SiteKind::NoFrames | SiteKind::BeforeRecording, _) => {
+            let step = step.map_or_else(String::new, |step| format!(" {step}"));
+            format!("in an allocation{step} whose stack was not recorded")
+        }
+        _ => format!("at {}", name(site)),
     }
 }
 

@@ -132,3 +132,24 @@ fn what_is_copied_in_a_step_is_input() {
         assert_eq!(input, if name == "accum" { 1 << 20 } else { 64 << 20 }, "{name}");
     }
 }
+
+#[test]
+fn a_leak_is_the_cause_and_pieces_its_consequence() {
+    let failure = device("oomloop.oom")["oom"][0].clone();
+    let why = &failure["root_cause"];
+    assert_eq!(why["cause"], "leak");
+    assert_eq!(why["location"]["line"], 12);
+    let (absent, free) = (why["bytes"].as_u64().unwrap(), why["free_bytes"].as_u64().unwrap());
+    assert!(absent > 1 << 30, "{absent}");
+    let pieces = failure["eligible_free_bytes"].as_u64().unwrap();
+    assert_eq!(free, absent + pieces + failure["device_free_bytes"].as_u64().unwrap());
+    let place = &failure["place"];
+    assert_eq!((&place["step"], &place["phase"]), (&139.into(), &"backward".into()));
+    assert_eq!(place["mirrors"]["line"], 6, "the weight, by its size");
+    let page = page("oomloop.oom");
+    let (_, page) = page.split_once("Out of memory").unwrap();
+    let (page, _) = page.split_once('%').unwrap();
+    assert!(page.contains("in the backward pass of step 139"), "{page}");
+    assert!(page.contains("Leak: without the 1.07 GiB that workspace/train.py:12 <module> leaked, 1.14 GiB would have been free."), "{page}");
+    assert!(!page.contains("no stack recorded"), "{page}");
+}

@@ -65,14 +65,14 @@ fn verdicts(html: &mut String, study: &Study<'_>, detail: Detail) {
     html.push_str("<div class=\"verdicts\">\n");
     leak(html, study, detail);
     for failure in study.oom.iter().take(3) {
-        let site = words::name_of(study, study.scene.sites.of_origin(failure.stack));
+        let place = words::failure_place(study, failure);
         add(
             html,
             format_args!(
-                "<div class=\"verdict is-bad\"><h3>Out of memory</h3><p>{} asked for at event {}, at {}.</p><p>{}</p>",
+                "<div class=\"verdict is-bad\"><h3>Out of memory</h3><p>{} asked for at event {}, {}.</p><p>{}</p>",
                 whole_bytes(failure.requested),
                 failure.event,
-                escaped(&site),
+                escaped(&place),
                 escaped(&words::reason(study, failure)),
             ),
         );
