@@ -17,6 +17,7 @@ use crate::snapshot::html::document::{self, DocumentHead};
 use crate::snapshot::model::Snapshot;
 use crate::snapshot::page::{self, Question, RowKind, ShownMoment};
 use crate::snapshot::page_of_many;
+use crate::snapshot::passes;
 use crate::snapshot::ranks::{self, RankRow, RankSnapshot, rank_of};
 use crate::snapshot::scene::DeviceScene;
 use crate::snapshot::sites::Sites;
@@ -64,7 +65,9 @@ fn show_arguments() -> Command {
                 .value_name("MOMENT")
                 .value_parser(moment)
                 .default_value("end")
-                .help("Moment of the table: end, peak, oom, or the number of a step"),
+                .help(
+                    "Moment of the table: end, peak, oom, a step N (at its peak), N.P (after its backward pass P, from 1) or N.zero_grad (when it calls zero_grad)",
+                ),
         )
         .arg(
             Arg::new("by")
@@ -217,10 +220,7 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
         return json(&answer::show(file, &studies), out);
     }
     let moment = matches.get_one("at").copied().unwrap_or_default();
-    if let ShownMoment::Step(step) = moment {
-        let steps = || studies.iter().flat_map(|study| &study.stages).map(|stage| stage.step);
-        anyhow::ensure!(steps().any(|known| known == step), no_step(step, steps()));
-    }
+    ensure_moment(moment, &studies)?;
     let about =
         format!("{}, pickle protocol {}", whole_bytes(opened.bytes), opened.snapshot.protocol);
     if let Some(to) = common.html.as_deref() {
@@ -325,6 +325,37 @@ fn path(matches: &ArgMatches, name: &str) -> PathBuf {
     matches.get_one::<PathBuf>(name).cloned().unwrap_or_default()
 }
 
+/// Refuses a moment that no device has, and names those that there are.
+fn ensure_moment(moment: ShownMoment, studies: &[Study<'_>]) -> anyhow::Result<()> {
+    let steps = || studies.iter().flat_map(|study| &study.stages).map(|stage| stage.step);
+    let stage_of = |step: u64| {
+        let mut stages = studies.iter().flat_map(|study| &study.stages);
+        stages.find(move |stage| stage.step == step)
+    };
+    match moment {
+        ShownMoment::End | ShownMoment::Peak | ShownMoment::Oom => {}
+        ShownMoment::Step(step) => {
+            anyhow::ensure!(stage_of(step).is_some(), no_step(step, steps()));
+        }
+        ShownMoment::Pass(step, pass) => {
+            let stage = stage_of(step).with_context(|| no_step(step, steps()))?;
+            let n_passes = stage.backward_passes;
+            anyhow::ensure!(
+                (1..=n_passes).contains(&pass),
+                "--at: no backward pass {pass} in step {step}, it has {n_passes}"
+            );
+        }
+        ShownMoment::ZeroGrad(step) => {
+            stage_of(step).with_context(|| no_step(step, steps()))?;
+            anyhow::ensure!(
+                studies.iter().any(|study| passes::before_zero_grad(study, step).is_some()),
+                "--at: step {step} does not call zero_grad, as far as the snapshot shows"
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Returns that a snapshot has no such step, and which it has.
 fn no_step(step: u64, steps: impl Iterator<Item = u64> + Clone) -> String {
     match steps.clone().min().zip(steps.max()) {
@@ -343,13 +374,19 @@ const MOMENTS: [(&str, ShownMoment); 3] =
 
 fn moment(text: &str) -> Result<ShownMoment, String> {
     let named = MOMENTS.iter().find(|(name, _)| *name == text);
-    match named {
-        Some((_, moment)) => Ok(*moment),
-        None => text
-            .parse()
-            .map(ShownMoment::Step)
-            .map_err(|_| "expected end, peak, oom or the number of a step".to_owned()),
+    if let Some((_, moment)) = named {
+        return Ok(*moment);
     }
+    let found = match text.split_once('.') {
+        None => text.parse().ok().map(ShownMoment::Step),
+        Some((step, "zero_grad")) => step.parse().ok().map(ShownMoment::ZeroGrad),
+        Some((step, pass)) => step
+            .parse()
+            .ok()
+            .zip(pass.parse().ok())
+            .map(|(step, pass)| ShownMoment::Pass(step, pass)),
+    };
+    found.ok_or_else(|| "expected end, peak, oom, a step N, N.P or N.zero_grad".to_owned())
 }
 
 /// JSON in which no character can reach a terminal as a control.

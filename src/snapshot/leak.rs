@@ -124,7 +124,8 @@ pub fn find(scene: &DeviceScene<'_>) -> Leak {
     };
     let active = active_floors(scene);
     // In a short window the first step counts for lines, but not for the whole: its lazy state would be growth.
-    let after_first = Span { first: span.first.max(2), ..span };
+    let last = if n_whole < STEPS_FEW { scene.last_whole_slot() - 1 } else { span.last };
+    let after_first = Span { first: span.first.max(2), last: last.max(span.last) };
     let mut leak = Leak {
         verdict: LeakVerdict::None,
         floor_rate: slope(&active, after_first).map(|slope| slope.rate),

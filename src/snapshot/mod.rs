@@ -80,6 +80,8 @@ pub mod diff;
 
 pub mod ranks;
 
+pub mod passes;
+
 pub mod shown;
 
 pub mod page;

@@ -5,6 +5,7 @@ use crate::snapshot::leak::{LeakVerdict, Suspect};
 use crate::snapshot::model::NO_STACK;
 use crate::snapshot::num::{at, count};
 use crate::snapshot::oom::OutOfMemory;
+use crate::snapshot::passes;
 use crate::snapshot::replay::Allocation;
 use crate::snapshot::shown::{line, part_of, wrapped};
 use crate::snapshot::sites::{STACK_FRAMES_MAX, Site, SiteRow, Sum};
@@ -43,6 +44,10 @@ pub enum ShownMoment {
     Oom,
     /// When most was active in a step.
     Step(u64),
+    /// After a pass of backward of a step, from 1, before the program does anything else.
+    Pass(u64, u64),
+    /// When a step calls `zero_grad`, before anything is freed.
+    ZeroGrad(u64),
 }
 
 /// What memory is counted by.
@@ -158,6 +163,14 @@ fn state(study: &Study<'_>, when: ShownMoment) -> Option<(Option<u32>, String)> 
         ShownMoment::Step(step) => {
             let stage = study.stages.iter().find(|stage| stage.step == step)?;
             Some((Some(stage.peak_event + 1), format!("at the peak of step {step}")))
+        }
+        ShownMoment::Pass(step, number) => {
+            let state = passes::after(study, step, number)?;
+            Some((Some(state), format!("after backward pass {number} of step {step}")))
+        }
+        ShownMoment::ZeroGrad(step) => {
+            let state = passes::before_zero_grad(study, step)?;
+            Some((Some(state), format!("when step {step} calls zero_grad")))
         }
     }
 }
@@ -398,12 +411,18 @@ fn steps(page: &mut String, study: &Study<'_>, top: usize) {
     if n_stages > top {
         line(page, format_args!("  the last {top} of {}", grouped(count(n_stages))));
     }
+    let is_accumulating = study.stages.iter().any(|stage| stage.backward_passes > 1);
     for stage in shown {
+        let passes = if is_accumulating {
+            format!("  {} passes", grouped(stage.backward_passes))
+        } else {
+            String::new()
+        };
         let phase = words::phase(stage.peak_phase);
         line(
             page,
             format_args!(
-                "  step {:>6}  peak {:>9} in {phase:9}  {:>9} at its end  {:>9} allocated",
+                "  step {:>6}  peak {:>9} in {phase:9}  {:>9} at its end  {:>9} allocated{passes}",
                 stage.step,
                 whole_bytes(stage.peak_bytes),
                 whole_bytes(stage.end_bytes),

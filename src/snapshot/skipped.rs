@@ -12,14 +12,17 @@ const ZERO_GRADS_MIN: usize = 3;
 
 /// Slots of whole steps without an update, rising. `overflowed`: whether older events are missing.
 pub fn find(scene: &DeviceScene<'_>, overflowed: Option<bool>) -> Vec<u32> {
-    if scene.steps.training_loop.is_some() {
-        return in_the_loop(scene);
-    }
     // Where older events are missing, marks are too.
-    if scene.steps.marker.is_marked() && overflowed != Some(true) {
-        return between_marks(scene);
+    if overflowed == Some(true) {
+        return Vec::new();
     }
-    Vec::new()
+    if scene.steps.training_loop.is_some() {
+        in_the_loop(scene)
+    } else if scene.steps.marker.is_marked() {
+        between_marks(scene)
+    } else {
+        Vec::new()
+    }
 }
 
 /// Iterations with a pass of backward and no update.

@@ -202,7 +202,7 @@ pub fn marks_of<'a>(
 }
 
 /// The events that marks lie before.
-fn positions(events: &[Event], marks: &[&Annotation]) -> Vec<u32> {
+pub fn positions(events: &[Event], marks: &[&Annotation]) -> Vec<u32> {
     let position =
         |mark: &&Annotation| id(events.partition_point(|event| event.time_us < mark.time_us));
     marks.iter().map(position).collect()
