@@ -107,7 +107,7 @@ fn finished(snapshot: &SnapshotStatus, status: &Status) -> anyhow::Result<Option
     let rank = status.ranks.iter().find(|rank| rank.id() == snapshot.rank);
     let site = rank.and_then(|rank| rank.site.as_ref());
     if let Some(site) = site.filter(|_| snapshot.verdict.is_some()) {
-        writeln!(out, "verdict: {}", site_words::of(site))?;
+        writeln!(out, "verdict: {}", site_words::verdict(site))?;
     }
     Ok(Some(Exit::Success))
 }

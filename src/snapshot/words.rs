@@ -258,12 +258,19 @@ pub fn advice(study: &Study<'_>) -> &'static str {
     }
 }
 
+/// Says that two ranks hold the same.
+pub const SAME_RANKS: &str =
+    "The two ranks hold the same: no line and no category differs, at the end or at most.";
+/// Says what two ranks cannot tell.
+pub const TWO_RANKS: &str = "Two ranks show what differs, not which of them is odd: with a third file the odd one is named. \
+                             Next: `stepmem snapshot show` of the one that holds more.";
+
 /// Says why no rank stands out. `is_known`: whether there are enough ranks to say.
 pub fn no_odd_rank(is_known: bool) -> &'static str {
     if is_known {
         "No rank stands out in any line."
     } else {
-        "Cannot be told: three readable ranks are needed to say which differs."
+        "Cannot be told: three readable ranks are needed to say which is odd, two to say what differs."
     }
 }
 

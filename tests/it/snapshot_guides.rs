@@ -153,3 +153,59 @@ fn a_leak_is_the_cause_and_pieces_its_consequence() {
     assert!(page.contains("Leak: without the 1.07 GiB that workspace/train.py:12 <module> leaked, 1.14 GiB would have been free."), "{page}");
     assert!(!page.contains("no stack recorded"), "{page}");
 }
+
+#[test]
+fn what_is_alive_between_two_passes_is_one_command() {
+    let at = |moment: &str| {
+        let file = guide("accum");
+        let ended = stepmem_in(&root(), &["snapshot", "show", &file, "--at", moment]);
+        (ended.code, ended.out, ended.err)
+    };
+    let (_, out, _) = at("1.1");
+    assert!(
+        out.contains("Who holds the memory after backward pass 1 of step 1 (257 MiB)"),
+        "{out}"
+    );
+    assert!(out.contains("328 MiB allocated  4 passes"), "{out}");
+    let (_, out, _) = at("3.zero_grad");
+    assert!(
+        out.contains("Who holds the memory when step 3 calls zero_grad (257 MiB)"),
+        "{out}"
+    );
+    let (code, _, error) = at("1.5");
+    assert_eq!(code, Some(1));
+    assert!(error.contains("--at: no backward pass 5 in step 1, it has 4"), "{error}");
+    let (code, _, error) = at("1.x");
+    assert_eq!(code, Some(2));
+    assert!(error.contains("N.zero_grad"), "{error}");
+}
+
+#[test]
+fn two_ranks_are_compared_by_line_and_category() {
+    let ranks = |a: &str, b: &str| answer(&["ranks", &guide(a), &guide(b), "--json"]);
+    let leaking = ranks("ddp_rank0", "ddp_rank2");
+    let first = &leaking["differences"][0];
+    assert_eq!(first["site"]["line"], 12);
+    assert_eq!(first["bytes"], serde_json::json!([0, 120 << 20]));
+    let categories = leaking["category_differences"].as_array().unwrap().iter();
+    let sum: i64 = categories.map(|row| row["difference_bytes"].as_i64().unwrap()).sum();
+    assert_eq!(sum, 120 << 20, "{leaking}");
+    assert_eq!(leaking["worst_rank"], Value::Null, "two do not tell which is odd");
+    let equal = ranks("zero1_rank0", "zero1_rank1");
+    assert_eq!(equal["differences"], serde_json::json!([]));
+    assert_eq!(equal["category_differences"], serde_json::json!([]));
+}
+
+#[test]
+fn equal_files_are_said_to_be_equal() {
+    let diff = |a: &str, b: &str| answer(&["diff", &guide(a), &guide(b), "--json"]);
+    let kinds = |diff: &Value| -> Vec<String> {
+        let notes = diff["devices"][0]["notes"].as_array().unwrap().iter();
+        notes.map(|note| note["kind"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(kinds(&diff("amp1", "amp1")), ["equal"]);
+    let grown = diff("ba_leak.before", "ba_leak.after");
+    assert_eq!(kinds(&grown), Vec::<String>::new());
+    assert_eq!(grown["devices"][0]["new_blocks"], 20);
+    assert_eq!(grown["devices"][0]["sites"][0]["line"], 20);
+}

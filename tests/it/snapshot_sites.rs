@@ -416,7 +416,7 @@ fn operator_gets_a_snapshot_of_a_live_rank_and_its_verdict() {
     let ended = stepmem(&[&to[..], &["--rank", "1", "--steps", "12"]].concat(), &[], b"");
     assert_eq!(ended.code, Some(0), "{}{}", ended.out, ended.err);
     assert!(ended.out.contains("written: ") && ended.out.contains("_rank1_"), "{}", ended.out);
-    assert!(ended.out.contains("verdict: no single line explains it"), "{}", ended.out);
+    assert!(ended.out.contains("verdict: nothing grew in its "), "{}", ended.out);
     assert_eq!(demo.status()["snapshots"][0]["reason"], "manual");
 
     let ended = stepmem(&[&to[..], &["--rank", "99"]].concat(), &[], b"");

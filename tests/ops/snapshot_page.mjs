@@ -55,7 +55,7 @@ const checks = {
     assert.match(await it.page.locator(".verdict.is-bad h3").innerText(), /^Leak: 512 B a step, at train\/train\.py:123 train_step$/);
     assert.ok((await colours(it.page, "canvas.areas:not(.over)")) >= 8, "bands");
     assert.ok((await colours(it.page, "canvas.map")) >= 5, "segments");
-    assert.match(await said(it.page), /672 MiB active of 718 MiB reserved\s+after event 9,676 of 12,179 · step 46/);
+    assert.match(await said(it.page), /672 MiB active of 718 MiB reserved\s+after event 9,676 of 12,179 · step 47/);
     const last = it.page.locator(".legend button").last();
     assert.match(await last.innerText(), /train\/train\.py:123 train_step/, "the leaking line lies lowest");
     await holds(it, leak);
