@@ -260,7 +260,7 @@ fn suspected(scene: &DeviceScene<'_>, suspect: &Suspect) -> SuspectAnswer {
     SuspectAnswer {
         site: row_answer(scene.snapshot, scene.sites, &suspect.row),
         bytes_per_step: suspect.rise.rate,
-        survivors: suspect.row.sum.blocks,
+        survivors: suspect.n_survivors,
         allocations: suspect.n_allocations,
         first_step: scene.steps.label(suspect.rise.first),
         last_step: scene.steps.label(suspect.rise.last),

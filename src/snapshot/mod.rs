@@ -42,6 +42,8 @@ pub mod scene;
 
 pub mod floors;
 
+pub mod queues;
+
 pub mod leak;
 
 pub mod fragmentation;

@@ -347,7 +347,7 @@ fn leaking(page: &mut String, study: &Study<'_>) {
     let Blamed { name: blamed, origin, skipped } = words::blamed(study);
     line(page, format_args!("  LEAK  {} a step, at {blamed}", bytes(rate)));
     stack(page, study, origin, skipped);
-    if let Some(text) = words::explained(leak) {
+    if let Some(text) = words::explained(study) {
         page.push_str(&wrapped(&text, "  ", WIDTH));
     }
     for suspect in &leak.suspects {
@@ -366,7 +366,7 @@ fn suspected(page: &mut String, study: &Study<'_>, suspect: &Suspect) {
         format_args!(
             "{:19}{} of {} allocations stay, steps {} to {}{how}",
             "",
-            grouped(suspect.row.sum.blocks),
+            grouped(suspect.n_survivors),
             grouped(suspect.n_allocations),
             label(suspect.rise.first),
             label(suspect.rise.last),

@@ -2,7 +2,7 @@
 
 use crate::snapshot::causes;
 use crate::snapshot::fragmentation::Fragmentation;
-use crate::snapshot::leak::{Blame, Leak, LeakVerdict};
+use crate::snapshot::leak::{Blame, LeakVerdict};
 use crate::snapshot::model::{Action, NO_STACK};
 use crate::snapshot::note::Note;
 use crate::snapshot::num::{at, count, real};
@@ -17,6 +17,8 @@ use crate::text::units::{bytes, grouped, many, whole_bytes};
 
 /// Characters of a file's or function's name: two of them and the columns before fit a page.
 pub const NAME_CHARS: usize = 30;
+/// Lines that a sentence names as turning over.
+const TURNING_NAMED_MAX: usize = 3;
 /// Characters of a frame in a document.
 const FRAME_CHARS: usize = 160;
 
@@ -107,19 +109,40 @@ pub fn no_leak(study: &Study<'_>) -> String {
         );
     }
     let floor = study.leak.floor_rate.map_or_else(String::new, |rate| {
-        format!(" The least active memory of a step changes by {} a step.", bytes(rate))
+        let rate = bytes(rate);
+        match turning(study) {
+            None => format!(" The least active memory of a step changes by {rate} a step."),
+            Some(lines) => format!(
+                " Without {lines}, the least active memory of a step changes by {rate} a step."
+            ),
+        }
     });
     format!("No line goes on growing.{floor}")
 }
 
 /// Says how much of the growth the suspects explain.
-pub fn explained(leak: &Leak) -> Option<String> {
+pub fn explained(study: &Study<'_>) -> Option<String> {
+    let leak = &study.leak;
     let floor = leak.floor_rate.filter(|floor| *floor > 0.0)?;
     let ratio = 100.0 * leak.rate.unwrap_or(0.0) / floor;
+    let turning = turning(study).map_or_else(String::new, |lines| format!("Without {lines}, "));
+    let the = if turning.is_empty() { "The" } else { "the" };
     Some(format!(
-        "The least active memory of a step grows by {} a step; the lines below explain {ratio:.0}% of it.",
+        "{turning}{the} least active memory of a step grows by {} a step; the lines below explain \
+         {ratio:.0}% of it.",
         bytes(floor)
     ))
+}
+
+/// Names the lines that free in the window what they made before it.
+fn turning(study: &Study<'_>) -> Option<String> {
+    let sites = study.leak.turning.iter().filter_map(|site| study.scene.sites.site(*site));
+    let names: Vec<String> = sites.map(Site::short).take(TURNING_NAMED_MAX).collect();
+    let is_many = study.leak.turning.len() > names.len();
+    let others = if is_many { " and others" } else { "" };
+    let turn = if study.leak.turning.len() == 1 { "which turns" } else { "which turn" };
+    (!names.is_empty())
+        .then(|| format!("{}{others}, {turn} over what is older", names.join(", ")))
 }
 
 /// Says why an allocation failed: what would have had to be absent, and what the allocator had.

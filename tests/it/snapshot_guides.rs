@@ -209,3 +209,59 @@ fn equal_files_are_said_to_be_equal() {
     assert_eq!(grown["devices"][0]["new_blocks"], 20);
     assert_eq!(grown["devices"][0]["sites"][0]["line"], 20);
 }
+
+#[test]
+fn skipped_steps_are_found_in_other_programs_too() {
+    let programs: [(&str, u64, &[u64], u64); 4] = [
+        ("accum4_skip1", 8, &[1], 4),
+        ("plain_skip1", 7, &[1], 1),
+        ("sgd_skip0_3", 8, &[0, 3], 1),
+        ("alloc_skip0_1", 9, &[0, 1], 1),
+    ];
+    for (name, n_steps, skipped, n_passes) in programs {
+        let device = device(name);
+        assert_eq!(device["history"]["steps"], n_steps, "{name}");
+        let steps = device["steps"].as_array().unwrap();
+        assert_eq!(steps.len() as u64, n_steps, "{name}");
+        assert!(
+            steps.iter().all(|step| step["backward_passes"] == n_passes),
+            "{name}: {steps:?}"
+        );
+        let (_, found, _) = figures(&notes(&device, "optimizer_skipped")[0]);
+        assert_eq!(found, skipped, "{name}");
+    }
+}
+
+#[test]
+fn a_leak_in_the_shadow_of_what_turns_over_is_found() {
+    let folder = std::fs::read_dir(data("shadows")).unwrap();
+    let mut names: Vec<String> =
+        folder.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    assert_eq!(names.len(), 18);
+    for name in names {
+        let file = data(&format!("shadows/{name}"));
+        let leak = answer(&["show", &file, "--json"])["devices"][0]["leak"].clone();
+        let lines: Vec<u64> = leak["sites"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|site| site["line"].as_u64().unwrap())
+            .collect();
+        if name.contains(".leak.") {
+            assert_eq!(leak["verdict"], "leak", "{name}");
+            assert_eq!(lines, [19], "{name}: trace.py:19 alone");
+        } else {
+            assert_eq!((&leak["verdict"], lines), (&"none".into(), vec![]), "{name}");
+        }
+    }
+}
+
+#[test]
+fn all_blocks_that_stay_are_counted() {
+    let leak = device("ring_buffer_4")["leak"].clone();
+    assert_eq!(leak["verdict"], "leak");
+    let site = &leak["sites"][0];
+    assert_eq!((&site["line"], &site["survivors"]), (&19.into(), &36.into()));
+    assert_eq!(site["allocations"], 36);
+}

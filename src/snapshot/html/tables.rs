@@ -131,7 +131,7 @@ fn leak(html: &mut String, study: &Study<'_>, detail: Detail) {
     );
     let outer = frames(study, blamed.origin, detail.frames);
     stack(html, outer.get(blamed.skipped.saturating_sub(1)..).unwrap_or(&[]));
-    if let Some(text) = words::explained(leak) {
+    if let Some(text) = words::explained(study) {
         add(html, format_args!("<p>{}</p>", escaped(&text)));
     }
     for suspect in leak.suspects.iter().take(5) {
@@ -141,7 +141,7 @@ fn leak(html: &mut String, study: &Study<'_>, detail: Detail) {
                 "<p>{} a step: {}; {} of {} allocations stay.</p>",
                 bytes(suspect.rise.rate),
                 escaped(&words::name_of(study, suspect.row.site)),
-                grouped(suspect.row.sum.blocks),
+                grouped(suspect.n_survivors),
                 grouped(suspect.n_allocations),
             ),
         );
