@@ -10,8 +10,10 @@ use serde::Serialize;
 use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
 use crate::commands::snapshot_file::{NotASnapshot, read, shown};
 use crate::commands::take;
+use crate::model::units::parse_size;
 use crate::snapshot::answer;
 use crate::snapshot::diff;
+use crate::snapshot::fit::FitQuestion;
 use crate::snapshot::html::compared;
 use crate::snapshot::html::document::{self, DocumentHead};
 use crate::snapshot::model::Snapshot;
@@ -77,6 +79,26 @@ fn show_arguments() -> Command {
                 .default_value("line")
                 .help("Rows of the table"),
         )
+        .arg(
+            Arg::new("batch-size")
+                .long("batch-size")
+                .value_name("N")
+                .value_parser(clap::value_parser!(u64).range(1..))
+                .help("Samples of the recorded batch: says what the peak needs per sample"),
+        )
+        .arg(
+            Arg::new("capacity")
+                .long("capacity")
+                .value_name("SIZE")
+                .value_parser(capacity)
+                .requires("batch-size")
+                .help("Memory that PyTorch may use, as 80GiB: says the largest batch that fits"),
+        )
+}
+
+fn capacity(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text).and_then(|bytes| format!("{bytes:.0}").parse().ok());
+    bytes.ok_or_else(|| "expected a size, as 80GiB".to_owned())
 }
 
 fn diff_arguments() -> Command {
@@ -211,13 +233,17 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     let path = path(matches, "FILE");
     let opened = common.open(&path)?;
     let studies = opened.studies(&common);
+    let fit = FitQuestion {
+        batch_size: matches.get_one("batch-size").copied(),
+        capacity: matches.get_one("capacity").copied(),
+    };
     if common.is_json {
         let file = answer::File {
             path: path.to_string_lossy().into_owned(),
             bytes: opened.bytes,
             protocol: opened.snapshot.protocol,
         };
-        return json(&answer::show(file, &studies), out);
+        return json(&answer::show(file, &studies, fit), out);
     }
     let moment = matches.get_one("at").copied().unwrap_or_default();
     ensure_moment(moment, &studies)?;
@@ -238,6 +264,7 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
             _ => RowKind::Line,
         },
         top: common.top,
+        fit,
     };
     writeln!(out, "{}: {about}", shown(&path))?;
     if studies.is_empty() {

@@ -4,6 +4,7 @@ use serde::Serialize;
 
 use crate::snapshot::categories::Categories;
 use crate::snapshot::causes;
+use crate::snapshot::fit::{self, Fit, FitQuestion};
 use crate::snapshot::leak::{Blame, Leak, LeakVerdict, Suspect};
 use crate::snapshot::model::Snapshot;
 use crate::snapshot::note::Note;
@@ -50,6 +51,7 @@ struct DeviceAnswer {
     fragmentation: FragmentationAnswer,
     oom: Vec<OomAnswer>,
     steps: Vec<StepReport>,
+    fit: Option<Fit>,
     notes: Vec<Note>,
 }
 
@@ -180,11 +182,12 @@ struct PlaceAnswer {
 }
 
 /// The answer to `show`.
-pub fn show(file: File, studies: &[Study<'_>]) -> ShowAnswer {
-    ShowAnswer { schema: SCHEMA, file, devices: studies.iter().map(device).collect() }
+pub fn show(file: File, studies: &[Study<'_>], question: FitQuestion) -> ShowAnswer {
+    let devices = studies.iter().map(|study| device(study, question));
+    ShowAnswer { schema: SCHEMA, file, devices: devices.collect() }
 }
 
-fn device(study: &Study<'_>) -> DeviceAnswer {
+fn device(study: &Study<'_>, question: FitQuestion) -> DeviceAnswer {
     let scene = &study.scene;
     let totals = study.totals;
     let fragmentation = &study.fragmentation;
@@ -228,6 +231,7 @@ fn device(study: &Study<'_>) -> DeviceAnswer {
         },
         oom: study.oom.iter().map(|failure| oom(study, failure)).collect(),
         steps: study.stages.clone(),
+        fit: fit::measure(scene, &study.categories, &study.stages, question),
         notes: study.notes.clone(),
     }
 }

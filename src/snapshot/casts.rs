@@ -43,6 +43,19 @@ pub fn find(scene: &DeviceScene<'_>, categories: &[Category]) -> Vec<Note> {
     search.found.iter().filter_map(|(source, copies)| note(scene, *source, copies)).collect()
 }
 
+/// Whether each allocation is a weight in another precision.
+pub fn weight_copies(scene: &DeviceScene<'_>, categories: &[Category]) -> Vec<bool> {
+    let mut search = Search::new(scene, categories);
+    search.run();
+    let mut copies = vec![false; scene.timeline.allocations.len()];
+    for number in search.weight_copies.iter().filter(|_| search.is_believed()) {
+        if let Some(copy) = copies.get_mut(at(*number)) {
+            *copy = true;
+        }
+    }
+    copies
+}
+
 /// Goes through the steps, and matches sizes.
 struct Search<'a> {
     scene: &'a DeviceScene<'a>,
@@ -54,6 +67,8 @@ struct Search<'a> {
     /// Of this step: inputs and weights without a copy.
     open: [HashMap<u64, u32>; 2],
     found: BTreeMap<Source, Copies>,
+    /// Allocations that copy weights.
+    weight_copies: Vec<u32>,
     /// Bytes copied since the loop came to its first line.
     micro_batch: BTreeMap<Source, u64>,
     /// Bytes of gradients, and bytes of weights in all steps.
@@ -83,6 +98,7 @@ impl<'a> Search<'a> {
             weights,
             open: [HashMap::new(), HashMap::new()],
             found: BTreeMap::new(),
+            weight_copies: Vec::new(),
             micro_batch: BTreeMap::new(),
             gradient_bytes: 0,
             weight_bytes: 0,
@@ -141,6 +157,9 @@ impl<'a> Search<'a> {
             _ => None,
         };
         if let Some(source) = source {
+            if source == Source::Weight {
+                self.weight_copies.push(own);
+            }
             let copies = self.found.entry(source).or_default();
             let now = self.micro_batch.entry(source).or_default();
             *now += event.size;

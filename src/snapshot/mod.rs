@@ -72,6 +72,8 @@ pub mod causes;
 
 pub mod study;
 
+pub mod fit;
+
 pub mod words;
 
 pub mod answer;

@@ -1,6 +1,7 @@
 //! The page of `stepmem snapshot show`: for a terminal, section by section, ending with what to do next.
 
 use crate::snapshot::categories;
+use crate::snapshot::fit::{self, FitQuestion};
 use crate::snapshot::leak::{LeakVerdict, Suspect};
 use crate::snapshot::model::NO_STACK;
 use crate::snapshot::num::{at, count};
@@ -30,6 +31,8 @@ pub struct Question {
     pub rows: RowKind,
     /// How many rows a table has.
     pub top: usize,
+    /// What is known of the batch and the device.
+    pub fit: FitQuestion,
 }
 
 /// A moment of the window.
@@ -76,6 +79,7 @@ pub fn device(study: &Study<'_>, question: &Question) -> String {
     }
     fragmentation(&mut page, study, question.top);
     steps(&mut page, study, question.top);
+    will_it_fit(&mut page, study, question.fit);
     notes(&mut page, study);
     next(&mut page, study);
     page
@@ -429,6 +433,15 @@ fn steps(page: &mut String, study: &Study<'_>, top: usize) {
                 whole_bytes(stage.allocated_bytes)
             ),
         );
+    }
+}
+
+fn will_it_fit(page: &mut String, study: &Study<'_>, question: FitQuestion) {
+    let found = fit::measure(&study.scene, &study.categories, &study.stages, question);
+    let Some(found) = found else { return };
+    section(page, "Will it fit?");
+    for text in words::fit(&found) {
+        page.push_str(&wrapped(&text, "  ", WIDTH));
     }
 }
 

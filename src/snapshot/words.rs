@@ -1,6 +1,7 @@
 //! The sentences that pages share, for a terminal and for a browser.
 
 use crate::snapshot::causes;
+use crate::snapshot::fit::{Bounds, Fit, SavingKind};
 use crate::snapshot::fragmentation::Fragmentation;
 use crate::snapshot::leak::{Blame, LeakVerdict};
 use crate::snapshot::model::{Action, NO_STACK};
@@ -247,6 +248,56 @@ pub fn unused(found: &Fragmentation) -> [(u64, &'static str); 4] {
         (found.internal, "inside blocks, beyond what tensors asked for"),
         (found.largest_free, "the largest free block"),
     ]
+}
+
+/// Says what of a step scales with the batch, what fits, and what would save memory.
+pub fn fit(fit: &Fit) -> Vec<String> {
+    let mut texts = vec![format!(
+        "Step {} needs {} at its peak: {} do not depend on the batch, {} scale with it.",
+        fit.step,
+        whole_bytes(fit.peak_bytes),
+        whole_bytes(fit.fixed_bytes),
+        between(fit.scaling_bytes, whole_bytes)
+    )];
+    if let (Some(size), Some(sample)) = (fit.batch_size, fit.bytes_per_sample) {
+        texts.push(format!(
+            "With a batch of {}: {} a sample.",
+            grouped(size),
+            between(sample, whole_bytes)
+        ));
+    }
+    if let (Some(capacity), Some(largest)) = (fit.capacity_bytes, fit.largest_batch_size) {
+        texts.push(format!(
+            "In {} fit {} samples, if all else stays as it is.",
+            whole_bytes(capacity),
+            between(largest, grouped)
+        ));
+    }
+    texts.extend(fit.savings.iter().map(|saving| {
+        let bytes = whole_bytes(saving.bytes);
+        let function = saving.location.as_ref().map(|location| {
+            let function = location.function.as_deref().unwrap_or_default();
+            format!("{} in {}", shortened(function, NAME_CHARS), tail(&location.file))
+        });
+        match saving.kind {
+            SavingKind::ZeroGradBeforeForward => format!(
+                "zero_grad(set_to_none=True) before the forward pass would save {} in the forward pass, \
+                 {bytes} of the step's peak.",
+                whole_bytes(saving.forward_bytes.unwrap_or(0))
+            ),
+            SavingKind::Checkpoint => format!(
+                "Activation checkpointing of {} would save about {bytes} of that peak.",
+                function.unwrap_or_default()
+            ),
+        }
+    }));
+    texts
+}
+
+/// Writes a figure with its bounds.
+fn between(bounds: Bounds, shown: impl Fn(u64) -> String) -> String {
+    let (low, high) = (shown(bounds.low), shown(bounds.high));
+    if low == high { low } else { format!("{low} to {high}") }
 }
 
 /// Names a phase of a step.

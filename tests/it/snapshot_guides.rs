@@ -265,3 +265,28 @@ fn all_blocks_that_stay_are_counted() {
     assert_eq!((&site["line"], &site["survivors"]), (&19.into(), &36.into()));
     assert_eq!(site["allocations"], 36);
 }
+
+#[test]
+fn a_larger_batch_is_judged_by_what_scales() {
+    let show = |file: &str, more: &[&str]| {
+        answer(&[&["show", file, "--json"], more].concat())["devices"][0]["fit"].clone()
+    };
+    let fit = show(&guide("amp1"), &["--batch-size", "4096", "--capacity", "2GiB"]);
+    let mib = |value: &Value| value.as_u64().unwrap() >> 20;
+    assert_eq!((fit["step"].as_u64(), mib(&fit["peak_bytes"])), (Some(2), 480), "{fit}");
+    // The weight, its copy in half precision, Adam's state: not of the batch.
+    assert_eq!(mib(&fit["fixed_bytes"]), 224, "{fit}");
+    assert_eq!(mib(&fit["scaling_bytes"]["low"]), 192, "{fit}");
+    let largest = &fit["largest_batch_size"];
+    assert!(largest["low"].as_u64() > Some(4096), "{fit}");
+    assert!(largest["low"].as_u64() < largest["high"].as_u64(), "{fit}");
+    let saving = &fit["savings"][0];
+    assert_eq!(saving["kind"], "zero_grad_before_forward");
+    // The forward pass needs 64 MiB less; backward reaches the peak again.
+    assert_eq!((mib(&saving["forward_bytes"]), &saving["bytes"]), (64, &0.into()));
+    let fit = show(&data("vectors/style_py4.pickle.gz"), &[]);
+    assert_eq!(fit["bytes_per_sample"], Value::Null);
+    assert_eq!(fit["savings"][0]["location"]["function"], "Block.forward");
+    // Nothing is known of what a file without stacks is for.
+    assert_eq!(show(&data("vectors/no_stacks.pickle.gz"), &[]), Value::Null);
+}
