@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::snapshot::casts;
 use crate::snapshot::categories::Category;
+use crate::snapshot::gradients;
 use crate::snapshot::model::Action;
 use crate::snapshot::num::at;
 use crate::snapshot::replay::Allocation;
@@ -127,7 +128,10 @@ pub fn measure(
         .zip(question.capacity)
         .map(|(size, capacity)| largest_batch(&needs, size, capacity, overhead(scene, stage)));
     let mut savings = Vec::new();
-    savings.extend(without_old_gradients(&needs));
+    let slot = scene.steps.slot(at(stage.first_event));
+    let forward = gradients::forward_end(scene, slot);
+    let forward = forward.and_then(|end| needs.get(..=at(end.checked_sub(stage.first_event)?)));
+    savings.extend(forward.and_then(|forward| without_old_gradients(&needs, forward)));
     savings.extend(checkpointed(scene, categories, stage));
     savings.retain(|saving| {
         saving.bytes.max(saving.forward_bytes.unwrap_or(0)) >= SAVED_BYTES_MIN
@@ -230,19 +234,18 @@ fn largest_batch(needs: &[Need], size: u64, capacity: u64, overhead: u64) -> Bou
     Bounds { low: low.min(high), high: high.max(low) }
 }
 
-/// The peak without gradients of the step before.
-fn without_old_gradients(needs: &[Need]) -> Option<Saving> {
-    let peak = needs.iter().map(|need| need.active()).max()?;
-    let without =
-        needs.iter().map(|need| need.active().saturating_sub(need.old_gradients)).max()?;
-    let with_old = || needs.iter().filter(|need| need.old_gradients > 0);
-    let forward_peak = with_old().map(|need| need.active()).max()?;
-    let lower =
-        with_old().map(|need| need.active().saturating_sub(need.old_gradients)).max()?;
+/// The peak without gradients of the step before; `None` if they are gone when the forward pass ends.
+fn without_old_gradients(needs: &[Need], forward: &[Need]) -> Option<Saving> {
+    forward.last().filter(|need| need.old_gradients > 0)?;
+    let saved = |needs: &[Need]| {
+        let peak = needs.iter().map(|need| need.active()).max()?;
+        let without = needs.iter().map(|need| need.active().saturating_sub(need.old_gradients));
+        Some(peak.saturating_sub(without.max()?))
+    };
     Some(Saving {
         kind: SavingKind::ZeroGradBeforeForward,
-        bytes: peak.saturating_sub(without),
-        forward_bytes: Some(forward_peak.saturating_sub(lower)),
+        bytes: saved(needs)?,
+        forward_bytes: saved(forward),
         location: None,
     })
 }

@@ -47,21 +47,22 @@ fn outliving<'a>(
     })
 }
 
-/// Of each slot the state after the last allocation of its forward pass; `None` without a pass of backward.
+/// The state after the last allocation of a slot's forward pass; `None` without a pass of backward.
+pub fn forward_end(scene: &DeviceScene<'_>, slot: u32) -> Option<u32> {
+    let (first, end) = scene.steps.events_of(slot, scene.events.len());
+    let pass = scene.phases.passes_between(first, end).first()?;
+    let last = (first..pass.first).rev().find(|number| {
+        let event = scene.events.get(at(*number));
+        event.is_some_and(|event| event.action == Action::Alloc)
+            && scene.phases.of(at(*number)) == StepPhase::Forward
+    })?;
+    Some(last + 1)
+}
+
+/// The same of each slot; slot 0 has none.
 fn forward_ends(scene: &DeviceScene<'_>) -> Vec<Option<u32>> {
-    let last = scene.last_slot();
-    let n_events = scene.events.len();
-    let end_of = |slot: u32| {
-        let (first, end) = scene.steps.events_of(slot, n_events);
-        let pass = scene.phases.passes_between(first, end).first()?;
-        let last = (first..pass.first).rev().find(|number| {
-            let event = scene.events.get(at(*number));
-            event.is_some_and(|event| event.action == Action::Alloc)
-                && scene.phases.of(at(*number)) == StepPhase::Forward
-        })?;
-        Some(last + 1)
-    };
-    (0..=last).map(|slot| if slot == 0 { None } else { end_of(slot) }).collect()
+    let slots = 0..=scene.last_slot();
+    slots.map(|slot| if slot == 0 { None } else { forward_end(scene, slot) }).collect()
 }
 
 /// Gradients of a step that live through the forward pass of the next.

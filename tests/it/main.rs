@@ -97,6 +97,8 @@ mod snapshot_sites;
 
 mod snapshot_guides;
 
+mod snapshot_schema;
+
 // The operator's side: packages, settings, restarts, alerts, dashboards and the chart.
 mod packages;
 
