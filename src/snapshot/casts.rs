@@ -1,6 +1,7 @@
 //! Copies in another precision: what autocast makes of inputs and weights, and of half gradients for whole weights.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeInclusive;
 
 use crate::snapshot::categories::Category;
 use crate::snapshot::gradients::line_of;
@@ -17,6 +18,9 @@ use crate::snapshot::sites::{FrameKind, Site, SiteKind};
 const SOURCE_BYTES_MIN: u64 = 64 << 10;
 /// Without other evidence, this much of weights and of gradients has a copy.
 const COPIED_RATIO_MIN: f64 = 0.8;
+
+/// Steps that are looked at before the search is given up.
+const STEPS_TRIED: u32 = 8;
 
 /// What is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,19 +39,25 @@ struct Copies {
 
 /// A note for each kind of copy.
 pub fn find(scene: &DeviceScene<'_>, categories: &[Category]) -> Vec<Note> {
-    let mut search = Search::new(scene, categories);
-    search.run();
+    let last = scene.last_whole_slot();
+    let Some(mut search) = Search::new(scene, categories) else { return Vec::new() };
+    // A program that copies does so in every step.
+    search.run(1..=last.min(STEPS_TRIED));
+    if search.found.is_empty() || !search.is_believed() {
+        return Vec::new();
+    }
+    search.run(STEPS_TRIED + 1..=last);
     if !search.is_believed() {
         return Vec::new();
     }
     search.found.iter().filter_map(|(source, copies)| note(scene, *source, copies)).collect()
 }
 
-/// Whether each allocation is a weight in another precision.
-pub fn weight_copies(scene: &DeviceScene<'_>, categories: &[Category]) -> Vec<bool> {
-    let mut search = Search::new(scene, categories);
-    search.run();
+/// Whether each allocation is a weight in another precision, made in a slot.
+pub fn weight_copies(scene: &DeviceScene<'_>, categories: &[Category], slot: u32) -> Vec<bool> {
     let mut copies = vec![false; scene.timeline.allocations.len()];
+    let Some(mut search) = Search::new(scene, categories) else { return copies };
+    search.run(slot..=slot);
     for number in search.weight_copies.iter().filter(|_| search.is_believed()) {
         if let Some(copy) = copies.get_mut(at(*number)) {
             *copy = true;
@@ -77,7 +87,12 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(scene: &'a DeviceScene<'a>, categories: &'a [Category]) -> Self {
+    /// `None` where no stack copies anything, as C++ shows.
+    fn new(scene: &'a DeviceScene<'a>, categories: &'a [Category]) -> Option<Self> {
+        let is_copying = copying_stacks(scene);
+        if is_copying.as_ref().is_some_and(|stacks| !stacks.contains(&true)) {
+            return None;
+        }
         let mut weights: HashMap<u64, u32> = HashMap::new();
         for (allocation, category) in scene.timeline.allocations.iter().zip(categories) {
             let is_weight = *category == Category::Parameter
@@ -91,10 +106,10 @@ impl<'a> Search<'a> {
         for (size, n) in weights.iter_mut().filter(|_| !gradients.is_empty()) {
             *n = (*n).min(gradients.get(size).copied().unwrap_or(0));
         }
-        Self {
+        Some(Self {
             scene,
             categories,
-            is_copying: copying_stacks(scene),
+            is_copying,
             weights,
             open: [HashMap::new(), HashMap::new()],
             found: BTreeMap::new(),
@@ -102,14 +117,13 @@ impl<'a> Search<'a> {
             micro_batch: BTreeMap::new(),
             gradient_bytes: 0,
             weight_bytes: 0,
-        }
+        })
     }
 
-    fn run(&mut self) {
-        let last = self.scene.last_whole_slot();
+    fn run(&mut self, slots: RangeInclusive<u32>) {
         let found = self.scene.steps.training_loop.as_ref();
         let arrivals = found.map_or(&[][..], |found| &found.arrivals);
-        for slot in 1..=last {
+        for slot in slots {
             self.micro_batch.clear();
             let (first, end) = self.scene.steps.events_of(slot, self.scene.events.len());
             let weights = &self.weights;

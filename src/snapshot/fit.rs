@@ -154,7 +154,7 @@ pub fn measure(
 fn needs(scene: &DeviceScene<'_>, categories: &[Category], stage: &StepReport) -> Vec<Need> {
     let slot = scene.steps.slot(at(stage.first_event));
     let (first, end) = scene.steps.events_of(slot, scene.events.len());
-    let copies = casts::weight_copies(scene, categories);
+    let copies = casts::weight_copies(scene, categories, slot);
     let scaling = |number: usize, own: &Allocation| {
         let category = categories.get(number).copied().unwrap_or_default();
         of_category(scene, category, own, copies.get(number) == Some(&true))
