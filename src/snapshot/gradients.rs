@@ -196,7 +196,10 @@ pub fn free_stack(scene: &DeviceScene<'_>, allocation: &Allocation) -> u32 {
 }
 
 /// The user's line of most bytes by stack.
-pub fn line_of<'a>(scene: &'a DeviceScene<'_>, stacks: HashMap<u32, u64>) -> Option<&'a Site> {
+pub fn line_of<'a>(
+    scene: &'a DeviceScene<'_>,
+    stacks: impl IntoIterator<Item = (u32, u64)>,
+) -> Option<&'a Site> {
     let mut of_site: BTreeMap<u32, u64> = BTreeMap::new();
     for (stack, bytes) in stacks {
         *of_site.entry(scene.sites.of_origin(stack)).or_default() += bytes;

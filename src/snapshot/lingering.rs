@@ -71,7 +71,7 @@ fn held(scene: &DeviceScene<'_>) -> BTreeMap<u32, Held> {
 }
 
 fn note(scene: &DeviceScene<'_>, line: &Site, held: Held) -> Note {
-    let freed_by = held.freed_by.into_iter().filter(|(stack, _)| *stack != NO_STACK).collect();
+    let freed_by = held.freed_by.into_iter().filter(|(stack, _)| *stack != NO_STACK);
     let replaced = line_of(scene, freed_by).cloned().or_else(|| in_loop(scene, held.stack));
     let by = match replaced.filter(|site| site.line != line.line || site.file != line.file) {
         Some(site) => format!("{} replaces it", site.short()),

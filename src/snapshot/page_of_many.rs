@@ -38,33 +38,7 @@ pub fn diff(diff: &Diff, top: usize) -> String {
             page.push('\n');
             continue;
         }
-        let changed: Vec<_> =
-            device.sites.iter().filter(|site| site.growth_bytes != 0).collect();
-        let (grown, shrunk): (Vec<_>, Vec<_>) =
-            changed.into_iter().partition(|site| site.growth_bytes > 0);
-        line(
-            &mut page,
-            format_args!("\n{:>12}  {:>10}  {:>10}   line", "growth", "before", "after"),
-        );
-        for site in grown.iter().take(top).chain(shrunk.iter().rev().take(top)) {
-            line(
-                &mut page,
-                format_args!(
-                    "{:>12}  {:>10}  {:>10}   {}",
-                    signed_bytes(signed_real(site.growth_bytes)),
-                    whole_bytes(site.before_bytes),
-                    whole_bytes(site.after_bytes),
-                    site.site.name()
-                ),
-            );
-        }
-        if grown.is_empty() && shrunk.is_empty() {
-            line(&mut page, format_args!("  no line holds more or less"));
-        }
-        let n_more = grown.len().saturating_sub(top) + shrunk.len().saturating_sub(top);
-        if n_more > 0 {
-            line(&mut page, format_args!("  and {n_more} more lines (--top N shows them)"));
-        }
+        changes(&mut page, device, top);
         line(&mut page, format_args!("\nby category"));
         for (name, growth) in device.categories.named() {
             if *growth != 0 {
@@ -87,6 +61,33 @@ pub fn diff(diff: &Diff, top: usize) -> String {
         WIDTH,
     ));
     page
+}
+
+/// The lines that hold more, and those that hold less.
+fn changes(page: &mut String, device: &DeviceDiff, top: usize) {
+    let changed: Vec<_> = device.sites.iter().filter(|site| site.growth_bytes != 0).collect();
+    let (grown, shrunk): (Vec<_>, Vec<_>) =
+        changed.into_iter().partition(|site| site.growth_bytes > 0);
+    line(page, format_args!("\n{:>12}  {:>10}  {:>10}   line", "growth", "before", "after"));
+    for site in grown.iter().take(top).chain(shrunk.iter().rev().take(top)) {
+        line(
+            page,
+            format_args!(
+                "{:>12}  {:>10}  {:>10}   {}",
+                signed_bytes(signed_real(site.growth_bytes)),
+                whole_bytes(site.before_bytes),
+                whole_bytes(site.after_bytes),
+                site.site.name()
+            ),
+        );
+    }
+    if grown.is_empty() && shrunk.is_empty() {
+        line(page, format_args!("  no line holds more or less"));
+    }
+    let n_more = grown.len().saturating_sub(top) + shrunk.len().saturating_sub(top);
+    if n_more > 0 {
+        line(page, format_args!("  and {n_more} more lines (--top N shows them)"));
+    }
 }
 
 /// Which rank differs.

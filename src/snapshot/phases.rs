@@ -126,7 +126,6 @@ impl Phases {
 /// allocation that it is for.
 fn phase_of(event: &Event, roles: &Roles, now: StepPhase) -> StepPhase {
     match event.action {
-        Action::Alloc => now,
         // With context="alloc", a free shows the stack of the allocation: backward's, in zero_grad.
         Action::FreeRequested | Action::FreeCompleted => match roles.of(event.stack) {
             role @ (StackRole::Update | StackRole::Scaling | StackRole::ZeroGrad) => {

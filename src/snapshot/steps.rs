@@ -73,7 +73,7 @@ impl Steps {
         let updates = marks_of(snapshot, device, events, "Optimizer.step#");
         let updates = window.updates(&positions(events, &updates));
         let steps = by_annotations(snapshot, device, events)
-            .map(|marked| marked.from_the_loop(window, &updates))
+            .map(|marked| marked.begun_at_the_loop(window, &updates))
             .or_else(|| by_metadata(snapshot, device))
             .or_else(|| by_updates(window, &updates))
             .or_else(|| by_phases(window, phases))
@@ -83,7 +83,7 @@ impl Steps {
     }
 
     /// The same steps from the first line of the loop on, where marks are of what a step does in its middle.
-    fn from_the_loop(self, window: Window<'_>, updates: &[Anchor]) -> Self {
+    fn begun_at_the_loop(self, window: Window<'_>, updates: &[Anchor]) -> Self {
         if !matches!(self.marker, Marker::Optimizer | Marker::ZeroGrad) {
             return self;
         }
