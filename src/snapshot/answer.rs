@@ -12,7 +12,9 @@ use crate::snapshot::num::count;
 use crate::snapshot::oom::{OomCause, OutOfMemory, RootCause};
 use crate::snapshot::phases::StepPhase;
 use crate::snapshot::scene::DeviceScene;
-use crate::snapshot::sites::{Location, STACK_FRAMES_MAX, Site, SiteKind, SiteRow, Sites, Sum};
+use crate::snapshot::sites::{
+    CodeLocation, STACK_FRAMES_MAX, Site, SiteKind, SiteRow, Sites, Sum,
+};
 use crate::snapshot::stages::StepReport;
 use crate::snapshot::steps::Marker;
 use crate::snapshot::study::Study;
@@ -168,7 +170,7 @@ struct RootCauseAnswer {
     cause: RootCause,
     bytes: u64,
     free_bytes: u64,
-    location: Option<Location>,
+    location: Option<CodeLocation>,
     text: String,
 }
 
@@ -178,7 +180,7 @@ struct PlaceAnswer {
     text: String,
     step: Option<u64>,
     phase: Option<StepPhase>,
-    mirrors: Option<Location>,
+    mirrors: Option<CodeLocation>,
 }
 
 /// The answer to `show`.

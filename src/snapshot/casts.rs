@@ -40,7 +40,7 @@ struct Copies {
 /// A note for each kind of copy.
 pub fn find(scene: &DeviceScene<'_>, categories: &[Category]) -> Vec<Note> {
     let last = scene.last_whole_slot();
-    let Some(mut search) = Search::new(scene, categories) else { return Vec::new() };
+    let Some(mut search) = CastSearch::new(scene, categories) else { return Vec::new() };
     // A program that copies does so in every step.
     search.run(1..=last.min(STEPS_TRIED));
     if search.found.is_empty() || !search.is_believed() {
@@ -56,7 +56,7 @@ pub fn find(scene: &DeviceScene<'_>, categories: &[Category]) -> Vec<Note> {
 /// Whether each allocation is a weight in another precision, made in a slot.
 pub fn weight_copies(scene: &DeviceScene<'_>, categories: &[Category], slot: u32) -> Vec<bool> {
     let mut copies = vec![false; scene.timeline.allocations.len()];
-    let Some(mut search) = Search::new(scene, categories) else { return copies };
+    let Some(mut search) = CastSearch::new(scene, categories) else { return copies };
     search.run(slot..=slot);
     for number in search.weight_copies.iter().filter(|_| search.is_believed()) {
         if let Some(copy) = copies.get_mut(at(*number)) {
@@ -67,7 +67,7 @@ pub fn weight_copies(scene: &DeviceScene<'_>, categories: &[Category], slot: u32
 }
 
 /// Goes through the steps, and matches sizes.
-struct Search<'a> {
+struct CastSearch<'a> {
     scene: &'a DeviceScene<'a>,
     categories: &'a [Category],
     /// Whether a stack copies, as its C++ says; `None` if the file has no C++.
@@ -86,7 +86,7 @@ struct Search<'a> {
     weight_bytes: u64,
 }
 
-impl<'a> Search<'a> {
+impl<'a> CastSearch<'a> {
     /// `None` where no stack copies anything, as C++ shows.
     fn new(scene: &'a DeviceScene<'a>, categories: &'a [Category]) -> Option<Self> {
         let is_copying = copying_stacks(scene);

@@ -12,7 +12,7 @@ use crate::snapshot::num::at;
 use crate::snapshot::replay::Allocation;
 use crate::snapshot::roles::StackRole;
 use crate::snapshot::scene::DeviceScene;
-use crate::snapshot::sites::Location;
+use crate::snapshot::sites::CodeLocation;
 use crate::snapshot::stages::StepReport;
 
 /// Smaller savings are not worth a change.
@@ -62,7 +62,7 @@ pub struct Saving {
     /// Bytes off the peak of its forward pass, where gradients of the step before are freed earlier.
     pub forward_bytes: Option<u64>,
     /// The function to checkpoint.
-    pub location: Option<Location>,
+    pub location: Option<CodeLocation>,
 }
 
 /// A change that saves memory.
@@ -252,7 +252,7 @@ fn without_old_gradients(needs: &[Need], forward: &[Need]) -> Option<Saving> {
 
 /// Activations that one function of the user makes, alive at the peak.
 #[derive(Clone, Copy, Debug, Default)]
-struct Block {
+struct CheckpointedCalls {
     bytes: u64,
     n_calls: u64,
     /// Bytes of the last activation of each call: it is the next one's input, and stays.
@@ -270,7 +270,7 @@ fn checkpointed(
 ) -> Option<Saving> {
     let slot = scene.steps.slot(at(stage.first_event));
     let (first, _) = scene.steps.events_of(slot, scene.events.len());
-    let mut blocks: HashMap<(u32, u32), Block> = HashMap::new();
+    let mut blocks: HashMap<(u32, u32), CheckpointedCalls> = HashMap::new();
     for (own, category) in scene.timeline.allocations.iter().zip(categories) {
         let is_kept = *category == Category::Activation
             && own.from > first
@@ -299,7 +299,7 @@ fn checkpointed(
         kind: SavingKind::Checkpoint,
         bytes: inner - inner / largest.n_calls,
         forward_bytes: None,
-        location: Some(Location {
+        location: Some(CodeLocation {
             file: scene.snapshot.text(frame.file),
             line: frame.line,
             function: Some(scene.snapshot.text(frame.name)),

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::snapshot::model::{Action, Event, NO_STACK, Snapshot};
 use crate::snapshot::num::{at, count, id, real};
-use crate::snapshot::roles::{Roles, StackRole};
+use crate::snapshot::roles::{StackRole, StackRoles};
 use crate::snapshot::sites::{FrameKind, Sites};
 
 /// Updates that are looked at before the search for the loop's first line is given up.
@@ -44,14 +44,14 @@ pub struct Loop {
 
 /// One device's events with what their stacks say.
 #[derive(Clone, Copy, Debug)]
-pub struct Window<'a> {
+pub struct LoopWindow<'a> {
     pub snapshot: &'a Snapshot,
     pub sites: &'a Sites,
-    pub roles: &'a Roles,
+    pub roles: &'a StackRoles,
     pub events: &'a [Event],
 }
 
-impl Window<'_> {
+impl LoopWindow<'_> {
     fn allocations(&self) -> impl Iterator<Item = (u32, &Event)> {
         (0..).zip(self.events).filter(|(_, event)| event.action == Action::Alloc)
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::snapshot::gradients::{free_stack, line_of};
-use crate::snapshot::heads::Window;
+use crate::snapshot::heads::LoopWindow;
 use crate::snapshot::leak::Leak;
 use crate::snapshot::model::{Action, NO_STACK};
 use crate::snapshot::note::{NOTED_BYTES_MIN, Note, NoteKind, in_steps, steps_in_words};
@@ -97,7 +97,7 @@ fn note(scene: &DeviceScene<'_>, line: &Site, held: Held) -> Note {
 fn in_loop(scene: &DeviceScene<'_>, stack: u32) -> Option<Site> {
     let found = scene.steps.training_loop.as_ref()?;
     let DeviceScene { snapshot, sites, roles, events, .. } = scene;
-    let window = Window { snapshot, sites, roles, events };
+    let window = LoopWindow { snapshot, sites, roles, events };
     let frame = window.frame_in_loop(found.line, stack)?;
     Some(Site::of_frame(snapshot, frame))
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::snapshot::num::real;
 use crate::snapshot::scene::{DeviceScene, Life};
-use crate::snapshot::sites::Location;
+use crate::snapshot::sites::CodeLocation;
 
 /// Smaller ones are not worth a note.
 pub const NOTED_BYTES_MIN: u64 = 1 << 20;
@@ -55,7 +55,7 @@ pub struct Note {
     /// The steps in which that memory is made, by number.
     pub in_steps: Option<Vec<u64>>,
     /// The line that it is about.
-    pub location: Option<Location>,
+    pub location: Option<CodeLocation>,
 }
 
 impl Note {

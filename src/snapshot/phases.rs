@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::snapshot::model::{Action, Event};
 use crate::snapshot::num::id;
-use crate::snapshot::roles::{Roles, StackRole};
+use crate::snapshot::roles::{StackRole, StackRoles};
 
 /// A pass of backward allocates at least this part of what the longest one does: others are noise.
 const PASS_PART_MAX: u32 = 4;
@@ -56,7 +56,7 @@ impl StackRole {
 
 impl Phases {
     /// Follows the events of a device.
-    pub fn new(events: &[Event], roles: &Roles) -> Self {
+    pub fn new(events: &[Event], roles: &StackRoles) -> Self {
         let mut phases =
             Self { of_event: Vec::with_capacity(events.len()), passes: Vec::new() };
         let mut now = StepPhase::Forward;
@@ -124,7 +124,7 @@ impl Phases {
 
 /// A free is of the phase that it comes in, unless its own stack says more; what is asked of the driver is of the
 /// allocation that it is for.
-fn phase_of(event: &Event, roles: &Roles, now: StepPhase) -> StepPhase {
+fn phase_of(event: &Event, roles: &StackRoles, now: StepPhase) -> StepPhase {
     match event.action {
         // With context="alloc", a free shows the stack of the allocation: backward's, in zero_grad.
         Action::FreeRequested | Action::FreeCompleted => match roles.of(event.stack) {

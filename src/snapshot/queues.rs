@@ -23,7 +23,7 @@ pub struct Queues {
     of_older: HashMap<u32, u32>,
     /// Of a site, bytes of older blocks that are its own by likeness, not by the very size.
     alike: HashMap<u32, u64>,
-    /// Their sites.
+    /// The sites that older blocks are of.
     pub sites: BTreeSet<u32>,
 }
 
@@ -42,7 +42,7 @@ impl Queues {
         is_long: impl Fn([u32; 2]) -> bool,
         first: u32,
     ) -> Self {
-        let mut search = Search {
+        let mut search = QueueSearch {
             scene,
             keepers: HashMap::new(),
             of_size: HashMap::new(),
@@ -79,7 +79,7 @@ impl Queues {
     }
 }
 
-struct Search<'a> {
+struct QueueSearch<'a> {
     scene: &'a DeviceScene<'a>,
     /// Lines that keep blocks of the window.
     keepers: HashMap<u32, Keeper>,
@@ -89,7 +89,7 @@ struct Search<'a> {
     queues: Queues,
 }
 
-impl Search<'_> {
+impl QueueSearch<'_> {
     fn keep(&mut self, allocation: &Allocation) {
         let site = self.scene.sites.of(allocation);
         let keeper = self.keepers.entry(site).or_default();

@@ -26,7 +26,7 @@ pub enum StackRole {
 
 /// The roles of a file's stacks.
 #[derive(Debug, Default)]
-pub struct Roles {
+pub struct StackRoles {
     of_stack: Vec<StackRole>,
 }
 
@@ -47,7 +47,7 @@ enum FrameRole {
     Function,
 }
 
-impl Roles {
+impl StackRoles {
     /// Finds the role of every stack.
     pub fn new(snapshot: &Snapshot, sites: &Sites) -> Self {
         let frames = frame_roles(snapshot);
@@ -185,7 +185,7 @@ mod tests {
             snapshot.frames.push(Frame { name, file, line: 1 });
         }
         let stack = snapshot.stacks.intern(&numbers);
-        Roles::new(&snapshot, &Sites::new(&snapshot, None)).of(stack)
+        StackRoles::new(&snapshot, &Sites::new(&snapshot, None)).of(stack)
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! One device with everything that is known of it: what the questions are asked of.
 
-use crate::snapshot::heads::Window;
+use crate::snapshot::heads::LoopWindow;
 use crate::snapshot::model::{Action, Device, Event, Snapshot};
 use crate::snapshot::num::{at, id};
 use crate::snapshot::phases::Phases;
 use crate::snapshot::replay::{Allocation, Timeline};
-use crate::snapshot::roles::Roles;
+use crate::snapshot::roles::StackRoles;
 use crate::snapshot::sites::Sites;
 use crate::snapshot::steps::Steps;
 
@@ -20,7 +20,7 @@ pub struct DeviceScene<'a> {
     /// What lived when.
     pub timeline: Timeline,
     /// What the file's stacks say of the step.
-    pub roles: Roles,
+    pub roles: StackRoles,
     /// What the program does at each event.
     pub phases: Phases,
     /// Where steps begin.
@@ -45,9 +45,9 @@ impl<'a> DeviceScene<'a> {
     pub fn new(snapshot: &'a Snapshot, device: &'a Device, sites: &'a Sites) -> Self {
         let events = snapshot.events_of(device);
         let timeline = Timeline::new(snapshot, device);
-        let roles = Roles::new(snapshot, sites);
+        let roles = StackRoles::new(snapshot, sites);
         let phases = Phases::new(events, &roles);
-        let window = Window { snapshot, sites, roles: &roles, events };
+        let window = LoopWindow { snapshot, sites, roles: &roles, events };
         let steps = Steps::find(window, device, &phases);
         let slots = slots(&timeline, events, &steps);
         Self { snapshot, device, events, sites, timeline, roles, phases, steps, slots }

@@ -63,9 +63,9 @@ impl Site {
     }
 
     /// Its place in the source, of Python.
-    pub fn location(&self) -> Option<Location> {
+    pub fn location(&self) -> Option<CodeLocation> {
         let (file, line) = (self.file.clone()?, self.line?);
-        Some(Location { file, line, function: self.function.clone() })
+        Some(CodeLocation { file, line, function: self.function.clone() })
     }
 
     /// A line of Python.
@@ -83,7 +83,7 @@ impl Site {
 
 /// A place in the source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Location {
+pub struct CodeLocation {
     /// Path.
     pub file: String,
     pub line: u64,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::snapshot::heads::{Anchor, Loop, Window};
+use crate::snapshot::heads::{Anchor, Loop, LoopWindow};
 use crate::snapshot::model::{Action, Annotation, Device, Event, NO_STACK, Snapshot};
 use crate::snapshot::num::{at, count, id, real};
 use crate::snapshot::phases::Phases;
@@ -68,8 +68,8 @@ pub struct Steps {
 
 impl Steps {
     /// Finds the steps of a device.
-    pub fn find(window: Window<'_>, device: &Device, phases: &Phases) -> Self {
-        let Window { snapshot, events, .. } = window;
+    pub fn find(window: LoopWindow<'_>, device: &Device, phases: &Phases) -> Self {
+        let LoopWindow { snapshot, events, .. } = window;
         let updates = marks_of(snapshot, device, events, "Optimizer.step#");
         let updates = window.updates(&positions(events, &updates));
         let steps = by_annotations(snapshot, device, events)
@@ -83,7 +83,7 @@ impl Steps {
     }
 
     /// The same steps from the first line of the loop on, where marks are of what a step does in its middle.
-    fn begun_at_the_loop(self, window: Window<'_>, updates: &[Anchor]) -> Self {
+    fn begun_at_the_loop(self, window: LoopWindow<'_>, updates: &[Anchor]) -> Self {
         if !matches!(self.marker, Marker::Optimizer | Marker::ZeroGrad) {
             return self;
         }
@@ -289,7 +289,7 @@ fn step_number(text: &str) -> Option<u64> {
 }
 
 /// Steps by phases, from the first line of the loop on where it comes round again.
-fn guessed(window: Window<'_>, anchors: &[Anchor]) -> Option<Steps> {
+fn guessed(window: LoopWindow<'_>, anchors: &[Anchor]) -> Option<Steps> {
     let found = window.training_loop(anchors).filter(|found| {
         found.heads.len() >= UPDATES_MIN && anchors.len() <= 2 * found.heads.len()
     });
@@ -304,7 +304,7 @@ fn guessed(window: Window<'_>, anchors: &[Anchor]) -> Option<Steps> {
 }
 
 /// The optimizer's updates.
-fn by_updates(window: Window<'_>, updates: &[Anchor]) -> Option<Steps> {
+fn by_updates(window: LoopWindow<'_>, updates: &[Anchor]) -> Option<Steps> {
     if updates.len() < UPDATES_MIN {
         return None;
     }
@@ -312,7 +312,7 @@ fn by_updates(window: Window<'_>, updates: &[Anchor]) -> Option<Steps> {
 }
 
 /// Passes of backward.
-fn by_phases(window: Window<'_>, phases: &Phases) -> Option<Steps> {
+fn by_phases(window: LoopWindow<'_>, phases: &Phases) -> Option<Steps> {
     if !window.sites.has_stacks || phases.passes.len() < GUESSES_MIN {
         return None;
     }

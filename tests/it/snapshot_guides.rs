@@ -222,7 +222,7 @@ fn skipped_steps_are_found_in_other_programs_too() {
         let device = device(name);
         assert_eq!(device["history"]["steps"], n_steps, "{name}");
         let steps = device["steps"].as_array().unwrap();
-        assert_eq!(steps.len() as u64, n_steps, "{name}");
+        assert_eq!(u64::try_from(steps.len()).unwrap(), n_steps, "{name}");
         assert!(
             steps.iter().all(|step| step["backward_passes"] == n_passes),
             "{name}: {steps:?}"

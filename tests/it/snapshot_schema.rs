@@ -27,7 +27,7 @@ fn check(rule: &Value, value: &Value, whole: &Value, path: &str) {
             "enum" => assert!(operand.as_array().unwrap().contains(value), "{path}: {value}"),
             "const" => assert_eq!(operand, value, "{path}"),
             "minimum" => {
-                assert!(value.as_f64() >= operand.as_f64() || value.is_null(), "{path}")
+                assert!(value.as_f64() >= operand.as_f64() || value.is_null(), "{path}");
             }
             "items" => {
                 for (index, item) in value.as_array().into_iter().flatten().enumerate() {
