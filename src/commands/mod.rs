@@ -26,6 +26,7 @@ pub mod settings;
 mod simulated_job;
 mod simulated_snapshot;
 pub mod snapshot;
+mod snapshot_common;
 pub mod snapshot_file;
 pub mod status;
 pub mod summary;

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Arg, ArgMatches, Command};
-use serde::Serialize;
 
-use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
-use crate::commands::snapshot_file::{NotASnapshot, read, shown};
+use crate::commands::args::{CommandError, CommandRow, Exit};
+use crate::commands::snapshot_common::{Common, file, json, path, stopped, with_common};
+use crate::commands::snapshot_file::{NotASnapshot, shown};
 use crate::commands::take;
 use crate::model::units::parse_size;
 use crate::snapshot::answer;
@@ -16,23 +16,17 @@ use crate::snapshot::diff;
 use crate::snapshot::fit::FitQuestion;
 use crate::snapshot::html::compared;
 use crate::snapshot::html::document::{self, DocumentHead};
-use crate::snapshot::model::Snapshot;
 use crate::snapshot::page::{self, Question, RowKind, ShownMoment};
 use crate::snapshot::page_of_many;
 use crate::snapshot::passes;
 use crate::snapshot::ranks::{self, RankRow, RankSnapshot, rank_of};
-use crate::snapshot::scene::DeviceScene;
-use crate::snapshot::sites::Sites;
 use crate::snapshot::study::Study;
 use crate::store::atomic;
-use crate::text::clean::is_raw;
 use crate::text::units::whole_bytes;
 
 /// `stepmem snapshot`.
 pub(super) const SNAPSHOT: CommandRow = CommandRow { name: "snapshot", arguments, run };
 
-/// Unpacked bytes that are read of a file.
-pub(super) const UNPACKED_BYTES_MAX: u64 = 8 << 30;
 const SUBCOMMANDS: [CommandRow; 3] = [
     CommandRow { name: "show", arguments: show_arguments, run: show },
     CommandRow { name: "diff", arguments: diff_arguments, run: compare },
@@ -51,10 +45,6 @@ fn arguments() -> Command {
         )
         .subcommand(take::arguments())
         .after_help("Exits with 2 for a file that is not a snapshot; ranks gives such a file a row.")
-}
-
-fn file(name: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).help(help).value_parser(clap::value_parser!(PathBuf)).required(true)
 }
 
 fn show_arguments() -> Command {
@@ -115,49 +105,6 @@ fn ranks_arguments() -> Command {
         .arg(file("FILE", help).num_args(1..))
 }
 
-fn with_common(command: Command) -> Command {
-    command
-        .arg(json_arg("Print JSON"))
-        .arg(
-            Arg::new("html")
-                .long("html")
-                .value_name("OUT")
-                .value_parser(clap::value_parser!(PathBuf))
-                .conflicts_with("json")
-                .help("Write a document with pictures to this file: for any browser, of at most 5 MB"),
-        )
-        .arg(
-            Arg::new("device")
-                .long("device")
-                .value_name("N")
-                .value_parser(clap::value_parser!(u64))
-                .help("Only this device [default: every device with content]"),
-        )
-        .arg(
-            Arg::new("top")
-                .long("top")
-                .value_name("N")
-                .value_parser(clap::value_parser!(u32))
-                .default_value("10")
-                .help("Rows of a table; JSON is always complete"),
-        )
-        .arg(
-            Arg::new("project")
-                .long("project")
-                .value_name("DIR")
-                .help("Where your code is [default: all that is not installed]"),
-        )
-        .arg(
-            Arg::new("unpacked-max")
-                .long("unpacked-max")
-                .value_name("BYTES")
-                .value_parser(clap::value_parser!(u64))
-                .help(format!(
-                    "Most bytes to read of a file, unpacked [default: {UNPACKED_BYTES_MAX}]"
-                )),
-        )
-}
-
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     let Some((name, matches)) = matches.subcommand() else { return Ok(Exit::Success) };
     if name == take::NAME {
@@ -165,62 +112,6 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     }
     let row = SUBCOMMANDS.iter().find(|row| row.name == name);
     row.map_or(Ok(Exit::Success), |row| (row.run)(matches))
-}
-
-/// What a file that is not a snapshot exits with, and any other error.
-fn stopped(error: anyhow::Error) -> CommandError {
-    let exit = if error.is::<NotASnapshot>() { Exit::NotASnapshot } else { Exit::Failure };
-    CommandError { exit, error }
-}
-
-/// What all three take.
-struct Common {
-    is_json: bool,
-    device: Option<u64>,
-    top: usize,
-    project: Option<String>,
-    unpacked_max: u64,
-    html: Option<PathBuf>,
-}
-
-impl Common {
-    fn new(matches: &ArgMatches) -> Self {
-        let top = matches.get_one::<u32>("top").copied().unwrap_or_default();
-        Self {
-            is_json: matches.get_flag("json"),
-            device: matches.get_one("device").copied(),
-            top: usize::try_from(top).unwrap_or(usize::MAX),
-            project: matches.get_one("project").cloned(),
-            unpacked_max: matches
-                .get_one("unpacked-max")
-                .copied()
-                .unwrap_or(UNPACKED_BYTES_MAX),
-            html: matches.get_one("html").cloned(),
-        }
-    }
-
-    fn open(&self, path: &Path) -> anyhow::Result<Opened> {
-        let (snapshot, bytes) = read(path, self.unpacked_max)?;
-        let sites = Sites::new(&snapshot, self.project.as_deref());
-        Ok(Opened { snapshot, sites, bytes })
-    }
-}
-
-/// A snapshot that was read.
-struct Opened {
-    snapshot: Snapshot,
-    sites: Sites,
-    bytes: u64,
-}
-
-impl Opened {
-    fn studies(&self, common: &Common) -> Vec<Study<'_>> {
-        let devices = self.snapshot.devices.iter();
-        devices
-            .filter(|device| common.device.is_none_or(|only| only == device.index))
-            .map(|device| Study::new(DeviceScene::new(&self.snapshot, device, &self.sites)))
-            .collect()
-    }
 }
 
 fn show(matches: &ArgMatches) -> Result<Exit, CommandError> {
@@ -348,10 +239,6 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-fn path(matches: &ArgMatches, name: &str) -> PathBuf {
-    matches.get_one::<PathBuf>(name).cloned().unwrap_or_default()
-}
-
 /// Refuses a moment that no device has, and names those that there are.
 fn ensure_moment(moment: ShownMoment, studies: &[Study<'_>]) -> anyhow::Result<()> {
     let steps = || studies.iter().flat_map(|study| &study.stages).map(|stage| stage.step);
@@ -414,39 +301,4 @@ fn moment(text: &str) -> Result<ShownMoment, String> {
             .map(|(step, pass)| ShownMoment::Pass(step, pass)),
     };
     found.ok_or_else(|| "expected end, peak, oom, a step N, N.P or N.zero_grad".to_owned())
-}
-
-/// JSON in which no character can reach a terminal as a control.
-struct Escaping;
-
-impl serde_json::ser::Formatter for Escaping {
-    fn write_string_fragment<W: ?Sized + Write>(
-        &mut self,
-        out: &mut W,
-        text: &str,
-    ) -> io::Result<()> {
-        if !text.chars().any(is_raw) {
-            return out.write_all(text.as_bytes());
-        }
-        for c in text.chars() {
-            if is_raw(c) {
-                for unit in c.encode_utf16(&mut [0; 2]) {
-                    write!(out, "\\u{unit:04x}")?;
-                }
-            } else {
-                write!(out, "{c}")?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn json(answer: &impl Serialize, out: impl Write) -> anyhow::Result<()> {
-    let mut out = io::BufWriter::new(out);
-    answer
-        .serialize(&mut serde_json::Serializer::with_formatter(&mut out, Escaping))
-        .map_err(io::Error::from)?;
-    writeln!(out)?;
-    out.flush()?;
-    Ok(())
 }
