@@ -7,7 +7,11 @@ use anyhow::Context;
 use clap::{Arg, ArgMatches, Command};
 
 use crate::commands::args::{CommandError, CommandRow, Exit};
-use crate::commands::snapshot_common::{Common, file, json, path, stopped, with_common};
+use crate::commands::snapshot_columns;
+use crate::commands::snapshot_common::{
+    Common, file, json, path, stopped, with_common, with_html,
+};
+use crate::commands::snapshot_events::{self, EVENTS};
 use crate::commands::snapshot_file::{NotASnapshot, shown};
 use crate::commands::take;
 use crate::model::units::parse_size;
@@ -41,14 +45,16 @@ fn arguments() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands(
-            SUBCOMMANDS.iter().map(|row| with_common((row.arguments)().name(row.name))),
+            SUBCOMMANDS.iter().map(|row| with_html(with_common((row.arguments)().name(row.name)))),
         )
+        .subcommand(snapshot_events::adapted(with_common((EVENTS.arguments)().name(EVENTS.name))))
         .subcommand(take::arguments())
         .after_help("Exits with 2 for a file that is not a snapshot; ranks gives such a file a row.")
 }
 
 fn show_arguments() -> Command {
     Command::default()
+        .after_help(snapshot_columns::SHOW)
         .about("Show one snapshot: who holds the memory, leak, out of memory, fragmentation, steps")
         .arg(file("FILE", "A snapshot, plain or compressed with gzip or zstd"))
         .arg(
@@ -93,6 +99,7 @@ fn capacity(text: &str) -> Result<u64, String> {
 
 fn diff_arguments() -> Command {
     Command::default()
+        .after_help(snapshot_columns::DIFF)
         .about("Compare two snapshots line by line: what grew?")
         .arg(file("BEFORE", "The earlier snapshot"))
         .arg(file("AFTER", "The later one"))
@@ -101,6 +108,7 @@ fn diff_arguments() -> Command {
 fn ranks_arguments() -> Command {
     let help = "One file a rank; the rank is the number after \"rank\" in its name";
     Command::default()
+        .after_help(snapshot_columns::RANKS)
         .about("Compare the snapshots of a job's ranks: which differs, in which line?")
         .arg(file("FILE", help).num_args(1..))
 }
@@ -110,7 +118,7 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     if name == take::NAME {
         return take::run(matches);
     }
-    let row = SUBCOMMANDS.iter().find(|row| row.name == name);
+    let row = SUBCOMMANDS.iter().chain([&EVENTS]).find(|row| row.name == name);
     row.map_or(Ok(Exit::Success), |row| (row.run)(matches))
 }
 

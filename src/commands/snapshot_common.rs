@@ -21,17 +21,24 @@ pub(super) fn file(name: &'static str, help: &'static str) -> Arg {
     Arg::new(name).help(help).value_parser(clap::value_parser!(PathBuf)).required(true)
 }
 
+/// Adds where to write a document.
+pub(super) fn with_html(command: Command) -> Command {
+    command.arg(
+        Arg::new("html")
+            .long("html")
+            .value_name("OUT")
+            .value_parser(clap::value_parser!(PathBuf))
+            .conflicts_with("json")
+            .help(
+                "Write a document with pictures to this file: for any browser, of at most 5 MB",
+            ),
+    )
+}
+
+/// Adds what all of them take.
 pub(super) fn with_common(command: Command) -> Command {
     command
         .arg(json_arg("Print JSON"))
-        .arg(
-            Arg::new("html")
-                .long("html")
-                .value_name("OUT")
-                .value_parser(clap::value_parser!(PathBuf))
-                .conflicts_with("json")
-                .help("Write a document with pictures to this file: for any browser, of at most 5 MB"),
-        )
         .arg(
             Arg::new("device")
                 .long("device")
@@ -96,7 +103,7 @@ impl Common {
                 .get_one("unpacked-max")
                 .copied()
                 .unwrap_or(UNPACKED_BYTES_MAX),
-            html: matches.get_one("html").cloned(),
+            html: matches.try_get_one("html").ok().flatten().cloned(),
         }
     }
 

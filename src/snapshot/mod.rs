@@ -92,6 +92,8 @@ pub mod page;
 
 pub mod page_of_many;
 
+pub mod events;
+
 pub mod html;
 
 pub mod writer;

@@ -99,6 +99,8 @@ mod snapshot_guides;
 
 mod snapshot_schema;
 
+mod snapshot_events;
+
 // The operator's side: packages, settings, restarts, alerts, dashboards and the chart.
 mod packages;
 
