@@ -27,6 +27,12 @@ pub fn device(study: &Study<'_>, detail: Detail) -> String {
                 "<h3>Timeline</h3>\n<div class=\"panel timeline\" data-timeline=\"{index}\">The tables below hold the same figures.</div>"
             ),
         );
+        add(
+            &mut html,
+            format_args!(
+                "<h3>Events</h3>\n<div class=\"panel events\" data-events=\"{index}\"><code>stepmem snapshot events</code> lists every allocation and free.</div>"
+            ),
+        );
     }
     if study.totals.segments > 0 {
         add(
