@@ -24,18 +24,25 @@ def record(
     directory: Optional[str] = None,
     pair: bool = False,
     max_entries: int = MAX_ENTRIES,
+    collect: bool = True,
+    stacks: str = "all",
 ) -> None:
     """Records the allocations of steps `first` to `last`, both included, and writes a snapshot after the last.
 
-    The default skips the warm-up. With `pair`, writes another snapshot before the first step, for comparison.
+    The default skips the warm-up. With `pair`, writes another snapshot before the first step, for comparison; before that
+    one, with `collect`, collects garbage and empties PyTorch's cache, and logs so. `stacks`: "all" names autograd's nodes
+    and what freed each block, "python" costs a third of the time and of the memory.
     """
     try:
         first, last = steps
         if not 0 <= first <= last or max_entries < 1:
             raise ValueError(f"steps {steps!r}, {max_entries} entries")
+        if stacks not in ("all", "python"):
+            raise ValueError(f"stacks {stacks!r} is neither 'all' nor 'python'")
         snapshots = CLIENT.snapshots
         plan = Plan(snapshots.writer, int(first), int(last) - int(first) + 1, directory)
         plan.is_pair, plan.max_entries = pair, max_entries
+        plan.is_clean, plan.is_full = collect, stacks == "all"
         snapshots.add(plan)
         if cuda_torch() is not None:
             snapshots.at_step_end(CLIENT.process.step)

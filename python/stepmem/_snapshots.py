@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import deque
 from typing import Callable, Deque, List, Optional
 
@@ -9,8 +10,8 @@ from ._oom import OomWatch
 from ._process import Process
 from ._readers import HostReader
 from ._snapshot_file import SnapshotFile, SnapshotWriter
-from ._torch import count_events, mark_step, require_cuda
-from ._warn import warn_once
+from ._torch import count_events, empty_cache, mark_step, require_cuda
+from ._warn import log, warn_once
 from ._wire import UNKNOWN, Capture, SnapshotResult
 
 MAX_ENTRIES = 100_000
@@ -51,6 +52,10 @@ class Plan:
         self.max_entries = MAX_ENTRIES
         self.is_pair = False
         """Whether to also write a snapshot before the first step."""
+        self.is_clean = False
+        """Whether to collect garbage and empty the allocator's cache before that one."""
+        self.is_full = False
+        """Whether to record C++ frames and the stacks of frees."""
         self.capture_id: Optional[str] = None
         """The exporter's id of the capture; None if the program asked."""
         self.is_over = False
@@ -85,7 +90,9 @@ class Plan:
 
     def _start(self, step: int) -> None:
         try:
-            self._writer.history.start(self.max_entries)
+            if self.is_pair and self.is_clean:
+                _clean(step)
+            self._writer.history.start(self.max_entries, self.is_full)
             self._is_recording = True
             if self.capture_id is not None:
                 self._n_events = count_events()
@@ -117,7 +124,7 @@ class Plan:
             mark_step(step)
 
     def _stop(self) -> None:
-        self._writer.history.stop(self.max_entries)
+        self._writer.history.stop(self.max_entries, self.is_full)
         if self.capture_id is not None:
             self._mark(None)
 
@@ -232,6 +239,13 @@ class Snapshots:
         plan.capture_id, plan.reason = capture.id, capture.reason
         plan.max_entries = _entries(capture.max_entries or MAX_ENTRIES)
         return plan
+
+
+def _clean(step: int) -> None:
+    """Frees what only a cycle or the allocator's cache holds, so that a pair of snapshots differs by what the steps keep."""
+    n_objects = gc.collect()
+    empty_cache()
+    log(f"[step {step}] before the first of two snapshots: collected {n_objects} objects, emptied PyTorch's cache", "info")
 
 
 def _entries(wanted: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional, Tuple
 
 from ._warn import warn_once
 
@@ -108,12 +108,17 @@ def mark_step(step: Optional[int]) -> None:
         set_metadata("" if step is None else f"step={step}")
 
 
+def empty_cache() -> None:
+    """Returns the allocator's cached memory that no tensor uses to the driver."""
+    require_cuda().cuda.empty_cache()
+
+
 class AllocatorHistory:
     """PyTorch's recording of allocations, shared: on from the first `start` to the last `stop`."""
 
     def __init__(self) -> None:
-        self._sizes: List[int] = []
-        """The entries that each user wants to be kept."""
+        self._wanted: List[Tuple[int, bool]] = []
+        """What each user wants: how many entries are kept, and whether they have C++ frames and the stacks of frees."""
         self._is_programs = False
 
     @property
@@ -121,31 +126,41 @@ class AllocatorHistory:
         """Whether the program recorded its own history when the first user came; it is left as it is."""
         return self._is_programs
 
-    def start(self, max_entries: int) -> None:
-        """Records at least the last `max_entries` allocations and frees, unless the program records its own history."""
+    def start(self, max_entries: int, is_full: bool = False) -> None:
+        """Records at least the last `max_entries` allocations and frees, unless the program records its own history.
+
+        With `is_full`, with C++ frames (autograd's nodes) and the stacks of frees, else with the Python stacks of allocations.
+        """
         torch = require_cuda()
         is_enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
-        if not self._sizes:
+        if not self._wanted:
             self._is_programs = bool(is_enabled is not None and is_enabled())
-        if not self._is_programs and max_entries > max(self._sizes, default=0):
-            _record(torch, max_entries)
-        self._sizes.append(max_entries)
+        wanted = [*self._wanted, (max_entries, is_full)]
+        if not self._is_programs and _most(wanted) != _most(self._wanted):
+            _record(torch, *_most(wanted))
+        self._wanted = wanted
 
-    def stop(self, max_entries: int) -> None:
-        """Undoes one `start` of as many entries. Others go on; a history that the program itself records stays on."""
+    def stop(self, max_entries: int, is_full: bool = False) -> None:
+        """Undoes one such `start`. Others go on; a history that the program itself records stays on."""
         torch = cuda_torch()
-        largest = max(self._sizes)
-        self._sizes.remove(max_entries)
+        before = _most(self._wanted)
+        self._wanted.remove((max_entries, is_full))
         if torch is None or self._is_programs:
             return
         try:
-            if not self._sizes:
+            if not self._wanted:
                 torch.cuda.memory._record_memory_history(enabled=None)
-            elif max(self._sizes) < largest:
-                _record(torch, max(self._sizes))
+            elif _most(self._wanted) != before:
+                _record(torch, *_most(self._wanted))
         except Exception as error:
             warn_once("history", f"PyTorch keeps recording allocations: {error!r}")
 
 
-def _record(torch: Any, max_entries: int) -> None:
-    torch.cuda.memory._record_memory_history(enabled="all", context="alloc", stacks="python", max_entries=max_entries)
+def _most(wanted: List[Tuple[int, bool]]) -> Tuple[int, bool]:
+    """Returns what satisfies every user of a history."""
+    return max((size for size, _ in wanted), default=0), any(is_full for _, is_full in wanted)
+
+
+def _record(torch: Any, max_entries: int, is_full: bool) -> None:
+    context, stacks = ("all", "all") if is_full else ("alloc", "python")
+    torch.cuda.memory._record_memory_history(enabled="all", context=context, stacks=stacks, max_entries=max_entries)

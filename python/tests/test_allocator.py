@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import textwrap
 
 import pytest
@@ -249,14 +250,69 @@ def read(path):
 def test_requested_steps_are_recorded_and_written(exporter, train, tmp_path):
     ended = train(RECORDED.replace("PAIR", "True"), exporter.url, PATHS=STUB, RANK="3", STEPMEM_RUN="my run").ended()
     assert (ended.code, ended.out, ended.err) == (0, "None\n", "")
+    assert any("emptied PyTorch's cache" in line for line in ended.information), ended.information
     assert sorted(os.listdir(tmp_path / "out")) == ["my_run_after_rank3_step4.pickle", "my_run_before_rank3_step2.pickle"]
     after = read(tmp_path / "out/my_run_after_rank3_step4.pickle")
     assert [entry["size"] for entry in after["device_traces"][0]] == [3, 4]
-    assert after["history"] == {"context": "alloc", "stacks": "python", "max_entries": 100000}
+    assert after["history"] == {"context": "all", "stacks": "all", "max_entries": 100000}
     shown = await_true("both results", lambda: len(exporter.status()["snapshots"]) == 2 and exporter.status()["snapshots"])
     assert [(each["reason"], each["outcome"], each["step"]) for each in shown] == [("manual", "written", 2), ("manual", "written", 4)]
     assert shown[1]["path"] == str(tmp_path / "out/my_run_after_rank3_step4.pickle")
     assert shown[1]["bytes"] == os.path.getsize(shown[1]["path"])
+
+
+PAIR = """
+    import gc, torch, stepmem
+    gc.disable()
+    class Node: pass
+    stepmem.record(steps=(3, 4), directory="out", OPTIONS)
+    for step in range(1, 5):
+        node = Node()
+        node.self = node
+        del node
+        stepmem.step_end(step)
+    print(torch._C.cached, sum(isinstance(each, Node) for each in gc.get_objects()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "left", "said"),
+    [
+        ("pair=True", "0 2", True),
+        ("pair=True, collect=False", "1024 4", False),
+        ("pair=False", "1024 4", False),
+    ],
+)
+def test_the_first_of_a_pair_is_written_without_garbage_and_cache_and_says_so(exporter, train, options, left, said):
+    ended = train(PAIR.replace("OPTIONS", options), exporter.url, PATHS=STUB).ended()
+    assert (ended.code, ended.out, ended.err) == (0, left + "\n", ""), ended.err
+    lines = [line for line in ended.information if "before the first of two snapshots" in line]
+    assert len(lines) == said and all(re.search(r"\[step 2\] .*collected [1-9]\d* objects, emptied PyTorch's cache$", line) for line in lines)
+
+
+@pytest.mark.parametrize(("stacks", "context"), [("all", "all"), ("python", "alloc")])
+def test_stacks_of_a_recording_are_chosen(exporter, train, tmp_path, stacks, context):
+    code = RECORDED.replace("pair=PAIR", f"stacks={stacks!r}")
+    ended = train(code, exporter.url, PATHS=STUB, STEPMEM_RUN="chosen").ended()
+    assert (ended.code, ended.err) == (0, "")
+    history = read(tmp_path / "out/chosen_rank0_step4.pickle")["history"]
+    assert history == {"context": context, "stacks": stacks, "max_entries": 100000}
+
+
+def test_a_recording_beside_the_watch_for_errors_has_its_stacks_and_gives_them_back(exporter, train):
+    code = """
+        import torch, stepmem
+        stepmem.snapshot_on_oom("out", max_entries=500)
+        stepmem.record(steps=(3, 4), directory="out", max_entries=100)
+        for step in range(1, 7):
+            stepmem.step_end(step)
+            print(step, torch._C.history)
+        stepmem.record(steps=(8, 9), stacks="none")
+    """
+    ended = train(code, exporter.url, PATHS=STUB).ended()
+    lean, full = [{"context": c, "stacks": s, "max_entries": 500} for c, s in (("alloc", "python"), ("all", "all"))]
+    assert ended.out == "".join(f"{step} {full if step in (2, 3) else lean}\n" for step in range(1, 7))
+    assert "stacks 'none' is neither 'all' nor 'python'" in ended.err
 
 
 def test_history_that_the_program_records_is_left_on(exporter, train, tmp_path):

@@ -13,7 +13,7 @@ use rustix::process::{Resource, Rlimit, Signal};
 
 use crate::analysis::sites::{AnalysisOutcome, SnapshotAnalysis};
 use crate::commands::args::{CommandError, CommandRow, Exit};
-use crate::commands::snapshot::UNPACKED_BYTES_MAX;
+use crate::commands::snapshot_common::UNPACKED_BYTES_MAX;
 use crate::commands::snapshot_file::{ReadError, unpack};
 use crate::model::site::{
     CodeFrame, CodeKind, CodeLine, LeakSite, LineBytes, OOM_LINES_MAX, OomSite,

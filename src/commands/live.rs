@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fs;
 use std::io::{Read, Write, stdout};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -290,6 +291,58 @@ pub(super) fn push_address(given: Option<&String>) -> String {
     })
 }
 
+/// The path of the address that an exporter's pushes go to.
+const PUSH_URL_PATH: [&str; 3] = ["api", "v1", "push-url"];
+
+/// Returns where pushes go: as given, else as the environment says, else as the exporter of a status page tells, else as
+/// [`push_address`].
+///
+/// A token is for the host that was named, and for no other that an answer names: of what the exporter tells, only the port and
+/// the way count, unless both are on this machine.
+///
+/// # Errors
+/// The exporter's push endpoint cannot be reached from here.
+pub(super) fn told_push_address(
+    given: Option<&String>,
+    url: &str,
+    page: &LiveExporter,
+) -> anyhow::Result<String> {
+    if given.is_some() || environment::text("STEPMEM_PUSH_URL").is_some() {
+        return Ok(push_address(given));
+    }
+    // An exporter of before has no such path.
+    let Ok(told) = page.get(&PUSH_URL_PATH) else { return Ok(push_address(None)) };
+    push_address_at(url, told.trim()).with_context(|| {
+        let (told, url) = (shown(told.trim()), shown(url));
+        format!(
+            "the exporter at {url} takes pushes at {told:?} only: ask there, or give --push-url"
+        )
+    })
+}
+
+/// The address of a push endpoint for who reaches the status page at `url`; `None` where it is out of reach.
+fn push_address_at(url: &str, told: &str) -> Option<String> {
+    let page = Url::parse(url).ok()?;
+    let is_here = |url: &Url| {
+        let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let address = host.parse::<IpAddr>();
+        url.scheme() == "unix"
+            || host == "localhost"
+            || address.is_ok_and(|ip| ip.is_loopback())
+    };
+    if let Some(path) = told.strip_prefix("unix:") {
+        return is_here(&page).then(|| format!("unix://{path}"));
+    }
+    let push =
+        Url::parse(told).ok().filter(|push| ["http", "https"].contains(&push.scheme()))?;
+    if page.scheme() == "https" && push.scheme() == "http" || is_here(&push) && !is_here(&page)
+    {
+        return None;
+    }
+    let host = if page.scheme() == "unix" { push.host_str()? } else { page.host_str()? };
+    Some(format!("{}://{host}:{}", push.scheme(), push.port_or_known_default()?))
+}
+
 /// Returns the token of `--token-file` or of the environment: that of admins before that of pushes.
 ///
 /// # Errors
@@ -309,4 +362,33 @@ pub(super) fn token(matches: &ArgMatches) -> anyhow::Result<Option<String>> {
 pub(super) fn seconds(text: &str) -> Result<u64, String> {
     let duration = humantime::parse_duration(text).map_err(|error| error.to_string())?;
     Ok(duration.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::commands::live::push_address_at;
+
+    fn check(url: &str, told: &str, expected: Option<&str>) {
+        assert_eq!(push_address_at(url, told).as_deref(), expected, "{url} told {told}");
+    }
+
+    #[test]
+    fn a_told_address_is_on_the_host_that_was_named() {
+        let local = "http://127.0.0.1:9477";
+        check(local, "http://127.0.0.1:19478", Some("http://127.0.0.1:19478"));
+        check(local, "http://[::1]:19478", Some("http://127.0.0.1:19478"));
+        check(local, "unix:/run/stepmem/push.sock", Some("unix:///run/stepmem/push.sock"));
+        check("http://node7:9477", "http://0.0.0.0:9478", Some("http://node7:9478"));
+        check("https://node7:9477", "https://10.0.0.7:9478", Some("https://node7:9478"));
+        check("http://[fd00::7]:9477", "http://[::]:9478", Some("http://[fd00::7]:9478"));
+        check("unix:///run/web.sock", "http://127.0.0.1:9478", Some("http://127.0.0.1:9478"));
+        // Never to a host that only the answer names, and never in the clear where the page is not.
+        check("http://node7:9477", "http://evil.example:9478", Some("http://node7:9478"));
+        check("https://node7:9477", "http://node7:9478", None);
+        check("http://node7:9477", "http://127.0.0.1:9478", None);
+        check("http://node7:9477", "unix:/run/stepmem/push.sock", None);
+        for told in ["", "ftp://node7:21", "no such path; / links to all pages"] {
+            check(local, told, None);
+        }
+    }
 }

@@ -5,31 +5,32 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Arg, ArgMatches, Command};
-use serde::Serialize;
 
-use crate::commands::args::{CommandError, CommandRow, Exit, json_arg};
-use crate::commands::snapshot_file::{NotASnapshot, read, shown};
+use crate::commands::args::{CommandError, CommandRow, Exit};
+use crate::commands::snapshot_columns;
+use crate::commands::snapshot_common::{
+    Common, file, json, path, stopped, with_common, with_html,
+};
+use crate::commands::snapshot_events::{self, EVENTS};
+use crate::commands::snapshot_file::{NotASnapshot, shown};
 use crate::commands::take;
+use crate::model::units::parse_size;
 use crate::snapshot::answer;
 use crate::snapshot::diff;
+use crate::snapshot::fit::FitQuestion;
 use crate::snapshot::html::compared;
 use crate::snapshot::html::document::{self, DocumentHead};
-use crate::snapshot::model::Snapshot;
 use crate::snapshot::page::{self, Question, RowKind, ShownMoment};
 use crate::snapshot::page_of_many;
+use crate::snapshot::passes;
 use crate::snapshot::ranks::{self, RankRow, RankSnapshot, rank_of};
-use crate::snapshot::scene::DeviceScene;
-use crate::snapshot::sites::Sites;
 use crate::snapshot::study::Study;
 use crate::store::atomic;
-use crate::text::clean::is_raw;
 use crate::text::units::whole_bytes;
 
 /// `stepmem snapshot`.
 pub(super) const SNAPSHOT: CommandRow = CommandRow { name: "snapshot", arguments, run };
 
-/// Unpacked bytes that are read of a file.
-pub(super) const UNPACKED_BYTES_MAX: u64 = 8 << 30;
 const SUBCOMMANDS: [CommandRow; 3] = [
     CommandRow { name: "show", arguments: show_arguments, run: show },
     CommandRow { name: "diff", arguments: diff_arguments, run: compare },
@@ -44,18 +45,16 @@ fn arguments() -> Command {
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommands(
-            SUBCOMMANDS.iter().map(|row| with_common((row.arguments)().name(row.name))),
+            SUBCOMMANDS.iter().map(|row| with_html(with_common((row.arguments)().name(row.name)))),
         )
+        .subcommand(snapshot_events::adapted(with_common((EVENTS.arguments)().name(EVENTS.name))))
         .subcommand(take::arguments())
         .after_help("Exits with 2 for a file that is not a snapshot; ranks gives such a file a row.")
 }
 
-fn file(name: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).help(help).value_parser(clap::value_parser!(PathBuf)).required(true)
-}
-
 fn show_arguments() -> Command {
     Command::default()
+        .after_help(snapshot_columns::SHOW)
         .about("Show one snapshot: who holds the memory, leak, out of memory, fragmentation, steps")
         .arg(file("FILE", "A snapshot, plain or compressed with gzip or zstd"))
         .arg(
@@ -64,7 +63,9 @@ fn show_arguments() -> Command {
                 .value_name("MOMENT")
                 .value_parser(moment)
                 .default_value("end")
-                .help("Moment of the table: end, peak, oom, or the number of a step"),
+                .help(
+                    "Moment of the table: end, peak, oom, a step N (at its peak), N.P (after its backward pass P, from 1) or N.zero_grad (when it calls zero_grad)",
+                ),
         )
         .arg(
             Arg::new("by")
@@ -74,10 +75,31 @@ fn show_arguments() -> Command {
                 .default_value("line")
                 .help("Rows of the table"),
         )
+        .arg(
+            Arg::new("batch-size")
+                .long("batch-size")
+                .value_name("N")
+                .value_parser(clap::value_parser!(u64).range(1..))
+                .help("Samples of the recorded batch: says what the peak needs per sample"),
+        )
+        .arg(
+            Arg::new("capacity")
+                .long("capacity")
+                .value_name("SIZE")
+                .value_parser(capacity)
+                .requires("batch-size")
+                .help("Memory that PyTorch may use, as 80GiB: says the largest batch that fits"),
+        )
+}
+
+fn capacity(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text).and_then(|bytes| format!("{bytes:.0}").parse().ok());
+    bytes.ok_or_else(|| "expected a size, as 80GiB".to_owned())
 }
 
 fn diff_arguments() -> Command {
     Command::default()
+        .after_help(snapshot_columns::DIFF)
         .about("Compare two snapshots line by line: what grew?")
         .arg(file("BEFORE", "The earlier snapshot"))
         .arg(file("AFTER", "The later one"))
@@ -86,51 +108,9 @@ fn diff_arguments() -> Command {
 fn ranks_arguments() -> Command {
     let help = "One file a rank; the rank is the number after \"rank\" in its name";
     Command::default()
+        .after_help(snapshot_columns::RANKS)
         .about("Compare the snapshots of a job's ranks: which differs, in which line?")
         .arg(file("FILE", help).num_args(1..))
-}
-
-fn with_common(command: Command) -> Command {
-    command
-        .arg(json_arg("Print JSON"))
-        .arg(
-            Arg::new("html")
-                .long("html")
-                .value_name("OUT")
-                .value_parser(clap::value_parser!(PathBuf))
-                .conflicts_with("json")
-                .help("Write a document with pictures to this file: for any browser, of at most 5 MB"),
-        )
-        .arg(
-            Arg::new("device")
-                .long("device")
-                .value_name("N")
-                .value_parser(clap::value_parser!(u64))
-                .help("Only this device [default: every device with content]"),
-        )
-        .arg(
-            Arg::new("top")
-                .long("top")
-                .value_name("N")
-                .value_parser(clap::value_parser!(u32))
-                .default_value("10")
-                .help("Rows of a table; JSON is always complete"),
-        )
-        .arg(
-            Arg::new("project")
-                .long("project")
-                .value_name("DIR")
-                .help("Where your code is [default: all that is not installed]"),
-        )
-        .arg(
-            Arg::new("unpacked-max")
-                .long("unpacked-max")
-                .value_name("BYTES")
-                .value_parser(clap::value_parser!(u64))
-                .help(format!(
-                    "Most bytes to read of a file, unpacked [default: {UNPACKED_BYTES_MAX}]"
-                )),
-        )
 }
 
 fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
@@ -138,64 +118,8 @@ fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
     if name == take::NAME {
         return take::run(matches);
     }
-    let row = SUBCOMMANDS.iter().find(|row| row.name == name);
+    let row = SUBCOMMANDS.iter().chain([&EVENTS]).find(|row| row.name == name);
     row.map_or(Ok(Exit::Success), |row| (row.run)(matches))
-}
-
-/// What a file that is not a snapshot exits with, and any other error.
-fn stopped(error: anyhow::Error) -> CommandError {
-    let exit = if error.is::<NotASnapshot>() { Exit::NotASnapshot } else { Exit::Failure };
-    CommandError { exit, error }
-}
-
-/// What all three take.
-struct Common {
-    is_json: bool,
-    device: Option<u64>,
-    top: usize,
-    project: Option<String>,
-    unpacked_max: u64,
-    html: Option<PathBuf>,
-}
-
-impl Common {
-    fn new(matches: &ArgMatches) -> Self {
-        let top = matches.get_one::<u32>("top").copied().unwrap_or_default();
-        Self {
-            is_json: matches.get_flag("json"),
-            device: matches.get_one("device").copied(),
-            top: usize::try_from(top).unwrap_or(usize::MAX),
-            project: matches.get_one("project").cloned(),
-            unpacked_max: matches
-                .get_one("unpacked-max")
-                .copied()
-                .unwrap_or(UNPACKED_BYTES_MAX),
-            html: matches.get_one("html").cloned(),
-        }
-    }
-
-    fn open(&self, path: &Path) -> anyhow::Result<Opened> {
-        let (snapshot, bytes) = read(path, self.unpacked_max)?;
-        let sites = Sites::new(&snapshot, self.project.as_deref());
-        Ok(Opened { snapshot, sites, bytes })
-    }
-}
-
-/// A snapshot that was read.
-struct Opened {
-    snapshot: Snapshot,
-    sites: Sites,
-    bytes: u64,
-}
-
-impl Opened {
-    fn studies(&self, common: &Common) -> Vec<Study<'_>> {
-        let devices = self.snapshot.devices.iter();
-        devices
-            .filter(|device| common.device.is_none_or(|only| only == device.index))
-            .map(|device| Study::new(DeviceScene::new(&self.snapshot, device, &self.sites)))
-            .collect()
-    }
 }
 
 fn show(matches: &ArgMatches) -> Result<Exit, CommandError> {
@@ -208,19 +132,20 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
     let path = path(matches, "FILE");
     let opened = common.open(&path)?;
     let studies = opened.studies(&common);
+    let fit = FitQuestion {
+        batch_size: matches.get_one("batch-size").copied(),
+        capacity: matches.get_one("capacity").copied(),
+    };
     if common.is_json {
         let file = answer::File {
             path: path.to_string_lossy().into_owned(),
             bytes: opened.bytes,
             protocol: opened.snapshot.protocol,
         };
-        return json(&answer::show(file, &studies), out);
+        return json(&answer::show(file, &studies, fit), out);
     }
     let moment = matches.get_one("at").copied().unwrap_or_default();
-    if let ShownMoment::Step(step) = moment {
-        let steps = || studies.iter().flat_map(|study| &study.stages).map(|stage| stage.step);
-        anyhow::ensure!(steps().any(|known| known == step), no_step(step, steps()));
-    }
+    ensure_moment(moment, &studies)?;
     let about =
         format!("{}, pickle protocol {}", whole_bytes(opened.bytes), opened.snapshot.protocol);
     if let Some(to) = common.html.as_deref() {
@@ -238,6 +163,7 @@ fn print_show(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
             _ => RowKind::Line,
         },
         top: common.top,
+        fit,
     };
     writeln!(out, "{}: {about}", shown(&path))?;
     if studies.is_empty() {
@@ -321,8 +247,35 @@ fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-fn path(matches: &ArgMatches, name: &str) -> PathBuf {
-    matches.get_one::<PathBuf>(name).cloned().unwrap_or_default()
+/// Refuses a moment that no device has, and names those that there are.
+fn ensure_moment(moment: ShownMoment, studies: &[Study<'_>]) -> anyhow::Result<()> {
+    let steps = || studies.iter().flat_map(|study| &study.stages).map(|stage| stage.step);
+    let stage_of = |step: u64| {
+        let mut stages = studies.iter().flat_map(|study| &study.stages);
+        stages.find(move |stage| stage.step == step)
+    };
+    match moment {
+        ShownMoment::End | ShownMoment::Peak | ShownMoment::Oom => {}
+        ShownMoment::Step(step) => {
+            anyhow::ensure!(stage_of(step).is_some(), no_step(step, steps()));
+        }
+        ShownMoment::Pass(step, pass) => {
+            let stage = stage_of(step).with_context(|| no_step(step, steps()))?;
+            let n_passes = stage.backward_passes;
+            anyhow::ensure!(
+                (1..=n_passes).contains(&pass),
+                "--at: no backward pass {pass} in step {step}, it has {n_passes}"
+            );
+        }
+        ShownMoment::ZeroGrad(step) => {
+            stage_of(step).with_context(|| no_step(step, steps()))?;
+            anyhow::ensure!(
+                studies.iter().any(|study| passes::before_zero_grad(study, step).is_some()),
+                "--at: step {step} does not call zero_grad, as far as the snapshot shows"
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Returns that a snapshot has no such step, and which it has.
@@ -343,46 +296,17 @@ const MOMENTS: [(&str, ShownMoment); 3] =
 
 fn moment(text: &str) -> Result<ShownMoment, String> {
     let named = MOMENTS.iter().find(|(name, _)| *name == text);
-    match named {
-        Some((_, moment)) => Ok(*moment),
-        None => text
+    if let Some((_, moment)) = named {
+        return Ok(*moment);
+    }
+    let found = match text.split_once('.') {
+        None => text.parse().ok().map(ShownMoment::Step),
+        Some((step, "zero_grad")) => step.parse().ok().map(ShownMoment::ZeroGrad),
+        Some((step, pass)) => step
             .parse()
-            .map(ShownMoment::Step)
-            .map_err(|_| "expected end, peak, oom or the number of a step".to_owned()),
-    }
-}
-
-/// JSON in which no character can reach a terminal as a control.
-struct Escaping;
-
-impl serde_json::ser::Formatter for Escaping {
-    fn write_string_fragment<W: ?Sized + Write>(
-        &mut self,
-        out: &mut W,
-        text: &str,
-    ) -> io::Result<()> {
-        if !text.chars().any(is_raw) {
-            return out.write_all(text.as_bytes());
-        }
-        for c in text.chars() {
-            if is_raw(c) {
-                for unit in c.encode_utf16(&mut [0; 2]) {
-                    write!(out, "\\u{unit:04x}")?;
-                }
-            } else {
-                write!(out, "{c}")?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn json(answer: &impl Serialize, out: impl Write) -> anyhow::Result<()> {
-    let mut out = io::BufWriter::new(out);
-    answer
-        .serialize(&mut serde_json::Serializer::with_formatter(&mut out, Escaping))
-        .map_err(io::Error::from)?;
-    writeln!(out)?;
-    out.flush()?;
-    Ok(())
+            .ok()
+            .zip(pass.parse().ok())
+            .map(|(step, pass)| ShownMoment::Pass(step, pass)),
+    };
+    found.ok_or_else(|| "expected end, peak, oom, a step N, N.P or N.zero_grad".to_owned())
 }

@@ -14,7 +14,7 @@ use crate::analysis::snapshot_status::SnapshotStatus;
 use crate::analysis::status::Status;
 use crate::commands::args::{CommandError, Exit};
 use crate::commands::credentials::credential_args;
-use crate::commands::live::{LiveExporter, push_address, push_url_arg, token, token_arg};
+use crate::commands::live::{LiveExporter, push_url_arg, token, token_arg, told_push_address};
 use crate::input::push::wire::request::ControlRequest;
 use crate::model::ids::Run;
 use crate::model::url::shown;
@@ -24,6 +24,9 @@ use crate::text::clean::clean;
 pub(super) const NAME: &str = "take";
 /// The default of `--url`.
 const STATUS_URL: &str = "http://127.0.0.1:9477";
+/// Says where the request goes unless an address is given.
+const PUSH_URL_HELP: &str = "Address of the push endpoint, http://HOST:PORT, https://HOST:PORT or unix:///PATH [env: \
+     STEPMEM_PUSH_URL] [default: as the exporter at --url tells]";
 /// How often the status is read.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -41,7 +44,7 @@ pub(super) fn arguments() -> Command {
         .arg(number("rank").required(true).help("The rank"))
         .arg(number("steps").help("Steps to record, 1 to 1000 [default: --snapshot.steps]"))
         .arg(url("url", "Address of the exporter's status page", STATUS_URL))
-        .arg(push_url_arg("push-url"))
+        .arg(push_url_arg("push-url").help(PUSH_URL_HELP))
         .arg(token_arg())
         .args(credential_args())
 }
@@ -61,7 +64,9 @@ fn take(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let text = |name: &str| matches.get_one::<String>(name).cloned().unwrap_or_default();
     let run = Run::new(&text("run")).context("--run")?;
     let rank = matches.get_one::<u32>("rank").copied().unwrap_or_default();
-    let push = LiveExporter::at(&push_address(matches.get_one("push-url")), matches)?;
+    let page = LiveExporter::at(&text("url"), matches)?;
+    let push = told_push_address(matches.get_one("push-url"), &text("url"), &page)?;
+    let push = LiveExporter::at(&push, matches)?;
     let push = push.with_token(token(matches)?);
     let steps = matches.get_one::<u32>("steps");
     let path = ["v1", "runs", run.as_str(), "snapshot"].map(str::to_owned);
@@ -69,7 +74,6 @@ fn take(matches: &ArgMatches) -> anyhow::Result<Exit> {
     let answer = push.post(&ControlRequest { path: path.to_vec(), body })?;
     let Asked { id } = serde_json::from_str(&answer).context("the answer has no id")?;
     writeln!(stdout().lock(), "rank {rank} of {run} is asked for a snapshot")?;
-    let page = LiveExporter::at(&text("url"), matches)?;
     loop {
         thread::sleep(LOOK_EVERY);
         let status = page.status()?;
@@ -107,7 +111,7 @@ fn finished(snapshot: &SnapshotStatus, status: &Status) -> anyhow::Result<Option
     let rank = status.ranks.iter().find(|rank| rank.id() == snapshot.rank);
     let site = rank.and_then(|rank| rank.site.as_ref());
     if let Some(site) = site.filter(|_| snapshot.verdict.is_some()) {
-        writeln!(out, "verdict: {}", site_words::of(site))?;
+        writeln!(out, "verdict: {}", site_words::verdict(site))?;
     }
     Ok(Some(Exit::Success))
 }

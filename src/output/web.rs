@@ -175,9 +175,12 @@ pub struct WebConfig {
     pub timelines: Option<Arc<TimelineFolder>>,
 }
 
+/// The path that answers with [`WebConfig::push_url`], for commands that push.
+pub const PUSH_URL_PATH: &str = "/api/v1/push-url";
+
 /// Whether a path is one of [`router`]'s own, which the metrics cannot have.
 pub fn is_reserved(path: &str) -> bool {
-    ["/", "/api/v1/status", "/-/healthy", "/-/ready"].contains(&path)
+    ["/", "/api/v1/status", PUSH_URL_PATH, "/-/healthy", "/-/ready"].contains(&path)
         || ["/page/", "/snapshots/"].iter().any(|own| path.starts_with(own))
 }
 
@@ -192,6 +195,7 @@ pub fn router(config: WebConfig, source: StatusSource, stop: watch::Receiver<boo
         .route("/page/{file}", get(asset))
         .route(&telemetry_path, get(metrics))
         .route("/api/v1/status", get(status))
+        .route(PUSH_URL_PATH, get(move || std::future::ready(push_url.clone())))
         .route("/api/v1/runs/{run}/summary", get(summary))
         .route("/api/v1/runs/{run}/ranks/{rank}/windows", get(windows))
         .route("/snapshots/{id}", get(timeline))

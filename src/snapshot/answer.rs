@@ -3,13 +3,18 @@
 use serde::Serialize;
 
 use crate::snapshot::categories::Categories;
+use crate::snapshot::causes;
+use crate::snapshot::fit::{self, Fit, FitQuestion};
 use crate::snapshot::leak::{Blame, Leak, LeakVerdict, Suspect};
 use crate::snapshot::model::Snapshot;
-use crate::snapshot::notes::Note;
+use crate::snapshot::note::Note;
 use crate::snapshot::num::count;
-use crate::snapshot::oom::OomCause;
+use crate::snapshot::oom::{OomCause, OutOfMemory, RootCause};
+use crate::snapshot::phases::StepPhase;
 use crate::snapshot::scene::DeviceScene;
-use crate::snapshot::sites::{STACK_FRAMES_MAX, Site, SiteKind, SiteRow, Sites, Sum};
+use crate::snapshot::sites::{
+    CodeLocation, STACK_FRAMES_MAX, Site, SiteKind, SiteRow, Sites, Sum,
+};
 use crate::snapshot::stages::StepReport;
 use crate::snapshot::steps::Marker;
 use crate::snapshot::study::Study;
@@ -48,6 +53,7 @@ struct DeviceAnswer {
     fragmentation: FragmentationAnswer,
     oom: Vec<OomAnswer>,
     steps: Vec<StepReport>,
+    fit: Option<Fit>,
     notes: Vec<Note>,
 }
 
@@ -152,16 +158,38 @@ struct OomAnswer {
     largest_free_bytes: u64,
     eligible_free_bytes: u64,
     cause: OomCause,
+    root_cause: RootCauseAnswer,
+    place: PlaceAnswer,
     site: SiteAnswer,
     sites: Vec<SiteAnswer>,
 }
 
-/// The answer to `show`.
-pub fn show(file: File, studies: &[Study<'_>]) -> ShowAnswer {
-    ShowAnswer { schema: SCHEMA, file, devices: studies.iter().map(device).collect() }
+/// What would have had to be absent.
+#[derive(Debug, Serialize)]
+struct RootCauseAnswer {
+    cause: RootCause,
+    bytes: u64,
+    free_bytes: u64,
+    location: Option<CodeLocation>,
+    text: String,
 }
 
-fn device(study: &Study<'_>) -> DeviceAnswer {
+/// Where an allocation failed.
+#[derive(Debug, Serialize)]
+struct PlaceAnswer {
+    text: String,
+    step: Option<u64>,
+    phase: Option<StepPhase>,
+    mirrors: Option<CodeLocation>,
+}
+
+/// The answer to `show`.
+pub fn show(file: File, studies: &[Study<'_>], question: FitQuestion) -> ShowAnswer {
+    let devices = studies.iter().map(|study| device(study, question));
+    ShowAnswer { schema: SCHEMA, file, devices: devices.collect() }
+}
+
+fn device(study: &Study<'_>, question: FitQuestion) -> DeviceAnswer {
     let scene = &study.scene;
     let totals = study.totals;
     let fragmentation = &study.fragmentation;
@@ -203,8 +231,9 @@ fn device(study: &Study<'_>) -> DeviceAnswer {
                 })
                 .collect(),
         },
-        oom: study.oom.iter().map(|failure| oom(scene, failure)).collect(),
+        oom: study.oom.iter().map(|failure| oom(study, failure)).collect(),
         steps: study.stages.clone(),
+        fit: fit::measure(scene, &study.categories, &study.stages, question),
         notes: study.notes.clone(),
     }
 }
@@ -237,7 +266,7 @@ fn suspected(scene: &DeviceScene<'_>, suspect: &Suspect) -> SuspectAnswer {
     SuspectAnswer {
         site: row_answer(scene.snapshot, scene.sites, &suspect.row),
         bytes_per_step: suspect.rise.rate,
-        survivors: suspect.row.sum.blocks,
+        survivors: suspect.n_survivors,
         allocations: suspect.n_allocations,
         first_step: scene.steps.label(suspect.rise.first),
         last_step: scene.steps.label(suspect.rise.last),
@@ -260,7 +289,10 @@ pub fn blamed(scene: &DeviceScene<'_>, blame: &Blame) -> SiteAnswer {
     }
 }
 
-fn oom(scene: &DeviceScene<'_>, failure: &crate::snapshot::oom::OutOfMemory) -> OomAnswer {
+fn oom(study: &Study<'_>, failure: &OutOfMemory) -> OomAnswer {
+    let scene = &study.scene;
+    let (why, place) = (&failure.why, causes::place(scene, failure));
+    let line = why.row.as_ref().and_then(|row| scene.sites.site(row.site));
     let sum = Sum { bytes: failure.requested, requested: failure.requested, blocks: 0 };
     let row =
         SiteRow { site: scene.sites.of_origin(failure.stack), origin: failure.stack, sum };
@@ -274,6 +306,19 @@ fn oom(scene: &DeviceScene<'_>, failure: &crate::snapshot::oom::OutOfMemory) -> 
         largest_free_bytes: failure.largest_free,
         eligible_free_bytes: failure.eligible_free,
         cause: failure.cause,
+        root_cause: RootCauseAnswer {
+            cause: why.cause,
+            bytes: why.bytes,
+            free_bytes: why.free_bytes,
+            location: line.and_then(Site::location),
+            text: words::reason(study, failure),
+        },
+        place: PlaceAnswer {
+            text: words::failure_place(study, failure),
+            step: place.step,
+            phase: place.phase,
+            mirrors: place.mirrors.as_ref().and_then(Site::location),
+        },
         site: row_answer(scene.snapshot, scene.sites, &row),
         sites: rows(scene, &failure.rows),
     }

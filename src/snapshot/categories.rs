@@ -7,7 +7,9 @@ use serde::Serialize;
 
 use crate::snapshot::model::{Action, NO_STACK, Snapshot};
 use crate::snapshot::num::{at, id, real};
+use crate::snapshot::phases::StepPhase;
 use crate::snapshot::replay::Allocation;
+use crate::snapshot::roles::StackRole;
 use crate::snapshot::scene::{DeviceScene, Life};
 use crate::snapshot::sites::SiteKind;
 
@@ -115,19 +117,6 @@ pub fn sums(
     sums
 }
 
-/// What a step is doing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum StepPhase {
-    /// Making activations.
-    #[default]
-    Forward,
-    /// Making gradients.
-    Backward,
-    /// Updating weights.
-    Optimizer,
-}
-
 /// The phase that an allocation's stack belongs to.
 pub fn phase(scene: &DeviceScene<'_>, stack: u32) -> StepPhase {
     if scene.sites.is_optimizer(stack) {
@@ -162,6 +151,8 @@ struct Facts {
     is_communication: Vec<bool>,
     is_loading: Vec<bool>,
     is_call: Vec<bool>,
+    /// Sites that fill a batch: at the beginning of an iteration, before the model is called.
+    is_input: Vec<bool>,
     /// Whether an allocation was made while the data loader ran.
     loaded: Vec<(u32, u32)>,
     /// The first state after the first backward allocation.
@@ -187,8 +178,10 @@ impl Facts {
                 && allocation.is_at_end()
                 && scene.sites.is_optimizer(allocation.stack)
         });
+        let habits = habits(scene, setup_end);
         Self {
-            habits: habits(scene, setup_end),
+            is_input: inputs(scene, &habits),
+            habits,
             is_communication: stacks_with(scene.snapshot, &COMMUNICATION),
             is_loading: stacks_with(scene.snapshot, &["torch/utils/data/"]),
             is_call: stacks_with(scene.snapshot, &["_call_impl"]),
@@ -221,9 +214,17 @@ impl Facts {
         if kind == SiteKind::Backward
             || (allocation.stack == NO_STACK && scene.sites.has_stacks)
         {
-            return if is_kept { Category::Gradient } else { Category::Temporary };
+            let event = allocation.from.saturating_sub(1);
+            let outlives_pass =
+                scene.phases.after_pass(event).is_some_and(|state| allocation.is_alive(state));
+            let is_gradient = is_kept || outlives_pass;
+            return if is_gradient { Category::Gradient } else { Category::Temporary };
         }
-        if has(&self.is_loading) || self.is_loaded(allocation) {
+        let is_batch = self.is_input.get(at(scene.sites.of(allocation))) == Some(&true);
+        if has(&self.is_loading)
+            || self.is_loaded(allocation)
+            || is_batch && from > 0 && until - from <= LONG_STEPS
+        {
             return Category::Input;
         }
         self.of_forward(scene, life, has(&self.is_call))
@@ -343,6 +344,43 @@ fn habits(scene: &DeviceScene<'_>, setup_end: u32) -> Vec<Habits> {
         }
     }
     habits
+}
+
+/// Sites whose blocks are made where the training loop comes to its first line, before any module is called, and are not
+/// given back in backward: batches. Where no module is seen, only the first line itself makes them.
+fn inputs(scene: &DeviceScene<'_>, habits: &[Habits]) -> Vec<bool> {
+    let mut counts = vec![[0_u64; 2]; scene.sites.sites.len()];
+    let Some(found) = &scene.steps.training_loop else { return vec![false; counts.len()] };
+    let is_module = stacks_with(scene.snapshot, &["_call_impl", "torch/nn/"]);
+    let has_modules = is_module.contains(&true);
+    let mut arrivals = found.arrivals.iter().peekable();
+    let mut is_open = false;
+    for (number, event) in (0..).zip(scene.events) {
+        is_open |= arrivals.next_if(|arrival| **arrival == number).is_some();
+        if event.action != Action::Alloc {
+            continue;
+        }
+        let is_own = || {
+            let innermost = scene.sites.user_frames(scene.snapshot, event.stack).next();
+            innermost == Some(found.line)
+        };
+        is_open &= scene.roles.of(event.stack) == StackRole::Forward
+            && is_module.get(at(event.stack)) != Some(&true)
+            && (has_modules || is_own());
+        if let Some([leading, all]) = counts
+            .get_mut(at(scene.sites.of_origin(event.stack)))
+            .filter(|_| scene.steps.slot(at(number)) > 0)
+        {
+            *leading += u64::from(is_open);
+            *all += 1;
+        }
+    }
+    let is_input = |([leading, all], habits): (&[u64; 2], &Habits)| {
+        let in_backward =
+            real(habits.freed_in_backward) >= IN_BACKWARD_RATIO_MIN * real(habits.freed);
+        *all > 0 && *leading * 10 >= *all * 9 && (habits.freed == 0 || !in_backward)
+    };
+    counts.iter().zip(habits).map(is_input).collect()
 }
 
 /// States in which the data loader runs: first and last, rising.

@@ -49,6 +49,13 @@ pub struct DeviceDiff {
     pub totals: [Totals; 2],
 }
 
+impl DeviceDiff {
+    /// Whether both files show the same: no line, category or block differs.
+    pub fn is_equal(&self) -> bool {
+        self.notes.iter().any(|note| note.kind == EQUAL)
+    }
+}
+
 /// What changed at a line.
 #[derive(Debug, Serialize)]
 pub struct SiteDiff {
@@ -71,6 +78,9 @@ pub struct DiffNote {
     pub kind: &'static str,
     pub text: String,
 }
+
+/// The kind of the note that both files show the same.
+const EQUAL: &str = "equal";
 
 /// Compares two files.
 pub fn compare(before: &[Study<'_>], after: &[Study<'_>]) -> Diff {
@@ -150,8 +160,23 @@ fn device(
     }
     if let [Some(old), Some(new)] = studies {
         blocks(&mut diff, old, new);
+        diff.notes.extend(equality(&diff));
     }
     diff
+}
+
+/// Says that both files show the same, if they do.
+fn equality(diff: &DeviceDiff) -> Option<DiffNote> {
+    let [old, new] = diff.totals;
+    let is_same = old == new
+        && diff.sites.iter().all(|site| site.growth_bytes == 0 && site.growth_blocks == 0)
+        && diff.categories.named().iter().all(|(_, growth)| **growth == 0)
+        && [diff.new_blocks, diff.gone_blocks].into_iter().flatten().all(|n| n == 0);
+    is_same.then(|| DiffNote {
+        kind: EQUAL,
+        text: "The files are equal: every line and every category holds what it held."
+            .to_owned(),
+    })
 }
 
 fn sites(before: Option<&DiffSide>, after: Option<&DiffSide>) -> Vec<SiteDiff> {

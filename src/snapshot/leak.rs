@@ -1,14 +1,18 @@
 //! Which line leaks: the lines whose floor goes on rising, what they explain of the growth, and the frame to blame. What a
 //! leak is, docs/detector/meaning.md says; a few steps of a snapshot show less of it than a run does.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
 use crate::snapshot::floors::{
     Judgement, RISES_MIN, Rise, SiteChange, SiteFloor, Span, floors,
 };
+use crate::snapshot::model::Action;
 use crate::snapshot::num::{at, count, id, real};
+use crate::snapshot::queues::Queues;
+use crate::snapshot::replay::Allocation;
 use crate::snapshot::rounding::rounded;
 use crate::snapshot::scene::{DeviceScene, Life};
 use crate::snapshot::sites::{SiteKind, SiteRow, Sum};
@@ -59,6 +63,29 @@ pub struct Leak {
     pub suspects: Vec<Suspect>,
     /// Sites that rose, and slowed or stopped.
     pub cached: Vec<u32>,
+    /// Sites that turn over what is older than the window: the growth of the rest is without them.
+    pub turning: Vec<u32>,
+}
+
+impl Leak {
+    /// What suspects leaked and still hold at the end.
+    pub fn leaked<'a>(
+        &self,
+        scene: &'a DeviceScene<'_>,
+    ) -> impl Iterator<Item = &'a Allocation> {
+        let found = found_of(&self.suspects);
+        scene
+            .lives()
+            .filter(move |life| is_leaked(scene, &found, *life))
+            .map(|life| life.allocation)
+    }
+}
+
+fn found_of(suspects: &[Suspect]) -> HashMap<u32, (Rise, bool)> {
+    suspects
+        .iter()
+        .map(|suspect| (suspect.row.site, (suspect.rise, suspect.is_remade)))
+        .collect()
 }
 
 /// A line that leaks.
@@ -70,6 +97,8 @@ pub struct Suspect {
     pub rise: Rise,
     /// Its allocations in the window.
     pub n_allocations: u64,
+    /// Those of them that are there at the end, in flight or not.
+    pub n_survivors: u64,
     /// Whether it is one buffer that is made anew and larger each time.
     pub is_remade: bool,
 }
@@ -100,25 +129,30 @@ pub fn find(scene: &DeviceScene<'_>) -> Leak {
     } else {
         Span { first: 2, last: id(n_whole) - 2 }
     };
-    let active = active_floors(scene);
+    let queues = Queues::new(scene, is_long, span.first);
+    let mut leak = Leak { verdict: LeakVerdict::None, ..Leak::default() };
+    let mut suspects = suspects(scene, span, &queues, &mut leak.cached);
+    let found: BTreeSet<u32> = suspects.iter().map(|suspect| suspect.row.site).collect();
+    leak.turning = queues.sites.difference(&found).copied().collect();
+    let floors = active_floors(scene, |number, allocation| {
+        // What is made and freed in the window does not grow; its sizes would be noise.
+        let is_passing = !allocation.is_older() && !allocation.is_at_end();
+        let site = queues.of_older(number).unwrap_or_else(|| scene.sites.of(allocation));
+        is_passing || !found.contains(&site) && queues.holds(scene, number, allocation)
+    });
     // In a short window the first step counts for lines, but not for the whole: its lazy state would be growth.
-    let after_first = Span { first: span.first.max(2), ..span };
-    let mut leak = Leak {
-        verdict: LeakVerdict::None,
-        floor_rate: slope(&active, after_first).map(|slope| slope.rate),
-        ..Leak::default()
-    };
-    let suspects = suspects(scene, span, &mut leak.cached);
-    let Some(first) = suspects.iter().map(|suspect| suspect.rise.first).min() else {
-        return leak;
-    };
-    let last = suspects.iter().map(|suspect| suspect.rise.last).max().unwrap_or(first);
+    let last = if n_whole < STEPS_FEW { scene.last_whole_slot() - 1 } else { span.last };
+    let after_first = Span { first: span.first.max(2), last: last.max(span.last) };
+    leak.floor_rate = slope(&floors, after_first).map(|slope| slope.rate);
+    let whole = Whole { floors, freed: freed_unknown(scene, &queues) };
+    if !whole.covers(&suspects) {
+        // What one line alone keeps cannot be more than the whole grows by: others give it back.
+        suspects.retain(|suspect| whole.covers(std::slice::from_ref(suspect)));
+    }
     let rate: f64 = suspects.iter().map(|suspect| suspect.rise.rate).sum();
-    let is_covered = slope(&active, Span { first: first - 1, last })
-        .is_some_and(|slope| slope.rate + 2.0 * slope.error >= FLOOR_RATIO_MIN * rate);
     let is_one_pass = scene.steps.marker == Marker::Recurrence
         && rate > KEPT_RATIO_MAX * allocated_a_step(scene);
-    if !is_covered || is_one_pass {
+    if suspects.is_empty() || is_one_pass || !whole.covers(&suspects) {
         return leak;
     }
     leak.verdict = LeakVerdict::Leak;
@@ -128,41 +162,90 @@ pub fn find(scene: &DeviceScene<'_>) -> Leak {
     leak
 }
 
+/// What the whole window does, to compare suspects with.
+struct Whole {
+    /// The least that is active in each slot.
+    floors: Vec<f64>,
+    /// Bytes of each slot that are freed, older than the window, and of no line that is known.
+    freed: Vec<u64>,
+}
+
+impl Whole {
+    /// Whether it grows as fast as suspects do: its floor rises with them, or nothing that goes on being freed outweighs
+    /// them.
+    fn covers(&self, suspects: &[Suspect]) -> bool {
+        let Some(first) = suspects.iter().map(|suspect| suspect.rise.first).min() else {
+            return false;
+        };
+        let last = suspects.iter().map(|suspect| suspect.rise.last).max().unwrap_or(first);
+        let rate: f64 = suspects.iter().map(|suspect| suspect.rise.rate).sum();
+        let rises = || {
+            slope(&self.floors, Span { first: first.saturating_sub(1), last })
+                .is_some_and(|slope| slope.rate + 2.0 * slope.error >= FLOOR_RATIO_MIN * rate)
+        };
+        let middle = first.midpoint(last);
+        let freed = |slots: RangeInclusive<u32>| -> u64 {
+            self.freed.get(at(*slots.start())..=at(*slots.end())).unwrap_or(&[]).iter().sum()
+        };
+        let lasting = 2 * freed(first..=middle).min(freed(middle + 1..=last));
+        rises() || real(lasting) <= FLOOR_RATIO_MIN * rate * f64::from(last - first)
+    }
+}
+
+/// Bytes of each slot that are freed, older than the window, and of no line that is known.
+fn freed_unknown(scene: &DeviceScene<'_>, queues: &Queues) -> Vec<u64> {
+    let mut freed = vec![0_u64; scene.steps.marks.len() + 1];
+    for (number, Life { allocation, until, .. }) in (0..).zip(scene.lives()) {
+        if allocation.is_older()
+            && !allocation.is_at_end()
+            && queues.of_older(number).is_none()
+            && let Some(freed) = freed.get_mut(at(until))
+        {
+            *freed += allocation.size;
+        }
+    }
+    freed
+}
+
 /// Whether an allocation lives for more than two steps.
 fn is_long([from, until]: [u32; 2]) -> bool {
     until - from > IN_FLIGHT_STEPS
 }
 
-fn suspects(scene: &DeviceScene<'_>, span: Span, cached: &mut Vec<u32>) -> Vec<Suspect> {
+fn suspects(
+    scene: &DeviceScene<'_>,
+    span: Span,
+    queues: &Queues,
+    cached: &mut Vec<u32>,
+) -> Vec<Suspect> {
     let timeline = &scene.timeline;
-    let queues = full_queues(scene);
-    let long = floors(scene, |number| {
+    // What a queue made before the window and frees in it counts against what it makes.
+    let of_line = |number: u32, is_counted: &dyn Fn([u32; 2]) -> bool| {
         let allocation = timeline.allocations.get(at(number))?;
-        if allocation.is_older() {
-            let site = *queues.get(&allocation.requested)?;
-            let [_, until] = scene.slots_of(number);
-            let bytes = rounded(allocation.requested);
-            return (until >= span.first).then_some(SiteChange { site, bytes });
-        }
-        let (site, bytes) = (scene.sites.of(allocation), rounded(allocation.requested));
-        is_long(scene.slots_of(number)).then_some(SiteChange { site, bytes })
-    });
-    let all = floors(scene, |number| {
-        let allocation = timeline.allocations.get(at(number)).filter(|a| !a.is_older())?;
         let bytes = rounded(allocation.requested);
-        Some(SiteChange { site: scene.sites.of(allocation), bytes })
-    });
+        let site = if allocation.is_older() {
+            queues.of_older(number)?
+        } else {
+            scene.sites.of(allocation)
+        };
+        (allocation.is_older() || is_counted(scene.slots_of(number)))
+            .then_some(SiteChange { site, bytes })
+    };
+    let long = floors(scene, |number| of_line(number, &is_long));
+    let all = floors(scene, |number| of_line(number, &|_| true));
     let left = Left::new(scene);
     let mut found = HashMap::new();
     for (site, (long, all)) in (0..).zip(long.iter().zip(&all)) {
         match judge(long, span, RISES_MIN, left.long.get(at(site))) {
-            Judgement::Rising(rise) => {
+            Judgement::Rising(rise) if !queues.is_noise(site, rise) => {
                 found.insert(site, (rise, false));
             }
+            Judgement::Rising(_) => {}
             Judgement::Stopped => cached.push(site),
             Judgement::Nothing => {
                 if let Judgement::Rising(rise) =
                     judge(all, span, REMADE_RISES_MIN, left.all.get(at(site)))
+                    && !queues.is_noise(site, rise)
                     && !grows_with_others(scene, site, rise)
                 {
                     found.insert(site, (rise, true));
@@ -202,34 +285,6 @@ impl Left {
         }
         left
     }
-}
-
-/// Of each size of an older block that is freed in the window, the site with the most survivors of that size: such a
-/// site may be a queue that was full when the recording began.
-fn full_queues(scene: &DeviceScene<'_>) -> HashMap<u64, u32> {
-    let mut counts: HashMap<u64, HashMap<u32, u64>> = HashMap::new();
-    for Life { allocation, .. } in
-        scene.lives().filter(|life| life.allocation.is_older() && !life.allocation.is_at_end())
-    {
-        counts.entry(allocation.requested).or_default();
-    }
-    for Life { allocation, from, until } in scene.lives() {
-        let is_survivor = !allocation.is_older() && allocation.is_at_end();
-        if let Some(sites) = counts.get_mut(&allocation.requested)
-            && is_survivor
-            && is_long([from, until])
-        {
-            *sites.entry(scene.sites.of(allocation)).or_default() += 1;
-        }
-    }
-    counts
-        .into_iter()
-        .filter_map(|(size, sites)| {
-            let most =
-                sites.into_iter().max_by_key(|(site, n)| (*n, std::cmp::Reverse(*site)))?;
-            Some((size, most.0))
-        })
-        .collect()
 }
 
 /// Whether most other lines allocate more and more a step, as this one does: longer sequences.
@@ -285,9 +340,11 @@ fn build(scene: &DeviceScene<'_>, found: &HashMap<u32, (Rise, bool)>) -> Vec<Sus
     if found.is_empty() {
         return Vec::new();
     }
-    let mut n_allocations: HashMap<u32, u64> = HashMap::new();
+    let mut counts: HashMap<u32, [u64; 2]> = HashMap::new();
     for Life { allocation, .. } in scene.lives().filter(|life| !life.allocation.is_older()) {
-        *n_allocations.entry(scene.sites.of(allocation)).or_default() += 1;
+        let [made, kept] = counts.entry(scene.sites.of(allocation)).or_default();
+        *made += 1;
+        *kept += u64::from(allocation.is_at_end());
     }
     let leaked = || scene.lives().filter(|life| is_leaked(scene, found, *life));
     // Floors are of rounded requests: a remainder that a block happens to keep would be noise in a short window.
@@ -301,35 +358,55 @@ fn build(scene: &DeviceScene<'_>, found: &HashMap<u32, (Rise, bool)>) -> Vec<Sus
         .into_iter()
         .filter_map(|row| {
             let (mut rise, is_remade) = *found.get(&row.site)?;
-            let n_allocations = n_allocations.get(&row.site).copied().unwrap_or(0);
+            let [n_allocations, n_survivors] =
+                counts.get(&row.site).copied().unwrap_or_default();
             let asked = asked.get(&row.site).copied().unwrap_or(0);
             if !is_remade && asked > 0 {
                 rise.rate *= real(row.sum.bytes) / real(asked);
             }
-            Some(Suspect { row, rise, n_allocations, is_remade })
+            Some(Suspect { row, rise, n_allocations, n_survivors, is_remade })
         })
         .collect();
     suspects.sort_by(|a, b| b.rise.rate.total_cmp(&a.rise.rate));
     suspects
 }
 
-/// The least that is active in each slot.
-fn active_floors(scene: &DeviceScene<'_>) -> Vec<f64> {
+/// The least that is active in each slot, without some allocations.
+fn active_floors(
+    scene: &DeviceScene<'_>,
+    is_left_out: impl Fn(u32, &Allocation) -> bool,
+) -> Vec<f64> {
+    let allocations = &scene.timeline.allocations;
+    let left_out: Vec<u64> = (0..)
+        .zip(allocations)
+        .map(|(number, own)| if is_left_out(number, own) { own.size } else { 0 })
+        .collect();
+    let size = |number: u32| left_out.get(at(number)).copied().unwrap_or(0);
+    let older = (0..).zip(allocations).filter(|(_, own)| own.is_older());
+    let mut out: u64 = older.map(|(number, _)| size(number)).sum();
     let mut marks = scene.steps.marks.iter().peekable();
     let mut floors = vec![f64::INFINITY; scene.steps.marks.len() + 1];
     let mut slot = 0;
-    let mut before = scene.timeline.active_at_start();
-    for (number, level) in (0..).zip(scene.timeline.levels(scene.events)) {
+    let mut before = scene.timeline.active_at_start().saturating_sub(out);
+    let levels = scene.timeline.levels(scene.events);
+    let events = scene.events.iter().zip(&scene.timeline.of_event);
+    for ((number, level), (event, own)) in (0..).zip(levels).zip(events) {
         while marks.next_if(|mark| **mark <= number).is_some() {
             slot += 1;
             if let Some(floor) = floors.get_mut(slot) {
                 *floor = real(before);
             }
         }
-        if let Some(floor) = floors.get_mut(slot) {
-            *floor = floor.min(real(level.active));
+        match event.action {
+            Action::Alloc => out += size(*own),
+            Action::FreeCompleted => out = out.saturating_sub(size(*own)),
+            _ => {}
         }
-        before = level.active;
+        let active = level.active.saturating_sub(out);
+        if let Some(floor) = floors.get_mut(slot) {
+            *floor = floor.min(real(active));
+        }
+        before = active;
     }
     floors
 }
@@ -403,10 +480,7 @@ struct Beneath<'a> {
 
 impl<'a> Beneath<'a> {
     fn new(scene: &'a DeviceScene<'a>, suspects: &[Suspect]) -> Self {
-        let found: HashMap<u32, (Rise, bool)> = suspects
-            .iter()
-            .map(|suspect| (suspect.row.site, (suspect.rise, suspect.is_remade)))
-            .collect();
+        let found = found_of(suspects);
         let last = scene.last_slot().saturating_sub(IN_FLIGHT_STEPS);
         let n_stacks = scene.snapshot.stacks.len();
         let mut beneath = Self {

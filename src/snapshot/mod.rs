@@ -30,11 +30,19 @@ pub mod replay;
 
 pub mod sites;
 
+pub mod roles;
+
+pub mod phases;
+
+pub mod heads;
+
 pub mod steps;
 
 pub mod scene;
 
 pub mod floors;
+
+pub mod queues;
 
 pub mod leak;
 
@@ -46,11 +54,25 @@ pub mod oom;
 
 pub mod categories;
 
+pub mod note;
+
+pub mod skipped;
+
+pub mod gradients;
+
+pub mod lingering;
+
+pub mod casts;
+
 pub mod notes;
 
 pub mod stages;
 
+pub mod causes;
+
 pub mod study;
+
+pub mod fit;
 
 pub mod words;
 
@@ -62,11 +84,15 @@ pub mod diff;
 
 pub mod ranks;
 
+pub mod passes;
+
 pub mod shown;
 
 pub mod page;
 
 pub mod page_of_many;
+
+pub mod events;
 
 pub mod html;
 

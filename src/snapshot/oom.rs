@@ -11,7 +11,7 @@ use crate::snapshot::replay::{Allocation, NEVER, SMALL_REQUEST_BYTES};
 use crate::snapshot::scene::DeviceScene;
 use crate::snapshot::sites::{SiteRow, Sum};
 
-/// Why it ran out.
+/// Why the allocator had nothing to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OomCause {
@@ -21,6 +21,35 @@ pub enum OomCause {
     Fragmentation,
     /// There was enough, but other streams still used it.
     PendingFree,
+}
+
+/// What would have had to be absent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RootCause {
+    /// What a line leaked.
+    Leak,
+    /// What the step needs itself.
+    #[default]
+    Peak,
+    /// Enough was free, in pieces, and no leak explains that.
+    Fragmentation,
+    /// Enough was freed, and another stream still used it.
+    PendingFrees,
+    /// Someone else took memory of the device.
+    Others,
+}
+
+/// Why an allocation failed.
+#[derive(Clone, Debug, Default)]
+pub struct Why {
+    pub cause: RootCause,
+    /// Bytes that would have had to be absent.
+    pub bytes: u64,
+    /// Bytes that would have been free without them.
+    pub free_bytes: u64,
+    /// The line that holds most of them.
+    pub row: Option<SiteRow>,
 }
 
 /// One failed allocation.
@@ -43,8 +72,10 @@ pub struct OutOfMemory {
     pub eligible_free: u64,
     /// Bytes that waited for other streams.
     pub pending: u64,
-    /// Why it ran out.
+    /// Why the allocator had nothing to give.
     pub cause: OomCause,
+    /// Why there was not more.
+    pub why: Why,
     /// Stack of the allocation; 0 if it has none.
     pub stack: u32,
     /// Who held what.
@@ -80,6 +111,7 @@ pub fn find(scene: &DeviceScene<'_>) -> Vec<OutOfMemory> {
                 eligible_free: 0,
                 pending: 0,
                 cause: OomCause::Shortage,
+                why: Why::default(),
                 stack: event.stack,
                 rows: Vec::new(),
             })

@@ -1,10 +1,12 @@
 //! The page of `stepmem snapshot show`: for a terminal, section by section, ending with what to do next.
 
 use crate::snapshot::categories;
+use crate::snapshot::fit::{self, FitQuestion};
 use crate::snapshot::leak::{LeakVerdict, Suspect};
 use crate::snapshot::model::NO_STACK;
 use crate::snapshot::num::{at, count};
 use crate::snapshot::oom::OutOfMemory;
+use crate::snapshot::passes;
 use crate::snapshot::replay::Allocation;
 use crate::snapshot::shown::{line, part_of, wrapped};
 use crate::snapshot::sites::{STACK_FRAMES_MAX, Site, SiteRow, Sum};
@@ -29,6 +31,8 @@ pub struct Question {
     pub rows: RowKind,
     /// How many rows a table has.
     pub top: usize,
+    /// What is known of the batch and the device.
+    pub fit: FitQuestion,
 }
 
 /// A moment of the window.
@@ -43,6 +47,10 @@ pub enum ShownMoment {
     Oom,
     /// When most was active in a step.
     Step(u64),
+    /// After a pass of backward of a step, from 1, before the program does anything else.
+    Pass(u64, u64),
+    /// When a step calls `zero_grad`, before anything is freed.
+    ZeroGrad(u64),
 }
 
 /// What memory is counted by.
@@ -71,6 +79,7 @@ pub fn device(study: &Study<'_>, question: &Question) -> String {
     }
     fragmentation(&mut page, study, question.top);
     steps(&mut page, study, question.top);
+    will_it_fit(&mut page, study, question.fit);
     notes(&mut page, study);
     next(&mut page, study);
     page
@@ -106,13 +115,12 @@ fn head(page: &mut String, study: &Study<'_>) {
         line(page, format_args!("  no events: the snapshot shows the end only"));
         return;
     }
-    let marks = count(scene.steps.marks.len());
     line(
         page,
         format_args!(
             "  {} events, {}",
             grouped(count(scene.events.len())),
-            words::marked(marks, scene.steps.marker)
+            words::steps(scene)
         ),
     );
     let peak = scene.timeline.peak;
@@ -159,6 +167,14 @@ fn state(study: &Study<'_>, when: ShownMoment) -> Option<(Option<u32>, String)> 
         ShownMoment::Step(step) => {
             let stage = study.stages.iter().find(|stage| stage.step == step)?;
             Some((Some(stage.peak_event + 1), format!("at the peak of step {step}")))
+        }
+        ShownMoment::Pass(step, number) => {
+            let state = passes::after(study, step, number)?;
+            Some((Some(state), format!("after backward pass {number} of step {step}")))
+        }
+        ShownMoment::ZeroGrad(step) => {
+            let state = passes::before_zero_grad(study, step)?;
+            Some((Some(state), format!("when step {step} calls zero_grad")))
         }
     }
 }
@@ -335,7 +351,7 @@ fn leaking(page: &mut String, study: &Study<'_>) {
     let Blamed { name: blamed, origin, skipped } = words::blamed(study);
     line(page, format_args!("  LEAK  {} a step, at {blamed}", bytes(rate)));
     stack(page, study, origin, skipped);
-    if let Some(text) = words::explained(leak) {
+    if let Some(text) = words::explained(study) {
         page.push_str(&wrapped(&text, "  ", WIDTH));
     }
     for suspect in &leak.suspects {
@@ -354,7 +370,7 @@ fn suspected(page: &mut String, study: &Study<'_>, suspect: &Suspect) {
         format_args!(
             "{:19}{} of {} allocations stay, steps {} to {}{how}",
             "",
-            grouped(suspect.row.sum.blocks),
+            grouped(suspect.n_survivors),
             grouped(suspect.n_allocations),
             label(suspect.rise.first),
             label(suspect.rise.last),
@@ -364,9 +380,10 @@ fn suspected(page: &mut String, study: &Study<'_>, suspect: &Suspect) {
 
 fn out_of_memory(page: &mut String, study: &Study<'_>, failure: &OutOfMemory, top: usize) {
     section(page, "Out of memory");
-    let line_of = words::name_of(study, study.scene.sites.of_origin(failure.stack));
+    let place = words::failure_place(study, failure);
     let (asked, event) = (whole_bytes(failure.requested), failure.event);
-    line(page, format_args!("  {asked} asked for at event {event}, at {line_of}"));
+    let asked = format!("{asked} asked for at event {event}, {place}");
+    page.push_str(&wrapped(&asked, "  ", WIDTH));
     stack(page, study, failure.stack, 1);
     page.push_str(&wrapped(&words::reason(study, failure), "  ", WIDTH));
     table(page, study, &failure.rows, top);
@@ -398,18 +415,33 @@ fn steps(page: &mut String, study: &Study<'_>, top: usize) {
     if n_stages > top {
         line(page, format_args!("  the last {top} of {}", grouped(count(n_stages))));
     }
+    let is_accumulating = study.stages.iter().any(|stage| stage.backward_passes > 1);
     for stage in shown {
+        let passes = if is_accumulating {
+            format!("  {} passes", grouped(stage.backward_passes))
+        } else {
+            String::new()
+        };
         let phase = words::phase(stage.peak_phase);
         line(
             page,
             format_args!(
-                "  step {:>6}  peak {:>9} in {phase:9}  {:>9} at its end  {:>9} allocated",
+                "  step {:>6}  peak {:>9} in {phase:9}  {:>9} at its end  {:>9} allocated{passes}",
                 stage.step,
                 whole_bytes(stage.peak_bytes),
                 whole_bytes(stage.end_bytes),
                 whole_bytes(stage.allocated_bytes)
             ),
         );
+    }
+}
+
+fn will_it_fit(page: &mut String, study: &Study<'_>, question: FitQuestion) {
+    let found = fit::measure(&study.scene, &study.categories, &study.stages, question);
+    let Some(found) = found else { return };
+    section(page, "Will it fit?");
+    for text in words::fit(&found) {
+        page.push_str(&wrapped(&text, "  ", WIDTH));
     }
 }
 

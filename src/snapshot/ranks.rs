@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use crate::snapshot::answer::{SiteAnswer, row_answer};
+use crate::snapshot::categories::{self, Categories};
 use crate::snapshot::model::Action;
-use crate::snapshot::num::{at, count, real};
+use crate::snapshot::num::{at, count, difference, real};
 use crate::snapshot::places::{self, Places};
 use crate::snapshot::sites::{Site, SiteRow, Sum};
 use crate::snapshot::study::Study;
@@ -30,6 +31,32 @@ pub struct Ranks {
     pub stand_out: Vec<StandOut>,
     /// The rank of the first of them.
     pub worst_rank: Option<u64>,
+    /// Of exactly two ranks: the lines in which they differ, the largest difference first.
+    pub differences: Vec<LineDifference>,
+    /// Of exactly two ranks: what they hold at the end by category, where they differ.
+    pub category_differences: Vec<CategoryDifference>,
+}
+
+/// A line in which two ranks differ.
+#[derive(Debug, Serialize)]
+pub struct LineDifference {
+    pub at: ComparedAt,
+    /// The line, with what the rank holds there that holds more.
+    pub site: SiteAnswer,
+    /// Tensor bytes of the first rank and of the second.
+    pub bytes: [u64; 2],
+    /// Bytes of the second less those of the first.
+    pub difference_bytes: i64,
+}
+
+/// A category in which two ranks differ.
+#[derive(Debug, Serialize)]
+pub struct CategoryDifference {
+    pub category: &'static str,
+    /// Block bytes of the first rank and of the second.
+    pub bytes: [u64; 2],
+    /// Bytes of the second less those of the first.
+    pub difference_bytes: i64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -93,6 +120,7 @@ pub enum ComparedAt {
 pub struct RankSnapshot {
     places: Places,
     sites: HashMap<Site, SiteSummary>,
+    categories: Categories,
     peak: u64,
     end: u64,
     reserved: u64,
@@ -105,12 +133,22 @@ struct SiteSummary {
     most: Sum,
 }
 
+impl SiteSummary {
+    fn sum(&self, when: ComparedAt) -> Sum {
+        match when {
+            ComparedAt::End => self.end,
+            ComparedAt::Most => self.most,
+        }
+    }
+}
+
 impl RankSnapshot {
     /// Sums up the devices of a file.
     pub fn new(studies: &[Study<'_>]) -> Self {
         let mut summary = Self {
             places: Places::default(),
             sites: HashMap::new(),
+            categories: Categories::default(),
             peak: studies.iter().map(|study| study.scene.timeline.peak.active).sum(),
             end: studies.iter().map(|study| study.totals.active).sum(),
             reserved: studies.iter().map(|study| study.totals.reserved).sum(),
@@ -118,6 +156,10 @@ impl RankSnapshot {
         for study in studies {
             summary.places = Places::new(study.scene.snapshot, study.scene.sites);
             summary.add(study);
+            let mut here = study.categories_at_end;
+            for category in categories::ALL {
+                *summary.categories.of(category) += *here.of(category);
+            }
         }
         summary
     }
@@ -196,10 +238,65 @@ pub fn compare(rows: Vec<RankRow>, summaries: &[Option<RankSnapshot>]) -> Ranks 
         .collect();
     let stand_out = if read.len() >= RANKS_MIN { stand_out(&read) } else { Vec::new() };
     let worst_rank = stand_out.first().map(|first| first.rank);
-    Ranks { schema: SCHEMA, ranks: rows, stand_out, worst_rank }
+    let (differences, category_differences) = match *read.as_slice() {
+        [(_, first), (_, second)] => {
+            (line_differences(&read), by_category(first.categories, second.categories))
+        }
+        _ => (Vec::new(), Vec::new()),
+    };
+    Ranks {
+        schema: SCHEMA,
+        ranks: rows,
+        stand_out,
+        worst_rank,
+        differences,
+        category_differences,
+    }
 }
 
-fn stand_out(ranks: &[(u64, &RankSnapshot)]) -> Vec<StandOut> {
+fn line_differences(ranks: &[(u64, &RankSnapshot)]) -> Vec<LineDifference> {
+    let mut found = Vec::new();
+    for (_, line) in &lines(ranks) {
+        let [first, second] = *line.as_slice() else { continue };
+        for at in [ComparedAt::End, ComparedAt::Most] {
+            let sums =
+                [first, second].map(|line| line.map(|line| line.sum(at)).unwrap_or_default());
+            let bytes = sums.map(|sum| sum.requested);
+            let [held, holds] = bytes;
+            let (larger, sum) = if holds > held {
+                (second.or(first), sums[1])
+            } else {
+                (first.or(second), sums[0])
+            };
+            let Some(larger) = larger.filter(|_| held != holds) else { continue };
+            let site = larger.shown.clone().with(sum);
+            let difference_bytes = difference(holds, held);
+            found.push(LineDifference { at, site, bytes, difference_bytes });
+        }
+    }
+    found.sort_by_key(|line| std::cmp::Reverse(line.difference_bytes.unsigned_abs()));
+    found
+}
+
+fn by_category(mut first: Categories, mut second: Categories) -> Vec<CategoryDifference> {
+    let mut found: Vec<CategoryDifference> = Vec::new();
+    let names = Categories::<u64>::default().named().map(|(name, _)| name);
+    for (category, name) in categories::ALL.into_iter().zip(names) {
+        let bytes = [*first.of(category), *second.of(category)];
+        let difference_bytes = difference(bytes[1], bytes[0]);
+        if difference_bytes != 0 {
+            found.push(CategoryDifference { category: name, bytes, difference_bytes });
+        }
+    }
+    found.sort_by_key(|row| std::cmp::Reverse(row.difference_bytes.unsigned_abs()));
+    found
+}
+
+/// A line with what each rank holds there.
+type RankLines<'a> = (Site, Vec<Option<&'a SiteSummary>>);
+
+/// The lines of all ranks, their paths cut to the folder that they share.
+fn lines<'a>(ranks: &[(u64, &'a RankSnapshot)]) -> Vec<RankLines<'a>> {
     let places: Vec<Places> = ranks.iter().map(|(_, summary)| summary.places.clone()).collect();
     let roots = places::roots(&places);
     let mut lines: HashMap<Site, Vec<Option<&SiteSummary>>> = HashMap::new();
@@ -213,8 +310,13 @@ fn stand_out(ranks: &[(u64, &RankSnapshot)]) -> Vec<StandOut> {
             }
         }
     }
-    let mut lines: Vec<_> = lines.into_iter().collect();
+    let mut lines: Vec<RankLines<'a>> = lines.into_iter().collect();
     lines.sort_by(|a, b| a.0.cmp(&b.0));
+    lines
+}
+
+fn stand_out(ranks: &[(u64, &RankSnapshot)]) -> Vec<StandOut> {
+    let lines = lines(ranks);
     let mut found = Vec::new();
     for (_, line) in &lines {
         for when in [ComparedAt::End, ComparedAt::Most] {
@@ -230,12 +332,10 @@ fn of_line(
     line: &[Option<&SiteSummary>],
     when: ComparedAt,
 ) -> Vec<StandOut> {
-    let sum = |summary: &SiteSummary| match when {
-        ComparedAt::End => summary.end,
-        ComparedAt::Most => summary.most,
-    };
-    let values: Vec<f64> =
-        line.iter().map(|line| line.map_or(0.0, |line| real(sum(line).requested))).collect();
+    let values: Vec<f64> = line
+        .iter()
+        .map(|line| line.map_or(0.0, |line| real(line.sum(when).requested)))
+        .collect();
     let middle = median(&values);
     let mad = median(&values.iter().map(|value| (value - middle).abs()).collect::<Vec<_>>());
     let limit = ABOVE_BYTES_MIN.max(ABOVE_MEDIAN_RATIO_MIN * middle).max(ABOVE_MAD_MIN * mad);
@@ -246,7 +346,7 @@ fn of_line(
         .filter(|(_, value)| **value - middle > limit)
         .filter_map(|(((rank, _), line), value)| {
             let line = (*line)?;
-            let sum = sum(line);
+            let sum = line.sum(when);
             Some(StandOut {
                 rank: *rank,
                 at: when,

@@ -1,8 +1,11 @@
 //! One device with everything that is known of it: what the questions are asked of.
 
+use crate::snapshot::heads::LoopWindow;
 use crate::snapshot::model::{Action, Device, Event, Snapshot};
 use crate::snapshot::num::{at, id};
+use crate::snapshot::phases::Phases;
 use crate::snapshot::replay::{Allocation, Timeline};
+use crate::snapshot::roles::StackRoles;
 use crate::snapshot::sites::Sites;
 use crate::snapshot::steps::Steps;
 
@@ -16,6 +19,10 @@ pub struct DeviceScene<'a> {
     pub sites: &'a Sites,
     /// What lived when.
     pub timeline: Timeline,
+    /// What the file's stacks say of the step.
+    pub roles: StackRoles,
+    /// What the program does at each event.
+    pub phases: Phases,
     /// Where steps begin.
     pub steps: Steps,
     /// The slots ([`Steps::slot`]) in which each allocation begins and ends.
@@ -38,9 +45,12 @@ impl<'a> DeviceScene<'a> {
     pub fn new(snapshot: &'a Snapshot, device: &'a Device, sites: &'a Sites) -> Self {
         let events = snapshot.events_of(device);
         let timeline = Timeline::new(snapshot, device);
-        let steps = Steps::find(snapshot, device, sites);
+        let roles = StackRoles::new(snapshot, sites);
+        let phases = Phases::new(events, &roles);
+        let window = LoopWindow { snapshot, sites, roles: &roles, events };
+        let steps = Steps::find(window, device, &phases);
         let slots = slots(&timeline, events, &steps);
-        Self { snapshot, device, events, sites, timeline, steps, slots }
+        Self { snapshot, device, events, sites, timeline, roles, phases, steps, slots }
     }
 
     /// Allocations with the slots in which they begin and end.
@@ -56,6 +66,11 @@ impl<'a> DeviceScene<'a> {
     #[inline]
     pub fn slots_of(&self, number: u32) -> [u32; 2] {
         self.slots.get(at(number)).copied().unwrap_or_default()
+    }
+
+    /// The last slot that is a whole step.
+    pub fn last_whole_slot(&self) -> u32 {
+        self.steps.last_whole_slot(self.events, &self.phases)
     }
 
     /// The slot after the last mark.

@@ -3,6 +3,8 @@
 use std::cmp::Ordering;
 use std::collections::HashMap;
 
+use serde::Serialize;
+
 use crate::snapshot::model::{Frame, NO_STACK, Snapshot};
 use crate::snapshot::num::{at, id};
 use crate::snapshot::replay::{Allocation, Timeline};
@@ -48,6 +50,24 @@ impl Site {
     pub const NOWHERE: Self =
         Self { kind: SiteKind::NoFrames, file: None, line: None, function: None, node: None };
 
+    /// Returns it in a sentence.
+    pub fn short(&self) -> String {
+        match (&self.file, self.line, &self.node) {
+            (Some(file), Some(line), _) => {
+                let name = file.rsplit(['/', '\\']).next().unwrap_or(file);
+                format!("{name}:{line}")
+            }
+            (_, _, Some(node)) => format!("backward of {node}"),
+            _ => self.function.clone().unwrap_or_else(|| "a line without a stack".to_owned()),
+        }
+    }
+
+    /// Its place in the source, of Python.
+    pub fn location(&self) -> Option<CodeLocation> {
+        let (file, line) = (self.file.clone()?, self.line?);
+        Some(CodeLocation { file, line, function: self.function.clone() })
+    }
+
     /// A line of Python.
     pub fn of_frame(snapshot: &Snapshot, frame: u32) -> Self {
         let frame = snapshot.frame(frame);
@@ -59,6 +79,15 @@ impl Site {
             node: None,
         }
     }
+}
+
+/// A place in the source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CodeLocation {
+    /// Path.
+    pub file: String,
+    pub line: u64,
+    pub function: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,12 +4,15 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
+use crate::snapshot::heads::{Anchor, Loop, LoopWindow};
 use crate::snapshot::model::{Action, Annotation, Device, Event, NO_STACK, Snapshot};
 use crate::snapshot::num::{at, count, id, real};
-use crate::snapshot::sites::{SiteKind, Sites};
+use crate::snapshot::phases::Phases;
 
 /// Bursts of the optimizer, passes of backward or recurrences that are believed.
 const GUESSES_MIN: usize = 4;
+/// Updates that are believed where the loop's first line comes round again after them.
+const UPDATES_MIN: usize = 2;
 /// Marks are preferred in their order if they span this much of what the widest span.
 const SPAN_RATIO_MIN: f64 = 0.8;
 /// The data loader's marks are taken where they are this much coarser than the optimizer's.
@@ -57,29 +60,46 @@ pub struct Steps {
     pub marks: Vec<u32>,
     /// The numbers that the program gives its steps, where it does.
     pub labels: Vec<u64>,
+    /// Updates, rising, also those that a gradient scaler skipped.
+    pub updates: Vec<Anchor>,
+    /// The training loop, if marks are where it begins again and not at what a step does in its middle.
+    pub training_loop: Option<Loop>,
 }
 
 impl Steps {
     /// Finds the steps of a device.
-    pub fn find(snapshot: &Snapshot, device: &Device, sites: &Sites) -> Self {
-        let events = snapshot.events_of(device);
-        let marked = by_annotations(snapshot, device, events);
-        if !marked.marks.is_empty() {
-            return marked;
+    pub fn find(window: LoopWindow<'_>, device: &Device, phases: &Phases) -> Self {
+        let LoopWindow { snapshot, events, .. } = window;
+        let updates = marks_of(snapshot, device, events, "Optimizer.step#");
+        let updates = window.updates(&positions(events, &updates));
+        let steps = by_annotations(snapshot, device, events)
+            .map(|marked| marked.begun_at_the_loop(window, &updates))
+            .or_else(|| by_metadata(snapshot, device))
+            .or_else(|| by_updates(window, &updates))
+            .or_else(|| by_phases(window, phases))
+            .or_else(|| by_recurrence(events))
+            .unwrap_or_default();
+        Self { updates, ..steps }
+    }
+
+    /// The same steps from the first line of the loop on, where marks are of what a step does in its middle.
+    fn begun_at_the_loop(self, window: LoopWindow<'_>, updates: &[Anchor]) -> Self {
+        if !matches!(self.marker, Marker::Optimizer | Marker::ZeroGrad) {
+            return self;
         }
-        let metadata = by_metadata(snapshot, device);
-        if !metadata.marks.is_empty() {
-            return metadata;
+        let n_marks = self.marks.len();
+        let found = window.training_loop(updates);
+        match found.filter(|found| found.heads.len().abs_diff(n_marks) <= 1) {
+            Some(found) => {
+                Self { marks: found.heads.clone(), training_loop: Some(found), ..self }
+            }
+            None => self,
         }
-        let phases = by_phases(snapshot, events, sites);
-        if !phases.is_empty() {
-            return Self { marker: Marker::Phases, marks: phases, labels: Vec::new() };
-        }
-        let recurring = by_recurrence(events);
-        if recurring.is_empty() {
-            return Self::default();
-        }
-        Self { marker: Marker::Recurrence, marks: recurring, labels: Vec::new() }
+    }
+
+    /// Whether it is known what a step is: by marks, or by a loop that begins again.
+    pub fn is_known(&self) -> bool {
+        self.marker.is_marked() || self.training_loop.is_some()
     }
 
     /// How many steps are whole: from mark to mark.
@@ -90,6 +110,50 @@ impl Steps {
     /// How many marks lie at or before an event: 0 before the first, 1 in the first step.
     pub fn slot(&self, event: usize) -> u32 {
         id(self.marks.partition_point(|mark| at(*mark) <= event))
+    }
+
+    /// The number of the step that an event is in; `None` before the first.
+    pub fn of_event(&self, event: usize) -> Option<u64> {
+        self.label(self.slot(event))
+    }
+
+    /// The first event of a slot and the one after its last; slot 0 is before the first mark.
+    pub fn events_of(&self, slot: u32, n_events: usize) -> (u32, u32) {
+        let mark = |slot: usize| self.marks.get(slot).copied();
+        let first = at(slot).checked_sub(1).and_then(mark).unwrap_or(0);
+        (first, mark(at(slot)).unwrap_or(id(n_events)))
+    }
+
+    /// The updates in a slot, also skipped ones.
+    pub fn updates_in(&self, slot: u32, n_events: usize) -> &[Anchor] {
+        let (first, end) = self.events_of(slot, n_events);
+        let from = self.updates.partition_point(|update| update.event < first);
+        let to = self.updates.partition_point(|update| update.event < end).max(from);
+        self.updates.get(from..to).unwrap_or(&[])
+    }
+
+    /// The last slot that is a whole step. The one after the last mark is, if weights are updated in it; where no update
+    /// is seen in the window, if it has as many passes of backward as the slot before.
+    pub fn last_whole_slot(&self, events: &[Event], phases: &Phases) -> u32 {
+        let last = id(self.marks.len());
+        let n_passes = |slot| {
+            let (first, end) = self.events_of(slot, events.len());
+            phases.passes_between(first, end).len()
+        };
+        let (first, _) = self.events_of(last, events.len());
+        let failed = || {
+            let rest = events.get(at(first)..).unwrap_or(&[]);
+            rest.iter().any(|event| event.action == Action::OutOfMemory)
+        };
+        let is_whole = self.training_loop.is_some()
+            && if self.updates.is_empty() {
+                n_passes(last) > 0
+                    && n_passes(last) >= n_passes(last.saturating_sub(1))
+                    && !failed()
+            } else {
+                !self.updates_in(last, events.len()).is_empty()
+            };
+        if is_whole { last } else { last.saturating_sub(1) }
     }
 
     /// The step of a slot as it is shown: by the program's number, else counted from 0.
@@ -107,7 +171,7 @@ const PREFIXES: [(&str, Marker); 4] = [
     ("enumerate(DataLoader)#", Marker::Dataloader),
 ];
 
-/// Starts of marks of a kind in the window: on this device, or on any if it has none.
+/// Starts of marks of a kind from the window's first event on: on this device, or on any if it has none.
 pub fn marks_of<'a>(
     snapshot: &'a Snapshot,
     device: &Device,
@@ -122,7 +186,7 @@ pub fn marks_of<'a>(
     let all: Vec<&Annotation> = snapshot
         .annotations
         .iter()
-        .filter(|mark| mark.is_start && (first.time_us..=last.time_us).contains(&mark.time_us))
+        .filter(|mark| mark.is_start && mark.time_us >= first.time_us)
         .filter(|mark| {
             *names.entry(mark.name).or_insert_with(|| {
                 snapshot.strings.get(mark.name).starts_with(prefix.as_bytes())
@@ -137,9 +201,20 @@ pub fn marks_of<'a>(
     if own.is_empty() { all } else { own }
 }
 
-fn by_annotations(snapshot: &Snapshot, device: &Device, events: &[Event]) -> Steps {
-    let found =
-        PREFIXES.map(|(prefix, marker)| (marks_of(snapshot, device, events, prefix), marker));
+/// The events that marks lie before.
+pub fn positions(events: &[Event], marks: &[&Annotation]) -> Vec<u32> {
+    let position =
+        |mark: &&Annotation| id(events.partition_point(|event| event.time_us < mark.time_us));
+    marks.iter().map(position).collect()
+}
+
+fn by_annotations(snapshot: &Snapshot, device: &Device, events: &[Event]) -> Option<Steps> {
+    let end = events.last().map_or(0, |last| last.time_us);
+    let found = PREFIXES.map(|(prefix, marker)| {
+        let mut marks = marks_of(snapshot, device, events, prefix);
+        marks.retain(|mark| mark.time_us <= end);
+        (marks, marker)
+    });
     let [profiler, optimizer, zero_grad, loader] = found;
     let widest = [&profiler, &optimizer, &zero_grad, &loader]
         .into_iter()
@@ -147,17 +222,14 @@ fn by_annotations(snapshot: &Snapshot, device: &Device, events: &[Event]) -> Ste
         .max()
         .unwrap_or(0);
     let is_wide = |marks: &[&Annotation]| real(span(marks)) >= SPAN_RATIO_MIN * real(widest);
-    let updates =
-        if zero_grad.0.len() >= optimizer.0.len() + 2 { &zero_grad } else { &optimizer };
+    let updates = if is_skipping(&zero_grad.0, &optimizer.0) { &zero_grad } else { &optimizer };
     let is_coarser = !loader.0.is_empty()
         && is_wide(&loader.0)
         && real(count(loader.0.len())) <= COARSER_RATIO_MAX * real(count(updates.0.len()));
     let updates = if is_coarser { &loader } else { updates };
     let candidates = [&profiler, updates, &optimizer, &zero_grad, &loader];
     let chosen = candidates.into_iter().find(|(marks, _)| !marks.is_empty() && is_wide(marks));
-    let Some((marks, marker)) = chosen else { return Steps::default() };
-    let position =
-        |mark: &&Annotation| id(events.partition_point(|event| event.time_us < mark.time_us));
+    let (marks, marker) = chosen?;
     let mut labels = Vec::new();
     if *marker == Marker::Profiler {
         labels.extend(marks.iter().map_while(|mark| {
@@ -168,7 +240,17 @@ fn by_annotations(snapshot: &Snapshot, device: &Device, events: &[Event]) -> Ste
             labels.clear();
         }
     }
-    Steps { marker: *marker, marks: marks.iter().map(position).collect(), labels }
+    Some(Steps { marker: *marker, marks: positions(events, marks), labels, ..Steps::default() })
+}
+
+/// Whether an update is missing between two calls of `zero_grad`.
+fn is_skipping(zero_grads: &[&Annotation], updates: &[&Annotation]) -> bool {
+    zero_grads.len() > updates.len()
+        && zero_grads.windows(2).any(|pair| {
+            let [this, next] = pair else { return false };
+            let before = |time: u64| updates.partition_point(|update| update.time_us < time);
+            before(this.time_us) == before(next.time_us)
+        })
 }
 
 fn span(marks: &[&Annotation]) -> u64 {
@@ -179,7 +261,7 @@ fn span(marks: &[&Annotation]) -> u64 {
 }
 
 /// Where `step=N` in `user_metadata` changes.
-fn by_metadata(snapshot: &Snapshot, device: &Device) -> Steps {
+fn by_metadata(snapshot: &Snapshot, device: &Device) -> Option<Steps> {
     let mut numbers: HashMap<u32, Option<u64>> = HashMap::new();
     let mut steps = Steps { marker: Marker::Metadata, ..Steps::default() };
     let (first, end) = (id(device.events.0), id(device.events.1));
@@ -193,7 +275,7 @@ fn by_metadata(snapshot: &Snapshot, device: &Device) -> Steps {
             steps.labels.push(step);
         }
     }
-    steps
+    (!steps.marks.is_empty()).then_some(steps)
 }
 
 /// The number after `step=`.
@@ -206,74 +288,40 @@ fn step_number(text: &str) -> Option<u64> {
     after.get(..digits)?.parse().ok()
 }
 
-/// Bursts of allocations under torch/optim, else passes of backward.
-fn by_phases(snapshot: &Snapshot, events: &[Event], sites: &Sites) -> Vec<u32> {
-    let allocations = || (0..).zip(events).filter(|(_, event)| event.action == Action::Alloc);
-    let mut bursts = Vec::new();
-    let mut was_optimizer = false;
-    for (number, event) in allocations() {
-        let is_optimizer = sites.is_optimizer(event.stack);
-        if is_optimizer && !was_optimizer {
-            bursts.push(number);
+/// Steps by phases, from the first line of the loop on where it comes round again.
+fn guessed(window: LoopWindow<'_>, anchors: &[Anchor]) -> Option<Steps> {
+    let found = window.training_loop(anchors).filter(|found| {
+        found.heads.len() >= UPDATES_MIN && anchors.len() <= 2 * found.heads.len()
+    });
+    let marks = match &found {
+        Some(found) => found.heads.clone(),
+        None if anchors.len() >= GUESSES_MIN => {
+            anchors.iter().map(|anchor| anchor.event).collect()
         }
-        was_optimizer = is_optimizer;
-    }
-    if bursts.len() >= GUESSES_MIN {
-        return bursts;
-    }
-    if !sites.has_stacks {
-        return Vec::new();
-    }
-    let is_backward: Vec<bool> = backward_stacks(snapshot, sites);
-    let mut passes: Vec<(u32, u32)> = Vec::new();
-    let mut was_backward = false;
-    for (number, event) in allocations() {
-        let is_backward = is_backward.get(at(event.stack)).copied().unwrap_or(false);
-        match passes.last_mut() {
-            Some((_, length)) if is_backward && was_backward => *length += 1,
-            _ if is_backward => passes.push((number, 1)),
-            _ => {}
-        }
-        was_backward = is_backward;
-    }
-    let longest = passes.iter().map(|(_, length)| *length).max().unwrap_or(0);
-    let passes: Vec<u32> = passes
-        .into_iter()
-        .filter(|(_, length)| length.saturating_mul(4) >= longest)
-        .map(|(number, _)| number)
-        .collect();
-    if passes.len() >= GUESSES_MIN { passes } else { Vec::new() }
-}
-
-/// Whether a stack belongs to a pass of backward: recomputation by activation checkpointing does.
-fn backward_stacks(snapshot: &Snapshot, sites: &Sites) -> Vec<bool> {
-    let is_recomputation: Vec<bool> = {
-        let mut files: HashMap<u32, bool> = HashMap::new();
-        let of_file = |file| snapshot.text(file).replace('\\', "/").ends_with("/checkpoint.py");
-        let frames = snapshot.frames.iter();
-        frames
-            .map(|frame| {
-                *files.entry(frame.file).or_insert_with(|| of_file(frame.file))
-                    && RECOMPUTING.contains(&snapshot.strings.get(frame.name))
-            })
-            .collect()
+        None => return None,
     };
-    (0..id(snapshot.stacks.len()))
-        .map(|stack| {
-            let mut frames = snapshot.stacks.get(stack).iter();
-            match sites.site(sites.of_origin(stack)).map(|site| site.kind) {
-                Some(SiteKind::Backward | SiteKind::NoFrames) => true,
-                _ => frames.any(|frame| is_recomputation.get(at(*frame)) == Some(&true)),
-            }
-        })
-        .collect()
+    Some(Steps { marker: Marker::Phases, marks, training_loop: found, ..Steps::default() })
 }
 
-/// Functions of torch/utils/checkpoint.py that run the forward pass again, during backward.
-const RECOMPUTING: [&[u8]; 3] = [b"backward", b"unpack_hook", b"recompute_fn"];
+/// The optimizer's updates.
+fn by_updates(window: LoopWindow<'_>, updates: &[Anchor]) -> Option<Steps> {
+    if updates.len() < UPDATES_MIN {
+        return None;
+    }
+    guessed(window, updates)
+}
+
+/// Passes of backward.
+fn by_phases(window: LoopWindow<'_>, phases: &Phases) -> Option<Steps> {
+    if !window.sites.has_stacks || phases.passes.len() < GUESSES_MIN {
+        return None;
+    }
+    let passes: Vec<Anchor> = phases.passes.iter().map(|pass| Anchor::at(pass.first)).collect();
+    guessed(window, &passes)
+}
 
 /// The regular recurrence of a stack, or of a stack with a size, whose gaps are the longest.
-fn by_recurrence(events: &[Event]) -> Vec<u32> {
+fn by_recurrence(events: &[Event]) -> Option<Steps> {
     let mut by_stack: HashMap<(u32, u64), Vec<u32>> = HashMap::new();
     for (number, event) in (0..).zip(events).filter(|(_, event)| event.action == Action::Alloc)
     {
@@ -291,7 +339,8 @@ fn by_recurrence(events: &[Event]) -> Vec<u32> {
         marks.len() >= GUESSES_MIN && spans >= half && is_regular(marks)
     });
     // The longest gaps are those of the fewest marks.
-    regular.min_by_key(|marks| (marks.len(), marks.first().copied())).unwrap_or_default()
+    let marks = regular.min_by_key(|marks| (marks.len(), marks.first().copied()))?;
+    Some(Steps { marker: Marker::Recurrence, marks, ..Steps::default() })
 }
 
 fn is_regular(marks: &[u32]) -> bool {

@@ -1,10 +1,12 @@
 //! Every question answered for one device.
 
 use crate::snapshot::categories::{self, Categories, Category};
+use crate::snapshot::causes;
 use crate::snapshot::fragmentation::{self, Fragmentation};
 use crate::snapshot::leak::{self, Leak};
 use crate::snapshot::model::{NO_STACK, Snapshot, State};
-use crate::snapshot::notes::{self, Note};
+use crate::snapshot::note::Note;
+use crate::snapshot::notes;
 use crate::snapshot::num::{at, count};
 use crate::snapshot::oom::{self, OutOfMemory};
 use crate::snapshot::scene::DeviceScene;
@@ -68,6 +70,9 @@ impl<'a> Study<'a> {
         let categories = categories::categorize(&scene);
         let leak = leak::find(&scene);
         let overflowed = overflowed(&scene);
+        let stages = stages::find(&scene);
+        let mut oom = oom::find(&scene);
+        causes::explain(&scene, &leak, &stages, &mut oom);
         Self {
             totals: totals(&scene),
             overflowed,
@@ -79,8 +84,8 @@ impl<'a> Study<'a> {
             ),
             categories_at_end: categories::sums(&scene, &categories, None),
             fragmentation: fragmentation::measure(&scene),
-            oom: oom::find(&scene),
-            stages: stages::find(&scene),
+            oom,
+            stages,
             notes: notes::find(&scene, &leak, &categories, overflowed),
             leak,
             categories,

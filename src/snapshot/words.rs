@@ -1,12 +1,15 @@
 //! The sentences that pages share, for a terminal and for a browser.
 
-use crate::snapshot::categories::StepPhase;
+use crate::snapshot::causes;
+use crate::snapshot::fit::{Bounds, Fit, SavingKind};
 use crate::snapshot::fragmentation::Fragmentation;
-use crate::snapshot::leak::{Blame, Leak, LeakVerdict};
+use crate::snapshot::leak::{Blame, LeakVerdict};
 use crate::snapshot::model::{Action, NO_STACK};
-use crate::snapshot::notes::Note;
-use crate::snapshot::num::real;
-use crate::snapshot::oom::{OomCause, OutOfMemory};
+use crate::snapshot::note::Note;
+use crate::snapshot::num::{at, count, real};
+use crate::snapshot::oom::{OomCause, OutOfMemory, RootCause};
+use crate::snapshot::phases::StepPhase;
+use crate::snapshot::scene::DeviceScene;
 use crate::snapshot::sites::{Site, SiteKind};
 use crate::snapshot::steps::Marker;
 use crate::snapshot::study::Study;
@@ -15,6 +18,8 @@ use crate::text::units::{bytes, grouped, many, whole_bytes};
 
 /// Characters of a file's or function's name: two of them and the columns before fit a page.
 pub const NAME_CHARS: usize = 30;
+/// Lines that a sentence names as turning over.
+const TURNING_NAMED_MAX: usize = 3;
 /// Characters of a frame in a document.
 const FRAME_CHARS: usize = 160;
 
@@ -105,33 +110,69 @@ pub fn no_leak(study: &Study<'_>) -> String {
         );
     }
     let floor = study.leak.floor_rate.map_or_else(String::new, |rate| {
-        format!(" The least active memory of a step changes by {} a step.", bytes(rate))
+        let rate = bytes(rate);
+        match turning(study) {
+            None => format!(" The least active memory of a step changes by {rate} a step."),
+            Some(lines) => format!(
+                " Without {lines}, the least active memory of a step changes by {rate} a step."
+            ),
+        }
     });
     format!("No line goes on growing.{floor}")
 }
 
 /// Says how much of the growth the suspects explain.
-pub fn explained(leak: &Leak) -> Option<String> {
+pub fn explained(study: &Study<'_>) -> Option<String> {
+    let leak = &study.leak;
     let floor = leak.floor_rate.filter(|floor| *floor > 0.0)?;
     let ratio = 100.0 * leak.rate.unwrap_or(0.0) / floor;
+    let turning = turning(study).map_or_else(String::new, |lines| format!("Without {lines}, "));
+    let the = if turning.is_empty() { "The" } else { "the" };
     Some(format!(
-        "The least active memory of a step grows by {} a step; the lines below explain {ratio:.0}% of it.",
+        "{turning}{the} least active memory of a step grows by {} a step; the lines below explain \
+         {ratio:.0}% of it.",
         bytes(floor)
     ))
 }
 
-/// Says why an allocation failed.
+/// Names the lines that free in the window what they made before it.
+fn turning(study: &Study<'_>) -> Option<String> {
+    let sites = study.leak.turning.iter().filter_map(|site| study.scene.sites.site(*site));
+    let names: Vec<String> = sites.map(Site::short).take(TURNING_NAMED_MAX).collect();
+    let is_many = study.leak.turning.len() > names.len();
+    let others = if is_many { " and others" } else { "" };
+    let turn = if study.leak.turning.len() == 1 { "which turns" } else { "which turn" };
+    (!names.is_empty())
+        .then(|| format!("{}{others}, {turn} over what is older", names.join(", ")))
+}
+
+/// Says why an allocation failed: what would have had to be absent, and what the allocator had.
 pub fn reason(study: &Study<'_>, failure: &OutOfMemory) -> String {
-    match failure.cause {
-        OomCause::Shortage => format!(
-            "Shortage: {} were active of {} reserved, and the driver had {} left. Even without gaps it \
-             would not have fitted.",
-            whole_bytes(failure.active),
-            whole_bytes(failure.reserved),
-            whole_bytes(failure.device_free)
+    let why = &failure.why;
+    let (absent, free) = (whole_bytes(why.bytes), whole_bytes(why.free_bytes));
+    let line = why.row.as_ref().map(|row| name_of(study, row.site)).unwrap_or_default();
+    let had = allocator_had(failure);
+    match why.cause {
+        RootCause::Leak => format!(
+            "Leak: without the {absent} that {line} leaked, {free} would have been free. {had}"
         ),
-        OomCause::Fragmentation => format!(
-            "Fragmentation: {} were free in the pool, but the largest piece was {}. {}",
+        RootCause::Others => format!(
+            "Others: {absent} that this process had, or could have had, before are taken by someone else; \
+             with them {free} would have been free. {had}"
+        ),
+        RootCause::Peak => {
+            let step = study.scene.steps.of_event(at(failure.event));
+            let who = step.map_or_else(
+                || "is alive".to_owned(),
+                |step| format!("step {step} has allocated itself"),
+            );
+            let most = if line.is_empty() { line } else { format!(", most of it at {line}") };
+            format!(
+                "Peak: without the {absent} that {who}{most}, {free} would have been free. {had}"
+            )
+        }
+        RootCause::Fragmentation => format!(
+            "Fragmentation: {} were free in the pool, but the largest piece was {}; no leak explains it. {}",
             whole_bytes(failure.eligible_free),
             whole_bytes(failure.largest_free),
             if is_expandable(study) {
@@ -140,10 +181,53 @@ pub fn reason(study: &Study<'_>, failure: &OutOfMemory) -> String {
                 "Try PYTORCH_ALLOC_CONF=expandable_segments:True."
             }
         ),
-        OomCause::PendingFree => format!(
-            "Pending frees: {} had been freed, but another stream still used them.",
+        RootCause::PendingFrees => format!(
+            "Pending frees: {} had been freed, but another stream still used them; with them {free} would \
+             have been free.",
             whole_bytes(failure.pending)
         ),
+    }
+}
+
+/// Says what the allocator had when it failed.
+fn allocator_had(failure: &OutOfMemory) -> String {
+    let (active, reserved) = (whole_bytes(failure.active), whole_bytes(failure.reserved));
+    let (device, eligible) =
+        (whole_bytes(failure.device_free), whole_bytes(failure.eligible_free));
+    match failure.cause {
+        OomCause::Fragmentation => format!(
+            "{eligible} were free in the pool, in pieces of at most {}: a consequence.",
+            whole_bytes(failure.largest_free)
+        ),
+        OomCause::PendingFree => {
+            format!("{} waited for another stream.", whole_bytes(failure.pending))
+        }
+        OomCause::Shortage => format!(
+            "{active} were active of {reserved} reserved, {eligible} free in the pool, and the driver had \
+             {device} left."
+        ),
+    }
+}
+
+/// Says where an allocation failed: its line, else its phase and what it is as large as, never nothing.
+pub fn failure_place(study: &Study<'_>, failure: &OutOfMemory) -> String {
+    let scene = &study.scene;
+    let site = scene.sites.site(scene.sites.of_origin(failure.stack)).unwrap_or(&Site::NOWHERE);
+    let place = causes::place(scene, failure);
+    let step = place.step.map(|step| format!("of step {step}"));
+    match (site.kind, place.phase) {
+        (SiteKind::NoFrames | SiteKind::BeforeRecording, Some(StepPhase::Backward)) => {
+            let step = step.unwrap_or_else(|| "of the last step".to_owned());
+            let mirrors = place.mirrors.map_or_else(String::new, |site| {
+                format!(": a gradient as large as what {} made", name(&site))
+            });
+            format!("in the backward pass {step}{mirrors}")
+        }
+        (SiteKind::NoFrames | SiteKind::BeforeRecording, _) => {
+            let step = step.map_or_else(String::new, |step| format!(" {step}"));
+            format!("in an allocation{step} whose stack was not recorded")
+        }
+        _ => format!("at {}", name(site)),
     }
 }
 
@@ -166,6 +250,56 @@ pub fn unused(found: &Fragmentation) -> [(u64, &'static str); 4] {
     ]
 }
 
+/// Says what of a step scales with the batch, what fits, and what would save memory.
+pub fn fit(fit: &Fit) -> Vec<String> {
+    let mut texts = vec![format!(
+        "Step {} needs {} at its peak: {} do not depend on the batch, {} scale with it.",
+        fit.step,
+        whole_bytes(fit.peak_bytes),
+        whole_bytes(fit.fixed_bytes),
+        between(fit.scaling_bytes, whole_bytes)
+    )];
+    if let (Some(size), Some(sample)) = (fit.batch_size, fit.bytes_per_sample) {
+        texts.push(format!(
+            "With a batch of {}: {} a sample.",
+            grouped(size),
+            between(sample, whole_bytes)
+        ));
+    }
+    if let (Some(capacity), Some(largest)) = (fit.capacity_bytes, fit.largest_batch_size) {
+        texts.push(format!(
+            "In {} fit {} samples, if all else stays as it is.",
+            whole_bytes(capacity),
+            between(largest, grouped)
+        ));
+    }
+    texts.extend(fit.savings.iter().map(|saving| {
+        let bytes = whole_bytes(saving.bytes);
+        let function = saving.location.as_ref().map(|location| {
+            let function = location.function.as_deref().unwrap_or_default();
+            format!("{} in {}", shortened(function, NAME_CHARS), tail(&location.file))
+        });
+        match saving.kind {
+            SavingKind::ZeroGradBeforeForward => format!(
+                "zero_grad(set_to_none=True) before the forward pass would save {} in the forward pass, \
+                 {bytes} of the step's peak.",
+                whole_bytes(saving.forward_bytes.unwrap_or(0))
+            ),
+            SavingKind::Checkpoint => format!(
+                "Activation checkpointing of {} would save about {bytes} of that peak.",
+                function.unwrap_or_default()
+            ),
+        }
+    }));
+    texts
+}
+
+/// Writes a figure with its bounds.
+fn between(bounds: Bounds, shown: impl Fn(u64) -> String) -> String {
+    let (low, high) = (shown(bounds.low), shown(bounds.high));
+    if low == high { low } else { format!("{low} to {high}") }
+}
+
 /// Names a phase of a step.
 pub fn phase(phase: StepPhase) -> &'static str {
     match phase {
@@ -178,9 +312,7 @@ pub fn phase(phase: StepPhase) -> &'static str {
 /// Writes a note with its figures.
 pub fn note(note: &Note) -> String {
     let size = note.bytes.map(|size| format!(" ({})", whole_bytes(size))).unwrap_or_default();
-    let steps =
-        note.steps.map(|steps| format!(" ({})", many(steps, "step"))).unwrap_or_default();
-    format!("{}{size}{steps}", note.text)
+    format!("{}{size}", note.text)
 }
 
 /// Returns what to do next.
@@ -200,18 +332,25 @@ pub fn advice(study: &Study<'_>) -> &'static str {
     }
 }
 
+/// Says that two ranks hold the same.
+pub const SAME_RANKS: &str =
+    "The two ranks hold the same: no line and no category differs, at the end or at most.";
+/// Says what two ranks cannot tell.
+pub const TWO_RANKS: &str = "Two ranks show what differs, not which of them is odd: with a third file the odd one is named. \
+                             Next: `stepmem snapshot show` of the one that holds more.";
+
 /// Says why no rank stands out. `is_known`: whether there are enough ranks to say.
 pub fn no_odd_rank(is_known: bool) -> &'static str {
     if is_known {
         "No rank stands out in any line."
     } else {
-        "Cannot be told: three readable ranks are needed to say which differs."
+        "Cannot be told: three readable ranks are needed to say which is odd, two to say what differs."
     }
 }
 
-/// Says how many steps there are, and who marks them.
-pub fn marked(n_marks: u64, marker: Marker) -> String {
-    let by = match marker {
+/// Says how many steps there are, and what they are known by.
+pub fn steps(scene: &DeviceScene<'_>) -> String {
+    let by = match scene.steps.marker {
         Marker::Profiler => "ProfilerStep",
         Marker::Optimizer => "Optimizer.step",
         Marker::ZeroGrad => "Optimizer.zero_grad",
@@ -219,9 +358,22 @@ pub fn marked(n_marks: u64, marker: Marker) -> String {
         Marker::Metadata => "user_metadata",
         Marker::Phases => "guesses from the phases of training",
         Marker::Recurrence => "guesses from what recurs",
-        Marker::None => return "no steps to be seen".to_owned(),
+        Marker::None => {
+            return "no steps to be seen: no marks, and no line that comes round again"
+                .to_owned();
+        }
     };
-    format!("{} steps marked by {by}", grouped(n_marks))
+    let n_steps = many(count(scene.steps.marks.len()), "step");
+    match &scene.steps.training_loop {
+        Some(found) if !scene.steps.marker.is_marked() => {
+            let line = Site::of_frame(scene.snapshot, found.line);
+            format!(
+                "{n_steps} without marks, each begun at {}",
+                shortened(&line.short(), NAME_CHARS)
+            )
+        }
+        _ => format!("{n_steps} marked by {by}"),
+    }
 }
 
 /// Whether tensor bytes and block bytes differ enough to say both.

@@ -96,6 +96,12 @@ mod snapshot_docs;
 
 mod snapshot_sites;
 
+mod snapshot_guides;
+
+mod snapshot_schema;
+
+mod snapshot_events;
+
 // The operator's side: packages, settings, restarts, alerts, dashboards and the chart.
 mod packages;
 

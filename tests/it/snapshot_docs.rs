@@ -57,3 +57,16 @@ fn a_line_that_is_not_printed_is_noticed() {
     assert_eq!(missing(&["a", "c"], &output), Some(vec!["a", "c"]));
     assert_eq!(missing(&[GAP, "d", GAP, "a"], &output), Some(vec!["a"]));
 }
+
+#[test]
+fn the_columns_that_the_help_explains_are_in_the_documentation() {
+    let page = std::fs::read_to_string(root().join("docs/snapshots.md")).unwrap();
+    for command in ["show", "diff", "ranks", "events"] {
+        let help = stepmem_in(&root(), &["snapshot", command, "--help"]).out;
+        let (_, columns) = help.split_once("\nColumns:\n").expect(command);
+        for line in columns.lines() {
+            assert!(line.chars().count() <= 80, "{line}");
+            assert!(page.contains(line), "{command}: docs/snapshots.md lacks {line:?}");
+        }
+    }
+}

@@ -22,7 +22,10 @@ async function open(url, options = {}) {
   });
   page.on("request", (request) => seen.requests.push(request.url()));
   await page.goto(url);
-  if (options.javaScriptEnabled !== false) await page.waitForSelector(".timeline .now b");
+  if (options.javaScriptEnabled !== false) {
+    await page.waitForSelector(".timeline .now b");
+    await page.waitForSelector(".events .list .row");
+  }
   return { page, seen, canvas: page.locator("canvas.over").first() };
 }
 
@@ -55,7 +58,7 @@ const checks = {
     assert.match(await it.page.locator(".verdict.is-bad h3").innerText(), /^Leak: 512 B a step, at train\/train\.py:123 train_step$/);
     assert.ok((await colours(it.page, "canvas.areas:not(.over)")) >= 8, "bands");
     assert.ok((await colours(it.page, "canvas.map")) >= 5, "segments");
-    assert.match(await said(it.page), /672 MiB active of 718 MiB reserved\s+after event 9,676 of 12,179 · step 46/);
+    assert.match(await said(it.page), /672 MiB active of 718 MiB reserved\s+after event 9,676 of 12,179 · step 47/);
     const last = it.page.locator(".legend button").last();
     assert.match(await last.innerText(), /train\/train\.py:123 train_step/, "the leaking line lies lowest");
     await holds(it, leak);
@@ -118,6 +121,70 @@ const checks = {
     await holds(it, leak);
   },
 
+  async "a click on a band lists its events, and says where its block was allocated and freed"() {
+    const it = await open(leak);
+    const events = it.page.locator(".events").first();
+    assert.match(await events.innerText(), /^8,135 events\s/);
+    const box = await it.canvas.boundingBox();
+    await it.page.mouse.click(box.x + box.width / 2, box.y + box.height * 0.55);
+    const band = await named(it.page);
+    assert.match(await events.locator(".tools").first().innerText(), /^[\d,]+ events of train\/\S+:\d+/);
+    assert.equal(await events.locator(".block h4").innerText(), band);
+    assert.match(await events.locator(".block").innerText(), /0x7f[\da-f]+.*Allocated: event [\d,]+.*train\.py:\d+/s);
+    const chosen = events.locator('[aria-selected="true"]');
+    assert.equal(await chosen.count(), 1);
+    assert.ok((await chosen.innerText()).includes(band));
+    assert.ok((await events.locator(".list .row").count()) < 60, "rows that are not seen are not there");
+    await events.getByRole("button", { name: "all blocks" }).click();
+    assert.match(await events.innerText(), /^8,135 events\s/);
+    await holds(it, leak);
+  },
+
+  async "the list of events works by keyboard, and leads to the timeline"() {
+    const it = await open(leak);
+    const events = it.page.locator(".events").first();
+    const chosen = async () => Number((await events.locator('[aria-selected="true"] span').first().innerText()).replaceAll(",", ""));
+    await events.locator(".list").focus();
+    await it.page.keyboard.press("ArrowDown");
+    const first = await chosen();
+    await it.page.keyboard.press("PageDown");
+    assert.ok((await chosen()) > first);
+    await it.page.keyboard.press("End");
+    const last = await chosen();
+    assert.ok(last > 12_000, `${last}`);
+    const active = await events.locator(".list").getAttribute("aria-activedescendant");
+    assert.equal(await it.page.locator(`[id="${active}"]`).getAttribute("aria-selected"), "true");
+    await it.page.keyboard.press("Enter");
+    const at = (await said(it.page)).match(/after event ([\d,]+) of .* pinned/);
+    const shown = Number(at[1].replaceAll(",", ""));
+    assert.ok(shown <= last + 1 && shown > last - 20, `${shown}: the last sample before it`);
+    // A block that was freed in the window: from its free to its allocation, and back.
+    await it.page.keyboard.press("ArrowLeft");
+    const made = await chosen();
+    assert.ok(made <= last);
+    await it.page.keyboard.press("Home");
+    assert.equal(await chosen(), first);
+    await holds(it, leak);
+  },
+
+  async "a free is shown with what freed it, and whose memory the block took"() {
+    const it = await open(leak);
+    const events = it.page.locator(".events").first();
+    await events.locator(".list").focus();
+    let text = "";
+    for (let n = 0; n < 400 && !/Freed: event .*in the memory of/s.test(text); n += 1) {
+      await it.page.keyboard.press("ArrowDown");
+      text = await events.locator(".block").innerText();
+    }
+    assert.match(text, /Freed: event [\d,]+, step \d+, freed /);
+    const taken = events.locator(".block .tools button").first();
+    const moment = () => events.locator(".block h5").first().innerText();
+    const before = await moment();
+    await taken.click();
+    assert.notEqual(await moment(), before);
+    await holds(it, leak);
+  },
+
   async "a failed allocation is marked, explained, and has its segments"() {
     const it = await open(oom);
     assert.match(await it.page.locator(".verdict.is-bad").innerText(), /Out of memory\s+64\.0 MiB asked for at event 2485.*\s+Fragmentation/);
@@ -143,7 +210,7 @@ const checks = {
     const it = await open(hostile);
     assert.equal(await it.page.evaluate(() => window.taken), undefined);
     assert.equal(await it.page.locator("img, iframe, object, b:not(.now b)").count(), 0);
-    assert.equal(await it.page.locator("script").count(), 2);
+    assert.equal(await it.page.locator("script").count(), 3);
     await it.canvas.focus();
     await it.page.keyboard.press("ArrowUp");
     assert.match(await it.page.locator(".detail").innerText(), /<\/script><script>/);

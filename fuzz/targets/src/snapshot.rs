@@ -1,6 +1,11 @@
 //! Any bytes as a memory snapshot: refused or answered, and what is answered adds up. The bytes also arrive in pieces.
 
 use stepmem::snapshot::answer::{self, File};
+use stepmem::snapshot::events::answer::EventsForm;
+use stepmem::snapshot::events::filter::EventFilter;
+use stepmem::snapshot::events::list::EventList;
+use stepmem::snapshot::events::page::EventsExtent;
+use stepmem::snapshot::events::{self, tree};
 use stepmem::snapshot::load;
 use stepmem::snapshot::model::Snapshot;
 use stepmem::snapshot::page::{self, Question, RowKind, ShownMoment};
@@ -59,10 +64,37 @@ fn check(snapshot: &Snapshot) {
             assert!(page.chars().all(|c| c == '\n' || !c.is_control()), "{page:?}");
         }
     }
+    tell_events(snapshot, &studies);
     let file = File { path: String::new(), bytes: 0, protocol: snapshot.protocol };
     serde_json::to_string(&answer::show(file, &studies)).expect("an answer is JSON");
     for device in diff::compare(&studies, &studies).devices {
         let growth: i64 = device.sites.iter().map(|site| site.growth_bytes).sum();
         assert_eq!(growth, device.growth_bytes);
+    }
+}
+
+/// Lists every event, every chain of tensors and what is alive, as a page and as JSON.
+fn tell_events(snapshot: &Snapshot, studies: &[Study<'_>]) {
+    let extent = EventsExtent { rows: Some(50), frames: 2, bytes_min: 0 };
+    for study in studies {
+        let peak = Some(study.scene.timeline.peak.state);
+        for form in [EventsForm::List, EventsForm::Reuse, EventsForm::Alive(peak)] {
+            let devices = [(EventList::new(study, EventFilter::default()), form)];
+            let list = &devices[0].0;
+            let page = match form {
+                EventsForm::List => events::page::list(list, extent),
+                EventsForm::Reuse => events::page::reuse(list, extent),
+                EventsForm::Alive(state) => events::page::alive(list, (state, "then"), extent),
+            };
+            assert!(page.chars().all(|c| c == '\n' || !c.is_control()), "{page:?}");
+            assert!(page.lines().all(|line| line.chars().count() <= 80), "{page}");
+            let file = File { path: String::new(), bytes: 0, protocol: snapshot.protocol };
+            let answer = events::answer::events(file, &devices, None);
+            serde_json::to_string(&answer).expect("an answer is JSON");
+        }
+        let alive = tree::alive(study, peak);
+        let bytes: u64 =
+            alive.iter().filter(|row| row.depth == 0).map(|row| row.sum.bytes).sum();
+        assert_eq!(bytes, study.at_peak.iter().map(|row| row.sum.bytes).sum::<u64>());
     }
 }

@@ -25,6 +25,18 @@ pub fn of(site: &LeakSite) -> String {
     }
 }
 
+/// Says what a snapshot that someone asked for shows: also that nothing grew.
+pub fn verdict(site: &LeakSite) -> String {
+    if site.verdict != SiteVerdict::None {
+        return of(site);
+    }
+    let kept = site.at.as_ref();
+    let kept = kept.map_or_else(String::new, |at| {
+        format!("; most of what was made in it and stays is of {at}")
+    });
+    format!("nothing grew in its {}{kept}", many(site.steps, "whole step"))
+}
+
 /// Returns what to look at first where a line or an object is known.
 pub fn advice(site: Option<&LeakSite>, holder: Option<&TensorHolder>) -> Option<String> {
     let line = site.filter(|site| site.verdict == SiteVerdict::Leak);

@@ -4,6 +4,10 @@ use crate::snapshot::sites::STACK_FRAMES_MAX;
 
 /// Devices that are shown in full.
 const DEVICES_IN_FULL: usize = 4;
+/// Blocks in the lists of events of all devices: 45 bytes each.
+pub const BLOCKS_MAX: usize = 70_000;
+/// Other parts are not shown in less detail before a list is this short.
+const BLOCKS_FEW: usize = 50;
 /// A timeline of fewer samples is useless.
 const SAMPLES_MIN: usize = 16;
 
@@ -22,6 +26,8 @@ pub struct Detail {
     pub rows: usize,
     /// Frames of a stack.
     pub frames: usize,
+    /// Blocks in the list of events.
+    pub blocks: usize,
 }
 
 impl Detail {
@@ -33,21 +39,30 @@ impl Detail {
         marks: 2000,
         rows: 40,
         frames: STACK_FRAMES_MAX,
+        blocks: BLOCKS_MAX,
     };
 
     /// What a document of so many devices begins with.
     pub fn of(n_devices: usize) -> Self {
         let (mut detail, mut n_shared) = (Self::FULL, n_devices);
         while n_shared > DEVICES_IN_FULL
-            && let Some(less) = detail.halved()
+            && let Some(less) = detail.less()
         {
             (detail, n_shared) = (less, n_shared / 2);
         }
+        detail.blocks = BLOCKS_MAX / n_devices.max(1);
         detail
     }
 
-    /// Half of everything; `None` where too little would be left to see.
+    /// A quarter of the list of events while that is long, then half of everything; `None` where too little would be left to see.
     pub fn halved(self) -> Option<Self> {
+        if self.blocks > BLOCKS_FEW {
+            return Some(Self { blocks: self.blocks / 4, ..self });
+        }
+        self.less()
+    }
+
+    fn less(self) -> Option<Self> {
         let half = Self {
             samples: self.samples / 2,
             bands: (self.bands / 2).max(2),
@@ -55,6 +70,7 @@ impl Detail {
             marks: self.marks / 2,
             rows: (self.rows / 2).max(4),
             frames: (self.frames / 2).max(2),
+            blocks: self.blocks / 2,
         };
         (half.samples >= SAMPLES_MIN).then_some(half)
     }
@@ -62,11 +78,12 @@ impl Detail {
 
 #[cfg(test)]
 mod tests {
-    use crate::snapshot::html::detail::Detail;
+    use crate::snapshot::html::detail::{BLOCKS_MAX, Detail};
 
     #[test]
     fn many_devices_get_less_each_and_never_nothing() {
-        assert_eq!(Detail::of(4), Detail::FULL);
+        assert_eq!(Detail::of(1), Detail::FULL);
+        assert_eq!(Detail::of(4), Detail { blocks: BLOCKS_MAX / 4, ..Detail::FULL });
         assert_eq!(Detail::of(8).samples, 1200);
         assert_eq!((Detail::of(10_000).samples, Detail::of(10_000).frames), (18, 2));
     }

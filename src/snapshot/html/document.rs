@@ -4,6 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA256, digest};
 
+use crate::snapshot::html::blocks::BlockTable;
 use crate::snapshot::html::detail::Detail;
 use crate::snapshot::html::escape::{data, escaped};
 use crate::snapshot::html::picture::DevicePicture;
@@ -17,7 +18,7 @@ pub const BYTES_MAX: usize = 5_000_000;
 
 const STYLE: &str = include_str!("page.css");
 /// ES modules, each after those that it imports.
-const MODULES: [&str; 9] = [
+const MODULES: [&str; 11] = [
     include_str!("format.js"),
     include_str!("dom.js"),
     include_str!("colours.js"),
@@ -25,6 +26,8 @@ const MODULES: [&str; 9] = [
     include_str!("stack.js"),
     include_str!("chart.js"),
     include_str!("timeline.js"),
+    include_str!("blocks.js"),
+    include_str!("events.js"),
     include_str!("segments.js"),
     include_str!("main.js"),
 ];
@@ -89,7 +92,16 @@ fn assemble(
     }
     body.push_str(&left_out(n_left));
     let sheet = Sheet { title: head.name, about: head.about, command: "show", body: &body };
-    Ok(sheet.written(&script(), &data(&pictures)?))
+    let blocks: Vec<BlockTable> =
+        studies.iter().map(|study| BlockTable::new(study, detail)).collect();
+    let scripts =
+        format!("{}{}", data_of("data", &data(&pictures)?), data_of("blocks", &data(&blocks)?));
+    Ok(sheet.written(&script(), &scripts))
+}
+
+/// An element that holds data.
+fn data_of(id: &str, json: &str) -> String {
+    format!("<script type=\"application/json\" id=\"{id}\">{json}</script>\n")
 }
 
 /// Says that some devices are not shown.
@@ -115,8 +127,8 @@ pub struct Sheet<'a> {
 }
 
 impl Sheet<'_> {
-    /// The document; one whose script is empty has none.
-    pub fn written(&self, script: &str, pictures: &str) -> String {
+    /// The document; one whose script is empty has none. `data`: elements that hold data.
+    pub fn written(&self, script: &str, data: &str) -> String {
         let allowed = if script.is_empty() { "none".to_owned() } else { hash(script) };
         let policy = format!(
             "default-src 'none'; img-src data:; style-src '{}'; script-src '{allowed}'; base-uri 'none'; form-action 'none'",
@@ -128,9 +140,7 @@ impl Sheet<'_> {
         let scripts = if script.is_empty() {
             String::new()
         } else {
-            format!(
-                "<script type=\"application/json\" id=\"data\">{pictures}</script>\n<script type=\"module\">{script}</script>\n"
-            )
+            format!("{data}<script type=\"module\">{script}</script>\n")
         };
         format!(
             r#"<!doctype html>

@@ -15,6 +15,8 @@ pub mod bands;
 
 pub mod map;
 
+pub mod blocks;
+
 pub mod picture;
 
 pub mod tables;

@@ -23,8 +23,9 @@ pub struct DevicePicture {
     reserved: Vec<u64>,
     lines: Vec<MemoryBand>,
     categories: Vec<MemoryBand>,
-    /// Where steps begin, with their numbers.
+    /// Where steps begin, with their numbers: every so many of them.
     steps: Vec<(u32, u64)>,
+    every: usize,
     peak: u32,
     /// Failed allocations.
     failures: Vec<u32>,
@@ -55,6 +56,7 @@ impl DevicePicture {
             steps: steps
                 .map(|(slot, mark)| (*mark, scene.steps.label(slot).unwrap_or(0)))
                 .collect(),
+            every,
             peak: scene.timeline.peak.state,
             failures: failures.into_iter().take(detail.marks).collect(),
             maps: maps(study, detail.spans),

@@ -27,6 +27,12 @@ pub fn device(study: &Study<'_>, detail: Detail) -> String {
                 "<h3>Timeline</h3>\n<div class=\"panel timeline\" data-timeline=\"{index}\">The tables below hold the same figures.</div>"
             ),
         );
+        add(
+            &mut html,
+            format_args!(
+                "<h3>Events</h3>\n<div class=\"panel events\" data-events=\"{index}\"><code>stepmem snapshot events</code> lists every allocation and free.</div>"
+            ),
+        );
     }
     if study.totals.segments > 0 {
         add(
@@ -56,7 +62,7 @@ fn head(html: &mut String, study: &Study<'_>) {
             grouped(totals.segments),
             whole_bytes(totals.requested),
             grouped(count(study.scene.events.len())),
-            words::marked(count(study.scene.steps.marks.len()), study.scene.steps.marker),
+            words::steps(&study.scene),
         ),
     );
 }
@@ -65,14 +71,14 @@ fn verdicts(html: &mut String, study: &Study<'_>, detail: Detail) {
     html.push_str("<div class=\"verdicts\">\n");
     leak(html, study, detail);
     for failure in study.oom.iter().take(3) {
-        let site = words::name_of(study, study.scene.sites.of_origin(failure.stack));
+        let place = words::failure_place(study, failure);
         add(
             html,
             format_args!(
-                "<div class=\"verdict is-bad\"><h3>Out of memory</h3><p>{} asked for at event {}, at {}.</p><p>{}</p>",
+                "<div class=\"verdict is-bad\"><h3>Out of memory</h3><p>{} asked for at event {}, {}.</p><p>{}</p>",
                 whole_bytes(failure.requested),
                 failure.event,
-                escaped(&site),
+                escaped(&place),
                 escaped(&words::reason(study, failure)),
             ),
         );
@@ -131,7 +137,7 @@ fn leak(html: &mut String, study: &Study<'_>, detail: Detail) {
     );
     let outer = frames(study, blamed.origin, detail.frames);
     stack(html, outer.get(blamed.skipped.saturating_sub(1)..).unwrap_or(&[]));
-    if let Some(text) = words::explained(leak) {
+    if let Some(text) = words::explained(study) {
         add(html, format_args!("<p>{}</p>", escaped(&text)));
     }
     for suspect in leak.suspects.iter().take(5) {
@@ -141,7 +147,7 @@ fn leak(html: &mut String, study: &Study<'_>, detail: Detail) {
                 "<p>{} a step: {}; {} of {} allocations stay.</p>",
                 bytes(suspect.rise.rate),
                 escaped(&words::name_of(study, suspect.row.site)),
-                grouped(suspect.row.sum.blocks),
+                grouped(suspect.n_survivors),
                 grouped(suspect.n_allocations),
             ),
         );

@@ -10,7 +10,7 @@ import { View } from "./view.js";
 const ZOOM = 0.6;
 const PAN = 0.25;
 const DRAG_PIXELS_MIN = 5;
-const HELP = "Drag to zoom, click to pin. Keys: ←/→ move, shift with them pans, +/− zoom, ↑/↓ choose a band, P goes to the peak, 0 shows all.";
+const HELP = "Drag to zoom, click to pin. Keys: ←/→ move, shift with them pans, +/− zoom, ↑/↓ choose a band, P goes to the peak, 0 shows all, Enter pins and lists the events of the band.";
 
 export class Timeline {
   constructor(place, picture) {
@@ -82,6 +82,7 @@ export class Timeline {
 
   /** Stacks the bands of lines or of categories. */
   show(by) {
+    this.by = by;
     this.bands = this.picture[by];
     this.stack = new Stack(this.picture.states, this.bands, this.picture.unit);
     this.colours = paint(this.bands);
@@ -96,7 +97,10 @@ export class Timeline {
   legendRow(band, idx) {
     const swatch = element("i", "swatch");
     const held = element("span", "held");
-    const choose = button("", band.name, () => this.change(() => (this.chosen = this.chosen === idx ? null : idx)));
+    const choose = button("", band.name, () => {
+      this.change(() => (this.chosen = this.chosen === idx ? null : idx));
+      this.pick();
+    });
     choose.append(swatch, element("span", "name", band.name), held);
     return { node: element("li", "", choose), choose, swatch, held };
   }
@@ -139,6 +143,36 @@ export class Timeline {
     const band = this.stack.bandAt(this.stack.sampleAt(at), this.plane.value(event.offsetY));
     const isSame = this.isPinned && this.chosen === band;
     this.change(() => Object.assign(this, { cursor: at, isPinned: !isSame, chosen: isSame ? null : band }));
+    if (!isSame) this.pick();
+  }
+
+  /** Tells whoever listens which band and moment are chosen. */
+  pick() {
+    const band = this.chosen === null ? null : this.bands[this.chosen];
+    const others = new Set(this.bands.map(({ name }) => name));
+    const picked = band && { by: this.by, name: band.name, isRest: band.kind === "rest", others };
+    this.onPick?.({ state: Math.round(this.cursor ?? 0), band: picked });
+  }
+
+  /** Moves the cursor to a state, and pins it. */
+  goTo(state) {
+    this.change(() => {
+      Object.assign(this, { cursor: state, isPinned: true, hovered: null });
+      this.view.reveal(state);
+    });
+  }
+
+  /** The number of the step that an event is in; `null` before the first, and where not all steps are in the document. */
+  stepAt(event) {
+    const { steps, every } = this.picture;
+    if (every > 1) return null;
+    let [low, high] = [0, steps.length];
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (steps[middle][0] <= event) low = middle + 1;
+      else high = middle;
+    }
+    return low > 0 ? steps[low - 1][1] : null;
   }
 
   pressed(event) {
@@ -172,7 +206,10 @@ export class Timeline {
       Home: () => view.reset(),
       p: peak,
       P: peak,
-      Enter: () => (this.isPinned = !this.isPinned),
+      Enter: () => {
+        this.isPinned = !this.isPinned;
+        if (this.isPinned) this.pick();
+      },
       Escape: () => Object.assign(this, { isPinned: false, chosen: null }),
     };
   }
@@ -212,8 +249,8 @@ export class Timeline {
     const state = picture.states[sample];
     const named = this.chosen ?? this.hovered ?? null;
     const parts = [`after event ${count(state)} of ${count(stack.states.at(-1))}`];
-    const step = picture.steps.findLast(([event]) => event <= state);
-    if (step) parts.push(`step ${count(step[1])}`);
+    const step = this.stepAt(state);
+    if (step !== null) parts.push(`step ${count(step)}`);
     if (picture.micros) parts.push(elapsed(picture.micros[sample]));
     const total = stack.total[sample];
     this.now.replaceChildren(

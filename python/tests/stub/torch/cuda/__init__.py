@@ -42,6 +42,10 @@ def reset_peak_memory_stats(device=None):
     _C._cuda_resetPeakMemoryStats(0)
 
 
+def empty_cache():
+    _C.cached = 0
+
+
 def synchronize(device=None):
     raise AssertionError("the client waits for the GPU")
 

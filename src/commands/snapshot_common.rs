@@ -1,0 +1,167 @@
+//! What the subcommands of `stepmem snapshot` share: their arguments, the files that they read, their JSON.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgMatches, Command};
+use serde::Serialize;
+
+use crate::commands::args::{CommandError, Exit, json_arg};
+use crate::commands::snapshot_file::{NotASnapshot, read};
+use crate::snapshot::model::Snapshot;
+use crate::snapshot::scene::DeviceScene;
+use crate::snapshot::sites::Sites;
+use crate::snapshot::study::Study;
+use crate::text::clean::is_raw;
+
+/// Unpacked bytes that are read of a file.
+pub(super) const UNPACKED_BYTES_MAX: u64 = 8 << 30;
+
+pub(super) fn file(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).help(help).value_parser(clap::value_parser!(PathBuf)).required(true)
+}
+
+/// Adds where to write a document.
+pub(super) fn with_html(command: Command) -> Command {
+    command.arg(
+        Arg::new("html")
+            .long("html")
+            .value_name("OUT")
+            .value_parser(clap::value_parser!(PathBuf))
+            .conflicts_with("json")
+            .help(
+                "Write a document with pictures to this file: for any browser, of at most 5 MB",
+            ),
+    )
+}
+
+/// Adds what all of them take.
+pub(super) fn with_common(command: Command) -> Command {
+    command
+        .arg(json_arg("Print JSON"))
+        .arg(
+            Arg::new("device")
+                .long("device")
+                .value_name("N")
+                .value_parser(clap::value_parser!(u64))
+                .help("Only this device [default: every device with content]"),
+        )
+        .arg(
+            Arg::new("top")
+                .long("top")
+                .value_name("N")
+                .value_parser(clap::value_parser!(u32))
+                .default_value("10")
+                .help("Rows of a table; JSON is always complete"),
+        )
+        .arg(
+            Arg::new("project")
+                .long("project")
+                .value_name("DIR")
+                .help("Where your code is [default: all that is not installed]"),
+        )
+        .arg(
+            Arg::new("unpacked-max")
+                .long("unpacked-max")
+                .value_name("BYTES")
+                .value_parser(clap::value_parser!(u64))
+                .help(format!(
+                    "Most bytes to read of a file, unpacked [default: {UNPACKED_BYTES_MAX}]"
+                )),
+        )
+}
+
+pub(super) fn path(matches: &ArgMatches, name: &str) -> PathBuf {
+    matches.get_one::<PathBuf>(name).cloned().unwrap_or_default()
+}
+
+/// What a file that is not a snapshot exits with, and any other error.
+pub(super) fn stopped(error: anyhow::Error) -> CommandError {
+    let exit = if error.is::<NotASnapshot>() { Exit::NotASnapshot } else { Exit::Failure };
+    CommandError { exit, error }
+}
+
+/// What all three take.
+pub(super) struct Common {
+    pub(super) is_json: bool,
+    pub(super) device: Option<u64>,
+    pub(super) top: usize,
+    pub(super) project: Option<String>,
+    pub(super) unpacked_max: u64,
+    pub(super) html: Option<PathBuf>,
+}
+
+impl Common {
+    pub(super) fn new(matches: &ArgMatches) -> Self {
+        let top = matches.get_one::<u32>("top").copied().unwrap_or_default();
+        Self {
+            is_json: matches.get_flag("json"),
+            device: matches.get_one("device").copied(),
+            top: usize::try_from(top).unwrap_or(usize::MAX),
+            project: matches.get_one("project").cloned(),
+            unpacked_max: matches
+                .get_one("unpacked-max")
+                .copied()
+                .unwrap_or(UNPACKED_BYTES_MAX),
+            html: matches.try_get_one("html").ok().flatten().cloned(),
+        }
+    }
+
+    pub(super) fn open(&self, path: &Path) -> anyhow::Result<Opened> {
+        let (snapshot, bytes) = read(path, self.unpacked_max)?;
+        let sites = Sites::new(&snapshot, self.project.as_deref());
+        Ok(Opened { snapshot, sites, bytes })
+    }
+}
+
+/// A snapshot that was read.
+pub(super) struct Opened {
+    pub(super) snapshot: Snapshot,
+    pub(super) sites: Sites,
+    pub(super) bytes: u64,
+}
+
+impl Opened {
+    pub(super) fn studies(&self, common: &Common) -> Vec<Study<'_>> {
+        let devices = self.snapshot.devices.iter();
+        devices
+            .filter(|device| common.device.is_none_or(|only| only == device.index))
+            .map(|device| Study::new(DeviceScene::new(&self.snapshot, device, &self.sites)))
+            .collect()
+    }
+}
+
+/// JSON in which no character can reach a terminal as a control.
+struct Escaping;
+
+impl serde_json::ser::Formatter for Escaping {
+    fn write_string_fragment<W: ?Sized + Write>(
+        &mut self,
+        out: &mut W,
+        text: &str,
+    ) -> io::Result<()> {
+        if !text.chars().any(is_raw) {
+            return out.write_all(text.as_bytes());
+        }
+        for c in text.chars() {
+            if is_raw(c) {
+                for unit in c.encode_utf16(&mut [0; 2]) {
+                    write!(out, "\\u{unit:04x}")?;
+                }
+            } else {
+                write!(out, "{c}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn json(answer: &impl Serialize, out: impl Write) -> anyhow::Result<()> {
+    let mut out = io::BufWriter::new(out);
+    answer
+        .serialize(&mut serde_json::Serializer::with_formatter(&mut out, Escaping))
+        .map_err(io::Error::from)?;
+    writeln!(out)?;
+    out.flush()?;
+    Ok(())
+}

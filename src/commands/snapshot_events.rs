@@ -1,0 +1,235 @@
+//! `stepmem snapshot events`: every allocation and free of a snapshot in order, the tensors of each address, or what is
+//! alive at a moment.
+
+use std::io::{self, Write};
+
+use anyhow::Context;
+use clap::{Arg, ArgAction, ArgMatches, Command};
+
+use crate::commands::args::{CommandError, CommandRow, Exit};
+use crate::commands::snapshot_columns;
+use crate::commands::snapshot_common::{Common, file, json, path, stopped};
+use crate::commands::snapshot_file::shown;
+use crate::model::units::parse_size;
+use crate::snapshot::answer;
+use crate::snapshot::events::answer::{EventsForm, events};
+use crate::snapshot::events::filter::{EventFilter, LineFilter};
+use crate::snapshot::events::list::EventList;
+use crate::snapshot::events::page::{self, EventsExtent};
+use crate::snapshot::events::words::phase_of;
+use crate::snapshot::num::id;
+use crate::snapshot::study::Study;
+use crate::text::units::whole_bytes;
+
+/// `stepmem snapshot events`.
+pub(super) const EVENTS: CommandRow = CommandRow { name: "events", arguments, run };
+
+/// Rows of a list without `--top`.
+const ROWS: &str = "100";
+
+fn arguments() -> Command {
+    let value = |name: &'static str, value_name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value_name).help(help)
+    };
+    Command::default()
+        .about("List every allocation and free in order: by which line, how long, freed by what, in whose memory")
+        .arg(file("FILE", "A snapshot, plain or compressed with gzip or zstd"))
+        .arg(
+            value("step", "N", "Only this step")
+                .value_parser(clap::value_parser!(u64)),
+        )
+        .arg(
+            value("phase", "PHASE", "Only this phase of each step")
+                .value_parser(["forward", "backward", "optimizer"]),
+        )
+        .arg(
+            value("line", "FILE:LINE", "Only blocks that this line allocates or frees, also by what it calls")
+                .value_parser(code_line),
+        )
+        .arg(
+            value("address", "0x…", "Only blocks that this byte lies in")
+                .value_parser(address),
+        )
+        .arg(value("from", "EVENT", "Only from this event on").value_parser(clap::value_parser!(u32)))
+        .arg(value("to", "EVENT", "Only up to this event").value_parser(clap::value_parser!(u32)))
+        .arg(
+            value("min-size", "SIZE", "Only blocks of at least so many bytes, such as 1MiB")
+                .value_parser(size),
+        )
+        .arg(
+            value("stacks", "N", "Frames of both stacks of each event [default: 0; JSON: 16]")
+                .value_parser(clap::value_parser!(u16)),
+        )
+        .arg(
+            Arg::new("reuse")
+                .long("reuse")
+                .action(ArgAction::SetTrue)
+                .help("The tensors that used each address, one after the other"),
+        )
+        .arg(
+            value("at", "MOMENT", "What is alive after an event, by stack: its number, step:N (its peak), peak, oom or end")
+                .value_parser(moment)
+                .conflicts_with_all(["reuse", "step", "phase", "line", "address", "from", "to", "stacks"]),
+        )
+        .after_help(snapshot_columns::EVENTS)
+}
+
+/// Arguments of all subcommands, as this one takes them.
+pub(super) fn adapted(command: Command) -> Command {
+    command.mut_arg("top", |arg| {
+        arg.default_value(ROWS)
+            .help("Rows, addresses or branches; 0 for all. JSON is always complete")
+    })
+}
+
+fn code_line(text: &str) -> Result<LineFilter, String> {
+    LineFilter::parse(text)
+        .ok_or_else(|| "expected a file and a line, such as train.py:12".to_owned())
+}
+
+fn address(text: &str) -> Result<u64, String> {
+    let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let parsed = match digits {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    };
+    parsed.ok_or_else(|| "expected an address, such as 0x7f0001000000".to_owned())
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text).ok_or_else(|| "expected a size, such as 1MiB".to_owned())?;
+    format!("{bytes:.0}").parse().map_err(|_| "expected a size, such as 1MiB".to_owned())
+}
+
+/// A moment of the window.
+#[derive(Clone, Copy, Debug)]
+enum AliveMoment {
+    After(u32),
+    StepPeak(u64),
+    Peak,
+    OutOfMemory,
+    End,
+}
+
+/// The moments that have a name.
+const MOMENTS: [(&str, AliveMoment); 3] =
+    [("peak", AliveMoment::Peak), ("oom", AliveMoment::OutOfMemory), ("end", AliveMoment::End)];
+
+fn moment(text: &str) -> Result<AliveMoment, String> {
+    if let Some((_, moment)) = MOMENTS.iter().find(|(name, _)| *name == text) {
+        return Ok(*moment);
+    }
+    let found = match text.strip_prefix("step:") {
+        Some(step) => step.parse().ok().map(AliveMoment::StepPeak),
+        None => text.parse().ok().map(AliveMoment::After),
+    };
+    found.ok_or_else(|| "expected the number of an event, step:N, peak, oom or end".to_owned())
+}
+
+/// The state of a moment (`None` for the end) and its name; `None` where the window has no such moment.
+fn state(study: &Study<'_>, moment: AliveMoment) -> Option<(Option<u32>, String)> {
+    match moment {
+        AliveMoment::After(event) => {
+            let state =
+                event.checked_add(1).filter(|state| *state <= study.scene.timeline.end())?;
+            Some((Some(state), format!("after event {event}")))
+        }
+        AliveMoment::StepPeak(step) => {
+            let stage = study.stages.iter().find(|stage| stage.step == step)?;
+            Some((Some(stage.peak_event + 1), format!("at the peak of step {step}")))
+        }
+        AliveMoment::Peak => {
+            Some((Some(study.scene.timeline.peak.state), "at the peak".to_owned()))
+        }
+        AliveMoment::OutOfMemory => {
+            let failure = study.oom.first()?;
+            Some((Some(failure.event), "when memory ran out".to_owned()))
+        }
+        AliveMoment::End => Some((None, "at the end".to_owned())),
+    }
+}
+
+fn filter(matches: &ArgMatches) -> EventFilter {
+    let all = EventFilter::default();
+    let phase = matches.get_one::<String>("phase");
+    EventFilter {
+        step: matches.get_one("step").copied(),
+        phase: phase.and_then(|name| phase_of(name)),
+        line: matches.get_one("line").cloned(),
+        address: matches.get_one("address").copied(),
+        first_event: matches.get_one("from").copied().unwrap_or(all.first_event),
+        last_event: matches.get_one("to").copied().unwrap_or(all.last_event),
+        bytes_min: matches.get_one("min-size").copied().unwrap_or(all.bytes_min),
+    }
+}
+
+fn run(matches: &ArgMatches) -> Result<Exit, CommandError> {
+    print(matches, io::BufWriter::new(io::stdout().lock())).map_err(stopped)?;
+    Ok(Exit::Success)
+}
+
+fn print(matches: &ArgMatches, mut out: impl Write) -> anyhow::Result<()> {
+    let common = Common::new(matches);
+    let path = path(matches, "FILE");
+    let opened = common.open(&path)?;
+    let studies = opened.studies(&common);
+    let filter = filter(matches);
+    if let Some(step) = filter.step {
+        let has = |study: &Study<'_>| {
+            let steps = &study.scene.steps;
+            (1..=id(steps.marks.len())).any(|slot| steps.label(slot) == Some(step))
+        };
+        anyhow::ensure!(studies.iter().any(has), "--step: the snapshot has no step {step}");
+    }
+    let wanted = matches.get_one::<AliveMoment>("at").copied();
+    let moments: Vec<Option<(Option<u32>, String)>> =
+        studies.iter().map(|study| wanted.and_then(|moment| state(study, moment))).collect();
+    if wanted.is_some() {
+        moments.iter().flatten().next().context("--at: the window has no such moment")?;
+    }
+    let devices: Vec<(EventList<'_>, EventsForm)> = studies
+        .iter()
+        .zip(&moments)
+        .filter(|(_, moment)| wanted.is_none() || moment.is_some())
+        .map(|(study, moment)| {
+            let form = match moment {
+                Some((state, _)) => EventsForm::Alive(*state),
+                None if matches.get_flag("reuse") => EventsForm::Reuse,
+                None => EventsForm::List,
+            };
+            (EventList::new(study, filter.clone()), form)
+        })
+        .collect();
+    let frames = matches.get_one::<u16>("stacks").copied().map(usize::from);
+    if common.is_json {
+        let file = answer::File {
+            path: path.to_string_lossy().into_owned(),
+            bytes: opened.bytes,
+            protocol: opened.snapshot.protocol,
+        };
+        return json(&events(file, &devices, frames), out);
+    }
+    let extent = EventsExtent {
+        rows: Some(common.top).filter(|rows| *rows > 0),
+        frames: frames.unwrap_or(0),
+        bytes_min: filter.bytes_min,
+    };
+    let about =
+        format!("{}, pickle protocol {}", whole_bytes(opened.bytes), opened.snapshot.protocol);
+    writeln!(out, "{}: {about}", shown(&path))?;
+    if studies.is_empty() {
+        writeln!(out, "no device has segments or events")?;
+    }
+    let names =
+        moments.iter().flatten().map(|(_, name)| name.as_str()).chain(std::iter::repeat(""));
+    for ((list, form), name) in devices.iter().zip(names) {
+        let page = match form {
+            EventsForm::List => page::list(list, extent),
+            EventsForm::Reuse => page::reuse(list, extent),
+            EventsForm::Alive(state) => page::alive(list, (*state, name), extent),
+        };
+        writeln!(out, "\n{}", page.trim_end())?;
+    }
+    out.flush()?;
+    Ok(())
+}
