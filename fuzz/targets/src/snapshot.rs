@@ -1,19 +1,24 @@
 //! Any bytes as a memory snapshot: refused or answered, and what is answered adds up. The bytes also arrive in pieces.
 
 use stepmem::snapshot::answer::{self, File};
+use stepmem::snapshot::diff;
 use stepmem::snapshot::events::answer::EventsForm;
 use stepmem::snapshot::events::filter::EventFilter;
 use stepmem::snapshot::events::list::EventList;
 use stepmem::snapshot::events::page::EventsExtent;
 use stepmem::snapshot::events::{self, tree};
+use stepmem::snapshot::fit::FitQuestion;
 use stepmem::snapshot::load;
 use stepmem::snapshot::model::Snapshot;
 use stepmem::snapshot::page::{self, Question, RowKind, ShownMoment};
 use stepmem::snapshot::pickle::Machine;
 use stepmem::snapshot::sites::{SiteRow, Sites};
+use stepmem::snapshot::sniff;
 use stepmem::snapshot::study::Study;
 use stepmem::snapshot::writer::write;
-use stepmem::snapshot::{diff, sniff};
+
+/// A batch and a device as a user may give them.
+const FIT: FitQuestion = FitQuestion { batch_size: Some(7), capacity: Some(1 << 36) };
 
 pub fn run(data: &[u8]) {
     let whole = load::read(data);
@@ -59,14 +64,14 @@ fn check(snapshot: &Snapshot) {
             assert_eq!(sum(&failure.rows), failure.active);
         }
         for rows in [RowKind::Line, RowKind::Function, RowKind::Stack, RowKind::Category] {
-            let question = Question { moment: ShownMoment::Peak, rows, top: 3 };
+            let question = Question { moment: ShownMoment::Peak, rows, top: 3, fit: FIT };
             let page = page::device(study, &question);
             assert!(page.chars().all(|c| c == '\n' || !c.is_control()), "{page:?}");
         }
     }
     tell_events(snapshot, &studies);
     let file = File { path: String::new(), bytes: 0, protocol: snapshot.protocol };
-    serde_json::to_string(&answer::show(file, &studies)).expect("an answer is JSON");
+    serde_json::to_string(&answer::show(file, &studies, FIT)).expect("an answer is JSON");
     for device in diff::compare(&studies, &studies).devices {
         let growth: i64 = device.sites.iter().map(|site| site.growth_bytes).sum();
         assert_eq!(growth, device.growth_bytes);

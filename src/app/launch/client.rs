@@ -53,7 +53,9 @@ pub(super) fn install(of_command: Option<&Path>) -> io::Result<Installed> {
                 }
                 return Ok(Installed { path, problem: None, _held: held });
             }
-            Err(error) => drop(first.get_or_insert_with(|| folder::named(&place, &error))),
+            Err(error) => {
+                first.get_or_insert_with(|| folder::named(&place, &error));
+            }
         }
     }
     let reason = first.unwrap_or_else(|| {
