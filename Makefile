@@ -138,13 +138,12 @@ fuzz: ## Fuzz every target and the client's handling of answers, a minute each (
 		../$(TOOLS)/python-venv/bin/python -m pytest -q -p no:cacheprovider tests/test_trust.py -k "answer"
 
 release: export REPOSITORY := $(REPOSITORY)
+release: export DOCUMENTATION := $(DOCUMENTATION)
 release: export BUILDER := $(BUILDER)
 release: export BASE := $(BASE)
-release: ## Build the program for release, with a list of its crates and checksums, into target/upload (REPOSITORY=URL BUILDER=IMAGE@sha256:… BASE=…)
-	@tests/release/inputs.sh inputs >/dev/null
-	$(CARGO) build --quiet --profile dist --locked
-	@tests/release/install.sh
-	tests/release/pack.sh target/upload
+release: ## Put all that is uploaded into target/upload: wheel, deb, client, crates, chart, image recipe, SBOM, checksums (REPOSITORY=URL DOCUMENTATION=URL BUILDER=IMAGE@sha256:… BASE=…)
+	@packaging/release/inputs.sh inputs >/dev/null
+	packaging/release/pack.sh target/upload
 
 lint: fmt clippy deny types workflows ## Check formats, clippy, licenses and advisories of crates, the client's types and the workflows
 
