@@ -1,13 +1,13 @@
 # `make` or `make help` says what there is.
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-python test-torch test-otlp bench bench-client bench-snapshot fuzz lint tools wheel deb bless eval eval-toys look look-page look-snapshot soak cluster attack release
+.PHONY: help demo tools test test-rust test-python test-interpreters test-helm test-torch wheel deb test-otlp bless look look-page look-snapshot bench bench-client bench-snapshot eval eval-toys soak cluster attack fuzz release lint fmt clippy deny types workflows docs rust debian
 SHELL := /bin/bash
 CARGO ?= cargo
 # What the tests and lints need beside Rust and Python goes here, and nowhere else.
 TOOLS := target/tools
 
 help: ## Show the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 demo: ## Run the exporter with a simulated job of 8 ranks; one leaks
 	$(CARGO) run --release -- demo
@@ -19,10 +19,23 @@ tools: ## Install what the tests need, by pinned version
 test: ## Run every test: says first what it installs, and last what failed
 	@CARGO="$(CARGO)" tests/run.sh
 
+test-rust: ## Run the tests of the crates only
+	@CARGO="$(CARGO)" tests/run.sh rust
+
 test-python: ## Test the Python client against the exporter (a minute)
 	@python/tests/install.sh
 	@$(CARGO) build --quiet
 	@cd python && ../$(TOOLS)/python-venv/bin/python -m pytest -n 4 -p no:cacheprovider -m "not torch"
+
+test-interpreters: ## Run every Python of this machine, from 3.9 on, below `stepmem run` and with the bare client
+	@python/tests/install.sh
+	@$(CARGO) build --quiet
+	@cd python && ../$(TOOLS)/python-venv/bin/python -m pytest -p no:cacheprovider tests/test_interpreters.py
+
+test-helm: ## Render the chart in every mode, and check it against the schemas of Kubernetes
+	@tests/ops/install.sh
+	@$(CARGO) build --quiet
+	@$(TOOLS)/ops/bin/python tests/ops/chart.py target/debug/stepmem
 
 test-torch: ## Test it with the real PyTorch, Transformers, Accelerate, Lightning and torchrun (installs 6 GB)
 	@python/tests/install.sh torch
@@ -44,7 +57,7 @@ test-otlp: ## Test rules over OTLP with the real Prometheus 3 and Collector (bui
 	@$(CARGO) build --quiet
 	@$(CARGO) test --quiet --test it -- peers::otlp_stack --ignored
 
-bless: ## Write the generated documents and recorded answers anew
+bless: ## Write the generated documents and recorded answers again
 	STEPMEM_BLESS=1 $(CARGO) test --quiet --test it generated::the_page
 	dashboards/build.py
 	STEPMEM_BLESS=1 $(CARGO) test --quiet --test it
@@ -125,19 +138,40 @@ fuzz: ## Fuzz every target and the client's handling of answers, a minute each (
 		../$(TOOLS)/python-venv/bin/python -m pytest -q -p no:cacheprovider tests/test_trust.py -k "answer"
 
 release: export REPOSITORY := $(REPOSITORY)
+release: export DOCUMENTATION := $(DOCUMENTATION)
 release: export BUILDER := $(BUILDER)
 release: export BASE := $(BASE)
-release: ## Build the program for release, with a list of its crates and checksums, into target/upload (REPOSITORY=URL BUILDER=IMAGE@sha256:… BASE=…)
-	@tests/release/inputs.sh inputs >/dev/null
-	$(CARGO) build --quiet --profile dist --locked
-	@tests/release/install.sh
-	tests/release/pack.sh target/upload
+release: ## Put all that is uploaded into target/upload: wheel, deb, client, crates, chart, image recipe, SBOM, checksums (REPOSITORY=URL DOCUMENTATION=URL BUILDER=IMAGE@sha256:… BASE=…)
+	@packaging/release/inputs.sh inputs >/dev/null
+	packaging/release/pack.sh target/upload
 
-lint: ## Format check, clippy, licences, unused dependencies and the Python client's types
-	$(CARGO) fmt --check
-	$(CARGO) clippy --all-targets -- -D warnings
-	@tests/lint/install.sh
-	$(TOOLS)/bin/cargo-deny --log-level error check licenses bans sources
-	$(TOOLS)/bin/cargo-machete
+lint: fmt clippy deny types workflows ## Check formats, clippy, licenses and advisories of crates, the client's types and the workflows
+
+fmt: ## Check the format of the Rust files
+	$(CARGO) fmt --all --check
+
+clippy: ## Run clippy, whose warnings are errors
+	$(CARGO) clippy --quiet --all-targets --workspace -- -D warnings
+
+deny: ## Check licenses, sources, advisories and use of the crates that are linked
+	@tests/lint/deny.sh
+
+types: ## Check the types of the Python client
 	@python/tests/install.sh
 	cd python && ../$(TOOLS)/python-venv/bin/python -m mypy --no-error-summary stepmem
+
+workflows: ## Check .github/workflows with actionlint (a Go module)
+	@tests/lint/install.sh workflows
+	$(TOOLS)/bin/actionlint -shellcheck= -pyflakes=
+
+docs: ## Build the documentation of the crates, and check the links and names in the documents
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --no-deps --workspace
+	@python/tests/install.sh
+	@$(CARGO) build --quiet
+	@cd python && ../$(TOOLS)/python-venv/bin/python -m pytest -p no:cacheprovider tests/test_readme.py
+
+rust: ## Install a Rust toolchain with rustup: RUSTUP_TOOLCHAIN=stable, or the oldest that Cargo.toml promises
+	rustup toolchain install --profile minimal --component clippy,rustfmt $(or $(RUSTUP_TOOLCHAIN),stable)
+
+debian: ## Install what the tests need of a bare Debian, as root
+	apt-get -qq update && apt-get -qq install -y --no-install-recommends g++ git make python3-venv

@@ -1,11 +1,18 @@
 #!/usr/bin/env bash
-# `make test`: prints what it will install, installs that, runs every part, and names at the end what failed. What a part
-# printed is in target/test-logs/PART.log, and is shown if it failed.
+# `make test`: prints what it will install, installs that, runs every part, and names at the end what failed and what was
+# skipped. What a part printed is in target/test-logs/PART.log, and is shown if it failed.
+#
+#     tests/run.sh           every part
+#     tests/run.sh rust      one of them: rust or python
+#
+# With SKIPPED_FILE, the SKIPPED lines are appended to that file instead.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 logs=target/test-logs
 mkdir -p "$logs"
 cargo=${CARGO:-cargo}
+parts=${*:-rust python}
+. tests/skipped.sh
 
 plan() {
     for script in tests/peers/install.sh tests/ops/install.sh python/tests/install.sh; do
@@ -38,7 +45,7 @@ part() {
         cat "$log"
         failed+=("$name")
     fi
-    return 0
+    skipped_in "$log"
 }
 
 pytest() {
@@ -52,8 +59,21 @@ for script in tests/peers/install.sh tests/ops/install.sh python/tests/install.s
 done
 # Without a program there is nothing to test.
 "$cargo" build --quiet --workspace || exit 1
-part rust "$cargo" test --quiet --workspace --no-fail-fast
-part python pytest
+for name in $parts; do
+    case $name in
+        rust)
+            part rust "$cargo" test --quiet --workspace --no-fail-fast
+            # Tests that are run only by a target of their own.
+            skip_ignored
+            ;;
+        python)
+            part python pytest
+            skip 'tests with the real PyTorch (make test-torch)'
+            ;;
+        *) printf 'tests/run.sh: unknown part %s: rust or python\n' "$name" >&2; exit 1 ;;
+    esac
+done
+[ -n "${SKIPPED_FILE-}" ] || print_skipped
 if [ ${#failed[@]} -gt 0 ]; then
     printf 'make test: failed: %s\n' "${failed[*]}" >&2
     exit 1

@@ -21,7 +21,7 @@ from conftest import BINARY, DEADLINE, ROOT, await_true
 
 README = ROOT / "README.md"
 DOCS = [README, *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/detector/*.md")), *sorted(ROOT.glob("docs/runbooks/*.md")), ROOT / "python/README.md"]
-CURRENT = [*DOCS, *sorted(ROOT.glob("docs/adr/*.md")), ROOT / "ARCHITECTURE.md", ROOT / "SECURITY.md"]
+CURRENT = [*DOCS, *sorted(ROOT.glob("docs/adr/*.md")), *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"))]
 """What tells of today; changes tell of their day."""
 PAGES = [*CURRENT, ROOT / "python/ARCHITECTURE.md", ROOT / "CHANGELOG.md"]
 GAP = "…"
@@ -251,6 +251,20 @@ def test_a_broken_link_is_noticed(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("# A `b` c\n\n## A b c\n\n[x](page.md) [x](#a-b-c) [x](#a-b-c-1) [x](#a-b-c-2) [x](no.md) [x](https://no.example/)\n")
     assert broken(page) == ["page.md: #a-b-c-2", "page.md: no.md"]
+
+
+INDEXED_THEMSELVES = {"runbooks", "adr"}
+"""Directories of documents that the index links as a whole."""
+
+
+def test_the_index_has_every_document():
+    index = ROOT / "docs/README.md"
+    linked = {(index.parent / link).resolve() for link in re.findall(r"\]\(([^)\s#]+)", prose(index))}
+    documents = {path.resolve() for path in index.parent.rglob("*") if path.suffix in (".md", ".json") and path != index}
+    whole = {path for path in documents if INDEXED_THEMSELVES & {parent.name for parent in path.parents}}
+    assert sorted(map(str, documents - whole - linked)) == []
+    folders = {next(parent for parent in path.parents if parent.name in INDEXED_THEMSELVES) for path in whole}
+    assert sorted(str(folder) for folder in folders if not any(link == folder or folder in link.parents for link in linked)) == []
 
 
 def spoken(page: pathlib.Path) -> "List[str]":

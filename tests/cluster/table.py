@@ -17,3 +17,6 @@ def print_table(rows):
     for row in rows:
         result = row.outcome if row.outcome == "failed" else f"{row.outcome}: {row.note}" if row.note else row.outcome
         print(f"| {row.title} | {row.versions} | {result} |")
+    for row in rows:
+        if row.outcome == "skipped":
+            print(f"SKIPPED {row.title}: {row.note}")

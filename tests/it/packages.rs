@@ -1,7 +1,7 @@
 //! What is published: the crate, the Debian package and its systemd unit. The wheel is tested in `python/tests`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::json;
@@ -84,49 +84,75 @@ fn unit_is_valid_starts_what_the_program_takes_and_exposes_little() {
     assert!(!checked.err.contains(name), "{}", checked.err);
 }
 
-/// Checks the inputs of a release: repository, builder and base. Returns the JSON that names them, or why they are refused.
-fn release(script: &Path, inputs: [&str; 3]) -> Result<String, String> {
-    let [repository, builder, base] = inputs;
-    let output = Command::new(script)
-        .arg("9.8.7")
-        .envs([("REPOSITORY", repository), ("BUILDER", builder), ("BASE", base)])
-        .output()
-        .unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+const URL: &str = "https://git.host/stepmem";
+const PAGES: &str = "https://pages.host/stepmem";
+
+/// A checkout with a commit of its own: this one may have changes.
+struct Checkout {
+    folder: PathBuf,
+}
+
+impl Checkout {
+    /// Makes one of these files of the repository.
+    fn new(folder: &Folder, files: &[&str]) -> Self {
+        let checkout = Self { folder: folder.path("checkout") };
+        for file in files {
+            let to = checkout.folder.join(file);
+            fs::create_dir_all(to.parent().unwrap()).unwrap();
+            fs::copy(root().join(file), to).unwrap();
+        }
+        checkout.git(&["init", "--quiet"]);
+        checkout.git(&["add", "."]);
+        checkout.git(&["commit", "--quiet", "-m", "test"]);
+        checkout
+    }
+
+    fn git(&self, arguments: &[&str]) {
+        let user = ["-c", "user.name=test", "-c", "user.email=test"];
+        let mut command = Command::new("git");
+        command.args(user).args(arguments).current_dir(&self.folder);
+        assert!(command.output().unwrap().status.success(), "{arguments:?}");
+    }
+
+    /// Runs a script of a release with its inputs: repository, documentation, builder, base. Returns what it prints, or why it refuses.
+    fn release(&self, script: &str, inputs: [&str; 4]) -> Result<String, String> {
+        let [repository, documentation, builder, base] = inputs;
+        let output = Command::new(self.folder.join("packaging/release").join(script))
+            .arg(if script == "inputs.sh" { "9.8.7" } else { "staged" })
+            .envs([("REPOSITORY", repository), ("DOCUMENTATION", documentation)])
+            .envs([("BUILDER", builder), ("BASE", base)])
+            .output()
+            .unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        if output.status.success() { Ok(text(output.stdout)) } else { Err(text(output.stderr)) }
+    }
+}
+
+/// An image by digest.
+fn image(name: &str) -> String {
+    format!("{name}@sha256:{}", "0123456789abcdef".repeat(4))
 }
 
 #[test]
-fn release_names_its_repository_and_its_images_by_digest_or_there_is_none() {
-    // A checkout of its own: this one may have changes.
+fn release_names_its_urls_and_its_images_by_digest_or_there_is_none() {
     let folder = Folder::new("release-inputs");
-    let checkout = folder.path("checkout");
-    fs::create_dir_all(checkout.join("tests/release")).unwrap();
-    let script = checkout.join("tests/release/inputs.sh");
-    fs::copy(root().join("tests/release/inputs.sh"), &script).unwrap();
-    let git = |arguments: &[&str]| {
-        let user = ["-c", "user.name=test", "-c", "user.email=test"];
-        let mut command = Command::new("git");
-        command.args(user).args(arguments).current_dir(&checkout);
-        assert!(command.output().unwrap().status.success(), "{arguments:?}");
-    };
-    git(&["init", "--quiet"]);
-    git(&["add", "."]);
-    git(&["commit", "--quiet", "-m", "test"]);
-    let (url, digest) = ("https://git.host/stepmem", "0123456789abcdef".repeat(4));
-    let builder = format!("docker.io/library/rust:1.95@sha256:{digest}");
-    let base = format!("gcr.io/distroless/cc-debian12@sha256:{digest}");
+    let checkout = Checkout::new(&folder, &["packaging/release/inputs.sh"]);
+    let release = |inputs: [&str; 4]| checkout.release("inputs.sh", inputs);
+    let builder = image("docker.io/library/rust:1.95");
+    let base = image("gcr.io/distroless/cc-debian12");
     let named: serde_json::Value =
-        serde_json::from_str(&release(&script, [url, &builder, &base]).unwrap()).unwrap();
-    assert_eq!((&named["repository"], &named["version"]), (&url.into(), &"9.8.7".into()));
+        serde_json::from_str(&release([URL, PAGES, &builder, &base]).unwrap()).unwrap();
+    assert_eq!((&named["repository"], &named["version"]), (&URL.into(), &"9.8.7".into()));
+    assert_eq!(named["documentation"], PAGES);
     assert_eq!((&named["builder"], &named["base"]), (&builder.into(), &base.clone().into()));
     assert_eq!((&named["signed"], named["revision"].as_str().unwrap().len()), (&json!([]), 40));
-    let refused = |inputs: [&str; 3], expected: &str| {
-        let reason = release(&script, inputs).unwrap_err();
-        let usage = "make release REPOSITORY=https://HOST/PATH BUILDER=IMAGE@sha256:DIGEST";
+    let refused = |inputs: [&str; 4], expected: &str| {
+        let reason = release(inputs).unwrap_err();
+        let usage = "make release REPOSITORY=https://HOST/PATH DOCUMENTATION=https://HOST/PATH BUILDER=IMAGE@sha256:DIGEST";
         assert!(reason.contains(expected) && reason.contains(usage), "{expected}: {reason}");
     };
-    refused(["", &base, &base], "REPOSITORY is missing");
+    refused(["", PAGES, &base, &base], "REPOSITORY is missing");
+    refused([URL, "", &base, &base], "DOCUMENTATION is missing");
     for wrong in [
         "git.host/stepmem",
         "http://git.host/stepmem",
@@ -136,10 +162,13 @@ fn release_names_its_repository_and_its_images_by_digest_or_there_is_none() {
         "https://git.host/a\"b",
         "https://git.host/a?b=c",
     ] {
-        refused([wrong, &base, &base], "REPOSITORY is not https://HOST/PATH");
+        refused([wrong, PAGES, &base, &base], "REPOSITORY is not https://HOST/PATH");
+        refused([URL, wrong, &base, &base], "DOCUMENTATION is not https://HOST/PATH");
     }
     for example in ["example.com", "git.example.org", "stepmem.invalid", "a.test"] {
-        refused([&format!("https://{example}/stepmem"), &base, &base], "REPOSITORY is at");
+        let example = format!("https://{example}/stepmem");
+        refused([&example, PAGES, &base, &base], "REPOSITORY is at");
+        refused([URL, &example, &base, &base], "DOCUMENTATION is at");
     }
     for wrong in [
         "gcr.io/distroless/cc-debian12:nonroot",
@@ -147,16 +176,88 @@ fn release_names_its_repository_and_its_images_by_digest_or_there_is_none() {
         &base.to_uppercase(),
         &format!("{base} --privileged"),
     ] {
-        refused([url, wrong, &base], "BUILDER is not IMAGE@sha256: and 64 digits");
-        refused([url, &base, wrong], "BASE is not IMAGE@sha256: and 64 digits");
+        refused([URL, PAGES, wrong, &base], "BUILDER is not IMAGE@sha256: and 64 digits");
+        refused([URL, PAGES, &base, wrong], "BASE is not IMAGE@sha256: and 64 digits");
     }
-    refused([url, "", &base], "BUILDER is missing");
-    refused([url, &base, ""], "BASE is missing");
-    fs::write(checkout.join("tests/release/inputs.sh.new"), "not of the commit").unwrap();
-    assert!(release(&script, [url, &base, &base]).is_ok());
+    refused([URL, PAGES, "", &base], "BUILDER is missing");
+    refused([URL, PAGES, &base, ""], "BASE is missing");
+    let script = checkout.folder.join("packaging/release/inputs.sh");
+    fs::write(script.with_extension("sh.new"), "not of the commit").unwrap();
+    assert!(release([URL, PAGES, &base, &base]).is_ok());
     let changed = fs::read_to_string(&script).unwrap() + "\n";
     fs::write(&script, changed).unwrap();
-    refused([url, &base, &base], "files differ from the commit");
+    refused([URL, PAGES, &base, &base], "files differ from the commit");
+}
+
+#[test]
+fn release_writes_its_urls_and_images_into_every_package() {
+    let folder = Folder::new("release-stage");
+    let checkout = Checkout::new(
+        &folder,
+        &[
+            "packaging/release/inputs.sh",
+            "packaging/release/stage.sh",
+            "Cargo.toml",
+            "tests/fake-nvml/Cargo.toml",
+            "pyproject.toml",
+            "python/pyproject.toml",
+            "helm/stepmem/Chart.yaml",
+            "Containerfile",
+        ],
+    );
+    let (builder, base) = (image("docker.io/library/rust:1.95"), image("gcr.io/base"));
+    checkout.release("stage.sh", [URL, PAGES, &builder, &base]).unwrap();
+    let staged =
+        |file: &str| fs::read_to_string(checkout.folder.join("staged").join(file)).unwrap();
+    let table = |file: &str| staged(file).parse::<toml::Table>().unwrap();
+    let package = &table("Cargo.toml")["package"];
+    let urls = |from: &toml::Value, keys: [&str; 2]| {
+        keys.map(|key| from[key].as_str().map(str::to_owned))
+    };
+    let expected = [URL, PAGES].map(|url| Some(url.to_owned()));
+    assert_eq!(urls(package, ["repository", "documentation"]), expected);
+    assert!(table("tests/fake-nvml/Cargo.toml")["package"].get("repository").is_none());
+    for file in ["pyproject.toml", "python/pyproject.toml"] {
+        let project = &table(file)["project"];
+        assert_eq!(urls(&project["urls"], ["Repository", "Documentation"]), expected, "{file}");
+    }
+    let chart: serde_json::Value =
+        serde_norway::from_str(&staged("helm/stepmem/Chart.yaml")).unwrap();
+    assert_eq!((&chart["home"], &chart["sources"]), (&PAGES.into(), &json!([URL])));
+    let recipe = staged("Containerfile");
+    let version = package["version"].as_str().unwrap();
+    for argument in [
+        ("BUILDER", &*builder),
+        ("BASE", &base),
+        ("VERSION", version),
+        ("SOURCE", URL),
+        ("DOCUMENTATION", PAGES),
+    ] {
+        let line = format!("\nARG {}={}\n", argument.0, argument.1);
+        assert!(recipe.contains(&line), "{line}{recipe}");
+    }
+    assert!(!recipe.contains("REVISION=unknown"));
+}
+
+#[test]
+fn workflows_call_make_and_test_the_oldest_rust_that_is_promised() {
+    let makefile = fs::read_to_string(root().join("Makefile")).unwrap();
+    let is_target = |name: &str| makefile.contains(&format!("\n{name}:"));
+    let mut all = String::new();
+    for entry in fs::read_dir(root().join(".github/workflows")).unwrap() {
+        all += &fs::read_to_string(entry.unwrap().path()).unwrap();
+    }
+    let called = all.lines().filter_map(|line| line.trim().strip_prefix("- run: make "));
+    let listed = all.lines().filter_map(|line| line.trim().strip_prefix("target: ["));
+    let called = called.filter(|line| !line.starts_with("${{")).flat_map(str::split_whitespace);
+    let listed = listed.flat_map(|line| line.trim_end_matches(']').split(", "));
+    let targets: Vec<&str> = called.chain(listed).collect();
+    let unknown: Vec<&&str> = targets.iter().filter(|name| !is_target(name)).collect();
+    assert!(targets.len() > 15 && unknown.is_empty(), "{unknown:?} of {targets:?}");
+    let manifest: toml::Table =
+        fs::read_to_string(root().join("Cargo.toml")).unwrap().parse().unwrap();
+    let oldest = manifest["package"]["rust-version"].as_str().unwrap();
+    assert!(all.contains(&format!("rust: [stable, \"{oldest}\"]")), "{oldest}");
 }
 
 #[test]

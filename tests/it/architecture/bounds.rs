@@ -1,21 +1,27 @@
-//! The table of bounds in ARCHITECTURE.md against the code: each bound that it names exists, and each bound that a room
-//! publishes is in it.
+//! The tables of bounds in docs/limits.md against the code: each bound that they name exists and has this value, each
+//! bound that a room publishes is in them, and each counter is a metric. `STEPMEM_BLESS=1` writes the values.
 
-use std::fs;
 use std::sync::LazyLock;
+use std::{env, fs};
 
 use stepmem::config::table::SETTINGS;
+use stepmem::metrics::table::METRICS;
 
 use crate::architecture::house::{House, holds};
 use crate::architecture::items::Kind;
 use crate::architecture::source::Source;
+use crate::architecture::tokens::{Token, read};
+use crate::architecture::values::{evaluate, written};
 use crate::rig::folder::root;
 
 /// The endings of the names of bounds.
 const ENDINGS: [&str; 3] = ["_MAX", "_CAPACITY", "_WITHIN"];
+const PAGE: &str = "docs/limits.md";
+/// Stands for the value of a setting without a default, and of a bound that is no constant.
+const NO_VALUE: &str = "–";
 
-static ARCHITECTURE: LazyLock<String> =
-    LazyLock::new(|| fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap());
+static LIMITS: LazyLock<String> =
+    LazyLock::new(|| fs::read_to_string(root().join(PAGE)).unwrap());
 
 /// Where a row of the table says that its bound is.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,14 +34,22 @@ enum Bound {
     Elsewhere(String, String),
 }
 
+/// The cells of a row of a table of bounds: bound, where, value, what happens beyond it, counters.
+fn cells(line: &str) -> Option<[&str; 5]> {
+    let cells: Vec<&str> = line.strip_prefix('|')?.split('|').map(str::trim).collect();
+    let [bound, place, value, beyond, counters, ""] = cells[..] else { return None };
+    let is_row = bound != "bound" && !bound.starts_with("---");
+    is_row.then_some([bound, place, value, beyond, counters])
+}
+
+/// The rows of the tables of bounds.
+fn rows(document: &str) -> impl Iterator<Item = [&str; 5]> {
+    document.lines().filter_map(cells)
+}
+
 /// The bounds in the column `where`.
 fn table(document: &str) -> Vec<Bound> {
-    let rows = document
-        .lines()
-        .skip_while(|line| !line.starts_with("| bound |"))
-        .skip(2)
-        .take_while(|line| line.starts_with('|'));
-    rows.flat_map(|row| of_cell(row.split('|').nth(2).unwrap_or_default())).collect()
+    rows(document).flat_map(|[_, place, ..]| of_cell(place)).collect()
 }
 
 fn of_cell(cell: &str) -> Vec<Bound> {
@@ -85,10 +99,12 @@ fn is_constant(house: &House, path: &str) -> bool {
 /// The constants of a file by their paths, and whether others may name them.
 fn constants(file: &Source) -> impl Iterator<Item = (String, bool)> {
     let constants = file.items().into_iter().filter(|item| item.kind == Kind::Constant);
-    constants.map(|item| {
-        let owner = item.owner.map(|owner| format!("{owner}::")).unwrap_or_default();
-        (format!("{}::{owner}{}", file.module, item.name), item.is_public)
-    })
+    constants.map(|item| (path_of(file, item.owner, item.name), item.is_public))
+}
+
+fn path_of(file: &Source, owner: Option<&str>, name: &str) -> String {
+    let owner = owner.map(|owner| format!("{owner}::")).unwrap_or_default();
+    format!("{}::{owner}{name}", file.module)
 }
 
 /// The bounds that files publish and the table does not have.
@@ -102,26 +118,109 @@ fn missing(house: &House, table: &[Bound]) -> Vec<String> {
     paths.filter(|path| is_bound(path) && !is_listed(path)).collect()
 }
 
-#[test]
-fn every_bound_of_the_table_exists() {
-    let table = table(&ARCHITECTURE);
-    assert!(table.len() > 30, "{table:?}");
-    holds("bounds that are not there", &dead(House::standing(), &table));
+/// The value of a bound as the page has it.
+fn value(house: &House, bound: &Bound) -> String {
+    let computed = || "computed".to_owned();
+    match bound {
+        Bound::Constant(path) => {
+            let items = house.files.iter().flat_map(|file| {
+                let items = file.items().into_iter().filter(|item| item.kind == Kind::Constant);
+                items.map(move |item| (path_of(file, item.owner, item.name), item))
+            });
+            let item = items.into_iter().find(|(found, _)| found == path).map(|(_, item)| item);
+            let is_equals = |(token, _): &(Token, usize)| *token == Token::Sign('=');
+            item.and_then(|item| {
+                let begin = item.after.iter().position(is_equals)? + 1;
+                Some(written(item.name, evaluate(&item.after[begin..])?))
+            })
+            .unwrap_or_else(computed)
+        }
+        Bound::Setting(key) => {
+            let Some(setting) = SETTINGS.iter().find(|setting| setting.key == key) else {
+                return NO_VALUE.to_owned();
+            };
+            match setting.default.parse() {
+                Ok(number) => written(setting.value_name, (number, false)),
+                Err(_) if setting.default.is_empty() => NO_VALUE.to_owned(),
+                Err(_) => setting.default.to_owned(),
+            }
+        }
+        Bound::Elsewhere(name, file) => {
+            let text = fs::read_to_string(root().join(file)).unwrap_or_default();
+            let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} = ")));
+            let value = line.and_then(|line| evaluate(&read(file, line.split('#').next()?)));
+            value.map_or_else(computed, |value| written(name, value))
+        }
+    }
+}
+
+/// The values of a row; one where all are the same.
+fn values(house: &House, place: &str) -> String {
+    let mut values: Vec<String> =
+        of_cell(place).iter().map(|bound| value(house, bound)).collect();
+    if values.iter().all(|value| Some(value) == values.first()) {
+        values.truncate(1);
+    }
+    if values.is_empty() { NO_VALUE.to_owned() } else { values.join("; ") }
+}
+
+/// The document with the values that the code has.
+fn with_values(house: &House, document: &str) -> String {
+    let lines = document.lines().map(|line| match cells(line) {
+        Some([bound, place, _, beyond, counters]) => {
+            let end =
+                if counters.is_empty() { "|".to_owned() } else { format!("{counters} |") };
+            format!("| {bound} | {place} | {} | {beyond} | {end}\n", values(house, place))
+        }
+        None => format!("{line}\n"),
+    });
+    lines.collect()
+}
+
+/// The counters of the tables that are no metrics.
+fn unknown_counters(document: &str) -> Vec<String> {
+    let counters =
+        rows(document).flat_map(|[.., counters]| counters.split('`').skip(1).step_by(2));
+    let is_metric = |counter: &&str| {
+        let name = format!("stepmem_{}", counter.split('{').next().unwrap_or_default());
+        METRICS.iter().any(|metric| metric.name == name)
+    };
+    counters.filter(|counter| !is_metric(counter)).map(str::to_owned).collect()
 }
 
 #[test]
-fn every_bound_of_a_room_is_in_the_table() {
-    let table = table(&ARCHITECTURE);
+fn every_bound_of_the_tables_exists() {
+    let table = table(&LIMITS);
+    assert!(table.len() > 100, "{table:?}");
+    holds("bounds that are not there", &dead(House::standing(), &table));
+    holds("counters that are no metrics", &unknown_counters(&LIMITS));
+}
+
+#[test]
+fn every_bound_has_the_value_of_the_code() {
+    let current = with_values(House::standing(), &LIMITS);
+    if env::var_os("STEPMEM_BLESS").is_some() {
+        fs::write(root().join(PAGE), &current).unwrap();
+        return;
+    }
+    let stale = LIMITS.lines().zip(current.lines()).filter(|(old, new)| old != new);
+    holds("stale rows (make bless)", &stale.map(|(_, new)| new.to_owned()).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_bound_of_a_room_is_in_the_tables() {
+    let table = table(&LIMITS);
     holds("bounds without a row", &missing(House::standing(), &table));
 }
 
 #[test]
 fn a_planted_bound_is_missed_on_either_side() {
-    let document = "| bound | where | when it is reached |\n|---|---|---|\n\
-                    | heads | `net::server::{HEAD_MAX, GONE_MAX}`, `IDLE_WITHIN` | 431 |\n\
-                    | a rank | `model::ids::Run::BYTES_MAX`, `--rank.max`, `--rank.min` | refused |\n\
-                    | a ring | `RING_CAPACITY` in `python/stepmem/_sender.py` | forgotten |\n\
-                    | rows | as many as TraceML | forgotten |\n\n| other | `a::B_MAX` |";
+    let document = "| bound | where | value | beyond it | counter |\n|---|---|---|---|---|\n\
+                    | heads | `net::server::{HEAD_MAX, GONE_MAX}`, `IDLE_WITHIN` | 1 | 431 | |\n\
+                    | a rank | `model::ids::Run::BYTES_MAX`, `--rank.max`, `--rank.min` | 1 KiB | refused | `none_total{a=\"b\"}` |\n\n\
+                    ## Client\n\n| bound | where | value | beyond it | counter |\n|---|---|---|---|---|\n\
+                    | a ring | `RING_CAPACITY` in `python/stepmem/_sender.py` | 1 | forgotten | `pushes_total` |\n\
+                    | rows | as many as TraceML | 1 | forgotten | |\n\n| other | `a::B_MAX` |";
     let table = table(document);
     let house = House::planted(&[
         (
@@ -130,11 +229,18 @@ fn a_planted_bound_is_missed_on_either_side() {
         ),
         (
             "src/model/ids.rs",
-            "pub struct Run; impl Run { pub const BYTES_MAX: u8 = 1; } pub const PID_MAX: u8 = 2;",
+            "pub struct Run; impl Run { pub const BYTES_MAX: usize = 3 << 10; } pub const PID_MAX: u8 = 2;",
         ),
     ]);
     assert_eq!(dead(&house, &table), ["net::server::GONE_MAX", "--rank.min"]);
     assert_eq!(missing(&house, &table), ["model::ids::PID_MAX"]);
+    assert_eq!(unknown_counters(document), ["none_total{a=\"b\"}"]);
+    let current = with_values(&house, document);
+    let values: Vec<&str> = rows(&current).map(|[_, _, value, ..]| value).collect();
+    assert_eq!(values[0], "1; computed; 2");
+    assert_eq!(values[1], "3 KiB; –; –");
+    assert_eq!(values[3], "–");
+    assert!(current.contains("## Client") && current.ends_with("| other | `a::B_MAX` |\n"));
     let lost =
         [Bound::Elsewhere("RING_CAPACITY".to_owned(), "python/stepmem/none.py".to_owned())];
     assert_eq!(dead(&house, &lost), ["RING_CAPACITY in python/stepmem/none.py"]);

@@ -32,6 +32,8 @@ mod docs;
 
 mod bounds;
 
+mod values;
+
 mod costs;
 
 mod standalone;

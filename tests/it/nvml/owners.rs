@@ -12,6 +12,7 @@ use crate::rig::folder::{root, text};
 use crate::rig::kubelet::Kubelet;
 use crate::rig::nvml::{Driver, FakeNvml, ProcessRow, driver, gpu, instance, process};
 use crate::rig::series::Metrics;
+use crate::rig::skipped::skipped;
 use crate::rig::units::{GIB, gib};
 use crate::rig::wait::await_true;
 
@@ -19,12 +20,11 @@ use crate::rig::wait::await_true;
 const OWN_NAMESPACE: [&str; 4] = ["unshare", "--pid", "--kill-child", "--mount-proc"];
 
 /// Whether this machine lets us make namespaces; prints why it does not.
-#[expect(clippy::print_stderr, reason = "a skipped test must be visible")]
 fn has_namespaces() -> bool {
     let made = Command::new("unshare").args(&OWN_NAMESPACE[1..]).arg("true").output();
     let is_made = made.as_ref().is_ok_and(|output| output.status.success());
     if !is_made {
-        eprintln!("SKIPPED: this machine does not let us make PID namespaces: {made:?}");
+        skipped(format_args!("this machine does not let us make PID namespaces: {made:?}"));
     }
     is_made
 }

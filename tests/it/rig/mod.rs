@@ -20,6 +20,7 @@ pub mod poll;
 pub mod refusals;
 pub mod schema;
 pub mod series;
+pub mod skipped;
 pub mod snapshot;
 pub mod summary;
 pub mod units;
